@@ -1,0 +1,1 @@
+//! Measurements of latency, bulk, loss recovery and freezing against bare baselines.

@@ -1,0 +1,1 @@
+//! One checkpoint of one job: coordinator, participant, keeper, recovery. Pure state machines.

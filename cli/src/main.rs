@@ -1,0 +1,2 @@
+//! stillwire: run, checkpoint and restart parallel programs that survive failures.
+fn main() {}

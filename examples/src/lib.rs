@@ -1,0 +1,1 @@
+//! Real parallel programs over the native interface.

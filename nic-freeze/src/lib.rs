@@ -1,0 +1,1 @@
+//! Freeze, dump, load and thaw a port.

@@ -1,0 +1,1 @@
+//! The native programming interface: a rank's port, protected memory, and counted checkpoint points.

@@ -1,0 +1,1 @@
+//! A deterministic world that runs the production state machines under faults.

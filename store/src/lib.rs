@@ -1,0 +1,1 @@
+//! Images, manifests and generations as files.

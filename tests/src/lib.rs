@@ -1,0 +1,1 @@
+//! Tests of whole jobs: real processes, real sockets, real files.

@@ -1,0 +1,1 @@
+//! The reliable transport protocol: wire format, link, port. Pure state machines.
