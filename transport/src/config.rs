@@ -12,7 +12,7 @@ pub const RAILS_MAX: usize = 4;
 pub const WINDOW_FRAMES_MAX: u64 = 256;
 
 /// Frames beyond the cumulative acknowledgement that the selective-acknowledgement bitmap can report.
-pub const SACK_FRAMES: u64 = 64;
+pub const SACK_FRAMES: usize = 64;
 
 /// A frame may raise our epoch by at most this much (rule 3); more than that is left to the coordinator's command.
 pub const EPOCH_STEP_MAX: u32 = 64;
@@ -73,7 +73,7 @@ pub const RAIL_LOSSES_MAX: u16 = 8;
 pub const RAIL_RETRY: Duration = Duration::from_millis(10);
 
 const _: () = assert!(WINDOW_FRAMES_MAX < 1 << 31, "32-bit sequence numbers must be unambiguous in the window");
-const _: () = assert!(SACK_FRAMES <= WINDOW_FRAMES_MAX);
+const _: () = assert!(SACK_FRAMES as u64 <= WINDOW_FRAMES_MAX);
 
 /// What the authentication tag of a frame covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

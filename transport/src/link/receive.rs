@@ -99,7 +99,7 @@ impl Reorder {
     pub(crate) fn bitmap(&self) -> u64 {
         self.slots
             .iter()
-            .take(SACK_FRAMES as usize)
+            .take(SACK_FRAMES)
             .enumerate()
             .fold(0, |bits, (i, slot)| bits | u64::from(slot.is_some()) << i)
     }

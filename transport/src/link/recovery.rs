@@ -50,8 +50,8 @@ impl Default for Recovery {
 
 /// What an acknowledged frame says about the path.
 pub(crate) enum Sample {
-    /// A round trip of this many nanoseconds.
-    RoundTrip(u32),
+    /// A round trip was measured.
+    RoundTrip,
     /// The first copy of a frame that we had sent again arrived after all.
     Spurious,
     /// Nothing.
@@ -84,7 +84,7 @@ impl Recovery {
             self.deviation_ns = self.deviation_ns - self.deviation_ns / 4 + error / 4;
             self.smoothed_ns = self.smoothed_ns - self.smoothed_ns / 8 + sample / 8;
         }
-        Sample::RoundTrip(sample)
+        Sample::RoundTrip
     }
 
     /// A resend was needless: frames may overtake each other by more than we thought.
@@ -132,7 +132,7 @@ impl Recovery {
         let allowed = u64::from(self.newest_ns) + self.reorder_window_ns();
         let mut again = NEVER;
         // Beyond the reach of the bitmap nothing is known: such a frame is not overtaken, only unreported.
-        for (i, sent) in queues.sent.iter_mut().take(1 + SACK_FRAMES as usize).enumerate() {
+        for (i, sent) in queues.sent.iter_mut().take(1 + SACK_FRAMES).enumerate() {
             if !overtaken(sent) {
                 continue;
             }

@@ -36,6 +36,10 @@ use crate::message::{Buffers, Event, Outgoing, Payload, Receive, SendError};
 use crate::sabotage::Sabotage;
 use crate::time::Instant;
 
+/// A window of the whole reorder buffer.
+const WINDOW_FRAMES_ADVERTISED: u16 = 256;
+const _: () = assert!(WINDOW_FRAMES_ADVERTISED as u64 == crate::config::WINDOW_FRAMES_MAX);
+
 type Table<K, V> = HashMap<K, V, BuildHasherDefault<PlainHasher>>;
 
 /// What a waiting message's payload is.
@@ -650,7 +654,7 @@ impl Port {
     /// Frames with copied payload that a peer may send us now.
     pub(crate) fn window_frames(&self) -> u16 {
         let free = self.config.unexpected_entries_max.saturating_sub(self.matcher.unexpected_len());
-        u16::try_from(free / 4).unwrap_or(u16::MAX).min(crate::config::WINDOW_FRAMES_MAX as u16)
+        u16::try_from(free / 4).unwrap_or(u16::MAX).min(WINDOW_FRAMES_ADVERTISED)
     }
 
     /// A window too small for one message of the largest copied size: its peer waits for news.

@@ -441,7 +441,7 @@ impl Port {
                 bytes += sent.payload_bytes;
                 match link.recovery.on_acknowledged(&sent, echo, now) {
                     Sample::Spurious => spurious = true,
-                    Sample::RoundTrip(_) => {
+                    Sample::RoundTrip => {
                         arrived_over = Some(sent.rail);
                     }
                     Sample::None => {}

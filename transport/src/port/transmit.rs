@@ -1,6 +1,6 @@
 //! Writing frames.
 
-use alloc::vec::Vec;
+use alloc::vec;
 
 use crate::auth::Context;
 use crate::config::PTO_MAX;
@@ -269,8 +269,7 @@ impl Port {
             Pending::Announce { op } => op,
             Pending::Copied { envelope, start: at, .. } => {
                 debug_assert!(convert);
-                let mut owned = Vec::new();
-                owned.resize(usize::try_from(envelope.total).unwrap_or(usize::MAX), 0);
+                let mut owned = vec![0; usize::try_from(envelope.total).unwrap_or(usize::MAX)];
                 queues.copied.copy_to(at, &mut owned);
                 start = at + envelope.total;
                 self.counters.messages_converted += 1;
@@ -363,7 +362,7 @@ impl Port {
         link.timers.probe = now + link.recovery.probe_timeout_ns();
         // Held back behind this frame? Then the acknowledgement is what we wait for.
         let wait = link.flight_bytes >= link.congestion_bytes
-            || link.copied_bytes + self.config.eager_bytes_max as u32 > link.peer_window_bytes;
+            || link.copied_bytes as usize + self.config.eager_bytes_max > link.peer_window_bytes as usize;
         self.write(index, rail, now, wire_body, Some((number, wait)), source, frame)
     }
 
