@@ -7,7 +7,10 @@
 
 extern crate alloc;
 
+pub mod bytering;
 pub mod ids;
+pub mod matching;
+pub mod slab;
 pub mod time;
 
 pub use ids::{AddressId, Epoch, JobId, JobTag, Life, LinkIndex, OpId, PortId, RailIndex, Rank, RawAddress};
