@@ -72,7 +72,8 @@ pub const RAIL_LOSSES_MAX: u16 = 8;
 /// How often a rail that was passed over is tried again.
 pub const RAIL_RETRY: Duration = Duration::from_millis(10);
 
-const _: () = assert!(WINDOW_FRAMES_MAX < 1 << 31, "32-bit sequence numbers must be unambiguous in the window");
+const _: () =
+    assert!(WINDOW_FRAMES_MAX < 1 << 31, "32-bit sequence numbers must be unambiguous in the window");
 const _: () = assert!(SACK_FRAMES as u64 <= WINDOW_FRAMES_MAX);
 
 /// What the authentication tag of a frame covers.

@@ -167,7 +167,10 @@ impl RawAddress {
 
     /// Bytes of the encoding; 0 for [`RawAddress::NONE`].
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "an address is compared with NONE, never asked whether it is empty")]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "an address is compared with NONE, never asked whether it is empty"
+    )]
     pub fn len(&self) -> u8 {
         self.len
     }

@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
-use crate::matching::Space;
 use crate::ids::{AddressId, Epoch, Life, LinkIndex, OpId, PortId, RailIndex, RawAddress};
+use crate::matching::Space;
 
 /// A message to be sent, without its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -206,7 +206,9 @@ pub enum Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {
     /// Too much waits on this link. Make progress and try again: nothing of the message was kept.
-    #[error("link {link:?} holds {messages} waiting messages and {bytes} copied bytes: make progress and try again")]
+    #[error(
+        "link {link:?} holds {messages} waiting messages and {bytes} copied bytes: make progress and try again"
+    )]
     Full {
         /// The link.
         link: LinkIndex,

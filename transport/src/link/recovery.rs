@@ -126,9 +126,8 @@ impl Recovery {
         now: u64,
         mut on_lost: impl FnMut(&Sent),
     ) -> u64 {
-        let overtaken = |sent: &Sent| {
-            !sent.selected && !sent.lost && sent.transmission < self.rack_transmission
-        };
+        let overtaken =
+            |sent: &Sent| !sent.selected && !sent.lost && sent.transmission < self.rack_transmission;
         let allowed = u64::from(self.newest_ns) + self.reorder_window_ns();
         let mut again = NEVER;
         // Beyond the reach of the bitmap nothing is known: such a frame is not overtaken, only unreported.

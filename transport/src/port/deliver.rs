@@ -25,8 +25,7 @@ impl Port {
         payload_bytes: usize,
         buffers: &mut impl Buffers,
     ) -> bool {
-        if self.links[index.0 as usize].flags.contains(Flags::PEER_CLOSED)
-            && !matches!(body, Body::Grant(_))
+        if self.links[index.0 as usize].flags.contains(Flags::PEER_CLOSED) && !matches!(body, Body::Grant(_))
         {
             self.counters.dropped_out_of_turn += 1;
             return true;
@@ -113,8 +112,7 @@ impl Port {
                 self.counters.dropped_window += 1;
                 return false;
             }
-            let message =
-                Message { envelope, finished: whole, payload: Arrived::Copied(payload.to_vec()) };
+            let message = Message { envelope, finished: whole, payload: Arrived::Copied(payload.to_vec()) };
             let Ok(key) = self.matcher.hold(message) else {
                 self.counters.dropped_no_room += 1;
                 return false;
@@ -125,8 +123,7 @@ impl Port {
         };
         self.use_promise(index, payload.len());
         if !whole {
-            let open =
-                Open { target, tag: eager.tag, data: eager.data, total: eager.total, received: bytes };
+            let open = Open { target, tag: eager.tag, data: eager.data, total: eager.total, received: bytes };
             let copied_bytes_max = self.config.link_copied_bytes_max;
             self.links[index.0 as usize].queues(copied_bytes_max).open = Some(open);
         }
@@ -209,8 +206,7 @@ impl Port {
             self.grant(index, incoming);
             return true;
         }
-        let message =
-            Message { envelope, finished: true, payload: Arrived::Announced(announce.operation) };
+        let message = Message { envelope, finished: true, payload: Arrived::Announced(announce.operation) };
         if self.matcher.hold(message).is_err() {
             self.counters.dropped_no_room += 1;
             return false;

@@ -5,8 +5,8 @@ use crate::ids::{Epoch, Life, PortId};
 use crate::link::recovery::Recovery;
 use crate::link::timer::Timers;
 use crate::link::{Flags, WINDOW_BYTES_INITIAL, WINDOW_FRAMES_INITIAL};
-use crate::port::state::Census;
 use crate::port::Port;
+use crate::port::state::Census;
 use crate::sabotage::Rule;
 use crate::time::Instant;
 
@@ -65,11 +65,13 @@ impl FrozenPort {
     /// Messages in each of the five states in which a checkpoint can find them (Huo et al. 2006; docs/protocol.md).
     #[must_use]
     pub fn census(&self) -> Census {
-        let mut census = Census { acknowledged: self.port.acked_total - self.port.acked_reported, ..Census::default() };
+        let mut census =
+            Census { acknowledged: self.port.acked_total - self.port.acked_reported, ..Census::default() };
         for link in &self.port.links {
             census.received_unacknowledged += link.expected - link.ack_told;
             if let Some(queues) = &link.queues {
-                census.to_be_sent += (queues.pending.len() + queues.control.len() + queues.streams.len()) as u64;
+                census.to_be_sent +=
+                    (queues.pending.len() + queues.control.len() + queues.streams.len()) as u64;
                 census.sent_unacknowledged += queues.sent.len() as u64;
             }
         }

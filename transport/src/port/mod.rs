@@ -220,7 +220,10 @@ impl Port {
     /// If there are [`RAILS_MAX`] already, or frames are too short to carry anything: bugs of the caller.
     pub fn add_rail(&mut self, address: RawAddress, frame_bytes_max: usize) -> RailIndex {
         assert!(self.rails.len() < RAILS_MAX, "a port has at most {RAILS_MAX} rails");
-        assert!(frame_bytes_max > crate::wire::HEAD_BYTES_MAX, "frames of {frame_bytes_max} bytes hold no payload");
+        assert!(
+            frame_bytes_max > crate::wire::HEAD_BYTES_MAX,
+            "frames of {frame_bytes_max} bytes hold no payload"
+        );
         let rail = Rail { address, frame_bytes_max, alive: true, losses: 0, suspect_until: 0 };
         self.rails.push(rail);
         RailIndex(u8::try_from(self.rails.len() - 1).unwrap_or(u8::MAX))
@@ -352,11 +355,7 @@ impl Port {
     ///
     /// # Errors
     /// [`MatchError::PostedFull`].
-    pub fn post_receive(
-        &mut self,
-        receive: Receive,
-        buffers: &mut impl Buffers,
-    ) -> Result<OpId, MatchError> {
+    pub fn post_receive(&mut self, receive: Receive, buffers: &mut impl Buffers) -> Result<OpId, MatchError> {
         let op = OpId(self.next_op);
         let mut posted = crate::matching::Receive {
             op,
@@ -596,8 +595,7 @@ impl Port {
         let link = &self.links[index.0 as usize];
         let (oldest_held, next) = (link.acked, link.next);
         if expected > next || expected < oldest_held {
-            let event =
-                Event::Inconsistent { link: index, peer, peer_expected: expected, oldest_held, next };
+            let event = Event::Inconsistent { link: index, peer, peer_expected: expected, oldest_held, next };
             self.break_link(index, event);
             return;
         }

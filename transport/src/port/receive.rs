@@ -24,13 +24,7 @@ struct Numbers {
 impl Port {
     /// Takes a frame that came over `rail`. A frame that must not count is dropped and counted by reason; that is never
     /// an error.
-    pub fn handle_frame(
-        &mut self,
-        now: Instant,
-        rail: RailIndex,
-        bytes: &[u8],
-        buffers: &mut impl Buffers,
-    ) {
+    pub fn handle_frame(&mut self, now: Instant, rail: RailIndex, bytes: &[u8], buffers: &mut impl Buffers) {
         let now = self.port_time(now);
         self.counters.frames_received += 1;
         let Ok(frame) = Frame::parse(bytes) else {
@@ -111,10 +105,7 @@ impl Port {
             let link = &self.links[index.0 as usize];
             (link.expected, link.newest)
         });
-        Numbers {
-            seq: unwrap(expected, header.seq),
-            transmission: unwrap(newest, header.transmission),
-        }
+        Numbers { seq: unwrap(expected, header.seq), transmission: unwrap(newest, header.transmission) }
     }
 
     /// R3: no field of a frame of a higher epoch has any effect before our rank has cut.
@@ -281,14 +272,7 @@ impl Port {
     }
 
     /// Keeps a frame that came out of turn. A piece of a granted payload goes into its buffer at once: that is idempotent.
-    fn hold(
-        &mut self,
-        index: LinkIndex,
-        ahead: u64,
-        body: Body,
-        payload: &[u8],
-        buffers: &mut impl Buffers,
-    ) {
+    fn hold(&mut self, index: LinkIndex, ahead: u64, body: Body, payload: &[u8], buffers: &mut impl Buffers) {
         let copied_bytes_max = self.config.link_copied_bytes_max;
         let queues = self.links[index.0 as usize].queues(copied_bytes_max);
         if queues.reorder.holds(ahead) {
@@ -360,13 +344,7 @@ impl Port {
     }
 
     /// What the frame acknowledges. False if it acknowledges what was never sent: nothing of it counts then.
-    fn acknowledgement(
-        &mut self,
-        index: LinkIndex,
-        header: &Header,
-        numbers: Numbers,
-        now: u64,
-    ) -> bool {
+    fn acknowledgement(&mut self, index: LinkIndex, header: &Header, numbers: Numbers, now: u64) -> bool {
         let link = &mut self.links[index.0 as usize];
         let ack = unwrap(link.acked, header.ack);
         if ack > link.next {
@@ -502,9 +480,8 @@ impl Port {
         let link = &mut self.links[index.0 as usize];
         let acked = link.acked;
         let Some(queues) = &mut link.queues else { return };
-        let overtaken = queues.sent.front().is_some_and(|first| {
-            first.transmission < link.recovery.rack_transmission
-        });
+        let overtaken =
+            queues.sent.front().is_some_and(|first| first.transmission < link.recovery.rack_transmission);
         if !overtaken {
             link.timers.reorder = NEVER;
             return;

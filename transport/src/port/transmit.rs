@@ -19,9 +19,14 @@ use crate::wire::{self, Body, Contact, Flags as HeaderFlags, HEADER_BYTES, Heade
 enum Source {
     Nothing,
     /// In the link's ring.
-    Ring { start: u64, bytes: usize },
+    Ring {
+        start: u64,
+        bytes: usize,
+    },
     /// With the operation: owned by it, or in the user's buffer.
-    Operation { payload: UserPayload },
+    Operation {
+        payload: UserPayload,
+    },
 }
 
 impl Port {
@@ -133,7 +138,16 @@ impl Port {
             Action::Close => {
                 self.links[index.0 as usize].flags.insert(Flags::CLOSE_SENT);
                 let start = self.ring_end(index);
-                Some(self.number(index, SentBody::Close, &Body::Close, start, Source::Nothing, rail, now, frame))
+                Some(self.number(
+                    index,
+                    SentBody::Close,
+                    &Body::Close,
+                    start,
+                    Source::Nothing,
+                    rail,
+                    now,
+                    frame,
+                ))
             }
         }
     }
@@ -149,8 +163,7 @@ impl Port {
         if resyncing {
             link.timers.probe = now + probe_timeout;
         }
-        let resync =
-            wire::Resync { expected: link.expected, next: link.next, heard: u64::from(!resyncing) };
+        let resync = wire::Resync { expected: link.expected, next: link.next, heard: u64::from(!resyncing) };
         self.write(index, rail, now, &Body::Resync(resync), None, Source::Nothing, frame)
     }
 
@@ -211,7 +224,16 @@ impl Port {
         let queues = self.links[index.0 as usize].queues.as_mut()?;
         let Control::Grant { op, total } = queues.control.pop_front()?;
         let body = Body::Grant(wire::Grant { operation: op, total });
-        Some(self.number(index, SentBody::Grant { op, total }, &body, start, Source::Nothing, rail, now, frame))
+        Some(self.number(
+            index,
+            SentBody::Grant { op, total },
+            &body,
+            start,
+            Source::Nothing,
+            rail,
+            now,
+            frame,
+        ))
     }
 
     fn perform_copied(
@@ -310,10 +332,9 @@ impl Port {
     /// acknowledgement frees what came before it.
     fn ring_end(&self, index: LinkIndex) -> u64 {
         let Some(queues) = &self.links[index.0 as usize].queues else { return 0 };
-        queues
-            .sent
-            .back()
-            .map_or(queues.copied.start(), |sent| sent.start + if sent.is_copied() { u64::from(sent.payload_bytes) } else { 0 })
+        queues.sent.back().map_or(queues.copied.start(), |sent| {
+            sent.start + if sent.is_copied() { u64::from(sent.payload_bytes) } else { 0 }
+        })
     }
 
     /// Gives a frame its number and sends it for the first time.

@@ -48,15 +48,13 @@ const _: () = assert!(size_of::<Raw>() == BYTES);
 impl Contact {
     pub(super) fn parse(bytes: &[u8]) -> Result<Contact, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
-        let address = raw
-            .address
-            .get(..usize::from(raw.address_bytes))
-            .and_then(RawAddress::new)
-            .ok_or(Malformed::Field {
+        let address = raw.address.get(..usize::from(raw.address_bytes)).and_then(RawAddress::new).ok_or(
+            Malformed::Field {
                 field: "address length",
                 found: u64::from(raw.address_bytes),
                 max: RAW_ADDRESS_BYTES as u64,
-            })?;
+            },
+        )?;
         Ok(Contact {
             from: PortId(raw.from.get()),
             to: PortId(raw.to.get()),

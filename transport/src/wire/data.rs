@@ -34,17 +34,11 @@ const _: () = assert!(size_of::<Raw>() == BYTES);
 impl Data {
     pub(super) fn parse(bytes: &[u8]) -> Result<Data, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
-        Ok(Data {
-            operation: OpId(raw.operation.get()),
-            offset: raw.offset.get(),
-        })
+        Ok(Data { operation: OpId(raw.operation.get()), offset: raw.offset.get() })
     }
 
     pub(super) fn emit(&self, out: &mut [u8]) -> usize {
-        let raw = Raw {
-            operation: U64::new(self.operation.0),
-            offset: U64::new(self.offset),
-        };
+        let raw = Raw { operation: U64::new(self.operation.0), offset: U64::new(self.offset) };
         out[..BYTES].copy_from_slice(raw.as_bytes());
         BYTES
     }

@@ -34,17 +34,11 @@ const _: () = assert!(size_of::<Raw>() == BYTES);
 impl Grant {
     pub(super) fn parse(bytes: &[u8]) -> Result<Grant, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
-        Ok(Grant {
-            operation: OpId(raw.operation.get()),
-            total: raw.total.get(),
-        })
+        Ok(Grant { operation: OpId(raw.operation.get()), total: raw.total.get() })
     }
 
     pub(super) fn emit(&self, out: &mut [u8]) -> usize {
-        let raw = Raw {
-            operation: U64::new(self.operation.0),
-            total: U64::new(self.total),
-        };
+        let raw = Raw { operation: U64::new(self.operation.0), total: U64::new(self.total) };
         out[..BYTES].copy_from_slice(raw.as_bytes());
         BYTES
     }

@@ -37,19 +37,12 @@ const _: () = assert!(size_of::<Raw>() == BYTES);
 impl Resync {
     pub(super) fn parse(bytes: &[u8]) -> Result<Resync, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
-        Ok(Resync {
-            expected: raw.expected.get(),
-            next: raw.next.get(),
-            heard: raw.heard.get(),
-        })
+        Ok(Resync { expected: raw.expected.get(), next: raw.next.get(), heard: raw.heard.get() })
     }
 
     pub(super) fn emit(&self, out: &mut [u8]) -> usize {
-        let raw = Raw {
-            expected: U64::new(self.expected),
-            next: U64::new(self.next),
-            heard: U64::new(self.heard),
-        };
+        let raw =
+            Raw { expected: U64::new(self.expected), next: U64::new(self.next), heard: U64::new(self.heard) };
         out[..BYTES].copy_from_slice(raw.as_bytes());
         BYTES
     }

@@ -33,17 +33,11 @@ const _: () = assert!(size_of::<Raw>() == BYTES);
 impl Stopped {
     pub(super) fn parse(bytes: &[u8]) -> Result<Stopped, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
-        Ok(Stopped {
-            pause: raw.pause.get(),
-            expected_ns: raw.expected_ns.get(),
-        })
+        Ok(Stopped { pause: raw.pause.get(), expected_ns: raw.expected_ns.get() })
     }
 
     pub(super) fn emit(&self, out: &mut [u8]) -> usize {
-        let raw = Raw {
-            pause: U64::new(self.pause),
-            expected_ns: U64::new(self.expected_ns),
-        };
+        let raw = Raw { pause: U64::new(self.pause), expected_ns: U64::new(self.expected_ns) };
         out[..BYTES].copy_from_slice(raw.as_bytes());
         BYTES
     }
