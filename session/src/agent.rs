@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ckpt_glue::control::{Control, ControlKey, ControlWriter, CutMode, Message, NoImageReason};
-use ckpt_glue::participant::{Input, Output, Participant};
 use ckpt_glue::names::Party;
+use ckpt_glue::participant::{Input, Output, Participant};
 use ckpt_glue::sabotage::Sabotage;
 use endpoint::Endpoint;
 use transport::{Epoch, JobId, Life, Rank};
@@ -85,8 +85,7 @@ impl Agent {
         epoch: Epoch,
         points: u64,
     ) -> Agent {
-        let participant =
-            Participant::new(identity.rank, CutMode::Counted, epoch, points, Sabotage::none());
+        let participant = Participant::new(identity.rank, CutMode::Counted, epoch, points, Sabotage::none());
         let part = Part { participant, line, end: End::NotYet, finished: None };
         Agent { identity, endpoint, images, started: Instant::now(), part: Mutex::new(part) }
     }

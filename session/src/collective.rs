@@ -85,8 +85,11 @@ impl Session {
         let mut result = Vec::with_capacity(values.len());
         for (source_rank, block) in (0..).zip(&blocks) {
             let (expected, found) = (size_of::<T>(), block.len());
-            let value = T::read_from_bytes(block)
-                .map_err(|_| SessionError::Collective { source_rank, expected, found })?;
+            let value = T::read_from_bytes(block).map_err(|_| SessionError::Collective {
+                source_rank,
+                expected,
+                found,
+            })?;
             result.push(value);
         }
         Ok(result)

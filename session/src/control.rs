@@ -45,7 +45,10 @@ fn listen(agent: &Agent, mut stream: UnixStream, mut reader: ControlReader) {
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    eprintln!("stillwire: rank {}: the keeper's messages cannot be read: {error}", agent.identity().rank);
+                    eprintln!(
+                        "stillwire: rank {}: the keeper's messages cannot be read: {error}",
+                        agent.identity().rank
+                    );
                     return;
                 }
             }

@@ -1,6 +1,6 @@
 //! What can go wrong in a session.
 
-use ckpt_glue::EnrolmentError;
+use ckpt_glue::enrolment::EnrolmentError;
 use ckpt_glue::error::Malformed;
 use endpoint::EndpointError;
 use store::StoreError;
@@ -13,10 +13,14 @@ use crate::limits::{REGIONS_MAX, REQUESTS_MAX};
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// No launcher started this process.
-    #[error("this program was not started as a rank of a job ({SOCKET_VARIABLE} is not set); start it with `stillwire run -n N -- PROGRAM`")]
+    #[error(
+        "this program was not started as a rank of a job ({SOCKET_VARIABLE} is not set); start it with `stillwire run -n N -- PROGRAM`"
+    )]
     NotLaunched,
     /// The variable does not hold a descriptor's number.
-    #[error("{SOCKET_VARIABLE} is {found:?}, expected the number of an inherited socket; start the program with `stillwire run`")]
+    #[error(
+        "{SOCKET_VARIABLE} is {found:?}, expected the number of an inherited socket; start the program with `stillwire run`"
+    )]
     Variable {
         /// Its value.
         found: String,
@@ -103,7 +107,9 @@ pub enum SessionError {
         source: transport::SendError,
     },
     /// The ranks disagree about a collective operation.
-    #[error("a collective operation got {found} bytes of rank {source_rank}, expected {expected}: do all ranks call the same operations in the same order, with the same lengths?")]
+    #[error(
+        "a collective operation got {found} bytes of rank {source_rank}, expected {expected}: do all ranks call the same operations in the same order, with the same lengths?"
+    )]
     Collective {
         /// Whose contribution.
         source_rank: u32,
@@ -116,7 +122,9 @@ pub enum SessionError {
     #[error(transparent)]
     Region(#[from] RegionError),
     /// The program called something although it had finished when it was saved.
-    #[error("this rank had finished its work when it was saved: nothing is left to do but `finalize` (ask `Session::had_finished`)")]
+    #[error(
+        "this rank had finished its work when it was saved: nothing is left to do but `finalize` (ask `Session::had_finished`)"
+    )]
     Finished,
     /// The connection to the keeper ended while the rank waited for the others to finish.
     #[error("the launcher has ended the job")]
@@ -145,7 +153,9 @@ pub enum RegionError {
         id: u32,
     },
     /// The image has another length.
-    #[error("region {id} has {saved} bytes in the image, {found} in this program; restart with the same program and arguments")]
+    #[error(
+        "region {id} has {saved} bytes in the image, {found} in this program; restart with the same program and arguments"
+    )]
     Length {
         /// Its id.
         id: u32,
@@ -155,13 +165,17 @@ pub enum RegionError {
         found: usize,
     },
     /// The image has a region that the program does not.
-    #[error("the image has a region {id} that this program does not protect; restart with the same program and arguments")]
+    #[error(
+        "the image has a region {id} that this program does not protect; restart with the same program and arguments"
+    )]
     Unclaimed {
         /// Its id.
         id: u32,
     },
     /// A restarted program went on without its state.
-    #[error("a restarted program must call `protect` before its first point: it would go on without its saved state")]
+    #[error(
+        "a restarted program must call `protect` before its first point: it would go on without its saved state"
+    )]
     NotRestored,
 }
 
@@ -207,7 +221,9 @@ pub enum StateError {
         found: u8,
     },
     /// A number that was never given out, or twice.
-    #[error("request number {number} was never given out (the next is {next}), or is there twice; restart from another generation")]
+    #[error(
+        "request number {number} was never given out (the next is {next}), or is there twice; restart from another generation"
+    )]
     Number {
         /// The number.
         number: u64,

@@ -78,22 +78,30 @@ impl core::fmt::Debug for Launch {
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// The socket gave an error or ended.
-    #[error("the launch record could not be read from the inherited socket: {0}; start the program with `stillwire run`")]
+    #[error(
+        "the launch record could not be read from the inherited socket: {0}; start the program with `stillwire run`"
+    )]
     Read(#[from] std::io::Error),
     /// Something else.
-    #[error("the inherited socket begins with {found:02x?}, expected {MAGIC:02x?}: {SOCKET_VARIABLE} names another descriptor")]
+    #[error(
+        "the inherited socket begins with {found:02x?}, expected {MAGIC:02x?}: {SOCKET_VARIABLE} names another descriptor"
+    )]
     Magic {
         /// The first bytes.
         found: [u8; 8],
     },
     /// A record of another time.
-    #[error("the launch record has version {found}, this program reads {VERSION}; link the program with the launcher's version")]
+    #[error(
+        "the launch record has version {found}, this program reads {VERSION}; link the program with the launcher's version"
+    )]
     Version {
         /// The record's.
         found: u16,
     },
     /// A length that no record has.
-    #[error("the launch record has {found} bytes, expected {FIXED_BYTES} to {LAUNCH_BYTES_MAX}; link the program with the launcher's version")]
+    #[error(
+        "the launch record has {found} bytes, expected {FIXED_BYTES} to {LAUNCH_BYTES_MAX}; link the program with the launcher's version"
+    )]
     Length {
         /// Its length.
         found: usize,

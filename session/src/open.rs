@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ckpt_glue::control::{ControlKey, ControlReader, CutMode, Message, PortEntry, Registration};
-use ckpt_glue::{Enrolment, Started};
+use ckpt_glue::enrolment::{Enrolment, Started};
 use drivers::Driver;
 use drivers::udp::{UdpConfig, UdpDriver};
 use endpoint::{Endpoint, EndpointConfig};
@@ -91,7 +91,8 @@ fn inherited_socket() -> Result<UnixStream, SessionError> {
     // process knows of it, and `OPENED` makes this the only place that ever takes it. If the variable lies, every system
     // call on it fails or reads something that is no launch record, and the process gives up.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
-    let failed = |source: nix::Error| SessionError::Keeper { operation: "taking over", source: source.into() };
+    let failed =
+        |source: nix::Error| SessionError::Keeper { operation: "taking over", source: source.into() };
     // Programs that this one starts are no ranks.
     fcntl(fd.as_fd(), FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(failed)?;
     let stream = UnixStream::from(fd);
@@ -112,10 +113,7 @@ fn open_directory(launch: &Launch) -> Result<JobDirectory<Directory>, SessionErr
 }
 
 /// Reads the image that the decision names: never another one (rule 9).
-fn load(
-    launch: &Launch,
-    directory: &mut JobDirectory<Directory>,
-) -> Result<Option<Restored>, SessionError> {
+fn load(launch: &Launch, directory: &mut JobDirectory<Directory>) -> Result<Option<Restored>, SessionError> {
     let Some(generation) = launch.restore else { return Ok(None) };
     let rank = launch.rank.0;
     let failed = |source: StoreError| SessionError::Image { rank, source };
@@ -132,7 +130,8 @@ fn load(
                 regions.insert(u32::try_from(entry.id).unwrap_or(u32::MAX), bytes);
             }
             kinds::PORT => {
-                let loaded = port_section::load(&port_config(launch), &JobKey(launch.key), entry.version, &bytes);
+                let loaded =
+                    port_section::load(&port_config(launch), &JobKey(launch.key), entry.version, &bytes);
                 port = Some(loaded.map_err(|source| SessionError::Port { rank, source })?);
             }
             _ => {}
@@ -151,10 +150,7 @@ fn port_config(launch: &Launch) -> PortConfig {
     config
 }
 
-fn open_endpoint(
-    launch: &Launch,
-    restored: Option<port_section::Loaded>,
-) -> Result<Endpoint, SessionError> {
+fn open_endpoint(launch: &Launch, restored: Option<port_section::Loaded>) -> Result<Endpoint, SessionError> {
     let rail: Box<dyn Driver> = Box::new(UdpDriver::open(&UdpConfig::new(launch.bind))?);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spin = if (launch.ranks as usize) <= cores { SPIN } else { SPIN_SHARED };
@@ -162,8 +158,7 @@ fn open_endpoint(
     let endpoint = match restored {
         None => {
             let id = PortId::of_rank(launch.rank, 0);
-            let port =
-                Port::new(port_config(launch), id, launch.life, Epoch(0), Some(&JobKey(launch.key)));
+            let port = Port::new(port_config(launch), id, launch.life, Epoch(0), Some(&JobKey(launch.key)));
             Endpoint::open(port, vec![rail], config)?
         }
         Some(loaded) => {

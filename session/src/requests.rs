@@ -143,8 +143,10 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N], StateError> {
-        let (array, rest) =
-            self.0.split_first_chunk().ok_or(StateError::Short { expected: N as u64, found: self.0.len() })?;
+        let (array, rest) = self
+            .0
+            .split_first_chunk()
+            .ok_or(StateError::Short { expected: N as u64, found: self.0.len() })?;
         self.0 = rest;
         Ok(*array)
     }

@@ -49,11 +49,7 @@ impl Session {
     ///
     /// # Errors
     /// [`SessionError::NoSuchRank`].
-    pub fn recv(
-        &mut self,
-        from: impl Into<From>,
-        tags: impl Into<Tags>,
-    ) -> Result<Message, SessionError> {
+    pub fn recv(&mut self, from: impl Into<From>, tags: impl Into<Tags>) -> Result<Message, SessionError> {
         self.recv_in(PROGRAM, from.into(), tags.into())
     }
 
@@ -148,7 +144,7 @@ impl Session {
                 return Ok(());
             }
             self.pump()?;
-            self.endpoint.wait_progress(WAIT_SLICE);
+            self.endpoint.wait_room(link, WAIT_SLICE);
         }
     }
 
@@ -158,12 +154,7 @@ impl Session {
             self.pump()?;
             if let Some(envelope) = self.endpoint.peek(&pattern) {
                 // The first message of its source and tag is the one that was seen.
-                let exact = Pattern {
-                    space,
-                    source: Some(envelope.source),
-                    tag: envelope.tag,
-                    ignore: 0,
-                };
+                let exact = Pattern { space, source: Some(envelope.source), tag: envelope.tag, ignore: 0 };
                 let bytes = usize::try_from(envelope.bytes).unwrap_or(usize::MAX);
                 let request = self.post(&exact, bytes)?;
                 loop {

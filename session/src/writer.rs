@@ -96,7 +96,10 @@ pub(crate) fn start(
             // Cancelled; nobody waits for an answer.
             Ok(None) => continue,
             Err(error) => {
-                eprintln!("stillwire: rank {}: image of epoch {epoch} not written: {error}", agent.identity().rank);
+                eprintln!(
+                    "stillwire: rank {}: image of epoch {epoch} not written: {error}",
+                    agent.identity().rank
+                );
                 Input::CaptureFailed { epoch, reason: NoImageReason::WriteFailed { errno: errno(&error) } }
             }
         };
