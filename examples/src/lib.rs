@@ -1,1 +1,24 @@
 //! Real parallel programs over the native interface.
+//!
+//! * [`is`]: the NAS integer sort, with the official partial and full verification;
+//! * [`burst`]: every rank sends bursts of asynchronous messages to every other rank, and each message is checked;
+//! * [`ring`]: the smallest program that survives a restart, to read first.
+//!
+//! The programs know a [`Communicator`] only: ranks, messages, and points at which the program may be saved. What a
+//! program must keep is explicit ([`State`]), so a restarted one goes on from the point it was saved at, not from its
+//! start. [`threads`] is a communicator inside one process, with a cut and a restart of its own, for trying the
+//! programs out and for testing that their state is complete.
+
+pub mod burst;
+pub mod collective;
+pub mod command;
+pub mod communicator;
+pub mod error;
+pub mod is;
+pub mod limits;
+pub mod ring;
+pub mod threads;
+
+pub use command::main;
+pub use communicator::{Communicator, Fault, Region, State, Tag};
+pub use error::ExampleError;

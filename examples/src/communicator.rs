@@ -1,0 +1,78 @@
+//! What the programs need from the world: ranks, messages, and points at which they may be saved.
+
+/// Why the layer below could not do its part; its message names ranks and what to do.
+pub type Fault = Box<dyn std::error::Error + Send + Sync>;
+
+/// Says what a message is for. Messages of one sender with one tag arrive in the order in which they were sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag(pub u64);
+
+impl Tag {
+    /// Towards the root of a reduction.
+    pub const REDUCE: Tag = Tag(1);
+    /// From the root of a reduction to all.
+    pub const SPREAD: Tag = Tag(2);
+    /// One block for each rank.
+    pub const BLOCKS: Tag = Tag(3);
+    /// Keys on their way to the rank that owns their range.
+    pub const KEYS: Tag = Tag(4);
+    /// A value for the next rank.
+    pub const NEIGHBOUR: Tag = Tag(5);
+    /// A message of a burst.
+    pub const BURST: Tag = Tag(6);
+}
+
+/// A piece of memory that belongs to a saved program.
+///
+/// The bytes are saved and put back as they lie in memory: an image is restarted on machines of the kind it came from.
+#[derive(Debug)]
+pub struct Region<'a> {
+    /// Tells this region from the program's others; the same at every point and after a restart.
+    pub id: u32,
+    /// Its contents. The length stays the same for the whole run.
+    pub bytes: &'a mut [u8],
+}
+
+/// All that a program must keep to go on from a point.
+pub trait State {
+    /// The regions, always the same ones in the same order.
+    fn regions(&mut self) -> Vec<Region<'_>>;
+}
+
+/// The world of one rank.
+///
+/// Messages that were sent and not yet received belong to the communicator: at a point it keeps them with the saved
+/// state, so a program never waits for its messages before it may be saved.
+pub trait Communicator {
+    /// This rank's number, from 0.
+    fn rank(&self) -> u32;
+
+    /// The number of ranks of the job.
+    fn size(&self) -> u32;
+
+    /// Hands a message over and returns without waiting for its receiver. It arrives exactly once.
+    ///
+    /// # Errors
+    /// When the communicator cannot take messages for `to` any more.
+    fn send(&mut self, to: u32, tag: Tag, bytes: Vec<u8>) -> Result<(), Fault>;
+
+    /// Waits for the next message of `from` with that tag.
+    ///
+    /// # Errors
+    /// When such a message can never come.
+    fn receive(&mut self, from: u32, tag: Tag) -> Result<Vec<u8>, Fault>;
+
+    /// Fills `state` when this process is the restart of a saved one; `false` when it is a fresh start. Called once,
+    /// before the first message.
+    ///
+    /// # Errors
+    /// When the saved regions are not the ones that `state` names, in number or in length.
+    fn restore(&mut self, state: &mut dyn State) -> Result<bool, Fault>;
+
+    /// A place where the program may be saved: `state` is complete here. Every rank passes the same number of points,
+    /// and what a rank sends after its point `n` is only needed by the others after theirs.
+    ///
+    /// # Errors
+    /// When the job is to stop.
+    fn point(&mut self, state: &mut dyn State) -> Result<(), Fault>;
+}

@@ -1,0 +1,123 @@
+//! What can go wrong with a rail. A lost datagram is not in here: it is counted, and the protocol sends it again.
+
+use core::fmt;
+use thiserror::Error;
+use transport::RawAddress;
+
+/// An error number of the operating system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// Of the system call that just failed on this thread.
+    #[must_use]
+    pub fn last() -> Errno {
+        Errno::from(&std::io::Error::last_os_error())
+    }
+}
+
+impl From<&std::io::Error> for Errno {
+    fn from(error: &std::io::Error) -> Errno {
+        Errno(error.raw_os_error().unwrap_or(0))
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 {
+            return f.write_str("no error number");
+        }
+        write!(f, "{}", std::io::Error::from_raw_os_error(self.0))
+    }
+}
+
+/// What a driver was doing when it failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Operation {
+    OpenSocket,
+    Bind,
+    SetOption,
+    Connect,
+    Send,
+    Receive,
+    Wait,
+    Drain,
+    OpenQueue,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Operation::OpenSocket => "opening a socket",
+            Operation::Bind => "binding the receive socket",
+            Operation::SetOption => "setting a socket option",
+            Operation::Connect => "connecting a send socket",
+            Operation::Send => "sending",
+            Operation::Receive => "receiving",
+            Operation::Wait => "waiting for frames",
+            Operation::Drain => "draining",
+            Operation::OpenQueue => "opening a queue",
+        })
+    }
+}
+
+/// Why a driver could not do what it was asked. [`DriverError::is_rail_dead`] decides what the caller does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum DriverError {
+    /// The call had no effect; nothing is lost but time.
+    #[error("{operation} failed for now ({errno}); the call had no effect: try again at the next progress")]
+    Transient {
+        /// The step that failed.
+        operation: Operation,
+        /// What the system said.
+        errno: Errno,
+    },
+    /// The NIC will not work again. Dropping the driver gives every buffer back.
+    #[error(
+        "the rail is dead: {operation} failed ({errno}); drop this driver, go on over the other rails, open it anew"
+    )]
+    RailDead {
+        /// The step that failed.
+        operation: Operation,
+        /// What the system said.
+        errno: Errno,
+    },
+    /// The rail could not be opened.
+    #[error("cannot open the rail: {operation} failed ({errno}); check address, port and permissions")]
+    CannotOpen {
+        /// The step that failed.
+        operation: Operation,
+        /// What the system said.
+        errno: Errno,
+    },
+    /// A rail bound to a wildcard has no address that peers could use.
+    #[error(
+        "the rail is bound to a wildcard address, which no peer can send to; bind or advertise a concrete one"
+    )]
+    NoOwnAddress,
+    /// The address is not one of this kind of driver, or of a version or family that it cannot use.
+    #[error(
+        "address {address:?} is not usable here: expected {expected}; hand it to the driver that made it"
+    )]
+    AddressUnusable {
+        /// What came.
+        address: RawAddress,
+        /// What this driver reads.
+        expected: &'static str,
+    },
+    /// The table of addresses is at its bound.
+    #[error("the rail knows {addresses} addresses, its bound; forget some before resolving more")]
+    AddressesFull {
+        /// The bound.
+        addresses: usize,
+    },
+}
+
+impl DriverError {
+    /// Whether the driver has to be dropped. Otherwise it goes on working.
+    #[must_use]
+    pub fn is_rail_dead(&self) -> bool {
+        matches!(self, DriverError::RailDead { .. })
+    }
+}

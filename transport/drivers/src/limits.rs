@@ -1,0 +1,67 @@
+//! Bounds of the drivers: every table and queue, with its unit and the reason for its size.
+
+/// Frames that can be staged between two flushes. One UDP_SEGMENT call takes 64 segments, so a full ring is one system call.
+pub const BURST_FRAMES: usize = 64;
+
+/// Addresses that one driver keeps. A job of this many ranks, each known on this rail.
+pub const ADDRESSES_MAX: usize = 65_536;
+
+/// Connected send sockets of one UDP driver. Each costs a descriptor; stays far below the usual limit of 1024 per process.
+pub const CONNECTED_MAX: usize = 64;
+
+/// Sends to a peer by address before it may take another peer's connected socket. Re-connecting costs about 2 us and
+/// each connected send gains about 0.4 us, so the exchange pays for itself many times over.
+pub const PROMOTE_SENDS: u32 = 256;
+
+/// Bytes of the largest UDP datagram over IPv4: 65535 less 20 (IP) and 8 (UDP).
+pub const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+/// Bytes of frame that every IPv6 path takes: the minimum MTU of 1280 (RFC 8200) less 40 (IP) and 8 (UDP). What a path falls
+/// back to when the kernel refuses a size and does not say which one it would take.
+pub const DATAGRAM_BYTES_SAFE: usize = 1232;
+
+/// Segments of one UDP_SEGMENT call: UDP_MAX_SEGMENTS of the kernels before 6.9; later ones take 128.
+pub const SEGMENTS_MAX: usize = 64;
+
+/// Datagrams (each up to 64 KiB after coalescing) that one receive call takes in.
+pub const RECEIVE_DATAGRAMS: usize = 16;
+
+/// Bytes of one receive buffer: the largest datagram or coalesced run of datagrams, rounded to pages.
+pub const RECEIVE_BUFFER_BYTES: usize = 65_536;
+
+/// Bytes asked for as socket buffer. The kernel grants up to `net.core.rmem_max`, more to a privileged process; it charges
+/// the true size of each datagram, 768 bytes for the smallest, so this holds about 10,000 of those.
+pub const SOCKET_BUFFER_BYTES: usize = 8 << 20;
+
+/// Notices that wait to be polled. A further one replaces the oldest: each can be found out again from `path`.
+pub const NOTICES_MAX: usize = 64;
+
+/// Frames that wait at one port of a memory hub. More are lost, as at a NIC whose receive queue is empty.
+pub const MEM_QUEUE_FRAMES: usize = 4096;
+
+/// Bytes of the largest frame of the memory driver; the same as UDP's, so that tests meet the same fragments.
+pub const MEM_FRAME_BYTES_MAX: usize = DATAGRAM_BYTES_MAX;
+
+/// Ports of one memory hub.
+pub const MEM_PORTS_MAX: usize = 1024;
+
+/// Empty frame buffers that a memory port keeps for use again.
+pub const MEM_SPARE_FRAMES: usize = 256;
+
+/// Frames that a fault wrapper holds back in each direction. Further ones pass unharmed.
+pub const FAULT_HELD_MAX: usize = 4096;
+
+/// Committed frames that a fault wrapper has not reported as completed. At the bound there is nothing to lease.
+pub const FAULT_OUTSTANDING_MAX: usize = 4096;
+
+/// Later frames that can overtake a reordered one: enough to defeat a threshold of three duplicate acknowledgements.
+pub const FAULT_REORDER_FRAMES_MAX: u64 = 5;
+
+/// Calls by which a completion is late.
+pub const FAULT_LATE_CALLS_MAX: u64 = 64;
+
+/// Leases in a row that find nothing.
+pub const FAULT_STARVE_CALLS_MAX: u64 = 16;
+
+/// Calls after which a frame held for later frames goes on even if none come.
+pub const FAULT_BACKSTOP_CALLS: u64 = 10_000;

@@ -1,0 +1,145 @@
+//! How a UDP socket address is written as a [`RawAddress`].
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 1 | kind of driver: 2 |
+//! | 1 | 1 | version of this layout: 1 |
+//! | 2 | 1 | family: 4 or 6 |
+//! | 3 | 2 | UDP port, little-endian |
+//! | 5 | 4 or 16 | IP address, in network order |
+//! | 21 | 4 | IPv6 only: scope id on the owner's host, little-endian |
+//!
+//! An IPv4 address mapped into IPv6 is written as IPv4, so that one location has one encoding.
+
+use core::fmt;
+use core::str::FromStr;
+use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use transport::RawAddress;
+
+const KIND: u8 = 2;
+const VERSION: u8 = 1;
+
+/// A socket address as drivers write it: `udp:10.0.0.1:4000`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct UdpAddress(pub SocketAddr);
+
+impl From<UdpAddress> for RawAddress {
+    fn from(UdpAddress(address): UdpAddress) -> RawAddress {
+        let mut bytes = [0u8; 25];
+        bytes[0] = KIND;
+        bytes[1] = VERSION;
+        bytes[3..5].copy_from_slice(&address.port().to_le_bytes());
+        let len = match address.ip().to_canonical() {
+            IpAddr::V4(ip) => {
+                bytes[2] = 4;
+                bytes[5..9].copy_from_slice(&ip.octets());
+                9
+            }
+            IpAddr::V6(ip) => {
+                bytes[2] = 6;
+                bytes[5..21].copy_from_slice(&ip.octets());
+                bytes[21..].copy_from_slice(&scope_of(address).to_le_bytes());
+                25
+            }
+        };
+        RawAddress::new(&bytes[..len]).unwrap_or(RawAddress::NONE)
+    }
+}
+
+impl TryFrom<&RawAddress> for UdpAddress {
+    /// The bytes are not a UDP address of a version and family that this driver knows.
+    type Error = NotUdp;
+
+    fn try_from(raw: &RawAddress) -> Result<UdpAddress, NotUdp> {
+        let [KIND, VERSION, family, low, high, ip @ ..] = raw.as_bytes() else { return Err(NotUdp) };
+        let port = u16::from_le_bytes([*low, *high]);
+        let address = match (family, ip.len()) {
+            (4, 4) => {
+                let octets: [u8; 4] = ip.try_into().map_err(|_| NotUdp)?;
+                SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(octets), port))
+            }
+            (6, 20) => {
+                let octets: [u8; 16] = ip[..16].try_into().map_err(|_| NotUdp)?;
+                let scope = u32::from_le_bytes(ip[16..].try_into().map_err(|_| NotUdp)?);
+                SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::from(octets), port, 0, scope))
+            }
+            _ => return Err(NotUdp),
+        };
+        Ok(UdpAddress(address))
+    }
+}
+
+/// Bytes that are no UDP address of this version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotUdp;
+
+impl fmt::Display for UdpAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "udp:{}", self.0)
+    }
+}
+
+impl FromStr for UdpAddress {
+    type Err = AddrParseError;
+
+    /// Reads what `Display` writes; the `udp:` may be missing.
+    fn from_str(text: &str) -> Result<UdpAddress, AddrParseError> {
+        text.strip_prefix("udp:").unwrap_or(text).parse().map(UdpAddress)
+    }
+}
+
+/// `address` with another IP; the scope is kept.
+pub(super) fn with_ip(address: SocketAddr, ip: IpAddr) -> SocketAddr {
+    match ip {
+        IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, address.port())),
+        IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, address.port(), 0, scope_of(address))),
+    }
+}
+
+/// Number of the interface that a link-local IPv6 address belongs to; 0: none.
+pub(super) fn scope_of(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V6(address) => address.scope_id(),
+        SocketAddr::V4(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(text: &str) -> String {
+        let raw = RawAddress::from(text.parse::<UdpAddress>().expect("an address"));
+        UdpAddress::try_from(&raw).expect("own encoding").to_string()
+    }
+
+    #[test]
+    fn addresses_come_back_as_they_went() {
+        for text in ["udp:127.0.0.1:4000", "udp:255.255.255.255:65535", "udp:[::1]:1", "udp:[fe80::1%3]:9"] {
+            assert_eq!(round_trip(text), text);
+        }
+        assert_eq!(round_trip("[::ffff:10.0.0.1]:80"), "udp:10.0.0.1:80");
+    }
+
+    #[test]
+    fn the_layout_is_fixed() {
+        let raw = RawAddress::from(UdpAddress("10.1.2.3:4660".parse().expect("an address")));
+        assert_eq!(raw.as_bytes(), [2, 1, 4, 0x34, 0x12, 10, 1, 2, 3]);
+    }
+
+    #[test]
+    fn other_encodings_are_refused() {
+        let good = RawAddress::from(UdpAddress("[::1]:7".parse().expect("an address")));
+        for damage in 0..3 {
+            let mut bytes = good.as_bytes().to_vec();
+            bytes[damage] ^= 0x40;
+            let raw = RawAddress::new(&bytes).expect("short enough");
+            assert_eq!(UdpAddress::try_from(&raw), Err(NotUdp));
+        }
+        for len in 0..good.as_bytes().len() {
+            let raw = RawAddress::new(&good.as_bytes()[..len]).expect("short enough");
+            assert_eq!(UdpAddress::try_from(&raw), Err(NotUdp));
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The table of addresses, and which of them have a connected send socket.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+
+use socket2::{SockAddr, Socket};
+use transport::{AddressId, RawAddress};
+
+use super::address::{UdpAddress, scope_of, with_ip};
+use super::{UdpConfig, socket};
+use crate::driver::Path;
+use crate::error::DriverError;
+use crate::limits::{ADDRESSES_MAX, CONNECTED_MAX, DATAGRAM_BYTES_SAFE, PROMOTE_SENDS};
+
+/// One resolved address.
+pub(super) struct Peer {
+    address: SocketAddr,
+    /// For sending through the receive socket.
+    pub(super) name: SockAddr,
+    pub(super) path: Path,
+    pub(super) connected: Option<Connected>,
+    /// Sends by name since the peer last had a connected socket or was refused one.
+    sent_by_name: u32,
+    /// Value of the table's use counter at the last frame.
+    last_use: u64,
+}
+
+/// A send socket of one peer's own.
+pub(super) struct Connected {
+    pub(super) socket: Socket,
+    /// It can send merged frames, as far as known.
+    pub(super) segment: bool,
+}
+
+/// All resolved addresses. Ids are indexes; a forgotten id is given out again only after all others that were free before it.
+pub(super) struct Peers {
+    /// Where the receive socket is bound.
+    own: SocketAddr,
+    frame_bytes_max: usize,
+    connected_max: usize,
+    socket_bytes: usize,
+    segment: bool,
+    table: Vec<Option<Peer>>,
+    by_address: HashMap<SocketAddr, AddressId>,
+    free: VecDeque<AddressId>,
+    /// Ids with a connected socket; at most `connected_max`.
+    connected: Vec<AddressId>,
+    uses: u64,
+}
+
+impl Peers {
+    pub(super) fn new(own: SocketAddr, config: &UdpConfig, segment: bool) -> Peers {
+        Peers {
+            own,
+            frame_bytes_max: config.frame_bytes_max,
+            connected_max: config.connected_max.min(CONNECTED_MAX),
+            socket_bytes: config.socket_bytes,
+            segment,
+            table: Vec::new(),
+            by_address: HashMap::new(),
+            free: VecDeque::new(),
+            connected: Vec::new(),
+            uses: 0,
+        }
+    }
+
+    pub(super) fn resolve(&mut self, raw: &RawAddress) -> Result<AddressId, DriverError> {
+        let unusable = |expected| DriverError::AddressUnusable { address: *raw, expected };
+        let UdpAddress(written) =
+            UdpAddress::try_from(raw).map_err(|_| unusable("a UDP address, version 1, IPv4 or IPv6"))?;
+        let address = self.localised(written);
+        if address.port() == 0 || address.ip().is_unspecified() {
+            return Err(unusable("an IP address and UDP port that can be sent to"));
+        }
+        let family = if self.own.is_ipv4() { "an IPv4 address" } else { "an IPv6 address" };
+        let name = socket::name_for(self.own, address).ok_or_else(|| unusable(family))?;
+        if let Some(known) = self.by_address.get(&address) {
+            return Ok(*known);
+        }
+        let id = self.free_id()?;
+        let path = self.examine(address);
+        let unknown = Path { frame_bytes_max: DATAGRAM_BYTES_SAFE, on_host: false };
+        let mut peer = Peer {
+            address,
+            name,
+            path: path.unwrap_or(unknown),
+            connected: None,
+            sent_by_name: 0,
+            last_use: 0,
+        };
+        if path.is_some() && self.connected.len() < self.connected_max {
+            peer.connected = self.connect(address);
+            if peer.connected.is_some() {
+                self.connected.push(id);
+            }
+        }
+        self.by_address.insert(address, id);
+        *self.slot(id) = Some(peer);
+        Ok(id)
+    }
+
+    /// A link-local address names an interface by its number *on the owner's host*; here it is the rail's own interface.
+    fn localised(&self, written: SocketAddr) -> SocketAddr {
+        match written {
+            SocketAddr::V6(mut address) if address.ip().is_unicast_link_local() => {
+                address.set_scope_id(scope_of(self.own));
+                SocketAddr::V6(address)
+            }
+            _ => with_ip(written, written.ip().to_canonical()),
+        }
+    }
+
+    fn free_id(&mut self) -> Result<AddressId, DriverError> {
+        if self.table.len() < ADDRESSES_MAX {
+            let id = AddressId(u32::try_from(self.table.len()).unwrap_or(u32::MAX));
+            self.table.push(None);
+            return Ok(id);
+        }
+        self.free.pop_front().ok_or(DriverError::AddressesFull { addresses: ADDRESSES_MAX })
+    }
+
+    fn slot(&mut self, id: AddressId) -> &mut Option<Peer> {
+        &mut self.table[id.0 as usize]
+    }
+
+    pub(super) fn forget(&mut self, id: AddressId) {
+        let Some(peer) = self.table.get_mut(id.0 as usize).and_then(Option::take) else { return };
+        self.by_address.remove(&peer.address);
+        self.connected.retain(|connected| *connected != id);
+        self.free.push_back(id);
+    }
+
+    pub(super) fn get(&self, id: AddressId) -> Option<&Peer> {
+        self.table.get(id.0 as usize)?.as_ref()
+    }
+
+    pub(super) fn path(&self, id: AddressId) -> Option<Path> {
+        self.get(id).map(|peer| peer.path)
+    }
+
+    /// What the way to `peer` takes; `None` if there is none now.
+    pub(super) fn examine(&self, peer: SocketAddr) -> Option<Path> {
+        let mut path = socket::path(&socket::open_connected(self.own, peer).ok()?, peer);
+        path.frame_bytes_max = path.frame_bytes_max.min(self.frame_bytes_max);
+        if !path.on_host {
+            // Our own source address is fixed; what the kernel would choose tells whether the peer's is on this host too.
+            let unbound = with_ip(peer, unspecified(peer));
+            path.on_host =
+                socket::open_connected(unbound, peer).is_ok_and(|socket| socket::path(&socket, peer).on_host);
+        }
+        Some(path)
+    }
+
+    fn connect(&self, address: SocketAddr) -> Option<Connected> {
+        let socket = socket::open_connected(self.own, address).ok()?;
+        socket::enlarge_buffers(&socket, self.socket_bytes);
+        Some(Connected { socket, segment: self.segment })
+    }
+
+    /// Called before frames go to `id`: a peer that is used much gets the connected socket of one that is not.
+    pub(super) fn before_send(&mut self, id: AddressId) {
+        self.uses += 1;
+        let (uses, connected_max) = (self.uses, self.connected_max);
+        let Some(peer) = self.slot(id) else { return };
+        peer.last_use = uses;
+        if peer.connected.is_some() {
+            return;
+        }
+        peer.sent_by_name += 1;
+        if peer.sent_by_name < PROMOTE_SENDS || connected_max == 0 {
+            return;
+        }
+        peer.sent_by_name = 0;
+        let address = peer.address;
+        if self.connected.len() >= connected_max {
+            self.demote_least_recent();
+        }
+        if let Some(connected) = self.connect(address) {
+            self.connected.push(id);
+            if let Some(peer) = self.slot(id) {
+                peer.connected = Some(connected);
+            }
+        }
+    }
+
+    fn demote_least_recent(&mut self) {
+        let used = |id: &AddressId| self.get(*id).map_or(0, |peer| peer.last_use);
+        let Some((at, id)) = self.connected.iter().enumerate().min_by_key(|(_, id)| used(id)) else {
+            return;
+        };
+        let id = *id;
+        self.connected.swap_remove(at);
+        if let Some(peer) = self.slot(id) {
+            peer.connected = None;
+        }
+    }
+
+    /// A connected socket that fails is replaced after some frames by name.
+    pub(super) fn disconnect(&mut self, id: AddressId) {
+        self.connected.retain(|connected| *connected != id);
+        if let Some(peer) = self.table.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            peer.connected = None;
+        }
+    }
+
+    /// Merged frames were refused on the peer's own socket.
+    pub(super) fn stop_segmenting(&mut self, id: AddressId) {
+        let peer = self.table.get_mut(id.0 as usize).and_then(Option::as_mut);
+        if let Some(connected) = peer.and_then(|peer| peer.connected.as_mut()) {
+            connected.segment = false;
+        }
+    }
+
+    /// A frame of `frame_bytes` was too long for the path: asks the kernel for the limit, and makes sure that it is lower.
+    /// Returns the new limit.
+    pub(super) fn shrink(&mut self, id: AddressId, frame_bytes: usize) -> usize {
+        let Some(peer) = self.get(id) else { return 0 };
+        let asked = self.examine(peer.address).map_or(DATAGRAM_BYTES_SAFE, |path| path.frame_bytes_max);
+        // The kernel may know a limit that already excludes the frame; otherwise step down to what every path takes, and
+        // below that byte by byte, so that a path never claims a length that was just refused.
+        let below = if frame_bytes > DATAGRAM_BYTES_SAFE {
+            DATAGRAM_BYTES_SAFE
+        } else {
+            frame_bytes.saturating_sub(1)
+        };
+        let limit = if asked < frame_bytes { asked } else { below };
+        if let Some(peer) = self.slot(id) {
+            peer.path.frame_bytes_max = limit;
+        }
+        limit
+    }
+}
+
+fn unspecified(family_of: SocketAddr) -> std::net::IpAddr {
+    match family_of {
+        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    }
+}

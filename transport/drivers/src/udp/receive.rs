@@ -1,0 +1,158 @@
+//! Receiving: one datagram per call while they come one at a time, bursts when they do not, and coalesced datagrams taken apart.
+
+use std::os::fd::BorrowedFd;
+
+use super::sys::{self, Datagram};
+use crate::counters::Counters;
+use crate::error::{DriverError, Errno, Operation};
+use crate::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_DATAGRAMS};
+
+/// Looks in a row that found something, after which a burst is expected. In a ping-pong the poll after a message finds nothing,
+/// so it stays with single receives.
+const STREAK: u8 = 2;
+
+/// Received datagrams that have not been given away yet.
+pub(super) struct Incoming {
+    buffers: Vec<u8>,
+    datagrams: [Datagram; RECEIVE_DATAGRAMS],
+    /// Datagrams received by the last call.
+    count: usize,
+    /// The first of them not given away completely, and how many of its bytes are.
+    next: usize,
+    given_bytes: usize,
+    streak: u8,
+    coalesce: bool,
+    /// Overflow count that the kernel last reported.
+    overflow: u32,
+}
+
+impl Incoming {
+    pub(super) fn new(coalesce: bool) -> Incoming {
+        Incoming {
+            buffers: vec![0; RECEIVE_BUFFER_BYTES * RECEIVE_DATAGRAMS],
+            datagrams: [Datagram::default(); RECEIVE_DATAGRAMS],
+            count: 0,
+            next: 0,
+            given_bytes: 0,
+            streak: 0,
+            coalesce,
+            overflow: 0,
+        }
+    }
+
+    pub(super) fn coalesces(&self) -> bool {
+        self.coalesce
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.next == self.count
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        counters: &mut Counters,
+        frames_max: usize,
+        each: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, DriverError> {
+        let mut given = 0;
+        let mut more = true;
+        loop {
+            given += self.give(counters, frames_max - given, each);
+            if given == frames_max || !more {
+                return Ok(given);
+            }
+            let asked = if self.streak < STREAK { 1 } else { RECEIVE_DATAGRAMS };
+            let found = self.look(fd, counters, asked)?;
+            // Only a full burst makes it likely that more is waiting.
+            more = asked > 1 && found == asked;
+        }
+    }
+
+    /// Gives away frames of the last call, at most `frames_max`.
+    fn give(&mut self, counters: &mut Counters, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> usize {
+        let mut given = 0;
+        while given < frames_max && self.next < self.count {
+            let datagram = self.datagrams[self.next];
+            let start = self.next * RECEIVE_BUFFER_BYTES;
+            let bytes = &self.buffers[start..start + datagram.bytes];
+            let rest = &bytes[self.given_bytes..];
+            let len = match datagram.segment_bytes {
+                0 => rest.len(),
+                segment_bytes => rest.len().min(segment_bytes),
+            };
+            each(&rest[..len]);
+            given += 1;
+            counters.bytes_received += len as u64;
+            self.given_bytes += len;
+            if self.given_bytes == datagram.bytes {
+                self.next += 1;
+                self.given_bytes = 0;
+            }
+        }
+        counters.frames_received += given as u64;
+        given
+    }
+
+    /// Asks the kernel for up to `asked` datagrams; returns how many came.
+    fn look(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        counters: &mut Counters,
+        asked: usize,
+    ) -> Result<usize, DriverError> {
+        self.next = 0;
+        self.count = 0;
+        let datagrams = &mut self.datagrams[..asked];
+        let stride = RECEIVE_BUFFER_BYTES;
+        match sys::receive_datagrams::<RECEIVE_DATAGRAMS>(fd, &mut self.buffers, stride, datagrams) {
+            Ok(found) => {
+                counters.receive_calls += 1;
+                self.count = found;
+                self.streak = if asked == 1 {
+                    self.streak + 1
+                } else if found > 1 {
+                    STREAK
+                } else {
+                    0
+                };
+                self.sort_out(counters);
+                Ok(found)
+            }
+            Err(errno) => {
+                self.streak = 0;
+                counters.empty_polls += 1;
+                nothing_received(errno).map(|()| 0)
+            }
+        }
+    }
+
+    /// Takes out datagrams that did not fit, and counts what the kernel dropped.
+    fn sort_out(&mut self, counters: &mut Counters) {
+        for datagram in &mut self.datagrams[..self.count] {
+            if let Some(total) = datagram.overflow {
+                counters.lost_receive_overflow += u64::from(total.wrapping_sub(self.overflow));
+                self.overflow = total;
+            }
+            datagram.bytes = datagram.bytes.min(RECEIVE_BUFFER_BYTES);
+        }
+        let truncated = self.datagrams[..self.count].iter().filter(|datagram| datagram.truncated).count();
+        if truncated > 0 {
+            counters.lost_truncated += truncated as u64;
+            // Longer than any datagram can be: only a damaged kernel answer gets here. Everything of this call is lost.
+            self.count = 0;
+        }
+    }
+}
+
+/// Whether a failed receive only means that nothing is there.
+fn nothing_received(errno: Errno) -> Result<(), DriverError> {
+    match errno.0 {
+        libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL | libc::ENOTCONN => {
+            Err(DriverError::RailDead { operation: Operation::Receive, errno })
+        }
+        libc::ENOMEM | libc::ENOBUFS => Err(DriverError::Transient { operation: Operation::Receive, errno }),
+        // EAGAIN, EINTR, and what ICMP said about an earlier datagram of ours.
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,123 @@
+//! Opening and tuning sockets; what the way to an address takes.
+
+use core::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::{UdpConfig, address, sys};
+use crate::driver::Path;
+use crate::error::{DriverError, Errno, Operation};
+use crate::limits::{DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_SAFE};
+
+/// Bytes of IP and UDP headers before the payload.
+const HEADER_BYTES_V4: usize = 20 + 8;
+const HEADER_BYTES_V6: usize = 40 + 8;
+
+fn cannot_open(operation: Operation) -> impl Fn(std::io::Error) -> DriverError {
+    move |error| DriverError::CannotOpen { operation, errno: Errno::from(&error) }
+}
+
+/// The bound socket of a rail, and the address it got.
+pub(super) fn open_receive(config: &UdpConfig) -> Result<(Socket, SocketAddr), DriverError> {
+    let socket = open(config.bind).map_err(cannot_open(Operation::OpenSocket))?;
+    if config.bind.is_ipv6() {
+        socket.set_only_v6(!config.bind.ip().is_unspecified()).map_err(cannot_open(Operation::SetOption))?;
+    }
+    enlarge_buffers(&socket, config.socket_bytes);
+    never_fragment(&socket, config.bind);
+    // Without it, overflow is only not counted.
+    let _ = sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
+    socket.bind(&SockAddr::from(config.bind)).map_err(cannot_open(Operation::Bind))?;
+    let bound = socket.local_addr().map_err(cannot_open(Operation::Bind))?;
+    Ok((socket, bound.as_socket().unwrap_or(config.bind)))
+}
+
+/// A socket for sending to `peer` alone, from the rail's own IP, so that frames leave through the rail's NIC.
+pub(super) fn open_connected(own: SocketAddr, peer: SocketAddr) -> std::io::Result<Socket> {
+    let socket = open(peer)?;
+    never_fragment(&socket, peer);
+    // Nothing is received here; the least the kernel grants is enough.
+    let _ = socket.set_recv_buffer_size(0);
+    if !own.ip().is_unspecified() {
+        let mut source = own;
+        source.set_port(0);
+        socket.bind(&SockAddr::from(source))?;
+    }
+    socket.connect(&SockAddr::from(peer))?;
+    Ok(socket)
+}
+
+fn open(family_of: SocketAddr) -> std::io::Result<Socket> {
+    let kind = Type::DGRAM.nonblocking().cloexec();
+    Socket::new(Domain::for_address(family_of), kind, Some(Protocol::UDP))
+}
+
+/// Asks for large buffers: beyond the system's limit where we may, else up to it. Being refused costs only loss under bursts.
+pub(super) fn enlarge_buffers(socket: &Socket, bytes: usize) {
+    let value = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    for (forced, usual) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+    {
+        if sys::set_option(socket.as_fd(), libc::SOL_SOCKET, forced, value).is_err() {
+            let _ = sys::set_option(socket.as_fd(), libc::SOL_SOCKET, usual, value);
+        }
+    }
+}
+
+/// Bytes that the receive socket holds, by the kernel's count (true sizes, twice what was asked for).
+pub(super) fn receive_bytes(socket: &Socket) -> usize {
+    socket.recv_buffer_size().unwrap_or(0)
+}
+
+/// Sets "don't fragment": a lost fragment would lose the whole frame, and fragments bypass what steers frames to a rail. The
+/// kernel then keeps the path's MTU and refuses longer frames with EMSGSIZE. Where it cannot be set, frames get fragmented
+/// and still arrive.
+fn never_fragment(socket: &Socket, family_of: SocketAddr) {
+    let fd = socket.as_fd();
+    // On an IPv6 socket this concerns the IPv4 traffic that it may carry.
+    let _ = sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO);
+    if family_of.is_ipv6() {
+        let _ = sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO);
+    }
+}
+
+/// Asks for coalesced datagrams; whether the kernel knows that.
+pub(super) fn coalesce(socket: &Socket) -> bool {
+    sys::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
+}
+
+/// Whether the kernel knows segmentation. The NIC may still refuse it.
+pub(super) fn can_segment(socket: &Socket) -> bool {
+    sys::option(socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
+}
+
+/// Bytes of the largest frame that the path of a connected socket takes, as the kernel knows it now.
+pub(super) fn frame_bytes_max(socket: &Socket, peer: SocketAddr) -> usize {
+    let (level, name, header) = match peer {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU, HEADER_BYTES_V4),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU, HEADER_BYTES_V6),
+    };
+    let mtu = sys::option(socket.as_fd(), level, name).ok().and_then(|mtu| usize::try_from(mtu).ok());
+    mtu.map_or(DATAGRAM_BYTES_SAFE, |mtu| mtu.saturating_sub(header).min(DATAGRAM_BYTES_MAX))
+}
+
+/// What the kernel knows about the way to `peer`, over a socket connected to it.
+pub(super) fn path(socket: &Socket, peer: SocketAddr) -> Path {
+    // The kernel sends from the very address that it sends to only if that address is its own.
+    let source = socket.local_addr().ok().and_then(|address| address.as_socket());
+    let on_host = peer.ip().is_loopback() || source.is_some_and(|source| source.ip() == peer.ip());
+    Path { frame_bytes_max: frame_bytes_max(socket, peer), on_host }
+}
+
+/// `peer` as the receive socket, of the family of `own`, has to name it; `None` if that socket cannot send there.
+pub(super) fn name_for(own: SocketAddr, peer: SocketAddr) -> Option<SockAddr> {
+    match (own, peer.ip()) {
+        (SocketAddr::V4(_), IpAddr::V4(_)) => Some(peer.into()),
+        (SocketAddr::V6(own), IpAddr::V4(ip)) if own.ip().is_unspecified() => {
+            Some(address::with_ip(peer, IpAddr::V6(ip.to_ipv6_mapped())).into())
+        }
+        (SocketAddr::V6(_), IpAddr::V6(_)) => Some(peer.into()),
+        _ => None,
+    }
+}

@@ -1,0 +1,257 @@
+//! Sending what is staged in as few system calls as possible.
+//!
+//! Staged frames are cut, in order, into *runs*: frames of equal size to one address (the last may be shorter), which one message
+//! with UDP_SEGMENT carries. Consecutive runs that leave through the same socket form a *chain*, one system call: `send` for
+//! a single small frame (`sendmmsg` of one costs 0.25 us more), `sendmsg` for a single run, else `sendmmsg`.
+
+use std::os::fd::AsFd;
+
+use socket2::{SockAddr, Socket};
+use transport::AddressId;
+
+use super::sys::{self, Message, SendArrays};
+use super::{UdpDriver, peers::Peer};
+use crate::error::{DriverError, Errno, Operation};
+use crate::limits::{BURST_FRAMES, DATAGRAM_BYTES_MAX, SEGMENTS_MAX};
+
+/// What sending needs and keeps between calls.
+#[derive(Default)]
+pub(super) struct Scratch {
+    arrays: SendArrays,
+    runs: Vec<Run>,
+}
+
+/// Consecutive staged frames that one message carries.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    to: AddressId,
+    /// Place of the first in the staging ring, from the oldest.
+    first: usize,
+    frames: usize,
+    /// All frames together.
+    bytes: usize,
+    /// Size of each frame but the last.
+    frame_bytes: usize,
+}
+
+/// Whether another try makes sense.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Continue,
+    /// The system takes no more now.
+    Blocked,
+}
+
+impl UdpDriver {
+    pub(super) fn flush_staged(&mut self) -> Result<usize, DriverError> {
+        let before = self.counters.frames_sent;
+        // A pending ICMP error of an *earlier* datagram fails the next send once; only the second refusal is ours.
+        let mut refused = false;
+        while self.staging.len() > 0 {
+            let Some(own_socket) = self.plan_chain() else {
+                self.staging.complete(1);
+                continue;
+            };
+            let next = match self.send_chain(own_socket) {
+                Ok(runs) => {
+                    refused = false;
+                    self.chain_sent(runs);
+                    Next::Continue
+                }
+                Err(Errno(libc::ECONNREFUSED)) if !refused => {
+                    refused = true;
+                    Next::Continue
+                }
+                Err(errno) => self.run_failed(errno, own_socket)?,
+            };
+            if next == Next::Blocked {
+                break;
+            }
+        }
+        Ok(usize::try_from(self.counters.frames_sent - before).unwrap_or(usize::MAX))
+    }
+
+    /// Cuts the oldest staged frames into runs that leave through one socket. Returns whether that is the peer's own; `None` if
+    /// the oldest frame cannot be sent at all (it has been counted).
+    fn plan_chain(&mut self) -> Option<bool> {
+        self.scratch.runs.clear();
+        let first = self.staging.frame(0)?;
+        let (to, len) = (first.to, first.len());
+        let Some(path) = self.peers.path(to) else {
+            self.counters.lost_no_address += 1;
+            return None;
+        };
+        if len > path.frame_bytes_max {
+            self.counters.lost_too_long += 1;
+            return None;
+        }
+        self.peers.before_send(to);
+        let own_socket = self.peers.get(to)?.connected.is_some();
+        let mut at = 0;
+        while let Some(run) = self.plan_run(at) {
+            let same_socket = run.to == to || (!own_socket && self.peers.get(run.to)?.connected.is_none());
+            if !same_socket {
+                break;
+            }
+            at += run.frames;
+            self.scratch.runs.push(run);
+        }
+        Some(own_socket)
+    }
+
+    /// The longest run that starts at `first`; `None` at the end, and at a frame that cannot be sent.
+    fn plan_run(&self, first: usize) -> Option<Run> {
+        if first >= self.staging.len() {
+            return None;
+        }
+        let start = self.staging.frame(first)?;
+        let peer = self.peers.get(start.to)?;
+        let frame_bytes = start.len();
+        if frame_bytes > peer.path.frame_bytes_max {
+            return None;
+        }
+        let mut run = Run { to: start.to, first, frames: 1, bytes: frame_bytes, frame_bytes };
+        let segment = peer.connected.as_ref().map_or(self.segment, |connected| connected.segment);
+        if !segment || frame_bytes == 0 || frame_bytes > usize::from(u16::MAX) {
+            return Some(run);
+        }
+        while run.frames < SEGMENTS_MAX && first + run.frames < self.staging.len() {
+            let Some(frame) = self.staging.frame(first + run.frames) else { break };
+            let len = frame.len();
+            let fits = frame.to == run.to && len <= frame_bytes && run.bytes + len <= DATAGRAM_BYTES_MAX;
+            if !fits || len == 0 {
+                break;
+            }
+            run.frames += 1;
+            run.bytes += len;
+            if len < frame_bytes {
+                break;
+            }
+        }
+        Some(run)
+    }
+
+    /// Sends the planned chain; returns how many of its runs the system took.
+    fn send_chain(&mut self, own_socket: bool) -> Result<usize, Errno> {
+        let runs = self.scratch.runs.as_slice();
+        let Some(first) = runs.first() else { return Ok(0) };
+        let Some(peer) = self.peers.get(first.to) else { return Ok(0) };
+        let socket = channel(&self.socket, peer, own_socket);
+        if let ([Run { frames: 1, .. }], Some(frame)) = (runs, self.staging.frame(first.first))
+            && frame.payload.is_empty()
+        {
+            return send_single(socket, (!own_socket).then_some(&peer.name), frame.head).map(|()| 1);
+        }
+        let mut messages = [Message { to: None, segment_bytes: 0, parts: 0 }; BURST_FRAMES];
+        for (run, message) in runs.iter().zip(&mut messages) {
+            if !own_socket {
+                message.to = self.peers.get(run.to).map(|peer| &peer.name);
+            }
+            if run.frames > 1 {
+                message.segment_bytes = u16::try_from(run.frame_bytes).unwrap_or(u16::MAX);
+            }
+            message.parts = parts(&self.staging, run).count();
+        }
+        let gathered = runs.iter().flat_map(|run| parts(&self.staging, run));
+        sys::send_messages(socket.as_fd(), &mut self.scratch.arrays, &messages[..runs.len()], gathered)
+    }
+
+    fn chain_sent(&mut self, runs: usize) {
+        let sent = &self.scratch.runs[..runs];
+        let frames: usize = sent.iter().map(|run| run.frames).sum();
+        let bytes: usize = sent.iter().map(|run| run.bytes).sum();
+        self.counters.send_calls += 1;
+        self.counters.frames_sent += frames as u64;
+        self.counters.bytes_sent += bytes as u64;
+        self.staging.complete(frames);
+    }
+
+    /// The first run of the chain was not taken: decides whether it is lost, or goes again in another form.
+    fn run_failed(&mut self, errno: Errno, own_socket: bool) -> Result<Next, DriverError> {
+        let Some(run) = self.scratch.runs.first().copied() else { return Ok(Next::Continue) };
+        match errno.0 {
+            libc::EINTR => return Ok(Next::Continue),
+            libc::EAGAIN => {
+                self.counters.blocked += 1;
+                return Ok(Next::Blocked);
+            }
+            // The path's limit is now below the frame's length, so the next plan drops it.
+            libc::EMSGSIZE => {
+                self.shrink_path(run.to, run.frame_bytes);
+                return Ok(Next::Continue);
+            }
+            libc::EIO | libc::EINVAL | libc::ENOPROTOOPT | libc::EOPNOTSUPP if run.frames > 1 => {
+                return self.send_unmerged(run, own_socket);
+            }
+            libc::EBADF | libc::ENOTSOCK if !own_socket => {
+                return Err(DriverError::RailDead { operation: Operation::Send, errno });
+            }
+            _ => {}
+        }
+        *self.counter_for(errno) += run.frames as u64;
+        let expected =
+            matches!(errno.0, libc::ECONNREFUSED | libc::EPERM | libc::EACCES | libc::ENOBUFS | libc::ENOMEM);
+        if own_socket && !expected {
+            self.peers.disconnect(run.to);
+        }
+        self.staging.complete(run.frames);
+        Ok(Next::Continue)
+    }
+
+    /// A merged run was refused. If its first frame passes alone, merging was the reason, and is not tried again on this
+    /// socket.
+    fn send_unmerged(&mut self, run: Run, own_socket: bool) -> Result<Next, DriverError> {
+        let single = Run { frames: 1, bytes: run.frame_bytes, ..run };
+        self.scratch.runs.clear();
+        self.scratch.runs.push(single);
+        match self.send_chain(own_socket) {
+            Ok(runs) => {
+                self.chain_sent(runs);
+                self.counters.offloads_lost += 1;
+                if own_socket {
+                    self.peers.stop_segmenting(run.to);
+                } else {
+                    self.segment = false;
+                }
+                Ok(Next::Continue)
+            }
+            Err(errno) => self.run_failed(errno, own_socket),
+        }
+    }
+
+    fn counter_for(&mut self, errno: Errno) -> &mut u64 {
+        match errno.0 {
+            libc::ECONNREFUSED | libc::EPERM | libc::EACCES => &mut self.counters.lost_refused,
+            libc::ENETUNREACH
+            | libc::EHOSTUNREACH
+            | libc::ENETDOWN
+            | libc::EHOSTDOWN
+            | libc::EADDRNOTAVAIL => &mut self.counters.lost_unreachable,
+            libc::ENOBUFS | libc::ENOMEM => &mut self.counters.lost_no_memory,
+            _ => &mut self.counters.lost_other,
+        }
+    }
+}
+
+fn channel<'a>(receive: &'a Socket, peer: &'a Peer, own_socket: bool) -> &'a Socket {
+    match &peer.connected {
+        Some(connected) if own_socket => &connected.socket,
+        _ => receive,
+    }
+}
+
+fn send_single(socket: &Socket, to: Option<&SockAddr>, frame: &[u8]) -> Result<(), Errno> {
+    let sent = match to {
+        Some(name) => socket.send_to(frame, name),
+        None => socket.send(frame),
+    };
+    sent.map(|_| ()).map_err(|error| Errno::from(&error))
+}
+
+/// The pieces of memory that make up a run's frames, in order.
+fn parts<'a>(staging: &'a crate::staging::Staging, run: &Run) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    (run.first..run.first + run.frames)
+        .filter_map(|i| staging.frame(i))
+        .flat_map(|frame| [frame.head, frame.payload])
+        .filter(|part| !part.is_empty())
+}
