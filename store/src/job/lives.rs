@@ -57,14 +57,23 @@ impl<S: Storage> JobDirectory<S> {
     /// The counter is one more than every counter on disk. [`StoreError::LifeTaken`] if another process decided at
     /// the same time.
     pub fn start_life(&mut self, nonce: u64, from: Option<GenerationId>) -> Result<Decision, StoreError> {
-        let counter_max = self.lives()?.counter_max;
+        let counter_max = self.counter_max()?;
         let counter = counter_max.checked_add(1).ok_or(StoreError::LivesUsedUp { counter_max })?;
+        self.decide(Life { counter, nonce }, from)
+    }
+
+    /// As [`JobDirectory::start_life`], for a life that the caller has named. [`StoreError::LifeTaken`] unless its counter
+    /// is above every counter on disk.
+    pub fn decide(&mut self, life: Life, from: Option<GenerationId>) -> Result<Decision, StoreError> {
+        let counter = life.counter;
+        if counter <= self.counter_max()? {
+            return Err(StoreError::LifeTaken { counter });
+        }
         if let Some(generation) = from {
             self.expect_committed(generation)?;
             // Its commit record can be seen; if its writer died before it was durable, it is made so now.
             self.sync_way(generation)?;
         }
-        let life = Life { counter, nonce };
         let decision = Decision { job: self.job, life, from };
         let (path, temporary) = (names::decision(counter), names::decision_temporary(life));
         match self.write_record(&path, &temporary, &decision.emit()) {
@@ -78,6 +87,11 @@ impl<S: Storage> JobDirectory<S> {
             self.expect_committed(generation)?;
         }
         Ok(decision)
+    }
+
+    /// The highest counter of a life that anything on disk names; 0 before the first.
+    pub fn counter_max(&mut self) -> Result<u32, StoreError> {
+        Ok(self.lives()?.counter_max)
     }
 
     /// The newest decision: which life is the current one and what it started from. `None` before the first.
