@@ -41,6 +41,12 @@ pub struct ByteRing {
     peak: usize,
 }
 
+impl core::fmt::Debug for ByteRing {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "ByteRing({}..{})", self.start(), self.end())
+    }
+}
+
 impl ByteRing {
     /// An empty ring for at most `bytes_max` bytes at once; allocates nothing. The first byte pushed has offset 0.
     #[must_use]

@@ -165,6 +165,16 @@ impl RawAddress {
         Some(RawAddress { bytes, len })
     }
 
+    /// Bytes of the encoding; 0 for [`RawAddress::NONE`].
+    #[must_use]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "an address is compared with NONE, never asked whether it is empty"
+    )]
+    pub fn len(&self) -> u8 {
+        self.len
+    }
+
     /// The driver's encoding.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {

@@ -7,11 +7,26 @@
 
 extern crate alloc;
 
+pub mod auth;
 pub mod bytering;
+pub mod config;
+pub mod counters;
+pub mod hash;
 pub mod ids;
+mod link;
 pub mod matching;
+pub mod message;
+pub mod port;
+pub mod sabotage;
 pub mod slab;
 pub mod time;
+pub mod wire;
 
+pub use auth::{Authenticator, JobKey};
+pub use config::{AuthLevel, PortConfig};
+pub use counters::Counters;
 pub use ids::{AddressId, Epoch, JobId, JobTag, Life, LinkIndex, OpId, PortId, RailIndex, Rank, RawAddress};
+pub use matching::Space;
+pub use message::{Buffers, Event, Outgoing, Payload, Receive, SendError, Silence, Transmit, UserPayload};
+pub use port::{FrozenPort, Port, Restart};
 pub use time::Instant;

@@ -98,6 +98,7 @@ impl<T> Slab<T> {
     ///
     /// # Panics
     /// If 2^32 - 1 values are present.
+    #[inline]
     pub fn insert(&mut self, value: T) -> SlabKey {
         let generation = self.generation_next;
         self.generation_next = generation.wrapping_add(1);
@@ -116,6 +117,7 @@ impl<T> Slab<T> {
 
     /// The value named by `key`, unless removed.
     #[must_use]
+    #[inline]
     pub fn get(&self, key: SlabKey) -> Option<&T> {
         match self.slots.get(key.index as usize)? {
             Slot { generation, content: Content::Occupied(value) } if *generation == key.generation => {
@@ -127,6 +129,7 @@ impl<T> Slab<T> {
 
     /// The value named by `key`, unless removed.
     #[must_use]
+    #[inline]
     pub fn get_mut(&mut self, key: SlabKey) -> Option<&mut T> {
         match self.slots.get_mut(key.index as usize)? {
             Slot { generation, content: Content::Occupied(value) } if *generation == key.generation => {
@@ -147,6 +150,7 @@ impl<T> Slab<T> {
     /// # Panics
     /// If the slot is vacant: the owner's chain is broken.
     #[must_use]
+    #[inline]
     pub fn at(&self, index: u32) -> &T {
         match &self.slots[index as usize].content {
             Content::Occupied(value) => value,
@@ -159,6 +163,7 @@ impl<T> Slab<T> {
     /// # Panics
     /// If the slot is vacant.
     #[must_use]
+    #[inline]
     pub fn at_mut(&mut self, index: u32) -> &mut T {
         match &mut self.slots[index as usize].content {
             Content::Occupied(value) => value,
@@ -171,6 +176,7 @@ impl<T> Slab<T> {
     /// # Panics
     /// If there is no such slot.
     #[must_use]
+    #[inline]
     pub fn key_at(&self, index: u32) -> SlabKey {
         SlabKey { index, generation: self.slots[index as usize].generation }
     }
@@ -179,6 +185,7 @@ impl<T> Slab<T> {
     ///
     /// # Panics
     /// If the slot is vacant.
+    #[inline]
     pub fn remove_at(&mut self, index: u32) -> T {
         let vacant = Content::Vacant { free_after: self.free_first };
         let content = core::mem::replace(&mut self.slots[index as usize].content, vacant);

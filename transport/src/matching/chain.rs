@@ -50,6 +50,7 @@ pub(super) struct Chain {
 impl Chain {
     pub(super) const EMPTY: Chain = Chain { first: NO_SLOT, last: NO_SLOT };
 
+    #[inline]
     pub(super) fn append<T>(&mut self, nodes: &mut Nodes<T>, lane: usize, index: u32) {
         nodes.at_mut(index).lanes[lane] = Neighbours { before: self.last, after: NO_SLOT };
         if self.last == NO_SLOT {
@@ -60,6 +61,7 @@ impl Chain {
         self.last = index;
     }
 
+    #[inline]
     pub(super) fn remove<T>(&mut self, nodes: &mut Nodes<T>, lane: usize, index: u32) {
         let Neighbours { before, after } = nodes.at(index).lanes[lane];
         if before == NO_SLOT {
@@ -77,6 +79,7 @@ impl Chain {
     }
 
     /// The nodes from the oldest to the newest.
+    #[inline]
     pub(super) fn walk<T>(self, nodes: &Nodes<T>, lane: usize) -> impl Iterator<Item = (u32, &T)> {
         let mut next = self.first;
         core::iter::from_fn(move || {
@@ -92,15 +95,19 @@ impl Chain {
 /// one compares the values themselves.
 #[derive(Clone)]
 pub(super) struct Buckets {
+    /// A power of two, 2 or more.
     chains: Vec<Chain>,
+    /// 64 less the logarithm of the number of chains.
+    shift: u32,
 }
 
 impl Buckets {
     pub(super) fn new() -> Buckets {
-        Buckets { chains: vec![Chain::EMPTY; BUCKETS_MIN] }
+        Buckets { chains: vec![Chain::EMPTY; BUCKETS_MIN], shift: shift_for(BUCKETS_MIN) }
     }
 
     /// Whether chains have got too long for `nodes` nodes; then the owner calls [`Buckets::reset`] and appends all again.
+    #[inline]
     pub(super) fn crowded(&self, nodes: usize) -> bool {
         nodes > self.chains.len()
     }
@@ -110,6 +117,7 @@ impl Buckets {
         let chains = nodes.saturating_mul(2).next_power_of_two().max(BUCKETS_MIN);
         self.chains.clear();
         self.chains.resize(chains, Chain::EMPTY);
+        self.shift = shift_for(chains);
     }
 
     /// Gives back the memory of a burst; only while all chains are empty.
@@ -119,26 +127,39 @@ impl Buckets {
         }
     }
 
+    #[inline]
     fn place(&self, hash: u64) -> usize {
-        // The high half: multiplication carries every bit upwards, so that is where all of the key has left its mark.
-        (hash >> 32) as usize & (self.chains.len() - 1)
+        // The highest bits: multiplication carries every bit upwards, so that is where all of the key has left its mark.
+        usize::try_from(hash >> self.shift).unwrap_or(0)
     }
 
+    #[inline]
     pub(super) fn chain(&self, hash: u64) -> Chain {
         self.chains[self.place(hash)]
     }
 
+    #[inline]
     pub(super) fn chain_mut(&mut self, hash: u64) -> &mut Chain {
         let place = self.place(hash);
         &mut self.chains[place]
     }
 }
 
+fn shift_for(chains: usize) -> u32 {
+    u64::BITS - chains.trailing_zeros()
+}
+
 /// Hash of a source and the tag bits that count. Without a seed: equal histories must make equal states, and the only ones
 /// who could choose colliding tags are the ranks of the job itself.
+#[inline]
 pub(super) fn hash(space: Space, source: Option<LinkIndex>, bits: u64) -> u64 {
     let source = source.map_or(0, |link| u64::from(link.0) + 1);
-    let sender = (source << 8 | u64::from(space.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mixed = (bits ^ sender.rotate_left(29)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+    let sender = (source << 8 | u64::from(space.0)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    hash_number(bits ^ sender.rotate_left(29))
+}
+
+/// Hash of one number (multiplicative hashing: Knuth, volume 3, section 6.4).
+#[inline]
+pub(super) fn hash_number(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -17,6 +17,12 @@ pub struct Matcher<U> {
     unexpected: Unexpected<U>,
 }
 
+impl<U> core::fmt::Debug for Matcher<U> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Matcher({} posted, {} waiting)", self.posted_len(), self.unexpected_len())
+    }
+}
+
 impl<U> Matcher<U> {
     /// A matcher with nothing posted and nothing waiting.
     #[must_use]

@@ -75,7 +75,7 @@ pub struct MultiReceive {
 }
 
 /// A buffer of the program that waits for a message.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receive {
     /// The operation; posted once at a time.
     pub op: OpId,

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use crate::ids::OpId;
 
-use super::chain::{Buckets, Chain, Node, Nodes, hash};
+use super::chain::{Buckets, Chain, Node, Nodes, hash, hash_number};
 use super::{Envelope, Pattern, Placement, Receive, Space};
 
 /// Lane of all receives in the order of posting.
@@ -18,6 +18,9 @@ const ORDER: usize = 0;
 const BIN: usize = 1;
 /// Lane of the buckets by operation.
 const OP: usize = 2;
+
+/// So many classes are remembered when their last receive has gone: the next one is usually like it.
+const CLASSES_KEPT: usize = 4;
 
 #[derive(Clone)]
 struct Entry {
@@ -48,7 +51,7 @@ pub(super) struct Posted {
     order: Chain,
     bins: Buckets,
     ops: Buckets,
-    /// Classes with at least one receive.
+    /// Classes of the posted receives, and a few that had some.
     classes: Vec<Class>,
     stamp_next: u64,
 }
@@ -107,30 +110,34 @@ impl Posted {
         }
     }
 
-    fn remove(&mut self, index: u32) -> Receive {
-        let receive = &self.nodes.at(index).value.receive;
-        let (bin, op) = (bin_of(&receive.pattern), bucket_of(receive.op));
-        if let Some(place) = self.classes.iter().position(|class| class.holds(&receive.pattern)) {
-            self.classes[place].receives -= 1;
-            if self.classes[place].receives == 0 {
-                self.classes.swap_remove(place);
-            }
-        }
+    fn remove(&mut self, index: u32) {
+        let pattern = self.nodes.at(index).value.receive.pattern;
+        let (bin, op) = (bin_of(&pattern), bucket_of(self.nodes.at(index).value.receive.op));
+        self.leave_class(&pattern);
         self.order.remove(&mut self.nodes, ORDER, index);
         self.bins.chain_mut(bin).remove(&mut self.nodes, BIN, index);
         self.ops.chain_mut(op).remove(&mut self.nodes, OP, index);
-        let receive = self.nodes.remove_at(index).value.receive;
+        self.nodes.remove_at(index);
         if self.nodes.is_empty() {
             self.bins.relax();
             self.ops.relax();
         }
-        receive
+    }
+
+    fn leave_class(&mut self, pattern: &Pattern) {
+        let Some(place) = self.classes.iter().position(|class| class.holds(pattern)) else {
+            unreachable!("a posted receive is of no class");
+        };
+        self.classes[place].receives -= 1;
+        if self.classes[place].receives == 0 && self.classes.len() > CLASSES_KEPT {
+            self.classes.swap_remove(place);
+        }
     }
 
     /// The receive posted first among those that take `envelope`.
     fn find(&self, envelope: &Envelope) -> Option<u32> {
         let mut earliest: Option<(u64, u32)> = None;
-        for class in self.classes.iter().filter(|class| class.space == envelope.space) {
+        for class in self.classes.iter().filter(|class| class.receives > 0 && class.space == envelope.space) {
             let source = class.addressed.then_some(envelope.source);
             let bin = self.bins.chain(hash(envelope.space, source, envelope.tag & !class.ignore));
             // A bucket may hold receives of other classes too; they are matches in their own right.
@@ -153,7 +160,7 @@ impl Posted {
     pub(super) fn take(&mut self, envelope: &Envelope) -> Option<(Receive, Placement)> {
         let index = self.find(envelope)?;
         let receive = &mut self.nodes.at_mut(index).value.receive;
-        let before = receive.clone();
+        let before = *receive;
         let placement = receive.place(envelope.bytes);
         if placement.last {
             self.remove(index);
@@ -167,7 +174,9 @@ impl Posted {
 
     pub(super) fn cancel(&mut self, op: OpId) -> Option<Receive> {
         let index = self.find_op(op)?;
-        Some(self.remove(index))
+        let receive = self.nodes.at(index).value.receive;
+        self.remove(index);
+        Some(receive)
     }
 
     fn find_op(&self, op: OpId) -> Option<u32> {
@@ -186,5 +195,5 @@ fn bin_of(pattern: &Pattern) -> u64 {
 }
 
 fn bucket_of(op: OpId) -> u64 {
-    hash(Space(0), None, op.0)
+    hash_number(op.0)
 }

@@ -212,7 +212,7 @@ impl Both {
         let receive = Receive { op: OpId(self.op_next), pattern, bytes_max, context: self.op_next, multi };
         self.op_next += 1;
         let mut taken = Vec::new();
-        let mut next = Some(receive.clone());
+        let mut next = Some(receive);
         let mut waits = Ok(false);
         while let Some(receive) = next.take() {
             match self.matcher.post(receive) {
@@ -275,7 +275,7 @@ impl Both {
     fn rebuild(&mut self) {
         let mut rebuilt = Matcher::new(BOUNDS);
         for receive in self.matcher.posted() {
-            rebuilt.restore_posted(receive.clone()).unwrap();
+            rebuilt.restore_posted(*receive).unwrap();
         }
         self.keys.clear();
         for (_, message) in self.matcher.claimed() {

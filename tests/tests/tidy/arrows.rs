@@ -1,0 +1,187 @@
+//! Which crate may know which.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::source;
+
+/// The project's crates, each with the crates it may know: closed under "knows what they know", downwards only.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("stillwire-transport", &[]),
+    ("stillwire-drivers", &["stillwire-transport"]),
+    ("stillwire-nic-freeze", &["stillwire-transport"]),
+    // The names of jobs, lives and epochs are the transport's.
+    ("stillwire-store", &["stillwire-transport"]),
+    ("stillwire-ckpt-glue", &["stillwire-nic-freeze", "stillwire-store", "stillwire-transport"]),
+    (
+        "stillwire-session",
+        &[
+            "stillwire-ckpt-glue",
+            "stillwire-drivers",
+            "stillwire-nic-freeze",
+            "stillwire-store",
+            "stillwire-transport",
+        ],
+    ),
+    ("stillwire-examples", &["stillwire-session"]),
+    // All that is pure, and the driver trait, which the simulated NIC implements.
+    (
+        "stillwire-sim",
+        &[
+            "stillwire-ckpt-glue",
+            "stillwire-drivers",
+            "stillwire-nic-freeze",
+            "stillwire-store",
+            "stillwire-transport",
+        ],
+    ),
+    (
+        "stillwire-bench",
+        &[
+            "stillwire-drivers",
+            "stillwire-nic-freeze",
+            "stillwire-session",
+            "stillwire-store",
+            "stillwire-transport",
+        ],
+    ),
+    (
+        "stillwire",
+        &[
+            "stillwire-bench",
+            "stillwire-ckpt-glue",
+            "stillwire-drivers",
+            "stillwire-examples",
+            "stillwire-nic-freeze",
+            "stillwire-session",
+            "stillwire-sim",
+            "stillwire-store",
+            "stillwire-transport",
+        ],
+    ),
+    // Whole jobs are tested from outside of everything; nothing may depend on these tests.
+    (
+        "stillwire-tests",
+        &[
+            "stillwire",
+            "stillwire-bench",
+            "stillwire-ckpt-glue",
+            "stillwire-drivers",
+            "stillwire-examples",
+            "stillwire-nic-freeze",
+            "stillwire-session",
+            "stillwire-sim",
+            "stillwire-store",
+            "stillwire-transport",
+        ],
+    ),
+];
+
+/// Crates that must work without an operating system.
+pub(crate) const PURE: [&str; 3] = ["stillwire-transport", "stillwire-nic-freeze", "stillwire-ckpt-glue"];
+
+/// Foreign crates that pure ones may use, and whether their default features need an operating system.
+const PURE_MAY_USE: [(&str, bool); 6] = [
+    ("aegis", true),
+    ("bitflags", false),
+    ("hashbrown", true),
+    ("thiserror", true),
+    ("xxhash-rust", false),
+    ("zerocopy", false),
+];
+
+/// What cargo says about the project's crates, without looking at any registry.
+pub(crate) fn metadata() -> Value {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(source::root())
+        .output()
+        .expect("cargo runs, as it runs this test");
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON")
+}
+
+/// The dependencies that the table does not allow.
+pub(crate) fn faults(metadata: &Value) -> Vec<String> {
+    let mut faults = Vec::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some((_, allowed)) = ARROWS.iter().find(|(from, _)| *from == name) else {
+            faults.push(format!("{name} is not in the table of crates: add it, with what it may know"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            faults.extend(dependency_fault(name, allowed, dependency));
+        }
+    }
+    faults
+}
+
+fn dependency_fault(name: &str, allowed: &[&str], dependency: &Value) -> Option<String> {
+    let target = dependency["name"].as_str().unwrap_or_default();
+    let for_tests = dependency["kind"] == "dev";
+    let own = ARROWS.iter().any(|(crate_name, _)| *crate_name == target);
+    // Tests of a crate may use what its users use, but no test pulls the simulator, the benches or the tool below them.
+    let below_tests = for_tests && !["stillwire-sim", "stillwire-bench", "stillwire"].contains(&target);
+    if own {
+        let fine = allowed.contains(&target) || below_tests;
+        return (!fine)
+            .then(|| format!("{name} -> {target}: no such arrow; see docs and the table in this test"));
+    }
+    if for_tests || !PURE.contains(&name) {
+        return None;
+    }
+    match PURE_MAY_USE.iter().find(|(foreign, _)| *foreign == target) {
+        None => {
+            Some(format!("{name} -> {target}: a pure crate may not use it without a reason in this table"))
+        }
+        Some((_, true)) if dependency["uses_default_features"] != false => {
+            Some(format!("{name} -> {target}: its default features need an operating system; turn them off"))
+        }
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn fault_of(name: &str, target: &str, kind: Value, default_features: bool) -> Vec<String> {
+        let dependency = json!({"name": target, "kind": kind, "uses_default_features": default_features});
+        faults(&json!({"packages": [{"name": name, "dependencies": [dependency]}]}))
+    }
+
+    #[test]
+    fn arrows_upwards_are_found() {
+        for (name, target) in [
+            ("stillwire-transport", "stillwire-drivers"),
+            ("stillwire-nic-freeze", "stillwire-ckpt-glue"),
+            ("stillwire-session", "stillwire-sim"),
+            ("stillwire-bench", "stillwire-sim"),
+            ("stillwire-sim", "stillwire-session"),
+        ] {
+            assert_eq!(fault_of(name, target, Value::Null, true).len(), 1, "{name} -> {target}");
+        }
+        assert_eq!(fault_of("stillwire-transport", "stillwire-sim", json!("dev"), true).len(), 1);
+        assert!(fault_of("stillwire-session", "stillwire-store", Value::Null, true).is_empty());
+        assert!(fault_of("stillwire-examples", "stillwire-drivers", json!("dev"), true).is_empty());
+    }
+
+    #[test]
+    fn foreign_crates_with_an_operating_system_are_found_in_pure_crates() {
+        assert_eq!(fault_of("stillwire-transport", "nix", Value::Null, true).len(), 1);
+        assert_eq!(fault_of("stillwire-transport", "thiserror", Value::Null, true).len(), 1);
+        assert!(fault_of("stillwire-transport", "thiserror", Value::Null, false).is_empty());
+        assert!(fault_of("stillwire-transport", "proptest", json!("dev"), true).is_empty());
+        assert!(fault_of("stillwire-drivers", "nix", Value::Null, true).is_empty());
+    }
+
+    #[test]
+    fn a_crate_that_nobody_placed_is_found() {
+        assert_eq!(faults(&json!({"packages": [{"name": "stillwire-common", "dependencies": []}]})).len(), 1);
+    }
+}

@@ -1,0 +1,56 @@
+//! The tree keeps its own rules: who may know whom, what pure code may not say, rules that are cited, links that lead
+//! somewhere. Each check is a function that is shown here to find what it looks for.
+
+mod arrows;
+mod links;
+mod rules;
+mod source;
+mod words;
+
+fn none(faults: &[String]) {
+    assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
+}
+
+#[test]
+fn crates_know_only_what_they_may() {
+    none(&arrows::faults(&arrows::metadata()));
+}
+
+#[test]
+#[ignore = "until nic-freeze and ckpt-glue are more than a sentence"]
+fn pure_crates_declare_it() {
+    let folders = arrows::PURE.map(|name| name.trim_start_matches("stillwire-"));
+    none(&words::undeclared(&source::files(&[".rs"]), &folders));
+}
+
+#[test]
+fn pure_code_does_not_reach_the_world() {
+    none(&words::impure(&source::files(&[".rs"])));
+}
+
+#[test]
+fn files_are_short() {
+    none(&words::too_long(&source::files(&[".rs"])));
+}
+
+#[test]
+fn nothing_is_left_for_later_or_bound_to_one_machine() {
+    none(&words::left_over(&source::files(&[".rs", ".md", ".toml", "check", "run"])));
+}
+
+#[test]
+#[ignore = "until docs/protocol.md states the rules"]
+fn every_rule_is_cited_by_code_and_by_a_test() {
+    let document =
+        std::fs::read_to_string(source::root().join("docs/protocol.md")).expect("docs/protocol.md");
+    assert!(rules::defined(&document).len() >= 13, "the document has lost its rules");
+    let mut files = source::files(&[".rs"]);
+    // The rules in there are examples.
+    files.retain(|file| !file.path.starts_with("tests/tests/tidy/"));
+    none(&rules::faults(&document, &files));
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    none(&links::dead(&links::documents(), &source::root()));
+}

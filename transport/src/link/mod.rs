@@ -1,0 +1,212 @@
+//! One link: the reliable ordered channel between two ports, numbered frames in each direction.
+//!
+//! A link is data with a few small machines around it, a file each: what is sent and acknowledged ([`send`]), what is
+//! received and reordered ([`receive`]), when a frame counts as lost ([`recovery`]), how much may be in flight
+//! ([`congestion`]), when to wake up ([`timer`]). It knows no NIC, no buffer and no clock.
+
+pub(crate) mod congestion;
+pub(crate) mod queues;
+pub(crate) mod receive;
+pub(crate) mod recovery;
+pub(crate) mod send;
+pub(crate) mod timer;
+
+use alloc::boxed::Box;
+
+use crate::config::RAILS_MAX;
+use crate::ids::{AddressId, Epoch, PortId};
+use queues::Queues;
+use recovery::Recovery;
+use timer::Timers;
+
+/// Copied bytes that a sender may have in flight before the receiver has told its window.
+pub(crate) const WINDOW_BYTES_INITIAL: u32 = 32 << 10;
+/// Frames with copied payload, likewise.
+pub(crate) const WINDOW_FRAMES_INITIAL: u16 = 64;
+
+bitflags::bitflags! {
+    /// What a link is up to. Kept as bits because thousands of idle links cost memory.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub(crate) struct Flags: u16 {
+        /// The peer has sent a frame that names our link index: contacts are no longer needed.
+        const KNOWN_BY_PEER = 1;
+        /// Stands in the port's queue of links with something to send.
+        const READY = 1 << 1;
+        /// An acknowledgement is due now.
+        const ACK_NOW = 1 << 2;
+        /// After a restart: nothing has been heard from the peer in this life, and only resyncs may be sent.
+        const RESYNC = 1 << 3;
+        /// A resync has to be sent.
+        const RESYNC_DUE = 1 << 4;
+        /// A STOPPED hint has to be sent.
+        const HINT_DUE = 1 << 5;
+        /// A probe has to be sent.
+        const PROBE_DUE = 1 << 6;
+        /// We send no further message; a close follows the last one.
+        const CLOSING = 1 << 7;
+        /// The close has been numbered.
+        const CLOSE_SENT = 1 << 8;
+        /// The peer has closed its direction.
+        const PEER_CLOSED = 1 << 9;
+        /// The last window we told was too small to be useful: tell when there is room again.
+        const STARVED = 1 << 10;
+        /// [`crate::Event::PeerSilent`] with `Slow` has been reported.
+        const SLOW = 1 << 11;
+        /// [`crate::Event::PeerSilent`] with `Gone` has been reported.
+        const GONE = 1 << 12;
+        /// Counters of both ends contradict each other: nothing more is done on this link.
+        const BROKEN = 1 << 13;
+        /// Streams and messages take turns; set when a stream was served last.
+        const STREAM_TURN = 1 << 14;
+        /// A piece of bulk was held back by the congestion window.
+        const FLIGHT_LIMITED = 1 << 15;
+    }
+}
+
+/// One end of a link. Numbers are the full 64-bit counts.
+///
+/// ```text
+///      acked            next
+/// .......|--in flight-----|--may be sent--|........      (sending)
+///     expected
+/// .......|--reorder buffer-----|...................      (receiving)
+/// ```
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// The port at the other end.
+    pub(crate) peer: PortId,
+    /// Where the peer can be reached, per rail.
+    pub(crate) paths: [Option<AddressId>; RAILS_MAX],
+    /// Index of the link at the peer, once told.
+    pub(crate) peer_index: Option<u32>,
+    /// Highest epoch heard from the peer.
+    pub(crate) peer_epoch: Epoch,
+    pub(crate) flags: Flags,
+
+    /// Number of the next frame to send.
+    pub(crate) next: u64,
+    /// Oldest frame not yet cumulatively acknowledged. `acked <= next`.
+    pub(crate) acked: u64,
+    /// Number of the next transmission: frames put on the wire, resends and unnumbered ones included, from 1.
+    pub(crate) transmissions: u64,
+    /// What the peer takes beyond its acknowledgement.
+    pub(crate) peer_window_bytes: u32,
+    pub(crate) peer_window_frames: u16,
+    /// Copied frames and bytes in flight: what counts against the peer's window.
+    pub(crate) copied_frames: u16,
+    pub(crate) copied_bytes: u32,
+    /// All payload bytes in flight: what counts against the congestion window.
+    pub(crate) flight_bytes: u32,
+    /// Congestion window in bytes.
+    pub(crate) congestion_bytes: u32,
+    /// Announced operations without a grant.
+    pub(crate) announced: u16,
+
+    /// Number of the next frame to be counted.
+    pub(crate) expected: u64,
+    /// `expected` in the last frame we sent.
+    pub(crate) ack_told: u64,
+    /// Newest transmission number of the peer; 0 before the first.
+    pub(crate) newest: u64,
+    /// Copied bytes that the peer may still send by what we told it.
+    pub(crate) promised_bytes: u32,
+    /// Frames counted since the last acknowledgement.
+    pub(crate) unacknowledged: u16,
+
+    /// Pause number of the newest STOPPED hint.
+    pub(crate) peer_pause: u64,
+    /// When the peer was last heard, and since when it owes us something; port time, nanoseconds.
+    pub(crate) heard_at: u64,
+    pub(crate) recovery: Recovery,
+    pub(crate) timers: Timers,
+    /// Everything that is waiting, in flight or half received; `None` until there is traffic.
+    pub(crate) queues: Option<Box<Queues>>,
+}
+
+const _: () = assert!(size_of::<Link>() <= 256, "an idle link costs at most 256 bytes (design)");
+
+impl Link {
+    pub(crate) fn new(peer: PortId, congestion_bytes: u32) -> Link {
+        Link {
+            peer,
+            paths: [None; RAILS_MAX],
+            peer_index: None,
+            peer_epoch: Epoch(0),
+            flags: Flags::default(),
+            next: 0,
+            acked: 0,
+            transmissions: 1,
+            peer_window_bytes: WINDOW_BYTES_INITIAL,
+            peer_window_frames: WINDOW_FRAMES_INITIAL,
+            copied_frames: 0,
+            copied_bytes: 0,
+            flight_bytes: 0,
+            congestion_bytes,
+            announced: 0,
+            expected: 0,
+            ack_told: 0,
+            newest: 0,
+            promised_bytes: WINDOW_BYTES_INITIAL,
+            unacknowledged: 0,
+            peer_pause: 0,
+            heard_at: 0,
+            recovery: Recovery::default(),
+            timers: Timers::default(),
+            queues: None,
+        }
+    }
+
+    /// The queues, made on first use.
+    pub(crate) fn queues(&mut self, copied_bytes_max: usize) -> &mut Queues {
+        self.queues.get_or_insert_with(|| Box::new(Queues::new(copied_bytes_max)))
+    }
+
+    /// Whether anything was ever sent or received: such a link has to resynchronise after a restart.
+    pub(crate) fn has_history(&self) -> bool {
+        self.next > 0 || self.expected > 0
+    }
+
+    /// Numbered frames that the peer has not acknowledged.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.next - self.acked
+    }
+
+    /// Nothing waits, nothing is unacknowledged, nothing is half sent.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.acked == self.next && self.queues.as_ref().is_none_or(|queues| queues.nothing_to_send())
+    }
+
+    /// Whether a frame to this peer still has to say who we are.
+    pub(crate) fn needs_contact(&self) -> bool {
+        self.peer_index.is_none() || !self.flags.contains(Flags::KNOWN_BY_PEER)
+    }
+}
+
+/// The full number whose low half is `low` and which lies nearest to `near` (half the 32-bit space on either side).
+pub(crate) fn unwrap(near: u64, low: u32) -> u64 {
+    #[expect(clippy::cast_possible_truncation, reason = "the low half is what is compared")]
+    let ahead = low.wrapping_sub(near as u32).cast_signed();
+    near.wrapping_add_signed(i64::from(ahead))
+}
+
+/// The low half of a number, as frames carry it.
+pub(crate) fn low(number: u64) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "the wire carries the low half")]
+    let half = number as u32;
+    half
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{low, unwrap};
+
+    #[test]
+    fn numbers_unwrap_to_the_nearest() {
+        for near in [0u64, 1, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 0x1_0000_0000, 0x5_ffff_fff0] {
+            for ahead in [-5i64, -1, 0, 1, 5, 0x7fff_0000] {
+                let Some(number) = near.checked_add_signed(ahead) else { continue };
+                assert_eq!(unwrap(near, low(number)), number, "near {near:#x} ahead {ahead}");
+            }
+        }
+    }
+}

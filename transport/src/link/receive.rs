@@ -1,0 +1,106 @@
+//! The receiving half of a link: what came out of turn, and what is half received.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::config::{SACK_FRAMES, WINDOW_FRAMES_MAX};
+use crate::ids::OpId;
+use crate::matching::MessageKey;
+use crate::wire::Body;
+
+/// A payload that the peer announced and one of our receives matched: its grant is sent, pieces come in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Incoming {
+    /// The peer's operation.
+    pub(crate) peer_op: OpId,
+    /// Our receive, its context, where in its buffer the message starts, and whether the buffer is used up with it.
+    pub(crate) op: OpId,
+    pub(crate) context: u64,
+    pub(crate) base: u64,
+    pub(crate) finished: bool,
+    pub(crate) tag: u64,
+    pub(crate) data: u64,
+    /// Bytes announced, bytes granted, and bytes counted so far.
+    pub(crate) total: u64,
+    pub(crate) granted: u64,
+    pub(crate) received: u64,
+}
+
+/// Where the fragments of a copied message go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Target {
+    /// Into a posted buffer, from `base` on, `bytes` at most.
+    Posted { op: OpId, context: u64, base: u64, bytes: u64, finished: bool },
+    /// To the waiting message.
+    Waiting(MessageKey),
+    /// Nowhere: the message was discarded before it was complete.
+    Nowhere,
+}
+
+/// The copied message whose later fragments are still to come. A link has at most one: fragments are not interleaved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Open {
+    pub(crate) target: Target,
+    pub(crate) tag: u64,
+    pub(crate) data: u64,
+    pub(crate) total: u64,
+    pub(crate) received: u64,
+}
+
+/// A frame that came out of turn. Not counted, hence not in any image (rule 5).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Held {
+    pub(crate) body: Body,
+    pub(crate) payload: Vec<u8>,
+    /// Length of the payload on the wire; `payload` is empty if it has been placed in its buffer already.
+    pub(crate) payload_bytes: usize,
+}
+
+/// Frames beyond the next expected one: slot i holds number `expected + 1 + i`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Reorder {
+    slots: VecDeque<Option<Held>>,
+}
+
+impl Reorder {
+    /// Whether number `expected + 1 + i` is held.
+    pub(crate) fn holds(&self, i: u64) -> bool {
+        usize::try_from(i).ok().and_then(|i| self.slots.get(i)).is_some_and(Option::is_some)
+    }
+
+    /// Keeps a frame. `i < WINDOW_FRAMES_MAX`, and the slot is free.
+    pub(crate) fn hold(&mut self, i: u64, held: Held) {
+        debug_assert!(i < WINDOW_FRAMES_MAX);
+        let i = usize::try_from(i).unwrap_or(usize::MAX);
+        while self.slots.len() <= i {
+            self.slots.push_back(None);
+        }
+        self.slots[i] = Some(held);
+    }
+
+    /// Called after `expected` has grown by one: the frame with that number, if it is here.
+    pub(crate) fn advance(&mut self) -> Option<Held> {
+        self.slots.pop_front().flatten()
+    }
+
+    /// Whether nothing came out of turn.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Forgets everything; returns the bytes that were held.
+    pub(crate) fn clear(&mut self) -> usize {
+        let bytes = self.slots.iter().flatten().map(|held| held.payload.len()).sum();
+        self.slots.clear();
+        bytes
+    }
+
+    /// Bit i is set if number `expected + 1 + i` is here.
+    pub(crate) fn bitmap(&self) -> u64 {
+        self.slots
+            .iter()
+            .take(SACK_FRAMES)
+            .enumerate()
+            .fold(0, |bits, (i, slot)| bits | u64::from(slot.is_some()) << i)
+    }
+}

@@ -1,0 +1,234 @@
+//! What a user hands to a port and gets back: messages, receives, events.
+
+use core::time::Duration;
+
+use crate::ids::{AddressId, Epoch, Life, LinkIndex, OpId, PortId, RailIndex, RawAddress};
+use crate::matching::Space;
+
+/// A message to be sent, without its payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outgoing {
+    /// Matching space.
+    pub space: Space,
+    /// What receives match on.
+    pub tag: u64,
+    /// User data that travels beside the payload.
+    pub data: u64,
+    /// Comes back in [`Event::SendDone`].
+    pub context: u64,
+    /// No [`Event::SendDone`] is wanted; only for copied payload.
+    pub silent: bool,
+}
+
+/// The payload of a message to be sent.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// Copied by the port: the caller may reuse it at once. At most [`crate::PortConfig::eager_bytes_max`].
+    Copied(&'a [u8]),
+    /// Stays with the caller, unchanged, until [`Event::SendDone`]; frames name it by operation, offset and length.
+    User {
+        /// Length of the payload.
+        bytes: u64,
+    },
+}
+
+/// A receive to be posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Receive {
+    /// Matching space.
+    pub space: Space,
+    /// Only from this link; `None`: from any.
+    pub source: Option<LinkIndex>,
+    /// Tag to match.
+    pub tag: u64,
+    /// Bits of the tag that are not compared.
+    pub ignore: u64,
+    /// Length of the buffer.
+    pub bytes_max: u64,
+    /// Comes back in [`Event::Received`].
+    pub context: u64,
+    /// The buffer takes several messages until less than this many bytes are free in it.
+    pub multi: Option<u64>,
+}
+
+/// Memory that the user owns and the port only names. Implemented by the shell.
+pub trait Buffers {
+    /// Store `bytes` at `offset` of the buffer posted as `receive`. The same piece may be placed again with the same
+    /// content after a thaw; pieces may come in any order.
+    fn place(&mut self, receive: OpId, offset: u64, bytes: &[u8]);
+}
+
+/// A piece of user-owned payload that belongs behind the head of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UserPayload {
+    /// The send.
+    pub op: OpId,
+    /// Offset in its payload, in bytes.
+    pub offset: u64,
+    /// Length of the piece.
+    pub bytes: u32,
+}
+
+/// A frame that the port has written.
+#[derive(Clone, Copy, Debug)]
+pub struct Transmit {
+    /// Where it goes, as the rail's driver knows it.
+    pub to: AddressId,
+    /// Bytes written into the frame buffer: the head, and copied payload.
+    pub frame_bytes: usize,
+    /// Payload that the shell adds behind them.
+    pub payload: Option<UserPayload>,
+    /// What the shell must do before the frame may leave, when the tag covers a payload that the port cannot see.
+    pub seal: Option<crate::auth::Seal>,
+}
+
+/// Why a peer does not answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Silence {
+    /// It has announced a pause that is not over yet.
+    Frozen,
+    /// It owes an acknowledgement for longer than [`crate::config::SLOW_AFTER`].
+    Slow,
+    /// It owes an acknowledgement for longer than [`crate::config::GONE_AFTER`]. The link goes on trying.
+    Gone,
+}
+
+/// What a port tells its owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A receive is complete.
+    Received {
+        /// The receive.
+        op: OpId,
+        /// Its context.
+        context: u64,
+        /// Where the message came from.
+        source: LinkIndex,
+        /// Tag of the message.
+        tag: u64,
+        /// User data of the message.
+        data: u64,
+        /// Offset in the buffer at which the message starts (multi-receive), in bytes.
+        offset: u64,
+        /// Bytes stored.
+        bytes: u64,
+        /// Bytes that were sent; more than `bytes` if the message was truncated.
+        sent_bytes: u64,
+        /// The buffer takes no further message.
+        finished: bool,
+    },
+    /// The message has been received: its payload may be reused.
+    SendDone {
+        /// The send.
+        op: OpId,
+        /// Its context.
+        context: u64,
+    },
+    /// A port that we did not know has made contact; it cannot be answered before [`crate::Port::set_path`].
+    PeerAppeared {
+        /// The new link.
+        link: LinkIndex,
+        /// Its peer.
+        peer: PortId,
+        /// Rail over which the frame came.
+        rail: RailIndex,
+        /// Where the peer says it can be reached on that rail.
+        address: RawAddress,
+    },
+    /// A frame of a higher epoch came and was dropped: the rank must cut, straight to this epoch (rule 3).
+    CutRequired {
+        /// The higher epoch.
+        epoch: Epoch,
+    },
+    /// A frame of a later life came: ours has been superseded (rule 7).
+    NewerLife {
+        /// The later one.
+        life: Life,
+    },
+    /// A peer owes us something and is silent. Never an error: a report for the recovery manager.
+    PeerSilent {
+        /// The link.
+        link: LinkIndex,
+        /// Its peer.
+        peer: PortId,
+        /// What is known about it.
+        silence: Silence,
+        /// How long it has been silent.
+        since: Duration,
+    },
+    /// A peer that was reported as silent speaks again.
+    PeerBack {
+        /// The link.
+        link: LinkIndex,
+        /// Its peer.
+        peer: PortId,
+    },
+    /// The peer will send nothing more on this link, and all it sent has been received.
+    PeerClosed {
+        /// The link.
+        link: LinkIndex,
+        /// Its peer.
+        peer: PortId,
+    },
+    /// Everything that was sent on a link we closed has been acknowledged.
+    LinkClosed {
+        /// The link.
+        link: LinkIndex,
+        /// Its peer.
+        peer: PortId,
+    },
+    /// Both ends of a link do not fit together after a restart (rule 10): the generation must not be used.
+    Inconsistent {
+        /// The link.
+        link: LinkIndex,
+        /// Its peer.
+        peer: PortId,
+        /// The peer says it has everything before this number.
+        peer_expected: u64,
+        /// Oldest number that we still hold.
+        oldest_held: u64,
+        /// Number of the next frame that we would send.
+        next: u64,
+    },
+    /// A rail lost every frame for a while and is passed over, except for trials.
+    RailSuspect {
+        /// The rail.
+        rail: RailIndex,
+    },
+    /// A rail that was passed over delivers again.
+    RailBack {
+        /// The rail.
+        rail: RailIndex,
+    },
+}
+
+/// Why a send was not accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SendError {
+    /// Too much waits on this link. Make progress and try again: nothing of the message was kept.
+    #[error(
+        "link {link:?} holds {messages} waiting messages and {bytes} copied bytes: make progress and try again"
+    )]
+    Full {
+        /// The link.
+        link: LinkIndex,
+        /// Messages that wait.
+        messages: usize,
+        /// Copied bytes that the link holds.
+        bytes: usize,
+    },
+    /// Copied payload above the bound: hand it over as user payload.
+    #[error("copied payload of {bytes} bytes, at most {max} are copied: send it from the user's buffer")]
+    TooLong {
+        /// Bytes of the payload.
+        bytes: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// The link is not known, or closed by us.
+    #[error("link {link:?} does not exist or has been closed")]
+    Closed {
+        /// The link.
+        link: LinkIndex,
+    },
+}

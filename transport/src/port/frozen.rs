@@ -1,0 +1,165 @@
+//! A port that stands still. By type it can neither send nor receive.
+
+use crate::config::AuthLevel;
+use crate::ids::{Epoch, Life, PortId};
+use crate::link::recovery::Recovery;
+use crate::link::timer::Timers;
+use crate::link::{Flags, WINDOW_BYTES_INITIAL, WINDOW_FRAMES_INITIAL};
+use crate::port::Port;
+use crate::port::state::Census;
+use crate::sabotage::Rule;
+use crate::time::Instant;
+
+/// A frozen port: its state between two steps. It holds no pointer into a NIC's memory.
+#[derive(Debug)]
+pub struct FrozenPort {
+    pub(crate) port: Port,
+    /// When it was frozen, on the shell's clock.
+    pub(crate) at: Instant,
+}
+
+/// What a restarted port cannot find in its image.
+#[derive(Clone, Debug)]
+pub struct Restart {
+    /// The new life.
+    pub life: Life,
+}
+
+impl Port {
+    /// Freezes the port: constant time, whatever is in flight.
+    #[must_use]
+    pub fn freeze(self, now: Instant) -> FrozenPort {
+        FrozenPort { port: self, at: now }
+    }
+}
+
+impl FrozenPort {
+    /// Identity of the port.
+    #[must_use]
+    pub fn id(&self) -> PortId {
+        self.port.id
+    }
+
+    /// Life in which the port was frozen.
+    #[must_use]
+    pub fn life(&self) -> Life {
+        self.port.life
+    }
+
+    /// Epoch of the rank.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.port.epoch
+    }
+
+    /// Raises the epoch: the rank has cut (rule 2). All ports of a rank get the same.
+    ///
+    /// # Panics
+    /// If the epoch would fall: a bug of the caller.
+    pub fn set_epoch(&mut self, epoch: Epoch) {
+        assert!(epoch >= self.port.epoch, "an epoch never falls: {:?} after {:?}", epoch, self.port.epoch);
+        self.port.epoch = epoch;
+        self.port.cut_asked = self.port.cut_asked.max(epoch);
+    }
+
+    /// Messages in each of the five states in which a checkpoint can find them (Huo et al. 2006; docs/protocol.md).
+    #[must_use]
+    pub fn census(&self) -> Census {
+        let mut census =
+            Census { acknowledged: self.port.acked_total - self.port.acked_reported, ..Census::default() };
+        for link in &self.port.links {
+            census.received_unacknowledged += link.expected - link.ack_told;
+            if let Some(queues) = &link.queues {
+                census.to_be_sent +=
+                    (queues.pending.len() + queues.control.len() + queues.streams.len()) as u64;
+                census.sent_unacknowledged += queues.sent.len() as u64;
+            }
+        }
+        census.delivered_waiting = self.port.matcher.unexpected_len() as u64;
+        census
+    }
+
+    /// Goes on in the same life: nothing has happened meanwhile, for the port's clock stood still.
+    #[must_use]
+    pub fn thaw(self, now: Instant) -> Port {
+        let mut port = self.port;
+        port.frozen_ns = port.frozen_ns.wrapping_add(now.as_nanos().wrapping_sub(self.at.as_nanos()));
+        port.acked_reported = port.acked_total;
+        port.news_due = true;
+        if port.sabotage.has(Rule::RendezvousOffsets) {
+            port.forget_offsets();
+        }
+        port
+    }
+
+    /// Goes on in a new life: what belongs to the old one (link indexes, rails, paths, round-trip and congestion state,
+    /// selective acknowledgements, what came out of turn) is forgotten, and every link that was used resynchronises
+    /// before it sends anything else (rules 5, 7, 10). Add rails and paths, then go on as usual.
+    #[must_use]
+    pub fn restart(self, now: Instant, restart: Restart) -> Port {
+        let mut port = self.port;
+        // Port time starts at zero in every life.
+        port.frozen_ns = now.as_nanos();
+        port.life = restart.life;
+        port.newer_life = None;
+        port.cut_asked = port.epoch;
+        port.rails.clear();
+        port.ready.clear();
+        port.starved.clear();
+        port.deadlines.clear();
+        port.reorder_bytes = 0;
+        port.counters = Default::default();
+        port.acked_total = 0;
+        port.acked_reported = 0;
+        port.news_due = false;
+        let keep_selected = port.sabotage.has(Rule::CumulativeOnly);
+        let congestion_bytes = port.congestion_bytes_initial();
+        for link in &mut port.links {
+            link.peer_index = None;
+            link.paths = Default::default();
+            link.peer_epoch = port.epoch;
+            link.flags &= Flags::CLOSING | Flags::CLOSE_SENT | Flags::PEER_CLOSED;
+            link.transmissions = 1;
+            link.newest = 0;
+            link.unacknowledged = 0;
+            link.ack_told = link.expected;
+            link.peer_window_bytes = WINDOW_BYTES_INITIAL;
+            link.peer_window_frames = WINDOW_FRAMES_INITIAL;
+            link.congestion_bytes = congestion_bytes;
+            // What the peer had in flight by the promises of the old life comes again.
+            link.promised_bytes = port.config.link_window_bytes;
+            link.peer_pause = 0;
+            link.heard_at = 0;
+            link.recovery = Recovery::default();
+            link.timers = Timers::default();
+            if let Some(queues) = &mut link.queues {
+                queues.reorder.clear();
+            }
+            link.lose_all(keep_selected);
+            if link.has_history() {
+                link.flags.insert(Flags::RESYNC | Flags::RESYNC_DUE);
+            }
+        }
+        if port.sabotage.has(Rule::RendezvousOffsets) {
+            port.forget_offsets();
+        }
+        port
+    }
+
+    /// Whether frames of this port carry tags.
+    #[must_use]
+    pub fn auth_level(&self) -> AuthLevel {
+        self.port.config.auth
+    }
+}
+
+impl Port {
+    /// Only under sabotage: every payload under way starts anew.
+    fn forget_offsets(&mut self) {
+        for link in &mut self.links {
+            for stream in link.queues.iter_mut().flat_map(|queues| queues.streams.iter_mut()) {
+                stream.offset = 0;
+            }
+        }
+    }
+}

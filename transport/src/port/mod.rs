@@ -1,0 +1,693 @@
+//! A port: one endpoint of a process, with its links, its operations and its matching.
+//!
+//! The contract: after any call that takes `now`, call [`Port::poll_event`] until it is empty, then
+//! [`Port::poll_transmit`] for every rail until it answers `None`, then sleep until [`Port::poll_timeout`] at most. What
+//! each of the three answers may change with any other call, and only then.
+
+mod deliver;
+mod frozen;
+mod receive;
+mod state;
+mod timeout;
+mod transmit;
+
+pub use frozen::{FrozenPort, Restart};
+pub use state::*;
+
+use alloc::collections::{BinaryHeap, VecDeque};
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::hash::BuildHasherDefault;
+use core::time::Duration;
+
+use hashbrown::HashMap;
+
+use crate::auth::{Authenticator, JobKey};
+use crate::config::{AuthLevel, LINKS_MAX, PENDING_MESSAGES_MAX, PortConfig, RAILS_MAX, STOPPED_MIN};
+use crate::counters::Counters;
+use crate::hash::PlainHasher;
+use crate::ids::{AddressId, Epoch, Life, LinkIndex, OpId, PortId, RailIndex, RawAddress};
+use crate::link::queues::{Control, Envelope, Pending};
+use crate::link::receive::{Incoming, Target};
+use crate::link::timer::NEVER;
+use crate::link::{Flags, Link, congestion};
+use crate::matching::{MatchError, Matcher, MatcherBounds, Message, MessageKey, Pattern, Post};
+use crate::message::{Buffers, Event, Outgoing, Payload, Receive, SendError};
+use crate::sabotage::Sabotage;
+use crate::time::Instant;
+
+/// A window of the whole reorder buffer.
+const WINDOW_FRAMES_ADVERTISED: u16 = 256;
+const _: () = assert!(WINDOW_FRAMES_ADVERTISED as u64 == crate::config::WINDOW_FRAMES_MAX);
+
+type Table<K, V> = HashMap<K, V, BuildHasherDefault<PlainHasher>>;
+
+/// What a waiting message's payload is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Arrived {
+    /// Copied payload, complete or still growing.
+    Copied(Vec<u8>),
+    /// Still with the sender, under its operation.
+    Announced(OpId),
+}
+
+/// A send whose payload is not in the link's ring.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SendOp {
+    pub(crate) link: LinkIndex,
+    pub(crate) envelope: Envelope,
+    /// Payload that the port holds itself: a copied message that had to be announced, or one loaded from an image.
+    pub(crate) owned: Option<Vec<u8>>,
+    /// Bytes that the peer wants, once it has asked.
+    pub(crate) granted: Option<u64>,
+    /// Bytes of them that it has acknowledged.
+    pub(crate) acked: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rail {
+    pub(crate) address: RawAddress,
+    pub(crate) frame_bytes_max: usize,
+    pub(crate) alive: bool,
+    /// Lost frames since the last one that arrived.
+    pub(crate) losses: u16,
+    /// Passed over until then, port time; 0 if it is trusted.
+    pub(crate) suspect_until: u64,
+}
+
+/// One endpoint of a process. See the module documentation for the order of calls.
+#[derive(Debug)]
+pub struct Port {
+    pub(crate) config: PortConfig,
+    pub(crate) id: PortId,
+    pub(crate) life: Life,
+    pub(crate) epoch: Epoch,
+    pub(crate) auth: Option<Authenticator>,
+    pub(crate) sabotage: Sabotage,
+    pub(crate) links: Vec<Link>,
+    pub(crate) by_peer: Table<PortId, LinkIndex>,
+    pub(crate) rails: Vec<Rail>,
+    pub(crate) matcher: Matcher<Arrived>,
+    pub(crate) sends: Table<OpId, SendOp>,
+    pub(crate) next_op: u64,
+    /// Bytes of waiting messages.
+    pub(crate) unexpected_bytes: usize,
+    /// Bytes in reorder buffers.
+    pub(crate) reorder_bytes: usize,
+    /// Links with something to send.
+    pub(crate) ready: VecDeque<LinkIndex>,
+    /// Links whose peers wait for room.
+    pub(crate) starved: Vec<LinkIndex>,
+    /// Deadlines of links, lazily: an entry may be early, never late.
+    pub(crate) deadlines: BinaryHeap<Reverse<(u64, LinkIndex)>>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) counters: Counters,
+    /// Time for which this port has been frozen: port time is the shell's time less this, so that no deadline runs and
+    /// nothing has to be shifted while the port stands still.
+    pub(crate) frozen_ns: u64,
+    /// Number of the last announced pause.
+    pub(crate) pause: u64,
+    pub(crate) pause_expected_ns: u64,
+    /// Highest epoch for which a cut has been asked.
+    pub(crate) cut_asked: Epoch,
+    /// Newest life that has been reported.
+    pub(crate) newer_life: Option<Life>,
+    /// Numbered frames acknowledged before the last freeze; for the census of the next.
+    pub(crate) acked_total: u64,
+    pub(crate) acked_reported: u64,
+    /// After a thaw: peers that we talk to are told at once that it is over, and in which epoch we are.
+    pub(crate) news_due: bool,
+}
+
+impl Port {
+    /// Opens a port. `now` is any instant of the clock that all later calls use.
+    ///
+    /// # Panics
+    /// If the configuration asks for authentication and there is no key: a bug of the caller.
+    #[must_use]
+    pub fn new(config: PortConfig, id: PortId, life: Life, epoch: Epoch, key: Option<&JobKey>) -> Port {
+        let auth = match config.auth {
+            AuthLevel::Off => None,
+            level => Some(Authenticator::new(level, key.expect("authentication needs the job's key"))),
+        };
+        let bounds = MatcherBounds {
+            posted_max: config.posted_max,
+            // Announcements come on top of what the window lets through; they are bounded per link.
+            unexpected_max: config.unexpected_entries_max.saturating_mul(2),
+        };
+        Port {
+            config,
+            id,
+            life,
+            epoch,
+            auth,
+            sabotage: Sabotage::NONE,
+            links: Vec::new(),
+            by_peer: Table::default(),
+            rails: Vec::new(),
+            matcher: Matcher::new(bounds),
+            sends: Table::default(),
+            next_op: 1,
+            unexpected_bytes: 0,
+            reorder_bytes: 0,
+            ready: VecDeque::new(),
+            starved: Vec::new(),
+            deadlines: BinaryHeap::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            frozen_ns: 0,
+            pause: 0,
+            pause_expected_ns: 0,
+            cut_asked: epoch,
+            newer_life: None,
+            acked_total: 0,
+            acked_reported: 0,
+            news_due: false,
+        }
+    }
+
+    /// Takes rules out of the protocol; only for the simulator.
+    #[cfg(feature = "sabotage")]
+    pub fn sabotage(&mut self, sabotage: Sabotage) {
+        self.sabotage = sabotage;
+    }
+
+    /// The port's identity.
+    #[must_use]
+    pub fn id(&self) -> PortId {
+        self.id
+    }
+
+    /// Epoch of the rank, as this port's frames carry it.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Life of the job, as this port's frames carry it.
+    #[must_use]
+    pub fn life(&self) -> Life {
+        self.life
+    }
+
+    /// What has been counted since the port was opened or restarted.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The authenticator of this port's frames; the shell needs it to finish a [`crate::auth::Seal`].
+    #[must_use]
+    pub fn authenticator(&self) -> Option<&Authenticator> {
+        self.auth.as_ref()
+    }
+
+    /// Bytes of received messages that wait for a receive.
+    #[must_use]
+    pub fn unexpected_bytes(&self) -> usize {
+        self.unexpected_bytes
+    }
+
+    /// Bytes of frames that came out of turn.
+    #[must_use]
+    pub fn reorder_bytes(&self) -> usize {
+        self.reorder_bytes
+    }
+
+    /// Adds a rail. Its index is that of the driver in the shell.
+    ///
+    /// # Panics
+    /// If there are [`RAILS_MAX`] already, or frames are too short to carry anything: bugs of the caller.
+    pub fn add_rail(&mut self, address: RawAddress, frame_bytes_max: usize) -> RailIndex {
+        assert!(self.rails.len() < RAILS_MAX, "a port has at most {RAILS_MAX} rails");
+        assert!(
+            frame_bytes_max > crate::wire::HEAD_BYTES_MAX,
+            "frames of {frame_bytes_max} bytes hold no payload"
+        );
+        let rail = Rail { address, frame_bytes_max, alive: true, losses: 0, suspect_until: 0 };
+        self.rails.push(rail);
+        RailIndex(u8::try_from(self.rails.len() - 1).unwrap_or(u8::MAX))
+    }
+
+    /// Takes a rail out (its driver is dead), or back in.
+    pub fn set_rail_alive(&mut self, rail: RailIndex, alive: bool) {
+        if let Some(rail) = self.rails.get_mut(usize::from(rail.0)) {
+            rail.alive = alive;
+            rail.losses = 0;
+            rail.suspect_until = 0;
+        }
+    }
+
+    /// The link to `peer`, made if there is none. Causes no traffic.
+    ///
+    /// # Panics
+    /// If there are [`LINKS_MAX`] links: more ports than a job can have.
+    pub fn connect(&mut self, peer: PortId) -> LinkIndex {
+        if let Some(&link) = self.by_peer.get(&peer) {
+            return link;
+        }
+        assert!(self.links.len() < LINKS_MAX, "a port has at most {LINKS_MAX} links");
+        let link = LinkIndex(u32::try_from(self.links.len()).unwrap_or(u32::MAX));
+        let window = self.congestion_bytes_initial();
+        let mut fresh = Link::new(peer, window);
+        fresh.peer_epoch = self.epoch;
+        self.links.push(fresh);
+        self.by_peer.insert(peer, link);
+        link
+    }
+
+    /// The peer at the other end of a link.
+    #[must_use]
+    pub fn peer(&self, link: LinkIndex) -> Option<PortId> {
+        self.links.get(link.0 as usize).map(|link| link.peer)
+    }
+
+    /// The link to a peer, if there is one.
+    #[must_use]
+    pub fn link_to(&self, peer: PortId) -> Option<LinkIndex> {
+        self.by_peer.get(&peer).copied()
+    }
+
+    /// Number of links.
+    #[must_use]
+    pub fn links(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Says where the peer of `link` is reached over `rail`.
+    pub fn set_path(&mut self, link: LinkIndex, rail: RailIndex, address: AddressId) {
+        if let Some(entry) = self.links.get_mut(link.0 as usize)
+            && let Some(path) = entry.paths.get_mut(usize::from(rail.0))
+        {
+            *path = Some(address);
+            self.make_ready(link);
+        }
+    }
+
+    /// Forgets where the peer of `link` is reached over `rail`.
+    pub fn clear_path(&mut self, link: LinkIndex, rail: RailIndex) {
+        if let Some(path) =
+            self.links.get_mut(link.0 as usize).and_then(|link| link.paths.get_mut(usize::from(rail.0)))
+        {
+            *path = None;
+        }
+    }
+
+    /// Sends a message. Order per link is the order of calls, whatever the payload.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing of the message is kept then.
+    pub fn send(
+        &mut self,
+        link: LinkIndex,
+        outgoing: Outgoing,
+        payload: Payload<'_>,
+    ) -> Result<OpId, SendError> {
+        let copied_bytes_max = self.config.link_copied_bytes_max;
+        let entry = self.links.get_mut(link.0 as usize).ok_or(SendError::Closed { link })?;
+        if entry.flags.contains(Flags::CLOSING) {
+            return Err(SendError::Closed { link });
+        }
+        let queues = entry.queues(copied_bytes_max);
+        let full = SendError::Full {
+            link,
+            messages: queues.pending.len(),
+            bytes: copied_bytes_max - queues.copied.free(),
+        };
+        if queues.pending.len() >= PENDING_MESSAGES_MAX {
+            return Err(full);
+        }
+        let op = OpId(self.next_op);
+        let total = match payload {
+            Payload::Copied(bytes) => bytes.len() as u64,
+            Payload::User { bytes } => bytes,
+        };
+        let envelope = Envelope {
+            space: outgoing.space,
+            tag: outgoing.tag,
+            data: outgoing.data,
+            total,
+            op,
+            context: outgoing.context,
+            silent: outgoing.silent,
+        };
+        match payload {
+            Payload::Copied(bytes) => {
+                let max = self.config.eager_bytes_max;
+                if bytes.len() > max {
+                    return Err(SendError::TooLong { bytes: bytes.len(), max });
+                }
+                let Ok(start) = queues.copied.push(bytes) else { return Err(full) };
+                queues.pending.push_back(Pending::Copied { envelope, start, sent: 0 });
+            }
+            Payload::User { .. } => {
+                queues.pending.push_back(Pending::Announce { op });
+                let send = SendOp { link, envelope, owned: None, granted: None, acked: 0 };
+                self.sends.insert(op, send);
+            }
+        }
+        self.next_op += 1;
+        self.make_ready(link);
+        Ok(op)
+    }
+
+    /// Posts a receive; it may complete at once with a message that has been waiting.
+    ///
+    /// # Errors
+    /// [`MatchError::PostedFull`].
+    pub fn post_receive(&mut self, receive: Receive, buffers: &mut impl Buffers) -> Result<OpId, MatchError> {
+        let op = OpId(self.next_op);
+        let mut posted = crate::matching::Receive {
+            op,
+            pattern: Pattern {
+                space: receive.space,
+                source: receive.source,
+                tag: receive.tag,
+                ignore: receive.ignore,
+            },
+            bytes_max: receive.bytes_max,
+            context: receive.context,
+            multi: receive
+                .multi
+                .map(|free_bytes_min| crate::matching::MultiReceive { free_bytes_min, filled_bytes: 0 }),
+        };
+        loop {
+            match self.matcher.post(posted)? {
+                Post::Posted => break,
+                Post::Matched { key, message, placement, rest } => {
+                    let context = receive.context;
+                    let target = Target::Posted {
+                        op,
+                        context,
+                        base: placement.offset,
+                        bytes: placement.bytes,
+                        finished: placement.last,
+                    };
+                    self.give(key, message, target, buffers);
+                    match rest {
+                        Some(rest) => posted = rest,
+                        None => break,
+                    }
+                }
+            }
+        }
+        self.next_op += 1;
+        Ok(op)
+    }
+
+    /// Hands a message that has waited to a receive: places what is there, asks for what is not.
+    fn give(
+        &mut self,
+        key: MessageKey,
+        message: Message<Arrived>,
+        target: Target,
+        buffers: &mut impl Buffers,
+    ) {
+        let Target::Posted { op, context, base, bytes, finished } = target else { return };
+        let envelope = message.envelope;
+        match message.payload {
+            Arrived::Copied(payload) => {
+                let stored = payload.len().min(usize::try_from(bytes).unwrap_or(usize::MAX));
+                if stored > 0 {
+                    buffers.place(op, base, &payload[..stored]);
+                }
+                self.release_unexpected(payload.len());
+                if message.finished {
+                    self.events.push_back(Event::Received {
+                        op,
+                        context,
+                        source: envelope.source,
+                        tag: envelope.tag,
+                        data: envelope.data,
+                        offset: base,
+                        bytes,
+                        sent_bytes: envelope.bytes,
+                        finished,
+                    });
+                } else {
+                    self.redirect(envelope.source, key, target);
+                }
+            }
+            Arrived::Announced(peer_op) => {
+                let incoming = Incoming {
+                    peer_op,
+                    op,
+                    context,
+                    base,
+                    finished,
+                    tag: envelope.tag,
+                    data: envelope.data,
+                    total: envelope.bytes,
+                    granted: bytes,
+                    received: 0,
+                };
+                self.grant(envelope.source, incoming);
+            }
+        }
+    }
+
+    /// The fragments still to come of the waiting message `key` go to `target`.
+    fn redirect(&mut self, source: LinkIndex, key: MessageKey, target: Target) {
+        let open = self
+            .links
+            .get_mut(source.0 as usize)
+            .and_then(|link| link.queues.as_mut())
+            .and_then(|queues| queues.open.as_mut());
+        if let Some(open) = open
+            && open.target == Target::Waiting(key)
+        {
+            open.target = target;
+        }
+    }
+
+    /// Asks the peer for the payload of an announced message.
+    pub(crate) fn grant(&mut self, source: LinkIndex, incoming: Incoming) {
+        let copied_bytes_max = self.config.link_copied_bytes_max;
+        let queues = self.links[source.0 as usize].queues(copied_bytes_max);
+        queues.control.push_back(Control::Grant { op: incoming.peer_op, total: incoming.granted });
+        if incoming.granted == 0 {
+            self.events.push_back(received(source, &incoming));
+        } else {
+            queues.incoming.push(incoming);
+        }
+        self.make_ready(source);
+    }
+
+    /// Takes back a receive that nothing has been matched to; [`Event::Cancelled`] is not needed, the answer says it.
+    pub fn cancel(&mut self, op: OpId) -> bool {
+        self.matcher.cancel(op).is_some()
+    }
+
+    /// The envelope of the message that a receive with this pattern would get, which goes on waiting.
+    pub fn peek(&mut self, pattern: &Pattern) -> Option<crate::matching::Envelope> {
+        self.matcher.peek(pattern).map(|(_, message)| message.envelope)
+    }
+
+    /// Sets the message aside that a receive with this pattern would get; only [`Port::receive_claimed`] and
+    /// [`Port::discard`] get it from now on.
+    pub fn claim(&mut self, pattern: &Pattern) -> Option<(MessageKey, crate::matching::Envelope)> {
+        self.matcher.claim(pattern).map(|(key, message)| (key, message.envelope))
+    }
+
+    /// Receives a claimed message.
+    ///
+    /// # Errors
+    /// [`MatchError::NotClaimed`].
+    pub fn receive_claimed(
+        &mut self,
+        key: MessageKey,
+        bytes_max: u64,
+        context: u64,
+        buffers: &mut impl Buffers,
+    ) -> Result<OpId, MatchError> {
+        let (message, placement) = self.matcher.receive_claimed(key, bytes_max)?;
+        let op = OpId(self.next_op);
+        self.next_op += 1;
+        let target = Target::Posted { op, context, base: 0, bytes: placement.bytes, finished: true };
+        self.give(key, message, target, buffers);
+        Ok(op)
+    }
+
+    /// Throws a waiting message away. An announced one is received with length zero, so that its sender completes.
+    pub fn discard(&mut self, key: MessageKey) -> bool {
+        let Some(message) = self.matcher.discard(key) else { return false };
+        match message.payload {
+            Arrived::Copied(payload) => {
+                self.release_unexpected(payload.len());
+                if !message.finished {
+                    self.redirect(message.envelope.source, key, Target::Nowhere);
+                }
+            }
+            Arrived::Announced(op) => {
+                let copied_bytes_max = self.config.link_copied_bytes_max;
+                let source = message.envelope.source;
+                let queues = self.links[source.0 as usize].queues(copied_bytes_max);
+                queues.control.push_back(Control::Grant { op, total: 0 });
+                self.make_ready(source);
+            }
+        }
+        true
+    }
+
+    /// Next thing that the owner should know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Queues STOPPED hints to the peers that may be sending to us or waiting for us, ahead of a freeze that is expected
+    /// to last for `expected`. Shorter than [`STOPPED_MIN`]: no hint. Call [`Port::poll_transmit`] before freezing.
+    /// Returns how many hints were queued.
+    pub fn announce_pause(&mut self, now: Instant, expected: Duration) -> usize {
+        if expected < STOPPED_MIN {
+            return 0;
+        }
+        // A peer that was heard within this time may well have frames in flight.
+        let recent = self.port_time(now).saturating_sub(nanos(crate::config::SLOW_AFTER));
+        self.pause += 1;
+        self.pause_expected_ns = nanos(expected);
+        let mut hints = 0;
+        for i in 0..self.links.len() {
+            let link = &mut self.links[i];
+            let active = link.in_flight() > 0 || link.has_history() && link.heard_at >= recent;
+            if active && !link.flags.intersects(Flags::RESYNC | Flags::BROKEN) {
+                link.flags.insert(Flags::HINT_DUE);
+                hints += 1;
+                self.make_ready(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
+            }
+        }
+        hints
+    }
+
+    /// Ends our direction of a link: no further sends; a close follows what is waiting (rule 12).
+    pub fn close_link(&mut self, link: LinkIndex) {
+        if let Some(entry) = self.links.get_mut(link.0 as usize) {
+            entry.flags.insert(Flags::CLOSING);
+            if entry.has_history() || entry.queues.is_some() {
+                self.make_ready(link);
+            } else {
+                entry.flags.insert(Flags::CLOSE_SENT);
+                let peer = entry.peer;
+                self.events.push_back(Event::LinkClosed { link, peer });
+            }
+        }
+    }
+
+    /// Nothing waits to be sent and everything sent has been acknowledged, on all links.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.links.iter().all(Link::is_settled)
+    }
+
+    /// The final counters of every link that was used: what a keeper needs to answer for this port once it is closed
+    /// (rule 12).
+    pub fn final_counters(&self) -> impl Iterator<Item = FinalCounters> {
+        self.links.iter().filter(|link| link.has_history()).map(|link| FinalCounters {
+            peer: link.peer,
+            next: link.next,
+            expected: link.expected,
+        })
+    }
+
+    /// What the keeper of a closed peer says on its behalf: it has everything before `expected` (rule 12).
+    pub fn peer_has_closed(&mut self, now: Instant, peer: PortId, expected: u64) {
+        let now = self.port_time(now);
+        let Some(&index) = self.by_peer.get(&peer) else { return };
+        let link = &self.links[index.0 as usize];
+        let (oldest_held, next) = (link.acked, link.next);
+        if expected > next || expected < oldest_held {
+            let event = Event::Inconsistent { link: index, peer, peer_expected: expected, oldest_held, next };
+            self.break_link(index, event);
+            return;
+        }
+        self.acknowledge(index, expected, 0, None, now);
+        let link = &mut self.links[index.0 as usize];
+        link.flags.remove(Flags::RESYNC | Flags::RESYNC_DUE);
+        if !link.flags.contains(Flags::PEER_CLOSED) {
+            link.flags.insert(Flags::PEER_CLOSED);
+            self.events.push_back(Event::PeerClosed { link: index, peer });
+        }
+    }
+
+    pub(crate) fn break_link(&mut self, index: LinkIndex, event: Event) {
+        let link = &mut self.links[index.0 as usize];
+        if !link.flags.contains(Flags::BROKEN) {
+            link.flags.insert(Flags::BROKEN);
+            self.events.push_back(event);
+        }
+    }
+
+    pub(crate) fn congestion_bytes_initial(&self) -> u32 {
+        if self.config.network { congestion::CONGESTION_BYTES_INITIAL } else { self.config.flight_bytes_max }
+    }
+
+    pub(crate) fn port_time(&self, now: Instant) -> u64 {
+        now.as_nanos().wrapping_sub(self.frozen_ns)
+    }
+
+    pub(crate) fn make_ready(&mut self, index: LinkIndex) {
+        let link = &mut self.links[index.0 as usize];
+        if !link.flags.contains(Flags::READY) {
+            link.flags.insert(Flags::READY);
+            self.ready.push_back(index);
+        }
+    }
+
+    /// Makes sure that the port wakes up in time for this link.
+    pub(crate) fn arm(&mut self, index: LinkIndex) {
+        let link = &mut self.links[index.0 as usize];
+        let earliest = link.timers.earliest();
+        if earliest != NEVER && earliest < link.timers.armed {
+            link.timers.armed = earliest;
+            self.deadlines.push(Reverse((earliest, index)));
+        }
+    }
+
+    /// Copied bytes that a peer may send us now.
+    pub(crate) fn window_bytes(&self) -> u32 {
+        let free = self.config.unexpected_bytes_max.saturating_sub(self.unexpected_bytes);
+        // A quarter: four peers that use all of it at once still fit.
+        u32::try_from(free / 4).unwrap_or(u32::MAX).min(self.config.link_window_bytes)
+    }
+
+    /// Frames with copied payload that a peer may send us now.
+    pub(crate) fn window_frames(&self) -> u16 {
+        let free = self.config.unexpected_entries_max.saturating_sub(self.matcher.unexpected_len());
+        u16::try_from(free / 4).unwrap_or(u16::MAX).min(WINDOW_FRAMES_ADVERTISED)
+    }
+
+    /// A window too small for one message of the largest copied size: its peer waits for news.
+    pub(crate) fn is_starving(&self, window_bytes: u32, window_frames: u16) -> bool {
+        (window_bytes as usize) < self.config.eager_bytes_max || window_frames == 0
+    }
+
+    pub(crate) fn release_unexpected(&mut self, bytes: usize) {
+        self.unexpected_bytes = self.unexpected_bytes.saturating_sub(bytes);
+        if !self.starved.is_empty() && !self.is_starving(self.window_bytes(), self.window_frames()) {
+            for index in core::mem::take(&mut self.starved) {
+                let link = &mut self.links[index.0 as usize];
+                link.flags.remove(Flags::STARVED);
+                link.flags.insert(Flags::ACK_NOW);
+                self.make_ready(index);
+            }
+        }
+    }
+}
+
+/// The event for a payload that has come in completely.
+pub(crate) fn received(source: LinkIndex, incoming: &Incoming) -> Event {
+    Event::Received {
+        op: incoming.op,
+        context: incoming.context,
+        source,
+        tag: incoming.tag,
+        data: incoming.data,
+        offset: incoming.base,
+        bytes: incoming.granted,
+        sent_bytes: incoming.total,
+        finished: incoming.finished,
+    }
+}
+
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

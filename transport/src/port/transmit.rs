@@ -1,0 +1,507 @@
+//! Writing frames.
+
+use alloc::vec;
+
+use crate::auth::Context;
+use crate::config::PTO_MAX;
+use crate::ids::{LinkIndex, RailIndex};
+use crate::link::queues::{Control, Envelope, Pending, Sent, SentBody, Stream};
+use crate::link::send::Action;
+use crate::link::timer::NEVER;
+use crate::link::{Flags, low};
+use crate::message::{Transmit, UserPayload};
+use crate::port::{Port, SendOp, nanos};
+use crate::time::Instant;
+use crate::wire::{self, Body, Contact, Flags as HeaderFlags, HEADER_BYTES, Header};
+
+/// Where the payload of a frame is.
+#[derive(Clone, Copy)]
+enum Source {
+    Nothing,
+    /// In the link's ring.
+    Ring {
+        start: u64,
+        bytes: usize,
+    },
+    /// With the operation: owned by it, or in the user's buffer.
+    Operation {
+        payload: UserPayload,
+    },
+}
+
+impl Port {
+    /// Writes the next frame that should leave over `rail` into `frame`, which is at least as long as the rail's frames.
+    /// `None`: nothing may be sent over this rail now.
+    #[must_use]
+    pub fn poll_transmit(&mut self, now: Instant, rail: RailIndex, frame: &mut [u8]) -> Option<Transmit> {
+        let now = self.port_time(now);
+        if !self.rail_is_usable(rail, now) {
+            return None;
+        }
+        if self.news_due {
+            self.tell_news();
+        }
+        for _ in 0..self.ready.len() {
+            let index = self.ready.pop_front()?;
+            let link = &mut self.links[index.0 as usize];
+            let action = link.next_action(now, self.sabotage);
+            if action == Action::Idle {
+                link.flags.remove(Flags::READY);
+                if link.timers.probe == NEVER && link.is_held_back() {
+                    link.timers.probe = now + link.recovery.probe_timeout_ns();
+                }
+                self.arm(index);
+                continue;
+            }
+            // Round robin: the next frame is another link's, if one waits.
+            self.ready.push_back(index);
+            if self.links[index.0 as usize].paths[usize::from(rail.0)].is_none() {
+                if !self.has_path(index) {
+                    self.ready.pop_back();
+                    self.links[index.0 as usize].flags.remove(Flags::READY);
+                }
+                continue;
+            }
+            if let Some(transmit) = self.perform(index, action, rail, now, frame) {
+                self.arm(index);
+                return Some(transmit);
+            }
+        }
+        None
+    }
+
+    /// After a thaw: a frame to every peer that we have dealings with ends its wait for us (STOPPED), and carries our epoch.
+    fn tell_news(&mut self) {
+        self.news_due = false;
+        for i in 0..self.links.len() {
+            let link = &mut self.links[i];
+            if link.queues.is_some() && link.flags.contains(Flags::KNOWN_BY_PEER) {
+                link.flags.insert(Flags::ACK_NOW);
+                self.make_ready(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
+            }
+        }
+    }
+
+    fn has_path(&self, index: LinkIndex) -> bool {
+        self.links[index.0 as usize].paths.iter().any(Option::is_some)
+    }
+
+    fn rail_is_usable(&mut self, rail: RailIndex, now: u64) -> bool {
+        let others = self
+            .rails
+            .iter()
+            .enumerate()
+            .any(|(i, other)| i != usize::from(rail.0) && other.alive && other.suspect_until <= now);
+        match self.rails.get(usize::from(rail.0)) {
+            Some(rail) => rail.alive && (rail.suspect_until <= now || !others),
+            None => false,
+        }
+    }
+
+    /// Longest payload behind a body of `body_bytes` in one frame of this link on this rail.
+    fn room(&self, index: LinkIndex, rail: RailIndex, body_bytes: usize, frame: &[u8]) -> usize {
+        let link = &self.links[index.0 as usize];
+        let frame_bytes = self.rails[usize::from(rail.0)].frame_bytes_max.min(frame.len());
+        let contact = if link.needs_contact() { wire::CONTACT_BYTES } else { 0 };
+        frame_bytes.saturating_sub(HEADER_BYTES + contact + body_bytes)
+    }
+
+    fn perform(
+        &mut self,
+        index: LinkIndex,
+        action: Action,
+        rail: RailIndex,
+        now: u64,
+        frame: &mut [u8],
+    ) -> Option<Transmit> {
+        match action {
+            Action::Idle => None,
+            Action::Hint => {
+                self.links[index.0 as usize].flags.remove(Flags::HINT_DUE);
+                let stopped = wire::Stopped { pause: self.pause, expected_ns: self.pause_expected_ns };
+                Some(self.write(index, rail, now, &Body::Stopped(stopped), None, Source::Nothing, frame))
+            }
+            Action::Resync => Some(self.perform_resync(index, rail, now, frame)),
+            Action::Ack => {
+                self.counters.acks_alone += 1;
+                Some(self.write(index, rail, now, &Body::Ack, None, Source::Nothing, frame))
+            }
+            Action::Probe => {
+                self.links[index.0 as usize].flags.remove(Flags::PROBE_DUE);
+                Some(self.write(index, rail, now, &Body::Probe, None, Source::Nothing, frame))
+            }
+            Action::Resend(place) => self.perform_resend(index, place, rail, now, frame),
+            Action::Control => self.perform_control(index, rail, now, frame),
+            Action::Copied => self.perform_copied(index, rail, now, frame),
+            Action::Announce { convert } => self.perform_announce(index, convert, rail, now, frame),
+            Action::Stream => self.perform_stream(index, rail, now, frame),
+            Action::Close => {
+                self.links[index.0 as usize].flags.insert(Flags::CLOSE_SENT);
+                let start = self.ring_end(index);
+                Some(self.number(
+                    index,
+                    SentBody::Close,
+                    &Body::Close,
+                    start,
+                    Source::Nothing,
+                    rail,
+                    now,
+                    frame,
+                ))
+            }
+        }
+    }
+
+    fn perform_resync(&mut self, index: LinkIndex, rail: RailIndex, now: u64, frame: &mut [u8]) -> Transmit {
+        let probe_timeout = {
+            let link = &mut self.links[index.0 as usize];
+            link.flags.remove(Flags::RESYNC_DUE);
+            link.recovery.probe_timeout_ns().min(nanos(PTO_MAX))
+        };
+        let link = &mut self.links[index.0 as usize];
+        let resyncing = link.flags.contains(Flags::RESYNC);
+        if resyncing {
+            link.timers.probe = now + probe_timeout;
+        }
+        let resync = wire::Resync { expected: link.expected, next: link.next, heard: u64::from(!resyncing) };
+        self.write(index, rail, now, &Body::Resync(resync), None, Source::Nothing, frame)
+    }
+
+    fn perform_resend(
+        &mut self,
+        index: LinkIndex,
+        place: usize,
+        rail: RailIndex,
+        now: u64,
+        frame: &mut [u8],
+    ) -> Option<Transmit> {
+        let link = &mut self.links[index.0 as usize];
+        let queues = link.queues.as_mut()?;
+        let number = queues.lost.pop_front()?;
+        let sent = queues.sent.get_mut(place)?;
+        sent.lost = false;
+        sent.resent = true;
+        sent.transmission = link.transmissions;
+        sent.sent_at = now;
+        sent.rail = rail.0;
+        let sent = *sent;
+        link.flight_bytes += sent.payload_bytes;
+        link.timers.probe = now + link.recovery.probe_timeout_ns();
+        link.forget_found();
+        self.counters.frames_resent += 1;
+        let (body, source) = self.rebuild(index, &sent)?;
+        Some(self.write(index, rail, now, &body, Some((number, true)), source, frame))
+    }
+
+    /// The body of a frame that was sent before: headers are built anew, never resent as bytes (rule 4).
+    fn rebuild(&self, index: LinkIndex, sent: &Sent) -> Option<(Body, Source)> {
+        let bytes = sent.payload_bytes as usize;
+        let ring = Source::Ring { start: sent.start, bytes };
+        Some(match sent.body {
+            SentBody::Eager { envelope, .. } => (eager(&envelope), ring),
+            SentBody::More { .. } => (Body::More, ring),
+            SentBody::Announce { op } => (announce(self.sends.get(&op)?), Source::Nothing),
+            SentBody::Grant { op, total } => {
+                (Body::Grant(wire::Grant { operation: op, total }), Source::Nothing)
+            }
+            SentBody::Data { op, offset } => {
+                debug_assert!(self.sends.get(&op).is_some_and(|send| send.link == index));
+                let payload = UserPayload { op, offset, bytes: sent.payload_bytes };
+                (Body::Data(wire::Data { operation: op, offset }), Source::Operation { payload })
+            }
+            SentBody::Close => (Body::Close, Source::Nothing),
+        })
+    }
+
+    fn perform_control(
+        &mut self,
+        index: LinkIndex,
+        rail: RailIndex,
+        now: u64,
+        frame: &mut [u8],
+    ) -> Option<Transmit> {
+        let start = self.ring_end(index);
+        let queues = self.links[index.0 as usize].queues.as_mut()?;
+        let Control::Grant { op, total } = queues.control.pop_front()?;
+        let body = Body::Grant(wire::Grant { operation: op, total });
+        Some(self.number(
+            index,
+            SentBody::Grant { op, total },
+            &body,
+            start,
+            Source::Nothing,
+            rail,
+            now,
+            frame,
+        ))
+    }
+
+    fn perform_copied(
+        &mut self,
+        index: LinkIndex,
+        rail: RailIndex,
+        now: u64,
+        frame: &mut [u8],
+    ) -> Option<Transmit> {
+        let first_room = self.room(index, rail, wire::EAGER_BYTES, frame);
+        let more_room = self.room(index, rail, 0, frame);
+        let link = &mut self.links[index.0 as usize];
+        let window = link.peer_window_bytes.saturating_sub(link.copied_bytes) as usize;
+        let unlimited = self.sabotage.has(crate::sabotage::Rule::WindowBounds);
+        let queues = link.queues.as_mut()?;
+        let Some(Pending::Copied { envelope, start, sent }) = queues.pending.front_mut() else { return None };
+        let (envelope, start, before) = (*envelope, *start, *sent);
+        let left = usize::try_from(envelope.total).unwrap_or(usize::MAX) - before as usize;
+        let room = if before == 0 { first_room } else { more_room };
+        // The whole message fits the window when its first fragment leaves, unless the window has shrunk since.
+        let bytes = left.min(room).min(if before == 0 || unlimited { left } else { window.max(1) });
+        let last = bytes == left;
+        if last {
+            queues.pending.pop_front();
+        } else {
+            *sent += u32::try_from(bytes).unwrap_or(u32::MAX);
+        }
+        link.flags.remove(Flags::STREAM_TURN);
+        let start = start + u64::from(before);
+        let source = Source::Ring { start, bytes };
+        let Envelope { op, context, silent, .. } = envelope;
+        Some(if before == 0 {
+            let body = eager(&envelope);
+            self.number(index, SentBody::Eager { envelope, last }, &body, start, source, rail, now, frame)
+        } else {
+            let sent = SentBody::More { op, context, silent, last };
+            self.number(index, sent, &Body::More, start, source, rail, now, frame)
+        })
+    }
+
+    fn perform_announce(
+        &mut self,
+        index: LinkIndex,
+        convert: bool,
+        rail: RailIndex,
+        now: u64,
+        frame: &mut [u8],
+    ) -> Option<Transmit> {
+        let mut start = self.ring_end(index);
+        let link = &mut self.links[index.0 as usize];
+        link.announced += 1;
+        link.flags.remove(Flags::STREAM_TURN);
+        let queues = link.queues.as_mut()?;
+        let op = match queues.pending.pop_front()? {
+            Pending::Announce { op } => op,
+            Pending::Copied { envelope, start: at, .. } => {
+                debug_assert!(convert);
+                let mut owned = vec![0; usize::try_from(envelope.total).unwrap_or(usize::MAX)];
+                queues.copied.copy_to(at, &mut owned);
+                start = at + envelope.total;
+                self.counters.messages_converted += 1;
+                let send = SendOp { link: index, envelope, owned: Some(owned), granted: None, acked: 0 };
+                self.sends.insert(envelope.op, send);
+                envelope.op
+            }
+        };
+        let body = announce(self.sends.get(&op)?);
+        Some(self.number(index, SentBody::Announce { op }, &body, start, Source::Nothing, rail, now, frame))
+    }
+
+    fn perform_stream(
+        &mut self,
+        index: LinkIndex,
+        rail: RailIndex,
+        now: u64,
+        frame: &mut [u8],
+    ) -> Option<Transmit> {
+        let room = self.room(index, rail, wire::DATA_BYTES, frame) as u64;
+        let start = self.ring_end(index);
+        let link = &mut self.links[index.0 as usize];
+        link.flags.insert(Flags::STREAM_TURN);
+        let queues = link.queues.as_mut()?;
+        let Stream { op, offset, end } = *queues.streams.front()?;
+        let bytes = u32::try_from((end - offset).min(room)).unwrap_or(u32::MAX);
+        if offset + u64::from(bytes) == end {
+            queues.streams.pop_front();
+        } else if let Some(stream) = queues.streams.front_mut() {
+            stream.offset += u64::from(bytes);
+        }
+        let body = Body::Data(wire::Data { operation: op, offset });
+        let source = Source::Operation { payload: UserPayload { op, offset, bytes } };
+        Some(self.number(index, SentBody::Data { op, offset }, &body, start, source, rail, now, frame))
+    }
+
+    /// Up to where the ring has been handed to frames: what a frame without copied payload records, so that its
+    /// acknowledgement frees what came before it.
+    fn ring_end(&self, index: LinkIndex) -> u64 {
+        let Some(queues) = &self.links[index.0 as usize].queues else { return 0 };
+        queues.sent.back().map_or(queues.copied.start(), |sent| {
+            sent.start + if sent.is_copied() { u64::from(sent.payload_bytes) } else { 0 }
+        })
+    }
+
+    /// Gives a frame its number and sends it for the first time.
+    #[expect(clippy::too_many_arguments, reason = "one frame's worth of facts, each of its own type")]
+    fn number(
+        &mut self,
+        index: LinkIndex,
+        body: SentBody,
+        wire_body: &Body,
+        start: u64,
+        source: Source,
+        rail: RailIndex,
+        now: u64,
+        frame: &mut [u8],
+    ) -> Transmit {
+        let payload_bytes = match source {
+            Source::Nothing => 0,
+            Source::Ring { bytes, .. } => u32::try_from(bytes).unwrap_or(u32::MAX),
+            Source::Operation { payload } => payload.bytes,
+        };
+        let copied_bytes_max = self.config.link_copied_bytes_max;
+        let link = &mut self.links[index.0 as usize];
+        let number = link.next;
+        link.next += 1;
+        if link.acked == number {
+            // The peer owes us something from now on, not since it last spoke.
+            link.heard_at = link.heard_at.max(now);
+        }
+        let sent = Sent {
+            body,
+            start,
+            payload_bytes,
+            transmission: link.transmissions,
+            sent_at: now,
+            rail: rail.0,
+            selected: false,
+            lost: false,
+            resent: false,
+        };
+        link.flight_bytes += payload_bytes;
+        if sent.is_copied() {
+            link.copied_bytes += payload_bytes;
+            link.copied_frames += 1;
+        }
+        link.queues(copied_bytes_max).sent.push_back(sent);
+        link.timers.probe = now + link.recovery.probe_timeout_ns();
+        // Held back behind this frame? Then the acknowledgement is what we wait for.
+        let wait = link.flight_bytes >= link.congestion_bytes
+            || link.copied_bytes as usize + self.config.eager_bytes_max > link.peer_window_bytes as usize;
+        self.write(index, rail, now, wire_body, Some((number, wait)), source, frame)
+    }
+
+    /// Writes one frame. `numbered`: its number, and whether its acknowledgement should not be delayed.
+    #[expect(clippy::too_many_arguments, reason = "one frame's worth of facts, each of its own type")]
+    fn write(
+        &mut self,
+        index: LinkIndex,
+        rail: RailIndex,
+        _now: u64,
+        body: &Body,
+        numbered: Option<(u64, bool)>,
+        source: Source,
+        frame: &mut [u8],
+    ) -> Transmit {
+        self.counters.frames_sent += 1;
+        let (window_bytes, window_frames) = (self.window_bytes(), self.window_frames());
+        let starving = self.is_starving(window_bytes, window_frames);
+        let (job, life, epoch, own) = (self.config.job, self.life, self.epoch, self.id);
+        let address = self.rails[usize::from(rail.0)].address;
+        let link = &mut self.links[index.0 as usize];
+        if starving && !link.flags.contains(Flags::STARVED) {
+            link.flags.insert(Flags::STARVED);
+            self.starved.push(index);
+        }
+        link.promised_bytes = link.promised_bytes.max(window_bytes);
+        let transmission = link.transmissions;
+        link.transmissions += 1;
+        let mut flags = HeaderFlags::empty();
+        flags.set(HeaderFlags::CONTACT, link.needs_contact());
+        flags.set(HeaderFlags::ACK_NOW, numbered.is_some_and(|(_, wait)| wait));
+        let payload_bytes = match source {
+            Source::Nothing => 0,
+            Source::Ring { bytes, .. } => u32::try_from(bytes).unwrap_or(u32::MAX),
+            Source::Operation { payload } => payload.bytes,
+        };
+        let seq = numbered.map_or(link.next, |(number, _)| number);
+        let header = Header {
+            kind: body.kind(),
+            job,
+            life,
+            epoch,
+            link: link.peer_index,
+            seq: low(seq),
+            ack: low(link.expected),
+            transmission: low(transmission),
+            echo: low(link.newest),
+            window_bytes,
+            selective: link.queues.as_ref().map_or(0, |queues| queues.reorder.bitmap()),
+            window_frames,
+            flags,
+            payload_bytes,
+            tag: [0; wire::TAG_BYTES],
+        };
+        header.emit(frame);
+        let mut at = HEADER_BYTES;
+        if flags.contains(HeaderFlags::CONTACT) {
+            let contact = Contact { from: own, to: link.peer, link: index, address };
+            at += contact.emit(&mut frame[at..]);
+        }
+        at += body.emit(&mut frame[at..]);
+        link.ack_told = link.expected;
+        link.unacknowledged = 0;
+        link.timers.ack = NEVER;
+        link.flags.remove(Flags::ACK_NOW);
+        let context = Context { seq, transmission, from: own, to: link.peer };
+        let to = link.paths[usize::from(rail.0)];
+        let (copied, payload) = match source {
+            Source::Nothing => (0, None),
+            Source::Ring { start, bytes } => {
+                if let Some(queues) = &link.queues {
+                    queues.copied.copy_to(start, &mut frame[at..at + bytes]);
+                }
+                (bytes, None)
+            }
+            Source::Operation { payload } => match owned_piece(self.sends.get(&payload.op), payload) {
+                Some(piece) => {
+                    frame[at..at + piece.len()].copy_from_slice(piece);
+                    (piece.len(), None)
+                }
+                None => (0, Some(payload)),
+            },
+        };
+        let seal = self
+            .auth
+            .as_ref()
+            .and_then(|auth| auth.seal(context, &mut frame[..at + copied], at, payload.is_some()));
+        Transmit {
+            to: to.unwrap_or(crate::ids::AddressId(u32::MAX)),
+            frame_bytes: at + copied,
+            payload,
+            seal,
+        }
+    }
+}
+
+fn owned_piece(send: Option<&SendOp>, payload: UserPayload) -> Option<&[u8]> {
+    let owned = send?.owned.as_ref()?;
+    let from = usize::try_from(payload.offset).ok()?;
+    owned.get(from..from + payload.bytes as usize)
+}
+
+fn eager(envelope: &Envelope) -> Body {
+    Body::Eager(wire::Eager {
+        tag: envelope.tag,
+        data: envelope.data,
+        total: envelope.total,
+        space: envelope.space,
+    })
+}
+
+fn announce(send: &SendOp) -> Body {
+    let envelope = &send.envelope;
+    Body::Announce(wire::Announce {
+        operation: envelope.op,
+        tag: envelope.tag,
+        data: envelope.data,
+        total: envelope.total,
+        space: envelope.space,
+    })
+}

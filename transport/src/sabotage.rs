@@ -1,0 +1,63 @@
+//! Switches that take one rule of the protocol out, so that the simulator can show that it would notice.
+//!
+//! Without the feature `sabotage` every question is answered `false` at compile time.
+
+/// A rule that can be taken out of the transport (docs/protocol.md).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Rule {
+    /// R3: data of a higher epoch waits for the cut.
+    HigherEpochData,
+    /// R3: acknowledgements of a higher epoch wait for the cut.
+    HigherEpochAck,
+    /// R5: what is in an image is what was counted, not what was acknowledged.
+    CountedNotAcked,
+    /// R5: sent frames are kept until the cumulative acknowledgement.
+    CumulativeOnly,
+    /// Received frames are counted once.
+    DuplicateFilter,
+    /// R7: only an equal life counts.
+    LifeEquality,
+    /// The receiver's bounds hold whatever the sender does.
+    WindowBounds,
+    /// After a thaw a rendezvous goes on where it stopped.
+    RendezvousOffsets,
+    /// A STOPPED hint expires.
+    StoppedExpiry,
+}
+
+/// The rule that is out, if any.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sabotage {
+    #[cfg(feature = "sabotage")]
+    out: Option<Rule>,
+}
+
+impl Sabotage {
+    /// All rules in force.
+    pub const NONE: Sabotage = Sabotage {
+        #[cfg(feature = "sabotage")]
+        out: None,
+    };
+
+    /// Takes `rule` out.
+    #[cfg(feature = "sabotage")]
+    #[must_use]
+    pub const fn without(rule: Rule) -> Sabotage {
+        Sabotage { out: Some(rule) }
+    }
+
+    /// Whether `rule` is out.
+    #[inline]
+    #[must_use]
+    pub fn has(self, rule: Rule) -> bool {
+        #[cfg(feature = "sabotage")]
+        {
+            self.out == Some(rule)
+        }
+        #[cfg(not(feature = "sabotage"))]
+        {
+            let _ = rule;
+            false
+        }
+    }
+}

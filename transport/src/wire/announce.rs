@@ -1,0 +1,73 @@
+//! A message whose payload stays with its sender until a receive matches (rendezvous).
+//!
+//! | offset | bytes | field | meaning |
+//! |---|---|---|---|
+//! | 0 | 8 | operation | of the sender |
+//! | 8 | 8 | tag | what receives match on |
+//! | 16 | 8 | data | user data beside the payload |
+//! | 24 | 8 | total | bytes of the whole message |
+//! | 32 | 1 | space | matching space |
+//! | 33 | 7 | reserved | zero |
+
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{Malformed, short};
+use crate::ids::OpId;
+use crate::matching::Space;
+
+pub(super) const BYTES: usize = 40;
+
+/// Envelope of a message that is announced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Announce {
+    /// Operation of the sender, by which the grant and the data name it.
+    pub operation: OpId,
+    /// What receives match on.
+    pub tag: u64,
+    /// User data beside the payload.
+    pub data: u64,
+    /// Bytes of the whole message.
+    pub total: u64,
+    /// Matching space.
+    pub space: Space,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Raw {
+    operation: U64,
+    tag: U64,
+    data: U64,
+    total: U64,
+    space: u8,
+    reserved: [u8; 7],
+}
+
+const _: () = assert!(size_of::<Raw>() == BYTES);
+
+impl Announce {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Announce, Malformed> {
+        let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
+        Ok(Announce {
+            operation: OpId(raw.operation.get()),
+            tag: raw.tag.get(),
+            data: raw.data.get(),
+            total: raw.total.get(),
+            space: Space(raw.space),
+        })
+    }
+
+    pub(super) fn emit(&self, out: &mut [u8]) -> usize {
+        let raw = Raw {
+            operation: U64::new(self.operation.0),
+            tag: U64::new(self.tag),
+            data: U64::new(self.data),
+            total: U64::new(self.total),
+            space: self.space.0,
+            reserved: [0; 7],
+        };
+        out[..BYTES].copy_from_slice(raw.as_bytes());
+        BYTES
+    }
+}

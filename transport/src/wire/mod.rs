@@ -1,0 +1,224 @@
+//! Frames as bytes. `parse` rejects, `emit` cannot fail. Everything is little-endian.
+//!
+//! ```text
+//! frame = header (80 bytes) [contact (56 bytes)] body (fixed per kind) payload
+//! ```
+//!
+//! One file per kind of frame; each has its byte table in the module documentation, and docs/protocol.md repeats them.
+
+mod announce;
+mod contact;
+mod data;
+mod eager;
+mod grant;
+mod header;
+mod resync;
+mod stopped;
+
+pub use announce::Announce;
+pub use contact::Contact;
+pub use data::Data;
+pub use eager::Eager;
+pub use grant::Grant;
+pub use header::{Flags, HEADER_BYTES, Header, Kind, TAG_BYTES, TAG_OFFSET, VERSION};
+pub use resync::Resync;
+pub use stopped::Stopped;
+
+/// Bytes of a contact.
+pub(crate) const CONTACT_BYTES: usize = contact::BYTES;
+/// Bytes of an eager body.
+pub(crate) const EAGER_BYTES: usize = eager::BYTES;
+/// Bytes of a data body.
+pub(crate) const DATA_BYTES: usize = data::BYTES;
+
+/// Longest head of a frame: header, contact and the longest body.
+pub const HEAD_BYTES_MAX: usize = HEADER_BYTES + contact::BYTES + announce::BYTES;
+
+/// Why bytes are not a frame of ours. Counted, never reported to the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Malformed {
+    /// Shorter than what its kind needs.
+    #[error("frame of {found} bytes, its kind needs at least {needed}")]
+    Short {
+        /// Bytes that came.
+        found: usize,
+        /// Bytes that the header asks for.
+        needed: usize,
+    },
+    /// Not one of our frames at all.
+    #[error("magic {found:#06x}, expected {expected:#06x}: not a stillwire frame")]
+    Magic {
+        /// What came.
+        found: u16,
+        /// [`header::MAGIC`].
+        expected: u16,
+    },
+    /// From a build with another wire format.
+    #[error("wire version {found}, this build speaks {VERSION}: run one build on all nodes")]
+    Version {
+        /// What came.
+        found: u8,
+    },
+    /// A kind of frame that this version does not have.
+    #[error("frame kind {found} is not known to wire version {VERSION}")]
+    Kind {
+        /// What came.
+        found: u8,
+    },
+    /// The length field and the datagram disagree.
+    #[error("frame says {said} payload bytes, {found} came")]
+    Length {
+        /// The length field.
+        said: usize,
+        /// Bytes behind the head.
+        found: usize,
+    },
+    /// A field holds a value that it cannot hold.
+    #[error("field {field} holds {found}, at most {max} is allowed")]
+    Field {
+        /// Which one.
+        field: &'static str,
+        /// What came.
+        found: u64,
+        /// Largest lawful value.
+        max: u64,
+    },
+}
+
+/// What a frame is for, with its body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// Acknowledgement alone. Not numbered.
+    Ack,
+    /// Asks for an acknowledgement. Not numbered.
+    Probe,
+    /// First or only fragment of a copied message. Numbered.
+    Eager(Eager),
+    /// Next fragment of the copied message that this link has open. Numbered.
+    More,
+    /// A message whose payload waits for a matching receive. Numbered.
+    Announce(Announce),
+    /// The receive is there: send the payload. Numbered.
+    Grant(Grant),
+    /// A piece of a granted payload. Numbered.
+    Data(Data),
+    /// The sender will send nothing more on this link. Numbered.
+    Close,
+    /// The sender is about to pause. Not numbered.
+    Stopped(Stopped),
+    /// After a restart: "I have everything before". Not numbered.
+    Resync(Resync),
+}
+
+impl Body {
+    /// The kind byte of the header.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Body::Ack => Kind::Ack,
+            Body::Probe => Kind::Probe,
+            Body::Eager(_) => Kind::Eager,
+            Body::More => Kind::More,
+            Body::Announce(_) => Kind::Announce,
+            Body::Grant(_) => Kind::Grant,
+            Body::Data(_) => Kind::Data,
+            Body::Close => Kind::Close,
+            Body::Stopped(_) => Kind::Stopped,
+            Body::Resync(_) => Kind::Resync,
+        }
+    }
+
+    /// Writes the body and returns its length; `out` holds at least the longest body.
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        match self {
+            Body::Ack | Body::Probe | Body::More | Body::Close => 0,
+            Body::Eager(body) => body.emit(out),
+            Body::Announce(body) => body.emit(out),
+            Body::Grant(body) => body.emit(out),
+            Body::Data(body) => body.emit(out),
+            Body::Stopped(body) => body.emit(out),
+            Body::Resync(body) => body.emit(out),
+        }
+    }
+
+    /// Reads the body of a frame of `kind` from the start of `bytes`; returns it and its length.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the bytes are too few or a field is out of its range.
+    pub fn parse(kind: Kind, bytes: &[u8]) -> Result<(Body, usize), Malformed> {
+        Ok(match kind {
+            Kind::Ack => (Body::Ack, 0),
+            Kind::Probe => (Body::Probe, 0),
+            Kind::More => (Body::More, 0),
+            Kind::Close => (Body::Close, 0),
+            Kind::Eager => (Body::Eager(Eager::parse(bytes)?), eager::BYTES),
+            Kind::Announce => (Body::Announce(Announce::parse(bytes)?), announce::BYTES),
+            Kind::Grant => (Body::Grant(Grant::parse(bytes)?), grant::BYTES),
+            Kind::Data => (Body::Data(Data::parse(bytes)?), data::BYTES),
+            Kind::Stopped => (Body::Stopped(Stopped::parse(bytes)?), stopped::BYTES),
+            Kind::Resync => (Body::Resync(Resync::parse(bytes)?), resync::BYTES),
+        })
+    }
+}
+
+/// A whole frame, taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame<'a> {
+    /// The fixed part.
+    pub header: Header,
+    /// Present until the peer has told its link index.
+    pub contact: Option<Contact>,
+    /// By kind.
+    pub body: Body,
+    /// Where the payload starts: everything before it is the head.
+    pub head_bytes: usize,
+    /// What the user sent.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// Takes a received frame apart and checks every length against what came.
+    ///
+    /// # Errors
+    /// [`Malformed`], with what was expected and what came.
+    pub fn parse(bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
+        let header = Header::parse(bytes)?;
+        let mut at = HEADER_BYTES;
+        let contact = if header.flags.contains(Flags::CONTACT) {
+            let contact = Contact::parse(tail(bytes, at))?;
+            at += contact::BYTES;
+            Some(contact)
+        } else {
+            None
+        };
+        let (body, body_bytes) = Body::parse(header.kind, tail(bytes, at))?;
+        at += body_bytes;
+        let payload = tail(bytes, at);
+        let said = usize::try_from(header.payload_bytes).unwrap_or(usize::MAX);
+        if said != payload.len() {
+            return Err(Malformed::Length { said, found: payload.len() });
+        }
+        Ok(Frame { header, contact, body, head_bytes: at, payload })
+    }
+
+    /// Writes head and payload of the frame into `out` (the tag stays as the header has it) and returns the length.
+    /// `out` must be large enough; the port leases buffers of at least [`HEAD_BYTES_MAX`] plus the fragment size.
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        let mut at = HEADER_BYTES;
+        if let Some(contact) = &self.contact {
+            at += contact.emit(&mut out[at..]);
+        }
+        at += self.body.emit(&mut out[at..]);
+        out[at..at + self.payload.len()].copy_from_slice(self.payload);
+        self.header.emit(out);
+        at + self.payload.len()
+    }
+}
+
+fn tail(bytes: &[u8], at: usize) -> &[u8] {
+    bytes.get(at..).unwrap_or(&[])
+}
+
+fn short(bytes: &[u8], needed: usize) -> Malformed {
+    Malformed::Short { found: bytes.len(), needed }
+}

@@ -1,0 +1,257 @@
+//! Messages between ports: every size, every order, every loss.
+
+mod world;
+
+use std::time::Duration;
+
+use transport::{Event, LinkIndex};
+use world::{Fate, World, config, pattern};
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn a_copied_message_travels_in_one_frame_and_is_acknowledged() {
+    let mut world = World::new(2, &config(), 2000);
+    let op = world.receive(1, Some(0), Some(3), 100);
+    world.send(0, 1, 3, b"hello");
+    world.run(MS);
+    assert_eq!(world.received(1), [(op, 3, 5)]);
+    assert_eq!(&world.nodes[1].memory.posted[&op], b"hello");
+    assert_eq!(world.sends_done(0), 1);
+    expect_test::expect![[r#"
+        0us a>b Eager 0 5B ack 0
+        30us b>a Ack 0B ack 1"#]]
+    .assert_eq(&world.transcript());
+}
+
+#[test]
+fn every_size_arrives_whole_posted_or_not() {
+    for frame_bytes in [300, 1500, 65_000] {
+        for posted_first in [true, false] {
+            let mut world = World::new(2, &config(), frame_bytes);
+            let sizes = [0usize, 1, 2, 63, 64, 1000, 1500, 8191, 8192];
+            let mut ops = Vec::new();
+            if posted_first {
+                ops = sizes.iter().map(|_| world.receive(1, None, None, 1 << 20)).collect();
+            }
+            for (i, &size) in sizes.iter().enumerate() {
+                world.send(0, 1, i as u64, &pattern(i as u64, size));
+            }
+            world.run(5 * MS);
+            if !posted_first {
+                ops = sizes.iter().map(|_| world.receive(1, None, None, 1 << 20)).collect();
+                world.run(20 * MS);
+            }
+            let received = world.received(1);
+            assert_eq!(received.len(), sizes.len(), "frames of {frame_bytes}");
+            for (i, &size) in sizes.iter().enumerate() {
+                assert_eq!(received[i], (ops[i], i as u64, size as u64));
+                if size > 0 {
+                    assert_eq!(world.nodes[1].memory.posted[&ops[i]], pattern(i as u64, size));
+                }
+            }
+            assert_eq!(world.sends_done(0), sizes.len());
+            assert!(world.port(0).is_settled());
+            assert_eq!(world.port(1).unexpected_bytes(), 0);
+        }
+    }
+}
+
+#[test]
+fn large_messages_go_straight_into_the_posted_buffer() {
+    let mut world = World::new(2, &config(), 9000);
+    let payload = pattern(1, 3_000_000);
+    world.send_user(0, 1, 9, payload.clone());
+    world.send(0, 1, 10, b"after");
+    let first = world.receive(1, None, None, 1 << 30);
+    let second = world.receive(1, None, None, 1 << 30);
+    world.run(50 * MS);
+    assert_eq!(world.nodes[1].memory.posted[&first], payload);
+    assert_eq!(world.nodes[1].memory.posted[&second], b"after");
+    assert_eq!(world.sends_done(0), 2);
+    let sent = world.port(0).counters().frames_sent;
+    assert_eq!(world.port(1).counters().frames_received, sent);
+}
+
+#[test]
+fn a_short_receive_gets_what_fits_and_learns_the_length() {
+    let mut world = World::new(2, &config(), 1500);
+    world.send_user(0, 1, 1, pattern(1, 50_000));
+    world.send(0, 1, 2, &pattern(2, 4000));
+    let long = world.receive(1, None, Some(1), 10_000);
+    let short = world.receive(1, None, Some(2), 1000);
+    world.run(10 * MS);
+    assert_eq!(world.nodes[1].memory.posted[&long], pattern(1, 10_000));
+    assert_eq!(world.nodes[1].memory.posted[&short], pattern(2, 1000));
+    for event in &world.nodes[1].events {
+        if let Event::Received { tag, bytes, sent_bytes, .. } = event {
+            assert_eq!((*bytes, *sent_bytes), if *tag == 1 { (10_000, 50_000) } else { (1000, 4000) });
+        }
+    }
+    assert_eq!(world.sends_done(0), 2);
+}
+
+#[test]
+fn a_port_sends_to_itself() {
+    let mut world = World::new(1, &config(), 1500);
+    world.send(0, 0, 1, b"me");
+    world.send_user(0, 0, 2, pattern(3, 100_000));
+    let small = world.receive(0, Some(0), Some(1), 100);
+    let large = world.receive(0, None, Some(2), 1 << 20);
+    world.run(20 * MS);
+    assert_eq!(world.nodes[0].memory.posted[&small], b"me");
+    assert_eq!(world.nodes[0].memory.posted[&large], pattern(3, 100_000));
+    assert_eq!(world.sends_done(0), 2);
+    assert!(world.port(0).is_settled());
+}
+
+#[test]
+fn a_lost_frame_is_found_by_the_frames_that_overtake_it() {
+    let mut world = World::new(2, &config(), 1500);
+    let mut lost = false;
+    world.fate = Box::new(move |from, _, frame, _| {
+        if from == 0 && frame.header.seq == 1 && !lost {
+            lost = true;
+            return Fate::Lose;
+        }
+        Fate::Deliver
+    });
+    for i in 0..4 {
+        world.receive(1, None, Some(i), 100);
+        world.send(0, 1, i, b"x");
+    }
+    world.run(MS);
+    assert_eq!(world.received(1).iter().map(|(_, tag, _)| *tag).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    expect_test::expect![[r#"
+        0us a>b Eager 0 1B ack 0
+        0us a>b Eager 1 1B ack 0 LOST
+        0us a>b Eager 2 1B ack 0
+        0us a>b Eager 3 1B ack 0
+        5us b>a Ack 0B ack 1 sel 11
+        18us a>b Eager 1 1B ack 0
+        23us b>a Ack 0B ack 4"#]].assert_eq(&world.transcript());
+}
+
+#[test]
+fn a_lost_tail_is_found_by_a_probe() {
+    let mut world = World::new(2, &config(), 1500);
+    for i in 0..20 {
+        world.receive(1, None, None, 100);
+        world.send(0, 1, i, b"warm");
+        world.run(MS);
+    }
+    world.transcript();
+    let mut lost = false;
+    world.fate = Box::new(move |from, _, _, _| {
+        if from == 0 && !lost {
+            lost = true;
+            return Fate::Lose;
+        }
+        Fate::Deliver
+    });
+    let started = world.now;
+    world.receive(1, None, None, 100);
+    world.send(0, 1, 99, b"x");
+    while world.received(1).len() < 21 {
+        assert!(world.step(started + 10 * MS), "the message is lost for good");
+    }
+    let waited = world.now - started;
+    assert!(waited < Duration::from_micros(200), "recovered after {waited:?}");
+}
+
+#[test]
+fn everything_arrives_once_and_in_order_over_a_bad_network() {
+    for seed in 1..20u64 {
+        let mut world = World::new(3, &config(), 700);
+        let mut state = seed;
+        world.fate = Box::new(move |_, _, _, _| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            match (state >> 33) % 100 {
+                0..=9 => Fate::Lose,
+                10..=14 => Fate::Double,
+                15..=24 => Fate::Late(Duration::from_micros((state >> 50) % 300)),
+                _ => Fate::Deliver,
+            }
+        });
+        let mut expected = Vec::new();
+        for i in 0..60u64 {
+            for from in 0..2 {
+                let tag = i * 10 + from as u64;
+                let size = (i as usize * 97) % 3000;
+                if i % 7 == 3 {
+                    world.send_user(from, 2, tag, pattern(tag, size * 5));
+                    expected.push((from, tag, size * 5));
+                } else {
+                    world.send(from, 2, tag, &pattern(tag, size));
+                    expected.push((from, tag, size));
+                }
+            }
+            if i % 3 == 0 {
+                world.run(Duration::from_micros(100));
+            }
+        }
+        let mut ops = Vec::new();
+        for (from, _, _) in &expected {
+            ops.push(world.receive(2, Some(*from), None, 1 << 20));
+        }
+        world.run(3000 * MS);
+        let received = world.received(2);
+        assert_eq!(received.len(), expected.len(), "seed {seed}");
+        for (op, (from, tag, size)) in ops.iter().zip(&expected) {
+            let (_, got_tag, bytes) = received.iter().find(|(got, _, _)| got == op).unwrap();
+            assert_eq!((*got_tag, *bytes), (*tag, *size as u64), "seed {seed} from {from}");
+            if *size > 0 {
+                assert_eq!(world.nodes[2].memory.posted[op], pattern(*tag, *size), "seed {seed} tag {tag}");
+            }
+        }
+        assert!(world.port(0).is_settled() && world.port(1).is_settled(), "seed {seed}");
+        assert_eq!(world.sends_done(0) + world.sends_done(1), expected.len());
+    }
+}
+
+#[test]
+fn a_receiver_that_never_asks_is_not_flooded_and_matching_goes_on() {
+    let mut small = config();
+    small.unexpected_bytes_max = 64 << 10;
+    small.link_window_bytes = 32 << 10;
+    let mut world = World::new(2, &small, 1500);
+    let mut sent = 0u64;
+    for _ in 0..600 {
+        let link = world.link(0, 1);
+        let outgoing =
+            transport::Outgoing { space: transport::Space(0), tag: sent, data: 0, context: 0, silent: true };
+        let payload = pattern(sent, 1000);
+        if world.port(0).send(link, outgoing, transport::Payload::Copied(&payload)).is_ok() {
+            sent += 1;
+        }
+        world.run(Duration::from_micros(200));
+    }
+    let held = world.port(1).unexpected_bytes();
+    assert!(held <= (64 << 10) + (32 << 10), "{held} bytes are held");
+    // The last message sent can be received although none before it was.
+    let last = world.receive(1, None, Some(sent - 1), 2000);
+    world.run(20 * MS);
+    assert_eq!(world.nodes[1].memory.posted[&last], pattern(sent - 1, 1000));
+    for tag in 0..sent - 1 {
+        let op = world.receive(1, None, Some(tag), 2000);
+        world.run(Duration::from_micros(500));
+        assert_eq!(world.nodes[1].memory.posted[&op], pattern(tag, 1000), "tag {tag} of {sent}");
+    }
+    world.run(20 * MS);
+    assert!(world.port(0).is_settled());
+    assert_eq!(world.port(1).unexpected_bytes(), 0);
+    assert!(world.port(0).counters().messages_converted > 0);
+}
+
+#[test]
+fn closing_is_told_and_acknowledged() {
+    let mut world = World::new(2, &config(), 1500);
+    world.receive(1, None, None, 100);
+    world.send(0, 1, 1, b"last words");
+    world.port(0).close_link(LinkIndex(0));
+    world.run(5 * MS);
+    assert!(world.nodes[1].events.iter().any(|event| matches!(event, Event::PeerClosed { .. })));
+    assert!(world.nodes[0].events.iter().any(|event| matches!(event, Event::LinkClosed { .. })));
+    let finals: Vec<_> = world.port(0).final_counters().collect();
+    assert_eq!((finals[0].next, finals[0].expected), (2, 0));
+}
