@@ -5,4 +5,6 @@ pub mod faults;
 pub mod judge;
 pub mod limits;
 pub mod network;
+pub mod plan;
 pub mod workload;
+pub mod world;

@@ -66,6 +66,12 @@ impl Judges {
         }
     }
 
+    /// A receive of a program has completed: `[from, to, port]`.
+    pub fn check_delivery(&mut self, script: &Script, parties: [u32; 3], tag: u64, post: u64) {
+        let found = self.order.delivered(script, parties, tag, post);
+        self.check(found);
+    }
+
     /// What was found so far.
     #[must_use]
     pub fn violations(&self) -> &[Violation] {

@@ -128,6 +128,13 @@ impl Network {
         (frame, &self.bytes[start..start + index(frame.bytes)])
     }
 
+    /// Where the frame came from and where it goes.
+    #[must_use]
+    pub fn ends(&self, id: FrameId) -> (NicId, NicId) {
+        let frame = &self.frames[index(id.0)];
+        (frame.from, frame.to)
+    }
+
     /// The frame has arrived or is lost: its slot is free.
     pub fn remove(&mut self, id: FrameId) {
         self.free.push(id.0);

@@ -15,6 +15,7 @@ use core::time::Duration;
 use drivers::{Armed, Caps, Counters, Driver, DriverError, Errno, Operation, Path, Payload, Wake};
 use transport::{AddressId, RawAddress};
 
+use super::Truth;
 use crate::limits::{NIC_ADDRESSES_MAX, NIC_RECEIVE_FRAMES, NIC_SEND_FRAMES};
 
 /// First bytes of a simulated address: kind and version.
@@ -52,6 +53,7 @@ struct SendSlot {
     leaves: bool,
     frame_bytes: u32,
     payload: Payload,
+    truth: Truth,
 }
 
 /// A frame that the NIC has read out of memory.
@@ -63,6 +65,8 @@ pub struct Outbound<'a> {
     pub head: &'a [u8],
     /// The gathered part.
     pub payload: &'a [u8],
+    /// Who sent it.
+    pub truth: Truth,
 }
 
 /// One NIC. See the module.
@@ -81,9 +85,12 @@ pub struct SimNic {
     read: u64,
     done: u64,
     completed: u64,
+    /// Who commits now: judges compare with it what becomes of the frame.
+    sender: Truth,
 
     receive_frames: Box<[u8]>,
     receive_bytes: Box<[u32]>,
+    receive_truths: Box<[Truth]>,
     arrived: u64,
     taken: u64,
 }
@@ -96,7 +103,13 @@ impl SimNic {
     /// A NIC for frames of up to `frame_bytes_max` bytes.
     #[must_use]
     pub fn new(id: NicId, frame_bytes_max: usize) -> SimNic {
-        let slot = || SendSlot { to: id, leaves: false, frame_bytes: 0, payload: Payload::EMPTY };
+        let slot = || SendSlot {
+            to: id,
+            leaves: false,
+            frame_bytes: 0,
+            payload: Payload::EMPTY,
+            truth: Truth::default(),
+        };
         SimNic {
             id,
             caps: Caps {
@@ -117,11 +130,25 @@ impl SimNic {
             read: 0,
             done: 0,
             completed: 0,
+            sender: Truth::default(),
             receive_frames: vec![0; NIC_RECEIVE_FRAMES * frame_bytes_max].into_boxed_slice(),
             receive_bytes: vec![0; NIC_RECEIVE_FRAMES].into_boxed_slice(),
+            receive_truths: vec![Truth::default(); NIC_RECEIVE_FRAMES].into_boxed_slice(),
             arrived: 0,
             taken: 0,
         }
+    }
+
+    /// Becomes a new NIC at the same place: it knows nothing of what the old one held.
+    pub fn renew(&mut self) {
+        for slot in &mut self.slots {
+            slot.payload = Payload::EMPTY;
+        }
+        self.counters = Counters::default();
+        self.dead = false;
+        self.peers.clear();
+        (self.staged, self.flushed, self.read, self.done, self.completed) = (0, 0, 0, 0, 0);
+        (self.arrived, self.taken) = (0, 0);
     }
 
     /// Its number.
@@ -153,10 +180,11 @@ impl SimNic {
         while self.read < self.flushed {
             let slot = slot_of(self.read, NIC_SEND_FRAMES);
             self.read += 1;
-            let SendSlot { to, leaves, frame_bytes, .. } = self.slots[slot];
+            let SendSlot { to, leaves, frame_bytes, truth, .. } = self.slots[slot];
             if leaves {
                 let head = self.frame_at(slot, frame_bytes);
-                return Some(Outbound { to, head, payload: self.slots[slot].payload.as_slice() });
+                let payload = self.slots[slot].payload.as_slice();
+                return Some(Outbound { to, head, payload, truth });
             }
         }
         None
@@ -168,6 +196,13 @@ impl SimNic {
             self.slots[slot_of(self.done, NIC_SEND_FRAMES)].payload = Payload::EMPTY;
             self.done += 1;
         }
+    }
+
+    /// Frames that wait for a flush, or completions that a flush would collect.
+    #[must_use]
+    #[inline]
+    pub fn has_staged(&self) -> bool {
+        !self.dead && (self.flushed < self.staged || self.completed < self.done)
     }
 
     /// Hardware: frames flushed and not yet read.
@@ -185,7 +220,7 @@ impl SimNic {
 
     /// Hardware: writes an arriving frame into the next receive buffer. False if the frame was dropped: no buffer is posted,
     /// it is longer than a buffer, or the NIC is dead.
-    pub fn write_arriving(&mut self, frame: &[u8]) -> bool {
+    pub fn write_arriving(&mut self, frame: &[u8], truth: Truth) -> bool {
         let max = self.caps.frame_bytes_max;
         if self.dead || frame.len() > max || self.arrived - self.taken >= NIC_RECEIVE_FRAMES as u64 {
             self.counters.lost_receive_overflow += u64::from(!self.dead);
@@ -194,8 +229,20 @@ impl SimNic {
         let slot = slot_of(self.arrived, NIC_RECEIVE_FRAMES);
         self.receive_frames[slot * max..slot * max + frame.len()].copy_from_slice(frame);
         self.receive_bytes[slot] = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        self.receive_truths[slot] = truth;
         self.arrived += 1;
         true
+    }
+
+    /// Who commits frames from now on.
+    pub fn set_sender(&mut self, sender: Truth) {
+        self.sender = sender;
+    }
+
+    /// Who sent the frame that [`Driver::receive`] will give out next.
+    #[must_use]
+    pub fn next_truth(&self) -> Option<Truth> {
+        (self.taken < self.arrived).then(|| self.receive_truths[slot_of(self.taken, NIC_RECEIVE_FRAMES)])
     }
 
     /// Frames that wait for the program.
@@ -277,10 +324,12 @@ impl Driver for SimNic {
         self.counters.lost_no_address += u64::from(peer.is_none());
         self.counters.lost_too_long += u64::from(peer.is_some() && !fits);
         let leaves = peer.is_some() && fits;
+        let sender = self.sender;
         let slot = &mut self.slots[slot_of(self.staged, NIC_SEND_FRAMES)];
         slot.to = peer.unwrap_or(self.id);
         slot.leaves = leaves;
         slot.frame_bytes = u32::try_from(frame_bytes).unwrap_or(u32::MAX);
+        slot.truth = sender;
         slot.payload = if leaves { payload } else { Payload::EMPTY };
         self.staged += 1;
     }

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use transport::OpId;
-pub trait Buffers {
-    fn place(&mut self, receive: OpId, offset: u64, bytes: &[u8]);
-}
+use transport::{Buffers, OpId};
 
 /// Content of a receive buffer that nothing has been placed in.
 const BLANK: u8 = 0xa5;

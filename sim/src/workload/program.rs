@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::memory::Buffers;
-use transport::OpId;
+use transport::{Buffers, OpId};
 
 use super::memory::{Damaged, Posted, Reader, ReceiveBuffers, Sending, Writer, fill, is_filled};
 use super::script::{Message, Posting, Script, Wanted};

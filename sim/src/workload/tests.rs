@@ -1,7 +1,6 @@
 //! The program against the oracle, over a transport that is nothing but a list.
 
-use super::memory::Buffers;
-use transport::OpId;
+use transport::{Buffers, OpId};
 
 use super::oracle::final_digests;
 use super::program::{Arrival, Body, Host, Program, Refused, Step};
