@@ -23,7 +23,7 @@ use core::time::Duration;
 use hashbrown::HashMap;
 
 use crate::auth::{Authenticator, JobKey};
-use crate::config::{AuthLevel, LINKS_MAX, PENDING_MESSAGES_MAX, PortConfig, RAILS_MAX, STOPPED_MIN};
+use crate::config::{ANNOUNCED_MAX, AuthLevel, LINKS_MAX, PENDING_MESSAGES_MAX, PortConfig, RAILS_MAX, STOPPED_MIN};
 use crate::counters::Counters;
 use crate::hash::PlainHasher;
 use crate::ids::{AddressId, Epoch, Life, LinkIndex, OpId, PortId, RailIndex, RawAddress};
@@ -132,8 +132,9 @@ impl Port {
         };
         let bounds = MatcherBounds {
             posted_max: config.posted_max,
-            // Announcements come on top of what the window lets through; they are bounded per link.
-            unexpected_max: config.unexpected_entries_max.saturating_mul(2),
+            // Announcements come on top of what the window lets through, and must always find room: a message that a
+            // receive waits for may stand behind them. Their bound is the senders', per link.
+            unexpected_max: config.unexpected_entries_max.saturating_add(ANNOUNCED_MAX * LINKS_MAX),
         };
         Port {
             config,
