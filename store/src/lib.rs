@@ -1,1 +1,31 @@
 //! Images, manifests and generations as files.
+//!
+//! What a checkpoint leaves on disk, from the bottom up:
+//!
+//! * [`storage`]: the few operations on a directory tree that everything below is made of. [`Directory`] is a real
+//!   one; [`Memory`] is one that loses power at any instant a test asks for.
+//! * [`image`]: one file, the saved state of one rank: a header, checksummed sections, a table (`docs/image-format.md`).
+//! * [`record`]: the small text files around the images: job file, decision, manifest, commit record.
+//! * [`job`]: a job's directory: lives, generations, atomic commit, retention, recovery's fence.
+//!
+//! Nothing here knows the time, starts a thread or chooses a random number: what a caller does not pass in cannot
+//! matter, so the simulator runs this very code over [`Memory`]. Only [`Directory`] touches the operating system.
+
+#![forbid(unsafe_code)]
+
+pub mod checksum;
+pub mod describe;
+pub mod error;
+pub mod image;
+pub mod job;
+pub mod kinds;
+pub mod limits;
+pub mod record;
+pub mod storage;
+
+pub use checksum::ImageDigest;
+pub use error::{CommitError, ImageError, RecordError, StoreError};
+pub use image::{Identity, ImageReader, ImageSummary, ImageWriter, Section};
+pub use job::{CommitRequest, GenerationId, ImageClaim, JobDirectory};
+pub use record::{CheckpointSettings, CommitRecord, Decision, JobFile, Manifest};
+pub use storage::{Directory, Memory, Storage, StorageError};

@@ -32,6 +32,8 @@ pub struct Counters {
     pub lost_other: u64,
     /// Staged frames thrown away by `drain`.
     pub lost_drained: u64,
+    /// Frames lost on purpose, by a fault wrapper, in either direction.
+    pub lost_injected: u64,
     /// Frames lost because the receiver's queue was full, where the driver can know it.
     pub lost_receiver_full: u64,
     /// Frames that the system dropped on our side before we looked, where it says so.
@@ -56,6 +58,7 @@ impl Counters {
             + self.lost_no_memory
             + self.lost_other
             + self.lost_drained
+            + self.lost_injected
             + self.lost_receiver_full
     }
 }

@@ -191,3 +191,60 @@ pub trait Driver: Send {
     /// `Transient` or `RailDead`.
     fn wait(&mut self, timeout: Duration) -> Result<Wake, DriverError>;
 }
+
+impl<D: Driver + ?Sized> Driver for Box<D> {
+    fn caps(&self) -> &Caps {
+        (**self).caps()
+    }
+    fn counters(&self) -> &Counters {
+        (**self).counters()
+    }
+    fn local_address(&self) -> RawAddress {
+        (**self).local_address()
+    }
+    fn resolve(&mut self, address: &RawAddress) -> Result<AddressId, DriverError> {
+        (**self).resolve(address)
+    }
+    fn forget(&mut self, address: AddressId) {
+        (**self).forget(address);
+    }
+    fn path(&self, to: AddressId) -> Option<Path> {
+        (**self).path(to)
+    }
+    fn lease(&mut self) -> Option<&mut [u8]> {
+        (**self).lease()
+    }
+    fn commit(&mut self, to: AddressId, frame_bytes: usize, payload: Payload) {
+        (**self).commit(to, frame_bytes, payload);
+    }
+    fn flush(&mut self) -> Result<usize, DriverError> {
+        (**self).flush()
+    }
+    fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
+        (**self).receive(frames_max, each)
+    }
+    fn staged_total(&self) -> u64 {
+        (**self).staged_total()
+    }
+    fn completed_total(&self) -> u64 {
+        (**self).completed_total()
+    }
+    fn drain(&mut self) -> Result<Poll<()>, DriverError> {
+        (**self).drain()
+    }
+    fn device_mappings(&self) -> Vec<Range<usize>> {
+        (**self).device_mappings()
+    }
+    fn poll_notice(&mut self) -> Option<Notice> {
+        (**self).poll_notice()
+    }
+    fn arm(&mut self) -> Result<Armed, DriverError> {
+        (**self).arm()
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).fd()
+    }
+    fn wait(&mut self, timeout: Duration) -> Result<Wake, DriverError> {
+        (**self).wait(timeout)
+    }
+}

@@ -2,14 +2,19 @@
 //!
 //! * [`driver`]: the [`Driver`] trait, written for NICs that own their buffers;
 //! * [`mem`]: queues inside one process, for tests and benches;
-//! * [`udp`]: ordinary sockets, IPv4 and IPv6, with segmentation and receive offload where the kernel has them.
+//! * [`udp`]: ordinary sockets, IPv4 and IPv6, with segmentation and receive offload where the kernel has them;
+//! * [`fault`]: a wrapper that injects faults into any of them;
+//! * `conformance` (feature of that name): the tests that belong to the trait; every implementation runs all of them.
 //!
 //! A driver moves whole frames and may lose, repeat and reorder them: the protocol above recovers from all of that. What it
 //! must never do is deliver bytes that nobody sent, block, or touch a buffer after saying that it is done with it.
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod counters;
 pub mod driver;
 pub mod error;
+pub mod fault;
 pub mod limits;
 pub mod mem;
 pub mod payload;

@@ -47,3 +47,21 @@ pub const MEM_PORTS_MAX: usize = 1024;
 
 /// Empty frame buffers that a memory port keeps for use again.
 pub const MEM_SPARE_FRAMES: usize = 256;
+
+/// Frames that a fault wrapper holds back in each direction. Further ones pass unharmed.
+pub const FAULT_HELD_MAX: usize = 4096;
+
+/// Committed frames that a fault wrapper has not reported as completed. At the bound there is nothing to lease.
+pub const FAULT_OUTSTANDING_MAX: usize = 4096;
+
+/// Later frames that can overtake a reordered one: enough to defeat a threshold of three duplicate acknowledgements.
+pub const FAULT_REORDER_FRAMES_MAX: u64 = 5;
+
+/// Calls by which a completion is late.
+pub const FAULT_LATE_CALLS_MAX: u64 = 64;
+
+/// Leases in a row that find nothing.
+pub const FAULT_STARVE_CALLS_MAX: u64 = 16;
+
+/// Calls after which a frame held for later frames goes on even if none come.
+pub const FAULT_BACKSTOP_CALLS: u64 = 10_000;

@@ -1,0 +1,180 @@
+//! Reading an image: header and table at once, each section when it is wanted.
+
+use super::layout::{Entry, HEADER_BYTES, Header, parse_table};
+use super::parse::{SHORTEST, digest};
+use super::{Exited, Identity, ImageSummary};
+use crate::checksum::{Checksum, ImageDigest, checksum};
+use crate::error::{ImageError, StoreError};
+use crate::kinds;
+use crate::limits::READ_BUFFER_BYTES;
+use crate::storage::Storage;
+
+/// An image whose header and table are read and checked. Sections are read one by one, each checked when it is read.
+#[derive(Clone, Debug)]
+pub struct ImageReader {
+    path: String,
+    header: Header,
+    entries: Vec<Entry>,
+    digest: ImageDigest,
+}
+
+impl ImageReader {
+    /// Reads header and table of the image `path`. Nothing is allocated before the file's own length has been
+    /// compared with the header's.
+    pub fn open<S: Storage>(storage: &mut S, path: &str) -> Result<ImageReader, StoreError> {
+        let failed = |error| StoreError::Image { path: path.to_owned(), error };
+        let found_bytes = storage.length(path)?;
+        if found_bytes < SHORTEST as u64 {
+            return Err(failed(ImageError::TooShort { expected_bytes: SHORTEST as u64, found_bytes }));
+        }
+        let mut head = [0; HEADER_BYTES];
+        storage.read_range(path, 0, &mut head)?;
+        let header = Header::parse(&head).map_err(failed)?;
+        if header.total_bytes != found_bytes {
+            let expected_bytes = header.total_bytes;
+            return Err(failed(ImageError::LengthDiffers { expected_bytes, found_bytes }));
+        }
+        let table_bytes =
+            usize::try_from(header.table_bytes()).expect("SECTIONS_MAX entries fit into memory");
+        let mut table = vec![0; table_bytes];
+        storage.read_range(path, header.table_offset(), &mut table)?;
+        let entries = parse_table(&header, &table).map_err(failed)?;
+        Ok(ImageReader { path: path.to_owned(), header, entries, digest: digest(&head, &table) })
+    }
+
+    /// Reads the header alone.
+    pub fn read_header<S: Storage>(storage: &mut S, path: &str) -> Result<Header, StoreError> {
+        let failed = |error| StoreError::Image { path: path.to_owned(), error };
+        let found_bytes = storage.length(path)?;
+        if found_bytes < SHORTEST as u64 {
+            return Err(failed(ImageError::TooShort { expected_bytes: SHORTEST as u64, found_bytes }));
+        }
+        let mut head = [0; HEADER_BYTES];
+        storage.read_range(path, 0, &mut head)?;
+        Header::parse(&head).map_err(failed)
+    }
+
+    /// `Ok` if the image is that of `identity`.
+    pub fn expect(&self, identity: &Identity) -> Result<(), StoreError> {
+        identity.check(&self.header.identity).map_err(|error| self.failed(error))
+    }
+
+    /// `Ok` if the image is the one with `digest`.
+    pub fn expect_digest(&self, digest: ImageDigest) -> Result<(), StoreError> {
+        if digest == self.digest {
+            return Ok(());
+        }
+        Err(self.failed(ImageError::WrongDigest { expected: digest, found: self.digest }))
+    }
+
+    /// The file, relative to the storage's root.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The header.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The table, in the order of the sections.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Names the content.
+    #[must_use]
+    pub fn digest(&self) -> ImageDigest {
+        self.digest
+    }
+
+    /// What a manifest says about this image.
+    #[must_use]
+    pub fn summary(&self) -> ImageSummary {
+        ImageSummary::of(&self.header, &self.entries, self.digest)
+    }
+
+    /// The number of the first section of `kind`.
+    pub fn find(&self, kind: u32) -> Result<u32, StoreError> {
+        let found = (0u32..).zip(&self.entries).find(|(_, entry)| entry.kind == kind);
+        found.map(|(number, _)| number).ok_or_else(|| self.failed(ImageError::SectionMissing { kind }))
+    }
+
+    /// The content of section `number`, checked. At most as long as the file.
+    pub fn read_section<S: Storage>(&self, storage: &mut S, number: u32) -> Result<Vec<u8>, StoreError> {
+        let entry = self.entry(number)?;
+        let length = usize::try_from(entry.bytes).map_err(|_| {
+            let bytes_max = usize::MAX as u64;
+            self.failed(ImageError::TooLong { found_bytes: entry.bytes, bytes_max })
+        })?;
+        let mut content = vec![0; length];
+        self.read_section_into(storage, number, &mut content)?;
+        Ok(content)
+    }
+
+    /// Reads section `number` to where it belongs, which must have its length, and checks it there. After an error
+    /// `into` holds no meaningful bytes.
+    pub fn read_section_into<S: Storage>(
+        &self,
+        storage: &mut S,
+        number: u32,
+        into: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let entry = self.entry(number)?;
+        let expected_bytes = into.len() as u64;
+        if entry.bytes != expected_bytes {
+            let (section, found_bytes) = (number, entry.bytes);
+            let error = ImageError::SectionLengthDiffers { section, expected_bytes, found_bytes };
+            return Err(self.failed(error));
+        }
+        storage.read_range(&self.path, entry.offset, into)?;
+        entry.check(number, checksum(into)).map_err(|error| self.failed(error))
+    }
+
+    /// Reads every byte of the file and checks it, with little memory.
+    pub fn verify<S: Storage>(&self, storage: &mut S) -> Result<(), StoreError> {
+        let mut from = HEADER_BYTES as u64;
+        let mut buffer = vec![0; READ_BUFFER_BYTES];
+        for (number, entry) in (0u32..).zip(&self.entries) {
+            let padding = usize::try_from(entry.offset - from).expect("below PADDING_BYTES_MAX");
+            storage.read_range(&self.path, from, &mut buffer[..padding])?;
+            if buffer[..padding].iter().any(|byte| *byte != 0) {
+                return Err(self.failed(ImageError::PaddingDamaged { until: entry.offset }));
+            }
+            let mut checksum = Checksum::new();
+            let mut position = entry.offset;
+            let end = entry.offset + entry.stored_bytes;
+            while position < end {
+                let length =
+                    usize::try_from(end - position).map_or(buffer.len(), |left| left.min(buffer.len()));
+                storage.read_range(&self.path, position, &mut buffer[..length])?;
+                checksum.update(&buffer[..length]);
+                position += length as u64;
+            }
+            entry.check(number, checksum.value()).map_err(|error| self.failed(error))?;
+            from = end;
+        }
+        Ok(())
+    }
+
+    /// How the rank ended, if this is the image of one that had.
+    pub fn exited<S: Storage>(&self, storage: &mut S) -> Result<Option<Exited>, StoreError> {
+        let Ok(number) = self.find(kinds::EXITED) else { return Ok(None) };
+        let version = self.entry(number)?.version;
+        let content = self.read_section(storage, number)?;
+        Exited::parse(version, &content).map(Some).map_err(|error| self.failed(error))
+    }
+
+    fn entry(&self, number: u32) -> Result<&Entry, StoreError> {
+        let entry = usize::try_from(number).ok().and_then(|place| self.entries.get(place));
+        let sections = self.header.sections;
+        entry.ok_or_else(|| self.failed(ImageError::NoSuchSection { section: number, sections }))
+    }
+
+    fn failed(&self, error: ImageError) -> StoreError {
+        StoreError::Image { path: self.path.clone(), error }
+    }
+}

@@ -1,0 +1,288 @@
+//! Writing an image: one pass, no seeking but for the header.
+
+use super::layout::{ENCODING_PLAIN, Entry, HEADER_BYTES, Header, VERSION, emit_table, table_bytes};
+use super::parse::digest;
+use super::{Identity, ImageSummary, Section};
+use crate::checksum::Checksum;
+use crate::error::{CommitError, ImageError, StoreError};
+use crate::limits::{
+    IMAGE_BYTES_MAX, PADDING_BYTES_MAX, PAGE_ALIGNED_BYTES_MIN, SECTIONS_MAX, WRITE_BUFFER_BYTES,
+};
+use crate::storage::{Storage, StorageError, parent_and_name};
+
+/// What lies between two sections.
+const ZEROS: [u8; 4096] = [0; 4096];
+const _: () = assert!(ZEROS.len() as u64 == PADDING_BYTES_MAX);
+
+/// Sections below [`PAGE_ALIGNED_BYTES_MIN`] start at a multiple of this.
+const SMALL_ALIGNMENT: u64 = 8;
+
+/// Decides what bytes come next and what the table will say; writes nothing itself.
+#[derive(Clone)]
+struct Encoder {
+    identity: Identity,
+    position: u64,
+    entries: Vec<Entry>,
+    open: Option<Checksum>,
+}
+
+impl Encoder {
+    fn new(identity: Identity) -> Encoder {
+        Encoder { identity, position: HEADER_BYTES as u64, entries: Vec::new(), open: None }
+    }
+
+    /// Zero bytes before a section of `bytes` bytes, were it next.
+    fn padding(&self, bytes: u64) -> u64 {
+        let alignment = if bytes >= PAGE_ALIGNED_BYTES_MIN { PADDING_BYTES_MAX } else { SMALL_ALIGNMENT };
+        self.position.next_multiple_of(alignment) - self.position
+    }
+
+    /// Opens a section; returns the zero bytes to write first.
+    fn begin(&mut self, kind: u32, version: u16, id: u64, bytes_expected: u64) -> Result<u64, ImageError> {
+        assert!(self.open.is_none(), "the section before was ended");
+        let sections = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+        let padding = self.padding(bytes_expected);
+        let total = self.position.saturating_add(padding).saturating_add(bytes_expected);
+        if sections >= SECTIONS_MAX || total > IMAGE_BYTES_MAX - table_bytes(SECTIONS_MAX) {
+            return Err(FULL);
+        }
+        self.position += padding;
+        let (encoding, offset) = (ENCODING_PLAIN, self.position);
+        self.entries.push(Entry {
+            kind,
+            version,
+            encoding,
+            id,
+            offset,
+            stored_bytes: 0,
+            bytes: 0,
+            checksum: 0,
+        });
+        self.open = Some(Checksum::new());
+        Ok(padding)
+    }
+
+    fn update(&mut self, bytes: &[u8]) -> Result<(), ImageError> {
+        let checksum = self.open.as_mut().expect("a section is open");
+        checksum.update(bytes);
+        self.position = self.position.saturating_add(bytes.len() as u64);
+        if self.position > IMAGE_BYTES_MAX - table_bytes(SECTIONS_MAX) { Err(FULL) } else { Ok(()) }
+    }
+
+    fn end(&mut self) {
+        let checksum = self.open.take().expect("a section is open");
+        let entry = self.entries.last_mut().expect("an open section has an entry");
+        entry.stored_bytes = self.position - entry.offset;
+        entry.bytes = entry.stored_bytes;
+        entry.checksum = checksum.value();
+    }
+
+    /// The table to write at the end, the header to write over the beginning, and what the manifest will say.
+    fn finish(&self) -> (Vec<u8>, [u8; HEADER_BYTES], ImageSummary) {
+        assert!(self.open.is_none(), "the last section was ended");
+        let table = emit_table(&self.entries);
+        let header = Header {
+            identity: self.identity,
+            version: VERSION,
+            sections: u32::try_from(self.entries.len()).expect("bounded by SECTIONS_MAX"),
+            total_bytes: self.position + table.len() as u64,
+        };
+        let head = header.emit();
+        let summary = ImageSummary::of(&header, &self.entries, digest(&head, &table));
+        (table, head, summary)
+    }
+}
+
+const FULL: ImageError = ImageError::Full { sections_max: SECTIONS_MAX, bytes_max: IMAGE_BYTES_MAX };
+
+/// The whole image of `sections` as bytes: what [`ImageWriter`] would write.
+pub fn encode_image(identity: Identity, sections: &[Section<'_>]) -> Result<Vec<u8>, ImageError> {
+    let mut encoder = Encoder::new(identity);
+    let mut file = vec![0; HEADER_BYTES];
+    for section in sections {
+        let bytes = section.bytes.len() as u64;
+        let padding = encoder.begin(section.kind, section.version, section.id, bytes)?;
+        file.resize(file.len() + usize::try_from(padding).unwrap_or(0), 0);
+        encoder.update(section.bytes)?;
+        file.extend_from_slice(section.bytes);
+        encoder.end();
+    }
+    let (table, header, _) = encoder.finish();
+    file.extend_from_slice(&table);
+    file[..HEADER_BYTES].copy_from_slice(&header);
+    Ok(file)
+}
+
+/// Bytes of the file that [`ImageWriter`] makes of `sections`.
+pub(crate) fn image_bytes(identity: Identity, sections: &[Section<'_>]) -> Result<u64, ImageError> {
+    let mut encoder = Encoder::new(identity);
+    for section in sections {
+        let bytes = section.bytes.len() as u64;
+        encoder.begin(section.kind, section.version, section.id, bytes)?;
+        encoder.position += bytes;
+        encoder.open = None;
+    }
+    let sections = u32::try_from(sections.len()).unwrap_or(u32::MAX);
+    Ok(encoder.position + table_bytes(sections))
+}
+
+/// An image being written, under a temporary name until [`ImageWriter::finish`].
+///
+/// It does not hold the storage, so that several can be written side by side; every call must get the one that it was
+/// begun on. A writer that is dropped leaves its temporary file for [`crate::JobDirectory::collect`];
+/// [`ImageWriter::abandon`] removes it at once. After an error only `abandon` makes sense.
+pub struct ImageWriter<F> {
+    file: F,
+    path: String,
+    temporary: String,
+    buffer: Vec<u8>,
+    encoder: Encoder,
+}
+
+impl<F> ImageWriter<F> {
+    /// Begins the image `path`; its directory must exist. The file is written as `path` + `.tmp`.
+    pub fn begin<S>(storage: &mut S, path: String, identity: Identity) -> Result<ImageWriter<F>, StoreError>
+    where
+        S: Storage<File = F>,
+    {
+        let temporary = crate::job::names::temporary(&path);
+        let file = storage.create(&temporary)?;
+        let encoder = Encoder::new(identity);
+        Ok(ImageWriter { file, path, temporary, buffer: vec![0; HEADER_BYTES], encoder })
+    }
+
+    /// Opens a section, which [`ImageWriter::write`] fills and [`ImageWriter::end_section`] ends. `bytes_expected`
+    /// only decides its alignment.
+    ///
+    /// # Panics
+    /// If the section before was not ended.
+    pub fn begin_section<S>(
+        &mut self,
+        storage: &mut S,
+        section: Section<'_>,
+        bytes_expected: u64,
+    ) -> Result<(), StoreError>
+    where
+        S: Storage<File = F>,
+    {
+        let begun = self.encoder.begin(section.kind, section.version, section.id, bytes_expected);
+        let padding = begun.map_err(|error| self.image_error(error))?;
+        self.put(storage, &ZEROS[..usize::try_from(padding).expect("less than PADDING_BYTES_MAX")])?;
+        if section.bytes.is_empty() { Ok(()) } else { self.write(storage, section.bytes) }
+    }
+
+    /// Adds to the open section.
+    ///
+    /// # Panics
+    /// If no section is open.
+    pub fn write<S>(&mut self, storage: &mut S, bytes: &[u8]) -> Result<(), StoreError>
+    where
+        S: Storage<File = F>,
+    {
+        self.encoder.update(bytes).map_err(|error| self.image_error(error))?;
+        self.put(storage, bytes)
+    }
+
+    /// Ends the open section.
+    ///
+    /// # Panics
+    /// If no section is open.
+    pub fn end_section(&mut self) {
+        self.encoder.end();
+    }
+
+    /// Writes a whole section.
+    ///
+    /// # Panics
+    /// If a section is open.
+    pub fn section<S>(&mut self, storage: &mut S, section: Section<'_>) -> Result<(), StoreError>
+    where
+        S: Storage<File = F>,
+    {
+        self.begin_section(storage, section, section.bytes.len() as u64)?;
+        self.end_section();
+        Ok(())
+    }
+
+    /// Writes table and header, makes the file durable, gives it its name, and makes that durable. When this returns
+    /// the image survives a loss of power.
+    ///
+    /// # Panics
+    /// If a section is open.
+    pub fn finish<S>(mut self, storage: &mut S) -> Result<ImageSummary, StoreError>
+    where
+        S: Storage<File = F>,
+    {
+        match self.finish_in_place(storage) {
+            Ok(summary) => Ok(summary),
+            Err(error) => {
+                // What is half done helps nobody, and on a full disk its room is wanted.
+                let _ = storage.remove_file(&self.temporary);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives the image up and removes what was written of it.
+    pub fn abandon<S>(self, storage: &mut S) -> Result<(), StoreError>
+    where
+        S: Storage<File = F>,
+    {
+        Ok(storage.remove_file(&self.temporary)?)
+    }
+
+    /// Bytes so far, sections and padding.
+    #[must_use]
+    pub fn bytes_written(&self) -> u64 {
+        self.encoder.position
+    }
+
+    fn finish_in_place<S>(&mut self, storage: &mut S) -> Result<ImageSummary, StoreError>
+    where
+        S: Storage<File = F>,
+    {
+        let (table, header, summary) = self.encoder.finish();
+        self.put(storage, &table)?;
+        self.flush(storage)?;
+        storage.overwrite(&mut self.file, 0, &header)?;
+        storage.sync_file(&mut self.file)?;
+        match storage.publish(&self.temporary, &self.path) {
+            Err(StorageError::AlreadyExists { .. }) => {
+                let (generation, rank) = (self.encoder.identity.generation(), self.encoder.identity.rank);
+                return Err(StoreError::Commit { generation, error: CommitError::AlreadyWritten { rank } });
+            }
+            published => published?,
+        }
+        storage.sync_directory(parent_and_name(&self.path).0)?;
+        Ok(summary)
+    }
+
+    fn put<S>(&mut self, storage: &mut S, bytes: &[u8]) -> Result<(), StoreError>
+    where
+        S: Storage<File = F>,
+    {
+        if self.buffer.len() + bytes.len() > WRITE_BUFFER_BYTES {
+            self.flush(storage)?;
+        }
+        if bytes.len() >= WRITE_BUFFER_BYTES {
+            return Ok(storage.append(&mut self.file, bytes)?);
+        }
+        self.buffer.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn flush<S>(&mut self, storage: &mut S) -> Result<(), StoreError>
+    where
+        S: Storage<File = F>,
+    {
+        if !self.buffer.is_empty() {
+            storage.append(&mut self.file, &self.buffer)?;
+            self.buffer.clear();
+        }
+        Ok(())
+    }
+
+    fn image_error(&self, error: ImageError) -> StoreError {
+        StoreError::Image { path: self.path.clone(), error }
+    }
+}

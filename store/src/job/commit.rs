@@ -1,0 +1,157 @@
+//! From the first image to the commit record.
+
+use transport::{Epoch, Rank};
+
+use super::names;
+use super::{GenerationId, JobDirectory};
+use crate::checksum::ImageDigest;
+use crate::error::{CommitError, StoreError};
+use crate::record::{CommitRecord, Manifest, ManifestImage};
+use crate::storage::{Storage, StorageError};
+
+/// What a coordinator says of a generation whose images are all durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommitRequest {
+    /// The generation.
+    pub generation: GenerationId,
+    /// Ranks of the job.
+    pub ranks: u32,
+    /// When, in milliseconds since 1970-01-01 UTC; only for people.
+    pub taken_unix_ms: u64,
+    /// Names of the nodes.
+    pub nodes: Vec<String>,
+    /// One image per rank, by rank: what the ranks reported.
+    pub images: Vec<ImageClaim>,
+}
+
+/// What a rank reported of its image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageClaim {
+    /// The rank.
+    pub rank: Rank,
+    /// Which of [`CommitRequest::nodes`] it lies on.
+    pub node: u32,
+    /// Its content.
+    pub digest: ImageDigest,
+}
+
+impl<S: Storage> JobDirectory<S> {
+    /// Makes the generation's directory, durably. May be called by every rank; refused if the life is fenced
+    /// (rule 9) or undecided (rule 7), a later epoch was begun, or the generation is committed (rule 1).
+    pub fn begin_generation(&mut self, generation: GenerationId) -> Result<(), StoreError> {
+        self.admit(generation)?;
+        if self.has_file(generation, names::COMMIT)? || self.has_file(generation, names::COLLECTED)? {
+            return Err(StoreError::Commit { generation, error: CommitError::AlreadyCommitted });
+        }
+        let life = names::life(generation.life);
+        for path in [&life, &names::generation(generation)] {
+            match self.storage.create_directory(path) {
+                Ok(()) | Err(StorageError::AlreadyExists { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // Also if another made them: it may not have come to this line.
+        self.sync_way(generation)
+    }
+
+    /// Makes the generation exist: the instant at which this returns, or shortly before, it is the one that a crash
+    /// leaves (rule 8). Every image named must be durable; each is opened and compared with what its rank reported.
+    ///
+    /// Committing the same images again is no error. [`CommitError::Fenced`] if a later life was decided (rule 9),
+    /// also during the call: then the new life's decision says whether this generation counts, and this life must
+    /// stop. After any other error the generation may turn out committed, or not; the older ones must be kept.
+    pub fn commit(&mut self, request: &CommitRequest) -> Result<Manifest, StoreError> {
+        let generation = request.generation;
+        let failed = |error| StoreError::Commit { generation, error };
+        request.check().map_err(failed)?;
+        self.admit(generation)?;
+        let manifest = self.manifest_of(request)?;
+        let manifest_bytes = manifest.emit();
+        let record = CommitRecord {
+            job: self.job,
+            generation,
+            manifest: Manifest::checksum(&manifest_bytes),
+            images: request.images.iter().map(|image| image.digest).collect(),
+        };
+        if self.has_file(generation, names::COMMIT)? {
+            let same = self.commit_record(generation)?.images == record.images;
+            if !same {
+                return Err(failed(CommitError::AlreadyCommitted));
+            }
+            self.sync_way(generation)?;
+            return self.manifest(generation);
+        }
+        let path = names::in_generation(generation, names::MANIFEST);
+        let temporary = names::temporary(&path);
+        self.prepare_record(&temporary, &manifest_bytes)?;
+        self.storage.rename(&temporary, &path)?;
+        // Everything that the commit record vouches for is durable before the record has its name.
+        self.sync_way(generation)?;
+        let path = names::in_generation(generation, names::COMMIT);
+        self.write_record(&path, &names::temporary(&path), &record.emit())?;
+        self.lives()?.admit(generation.life).map_err(failed)?;
+        Ok(manifest)
+    }
+
+    /// Rules 1, 7 and 9: whether this generation may still be written and committed.
+    fn admit(&mut self, generation: GenerationId) -> Result<(), StoreError> {
+        let failed = |error| StoreError::Commit { generation, error };
+        self.lives()?.admit(generation.life).map_err(failed)?;
+        let last: Option<Epoch> = self.epochs(generation.life)?.last().copied();
+        match last {
+            Some(by) if by > generation.epoch => Err(failed(CommitError::Overtaken { by })),
+            _ => Ok(()),
+        }
+    }
+
+    fn manifest_of(&mut self, request: &CommitRequest) -> Result<Manifest, StoreError> {
+        let mut images = Vec::with_capacity(request.images.len());
+        for claim in &request.images {
+            let reader = self.open_image(request.generation, claim.rank)?;
+            reader.expect_digest(claim.digest)?;
+            let (file, summary) = (names::image(claim.rank), reader.summary());
+            images.push(ManifestImage { rank: claim.rank, node: claim.node, file, summary });
+        }
+        Ok(Manifest {
+            job: self.job,
+            generation: request.generation,
+            taken_unix_ms: request.taken_unix_ms,
+            nodes: request.nodes.clone(),
+            images,
+        })
+    }
+
+    /// Makes the entries durable on the way from the root to the generation's files.
+    pub(super) fn sync_way(&mut self, generation: GenerationId) -> Result<(), StoreError> {
+        self.storage.sync_directory(&names::generation(generation))?;
+        self.storage.sync_directory(&names::life(generation.life))?;
+        Ok(self.storage.sync_directory("")?)
+    }
+
+    pub(super) fn has_file(&mut self, generation: GenerationId, name: &str) -> Result<bool, StoreError> {
+        match self.storage.length(&names::in_generation(generation, name)) {
+            Ok(_) => Ok(true),
+            Err(StorageError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl CommitRequest {
+    fn check(&self) -> Result<(), CommitError> {
+        let ranks = self.ranks;
+        for (place, image) in self.images.iter().enumerate() {
+            if image.rank.0 as usize != place || image.rank.0 >= ranks {
+                return Err(CommitError::RanksDiffer { ranks, place, found: image.rank });
+            }
+            if image.node as usize >= self.nodes.len() {
+                let (rank, node) = (image.rank, image.node);
+                return Err(CommitError::NoSuchNode { rank, node, nodes: self.nodes.len() });
+            }
+        }
+        if self.images.len() != ranks as usize {
+            return Err(CommitError::ImagesDiffer { ranks, found: self.images.len() });
+        }
+        Ok(())
+    }
+}

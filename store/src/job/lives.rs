@@ -1,0 +1,146 @@
+//! Lives: the decision that begins one, and the fence that it puts before all older ones.
+
+use std::collections::BTreeMap;
+
+use transport::Life;
+
+use super::names::{self, AtTop};
+use super::{GenerationId, GenerationState, JobDirectory};
+use crate::error::{CommitError, RecordError, StoreError};
+use crate::record::Decision;
+use crate::storage::{Storage, StorageError};
+
+/// What lies at the top of a job's directory.
+pub(super) struct Lives {
+    /// Every decision by its counter; one that cannot be read still fences and still takes its counter.
+    pub(super) decisions: BTreeMap<u32, Result<Decision, StoreError>>,
+    /// Lives that have a directory.
+    pub(super) directories: Vec<Life>,
+    /// Decisions that were never published.
+    pub(super) leftovers: Vec<String>,
+    counter_max: u32,
+}
+
+impl Lives {
+    /// The life that may commit: the newest decided one. `None` before the first, or if its record is unreadable.
+    pub(super) fn current(&self) -> Option<Life> {
+        let (_, newest) = self.decisions.last_key_value()?;
+        newest.as_ref().ok().map(|decision| decision.life)
+    }
+
+    /// Whether `life` may still write generations (rules 7 and 9).
+    pub(super) fn admit(&self, life: Life) -> Result<(), CommitError> {
+        match self.decisions.last_key_value() {
+            Some((_, Ok(newest))) if newest.life == life => Ok(()),
+            Some((counter, newest)) if *counter > life.counter => {
+                let nonce = newest.as_ref().map_or(0, |newest| newest.life.nonce);
+                Err(CommitError::Fenced { life: Life { counter: *counter, nonce } })
+            }
+            _ => Err(CommitError::UndecidedLife),
+        }
+    }
+
+    /// The decision that keeps a commit record of `generation` from counting, if one does: it began a later life from
+    /// something older, so the ranks went on without this generation.
+    pub(super) fn fence(&self, generation: GenerationId) -> Option<Life> {
+        let later = self.decisions.range(generation.life.counter.saturating_add(1)..);
+        let mut read = later.filter_map(|(_, decision)| decision.as_ref().ok());
+        read.find(|decision| decision.from < Some(generation)).map(|decision| decision.life)
+    }
+}
+
+impl<S: Storage> JobDirectory<S> {
+    /// Decides a new life, durably, before its first process starts or restores (rules 7 and 9). From then on nothing
+    /// of an older life can be committed.
+    ///
+    /// `nonce` is fresh randomness. `from` must be a committed generation; every rank restores exactly that one.
+    /// The counter is one more than every counter on disk. [`StoreError::LifeTaken`] if another process decided at
+    /// the same time.
+    pub fn start_life(&mut self, nonce: u64, from: Option<GenerationId>) -> Result<Decision, StoreError> {
+        let counter_max = self.lives()?.counter_max;
+        let counter = counter_max.checked_add(1).ok_or(StoreError::LivesUsedUp { counter_max })?;
+        if let Some(generation) = from {
+            self.expect_committed(generation)?;
+            // Its commit record can be seen; if its writer died before it was durable, it is made so now.
+            self.sync_way(generation)?;
+        }
+        let life = Life { counter, nonce };
+        let decision = Decision { job: self.job, life, from };
+        let (path, temporary) = (names::decision(counter), names::decision_temporary(life));
+        match self.write_record(&path, &temporary, &decision.emit()) {
+            Err(StoreError::Storage(StorageError::AlreadyExists { .. })) => {
+                return Err(StoreError::LifeTaken { counter });
+            }
+            written => written?,
+        }
+        // The old life may have committed and collected between the look and the fence.
+        if let Some(generation) = from {
+            self.expect_committed(generation)?;
+        }
+        Ok(decision)
+    }
+
+    /// The newest decision: which life is the current one and what it started from. `None` before the first.
+    pub fn newest_decision(&mut self) -> Result<Option<Decision>, StoreError> {
+        self.lives()?.decisions.pop_last().map(|(_, newest)| newest).transpose()
+    }
+
+    /// `Ok` if `life` is the current one: what a keeper asks before it starts or restores a rank.
+    pub fn expect_current(&mut self, life: Life) -> Result<(), StoreError> {
+        let admitted = self.lives()?.admit(life);
+        let generation = GenerationId { life, epoch: transport::Epoch(0) };
+        admitted.map_err(|error| StoreError::Commit { generation, error })
+    }
+
+    pub(super) fn lives(&mut self) -> Result<Lives, StoreError> {
+        let mut lives = Lives {
+            decisions: BTreeMap::new(),
+            directories: Vec::new(),
+            leftovers: Vec::new(),
+            counter_max: 0,
+        };
+        for entry in self.storage.list("")? {
+            let counter = match names::at_top(&entry.name) {
+                AtTop::Decision(counter) => {
+                    let decision = self.read_decision(counter);
+                    lives.decisions.insert(counter, decision);
+                    counter
+                }
+                AtTop::DecisionTemporary(counter) => {
+                    lives.leftovers.push(entry.name);
+                    counter
+                }
+                AtTop::Life(life) => {
+                    lives.directories.push(life);
+                    life.counter
+                }
+                AtTop::Other => continue,
+            };
+            lives.counter_max = lives.counter_max.max(counter);
+        }
+        lives.directories.sort();
+        Ok(lives)
+    }
+
+    fn read_decision(&mut self, counter: u32) -> Result<Decision, StoreError> {
+        let path = names::decision(counter);
+        let decision = self.read_record(&path, Decision::parse)?;
+        let error = if decision.job != self.job {
+            RecordError::WrongJob { expected: self.job, found: decision.job }
+        } else if decision.life.counter != counter {
+            RecordError::Line { line: 3, expected: "life COUNTER.NONCE, with the counter of the file's name" }
+        } else {
+            return Ok(decision);
+        };
+        Err(StoreError::Record { path, error })
+    }
+
+    fn expect_committed(&mut self, generation: GenerationId) -> Result<(), StoreError> {
+        let listed = self.generations()?;
+        let found = listed.iter().find(|listed| listed.id == generation);
+        if found.is_none_or(|found| found.state != GenerationState::Committed) {
+            return Err(StoreError::NotCommitted { generation });
+        }
+        self.commit_record(generation).map(|_| ())
+    }
+}

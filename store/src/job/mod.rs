@@ -1,0 +1,246 @@
+//! A job's directory: its lives and generations.
+//!
+//! ```text
+//!                 begin_generation     every image durable      commit
+//!   (nothing) -----------------> Writing ----------> Complete ----------> Committed
+//!                                   |                    |                    |
+//!                                   | a later epoch or life is begun          | collect, or a later life starts
+//!                                   v                    v                    v from an older generation
+//!                                 Abandoned <------------+               Collected -----> (nothing)
+//! ```
+//!
+//! A generation exists from the instant its commit record has its name (rule 8). That record is made under another
+//! name, synced, and published by one atomic, exclusive rename; before it, everything it names is durable. So a crash
+//! at any instant leaves either this generation or the one before.
+//!
+//! A life is fenced from the instant a later decision has its name (rule 9): [`JobDirectory::commit`] refuses, and a
+//! commit that raced the decision does not count, because every reader applies the rule of
+//! [`scan`](self): a commit record of a life older than a decision counts only if that decision started from it or from a
+//! newer one.
+
+mod collect;
+mod commit;
+mod lives;
+pub(crate) mod names;
+mod scan;
+mod verify;
+
+use core::fmt;
+use core::str::FromStr;
+
+use transport::{Epoch, JobId, Life, Rank};
+
+pub use collect::CollectReport;
+pub use commit::{CommitRequest, ImageClaim};
+pub use scan::{AbandonedBy, Generation, GenerationState};
+pub use verify::{Damage, Depth, Restorable};
+
+use crate::error::{RecordError, StoreError};
+use crate::image::writer::image_bytes;
+use crate::image::{Exited, Identity, ImageReader, ImageSummary, ImageWriter, Section};
+use crate::limits::RECORD_BYTES_MAX;
+use crate::record::JobFile;
+use crate::storage::{Storage, StorageError, parent_and_name};
+
+/// The images of all ranks for one life and epoch. Ordered by age: by the life's counter, then by epoch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct GenerationId {
+    /// The life in which it was taken.
+    pub life: Life,
+    /// The cut that it consists of.
+    pub epoch: Epoch,
+}
+
+impl fmt::Display for GenerationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.life, self.epoch)
+    }
+}
+
+/// A text that is no generation's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a generation is written as COUNTER.NONCE/EPOCH, such as 2.00000000deadbeef/3; `stillwire ls` lists them"
+)]
+pub struct NotAGenerationId;
+
+impl FromStr for GenerationId {
+    type Err = NotAGenerationId;
+
+    fn from_str(text: &str) -> Result<GenerationId, NotAGenerationId> {
+        let (life, epoch) = text.split_once('/').ok_or(NotAGenerationId)?;
+        let (counter, nonce) = life.split_once('.').ok_or(NotAGenerationId)?;
+        let counter = counter.parse().map_err(|_| NotAGenerationId)?;
+        let nonce = u64::from_str_radix(nonce, 16).map_err(|_| NotAGenerationId)?;
+        let epoch = Epoch(epoch.parse().map_err(|_| NotAGenerationId)?);
+        Ok(GenerationId { life: Life { counter, nonce }, epoch })
+    }
+}
+
+/// A job's directory over some storage, whose root it is.
+///
+/// It remembers nothing between calls: what is on disk is the state. So any number of them may stand for one
+/// directory, in any number of processes; what must be exclusive is exclusive on disk.
+#[derive(Clone, Debug)]
+pub struct JobDirectory<S> {
+    storage: S,
+    job: JobId,
+}
+
+impl<S: Storage> JobDirectory<S> {
+    /// Makes the directory of a new job, durably. The storage's root must exist.
+    /// [`StorageError::AlreadyExists`] if a job lives there.
+    pub fn create(storage: S, file: &JobFile) -> Result<JobDirectory<S>, StoreError> {
+        let mut directory = JobDirectory { storage, job: file.job };
+        directory.write_record(names::JOB, &names::temporary(names::JOB), &file.emit())?;
+        Ok(directory)
+    }
+
+    /// Opens the directory of the job whose job file lies there.
+    pub fn open(storage: S) -> Result<(JobDirectory<S>, JobFile), StoreError> {
+        let mut directory = JobDirectory { storage, job: JobId(0) };
+        let file = directory.read_record(names::JOB, JobFile::parse)?;
+        directory.job = file.job;
+        Ok((directory, file))
+    }
+
+    /// The directory of a job known from elsewhere: reads nothing.
+    pub fn attach(storage: S, job: JobId) -> JobDirectory<S> {
+        JobDirectory { storage, job }
+    }
+
+    /// The job.
+    #[must_use]
+    pub fn job(&self) -> JobId {
+        self.job
+    }
+
+    /// The storage below.
+    pub fn storage(&mut self) -> &mut S {
+        &mut self.storage
+    }
+
+    /// Path of a rank's image, relative to the job's directory.
+    #[must_use]
+    pub fn image_path(&self, generation: GenerationId, rank: Rank) -> String {
+        names::in_generation(generation, &names::image(rank))
+    }
+
+    /// Begins a rank's image; [`JobDirectory::begin_generation`] came before, by whomever. The writer takes this
+    /// directory's [`JobDirectory::storage`].
+    pub fn begin_image(
+        &mut self,
+        generation: GenerationId,
+        rank: Rank,
+    ) -> Result<ImageWriter<S::File>, StoreError> {
+        let path = self.image_path(generation, rank);
+        let identity = self.identity(generation, rank);
+        ImageWriter::begin(&mut self.storage, path, identity)
+    }
+
+    /// Writes a rank's image, durably. Before the first byte the room on the disk is compared with what is wanted; on
+    /// an error nothing is left of it.
+    pub fn write_image(
+        &mut self,
+        generation: GenerationId,
+        rank: Rank,
+        sections: &[Section<'_>],
+    ) -> Result<ImageSummary, StoreError> {
+        let path = self.image_path(generation, rank);
+        let wanted_bytes = image_bytes(self.identity(generation, rank), sections)
+            .map_err(|error| StoreError::Image { path: path.clone(), error })?;
+        let free_bytes = self.storage.free_bytes().unwrap_or(None);
+        if free_bytes.is_some_and(|free| free < wanted_bytes) {
+            return Err(StorageError::NoSpace { path, wanted_bytes, free_bytes }.into());
+        }
+        let mut writer = self.begin_image(generation, rank)?;
+        for section in sections {
+            if let Err(error) = writer.section(&mut self.storage, *section) {
+                // The first error is the one that tells; this one would only repeat it.
+                let _ = writer.abandon(&mut self.storage);
+                return Err(error);
+            }
+        }
+        writer.finish(&mut self.storage)
+    }
+
+    /// Writes the image of a rank that has ended (rule 12).
+    pub fn write_exited(
+        &mut self,
+        generation: GenerationId,
+        rank: Rank,
+        exited: Exited,
+    ) -> Result<ImageSummary, StoreError> {
+        self.write_image(generation, rank, &[Exited::section(&exited.emit())])
+    }
+
+    /// Opens a rank's image and checks that it is that rank's of that generation. Whether it is the committed one:
+    /// [`JobDirectory::open_committed_image`].
+    pub fn open_image(&mut self, generation: GenerationId, rank: Rank) -> Result<ImageReader, StoreError> {
+        let path = self.image_path(generation, rank);
+        let reader = ImageReader::open(&mut self.storage, &path)?;
+        reader.expect(&self.identity(generation, rank))?;
+        Ok(reader)
+    }
+
+    /// Opens a rank's image of a committed generation, for restoring it: the content is the one the commit record
+    /// names.
+    pub fn open_committed_image(
+        &mut self,
+        generation: GenerationId,
+        rank: Rank,
+    ) -> Result<ImageReader, StoreError> {
+        let record = self.commit_record(generation)?;
+        let reader = self.open_image(generation, rank)?;
+        match record.images.get(rank.0 as usize) {
+            Some(digest) => reader.expect_digest(*digest)?,
+            None => {
+                return Err(StorageError::NotFound {
+                    operation: crate::storage::Operation::Read,
+                    path: reader.path().to_owned(),
+                }
+                .into());
+            }
+        }
+        Ok(reader)
+    }
+
+    fn identity(&self, generation: GenerationId, rank: Rank) -> Identity {
+        Identity { job: self.job, life: generation.life, epoch: generation.epoch, rank }
+    }
+
+    fn read_record<T>(
+        &mut self,
+        path: &str,
+        parse: impl FnOnce(&[u8]) -> Result<T, RecordError>,
+    ) -> Result<T, StoreError> {
+        let bytes = self.storage.read(path, RECORD_BYTES_MAX)?;
+        parse(&bytes).map_err(|error| StoreError::Record { path: path.to_owned(), error })
+    }
+
+    /// Writes a record under another name, durably, and publishes it under its own, durably and exclusively.
+    fn write_record(&mut self, path: &str, temporary: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        self.prepare_record(temporary, bytes)?;
+        if let Err(error) = self.storage.publish(temporary, path) {
+            let _ = self.storage.remove_file(temporary);
+            return Err(error.into());
+        }
+        Ok(self.storage.sync_directory(parent_and_name(path).0)?)
+    }
+
+    fn prepare_record(&mut self, temporary: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        let mut file = match self.storage.create(temporary) {
+            // Left by an attempt of ours that did not come to the end: the name holds what is ours alone.
+            Err(StorageError::AlreadyExists { .. }) => {
+                self.storage.remove_file(temporary)?;
+                self.storage.create(temporary)?
+            }
+            created => created?,
+        };
+        let written = self.storage.append(&mut file, bytes).and_then(|()| self.storage.sync_file(&mut file));
+        if written.is_err() {
+            let _ = self.storage.remove_file(temporary);
+        }
+        Ok(written?)
+    }
+}

@@ -1,0 +1,158 @@
+//! Names of the files in a job's directory, and back.
+//!
+//! ```text
+//! job                                        what the job is
+//! decision-00000002                          life 2 and what it starts from
+//! life-00000002-00000000deadbeef/
+//!   epoch-00000003/
+//!     rank-00000000.image                    one per rank; with .tmp behind it while it is written
+//!     manifest                               what the images are
+//!     commit                                 written last: from here on the generation exists
+//!     collected                              the commit record's name while the generation is removed
+//! lock                                       held by the launcher
+//! ```
+
+use transport::{Epoch, Life, Rank};
+
+use super::GenerationId;
+
+pub(super) const JOB: &str = "job";
+pub(super) const MANIFEST: &str = "manifest";
+pub(super) const COMMIT: &str = "commit";
+pub(super) const COLLECTED: &str = "collected";
+const TEMPORARY: &str = ".tmp";
+const IMAGE: &str = ".image";
+
+/// The name of a file while it is written.
+pub(crate) fn temporary(path: &str) -> String {
+    format!("{path}{TEMPORARY}")
+}
+
+pub(super) fn decision(counter: u32) -> String {
+    format!("decision-{counter:08}")
+}
+
+/// A decision while it is written; the nonce keeps two deciders from writing one file.
+pub(super) fn decision_temporary(life: Life) -> String {
+    format!("{}.{:016x}{TEMPORARY}", decision(life.counter), life.nonce)
+}
+
+pub(super) fn life(life: Life) -> String {
+    format!("life-{:08}-{:016x}", life.counter, life.nonce)
+}
+
+pub(super) fn epoch(epoch: Epoch) -> String {
+    format!("epoch-{:08}", epoch.0)
+}
+
+pub(super) fn image(rank: Rank) -> String {
+    format!("rank-{:08}{IMAGE}", rank.0)
+}
+
+/// The generation's directory.
+pub(super) fn generation(id: GenerationId) -> String {
+    format!("{}/{}", life(id.life), epoch(id.epoch))
+}
+
+/// A file of the generation.
+pub(super) fn in_generation(id: GenerationId, name: &str) -> String {
+    format!("{}/{}/{name}", life(id.life), epoch(id.epoch))
+}
+
+/// What a name in the job's directory stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AtTop {
+    Decision(u32),
+    /// Left by a decider that did not come to the end, or is not there yet.
+    DecisionTemporary(u32),
+    Life(Life),
+    Other,
+}
+
+pub(super) fn at_top(name: &str) -> AtTop {
+    if let Some(rest) = name.strip_prefix("decision-") {
+        let (digits, tail) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
+        let Some(counter) = padded(digits) else { return AtTop::Other };
+        return match tail {
+            "" => AtTop::Decision(counter),
+            _ if tail.ends_with(TEMPORARY) => AtTop::DecisionTemporary(counter),
+            _ => AtTop::Other,
+        };
+    }
+    let parts = name.strip_prefix("life-").and_then(|rest| rest.split_once('-'));
+    let found = parts.and_then(|(counter, nonce)| {
+        let of_name = Life { counter: padded(counter)?, nonce: u64::from_str_radix(nonce, 16).ok()? };
+        (life(of_name) == name).then_some(of_name)
+    });
+    found.map_or(AtTop::Other, AtTop::Life)
+}
+
+pub(super) fn parse_epoch(name: &str) -> Option<Epoch> {
+    name.strip_prefix("epoch-").and_then(padded).map(Epoch)
+}
+
+/// What a name in a generation's directory stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InGeneration {
+    Image(Rank),
+    Manifest,
+    Commit,
+    Collected,
+    /// Half a file of ours.
+    Temporary,
+    Other,
+}
+
+pub(super) fn in_generation_parsed(name: &str) -> InGeneration {
+    match name {
+        MANIFEST => InGeneration::Manifest,
+        COMMIT => InGeneration::Commit,
+        COLLECTED => InGeneration::Collected,
+        _ => match name.strip_suffix(TEMPORARY) {
+            Some(whole) if in_generation_parsed(whole) != InGeneration::Other => InGeneration::Temporary,
+            Some(_) => InGeneration::Other,
+            None => {
+                let rank = name.strip_prefix("rank-").and_then(|rest| rest.strip_suffix(IMAGE));
+                rank.and_then(padded).map_or(InGeneration::Other, |rank| InGeneration::Image(Rank(rank)))
+            }
+        },
+    }
+}
+
+/// A number as the names above spell it: at least eight digits, more only where needed.
+fn padded(text: &str) -> Option<u32> {
+    let number: u32 = text.parse().ok()?;
+    (format!("{number:08}") == text).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for counter in [0, 1, 99_999_999, u32::MAX] {
+            let of_name = Life { counter, nonce: 0xdead_beef };
+            assert_eq!(at_top(&life(of_name)), AtTop::Life(of_name));
+            assert_eq!(at_top(&decision(counter)), AtTop::Decision(counter));
+            assert_eq!(at_top(&decision_temporary(of_name)), AtTop::DecisionTemporary(counter));
+            assert_eq!(parse_epoch(&epoch(Epoch(counter))), Some(Epoch(counter)));
+            let name = image(Rank(counter));
+            assert_eq!(in_generation_parsed(&name), InGeneration::Image(Rank(counter)));
+            assert_eq!(in_generation_parsed(&temporary(&name)), InGeneration::Temporary);
+        }
+    }
+
+    #[test]
+    fn other_names_are_nobody_s() {
+        for name in
+            ["life-1-00", "life-00000001-DEADBEEFDEADBEEF", "decision-1", "decision-00000001x", "notes"]
+        {
+            assert_eq!(at_top(name), AtTop::Other, "{name}");
+        }
+        for name in ["rank-1.image", "rank-+0000001.image", "manifest.old", "x.tmp", ".tmp"] {
+            assert_eq!(in_generation_parsed(name), InGeneration::Other, "{name}");
+        }
+        assert_eq!(parse_epoch("epoch-000000001"), None);
+    }
+}

@@ -1,0 +1,108 @@
+//! Whether a generation can be restored, and if not, why.
+
+use transport::Rank;
+
+use super::names;
+use super::{GenerationId, GenerationState, JobDirectory};
+use crate::error::StoreError;
+use crate::record::Manifest;
+use crate::storage::{Storage, StorageError};
+
+/// How much of a generation is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    /// Commit record and manifest.
+    Records,
+    /// Also header, table, length and digest of every image: finds missing, cut off and exchanged images.
+    Tables,
+    /// Every byte: finds rot too.
+    Everything,
+}
+
+/// Something in a generation that cannot be restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Whose image; `None` for the generation's records.
+    pub rank: Option<Rank>,
+    /// What is wrong and what to do.
+    pub error: StoreError,
+}
+
+/// What a recovery can start from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restorable {
+    /// The newest generation that is whole; `None` if there is none.
+    pub manifest: Option<Manifest>,
+    /// Newer ones that are not, newest first, and why.
+    pub refused: Vec<(GenerationId, Vec<Damage>)>,
+}
+
+impl<S: Storage> JobDirectory<S> {
+    /// What is wrong with a committed generation, at this depth; empty: nothing. `Err` only if the storage as a whole
+    /// does not answer.
+    pub fn verify(&mut self, generation: GenerationId, depth: Depth) -> Result<Vec<Damage>, StoreError> {
+        let manifest = match self.manifest(generation) {
+            Ok(manifest) => manifest,
+            Err(error) => return damaged(None, error).map(|damage| vec![damage]),
+        };
+        self.verify_images(&manifest, depth, |_, _| ())
+    }
+
+    /// [`JobDirectory::verify`] of the images of a manifest; `progress` is told the images and bytes done after each.
+    pub fn verify_images(
+        &mut self,
+        manifest: &Manifest,
+        depth: Depth,
+        mut progress: impl FnMut(u32, u64),
+    ) -> Result<Vec<Damage>, StoreError> {
+        let mut damages = Vec::new();
+        if depth == Depth::Records {
+            return Ok(damages);
+        }
+        let mut bytes_done = 0;
+        for (done, image) in (1..).zip(&manifest.images) {
+            let path = names::in_generation(manifest.generation, &image.file);
+            let identity = self.identity(manifest.generation, image.rank);
+            let mut check = || {
+                let reader = crate::image::ImageReader::open(&mut self.storage, &path)?;
+                reader.expect(&identity)?;
+                reader.expect_digest(image.summary.digest)?;
+                if depth == Depth::Everything { reader.verify(&mut self.storage) } else { Ok(()) }
+            };
+            if let Err(error) = check() {
+                damages.push(damaged(Some(image.rank), error)?);
+            }
+            bytes_done += image.summary.bytes;
+            progress(done, bytes_done);
+        }
+        Ok(damages)
+    }
+
+    /// The newest committed generation that is whole at this depth, and which newer ones are not.
+    pub fn newest_restorable(&mut self, depth: Depth) -> Result<Restorable, StoreError> {
+        let generations = self.generations()?;
+        let mut refused = Vec::new();
+        for found in generations.iter().rev().filter(|found| found.state == GenerationState::Committed) {
+            let damages = match self.manifest(found.id) {
+                Ok(manifest) => {
+                    let damages = self.verify_images(&manifest, depth, |_, _| ())?;
+                    if damages.is_empty() {
+                        return Ok(Restorable { manifest: Some(manifest), refused });
+                    }
+                    damages
+                }
+                Err(error) => vec![damaged(None, error)?],
+            };
+            refused.push((found.id, damages));
+        }
+        Ok(Restorable { manifest: None, refused })
+    }
+}
+
+/// A damage to report, unless the whole storage is gone.
+fn damaged(rank: Option<Rank>, error: StoreError) -> Result<Damage, StoreError> {
+    match error {
+        StoreError::Storage(StorageError::Crashed) => Err(error),
+        error => Ok(Damage { rank, error }),
+    }
+}

@@ -1,0 +1,45 @@
+//! Every bound of this crate, with its unit and reason. A file that asks for more is damaged or not ours.
+
+/// Sections in one image. A process with 2^20 mappings is beyond the kernel's own default bound (65,530).
+pub const SECTIONS_MAX: u32 = 1 << 20;
+
+/// Bytes in one image file: 64 TiB, more than any node has memory; larger lengths are damage.
+pub const IMAGE_BYTES_MAX: u64 = 1 << 46;
+
+/// Zero bytes between two sections, exclusive: a section starts at the latest at the next page.
+pub const PADDING_BYTES_MAX: u64 = 4096;
+
+/// Sections of at least this many bytes start at a page boundary, so that a restorer may map them from the file.
+/// Below it the padding (up to a page) would cost more than 1/16 of the section.
+pub const PAGE_ALIGNED_BYTES_MIN: u64 = 64 * 1024;
+
+/// Bytes that the image writer gathers before it writes: fewer system calls for small sections, and pieces at least
+/// this long are written from where they lie.
+pub const WRITE_BUFFER_BYTES: usize = 64 * 1024;
+
+/// Bytes read at once while an image is verified.
+pub const READ_BUFFER_BYTES: usize = 256 * 1024;
+
+/// Ranks of one job.
+pub const RANKS_MAX: u32 = 1 << 17;
+
+/// Nodes of one job; each runs at least one rank.
+pub const NODES_MAX: usize = RANKS_MAX as usize;
+
+/// Bytes of one text record (job file, decision, manifest, commit record): a manifest of [`RANKS_MAX`] images with
+/// long paths stays below.
+pub const RECORD_BYTES_MAX: u64 = 64 << 20;
+
+/// Different section kinds in one image, as its manifest line lists them.
+pub const KINDS_PER_IMAGE_MAX: usize = 4096;
+
+/// Arguments, environment entries or settings of one job file, each: above the kernel's own bound for the first two
+/// (`MAX_ARG_STRINGS` is larger, but 2 MiB of stack is reached long before).
+pub const JOB_FILE_ENTRIES_MAX: usize = 1 << 16;
+
+/// Files and folders that one directory may list: images of [`RANKS_MAX`] ranks twice over (finished and half
+/// written), and the records.
+pub const DIRECTORY_ENTRIES_MAX: usize = 1 << 19;
+
+/// Committed generations that a job can be told to keep.
+pub const KEEP_MAX: u32 = 1 << 16;

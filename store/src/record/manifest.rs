@@ -1,0 +1,125 @@
+//! What a generation consists of, for people and for repair.
+
+use transport::{JobId, Rank};
+
+use super::grammar::{
+    Escaped, Form, GenerationText, LineReader, Lines, decimal, digest, generation, job, unescaped_text,
+};
+use crate::checksum::{ImageDigest, checksum};
+use crate::error::RecordError;
+use crate::image::{ImageSummary, KindSummary};
+use crate::job::GenerationId;
+use crate::limits::{KINDS_PER_IMAGE_MAX, NODES_MAX, RANKS_MAX};
+
+const FORM: Form = Form { what: "manifest", version: 1 };
+
+/// The images of a generation: where they lie and what they hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// The job.
+    pub job: JobId,
+    /// The generation.
+    pub generation: GenerationId,
+    /// When the coordinator had it committed, in milliseconds since 1970-01-01 UTC, as told by the caller.
+    pub taken_unix_ms: u64,
+    /// Names of the nodes.
+    pub nodes: Vec<String>,
+    /// One image per rank, by rank.
+    pub images: Vec<ManifestImage>,
+}
+
+/// One image of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestImage {
+    /// Whose.
+    pub rank: Rank,
+    /// On which of [`Manifest::nodes`].
+    pub node: u32,
+    /// Name of the file in the generation's directory.
+    pub file: String,
+    /// Length, digest, content.
+    pub summary: ImageSummary,
+}
+
+impl Manifest {
+    /// The manifest's bytes.
+    #[must_use]
+    pub fn emit(&self) -> Vec<u8> {
+        let mut lines = Lines::new(&FORM);
+        lines.line("job", self.job);
+        lines.line("generation", GenerationText(self.generation));
+        lines.line("taken-ms", self.taken_unix_ms);
+        for node in &self.nodes {
+            lines.line("node", Escaped(node.as_bytes()));
+        }
+        for image in &self.images {
+            let ImageSummary { digest, bytes, kinds } = &image.summary;
+            let file = Escaped(image.file.as_bytes());
+            lines.line("image", format_args!("{} {} {bytes} {digest} {file}", image.rank, image.node));
+            for held in kinds {
+                lines.line("holds", format_args!("{} {} {}", held.kind, held.sections, held.bytes));
+            }
+        }
+        lines.finish()
+    }
+
+    /// Reads [`Manifest::emit`]'s bytes.
+    pub fn parse(bytes: &[u8]) -> Result<Manifest, RecordError> {
+        let mut lines = LineReader::open(&FORM, bytes)?;
+        let job = lines.line("job", "job JOB", job)?;
+        let generation = lines.line("generation", "generation LIFE EPOCH", generation)?;
+        let taken_unix_ms = lines.line("taken-ms", "taken-ms MILLISECONDS", decimal)?;
+        let nodes = lines.lines("node", "node NAME", NODES_MAX, unescaped_text)?;
+        let mut images: Vec<ManifestImage> = Vec::new();
+        while let Some(value) = lines.optional("image") {
+            if images.len() == RANKS_MAX as usize {
+                let (count, count_max) = (images.len() + 1, RANKS_MAX as usize);
+                return Err(RecordError::TooMany { what: "image", count, count_max });
+            }
+            let mut image = parse_image(value).ok_or(lines.line_before(IMAGE_FORM))?;
+            if image.rank.0 as usize != images.len() || image.node as usize >= nodes.len() {
+                return Err(lines.line_before(IMAGE_FORM));
+            }
+            image.summary.kinds = lines.lines("holds", HOLDS_FORM, KINDS_PER_IMAGE_MAX, parse_held)?;
+            if !image.summary.kinds.is_sorted_by(|a, b| a.kind < b.kind) {
+                return Err(lines.line_before(HOLDS_FORM));
+            }
+            images.push(image);
+        }
+        lines.end()?;
+        Ok(Manifest { job, generation, taken_unix_ms, nodes, images })
+    }
+
+    /// What the commit record says of this manifest.
+    #[must_use]
+    pub fn checksum(bytes: &[u8]) -> u64 {
+        checksum(bytes)
+    }
+
+    /// Bytes of all images together.
+    #[must_use]
+    pub fn image_bytes(&self) -> u64 {
+        self.images.iter().map(|image| image.summary.bytes).sum()
+    }
+}
+
+const IMAGE_FORM: &str = "image RANK NODE BYTES DIGEST FILE";
+const HOLDS_FORM: &str = "holds KIND SECTIONS BYTES";
+
+fn parse_image(value: &str) -> Option<ManifestImage> {
+    let mut words = value.split(' ');
+    let mut word = || words.next();
+    let (rank, node) = (Rank(decimal(word()?)?), decimal(word()?)?);
+    let bytes = decimal(word()?)?;
+    let digest: ImageDigest = digest(word()?)?;
+    let file = unescaped_text(word()?).filter(|file| !file.is_empty() && !file.contains('/'))?;
+    let summary = ImageSummary { digest, bytes, kinds: Vec::new() };
+    word().is_none().then_some(ManifestImage { rank, node, file, summary })
+}
+
+fn parse_held(value: &str) -> Option<KindSummary> {
+    let mut words = value.split(' ');
+    let mut word = || words.next();
+    let held = KindSummary { kind: decimal(word()?)?, sections: decimal(word()?)?, bytes: decimal(word()?)? };
+    word().is_none().then_some(held)
+}

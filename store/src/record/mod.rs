@@ -1,0 +1,24 @@
+//! The text records of a job's directory, and the one grammar they share.
+//!
+//! ```text
+//! stillwire decision 1
+//! job 000102030405060708090a0b0c0d0e0f
+//! life 2.00000000deadbeef
+//! from 1.0123456789abcdef 3
+//! checksum 93a1b2c4d5e6f708
+//! ```
+//!
+//! The first line names record and version; then `key value` lines in a fixed order; the last line is the checksum of
+//! all bytes before it. One record has one spelling: what parses, emits to the same bytes. Text, because these files
+//! are what a person looks at when something went wrong.
+
+mod commit;
+mod decision;
+mod grammar;
+mod job_file;
+mod manifest;
+
+pub use commit::CommitRecord;
+pub use decision::Decision;
+pub use job_file::{CheckpointSettings, JobFile};
+pub use manifest::{Manifest, ManifestImage};

@@ -1,0 +1,108 @@
+//! What the store's tests share: a job of two ranks whose every image has a content that only its place decides.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::collections::BTreeMap;
+
+use store::job::{CommitRequest, GenerationId, ImageClaim, JobDirectory};
+use store::{CheckpointSettings, JobFile, Section, Storage, StoreError, kinds};
+use transport::{Epoch, JobId, Life, Rank};
+
+pub(crate) const RANKS: u32 = 2;
+pub(crate) const JOB: JobId = JobId(0x0001_0203_0405_0607_0809_0a0b_0c0d_0e0f);
+
+/// A small generator (xorshift64*): the same seed gives the same numbers for ever.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % bound
+    }
+}
+
+pub(crate) fn job_file() -> JobFile {
+    JobFile {
+        job: JOB,
+        ranks: RANKS,
+        checkpoint: CheckpointSettings { every_ms: Some(300_000), keep: 1 },
+        directory: b"/home/someone/with space".to_vec(),
+        command: vec![b"./app".to_vec(), b"--name".to_vec(), vec![0xff, b'%', b'\n']],
+        environment: vec![b"OMP_NUM_THREADS=1".to_vec()],
+        settings: BTreeMap::from([("on-fault".to_owned(), "restart".to_owned())]),
+    }
+}
+
+pub(crate) fn life(counter: u32, nonce: u64) -> Life {
+    Life { counter, nonce }
+}
+
+pub(crate) fn generation(of_life: Life, epoch: u32) -> GenerationId {
+    GenerationId { life: of_life, epoch: Epoch(epoch) }
+}
+
+/// What rank `rank` has in memory at this cut: several hundred bytes that no other cut has.
+pub(crate) fn memory(id: GenerationId, rank: Rank) -> Vec<u8> {
+    let seed =
+        u64::from(id.life.counter) << 40 ^ id.life.nonce ^ u64::from(id.epoch.0) << 8 ^ u64::from(rank.0);
+    let mut random = Random::new(seed);
+    let bytes = 200 + random.below(300);
+    (0..bytes).map(|_| u8::try_from(random.below(256)).unwrap()).collect()
+}
+
+pub(crate) fn write_images<S: Storage>(
+    directory: &mut JobDirectory<S>,
+    id: GenerationId,
+) -> Result<Vec<ImageClaim>, StoreError> {
+    let mut claims = Vec::new();
+    for rank in (0..RANKS).map(Rank) {
+        let content = memory(id, rank);
+        let sections = [
+            Section::new(kinds::PORT, 1, b"port"),
+            Section::new(kinds::SESSION_REGION, 1, &content).with_id(7),
+        ];
+        let summary = directory.write_image(id, rank, &sections)?;
+        claims.push(ImageClaim { rank, node: 0, digest: summary.digest });
+    }
+    Ok(claims)
+}
+
+pub(crate) fn request(id: GenerationId, images: Vec<ImageClaim>) -> CommitRequest {
+    CommitRequest {
+        generation: id,
+        ranks: RANKS,
+        taken_unix_ms: 1_700_000_000_000,
+        nodes: vec!["node one".to_owned()],
+        images,
+    }
+}
+
+/// One checkpoint from beginning to commit.
+pub(crate) fn checkpoint<S: Storage>(
+    directory: &mut JobDirectory<S>,
+    id: GenerationId,
+) -> Result<(), StoreError> {
+    directory.begin_generation(id)?;
+    let claims = write_images(directory, id)?;
+    directory.commit(&request(id, claims)).map(|_| ())
+}
+
+/// Restores every rank of a committed generation and compares it with what was saved.
+pub(crate) fn restore<S: Storage>(
+    directory: &mut JobDirectory<S>,
+    id: GenerationId,
+) -> Result<(), StoreError> {
+    for rank in (0..RANKS).map(Rank) {
+        let reader = directory.open_committed_image(id, rank)?;
+        let number = reader.find(kinds::SESSION_REGION)?;
+        let content = reader.read_section(directory.storage(), number)?;
+        assert_eq!(content, memory(id, rank), "rank {rank} of {id} is not what was saved");
+    }
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! A crash after any storage operation, with everything unsynced lost, kept or torn, leaves the newest committed
+//! generation whole; so does a full or failing disk.
+
+mod common;
+
+use common::{JOB, Random, checkpoint, generation, job_file, restore};
+use store::job::{Depth, GenerationId, JobDirectory};
+use store::storage::Fault;
+use store::{CommitError, Memory, StorageError, StoreError};
+
+/// What the program was told before the fault.
+#[derive(Clone, Debug, Default)]
+struct Told {
+    created: bool,
+    counter: u32,
+    committed: Option<GenerationId>,
+    /// Begun, but not told as committed: may or may not exist.
+    attempted: Option<GenerationId>,
+}
+
+/// Three checkpoints, a restart, three more; old generations collected on the way.
+fn work(disk: &mut Memory, told: &mut Told, nonce: u64) -> Result<(), StoreError> {
+    let mut directory = match JobDirectory::create(&mut *disk, &job_file()) {
+        Err(StoreError::Storage(StorageError::AlreadyExists { .. })) => JobDirectory::open(&mut *disk)?.0,
+        created => {
+            let directory = created?;
+            told.created = true;
+            directory
+        }
+    };
+    for attempt in 0..2 {
+        let from = directory.newest_restorable(Depth::Everything)?;
+        assert_eq!(from.refused, vec![], "a committed generation is damaged");
+        let from = from.manifest.map(|manifest| manifest.generation);
+        if let Some(from) = from {
+            restore(&mut directory, from)?;
+        }
+        // Until the decision is durable, nobody was told that what can be seen will last.
+        told.attempted = from.or(told.attempted);
+        let life = directory.start_life(nonce + attempt, from)?.life;
+        assert!(life.counter > told.counter, "the counter of a life is never used again");
+        told.counter = life.counter;
+        told.created = true;
+        told.committed = from;
+        let first = from.map_or(1, |from| from.epoch.0 + 1);
+        for epoch in first..first + 3 {
+            let id = generation(life, epoch);
+            told.attempted = Some(id);
+            checkpoint(&mut directory, id)?;
+            told.committed = Some(id);
+            directory.collect(life, 1, &[])?;
+        }
+    }
+    Ok(())
+}
+
+/// After a fault: the newest committed generation is one that was told, or the one attempted, and is exactly as saved.
+fn check(disk: &mut Memory, told: &Told) {
+    let (mut directory, file) = match JobDirectory::open(&mut *disk) {
+        Ok(opened) => opened,
+        Err(StoreError::Storage(StorageError::NotFound { .. })) if !told.created => return,
+        Err(error) => panic!("the job cannot be opened: {error}"),
+    };
+    assert_eq!(file, job_file());
+    let newest = directory.newest_restorable(Depth::Everything).unwrap();
+    assert_eq!(newest.refused, vec![], "a committed generation is damaged");
+    let found = newest.manifest.map(|manifest| manifest.generation);
+    assert!(
+        found == told.committed || (found.is_some() && found == told.attempted),
+        "found {found:?}, told {told:?}"
+    );
+    if let Some(found) = found {
+        restore(&mut directory, found).unwrap();
+    }
+}
+
+/// Runs the work with a fault after each number of operations, until one run passes unharmed.
+fn every_operation(fault: Fault, mut after: impl FnMut(u64, &mut Memory, &Told)) -> u64 {
+    for operations in 0.. {
+        let mut disk = Memory::new();
+        disk.fault_after(operations, fault);
+        let mut told = Told::default();
+        let result = work(&mut disk, &mut told, 1000);
+        if disk.clear_fault() {
+            assert_eq!(result, Ok(()));
+            return operations;
+        }
+        after(operations, &mut disk, &told);
+    }
+    unreachable!()
+}
+
+#[test]
+fn a_crash_after_any_operation_leaves_the_newest_committed_generation() {
+    let seeds = 12;
+    let operations = every_operation(Fault::Crash, |operations, disk, told| {
+        assert!(disk.is_crashed());
+        for seed in 0..seeds {
+            let mut disk = disk.clone();
+            match seed {
+                0 => disk.crash(&mut |_| 0),
+                1 => disk.crash(&mut |_| 1),
+                _ => {
+                    let mut random = Random::new(operations << 8 | seed);
+                    disk.crash(&mut |bound| random.below(bound));
+                }
+            }
+            check(&mut disk, told);
+            // And the job goes on from there.
+            let mut told = told.clone();
+            work(&mut disk, &mut told, 2000).unwrap();
+            check(&mut disk, &told);
+        }
+    });
+    assert!(operations > 150, "only {operations} operations: the work is not what it was");
+}
+
+#[test]
+fn a_second_crash_during_recovery_harms_no_more_than_the_first() {
+    every_operation(Fault::Crash, |operations, disk, told| {
+        let mut random = Random::new(operations);
+        for _ in 0..12 {
+            let (mut disk, mut told) = (disk.clone(), told.clone());
+            disk.crash(&mut |bound| random.below(bound));
+            for nonce in [2000, 3000] {
+                disk.fault_after(random.below(120), Fault::Crash);
+                let _ = work(&mut disk, &mut told, nonce);
+                disk.crash(&mut |bound| random.below(bound));
+                check(&mut disk, &told);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_full_disk_at_any_operation_harms_nothing_committed() {
+    every_operation(Fault::NoSpace, |_, disk, told| {
+        check(disk, told);
+        let mut told = told.clone();
+        work(disk, &mut told, 2000).unwrap();
+        check(disk, &told);
+    });
+}
+
+#[test]
+fn a_failing_device_at_any_operation_harms_nothing_committed() {
+    every_operation(Fault::Device, |_, disk, told| {
+        check(disk, told);
+        // Power may fail now, or while the job goes on after the fault.
+        for operations in [0, 5, 10, 20, 40, 80] {
+            let (mut disk, mut told) = (disk.clone(), told.clone());
+            disk.fault_after(operations, Fault::Crash);
+            let _ = work(&mut disk, &mut told, 2000);
+            disk.crash_losing_all();
+            check(&mut disk, &told);
+        }
+    });
+}
+
+#[test]
+fn a_full_disk_says_how_much_was_wanted_and_leaves_no_half_image() {
+    let mut disk = Memory::new();
+    let mut told = Told::default();
+    work(&mut disk, &mut told, 1000).unwrap();
+    let mut directory = JobDirectory::attach(&mut disk, JOB);
+    let life = directory.newest_decision().unwrap().unwrap().life;
+    let before = directory.generations().unwrap();
+    let id = generation(life, 50);
+    directory.begin_generation(id).unwrap();
+    directory.storage().set_capacity_bytes(Some(0));
+    let error = common::write_images(&mut directory, id).unwrap_err();
+    let StoreError::Storage(StorageError::NoSpace { wanted_bytes, free_bytes, .. }) = &error else {
+        panic!("{error}")
+    };
+    assert!(*wanted_bytes > 300 && *free_bytes == Some(0), "{error}");
+    assert!(error.to_string().contains("free some space"), "{error}");
+    let after = directory.generations().unwrap();
+    assert_eq!(after[..before.len()], before[..]);
+    assert_eq!((after[before.len()].images, after[before.len()].half_written), (0, 0));
+    restore(&mut directory, told.committed.unwrap()).unwrap();
+}
+
+#[test]
+fn an_older_life_commits_nothing_from_the_decision_on() {
+    let mut disk = Memory::new();
+    let mut told = Told::default();
+    work(&mut disk, &mut told, 1000).unwrap();
+    let mut old = JobDirectory::attach(disk, JOB);
+    let old_life = old.newest_decision().unwrap().unwrap().life;
+    let late = generation(old_life, 90);
+    old.begin_generation(late).unwrap();
+    let claims = common::write_images(&mut old, late).unwrap();
+
+    let new_life = old.start_life(5, told.committed).unwrap().life;
+    let refused = old.commit(&common::request(late, claims)).unwrap_err();
+    assert_eq!(
+        refused,
+        StoreError::Commit { generation: late, error: CommitError::Fenced { life: new_life } }
+    );
+    let refused = old.begin_generation(generation(old_life, 91)).unwrap_err();
+    assert!(matches!(refused, StoreError::Commit { error: CommitError::Fenced { .. }, .. }));
+    let newest = old.newest_committed().unwrap().unwrap().generation;
+    assert_eq!(Some(newest), told.committed);
+}

@@ -1,0 +1,164 @@
+//! Leases, back-pressure, completions, draining.
+
+use core::task::Poll;
+use std::sync::Arc;
+
+use super::{Fixture, collect, deliver, flush_all, pair, pattern, stage};
+use crate::driver::Driver;
+use crate::payload::Payload;
+
+pub(super) fn a_lease_is_stable_until_its_commit(fixture: &mut dyn Fixture) {
+    let (mut a, mut b, to) = pair(fixture);
+    stage(fixture, a.as_mut(), to, &[1; 60], Payload::EMPTY);
+    let buffer = a.lease().expect("a free buffer");
+    assert_eq!(buffer.len(), a.caps().frame_bytes_max, "a lease has room for the longest frame");
+    a.lease().expect("leased before")[..50].fill(0xa5);
+    // Neither what goes on meanwhile nor asking again may change it.
+    a.flush().expect("a live rail");
+    a.receive(8, &mut |_| ()).expect("a live rail");
+    a.flush().expect("a live rail");
+    assert!(a.lease().expect("leased before")[..50].iter().all(|byte| *byte == 0xa5), "the lease has moved");
+    a.commit(to, 50, Payload::EMPTY);
+    flush_all(fixture, a.as_mut());
+    let came = collect(fixture, b.as_mut(), 2);
+    for frame in came {
+        assert!(frame == [1; 60] || frame == [0xa5; 50], "an altered frame: {frame:?}");
+    }
+    deliver(fixture, a.as_mut(), to, b.as_mut(), &[7; 10], &|| Payload::EMPTY);
+}
+
+/// Commits without flushing until there is no buffer; returns how many frames it took.
+fn fill(driver: &mut dyn Driver, to: transport::AddressId, owner: &Arc<Vec<u8>>) -> usize {
+    let mut frames = 0;
+    while let Some(buffer) = driver.lease() {
+        buffer[..8].fill(9);
+        driver.commit(to, 8, Payload::shared(owner, 0..100).expect("in range"));
+        frames += 1;
+        assert!(frames < 1 << 20, "the ring has no bound");
+    }
+    frames
+}
+
+pub(super) fn a_full_ring_pushes_back(fixture: &mut dyn Fixture) {
+    let (mut a, mut b, to) = pair(fixture);
+    let owner = Arc::new(pattern(1, 100));
+    for _ in 0..5 {
+        let staged_before = a.staged_total();
+        let frames = fill(a.as_mut(), to, &owner);
+        assert!(frames >= a.caps().burst, "room for {frames} frames, {} promised", a.caps().burst);
+        assert_eq!(a.staged_total() - staged_before, frames as u64);
+        flush_all(fixture, a.as_mut());
+        assert!(a.lease().is_some(), "no buffer although all are completed");
+        let whole = [&[9; 8], owner.as_slice()].concat();
+        assert!(collect(fixture, b.as_mut(), frames).iter().all(|frame| *frame == whole));
+    }
+}
+
+pub(super) fn nothing_to_do_is_no_error(fixture: &mut dyn Fixture) {
+    let mut rail = fixture.open();
+    assert_eq!(rail.flush(), Ok(0));
+    assert_eq!(rail.receive(0, &mut |_| panic!("asked for none")), Ok(0));
+    assert_eq!(rail.receive(8, &mut |_| panic!("nobody sent")), Ok(0));
+    assert_eq!((rail.staged_total(), rail.completed_total()), (0, 0));
+    assert_eq!(rail.drain(), Ok(Poll::Ready(())));
+    assert_eq!(rail.poll_notice(), None);
+    for mapping in rail.device_mappings() {
+        assert!(mapping.start < mapping.end, "an empty mapping");
+    }
+}
+
+pub(super) fn completions_catch_up(fixture: &mut dyn Fixture) {
+    let (mut a, mut b, to) = pair(fixture);
+    let mut completed = 0;
+    for round in 0..200u64 {
+        let owner = Arc::new(pattern(round, 3000));
+        for part in 0..3 {
+            let payload = Payload::shared(&owner, part * 1000..(part + 1) * 1000).expect("in range");
+            stage(fixture, a.as_mut(), to, &round.to_le_bytes(), payload);
+        }
+        assert_eq!(a.staged_total(), (round + 1) * 3);
+        let target = a.staged_total();
+        for _ in 0..fixture.patience_steps() {
+            a.flush().expect("a live rail");
+            assert!(a.completed_total() >= completed, "completions went backwards");
+            completed = a.completed_total();
+            if completed >= target {
+                break;
+            }
+            fixture.step();
+        }
+        assert_eq!(completed, target, "round {round}: frames never completed");
+        assert_eq!(Arc::strong_count(&owner), 1, "completed, but the payload is still referred to");
+        b.receive(64, &mut |_| ()).expect("a live rail");
+    }
+}
+
+pub(super) fn drain_gives_every_buffer_back(fixture: &mut dyn Fixture) {
+    let (mut a, mut b, to) = pair(fixture);
+    let owner = Arc::new(pattern(1, 2000));
+    for round in 0..20u64 {
+        let half = a.caps().burst / 2;
+        for i in 0..half * 2 {
+            if i == half {
+                a.flush().expect("a live rail");
+            }
+            let payload = Payload::shared(&owner, 0..2000).expect("in range");
+            stage(fixture, a.as_mut(), to, &round.to_le_bytes(), payload);
+        }
+        let mut steps = 0;
+        while a.drain().expect("a live rail").is_pending() {
+            fixture.step();
+            steps += 1;
+            assert!(steps < fixture.patience_steps(), "draining never ends");
+        }
+        assert_eq!(a.completed_total(), a.staged_total(), "drained, but frames are outstanding");
+        assert_eq!(Arc::strong_count(&owner), 1, "drained, but payload is still referred to");
+        assert_eq!(a.drain(), Ok(Poll::Ready(())), "a drained driver stays drained");
+        // Each frame that still comes was flushed, and is whole.
+        let whole = [round.to_le_bytes().as_slice(), &owner].concat();
+        let came = collect_quickly(fixture, b.as_mut());
+        assert!(came.iter().all(|frame| *frame == whole), "round {round}: an altered frame");
+    }
+    deliver(fixture, a.as_mut(), to, b.as_mut(), b"usable again", &|| Payload::EMPTY);
+}
+
+/// What is there within a few steps.
+fn collect_quickly(fixture: &mut dyn Fixture, driver: &mut dyn Driver) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    for _ in 0..10 {
+        while driver.receive(64, &mut |frame| frames.push(frame.to_vec())).expect("a live rail") > 0 {}
+        fixture.step();
+    }
+    frames
+}
+
+pub(super) fn every_loss_is_counted(fixture: &mut dyn Fixture) {
+    let (mut a, mut b, to) = pair(fixture);
+    let frame_bytes_max = a.path(to).expect("resolved").frame_bytes_max;
+    let long = Arc::new(pattern(1, frame_bytes_max));
+    for i in 0..30u64 {
+        match i % 3 {
+            0 => stage(fixture, a.as_mut(), to, &i.to_le_bytes(), Payload::EMPTY),
+            1 => {
+                // One byte more than the path takes.
+                let payload = Payload::shared(&long, 0..frame_bytes_max - 7).expect("in range");
+                stage(fixture, a.as_mut(), to, &i.to_le_bytes(), payload);
+            }
+            _ => {
+                let nobody = transport::AddressId(u32::MAX);
+                stage(fixture, a.as_mut(), nobody, &i.to_le_bytes(), Payload::EMPTY);
+            }
+        }
+    }
+    a.commit(to, 8, Payload::EMPTY);
+    flush_all(fixture, a.as_mut());
+    let counters = *a.counters();
+    assert_eq!(a.staged_total(), 30, "a commit without a lease stages nothing");
+    assert_eq!((counters.lost_too_long, counters.lost_no_address, counters.lost_other), (10, 10, 1));
+    assert_eq!(counters.frames_sent + counters.lost_on_send(), 31, "{counters:?}");
+    assert_eq!(counters.bytes_sent, counters.frames_sent * 8);
+    let came = collect(fixture, b.as_mut(), 10);
+    assert!(came.iter().all(|frame| frame.len() == 8), "a refused frame was sent");
+    assert_eq!(b.counters().frames_received, came.len() as u64);
+    assert_eq!(b.counters().bytes_received, came.len() as u64 * 8);
+}

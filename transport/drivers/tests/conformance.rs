@@ -1,0 +1,78 @@
+//! Every driver of this crate under the tests that belong to the trait.
+
+use std::net::SocketAddr;
+
+use drivers::conformance::Fixture;
+use drivers::fault::{FaultDriver, Faults};
+use drivers::mem::Hub;
+use drivers::udp::{UdpConfig, UdpDriver};
+use drivers::{Driver, DriverError};
+
+struct Memory(Hub);
+
+impl Fixture for Memory {
+    fn open(&mut self) -> Box<dyn Driver> {
+        Box::new(self.0.open().expect("a port of the hub"))
+    }
+}
+
+/// Each rail on a free port of the same address.
+struct Sockets(UdpConfig);
+
+impl Sockets {
+    fn on(address: &str) -> Result<Sockets, DriverError> {
+        let bind: SocketAddr = address.parse().expect("an address");
+        let config = UdpConfig::new(bind);
+        UdpDriver::open(&config).map(|_| Sockets(config))
+    }
+
+    /// One connected socket, no offloads: the paths that other systems take.
+    fn plain() -> Result<Sockets, DriverError> {
+        let Sockets(config) = Sockets::on("127.0.0.1:0")?;
+        Ok(Sockets(UdpConfig { connected_max: 1, segment: false, coalesce: false, ..config }))
+    }
+
+    /// IPv6 socket on every address, reached over IPv4.
+    fn dual() -> Result<Sockets, DriverError> {
+        let bind = "[::]:0".parse().expect("an address");
+        let advertise = Some("127.0.0.1".parse().expect("an address"));
+        let config = UdpConfig { advertise, connected_max: 1, ..UdpConfig::new(bind) };
+        UdpDriver::open(&config).map(|_| Sockets(config))
+    }
+}
+
+impl Fixture for Sockets {
+    fn open(&mut self) -> Box<dyn Driver> {
+        Box::new(UdpDriver::open(&self.0).expect("opened before"))
+    }
+}
+
+/// The wrapper adds nothing of its own at rates of zero.
+struct Harmless<F>(F);
+
+impl<F: Fixture> Fixture for Harmless<F> {
+    fn open(&mut self) -> Box<dyn Driver> {
+        Box::new(FaultDriver::new(self.0.open(), Faults::NONE))
+    }
+}
+
+/// Completions that come late and buffers that are scarce are within the contract.
+struct Sluggish(Hub);
+
+impl Fixture for Sluggish {
+    fn open(&mut self) -> Box<dyn Driver> {
+        let faults = "late=30%,seed=3".parse().expect("faults");
+        Box::new(FaultDriver::new(self.0.open().expect("a port of the hub"), faults))
+    }
+
+    fn step(&mut self) {}
+}
+
+drivers::conformance_suite!(mem, Ok::<_, DriverError>(Memory(Hub::new())));
+drivers::conformance_suite!(udp_v4, Sockets::on("127.0.0.1:0"));
+drivers::conformance_suite!(udp_v6, Sockets::on("[::1]:0"));
+drivers::conformance_suite!(udp_dual, Sockets::dual());
+drivers::conformance_suite!(udp_plain, Sockets::plain());
+drivers::conformance_suite!(fault_mem, Ok::<_, DriverError>(Harmless(Memory(Hub::new()))));
+drivers::conformance_suite!(fault_udp, Sockets::on("127.0.0.1:0").map(Harmless));
+drivers::conformance_suite!(late_mem, Ok::<_, DriverError>(Sluggish(Hub::new())));
