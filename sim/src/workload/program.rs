@@ -171,6 +171,15 @@ impl Program {
         self.round
     }
 
+    /// Where it stands, for reports.
+    #[must_use]
+    pub fn position(&self) -> String {
+        format!(
+            "round {} sent {} posted {} received {} outstanding {}",
+            self.round, self.sent, self.posted, self.received, self.sends_outstanding
+        )
+    }
+
     /// Number of the point at which the program stands (the start of a round, nothing done in it yet), if it stands at one.
     #[must_use]
     pub fn at_point(&self) -> Option<u64> {

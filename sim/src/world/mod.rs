@@ -261,6 +261,16 @@ impl World {
                     port.unexpected_bytes(),
                     port.reorder_bytes()
                 );
+                let _ = write!(
+                    text,
+                    " settled {} due {:?} wake {} timer {} busy {} {}",
+                    port.is_settled(),
+                    port.poll_timeout(),
+                    process.wake_at,
+                    process.timer_at,
+                    process.busy_until,
+                    process.program.position(),
+                );
                 for (name, n) in port.counters().each().filter(|(_, n)| *n > 0) {
                     let _ = write!(text, " {name}={n}");
                 }

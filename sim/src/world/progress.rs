@@ -106,8 +106,11 @@ impl World {
         }
         let more_frames = self.take_frames(number);
         self.take_events(number);
-        let step = self.run_program(number);
-        self.take_events(number);
+        let mut step = self.run_program(number);
+        if self.take_events(number) && step == Step::Blocked {
+            // What the program did completed at once: it waits no more.
+            step = Step::Ready;
+        }
         let blocked = self.send_frames(number);
         self.rest(number, step, more_frames, blocked);
     }
@@ -175,12 +178,13 @@ impl World {
         more
     }
 
-    /// Takes everything that the ports have to say.
-    fn take_events(&mut self, number: u32) {
+    /// Takes everything that the ports have to say. True if the program may have been waiting for it.
+    fn take_events(&mut self, number: u32) -> bool {
         let World { processes, judges, script, queue, trace, .. } = self;
         let process = &mut processes[at(number)];
         let now = queue.now();
         let mut cut_required = None;
+        let mut news = false;
         for (port_number, port) in process.ports.iter_mut().enumerate() {
             let port_number = u32::try_from(port_number).unwrap_or(u32::MAX);
             while let Some(event) = port.poll_event() {
@@ -188,6 +192,7 @@ impl World {
                     PortEvent::Received { op, context, source, tag, data, bytes, sent_bytes, .. } => {
                         let from = port.peer(source).map_or(u32::MAX, |peer| peer.rank().0);
                         let parties = [from, process.rank, port_number];
+                        news = true;
                         judges.check_delivery(script, parties, tag, context);
                         let arrival = Arrival { port: port_number, op, from, tag, data, bytes, sent_bytes };
                         trace!(
@@ -201,6 +206,7 @@ impl World {
                         }
                     }
                     PortEvent::SendDone { op, .. } => {
+                        news = true;
                         if !process.program.send_done(port_number, op) {
                             judges.report(Violation::Unasked { rank: process.rank, op: op.0 });
                         }
@@ -216,6 +222,7 @@ impl World {
         if let Some(epoch) = cut_required {
             self.cut_required(number, epoch);
         }
+        news
     }
 
     fn run_program(&mut self, number: u32) -> Step {
