@@ -12,6 +12,7 @@ pub(crate) mod send;
 pub(crate) mod timer;
 
 use alloc::boxed::Box;
+use core::num::NonZeroU32;
 
 use crate::config::RAILS_MAX;
 use crate::ids::{AddressId, Epoch, PortId};
@@ -23,6 +24,14 @@ use timer::Timers;
 pub(crate) const WINDOW_BYTES_INITIAL: u32 = 32 << 10;
 /// Frames with copied payload, likewise.
 pub(crate) const WINDOW_FRAMES_INITIAL: u16 = 64;
+
+/// The way to a peer over one rail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Path {
+    pub(crate) address: AddressId,
+    /// Bytes of the largest frame on this path.
+    pub(crate) frame_bytes_max: NonZeroU32,
+}
 
 bitflags::bitflags! {
     /// What a link is up to. Kept as bits because thousands of idle links cost memory.
@@ -76,7 +85,7 @@ pub(crate) struct Link {
     /// The port at the other end.
     pub(crate) peer: PortId,
     /// Where the peer can be reached, per rail.
-    pub(crate) paths: [Option<AddressId>; RAILS_MAX],
+    pub(crate) paths: [Option<Path>; RAILS_MAX],
     /// Index of the link at the peer, once told.
     pub(crate) peer_index: Option<u32>,
     /// Highest epoch heard from the peer.

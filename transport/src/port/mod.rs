@@ -30,7 +30,7 @@ use crate::ids::{AddressId, Epoch, Life, LinkIndex, OpId, PortId, RailIndex, Raw
 use crate::link::queues::{Control, Envelope, Pending};
 use crate::link::receive::{Incoming, Target};
 use crate::link::timer::NEVER;
-use crate::link::{Flags, Link, congestion};
+use crate::link::{Flags, Link, Path, congestion};
 use crate::matching::{MatchError, Matcher, MatcherBounds, Message, MessageKey, Pattern, Post};
 use crate::message::{Buffers, Event, Outgoing, Payload, Receive, SendError};
 use crate::sabotage::Sabotage;
@@ -274,13 +274,40 @@ impl Port {
         self.links.len()
     }
 
-    /// Says where the peer of `link` is reached over `rail`.
+    /// Says where the peer of `link` is reached over `rail`, with frames as long as the rail takes.
     pub fn set_path(&mut self, link: LinkIndex, rail: RailIndex, address: AddressId) {
+        let longest = self.rails.get(usize::from(rail.0)).map_or(0, |rail| rail.frame_bytes_max);
+        self.set_path_limited(link, rail, address, longest);
+    }
+
+    /// Says where the peer of `link` is reached over `rail`, and how long frames on that path may be.
+    pub fn set_path_limited(
+        &mut self,
+        link: LinkIndex,
+        rail: RailIndex,
+        address: AddressId,
+        frame_bytes_max: usize,
+    ) {
+        let bytes = u32::try_from(frame_bytes_max).unwrap_or(u32::MAX);
+        let Some(frame_bytes_max) = core::num::NonZeroU32::new(bytes) else { return };
         if let Some(entry) = self.links.get_mut(link.0 as usize)
             && let Some(path) = entry.paths.get_mut(usize::from(rail.0))
         {
-            *path = Some(address);
+            *path = Some(Path { address, frame_bytes_max });
             self.make_ready(link);
+        }
+    }
+
+    /// The paths to this address over `rail` take shorter frames from now on.
+    pub fn shrink_path(&mut self, rail: RailIndex, address: AddressId, frame_bytes_max: usize) {
+        let bytes = u32::try_from(frame_bytes_max).unwrap_or(u32::MAX);
+        let Some(frame_bytes_max) = core::num::NonZeroU32::new(bytes) else { return };
+        for link in &mut self.links {
+            if let Some(Some(path)) = link.paths.get_mut(usize::from(rail.0))
+                && path.address == address
+            {
+                path.frame_bytes_max = path.frame_bytes_max.min(frame_bytes_max);
+            }
         }
     }
 
@@ -570,6 +597,34 @@ impl Port {
                 self.events.push_back(Event::LinkClosed { link, peer });
             }
         }
+    }
+
+    /// Settings of the port.
+    #[must_use]
+    pub fn config(&self) -> &PortConfig {
+        &self.config
+    }
+
+    /// The operation that the next send or receive will be.
+    #[must_use]
+    pub fn next_op(&self) -> OpId {
+        OpId(self.next_op)
+    }
+
+    /// Whether [`Port::poll_transmit`] may have something to say; false is certain.
+    #[must_use]
+    pub fn wants_to_transmit(&self) -> bool {
+        !self.ready.is_empty() || self.news_due
+    }
+
+    /// Whether a send on this link, with this much copied payload, would be accepted now.
+    #[must_use]
+    pub fn can_send(&self, link: LinkIndex, copied_bytes: usize) -> bool {
+        let Some(entry) = self.links.get(link.0 as usize) else { return false };
+        !entry.flags.contains(Flags::CLOSING)
+            && entry.queues.as_ref().is_none_or(|queues| {
+                queues.pending.len() < PENDING_MESSAGES_MAX && queues.copied.free() >= copied_bytes
+            })
     }
 
     /// Nothing waits to be sent and everything sent has been acknowledged, on all links.

@@ -101,7 +101,8 @@ impl Port {
     /// Longest payload behind a body of `body_bytes` in one frame of this link on this rail.
     fn room(&self, index: LinkIndex, rail: RailIndex, body_bytes: usize, frame: &[u8]) -> usize {
         let link = &self.links[index.0 as usize];
-        let frame_bytes = self.rails[usize::from(rail.0)].frame_bytes_max.min(frame.len());
+        let path = link.paths[usize::from(rail.0)].map_or(0, |path| path.frame_bytes_max.get());
+        let frame_bytes = (path as usize).min(frame.len());
         let contact = if link.needs_contact() { wire::CONTACT_BYTES } else { 0 };
         frame_bytes.saturating_sub(HEADER_BYTES + contact + body_bytes)
     }
@@ -472,7 +473,7 @@ impl Port {
             .as_ref()
             .and_then(|auth| auth.seal(context, &mut frame[..at + copied], at, payload.is_some()));
         Transmit {
-            to: to.unwrap_or(crate::ids::AddressId(u32::MAX)),
+            to: to.map_or(crate::ids::AddressId(u32::MAX), |path| path.address),
             frame_bytes: at + copied,
             payload,
             seal,
