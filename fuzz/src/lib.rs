@@ -3,6 +3,10 @@
 //! Each function is one fuzz target. Ordinary tests (`tests/tests/corpora.rs`) include this file and call the same
 //! functions with every file of the corpora, and with each of them damaged in all simple ways.
 
+mod port;
+
+pub use port::{OWN, PEER, port};
+
 /// A frame, as it comes from a stranger.
 pub fn frame(bytes: &[u8]) {
     if let Ok(frame) = transport::wire::Frame::parse(bytes) {
