@@ -23,8 +23,10 @@ pub const ANNOUNCED_MAX: usize = 1024;
 /// Messages that wait on one link for window before `send` pushes back.
 pub const PENDING_MESSAGES_MAX: usize = 4096;
 
-/// Messages announced or receiving on one link at the receiver; what a lawful peer can reach, plus slack for a restart.
-pub const INCOMING_MAX: usize = 2 * ANNOUNCED_MAX;
+/// Payloads that may come in on one link at one time: a peer stops announcing while this many of its grants are unused,
+/// may then be granted all it has announced, and has a window of pieces on their way.
+pub const INCOMING_MAX: usize = 2 * ANNOUNCED_MAX + 256;
+const _: () = assert!(INCOMING_MAX as u64 == 2 * ANNOUNCED_MAX as u64 + WINDOW_FRAMES_MAX);
 
 /// Links of one port. 65,536 ranks, and as many again that have been replaced.
 pub const LINKS_MAX: usize = 1 << 17;

@@ -202,6 +202,20 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Whether the program waits for it: such an event is part of the port's state (rule 5), the others are reports.
+    #[must_use]
+    pub fn is_completion(&self) -> bool {
+        matches!(
+            self,
+            Event::Received { .. }
+                | Event::SendDone { .. }
+                | Event::PeerClosed { .. }
+                | Event::LinkClosed { .. }
+        )
+    }
+}
+
 /// Why a send was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {

@@ -129,7 +129,8 @@ fn a_lost_frame_is_found_by_the_frames_that_overtake_it() {
         0us a>b Eager 3 1B ack 0
         5us b>a Ack 0B ack 1 sel 11
         18us a>b Eager 1 1B ack 0
-        23us b>a Ack 0B ack 4"#]].assert_eq(&world.transcript());
+        23us b>a Ack 0B ack 4"#]]
+    .assert_eq(&world.transcript());
 }
 
 #[test]

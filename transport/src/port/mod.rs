@@ -4,15 +4,21 @@
 //! [`Port::poll_transmit`] for every rail until it answers `None`, then sleep until [`Port::poll_timeout`] at most. What
 //! each of the three answers may change with any other call, and only then.
 
+mod check;
 mod deliver;
 mod frozen;
+mod load;
 mod receive;
-mod state;
+mod resync;
+pub mod state;
 mod timeout;
 mod transmit;
 
+pub use check::{NUMBER_MAX, Place, StateError};
 pub use frozen::{FrozenPort, Restart};
-pub use state::*;
+pub use load::KeyChange;
+pub(crate) use state::SendOp;
+pub use state::{Arrived, Census, FinalCounters};
 
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
@@ -41,28 +47,6 @@ const WINDOW_FRAMES_ADVERTISED: u16 = 256;
 const _: () = assert!(WINDOW_FRAMES_ADVERTISED as u64 == crate::config::WINDOW_FRAMES_MAX);
 
 type Table<K, V> = HashMap<K, V, BuildHasherDefault<PlainHasher>>;
-
-/// What a waiting message's payload is.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Arrived {
-    /// Copied payload, complete or still growing.
-    Copied(Vec<u8>),
-    /// Still with the sender, under its operation.
-    Announced(OpId),
-}
-
-/// A send whose payload is not in the link's ring.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct SendOp {
-    pub(crate) link: LinkIndex,
-    pub(crate) envelope: Envelope,
-    /// Payload that the port holds itself: a copied message that had to be announced, or one loaded from an image.
-    pub(crate) owned: Option<Vec<u8>>,
-    /// Bytes that the peer wants, once it has asked.
-    pub(crate) granted: Option<u64>,
-    /// Bytes of them that it has acknowledged.
-    pub(crate) acked: u64,
-}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rail {

@@ -98,10 +98,16 @@ impl Port {
         }
     }
 
-    /// Longest payload behind a body of `body_bytes` in one frame of this link on this rail.
+    /// Longest payload behind a body of `body_bytes` in one frame of this link on this rail. A frame fits all rails of its
+    /// link: another may have to carry it when it is sent again.
     fn room(&self, index: LinkIndex, rail: RailIndex, body_bytes: usize, frame: &[u8]) -> usize {
         let link = &self.links[index.0 as usize];
-        let frame_bytes = self.rails[usize::from(rail.0)].frame_bytes_max.min(frame.len());
+        let rails = self.rails.iter().zip(&link.paths).filter(|(_, path)| path.is_some());
+        let shortest = rails.map(|(rail, _)| rail.frame_bytes_max).min();
+        let frame_bytes = shortest
+            .unwrap_or(usize::MAX)
+            .min(self.rails[usize::from(rail.0)].frame_bytes_max)
+            .min(frame.len());
         let contact = if link.needs_contact() { wire::CONTACT_BYTES } else { 0 };
         frame_bytes.saturating_sub(HEADER_BYTES + contact + body_bytes)
     }
@@ -175,6 +181,17 @@ impl Port {
         now: u64,
         frame: &mut [u8],
     ) -> Option<Transmit> {
+        let sent = self.links[index.0 as usize].queues.as_ref()?.sent.get(place)?;
+        let body_bytes = match sent.body {
+            SentBody::Eager { .. } => wire::EAGER_BYTES,
+            SentBody::Data { .. } => wire::DATA_BYTES,
+            _ => 0,
+        };
+        let payload_bytes = sent.payload_bytes as usize;
+        if payload_bytes > 0 && payload_bytes > self.room(index, rail, body_bytes, frame) {
+            // Cut for longer frames than this rail's: another rail of the link has them.
+            return None;
+        }
         let link = &mut self.links[index.0 as usize];
         let queues = link.queues.as_mut()?;
         let number = queues.lost.pop_front()?;
@@ -264,12 +281,11 @@ impl Port {
         link.flags.remove(Flags::STREAM_TURN);
         let start = start + u64::from(before);
         let source = Source::Ring { start, bytes };
-        let Envelope { op, context, silent, .. } = envelope;
         Some(if before == 0 {
             let body = eager(&envelope);
             self.number(index, SentBody::Eager { envelope, last }, &body, start, source, rail, now, frame)
         } else {
-            let sent = SentBody::More { op, context, silent, last };
+            let sent = SentBody::More { envelope, offset: before, last };
             self.number(index, sent, &Body::More, start, source, rail, now, frame)
         })
     }
