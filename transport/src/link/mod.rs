@@ -12,6 +12,7 @@ pub(crate) mod send;
 pub(crate) mod timer;
 
 use alloc::boxed::Box;
+use core::num::NonZeroU32;
 
 use crate::config::RAILS_MAX;
 use crate::ids::{AddressId, Epoch, PortId};
@@ -23,6 +24,14 @@ use timer::Timers;
 pub(crate) const WINDOW_BYTES_INITIAL: u32 = 32 << 10;
 /// Frames with copied payload, likewise.
 pub(crate) const WINDOW_FRAMES_INITIAL: u16 = 64;
+
+/// The way to a peer over one rail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Path {
+    pub(crate) address: AddressId,
+    /// Bytes of the largest frame on this path.
+    pub(crate) frame_bytes_max: NonZeroU32,
+}
 
 bitflags::bitflags! {
     /// What a link is up to. Kept as bits because thousands of idle links cost memory.
@@ -76,7 +85,7 @@ pub(crate) struct Link {
     /// The port at the other end.
     pub(crate) peer: PortId,
     /// Where the peer can be reached, per rail.
-    pub(crate) paths: [Option<AddressId>; RAILS_MAX],
+    pub(crate) paths: [Option<Path>; RAILS_MAX],
     /// Index of the link at the peer, once told.
     pub(crate) peer_index: Option<u32>,
     /// Highest epoch heard from the peer.
@@ -126,7 +135,7 @@ pub(crate) struct Link {
 const _: () = assert!(size_of::<Link>() <= 256, "an idle link costs at most 256 bytes (design)");
 
 impl Link {
-    pub(crate) fn new(peer: PortId, congestion_bytes: u32) -> Link {
+    pub(crate) fn new(peer: PortId, congestion_bytes: u32, window_bytes: u32) -> Link {
         Link {
             peer,
             paths: [None; RAILS_MAX],
@@ -136,7 +145,7 @@ impl Link {
             next: 0,
             acked: 0,
             transmissions: 1,
-            peer_window_bytes: WINDOW_BYTES_INITIAL,
+            peer_window_bytes: window_bytes,
             peer_window_frames: WINDOW_FRAMES_INITIAL,
             copied_frames: 0,
             copied_bytes: 0,
@@ -146,7 +155,7 @@ impl Link {
             expected: 0,
             ack_told: 0,
             newest: 0,
-            promised_bytes: WINDOW_BYTES_INITIAL,
+            promised_bytes: window_bytes,
             unacknowledged: 0,
             peer_pause: 0,
             heard_at: 0,

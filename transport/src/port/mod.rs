@@ -29,14 +29,16 @@ use core::time::Duration;
 use hashbrown::HashMap;
 
 use crate::auth::{Authenticator, JobKey};
-use crate::config::{AuthLevel, LINKS_MAX, PENDING_MESSAGES_MAX, PortConfig, RAILS_MAX, STOPPED_MIN};
+use crate::config::{
+    ANNOUNCED_MAX, AuthLevel, LINKS_MAX, PENDING_MESSAGES_MAX, PortConfig, RAILS_MAX, STOPPED_MIN,
+};
 use crate::counters::Counters;
 use crate::hash::PlainHasher;
 use crate::ids::{AddressId, Epoch, Life, LinkIndex, OpId, PortId, RailIndex, RawAddress};
 use crate::link::queues::{Control, Envelope, Pending};
 use crate::link::receive::{Incoming, Target};
 use crate::link::timer::NEVER;
-use crate::link::{Flags, Link, congestion};
+use crate::link::{Flags, Link, Path, WINDOW_BYTES_INITIAL, congestion};
 use crate::matching::{MatchError, Matcher, MatcherBounds, Message, MessageKey, Pattern, Post};
 use crate::message::{Buffers, Event, Outgoing, Payload, Receive, SendError};
 use crate::sabotage::Sabotage;
@@ -116,8 +118,9 @@ impl Port {
         };
         let bounds = MatcherBounds {
             posted_max: config.posted_max,
-            // Announcements come on top of what the window lets through; they are bounded per link.
-            unexpected_max: config.unexpected_entries_max.saturating_mul(2),
+            // Announcements come on top of what the window lets through, and must always find room: a message that a
+            // receive waits for may stand behind them. Their bound is the senders', per link.
+            unexpected_max: config.unexpected_entries_max.saturating_add(ANNOUNCED_MAX * LINKS_MAX),
         };
         Port {
             config,
@@ -233,7 +236,7 @@ impl Port {
         assert!(self.links.len() < LINKS_MAX, "a port has at most {LINKS_MAX} links");
         let link = LinkIndex(u32::try_from(self.links.len()).unwrap_or(u32::MAX));
         let window = self.congestion_bytes_initial();
-        let mut fresh = Link::new(peer, window);
+        let mut fresh = Link::new(peer, window, self.window_bytes_initial());
         fresh.peer_epoch = self.epoch;
         self.links.push(fresh);
         self.by_peer.insert(peer, link);
@@ -258,13 +261,40 @@ impl Port {
         self.links.len()
     }
 
-    /// Says where the peer of `link` is reached over `rail`.
+    /// Says where the peer of `link` is reached over `rail`, with frames as long as the rail takes.
     pub fn set_path(&mut self, link: LinkIndex, rail: RailIndex, address: AddressId) {
+        let longest = self.rails.get(usize::from(rail.0)).map_or(0, |rail| rail.frame_bytes_max);
+        self.set_path_limited(link, rail, address, longest);
+    }
+
+    /// Says where the peer of `link` is reached over `rail`, and how long frames on that path may be.
+    pub fn set_path_limited(
+        &mut self,
+        link: LinkIndex,
+        rail: RailIndex,
+        address: AddressId,
+        frame_bytes_max: usize,
+    ) {
+        let bytes = u32::try_from(frame_bytes_max).unwrap_or(u32::MAX);
+        let Some(frame_bytes_max) = core::num::NonZeroU32::new(bytes) else { return };
         if let Some(entry) = self.links.get_mut(link.0 as usize)
             && let Some(path) = entry.paths.get_mut(usize::from(rail.0))
         {
-            *path = Some(address);
+            *path = Some(Path { address, frame_bytes_max });
             self.make_ready(link);
+        }
+    }
+
+    /// The paths to this address over `rail` take shorter frames from now on.
+    pub fn shrink_path(&mut self, rail: RailIndex, address: AddressId, frame_bytes_max: usize) {
+        let bytes = u32::try_from(frame_bytes_max).unwrap_or(u32::MAX);
+        let Some(frame_bytes_max) = core::num::NonZeroU32::new(bytes) else { return };
+        for link in &mut self.links {
+            if let Some(Some(path)) = link.paths.get_mut(usize::from(rail.0))
+                && path.address == address
+            {
+                path.frame_bytes_max = path.frame_bytes_max.min(frame_bytes_max);
+            }
         }
     }
 
@@ -556,6 +586,34 @@ impl Port {
         }
     }
 
+    /// Settings of the port.
+    #[must_use]
+    pub fn config(&self) -> &PortConfig {
+        &self.config
+    }
+
+    /// The operation that the next send or receive will be.
+    #[must_use]
+    pub fn next_op(&self) -> OpId {
+        OpId(self.next_op)
+    }
+
+    /// Whether [`Port::poll_transmit`] may have something to say; false is certain.
+    #[must_use]
+    pub fn wants_to_transmit(&self) -> bool {
+        !self.ready.is_empty() || self.news_due
+    }
+
+    /// Whether a send on this link, with this much copied payload, would be accepted now.
+    #[must_use]
+    pub fn can_send(&self, link: LinkIndex, copied_bytes: usize) -> bool {
+        let Some(entry) = self.links.get(link.0 as usize) else { return false };
+        !entry.flags.contains(Flags::CLOSING)
+            && entry.queues.as_ref().is_none_or(|queues| {
+                queues.pending.len() < PENDING_MESSAGES_MAX && queues.copied.free() >= copied_bytes
+            })
+    }
+
     /// Nothing waits to be sent and everything sent has been acknowledged, on all links.
     #[must_use]
     pub fn is_settled(&self) -> bool {
@@ -602,6 +660,12 @@ impl Port {
 
     pub(crate) fn congestion_bytes_initial(&self) -> u32 {
         if self.config.network { congestion::CONGESTION_BYTES_INITIAL } else { self.config.flight_bytes_max }
+    }
+
+    /// What a sender may have in flight before it has heard of a window, and a receiver takes before it has told one. Never
+    /// more than a window can be: what many peers send at once has to fit.
+    pub(crate) fn window_bytes_initial(&self) -> u32 {
+        WINDOW_BYTES_INITIAL.min(self.config.link_window_bytes)
     }
 
     pub(crate) fn port_time(&self, now: Instant) -> u64 {

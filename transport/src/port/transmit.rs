@@ -102,10 +102,8 @@ impl Port {
     /// link: another may have to carry it when it is sent again.
     fn room(&self, index: LinkIndex, rail: RailIndex, body_bytes: usize, frame: &[u8]) -> usize {
         let link = &self.links[index.0 as usize];
-        let rails = self.rails.iter().zip(&link.paths).filter(|(_, path)| path.is_some());
-        let shortest = rails.map(|(rail, _)| rail.frame_bytes_max).min();
-        let frame_bytes = shortest
-            .unwrap_or(usize::MAX)
+        let shortest = link.paths.iter().flatten().map(|path| path.frame_bytes_max.get()).min();
+        let frame_bytes = (shortest.unwrap_or(0) as usize)
             .min(self.rails[usize::from(rail.0)].frame_bytes_max)
             .min(frame.len());
         let contact = if link.needs_contact() { wire::CONTACT_BYTES } else { 0 };
@@ -187,9 +185,11 @@ impl Port {
             SentBody::Data { .. } => wire::DATA_BYTES,
             _ => 0,
         };
-        let payload_bytes = sent.payload_bytes as usize;
-        if payload_bytes > 0 && payload_bytes > self.room(index, rail, body_bytes, frame) {
-            // Cut for longer frames than this rail's: another rail of the link has them.
+        let link = &self.links[index.0 as usize];
+        let contact = if link.needs_contact() { wire::CONTACT_BYTES } else { 0 };
+        let frame_bytes = HEADER_BYTES + contact + body_bytes + sent.payload_bytes as usize;
+        if frame_bytes > self.rails[usize::from(rail.0)].frame_bytes_max.min(frame.len()) {
+            // Cut when the link had only rails with longer frames: it waits for one of them.
             return None;
         }
         let link = &mut self.links[index.0 as usize];
@@ -263,15 +263,12 @@ impl Port {
         let first_room = self.room(index, rail, wire::EAGER_BYTES, frame);
         let more_room = self.room(index, rail, 0, frame);
         let link = &mut self.links[index.0 as usize];
-        let window = link.peer_window_bytes.saturating_sub(link.copied_bytes) as usize;
-        let unlimited = self.sabotage.has(crate::sabotage::Rule::WindowBounds);
         let queues = link.queues.as_mut()?;
         let Some(Pending::Copied { envelope, start, sent }) = queues.pending.front_mut() else { return None };
         let (envelope, start, before) = (*envelope, *start, *sent);
         let left = usize::try_from(envelope.total).unwrap_or(usize::MAX) - before as usize;
-        let room = if before == 0 { first_room } else { more_room };
-        // The whole message fits the window when its first fragment leaves, unless the window has shrunk since.
-        let bytes = left.min(room).min(if before == 0 || unlimited { left } else { window.max(1) });
+        // The whole message fitted the window when its first fragment left: the receiver keeps room for the rest.
+        let bytes = left.min(if before == 0 { first_room } else { more_room });
         let last = bytes == left;
         if last {
             queues.pending.pop_front();
@@ -488,7 +485,7 @@ impl Port {
             .as_ref()
             .and_then(|auth| auth.seal(context, &mut frame[..at + copied], at, payload.is_some()));
         Transmit {
-            to: to.unwrap_or(crate::ids::AddressId(u32::MAX)),
+            to: to.map_or(crate::ids::AddressId(u32::MAX), |path| path.address),
             frame_bytes: at + copied,
             payload,
             seal,

@@ -222,3 +222,11 @@ fn tail(bytes: &[u8], at: usize) -> &[u8] {
 fn short(bytes: &[u8], needed: usize) -> Malformed {
     Malformed::Short { found: bytes.len(), needed }
 }
+
+/// Bytes without a meaning are zero, so that a frame has one spelling and a later version can give them one.
+fn reserved(bytes: &[u8]) -> Result<(), Malformed> {
+    match bytes.iter().find(|byte| **byte != 0) {
+        Some(found) => Err(Malformed::Field { field: "reserved", found: u64::from(*found), max: 0 }),
+        None => Ok(()),
+    }
+}

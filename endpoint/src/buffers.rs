@@ -1,0 +1,194 @@
+//! The user's memory: payloads that are being sent, buffers that wait for messages.
+
+use core::hash::BuildHasherDefault;
+
+use drivers::Payload;
+use hashbrown::HashMap;
+use transport::config::RAILS_MAX;
+use transport::hash::PlainHasher;
+use transport::{Buffers, OpId, UserPayload};
+
+type Table<V> = HashMap<OpId, V, BuildHasherDefault<PlainHasher>>;
+
+/// The payload of a message to be sent.
+pub enum SendBuffer<'a> {
+    /// Copied at once, up to the port's bound for copied payload.
+    Copied(&'a [u8]),
+    /// Handed over; comes back with the completion.
+    Owned(Vec<u8>),
+}
+
+/// Where a message goes.
+pub enum ReceiveBuffer {
+    /// Handed over, with as many bytes as may be received; comes back with the completion.
+    Owned(Vec<u8>),
+    /// Stays with the caller.
+    Borrowed(BorrowedBuffer),
+}
+
+/// Memory of the caller that an operation writes to.
+pub struct BorrowedBuffer {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the pointer is only used under the gate, and `BorrowedBuffer::new`'s contract says that nobody else uses the
+// bytes meanwhile, whatever the thread.
+unsafe impl Send for BorrowedBuffer {}
+
+impl BorrowedBuffer {
+    /// `bytes` bytes from `start`.
+    ///
+    /// # Safety
+    /// Until the operation completes or is cancelled, the bytes stay valid for writes and nobody else reads or writes them.
+    #[must_use]
+    pub unsafe fn new(start: *mut u8, bytes: usize) -> BorrowedBuffer {
+        BorrowedBuffer { start, bytes }
+    }
+}
+
+impl ReceiveBuffer {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            ReceiveBuffer::Owned(bytes) => bytes.len(),
+            ReceiveBuffer::Borrowed(buffer) => buffer.bytes,
+        }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            ReceiveBuffer::Owned(bytes) => bytes,
+            // SAFETY: valid for `bytes` bytes and not written by anybody else, by the contract of `BorrowedBuffer::new`.
+            ReceiveBuffer::Borrowed(buffer) => unsafe {
+                core::slice::from_raw_parts(buffer.start, buffer.bytes)
+            },
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [u8] {
+        match self {
+            ReceiveBuffer::Owned(bytes) => bytes,
+            // SAFETY: as above, and `&mut self` makes this the only reference.
+            ReceiveBuffer::Borrowed(buffer) => unsafe {
+                core::slice::from_raw_parts_mut(buffer.start, buffer.bytes)
+            },
+        }
+    }
+}
+
+/// A payload under way.
+pub(crate) struct Sending {
+    bytes: Vec<u8>,
+    /// Per rail: `staged_total` after the last frame that refers to this payload. The payload may go back to the user when
+    /// every rail's `completed_total` has reached it.
+    staged: [u64; RAILS_MAX],
+}
+
+/// Payloads and buffers carried over from an image, by operation.
+#[derive(Default, Debug)]
+pub struct Carried {
+    /// Payloads of sends.
+    pub sends: Vec<(OpId, Vec<u8>)>,
+    /// Buffers of posted or half-filled receives.
+    pub receives: Vec<(OpId, Vec<u8>)>,
+}
+
+/// All buffers of one endpoint, by operation.
+#[derive(Default)]
+pub struct BufferTable {
+    sends: Table<Sending>,
+    receives: Table<ReceiveBuffer>,
+}
+
+impl BufferTable {
+    pub(crate) fn from_carried(carried: Carried) -> BufferTable {
+        let mut table = BufferTable::default();
+        for (op, bytes) in carried.sends {
+            table.keep_send(op, bytes);
+        }
+        for (op, bytes) in carried.receives {
+            table.keep_receive(op, ReceiveBuffer::Owned(bytes));
+        }
+        table
+    }
+
+    pub(crate) fn keep_send(&mut self, op: OpId, bytes: Vec<u8>) {
+        self.sends.insert(op, Sending { bytes, staged: [0; RAILS_MAX] });
+    }
+
+    pub(crate) fn keep_receive(&mut self, op: OpId, buffer: ReceiveBuffer) {
+        self.receives.insert(op, buffer);
+    }
+
+    /// Payload of a send that is under way.
+    #[must_use]
+    pub fn send_payload(&self, op: OpId) -> Option<&[u8]> {
+        self.sends.get(&op).map(|sending| sending.bytes.as_slice())
+    }
+
+    /// Buffer of a receive that is not complete.
+    #[must_use]
+    pub fn receive_buffer(&self, op: OpId) -> Option<&[u8]> {
+        self.receives.get(&op).map(ReceiveBuffer::as_slice)
+    }
+
+    /// The piece as a driver takes it, without a copy; empty if the operation is unknown, which would be a bug of the port.
+    pub(crate) fn piece(&mut self, piece: UserPayload, rail: usize, staged: u64) -> Payload {
+        let Some(sending) = self.sends.get_mut(&piece.op) else {
+            debug_assert!(false, "operation {:?} has no payload", piece.op);
+            return Payload::EMPTY;
+        };
+        let from = usize::try_from(piece.offset).unwrap_or(usize::MAX);
+        let Some(bytes) = sending.bytes.get(from..from.saturating_add(piece.bytes as usize)) else {
+            debug_assert!(false, "{piece:?} lies outside of its payload");
+            return Payload::EMPTY;
+        };
+        sending.staged[rail] = staged;
+        // SAFETY: `bytes` lie in a vector that this table keeps, unmoved and unwritten, until `take_send` is asked with
+        // the rail's `completed_total` at `staged` or later: then the driver has dropped the payload.
+        unsafe { Payload::borrowed(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Gives a payload back to its user if no NIC can read it any more. `Err`: not yet.
+    pub(crate) fn take_send(&mut self, op: OpId, completed: [u64; RAILS_MAX]) -> Result<Option<Vec<u8>>, ()> {
+        let Some(sending) = self.sends.get(&op) else { return Ok(None) };
+        if sending.staged.iter().zip(completed).any(|(staged, completed)| completed < *staged) {
+            return Err(());
+        }
+        Ok(self.sends.remove(&op).map(|sending| sending.bytes))
+    }
+
+    pub(crate) fn take_receive(&mut self, op: OpId) -> Option<ReceiveBuffer> {
+        self.receives.remove(&op)
+    }
+
+    /// No rail can touch a payload any more: all drivers have been drained or dropped.
+    pub(crate) fn forget_staging(&mut self) {
+        for sending in self.sends.values_mut() {
+            sending.staged = [0; RAILS_MAX];
+        }
+    }
+
+    /// A rail has been replaced or dropped.
+    pub(crate) fn forget_rail(&mut self, rail: usize) {
+        for sending in self.sends.values_mut() {
+            sending.staged[rail] = 0;
+        }
+    }
+}
+
+impl Buffers for BufferTable {
+    fn place(&mut self, receive: OpId, offset: u64, bytes: &[u8]) {
+        let Some(buffer) = self.receives.get_mut(&receive) else {
+            debug_assert!(false, "receive {receive:?} has no buffer");
+            return;
+        };
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        match buffer.as_mut_slice().get_mut(from..from.saturating_add(bytes.len())) {
+            Some(place) => place.copy_from_slice(bytes),
+            None => {
+                debug_assert!(false, "{} bytes at {offset} lie outside of receive {receive:?}", bytes.len())
+            }
+        }
+    }
+}

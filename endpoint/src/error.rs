@@ -1,0 +1,64 @@
+//! What can go wrong with an endpoint.
+
+use core::time::Duration;
+
+use drivers::DriverError;
+use transport::config::RAILS_MAX;
+
+/// Why an endpoint could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// Rails beyond the bound.
+    #[error("{rails} rails were given, a port takes 1 to {RAILS_MAX}: leave some out")]
+    Rails {
+        /// How many were given.
+        rails: usize,
+    },
+    /// A rail refused something.
+    #[error("rail {rail}: {source}")]
+    Driver {
+        /// Which rail.
+        rail: usize,
+        /// What its driver said.
+        source: DriverError,
+    },
+    /// None of a peer's addresses can be used on our rails.
+    #[error(
+        "no rail reaches the peer: it gave {given} addresses, this port has {rails} rails; check that both use the same kind of NIC and address family"
+    )]
+    Unreachable {
+        /// Addresses that the peer gave.
+        given: usize,
+        /// Our rails.
+        rails: usize,
+    },
+    /// A driver did not give its buffers back in time.
+    #[error(
+        "freezing waited {waited:?} for rail {rail} to give its buffers back, and gave up: the port goes on running; check the NIC"
+    )]
+    DrainTimeout {
+        /// Which rail.
+        rail: usize,
+        /// How long.
+        waited: Duration,
+    },
+    /// The endpoint has been closed.
+    #[error("the endpoint has been closed")]
+    Closed,
+    /// Not everything was acknowledged when the time to linger was over.
+    #[error(
+        "closing waited {waited:?}, and {links} links still have unacknowledged messages: their peers are gone, or their keeper must answer for them"
+    )]
+    Linger {
+        /// How long.
+        waited: Duration,
+        /// Links with something left.
+        links: usize,
+    },
+    /// A helper thread could not be started.
+    #[error("the helper thread could not be started: {0}; raise the limit of threads (ulimit -u)")]
+    Helper(std::io::Error),
+    /// An event descriptor could not be made.
+    #[error("no event descriptor: {0}; raise the limit of open files (ulimit -n)")]
+    Descriptor(std::io::Error),
+}

@@ -1,0 +1,147 @@
+//! An endpoint that stands still: the gate is held, the NICs have given every buffer back.
+
+use core::task::Poll;
+use core::time::Duration;
+use std::sync::MutexGuard;
+use std::time::Instant;
+
+use transport::{FrozenPort, Port};
+
+use crate::buffers::BufferTable;
+use crate::clock::Clock;
+use crate::error::EndpointError;
+use crate::gate::{Endpoint, Shared};
+use crate::inner::Inner;
+
+/// Where the time of a freeze went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PauseSplit {
+    /// Waiting for the gate: somebody was making progress.
+    pub gate: Duration,
+    /// Waiting for the NICs to give their buffers back.
+    pub drain: Duration,
+    /// The whole freeze, until nothing of ours can touch port memory.
+    pub freeze: Duration,
+}
+
+/// A frozen endpoint. Whoever wants something of it waits at the gate until it is thawed.
+pub struct Frozen<'a> {
+    /// `None` only inside of `thaw`.
+    port: Option<FrozenPort>,
+    inner: MutexGuard<'a, Inner>,
+    clock: Clock,
+    split: PauseSplit,
+}
+
+impl Endpoint {
+    /// Freezes the endpoint: takes the gate, drains the rails, stops the port. Never waits for a peer.
+    ///
+    /// # Errors
+    /// [`EndpointError::DrainTimeout`] if a NIC keeps a buffer for longer than `deadline`: the endpoint goes on running.
+    pub fn freeze(&self, deadline: Duration) -> Result<Frozen<'_>, EndpointError> {
+        let shared: &Shared = &self.shared;
+        let asked = Instant::now();
+        let mut inner = shared.lock();
+        let entered = Instant::now();
+        for rail in 0..inner.rails.len() {
+            let Some(driver) = inner.rails[rail].as_mut() else { continue };
+            loop {
+                match driver.drain() {
+                    Ok(Poll::Ready(())) => break,
+                    Ok(Poll::Pending) if entered.elapsed() < deadline => core::hint::spin_loop(),
+                    Ok(Poll::Pending) => {
+                        return Err(EndpointError::DrainTimeout { rail, waited: entered.elapsed() });
+                    }
+                    Err(source) if source.is_rail_dead() => {
+                        // Dropping a dead driver gives every buffer back.
+                        inner.rails[rail] = None;
+                        break;
+                    }
+                    Err(source) => return Err(EndpointError::Driver { rail, source }),
+                }
+            }
+        }
+        inner.buffers.forget_staging();
+        let drained = Instant::now();
+        let now = shared.clock.now();
+        let port = inner.port.take().freeze(now);
+        let split = PauseSplit { gate: entered - asked, drain: drained - entered, freeze: asked.elapsed() };
+        Ok(Frozen { port: Some(port), inner, clock: shared.clock, split })
+    }
+}
+
+impl Frozen<'_> {
+    /// The port's state.
+    #[must_use]
+    pub fn port(&self) -> &FrozenPort {
+        self.port.as_ref().expect("a frozen endpoint has a port until it is thawed")
+    }
+
+    /// The port's state, to raise its epoch.
+    pub fn port_mut(&mut self) -> &mut FrozenPort {
+        self.port.as_mut().expect("a frozen endpoint has a port until it is thawed")
+    }
+
+    /// The user's buffers: nobody writes to them now.
+    #[must_use]
+    pub fn buffers(&self) -> &BufferTable {
+        &self.inner.buffers
+    }
+
+    /// Where the time of the freeze went.
+    #[must_use]
+    pub fn split(&self) -> PauseSplit {
+        self.split
+    }
+
+    /// Goes on in the same life, on the same rails. Returns when the first frame can be sent, and how long that took.
+    pub fn thaw(mut self) -> Duration {
+        let asked = Instant::now();
+        self.put_back();
+        asked.elapsed()
+    }
+
+    fn put_back(&mut self) {
+        if let Some(frozen) = self.port.take() {
+            let now = self.clock.now();
+            self.inner.port.put(frozen.thaw(now));
+        }
+    }
+}
+
+impl Drop for Frozen<'_> {
+    /// A frozen endpoint that is dropped goes on: whatever went wrong with the checkpoint, the program must not hang.
+    fn drop(&mut self) {
+        self.put_back();
+    }
+}
+
+/// A place for a port that can be taken out and put back.
+pub(crate) struct Seat(Option<Port>);
+
+impl Seat {
+    pub(crate) fn new(port: Port) -> Seat {
+        Seat(Some(port))
+    }
+
+    fn take(&mut self) -> Port {
+        self.0.take().expect("frozen twice: the gate is held while a port is frozen")
+    }
+
+    fn put(&mut self, port: Port) {
+        self.0 = Some(port);
+    }
+}
+
+impl core::ops::Deref for Seat {
+    type Target = Port;
+    fn deref(&self) -> &Port {
+        self.0.as_ref().expect("the gate is held while the port is frozen")
+    }
+}
+
+impl core::ops::DerefMut for Seat {
+    fn deref_mut(&mut self) -> &mut Port {
+        self.0.as_mut().expect("the gate is held while the port is frozen")
+    }
+}

@@ -1,0 +1,326 @@
+//! The gate: the one lock through which everything reaches the port.
+
+use core::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use drivers::Driver;
+use transport::config::RAILS_MAX;
+use transport::matching::{Envelope, MatchError, Pattern};
+use transport::port::FinalCounters;
+use transport::{
+    Event, FrozenPort, LinkIndex, OpId, Outgoing, Payload, Port, PortId, RawAddress, Receive, Restart,
+    SendError,
+};
+
+use crate::buffers::{BufferTable, Carried, ReceiveBuffer, SendBuffer};
+use crate::clock::Clock;
+use crate::error::EndpointError;
+use crate::helper::Helper;
+use crate::inner::{Completion, Inner};
+use crate::wait::Bell;
+
+/// Settings of an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointConfig {
+    /// A thread that acknowledges, resends and receives while the program computes.
+    pub helper: bool,
+    /// How often the helper looks whether the program still polls by itself.
+    pub helper_tick: Duration,
+    /// How long [`Endpoint::wait`] polls before it sleeps; a sleep costs about 15 µs.
+    pub spin: Duration,
+}
+
+impl Default for EndpointConfig {
+    fn default() -> EndpointConfig {
+        EndpointConfig {
+            helper: true,
+            helper_tick: Duration::from_micros(500),
+            spin: Duration::from_micros(50),
+        }
+    }
+}
+
+pub(crate) struct Shared {
+    inner: Mutex<Inner>,
+    pub(crate) clock: Clock,
+    pub(crate) config: EndpointConfig,
+    /// Rounds of progress that the program made by itself: while this moves, the helper stays away.
+    pub(crate) rounds: AtomicU64,
+    /// Threads that sleep in [`Endpoint::wait`]; they make progress by themselves.
+    pub(crate) sleepers: AtomicU64,
+    pub(crate) closed: AtomicBool,
+    pub(crate) bell: Bell,
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic in a progress call is a bug that has been reported already; the state machine itself stays consistent,
+        // for it never runs user code.
+        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
+        match self.inner.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// One endpoint of this process. Clones share it.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub(crate) shared: Arc<Shared>,
+    _helper: Option<Arc<Helper>>,
+}
+
+impl Endpoint {
+    /// Puts a port on its rails. Rail i of the port is `rails[i]`.
+    ///
+    /// # Errors
+    /// [`EndpointError::Rails`], [`EndpointError::Helper`], [`EndpointError::Descriptor`].
+    pub fn open(
+        port: Port,
+        rails: Vec<Box<dyn Driver>>,
+        config: EndpointConfig,
+    ) -> Result<Endpoint, EndpointError> {
+        Endpoint::open_with(port, rails, config, Clock::start(), BufferTable::default())
+    }
+
+    /// Starts a port from an image in a new life, on new rails; every peer has to be connected anew.
+    ///
+    /// # Errors
+    /// As [`Endpoint::open`].
+    pub fn restart(
+        frozen: FrozenPort,
+        carried: Carried,
+        rails: Vec<Box<dyn Driver>>,
+        restart: Restart,
+        config: EndpointConfig,
+    ) -> Result<Endpoint, EndpointError> {
+        let clock = Clock::start();
+        let port = frozen.restart(clock.now(), restart);
+        Endpoint::open_with(port, rails, config, clock, BufferTable::from_carried(carried))
+    }
+
+    fn open_with(
+        mut port: Port,
+        rails: Vec<Box<dyn Driver>>,
+        config: EndpointConfig,
+        clock: Clock,
+        buffers: BufferTable,
+    ) -> Result<Endpoint, EndpointError> {
+        if rails.is_empty() || rails.len() > RAILS_MAX {
+            return Err(EndpointError::Rails { rails: rails.len() });
+        }
+        for driver in &rails {
+            port.add_rail(driver.local_address(), driver.caps().frame_bytes_max);
+        }
+        let bell = Bell::new(&rails).map_err(EndpointError::Descriptor)?;
+        let shared = Arc::new(Shared {
+            inner: Mutex::new(Inner::new(port, rails, buffers)),
+            clock,
+            config,
+            rounds: AtomicU64::new(0),
+            sleepers: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            bell,
+        });
+        let helper = if config.helper {
+            Some(Arc::new(Helper::start(&shared).map_err(EndpointError::Helper)?))
+        } else {
+            None
+        };
+        Ok(Endpoint { shared, _helper: helper })
+    }
+
+    /// Own address per rail, for the address exchange.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<RawAddress> {
+        let inner = self.shared.lock();
+        inner
+            .rails
+            .iter()
+            .map(|rail| rail.as_ref().map_or(RawAddress::NONE, |driver| driver.local_address()))
+            .collect()
+    }
+
+    /// The link to a peer, with the peer's address on each rail. Causes no traffic by itself.
+    ///
+    /// # Errors
+    /// [`EndpointError::Unreachable`] if no rail can use its address.
+    pub fn connect(&self, peer: PortId, addresses: &[RawAddress]) -> Result<LinkIndex, EndpointError> {
+        let mut inner = self.shared.lock();
+        let link = inner.port.connect(peer);
+        let mut reached = false;
+        for (i, address) in addresses.iter().enumerate().take(inner.rails.len()) {
+            if *address == RawAddress::NONE {
+                continue;
+            }
+            match inner.add_path(link, i, address) {
+                Ok(()) => reached = true,
+                Err(source) => tracing::debug!(rail = i, %source, "an address cannot be used"),
+            }
+        }
+        if reached {
+            Ok(link)
+        } else {
+            Err(EndpointError::Unreachable { given: addresses.len(), rails: inner.rails.len() })
+        }
+    }
+
+    /// Bytes up to which payload is copied.
+    #[must_use]
+    pub fn copied_bytes_max(&self) -> usize {
+        self.shared.lock().port.config().eager_bytes_max
+    }
+
+    /// Sends a message; the first frame leaves before this returns, if it may.
+    ///
+    /// # Errors
+    /// [`SendError::Full`] is ordinary back-pressure: poll, then try again. An owned buffer is dropped with the error, so
+    /// ask [`Endpoint::can_send`] first where that matters.
+    pub fn send(
+        &self,
+        link: LinkIndex,
+        outgoing: Outgoing,
+        buffer: SendBuffer<'_>,
+    ) -> Result<OpId, SendError> {
+        let mut inner = self.shared.lock();
+        let op = match buffer {
+            SendBuffer::Copied(bytes) => inner.port.send(link, outgoing, Payload::Copied(bytes))?,
+            SendBuffer::Owned(bytes) => {
+                let payload = Payload::User { bytes: bytes.len() as u64 };
+                let op = inner.port.send(link, outgoing, payload)?;
+                inner.buffers.keep_send(op, bytes);
+                op
+            }
+        };
+        let now = self.shared.clock.now();
+        inner.transmit(now);
+        Ok(op)
+    }
+
+    /// Whether a send on this link would be accepted now.
+    #[must_use]
+    pub fn can_send(&self, link: LinkIndex, copied_bytes: usize) -> bool {
+        self.shared.lock().port.can_send(link, copied_bytes)
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// [`MatchError::PostedFull`].
+    pub fn post_receive(&self, mut receive: Receive, buffer: ReceiveBuffer) -> Result<OpId, MatchError> {
+        let mut inner = self.shared.lock();
+        receive.bytes_max = receive.bytes_max.min(buffer.len() as u64);
+        // A waiting message is placed while the receive is being posted: its buffer has to be there first.
+        let op = inner.port.next_op();
+        inner.buffers.keep_receive(op, buffer);
+        let Inner { port, buffers, .. } = &mut *inner;
+        match port.post_receive(receive, buffers) {
+            Ok(posted) => {
+                debug_assert_eq!(posted, op);
+                inner.collect();
+                let now = self.shared.clock.now();
+                inner.transmit(now);
+                Ok(posted)
+            }
+            Err(error) => {
+                inner.buffers.take_receive(op);
+                Err(error)
+            }
+        }
+    }
+
+    /// The envelope of the message that a receive with this pattern would get.
+    #[must_use]
+    pub fn peek(&self, pattern: &Pattern) -> Option<Envelope> {
+        self.shared.lock().port.peek(pattern)
+    }
+
+    /// Takes back a receive that nothing has matched, with its buffer.
+    pub fn cancel(&self, op: OpId) -> Option<ReceiveBuffer> {
+        let mut inner = self.shared.lock();
+        if inner.port.cancel(op) { inner.buffers.take_receive(op) } else { None }
+    }
+
+    /// One round of progress. True if anything happened.
+    pub fn progress(&self) -> bool {
+        let mut inner = self.shared.lock();
+        self.shared.rounds.fetch_add(1, Ordering::Relaxed);
+        inner.progress(self.shared.clock.now())
+    }
+
+    /// The next completion, after a round of progress if none is waiting.
+    #[must_use]
+    pub fn poll(&self) -> Option<Completion> {
+        let mut inner = self.shared.lock();
+        if let Some(completion) = inner.completions.pop_front() {
+            return Some(completion);
+        }
+        // Relaxed, and not an atomic addition: a lost count only makes the helper look once more.
+        let rounds = &self.shared.rounds;
+        rounds.store(rounds.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        inner.progress(self.shared.clock.now());
+        inner.completions.pop_front()
+    }
+
+    /// Looks at the port under the gate.
+    pub fn with_port<R>(&self, look: impl FnOnce(&Port) -> R) -> R {
+        look(&self.shared.lock().port)
+    }
+
+    /// What the keeper of a closed peer says on its behalf.
+    pub fn peer_has_closed(&self, peer: PortId, expected: u64) {
+        let now = self.shared.clock.now();
+        let mut inner = self.shared.lock();
+        inner.port.peer_has_closed(now, peer, expected);
+        inner.collect();
+    }
+
+    /// Tells active peers that a pause of about `expected` is coming. Call before a freeze; returns how many were told.
+    pub fn announce_pause(&self, expected: Duration) -> usize {
+        let mut inner = self.shared.lock();
+        let now = self.shared.clock.now();
+        let hints = inner.port.announce_pause(now, expected);
+        inner.transmit(now);
+        hints
+    }
+
+    /// Ends all links and makes progress until everything is acknowledged, or `linger` is over. Returns the final counters
+    /// for the keeper.
+    ///
+    /// # Errors
+    /// [`EndpointError::Linger`] if somebody has not acknowledged in time.
+    pub fn close(&self, linger: Duration) -> Result<Vec<FinalCounters>, EndpointError> {
+        let started = std::time::Instant::now();
+        let links = {
+            let mut inner = self.shared.lock();
+            let links = inner.port.links();
+            for i in 0..links {
+                inner.port.close_link(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
+            }
+            links
+        };
+        let mut closed = 0;
+        loop {
+            while let Some(completion) = self.poll() {
+                if matches!(completion, Completion::Report(Event::LinkClosed { .. })) {
+                    closed += 1;
+                }
+            }
+            if closed >= links || self.with_port(Port::is_settled) {
+                break;
+            }
+            if started.elapsed() >= linger {
+                return Err(EndpointError::Linger { waited: linger, links: links - closed });
+            }
+            self.wait(Duration::from_millis(1));
+        }
+        self.shared.closed.store(true, Ordering::Relaxed);
+        Ok(self.shared.lock().port.final_counters().collect())
+    }
+}

@@ -1,0 +1,76 @@
+//! The helper: a thread that makes progress while the program computes.
+//!
+//! While the program polls by itself the helper only looks every tick whether that is still so; it never competes for
+//! frames. Once the program has been away for a whole tick, the helper sleeps on the rails' descriptors and the port's
+//! next deadline, until the program is back.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use crate::gate::Shared;
+
+pub(crate) struct Helper {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Helper {
+    pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<Helper> {
+        let weak = Arc::downgrade(shared);
+        let thread = std::thread::Builder::new().name("stillwire-helper".into()).spawn(move || run(&weak))?;
+        Ok(Helper { shared: shared.clone(), thread: Some(thread) })
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Relaxed);
+        self.shared.bell.ring();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the helper thread panicked");
+        }
+    }
+}
+
+fn run(weak: &Weak<Shared>) {
+    let mut seen = 0;
+    while let Some(shared) = weak.upgrade() {
+        if shared.closed.load(Ordering::Relaxed) {
+            return;
+        }
+        let rounds = shared.rounds.load(Ordering::Relaxed);
+        if rounds != seen || shared.sleepers.load(Ordering::Relaxed) > 0 {
+            seen = rounds;
+            let tick = shared.config.helper_tick;
+            drop(shared);
+            std::thread::sleep(tick);
+            continue;
+        }
+        watch(&shared);
+    }
+}
+
+/// One sleep and one round in the program's place.
+fn watch(shared: &Shared) {
+    let now = shared.clock.now();
+    let due = {
+        let Some(mut inner) = shared.try_lock() else {
+            // Somebody else makes progress, or the port is frozen.
+            std::thread::sleep(shared.config.helper_tick);
+            return;
+        };
+        if inner.progress(now) && !inner.completions.is_empty() {
+            shared.bell.ring_for_sleepers(shared);
+        }
+        if !inner.arm() {
+            return;
+        }
+        inner.port.poll_timeout()
+    };
+    let longest = shared.config.helper_tick * 20;
+    let timeout = due.map_or(longest, |due| due.since(shared.clock.now()).min(longest));
+    shared.bell.sleep(timeout);
+}

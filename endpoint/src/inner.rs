@@ -1,0 +1,256 @@
+//! What is behind the gate: the port, its rails, its buffers.
+
+use std::collections::VecDeque;
+
+use drivers::{Driver, DriverError, Notice};
+use transport::config::RAILS_MAX;
+use transport::{Epoch, Event, Instant, LinkIndex, OpId, Port, RailIndex, RawAddress};
+
+use crate::buffers::{BufferTable, ReceiveBuffer};
+use crate::frozen::Seat;
+
+/// Frames taken from a rail in one round: what fits the caches, and lets acknowledgements out in between.
+const RECEIVE_BURST: usize = 32;
+
+/// What has become of an operation, or what the owner should know.
+#[derive(Debug)]
+pub enum Completion {
+    /// A message has been received.
+    Received {
+        /// The receive.
+        op: OpId,
+        /// Its context.
+        context: u64,
+        /// Link that the message came over.
+        source: LinkIndex,
+        /// Tag of the message.
+        tag: u64,
+        /// User data of the message.
+        data: u64,
+        /// Offset of the message in the buffer, bytes.
+        offset: u64,
+        /// Bytes stored.
+        bytes: u64,
+        /// Bytes sent; more than `bytes` if the message was truncated.
+        sent_bytes: u64,
+        /// The buffer takes no further message.
+        finished: bool,
+        /// The buffer, if it had been handed over and is finished.
+        buffer: Option<Vec<u8>>,
+    },
+    /// A message has been received by its peer.
+    SendDone {
+        /// The send.
+        op: OpId,
+        /// Its context.
+        context: u64,
+        /// Its payload, if it had been handed over.
+        buffer: Option<Vec<u8>>,
+    },
+    /// A peer has cut: this rank must, straight to this epoch.
+    CutRequired {
+        /// The higher epoch.
+        epoch: Epoch,
+    },
+    /// Something that the owner may want to report.
+    Report(Event),
+    /// A rail is dead; the others go on.
+    RailDead {
+        /// Which.
+        rail: RailIndex,
+        /// What its driver said.
+        reason: DriverError,
+    },
+}
+
+pub(crate) struct Inner {
+    pub(crate) port: Seat,
+    pub(crate) rails: Vec<Option<Box<dyn Driver>>>,
+    pub(crate) buffers: BufferTable,
+    pub(crate) completions: VecDeque<Completion>,
+    /// Sends that are done for the protocol, whose payload a NIC still reads.
+    held: Vec<(OpId, u64)>,
+}
+
+impl Inner {
+    pub(crate) fn new(port: Port, rails: Vec<Box<dyn Driver>>, buffers: BufferTable) -> Inner {
+        let rails = rails.into_iter().map(Some).collect();
+        Inner { port: Seat::new(port), rails, buffers, completions: VecDeque::new(), held: Vec::new() }
+    }
+
+    /// One round: what has come, what is due, what may leave. True if anything happened.
+    pub(crate) fn progress(&mut self, now: Instant) -> bool {
+        let mut happened = self.receive(now);
+        if self.port.poll_timeout().is_some_and(|due| due <= now) {
+            self.port.handle_timeout(now);
+            happened = true;
+        }
+        self.collect();
+        happened | self.transmit(now)
+    }
+
+    fn receive(&mut self, now: Instant) -> bool {
+        let mut happened = false;
+        for i in 0..self.rails.len() {
+            let Inner { port, rails, buffers, .. } = self;
+            let Some(driver) = &mut rails[i] else { continue };
+            let rail = rail_index(i);
+            let taken =
+                driver.receive(RECEIVE_BURST, &mut |frame| port.handle_frame(now, rail, frame, buffers));
+            match taken {
+                Ok(frames) => happened |= frames > 0,
+                Err(error) => self.rail_failed(i, error),
+            }
+        }
+        happened
+    }
+
+    /// Sends what may be sent. True if anything was.
+    pub(crate) fn transmit(&mut self, now: Instant) -> bool {
+        let mut happened = false;
+        for i in 0..self.rails.len() {
+            while self.fill(i, now) {
+                happened = true;
+                let Some(driver) = &mut self.rails[i] else { break };
+                if let Err(error) = driver.flush() {
+                    self.rail_failed(i, error);
+                    break;
+                }
+            }
+            self.take_notices(i);
+        }
+        happened
+    }
+
+    /// Stages frames on one rail until the port has none, or the rail no room. True if any was staged.
+    fn fill(&mut self, i: usize, now: Instant) -> bool {
+        let Inner { port, rails, buffers, .. } = self;
+        let Some(driver) = &mut rails[i] else { return false };
+        let rail = rail_index(i);
+        let mut staged = false;
+        for _ in 0..driver.caps().burst {
+            if !port.wants_to_transmit() {
+                break;
+            }
+            let Some(frame) = driver.lease() else { break };
+            let Some(transmit) = port.poll_transmit(now, rail, frame) else { break };
+            let payload = match transmit.payload {
+                Some(piece) => {
+                    let after = driver.staged_total() + 1;
+                    let payload = buffers.piece(piece, i, after);
+                    if let Some((seal, auth)) = transmit.seal.zip(port.authenticator())
+                        && let Some(frame) = driver.lease()
+                    {
+                        auth.finish(seal, frame, payload.as_slice());
+                    }
+                    payload
+                }
+                None => drivers::Payload::EMPTY,
+            };
+            driver.commit(transmit.to, transmit.frame_bytes, payload);
+            staged = true;
+        }
+        staged
+    }
+
+    fn take_notices(&mut self, i: usize) {
+        while let Some(Notice::PathShrunk { to, frame_bytes_max }) =
+            self.rails[i].as_mut().and_then(|driver| driver.poll_notice())
+        {
+            tracing::debug!(rail = i, frame_bytes_max, "a path takes shorter frames");
+            self.port.shrink_path(rail_index(i), to, frame_bytes_max);
+        }
+    }
+
+    fn rail_failed(&mut self, i: usize, reason: DriverError) {
+        if !reason.is_rail_dead() {
+            tracing::debug!(rail = i, %reason, "a rail failed for now");
+            return;
+        }
+        tracing::warn!(rail = i, %reason, "a rail is dead");
+        // Dropping the driver gives every buffer back.
+        self.rails[i] = None;
+        self.buffers.forget_rail(i);
+        let rail = rail_index(i);
+        self.port.set_rail_alive(rail, false);
+        self.completions.push_back(Completion::RailDead { rail, reason });
+    }
+
+    /// Turns the port's events into completions.
+    pub(crate) fn collect(&mut self) {
+        if !self.held.is_empty() {
+            for (op, context) in core::mem::take(&mut self.held) {
+                self.send_done(op, context);
+            }
+        }
+        while let Some(event) = self.port.poll_event() {
+            match event {
+                Event::Received { op, context, source, tag, data, offset, bytes, sent_bytes, finished } => {
+                    let buffer = if finished {
+                        match self.buffers.take_receive(op) {
+                            Some(ReceiveBuffer::Owned(buffer)) => Some(buffer),
+                            _ => None,
+                        }
+                    } else {
+                        None
+                    };
+                    self.completions.push_back(Completion::Received {
+                        op,
+                        context,
+                        source,
+                        tag,
+                        data,
+                        offset,
+                        bytes,
+                        sent_bytes,
+                        finished,
+                        buffer,
+                    });
+                }
+                Event::SendDone { op, context } => self.send_done(op, context),
+                Event::CutRequired { epoch } => self.completions.push_back(Completion::CutRequired { epoch }),
+                Event::PeerAppeared { link, rail, address, .. } => {
+                    if let Err(error) = self.add_path(link, usize::from(rail.0), &address) {
+                        tracing::warn!(?link, %error, "a peer that made contact cannot be reached");
+                    }
+                }
+                report => self.completions.push_back(Completion::Report(report)),
+            }
+        }
+    }
+
+    fn send_done(&mut self, op: OpId, context: u64) {
+        match self.buffers.take_send(op, self.completed()) {
+            Ok(buffer) => self.completions.push_back(Completion::SendDone { op, context, buffer }),
+            Err(()) => self.held.push((op, context)),
+        }
+    }
+
+    fn completed(&self) -> [u64; RAILS_MAX] {
+        let mut completed = [u64::MAX; RAILS_MAX];
+        for (total, driver) in completed.iter_mut().zip(&self.rails) {
+            if let Some(driver) = driver {
+                *total = driver.completed_total();
+            }
+        }
+        completed
+    }
+
+    /// Says where the peer of `link` is on rail `i`.
+    pub(crate) fn add_path(
+        &mut self,
+        link: LinkIndex,
+        i: usize,
+        address: &RawAddress,
+    ) -> Result<(), DriverError> {
+        let Some(driver) = self.rails.get_mut(i).and_then(Option::as_mut) else { return Ok(()) };
+        let id = driver.resolve(address)?;
+        let longest = driver.path(id).map_or(driver.caps().frame_bytes_max, |path| path.frame_bytes_max);
+        self.port.set_path_limited(link, rail_index(i), id, longest);
+        Ok(())
+    }
+}
+
+pub(crate) fn rail_index(i: usize) -> RailIndex {
+    RailIndex(u8::try_from(i).unwrap_or(u8::MAX))
+}

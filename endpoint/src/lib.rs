@@ -1,0 +1,27 @@
+//! A port in a real process.
+//!
+//! ```text
+//!   program threads          helper thread
+//!        |   send, poll, wait     |   while the program computes
+//!        v                        v
+//!   ==== gate (one mutex) =======================
+//!   Inner: transport::Port + rails (drivers) + buffers
+//! ```
+//!
+//! Everything goes through the gate, so a freeze finds the port between two steps of its state machine: whoever holds the
+//! gate knows that no thread of ours can touch port memory, and a drained driver says the same for the NIC.
+
+mod buffers;
+mod clock;
+mod error;
+mod frozen;
+mod gate;
+mod helper;
+mod inner;
+mod wait;
+
+pub use buffers::{BufferTable, Carried, ReceiveBuffer, SendBuffer};
+pub use error::EndpointError;
+pub use frozen::{Frozen, PauseSplit};
+pub use gate::{Endpoint, EndpointConfig};
+pub use inner::Completion;
