@@ -573,6 +573,34 @@ impl Port {
         hints
     }
 
+    /// Settings of the port.
+    #[must_use]
+    pub fn config(&self) -> &PortConfig {
+        &self.config
+    }
+
+    /// The operation that the next send or receive will be.
+    #[must_use]
+    pub fn next_op(&self) -> OpId {
+        OpId(self.next_op)
+    }
+
+    /// Whether [`Port::poll_transmit`] may have something to say; false is certain.
+    #[must_use]
+    pub fn wants_to_transmit(&self) -> bool {
+        !self.ready.is_empty() || self.news_due
+    }
+
+    /// Whether a send on this link, with this much copied payload, would be accepted now.
+    #[must_use]
+    pub fn can_send(&self, link: LinkIndex, copied_bytes: usize) -> bool {
+        let Some(entry) = self.links.get(link.0 as usize) else { return false };
+        !entry.flags.contains(Flags::CLOSING)
+            && entry.queues.as_ref().is_none_or(|queues| {
+                queues.pending.len() < PENDING_MESSAGES_MAX && queues.copied.free() >= copied_bytes
+            })
+    }
+
     pub(crate) fn congestion_bytes_initial(&self) -> u32 {
         if self.config.network { congestion::CONGESTION_BYTES_INITIAL } else { self.config.flight_bytes_max }
     }
