@@ -585,7 +585,7 @@ impl Port {
         hints
     }
 
-    /// Ends our direction of a link: no further sends; a close follows what is waiting (rule 12).
+    /// Ends our direction of a link: no further sends; a close follows what is waiting (R12).
     pub fn close_link(&mut self, link: LinkIndex) {
         if let Some(entry) = self.links.get_mut(link.0 as usize) {
             entry.flags.insert(Flags::CLOSING);
@@ -634,7 +634,7 @@ impl Port {
     }
 
     /// The final counters of every link that was used: what a keeper needs to answer for this port once it is closed
-    /// (rule 12).
+    /// (R12).
     pub fn final_counters(&self) -> impl Iterator<Item = FinalCounters> {
         self.links.iter().filter(|link| link.has_history()).map(|link| FinalCounters {
             peer: link.peer,
@@ -643,7 +643,7 @@ impl Port {
         })
     }
 
-    /// What the keeper of a closed peer says on its behalf: it has everything before `expected` (rule 12).
+    /// What the keeper of a closed peer says on its behalf: it has everything before `expected` (R12).
     pub fn peer_has_closed(&mut self, now: Instant, peer: PortId, expected: u64) {
         let now = self.port_time(now);
         let Some(&index) = self.by_peer.get(&peer) else { return };

@@ -13,7 +13,7 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Malformed, short};
+use super::{Malformed, reserved_is_zero, short};
 use crate::ids::{LinkIndex, PortId, RAW_ADDRESS_BYTES, RawAddress};
 
 pub(super) const BYTES: usize = 56;
@@ -48,6 +48,9 @@ const _: () = assert!(size_of::<Raw>() == BYTES);
 impl Contact {
     pub(super) fn parse(bytes: &[u8]) -> Result<Contact, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
+        reserved_is_zero(raw.reserved.as_bytes())?;
+        reserved_is_zero(&raw.padding)?;
+        reserved_is_zero(raw.address.get(usize::from(raw.address_bytes)..).unwrap_or(&[]))?;
         let address = raw.address.get(..usize::from(raw.address_bytes)).and_then(RawAddress::new).ok_or(
             Malformed::Field {
                 field: "address length",

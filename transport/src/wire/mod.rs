@@ -222,3 +222,11 @@ fn tail(bytes: &[u8], at: usize) -> &[u8] {
 fn short(bytes: &[u8], needed: usize) -> Malformed {
     Malformed::Short { found: bytes.len(), needed }
 }
+
+/// Reserved bytes that mean something in a later version must not be taken for this one.
+fn reserved_is_zero(bytes: &[u8]) -> Result<(), Malformed> {
+    match bytes.iter().find(|byte| **byte != 0) {
+        None => Ok(()),
+        Some(byte) => Err(Malformed::Field { field: "reserved", found: u64::from(*byte), max: 0 }),
+    }
+}
