@@ -45,7 +45,8 @@ pub(crate) fn impure(files: &[SourceFile]) -> Vec<String> {
 }
 
 fn impure_in(file: &SourceFile) -> Vec<String> {
-    let code = source::code_only(&source::parts(file).product);
+    // The numbers of errors are names, whoever defines them.
+    let code = source::code_only(&source::parts(file).product).replace("nix::libc::E", "");
     let seedless = source::identifiers(&code).any(|(_, word)| word == SEEDLESS);
     let mut faults = Vec::new();
     for (line, word) in source::identifiers(&code) {
@@ -107,7 +108,10 @@ pub(crate) fn left_over(files: &[SourceFile]) -> Vec<String> {
                 faults.push(format!("{}:{line}: '{word}': do it now, or write an issue", file.path));
             }
         }
-        for (index, line) in file.text.lines().enumerate() {
+        // Tests may need a path that is certainly not there.
+        let rust = file.path.ends_with(".rs");
+        let text = if rust { source::parts(file).product } else { file.text.clone() };
+        for (index, line) in text.lines().enumerate() {
             faults.extend(
                 places
                     .iter()
@@ -169,6 +173,7 @@ mod tests {
             ("transport/tests/a.rs", "use std::thread;"),
             ("transport/drivers/src/a.rs", "use std::thread;"),
             ("store/src/storage/directory.rs", "use std::fs;"),
+            ("store/src/storage/memory.rs", "let errno = nix::libc::EIO;"),
             ("cli/src/a.rs", "println!();"),
         ] {
             assert_eq!(impure(&[file(path, text)]), [""; 0], "{path}: {text}");

@@ -107,12 +107,10 @@ impl Link {
                 let wanted = envelope.total - u64::from(sent);
                 let room = u64::from(self.peer_window_bytes.saturating_sub(self.copied_bytes));
                 let frames = self.copied_frames < self.peer_window_frames;
-                if frames && wanted <= room || sabotage.has(Rule::WindowBounds) {
+                // Under way: the window was wide enough for all of it, and that promise holds even if the window has
+                // shrunk since. Stopping here would block whatever stands behind it.
+                if sent > 0 || frames && wanted <= room || sabotage.has(Rule::WindowBounds) {
                     return Action::Copied;
-                }
-                if sent > 0 {
-                    // Under way: its fragments follow as the window opens, a frame at a time.
-                    return if frames && room > 0 { Action::Copied } else { Action::Idle };
                 }
                 // The peer has no room for unexpected payload; matching must go on all the same.
                 if usize::from(self.announced) < ANNOUNCED_MAX {

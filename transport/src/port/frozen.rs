@@ -4,7 +4,7 @@ use crate::config::AuthLevel;
 use crate::ids::{Epoch, Life, PortId};
 use crate::link::recovery::Recovery;
 use crate::link::timer::Timers;
-use crate::link::{Flags, WINDOW_BYTES_INITIAL, WINDOW_FRAMES_INITIAL};
+use crate::link::{Flags, WINDOW_FRAMES_INITIAL};
 use crate::port::Port;
 use crate::port::state::Census;
 use crate::sabotage::Rule;
@@ -114,6 +114,7 @@ impl FrozenPort {
         port.news_due = false;
         let keep_selected = port.sabotage.has(Rule::CumulativeOnly);
         let congestion_bytes = port.congestion_bytes_initial();
+        let window_bytes = port.window_bytes_initial();
         for link in &mut port.links {
             link.peer_index = None;
             link.paths = Default::default();
@@ -123,7 +124,7 @@ impl FrozenPort {
             link.newest = 0;
             link.unacknowledged = 0;
             link.ack_told = link.expected;
-            link.peer_window_bytes = WINDOW_BYTES_INITIAL;
+            link.peer_window_bytes = window_bytes;
             link.peer_window_frames = WINDOW_FRAMES_INITIAL;
             link.congestion_bytes = congestion_bytes;
             // What the peer had in flight by the promises of the old life comes again.

@@ -23,14 +23,16 @@ use core::time::Duration;
 use hashbrown::HashMap;
 
 use crate::auth::{Authenticator, JobKey};
-use crate::config::{AuthLevel, LINKS_MAX, PENDING_MESSAGES_MAX, PortConfig, RAILS_MAX, STOPPED_MIN};
+use crate::config::{
+    ANNOUNCED_MAX, AuthLevel, LINKS_MAX, PENDING_MESSAGES_MAX, PortConfig, RAILS_MAX, STOPPED_MIN,
+};
 use crate::counters::Counters;
 use crate::hash::PlainHasher;
 use crate::ids::{AddressId, Epoch, Life, LinkIndex, OpId, PortId, RailIndex, RawAddress};
 use crate::link::queues::{Control, Envelope, Pending};
 use crate::link::receive::{Incoming, Target};
 use crate::link::timer::NEVER;
-use crate::link::{Flags, Link, Path, congestion};
+use crate::link::{Flags, Link, Path, WINDOW_BYTES_INITIAL, congestion};
 use crate::matching::{MatchError, Matcher, MatcherBounds, Message, MessageKey, Pattern, Post};
 use crate::message::{Buffers, Event, Outgoing, Payload, Receive, SendError};
 use crate::sabotage::Sabotage;
@@ -132,8 +134,9 @@ impl Port {
         };
         let bounds = MatcherBounds {
             posted_max: config.posted_max,
-            // Announcements come on top of what the window lets through; they are bounded per link.
-            unexpected_max: config.unexpected_entries_max.saturating_mul(2),
+            // Announcements come on top of what the window lets through, and must always find room: a message that a
+            // receive waits for may stand behind them. Their bound is the senders', per link.
+            unexpected_max: config.unexpected_entries_max.saturating_add(ANNOUNCED_MAX * LINKS_MAX),
         };
         Port {
             config,
@@ -249,7 +252,7 @@ impl Port {
         assert!(self.links.len() < LINKS_MAX, "a port has at most {LINKS_MAX} links");
         let link = LinkIndex(u32::try_from(self.links.len()).unwrap_or(u32::MAX));
         let window = self.congestion_bytes_initial();
-        let mut fresh = Link::new(peer, window);
+        let mut fresh = Link::new(peer, window, self.window_bytes_initial());
         fresh.peer_epoch = self.epoch;
         self.links.push(fresh);
         self.by_peer.insert(peer, link);
@@ -673,6 +676,12 @@ impl Port {
 
     pub(crate) fn congestion_bytes_initial(&self) -> u32 {
         if self.config.network { congestion::CONGESTION_BYTES_INITIAL } else { self.config.flight_bytes_max }
+    }
+
+    /// What a sender may have in flight before it has heard of a window, and a receiver takes before it has told one. Never
+    /// more than a window can be: what many peers send at once has to fit.
+    pub(crate) fn window_bytes_initial(&self) -> u32 {
+        WINDOW_BYTES_INITIAL.min(self.config.link_window_bytes)
     }
 
     pub(crate) fn port_time(&self, now: Instant) -> u64 {

@@ -247,15 +247,12 @@ impl Port {
         let first_room = self.room(index, rail, wire::EAGER_BYTES, frame);
         let more_room = self.room(index, rail, 0, frame);
         let link = &mut self.links[index.0 as usize];
-        let window = link.peer_window_bytes.saturating_sub(link.copied_bytes) as usize;
-        let unlimited = self.sabotage.has(crate::sabotage::Rule::WindowBounds);
         let queues = link.queues.as_mut()?;
         let Some(Pending::Copied { envelope, start, sent }) = queues.pending.front_mut() else { return None };
         let (envelope, start, before) = (*envelope, *start, *sent);
         let left = usize::try_from(envelope.total).unwrap_or(usize::MAX) - before as usize;
-        let room = if before == 0 { first_room } else { more_room };
-        // The whole message fits the window when its first fragment leaves, unless the window has shrunk since.
-        let bytes = left.min(room).min(if before == 0 || unlimited { left } else { window.max(1) });
+        // The whole message fitted the window when its first fragment left: the receiver keeps room for the rest.
+        let bytes = left.min(if before == 0 { first_room } else { more_room });
         let last = bytes == left;
         if last {
             queues.pending.pop_front();

@@ -12,7 +12,7 @@
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Malformed, reserved_is_zero, short};
+use super::{Malformed, reserved, short};
 use crate::ids::OpId;
 use crate::matching::Space;
 
@@ -49,7 +49,7 @@ const _: () = assert!(size_of::<Raw>() == BYTES);
 impl Announce {
     pub(super) fn parse(bytes: &[u8]) -> Result<Announce, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
-        reserved_is_zero(&raw.reserved)?;
+        reserved(&raw.reserved)?;
         Ok(Announce {
             operation: OpId(raw.operation.get()),
             tag: raw.tag.get(),

@@ -8,12 +8,12 @@
 //! | 20 | 4 | reserved | zero |
 //! | 24 | 1 | address length | at most 28 |
 //! | 25 | 3 | reserved | zero |
-//! | 28 | 28 | address | of the sending port on the rail that this frame came over |
+//! | 28 | 28 | address | of the sending port on the rail that this frame came over; zero behind its length |
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Malformed, reserved_is_zero, short};
+use super::{Malformed, reserved, short};
 use crate::ids::{LinkIndex, PortId, RAW_ADDRESS_BYTES, RawAddress};
 
 pub(super) const BYTES: usize = 56;
@@ -48,9 +48,8 @@ const _: () = assert!(size_of::<Raw>() == BYTES);
 impl Contact {
     pub(super) fn parse(bytes: &[u8]) -> Result<Contact, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
-        reserved_is_zero(raw.reserved.as_bytes())?;
-        reserved_is_zero(&raw.padding)?;
-        reserved_is_zero(raw.address.get(usize::from(raw.address_bytes)..).unwrap_or(&[]))?;
+        reserved(raw.reserved.as_bytes())?;
+        reserved(&raw.padding)?;
         let address = raw.address.get(..usize::from(raw.address_bytes)).and_then(RawAddress::new).ok_or(
             Malformed::Field {
                 field: "address length",
@@ -58,6 +57,7 @@ impl Contact {
                 max: RAW_ADDRESS_BYTES as u64,
             },
         )?;
+        reserved(&raw.address[address.as_bytes().len()..])?;
         Ok(Contact {
             from: PortId(raw.from.get()),
             to: PortId(raw.to.get()),

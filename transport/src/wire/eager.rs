@@ -11,7 +11,7 @@
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Malformed, reserved_is_zero, short};
+use super::{Malformed, reserved, short};
 use crate::matching::Space;
 
 pub(super) const BYTES: usize = 32;
@@ -44,7 +44,7 @@ const _: () = assert!(size_of::<Raw>() == BYTES);
 impl Eager {
     pub(super) fn parse(bytes: &[u8]) -> Result<Eager, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
-        reserved_is_zero(&raw.reserved)?;
+        reserved(&raw.reserved)?;
         Ok(Eager {
             tag: raw.tag.get(),
             data: raw.data.get(),

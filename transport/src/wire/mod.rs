@@ -223,10 +223,10 @@ fn short(bytes: &[u8], needed: usize) -> Malformed {
     Malformed::Short { found: bytes.len(), needed }
 }
 
-/// Reserved bytes that mean something in a later version must not be taken for this one.
-fn reserved_is_zero(bytes: &[u8]) -> Result<(), Malformed> {
+/// Bytes without a meaning are zero, so that a frame has one spelling and a later version can give them one.
+fn reserved(bytes: &[u8]) -> Result<(), Malformed> {
     match bytes.iter().find(|byte| **byte != 0) {
+        Some(found) => Err(Malformed::Field { field: "reserved", found: u64::from(*found), max: 0 }),
         None => Ok(()),
-        Some(byte) => Err(Malformed::Field { field: "reserved", found: u64::from(*byte), max: 0 }),
     }
 }

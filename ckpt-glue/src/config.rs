@@ -1,0 +1,200 @@
+//! What a user can choose about a job's checkpoints and recovery: the fault-tolerance part of a job file.
+//!
+//! ```json
+//! { "checkpoint": { "protocol": "coordinated", "every": "5m", "timeout": "1m" },
+//!   "fault":      { "detector": "process-death", "recovery": "restart", "on_fault": "restart", "restarts_max": 5 } }
+//! ```
+//!
+//! Every field has a default; unknown fields are refused, so that a misspelt one is noticed.
+
+use alloc::string::{String, ToString as _};
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::duration::{optional_text, text, write_duration};
+use crate::error::ConfigError;
+use crate::limits::{
+    CHECKPOINT_EVERY_MIN, FAN_OUT_MAX, HEARTBEAT_MIN, HEARTBEATS_MISSED_MIN, JOB_FILE_BYTES_MAX, RESTARTS_MAX,
+};
+use crate::protocols::{CHECKPOINT_PROTOCOLS, FAULT_DETECTORS, RECOVERY_PROTOCOLS};
+
+/// What is done when a fault is detected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnFault {
+    /// Roll back and go on.
+    #[default]
+    Restart,
+    /// End the job with a report; its committed generations stay.
+    Abort,
+}
+
+/// How checkpoints are taken.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointConfig {
+    /// Name of the checkpoint protocol.
+    pub protocol: String,
+    /// Time from the beginning of one checkpoint to that of the next; `None`: only when somebody asks.
+    #[serde(with = "optional_text")]
+    pub every: Option<Duration>,
+    /// Time for one checkpoint, from the command until all images are durable; then it is abandoned.
+    #[serde(with = "text")]
+    pub timeout: Duration,
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> CheckpointConfig {
+        CheckpointConfig {
+            protocol: "coordinated".to_string(),
+            every: None,
+            timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What is a fault, and what is done about it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FaultConfig {
+    /// Name of the fault detector.
+    pub detector: String,
+    /// Name of the recovery protocol.
+    pub recovery: String,
+    /// Whether to recover at all.
+    pub on_fault: OnFault,
+    /// Attempts to recover since the last committed generation, before the job gives up.
+    pub restarts_max: u32,
+    /// Pause before the second attempt in a row; doubled for each further one.
+    #[serde(with = "text")]
+    pub back_off: Duration,
+    /// Time for all ranks to come up; then the attempt counts as failed.
+    #[serde(with = "text")]
+    pub start_timeout: Duration,
+}
+
+impl Default for FaultConfig {
+    fn default() -> FaultConfig {
+        FaultConfig {
+            detector: "process-death".to_string(),
+            recovery: "restart".to_string(),
+            on_fault: OnFault::Restart,
+            restarts_max: 5,
+            back_off: Duration::from_millis(200),
+            start_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// How keepers form a tree and watch each other; of no effect in a job of one node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KeeperConfig {
+    /// Children of one keeper.
+    pub fan_out: u32,
+    /// Time between heartbeats.
+    #[serde(with = "text")]
+    pub heartbeat: Duration,
+    /// Heartbeats missed in a row after which a keeper counts as silent; after twice as many it stops its own ranks.
+    pub heartbeats_missed_max: u32,
+}
+
+impl Default for KeeperConfig {
+    fn default() -> KeeperConfig {
+        KeeperConfig { fan_out: 16, heartbeat: Duration::from_millis(250), heartbeats_missed_max: 8 }
+    }
+}
+
+/// The fault-tolerance part of a job file.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct JobConfig {
+    /// How checkpoints are taken.
+    pub checkpoint: CheckpointConfig,
+    /// What is a fault, and what is done about it.
+    pub fault: FaultConfig,
+    /// How keepers watch each other.
+    pub keeper: KeeperConfig,
+    /// Time after which the job saves itself and ends; `None`: no limit.
+    #[serde(with = "optional_text")]
+    pub time_limit: Option<Duration>,
+}
+
+impl JobConfig {
+    /// Reads the JSON of a job file and checks it.
+    ///
+    /// # Errors
+    /// With the field, what was expected and what was found.
+    pub fn parse(json: &[u8]) -> Result<JobConfig, ConfigError> {
+        if json.len() > JOB_FILE_BYTES_MAX {
+            return Err(ConfigError::TooLong { expected: JOB_FILE_BYTES_MAX, found: json.len() });
+        }
+        let config: JobConfig = serde_json::from_slice(json).map_err(|error| ConfigError::Syntax {
+            line: error.line(),
+            column: error.column(),
+            what: error.to_string(),
+        })?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// The JSON that [`JobConfig::parse`] reads back.
+    #[must_use]
+    pub fn emit(&self) -> String {
+        // Strings, numbers and options of them only: serialisation has nothing to fail at.
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// Checks what the types cannot.
+    ///
+    /// # Errors
+    /// With the first field that is wrong.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let checkpoint = &self.checkpoint;
+        component("checkpoint.protocol", &checkpoint.protocol, CHECKPOINT_PROTOCOLS)?;
+        component("fault.detector", &self.fault.detector, FAULT_DETECTORS)?;
+        component("fault.recovery", &self.fault.recovery, RECOVERY_PROTOCOLS)?;
+        let every = checkpoint.every.unwrap_or(CHECKPOINT_EVERY_MIN);
+        range(every >= CHECKPOINT_EVERY_MIN, "checkpoint.every", "at least 1ms", &write_duration(every))?;
+        let timeout = checkpoint.timeout;
+        range(
+            timeout >= CHECKPOINT_EVERY_MIN,
+            "checkpoint.timeout",
+            "at least 1ms",
+            &write_duration(timeout),
+        )?;
+        let fault = &self.fault;
+        range(
+            fault.restarts_max <= RESTARTS_MAX,
+            "fault.restarts_max",
+            "0 to 65536",
+            &fault.restarts_max.to_string(),
+        )?;
+        let start = fault.start_timeout;
+        range(start >= CHECKPOINT_EVERY_MIN, "fault.start_timeout", "at least 1ms", &write_duration(start))?;
+        let keeper = &self.keeper;
+        let fan_out = keeper.fan_out;
+        range((1..=FAN_OUT_MAX).contains(&fan_out), "keeper.fan_out", "1 to 1024", &fan_out.to_string())?;
+        let beat = keeper.heartbeat;
+        range(beat >= HEARTBEAT_MIN, "keeper.heartbeat", "at least 1ms", &write_duration(beat))?;
+        range(
+            keeper.heartbeats_missed_max >= HEARTBEATS_MISSED_MIN,
+            "keeper.heartbeats_missed_max",
+            "at least 2",
+            &keeper.heartbeats_missed_max.to_string(),
+        )
+    }
+}
+
+fn range(holds: bool, field: &'static str, expected: &'static str, found: &str) -> Result<(), ConfigError> {
+    if holds { Ok(()) } else { Err(ConfigError::Range { field, expected, found: found.to_string() }) }
+}
+
+/// `expected` lists the names between backticks.
+fn component(field: &'static str, found: &str, expected: &'static str) -> Result<(), ConfigError> {
+    if expected.split('`').skip(1).step_by(2).any(|name| name == found) {
+        return Ok(());
+    }
+    Err(ConfigError::Component { field, expected, found: found.chars().take(40).collect() })
+}

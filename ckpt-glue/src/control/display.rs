@@ -1,0 +1,74 @@
+//! Messages as one line of a trace.
+
+use core::fmt;
+
+use super::{CutAt, ImageContent, Message};
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Message::KeeperHello { node } => write!(f, "keeper-hello {node}"),
+            Message::Fence { counter } => write!(f, "fence below {counter}"),
+            Message::Fenced { counter, node, votes } => {
+                write!(f, "fenced below {counter} on {node}{}", if *votes { "" } else { ", no vote" })
+            }
+            Message::NewLife { new_life } => {
+                write!(f, "new-life {}", new_life.decision.life.counter)?;
+                match new_life.decision.restore {
+                    Some(generation) => write!(f, " from {}/{}", generation.life.counter, generation.epoch),
+                    None => write!(f, " from the beginning"),
+                }
+            }
+            Message::Hello { registration } => write!(f, "hello, {} ports", registration.ports.len()),
+            Message::Registered { ports, ranks } => {
+                write!(f, "registered {ranks} ranks, {} ports", ports.len())
+            }
+            Message::Addresses { ports } => write!(f, "addresses of {} ports", ports.len()),
+            Message::Start { epoch, ports, .. } => write!(f, "start in epoch {epoch}, {ports} ports"),
+            Message::Running { ranks, .. } => write!(f, "running {ranks}"),
+            Message::Request { source } => write!(f, "request {source:?}"),
+            Message::PointQuery { query } => write!(f, "points? ({query})"),
+            Message::PointReport { query, summary } => {
+                write!(f, "points ({query}) of {} ranks", summary.ranks)?;
+                match (summary.least, summary.most) {
+                    (Some(least), Some(most)) => write!(f, ": {} to {}", least.count, most.count),
+                    _ => write!(f, ": any"),
+                }
+            }
+            Message::Cut { epoch, at: CutAt::Now, .. } => write!(f, "cut {epoch} now"),
+            Message::Cut { epoch, at: CutAt::Point { count }, .. } => {
+                write!(f, "cut {epoch} at point {count}")
+            }
+            Message::CutSeen { epoch } => write!(f, "cut-seen {epoch}"),
+            Message::ImageDone { epoch, report } => {
+                write!(f, "image-done {epoch}, {} bytes", report.bytes)?;
+                match report.content {
+                    ImageContent::Commanded => Ok(()),
+                    ImageContent::ByTraffic => write!(f, ", by traffic"),
+                    ImageContent::Exited { status } => write!(f, ", exited ({status})"),
+                }
+            }
+            Message::Images { epoch, reports } => write!(f, "images {epoch} of {} ranks", reports.len()),
+            Message::NoImage { epoch, rank, reason } => write!(f, "no-image {epoch}: rank {rank} {reason}"),
+            Message::Abandon { epoch } => write!(f, "abandon {epoch}"),
+            Message::Committed { epoch } => write!(f, "committed {epoch}"),
+            Message::Fault { report } => write!(f, "fault: {report}"),
+            Message::Heartbeat { keepers } => write!(f, "heartbeat of {keepers}"),
+            Message::Closed { port, links, last } => {
+                write!(f, "closed {port}, {} links{}", links.len(), if *last { "" } else { ", more follow" })
+            }
+            Message::ClosedQuery { port, peer } => write!(f, "closed? {port} towards {peer}"),
+            Message::ClosedAnswer { port, peer, link } => match link {
+                Some(link) => {
+                    write!(f, "closed {port} towards {peer}: next {}, expected {}", link.next, link.expected)
+                }
+                None => write!(f, "closed {port} towards {peer}: no"),
+            },
+            Message::Finalize { ranks } => write!(f, "finalize {ranks}"),
+            Message::FinalizeDone => write!(f, "finalize-done"),
+            Message::Ended { ranks, status } => write!(f, "ended {ranks}, {status}"),
+            Message::StatusQuery => write!(f, "status?"),
+            Message::StatusReport { status } => write!(f, "status {:?}", status.phase),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Control messages: what coordinator, keepers and ranks say to each other beside the data.
+//!
+//! One control frame on a stream (a Unix socket, a TCP connection), little-endian:
+//!
+//! | at | bytes | field   | meaning                                                                             |
+//! |----|-------|---------|-------------------------------------------------------------------------------------|
+//! | 0  | 4     | length  | bytes that follow this field, at most `limits::CONTROL_BYTES_MAX`                   |
+//! | 4  | 2     | magic   | 0x4c43, rejects a stray connection                                                  |
+//! | 6  | 1     | version | this layout is 1                                                                    |
+//! | 7  | 1     | zero    | must be 0                                                                           |
+//! | 8  | 16    | job     | [`JobId`]                                                                           |
+//! | 24 | 12    | life    | of the sender: counter, nonce; not equal to ours: dropped (rule 7)                  |
+//! | 36 | 4     | epoch   | of the sender                                                                       |
+//! | 40 | 5     | sender  | role (0 coordinator, 1 keeper, 2 rank, 3 tool) and its number                       |
+//! | 45 | 3     | zero    | must be 0                                                                           |
+//! | 48 | 8     | number  | of this frame on its connection, from 1; one that is not above the last is a replay |
+//! | 56 | 16    | tag     | AEGIS-128L MAC over bytes 0..56 and the body                                        |
+//! | 72 | ..    | body    | one byte for the kind, then the message's fields in order                           |
+//!
+//! Fields: integers as they are, `bool` and the presence of an option as one byte 0 or 1, variants as one byte, lists as
+//! a 32-bit count and their entries. Each value has exactly one encoding, so `emit(parse(frame)) == frame`.
+
+pub mod checkpoint;
+mod display;
+pub mod life;
+pub mod stream;
+pub(crate) mod wire;
+
+use alloc::vec::Vec;
+
+use transport::{Epoch, JobId, Life, PortId, Rank};
+
+pub use checkpoint::{
+    ClosedLink, ClosedPort, CutAt, CutMode, CutStatistics, ExitedRecord, ImageContent, ImageReport,
+    MessageStates, NoImageReason, Point, PointSummary, Source,
+};
+pub use life::{Decision, FaultReport, JobPhase, JobStatus, NewLife, PortEntry, Registration, Watch};
+pub use stream::{ControlKey, ControlReader, ControlWriter};
+
+use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
+use wire::wire_enum;
+
+/// A control message with what is the same for all of them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Control {
+    /// The job.
+    pub job: JobId,
+    /// The sender's life. Rule 7: checked for equality before anything else is looked at.
+    pub life: Life,
+    /// The sender's epoch.
+    pub epoch: Epoch,
+    /// Who sends.
+    pub sender: Party,
+    /// What it says.
+    pub message: Message,
+}
+
+/// The life of somebody who belongs to none: a keeper before its first life, a tool.
+pub const NO_LIFE: Life = Life { counter: 0, nonce: 0 };
+
+/// What is said. The arrows tell between whom: C coordinator, K keeper, R rank, T tool; `^` is up the tree, `v` down.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Message {
+    // --- a life begins -------------------------------------------------------------------------------------------------
+    /// K -> C, straight: a keeper is there and runs nothing.
+    KeeperHello {
+        /// Its node.
+        node: NodeIndex,
+    },
+    /// C -> K, straight: all lives with a counter below this one are over; end their processes (rule 9).
+    Fence {
+        /// Counter of the life to come.
+        counter: u32,
+    },
+    /// K -> C, straight: all processes of those lives are dead here, and none will be started.
+    Fenced {
+        /// As in the question.
+        counter: u32,
+        /// The keeper's node.
+        node: NodeIndex,
+        /// Whether the keeper remembers the life before: one that was started anew has no vote in a decision.
+        votes: bool,
+    },
+    /// C v K: begin this life. Sent in the name of the new life.
+    NewLife {
+        /// Decision, layout, heartbeats.
+        new_life: NewLife,
+    },
+    /// R -> K: the rank has come up.
+    Hello {
+        /// Who, and where it can be reached.
+        registration: Registration,
+    },
+    /// K ^ C: ports of ranks that have come up; several messages for many.
+    Registered {
+        /// Their ports.
+        ports: Vec<PortEntry>,
+        /// Ranks that are complete with this message.
+        ranks: u32,
+    },
+    /// C v R: ports of the job; several messages for many.
+    Addresses {
+        /// The ports.
+        ports: Vec<PortEntry>,
+    },
+    /// C v R: the address table is complete; run.
+    Start {
+        /// The epoch in which the life begins.
+        epoch: Epoch,
+        /// The generation that has been restored, or none.
+        restore: Option<GenerationId>,
+        /// Ports in the table: a rank that has another number is missing some.
+        ports: u32,
+    },
+    /// R ^ C: the program runs. Keepers add up.
+    Running {
+        /// How many ranks.
+        ranks: u32,
+        /// Those among them that can be saved only at counted points.
+        counted: u32,
+    },
+    // --- a checkpoint --------------------------------------------------------------------------------------------------
+    /// R, T -> C: somebody asks for a checkpoint.
+    Request {
+        /// Who.
+        source: Source,
+    },
+    /// C v R: how many points have you passed?
+    PointQuery {
+        /// Number of the question within the life.
+        query: u32,
+    },
+    /// R ^ C: the answer. Keepers add up.
+    PointReport {
+        /// The question.
+        query: u32,
+        /// The counts.
+        summary: PointSummary,
+    },
+    /// C v R: cut to this epoch.
+    Cut {
+        /// The epoch, named by the coordinator alone (rule 1).
+        epoch: Epoch,
+        /// Where.
+        at: CutAt,
+        /// Nanoseconds after which the image is not wanted any more.
+        time_left_ns: u64,
+    },
+    /// R -> K: the rank has raised its epoch because of traffic (rule 3), before the command came.
+    CutSeen {
+        /// Its new epoch.
+        epoch: Epoch,
+    },
+    /// R -> K: the image is durable.
+    ImageDone {
+        /// The cut that it holds.
+        epoch: Epoch,
+        /// The image.
+        report: ImageReport,
+    },
+    /// K ^ C: images that are durable; several messages for many.
+    Images {
+        /// The cut that they hold.
+        epoch: Epoch,
+        /// The images.
+        reports: Vec<ImageReport>,
+    },
+    /// R ^ C, at once: a rank has raised its epoch without an image (rule 2).
+    NoImage {
+        /// The cut.
+        epoch: Epoch,
+        /// The rank.
+        rank: Rank,
+        /// Why.
+        reason: NoImageReason,
+    },
+    /// C v R: the epoch will never be committed. Raise to it if you have not, and drop its image.
+    Abandon {
+        /// The epoch.
+        epoch: Epoch,
+    },
+    /// C v R: the generation is durable.
+    Committed {
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    // --- faults --------------------------------------------------------------------------------------------------------
+    /// R, K ^ C, at once: something went wrong.
+    Fault {
+        /// What.
+        report: FaultReport,
+    },
+    /// K ^ C: I am there, and so are these. C v K: so is a majority; you may run.
+    Heartbeat {
+        /// Keepers that are there, in the sender's part of the tree; downwards: in the job.
+        keepers: u32,
+    },
+    // --- ends ----------------------------------------------------------------------------------------------------------
+    /// R -> K: a port has closed; these are its final counters (rule 12). Several messages for many links.
+    Closed {
+        /// The port.
+        port: PortId,
+        /// Its links.
+        links: Vec<ClosedLink>,
+        /// Whether this was the last part.
+        last: bool,
+    },
+    /// R -> K of the port's rank: what were the final counters of a closed port towards ours?
+    ClosedQuery {
+        /// The closed port.
+        port: PortId,
+        /// Our port.
+        peer: PortId,
+    },
+    /// K -> R that asked.
+    ClosedAnswer {
+        /// The closed port.
+        port: PortId,
+        /// The asker's port.
+        peer: PortId,
+        /// The final counters; `None` if that port is not closed, or never heard of the asker's.
+        link: Option<ClosedLink>,
+    },
+    /// R ^ C: finished its work, waits for all others. Keepers add up.
+    Finalize {
+        /// How many ranks.
+        ranks: u32,
+    },
+    /// C v R: all have finished; end.
+    FinalizeDone,
+    /// K ^ C: all processes of this part of the tree have ended as they should.
+    Ended {
+        /// How many ranks.
+        ranks: u32,
+        /// A status that is not success, if there is one.
+        status: ExitStatus,
+    },
+    // --- questions of people -------------------------------------------------------------------------------------------
+    /// T -> C: what are you doing?
+    StatusQuery,
+    /// C -> T.
+    StatusReport {
+        /// The answer.
+        status: JobStatus,
+    },
+}
+
+wire_enum!(Message, "kind of message", {
+    1 => KeeperHello { node },
+    2 => Fence { counter },
+    3 => Fenced { counter, node, votes },
+    4 => NewLife { new_life },
+    5 => Hello { registration },
+    6 => Registered { ports, ranks },
+    7 => Addresses { ports },
+    8 => Start { epoch, restore, ports },
+    9 => Running { ranks, counted },
+    16 => Request { source },
+    17 => PointQuery { query },
+    18 => PointReport { query, summary },
+    19 => Cut { epoch, at, time_left_ns },
+    20 => CutSeen { epoch },
+    21 => ImageDone { epoch, report },
+    22 => Images { epoch, reports },
+    23 => NoImage { epoch, rank, reason },
+    24 => Abandon { epoch },
+    25 => Committed { epoch },
+    32 => Fault { report },
+    33 => Heartbeat { keepers },
+    48 => Closed { port, links, last },
+    49 => ClosedQuery { port, peer },
+    50 => ClosedAnswer { port, peer, link },
+    51 => Finalize { ranks },
+    52 => FinalizeDone {},
+    53 => Ended { ranks, status },
+    64 => StatusQuery {},
+    65 => StatusReport { status },
+});

@@ -1,0 +1,381 @@
+//! Coordinated checkpoints without a barrier: names epochs, counts images, commits.
+
+mod points;
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use transport::{Epoch, Instant, Rank};
+
+use crate::config::CheckpointConfig;
+use crate::control::{CutAt, ImageReport, Message, NoImageReason, Point, PointSummary, Source};
+use crate::limits::{MISALIGNED_REPORT_AFTER, POINT_ANSWER_MAX};
+use crate::names::GenerationId;
+use crate::protocols::{
+    AbandonReason, CheckpointEvent, CheckpointInput, CheckpointOutput, CheckpointProtocol, Fault, LifeView,
+    RefuseReason, RollBack,
+};
+use crate::queue::Queue;
+use crate::sabotage::{Rule, Sabotage};
+use points::{Named, PointChooser};
+
+/// ```text
+///             begin            Request (counted ranks)
+///   Fenced ----------> Idle ----------------------------> Asking
+///     ^                ^ |  Request                         | all counts known
+///     |                | +---------------> Cutting <--------+
+///     | fence          |                    |  |
+///     +-- (anywhere)   +--- no image, <-----+  | all images durable
+///                      |    time over          v
+///                      +------------------ Committing
+///                         durable, failed
+/// ```
+#[derive(Clone, Debug)]
+enum State {
+    /// No life runs; nothing is committed.
+    Fenced,
+    Idle,
+    /// The ranks are asked for their counts.
+    Asking {
+        source: Source,
+        asked: Instant,
+    },
+    /// The command is out.
+    Cutting(Cutting),
+    /// The record is being written. Its outcome must be known before anything else: what may be durable cannot be
+    /// abandoned.
+    Committing(Cutting),
+}
+
+#[derive(Clone, Debug)]
+struct Cutting {
+    epoch: Epoch,
+    source: Source,
+    begun: Instant,
+    until: Instant,
+    named: Option<Named>,
+    images: BTreeMap<Rank, ImageReport>,
+}
+
+/// The coordinator's half of the protocol. One decides for a job at a time (rule 9).
+#[derive(Debug)]
+pub struct Coordinated {
+    config: CheckpointConfig,
+    sabotage: Sabotage,
+    life: Option<LifeView>,
+    state: State,
+    /// Highest epoch number sent out in this life (rule 1), or the one the life began with.
+    sent: Epoch,
+    query: u32,
+    chooser: PointChooser,
+    /// A request that came while a checkpoint was under way; several are one.
+    pending: Option<Source>,
+    next_timer: Option<Instant>,
+    finishing: bool,
+    outputs: Queue<CheckpointOutput>,
+}
+
+impl Coordinated {
+    /// A coordinator that waits for its first life.
+    #[must_use]
+    pub fn new(config: CheckpointConfig, sabotage: Sabotage) -> Coordinated {
+        Coordinated {
+            config,
+            sabotage,
+            life: None,
+            state: State::Fenced,
+            sent: Epoch(0),
+            query: 0,
+            chooser: PointChooser::default(),
+            pending: None,
+            next_timer: None,
+            finishing: false,
+            outputs: Queue::default(),
+        }
+    }
+
+    fn event(&mut self, event: CheckpointEvent) {
+        self.outputs.push(CheckpointOutput::Event(event));
+    }
+
+    fn on_request(&mut self, now: Instant, source: Source) {
+        let refused = match &self.state {
+            State::Fenced => Some(RefuseReason::NotRunning),
+            _ if self.finishing => Some(RefuseReason::Finishing),
+            State::Idle if self.sent.0 == u32::MAX => Some(RefuseReason::EpochsUsedUp),
+            State::Idle => None,
+            State::Asking { .. } | State::Cutting(_) | State::Committing(_) => {
+                // Rule 1: the next epoch only when this one is committed or abandoned.
+                self.pending = self.pending.max(Some(source));
+                return;
+            }
+        };
+        if let Some(reason) = refused {
+            self.event(CheckpointEvent::Refused { source, reason });
+            return;
+        }
+        if self.life.is_some_and(|life| life.counted > 0) {
+            self.query += 1;
+            self.state = State::Asking { source, asked: now };
+            self.outputs.push(CheckpointOutput::Broadcast(Message::PointQuery { query: self.query }));
+        } else {
+            self.start(now, source, None);
+        }
+    }
+
+    fn on_points(&mut self, now: Instant, query: u32, summary: &PointSummary) {
+        let State::Asking { source, asked } = self.state else { return };
+        let Some(life) = self.life else { return };
+        if query != self.query || summary.ranks != life.ranks {
+            return;
+        }
+        let named = match (self.chooser.choose(summary, now.since(asked)), summary.least, summary.most) {
+            (Some(point), Some(least), Some(most)) => Some(Named { point, least, most }),
+            // All have finished: they are at every point.
+            _ => None,
+        };
+        self.start(now, source, named);
+    }
+
+    fn start(&mut self, now: Instant, source: Source, named: Option<Named>) {
+        // Rule 1
+        let epoch = self.sent.next();
+        self.sent = epoch;
+        let at = named.map_or(CutAt::Now, |named| CutAt::Point { count: named.point });
+        let timeout = self.config.timeout;
+        let cutting =
+            Cutting { epoch, source, begun: now, until: now + timeout, named, images: BTreeMap::new() };
+        self.next_timer = self.config.every.map(|every| now + every);
+        let time_left_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        self.outputs.push(CheckpointOutput::Broadcast(Message::Cut { epoch, at, time_left_ns }));
+        let point = named.map(|named| named.point);
+        self.event(CheckpointEvent::Begun { epoch, source, point });
+        self.state = State::Cutting(cutting);
+    }
+
+    fn on_images(&mut self, now: Instant, epoch: Epoch, reports: Vec<ImageReport>) {
+        let State::Cutting(cutting) = &mut self.state else { return };
+        let Some(life) = self.life else { return };
+        // Rule 1: an abandoned epoch is not the current one, whatever arrives late.
+        if epoch != cutting.epoch {
+            return;
+        }
+        for report in reports.into_iter().filter(|report| report.rank.0 < life.ranks) {
+            // A repeated report changes nothing: the first was durable already.
+            cutting.images.entry(report.rank).or_insert(report);
+        }
+        let durable = u32::try_from(cutting.images.len()).unwrap_or(u32::MAX);
+        // Rule 8
+        if durable == life.ranks || self.sabotage.is_out(Rule::CommitFirst) {
+            self.commit(now);
+        }
+    }
+
+    fn commit(&mut self, _now: Instant) {
+        let State::Cutting(cutting) = core::mem::replace(&mut self.state, State::Idle) else { return };
+        let Some(life) = self.life else { return };
+        let generation = GenerationId::new(life.life, cutting.epoch, self.sabotage);
+        let images = cutting.images.values().copied().collect();
+        self.outputs.push(CheckpointOutput::WriteCommit { generation, images });
+        self.state = State::Committing(cutting);
+    }
+
+    fn on_commit_durable(&mut self, now: Instant, generation: GenerationId) {
+        let Some(cutting) = self.take_committing(generation) else { return };
+        self.chooser.succeeded();
+        self.outputs.push(CheckpointOutput::Broadcast(Message::Committed { epoch: cutting.epoch }));
+        self.outputs.push(CheckpointOutput::Collect { keep: generation });
+        self.event(CheckpointEvent::Committed {
+            generation,
+            source: cutting.source,
+            took: now.since(cutting.begun),
+            images: cutting.images.into_values().collect(),
+        });
+        self.go_on(now);
+    }
+
+    /// The checkpoint whose record is `generation`, taken out of [`State::Committing`].
+    fn take_committing(&mut self, generation: GenerationId) -> Option<Cutting> {
+        let life = self.life?;
+        match &self.state {
+            State::Committing(cutting)
+                if GenerationId::new(life.life, cutting.epoch, self.sabotage) == generation => {}
+            _ => return None,
+        }
+        match core::mem::replace(&mut self.state, State::Idle) {
+            State::Committing(cutting) => Some(cutting),
+            _ => None,
+        }
+    }
+
+    fn on_no_image(&mut self, now: Instant, epoch: Epoch, rank: Rank, reason: NoImageReason) {
+        let State::Cutting(cutting) = &self.state else { return };
+        if cutting.epoch != epoch {
+            return;
+        }
+        let named = cutting.named;
+        let misaligned = self.chooser.failed(&reason);
+        self.abandon(now, AbandonReason::NoImage { rank, reason });
+        if let (Some(misaligned), Some(named)) = (misaligned, named)
+            && misaligned.in_a_row >= MISALIGNED_REPORT_AFTER
+        {
+            self.event(CheckpointEvent::PointsDoNotLineUp {
+                attempts: misaligned.in_a_row,
+                point: named.point,
+                least: named.least,
+                most: named.most,
+                spoiled_by: Point { count: misaligned.count, rank },
+            });
+        }
+    }
+
+    /// Rule 1: from here on nothing that arrives can commit this epoch.
+    fn abandon(&mut self, now: Instant, reason: AbandonReason) {
+        let (State::Cutting(cutting) | State::Committing(cutting)) =
+            core::mem::replace(&mut self.state, State::Idle)
+        else {
+            return;
+        };
+        if self.sabotage.is_out(Rule::EpochReuse) {
+            self.sent = Epoch(cutting.epoch.0 - 1);
+        }
+        self.outputs.push(CheckpointOutput::Broadcast(Message::Abandon { epoch: cutting.epoch }));
+        self.event(CheckpointEvent::Abandoned { epoch: cutting.epoch, source: cutting.source, reason });
+        self.go_on(now);
+    }
+
+    fn go_on(&mut self, now: Instant) {
+        if let Some(source) = self.pending.take() {
+            self.on_request(now, source);
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match &self.state {
+            State::Asking { asked, .. } => Some(*asked + POINT_ANSWER_MAX.min(self.config.timeout)),
+            State::Cutting(cutting) => Some(cutting.until),
+            State::Fenced | State::Idle | State::Committing(_) => None,
+        }
+    }
+}
+
+impl CheckpointProtocol for Coordinated {
+    fn name(&self) -> &'static str {
+        "coordinated"
+    }
+
+    fn begin(&mut self, now: Instant, life: LifeView) {
+        self.life = Some(life);
+        self.state = State::Idle;
+        self.sent = life.epoch;
+        self.query = 0;
+        self.pending = None;
+        self.finishing = false;
+        self.next_timer = self.config.every.map(|every: Duration| now + every);
+    }
+
+    fn handle(&mut self, now: Instant, input: CheckpointInput) {
+        match input {
+            CheckpointInput::Request(source) => self.on_request(now, source),
+            CheckpointInput::Points { query, summary } => self.on_points(now, query, &summary),
+            CheckpointInput::Images { life, epoch, reports } => {
+                // Rule 8
+                let current = self.life.is_some_and(|view| view.life == life);
+                if current || self.sabotage.is_out(Rule::KeyWithoutLife) {
+                    self.on_images(now, epoch, reports);
+                }
+            }
+            CheckpointInput::NoImage { epoch, rank, reason } => self.on_no_image(now, epoch, rank, reason),
+            CheckpointInput::CommitDurable(generation) => self.on_commit_durable(now, generation),
+            CheckpointInput::CommitFailed { generation, errno } => {
+                if let Some(cutting) = self.take_committing(generation) {
+                    self.state = State::Cutting(cutting);
+                    self.abandon(now, AbandonReason::CommitFailed { errno });
+                }
+            }
+            CheckpointInput::Finishing => {
+                self.finishing = true;
+                self.pending = None;
+                match self.state {
+                    State::Asking { source, .. } => {
+                        self.state = State::Idle;
+                        self.event(CheckpointEvent::Refused { source, reason: RefuseReason::Finishing });
+                    }
+                    State::Cutting(_) => self.abandon(now, AbandonReason::Finishing),
+                    State::Fenced | State::Idle | State::Committing(_) => {}
+                }
+            }
+        }
+    }
+
+    fn fence(&mut self) {
+        // Rule 9
+        if self.sabotage.is_out(Rule::NoFence) {
+            return;
+        }
+        self.state = State::Fenced;
+        self.pending = None;
+        self.next_timer = None;
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|deadline| now >= deadline) {
+            match &self.state {
+                State::Asking { source, .. } => {
+                    let source = *source;
+                    self.state = State::Idle;
+                    self.event(CheckpointEvent::Refused { source, reason: RefuseReason::NoAnswer });
+                    // Ask again at the next interval, not at once: whoever was silent may be silent for long.
+                    self.next_timer = self.config.every.map(|every| now + every);
+                    self.go_on(now);
+                }
+                State::Cutting(cutting) => {
+                    let images = u32::try_from(cutting.images.len()).unwrap_or(u32::MAX);
+                    let ranks = self.life.map_or(0, |life| life.ranks);
+                    if cutting.named.is_some() {
+                        self.chooser.timed_out();
+                    }
+                    self.abandon(now, AbandonReason::TimedOut { images, ranks });
+                }
+                State::Fenced | State::Idle | State::Committing(_) => {}
+            }
+        }
+        if self.next_timer.is_some_and(|at| now >= at) && !self.finishing {
+            match self.state {
+                State::Idle => {
+                    self.next_timer = self.config.every.map(|every| now + every);
+                    self.on_request(now, Source::Timer);
+                }
+                State::Fenced => self.next_timer = None,
+                // One is under way; the interval begins again when that one began.
+                State::Asking { .. } | State::Cutting(_) | State::Committing(_) => {
+                    self.next_timer = self.config.every.map(|every| now + every);
+                }
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let timer = self.next_timer.filter(|_| !self.finishing);
+        match (self.deadline(), timer) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<CheckpointOutput> {
+        self.outputs.pop()
+    }
+
+    fn saving(&self) -> Option<Epoch> {
+        match &self.state {
+            State::Cutting(cutting) | State::Committing(cutting) => Some(cutting.epoch),
+            State::Fenced | State::Idle | State::Asking { .. } => None,
+        }
+    }
+
+    fn rolls_back(&self, _fault: &Fault) -> RollBack {
+        RollBack::All
+    }
+}

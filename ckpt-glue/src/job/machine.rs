@@ -1,0 +1,508 @@
+//! The actor.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use transport::{Epoch, Instant, Life};
+
+use super::{Event, FinalReport, Input, JobSettings, Output, StopCause};
+use crate::control::{
+    Control, Decision, FaultReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, PortEntry, Source, Watch,
+};
+use crate::error::ConfigError;
+use crate::limits::ENTRIES_MAX;
+use crate::names::{ExitStatus, NodeIndex, Party};
+use crate::protocols::{
+    CHECKPOINT_PROTOCOLS, CheckpointEvent, CheckpointInput, CheckpointOutput, CheckpointProtocol,
+    FAULT_DETECTORS, FaultDetector, FaultKind, LifeView, RECOVERY_PROTOCOLS, RecoveryProtocol, RecoveryView,
+    checkpoint_protocol, fault_detector, recovery_protocol,
+};
+use crate::queue::Queue;
+use crate::recovery::{self, Phase, Recovery};
+use crate::sabotage::Rule;
+
+/// What has been counted in the current life.
+#[derive(Clone, Debug, Default)]
+struct Counted {
+    ports: Vec<PortEntry>,
+    registered: u32,
+    running: u32,
+    finalizing: u32,
+    finished: bool,
+}
+
+/// The keepers as the coordinator hears of them, in a job of several nodes.
+#[derive(Clone, Copy, Debug)]
+struct Leases {
+    watch: Watch,
+    root_heard: Instant,
+    keepers: u32,
+    next: Instant,
+}
+
+/// ```text
+///   Gathering --all keepers are there--> (recovery: Fencing, Deciding, Starting, Running, ...) --> Over
+/// ```
+/// All further states are those of [`Recovery`]; see its diagram.
+#[derive(Debug)]
+pub struct Job {
+    settings: JobSettings,
+    checkpoint: Box<dyn CheckpointProtocol>,
+    detector: Box<dyn FaultDetector>,
+    restorer: Box<dyn RecoveryProtocol>,
+    recovery: Recovery,
+    here: BTreeSet<NodeIndex>,
+    gather_until: Option<Instant>,
+    fence_counter: u32,
+    counted: Counted,
+    leases: Option<Leases>,
+    time_over: Option<Instant>,
+    stopped_by: Option<StopCause>,
+    fault_at: Option<Instant>,
+    status: ExitStatus,
+    commits: u32,
+    outputs: Queue<Output>,
+}
+
+impl Job {
+    /// A job that waits for its keepers.
+    ///
+    /// # Errors
+    /// If the configuration is not valid, or names a component that this build does not have.
+    pub fn new(settings: JobSettings, now: Instant) -> Result<Job, ConfigError> {
+        let config = &settings.config;
+        config.validate()?;
+        let missing =
+            |field, expected, found: &str| ConfigError::Component { field, expected, found: found.into() };
+        let name = &config.checkpoint.protocol;
+        let checkpoint = checkpoint_protocol(name, config, settings.sabotage)
+            .ok_or_else(|| missing("checkpoint.protocol", CHECKPOINT_PROTOCOLS, name))?;
+        let name = &config.fault.detector;
+        let detector =
+            fault_detector(name).ok_or_else(|| missing("fault.detector", FAULT_DETECTORS, name))?;
+        let name = &config.fault.recovery;
+        let restorer = recovery_protocol(name, config)
+            .ok_or_else(|| missing("fault.recovery", RECOVERY_PROTOCOLS, name))?;
+        let recovery = Recovery::new(recovery::Settings {
+            nodes: settings.layout.nodes(),
+            majority: settings.layout.majority(),
+            counter_last: settings.counter_last,
+            start_timeout: config.fault.start_timeout,
+            sabotage: settings.sabotage,
+        });
+        Ok(Job {
+            checkpoint,
+            detector,
+            restorer,
+            recovery,
+            here: BTreeSet::new(),
+            gather_until: Some(now + config.fault.start_timeout),
+            fence_counter: 0,
+            counted: Counted::default(),
+            leases: None,
+            time_over: config.time_limit.map(|limit| now + limit),
+            stopped_by: None,
+            fault_at: None,
+            status: ExitStatus::Code(0),
+            commits: 0,
+            outputs: Queue::default(),
+            settings,
+        })
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Control(control) => self.on_control(now, control),
+            Input::Request(source) => self.checkpoint.handle(now, CheckpointInput::Request(source)),
+            Input::StoreFenced { counter, newest, nonce } => {
+                self.recovery.handle(now, recovery::Input::StoreFenced { counter, newest, nonce });
+            }
+            Input::DecisionDurable { life } => {
+                self.recovery.handle(now, recovery::Input::DecisionDurable { life })
+            }
+            Input::DecisionFailed { errno, .. } => {
+                if self.recovery.phase() == Phase::Deciding {
+                    self.on_report(now, FaultReport::DecisionFailed { errno });
+                }
+            }
+            Input::CommitDurable(generation) => {
+                self.checkpoint.handle(now, CheckpointInput::CommitDurable(generation));
+            }
+            Input::CommitFailed { generation, errno } => {
+                self.checkpoint.handle(now, CheckpointInput::CommitFailed { generation, errno });
+            }
+            Input::Stop => self.stop(now, StopCause::Person),
+        }
+        self.settle(now);
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.gather_until.is_some_and(|until| now >= until) {
+            self.gather_until = None;
+            // Ends with the nodes that are missing once the fence has had its time.
+            self.begin(now);
+        }
+        self.checkpoint.handle_timeout(now);
+        self.recovery.handle_timeout(now);
+        if self.recovery.start_timed_out(now) {
+            let ranks = self.settings.layout.ranks();
+            self.on_report(now, FaultReport::StartTimedOut { running: self.counted.running, ranks });
+        }
+        if self.time_over.is_some_and(|at| now >= at) {
+            self.time_over = None;
+            if self.recovery.phase() == Phase::Running {
+                self.checkpoint.handle(now, CheckpointInput::Request(Source::TimeLimit));
+            } else {
+                self.stop(now, StopCause::TimeLimit);
+            }
+        }
+        self.watch_keepers(now);
+        self.settle(now);
+    }
+
+    /// When [`Job::handle_timeout`] has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let lease = self.leases.map(|leases| leases.next.min(leases.root_heard + leases.watch.silence()));
+        let all = [
+            self.gather_until,
+            self.time_over,
+            lease,
+            self.checkpoint.poll_timeout(),
+            self.recovery.poll_timeout(),
+        ];
+        if self.recovery.phase() == Phase::Over { None } else { all.into_iter().flatten().min() }
+    }
+
+    /// The next thing to do; call until there is none.
+    #[must_use]
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop()
+    }
+
+    /// What the job is doing.
+    #[must_use]
+    pub fn status(&self) -> JobStatus {
+        let phase = match self.recovery.phase() {
+            Phase::Idle => JobPhase::Gathering,
+            Phase::Fencing => JobPhase::Fencing,
+            Phase::BackingOff => JobPhase::BackingOff,
+            Phase::Deciding => JobPhase::Deciding,
+            Phase::Starting => JobPhase::Starting,
+            Phase::Running if self.counted.finished => JobPhase::Finishing,
+            Phase::Running => JobPhase::Running,
+            Phase::Over => JobPhase::Over,
+        };
+        JobStatus {
+            phase,
+            life: self.recovery.life(),
+            committed: self.recovery.committed(),
+            commits: self.commits,
+            rollbacks: self.recovery.rollbacks(),
+            ranks: self.settings.layout.ranks(),
+            running: self.counted.running,
+            finalizing: self.counted.finalizing,
+            saving: self.checkpoint.saving(),
+        }
+    }
+
+    fn on_control(&mut self, now: Instant, control: Control) {
+        if control.job != self.settings.job {
+            return;
+        }
+        match (control.sender, control.message) {
+            (Party::Tool, Message::StatusQuery) => {
+                let status = self.status();
+                self.send_as(NO_LIFE, Party::Tool, Message::StatusReport { status });
+            }
+            (Party::Tool, Message::Request { source }) => {
+                self.checkpoint.handle(now, CheckpointInput::Request(source));
+            }
+            (Party::Keeper(sender), Message::KeeperHello { node }) if sender == node => {
+                self.on_hello(now, node)
+            }
+            (Party::Keeper(sender), Message::Fenced { counter, node, votes }) if sender == node => {
+                self.recovery.handle(now, recovery::Input::NodeFenced { counter, node, votes });
+            }
+            (Party::Keeper(sender), message) if sender == self.settings.layout.root() => {
+                self.on_root_message(now, control.life, message);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_hello(&mut self, now: Instant, node: NodeIndex) {
+        if self.settings.layout.ranks_of(node).is_empty() {
+            return;
+        }
+        let known = !self.here.insert(node);
+        match self.recovery.phase() {
+            Phase::Idle => {
+                if u32::try_from(self.here.len()) == Ok(self.settings.layout.nodes()) {
+                    self.gather_until = None;
+                    self.begin(now);
+                }
+            }
+            Phase::Fencing => self.send_fence(node),
+            // A keeper that says hello runs nothing: the ranks that it kept are gone with the one before it.
+            Phase::Starting | Phase::Running if known => {
+                self.on_report(now, FaultReport::KeeperSilent { node })
+            }
+            Phase::BackingOff | Phase::Deciding | Phase::Starting | Phase::Running | Phase::Over => {}
+        }
+    }
+
+    fn begin(&mut self, now: Instant) {
+        self.recovery.handle(now, recovery::Input::Begin(self.settings.beginning));
+    }
+
+    /// What the keeper at the top of the tree says for all.
+    fn on_root_message(&mut self, now: Instant, life: Life, message: Message) {
+        let current = self.recovery.life() == Some(life)
+            && matches!(self.recovery.phase(), Phase::Starting | Phase::Running);
+        // Rule 7. Late images are the checkpoint protocol's own to refuse: it compares their life too (rule 8).
+        let late_images = matches!(message, Message::Images { .. })
+            && (self.settings.sabotage.is_out(Rule::NoFence)
+                || self.settings.sabotage.is_out(Rule::KeyWithoutLife));
+        if !current && !late_images {
+            return;
+        }
+        let ranks = self.settings.layout.ranks();
+        match message {
+            Message::Registered { ports, ranks: more } => {
+                self.counted.ports.extend(ports);
+                self.counted.registered = self.counted.registered.saturating_add(more);
+                if self.counted.registered == ranks {
+                    self.send_addresses();
+                }
+            }
+            Message::Running { ranks: running, counted } => self.on_running(now, life, running, counted),
+            Message::PointReport { query, summary } => {
+                self.checkpoint.handle(now, CheckpointInput::Points { query, summary });
+            }
+            Message::Images { epoch, reports } => {
+                self.checkpoint.handle(now, CheckpointInput::Images { life, epoch, reports });
+            }
+            Message::NoImage { epoch, rank, reason } => {
+                self.checkpoint.handle(now, CheckpointInput::NoImage { epoch, rank, reason });
+            }
+            Message::Request { source } => self.checkpoint.handle(now, CheckpointInput::Request(source)),
+            Message::Fault { report } => self.on_report(now, report),
+            Message::Finalize { ranks: finalizing } => {
+                self.counted.finalizing = finalizing;
+                if finalizing == ranks && !self.counted.finished {
+                    self.counted.finished = true;
+                    self.checkpoint.handle(now, CheckpointInput::Finishing);
+                    self.relay_checkpoint(now);
+                    self.broadcast(Message::FinalizeDone);
+                    self.outputs.push(Output::Event(Event::AllFinished));
+                }
+            }
+            Message::Ended { ranks: ended, status } if ended == ranks => {
+                self.status = status;
+                self.recovery.handle(now, recovery::Input::AllEnded);
+            }
+            Message::Heartbeat { keepers } => {
+                if let Some(leases) = &mut self.leases {
+                    leases.root_heard = now;
+                    leases.keepers = keepers;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_running(&mut self, now: Instant, life: Life, running: u32, counted: u32) {
+        self.counted.running = running;
+        if running != self.settings.layout.ranks() || self.recovery.phase() != Phase::Starting {
+            return;
+        }
+        self.recovery.handle(now, recovery::Input::AllRunning);
+        let epoch = self.recovery.restored().map_or(Epoch(0), |generation| generation.epoch);
+        self.checkpoint.begin(now, LifeView { life, epoch, ranks: running, counted });
+        let since_fault = self.fault_at.take().map(|at| now.since(at));
+        self.outputs.push(Output::Event(Event::AllRunning { life, since_fault }));
+    }
+
+    fn send_addresses(&mut self) {
+        let ports = core::mem::take(&mut self.counted.ports);
+        for chunk in ports.chunks(ENTRIES_MAX) {
+            self.broadcast(Message::Addresses { ports: chunk.to_vec() });
+        }
+        let restore = self.recovery.restored();
+        let epoch = restore.map_or(Epoch(0), |generation| generation.epoch);
+        let ports = u32::try_from(ports.len()).unwrap_or(u32::MAX);
+        self.broadcast(Message::Start { epoch, restore, ports });
+    }
+
+    fn on_report(&mut self, now: Instant, report: FaultReport) {
+        let fault = self.detector.observe(now, &report);
+        // Several processes die of one cause. What follows while the old life is being ended is no news, except that
+        // the job must end.
+        let heard = match (self.recovery.phase(), fault.map(|fault| fault.kind)) {
+            (Phase::Idle | Phase::Over, _) => false,
+            (Phase::Fencing, kind) => matches!(kind, Some(FaultKind::Program | FaultKind::Inconsistent)),
+            _ => true,
+        };
+        let action = fault.filter(|_| heard).map(|fault| {
+            let view = RecoveryView {
+                layout: &self.settings.layout,
+                newest: self.recovery.committed(),
+                attempts: self.recovery.attempts(),
+                restarts_max: self.settings.config.fault.restarts_max,
+                on_fault: self.settings.config.fault.on_fault,
+                roll_back: self.checkpoint.rolls_back(&fault),
+            };
+            (fault, self.restorer.plan(&view, &fault))
+        });
+        self.outputs.push(Output::Event(Event::Reported { report, action }));
+        if let Some((fault, plan)) = action {
+            self.fault_at.get_or_insert(now);
+            self.end_life(now);
+            self.recovery.handle(now, recovery::Input::Fault(fault, plan));
+        }
+    }
+
+    /// Rule 9: nothing of the old life counts from now on.
+    fn end_life(&mut self, now: Instant) {
+        self.relay_checkpoint(now);
+        self.checkpoint.fence();
+        self.counted = Counted::default();
+        self.leases = None;
+    }
+
+    fn stop(&mut self, now: Instant, cause: StopCause) {
+        if self.recovery.phase() != Phase::Over {
+            self.stopped_by = Some(cause);
+            self.end_life(now);
+            self.recovery.handle(now, recovery::Input::Stop);
+        }
+    }
+
+    fn watch_keepers(&mut self, now: Instant) {
+        let root = self.settings.layout.root();
+        let majority = self.settings.layout.majority();
+        let Some(leases) = &mut self.leases else { return };
+        if now >= leases.root_heard + leases.watch.silence() {
+            self.leases = None;
+            self.on_report(now, FaultReport::KeeperSilent { node: root });
+            return;
+        }
+        if now < leases.next {
+            return;
+        }
+        leases.next = now + leases.watch.beat();
+        let keepers = leases.keepers;
+        // Without a majority somebody else may decide: our ranks stop when their leases run out.
+        if keepers >= majority {
+            self.broadcast(Message::Heartbeat { keepers });
+        }
+    }
+
+    /// Carries out what the parts want, until none wants anything.
+    fn settle(&mut self, now: Instant) {
+        loop {
+            self.relay_checkpoint(now);
+            let Some(output) = self.recovery.poll_output() else { return };
+            self.on_recovery(now, output);
+        }
+    }
+
+    fn relay_checkpoint(&mut self, now: Instant) {
+        while let Some(output) = self.checkpoint.poll_output() {
+            match output {
+                CheckpointOutput::Broadcast(message) => self.broadcast(message),
+                CheckpointOutput::WriteCommit { generation, images } => {
+                    self.outputs.push(Output::WriteCommit { generation, images });
+                }
+                CheckpointOutput::Collect { keep } => self.outputs.push(Output::Collect { keep }),
+                CheckpointOutput::Event(event) => self.on_checkpoint_event(now, event),
+            }
+        }
+    }
+
+    fn on_checkpoint_event(&mut self, now: Instant, event: CheckpointEvent) {
+        let source = match &event {
+            CheckpointEvent::Committed { generation, source, .. } => {
+                self.commits += 1;
+                self.recovery.handle(now, recovery::Input::Committed(*generation));
+                Some(*source)
+            }
+            CheckpointEvent::Abandoned { source, .. } | CheckpointEvent::Refused { source, .. } => {
+                Some(*source)
+            }
+            CheckpointEvent::Begun { .. } | CheckpointEvent::PointsDoNotLineUp { .. } => None,
+        };
+        self.outputs.push(Output::Event(Event::Checkpoint(event)));
+        if source == Some(Source::TimeLimit) && !self.counted.finished {
+            self.stop(now, StopCause::TimeLimit);
+        }
+    }
+
+    fn on_recovery(&mut self, now: Instant, output: recovery::Output) {
+        match output {
+            recovery::Output::FenceNodes { counter } => {
+                self.fence_counter = counter;
+                let nodes: Vec<NodeIndex> =
+                    self.settings.layout.shares().iter().map(|share| share.node).collect();
+                for node in nodes {
+                    self.send_fence(node);
+                }
+            }
+            recovery::Output::FenceStore { counter, refuse_below } => {
+                self.outputs.push(Output::FenceStore { counter, refuse_below });
+            }
+            recovery::Output::WriteDecision(decision) => self.outputs.push(Output::WriteDecision(decision)),
+            recovery::Output::StartLife(decision) => self.start_life(now, decision),
+            recovery::Output::Over(ending) => {
+                let report = FinalReport {
+                    ending,
+                    stopped_by: self.stopped_by,
+                    status: self.status,
+                    committed: self.recovery.committed(),
+                    commits: self.commits,
+                    rollbacks: self.recovery.rollbacks(),
+                };
+                self.outputs.push(Output::Over(report));
+            }
+        }
+    }
+
+    fn start_life(&mut self, now: Instant, decision: Decision) {
+        self.counted = Counted::default();
+        let attempt = self.recovery.attempts();
+        self.outputs.push(Output::Event(Event::LifeBegun { decision, attempt }));
+        let keeper = &self.settings.config.keeper;
+        let beat_ns = u64::try_from(keeper.heartbeat.as_nanos()).unwrap_or(u64::MAX);
+        let silence_ns = beat_ns.saturating_mul(keeper.heartbeats_missed_max.into());
+        // A keeper may be silent for as long as it takes to be missed before its ranks need to stop, and everybody who
+        // waits for it waits longer than that: see `FENCE_MAX`.
+        let watch = Watch { beat_ns, silence_ns, lease_ns: silence_ns.saturating_mul(2) };
+        let layout = self.settings.layout.clone();
+        let nodes = layout.nodes();
+        self.leases = (nodes > 1).then_some(Leases { watch, root_heard: now, keepers: nodes, next: now });
+        let watch = self.leases.map(|leases| leases.watch);
+        self.broadcast(Message::NewLife { new_life: NewLife { decision, layout, watch } });
+    }
+
+    fn send_fence(&mut self, node: NodeIndex) {
+        let life = self.recovery.life().unwrap_or(NO_LIFE);
+        self.send_as(life, Party::Keeper(node), Message::Fence { counter: self.fence_counter });
+    }
+
+    /// Along the tree, from its top.
+    fn broadcast(&mut self, message: Message) {
+        if let Some(life) = self.recovery.life() {
+            self.send_as(life, Party::Keeper(self.settings.layout.root()), message);
+        }
+    }
+
+    fn send_as(&mut self, life: Life, to: Party, message: Message) {
+        let epoch = self.checkpoint.saving().unwrap_or(Epoch(0));
+        let control = Control { job: self.settings.job, life, epoch, sender: Party::Coordinator, message };
+        self.outputs.push(Output::Send { to, control });
+    }
+}

@@ -1,0 +1,172 @@
+//! A job as its coordinator sees it: one actor that decides, made of the three components that the configuration names.
+//!
+//! The shell feeds [`Input`]s one at a time, carries out [`Output`]s in order, and nothing else decides anything.
+
+mod machine;
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use transport::{JobId, Life};
+
+use crate::config::JobConfig;
+use crate::control::{Control, Decision, FaultReport, ImageReport, Source};
+use crate::layout::Layout;
+use crate::names::{ExitStatus, GenerationId, Party};
+use crate::protocols::{CheckpointEvent, Fault, Plan};
+use crate::recovery::{Beginning, Ending};
+use crate::sabotage::Sabotage;
+
+pub use machine::Job;
+
+/// What a job is made of.
+#[derive(Clone, Debug)]
+pub struct JobSettings {
+    /// Its id.
+    pub job: JobId,
+    /// Its components and times.
+    pub config: JobConfig,
+    /// Who runs what.
+    pub layout: Layout,
+    /// Where the first life begins.
+    pub beginning: Beginning,
+    /// Counter of the last life that was ever decided for this job; 0 for a new one.
+    pub counter_last: u32,
+    /// Which rule is out.
+    pub sabotage: Sabotage,
+}
+
+/// What happens to a job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// A control message, from whomever.
+    Control(Control),
+    /// Somebody asks for a checkpoint.
+    Request(Source),
+    /// The answer to [`Output::FenceStore`].
+    StoreFenced {
+        /// As asked.
+        counter: u32,
+        /// Newest committed generation.
+        newest: Option<GenerationId>,
+        /// 64 fresh random bits.
+        nonce: u64,
+    },
+    /// The decision is durable.
+    DecisionDurable {
+        /// Its life.
+        life: Life,
+    },
+    /// The decision could not be written. It must never be found later.
+    DecisionFailed {
+        /// Its life.
+        life: Life,
+        /// Linux error number.
+        errno: u32,
+    },
+    /// The commit record is durable on enough nodes.
+    CommitDurable(GenerationId),
+    /// The commit record could not be written, or was refused by the fence. It must never be found later.
+    CommitFailed {
+        /// Its generation.
+        generation: GenerationId,
+        /// Linux error number.
+        errno: u32,
+    },
+    /// A person wants the end.
+    Stop,
+}
+
+/// What a job wants done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// Send this.
+    Send {
+        /// To whom: a keeper, or the tool that asked.
+        to: Party,
+        /// What.
+        control: Control,
+    },
+    /// From now on the store refuses commits of lives with a counter below `refuse_below`. Commits under way are waited
+    /// for or prevented. Then answer with [`Input::StoreFenced`].
+    FenceStore {
+        /// Names the question.
+        counter: u32,
+        /// The bound.
+        refuse_below: u32,
+    },
+    /// Make this durable, then answer with [`Input::DecisionDurable`] or [`Input::DecisionFailed`] (rule 9).
+    WriteDecision(Decision),
+    /// Write the commit record, then answer with [`Input::CommitDurable`] or [`Input::CommitFailed`] (rule 8).
+    WriteCommit {
+        /// The generation.
+        generation: GenerationId,
+        /// The image of every rank, in the order of ranks.
+        images: Vec<ImageReport>,
+    },
+    /// Generations older than this one, and images of abandoned ones, may go.
+    Collect {
+        /// The newest committed generation.
+        keep: GenerationId,
+    },
+    /// Tell the person.
+    Event(Event),
+    /// Nothing runs any more.
+    Over(FinalReport),
+}
+
+/// What a person may want to know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A life begins: processes are being started.
+    LifeBegun {
+        /// The decision.
+        decision: Decision,
+        /// Attempts to recover since the last committed generation, this one included; 0 for the first life.
+        attempt: u32,
+    },
+    /// All ranks run.
+    AllRunning {
+        /// The life.
+        life: Life,
+        /// Since the fault that made it necessary was reported; `None` for the first life.
+        since_fault: Option<Duration>,
+    },
+    /// Something about a checkpoint.
+    Checkpoint(CheckpointEvent),
+    /// Something was reported.
+    Reported {
+        /// What.
+        report: FaultReport,
+        /// What is done about it; `None` if it is no fault, or if what runs is being ended already.
+        action: Option<(Fault, Plan)>,
+    },
+    /// All ranks have finished their work.
+    AllFinished,
+}
+
+/// Why a job was stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StopCause {
+    /// A person.
+    Person,
+    /// Its time limit.
+    TimeLimit,
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FinalReport {
+    /// Why nothing runs any more.
+    pub ending: Ending,
+    /// Who stopped it, if the ending says so.
+    pub stopped_by: Option<StopCause>,
+    /// A status of a rank that is not success, if the job finished with one.
+    pub status: ExitStatus,
+    /// Newest committed generation: what a restart would begin from.
+    pub committed: Option<GenerationId>,
+    /// Generations committed.
+    pub commits: u32,
+    /// Attempts to recover.
+    pub rollbacks: u32,
+}

@@ -1,0 +1,122 @@
+//! Answers gathered from the ranks of a node and the keepers below it, so that one message goes up where many came.
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use transport::{Epoch, Rank};
+
+use crate::control::{ImageReport, PointSummary, PortEntry};
+use crate::limits::ENTRIES_MAX;
+use crate::names::NodeIndex;
+
+/// Counts from below that add up to the number of ranks in this part of the tree. Also right when a child reports in
+/// several steps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Count {
+    pub(crate) ranks: u32,
+    pub(crate) extra: u32,
+}
+
+impl Count {
+    /// Adds a report and says whether with it the whole part of the tree has reported.
+    pub(crate) fn add(&mut self, ranks: u32, extra: u32, ranks_below: u32) -> bool {
+        let before = self.ranks;
+        self.ranks = self.ranks.saturating_add(ranks);
+        self.extra = self.extra.saturating_add(extra);
+        before < ranks_below && self.ranks >= ranks_below
+    }
+}
+
+/// Counts of points for one question.
+#[derive(Clone, Debug)]
+pub(crate) struct Points {
+    pub(crate) query: u32,
+    pub(crate) summary: PointSummary,
+    answered: BTreeSet<Rank>,
+    children: BTreeSet<NodeIndex>,
+}
+
+impl Points {
+    pub(crate) fn new(query: u32) -> Points {
+        Points { query, summary: PointSummary::NONE, answered: BTreeSet::new(), children: BTreeSet::new() }
+    }
+
+    pub(crate) fn add_rank(&mut self, rank: Rank, summary: PointSummary) {
+        if self.answered.insert(rank) {
+            self.summary = self.summary.with(summary);
+        }
+    }
+
+    pub(crate) fn add_child(&mut self, child: NodeIndex, summary: PointSummary) {
+        if self.children.insert(child) {
+            self.summary = self.summary.with(summary);
+        }
+    }
+}
+
+/// Images of one cut.
+#[derive(Clone, Debug)]
+pub(crate) struct Images {
+    pub(crate) epoch: Epoch,
+    reported: BTreeSet<Rank>,
+    waiting: Vec<ImageReport>,
+}
+
+impl Images {
+    pub(crate) fn new(epoch: Epoch) -> Images {
+        Images { epoch, reported: BTreeSet::new(), waiting: Vec::new() }
+    }
+
+    /// Adds reports and hands out those that are to go up now: all of them once the part of the tree is complete, and a
+    /// full message's worth before that.
+    pub(crate) fn add(&mut self, reports: &[ImageReport], ranks_below: u32) -> Vec<Vec<ImageReport>> {
+        for report in reports {
+            if self.reported.insert(report.rank) {
+                self.waiting.push(*report);
+            }
+        }
+        let complete = u32::try_from(self.reported.len()).unwrap_or(u32::MAX) >= ranks_below;
+        let mut messages = Vec::new();
+        while self.waiting.len() >= ENTRIES_MAX || (complete && !self.waiting.is_empty()) {
+            let rest = self.waiting.split_off(self.waiting.len().min(ENTRIES_MAX));
+            messages.push(core::mem::replace(&mut self.waiting, rest));
+        }
+        messages
+    }
+
+    pub(crate) fn has(&self, rank: Rank) -> bool {
+        self.reported.contains(&rank)
+    }
+}
+
+/// Ports of ranks that have come up.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Registrations {
+    waiting: Vec<PortEntry>,
+    complete: u32,
+}
+
+impl Registrations {
+    /// Adds ports, of which the last ones complete `ranks` ranks, and hands out the messages that are to go up.
+    pub(crate) fn add(
+        &mut self,
+        ports: Vec<PortEntry>,
+        ranks: u32,
+        total: &mut u32,
+        ranks_below: u32,
+    ) -> Vec<(Vec<PortEntry>, u32)> {
+        self.waiting.extend(ports);
+        self.complete += ranks;
+        *total = total.saturating_add(ranks);
+        let mut messages = Vec::new();
+        while self.waiting.len() > ENTRIES_MAX {
+            let rest = self.waiting.split_off(ENTRIES_MAX);
+            messages.push((core::mem::replace(&mut self.waiting, rest), 0));
+        }
+        if *total >= ranks_below && self.complete > 0 {
+            messages.push((core::mem::take(&mut self.waiting), self.complete));
+            self.complete = 0;
+        }
+        messages
+    }
+}

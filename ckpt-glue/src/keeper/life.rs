@@ -1,0 +1,171 @@
+//! Lives as a keeper sees them: begin, processes that end, the fence.
+
+use transport::{Instant, Life, Rank};
+
+use super::gather::{Count, Registrations};
+use super::ranks::{KeptRank, KeptRanks, RankPhase};
+use super::watch::Watcher;
+use super::{Held, Keeper, Output, State};
+use crate::control::{ExitedRecord, FaultReport, Message, NewLife, NoImageReason};
+use crate::names::{ExitStatus, Party};
+use crate::sabotage::Rule;
+
+impl Keeper {
+    /// Rule 9: what is not dead when this is answered could still write an image of the old life.
+    pub(super) fn on_fence(&mut self, counter: u32) {
+        match core::mem::replace(&mut self.state, State::Empty) {
+            State::Empty => {
+                // Without memory there is no vote: this keeper may have promised something else before it was restarted.
+                self.answer_fence(counter, false);
+            }
+            State::Holding(held) if held.life().counter < counter => {
+                self.state = State::Ending { held, counter };
+                self.kill_all();
+                self.settle();
+            }
+            State::Ending { held, counter: asked } => {
+                self.state = State::Ending { held, counter: asked.max(counter) };
+                self.settle();
+            }
+            State::Fenced { counter: promised } => {
+                let counter = promised.max(counter);
+                self.state = State::Fenced { counter };
+                self.answer_fence(counter, true);
+            }
+            holding @ State::Holding(_) => self.state = holding,
+        }
+    }
+
+    fn answer_fence(&mut self, counter: u32, votes: bool) {
+        let node = self.node;
+        self.send_as(crate::control::NO_LIFE, Party::Coordinator, Message::Fenced { counter, node, votes });
+    }
+
+    pub(super) fn on_new_life(&mut self, now: Instant, new_life: NewLife) {
+        let counter = new_life.decision.life.counter;
+        let reuse = self.sabotage.is_out(Rule::LifeReuse);
+        let accepts = match &self.state {
+            State::Empty => true,
+            State::Fenced { counter: promised } => counter >= *promised || reuse,
+            // No life begins while another one's processes are there, and none twice.
+            State::Holding(_) | State::Ending { .. } => false,
+        };
+        let Some(parent) = new_life.layout.parent(self.node).filter(|_| accepts) else {
+            self.counters.stray_messages += 1;
+            return;
+        };
+        let NewLife { decision, layout, watch } = new_life.clone();
+        self.epoch = decision.epoch();
+        let watcher = watch.map(|watch| Watcher::new(now, watch, layout.children(self.node)));
+        let own = layout.ranks_of(self.node);
+        let ranks: KeptRanks = own.clone().map(|rank| (Rank(rank), KeptRank::new(self.epoch))).collect();
+        let ranks_below = layout.ranks_below(self.node);
+        self.state = State::Holding(Held {
+            decision,
+            layout,
+            parent,
+            ranks_below,
+            ranks,
+            watcher,
+            registrations: Registrations::default(),
+            registered: 0,
+            running: Count::default(),
+            finalizing: Count::default(),
+            ended: Count::default(),
+            end_status: ExitStatus::Code(0),
+            points: None,
+            images: None,
+            released: false,
+        });
+        for child in self.children() {
+            self.send(Party::Keeper(child), Message::NewLife { new_life: new_life.clone() });
+        }
+        for rank in own.map(Rank) {
+            self.outputs.push(Output::Spawn { rank, decision });
+        }
+    }
+
+    pub(super) fn kill_all(&mut self) {
+        let (State::Holding(held) | State::Ending { held, .. }) = &self.state else { return };
+        let life = held.life();
+        for (rank, _) in held.ranks.iter().filter(|(_, kept)| kept.alive) {
+            self.outputs.push(Output::Kill { rank: *rank, life });
+        }
+    }
+
+    /// Answers the fence once the last process is dead.
+    pub(super) fn settle(&mut self) {
+        let State::Ending { held, counter } = &self.state else { return };
+        if held.ranks.values().any(|kept| kept.alive) {
+            return;
+        }
+        let counter = *counter;
+        self.state = State::Fenced { counter };
+        self.answer_fence(counter, true);
+    }
+
+    pub(super) fn on_exited_in_image(&mut self, rank: Rank, record: ExitedRecord) {
+        let epoch = self.epoch;
+        let (State::Holding(held) | State::Ending { held, .. }) = &mut self.state else { return };
+        let Some(kept) = held.ranks.get_mut(&rank).filter(|kept| kept.phase == RankPhase::Spawning) else {
+            return;
+        };
+        let status = record.status;
+        // It ended in an epoch before the one that is restored, and so has the image "exited" in every later one.
+        *kept = KeptRank::exited(epoch, record);
+        self.settle();
+        self.count_ended(rank, RankPhase::Spawning, status);
+    }
+
+    pub(super) fn on_process_ended(&mut self, rank: Rank, life: Life, status: ExitStatus) {
+        let (State::Holding(held) | State::Ending { held, .. }) = &mut self.state else { return };
+        let released = held.released;
+        if held.life() != life {
+            return;
+        }
+        let Some(kept) = held.ranks.get_mut(&rank).filter(|kept| kept.alive) else { return };
+        let phase = kept.phase;
+        let meant = kept.end(status, released);
+        let rank_epoch = kept.epoch;
+        if matches!(self.state, State::Ending { .. }) {
+            self.settle();
+            return;
+        }
+        if !meant {
+            self.send_up(Message::Fault { report: FaultReport::RankDied { rank, status } });
+            return;
+        }
+        self.count_ended(rank, phase, status);
+        let Some(images) = self.holding().and_then(|held| held.images.as_ref()) else { return };
+        let epoch = images.epoch;
+        if images.has(rank) {
+            return;
+        }
+        if rank_epoch < epoch {
+            self.write_exited_image(rank);
+        } else {
+            self.send_up(Message::NoImage { epoch, rank, reason: NoImageReason::Ended {} });
+        }
+    }
+
+    /// A rank that has ended counts wherever the others are waited for: it will not come.
+    fn count_ended(&mut self, rank: Rank, phase: RankPhase, status: ExitStatus) {
+        if self.holding().is_none() {
+            return;
+        }
+        if phase == RankPhase::Spawning {
+            self.on_registered(alloc::vec::Vec::new(), 1);
+        }
+        if matches!(phase, RankPhase::Spawning | RankPhase::Attached) {
+            self.on_running(1, 0);
+        }
+        if phase != RankPhase::Finalizing {
+            self.on_finalize(1);
+        }
+        if let Some(points) = self.holding().and_then(|held| held.points.as_mut()) {
+            points.add_rank(rank, crate::control::PointSummary::FINALIZING);
+            self.flush_points();
+        }
+        self.on_ended(1, status);
+    }
+}

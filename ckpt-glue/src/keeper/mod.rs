@@ -1,0 +1,372 @@
+//! The keeper of one node: starts its ranks, speaks for them, ends them.
+//!
+//! One machine for each node. Its shell carries out [`Output`]s in order, owns the processes and the connections, and feeds
+//! back what happens. A message for a party that is not connected is thrown away by the shell: every question of this
+//! protocol has a deadline where it was asked.
+
+mod gather;
+mod life;
+mod ranks;
+mod relay;
+mod watch;
+
+use alloc::vec::Vec;
+
+use transport::{Epoch, Instant, JobId, Life, Rank};
+
+use crate::control::{
+    Control, Decision, ExitedRecord, FaultReport, ImageContent, ImageReport, Message, NO_LIFE,
+};
+use crate::layout::Layout;
+use crate::names::{ExitStatus, GenerationId, ImageDigest, NodeIndex, Party};
+use crate::queue::Queue;
+use crate::sabotage::{Rule, Sabotage};
+use gather::{Count, Images, Points, Registrations};
+use ranks::{KeptRanks, RankPhase};
+use watch::Watcher;
+
+/// What happens to a keeper.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// A control message, from whomever.
+    Control(Control),
+    /// The process of a rank exists.
+    Spawned {
+        /// Its rank.
+        rank: Rank,
+    },
+    /// A rank could not be started, or its image could not be restored.
+    NotStarted {
+        /// Its rank.
+        rank: Rank,
+        /// Linux error number.
+        errno: u32,
+    },
+    /// The rank had ended in the generation that is being restored (rule 12): there is no process to start.
+    ExitedInImage {
+        /// Its rank.
+        rank: Rank,
+        /// Content of its image.
+        record: ExitedRecord,
+    },
+    /// A process has ended, for whatever reason, and its status was collected.
+    ProcessEnded {
+        /// Its rank.
+        rank: Rank,
+        /// The life it was started in.
+        life: Life,
+        /// How it ended.
+        status: ExitStatus,
+    },
+    /// The image of a rank that has ended is durable.
+    ExitedImageDone {
+        /// Its rank.
+        rank: Rank,
+        /// Its generation.
+        generation: GenerationId,
+        /// Names its content.
+        digest: ImageDigest,
+        /// Its size.
+        bytes: u64,
+    },
+    /// The image of a rank that has ended could not be written.
+    ExitedImageFailed {
+        /// Its rank.
+        rank: Rank,
+        /// Its generation.
+        generation: GenerationId,
+        /// Linux error number.
+        errno: u32,
+    },
+}
+
+/// What a keeper wants done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// Send this.
+    Send {
+        /// To whom.
+        to: Party,
+        /// What.
+        control: Control,
+    },
+    /// Start the process of a rank, or restore it. The process must know job, life and the key before it speaks. Answer
+    /// with [`Input::Spawned`], [`Input::NotStarted`] or [`Input::ExitedInImage`].
+    Spawn {
+        /// Its rank.
+        rank: Rank,
+        /// The life, and the generation to restore.
+        decision: Decision,
+    },
+    /// End the process of a rank at once (SIGKILL), with all processes it started. The answer is
+    /// [`Input::ProcessEnded`]; also if there never was a process.
+    Kill {
+        /// Its rank.
+        rank: Rank,
+        /// The life it was started in.
+        life: Life,
+    },
+    /// Write the image of a rank that has ended. Answer with [`Input::ExitedImageDone`] or
+    /// [`Input::ExitedImageFailed`].
+    WriteExitedImage {
+        /// Its rank.
+        rank: Rank,
+        /// The generation.
+        generation: GenerationId,
+        /// Its content.
+        record: ExitedRecord,
+    },
+    /// The keeper has heard from no majority for too long and is ending its ranks.
+    LeaseOver,
+}
+
+/// Messages that were dropped, by reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Of another job.
+    pub wrong_job: u64,
+    /// Of another life (rule 7).
+    pub wrong_life: u64,
+    /// From somebody who has no business to say this.
+    pub stray_messages: u64,
+}
+
+/// The life that a keeper holds.
+#[derive(Clone, Debug)]
+struct Held {
+    decision: Decision,
+    layout: Layout,
+    parent: Party,
+    ranks_below: u32,
+    ranks: KeptRanks,
+    watcher: Option<Watcher>,
+    registrations: Registrations,
+    registered: u32,
+    running: Count,
+    finalizing: Count,
+    ended: Count,
+    end_status: ExitStatus,
+    points: Option<Points>,
+    images: Option<Images>,
+    released: bool,
+}
+
+impl Held {
+    fn life(&self) -> Life {
+        self.decision.life
+    }
+}
+
+/// ```text
+///            NewLife               Fence                    all dead
+///   Empty -----------> Holding ------------> Ending ----------------> Fenced
+///                         ^                                              |
+///                         +--------------- NewLife ----------------------+
+/// ```
+#[derive(Clone, Debug)]
+enum State {
+    /// Knows no life: just started. Has no vote.
+    Empty,
+    /// Keeps the ranks of a life.
+    Holding(Held),
+    /// The life is over (rule 9): its processes are being ended, nothing of it is passed on.
+    Ending { held: Held, counter: u32 },
+    /// No process of any life runs here.
+    Fenced { counter: u32 },
+}
+
+/// The keeper of a node.
+#[derive(Debug)]
+pub struct Keeper {
+    job: JobId,
+    node: NodeIndex,
+    sabotage: Sabotage,
+    state: State,
+    epoch: Epoch,
+    counters: Counters,
+    outputs: Queue<Output>,
+}
+
+impl Keeper {
+    /// A keeper that runs nothing yet, and says so to the coordinator.
+    #[must_use]
+    pub fn new(job: JobId, node: NodeIndex, sabotage: Sabotage) -> Keeper {
+        let mut keeper = Keeper {
+            job,
+            node,
+            sabotage,
+            state: State::Empty,
+            epoch: Epoch(0),
+            counters: Counters::default(),
+            outputs: Queue::default(),
+        };
+        keeper.send_as(NO_LIFE, Party::Coordinator, Message::KeeperHello { node });
+        keeper
+    }
+
+    /// Messages that were dropped.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The life whose ranks are kept; `None` if none may run.
+    #[must_use]
+    pub fn life(&self) -> Option<Life> {
+        match &self.state {
+            State::Holding(held) => Some(held.life()),
+            State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+        }
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Control(control) => self.on_control(now, control),
+            // Its first message says more.
+            Input::Spawned { .. } => {}
+            Input::NotStarted { rank, errno } => {
+                if let Some(held) = self.holding() {
+                    if let Some(kept) = held.ranks.get_mut(&rank) {
+                        kept.alive = false;
+                        kept.phase = RankPhase::Dead;
+                    }
+                    self.send_up(Message::Fault { report: FaultReport::RankNotStarted { rank, errno } });
+                }
+                self.settle();
+            }
+            Input::ExitedInImage { rank, record } => self.on_exited_in_image(rank, record),
+            Input::ProcessEnded { rank, life, status } => self.on_process_ended(rank, life, status),
+            Input::ExitedImageDone { rank, generation, digest, bytes } => {
+                let content = self.exited_content(rank);
+                if let Some(content) = content.filter(|_| self.is_current(generation)) {
+                    let statistics = crate::control::CutStatistics::default();
+                    let report = ImageReport { rank, digest, bytes, content, statistics };
+                    self.on_images(generation.epoch, &[report]);
+                }
+            }
+            Input::ExitedImageFailed { rank, generation, errno } => {
+                if self.is_current(generation) {
+                    let reason = crate::control::NoImageReason::WriteFailed { errno };
+                    self.send_up(Message::NoImage { epoch: generation.epoch, rank, reason });
+                }
+            }
+        }
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let Some(held) = self.holding() else { return };
+        let Some(watcher) = &mut held.watcher else { return };
+        let due = watcher.due(now);
+        if due.lease_over {
+            // Whoever still hears a majority decides without us; what we have of this life must stop before that.
+            held.watcher = None;
+            self.outputs.push(Output::LeaseOver);
+            self.kill_all();
+            return;
+        }
+        if let Some(keepers) = due.beat {
+            self.send_up(Message::Heartbeat { keepers });
+        }
+        for node in due.silent {
+            self.send_up(Message::Fault { report: FaultReport::KeeperSilent { node } });
+        }
+    }
+
+    /// When [`Keeper::handle_timeout`] has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match &self.state {
+            State::Holding(held) => held.watcher.as_ref().map(Watcher::next),
+            State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+        }
+    }
+
+    /// The next thing to do; call until there is none.
+    #[must_use]
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop()
+    }
+
+    fn on_control(&mut self, now: Instant, control: Control) {
+        if control.job != self.job {
+            self.counters.wrong_job += 1;
+            return;
+        }
+        // The two messages that end and begin lives are compared by counter; everything else by equality (rule 7).
+        match control.message {
+            Message::Fence { counter } if control.sender == Party::Coordinator => self.on_fence(counter),
+            Message::NewLife { new_life } if new_life.decision.life == control.life => {
+                self.on_new_life(now, new_life);
+            }
+            message => {
+                let ours = match &self.state {
+                    State::Holding(held) => Some(held.life()),
+                    State::Ending { held, .. } if self.sabotage.is_out(Rule::NoFence) => Some(held.life()),
+                    State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+                };
+                // Rule 7, and rule 8 for images
+                let image = matches!(message, Message::ImageDone { .. } | Message::Images { .. });
+                let counted_anyway = image && self.sabotage.is_out(Rule::KeyWithoutLife);
+                if ours != Some(control.life) && !counted_anyway {
+                    self.counters.wrong_life += 1;
+                    return;
+                }
+                self.on_message(now, control.sender, control.epoch, message);
+            }
+        }
+    }
+
+    fn holding(&mut self) -> Option<&mut Held> {
+        match &mut self.state {
+            State::Holding(held) => Some(held),
+            State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+        }
+    }
+
+    /// The life that messages are taken for: that of [`State::Holding`], and with rule 9 out also the one being ended.
+    fn held(&mut self) -> Option<&mut Held> {
+        match &mut self.state {
+            State::Holding(held) => Some(held),
+            State::Ending { held, .. } if self.sabotage.is_out(Rule::NoFence) => Some(held),
+            State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+        }
+    }
+
+    fn is_current(&mut self, generation: GenerationId) -> bool {
+        let sabotage = self.sabotage;
+        self.held()
+            .is_some_and(|held| GenerationId::new(held.life(), generation.epoch, sabotage) == generation)
+    }
+
+    fn exited_content(&mut self, rank: Rank) -> Option<ImageContent> {
+        match self.held()?.ranks.get(&rank)?.phase {
+            RankPhase::Exited(status) => Some(ImageContent::Exited { status }),
+            _ => None,
+        }
+    }
+
+    fn send_as(&mut self, life: Life, to: Party, message: Message) {
+        let sender = Party::Keeper(self.node);
+        let control = Control { job: self.job, life, epoch: self.epoch, sender, message };
+        self.outputs.push(Output::Send { to, control });
+    }
+
+    fn send(&mut self, to: Party, message: Message) {
+        if let Some(life) = self.held().map(|held| held.life()) {
+            self.send_as(life, to, message);
+        }
+    }
+
+    fn send_up(&mut self, message: Message) {
+        if let Some(parent) = self.held().map(|held| held.parent) {
+            self.send(parent, message);
+        }
+    }
+
+    fn children(&mut self) -> Vec<NodeIndex> {
+        let node = self.node;
+        self.held().map(|held| held.layout.children(node).collect()).unwrap_or_default()
+    }
+}

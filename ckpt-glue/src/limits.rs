@@ -1,0 +1,85 @@
+//! Every bound of this crate, with its unit and reason.
+
+use core::time::Duration;
+
+/// Ranks of one job.
+pub const RANKS_MAX: u32 = 1 << 17;
+
+/// Nodes of one job; each runs at least one rank.
+pub const NODES_MAX: u32 = RANKS_MAX;
+
+/// Bytes of one control frame after its length field. The largest message is a [`crate::Layout`] of [`NODES_MAX`]
+/// shares of 12 bytes.
+pub const CONTROL_BYTES_MAX: usize = 2 << 20;
+
+/// Entries of one message that carries a list (addresses, image reports, links of a closed port); longer lists travel
+/// as several messages. 1,024 image reports are about 120 KiB: one message of a tree node with 1,024 ranks below it.
+pub const ENTRIES_MAX: usize = 1024;
+
+/// Ports that one rank may register at its start.
+pub const PORTS_PER_RANK_MAX: usize = 64;
+
+/// Rails that one port may register: no node has more NICs that are worth a rail.
+pub const RAILS_PER_PORT_MAX: usize = 16;
+
+/// Closed ports whose final counters a keeper answers for, over all its ranks. Port ids are never used again (rule 12),
+/// so this bounds how often the programs of one node may close and open within a life.
+pub const CLOSED_PORTS_MAX: usize = 1 << 12;
+
+/// Links of all closed ports of one node. 24 bytes each.
+pub const CLOSED_LINKS_MAX: usize = 1 << 20;
+
+/// Children of one keeper in the tree: above this a tree is a star again.
+pub const FAN_OUT_MAX: u32 = 1024;
+
+/// Outputs that a machine may hold before its shell polls. A shell polls until nothing is left after every input; the
+/// longest answer to one input is one message for each rank of a node and each chunk of the address table.
+pub const OUTPUTS_MAX: usize = 1 << 20;
+
+/// A rank may be raised by traffic by at most this many epochs (rule 3); more is left to the coordinator's command.
+pub const EPOCH_STEP_MAX: u32 = 64;
+
+/// Longest time that a native rank which was told of a cut by traffic waits for the coordinator's command to name the
+/// point. The command left before the frame did; a tree of 17 levels takes milliseconds.
+pub const COMMAND_GRACE: Duration = Duration::from_secs(2);
+
+/// Longest time that the coordinator waits for the counts of all native ranks.
+pub const POINT_ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// Counted points that the coordinator names ahead of the fastest rank, at most. A point so far ahead that nobody
+/// reaches it in the time of a checkpoint is no point.
+pub const POINT_MARGIN_MAX: u64 = 1 << 20;
+
+/// Factor by which misses widen the margin, as a power of two, at most.
+pub const POINT_WIDENINGS_MAX: u32 = 12;
+
+/// Checkpoints abandoned in a row for points that did not line up, after which the user is told.
+pub const MISALIGNED_REPORT_AFTER: u32 = 3;
+
+/// Longest wait for all nodes to say that their processes of the old life are dead (rule 9).
+pub const FENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Longest pause between two attempts to recover.
+pub const BACK_OFF_MAX: Duration = Duration::from_secs(60);
+
+/// Attempts to recover that a job file may ask for.
+pub const RESTARTS_MAX: u32 = 1 << 16;
+
+/// Bytes of a job file.
+pub const JOB_FILE_BYTES_MAX: usize = 1 << 16;
+
+/// Shortest interval between checkpoints that a job file may ask for: below it a job does nothing else.
+pub const CHECKPOINT_EVERY_MIN: Duration = Duration::from_millis(1);
+
+/// Longest duration that a job file may name: a year.
+pub const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// Shortest time between heartbeats of keepers.
+pub const HEARTBEAT_MIN: Duration = Duration::from_millis(1);
+
+/// Heartbeats that a keeper must miss at least before it counts as silent.
+pub const HEARTBEATS_MISSED_MIN: u32 = 2;
+
+const _: () =
+    assert!(NODES_MAX as usize * 12 + 256 <= CONTROL_BYTES_MAX, "a layout fits in one control frame");
+const _: () = assert!(POINT_WIDENINGS_MAX < 64, "the margin is shifted in 64 bits");

@@ -1,0 +1,396 @@
+//! The part that a rank plays in a checkpoint: when it cuts, and what it says about it.
+//!
+//! The shell around it lives in the rank's process: it carries out [`Output`]s in order and at once, holding the same lock
+//! that keeps the program and the helper thread away from the ports. After [`Output::TakeCut`] or
+//! [`Output::RaiseEpoch`] it must not let a frame in or out before that is done.
+
+use core::time::Duration;
+
+use transport::{Epoch, Instant, Rank};
+
+use crate::control::Message;
+use crate::control::checkpoint::{
+    CutAt, CutMode, CutStatistics, ImageContent, ImageReport, NoImageReason, Point, PointSummary,
+};
+use crate::limits::{COMMAND_GRACE, EPOCH_STEP_MAX};
+use crate::names::ImageDigest;
+use crate::queue::Queue;
+use crate::sabotage::{Rule, Sabotage};
+
+/// What happens to a participant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// A message from the keeper. The caller has checked job and life (rule 7).
+    Message(Message),
+    /// A port got an authentic frame of this higher epoch (rule 3).
+    CutRequired {
+        /// The frame's epoch.
+        epoch: Epoch,
+    },
+    /// The program is at a point of its own and has passed `count` of them, this one included.
+    PointReached {
+        /// Points passed since the program began, over all lives.
+        count: u64,
+    },
+    /// The program has finished its work: it will pass no more points, and can be saved at any instant.
+    Finalizing,
+    /// From now on the rank holds something that cannot be saved; `None`: no more.
+    Unsavable {
+        /// What, by the shell's own numbering.
+        what: Option<u32>,
+    },
+    /// The image is durable.
+    Captured {
+        /// Its cut.
+        epoch: Epoch,
+        /// Names its content.
+        digest: ImageDigest,
+        /// Its size.
+        bytes: u64,
+        /// What it cost.
+        statistics: CutStatistics,
+    },
+    /// The image could not be written. The epoch has been raised all the same.
+    CaptureFailed {
+        /// Its cut.
+        epoch: Epoch,
+        /// Why.
+        reason: NoImageReason,
+    },
+}
+
+/// What a participant wants done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// Freeze all ports, capture memory, raise the epoch, thaw: one instant (rule 2). Answer with [`Input::Captured`] or
+    /// [`Input::CaptureFailed`] when the image is written.
+    TakeCut {
+        /// The epoch from then on.
+        epoch: Epoch,
+    },
+    /// Freeze all ports, raise the epoch, thaw; no image (rule 2).
+    RaiseEpoch {
+        /// The epoch from then on.
+        epoch: Epoch,
+    },
+    /// Stop writing the image of this cut and throw away what is there. No answer.
+    CancelImage {
+        /// The cut.
+        epoch: Epoch,
+    },
+    /// The generation of this epoch is durable: what is kept for older ones may go.
+    Committed {
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// To the keeper, in the rank's life and with the epoch that holds after the outputs before this one.
+    Send(Message),
+}
+
+/// Rules that a peer or keeper broke, or that our own bounds turned away. None of them stops the rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Frames that would have raised the epoch by more than [`EPOCH_STEP_MAX`] (rule 3).
+    pub steps_too_far: u64,
+    /// Messages that do not belong here.
+    pub stray_messages: u64,
+    /// Cuts to epochs that were taken already.
+    pub late_cuts: u64,
+}
+
+/// ```text
+///              Cut at a point ahead (Counted), or CutRequired
+///        +----------------------------------------------------+
+///        |                                                    v
+///     Running <------------------------------------------- Waiting
+///      |  ^ ^     point passed, time over, Abandon: raise     |
+///      |  | |                                                 | point reached, Finalizing
+///  Cut |  | +------ Captured, CaptureFailed, Abandon          | CutAt::Now after all
+///      |  |                        |                          v
+///      |  +------------------- Writing <----------------------+
+///      +--------------------------^  |
+///          (Instant)                 +--> Waiting, Writing: a higher cut cancels the image
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Running,
+    /// Told to cut, but not at a point where the rank can be saved.
+    Waiting {
+        epoch: Epoch,
+        point: Option<u64>,
+        until: Instant,
+        by_traffic: bool,
+    },
+    /// The cut is taken, its image is being written.
+    Writing {
+        epoch: Epoch,
+        by_traffic: bool,
+    },
+}
+
+/// One rank's part.
+#[derive(Clone, Debug)]
+pub struct Participant {
+    rank: Rank,
+    mode: CutMode,
+    sabotage: Sabotage,
+    epoch: Epoch,
+    state: State,
+    count: u64,
+    /// When the first point of this life was passed, and its count: the mean interval until a question comes from them.
+    first_point: Option<(Instant, u64)>,
+    finalizing: bool,
+    unsavable: Option<u32>,
+    counters: Counters,
+    outputs: Queue<Output>,
+}
+
+impl Participant {
+    /// The participant of a rank that begins its life in `epoch` with `count` points passed (0, or what its image says).
+    #[must_use]
+    pub fn new(rank: Rank, mode: CutMode, epoch: Epoch, count: u64, sabotage: Sabotage) -> Participant {
+        Participant {
+            rank,
+            mode,
+            sabotage,
+            epoch,
+            state: State::Running,
+            count,
+            first_point: None,
+            finalizing: false,
+            unsavable: None,
+            counters: Counters::default(),
+            outputs: Queue::default(),
+        }
+    }
+
+    /// The rank's epoch, as it is once all outputs are carried out.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// What was turned away.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Whether a program at a counted point has to hold still for [`Participant::handle`]: lets a shell skip the lock.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting { .. })
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Message(message) => self.on_message(now, message),
+            Input::CutRequired { epoch } => self.on_cut_required(now, epoch),
+            Input::PointReached { count } => self.on_point(now, count),
+            Input::Finalizing => {
+                self.finalizing = true;
+                self.outputs.push(Output::Send(Message::Finalize { ranks: 1 }));
+                if let State::Waiting { epoch, by_traffic, .. } = self.state {
+                    self.cut(epoch, by_traffic);
+                }
+            }
+            Input::Unsavable { what } => self.unsavable = what,
+            Input::Captured { epoch, digest, bytes, statistics } => {
+                if let Some(by_traffic) = self.finish_writing(epoch) {
+                    let content = if by_traffic { ImageContent::ByTraffic } else { ImageContent::Commanded };
+                    let report = ImageReport { rank: self.rank, digest, bytes, content, statistics };
+                    self.outputs.push(Output::Send(Message::ImageDone { epoch, report }));
+                }
+            }
+            Input::CaptureFailed { epoch, reason } => {
+                if self.finish_writing(epoch).is_some() {
+                    self.report_none(epoch, reason);
+                }
+            }
+        }
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if let State::Waiting { epoch, point, until, .. } = self.state
+            && now >= until
+        {
+            self.raise(epoch, NoImageReason::PointMissed { point, count: self.count });
+        }
+    }
+
+    /// When [`Participant::handle_timeout`] has something to do; changes with every input.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            State::Waiting { until, .. } => Some(until),
+            State::Running | State::Writing { .. } => None,
+        }
+    }
+
+    /// The next thing to do; call until there is none.
+    #[must_use]
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop()
+    }
+
+    fn on_message(&mut self, now: Instant, message: Message) {
+        match message {
+            Message::PointQuery { query } => {
+                let summary = self.summary(now);
+                self.outputs.push(Output::Send(Message::PointReport { query, summary }));
+            }
+            Message::Cut { epoch, at, time_left_ns } => self.on_cut(now, epoch, at, time_left_ns),
+            Message::Abandon { epoch } => self.on_abandon(epoch),
+            Message::Committed { epoch } if epoch <= self.epoch => {
+                self.outputs.push(Output::Committed { epoch });
+            }
+            _ => self.counters.stray_messages += 1,
+        }
+    }
+
+    fn on_cut(&mut self, now: Instant, epoch: Epoch, at: CutAt, time_left_ns: u64) {
+        if epoch <= self.epoch {
+            self.counters.late_cuts += 1;
+            return;
+        }
+        let by_traffic = match self.state {
+            // A frame of the epoch came before its command.
+            State::Waiting { epoch: awaited, by_traffic, .. } if awaited == epoch => by_traffic,
+            _ => false,
+        };
+        self.leave_older(epoch);
+        let until = now + Duration::from_nanos(time_left_ns);
+        match at {
+            CutAt::Now if self.can_cut_now() => self.cut(epoch, by_traffic),
+            CutAt::Now => {
+                // A counted rank in a job that cuts at once: there is no point that it could wait for.
+                self.raise(epoch, NoImageReason::PointMissed { point: None, count: self.count });
+            }
+            CutAt::Point { .. } if self.can_cut_now() => self.cut(epoch, by_traffic),
+            CutAt::Point { count } if self.count >= count => {
+                self.raise(epoch, NoImageReason::PointPassed { point: count, count: self.count });
+            }
+            CutAt::Point { count } => {
+                self.state = State::Waiting { epoch, point: Some(count), until, by_traffic };
+            }
+        }
+    }
+
+    fn on_cut_required(&mut self, now: Instant, epoch: Epoch) {
+        if epoch <= self.epoch {
+            return;
+        }
+        // Rule 3
+        if epoch.0 - self.epoch.0 > EPOCH_STEP_MAX {
+            self.counters.steps_too_far += 1;
+            return;
+        }
+        if let State::Waiting { epoch: awaited, .. } = self.state
+            && awaited >= epoch
+        {
+            return;
+        }
+        self.leave_older(epoch);
+        if self.can_cut_now() {
+            self.cut(epoch, true);
+        } else {
+            self.state = State::Waiting { epoch, point: None, until: now + COMMAND_GRACE, by_traffic: true };
+        }
+        self.outputs.push(Output::Send(Message::CutSeen { epoch }));
+    }
+
+    fn on_point(&mut self, now: Instant, count: u64) {
+        self.count = count;
+        self.first_point.get_or_insert((now, count));
+        match self.state {
+            State::Waiting { epoch, point: Some(point), by_traffic, .. } if point == count => {
+                self.cut(epoch, by_traffic);
+            }
+            // Counts go up one by one, so this is a program that skips; it must not wait for the deadline.
+            State::Waiting { epoch, point: Some(point), .. } if point < count => {
+                self.raise(epoch, NoImageReason::PointPassed { point, count });
+            }
+            _ => {}
+        }
+    }
+
+    fn on_abandon(&mut self, epoch: Epoch) {
+        match self.state {
+            State::Writing { epoch: written, .. } if written <= epoch => {
+                self.outputs.push(Output::CancelImage { epoch: written });
+                self.state = State::Running;
+            }
+            State::Waiting { epoch: awaited, .. } if awaited > epoch => return,
+            _ => {}
+        }
+        if epoch > self.epoch {
+            // The others are there already: a rank left behind could read nobody's frames (rule 2).
+            self.raise(epoch, NoImageReason::Abandoned {});
+        }
+    }
+
+    /// Rule 3: an older cut that is not finished belongs to a generation that is abandoned by rule 1.
+    fn leave_older(&mut self, epoch: Epoch) {
+        if let State::Writing { epoch: older, .. } = self.state {
+            self.outputs.push(Output::CancelImage { epoch: older });
+            self.state = State::Running;
+            self.report_none(older, NoImageReason::Overtaken { by: epoch });
+        }
+    }
+
+    fn can_cut_now(&self) -> bool {
+        self.finalizing || self.mode == CutMode::Instant
+    }
+
+    fn cut(&mut self, epoch: Epoch, by_traffic: bool) {
+        // Rule 2
+        if let Some(what) = self.unsavable {
+            self.raise(epoch, NoImageReason::Unsavable { what });
+            return;
+        }
+        self.epoch = epoch;
+        self.state = State::Writing { epoch, by_traffic };
+        self.outputs.push(Output::TakeCut { epoch });
+    }
+
+    /// Rule 2: a cut cannot be refused, only its image.
+    fn raise(&mut self, epoch: Epoch, reason: NoImageReason) {
+        self.state = State::Running;
+        if self.sabotage.is_out(Rule::CutRefused) {
+            return;
+        }
+        self.epoch = epoch;
+        self.outputs.push(Output::RaiseEpoch { epoch });
+        self.report_none(epoch, reason);
+    }
+
+    fn report_none(&mut self, epoch: Epoch, reason: NoImageReason) {
+        self.outputs.push(Output::Send(Message::NoImage { epoch, rank: self.rank, reason }));
+    }
+
+    /// Whether the image of `epoch` was still wanted, and whether traffic caused the cut.
+    fn finish_writing(&mut self, epoch: Epoch) -> Option<bool> {
+        match self.state {
+            State::Writing { epoch: written, by_traffic } if written == epoch => {
+                self.state = State::Running;
+                Some(by_traffic)
+            }
+            // Cancelled while the answer was on its way.
+            _ => None,
+        }
+    }
+
+    fn summary(&self, now: Instant) -> PointSummary {
+        if self.can_cut_now() {
+            return PointSummary::FINALIZING;
+        }
+        let interval_ns = self.first_point.and_then(|(first, count)| {
+            let passed = self.count.checked_sub(count).filter(|passed| *passed > 0)?;
+            let nanos = u64::try_from(now.since(first).as_nanos()).unwrap_or(u64::MAX);
+            Some(nanos / passed)
+        });
+        PointSummary::of(Point { count: self.count, rank: self.rank }, interval_ns)
+    }
+}

@@ -1,0 +1,420 @@
+//! The three kinds of component that make a fault-tolerance model, chosen by name in the job's configuration.
+//!
+//! * [`CheckpointProtocol`]: what is done in normal running, and who must roll back. `coordinated`.
+//! * [`FaultDetector`]: which reports are faults. `process-death`.
+//! * [`RecoveryProtocol`]: what is done about a fault. `restart`.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use transport::{Epoch, Instant, Life, Rank};
+
+use crate::config::{JobConfig, OnFault};
+use crate::control::{FaultReport, ImageReport, Message, NoImageReason, Point, PointSummary, Source};
+use crate::coordinator::Coordinated;
+use crate::layout::Layout;
+use crate::names::GenerationId;
+use crate::sabotage::Sabotage;
+
+/// The life that a checkpoint protocol works in: all its ranks run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LifeView {
+    /// The life.
+    pub life: Life,
+    /// The epoch in which it began.
+    pub epoch: Epoch,
+    /// Its ranks.
+    pub ranks: u32,
+    /// Those that can be saved only at counted points.
+    pub counted: u32,
+}
+
+/// What happens to a checkpoint protocol.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CheckpointInput {
+    /// Somebody asks for a checkpoint.
+    Request(Source),
+    /// The counts of all ranks (a [`Message::PointReport`] of the whole job).
+    Points {
+        /// The question.
+        query: u32,
+        /// The counts.
+        summary: PointSummary,
+    },
+    /// Images are durable.
+    Images {
+        /// The life that wrote them. Rule 8: only those of the current life count.
+        life: Life,
+        /// Their cut.
+        epoch: Epoch,
+        /// The images.
+        reports: Vec<ImageReport>,
+    },
+    /// A rank has no image.
+    NoImage {
+        /// The cut.
+        epoch: Epoch,
+        /// The rank.
+        rank: Rank,
+        /// Why.
+        reason: NoImageReason,
+    },
+    /// The commit record is durable on enough nodes.
+    CommitDurable(GenerationId),
+    /// The commit record could not be written, and it is certain that it never will be found.
+    CommitFailed {
+        /// The generation.
+        generation: GenerationId,
+        /// Linux error number.
+        errno: u32,
+    },
+    /// All ranks have finished their work: nothing more is worth saving.
+    Finishing,
+}
+
+/// Why a checkpoint came to nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AbandonReason {
+    /// A rank has no image.
+    NoImage {
+        /// The rank.
+        rank: Rank,
+        /// Why.
+        reason: NoImageReason,
+    },
+    /// Its time was over.
+    TimedOut {
+        /// Images that were durable.
+        images: u32,
+        /// Images expected.
+        ranks: u32,
+    },
+    /// The commit record could not be written.
+    CommitFailed {
+        /// Linux error number.
+        errno: u32,
+    },
+    /// The job is ending.
+    Finishing,
+}
+
+/// Why a request was not followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RefuseReason {
+    /// Nothing runs: the job is starting, recovering or over.
+    NotRunning,
+    /// All ranks have finished.
+    Finishing,
+    /// Not all ranks said how many points they have passed.
+    NoAnswer,
+    /// No epoch number is left in this life.
+    EpochsUsedUp,
+}
+
+/// What a person may want to know about checkpoints.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CheckpointEvent {
+    /// A checkpoint has begun.
+    Begun {
+        /// Its epoch.
+        epoch: Epoch,
+        /// Who asked.
+        source: Source,
+        /// The point at which native ranks cut.
+        point: Option<u64>,
+    },
+    /// A generation is durable.
+    Committed {
+        /// Its key.
+        generation: GenerationId,
+        /// Who asked.
+        source: Source,
+        /// From the command to the durable record.
+        took: Duration,
+        /// What its images are and what they cost, by rank.
+        images: Vec<ImageReport>,
+    },
+    /// A checkpoint came to nothing; the generation before it stays.
+    Abandoned {
+        /// Its epoch.
+        epoch: Epoch,
+        /// Who asked.
+        source: Source,
+        /// Why.
+        reason: AbandonReason,
+    },
+    /// A request was not followed.
+    Refused {
+        /// Who asked.
+        source: Source,
+        /// Why.
+        reason: RefuseReason,
+    },
+    /// Several checkpoints in a row were abandoned because ranks were not at the same point: the program's calls of
+    /// `point()` do not line up, or lie too far apart.
+    PointsDoNotLineUp {
+        /// How many in a row.
+        attempts: u32,
+        /// The point named last.
+        point: u64,
+        /// The rank furthest behind when it was named.
+        least: Point,
+        /// The rank furthest ahead.
+        most: Point,
+        /// The rank that spoiled the last attempt and its count.
+        spoiled_by: Point,
+    },
+}
+
+/// What a checkpoint protocol wants done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CheckpointOutput {
+    /// Send this to every keeper and rank, along the tree.
+    Broadcast(Message),
+    /// Write the commit record (rule 8: last, exclusively). Answer with [`CheckpointInput::CommitDurable`] or
+    /// [`CheckpointInput::CommitFailed`].
+    WriteCommit {
+        /// The generation.
+        generation: GenerationId,
+        /// The image of every rank, in the order of ranks.
+        images: Vec<ImageReport>,
+    },
+    /// Everything older than this generation, and everything abandoned, may go.
+    Collect {
+        /// The newest committed generation.
+        keep: GenerationId,
+    },
+    /// Tell the person.
+    Event(CheckpointEvent),
+}
+
+/// Who must roll back after a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RollBack {
+    /// Every rank.
+    All,
+    /// Only this one.
+    Only(Rank),
+}
+
+/// What is done in normal running so that a fault can be survived, and who must roll back after one.
+pub trait CheckpointProtocol: core::fmt::Debug + Send {
+    /// Its name in job files.
+    fn name(&self) -> &'static str;
+    /// All ranks of a life run. Everything of the life before is forgotten.
+    fn begin(&mut self, now: Instant, life: LifeView);
+    /// Takes one input.
+    fn handle(&mut self, now: Instant, input: CheckpointInput);
+    /// Rule 9: the life is over; nothing of it is committed from now on.
+    fn fence(&mut self);
+    /// Does what is due.
+    fn handle_timeout(&mut self, now: Instant);
+    /// When [`CheckpointProtocol::handle_timeout`] has something to do.
+    fn poll_timeout(&self) -> Option<Instant>;
+    /// The next thing to do; call until there is none.
+    fn poll_output(&mut self) -> Option<CheckpointOutput>;
+    /// The epoch that is being saved, if any.
+    fn saving(&self) -> Option<Epoch>;
+    /// Who must roll back after `fault`.
+    fn rolls_back(&self, fault: &Fault) -> RollBack;
+}
+
+/// Kinds of fault, as papers on fault models name them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub enum FaultKind {
+    /// A process is gone, its node is well.
+    Process,
+    /// A node is gone.
+    Physical,
+    /// The program itself wants the end.
+    Program,
+    /// What is saved contradicts itself.
+    Inconsistent,
+}
+
+/// A report that calls for recovery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// Its kind.
+    pub kind: FaultKind,
+    /// What was seen.
+    pub report: FaultReport,
+}
+
+/// Decides which reports are faults.
+pub trait FaultDetector: core::fmt::Debug + Send {
+    /// Its name in job files.
+    fn name(&self) -> &'static str;
+    /// Takes a report; the fault, if it makes one.
+    fn observe(&mut self, now: Instant, report: &FaultReport) -> Option<Fault>;
+}
+
+/// What is known when a recovery protocol is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct RecoveryView<'a> {
+    /// Who runs what.
+    pub layout: &'a Layout,
+    /// Newest committed generation.
+    pub newest: Option<GenerationId>,
+    /// Attempts to recover since the last committed generation, the coming one not counted.
+    pub attempts: u32,
+    /// Attempts allowed.
+    pub restarts_max: u32,
+    /// Whether a fault ends the job.
+    pub on_fault: OnFault,
+    /// Who must roll back.
+    pub roll_back: RollBack,
+}
+
+/// What is to be done about a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Plan {
+    /// End all processes, begin a new life from the newest committed generation on the same nodes, after this pause.
+    Restart {
+        /// Pause between the end of the old life and the decision about the new one.
+        after: Duration,
+    },
+    /// End all processes and the job.
+    Stop {
+        /// Why no attempt is made.
+        reason: StopReason,
+    },
+}
+
+/// Why a job ends after a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StopReason {
+    /// The configuration says so.
+    OnFaultAbort,
+    /// The program asked for it.
+    ProgramAborted,
+    /// As many attempts as allowed have failed since the last committed generation.
+    AttemptsUsedUp {
+        /// How many.
+        attempts: u32,
+    },
+    /// Restarting the same generation would end in the same way.
+    Inconsistent,
+    /// No majority of the keepers answers: somebody else may decide.
+    NoMajority {
+        /// Keepers that answered.
+        answered: u32,
+        /// Keepers needed.
+        needed: u32,
+    },
+    /// Nodes that are needed do not answer, and there is no other place for their ranks.
+    NodesMissing {
+        /// Nodes that answered.
+        answered: u32,
+        /// Nodes of the job.
+        nodes: u32,
+    },
+    /// The store does not answer whether it is fenced.
+    StoreSilent,
+}
+
+/// What is done about a fault.
+pub trait RecoveryProtocol: core::fmt::Debug + Send {
+    /// Its name in job files.
+    fn name(&self) -> &'static str;
+    /// What to do about `fault`.
+    fn plan(&self, view: &RecoveryView<'_>, fault: &Fault) -> Plan;
+}
+
+/// A process that ended without having finished is a fault, and so is a node that is gone. Silence is not: a process may
+/// be stopped, swapped out, or under a debugger.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProcessDeath;
+
+impl FaultDetector for ProcessDeath {
+    fn name(&self) -> &'static str {
+        "process-death"
+    }
+
+    fn observe(&mut self, _now: Instant, report: &FaultReport) -> Option<Fault> {
+        let kind = match report {
+            FaultReport::RankSilent { .. } => return None,
+            FaultReport::RankDied { .. }
+            | FaultReport::RankNotStarted { .. }
+            | FaultReport::StartTimedOut { .. }
+            | FaultReport::DecisionFailed { .. } => FaultKind::Process,
+            FaultReport::KeeperSilent { .. } => FaultKind::Physical,
+            FaultReport::Inconsistent { .. } => FaultKind::Inconsistent,
+            FaultReport::Aborted { .. } => FaultKind::Program,
+        };
+        Some(Fault { kind, report: *report })
+    }
+}
+
+/// RESTART: all ranks again on the same nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Restart {
+    /// Pause before the second attempt in a row; doubled for each further one.
+    pub back_off: Duration,
+}
+
+impl RecoveryProtocol for Restart {
+    fn name(&self) -> &'static str {
+        "restart"
+    }
+
+    fn plan(&self, view: &RecoveryView<'_>, fault: &Fault) -> Plan {
+        match fault.kind {
+            FaultKind::Program => return Plan::Stop { reason: StopReason::ProgramAborted },
+            FaultKind::Inconsistent => return Plan::Stop { reason: StopReason::Inconsistent },
+            FaultKind::Process | FaultKind::Physical => {}
+        }
+        if view.on_fault == OnFault::Abort {
+            return Plan::Stop { reason: StopReason::OnFaultAbort };
+        }
+        if view.attempts >= view.restarts_max {
+            return Plan::Stop { reason: StopReason::AttemptsUsedUp { attempts: view.attempts } };
+        }
+        let after = match view.attempts {
+            0 => Duration::ZERO,
+            more => {
+                self.back_off.saturating_mul(2u32.saturating_pow(more - 1)).min(crate::limits::BACK_OFF_MAX)
+            }
+        };
+        Plan::Restart { after }
+    }
+}
+
+/// Names that `checkpoint.protocol` may have.
+pub const CHECKPOINT_PROTOCOLS: &str = "`coordinated`";
+/// Names that `fault.detector` may have.
+pub const FAULT_DETECTORS: &str = "`process-death`";
+/// Names that `fault.recovery` may have.
+pub const RECOVERY_PROTOCOLS: &str = "`restart`";
+
+/// The checkpoint protocol of that name.
+#[must_use]
+pub fn checkpoint_protocol(
+    name: &str,
+    config: &JobConfig,
+    sabotage: Sabotage,
+) -> Option<Box<dyn CheckpointProtocol>> {
+    match name {
+        "coordinated" => Some(Box::new(Coordinated::new(config.checkpoint.clone(), sabotage))),
+        _ => None,
+    }
+}
+
+/// The fault detector of that name.
+#[must_use]
+pub fn fault_detector(name: &str) -> Option<Box<dyn FaultDetector>> {
+    match name {
+        "process-death" => Some(Box::new(ProcessDeath)),
+        _ => None,
+    }
+}
+
+/// The recovery protocol of that name.
+#[must_use]
+pub fn recovery_protocol(name: &str, config: &JobConfig) -> Option<Box<dyn RecoveryProtocol>> {
+    match name {
+        "restart" => Some(Box::new(Restart { back_off: config.fault.back_off })),
+        _ => None,
+    }
+}

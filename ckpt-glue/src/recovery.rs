@@ -1,0 +1,502 @@
+//! From one life to the next: fence, decide, start (rules 7 and 9).
+//!
+//! The order is what makes a second crash harmless:
+//!
+//! 1. *Fence.* All keepers end the processes of the old life, and the store takes no commit of it any more. Which
+//!    generation is the newest committed one is asked only afterwards, so the answer cannot change.
+//! 2. *Decide.* A new life and that generation, durable before anything acts on it. Whoever crashes now finds the decision.
+//! 3. *Start.* Every rank restores what the decision names. A fault here is a fault like any other: back to 1, with a new
+//!    life.
+
+use alloc::collections::BTreeSet;
+use core::time::Duration;
+
+use transport::{Instant, Life};
+
+use crate::control::Decision;
+use crate::limits::FENCE_MAX;
+use crate::names::{GenerationId, NodeIndex};
+use crate::protocols::{Fault, FaultKind, Plan, StopReason};
+use crate::queue::Queue;
+use crate::sabotage::{Rule, Sabotage};
+
+/// Where the first life of a launcher begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Beginning {
+    /// A new job: the program starts from the beginning.
+    Fresh,
+    /// From the newest committed generation; from the beginning if there is none.
+    Newest,
+    /// From this generation, which the user named.
+    Named(GenerationId),
+}
+
+/// What happens to a recovery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// All keepers are there; begin the first life.
+    Begin(Beginning),
+    /// A fault, and what the recovery protocol says about it.
+    Fault(Fault, Plan),
+    /// A person wants the end (Ctrl-C), or the program's time is over.
+    Stop,
+    /// All processes of all lives before `counter` are dead on this node.
+    NodeFenced {
+        /// As asked.
+        counter: u32,
+        /// The node.
+        node: NodeIndex,
+        /// Whether its keeper remembers the life before.
+        votes: bool,
+    },
+    /// The store takes no commit of a life before `counter` any more; commits that were under way have ended.
+    StoreFenced {
+        /// As asked.
+        counter: u32,
+        /// Newest committed generation.
+        newest: Option<GenerationId>,
+        /// 64 fresh random bits for the next life.
+        nonce: u64,
+    },
+    /// The decision is durable.
+    DecisionDurable {
+        /// Its life.
+        life: Life,
+    },
+    /// All ranks run.
+    AllRunning,
+    /// A generation was committed: the attempts so far were worth it.
+    Committed(GenerationId),
+    /// All ranks have ended as they should.
+    AllEnded,
+}
+
+/// What a recovery wants done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// Ask all keepers to end every process of a life before `counter`.
+    FenceNodes {
+        /// Counter of the life to come.
+        counter: u32,
+    },
+    /// Ask the store to refuse every commit of a life before `counter`, then for the newest committed generation. Also
+    /// asked before the first life, where it settles what an earlier launcher left.
+    FenceStore {
+        /// Counter of the life to come; the answer names it.
+        counter: u32,
+        /// Commits of lives with a counter below this one are refused from now on: always `counter`, unless rule 9 is
+        /// taken out.
+        refuse_below: u32,
+    },
+    /// Make this durable.
+    WriteDecision(Decision),
+    /// Begin the life. Its decision is durable.
+    StartLife(Decision),
+    /// Nothing runs any more.
+    Over(Ending),
+}
+
+/// Why nothing runs any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// All ranks ended as they should.
+    Finished,
+    /// A person, or the time limit, wanted it.
+    Stopped,
+    /// A fault that was not to be recovered from, or could not be.
+    Failed {
+        /// The last fault; `None` if the job failed before its first life.
+        fault: Option<Fault>,
+        /// Why no further attempt is made.
+        reason: StopReason,
+    },
+}
+
+/// What follows once everything of the old life is dead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Then {
+    Restart { after: Duration },
+    End(Ending),
+}
+
+/// ```text
+///           Begin                fenced        pause over      durable         all running
+///   Idle -----------> Fencing ---------> BackingOff ----> Deciding ----> Starting ----------> Running
+///                      ^   |                                 |               |                  |  |
+///                      |   | to end, or time over            |               |                  |  | all ended
+///                      |   v                                 v  fault        v  fault           |  |
+///                      |  Over <--+                          +---------------+------------------+  |
+///                      |          +--------------------------------------------------------------- (Over)
+///                      +------- fault, stop: from anywhere but Over
+/// ```
+#[derive(Clone, Debug)]
+enum State {
+    Idle,
+    Fencing {
+        counter: u32,
+        until: Instant,
+        fenced: BTreeSet<NodeIndex>,
+        votes: u32,
+        store: Option<StoreAnswer>,
+        then: Then,
+    },
+    BackingOff {
+        until: Instant,
+        decision: Decision,
+    },
+    Deciding {
+        decision: Decision,
+    },
+    Starting {
+        until: Instant,
+    },
+    Running,
+    Over,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct StoreAnswer {
+    newest: Option<GenerationId>,
+    nonce: u64,
+}
+
+/// The settings of a recovery.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Nodes of the job; all are needed to run it.
+    pub nodes: u32,
+    /// Keepers that must answer before anything is decided.
+    pub majority: u32,
+    /// Counter of the last life that was ever decided for this job; 0 for a new one.
+    pub counter_last: u32,
+    /// Time for all ranks to come up.
+    pub start_timeout: Duration,
+    /// Which rule is out.
+    pub sabotage: Sabotage,
+}
+
+/// The phase a recovery is in, for reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Not begun.
+    Idle,
+    /// Ending what runs.
+    Fencing,
+    /// Pausing.
+    BackingOff,
+    /// Making the decision durable.
+    Deciding,
+    /// Ranks come up.
+    Starting,
+    /// The program runs.
+    Running,
+    /// Nothing runs any more.
+    Over,
+}
+
+/// The job's way through its lives.
+#[derive(Debug)]
+pub struct Recovery {
+    settings: Settings,
+    state: State,
+    beginning: Beginning,
+    life: Option<Life>,
+    /// Highest counter that a fence has named: a decision about that life may have been written even if it was never
+    /// heard of again, so the number is used up (rule 7).
+    counter_used: u32,
+    restored: Option<GenerationId>,
+    committed: Option<GenerationId>,
+    last_fault: Option<Fault>,
+    attempts: u32,
+    rollbacks: u32,
+    outputs: Queue<Output>,
+}
+
+impl Recovery {
+    /// A recovery that waits for its beginning.
+    #[must_use]
+    pub fn new(settings: Settings) -> Recovery {
+        Recovery {
+            settings,
+            state: State::Idle,
+            beginning: Beginning::Fresh,
+            life: None,
+            counter_used: settings.counter_last,
+            restored: None,
+            committed: None,
+            last_fault: None,
+            attempts: 0,
+            rollbacks: 0,
+            outputs: Queue::default(),
+        }
+    }
+
+    /// The life that runs or is being started.
+    #[must_use]
+    pub fn life(&self) -> Option<Life> {
+        self.life
+    }
+
+    /// The generation from which the current life began.
+    #[must_use]
+    pub fn restored(&self) -> Option<GenerationId> {
+        self.restored
+    }
+
+    /// Newest committed generation, as far as known.
+    #[must_use]
+    pub fn committed(&self) -> Option<GenerationId> {
+        self.committed
+    }
+
+    /// Attempts to recover since the last committed generation.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Attempts to recover since the launcher started.
+    #[must_use]
+    pub fn rollbacks(&self) -> u32 {
+        self.rollbacks
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        match self.state {
+            State::Idle => Phase::Idle,
+            State::Fencing { .. } => Phase::Fencing,
+            State::BackingOff { .. } => Phase::BackingOff,
+            State::Deciding { .. } => Phase::Deciding,
+            State::Starting { .. } => Phase::Starting,
+            State::Running => Phase::Running,
+            State::Over => Phase::Over,
+        }
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Begin(beginning) => {
+                if matches!(self.state, State::Idle) {
+                    self.beginning = beginning;
+                    self.fence(now, Then::Restart { after: Duration::ZERO });
+                }
+            }
+            Input::Fault(fault, plan) => self.on_fault(now, fault, plan),
+            Input::Stop => self.on_stop(now),
+            Input::NodeFenced { counter, node, votes } => self.on_node_fenced(now, counter, node, votes),
+            Input::StoreFenced { counter, newest, nonce } => {
+                if let State::Fencing { counter: asked, store, .. } = &mut self.state
+                    && *asked == counter
+                {
+                    *store = Some(StoreAnswer { newest, nonce });
+                    self.go_on(now);
+                }
+            }
+            Input::DecisionDurable { life } => self.on_decision_durable(now, life),
+            Input::AllRunning => {
+                if matches!(self.state, State::Starting { .. }) {
+                    self.state = State::Running;
+                }
+            }
+            Input::Committed(generation) => {
+                self.committed = Some(generation);
+                self.attempts = 0;
+            }
+            Input::AllEnded => {
+                if matches!(self.state, State::Running | State::Starting { .. }) {
+                    self.over(Ending::Finished);
+                }
+            }
+        }
+    }
+
+    /// Does what is due. A life that does not come up in time is for the caller to report as a fault: see
+    /// [`Recovery::start_timed_out`].
+    pub fn handle_timeout(&mut self, now: Instant) {
+        match &self.state {
+            State::Fencing { until, then, fenced, votes, .. } if now >= *until => {
+                let answered = u32::try_from(fenced.len()).unwrap_or(u32::MAX);
+                let reason = if *votes < self.settings.majority && self.life.is_some() {
+                    StopReason::NoMajority { answered: *votes, needed: self.settings.majority }
+                } else if answered < self.settings.nodes {
+                    StopReason::NodesMissing { answered, nodes: self.settings.nodes }
+                } else {
+                    StopReason::StoreSilent
+                };
+                match then {
+                    Then::End(ending) => {
+                        let ending = *ending;
+                        self.over(ending);
+                    }
+                    Then::Restart { .. } => self.over(Ending::Failed { fault: self.last_fault, reason }),
+                }
+            }
+            State::BackingOff { until, decision } if now >= *until => {
+                let decision = *decision;
+                self.decide(decision);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the ranks have had the time they may take to come up.
+    #[must_use]
+    pub fn start_timed_out(&self, now: Instant) -> bool {
+        matches!(self.state, State::Starting { until } if now >= until)
+    }
+
+    /// When [`Recovery::handle_timeout`] or [`Recovery::start_timed_out`] has something to say.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            State::Fencing { until, .. } | State::BackingOff { until, .. } | State::Starting { until } => {
+                Some(until)
+            }
+            State::Idle | State::Deciding { .. } | State::Running | State::Over => None,
+        }
+    }
+
+    /// The next thing to do; call until there is none.
+    #[must_use]
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop()
+    }
+
+    fn on_fault(&mut self, now: Instant, fault: Fault, plan: Plan) {
+        match &mut self.state {
+            State::Idle | State::Over => return,
+            State::Fencing { then, .. } => {
+                // What runs is being ended already. Several processes die of one cause; only the end of the job counts
+                // for more than what is under way.
+                let ends = matches!(fault.kind, FaultKind::Program | FaultKind::Inconsistent);
+                if let (true, Then::Restart { .. }, Plan::Stop { reason }) = (ends, &then, plan) {
+                    *then = Then::End(Ending::Failed { fault: Some(fault), reason });
+                }
+                return;
+            }
+            State::BackingOff { .. } | State::Deciding { .. } | State::Starting { .. } | State::Running => {}
+        }
+        self.last_fault = Some(fault);
+        match plan {
+            Plan::Restart { after } => {
+                self.attempts = self.attempts.saturating_add(1);
+                self.rollbacks = self.rollbacks.saturating_add(1);
+                self.fence(now, Then::Restart { after });
+            }
+            Plan::Stop { reason } => {
+                self.fence(now, Then::End(Ending::Failed { fault: Some(fault), reason }));
+            }
+        }
+    }
+
+    fn on_stop(&mut self, now: Instant) {
+        match &mut self.state {
+            State::Idle => self.over(Ending::Stopped),
+            State::Over => {}
+            State::Fencing { then, .. } => {
+                *then = Then::End(Ending::Stopped);
+                self.go_on(now);
+            }
+            State::BackingOff { .. } | State::Deciding { .. } | State::Starting { .. } | State::Running => {
+                self.fence(now, Then::End(Ending::Stopped));
+            }
+        }
+    }
+
+    /// Rule 9: first nothing of the old life runs or is committed.
+    fn fence(&mut self, now: Instant, then: Then) {
+        let counter = self.counter_used.saturating_add(1);
+        self.counter_used = counter;
+        let until = now + FENCE_MAX;
+        self.state = State::Fencing { counter, until, fenced: BTreeSet::new(), votes: 0, store: None, then };
+        self.outputs.push(Output::FenceNodes { counter });
+        let refuse_below = if self.settings.sabotage.is_out(Rule::NoFence) { 0 } else { counter };
+        self.outputs.push(Output::FenceStore { counter, refuse_below });
+    }
+
+    fn on_node_fenced(&mut self, now: Instant, counter: u32, node: NodeIndex, votes_too: bool) {
+        if let State::Fencing { counter: asked, fenced, votes, .. } = &mut self.state
+            && *asked == counter
+            && fenced.insert(node)
+        {
+            *votes += u32::from(votes_too);
+            self.go_on(now);
+        }
+    }
+
+    /// Leaves [`State::Fencing`] when everything has answered.
+    fn go_on(&mut self, now: Instant) {
+        let State::Fencing { counter, fenced, votes, store, then, .. } = &self.state else { return };
+        let answered = u32::try_from(fenced.len()).unwrap_or(u32::MAX);
+        if answered < self.settings.nodes {
+            return;
+        }
+        match *then {
+            // What is committed stays as it is, whatever the store says.
+            Then::End(ending) => self.over(ending),
+            Then::Restart { after } => {
+                // Before the first life no keeper remembers one.
+                if *votes < self.settings.majority && self.life.is_some() {
+                    return;
+                }
+                let Some(store) = store else { return };
+                let decision = self.decision(*counter, *store);
+                self.committed = store.newest;
+                if after.is_zero() {
+                    self.decide(decision);
+                } else {
+                    self.state = State::BackingOff { until: now + after, decision };
+                }
+            }
+        }
+    }
+
+    fn decision(&self, counter: u32, store: StoreAnswer) -> Decision {
+        let restore = match (self.life, self.beginning) {
+            (None, Beginning::Fresh) => None,
+            (None, Beginning::Named(generation)) => Some(generation),
+            // A job that was restarted from a named generation and has committed none since goes back to that one:
+            // the user did not want the newer ones.
+            (Some(_), Beginning::Named(generation)) if !self.committed_since_beginning(store.newest) => {
+                Some(generation)
+            }
+            (None, Beginning::Newest) | (Some(_), _) => store.newest,
+        };
+        let life = match self.life {
+            // Rule 7
+            Some(life) if self.settings.sabotage.is_out(Rule::LifeReuse) && self.attempts > 0 => life,
+            _ => Life { counter, nonce: store.nonce },
+        };
+        Decision { life, restore }
+    }
+
+    /// Whether the newest generation was written by this launcher, and not by one before it.
+    fn committed_since_beginning(&self, newest: Option<GenerationId>) -> bool {
+        newest.is_some_and(|newest| newest.life.counter > self.settings.counter_last)
+    }
+
+    /// Rule 7: a life is durable before its first process runs.
+    fn decide(&mut self, decision: Decision) {
+        self.state = State::Deciding { decision };
+        self.outputs.push(Output::WriteDecision(decision));
+    }
+
+    fn on_decision_durable(&mut self, now: Instant, life: Life) {
+        let State::Deciding { decision } = self.state else { return };
+        if decision.life != life {
+            return;
+        }
+        self.life = Some(life);
+        self.restored = decision.restore;
+        self.state = State::Starting { until: now + self.settings.start_timeout };
+        self.outputs.push(Output::StartLife(decision));
+    }
+
+    fn over(&mut self, ending: Ending) {
+        self.state = State::Over;
+        self.outputs.push(Output::Over(ending));
+    }
+}

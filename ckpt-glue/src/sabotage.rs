@@ -1,0 +1,91 @@
+//! Switches that take one rule out, so that the simulator can show that it would notice.
+//!
+//! Without the cargo feature `sabotage` every question is answered `false` at compile time, and [`Sabotage`] has no size.
+
+/// A rule of this crate that can be taken out. The numbers are those of the rules of the cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub enum Rule {
+    /// Rule 1 out: the number of an abandoned epoch is used again.
+    EpochReuse,
+    /// Rule 2 out: a rank that cannot save ignores the cut instead of raising its epoch.
+    CutRefused,
+    /// Rule 7 out: a further attempt to recover runs in the life of the attempt before it.
+    LifeReuse,
+    /// Rule 8 out: images are named by their epoch alone, and images of any life are counted.
+    KeyWithoutLife,
+    /// Rule 8 out: the commit record is written before the images are durable.
+    CommitFirst,
+    /// Rule 9 out: a commit of the old life is still accepted after the decision to roll back.
+    NoFence,
+}
+
+impl Rule {
+    /// All of them, for a loop over the switches.
+    pub const ALL: [Rule; 6] = [
+        Rule::EpochReuse,
+        Rule::CutRefused,
+        Rule::LifeReuse,
+        Rule::KeyWithoutLife,
+        Rule::CommitFirst,
+        Rule::NoFence,
+    ];
+
+    /// The name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Rule::EpochReuse => "1-epoch-reuse",
+            Rule::CutRefused => "2-cut-refused",
+            Rule::LifeReuse => "7-life-reuse",
+            Rule::KeyWithoutLife => "8-key-without-life",
+            Rule::CommitFirst => "8-commit-first",
+            Rule::NoFence => "9-no-fence",
+        }
+    }
+}
+
+/// Which rule is out. In a real build: none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sabotage(#[cfg(feature = "sabotage")] Option<Rule>);
+
+impl Sabotage {
+    /// Every rule holds.
+    #[must_use]
+    pub const fn none() -> Sabotage {
+        Sabotage(
+            #[cfg(feature = "sabotage")]
+            None,
+        )
+    }
+
+    /// `rule` is out.
+    #[cfg(feature = "sabotage")]
+    #[must_use]
+    pub const fn out(rule: Rule) -> Sabotage {
+        Sabotage(Some(rule))
+    }
+
+    /// Whether `rule` is out.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn is_out(self, rule: Rule) -> bool {
+        self.0 == Some(rule)
+    }
+
+    /// Whether `rule` is out: never, in this build.
+    #[cfg(not(feature = "sabotage"))]
+    #[expect(clippy::unused_self, reason = "the same call answers otherwise in the simulator's build")]
+    pub(crate) const fn is_out(self, _rule: Rule) -> bool {
+        false
+    }
+}
+
+#[cfg(all(test, not(feature = "sabotage")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_real_build_has_no_switch() {
+        assert_eq!(size_of::<Sabotage>(), 0);
+        assert!(Rule::ALL.iter().all(|rule| !Sabotage::none().is_out(*rule)));
+    }
+}
