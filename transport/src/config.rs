@@ -14,7 +14,7 @@ pub const WINDOW_FRAMES_MAX: u64 = 256;
 /// Frames beyond the cumulative acknowledgement that the selective-acknowledgement bitmap can report.
 pub const SACK_FRAMES: usize = 64;
 
-/// A frame may raise our epoch by at most this much (rule 3); more than that is left to the coordinator's command.
+/// A frame may raise our epoch by at most this much (R3); more than that is left to the coordinator's command.
 pub const EPOCH_STEP_MAX: u32 = 64;
 
 /// Announced but not yet granted sends of one link: bounds the peer's table of unmatched announcements.

@@ -131,7 +131,7 @@ pub(crate) struct Sent {
     pub(crate) transmission: u64,
     pub(crate) sent_at: u64,
     pub(crate) rail: u8,
-    /// Reported as received out of order: not sent again, but kept (rule 5).
+    /// Reported as received out of order: not sent again, but kept (R5).
     pub(crate) selected: bool,
     /// Counted as lost and waiting to be sent again.
     pub(crate) lost: bool,

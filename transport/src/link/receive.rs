@@ -70,7 +70,7 @@ pub struct Open {
     pub received: u64,
 }
 
-/// A frame that came out of turn. Not counted, hence not in any image (rule 5).
+/// A frame that came out of turn. Not counted, hence not in any image (R5).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Held {
     pub(crate) body: Body,

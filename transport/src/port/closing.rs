@@ -1,4 +1,4 @@
-//! The end of a link, and of a port (rule 12).
+//! The end of a link, and of a port (R12).
 
 use crate::ids::{LinkIndex, PortId};
 use crate::link::{Flags, Link};
@@ -7,7 +7,7 @@ use crate::port::{FinalCounters, Port};
 use crate::time::Instant;
 
 impl Port {
-    /// Ends our direction of a link: no further sends; a close follows what is waiting (rule 12).
+    /// Ends our direction of a link: no further sends; a close follows what is waiting (R12).
     pub fn close_link(&mut self, link: LinkIndex) {
         if let Some(entry) = self.links.get_mut(link.0 as usize) {
             entry.flags.insert(Flags::CLOSING);
@@ -28,7 +28,7 @@ impl Port {
     }
 
     /// The final counters of every link that was used: what a keeper needs to answer for this port once it is closed
-    /// (rule 12).
+    /// (R12).
     pub fn final_counters(&self) -> impl Iterator<Item = FinalCounters> {
         self.links.iter().filter(|link| link.has_history()).map(|link| FinalCounters {
             peer: link.peer,
@@ -37,7 +37,7 @@ impl Port {
         })
     }
 
-    /// What the keeper of a closed peer says on its behalf: it has everything before `expected` (rule 12).
+    /// What the keeper of a closed peer says on its behalf: it has everything before `expected` (R12).
     pub fn peer_has_closed(&mut self, now: Instant, peer: PortId, expected: u64) {
         let now = self.port_time(now);
         let Some(&index) = self.by_peer.get(&peer) else { return };

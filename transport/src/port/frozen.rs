@@ -53,7 +53,7 @@ impl FrozenPort {
         self.port.epoch
     }
 
-    /// Raises the epoch: the rank has cut (rule 2). All ports of a rank get the same.
+    /// Raises the epoch: the rank has cut (R2). All ports of a rank get the same.
     ///
     /// # Panics
     /// If the epoch would fall: a bug of the caller.
@@ -83,7 +83,7 @@ impl FrozenPort {
     /// Goes on in the same life: nothing has happened meanwhile, for the port's clock stood still.
     ///
     /// # Panics
-    /// If the port comes from an image: its life is over, it has to be restarted in a new one (rule 7).
+    /// If the port comes from an image: its life is over, it has to be restarted in a new one (R7).
     #[must_use]
     pub fn thaw(self, now: Instant) -> Port {
         let at = self.at.expect("a port from an image starts a new life");
@@ -99,7 +99,7 @@ impl FrozenPort {
 
     /// Goes on in a new life: what belongs to the old one (link indexes, rails, paths, round-trip and congestion state,
     /// selective acknowledgements, what came out of turn) is forgotten, and every link that was used resynchronises
-    /// before it sends anything else (rules 5, 7, 10). Add rails and paths, then go on as usual.
+    /// before it sends anything else (R5, R7, R10). Add rails and paths, then go on as usual.
     #[must_use]
     pub fn restart(self, now: Instant, restart: Restart) -> Port {
         let mut port = self.port;

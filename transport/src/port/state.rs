@@ -1,4 +1,4 @@
-//! The state of a frozen port as plain data: what an image has to hold (rule 5), and nothing else.
+//! The state of a frozen port as plain data: what an image has to hold (R5), and nothing else.
 //!
 //! [`PortState`] owns it, for loading and comparing. [`FrozenPort::links`] and its neighbours show it in place, for
 //! dumping at the speed of memory. Not part of it: what came out of turn, selective acknowledgements, the peers' link
@@ -38,7 +38,7 @@ pub struct SendOp {
     pub acked: u64,
 }
 
-/// Which ends of a link have been closed (rule 12).
+/// Which ends of a link have been closed (R12).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ends {
     /// We take no further sends.

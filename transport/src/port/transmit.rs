@@ -210,7 +210,7 @@ impl Port {
         Some(self.write(index, rail, now, &body, Some((number, true)), source, frame))
     }
 
-    /// The body of a frame that was sent before: headers are built anew, never resent as bytes (rule 4).
+    /// The body of a frame that was sent before: headers are built anew, never resent as bytes (R4).
     fn rebuild(&self, index: LinkIndex, sent: &Sent) -> Option<(Body, Source)> {
         let bytes = sent.payload_bytes as usize;
         let ring = Source::Ring { start: sent.start, bytes };
