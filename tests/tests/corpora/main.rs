@@ -1,5 +1,5 @@
 //! Replays the fuzz corpora on a stable toolchain: each file as it is, cut short at every length, with every bit
-//! flipped, and with some thousand random damages, the same in every run. The properties are those of the fuzz targets.
+//! flipped, and with many random damages, the same in every run. The properties are those of the fuzz targets.
 
 #[expect(unreachable_pub, reason = "the file is also the library of the fuzz targets")]
 #[path = "../../../fuzz/src/lib.rs"]
@@ -46,7 +46,7 @@ fn replay(target: &str, property: fn(&[u8]), kinds: &[Accepts]) {
 }
 
 /// Random damages of each file.
-const RANDOM_DAMAGES: u32 = 2000;
+const RANDOM_DAMAGES: u32 = 20_000;
 
 /// SplitMix64: the same numbers in every run and on every machine.
 struct Numbers(u64);
