@@ -1,6 +1,6 @@
 //! Lives: the decision that begins one, and the fence that it puts before all older ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use transport::Life;
 
@@ -41,11 +41,23 @@ impl Lives {
     }
 
     /// The decision that keeps a commit record of `generation` from counting, if one does: it began a later life from
-    /// something older, so the ranks went on without this generation.
-    pub(super) fn fence(&self, generation: GenerationId) -> Option<Life> {
+    /// something older, so the ranks went on without this generation. `with_record`: all that have a commit record.
+    ///
+    /// A decision whose own base is gone, and whose life has committed nothing, never came to run: the older life
+    /// removed the base for a newer generation while the decision was made. Were it to count, nothing would be left.
+    pub(super) fn fence(
+        &self,
+        generation: GenerationId,
+        with_record: &BTreeSet<GenerationId>,
+    ) -> Option<Life> {
         let later = self.decisions.range(generation.life.counter.saturating_add(1)..);
         let mut read = later.filter_map(|(_, decision)| decision.as_ref().ok());
-        read.find(|decision| decision.from < Some(generation)).map(|decision| decision.life)
+        let fence = read.find(|decision| {
+            let came_to_run = decision.from.is_none_or(|from| with_record.contains(&from))
+                || with_record.iter().any(|found| found.life == decision.life);
+            decision.from < Some(generation) && came_to_run
+        });
+        fence.map(|decision| decision.life)
     }
 }
 
@@ -72,6 +84,9 @@ impl<S: Storage> JobDirectory<S> {
                 return Err(StoreError::LifeTaken { counter });
             }
             written => written?,
+        }
+        if self.lives()?.admit(life).is_err() {
+            return Err(StoreError::LifeTaken { counter });
         }
         // The old life may have committed and collected between the look and the fence.
         if let Some(generation) = from {
@@ -106,9 +121,10 @@ impl<S: Storage> JobDirectory<S> {
                     lives.decisions.insert(counter, decision);
                     counter
                 }
-                AtTop::DecisionTemporary(counter) => {
+                // Nothing ran under a decision that was never published, so it takes no counter.
+                AtTop::DecisionTemporary(_) => {
                     lives.leftovers.push(entry.name);
-                    counter
+                    continue;
                 }
                 AtTop::Life(life) => {
                     lives.directories.push(life);

@@ -32,7 +32,7 @@ pub(crate) fn job_file() -> JobFile {
         job: JOB,
         ranks: RANKS,
         checkpoint: CheckpointSettings { every_ms: Some(300_000), keep: 1 },
-        directory: b"/home/someone/with space".to_vec(),
+        directory: b"/scratch/with space".to_vec(),
         command: vec![b"./app".to_vec(), b"--name".to_vec(), vec![0xff, b'%', b'\n']],
         environment: vec![b"OMP_NUM_THREADS=1".to_vec()],
         settings: BTreeMap::from([("on-fault".to_owned(), "restart".to_owned())]),
