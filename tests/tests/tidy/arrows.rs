@@ -10,6 +10,7 @@ use crate::source;
 const ARROWS: &[(&str, &[&str])] = &[
     ("stillwire-transport", &[]),
     ("stillwire-drivers", &["stillwire-transport"]),
+    ("stillwire-endpoint", &["stillwire-drivers", "stillwire-transport"]),
     ("stillwire-nic-freeze", &["stillwire-transport"]),
     // The names of jobs, lives and epochs are the transport's.
     ("stillwire-store", &["stillwire-transport"]),
@@ -19,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "stillwire-ckpt-glue",
             "stillwire-drivers",
+            "stillwire-endpoint",
             "stillwire-nic-freeze",
             "stillwire-store",
             "stillwire-transport",
@@ -40,6 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "stillwire-bench",
         &[
             "stillwire-drivers",
+            "stillwire-endpoint",
             "stillwire-nic-freeze",
             "stillwire-session",
             "stillwire-store",
@@ -52,6 +55,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-bench",
             "stillwire-ckpt-glue",
             "stillwire-drivers",
+            "stillwire-endpoint",
             "stillwire-examples",
             "stillwire-nic-freeze",
             "stillwire-session",
@@ -68,6 +72,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-bench",
             "stillwire-ckpt-glue",
             "stillwire-drivers",
+            "stillwire-endpoint",
             "stillwire-examples",
             "stillwire-nic-freeze",
             "stillwire-session",
@@ -82,10 +87,13 @@ const ARROWS: &[(&str, &[&str])] = &[
 pub(crate) const PURE: [&str; 3] = ["stillwire-transport", "stillwire-nic-freeze", "stillwire-ckpt-glue"];
 
 /// Foreign crates that pure ones may use, and whether their default features need an operating system.
-const PURE_MAY_USE: [(&str, bool); 6] = [
+const PURE_MAY_USE: [(&str, bool); 8] = [
     ("aegis", true),
     ("bitflags", false),
     ("hashbrown", true),
+    // Text to values and back: neither can reach anything but its arguments.
+    ("serde", false),
+    ("serde_json", false),
     ("thiserror", true),
     ("xxhash-rust", false),
     ("zerocopy", false),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use drivers::udp::{UdpConfig, UdpDriver};
-use drivers::{Driver, Payload};
-use transport::AddressId;
+use drivers::udp::{UdpAddress, UdpConfig, UdpDriver};
+use drivers::{Driver, DriverError, Payload};
+use transport::{AddressId, RawAddress};
 
 fn open(bind: &str) -> UdpDriver {
     UdpDriver::open(&UdpConfig::new(bind.parse().expect("an address"))).expect("a socket on loopback")
@@ -56,22 +56,51 @@ fn a_ping_pong_costs_one_send_and_one_receive_per_message() {
 fn frames_of_one_size_leave_in_one_call_and_arrive_one_by_one() {
     let (mut a, mut b, to) = pair();
     let user: Arc<Vec<u8>> = Arc::new((0..=255).cycle().take(64 * 900).collect());
-    for i in 0..64u8 {
-        let at = usize::from(i) * 900;
-        let payload = Payload::shared(&user, at..at + if i == 63 { 500 } else { 900 }).expect("in range");
-        stage(&mut a, to, &[i; 80], payload);
+    // The first burst shows the receiver that coalescing pays.
+    for burst in 0..2 {
+        let calls = (a.counters().send_calls, b.counters().receive_calls);
+        for i in 0..64u8 {
+            let at = usize::from(i) * 900;
+            let payload = Payload::shared(&user, at..at + if i == 63 { 500 } else { 900 }).expect("in range");
+            stage(&mut a, to, &[i; 80], payload);
+        }
+        assert_eq!(a.flush(), Ok(64));
+        let frames = collect(&mut b, 64);
+        assert_eq!(frames.len(), 64);
+        for (i, frame) in frames.iter().enumerate() {
+            assert!(frame[..80].iter().all(|byte| usize::from(*byte) == i));
+            assert_eq!(frame[80..], user[i * 900..i * 900 + frame.len() - 80]);
+        }
+        if a.offloads().0 {
+            assert!(a.counters().send_calls - calls.0 <= 2, "{:?}", a.counters());
+        }
+        if burst == 1 && b.offloads().1 {
+            assert!(b.counters().receive_calls - calls.1 <= 4, "{:?}", b.counters());
+        }
     }
-    assert_eq!(a.flush(), Ok(64));
-    assert!(a.counters().send_calls <= 2, "{:?}", a.counters());
-    let frames = collect(&mut b, 64);
-    assert_eq!(frames.len(), 64);
-    for (i, frame) in frames.iter().enumerate() {
-        assert!(frame[..80].iter().all(|byte| usize::from(*byte) == i));
-        assert_eq!(frame[80..], user[i * 900..i * 900 + frame.len() - 80]);
+}
+
+#[test]
+fn addresses_that_nobody_can_be_at_are_refused() {
+    let mut v4 = open("127.0.0.1:0");
+    for text in ["127.0.0.1:0", "0.0.0.0:4000", "[::1]:4000"] {
+        let address = RawAddress::from(text.parse::<UdpAddress>().expect("an address"));
+        let error = v4.resolve(&address).expect_err(text);
+        assert!(matches!(error, DriverError::AddressUnusable { .. }), "{text}: {error}");
     }
-    if b.offloads().1 {
-        assert!(b.counters().receive_calls <= 4, "{:?}", b.counters());
-    }
+    let wildcard = UdpConfig::new("0.0.0.0:0".parse().expect("an address"));
+    assert_eq!(UdpDriver::open(&wildcard).err(), Some(DriverError::NoOwnAddress));
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = open("127.0.0.1:0");
+    let error = UdpDriver::open(&UdpConfig::new(taken.own_address())).err().expect("in use");
+    assert_eq!(
+        error.to_string(),
+        "cannot open the rail: binding the receive socket failed (Address already in use (os error 98)); \
+         check address, port and permissions"
+    );
 }
 
 #[test]

@@ -135,7 +135,7 @@ pub(crate) struct Link {
 const _: () = assert!(size_of::<Link>() <= 256, "an idle link costs at most 256 bytes (design)");
 
 impl Link {
-    pub(crate) fn new(peer: PortId, congestion_bytes: u32) -> Link {
+    pub(crate) fn new(peer: PortId, congestion_bytes: u32, window_bytes: u32) -> Link {
         Link {
             peer,
             paths: [None; RAILS_MAX],
@@ -145,7 +145,7 @@ impl Link {
             next: 0,
             acked: 0,
             transmissions: 1,
-            peer_window_bytes: WINDOW_BYTES_INITIAL,
+            peer_window_bytes: window_bytes,
             peer_window_frames: WINDOW_FRAMES_INITIAL,
             copied_frames: 0,
             copied_bytes: 0,
@@ -155,7 +155,7 @@ impl Link {
             expected: 0,
             ack_told: 0,
             newest: 0,
-            promised_bytes: WINDOW_BYTES_INITIAL,
+            promised_bytes: window_bytes,
             unacknowledged: 0,
             peer_pause: 0,
             heard_at: 0,
@@ -182,7 +182,9 @@ impl Link {
 
     /// Nothing waits, nothing is unacknowledged, nothing is half sent.
     pub(crate) fn is_settled(&self) -> bool {
-        self.acked == self.next && self.queues.as_ref().is_none_or(|queues| queues.nothing_to_send())
+        self.acked == self.next
+            && self.announced == 0
+            && self.queues.as_ref().is_none_or(|queues| queues.nothing_to_send())
     }
 
     /// Whether a frame to this peer still has to say who we are.

@@ -52,7 +52,8 @@ pub(super) fn fate(faults: &Faults, chance: &mut Chance) -> Fate {
     } else if chance.hits(faults.truncate) {
         Fate::Truncate
     } else if chance.hits(faults.late) {
-        let calls = 1 + chance.below(FAULT_LATE_CALLS_MAX);
+        // Later than the flush that sends it.
+        let calls = 2 + chance.below(FAULT_LATE_CALLS_MAX);
         if chance.hits(super::spec::Rate::percent(50)) {
             Fate::ReadLate { calls }
         } else {

@@ -156,15 +156,19 @@ impl<D: Driver> FaultDriver<D> {
 
     /// Takes over what was switched, counts the call, and fails if the rail is dead.
     fn enter(&mut self, operation: Operation) -> Result<(), DriverError> {
-        if let Some(faults) = self.switch.take_faults() {
-            self.state.faults = faults;
-            self.state.chance = Chance::new(faults.seed);
-        }
+        self.take_switched();
         self.state.calls += 1;
         if self.is_dead() {
             return Err(DriverError::RailDead { operation, errno: Errno(libc::ENODEV) });
         }
         Ok(())
+    }
+
+    fn take_switched(&mut self) {
+        if let Some(faults) = self.switch.take_faults() {
+            self.state.faults = faults;
+            self.state.chance = Chance::new(faults.seed);
+        }
     }
 
     fn is_dead(&self) -> bool {
@@ -384,6 +388,7 @@ impl<D: Driver> Driver for FaultDriver<D> {
 
     fn lease(&mut self) -> Option<&mut [u8]> {
         if !self.leased {
+            self.take_switched();
             if self.is_dead() || self.outstanding.len() >= FAULT_OUTSTANDING_MAX {
                 return None;
             }

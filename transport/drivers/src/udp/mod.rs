@@ -56,7 +56,7 @@ pub struct UdpConfig {
     pub connected_max: usize,
     /// Merge frames of equal size into one call (UDP_SEGMENT), where the kernel can.
     pub segment: bool,
-    /// Let the kernel hand over coalesced datagrams (UDP_GRO), where it can.
+    /// Let the kernel hand over coalesced datagrams (UDP_GRO) from the first burst on, where it can.
     pub coalesce: bool,
 }
 
@@ -104,7 +104,7 @@ impl UdpDriver {
             None => bound.ip(),
         };
         let own = address::with_ip(bound, ip);
-        let coalesce = config.coalesce && socket::coalesce(&socket);
+        let coalesce = config.coalesce && socket::can_coalesce(&socket);
         let segment = config.segment && socket::can_segment(&socket);
         let peers = Peers::new(bound, config, segment);
         // The way to ourselves is the widest: it crosses no network.
@@ -138,7 +138,7 @@ impl UdpDriver {
         self.own
     }
 
-    /// Whether frames are merged (UDP_SEGMENT) and received coalesced (UDP_GRO), as found out so far.
+    /// Whether frames are merged (UDP_SEGMENT), and whether they are received coalesced (UDP_GRO, from the first burst on).
     #[must_use]
     pub fn offloads(&self) -> (bool, bool) {
         (self.segment, self.incoming.coalesces())

@@ -224,10 +224,14 @@ impl Peers {
             frame_bytes.saturating_sub(1)
         };
         let limit = if asked < frame_bytes { asked } else { below };
-        if let Some(peer) = self.slot(id) {
-            peer.path.frame_bytes_max = limit;
-        }
+        self.set_frame_bytes_max(id, limit);
         limit
+    }
+
+    pub(super) fn set_frame_bytes_max(&mut self, id: AddressId, frame_bytes_max: usize) {
+        if let Some(peer) = self.slot(id) {
+            peer.path.frame_bytes_max = frame_bytes_max;
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -82,9 +82,15 @@ fn never_fragment(socket: &Socket, family_of: SocketAddr) {
     }
 }
 
-/// Asks for coalesced datagrams; whether the kernel knows that.
-pub(super) fn coalesce(socket: &Socket) -> bool {
-    sys::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
+/// Whether the kernel knows how to coalesce datagrams.
+pub(super) fn can_coalesce(socket: &Socket) -> bool {
+    sys::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 0).is_ok()
+}
+
+/// Asks for coalesced datagrams; whether that worked. Not taken back while the socket lives: the sizes of those already
+/// waiting would be lost.
+pub(super) fn coalesce(fd: BorrowedFd<'_>) -> bool {
+    sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
 }
 
 /// Whether the kernel knows segmentation. The NIC may still refuse it.

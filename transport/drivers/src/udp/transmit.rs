@@ -255,3 +255,147 @@ fn parts<'a>(staging: &'a crate::staging::Staging, run: &Run) -> impl Iterator<I
         .flat_map(|frame| [frame.head, frame.payload])
         .filter(|part| !part.is_empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+    use super::*;
+    use crate::driver::{Driver, Notice};
+    use crate::payload::Payload;
+    use crate::udp::{UdpAddress, UdpConfig, socket};
+
+    fn open(connected_max: usize) -> UdpDriver {
+        let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        UdpDriver::open(&UdpConfig { connected_max, ..UdpConfig::new(bind) }).expect("loopback")
+    }
+
+    fn stage(driver: &mut UdpDriver, to: AddressId, bytes: usize) {
+        driver.lease().expect("a free buffer").fill(1);
+        driver.commit(to, bytes, Payload::EMPTY);
+    }
+
+    fn received(driver: &mut UdpDriver) -> Vec<usize> {
+        let mut sizes = Vec::new();
+        while driver.receive(64, &mut |frame| sizes.push(frame.len())).expect("a live rail") > 0 {}
+        sizes
+    }
+
+    /// A socket without checksums is refused segmentation with EINVAL, as is one on a NIC or kernel that lacks it with EIO.
+    fn refuse_segmentation(socket: &Socket) {
+        sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).expect("a socket option");
+    }
+
+    #[test]
+    fn refused_merging_is_replaced_by_single_datagrams_and_not_tried_again() {
+        for connected_max in [1, 0] {
+            let (mut a, mut b) = (open(connected_max), open(1));
+            let to = a.resolve(&b.local_address()).expect("loopback");
+            let peer = a.peers.get(to).expect("resolved");
+            refuse_segmentation(channel(&a.socket, peer, peer.connected.is_some()));
+            for round in 0..2 {
+                (0..10).for_each(|_| stage(&mut a, to, 500));
+                stage(&mut a, to, 300);
+                assert_eq!(a.flush(), Ok(11));
+                let mut sizes = received(&mut b);
+                assert_eq!(sizes.pop(), Some(300));
+                assert_eq!(sizes, [500; 10]);
+                assert_eq!(a.counters.offloads_lost, 1, "round {round}");
+            }
+            assert_eq!(a.counters.lost_on_send(), 0);
+        }
+    }
+
+    #[test]
+    fn frames_to_many_addresses_leave_in_one_call() {
+        let mut a = open(0);
+        let mut others: Vec<UdpDriver> = (0..5).map(|_| open(0)).collect();
+        let to: Vec<_> =
+            others.iter().map(|other| a.resolve(&other.local_address()).expect("loopback")).collect();
+        for round in 0..3 {
+            to.iter().for_each(|to| stage(&mut a, *to, 100 + round));
+        }
+        assert_eq!(a.flush(), Ok(15));
+        assert_eq!(a.counters.send_calls, 1);
+        for other in &mut others {
+            assert_eq!(received(other), [100, 101, 102]);
+        }
+    }
+
+    #[test]
+    fn a_busy_peer_takes_over_the_connected_socket_of_an_idle_one() {
+        let (mut a, idle, mut busy) = (open(1), open(0), open(0));
+        let to_idle = a.resolve(&idle.local_address()).expect("loopback");
+        let to_busy = a.resolve(&busy.local_address()).expect("loopback");
+        let connected = |a: &UdpDriver, id| a.peers.get(id).expect("resolved").connected.is_some();
+        assert_eq!((connected(&a, to_idle), connected(&a, to_busy)), (true, false));
+        for _ in 0..crate::limits::PROMOTE_SENDS {
+            stage(&mut a, to_busy, 10);
+            assert_eq!(a.flush(), Ok(1));
+        }
+        assert_eq!((connected(&a, to_idle), connected(&a, to_busy)), (false, true));
+        stage(&mut a, to_busy, 11);
+        assert_eq!(a.flush(), Ok(1));
+        assert_eq!(received(&mut busy).len(), crate::limits::PROMOTE_SENDS as usize + 1);
+    }
+
+    #[test]
+    fn a_receiver_that_comes_back_misses_nothing() {
+        let (mut a, b) = (open(1), open(1));
+        let at = b.own_address();
+        let to = a.resolve(&b.local_address()).expect("loopback");
+        drop(b);
+        for _ in 0..5 {
+            stage(&mut a, to, 10);
+            a.flush().expect("a live rail");
+        }
+        // The refusal of the last frame is still pending on the socket; it must not cost the next one.
+        let mut b = UdpDriver::open(&UdpConfig::new(at)).expect("the port is free again");
+        stage(&mut a, to, 20);
+        assert_eq!(a.flush(), Ok(1));
+        assert_eq!(received(&mut b), [20]);
+        assert_eq!(a.counters.lost_on_send(), 0, "a refusal after the fact is no loss that we see");
+    }
+
+    #[test]
+    fn a_frame_that_the_path_refuses_shrinks_the_path() {
+        // TEST-NET-3 (RFC 5737): routed by the default route, if there is one, to nobody.
+        let far = SocketAddr::from((Ipv4Addr::new(203, 0, 113, 1), 9));
+        let unbound = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        let path = socket::open_connected(unbound, far).map(|socket| socket::path(&socket, far));
+        let Some(path) = path.ok().filter(|path| path.frame_bytes_max < 20_000) else {
+            let _ = writeln!(std::io::stderr(), "skipped: no route into a network with a small MTU");
+            return;
+        };
+        for connected_max in [1, 0] {
+            let advertise = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+            let config = UdpConfig { advertise, connected_max, ..UdpConfig::new(unbound) };
+            let mut a = UdpDriver::open(&config).expect("a socket");
+            let to = a.resolve(&UdpAddress(far).into()).expect("an IPv4 address");
+            assert!(!a.path(to).expect("resolved").on_host);
+            assert_eq!(a.path(to).expect("resolved").frame_bytes_max, path.frame_bytes_max);
+            // As if the path had been wider when it was resolved.
+            a.peers.set_frame_bytes_max(to, 40_000);
+            (0..3).for_each(|_| stage(&mut a, to, path.frame_bytes_max + 1));
+            assert_eq!(a.flush(), Ok(0));
+            assert_eq!(a.counters.lost_too_long, 3);
+            let frame_bytes_max = path.frame_bytes_max;
+            assert_eq!(a.poll_notice(), Some(Notice::PathShrunk { to, frame_bytes_max }));
+            assert_eq!(a.poll_notice(), None);
+            assert_eq!(a.path(to).expect("resolved").frame_bytes_max, frame_bytes_max);
+            assert_eq!(a.counters.offloads_lost, 0, "the size was refused, not the merging");
+        }
+    }
+
+    #[test]
+    fn a_lost_socket_is_a_dead_rail() {
+        let mut a = open(0);
+        let to = a.resolve(&a.local_address()).expect("loopback");
+        let file = std::fs::File::open("/dev/null").expect("always there");
+        a.socket = Socket::from(std::os::fd::OwnedFd::from(file));
+        stage(&mut a, to, 10);
+        assert!(a.flush().is_err_and(|error| error.is_rail_dead()));
+        assert!(a.receive(1, &mut |_| ()).is_err_and(|error| error.is_rail_dead()));
+    }
+}

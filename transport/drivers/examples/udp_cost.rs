@@ -1,0 +1,284 @@
+//! What a message costs over UDP: bare sockets against the driver, alternating in one run.
+//!
+//! ```text
+//! cargo run --release -p stillwire-drivers --example udp_cost [-- FRAME_BYTES ROUNDS ADDRESS]
+//! ```
+//!
+//! Prints half round trips (median over the rounds, lowest and highest round) and bulk rates. Both ends spin, each on its own
+//! thread, so at least two idle cores are needed. Ratios within one run are reliable; absolute times are the machine's.
+
+use std::hint::spin_loop;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use drivers::udp::{UdpConfig, UdpDriver};
+use drivers::{Driver, Payload};
+use transport::AddressId;
+
+/// Messages of one round, and those before them that are not counted.
+const MESSAGES: u32 = 20_000;
+const WARM_UP: u32 = 1_000;
+
+/// One end of a ping-pong.
+trait End: Send {
+    fn send(&mut self, frame: &[u8]);
+    /// Whether a message was there.
+    fn receive(&mut self) -> bool;
+}
+
+/// Sockets as a program without a driver uses them.
+struct Bare {
+    receive: UdpSocket,
+    send: Way,
+    buffer: Vec<u8>,
+}
+
+enum Way {
+    Same,
+    Own(UdpSocket),
+    ByAddress(SocketAddr),
+}
+
+impl End for Bare {
+    fn send(&mut self, frame: &[u8]) {
+        match &self.send {
+            Way::Same => self.receive.send(frame),
+            Way::Own(socket) => socket.send(frame),
+            Way::ByAddress(to) => self.receive.send_to(frame, to),
+        }
+        .expect("loopback takes it");
+    }
+
+    fn receive(&mut self) -> bool {
+        self.receive.recv(&mut self.buffer).is_ok()
+    }
+}
+
+struct Driven {
+    rail: UdpDriver,
+    to: AddressId,
+}
+
+impl End for Driven {
+    fn send(&mut self, frame: &[u8]) {
+        // As a port holds it: behind a vtable.
+        let rail: &mut dyn Driver = &mut self.rail;
+        let buffer = rail.lease().expect("all earlier frames are completed");
+        buffer[..frame.len()].copy_from_slice(frame);
+        rail.commit(self.to, frame.len(), Payload::EMPTY);
+        rail.flush().expect("a live rail");
+    }
+
+    fn receive(&mut self) -> bool {
+        let rail: &mut dyn Driver = &mut self.rail;
+        rail.receive(64, &mut |_| ()).expect("a live rail") > 0
+    }
+}
+
+fn bound(ip: IpAddr) -> UdpSocket {
+    let socket = UdpSocket::bind((ip, 0)).expect("a free port");
+    socket.set_nonblocking(true).expect("a socket option");
+    socket
+}
+
+fn bare_pair(ip: IpAddr, way: &str) -> (Bare, Bare) {
+    let (a, b) = (bound(ip), bound(ip));
+    let (at_a, at_b) = (a.local_addr().expect("bound"), b.local_addr().expect("bound"));
+    let end = |receive: UdpSocket, to: SocketAddr| {
+        let send = match way {
+            "same" => {
+                receive.connect(to).expect("reachable");
+                Way::Same
+            }
+            "own" => {
+                let socket = bound(ip);
+                socket.connect(to).expect("reachable");
+                Way::Own(socket)
+            }
+            _ => Way::ByAddress(to),
+        };
+        Bare { receive, send, buffer: vec![0; 65_536] }
+    };
+    (end(a, at_b), end(b, at_a))
+}
+
+fn driven_pair(config: &UdpConfig) -> (Driven, Driven) {
+    let open = || UdpDriver::open(config).expect("sockets");
+    let (mut a, mut b) = (open(), open());
+    let to_b = a.resolve(&b.local_address()).expect("reachable");
+    let to_a = b.resolve(&a.local_address()).expect("reachable");
+    (Driven { rail: a, to: to_b }, Driven { rail: b, to: to_a })
+}
+
+/// Half round trip of one round, in nanoseconds.
+fn ping_pong(a: &mut dyn End, b: &mut dyn End, frame: &[u8]) -> f64 {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                if b.receive() {
+                    b.send(frame);
+                } else {
+                    spin_loop();
+                }
+            }
+        });
+        let mut start = Instant::now();
+        for message in 0..WARM_UP + MESSAGES {
+            if message == WARM_UP {
+                start = Instant::now();
+            }
+            a.send(frame);
+            while !a.receive() {
+                spin_loop();
+            }
+        }
+        let taken = start.elapsed();
+        stop.store(true, Ordering::Relaxed);
+        taken.as_nanos() as f64 / f64::from(MESSAGES) / 2.0
+    })
+}
+
+/// Gigabytes per second that reach the receiver, sending frames of `frame_bytes` for a while with a window in bytes.
+fn bulk(config: &UdpConfig, frame_bytes: usize) -> f64 {
+    const HEAD_BYTES: usize = 80;
+    const WINDOW_BYTES: usize = 512 << 10;
+    let (mut a, mut b) = driven_pair(config);
+    let stop = AtomicBool::new(false);
+    let arrived = std::sync::atomic::AtomicUsize::new(0);
+    let user = Arc::new(vec![1u8; frame_bytes - HEAD_BYTES]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let mut bytes = 0;
+                b.rail.receive(256, &mut |frame| bytes += frame.len()).expect("a live rail");
+                arrived.fetch_add(bytes, Ordering::Release);
+            }
+        });
+        let start = Instant::now();
+        let (mut sent, mut last_news) = (0, Instant::now());
+        let mut base = 0;
+        while start.elapsed() < Duration::from_millis(300) {
+            let there = arrived.load(Ordering::Acquire);
+            if there != base {
+                (base, last_news) = (there, Instant::now());
+            } else if last_news.elapsed() > Duration::from_millis(20) {
+                // What is not there by now was lost.
+                sent = there;
+                last_news = Instant::now();
+            }
+            if sent + 16 * frame_bytes.min(4096) > there + WINDOW_BYTES {
+                spin_loop();
+                continue;
+            }
+            while sent + frame_bytes <= there + WINDOW_BYTES && a.rail.lease().is_some() {
+                let payload = Payload::shared(&user, 0..user.len()).expect("in range");
+                a.rail.commit(a.to, HEAD_BYTES, payload);
+                sent += frame_bytes;
+            }
+            a.rail.flush().expect("a live rail");
+        }
+        let rate = arrived.load(Ordering::Acquire) as f64 / start.elapsed().as_nanos() as f64;
+        stop.store(true, Ordering::Relaxed);
+        rate
+    })
+}
+
+/// Bursts until the receiver asks the kernel to coalesce, as it does in a program that moves bulk data.
+fn start_coalescing(from: &mut Driven, to: &mut Driven) {
+    for _ in 0..100 {
+        for _ in 0..32 {
+            from.rail.lease().expect("all earlier frames are completed");
+            from.rail.commit(from.to, 1000, Payload::EMPTY);
+        }
+        from.rail.flush().expect("a live rail");
+        while to.receive() {}
+    }
+    if !to.rail.offloads().1 {
+        println!("(this kernel does not coalesce)");
+    }
+}
+
+/// A pair of ends, and the half round trips of its rounds.
+struct Variant {
+    name: &'static str,
+    a: Box<dyn End>,
+    b: Box<dyn End>,
+    times: Vec<f64>,
+}
+
+fn median(values: &mut [f64]) -> (f64, f64, f64) {
+    values.sort_by(f64::total_cmp);
+    (values[values.len() / 2], values[0], values[values.len() - 1])
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, otherwise: usize| {
+        arguments
+            .get(at)
+            .map_or(otherwise, |text| text.parse().expect("a number: FRAME_BYTES ROUNDS ADDRESS"))
+    };
+    let (frame_bytes, rounds) = (number(0, 88), number(1, 15));
+    let ip: IpAddr = arguments
+        .get(2)
+        .map_or(Ipv4Addr::LOCALHOST.into(), |text| text.parse().expect("an IP address of this host"));
+    let frame = vec![1u8; frame_bytes];
+    let config = UdpConfig::new(SocketAddr::new(ip, 0));
+
+    let mut variants: Vec<Variant> = Vec::new();
+    for (name, way) in [
+        ("bare, one connected socket each", "same"),
+        ("bare, bound receive + connected send", "own"),
+        ("bare, bound receive + sendto", "address"),
+    ] {
+        let (a, b) = bare_pair(ip, way);
+        variants.push(Variant { name, a: Box::new(a), b: Box::new(b), times: Vec::new() });
+    }
+    for (name, config) in [
+        ("driver", config.clone()),
+        ("driver, coalescing from the start", config.clone()),
+        ("driver, no connected socket", UdpConfig { connected_max: 0, ..config.clone() }),
+    ] {
+        let (mut a, mut b) = driven_pair(&config);
+        if name.contains("coalescing") {
+            start_coalescing(&mut a, &mut b);
+            start_coalescing(&mut b, &mut a);
+        }
+        variants.push(Variant { name, a: Box::new(a), b: Box::new(b), times: Vec::new() });
+    }
+    for _ in 0..rounds {
+        for variant in &mut variants {
+            variant.times.push(ping_pong(variant.a.as_mut(), variant.b.as_mut(), &frame));
+        }
+    }
+    println!("half round trip, {frame_bytes} bytes on {ip}, {rounds} alternating rounds of {MESSAGES}");
+    let (bare, ..) = median(&mut variants[0].times);
+    for Variant { name, times, .. } in &mut variants {
+        let (middle, low, high) = median(times);
+        println!(
+            "  {name:<38} {:>7.3} us  ({:.3} ... {:.3})  ratio {:.3}",
+            middle / 1e3,
+            low / 1e3,
+            high / 1e3,
+            middle / bare
+        );
+    }
+    println!("bulk, median of {rounds} runs of 0.3 s");
+    let merged = config.clone();
+    let plain = UdpConfig { segment: false, coalesce: false, ..config.clone() };
+    let half = UdpConfig { coalesce: false, ..config };
+    for (name, config, bytes) in [
+        ("1400-byte frames, merged and coalesced", &merged, 1400),
+        ("1400-byte frames, merged only", &half, 1400),
+        ("1400-byte frames, neither", &plain, 1400),
+        ("8192-byte frames, merged and coalesced", &merged, 8192),
+        ("65000-byte frames", &merged, 65_000),
+    ] {
+        let mut rates: Vec<f64> = (0..rounds.min(5)).map(|_| bulk(config, bytes)).collect();
+        let (middle, low, high) = median(&mut rates);
+        println!("  {name:<38} {middle:>7.2} GB/s ({low:.2} ... {high:.2})");
+    }
+}
