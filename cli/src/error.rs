@@ -21,11 +21,15 @@ pub(crate) enum CliError {
     Layout(#[from] LayoutError),
     #[error("the system gives no random numbers (getrandom failed); a job needs a secret key of its own")]
     NoRandomness,
-    #[error("the guard process could not be started: {error}; is this program still where it was, and is a process left to you (ulimit -u)?")]
+    #[error(
+        "the guard process could not be started: {error}; is this program still where it was, and is a process left to you (ulimit -u)?"
+    )]
     Guard { error: io::Error },
     #[error("{path}: {error}")]
     Registry { path: PathBuf, error: io::Error },
-    #[error("{path} belongs to somebody else, or others may enter it; expected a folder of yours with mode 0700: remove it, or set XDG_RUNTIME_DIR")]
+    #[error(
+        "{path} belongs to somebody else, or others may enter it; expected a folder of yours with mode 0700: remove it, or set XDG_RUNTIME_DIR"
+    )]
     RegistryNotOurs { path: PathBuf },
     #[error("no running job has an id that begins with `{name}`; `stillwire ps` lists those that run")]
     NoSuchJob { name: String },
@@ -33,17 +37,23 @@ pub(crate) enum CliError {
     JobAmbiguous { name: String, found: usize },
     #[error("job {job} does not answer: {error}; `stillwire ps` shows whether it still runs")]
     NoAnswer { job: String, error: io::Error },
-    #[error("{path} holds a job already; go on with it (`stillwire restart {path}`), or name another directory")]
+    #[error(
+        "{path} holds a job already; go on with it (`stillwire restart {path}`), or name another directory"
+    )]
     DirectoryTaken { path: PathBuf },
     #[error("{path} holds no job: expected a directory that `stillwire run --ckpt-dir` made")]
     NoJob { path: PathBuf },
     #[error("{path}: another launcher works on this job; stop it first (`stillwire ps`, `stillwire kill`)")]
     Locked { path: PathBuf },
-    #[error("the job has no committed generation to restart from; start it anew (`stillwire run`), or `stillwire ls` shows what is there")]
+    #[error(
+        "the job has no committed generation to restart from; start it anew (`stillwire run`), or `stillwire ls` shows what is there"
+    )]
     NothingToRestart,
     #[error("generation {generation} cannot be restored: {problem}; `stillwire ls` lists the others")]
     Damaged { generation: GenerationId, problem: String },
-    #[error("no life of the job has a committed generation with epoch {epoch}; `stillwire ls` lists those that are")]
+    #[error(
+        "no life of the job has a committed generation with epoch {epoch}; `stillwire ls` lists those that are"
+    )]
     NoSuchEpoch { epoch: u32 },
     #[error("{path}: {error}")]
     File { path: PathBuf, error: io::Error },

@@ -43,7 +43,9 @@ pub(crate) fn stop_reason(reason: StopReason) -> String {
         StopReason::AttemptsUsedUp { attempts } => {
             format!("{attempts} attempts to recover since the last checkpoint have failed (--retries)")
         }
-        StopReason::Inconsistent => "what was saved contradicts itself; restart from an older generation".to_owned(),
+        StopReason::Inconsistent => {
+            "what was saved contradicts itself; restart from an older generation".to_owned()
+        }
         StopReason::NoMajority { answered, needed } => {
             format!("{answered} keepers answer, {needed} are needed to decide")
         }
@@ -61,7 +63,8 @@ pub(crate) fn plan(plan: Plan) -> String {
 }
 
 pub(crate) fn errno(number: u32) -> String {
-    i32::try_from(number).map_or_else(|_| format!("error {number}"), |number| Errno::from_raw(number).desc().to_owned())
+    i32::try_from(number)
+        .map_or_else(|_| format!("error {number}"), |number| Errno::from_raw(number).desc().to_owned())
 }
 
 /// How a process ended.

@@ -21,6 +21,15 @@ use crate::writer::{Image, OwnedSection};
 /// Version of a protected region's section: the bytes as they lay in memory.
 const REGION_VERSION: u16 = 1;
 
+/// Why a port could not be captured.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CaptureError {
+    #[error(transparent)]
+    Freeze(#[from] EndpointError),
+    #[error(transparent)]
+    Dump(#[from] nic_freeze::DumpError),
+}
+
 /// What is captured besides the port.
 pub(crate) trait Memory {
     /// About how many bytes that will be.
@@ -100,7 +109,7 @@ pub(crate) fn capture(
     entered: Instant,
     epoch: Epoch,
     memory: &mut dyn Memory,
-) -> Result<Image, EndpointError> {
+) -> Result<Image, CaptureError> {
     let expected = Duration::from_nanos(memory.bytes().saturating_mul(1_000_000_000) / COPY_BYTES_PER_SECOND);
     if expected >= STOPPED_MIN {
         endpoint.announce_pause(expected);
@@ -115,7 +124,7 @@ pub(crate) fn capture(
     }
     let messages = states(frozen.port().census());
     let mut sections = memory.sections();
-    sections.push(port_section::dump(&frozen));
+    sections.push(port_section::dump(&frozen)?);
     let dump = dumping.elapsed();
     let thaw = frozen.thaw();
     let statistics = CutStatistics {

@@ -131,7 +131,7 @@ fn load(launch: &Launch, directory: &mut JobDirectory<Directory>) -> Result<Opti
             }
             kinds::PORT => {
                 let loaded =
-                    port_section::load(&port_config(launch), &JobKey(launch.key), entry.version, &bytes);
+                    port_section::load(port_config(launch), &JobKey(launch.key), entry.version, &bytes);
                 port = Some(loaded.map_err(|source| SessionError::Port { rank, source })?);
             }
             _ => {}

@@ -104,7 +104,9 @@ enum Inspected {
     Image(ImageReport),
     Manifest(store::describe::ManifestReport),
     /// Any other record, line by line as it stands: they are made for reading.
-    Record { lines: Vec<String> },
+    Record {
+        lines: Vec<String>,
+    },
 }
 
 pub(crate) fn inspect(path: &Path, json: bool) -> Result<Exit, CliError> {
@@ -122,7 +124,13 @@ pub(crate) fn inspect(path: &Path, json: bool) -> Result<Exit, CliError> {
         Inspected::Manifest(manifest) => {
             println!("manifest of generation {}, taken {}", manifest.generation, utc(manifest.taken_unix_ms));
             for image in &manifest.images {
-                println!("rank {:>4}  {:>11}  digest {}  on {}", image.rank, text::bytes(image.bytes), image.digest, image.node);
+                println!(
+                    "rank {:>4}  {:>11}  digest {}  on {}",
+                    image.rank,
+                    text::bytes(image.bytes),
+                    image.digest,
+                    image.node
+                );
             }
         }
         Inspected::Record { lines } => lines.iter().for_each(|line| println!("{line}")),

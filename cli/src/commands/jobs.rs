@@ -25,7 +25,9 @@ pub(crate) fn list(json: bool) -> Result<Exit, CliError> {
             Ok(Answer::Status(status)) => Some(status),
             _ if !is_alive(info.pid) => {
                 // Its launcher and the guard were killed together.
-                registry::remove_abandoned(transport::JobId(u128::from_str_radix(&info.job, 16).unwrap_or(0)));
+                registry::remove_abandoned(transport::JobId(
+                    u128::from_str_radix(&info.job, 16).unwrap_or(0),
+                ));
                 continue;
             }
             _ => None,
@@ -36,7 +38,10 @@ pub(crate) fn list(json: bool) -> Result<Exit, CliError> {
         print_json(&serde_json::json!({ "jobs": listed }))?;
         return Ok(Exit::Success);
     }
-    println!("{:<8}  {:>7}  {:>5}  {:<11}  {:>11}  {:>9}  COMMAND", "JOB", "PID", "RANKS", "PHASE", "GENERATIONS", "ROLLBACKS");
+    println!(
+        "{:<8}  {:>7}  {:>5}  {:<11}  {:>11}  {:>9}  COMMAND",
+        "JOB", "PID", "RANKS", "PHASE", "GENERATIONS", "ROLLBACKS"
+    );
     for Listed { info, status } in listed {
         let (phase, commits, rollbacks) = match &status {
             Some(status) => (status.phase.as_str(), status.commits.to_string(), status.rollbacks.to_string()),
@@ -44,7 +49,10 @@ pub(crate) fn list(json: bool) -> Result<Exit, CliError> {
         };
         let command = info.command.join(" ");
         let job = info.job.get(..8).unwrap_or(&info.job);
-        println!("{job:<8}  {:>7}  {:>5}  {phase:<11}  {commits:>11}  {rollbacks:>9}  {command}", info.pid, info.ranks);
+        println!(
+            "{job:<8}  {:>7}  {:>5}  {phase:<11}  {commits:>11}  {rollbacks:>9}  {command}",
+            info.pid, info.ranks
+        );
     }
     Ok(Exit::Success)
 }
@@ -63,7 +71,9 @@ pub(crate) fn checkpoint(job: &str, json: bool) -> Result<Exit, CliError> {
             Ok(Exit::Success)
         }
         Answer::Failed { reason } => Err(CliError::CheckpointFailed { reason }),
-        Answer::Status(_) | Answer::Stopping => Err(CliError::CheckpointFailed { reason: "the job is ending".to_owned() }),
+        Answer::Status(_) | Answer::Stopping => {
+            Err(CliError::CheckpointFailed { reason: "the job is ending".to_owned() })
+        }
     }
 }
 

@@ -59,7 +59,9 @@ impl Observer for Progress {
             Notice::Ended { rank, status } if !status.is_success() => {
                 self.say(at, &format!("rank {rank} ended: {}", text::status(*status)));
             }
-            Notice::NotSpawned { rank, error } => Progress::warn(&format!("rank {rank} could not be started: {error}")),
+            Notice::NotSpawned { rank, error } => {
+                Progress::warn(&format!("rank {rank} could not be started: {error}"))
+            }
             Notice::Damaged { generation, damages } => {
                 let problem = damages.first().map(|damage| damage.error.to_string()).unwrap_or_default();
                 let more = damages.len().saturating_sub(1);

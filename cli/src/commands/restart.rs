@@ -30,7 +30,7 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
         keep: file.checkpoint.keep,
         config,
         beginning,
-        counter_last: directory.counter_max()?,
+        counter_last: directory.counter_last()?,
         bind,
         auth,
     };

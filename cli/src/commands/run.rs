@@ -11,8 +11,8 @@ use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig};
 use ckpt_glue::job::FinalReport;
 use ckpt_glue::recovery::{Beginning, Ending};
 use serde::Serialize;
-use store::{CheckpointSettings, Directory, JobDirectory, JobFile, StorageError, StoreError};
 use store::storage::DirectoryLock;
+use store::{CheckpointSettings, Directory, JobDirectory, JobFile, StorageError, StoreError};
 use transport::JobId;
 use transport::config::AuthLevel;
 
@@ -137,7 +137,8 @@ fn summarize(plan: &Plan, report: &FinalReport, took: Duration) -> RunReport {
         Ending::Finished => ("finished", None),
         Ending::Stopped => ("stopped", Some("the job was stopped".to_owned())),
         Ending::Failed { fault, reason } => {
-            let fault = fault.map_or_else(|| "the job could not start".to_owned(), |fault| fault.report.to_string());
+            let fault =
+                fault.map_or_else(|| "the job could not start".to_owned(), |fault| fault.report.to_string());
             ("failed", Some(format!("{fault}; the job ends: {}", text::stop_reason(reason))))
         }
     };
@@ -204,7 +205,9 @@ pub(crate) fn create_job(path: PathBuf, temporary: bool, plan: &Plan) -> Result<
     let lock = lock(&storage, &path)?;
     match JobDirectory::create(storage, &job_file(plan)) {
         Ok(_) => Ok(Place { path, temporary, _lock: lock }),
-        Err(StoreError::Storage(StorageError::AlreadyExists { .. })) => Err(CliError::DirectoryTaken { path }),
+        Err(StoreError::Storage(StorageError::AlreadyExists { .. })) => {
+            Err(CliError::DirectoryTaken { path })
+        }
         Err(error) => Err(error.into()),
     }
 }

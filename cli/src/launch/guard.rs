@@ -104,6 +104,8 @@ fn clean(job: &str, directory: PathBuf) {
     // Held by somebody: another launcher goes on with the job and cleans up by itself.
     let Ok(_lock) = storage.lock() else { return };
     if let Err(error) = JobDirectory::attach(storage.clone(), id).discard_unfinished() {
-        eprintln!("stillwire: the launcher of job {job} was killed; its unfinished generation could not be removed: {error}");
+        eprintln!(
+            "stillwire: the launcher of job {job} was killed; its unfinished generation could not be removed: {error}"
+        );
     }
 }

@@ -12,9 +12,9 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 use transport::JobId;
 
+use super::Plan;
 use super::limits::JOBS_MAX;
 use super::storage::unix_ms;
-use super::Plan;
 use crate::error::CliError;
 
 const INFO: &str = "info.json";

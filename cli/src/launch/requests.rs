@@ -188,13 +188,16 @@ impl Requests {
     /// Answers those who wait for a checkpoint.
     pub(crate) fn on_event(&mut self, event: &Event) {
         let answer = match event {
-            Event::Checkpoint(CheckpointEvent::Committed { generation, source: Source::Command, took, images }) => {
-                Answer::Committed {
-                    generation: generation.to_string(),
-                    milliseconds: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-                    bytes: images.iter().map(|image| image.bytes).sum(),
-                }
-            }
+            Event::Checkpoint(CheckpointEvent::Committed {
+                generation,
+                source: Source::Command,
+                took,
+                images,
+            }) => Answer::Committed {
+                generation: generation.to_string(),
+                milliseconds: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+                bytes: images.iter().map(|image| image.bytes).sum(),
+            },
             Event::Checkpoint(CheckpointEvent::Abandoned { source: Source::Command, reason, epoch }) => {
                 let reason = crate::text::abandoned(reason);
                 Answer::Failed { reason: format!("epoch {epoch} was abandoned: {reason}") }

@@ -41,7 +41,11 @@ enum Source {
     /// People's commands: the listener, and who is connected.
     Requests(u64),
     Connection(Rank),
-    Pipe { rank: Rank, channel: Channel, lines: LineReader },
+    Pipe {
+        rank: Rank,
+        channel: Channel,
+        lines: LineReader,
+    },
 }
 
 struct Shell<'a> {
@@ -182,7 +186,9 @@ impl<'a> Shell<'a> {
             None => EpollTimeout::NONE,
             // Rounded up, so that what is due is due when we look.
             Some(Duration::ZERO) => EpollTimeout::ZERO,
-            Some(left) => EpollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(EpollTimeout::MAX),
+            Some(left) => {
+                EpollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(EpollTimeout::MAX)
+            }
         }
     }
 
@@ -240,7 +246,9 @@ impl<'a> Shell<'a> {
 
     fn on_keeper(&mut self, output: keeper::Output) {
         match output {
-            keeper::Output::Send { to: Party::Coordinator, control } => self.to_job(job::Input::Control(control)),
+            keeper::Output::Send { to: Party::Coordinator, control } => {
+                self.to_job(job::Input::Control(control))
+            }
             keeper::Output::Send { to: Party::Rank(rank), control } => self.send(rank, &control),
             // There is one keeper, and tools do not speak to it.
             keeper::Output::Send { .. } => {}
@@ -258,7 +266,10 @@ impl<'a> Shell<'a> {
                         self.to_keeper(keeper::Input::ExitedImageDone { rank, generation, digest, bytes });
                     }
                     Err(error) => {
-                        self.tell(&Notice::Store { what: "the image of a rank that has ended", error: &error });
+                        self.tell(&Notice::Store {
+                            what: "the image of a rank that has ended",
+                            error: &error,
+                        });
                         let errno = errno(&error);
                         self.to_keeper(keeper::Input::ExitedImageFailed { rank, generation, errno });
                     }
@@ -349,7 +360,11 @@ impl<'a> Shell<'a> {
     }
 
     /// Rule 12: a rank that had ended when the generation was taken is not started again.
-    fn exited_in_image(&mut self, rank: Rank, decision: Decision) -> Result<Option<ExitedRecord>, StoreError> {
+    fn exited_in_image(
+        &mut self,
+        rank: Rank,
+        decision: Decision,
+    ) -> Result<Option<ExitedRecord>, StoreError> {
         let Some(generation) = decision.restore else { return Ok(None) };
         let reader = self.directory.open_committed_image(convert::to_store(generation), rank)?;
         let Ok(number) = reader.find(kinds::CLOSED_PORTS) else { return Ok(None) };
@@ -525,9 +540,10 @@ impl<'a> Shell<'a> {
 
     fn on_request(&mut self, token: u64, client: u64) {
         if client == 0 {
-            while let Some((number, fd)) = self.requests.accept() {
-                let token = self.token();
-                if watch(&self.epoll, fd.as_fd(), token).is_ok() {
+            while let Some((number, stream)) = self.requests.accept() {
+                let token = self.next_token;
+                self.next_token += 1;
+                if watch(&self.epoll, stream.as_fd(), token).is_ok() {
                     self.sources.insert(token, Source::Requests(number));
                 }
             }
@@ -602,6 +618,8 @@ fn take_signals() -> io::Result<SignalFd> {
 }
 
 fn node_name() -> String {
-    nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "localhost".to_owned())
+    nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_else(|| "localhost".to_owned())
 }
-

@@ -11,7 +11,9 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use store::error::CommitError;
 use store::job::{CollectReport, Damage, Depth};
-use store::{CommitRequest, Directory, GenerationId, ImageClaim, ImageDigest, JobDirectory, StorageError, StoreError};
+use store::{
+    CommitRequest, Directory, GenerationId, ImageClaim, ImageDigest, JobDirectory, StorageError, StoreError,
+};
 use transport::Life;
 
 use crate::convert;
@@ -20,10 +22,19 @@ use crate::convert;
 #[derive(Debug)]
 pub(crate) enum Task {
     /// Refuse commits of older lives, then say what is the newest generation.
-    Fence { counter: u32, refuse_below: u32 },
+    Fence {
+        counter: u32,
+        refuse_below: u32,
+    },
     Decide(Decision),
-    Commit { generation: glue::GenerationId, images: Vec<ImageReport> },
-    Collect { life: Life, keep: u32 },
+    Commit {
+        generation: glue::GenerationId,
+        images: Vec<ImageReport>,
+    },
+    Collect {
+        life: Life,
+        keep: u32,
+    },
     /// Nothing runs any more: leave nothing half done behind.
     Discard,
 }
@@ -41,9 +52,17 @@ pub(crate) enum Done {
     /// The store cannot be read; nobody knows what is committed.
     FenceFailed(StoreError),
     Decided(Life),
-    NotDecided { life: Life, errno: u32, error: StoreError },
+    NotDecided {
+        life: Life,
+        errno: u32,
+        error: StoreError,
+    },
     Committed(glue::GenerationId),
-    NotCommitted { generation: glue::GenerationId, errno: u32, error: StoreError },
+    NotCommitted {
+        generation: glue::GenerationId,
+        errno: u32,
+        error: StoreError,
+    },
     Collected(CollectReport),
     NotCollected(StoreError),
     Discarded(Result<Vec<GenerationId>, StoreError>),
@@ -131,8 +150,13 @@ impl Worker {
             }
             Task::Decide(decision) => {
                 let life = decision.life;
-                match self.directory.decide(life, decision.restore.map(convert::to_store)) {
-                    Ok(_) => Done::Decided(life),
+                let from = decision.restore.map(convert::to_store);
+                match self.directory.write_decision(&store::Decision {
+                    job: self.directory.job(),
+                    life,
+                    from,
+                }) {
+                    Ok(()) => Done::Decided(life),
                     Err(error) => Done::NotDecided { life, errno: errno(&error), error },
                 }
             }
@@ -171,6 +195,7 @@ impl Worker {
             rank: report.rank,
             node: 0,
             digest: ImageDigest(report.digest.0),
+            bytes: report.bytes,
         };
         let request = CommitRequest {
             generation: id,
@@ -183,7 +208,9 @@ impl Worker {
             Ok(_) => Done::Committed(generation),
             // It must not be found later after this answer; if it cannot be taken back, it is committed.
             Err(error) => match self.directory.abandon(id) {
-                Err(StoreError::Commit { error: CommitError::AlreadyCommitted, .. }) => Done::Committed(generation),
+                Err(StoreError::Commit { error: CommitError::AlreadyCommitted, .. }) => {
+                    Done::Committed(generation)
+                }
                 _ => Done::NotCommitted { generation, errno: errno(&error), error },
             },
         }
