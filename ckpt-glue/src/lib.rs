@@ -24,6 +24,8 @@ pub mod protocols;
 mod queue;
 pub mod recovery;
 pub mod sabotage;
+#[cfg(test)]
+mod table;
 
 pub use config::{JobConfig, OnFault};
 pub use control::{Control, ControlKey, ControlReader, ControlWriter, Decision, Message};

@@ -22,7 +22,7 @@ impl fmt::Debug for NodeIndex {
     }
 }
 
-/// The key of a generation and of every image in it. Rule 8: the life is part of it, because two lives may both write
+/// The key of a generation and of every image in it. R8: the life is part of it, because two lives may both write
 /// images of one epoch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GenerationId {
@@ -36,7 +36,7 @@ impl GenerationId {
     /// The key of images of `epoch` written in `life`.
     #[must_use]
     pub fn new(life: Life, epoch: Epoch, sabotage: Sabotage) -> GenerationId {
-        // Rule 8
+        // R8
         if sabotage.is_out(Rule::KeyWithoutLife) {
             return GenerationId { life: Life { counter: 0, nonce: 0 }, epoch };
         }

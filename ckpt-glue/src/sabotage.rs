@@ -5,17 +5,17 @@
 /// A rule of this crate that can be taken out. The numbers are those of the rules of the cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 pub enum Rule {
-    /// Rule 1 out: the number of an abandoned epoch is used again.
+    /// R1 out: the number of an abandoned epoch is used again.
     EpochReuse,
-    /// Rule 2 out: a rank that cannot save ignores the cut instead of raising its epoch.
+    /// R2 out: a rank that cannot save ignores the cut instead of raising its epoch.
     CutRefused,
-    /// Rule 7 out: a further attempt to recover runs in the life of the attempt before it.
+    /// R7 out: a further attempt to recover runs in the life of the attempt before it.
     LifeReuse,
-    /// Rule 8 out: images are named by their epoch alone, and images of any life are counted.
+    /// R8 out: images are named by their epoch alone, and images of any life are counted.
     KeyWithoutLife,
-    /// Rule 8 out: the commit record is written before the images are durable.
+    /// R8 out: the commit record is written before the images are durable.
     CommitFirst,
-    /// Rule 9 out: a commit of the old life is still accepted after the decision to roll back.
+    /// R9 out: a commit of the old life is still accepted after the decision to roll back.
     NoFence,
 }
 

@@ -263,7 +263,7 @@ impl Job {
     fn on_root_message(&mut self, now: Instant, life: Life, message: Message) {
         let current = self.recovery.life() == Some(life)
             && matches!(self.recovery.phase(), Phase::Starting | Phase::Running);
-        // Rule 7. Late images are the checkpoint protocol's own to refuse: it compares their life too (rule 8).
+        // R7. Late images are the checkpoint protocol's own to refuse: it compares their life too (R8).
         let late_images = matches!(message, Message::Images { .. })
             && (self.settings.sabotage.is_out(Rule::NoFence)
                 || self.settings.sabotage.is_out(Rule::KeyWithoutLife));
@@ -366,7 +366,7 @@ impl Job {
         }
     }
 
-    /// Rule 9: nothing of the old life counts from now on.
+    /// R9: nothing of the old life counts from now on.
     fn end_life(&mut self, now: Instant) {
         self.relay_checkpoint(now);
         self.checkpoint.fence();

@@ -95,9 +95,9 @@ pub enum Output {
         /// The bound.
         refuse_below: u32,
     },
-    /// Make this durable, then answer with [`Input::DecisionDurable`] or [`Input::DecisionFailed`] (rule 9).
+    /// Make this durable, then answer with [`Input::DecisionDurable`] or [`Input::DecisionFailed`] (R9).
     WriteDecision(Decision),
-    /// Write the commit record, then answer with [`Input::CommitDurable`] or [`Input::CommitFailed`] (rule 8).
+    /// Write the commit record, then answer with [`Input::CommitDurable`] or [`Input::CommitFailed`] (R8).
     WriteCommit {
         /// The generation.
         generation: GenerationId,

@@ -11,7 +11,7 @@ use crate::names::{ExitStatus, Party};
 use crate::sabotage::Rule;
 
 impl Keeper {
-    /// Rule 9: what is not dead when this is answered could still write an image of the old life.
+    /// R9: what is not dead when this is answered could still write an image of the old life.
     pub(super) fn on_fence(&mut self, counter: u32) {
         match core::mem::replace(&mut self.state, State::Empty) {
             State::Empty => {

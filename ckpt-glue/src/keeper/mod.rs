@@ -42,7 +42,7 @@ pub enum Input {
         /// Linux error number.
         errno: u32,
     },
-    /// The rank had ended in the generation that is being restored (rule 12): there is no process to start.
+    /// The rank had ended in the generation that is being restored (R12): there is no process to start.
     ExitedInImage {
         /// Its rank.
         rank: Rank,
@@ -125,7 +125,7 @@ pub enum Output {
 pub struct Counters {
     /// Of another job.
     pub wrong_job: u64,
-    /// Of another life (rule 7).
+    /// Of another life (R7).
     pub wrong_life: u64,
     /// From somebody who has no business to say this.
     pub stray_messages: u64,
@@ -169,7 +169,7 @@ enum State {
     Empty,
     /// Keeps the ranks of a life.
     Holding(Held),
-    /// The life is over (rule 9): its processes are being ended, nothing of it is passed on.
+    /// The life is over (R9): its processes are being ended, nothing of it is passed on.
     Ending { held: Held, counter: u32 },
     /// No process of any life runs here.
     Fenced { counter: u32 },
@@ -226,11 +226,13 @@ impl Keeper {
             // Its first message says more.
             Input::Spawned { .. } => {}
             Input::NotStarted { rank, errno } => {
-                if let Some(held) = self.holding() {
-                    if let Some(kept) = held.ranks.get_mut(&rank) {
-                        kept.alive = false;
-                        kept.phase = RankPhase::Dead;
-                    }
+                if let State::Holding(held) | State::Ending { held, .. } = &mut self.state
+                    && let Some(kept) = held.ranks.get_mut(&rank)
+                {
+                    kept.alive = false;
+                    kept.phase = RankPhase::Dead;
+                }
+                if self.life().is_some() {
                     self.send_up(Message::Fault { report: FaultReport::RankNotStarted { rank, errno } });
                 }
                 self.settle();
@@ -294,7 +296,7 @@ impl Keeper {
             self.counters.wrong_job += 1;
             return;
         }
-        // The two messages that end and begin lives are compared by counter; everything else by equality (rule 7).
+        // The two messages that end and begin lives are compared by counter; everything else by equality (R7).
         match control.message {
             Message::Fence { counter } if control.sender == Party::Coordinator => self.on_fence(counter),
             Message::NewLife { new_life } if new_life.decision.life == control.life => {
@@ -306,7 +308,7 @@ impl Keeper {
                     State::Ending { held, .. } if self.sabotage.is_out(Rule::NoFence) => Some(held.life()),
                     State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
                 };
-                // Rule 7, and rule 8 for images
+                // R7, and R8 for images
                 let image = matches!(message, Message::ImageDone { .. } | Message::Images { .. });
                 let counted_anyway = image && self.sabotage.is_out(Rule::KeyWithoutLife);
                 if ours != Some(control.life) && !counted_anyway {
@@ -325,7 +327,7 @@ impl Keeper {
         }
     }
 
-    /// The life that messages are taken for: that of [`State::Holding`], and with rule 9 out also the one being ended.
+    /// The life that messages are taken for: that of [`State::Holding`], and with R9 out also the one being ended.
     fn held(&mut self) -> Option<&mut Held> {
         match &mut self.state {
             State::Holding(held) => Some(held),

@@ -253,7 +253,7 @@ impl Keeper {
         }
     }
 
-    /// Rule 12: the keeper writes the image of a rank that cannot.
+    /// R12: the keeper writes the image of a rank that cannot.
     pub(super) fn write_exited_image(&mut self, rank: Rank) {
         let sabotage = self.sabotage;
         let Some(held) = self.held() else { return };
