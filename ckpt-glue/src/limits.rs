@@ -9,7 +9,7 @@ pub const RANKS_MAX: u32 = 1 << 17;
 pub const NODES_MAX: u32 = RANKS_MAX;
 
 /// Bytes of one control frame after its length field. The largest message is a [`crate::Layout`] of [`NODES_MAX`]
-/// shares of 12 bytes.
+/// shares of 8 bytes.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
 
 /// Entries of one message that carries a list (addresses, image reports, links of a closed port); longer lists travel
@@ -85,5 +85,5 @@ pub const HEARTBEAT_MIN: Duration = Duration::from_millis(1);
 pub const HEARTBEATS_MISSED_MIN: u32 = 2;
 
 const _: () =
-    assert!(NODES_MAX as usize * 12 + 256 <= CONTROL_BYTES_MAX, "a layout fits in one control frame");
+    assert!(NODES_MAX as usize * 8 + 256 <= CONTROL_BYTES_MAX, "a layout fits in one control frame");
 const _: () = assert!(POINT_WIDENINGS_MAX < 64, "the margin is shifted in 64 bits");

@@ -97,6 +97,8 @@ pub enum AbandonReason {
     },
     /// The job is ending.
     Finishing,
+    /// A fault has ended the life.
+    LifeOver,
 }
 
 /// Why a request was not followed.

@@ -46,7 +46,7 @@ pub enum Input {
         counter: u32,
         /// The node.
         node: NodeIndex,
-        /// Whether its keeper remembers the life before.
+        /// Whether its keeper remembers all that it was told since the job's beginning.
         votes: bool,
     },
     /// The store takes no commit of a life before `counter` any more; commits that were under way have ended.
@@ -78,6 +78,8 @@ pub enum Output {
     FenceNodes {
         /// Counter of the life to come.
         counter: u32,
+        /// Whether there was no life yet.
+        first: bool,
     },
     /// Ask the store to refuse every commit of a life before `counter`, then for the newest committed generation. Also
     /// asked before the first life, where it settles what an earlier launcher left.
@@ -319,7 +321,7 @@ impl Recovery {
         match &self.state {
             State::Fencing { until, then, fenced, votes, .. } if now >= *until => {
                 let answered = u32::try_from(fenced.len()).unwrap_or(u32::MAX);
-                let reason = if *votes < self.settings.majority && self.life.is_some() {
+                let reason = if *votes < self.settings.majority {
                     StopReason::NoMajority { answered: *votes, needed: self.settings.majority }
                 } else if answered < self.settings.nodes {
                     StopReason::NodesMissing { answered, nodes: self.settings.nodes }
@@ -415,7 +417,7 @@ impl Recovery {
         let counter = self.counter_used.saturating_add(1);
         let until = now + FENCE_MAX;
         self.state = State::Fencing { counter, until, fenced: BTreeSet::new(), votes: 0, store: None, then };
-        self.outputs.push(Output::FenceNodes { counter });
+        self.outputs.push(Output::FenceNodes { counter, first: self.life.is_none() });
         let refuse_below = if self.settings.sabotage.is_out(Rule::NoFence) { 0 } else { counter };
         self.outputs.push(Output::FenceStore { counter, refuse_below });
     }
@@ -441,8 +443,7 @@ impl Recovery {
             // What is committed stays as it is, whatever the store says.
             Then::End(ending) => self.over(ending),
             Then::Restart { after } => {
-                // Before the first life no keeper remembers one.
-                if *votes < self.settings.majority && self.life.is_some() {
+                if *votes < self.settings.majority {
                     return;
                 }
                 let Some(store) = store else { return };

@@ -11,11 +11,13 @@ pub enum Rule {
     CutRefused,
     /// R7 out: a further attempt to recover runs in the life of the attempt before it.
     LifeReuse,
-    /// R8 out: images are named by their epoch alone, and images of any life are counted.
+    /// R8 out: images are named by their epoch alone, and images of any life are counted. The counting is here; naming files
+    /// is the store's, whose shell asks [`Sabotage::is_out`].
     KeyWithoutLife,
-    /// R8 out: the commit record is written before the images are durable.
+    /// R8 out: the commit record is written as soon as the first image is durable, and names only that one.
     CommitFirst,
-    /// R9 out: a commit of the old life is still accepted after the decision to roll back.
+    /// R9 out: a commit of the old life is still accepted after the decision to roll back. The store is told so by
+    /// [`crate::job::Output::FenceStore`].
     NoFence,
 }
 
@@ -67,14 +69,15 @@ impl Sabotage {
 
     /// Whether `rule` is out.
     #[cfg(feature = "sabotage")]
-    pub(crate) fn is_out(self, rule: Rule) -> bool {
+    #[must_use]
+    pub fn is_out(self, rule: Rule) -> bool {
         self.0 == Some(rule)
     }
 
     /// Whether `rule` is out: never, in this build.
     #[cfg(not(feature = "sabotage"))]
-    #[expect(clippy::unused_self, reason = "the same call answers otherwise in the simulator's build")]
-    pub(crate) const fn is_out(self, _rule: Rule) -> bool {
+    #[must_use]
+    pub const fn is_out(self, _rule: Rule) -> bool {
         false
     }
 }

@@ -45,6 +45,32 @@ pub fn jobfile(bytes: &[u8]) {
     }
 }
 
+/// The key of the control frames in the corpus.
+pub const CONTROL_KEY: &[u8; 16] = b"a key of 16 byte";
+
+/// A control frame, as a stranger sends it, and as somebody who has the job's key could.
+pub fn control(bytes: &[u8]) {
+    use ckpt_glue::control::stream::{emit, parse, seal};
+    let key = ckpt_glue::ControlKey::new(CONTROL_KEY);
+    let mut reader = ckpt_glue::ControlReader::new(key.clone());
+    reader.feed(bytes);
+    while let Ok(Some(_)) = reader.next() {}
+    for bytes in [bytes.to_vec(), seal(&key, bytes.to_vec())] {
+        if let Ok((number, control)) = parse(&key, &bytes) {
+            let mut again = Vec::new();
+            emit(&key, number, &control, &mut again);
+            assert!(again == bytes, "{} bytes became {}: {control:?}", bytes.len(), again.len());
+        }
+    }
+}
+
+/// The fault-tolerance settings of a job. JSON has many texts for one meaning, so it is the meaning that must survive.
+pub fn config(bytes: &[u8]) {
+    if let Ok(config) = ckpt_glue::JobConfig::parse(bytes) {
+        assert_eq!(ckpt_glue::JobConfig::parse(config.emit().as_bytes()), Ok(config));
+    }
+}
+
 /// The record with its last line replaced by the checksum of the others: a fuzzer never guesses a checksum, and what
 /// lies behind it must be tried too.
 fn sealed(bytes: &[u8]) -> Vec<u8> {

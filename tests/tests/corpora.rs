@@ -5,6 +5,9 @@
 #[path = "../../fuzz/src/lib.rs"]
 mod properties;
 
+#[path = "../../ckpt-glue/tests/support/samples.rs"]
+mod samples;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -80,10 +83,30 @@ fn job_files() {
 }
 
 #[test]
+fn control_messages() {
+    let key = ckpt_glue::ControlKey::new(properties::CONTROL_KEY);
+    let whole = control_seeds();
+    assert!(whole.iter().all(|(_, bytes)| ckpt_glue::control::stream::parse(&key, bytes).is_ok()));
+    replay("control", properties::control, |bytes| {
+        let key = ckpt_glue::ControlKey::new(properties::CONTROL_KEY);
+        ckpt_glue::control::stream::parse(&key, bytes).is_ok()
+    });
+}
+
+#[test]
+fn configurations() {
+    replay("config", properties::config, |bytes| ckpt_glue::JobConfig::parse(bytes).is_ok());
+}
+
+#[test]
 #[ignore = "writes files: call it by name after a format has changed"]
 fn write_seeds() {
     let seeds = [("frame", frame_seeds()), ("image", image_seeds()), ("manifest", record_seeds())];
-    for (target, files) in seeds.into_iter().chain([("jobfile", job_file_seeds())]) {
+    for (target, files) in seeds.into_iter().chain([
+        ("jobfile", job_file_seeds()),
+        ("control", control_seeds()),
+        ("config", config_seeds()),
+    ]) {
         fs::create_dir_all(corpus(target)).expect("the corpus can be written");
         for (name, bytes) in files {
             fs::write(corpus(target).join(name), bytes).expect("the corpus can be written");
@@ -195,6 +218,30 @@ fn record_seeds() -> Vec<(String, Vec<u8>)> {
         ("decision-fresh".to_owned(), decision(None)),
         ("decision-restart".to_owned(), decision(Some(generation))),
     ]
+}
+
+/// One frame of every kind.
+fn control_seeds() -> Vec<(String, Vec<u8>)> {
+    let key = ckpt_glue::ControlKey::new(properties::CONTROL_KEY);
+    let mut numbers = samples::Numbers::new(&[0x0102_0304_0506_0708, 7, 0xffff_0000_1234_5677]);
+    let seed = |message: ckpt_glue::Message| {
+        let name = format!("{message:?}");
+        let name = name.split([' ', '{']).next().unwrap_or_default().to_owned();
+        let mut bytes = Vec::new();
+        ckpt_glue::control::stream::emit(&key, 1, &numbers.control(message), &mut bytes);
+        (name, bytes)
+    };
+    samples::Numbers::new(&[0x0102_0304_0506_0708, 7, 0xffff_0000_1234_5677])
+        .messages()
+        .into_iter()
+        .map(seed)
+        .collect()
+}
+
+fn config_seeds() -> Vec<(String, Vec<u8>)> {
+    let full = ckpt_glue::JobConfig::default().emit();
+    let short = r#"{"checkpoint": {"every": "1.5s"}, "fault": {"on_fault": "abort"}, "time_limit": "2h"}"#;
+    vec![("defaults".to_owned(), full.into_bytes()), ("short".to_owned(), short.as_bytes().to_vec())]
 }
 
 fn job_file_seeds() -> Vec<(String, Vec<u8>)> {

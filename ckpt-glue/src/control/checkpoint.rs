@@ -220,7 +220,8 @@ pub enum NoImageReason {
     },
     /// It did not reach the point in time.
     PointMissed {
-        /// The point named; `None` if traffic told of the cut and no command followed.
+        /// The point named; `None` if there was none: traffic told of the cut and no command followed, or the command
+        /// named none to a rank that needs one.
         point: Option<u64>,
         /// Its own count.
         count: u64,
@@ -266,7 +267,7 @@ impl fmt::Display for NoImageReason {
                 write!(f, "was at point {count} and did not reach point {point} in time")
             }
             NoImageReason::PointMissed { point: None, count } => {
-                write!(f, "was at point {count} when traffic told it to cut, and no command followed")
+                write!(f, "was at point {count} and was not told at which to cut")
             }
             NoImageReason::Unsavable { what } => write!(f, "holds what cannot be saved ({what})"),
             NoImageReason::WriteFailed { errno } => write!(f, "could not write its image (errno {errno})"),

@@ -71,6 +71,8 @@ pub enum Message {
     Fence {
         /// Counter of the life to come.
         counter: u32,
+        /// Whether the job has had no life yet, so that a keeper which remembers none has forgotten nothing.
+        first: bool,
     },
     /// K -> C, straight: all processes of those lives are dead here, and none will be started.
     Fenced {
@@ -78,7 +80,8 @@ pub enum Message {
         counter: u32,
         /// The keeper's node.
         node: NodeIndex,
-        /// Whether the keeper remembers the life before: one that was started anew has no vote in a decision.
+        /// Whether the keeper remembers what it was told since the job's beginning: one that was started anew may have
+        /// given its word to somebody else before, so it has no vote until a decision has reached it.
         votes: bool,
     },
     /// C v K: begin this life. Sent in the name of the new life.
@@ -247,7 +250,7 @@ pub enum Message {
 
 wire_enum!(Message, "kind of message", {
     1 => KeeperHello { node },
-    2 => Fence { counter },
+    2 => Fence { counter, first },
     3 => Fenced { counter, node, votes },
     4 => NewLife { new_life },
     5 => Hello { registration },

@@ -93,6 +93,21 @@ pub fn emit(key: &ControlKey, number: u64, control: &Control, out: &mut Vec<u8>)
     out[start + TAG_OFFSET..start + BODY_OFFSET].copy_from_slice(&tag);
 }
 
+/// Gives any bytes of at least a head the length and the tag of a frame. For tests and fuzzing only: they never guess a
+/// tag, and what lies behind it must be tried too.
+#[doc(hidden)]
+#[must_use]
+pub fn seal(key: &ControlKey, mut frame: Vec<u8>) -> Vec<u8> {
+    if frame.len() >= BODY_OFFSET {
+        let length = u32::try_from(frame.len() - LENGTH_BYTES).unwrap_or(u32::MAX);
+        frame[..LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+        let (head, body) = frame.split_at(BODY_OFFSET);
+        let tag = key.tag(&head[..TAG_OFFSET], body);
+        frame[TAG_OFFSET..BODY_OFFSET].copy_from_slice(&tag);
+    }
+    frame
+}
+
 /// Reads one whole frame, length field included. Returns its number and what it says.
 ///
 /// # Errors

@@ -177,7 +177,7 @@ impl Coordinated {
     fn commit(&mut self, _now: Instant) {
         let State::Cutting(cutting) = core::mem::replace(&mut self.state, State::Idle) else { return };
         let Some(life) = self.life else { return };
-        let generation = GenerationId::new(life.life, cutting.epoch, self.sabotage);
+        let generation = GenerationId { life: life.life, epoch: cutting.epoch };
         let images = cutting.images.values().copied().collect();
         self.outputs.push(CheckpointOutput::WriteCommit { generation, images });
         self.state = State::Committing(cutting);
@@ -202,7 +202,7 @@ impl Coordinated {
         let life = self.life?;
         match &self.state {
             State::Committing(cutting)
-                if GenerationId::new(life.life, cutting.epoch, self.sabotage) == generation => {}
+                if generation == (GenerationId { life: life.life, epoch: cutting.epoch }) => {}
             _ => return None,
         }
         match core::mem::replace(&mut self.state, State::Idle) {
@@ -316,8 +316,20 @@ impl CheckpointProtocol for Coordinated {
         if self.sabotage.is_out(Rule::NoFence) {
             return;
         }
-        self.state = State::Fenced;
-        self.pending = None;
+        // No word to the ranks: they are being ended. A record that is being written may still become durable; who decides
+        // about the next life asks for it after the fence.
+        match core::mem::replace(&mut self.state, State::Fenced) {
+            State::Cutting(Cutting { epoch, source, .. }) => {
+                self.event(CheckpointEvent::Abandoned { epoch, source, reason: AbandonReason::LifeOver });
+            }
+            State::Asking { source, .. } => {
+                self.event(CheckpointEvent::Refused { source, reason: RefuseReason::NotRunning });
+            }
+            State::Fenced | State::Idle | State::Committing(_) => {}
+        }
+        if let Some(source) = self.pending.take() {
+            self.event(CheckpointEvent::Refused { source, reason: RefuseReason::NotRunning });
+        }
         self.next_timer = None;
     }
 

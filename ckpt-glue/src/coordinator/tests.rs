@@ -139,7 +139,7 @@ fn every_input_in_every_state() {
         }),
         ("Idle", &|| coordinated(0, &[])),
         ("Idle, counted", &|| coordinated(1, &[])),
-        ("Asking", &|| coordinated(1, &[request.clone()])),
+        ("Asking", &|| coordinated(1, core::slice::from_ref(&request))),
         ("Cutting", &|| coordinated(0, &[request.clone(), images(4, &[0])])),
         ("Cutting, another wanted", &|| coordinated(0, &[request.clone(), request.clone()])),
         ("Committing", &|| coordinated(0, &[request.clone(), all.clone()])),
@@ -153,19 +153,19 @@ fn every_input_in_every_state() {
         Asking + points 1 -> Cutting 4 with 0: say "cut 4 at point 5", (event)
         Asking + finishing -> Idle 3: (refused: Finishing)
         Asking + time over -> Idle 3: (refused: NoAnswer)
-        Asking + fence -> Fenced 3: 
+        Asking + fence -> Fenced 3: (refused: NotRunning)
         Cutting + one image -> Committing 4: write commit 4 of 2
         Cutting + all images -> Committing 4: write commit 4 of 2
         Cutting + no image 4 -> Idle 4: say "abandon 4", (NoImage { rank: Rank(1), reason: PointPassed { point: 8, count: 9 } })
         Cutting + finishing -> Idle 4: say "abandon 4", (Finishing)
         Cutting + time over -> Idle 4: say "abandon 4", (TimedOut { images: 1, ranks: 2 })
-        Cutting + fence -> Fenced 4: 
+        Cutting + fence -> Fenced 4: (LifeOver)
         Cutting, another wanted + one image -> Cutting 4 with 1: 
         Cutting, another wanted + all images -> Committing 4: write commit 4 of 2
         Cutting, another wanted + no image 4 -> Cutting 5 with 0: say "abandon 4", (NoImage { rank: Rank(1), reason: PointPassed { point: 8, count: 9 } }), say "cut 5 now", (event)
         Cutting, another wanted + finishing -> Idle 4: say "abandon 4", (Finishing)
         Cutting, another wanted + time over -> Cutting 5 with 0: say "abandon 4", (TimedOut { images: 0, ranks: 2 }), say "cut 5 now", (event)
-        Cutting, another wanted + fence -> Fenced 4: 
+        Cutting, another wanted + fence -> Fenced 4: (LifeOver), (refused: NotRunning)
         Committing + commit 4 durable -> Idle 4: say "committed 4", collect before 4, (event)
         Committing + commit 4 failed -> Idle 4: say "abandon 4", (CommitFailed { errno: 28 })
         Committing + fence -> Fenced 4: 
@@ -193,7 +193,8 @@ fn abandoned_numbers_are_used_up() {
         say "cut 6 now"
         (event)
         say "abandon 6"
-        (NoImage { rank: Rank(1), reason: PointPassed { point: 8, count: 9 } })"#]].assert_eq(&outputs(&mut coordinated).join("\n"));
+        (NoImage { rank: Rank(1), reason: PointPassed { point: 8, count: 9 } })"#]]
+    .assert_eq(&outputs(&mut coordinated).join("\n"));
 }
 
 #[test]
@@ -220,7 +221,8 @@ fn the_user_is_told_when_points_do_not_line_up() {
         (event)
         say "abandon 6"
         (NoImage { rank: Rank(1), reason: PointPassed { point: 8, count: 9 } })
-        (points do not line up: 3 times, at 11 between 3 and 7, rank 1 at 9)"#]].assert_eq(&outputs(&mut coordinated).join("\n"));
+        (points do not line up: 3 times, at 11 between 3 and 7, rank 1 at 9)"#]]
+    .assert_eq(&outputs(&mut coordinated).join("\n"));
 }
 
 #[test]

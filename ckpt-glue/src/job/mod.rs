@@ -66,7 +66,8 @@ pub enum Input {
     },
     /// The commit record is durable on enough nodes.
     CommitDurable(GenerationId),
-    /// The commit record could not be written, or was refused by the fence. It must never be found later.
+    /// The commit record could not be written, or was refused by the fence. It must never be found later (R1): after an
+    /// error that leaves it open, the shell first makes sure that it is gone, or tries again.
     CommitFailed {
         /// Its generation.
         generation: GenerationId,

@@ -165,8 +165,8 @@ impl Held {
 /// ```
 #[derive(Clone, Debug)]
 enum State {
-    /// Knows no life: just started. Has no vote.
-    Empty,
+    /// Knows no life. Keeps its word all the same: a life that was fenced off may still be on its way here along the tree.
+    Empty { fenced_below: u32, votes: bool },
     /// Keeps the ranks of a life.
     Holding(Held),
     /// The life is over (R9): its processes are being ended, nothing of it is passed on.
@@ -195,7 +195,7 @@ impl Keeper {
             job,
             node,
             sabotage,
-            state: State::Empty,
+            state: State::Empty { fenced_below: 0, votes: false },
             epoch: Epoch(0),
             counters: Counters::default(),
             outputs: Queue::default(),
@@ -215,7 +215,7 @@ impl Keeper {
     pub fn life(&self) -> Option<Life> {
         match &self.state {
             State::Holding(held) => Some(held.life()),
-            State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+            State::Empty { .. } | State::Ending { .. } | State::Fenced { .. } => None,
         }
     }
 
@@ -281,7 +281,7 @@ impl Keeper {
     pub fn poll_timeout(&self) -> Option<Instant> {
         match &self.state {
             State::Holding(held) => held.watcher.as_ref().map(Watcher::next),
-            State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+            State::Empty { .. } | State::Ending { .. } | State::Fenced { .. } => None,
         }
     }
 
@@ -298,7 +298,9 @@ impl Keeper {
         }
         // The two messages that end and begin lives are compared by counter; everything else by equality (R7).
         match control.message {
-            Message::Fence { counter } if control.sender == Party::Coordinator => self.on_fence(counter),
+            Message::Fence { counter, first } if control.sender == Party::Coordinator => {
+                self.on_fence(counter, first);
+            }
             Message::NewLife { new_life } if new_life.decision.life == control.life => {
                 self.on_new_life(now, new_life);
             }
@@ -306,7 +308,7 @@ impl Keeper {
                 let ours = match &self.state {
                     State::Holding(held) => Some(held.life()),
                     State::Ending { held, .. } if self.sabotage.is_out(Rule::NoFence) => Some(held.life()),
-                    State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+                    State::Empty { .. } | State::Ending { .. } | State::Fenced { .. } => None,
                 };
                 // R7, and R8 for images
                 let image = matches!(message, Message::ImageDone { .. } | Message::Images { .. });
@@ -323,7 +325,7 @@ impl Keeper {
     fn holding(&mut self) -> Option<&mut Held> {
         match &mut self.state {
             State::Holding(held) => Some(held),
-            State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+            State::Empty { .. } | State::Ending { .. } | State::Fenced { .. } => None,
         }
     }
 
@@ -332,14 +334,12 @@ impl Keeper {
         match &mut self.state {
             State::Holding(held) => Some(held),
             State::Ending { held, .. } if self.sabotage.is_out(Rule::NoFence) => Some(held),
-            State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+            State::Empty { .. } | State::Ending { .. } | State::Fenced { .. } => None,
         }
     }
 
     fn is_current(&mut self, generation: GenerationId) -> bool {
-        let sabotage = self.sabotage;
-        self.held()
-            .is_some_and(|held| GenerationId::new(held.life(), generation.epoch, sabotage) == generation)
+        self.held().is_some_and(|held| held.life() == generation.life)
     }
 
     fn exited_content(&mut self, rank: Rank) -> Option<ImageContent> {
@@ -372,3 +372,6 @@ impl Keeper {
         self.held().map(|held| held.layout.children(node).collect()).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -154,8 +154,8 @@ fn a_counted_rank_in_every_state() {
         ("Finalizing", &|| with(CutMode::Counted, &[Input::Finalizing])),
     ];
     expect![[r#"
-        Running + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 when traffic told it to cut, and no command followed"
-        Running + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 10 when traffic told it to cut, and no command followed"
+        Running + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and was not told at which to cut"
+        Running + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 10 and was not told at which to cut"
         Running + cut 5 at point 12 -> Waiting 4 for 5 at Some(12): 
         Running + cut 5 at point 10 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 10 points when told to cut at point 10"
         Running + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): 
@@ -164,8 +164,8 @@ fn a_counted_rank_in_every_state() {
         Running + finalizing -> Running 4: say "finalize 1"
         Running + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
         Running + query -> Running 4: say "points (1) of 1 ranks: 10 to 10"
-        Waiting 12 + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 when traffic told it to cut, and no command followed"
-        Waiting 12 + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 10 when traffic told it to cut, and no command followed"
+        Waiting 12 + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and was not told at which to cut"
+        Waiting 12 + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 10 and was not told at which to cut"
         Waiting 12 + cut 5 at point 10 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 10 points when told to cut at point 10"
         Waiting 12 + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): 
         Waiting 12 + required 6 -> Waiting 4 for 6 at None: say "cut-seen 6"
@@ -175,8 +175,8 @@ fn a_counted_rank_in_every_state() {
         Waiting 12 + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
         Waiting 12 + query -> Waiting 4 for 5 at Some(12): say "points (1) of 1 ranks: 10 to 10"
         Waiting 12 + time over -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and did not reach point 12 in time"
-        Told by traffic + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 when traffic told it to cut, and no command followed"
-        Told by traffic + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 10 when traffic told it to cut, and no command followed"
+        Told by traffic + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and was not told at which to cut"
+        Told by traffic + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 10 and was not told at which to cut"
         Told by traffic + cut 5 at point 12 -> Waiting 4 for 5 at Some(12): 
         Told by traffic + cut 5 at point 10 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 10 points when told to cut at point 10"
         Told by traffic + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): 
@@ -184,8 +184,8 @@ fn a_counted_rank_in_every_state() {
         Told by traffic + finalizing -> Writing 5: say "finalize 1", take cut 5
         Told by traffic + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
         Told by traffic + query -> Waiting 4 for 5 at None: say "points (1) of 1 ranks: 10 to 10"
-        Told by traffic + time over -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 when traffic told it to cut, and no command followed"
-        Writing 5 + cut 6 -> Running 6: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", raise to 6, say "no-image 6: rank 2 was at point 11 when traffic told it to cut, and no command followed"
+        Told by traffic + time over -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and was not told at which to cut"
+        Writing 5 + cut 6 -> Running 6: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", raise to 6, say "no-image 6: rank 2 was at point 11 and was not told at which to cut"
         Writing 5 + cut 6 at point 12 -> Waiting 5 for 6 at Some(12): cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image"
         Writing 5 + required 6 -> Waiting 5 for 6 at None: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", say "cut-seen 6"
         Writing 5 + required 69 -> Waiting 5 for 69 at None: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 69 while writing its image", say "cut-seen 69"
