@@ -20,6 +20,12 @@ fn frame(control: &Control) -> Vec<u8> {
     bytes
 }
 
+/// Under a right tag, whatever it says.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    stream::seal(&key(), &mut bytes);
+    bytes
+}
+
 fn samples(numbers: &[u64]) -> Vec<Control> {
     let mut numbers = Numbers::new(numbers);
     numbers.messages().into_iter().map(|message| numbers.control(message)).collect()
@@ -62,7 +68,7 @@ proptest! {
             if value % 4 == 0 {
                 bytes.truncate(73 + cut.index(bytes.len() - 72));
             }
-            let bytes = stream::seal(&key(), bytes);
+            let bytes = sealed(bytes);
             if let Ok((number, parsed)) = stream::parse(&key(), &bytes) {
                 let mut again = Vec::new();
                 stream::emit(&key(), number, &parsed, &mut again);
@@ -122,10 +128,10 @@ fn damage_is_refused_with_its_reason() {
         error(&with(4, 0)),
         error(&with(6, 9)),
         error(&with(20, 0x55)),
-        error(&stream::seal(&key(), with(7, 1))),
-        error(&stream::seal(&key(), with(40, 8))),
-        error(&stream::seal(&key(), with(72, 200))),
-        error(&stream::seal(&key(), [&whole[..], &[0]].concat())),
+        error(&sealed(with(7, 1))),
+        error(&sealed(with(40, 8))),
+        error(&sealed(with(72, 200))),
+        error(&sealed([&whole[..], &[0]].concat())),
         stream::parse(&ControlKey::new(&[0; 16]), &whole).unwrap_err(),
     ];
     expect![[r#"

@@ -1,7 +1,14 @@
 //! What must hold for any bytes: a parser never panics, and what it accepts is written back as the same bytes.
 //!
-//! Each function is one fuzz target. Ordinary tests (`tests/tests/corpora.rs`) include this file and call the same
+//! Each function is one fuzz target. Ordinary tests (`tests/tests/corpora`) include this file and call the same
 //! functions with every file of the corpora, and with each of them damaged in all simple ways.
+
+mod port;
+
+use store::Storage as _;
+use store::image::layout;
+
+pub use port::{OWN, PEER, port};
 
 /// A frame, as it comes from a stranger.
 pub fn frame(bytes: &[u8]) {
@@ -12,13 +19,57 @@ pub fn frame(bytes: &[u8]) {
     }
 }
 
-/// An image file.
+/// An image file. Both readers agree about it; header and table are written back as the same bytes, the sections as
+/// the same sections (how far apart they lie is the writer's choice).
 pub fn image(bytes: &[u8]) {
-    if let Ok(image) = store::image::parse_image(bytes) {
+    for bytes in [bytes.to_vec(), summed(bytes)] {
+        let parsed = store::image::parse_image(&bytes);
+        let mut disk = store::Memory::new();
+        let mut file = disk.create("image").expect("an empty disk");
+        disk.append(&mut file, &bytes).expect("a disk without bound");
+        let reader = store::ImageReader::open(&mut disk, "image")
+            .and_then(|reader| reader.verify(&mut disk).map(|()| reader));
+        assert_eq!(parsed.is_ok(), reader.is_ok(), "{parsed:?} {reader:?}");
+        let (Ok(image), Ok(reader)) = (parsed, reader) else { continue };
+        assert_eq!(image.digest, reader.digest());
+        assert_eq!(reader.header().emit(), bytes[..layout::HEADER_BYTES]);
+        let table = layout::emit_table(reader.entries());
+        assert_eq!(table, bytes[bytes.len() - table.len()..]);
         let again =
             store::image::encode_image(image.identity, &image.sections).expect("it was an image already");
-        assert!(again == bytes, "{} bytes became {}: {:?}", bytes.len(), again.len(), image.identity);
+        assert_eq!(store::image::parse_image(&again).map(|again| again.sections), Ok(image.sections));
     }
+}
+
+/// The image with magic, version, length and all checksums put right, for the same reason as in [`sealed`].
+fn summed(bytes: &[u8]) -> Vec<u8> {
+    let mut file = bytes.to_vec();
+    let Some(room) = file.len().checked_sub(layout::HEADER_BYTES + layout::TRAILER_BYTES) else {
+        return file;
+    };
+    let sections = usize::from(file[8]) % (room / layout::ENTRY_BYTES + 1);
+    file[..12].copy_from_slice(&[b'S', b'W', b'I', b'M', 1, 0, 0, 0, 0, 0, 0, 0]);
+    file[8..12].copy_from_slice(&u32::try_from(sections).unwrap_or(0).to_le_bytes());
+    let total_bytes = file.len() as u64;
+    file[48..56].copy_from_slice(&total_bytes.to_le_bytes());
+    let sum = store::checksum::checksum(&file[..56]);
+    file[56..64].copy_from_slice(&sum.to_le_bytes());
+    let trailer = file.len() - layout::TRAILER_BYTES;
+    let table = trailer - sections * layout::ENTRY_BYTES;
+    for at in (table..trailer).step_by(layout::ENTRY_BYTES) {
+        let number = |from: usize| {
+            let digits = file[at + from..at + from + 8].iter().rev();
+            digits.fold(0usize, |number, byte| number << 8 | usize::from(*byte))
+        };
+        let (start, length) = (number(16), number(24));
+        let section = start.checked_add(length).and_then(|end| file.get(start..end));
+        if let Some(sum) = section.map(store::checksum::checksum) {
+            file[at + 40..at + 48].copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+    let sum = store::checksum::checksum(&file[table..trailer]);
+    file[trailer..].copy_from_slice(&sum.to_le_bytes());
+    file
 }
 
 /// The small records beside the images: manifest, commit record, decision.
@@ -36,8 +87,12 @@ pub fn manifest(bytes: &[u8]) {
     }
 }
 
-/// The job file.
+/// The job file: the record in the job's directory, and the JSON that a person writes.
 pub fn jobfile(bytes: &[u8]) {
+    if let Ok(config) = ckpt_glue::JobConfig::parse(bytes) {
+        let again = ckpt_glue::JobConfig::parse(config.emit().as_bytes());
+        assert_eq!(again.as_ref(), Ok(&config), "JSON has many spellings, but one meaning");
+    }
     for bytes in [bytes.to_vec(), sealed(bytes)] {
         if let Ok(file) = store::JobFile::parse(&bytes) {
             same(&file.emit(), &bytes);
@@ -45,29 +100,31 @@ pub fn jobfile(bytes: &[u8]) {
     }
 }
 
-/// The key of the control frames in the corpus.
-pub const CONTROL_KEY: &[u8; 16] = b"a key of 16 byte";
+/// The key under which control frames are fuzzed.
+pub const CONTROL_KEY: [u8; 16] = [7; 16];
 
-/// A control frame, as a stranger sends it, and as somebody who has the job's key could.
+/// A control frame, as it comes from a stranger, and as it would come from somebody who knows the job's key; and a
+/// stream of them, which comes in pieces.
 pub fn control(bytes: &[u8]) {
-    use ckpt_glue::control::stream::{emit, parse, seal};
-    let key = ckpt_glue::ControlKey::new(CONTROL_KEY);
-    let mut reader = ckpt_glue::ControlReader::new(key.clone());
-    reader.feed(bytes);
-    while let Ok(Some(_)) = reader.next() {}
-    for bytes in [bytes.to_vec(), seal(&key, bytes.to_vec())] {
-        if let Ok((number, control)) = parse(&key, &bytes) {
-            let mut again = Vec::new();
-            emit(&key, number, &control, &mut again);
-            assert!(again == bytes, "{} bytes became {}: {control:?}", bytes.len(), again.len());
-        }
+    const HEAD_BYTES: usize = 72;
+    let key = ckpt_glue::ControlKey::new(&CONTROL_KEY);
+    let mut known = bytes.to_vec();
+    if (HEAD_BYTES..ckpt_glue::limits::CONTROL_BYTES_MAX).contains(&known.len()) {
+        ckpt_glue::control::stream::seal(&key, &mut known);
     }
-}
-
-/// The fault-tolerance settings of a job. JSON has many texts for one meaning, so it is the meaning that must survive.
-pub fn config(bytes: &[u8]) {
-    if let Ok(config) = ckpt_glue::JobConfig::parse(bytes) {
-        assert_eq!(ckpt_glue::JobConfig::parse(config.emit().as_bytes()), Ok(config));
+    for frame in [bytes, &known] {
+        let Ok((number, control)) = ckpt_glue::control::stream::parse(&key, frame) else { continue };
+        let mut again = Vec::new();
+        ckpt_glue::control::stream::emit(&key, number, &control, &mut again);
+        assert!(again == frame, "{control:?}");
+    }
+    if let Ok(record) = ckpt_glue::control::ExitedRecord::parse(bytes) {
+        assert!(record.emit() == bytes, "{record:?}");
+    }
+    let mut reader = ckpt_glue::ControlReader::new(key);
+    for piece in known.chunks(known.len() / 2 + 1) {
+        reader.feed(piece);
+        while let Ok(Some(_)) = reader.next() {}
     }
 }
 

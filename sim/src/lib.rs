@@ -1,1 +1,10 @@
 //! A deterministic world that runs the production state machines under faults.
+
+pub mod engine;
+pub mod faults;
+pub mod judge;
+pub mod limits;
+pub mod network;
+pub mod plan;
+pub mod workload;
+pub mod world;

@@ -54,3 +54,26 @@ impl fmt::Debug for ImageDigest {
         write!(f, "ImageDigest({self})")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values of the reference implementation (`xxhsum -H3`): the crate must never come to mean another function.
+    #[test]
+    fn the_checksum_is_xxh3() {
+        assert_eq!(checksum(b""), 0x2d06_8005_38d3_94c2);
+        assert_eq!(checksum(b"a"), 0xe6c6_32b6_1e96_4e1f);
+        assert_eq!(checksum(b"abc"), 0x78af_5f94_892f_3950);
+    }
+
+    #[test]
+    fn pieces_give_the_same_as_the_whole() {
+        let bytes: Vec<u8> = (0..5000u32).map(|i| (i * 7 % 251).to_le_bytes()[0]).collect();
+        for piece in [1, 63, 64, 240, 1024, 4999] {
+            let mut sum = Checksum::new();
+            bytes.chunks(piece).for_each(|piece| sum.update(piece));
+            assert_eq!(sum.value(), checksum(&bytes), "{piece}");
+        }
+    }
+}

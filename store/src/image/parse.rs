@@ -27,7 +27,7 @@ pub(super) fn digest(header: &[u8; HEADER_BYTES], table: &[u8]) -> ImageDigest {
 /// Checks every byte of the image in `file`: header, table, sections, padding.
 pub fn parse_image(file: &[u8]) -> Result<ParsedImage<'_>, ImageError> {
     let found_bytes = file.len() as u64;
-    let Some(head) = file.first_chunk::<HEADER_BYTES>() else {
+    let Some(head) = file.first_chunk::<HEADER_BYTES>().filter(|_| file.len() >= SHORTEST) else {
         return Err(ImageError::TooShort { expected_bytes: SHORTEST as u64, found_bytes });
     };
     let header = Header::parse(head)?;

@@ -1,5 +1,7 @@
 //! What a job's directory holds, and what each generation in it counts for.
 
+use std::collections::BTreeSet;
+
 use transport::{Epoch, Life};
 
 use super::lives::Lives;
@@ -7,6 +9,7 @@ use super::names::{self, InGeneration};
 use super::{GenerationId, JobDirectory};
 use crate::error::{RecordError, StoreError};
 use crate::record::{CommitRecord, Manifest};
+use crate::sabotage::Rule;
 use crate::storage::{EntryKind, Storage, StorageError};
 
 /// How far a generation has come. Diagram: [`crate::job`].
@@ -127,19 +130,22 @@ impl<S: Storage> JobDirectory<S> {
     }
 
     pub(super) fn generations_of(&mut self, lives: &Lives) -> Result<Vec<Generation>, StoreError> {
-        let mut generations = Vec::new();
+        let mut found = Vec::new();
         for life in &lives.directories {
-            let epochs = self.epochs(*life)?;
-            let last = epochs.last().copied();
-            for epoch in epochs {
+            for epoch in self.epochs(*life)? {
                 let id = GenerationId { life: *life, epoch };
-                let Some(content) = self.content(id)? else { continue };
-                let state = state(lives, id, content, last.unwrap_or(epoch));
-                let Content { images, half_written, bytes, .. } = content;
-                generations.push(Generation { id, state, images, half_written, bytes });
+                found.extend(self.content(id)?.map(|content| (id, content)));
             }
         }
-        Ok(generations)
+        let with_record = found.iter().filter(|(_, content)| content.commit).map(|(id, _)| *id).collect();
+        let describe = |(id, content): &(GenerationId, Content)| {
+            let last = found.iter().rev().find(|(other, _)| other.life == id.life);
+            let last_epoch = last.map_or(id.epoch, |(last, _)| last.epoch);
+            let state = state(lives, &with_record, *id, *content, last_epoch);
+            let Content { images, half_written, bytes, .. } = *content;
+            Generation { id: *id, state, images, half_written, bytes }
+        };
+        Ok(found.iter().map(describe).collect())
     }
 
     /// Epochs of `life` that have a directory, rising; none if the life has no directory.
@@ -177,7 +183,13 @@ impl<S: Storage> JobDirectory<S> {
     }
 }
 
-fn state(lives: &Lives, id: GenerationId, content: Content, last_epoch: Epoch) -> GenerationState {
+fn state(
+    lives: &Lives,
+    with_record: &BTreeSet<GenerationId>,
+    id: GenerationId,
+    content: Content,
+    last_epoch: Epoch,
+) -> GenerationState {
     if content.collected {
         return GenerationState::Collected;
     }
@@ -186,17 +198,20 @@ fn state(lives: &Lives, id: GenerationId, content: Content, last_epoch: Epoch) -
         Some(Ok(decision)) => decision.life == id.life,
         Some(Err(_)) | None => content.commit,
     };
-    if !decided {
+    let keyless = lives.sabotage.is_out(Rule::KeyWithoutLife);
+    if !decided && !keyless {
         return GenerationState::Abandoned(AbandonedBy::UndecidedLife);
     }
     if content.commit {
-        return match lives.fence(id) {
+        return match lives.fence(id, with_record) {
             Some(life) => GenerationState::Abandoned(AbandonedBy::Life(life)),
             None => GenerationState::Committed,
         };
     }
     match lives.current() {
-        Some(current) if current != id.life => GenerationState::Abandoned(AbandonedBy::Life(current)),
+        Some(current) if current != id.life && !keyless => {
+            GenerationState::Abandoned(AbandonedBy::Life(current))
+        }
         _ if last_epoch > id.epoch => GenerationState::Abandoned(AbandonedBy::Epoch(last_epoch)),
         _ if content.manifest => GenerationState::Complete,
         _ => GenerationState::Writing,

@@ -3,7 +3,8 @@
 use transport::{JobId, Rank};
 
 use super::grammar::{
-    Escaped, Form, GenerationText, LineReader, Lines, decimal, digest, generation, job, unescaped_text,
+    Escaped, Form, GenerationText, LineReader, Lines, decimal, digest, generation, hexadecimal, job,
+    unescaped_text,
 };
 use crate::checksum::{ImageDigest, checksum};
 use crate::error::RecordError;
@@ -57,7 +58,7 @@ impl Manifest {
             let file = Escaped(image.file.as_bytes());
             lines.line("image", format_args!("{} {} {bytes} {digest} {file}", image.rank, image.node));
             for held in kinds {
-                lines.line("holds", format_args!("{} {} {}", held.kind, held.sections, held.bytes));
+                lines.line("holds", format_args!("{:08x} {} {}", held.kind, held.sections, held.bytes));
             }
         }
         lines.finish()
@@ -120,6 +121,7 @@ fn parse_image(value: &str) -> Option<ManifestImage> {
 fn parse_held(value: &str) -> Option<KindSummary> {
     let mut words = value.split(' ');
     let mut word = || words.next();
-    let held = KindSummary { kind: decimal(word()?)?, sections: decimal(word()?)?, bytes: decimal(word()?)? };
+    let kind = u32::try_from(hexadecimal::<8>(word()?)?).ok()?;
+    let held = KindSummary { kind, sections: decimal(word()?)?, bytes: decimal(word()?)? };
     word().is_none().then_some(held)
 }

@@ -107,6 +107,8 @@ impl Directory {
             Errno::ENOSPC | Errno::EDQUOT => {
                 StorageError::NoSpace { path, wanted_bytes, free_bytes: free_bytes(&self.root).ok() }
             }
+            Errno::EISDIR | Errno::ENOTDIR => StorageError::WrongType { operation, path },
+            Errno::EIO => StorageError::Device { operation, path },
             _ => StorageError::Io { operation, path, errno },
         }
     }
@@ -250,5 +252,57 @@ impl Storage for Directory {
     fn free_bytes(&mut self) -> Result<Option<u64>, StorageError> {
         let free = free_bytes(&self.root);
         free.map(Some).map_err(|errno| self.failed(Operation::FreeBytes, "", 0, &errno.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_device_is_named_with_what_was_wanted() {
+        let mut directory = Directory::open("/dev").unwrap();
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut file = DirectoryFile { file: full, path: "full".to_owned() };
+        let error = directory.append(&mut file, &[0; 1000]).unwrap_err();
+        let StorageError::NoSpace { path, wanted_bytes: 1000, free_bytes: Some(_) } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(path, "/dev/full");
+        assert!(error.to_string().starts_with("disk full: 1000 bytes more were wanted"), "{error}");
+    }
+
+    #[test]
+    fn every_refusal_of_the_system_has_its_name() {
+        let directory = Directory { root: PathBuf::from("/somewhere") };
+        let told = |errno: Errno| directory.failed(Operation::Create, "job", 0, &errno.into()).to_string();
+        for (errno, text) in [
+            (Errno::EACCES, "cannot create /somewhere/job: permission denied"),
+            (Errno::EPERM, "permission denied"),
+            (Errno::EROFS, "permission denied"),
+            (Errno::ENOENT, "there is no such file or directory"),
+            (Errno::EEXIST, "the name is taken already"),
+            (Errno::ENOTEMPTY, "it still has files that are not the store's"),
+            (Errno::ENOSPC, "disk full"),
+            (Errno::EDQUOT, "disk full"),
+            (Errno::EIO, "the device failed"),
+            (Errno::ENOTDIR, "a directory stands where a file was expected"),
+            (Errno::ENAMETOOLONG, "File name too long"),
+        ] {
+            assert!(told(errno).contains(text), "{}", told(errno));
+        }
+    }
+
+    #[test]
+    fn without_hard_links_the_kernel_s_rename_is_exclusive_too() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (from, to) = (scratch.path().join("from"), scratch.path().join("to"));
+        fs::write(&from, b"new").unwrap();
+        fs::write(&to, b"old").unwrap();
+        let taken = rename_exclusive_by_kernel(&from, &to).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+        fs::remove_file(&to).unwrap();
+        rename_exclusive_by_kernel(&from, &to).unwrap();
+        assert_eq!((fs::read(&to).unwrap(), from.exists()), (b"new".to_vec(), false));
     }
 }

@@ -6,12 +6,14 @@
 //! change of entries may be lost alone, but never apart from an earlier one of the same name.
 //! Nothing is copied when a file is written at its end or synced, so a simulator can run many of these.
 
+mod nodes;
+
 use std::collections::{BTreeMap, BTreeSet};
+
+use nodes::{DirectoryNode, FileNode, Inode, Node};
 
 use super::{DirectoryEntry, EntryKind, Operation, Storage, StorageError, parent_and_name};
 use crate::limits::DIRECTORY_ENTRIES_MAX;
-
-type Inode = u64;
 
 const ROOT: Inode = 0;
 
@@ -42,38 +44,6 @@ pub struct Memory {
 /// A file of a [`Memory`] being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFile(Inode);
-
-#[derive(Clone, Debug)]
-enum Node {
-    File(FileNode),
-    Directory(DirectoryNode),
-}
-
-#[derive(Clone, Debug, Default)]
-struct FileNode {
-    bytes: Vec<u8>,
-    unsynced: Vec<UnsyncedWrite>,
-}
-
-#[derive(Clone, Debug)]
-struct UnsyncedWrite {
-    offset: usize,
-    length: usize,
-    length_before: usize,
-    overwritten: Vec<u8>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct DirectoryNode {
-    entries: BTreeMap<String, Inode>,
-    unsynced: Vec<UnsyncedChange>,
-}
-
-/// One change of a directory's entries: for each name what it meant before and after.
-#[derive(Clone, Debug)]
-struct UnsyncedChange {
-    names: Vec<(String, Option<Inode>, Option<Inode>)>,
-}
 
 impl Default for Memory {
     fn default() -> Memory {
@@ -219,7 +189,7 @@ impl Memory {
         match fault {
             Fault::Crash => StorageError::Crashed,
             Fault::NoSpace => StorageError::NoSpace { path, wanted_bytes, free_bytes: self.free() },
-            Fault::Device => StorageError::Io { operation, path, errno: nix::libc::EIO },
+            Fault::Device => StorageError::Device { operation, path },
         }
     }
 
@@ -349,90 +319,6 @@ impl Memory {
     }
 }
 
-impl Node {
-    fn file_bytes(&self) -> u64 {
-        match self {
-            Node::File(file) => file.bytes.len() as u64,
-            Node::Directory(_) => 0,
-        }
-    }
-}
-
-impl FileNode {
-    fn write(&mut self, offset: usize, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
-        let length_before = self.bytes.len();
-        assert!(offset <= length_before, "the store leaves no holes in files");
-        let covered = (length_before - offset).min(bytes.len());
-        let overwritten = self.bytes[offset..offset + covered].to_vec();
-        self.bytes[offset..offset + covered].copy_from_slice(&bytes[..covered]);
-        self.bytes.extend_from_slice(&bytes[covered..]);
-        self.unsynced.push(UnsyncedWrite { offset, length: bytes.len(), length_before, overwritten });
-    }
-
-    fn lose_power(&mut self, choose: &mut dyn FnMut(u64) -> u64) {
-        let mut redo = Vec::with_capacity(self.unsynced.len());
-        for write in std::mem::take(&mut self.unsynced).into_iter().rev() {
-            redo.push((write.offset, self.bytes[write.offset..write.offset + write.length].to_vec()));
-            self.bytes.truncate(write.length_before);
-            let end = write.offset + write.overwritten.len();
-            self.bytes[write.offset..end].copy_from_slice(&write.overwritten);
-        }
-        for (offset, bytes) in redo.into_iter().rev() {
-            let kept = match choose(3) {
-                0 => 0,
-                1 => bytes.len(),
-                _ => usize::try_from(choose(bytes.len() as u64 + 1)).unwrap_or(bytes.len()).min(bytes.len()),
-            };
-            if kept == 0 {
-                continue;
-            }
-            if self.bytes.len() < offset + kept {
-                self.bytes.resize(offset + kept, 0);
-            }
-            self.bytes[offset..offset + kept].copy_from_slice(&bytes[..kept]);
-        }
-    }
-}
-
-impl DirectoryNode {
-    fn apply(&mut self, names: Vec<(String, Option<Inode>, Option<Inode>)>) {
-        for (name, _, after) in &names {
-            self.set(name, *after);
-        }
-        self.unsynced.push(UnsyncedChange { names });
-    }
-
-    fn set(&mut self, name: &str, meaning: Option<Inode>) {
-        match meaning {
-            Some(inode) => self.entries.insert(name.to_owned(), inode),
-            None => self.entries.remove(name),
-        };
-    }
-
-    fn lose_power(&mut self, choose: &mut dyn FnMut(u64) -> u64) {
-        let changes = std::mem::take(&mut self.unsynced);
-        for change in changes.iter().rev() {
-            for (name, before, _) in change.names.iter().rev() {
-                self.set(name, *before);
-            }
-        }
-        let mut lost: BTreeSet<&str> = BTreeSet::new();
-        for change in &changes {
-            let follows_lost = change.names.iter().any(|(name, ..)| lost.contains(name.as_str()));
-            if follows_lost || choose(2) == 0 {
-                lost.extend(change.names.iter().map(|(name, ..)| name.as_str()));
-                continue;
-            }
-            for (name, _, after) in &change.names {
-                self.set(name, *after);
-            }
-        }
-    }
-}
-
 impl Storage for Memory {
     type File = MemoryFile;
 
@@ -488,9 +374,7 @@ impl Storage for Memory {
         let operation = Operation::RemoveFile;
         self.remove(operation, path, |node| match node {
             Node::File(_) => Ok(()),
-            Node::Directory(_) => {
-                Err(StorageError::Io { operation, path: path.to_owned(), errno: nix::libc::EISDIR })
-            }
+            Node::Directory(_) => Err(StorageError::WrongType { operation, path: path.to_owned() }),
         })
     }
 
@@ -499,9 +383,7 @@ impl Storage for Memory {
         self.remove(operation, path, |node| match node {
             Node::Directory(directory) if directory.entries.is_empty() => Ok(()),
             Node::Directory(_) => Err(StorageError::NotEmpty { operation, path: path.to_owned() }),
-            Node::File(_) => {
-                Err(StorageError::Io { operation, path: path.to_owned(), errno: nix::libc::ENOTDIR })
-            }
+            Node::File(_) => Err(StorageError::WrongType { operation, path: path.to_owned() }),
         })
     }
 
@@ -548,3 +430,6 @@ impl Storage for Memory {
         Ok(self.free())
     }
 }
+
+#[cfg(test)]
+mod tests;

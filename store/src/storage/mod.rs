@@ -231,6 +231,16 @@ pub enum StorageError {
         "cannot list {path}: at most {entries_max} entries were expected, it has more; is this a job's directory?"
     )]
     TooMany { path: String, entries_max: usize },
+    /// A file stands where a directory was expected, or the other way round.
+    #[error(
+        "cannot {operation} {path}: a directory stands where a file was expected, or a file where a directory was; check the path"
+    )]
+    WrongType { operation: Operation, path: String },
+    /// The device failed.
+    #[error(
+        "cannot {operation} {path}: the device failed (input/output error); replace the disk, or choose another directory with --ckpt-dir"
+    )]
+    Device { operation: Operation, path: String },
     /// Another process holds the lock.
     #[error(
         "{path} is locked: another stillwire process is working on this job; let it end, or stop it first"

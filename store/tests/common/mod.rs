@@ -32,7 +32,7 @@ pub(crate) fn job_file() -> JobFile {
         job: JOB,
         ranks: RANKS,
         checkpoint: CheckpointSettings { every_ms: Some(300_000), keep: 1 },
-        directory: b"/home/someone/with space".to_vec(),
+        directory: b"/scratch/with space".to_vec(),
         command: vec![b"./app".to_vec(), b"--name".to_vec(), vec![0xff, b'%', b'\n']],
         environment: vec![b"OMP_NUM_THREADS=1".to_vec()],
         settings: BTreeMap::from([("on-fault".to_owned(), "restart".to_owned())]),
@@ -68,7 +68,7 @@ pub(crate) fn write_images<S: Storage>(
             Section::new(kinds::SESSION_REGION, 1, &content).with_id(7),
         ];
         let summary = directory.write_image(id, rank, &sections)?;
-        claims.push(ImageClaim { rank, node: 0, digest: summary.digest });
+        claims.push(ImageClaim { rank, node: 0, digest: summary.digest, bytes: summary.bytes });
     }
     Ok(claims)
 }

@@ -119,6 +119,8 @@ pub(crate) struct Link {
     pub(crate) newest: u64,
     /// Copied bytes that the peer may still send by what we told it.
     pub(crate) promised_bytes: u32,
+    /// Rail over which the peer was last heard.
+    pub(crate) heard_rail: u8,
     /// Frames counted since the last acknowledgement.
     pub(crate) unacknowledged: u16,
 
@@ -135,7 +137,7 @@ pub(crate) struct Link {
 const _: () = assert!(size_of::<Link>() <= 256, "an idle link costs at most 256 bytes (design)");
 
 impl Link {
-    pub(crate) fn new(peer: PortId, congestion_bytes: u32) -> Link {
+    pub(crate) fn new(peer: PortId, congestion_bytes: u32, window_bytes: u32) -> Link {
         Link {
             peer,
             paths: [None; RAILS_MAX],
@@ -145,7 +147,7 @@ impl Link {
             next: 0,
             acked: 0,
             transmissions: 1,
-            peer_window_bytes: WINDOW_BYTES_INITIAL,
+            peer_window_bytes: window_bytes,
             peer_window_frames: WINDOW_FRAMES_INITIAL,
             copied_frames: 0,
             copied_bytes: 0,
@@ -155,7 +157,8 @@ impl Link {
             expected: 0,
             ack_told: 0,
             newest: 0,
-            promised_bytes: WINDOW_BYTES_INITIAL,
+            promised_bytes: window_bytes,
+            heard_rail: 0,
             unacknowledged: 0,
             peer_pause: 0,
             heard_at: 0,
@@ -182,7 +185,9 @@ impl Link {
 
     /// Nothing waits, nothing is unacknowledged, nothing is half sent.
     pub(crate) fn is_settled(&self) -> bool {
-        self.acked == self.next && self.queues.as_ref().is_none_or(|queues| queues.nothing_to_send())
+        self.acked == self.next
+            && self.announced == 0
+            && self.queues.as_ref().is_none_or(|queues| queues.nothing_to_send())
     }
 
     /// Whether a frame to this peer still has to say who we are.
@@ -191,14 +196,14 @@ impl Link {
     }
 }
 
-/// The full number whose low half is `low` and which lies nearest to `near` (half the 32-bit space on either side).
+/// R14: the full number whose low half is `low` and which lies nearest to `near` (half the 32-bit space on either side).
 pub(crate) fn unwrap(near: u64, low: u32) -> u64 {
     #[expect(clippy::cast_possible_truncation, reason = "the low half is what is compared")]
     let ahead = low.wrapping_sub(near as u32).cast_signed();
     near.wrapping_add_signed(i64::from(ahead))
 }
 
-/// The low half of a number, as frames carry it.
+/// The low half of a number, as frames carry it (R14).
 pub(crate) fn low(number: u64) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "the wire carries the low half")]
     let half = number as u32;

@@ -48,6 +48,7 @@ impl Port {
         let context =
             Context { seq: numbers.seq, transmission: numbers.transmission, from: peer, to: self.id };
         if self.auth.as_ref().is_some_and(|auth| !auth.verify(context, bytes, frame.head_bytes)) {
+            // R21
             self.counters.dropped_tag += 1;
             return;
         }
@@ -75,8 +76,10 @@ impl Port {
         if life.counter <= known.counter || contact.to != self.id {
             return;
         }
+        // Numbers go on from life to life.
+        let near = self.by_peer.get(&contact.from).map_or(0, |index| self.links[index.0 as usize].expected);
         let context = Context {
-            seq: unwrap(0, frame.header.seq),
+            seq: unwrap(near, frame.header.seq),
             transmission: unwrap(0, frame.header.transmission),
             from: contact.from,
             to: self.id,
@@ -141,7 +144,7 @@ impl Port {
         }
     }
 
-    /// Takes over what the frame says about its sender: identity, link index, epoch. Makes the link at first contact.
+    /// R23: takes over what the frame says about its sender: identity, link index, epoch. Makes the link at first contact.
     fn learn(
         &mut self,
         known: Option<LinkIndex>,
@@ -176,6 +179,7 @@ impl Port {
         }
         let link = &mut self.links[index.0 as usize];
         link.heard_at = now;
+        link.heard_rail = rail.0;
         if link.flags.intersects(Flags::SLOW | Flags::GONE) {
             link.flags.remove(Flags::SLOW | Flags::GONE);
             self.events.push_back(Event::PeerBack { link: index, peer });
@@ -233,7 +237,7 @@ impl Port {
         }
     }
 
-    /// A numbered frame: a duplicate, the one expected, one out of turn, or one beyond the window.
+    /// R15: a numbered frame is a duplicate, the one expected, one out of turn, or one beyond the window.
     fn numbered(
         &mut self,
         index: LinkIndex,
@@ -343,7 +347,7 @@ impl Port {
         self.make_ready(index);
     }
 
-    /// What the frame acknowledges. False if it acknowledges what was never sent: nothing of it counts then.
+    /// R16: what the frame acknowledges. False if it acknowledges what was never sent: nothing of it counts then.
     fn acknowledgement(&mut self, index: LinkIndex, header: &Header, numbers: Numbers, now: u64) -> bool {
         let link = &mut self.links[index.0 as usize];
         let ack = unwrap(link.acked, header.ack);
@@ -506,45 +510,7 @@ impl Port {
         }
     }
 
-    /// R10: what the peer says it has must lie between the oldest frame that we hold and the next that we would send.
-    fn fits_ours(&mut self, index: LinkIndex, peer_expected: u64) -> bool {
-        let link = &self.links[index.0 as usize];
-        let (oldest_held, next, peer) = (link.acked, link.next, link.peer);
-        if (oldest_held..=next).contains(&peer_expected) {
-            return true;
-        }
-        let event = Event::Inconsistent { link: index, peer, peer_expected, oldest_held, next };
-        self.break_link(index, event);
-        false
-    }
-
-    /// The first frame heard after a restart carries what the peer has (R10).
-    fn finish_resync(&mut self, index: LinkIndex, frame: &Frame<'_>, now: u64) -> bool {
-        let peer_expected = match frame.body {
-            Body::Resync(resync) => resync.expected,
-            _ => unwrap(self.links[index.0 as usize].acked, frame.header.ack),
-        };
-        if !self.fits_ours(index, peer_expected) {
-            return false;
-        }
-        let link = &mut self.links[index.0 as usize];
-        link.flags.remove(Flags::RESYNC);
-        if let Body::Resync(resync) = frame.body
-            && resync.heard != 0
-        {
-            link.flags.remove(Flags::RESYNC_DUE);
-        }
-        self.acknowledge(index, peer_expected, 0, None, now);
-        let keep = self.sabotage.has(Rule::CumulativeOnly);
-        let link = &mut self.links[index.0 as usize];
-        link.lose_all(keep);
-        link.recovery.back_off = 0;
-        link.timers.probe = NEVER;
-        self.make_ready(index);
-        true
-    }
-
-    /// Any frame that is newer than the hint ends it.
+    /// R20: any frame that is newer than the hint ends it.
     fn resume_peer(&mut self, index: LinkIndex) {
         let link = &mut self.links[index.0 as usize];
         if link.timers.stopped != NEVER {
@@ -553,7 +519,7 @@ impl Port {
         }
     }
 
-    /// A STOPPED hint: soft state. What was in flight is not lost, only late.
+    /// R20, a STOPPED hint: soft state. What was in flight is not lost, only late.
     fn peer_stopped(&mut self, index: LinkIndex, pause: u64, expected_ns: u64, now: u64) {
         let link = &mut self.links[index.0 as usize];
         if pause <= link.peer_pause {

@@ -62,6 +62,9 @@ impl Port {
                 }
                 continue;
             }
+            if self.rails.len() > 1 && self.prefers_another_rail(index, action, rail, now) {
+                continue;
+            }
             if let Some(transmit) = self.perform(index, action, rail, now, frame) {
                 self.arm(index);
                 return Some(transmit);
@@ -98,11 +101,14 @@ impl Port {
         }
     }
 
-    /// Longest payload behind a body of `body_bytes` in one frame of this link on this rail.
+    /// Longest payload behind a body of `body_bytes` in one frame of this link on this rail. A frame fits all rails of its
+    /// link: another may have to carry it when it is sent again.
     fn room(&self, index: LinkIndex, rail: RailIndex, body_bytes: usize, frame: &[u8]) -> usize {
         let link = &self.links[index.0 as usize];
-        let path = link.paths[usize::from(rail.0)].map_or(0, |path| path.frame_bytes_max.get());
-        let frame_bytes = (path as usize).min(frame.len());
+        let shortest = link.paths.iter().flatten().map(|path| path.frame_bytes_max.get()).min();
+        let frame_bytes = (shortest.unwrap_or(0) as usize)
+            .min(self.rails[usize::from(rail.0)].frame_bytes_max)
+            .min(frame.len());
         let contact = if link.needs_contact() { wire::CONTACT_BYTES } else { 0 };
         frame_bytes.saturating_sub(HEADER_BYTES + contact + body_bytes)
     }
@@ -168,6 +174,37 @@ impl Port {
         self.write(index, rail, now, &Body::Resync(resync), None, Source::Nothing, frame)
     }
 
+    /// R24: frames whose loss nobody notices must not stick to a dead rail. An acknowledgement goes back the way the peer
+    /// was last heard, which works in one direction at least, and whose choice moves when the peer has to send again;
+    /// the others try one rail after the other.
+    fn prefers_another_rail(&self, index: LinkIndex, action: Action, rail: RailIndex, now: u64) -> bool {
+        let link = &self.links[index.0 as usize];
+        let usable = |i: usize| {
+            link.paths[i].is_some()
+                && self.rails.get(i).is_some_and(|rail| rail.alive && rail.suspect_until <= now)
+        };
+        let preferred = match action {
+            Action::Ack => usize::from(link.heard_rail),
+            Action::Probe | Action::Resync | Action::Hint => {
+                let turn = usize::try_from(link.transmissions).unwrap_or(0);
+                (0..self.rails.len()).map(|i| (i + turn) % self.rails.len()).find(|i| usable(*i)).unwrap_or(0)
+            }
+            _ => return false,
+        };
+        preferred != usize::from(rail.0) && usable(preferred)
+    }
+
+    /// Whether a frame of this length can go over a rail other than `rail`.
+    fn has_other_way(&self, index: LinkIndex, rail: RailIndex, frame_bytes: usize, now: u64) -> bool {
+        let paths = &self.links[index.0 as usize].paths;
+        self.rails.iter().zip(paths).enumerate().any(|(i, (other, path))| {
+            i != usize::from(rail.0)
+                && other.alive
+                && other.suspect_until <= now
+                && path.is_some_and(|path| path.frame_bytes_max.get() as usize >= frame_bytes)
+        })
+    }
+
     fn perform_resend(
         &mut self,
         index: LinkIndex,
@@ -176,6 +213,23 @@ impl Port {
         now: u64,
         frame: &mut [u8],
     ) -> Option<Transmit> {
+        let sent = self.links[index.0 as usize].queues.as_ref()?.sent.get(place)?;
+        let body_bytes = match sent.body {
+            SentBody::Eager { .. } => wire::EAGER_BYTES,
+            SentBody::Data { .. } => wire::DATA_BYTES,
+            _ => 0,
+        };
+        let link = &self.links[index.0 as usize];
+        let contact = if link.needs_contact() { wire::CONTACT_BYTES } else { 0 };
+        let frame_bytes = HEADER_BYTES + contact + body_bytes + sent.payload_bytes as usize;
+        if frame_bytes > self.rails[usize::from(rail.0)].frame_bytes_max.min(frame.len()) {
+            // Cut when the link had only rails with longer frames: it waits for one of them.
+            return None;
+        }
+        // R24: what one rail has lost goes over another.
+        if sent.rail == rail.0 && self.has_other_way(index, rail, frame_bytes, now) {
+            return None;
+        }
         let link = &mut self.links[index.0 as usize];
         let queues = link.queues.as_mut()?;
         let number = queues.lost.pop_front()?;
@@ -194,7 +248,7 @@ impl Port {
         Some(self.write(index, rail, now, &body, Some((number, true)), source, frame))
     }
 
-    /// The body of a frame that was sent before: headers are built anew, never resent as bytes (rule 4).
+    /// The body of a frame that was sent before: headers are built anew, never resent as bytes (R4).
     fn rebuild(&self, index: LinkIndex, sent: &Sent) -> Option<(Body, Source)> {
         let bytes = sent.payload_bytes as usize;
         let ring = Source::Ring { start: sent.start, bytes };
@@ -247,15 +301,12 @@ impl Port {
         let first_room = self.room(index, rail, wire::EAGER_BYTES, frame);
         let more_room = self.room(index, rail, 0, frame);
         let link = &mut self.links[index.0 as usize];
-        let window = link.peer_window_bytes.saturating_sub(link.copied_bytes) as usize;
-        let unlimited = self.sabotage.has(crate::sabotage::Rule::WindowBounds);
         let queues = link.queues.as_mut()?;
         let Some(Pending::Copied { envelope, start, sent }) = queues.pending.front_mut() else { return None };
         let (envelope, start, before) = (*envelope, *start, *sent);
         let left = usize::try_from(envelope.total).unwrap_or(usize::MAX) - before as usize;
-        let room = if before == 0 { first_room } else { more_room };
-        // The whole message fits the window when its first fragment leaves, unless the window has shrunk since.
-        let bytes = left.min(room).min(if before == 0 || unlimited { left } else { window.max(1) });
+        // The whole message fitted the window when its first fragment left: the receiver keeps room for the rest.
+        let bytes = left.min(if before == 0 { first_room } else { more_room });
         let last = bytes == left;
         if last {
             queues.pending.pop_front();
@@ -265,12 +316,11 @@ impl Port {
         link.flags.remove(Flags::STREAM_TURN);
         let start = start + u64::from(before);
         let source = Source::Ring { start, bytes };
-        let Envelope { op, context, silent, .. } = envelope;
         Some(if before == 0 {
             let body = eager(&envelope);
             self.number(index, SentBody::Eager { envelope, last }, &body, start, source, rail, now, frame)
         } else {
-            let sent = SentBody::More { op, context, silent, last };
+            let sent = SentBody::More { envelope, offset: before, last };
             self.number(index, sent, &Body::More, start, source, rail, now, frame)
         })
     }

@@ -1,4 +1,0 @@
-//! See `properties::config`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| properties::config(bytes));

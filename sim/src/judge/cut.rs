@@ -1,0 +1,142 @@
+//! A consistent cut: no orphan, no loss.
+//!
+//! Two independent counts are compared for each committed generation: messages (what programs handed over and were given, by
+//! this judge's own books) and frames (what the port sections of the images say about both ends of each link).
+
+use super::{Generation, Violation};
+use crate::workload::Script;
+
+/// One end of a link as an image has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkEnd {
+    /// Rank at the other end.
+    pub peer: u32,
+    /// Port of both ranks.
+    pub port: u32,
+    /// Oldest frame not cumulatively acknowledged.
+    pub acked: u64,
+    /// Number of the next frame to be sent.
+    pub next: u64,
+    /// Frames that are held for sending again: must be `next - acked`.
+    pub held: u64,
+    /// Number of the next frame to be counted.
+    pub expected: u64,
+}
+
+#[derive(Debug)]
+struct Saved {
+    rank: u32,
+    generation: Generation,
+    /// Messages handed over so far, per (receiver, port).
+    sent: Vec<u32>,
+    links: Vec<LinkEnd>,
+}
+
+/// The judge. See the module.
+#[derive(Debug)]
+pub struct CutJudge {
+    ranks: u32,
+    ports: u32,
+    /// Messages handed over so far, per (sender, receiver, port).
+    sent: Vec<u32>,
+    saved: Vec<Saved>,
+}
+
+fn index(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+impl CutJudge {
+    /// Empty books.
+    #[must_use]
+    pub fn new(script: &Script) -> CutJudge {
+        let (ranks, ports) = (script.ranks, script.ports);
+        CutJudge { ranks, ports, sent: vec![0; index(ranks * ranks * ports)], saved: Vec::new() }
+    }
+
+    fn row(&self, rank: u32) -> std::ops::Range<usize> {
+        let width = index(self.ranks * self.ports);
+        index(rank) * width..(index(rank) + 1) * width
+    }
+
+    /// The program of `from` handed a message over.
+    pub fn handed_over(&mut self, from: u32, to: u32, port: u32) {
+        let at = index((from * self.ranks + to) * self.ports + port);
+        self.sent[at] += 1;
+    }
+
+    /// `rank` has taken its cut; `links` are those of its image.
+    pub fn cut(&mut self, rank: u32, generation: Generation, links: Vec<LinkEnd>) {
+        let sent = self.sent[self.row(rank)].to_vec();
+        self.saved.push(Saved { rank, generation, sent, links });
+    }
+
+    /// `rank` runs again from `generation`, or (`None`) from its start.
+    pub fn restored(&mut self, rank: u32, generation: Option<Generation>) {
+        let row = self.row(rank);
+        match generation.and_then(|wanted| self.find(rank, wanted)) {
+            Some(saved) => {
+                let sent = saved.sent.clone();
+                self.sent[row].copy_from_slice(&sent);
+            }
+            None => self.sent[row].fill(0),
+        }
+    }
+
+    fn find(&self, rank: u32, generation: Generation) -> Option<&Saved> {
+        self.saved.iter().rfind(|saved| saved.rank == rank && saved.generation == generation)
+    }
+
+    /// Messages handed over before the cut by `from` to `to` over `port`.
+    fn sent_at(&self, generation: Generation, from: u32, to: u32, port: u32) -> Option<u32> {
+        self.find(from, generation).map(|saved| saved.sent[index(to * self.ports + port)])
+    }
+
+    /// `generation` has been committed. `received` tells how many messages the receiver had been given before its cut, by
+    /// the highest number: `(to, from, port)`.
+    ///
+    /// # Errors
+    /// The first link with an orphan or a loss.
+    pub fn committed(
+        &self,
+        generation: Generation,
+        received: impl Fn(u32, u32, u32) -> Option<u32>,
+    ) -> Result<(), Violation> {
+        for from in 0..self.ranks {
+            for to in 0..self.ranks {
+                for port in 0..self.ports {
+                    let sent = self.sent_at(generation, from, to, port);
+                    let taken = received(to, from, port);
+                    if let (Some(sent), Some(taken)) = (sent, taken)
+                        && taken > sent
+                    {
+                        let (sent, received) = (u64::from(sent), u64::from(taken));
+                        return Err(Violation::Orphan { generation, from, to, sent, received });
+                    }
+                    self.frames(generation, from, to, port)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares both ends of the link that carries frames of `from` to `to`.
+    fn frames(&self, generation: Generation, from: u32, to: u32, port: u32) -> Result<(), Violation> {
+        let end = |of: u32, peer: u32| {
+            let links = &self.find(of, generation)?.links;
+            links.iter().find(|link| link.peer == peer && link.port == port).copied()
+        };
+        let (sender, receiver) = (end(from, to), end(to, from));
+        let received = receiver.map_or(0, |end| end.expected);
+        let next = sender.map_or(0, |end| end.next);
+        let acknowledged = sender.map_or(0, |end| end.acked);
+        if received > next {
+            return Err(Violation::Orphan { generation, from, to, sent: next, received });
+        }
+        let held = sender.map_or(0, |end| end.held);
+        if acknowledged > received || acknowledged + held < next {
+            return Err(Violation::Lost { generation, from, to, acknowledged, received });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! Judges: they watch a history from outside and say what must never be.
+//!
+//! A judge keeps its own books. It is told what was observed at the edge between programs and machines (a message handed
+//! over, a cut taken, a commit record durable) and never asks the machines whether all is well.
+
+pub mod cut;
+pub mod order;
+pub mod restored;
+pub mod violation;
+
+pub use violation::Violation;
+
+use cut::CutJudge;
+use order::OrderJudge;
+use restored::RestoredJudge;
+
+use crate::workload::Script;
+
+/// Violations that are kept of one history: the first says what happened, a few more how it went on.
+const VIOLATIONS_MAX: usize = 8;
+
+/// The name of a generation in the judges' books: the world's number of the life, and the epoch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize)]
+pub struct Generation {
+    /// Number of the life, counted by the world: each start of the job's processes is a new one, whatever the job thinks.
+    pub life: u32,
+    /// Epoch.
+    pub epoch: u32,
+}
+
+/// All judges of a history and what they found.
+#[derive(Debug)]
+pub struct Judges {
+    /// Exactly once and in order.
+    pub order: OrderJudge,
+    /// No orphan, no loss in a committed generation.
+    pub cut: CutJudge,
+    /// What was restored is what was committed.
+    pub restored: RestoredJudge,
+    violations: Vec<Violation>,
+}
+
+impl Judges {
+    /// Judges of a history that runs `script`.
+    #[must_use]
+    pub fn new(script: &Script) -> Judges {
+        Judges {
+            order: OrderJudge::new(script),
+            cut: CutJudge::new(script),
+            restored: RestoredJudge::new(script.ranks),
+            violations: Vec::new(),
+        }
+    }
+
+    /// Notes a violation.
+    pub fn report(&mut self, violation: Violation) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(violation);
+        }
+    }
+
+    /// Notes what a check found, if anything.
+    pub fn check(&mut self, found: Result<(), Violation>) {
+        if let Err(violation) = found {
+            self.report(violation);
+        }
+    }
+
+    /// A receive of a program has completed: `[from, to, port]`.
+    pub fn check_delivery(&mut self, script: &Script, parties: [u32; 3], tag: u64, post: u64) {
+        let found = self.order.delivered(script, parties, tag, post);
+        self.check(found);
+    }
+
+    /// What was found so far.
+    #[must_use]
+    pub fn violations(&self) -> &[Violation] {
+        &self.violations
+    }
+
+    /// Whether anything was found.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        !self.violations.is_empty()
+    }
+
+    /// Takes out what was found.
+    #[must_use]
+    pub fn into_violations(self) -> Vec<Violation> {
+        self.violations
+    }
+}

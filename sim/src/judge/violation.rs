@@ -1,0 +1,71 @@
+//! What can be wrong with a history.
+
+use core::fmt;
+
+use serde::Serialize;
+
+use super::Generation;
+
+/// A property that did not hold.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "fields are named by what is printed")]
+pub enum Violation {
+    /// A message was given to the program twice.
+    Twice { rank: u32, from: u32, port: u32, serial: u32 },
+    /// A message was given to an earlier receive than one sent before it.
+    Overtaken { rank: u32, from: u32, port: u32, serial: u32 },
+    /// A message that the script does not have.
+    UnknownMessage { rank: u32, from: u32, tag: u64 },
+    /// A message never arrived.
+    Missing { rank: u32, from: u32, port: u32, serial: u32 },
+    /// A message arrived with other bytes than were sent.
+    Damaged { rank: u32, messages: u32 },
+    /// Bytes were placed where no receive was posted.
+    Stray { rank: u32, pieces: u32 },
+    /// A completion came for an operation that the program did not wait for.
+    Unasked { rank: u32, op: u64 },
+    /// The program ended with another result than the oracle's.
+    WrongResult { rank: u32, expected: u64, found: u64 },
+    /// Received before the cut, sent after it.
+    Orphan { generation: Generation, from: u32, to: u32, sent: u64, received: u64 },
+    /// Sent before the cut, not received before it, held by nobody.
+    Lost { generation: Generation, from: u32, to: u32, acknowledged: u64, received: u64 },
+    /// A commit record names a generation of which a rank has no image.
+    CommittedWithoutImage { generation: Generation, rank: u32 },
+    /// A generation was committed that had been abandoned.
+    CommittedTwice { generation: Generation },
+    /// A rank was restored from a generation that was never committed.
+    RestoredUncommitted { rank: u32, generation: Generation },
+    /// A rank was restored with another content than it was captured with.
+    RestoredOther { rank: u32, generation: Generation },
+    /// Ranks of one life were restored from different generations.
+    RestoredMixed { life: u32, one: Option<Generation>, other: Option<Generation> },
+    /// A recovery went back to something else than the newest durable commit.
+    CommitForgotten { rank: u32, restored: Option<Generation>, newest: Option<Generation> },
+    /// A committed image cannot be read although its commit record is durable.
+    Unreadable { generation: Generation, rank: u32, what: String },
+    /// A frame of another life had an effect.
+    OldLife { rank: u32, frame_life: u32, own_life: u32 },
+    /// A frame of a higher epoch had an effect before the cut.
+    HigherEpoch { rank: u32, frame_epoch: u32, own_epoch: u32 },
+    /// A damaged frame was taken for a good one.
+    DamagedFrameTaken { rank: u32 },
+    /// Both ends of a link contradicted each other after a restart (rule 10).
+    Inconsistent { rank: u32, link: u32 },
+    /// Something is larger than its bound.
+    Bound { rank: u32, what: String, found: u64, max: u64 },
+    /// Nothing more happens, or not soon enough after the last fault.
+    Stuck { rounds: Vec<u32>, virtual_ms: u64, why: String },
+    /// Something is left behind after the end.
+    Leftover { what: String },
+    /// A machine panicked.
+    Panic { message: String },
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // One line, all fields: the names say what they mean.
+        write!(f, "{self:?}")
+    }
+}

@@ -1,0 +1,405 @@
+//! A simulated NIC that owns its buffers.
+//!
+//! Two sides meet here. The *program's* side is [`drivers::Driver`]: lease, commit, flush, receive, drain. The *hardware's*
+//! side is driven by the world: it reads staged frames some time after the flush, reports completions later still, writes
+//! arriving frames into receive buffers whenever it likes (also while the program is frozen), and may die at any instant.
+//!
+//! ```text
+//!  completed     done       read       flushed     staged
+//! ----|--reported--|--late----|--to read--|--to flush--|-- free --
+//! ```
+
+use core::task::Poll;
+use core::time::Duration;
+
+use drivers::{Armed, Caps, Counters, Driver, DriverError, Errno, Operation, Path, Payload, Wake};
+use transport::{AddressId, RawAddress};
+
+use super::Truth;
+use crate::limits::{NIC_ADDRESSES_MAX, NIC_RECEIVE_FRAMES, NIC_SEND_FRAMES};
+
+/// First bytes of a simulated address: kind and version.
+const ENCODING: [u8; 2] = [0x51, 1];
+const EXPECTED: &str = "an address of a NIC in the same simulated world";
+/// ENODEV: what the kernel says of a NIC that has gone.
+const DEVICE_GONE: Errno = Errno(19);
+
+/// Number of a NIC in its world; numbers are never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct NicId(pub u32);
+
+impl NicId {
+    /// The address under which others reach the NIC.
+    #[must_use]
+    pub fn address(self) -> RawAddress {
+        let mut bytes = [0; 6];
+        bytes[..2].copy_from_slice(&ENCODING);
+        bytes[2..].copy_from_slice(&self.0.to_le_bytes());
+        RawAddress::new(&bytes).unwrap_or(RawAddress::NONE)
+    }
+
+    /// The NIC at `address`; `None` for an address of another kind.
+    #[must_use]
+    pub fn at(address: &RawAddress) -> Option<NicId> {
+        let [kind, version, id @ ..] = <[u8; 6]>::try_from(address.as_bytes()).ok()?;
+        ([kind, version] == ENCODING).then(|| NicId(u32::from_le_bytes(id)))
+    }
+}
+
+#[derive(Debug)]
+struct SendSlot {
+    to: NicId,
+    /// Unusable frames complete without leaving.
+    leaves: bool,
+    frame_bytes: u32,
+    payload: Payload,
+    truth: Truth,
+}
+
+/// A frame that the NIC has read out of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Outbound<'a> {
+    /// The NIC it is for.
+    pub to: NicId,
+    /// The leased part.
+    pub head: &'a [u8],
+    /// The gathered part.
+    pub payload: &'a [u8],
+    /// Who sent it.
+    pub truth: Truth,
+}
+
+/// One NIC. See the module.
+#[derive(Debug)]
+pub struct SimNic {
+    id: NicId,
+    caps: Caps,
+    counters: Counters,
+    dead: bool,
+    peers: Vec<Option<NicId>>,
+
+    slots: Box<[SendSlot]>,
+    frames: Box<[u8]>,
+    staged: u64,
+    flushed: u64,
+    read: u64,
+    done: u64,
+    completed: u64,
+    /// Who commits now: judges compare with it what becomes of the frame.
+    sender: Truth,
+
+    receive_frames: Box<[u8]>,
+    receive_bytes: Box<[u32]>,
+    receive_truths: Box<[Truth]>,
+    arrived: u64,
+    taken: u64,
+}
+
+fn slot_of(number: u64, slots: usize) -> usize {
+    usize::try_from(number % slots as u64).unwrap_or(0)
+}
+
+impl SimNic {
+    /// A NIC for frames of up to `frame_bytes_max` bytes.
+    #[must_use]
+    pub fn new(id: NicId, frame_bytes_max: usize) -> SimNic {
+        let slot = || SendSlot {
+            to: id,
+            leaves: false,
+            frame_bytes: 0,
+            payload: Payload::EMPTY,
+            truth: Truth::default(),
+        };
+        SimNic {
+            id,
+            caps: Caps {
+                kind: "sim",
+                frame_bytes_max,
+                burst: NIC_SEND_FRAMES,
+                gather: true,
+                ordered: false,
+                receive_bytes: NIC_RECEIVE_FRAMES * frame_bytes_max,
+            },
+            counters: Counters::default(),
+            dead: false,
+            peers: Vec::new(),
+            slots: (0..NIC_SEND_FRAMES).map(|_| slot()).collect(),
+            frames: vec![0; NIC_SEND_FRAMES * frame_bytes_max].into_boxed_slice(),
+            staged: 0,
+            flushed: 0,
+            read: 0,
+            done: 0,
+            completed: 0,
+            sender: Truth::default(),
+            receive_frames: vec![0; NIC_RECEIVE_FRAMES * frame_bytes_max].into_boxed_slice(),
+            receive_bytes: vec![0; NIC_RECEIVE_FRAMES].into_boxed_slice(),
+            receive_truths: vec![Truth::default(); NIC_RECEIVE_FRAMES].into_boxed_slice(),
+            arrived: 0,
+            taken: 0,
+        }
+    }
+
+    /// Becomes a new NIC at the same place: it knows nothing of what the old one held.
+    pub fn renew(&mut self) {
+        for slot in &mut self.slots {
+            slot.payload = Payload::EMPTY;
+        }
+        self.counters = Counters::default();
+        self.dead = false;
+        self.peers.clear();
+        (self.staged, self.flushed, self.read, self.done, self.completed) = (0, 0, 0, 0, 0);
+        (self.arrived, self.taken) = (0, 0);
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> NicId {
+        self.id
+    }
+
+    fn alive(&self, operation: Operation) -> Result<(), DriverError> {
+        if self.dead { Err(DriverError::RailDead { operation, errno: DEVICE_GONE }) } else { Ok(()) }
+    }
+
+    fn frame_at(&self, slot: usize, bytes: u32) -> &[u8] {
+        let start = slot * self.caps.frame_bytes_max;
+        let end = start + usize::try_from(bytes).unwrap_or(usize::MAX);
+        &self.frames[start..end]
+    }
+
+    fn collect_completions(&mut self) {
+        self.completed = self.done;
+    }
+
+    /// Hardware: reads the next flushed frame out of memory; `None` if there is none, or the NIC is dead. Frames that cannot
+    /// leave (unknown address) are passed over.
+    pub fn read_next(&mut self) -> Option<Outbound<'_>> {
+        if self.dead {
+            return None;
+        }
+        while self.read < self.flushed {
+            let slot = slot_of(self.read, NIC_SEND_FRAMES);
+            self.read += 1;
+            let SendSlot { to, leaves, frame_bytes, truth, .. } = self.slots[slot];
+            if leaves {
+                let head = self.frame_at(slot, frame_bytes);
+                let payload = self.slots[slot].payload.as_slice();
+                return Some(Outbound { to, head, payload, truth });
+            }
+        }
+        None
+    }
+
+    /// Hardware: every frame read so far is done with; the driver sees it at its next call.
+    pub fn complete_read(&mut self) {
+        while self.done < self.read {
+            self.slots[slot_of(self.done, NIC_SEND_FRAMES)].payload = Payload::EMPTY;
+            self.done += 1;
+        }
+    }
+
+    /// Frames that wait for a flush, or completions that a flush would collect.
+    #[must_use]
+    #[inline]
+    pub fn has_staged(&self) -> bool {
+        !self.dead && (self.flushed < self.staged || self.completed < self.done)
+    }
+
+    /// Hardware: frames flushed and not yet read.
+    #[must_use]
+    #[inline]
+    pub fn has_to_read(&self) -> bool {
+        !self.dead && self.read < self.flushed
+    }
+
+    /// Hardware: frames read whose completion has not been made known.
+    #[must_use]
+    pub fn has_to_complete(&self) -> bool {
+        !self.dead && self.done < self.read
+    }
+
+    /// Hardware: writes an arriving frame into the next receive buffer. False if the frame was dropped: no buffer is posted,
+    /// it is longer than a buffer, or the NIC is dead.
+    pub fn write_arriving(&mut self, frame: &[u8], truth: Truth) -> bool {
+        let max = self.caps.frame_bytes_max;
+        if self.dead || frame.len() > max || self.arrived - self.taken >= NIC_RECEIVE_FRAMES as u64 {
+            self.counters.lost_receive_overflow += u64::from(!self.dead);
+            return false;
+        }
+        let slot = slot_of(self.arrived, NIC_RECEIVE_FRAMES);
+        self.receive_frames[slot * max..slot * max + frame.len()].copy_from_slice(frame);
+        self.receive_bytes[slot] = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        self.receive_truths[slot] = truth;
+        self.arrived += 1;
+        true
+    }
+
+    /// Who commits frames from now on.
+    pub fn set_sender(&mut self, sender: Truth) {
+        self.sender = sender;
+    }
+
+    /// Who sent the frame that [`Driver::receive`] will give out next.
+    #[must_use]
+    pub fn next_truth(&self) -> Option<Truth> {
+        (self.taken < self.arrived).then(|| self.receive_truths[slot_of(self.taken, NIC_RECEIVE_FRAMES)])
+    }
+
+    /// Frames that wait for the program.
+    #[must_use]
+    #[inline]
+    pub fn waiting(&self) -> u64 {
+        self.arrived - self.taken
+    }
+
+    /// Hardware: the NIC stops, with whatever it holds.
+    pub fn die(&mut self) {
+        self.dead = true;
+    }
+
+    /// Whether it has died.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.dead
+    }
+}
+
+impl Driver for SimNic {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn local_address(&self) -> RawAddress {
+        self.id.address()
+    }
+
+    fn resolve(&mut self, address: &RawAddress) -> Result<AddressId, DriverError> {
+        let Some(nic) = NicId::at(address) else {
+            return Err(DriverError::AddressUnusable { address: *address, expected: EXPECTED });
+        };
+        let at = match self.peers.iter().position(|peer| *peer == Some(nic)) {
+            Some(at) => at,
+            None if self.peers.len() >= NIC_ADDRESSES_MAX => {
+                return Err(DriverError::AddressesFull { addresses: NIC_ADDRESSES_MAX });
+            }
+            None => {
+                self.peers.push(Some(nic));
+                self.peers.len() - 1
+            }
+        };
+        Ok(AddressId(u32::try_from(at).unwrap_or(u32::MAX)))
+    }
+
+    fn forget(&mut self, address: AddressId) {
+        if let Some(peer) = usize::try_from(address.0).ok().and_then(|at| self.peers.get_mut(at)) {
+            *peer = None;
+        }
+    }
+
+    fn path(&self, to: AddressId) -> Option<Path> {
+        let peer = self.peers.get(usize::try_from(to.0).ok()?)?;
+        peer.map(|_| Path { frame_bytes_max: self.caps.frame_bytes_max, on_host: false })
+    }
+
+    fn lease(&mut self) -> Option<&mut [u8]> {
+        if self.dead || self.staged - self.completed >= NIC_SEND_FRAMES as u64 {
+            return None;
+        }
+        let start = slot_of(self.staged, NIC_SEND_FRAMES) * self.caps.frame_bytes_max;
+        Some(&mut self.frames[start..start + self.caps.frame_bytes_max])
+    }
+
+    fn commit(&mut self, to: AddressId, frame_bytes: usize, payload: Payload) {
+        if self.staged - self.completed >= NIC_SEND_FRAMES as u64 {
+            // Nothing is leased: there is no slot to stage it in.
+            self.counters.lost_other += 1;
+            return;
+        }
+        let peer = usize::try_from(to.0).ok().and_then(|at| self.peers.get(at)).copied().flatten();
+        let fits = frame_bytes + payload.len() <= self.caps.frame_bytes_max;
+        self.counters.lost_no_address += u64::from(peer.is_none());
+        self.counters.lost_too_long += u64::from(peer.is_some() && !fits);
+        let leaves = peer.is_some() && fits;
+        let sender = self.sender;
+        let slot = &mut self.slots[slot_of(self.staged, NIC_SEND_FRAMES)];
+        slot.to = peer.unwrap_or(self.id);
+        slot.leaves = leaves;
+        slot.frame_bytes = u32::try_from(frame_bytes).unwrap_or(u32::MAX);
+        slot.truth = sender;
+        slot.payload = if leaves { payload } else { Payload::EMPTY };
+        self.staged += 1;
+    }
+
+    fn flush(&mut self) -> Result<usize, DriverError> {
+        self.alive(Operation::Send)?;
+        let frames = self.staged - self.flushed;
+        self.flushed = self.staged;
+        self.counters.frames_sent += frames;
+        self.counters.send_calls += u64::from(frames > 0);
+        self.collect_completions();
+        Ok(usize::try_from(frames).unwrap_or(usize::MAX))
+    }
+
+    fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
+        self.alive(Operation::Receive)?;
+        self.collect_completions();
+        let max = self.caps.frame_bytes_max;
+        let mut given = 0;
+        while given < frames_max && self.taken < self.arrived {
+            let slot = slot_of(self.taken, NIC_RECEIVE_FRAMES);
+            let bytes = usize::try_from(self.receive_bytes[slot]).unwrap_or(0);
+            each(&self.receive_frames[slot * max..slot * max + bytes]);
+            self.counters.bytes_received += bytes as u64;
+            self.taken += 1;
+            given += 1;
+        }
+        self.counters.frames_received += given as u64;
+        self.counters.receive_calls += u64::from(given > 0);
+        self.counters.empty_polls += u64::from(given == 0);
+        Ok(given)
+    }
+
+    fn staged_total(&self) -> u64 {
+        self.staged
+    }
+
+    fn completed_total(&self) -> u64 {
+        self.completed
+    }
+
+    fn drain(&mut self) -> Result<Poll<()>, DriverError> {
+        self.alive(Operation::Drain)?;
+        // What was not flushed never reached the NIC: it is dropped here, but counted as complete only in its turn.
+        for number in self.flushed..self.staged {
+            let slot = &mut self.slots[slot_of(number, NIC_SEND_FRAMES)];
+            self.counters.lost_drained += u64::from(slot.leaves);
+            slot.leaves = false;
+            slot.payload = Payload::EMPTY;
+        }
+        self.flushed = self.staged;
+        while self.read < self.flushed && !self.slots[slot_of(self.read, NIC_SEND_FRAMES)].leaves {
+            self.read += 1;
+        }
+        while self.done < self.read && !self.slots[slot_of(self.done, NIC_SEND_FRAMES)].leaves {
+            self.done += 1;
+        }
+        self.collect_completions();
+        Ok(if self.completed == self.staged { Poll::Ready(()) } else { Poll::Pending })
+    }
+
+    fn arm(&mut self) -> Result<Armed, DriverError> {
+        self.alive(Operation::Wait)?;
+        Ok(if self.waiting() > 0 { Armed::FrameWaiting } else { Armed::Sleep })
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<Wake, DriverError> {
+        self.alive(Operation::Wait)?;
+        // Virtual time passes only between calls.
+        let _ = timeout;
+        Ok(if self.waiting() > 0 { Wake::Frame } else { Wake::Timeout })
+    }
+}

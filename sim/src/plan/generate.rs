@@ -1,0 +1,215 @@
+//! Drawing a plan from a seed.
+//!
+//! Every kind of fault occurs in more than one history of twenty, most histories have several, and a few have none beyond
+//! the one crash that each must have: what goes wrong in fair weather must be found too.
+
+use super::{Action, Auth, Mode, Moment, Plan, Step, When, Which};
+use crate::engine::queue::{MICRO, MILLI, Nanos};
+use crate::engine::random::Random;
+use crate::limits::{CHECKPOINT_COMMANDS_MIN, FRAMES_DELIVERED_MIN, RANKS_MAX};
+use crate::network::Weather;
+
+/// Streams of a seed, by purpose.
+const STREAM_PLAN: u64 = 1;
+
+/// Frames after which everything planned by frames has happened: a little before a history's least length.
+const FRAMES_PLANNED: u64 = FRAMES_DELIVERED_MIN * 8 / 10;
+
+/// The plan of `seed` for a job of `ranks` ranks.
+#[must_use]
+pub fn generate(seed: u64, ranks: u32) -> Plan {
+    let mut random = Random::stream(seed, STREAM_PLAN);
+    let random = &mut random;
+    let nodes = random.pick(&[1, 2, 2, ranks.min(3), ranks]).min(ranks);
+    let auth = match random.below(16) {
+        0 => Auth::Full,
+        1 | 2 => Auth::Header,
+        _ => Auth::Off,
+    };
+    let mut plan = Plan {
+        seed,
+        ranks,
+        nodes,
+        ports: if random.percent(20) { 2 } else { 1 },
+        rails: if random.percent(35) { 2 } else { 1 },
+        mode: if random.percent(75) { Mode::Instant } else { Mode::Counted },
+        auth,
+        frame_bytes_max: u32::try_from(random.between(320, 640)).unwrap_or(320),
+        messages_min: u32::try_from(random.between(900, 1000)).unwrap_or(900),
+        message_bytes_max: u32::try_from(random.between(900, 2400)).unwrap_or(900),
+        tight_bounds: random.percent(40),
+        congested: random.percent(30),
+        helper: random.percent(70),
+        weather: weather(random),
+        control_ns_max: random.log_between(5 * MICRO, 400 * MICRO),
+        write_ns_max: random.log_between(20 * MICRO, 2 * MILLI),
+        pause_ns_max: random.log_between(2 * MICRO, 300 * MICRO),
+        drift: [0; RANKS_MAX],
+        steps: Vec::with_capacity(16),
+    };
+    for drift in &mut plan.drift {
+        *drift = i64::try_from(random.below(200)).unwrap_or(0) - 100;
+    }
+    commands(random, &mut plan);
+    crash(random, &mut plan);
+    troubles(random, &mut plan);
+    plan
+}
+
+/// A chance between `low` and `high` parts of 10,000, in parts of `CHANCE_ONE`.
+fn chance(random: &mut Random, low: u64, high: u64) -> u16 {
+    u16::try_from(random.log_between(low, high) * 65_535 / 10_000).unwrap_or(u16::MAX)
+}
+
+fn weather(random: &mut Random) -> Weather {
+    let mut weather = Weather {
+        jitter_ns: u32::try_from(random.log_between(500, 20_000)).unwrap_or(0),
+        ..Weather::default()
+    };
+    if random.percent(60) {
+        weather.loss = chance(random, 5, 600);
+    }
+    if random.percent(50) {
+        weather.duplication = chance(random, 5, 600);
+    }
+    if random.percent(50) {
+        weather.reordering = chance(random, 10, 1500);
+    }
+    if random.percent(40) {
+        weather.corruption = chance(random, 5, 400);
+    }
+    if random.percent(50) {
+        weather.delay = chance(random, 2, 100);
+    }
+    weather
+}
+
+fn at_frames(random: &mut Random) -> When {
+    When::Frames(random.between(20, FRAMES_PLANNED))
+}
+
+fn commands(random: &mut Random, plan: &mut Plan) {
+    let commands = random.between(u64::from(CHECKPOINT_COMMANDS_MIN), 7);
+    let spacing = FRAMES_PLANNED / commands;
+    for n in 0..commands {
+        let frames = n * spacing + random.between(1, spacing);
+        plan.steps.push(Step { when: When::Frames(frames), action: Action::Checkpoint });
+        if random.percent(8) {
+            // Somebody is impatient: a request while one is under way.
+            let when = When::Frames(frames + random.between(1, 30));
+            plan.steps.push(Step { when, action: Action::Checkpoint });
+        }
+    }
+}
+
+fn rank(random: &mut Random, plan: &Plan) -> Which {
+    Which::Number(u32::try_from(random.below(u64::from(plan.ranks))).unwrap_or(0))
+}
+
+fn node(random: &mut Random, plan: &Plan) -> u32 {
+    u32::try_from(random.below(u64::from(plan.nodes))).unwrap_or(0)
+}
+
+fn down(random: &mut Random) -> Nanos {
+    random.log_between(100 * MICRO, 20 * MILLI)
+}
+
+/// The crash that every history has.
+fn crash(random: &mut Random, plan: &mut Plan) {
+    let crash = Action::CrashProcess(rank(random, plan));
+    let on = |random: &mut Random, moment, nth_max, after_max| When::On {
+        moment,
+        nth: u32::try_from(random.below(nth_max)).unwrap_or(0),
+        after: random.below(after_max),
+    };
+    let write = plan.write_ns_max;
+    let (when, action) = match random.below(10) {
+        0..4 => (at_frames(random), crash),
+        4 => (on(random, Moment::Frozen, 12, plan.pause_ns_max / 2), Action::CrashProcess(Which::Cause)),
+        5 => (on(random, Moment::Dumping, 12, write / 2), Action::CrashProcess(Which::Cause)),
+        6 => (on(random, Moment::Committing, 2, write), crash),
+        7 => (
+            on(random, Moment::Committing, 2, write),
+            Action::CrashNode { node: Which::Number(0), down: down(random) },
+        ),
+        8 => (
+            on(random, Moment::Dumping, 12, write),
+            Action::CrashNode { node: Which::Cause, down: down(random) },
+        ),
+        _ => {
+            let node = Which::Number(node(random, plan));
+            (at_frames(random), Action::CrashNode { node, down: down(random) })
+        }
+    };
+    plan.steps.push(Step { when, action });
+    if !matches!(when, When::Frames(_)) {
+        // The moment may never come; this one does.
+        plan.steps.push(Step { when: When::Frames(FRAMES_PLANNED), action: crash });
+    }
+    if random.percent(40) {
+        let moment = random.pick(&[Moment::Decided, Moment::Restoring]);
+        let which = random.pick(&[Which::Cause, Which::Other(1), Which::Other(2)]);
+        let when = on(random, moment, 3, 600 * MICRO);
+        plan.steps.push(Step { when, action: Action::CrashProcess(which) });
+    }
+    if random.percent(12) {
+        let when = on(random, Moment::Decided, 1, 600 * MICRO);
+        let node = Which::Number(node(random, plan));
+        plan.steps.push(Step { when, action: Action::CrashNode { node, down: down(random) } });
+    }
+}
+
+/// Everything else that may happen.
+fn troubles(random: &mut Random, plan: &mut Plan) {
+    let rank_number =
+        |random: &mut Random, plan: &Plan| u32::try_from(random.below(u64::from(plan.ranks))).unwrap_or(0);
+    if random.percent(20) {
+        let (one, other) = (node(random, plan), node(random, plan));
+        let lasts = random.log_between(50 * MICRO, 30 * MILLI);
+        let when = at_frames(random);
+        plan.steps.push(Step { when, action: Action::Partition { one, other, lasts } });
+    }
+    if random.percent(20) {
+        let (rank, rail) =
+            (rank_number(random, plan), u32::try_from(random.below(u64::from(plan.rails))).unwrap_or(0));
+        let lasts = random.log_between(100 * MICRO, 30 * MILLI);
+        let when = at_frames(random);
+        plan.steps.push(Step { when, action: Action::RailDown { rank, rail, lasts } });
+    }
+    if random.percent(20) {
+        let size = i64::try_from(random.log_between(10 * MICRO, 100 * MILLI)).unwrap_or(0);
+        let by = if random.percent(30) { -size / 100 } else { size };
+        let when = at_frames(random);
+        let node = node(random, plan);
+        plan.steps.push(Step { when, action: Action::ClockJump { node, by } });
+    }
+    if random.percent(12) {
+        let when = at_frames(random);
+        let node = node(random, plan);
+        plan.steps.push(Step { when, action: Action::BreakControl { node } });
+    }
+    if random.percent(15) {
+        let when = at_frames(random);
+        let rank = rank_number(random, plan);
+        let lasts = random.log_between(100 * MICRO, 5 * MILLI);
+        plan.steps.push(Step { when, action: Action::Unsavable { rank, lasts } });
+    }
+    if random.percent(12) {
+        let when = at_frames(random);
+        let (after, full) = (random.below(60), random.percent(50));
+        plan.steps.push(Step { when, action: Action::DiskError { after, full } });
+    }
+    if random.percent(20) {
+        let when = at_frames(random);
+        let mut weather = weather(random);
+        weather.loss = weather.loss.max(chance(random, 500, 5000));
+        let lasts = random.log_between(50 * MICRO, 2 * MILLI);
+        plan.steps.push(Step { when, action: Action::Storm { weather, lasts } });
+    }
+    if random.percent(20) {
+        let when = at_frames(random);
+        let rank = rank_number(random, plan);
+        let lasts = random.log_between(50 * MICRO, 20 * MILLI);
+        plan.steps.push(Step { when, action: Action::Stall { rank, lasts } });
+    }
+}

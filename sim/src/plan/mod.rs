@@ -1,0 +1,200 @@
+//! The plan of a history: everything that is not the machines' own doing, as plain data.
+//!
+//! [`generate`] draws a plan from a seed; [`shrink`](crate::shrink) takes parts out of it; scenarios write one by hand.
+
+mod generate;
+
+pub use generate::generate;
+
+use crate::engine::queue::Nanos;
+use crate::network::Weather;
+
+/// When something of the plan happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// At this virtual time.
+    At(Nanos),
+    /// When the history has delivered so many frames: early or late in it, however long it takes.
+    Frames(u64),
+    /// So long after the `nth` (from 0) time that the moment comes.
+    On {
+        /// The moment.
+        moment: Moment,
+        /// How many earlier ones are passed over.
+        nth: u32,
+        /// Virtual time after it.
+        after: Nanos,
+    },
+}
+
+/// Moments of the machines that a plan can wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// A rank has frozen its ports.
+    Frozen,
+    /// A rank runs again and its image is being written.
+    Dumping,
+    /// The coordinator has asked for the commit record.
+    Committing,
+    /// The decision about a new life after a fault is durable.
+    Decided,
+    /// A rank's process of a later life has been started and is being restored.
+    Restoring,
+}
+
+/// Which rank or node an action is about: a number, or whoever caused the moment that the action waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    /// This one.
+    Number(u32),
+    /// Who caused the moment; 0 without one.
+    Cause,
+    /// Another than who caused the moment: so many further.
+    Other(u32),
+}
+
+/// Something that is done to the world.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Somebody asks for a checkpoint.
+    Checkpoint,
+    /// A rank's process dies.
+    CrashProcess(Which),
+    /// A node loses power; it is back after `down`.
+    CrashNode {
+        /// The node.
+        node: Which,
+        /// Time until it runs again.
+        down: Nanos,
+    },
+    /// Frames between two nodes are dropped (and within a node, if they are the same).
+    Partition {
+        /// One node.
+        one: u32,
+        /// The other.
+        other: u32,
+        /// For how long.
+        lasts: Nanos,
+    },
+    /// The NICs of one rail of one rank's ports die; new ones are opened after `lasts`.
+    RailDown {
+        /// The rank.
+        rank: u32,
+        /// The rail.
+        rail: u32,
+        /// Until it is opened anew.
+        lasts: Nanos,
+    },
+    /// The clock of a node jumps.
+    ClockJump {
+        /// The node.
+        node: u32,
+        /// By how much, nanoseconds.
+        by: i64,
+    },
+    /// The connection between a node's keeper and the coordinator breaks.
+    BreakControl {
+        /// The node.
+        node: u32,
+    },
+    /// From now on and for so long the rank holds something that cannot be saved.
+    Unsavable {
+        /// The rank.
+        rank: u32,
+        /// For how long.
+        lasts: Nanos,
+    },
+    /// The disk refuses one write after so many further changes.
+    DiskError {
+        /// Changing operations until then.
+        after: u64,
+        /// No room, instead of a broken device.
+        full: bool,
+    },
+    /// The network is worse than usual for a while.
+    Storm {
+        /// How it is.
+        weather: Weather,
+        /// For how long.
+        lasts: Nanos,
+    },
+    /// The rank's process is not scheduled for so long.
+    Stall {
+        /// The rank.
+        rank: u32,
+        /// For how long.
+        lasts: Nanos,
+    },
+}
+
+/// An action and its time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// When.
+    pub when: When,
+    /// What.
+    pub action: Action,
+}
+
+/// How ranks can be saved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// At any instant, as a process is.
+    Instant,
+    /// At counted points, as a native program is.
+    Counted,
+}
+
+/// How frames are protected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Auth {
+    /// Not at all; the NIC's checksum finds damage.
+    Off,
+    /// Heads.
+    Header,
+    /// Everything.
+    Full,
+}
+
+/// A whole history, before it happens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Seed of everything that is drawn while the history runs.
+    pub seed: u64,
+    /// Ranks.
+    pub ranks: u32,
+    /// Nodes.
+    pub nodes: u32,
+    /// Ports of each rank.
+    pub ports: u32,
+    /// Rails of each port.
+    pub rails: u32,
+    /// How ranks are saved.
+    pub mode: Mode,
+    /// How frames are protected.
+    pub auth: Auth,
+    /// Bytes of the largest frame.
+    pub frame_bytes_max: u32,
+    /// Messages of the program, at least.
+    pub messages_min: u32,
+    /// Longest message, in bytes.
+    pub message_bytes_max: u32,
+    /// The ports' bounds are so tight that senders run into them.
+    pub tight_bounds: bool,
+    /// The ports treat the path as a network: congestion control.
+    pub congested: bool,
+    /// A helper makes progress while the program computes.
+    pub helper: bool,
+    /// How the network is when nothing special happens.
+    pub weather: Weather,
+    /// Longest time of one control message from party to party.
+    pub control_ns_max: Nanos,
+    /// Longest time of writing an image, and of a commit record.
+    pub write_ns_max: Nanos,
+    /// Longest pause between freeze and thaw.
+    pub pause_ns_max: Nanos,
+    /// Drift of each node's clock, see [`crate::engine::clock::Clock`].
+    pub drift: [i64; crate::limits::RANKS_MAX],
+    /// What happens.
+    pub steps: Vec<Step>,
+}

@@ -1,0 +1,50 @@
+//! Where a NIC stands: one per rank, port and rail. The place, and with it the address, outlives the process that uses it, as a
+//! UDP port does: frames of an old life reach the process of the next.
+
+use crate::engine::queue::Nanos;
+use crate::network::nic::{NicId, SimNic};
+
+/// A place for a NIC, and the NIC that is there now.
+#[derive(Debug)]
+pub(crate) struct Station {
+    /// Rank that it belongs to.
+    pub(crate) rank: u32,
+    /// Rail of its port.
+    pub(crate) rail: u32,
+    /// Node that it is plugged into.
+    pub(crate) node: u32,
+    /// The process that has it open.
+    pub(crate) process: Option<u32>,
+    pub(crate) nic: SimNic,
+    /// A [`Read`](super::event::Event::Read) is scheduled.
+    pub(crate) reading: bool,
+    /// When the frames read so far are reported as completed.
+    pub(crate) completes_at: Nanos,
+}
+
+impl Station {
+    pub(crate) fn new(id: NicId, rank: u32, rail: u32, node: u32, frame_bytes_max: usize) -> Station {
+        Station {
+            rank,
+            rail,
+            node,
+            process: None,
+            nic: SimNic::new(id, frame_bytes_max),
+            reading: false,
+            completes_at: 0,
+        }
+    }
+
+    /// Puts a new NIC here, opened by `process`.
+    pub(crate) fn open(&mut self, process: u32) {
+        self.nic.renew();
+        self.process = Some(process);
+        self.completes_at = 0;
+    }
+
+    /// The process is gone, and the NIC with it.
+    pub(crate) fn close(&mut self) {
+        self.nic.die();
+        self.process = None;
+    }
+}
