@@ -24,6 +24,7 @@ pub(crate) fn abandoned(reason: &AbandonReason) -> String {
             format!("the commit record could not be written: {}", errno(*number))
         }
         AbandonReason::Finishing => "the program has finished".to_owned(),
+        AbandonReason::LifeOver => "its life is over".to_owned(),
     }
 }
 

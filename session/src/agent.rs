@@ -1,6 +1,7 @@
 //! The rank's part in checkpoints, shared by the program's thread and the one that listens to the keeper.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -66,6 +67,11 @@ struct Part {
     end: End,
     /// Session section of a program that has finished.
     finished: Option<Vec<u8>>,
+    /// The program's thread stands at a point: it takes the keeper's messages by itself, for only it has the memory.
+    held: bool,
+    mail: VecDeque<Message>,
+    /// When the program stopped for what is being done.
+    entered: Instant,
 }
 
 pub(crate) struct Agent {
@@ -86,7 +92,15 @@ impl Agent {
         points: u64,
     ) -> Agent {
         let participant = Participant::new(identity.rank, CutMode::Counted, epoch, points, Sabotage::none());
-        let part = Part { participant, line, end: End::NotYet, finished: None };
+        let part = Part {
+            participant,
+            line,
+            end: End::NotYet,
+            finished: None,
+            held: false,
+            mail: VecDeque::new(),
+            entered: Instant::now(),
+        };
         Agent { identity, endpoint, images, started: Instant::now(), part: Mutex::new(part) }
     }
 
@@ -100,6 +114,39 @@ impl Agent {
         let mut part = self.lock();
         part.participant.handle(self.now(), input);
         self.perform(&mut part, memory);
+    }
+
+    /// A message of the keeper.
+    pub(crate) fn hear(&self, message: Message) {
+        let mut part = self.lock();
+        if part.held {
+            part.mail.push_back(message);
+            self.endpoint.wake();
+            return;
+        }
+        part.participant.handle(self.now(), Input::Message(message));
+        self.perform(&mut part, None);
+    }
+
+    /// The program is at a point. True if it must stand there: then [`Agent::stand`] until it need not.
+    pub(crate) fn arrive(&self, count: u64, entered: Instant, memory: &mut dyn Memory) -> bool {
+        let mut part = self.lock();
+        part.entered = entered;
+        part.participant.handle(self.now(), Input::PointReached { count });
+        self.perform(&mut part, Some(memory));
+        part.held = part.participant.is_standing();
+        part.held
+    }
+
+    /// Takes the messages that came while the program stands. True if it must stand on.
+    pub(crate) fn stand(&self, memory: &mut dyn Memory) -> bool {
+        let mut part = self.lock();
+        while let Some(message) = part.mail.pop_front() {
+            part.participant.handle(self.now(), Input::Message(message));
+            self.perform(&mut part, Some(&mut *memory));
+        }
+        part.held = part.participant.is_standing();
+        part.held
     }
 
     /// Does what is due, and says how long nothing will be.
@@ -159,7 +206,7 @@ impl Agent {
         while let Some(output) = part.participant.poll_output() {
             match output {
                 Output::TakeCut { epoch } => {
-                    let entered = Instant::now();
+                    let entered = if part.held || memory.is_some() { part.entered } else { Instant::now() };
                     let image = match (&mut memory, &part.finished) {
                         (Some(memory), _) => Some(self.capture(entered, epoch, &mut **memory)),
                         (None, Some(state)) => {

@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ckpt_glue::control::Message as Control;
 use ckpt_glue::control::{FaultReport, Source as RequestSource};
 use ckpt_glue::participant::Input;
-use endpoint::Endpoint;
+use endpoint::{Completion, Endpoint};
 use transport::LinkIndex;
 
 use crate::agent::Agent;
 use crate::capture::{FinishedMemory, ProgramMemory};
 use crate::error::{RegionError, SessionError};
-use crate::limits::{FINALIZE_SLICE, REGIONS_MAX};
+use crate::limits::{FINALIZE_SLICE, REGIONS_MAX, WAIT_SLICE};
 use crate::message::Request;
 use crate::region::{Protect, Region};
 use crate::requests::SessionState;
@@ -139,8 +140,9 @@ impl Session {
 
     /// A place where the program may be saved: `state` is complete here, and so is every request that is still open.
     /// Every rank passes the same number of points, and what a rank sends after its point `n` is only needed by the others
-    /// after theirs. Costs about a microsecond when no checkpoint is due; when one is, as long as it takes to copy the
-    /// state.
+    /// after theirs. Costs about a microsecond when no checkpoint is due. When one is, the program stands here until every
+    /// rank has come to the same point, so that nobody is left waiting for a message that was sent before it, and then as
+    /// long as it takes to copy the state. Messages that were sent and not received stay on their way.
     ///
     /// # Errors
     /// [`RegionError::NotRestored`] if a restarted program has not taken its state back.
@@ -151,12 +153,28 @@ impl Session {
         if self.state.finished {
             return Err(SessionError::Finished);
         }
+        let entered = Instant::now();
         // What the peers say about a higher epoch must be known before this point is counted.
         self.pump()?;
         self.state.points += 1;
         let count = self.state.points;
         let mut memory = ProgramMemory { state: &mut self.state, peers: &self.peers, program: state };
-        self.agent.handle(Input::PointReached { count }, Some(&mut memory));
+        let mut stands = self.agent.arrive(count, entered, &mut memory);
+        while stands {
+            self.endpoint.wait(WAIT_SLICE);
+            while let Some(completion) = self.endpoint.poll() {
+                match completion {
+                    Completion::CutRequired { epoch } => {
+                        let mut memory =
+                            ProgramMemory { state: &mut self.state, peers: &self.peers, program: state };
+                        self.agent.handle(Input::CutRequired { epoch }, Some(&mut memory));
+                    }
+                    other => self.take_completion(other),
+                }
+            }
+            let mut memory = ProgramMemory { state: &mut self.state, peers: &self.peers, program: state };
+            stands = self.agent.stand(&mut memory);
+        }
         Ok(())
     }
 

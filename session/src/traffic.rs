@@ -174,14 +174,20 @@ impl Session {
         while let Some(completion) = self.endpoint.poll() {
             match completion {
                 Completion::CutRequired { epoch } => self.agent.handle(Input::CutRequired { epoch }, None),
-                Completion::Report(event) => self.report(&event),
-                Completion::RailDead { rail, reason } => {
-                    eprintln!("stillwire: rank {}: rail {} is dead: {reason}", self.rank, rail.0);
-                }
-                done => note(&mut self.state, &self.peers, done),
+                other => self.take_completion(other),
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn take_completion(&mut self, completion: Completion) {
+        match completion {
+            Completion::Report(event) => self.report(&event),
+            Completion::RailDead { rail, reason } => {
+                eprintln!("stillwire: rank {}: rail {} is dead: {reason}", self.rank, rail.0);
+            }
+            done => note(&mut self.state, &self.peers, done),
+        }
     }
 
     fn report(&self, event: &Event) {
