@@ -270,6 +270,10 @@ impl Participant {
             return;
         }
         let (by_traffic, arrived) = match self.state {
+            State::Waiting { epoch: awaited, point: Some(_), .. } if awaited == epoch && at != CutAt::Now => {
+                self.counters.late_cuts += 1;
+                return;
+            }
             // A frame of the epoch came before its command.
             State::Waiting { epoch: awaited, by_traffic, arrived, .. } if awaited == epoch => {
                 (by_traffic, arrived)
@@ -298,10 +302,12 @@ impl Participant {
 
     /// From here on the rank stands where it can be saved, and says so.
     fn arrive(&mut self, epoch: Epoch) {
-        if let State::Waiting { arrived, .. } = &mut self.state
+        if let State::Waiting { arrived, until, .. } = &mut self.state
             && !*arrived
         {
             *arrived = true;
+            // The coordinator's own time is over first, and it knows who has not come.
+            *until = *until + COMMAND_GRACE;
             self.outputs.push(Output::Send(Message::Arrived { epoch, ranks: 1 }));
         }
     }

@@ -209,12 +209,12 @@ impl<'a> Shell<'a> {
         }
     }
 
-    fn to_keeper(&mut self, input: keeper::Input) {
+    fn tell_keeper(&mut self, input: keeper::Input) {
         let now = self.now();
         self.keeper.handle(now, input);
     }
 
-    fn to_job(&mut self, input: job::Input) {
+    fn tell_job(&mut self, input: job::Input) {
         let now = self.now();
         self.job.handle(now, input);
     }
@@ -222,7 +222,7 @@ impl<'a> Shell<'a> {
     fn on_job(&mut self, output: job::Output) {
         match output {
             job::Output::Send { to: Party::Keeper(_), control } => {
-                self.to_keeper(keeper::Input::Control(control));
+                self.tell_keeper(keeper::Input::Control(control));
             }
             // People's commands are answered from the job's status and events, without control messages.
             job::Output::Send { .. } => {}
@@ -247,7 +247,7 @@ impl<'a> Shell<'a> {
     fn on_keeper(&mut self, output: keeper::Output) {
         match output {
             keeper::Output::Send { to: Party::Coordinator, control } => {
-                self.to_job(job::Input::Control(control))
+                self.tell_job(job::Input::Control(control))
             }
             keeper::Output::Send { to: Party::Rank(rank), control } => self.send(rank, &control),
             // There is one keeper, and tools do not speak to it.
@@ -257,13 +257,13 @@ impl<'a> Shell<'a> {
                 Some(process) if process.life == life => process.kill(),
                 _ => {
                     let status = ExitStatus::Signal(Signal::SIGKILL as u8);
-                    self.to_keeper(keeper::Input::ProcessEnded { rank, life, status });
+                    self.tell_keeper(keeper::Input::ProcessEnded { rank, life, status });
                 }
             },
             keeper::Output::WriteExitedImage { rank, generation, record } => {
                 match self.write_exited(rank, generation, &record) {
                     Ok((digest, bytes)) => {
-                        self.to_keeper(keeper::Input::ExitedImageDone { rank, generation, digest, bytes });
+                        self.tell_keeper(keeper::Input::ExitedImageDone { rank, generation, digest, bytes });
                     }
                     Err(error) => {
                         self.tell(&Notice::Store {
@@ -271,7 +271,7 @@ impl<'a> Shell<'a> {
                             error: &error,
                         });
                         let errno = errno(&error);
-                        self.to_keeper(keeper::Input::ExitedImageFailed { rank, generation, errno });
+                        self.tell_keeper(keeper::Input::ExitedImageFailed { rank, generation, errno });
                     }
                 }
             }
@@ -307,19 +307,19 @@ impl<'a> Shell<'a> {
 
     fn spawn(&mut self, rank: Rank, decision: Decision) {
         match self.exited_in_image(rank, decision) {
-            Ok(Some(record)) => return self.to_keeper(keeper::Input::ExitedInImage { rank, record }),
+            Ok(Some(record)) => return self.tell_keeper(keeper::Input::ExitedInImage { rank, record }),
             Ok(None) => {}
             Err(error) => {
                 self.tell(&Notice::Store { what: "an image that is to be restored", error: &error });
-                return self.to_keeper(keeper::Input::NotStarted { rank, errno: errno(&error) });
+                return self.tell_keeper(keeper::Input::NotStarted { rank, errno: errno(&error) });
             }
         }
         match self.start_process(rank, decision) {
-            Ok(()) => self.to_keeper(keeper::Input::Spawned { rank }),
+            Ok(()) => self.tell_keeper(keeper::Input::Spawned { rank }),
             Err(error) => {
                 self.tell(&Notice::NotSpawned { rank, error: &error });
                 let errno = u32::try_from(error.raw_os_error().unwrap_or(0)).unwrap_or(0);
-                self.to_keeper(keeper::Input::NotStarted { rank, errno });
+                self.tell_keeper(keeper::Input::NotStarted { rank, errno });
             }
         }
     }
@@ -421,11 +421,11 @@ impl<'a> Shell<'a> {
             match i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok()) {
                 Some(Signal::SIGCHLD) => self.collect_processes(),
                 Some(Signal::SIGUSR1) => {
-                    self.to_job(job::Input::Request(ckpt_glue::control::Source::Signal));
+                    self.tell_job(job::Input::Request(ckpt_glue::control::Source::Signal));
                 }
                 Some(_) => {
                     self.stops += 1;
-                    self.to_job(job::Input::Stop);
+                    self.tell_job(job::Input::Stop);
                 }
                 None => {}
             }
@@ -447,7 +447,7 @@ impl<'a> Shell<'a> {
             self.guard.remove(process.pid);
             self.sources.retain(|_, source| !matches!(source, Source::Connection(of) if *of == rank));
             self.tell(&Notice::Ended { rank, status });
-            self.to_keeper(keeper::Input::ProcessEnded { rank, life: process.life, status });
+            self.tell_keeper(keeper::Input::ProcessEnded { rank, life: process.life, status });
             self.pump();
         }
     }
@@ -475,7 +475,7 @@ impl<'a> Shell<'a> {
         for control in heard.controls {
             // Nobody speaks for another rank.
             if control.sender == Party::Rank(rank) {
-                self.to_keeper(keeper::Input::Control(control));
+                self.tell_keeper(keeper::Input::Control(control));
                 self.pump();
             }
         }
@@ -513,20 +513,20 @@ impl<'a> Shell<'a> {
                 for (generation, damages) in &refused {
                     self.tell(&Notice::Damaged { generation: *generation, damages });
                 }
-                self.to_job(job::Input::StoreFenced { counter, newest, nonce });
+                self.tell_job(job::Input::StoreFenced { counter, newest, nonce });
             }
             Done::FenceFailed(error) => {
                 self.tell(&Notice::Store { what: "the list of generations", error: &error });
             }
-            Done::Decided(life) => self.to_job(job::Input::DecisionDurable { life }),
+            Done::Decided(life) => self.tell_job(job::Input::DecisionDurable { life }),
             Done::NotDecided { life, errno, error } => {
                 self.tell(&Notice::Store { what: "the decision about a new life", error: &error });
-                self.to_job(job::Input::DecisionFailed { life, errno });
+                self.tell_job(job::Input::DecisionFailed { life, errno });
             }
-            Done::Committed(generation) => self.to_job(job::Input::CommitDurable(generation)),
+            Done::Committed(generation) => self.tell_job(job::Input::CommitDurable(generation)),
             Done::NotCommitted { generation, errno, error } => {
                 self.tell(&Notice::Store { what: "the commit record", error: &error });
-                self.to_job(job::Input::CommitFailed { generation, errno });
+                self.tell_job(job::Input::CommitFailed { generation, errno });
             }
             Done::NotCollected(error) => {
                 self.tell(&Notice::Store { what: "removing old generations", error: &error });
@@ -552,8 +552,8 @@ impl<'a> Shell<'a> {
         let status = self.job.status();
         match self.requests.read(client, &status) {
             Answered::Wait => {}
-            Answered::Checkpoint => self.to_job(job::Input::Request(ckpt_glue::control::Source::Command)),
-            Answered::Stop => self.to_job(job::Input::Stop),
+            Answered::Checkpoint => self.tell_job(job::Input::Request(ckpt_glue::control::Source::Command)),
+            Answered::Stop => self.tell_job(job::Input::Stop),
             Answered::Gone => {
                 // Closing the descriptor has taken it out of `epoll`.
                 self.sources.remove(&token);
