@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use transport::port::Census;
 use transport::wire::Frame;
 use transport::{
-    AddressId, AuthLevel, Buffers, Epoch, Event, Instant, JobId, JobKey, Life, LinkIndex, OpId, Outgoing,
-    Payload, Port, PortConfig, PortId, RailIndex, Rank, RawAddress, Receive, Space,
+    AddressId, AuthLevel, Buffers, Epoch, Event, FrozenPort, Instant, JobId, JobKey, Life, LinkIndex, OpId,
+    Outgoing, Payload, Port, PortConfig, PortId, RailIndex, Rank, RawAddress, Receive, Restart, Space,
 };
 
 pub(crate) const DELAY: Duration = Duration::from_micros(5);
@@ -14,7 +15,7 @@ pub(crate) const KEY: JobKey = JobKey(*b"a key of 16 byte");
 pub(crate) const LIFE: Life = Life { counter: 1, nonce: 77 };
 
 /// Buffers of one port: posted receives by operation, payloads of user sends by operation.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Memory {
     pub(crate) posted: BTreeMap<OpId, Vec<u8>>,
     pub(crate) sending: BTreeMap<OpId, Vec<u8>>,
@@ -52,11 +53,15 @@ type Rule = Box<dyn FnMut(usize, usize, &Frame<'_>, u64) -> Fate>;
 pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     pub(crate) now: Instant,
-    /// (due, from, to, frame), in order of due time.
-    pub(crate) wire: VecDeque<(Instant, usize, usize, Vec<u8>)>,
+    /// (due, to, rail, frame), in order of due time.
+    pub(crate) wire: VecDeque<(Instant, usize, u8, Vec<u8>)>,
     pub(crate) fate: Rule,
     pub(crate) log: Vec<String>,
     pub(crate) frames: u64,
+    /// Rails of every port.
+    pub(crate) rails: u8,
+    /// Loses everything.
+    pub(crate) dead_rail: Option<u8>,
 }
 
 pub(crate) fn config() -> PortConfig {
@@ -85,6 +90,8 @@ impl World {
             fate: Box::new(|_, _, _, _| Fate::Deliver),
             log: Vec::new(),
             frames: 0,
+            rails: 1,
+            dead_rail: None,
         }
     }
 
@@ -135,13 +142,55 @@ impl World {
         node.port.as_mut().unwrap().post_receive(receive, &mut node.memory).expect("there is room")
     }
 
+    /// Takes the port of a node out, frozen and in a state that a port can be in.
+    pub(crate) fn freeze(&mut self, node: usize) -> FrozenPort {
+        self.collect(node);
+        let frozen = self.nodes[node].port.take().expect("it is not frozen yet").freeze(self.now);
+        assert_eq!(frozen.check(), Ok(()), "node {node}");
+        frozen
+    }
+
+    /// Puts a frozen port back, in the same life.
+    pub(crate) fn thaw(&mut self, node: usize, frozen: FrozenPort) {
+        self.nodes[node].port = Some(frozen.thaw(self.now));
+    }
+
+    /// Puts a frozen port back in a new life, on a rail with frames of `frame_bytes`, with paths to all that it knows.
+    pub(crate) fn restart(&mut self, node: usize, frozen: FrozenPort, life: Life, frame_bytes: usize) {
+        let mut port = frozen.restart(self.now, Restart { life });
+        port.add_rail(RawAddress::new(&[node as u8]).unwrap(), frame_bytes);
+        for i in 0..port.links() {
+            let link = LinkIndex(i as u32);
+            let peer = port.peer(link).expect("the link exists").rank();
+            port.set_path(link, RailIndex(0), AddressId(peer.0));
+        }
+        self.nodes[node].port = Some(port);
+    }
+
+    /// What a freeze would find now.
+    pub(crate) fn census(&mut self, node: usize) -> Census {
+        let frozen = self.freeze(node);
+        let census = frozen.census();
+        // The thaw ends a pause of no length: nothing changes but the news of it.
+        self.thaw(node, frozen);
+        census
+    }
+
     /// Lets every port send what it wants to send now.
     pub(crate) fn pump(&mut self) {
         for i in 0..self.nodes.len() {
             let Node { port, memory, .. } = &mut self.nodes[i];
             let Some(port) = port else { continue };
             let mut buffer = vec![0u8; 70_000];
-            while let Some(transmit) = port.poll_transmit(self.now, RailIndex(0), &mut buffer) {
+            // The rails take turns; a round in which none has anything ends it.
+            let (mut rail, mut quiet) = (0u8, 0);
+            while quiet < self.rails {
+                rail = (rail + 1) % self.rails;
+                let Some(transmit) = port.poll_transmit(self.now, RailIndex(rail), &mut buffer) else {
+                    quiet += 1;
+                    continue;
+                };
+                quiet = 0;
                 let mut bytes = buffer[..transmit.frame_bytes].to_vec();
                 if let Some(piece) = transmit.payload {
                     let source = &memory.sending[&piece.op];
@@ -155,16 +204,17 @@ impl World {
                 self.frames += 1;
                 let to = transmit.to.0 as usize;
                 let frame = Frame::parse(&bytes).expect("what we write can be read");
-                let fate = (self.fate)(i, to, &frame, self.frames);
+                let dead = self.dead_rail == Some(rail);
+                let fate = if dead { Fate::Lose } else { (self.fate)(i, to, &frame, self.frames) };
                 self.log.push(describe(self.now, i, to, &frame, fate));
                 let due = self.now + DELAY;
                 match fate {
                     Fate::Lose => {}
-                    Fate::Deliver => self.wire.push_back((due, i, to, bytes)),
-                    Fate::Late(by) => self.wire.push_back((due + by, i, to, bytes)),
+                    Fate::Deliver => self.wire.push_back((due, to, rail, bytes)),
+                    Fate::Late(by) => self.wire.push_back((due + by, to, rail, bytes)),
                     Fate::Double => {
-                        self.wire.push_back((due, i, to, bytes.clone()));
-                        self.wire.push_back((due, i, to, bytes));
+                        self.wire.push_back((due, to, rail, bytes.clone()));
+                        self.wire.push_back((due, to, rail, bytes));
                     }
                 }
             }
@@ -172,7 +222,7 @@ impl World {
         self.wire.make_contiguous().sort_by_key(|(due, ..)| *due);
     }
 
-    fn collect(&mut self, node: usize) {
+    pub(crate) fn collect(&mut self, node: usize) {
         let Node { port, events, .. } = &mut self.nodes[node];
         let Some(port) = port else { return };
         while let Some(event) = port.poll_event() {
@@ -197,15 +247,15 @@ impl World {
             return false;
         };
         self.now = self.now.max(next);
-        while let Some((due, _, to, _)) = self.wire.front() {
+        while let Some((due, to, rail, _)) = self.wire.front() {
             if *due > self.now {
                 break;
             }
-            let to = *to;
+            let (to, rail) = (*to, *rail);
             let (_, _, _, bytes) = self.wire.pop_front().unwrap();
             let node = &mut self.nodes[to];
             if let Some(port) = node.port.as_mut() {
-                port.handle_frame(self.now, RailIndex(0), &bytes, &mut node.memory);
+                port.handle_frame(self.now, RailIndex(rail), &bytes, &mut node.memory);
             }
             self.collect(to);
         }
