@@ -78,6 +78,7 @@ impl Keeper {
             points: None,
             arrivals: None,
             images: None,
+            spoiled: None,
             released: false,
         });
         for child in self.children() {
@@ -147,7 +148,7 @@ impl Keeper {
         if rank_epoch < epoch {
             self.write_exited_image(rank);
         } else {
-            self.send_up(Message::NoImage { epoch, rank, reason: NoImageReason::Ended {} });
+            self.on_no_image(epoch, rank, NoImageReason::Ended {});
         }
     }
 

@@ -149,6 +149,9 @@ struct Held {
     points: Option<Points>,
     arrivals: Option<Arrivals>,
     images: Option<Images>,
+    /// Newest epoch of which the coordinator knows, from here or from itself, that it will not be committed: one word is
+    /// enough to abandon it, and every rank has one to say.
+    spoiled: Option<Epoch>,
     released: bool,
 }
 
@@ -251,7 +254,7 @@ impl Keeper {
             Input::ExitedImageFailed { rank, generation, errno } => {
                 if self.is_current(generation) {
                     let reason = crate::control::NoImageReason::WriteFailed { errno };
-                    self.send_up(Message::NoImage { epoch: generation.epoch, rank, reason });
+                    self.on_no_image(generation.epoch, rank, reason);
                 }
             }
         }

@@ -534,7 +534,7 @@ impl<'a> Shell<'a> {
             Done::Discarded(Err(error)) => {
                 self.tell(&Notice::Store { what: "removing what was not finished", error: &error });
             }
-            Done::Collected(_) | Done::Discarded(Ok(_)) => {}
+            Done::Collected | Done::Discarded(Ok(_)) => {}
         }
     }
 

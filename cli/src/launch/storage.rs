@@ -10,7 +10,7 @@ use ckpt_glue::names as glue;
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use store::error::CommitError;
-use store::job::{CollectReport, Damage, Depth};
+use store::job::{Damage, Depth};
 use store::{
     CommitRequest, Directory, GenerationId, ImageClaim, ImageDigest, JobDirectory, StorageError, StoreError,
 };
@@ -63,7 +63,7 @@ pub(crate) enum Done {
         errno: u32,
         error: StoreError,
     },
-    Collected(CollectReport),
+    Collected,
     NotCollected(StoreError),
     Discarded(Result<Vec<GenerationId>, StoreError>),
 }
@@ -162,7 +162,7 @@ impl Worker {
             }
             Task::Commit { generation, images } => self.commit(generation, &images),
             Task::Collect { life, keep } => match self.directory.collect(life, keep, &[]) {
-                Ok(report) => Done::Collected(report),
+                Ok(_) => Done::Collected,
                 Err(error) => Done::NotCollected(error),
             },
             Task::Discard => Done::Discarded(self.directory.discard_unfinished()),
