@@ -261,9 +261,9 @@ pub(crate) struct DemoRankArguments {
     /// Rounds at least
     #[arg(long)]
     pub(crate) rounds: u32,
-    /// Time at least
-    #[arg(long, value_parser = ckpt_glue::parse_duration)]
-    pub(crate) at_least: Duration,
+    /// Go on until this file exists
+    #[arg(long)]
+    pub(crate) until: PathBuf,
 }
 
 fn environment_entry(text: &str) -> Result<(String, String), String> {

@@ -61,8 +61,6 @@ pub(crate) enum CliError {
     CheckpointFailed { reason: String },
     #[error("{what} is not in this build")]
     NotBuilt { what: &'static str },
-    #[error("the demo's job printed no result; its last words are above")]
-    NoResult,
 }
 
 impl CliError {

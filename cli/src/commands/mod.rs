@@ -6,6 +6,8 @@ mod progress;
 pub(crate) mod restart;
 pub(crate) mod run;
 
+pub(crate) use progress::event_words;
+
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::process::ExitCode;

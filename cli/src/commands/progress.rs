@@ -70,7 +70,7 @@ impl Observer for Progress {
             }
             Notice::Store { what, error } => Progress::warn(&format!("{what}: {error}")),
             Notice::Misbehaves { rank, reason } => Progress::warn(&format!("rank {rank} is ended: {reason}")),
-            Notice::Spawned { .. } | Notice::Ended { .. } | Notice::Over(_) => {}
+            Notice::Spawned { .. } | Notice::Ended { .. } | Notice::Over => {}
         }
     }
 }

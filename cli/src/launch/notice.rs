@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use ckpt_glue::job::{Event, FinalReport};
+use ckpt_glue::job::Event;
 use ckpt_glue::names::ExitStatus;
 use nix::unistd::Pid;
 use store::GenerationId;
 use store::job::Damage;
-use transport::{Life, Rank};
+use transport::Rank;
 
 use super::lines::Channel;
 
@@ -17,7 +17,7 @@ pub(crate) enum Notice<'a> {
     /// What the coordinator says.
     Event(&'a Event),
     /// A process exists.
-    Spawned { rank: Rank, pid: Pid, life: Life },
+    Spawned { rank: Rank, pid: Pid },
     /// A process could not be started.
     NotSpawned { rank: Rank, error: &'a std::io::Error },
     /// A process has ended.
@@ -31,7 +31,7 @@ pub(crate) enum Notice<'a> {
     /// A line that a rank printed.
     Line { rank: Rank, channel: Channel, line: &'a [u8] },
     /// Nothing runs any more.
-    Over(&'a FinalReport),
+    Over,
 }
 
 /// Whoever wants to know what happens to a job.

@@ -76,7 +76,7 @@ pub(crate) fn run(
 ) -> Result<FinalReport, CliError> {
     let mut shell = Shell::new(plan, registration, observer)?;
     let report = shell.run()?;
-    shell.observer.notice(shell.started.elapsed(), &Notice::Over(&report));
+    shell.observer.notice(shell.started.elapsed(), &Notice::Over);
     Ok(report)
 }
 
@@ -350,7 +350,7 @@ impl<'a> Shell<'a> {
             watch(&self.epoll, lines.pipe().as_fd(), token)?;
             self.sources.insert(token, Source::Pipe { rank, channel, lines });
         }
-        self.tell(&Notice::Spawned { rank, pid, life: decision.life });
+        self.tell(&Notice::Spawned { rank, pid });
         Ok(())
     }
 
