@@ -1,4 +1,5 @@
 //! Endpoints over real sockets: messages of all sizes, while the port is frozen and thawed under them.
+#![expect(clippy::cast_possible_truncation, reason = "test data")]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};

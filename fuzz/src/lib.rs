@@ -83,12 +83,44 @@ pub fn manifest(bytes: &[u8]) {
     }
 }
 
-/// The job file.
+/// The job file: the record in the job's directory, and the JSON that a person writes.
 pub fn jobfile(bytes: &[u8]) {
+    if let Ok(config) = ckpt_glue::JobConfig::parse(bytes) {
+        let again = ckpt_glue::JobConfig::parse(config.emit().as_bytes());
+        assert_eq!(again.as_ref(), Ok(&config), "JSON has many spellings, but one meaning");
+    }
     for bytes in [bytes.to_vec(), sealed(bytes)] {
         if let Ok(file) = store::JobFile::parse(&bytes) {
             same(&file.emit(), &bytes);
         }
+    }
+}
+
+/// The key under which control frames are fuzzed.
+pub const CONTROL_KEY: [u8; 16] = [7; 16];
+
+/// A control frame, as it comes from a stranger, and as it would come from somebody who knows the job's key; and a
+/// stream of them, which comes in pieces.
+pub fn control(bytes: &[u8]) {
+    const HEAD_BYTES: usize = 72;
+    let key = ckpt_glue::ControlKey::new(&CONTROL_KEY);
+    let mut known = bytes.to_vec();
+    if (HEAD_BYTES..ckpt_glue::limits::CONTROL_BYTES_MAX).contains(&known.len()) {
+        ckpt_glue::control::stream::seal(&key, &mut known);
+    }
+    for frame in [bytes, &known] {
+        let Ok((number, control)) = ckpt_glue::control::stream::parse(&key, frame) else { continue };
+        let mut again = Vec::new();
+        ckpt_glue::control::stream::emit(&key, number, &control, &mut again);
+        assert!(again == frame, "{control:?}");
+    }
+    if let Ok(record) = ckpt_glue::control::ExitedRecord::parse(bytes) {
+        assert!(record.emit() == bytes, "{record:?}");
+    }
+    let mut reader = ckpt_glue::ControlReader::new(key);
+    for piece in known.chunks(known.len() / 2 + 1) {
+        reader.feed(piece);
+        while let Ok(Some(_)) = reader.next() {}
     }
 }
 

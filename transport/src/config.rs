@@ -14,7 +14,7 @@ pub const WINDOW_FRAMES_MAX: u64 = 256;
 /// Frames beyond the cumulative acknowledgement that the selective-acknowledgement bitmap can report.
 pub const SACK_FRAMES: usize = 64;
 
-/// A frame may raise our epoch by at most this much (rule 3); more than that is left to the coordinator's command.
+/// A frame may raise our epoch by at most this much (R3); more than that is left to the coordinator's command.
 pub const EPOCH_STEP_MAX: u32 = 64;
 
 /// Announced but not yet granted sends of one link: bounds the peer's table of unmatched announcements.
@@ -23,8 +23,10 @@ pub const ANNOUNCED_MAX: usize = 1024;
 /// Messages that wait on one link for window before `send` pushes back.
 pub const PENDING_MESSAGES_MAX: usize = 4096;
 
-/// Messages announced or receiving on one link at the receiver; what a lawful peer can reach, plus slack for a restart.
-pub const INCOMING_MAX: usize = 2 * ANNOUNCED_MAX;
+/// Payloads that may come in on one link at one time: a peer stops announcing while this many of its grants are unused,
+/// may then be granted all it has announced, and has a window of pieces on their way.
+pub const INCOMING_MAX: usize = 2 * ANNOUNCED_MAX + 256;
+const _: () = assert!(INCOMING_MAX as u64 == 2 * ANNOUNCED_MAX as u64 + WINDOW_FRAMES_MAX);
 
 /// Links of one port. 65,536 ranks, and as many again that have been replaced.
 pub const LINKS_MAX: usize = 1 << 17;

@@ -34,15 +34,15 @@ counters! {
     dropped_malformed,
     /// Dropped: another job's tag.
     dropped_job,
-    /// Dropped: another life (rule 7).
+    /// Dropped: another life (R7).
     dropped_life,
     /// Dropped: no link with that index, or the contact names another port.
     dropped_unknown_link,
     /// Dropped: authentication tag wrong.
     dropped_tag,
-    /// Dropped: higher epoch (rule 3).
+    /// Dropped: higher epoch (R3).
     dropped_epoch,
-    /// Dropped: epoch too far ahead (rule 3).
+    /// Dropped: epoch too far ahead (R3).
     dropped_epoch_step,
     /// Dropped: had been received before.
     dropped_duplicate,

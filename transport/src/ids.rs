@@ -35,7 +35,7 @@ impl fmt::Debug for JobId {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct JobTag(pub u32);
 
-/// One incarnation of a job. Every attempt to start or roll back is a new life; only an *equal* life counts (rule 7).
+/// One incarnation of a job. Every attempt to start or roll back is a new life; only an *equal* life counts (R7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Life {
     /// Attempts of this job so far, from 1. Orders lives for reports; equality needs the nonce too.
@@ -96,7 +96,7 @@ impl fmt::Debug for Rank {
     }
 }
 
-/// The identity of a port within its job. It survives restart and relocation and is never used again (rule 12).
+/// The identity of a port within its job. It survives restart and relocation and is never used again (R12).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub u64);
 
@@ -126,7 +126,7 @@ impl fmt::Debug for PortId {
     }
 }
 
-/// Place of a link in its port's table. Chosen by the owner, told to the peer; never crosses a restart (rule 5).
+/// Place of a link in its port's table. Chosen by the owner, told to the peer; never crosses a restart (R5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct LinkIndex(pub u32);
 

@@ -135,12 +135,12 @@ pub enum Event {
         /// Where the peer says it can be reached on that rail.
         address: RawAddress,
     },
-    /// A frame of a higher epoch came and was dropped: the rank must cut, straight to this epoch (rule 3).
+    /// A frame of a higher epoch came and was dropped: the rank must cut, straight to this epoch (R3).
     CutRequired {
         /// The higher epoch.
         epoch: Epoch,
     },
-    /// A frame of a later life came: ours has been superseded (rule 7).
+    /// A frame of a later life came: ours has been superseded (R7).
     NewerLife {
         /// The later one.
         life: Life,
@@ -177,7 +177,7 @@ pub enum Event {
         /// Its peer.
         peer: PortId,
     },
-    /// Both ends of a link do not fit together after a restart (rule 10): the generation must not be used.
+    /// Both ends of a link do not fit together after a restart (R10): the generation must not be used.
     Inconsistent {
         /// The link.
         link: LinkIndex,
@@ -200,6 +200,20 @@ pub enum Event {
         /// The rail.
         rail: RailIndex,
     },
+}
+
+impl Event {
+    /// Whether the program waits for it: such an event is part of the port's state (rule 5), the others are reports.
+    #[must_use]
+    pub fn is_completion(&self) -> bool {
+        matches!(
+            self,
+            Event::Received { .. }
+                | Event::SendDone { .. }
+                | Event::PeerClosed { .. }
+                | Event::LinkClosed { .. }
+        )
+    }
 }
 
 /// Why a send was not accepted.

@@ -1,5 +1,7 @@
 //! Messages between ports: every size, every order, every loss.
+#![expect(clippy::cast_possible_truncation, reason = "test data")]
 
+#[expect(clippy::cast_possible_truncation, reason = "test data")]
 mod world;
 
 use std::time::Duration;

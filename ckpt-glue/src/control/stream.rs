@@ -84,13 +84,22 @@ pub fn emit(key: &ControlKey, number: u64, control: &Control, out: &mut Vec<u8>)
     number.put(out);
     out.extend_from_slice(&[0; TAG_BYTES]);
     control.message.put(out);
-    let length = out.len() - start - LENGTH_BYTES;
+    seal(key, &mut out[start..]);
+}
+
+/// Sets length and tag of a frame whose other bytes are in place. Public for tests of what lies behind the tag, with
+/// frames that [`emit`] would never make.
+///
+/// # Panics
+/// If the frame is shorter than its head or longer than [`CONTROL_BYTES_MAX`].
+pub fn seal(key: &ControlKey, frame: &mut [u8]) {
+    let length = frame.len() - LENGTH_BYTES;
     assert!(length <= CONTROL_BYTES_MAX, "a control frame of {length} bytes: a list is beyond its bound");
     let length = u32::try_from(length).unwrap_or(u32::MAX);
-    out[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
-    let (head, body) = out[start..].split_at(BODY_OFFSET);
+    frame[..LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+    let (head, body) = frame.split_at(BODY_OFFSET);
     let tag = key.tag(&head[..TAG_OFFSET], body);
-    out[start + TAG_OFFSET..start + BODY_OFFSET].copy_from_slice(&tag);
+    frame[TAG_OFFSET..BODY_OFFSET].copy_from_slice(&tag);
 }
 
 /// Reads one whole frame, length field included. Returns its number and what it says.

@@ -182,7 +182,9 @@ impl Link {
 
     /// Nothing waits, nothing is unacknowledged, nothing is half sent.
     pub(crate) fn is_settled(&self) -> bool {
-        self.acked == self.next && self.queues.as_ref().is_none_or(|queues| queues.nothing_to_send())
+        self.acked == self.next
+            && self.announced == 0
+            && self.queues.as_ref().is_none_or(|queues| queues.nothing_to_send())
     }
 
     /// Whether a frame to this peer still has to say who we are.

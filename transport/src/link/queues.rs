@@ -10,56 +10,113 @@ use crate::matching::Space;
 
 /// Envelope of a message that we send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Envelope {
-    pub(crate) space: Space,
-    pub(crate) tag: u64,
-    pub(crate) data: u64,
-    pub(crate) total: u64,
-    pub(crate) op: OpId,
-    pub(crate) context: u64,
+pub struct Envelope {
+    /// Matching space.
+    pub space: Space,
+    /// What receives match on.
+    pub tag: u64,
+    /// User data beside the payload.
+    pub data: u64,
+    /// Bytes of the payload.
+    pub total: u64,
+    /// The operation.
+    pub op: OpId,
+    /// Comes back with the completion.
+    pub context: u64,
     /// Nobody waits for the completion.
-    pub(crate) silent: bool,
+    pub silent: bool,
 }
 
 /// A message that has not got its (first) number yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pending {
+pub enum Pending {
     /// Payload at `start` of the ring; the first `sent` bytes have been numbered.
-    Copied { envelope: Envelope, start: u64, sent: u32 },
+    Copied {
+        /// What is sent.
+        envelope: Envelope,
+        /// Where its first byte lies or lay in the ring.
+        start: u64,
+        /// Bytes that have been numbered.
+        sent: u32,
+    },
     /// To be announced; the payload is with the user, or owned by the operation.
-    Announce { op: OpId },
+    Announce {
+        /// The operation.
+        op: OpId,
+    },
 }
 
 /// A numbered frame without payload that answers the peer. Never waits for a window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Control {
+pub enum Control {
     /// The peer may send the payload of its operation.
-    Grant { op: OpId, total: u64 },
+    Grant {
+        /// The peer's operation.
+        op: OpId,
+        /// Bytes that we take of it.
+        total: u64,
+    },
 }
 
 /// A granted send: bytes from `offset` to `end` have not been numbered yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Stream {
-    pub(crate) op: OpId,
-    pub(crate) offset: u64,
-    pub(crate) end: u64,
+pub struct Stream {
+    /// The operation.
+    pub op: OpId,
+    /// Next byte to be numbered.
+    pub offset: u64,
+    /// Bytes that the peer wants.
+    pub end: u64,
 }
 
 /// What a numbered frame carries, as far as it is needed to build it again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SentBody {
-    /// First fragment; `last` if it is the only one.
-    Eager { envelope: Envelope, last: bool },
-    /// Later fragment of the message of `op`.
-    More { op: OpId, context: u64, silent: bool, last: bool },
-    /// Announcement of `op`.
-    Announce { op: OpId },
-    /// Grant of the peer's `op`.
-    Grant { op: OpId, total: u64 },
-    /// Piece of our granted `op`.
-    Data { op: OpId, offset: u64 },
+pub enum SentBody {
+    /// First fragment of a copied message.
+    Eager {
+        /// The message.
+        envelope: Envelope,
+        /// It is the only fragment.
+        last: bool,
+    },
+    /// Later fragment.
+    More {
+        /// The message.
+        envelope: Envelope,
+        /// Where in the message the fragment begins.
+        offset: u32,
+        /// It is the last one.
+        last: bool,
+    },
+    /// Announcement.
+    Announce {
+        /// Our operation.
+        op: OpId,
+    },
+    /// Grant.
+    Grant {
+        /// The peer's operation.
+        op: OpId,
+        /// Bytes that we take of it.
+        total: u64,
+    },
+    /// Piece of a granted payload.
+    Data {
+        /// Our operation.
+        op: OpId,
+        /// Where in the payload the piece begins.
+        offset: u64,
+    },
     /// End of our direction.
     Close,
+}
+
+impl SentBody {
+    /// Whether its payload is held in the link's ring.
+    #[must_use]
+    pub fn is_copied(&self) -> bool {
+        matches!(self, SentBody::Eager { .. } | SentBody::More { .. })
+    }
 }
 
 /// A numbered frame that has not been cumulatively acknowledged.
@@ -74,7 +131,7 @@ pub(crate) struct Sent {
     pub(crate) transmission: u64,
     pub(crate) sent_at: u64,
     pub(crate) rail: u8,
-    /// Reported as received out of order: not sent again, but kept (rule 5).
+    /// Reported as received out of order: not sent again, but kept (R5).
     pub(crate) selected: bool,
     /// Counted as lost and waiting to be sent again.
     pub(crate) lost: bool,
@@ -85,7 +142,7 @@ pub(crate) struct Sent {
 impl Sent {
     /// Whether its payload is held in the link's ring.
     pub(crate) fn is_copied(&self) -> bool {
-        matches!(self.body, SentBody::Eager { .. } | SentBody::More { .. })
+        self.body.is_copied()
     }
 }
 
@@ -120,6 +177,17 @@ impl Queues {
             incoming: Vec::new(),
             open: None,
             reorder: Reorder::default(),
+        }
+    }
+
+    /// Puts a copied message back to the head of what waits, or a fragment back to the message that is there; `start` is
+    /// the ring offset of the fragment, `sent` its offset in the message.
+    pub(crate) fn queue_again(&mut self, envelope: Envelope, start: u64, sent: u32) {
+        match self.pending.front_mut() {
+            Some(Pending::Copied { envelope: waiting, sent: already, .. }) if waiting.op == envelope.op => {
+                *already = sent;
+            }
+            _ => self.pending.push_front(Pending::Copied { envelope, start: start - u64::from(sent), sent }),
         }
     }
 

@@ -10,27 +10,45 @@ use crate::wire::Body;
 
 /// A payload that the peer announced and one of our receives matched: its grant is sent, pieces come in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Incoming {
+pub struct Incoming {
     /// The peer's operation.
-    pub(crate) peer_op: OpId,
-    /// Our receive, its context, where in its buffer the message starts, and whether the buffer is used up with it.
-    pub(crate) op: OpId,
-    pub(crate) context: u64,
-    pub(crate) base: u64,
-    pub(crate) finished: bool,
-    pub(crate) tag: u64,
-    pub(crate) data: u64,
-    /// Bytes announced, bytes granted, and bytes counted so far.
-    pub(crate) total: u64,
-    pub(crate) granted: u64,
-    pub(crate) received: u64,
+    pub peer_op: OpId,
+    /// Our receive.
+    pub op: OpId,
+    /// Its context.
+    pub context: u64,
+    /// Where in its buffer the message starts.
+    pub base: u64,
+    /// The buffer is used up with this message.
+    pub finished: bool,
+    /// Tag of the message.
+    pub tag: u64,
+    /// User data of the message.
+    pub data: u64,
+    /// Bytes announced.
+    pub total: u64,
+    /// Bytes that the receive takes.
+    pub granted: u64,
+    /// Bytes counted so far.
+    pub received: u64,
 }
 
 /// Where the fragments of a copied message go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Target {
-    /// Into a posted buffer, from `base` on, `bytes` at most.
-    Posted { op: OpId, context: u64, base: u64, bytes: u64, finished: bool },
+pub enum Target {
+    /// Into a posted buffer.
+    Posted {
+        /// Our receive.
+        op: OpId,
+        /// Its context.
+        context: u64,
+        /// Where in its buffer the message starts.
+        base: u64,
+        /// Bytes that it takes at most.
+        bytes: u64,
+        /// The buffer is used up with this message.
+        finished: bool,
+    },
     /// To the waiting message.
     Waiting(MessageKey),
     /// Nowhere: the message was discarded before it was complete.
@@ -39,15 +57,20 @@ pub(crate) enum Target {
 
 /// The copied message whose later fragments are still to come. A link has at most one: fragments are not interleaved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Open {
-    pub(crate) target: Target,
-    pub(crate) tag: u64,
-    pub(crate) data: u64,
-    pub(crate) total: u64,
-    pub(crate) received: u64,
+pub struct Open {
+    /// Where they go.
+    pub target: Target,
+    /// Tag of the message.
+    pub tag: u64,
+    /// User data of the message.
+    pub data: u64,
+    /// Bytes of the whole message.
+    pub total: u64,
+    /// Bytes counted so far.
+    pub received: u64,
 }
 
-/// A frame that came out of turn. Not counted, hence not in any image (rule 5).
+/// A frame that came out of turn. Not counted, hence not in any image (R5).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Held {
     pub(crate) body: Body,
@@ -88,11 +111,14 @@ impl Reorder {
         self.slots.is_empty()
     }
 
-    /// Forgets everything; returns the bytes that were held.
-    pub(crate) fn clear(&mut self) -> usize {
-        let bytes = self.slots.iter().flatten().map(|held| held.payload.len()).sum();
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
         self.slots.clear();
-        bytes
+    }
+
+    /// Bytes that are held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots.iter().flatten().map(|held| held.payload.len()).sum()
     }
 
     /// Bit i is set if number `expected + 1 + i` is here.

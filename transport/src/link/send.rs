@@ -99,9 +99,7 @@ impl Link {
 
     fn next_message(&self, front: &Pending, sabotage: Sabotage) -> Action {
         match *front {
-            Pending::Announce { .. } if usize::from(self.announced) < ANNOUNCED_MAX => {
-                Action::Announce { convert: false }
-            }
+            Pending::Announce { .. } if self.may_announce() => Action::Announce { convert: false },
             Pending::Announce { .. } => Action::Idle,
             Pending::Copied { envelope, sent, .. } => {
                 let wanted = envelope.total - u64::from(sent);
@@ -113,18 +111,22 @@ impl Link {
                     return Action::Copied;
                 }
                 // The peer has no room for unexpected payload; matching must go on all the same.
-                if usize::from(self.announced) < ANNOUNCED_MAX {
-                    Action::Announce { convert: true }
-                } else {
-                    Action::Idle
-                }
+                if self.may_announce() { Action::Announce { convert: true } } else { Action::Idle }
             }
         }
     }
 
+    /// Bounds what the peer has to remember of us ([`crate::config::INCOMING_MAX`]).
+    fn may_announce(&self) -> bool {
+        let granted = self.queues.as_ref().map_or(0, |queues| queues.streams.len());
+        usize::from(self.announced) < ANNOUNCED_MAX && granted < ANNOUNCED_MAX
+    }
+
     fn close_due(&self) -> bool {
+        // Behind a close no payload is taken any more: what has been announced comes before it.
         self.flags.contains(Flags::CLOSING)
             && !self.flags.contains(Flags::CLOSE_SENT)
+            && self.announced == 0
             && self.queues.as_ref().is_none_or(|queues| queues.nothing_to_send())
     }
 
@@ -213,10 +215,11 @@ impl Sent {
     /// The operation that completes once this frame is acknowledged, with its context.
     pub(crate) fn completes(&self) -> Option<(crate::ids::OpId, u64)> {
         match self.body {
-            SentBody::Eager { envelope, last: true } if !envelope.silent => {
+            SentBody::Eager { envelope, last: true } | SentBody::More { envelope, last: true, .. }
+                if !envelope.silent =>
+            {
                 Some((envelope.op, envelope.context))
             }
-            SentBody::More { op, context, silent: false, last: true } => Some((op, context)),
             _ => None,
         }
     }

@@ -5,6 +5,7 @@ use crate::ids::{Epoch, Life, PortId};
 use crate::link::recovery::Recovery;
 use crate::link::timer::Timers;
 use crate::link::{Flags, WINDOW_FRAMES_INITIAL};
+use crate::message::Event;
 use crate::port::Port;
 use crate::port::state::Census;
 use crate::sabotage::Rule;
@@ -14,8 +15,8 @@ use crate::time::Instant;
 #[derive(Debug)]
 pub struct FrozenPort {
     pub(crate) port: Port,
-    /// When it was frozen, on the shell's clock.
-    pub(crate) at: Instant,
+    /// When it was frozen, on the shell's clock; `None`: it comes from an image.
+    pub(crate) at: Option<Instant>,
 }
 
 /// What a restarted port cannot find in its image.
@@ -29,7 +30,7 @@ impl Port {
     /// Freezes the port: constant time, whatever is in flight.
     #[must_use]
     pub fn freeze(self, now: Instant) -> FrozenPort {
-        FrozenPort { port: self, at: now }
+        FrozenPort { port: self, at: Some(now) }
     }
 }
 
@@ -52,7 +53,7 @@ impl FrozenPort {
         self.port.epoch
     }
 
-    /// Raises the epoch: the rank has cut (rule 2). All ports of a rank get the same.
+    /// Raises the epoch: the rank has cut (R2). All ports of a rank get the same.
     ///
     /// # Panics
     /// If the epoch would fall: a bug of the caller.
@@ -80,10 +81,14 @@ impl FrozenPort {
     }
 
     /// Goes on in the same life: nothing has happened meanwhile, for the port's clock stood still.
+    ///
+    /// # Panics
+    /// If the port comes from an image: its life is over, it has to be restarted in a new one (R7).
     #[must_use]
     pub fn thaw(self, now: Instant) -> Port {
+        let at = self.at.expect("a port from an image starts a new life");
         let mut port = self.port;
-        port.frozen_ns = port.frozen_ns.wrapping_add(now.as_nanos().wrapping_sub(self.at.as_nanos()));
+        port.frozen_ns = port.frozen_ns.wrapping_add(now.as_nanos().wrapping_sub(at.as_nanos()));
         port.acked_reported = port.acked_total;
         port.news_due = true;
         if port.sabotage.has(Rule::RendezvousOffsets) {
@@ -94,7 +99,7 @@ impl FrozenPort {
 
     /// Goes on in a new life: what belongs to the old one (link indexes, rails, paths, round-trip and congestion state,
     /// selective acknowledgements, what came out of turn) is forgotten, and every link that was used resynchronises
-    /// before it sends anything else (rules 5, 7, 10). Add rails and paths, then go on as usual.
+    /// before it sends anything else (R5, R7, R10). Add rails and paths, then go on as usual.
     #[must_use]
     pub fn restart(self, now: Instant, restart: Restart) -> Port {
         let mut port = self.port;
@@ -102,6 +107,8 @@ impl FrozenPort {
         port.frozen_ns = now.as_nanos();
         port.life = restart.life;
         port.newer_life = None;
+        // What was to be reported of the old life is of no use in the new one; what the program waits for is.
+        port.events.retain(Event::is_completion);
         port.cut_asked = port.epoch;
         port.rails.clear();
         port.ready.clear();

@@ -4,15 +4,22 @@
 //! [`Port::poll_transmit`] for every rail until it answers `None`, then sleep until [`Port::poll_timeout`] at most. What
 //! each of the three answers may change with any other call, and only then.
 
+mod check;
+mod closing;
 mod deliver;
 mod frozen;
+mod load;
 mod receive;
-mod state;
+mod resync;
+pub mod state;
 mod timeout;
 mod transmit;
 
+pub use check::{NUMBER_MAX, Place, StateError};
 pub use frozen::{FrozenPort, Restart};
-pub use state::*;
+pub use load::KeyChange;
+pub(crate) use state::SendOp;
+pub use state::{Arrived, Census, FinalCounters};
 
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
@@ -43,28 +50,6 @@ const WINDOW_FRAMES_ADVERTISED: u16 = 256;
 const _: () = assert!(WINDOW_FRAMES_ADVERTISED as u64 == crate::config::WINDOW_FRAMES_MAX);
 
 type Table<K, V> = HashMap<K, V, BuildHasherDefault<PlainHasher>>;
-
-/// What a waiting message's payload is.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Arrived {
-    /// Copied payload, complete or still growing.
-    Copied(Vec<u8>),
-    /// Still with the sender, under its operation.
-    Announced(OpId),
-}
-
-/// A send whose payload is not in the link's ring.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct SendOp {
-    pub(crate) link: LinkIndex,
-    pub(crate) envelope: Envelope,
-    /// Payload that the port holds itself: a copied message that had to be announced, or one loaded from an image.
-    pub(crate) owned: Option<Vec<u8>>,
-    /// Bytes that the peer wants, once it has asked.
-    pub(crate) granted: Option<u64>,
-    /// Bytes of them that it has acknowledged.
-    pub(crate) acked: u64,
-}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rail {
@@ -588,20 +573,6 @@ impl Port {
         hints
     }
 
-    /// Ends our direction of a link: no further sends; a close follows what is waiting (rule 12).
-    pub fn close_link(&mut self, link: LinkIndex) {
-        if let Some(entry) = self.links.get_mut(link.0 as usize) {
-            entry.flags.insert(Flags::CLOSING);
-            if entry.has_history() || entry.queues.is_some() {
-                self.make_ready(link);
-            } else {
-                entry.flags.insert(Flags::CLOSE_SENT);
-                let peer = entry.peer;
-                self.events.push_back(Event::LinkClosed { link, peer });
-            }
-        }
-    }
-
     /// Settings of the port.
     #[must_use]
     pub fn config(&self) -> &PortConfig {
@@ -628,50 +599,6 @@ impl Port {
             && entry.queues.as_ref().is_none_or(|queues| {
                 queues.pending.len() < PENDING_MESSAGES_MAX && queues.copied.free() >= copied_bytes
             })
-    }
-
-    /// Nothing waits to be sent and everything sent has been acknowledged, on all links.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.links.iter().all(Link::is_settled)
-    }
-
-    /// The final counters of every link that was used: what a keeper needs to answer for this port once it is closed
-    /// (rule 12).
-    pub fn final_counters(&self) -> impl Iterator<Item = FinalCounters> {
-        self.links.iter().filter(|link| link.has_history()).map(|link| FinalCounters {
-            peer: link.peer,
-            next: link.next,
-            expected: link.expected,
-        })
-    }
-
-    /// What the keeper of a closed peer says on its behalf: it has everything before `expected` (rule 12).
-    pub fn peer_has_closed(&mut self, now: Instant, peer: PortId, expected: u64) {
-        let now = self.port_time(now);
-        let Some(&index) = self.by_peer.get(&peer) else { return };
-        let link = &self.links[index.0 as usize];
-        let (oldest_held, next) = (link.acked, link.next);
-        if expected > next || expected < oldest_held {
-            let event = Event::Inconsistent { link: index, peer, peer_expected: expected, oldest_held, next };
-            self.break_link(index, event);
-            return;
-        }
-        self.acknowledge(index, expected, 0, None, now);
-        let link = &mut self.links[index.0 as usize];
-        link.flags.remove(Flags::RESYNC | Flags::RESYNC_DUE);
-        if !link.flags.contains(Flags::PEER_CLOSED) {
-            link.flags.insert(Flags::PEER_CLOSED);
-            self.events.push_back(Event::PeerClosed { link: index, peer });
-        }
-    }
-
-    pub(crate) fn break_link(&mut self, index: LinkIndex, event: Event) {
-        let link = &mut self.links[index.0 as usize];
-        if !link.flags.contains(Flags::BROKEN) {
-            link.flags.insert(Flags::BROKEN);
-            self.events.push_back(event);
-        }
     }
 
     pub(crate) fn congestion_bytes_initial(&self) -> u32 {

@@ -75,8 +75,10 @@ impl Port {
         if life.counter <= known.counter || contact.to != self.id {
             return;
         }
+        // Numbers go on from life to life.
+        let near = self.by_peer.get(&contact.from).map_or(0, |index| self.links[index.0 as usize].expected);
         let context = Context {
-            seq: unwrap(0, frame.header.seq),
+            seq: unwrap(near, frame.header.seq),
             transmission: unwrap(0, frame.header.transmission),
             from: contact.from,
             to: self.id,
@@ -504,44 +506,6 @@ impl Port {
             self.suspect_rails(now);
             self.make_ready(index);
         }
-    }
-
-    /// R10: what the peer says it has must lie between the oldest frame that we hold and the next that we would send.
-    fn fits_ours(&mut self, index: LinkIndex, peer_expected: u64) -> bool {
-        let link = &self.links[index.0 as usize];
-        let (oldest_held, next, peer) = (link.acked, link.next, link.peer);
-        if (oldest_held..=next).contains(&peer_expected) {
-            return true;
-        }
-        let event = Event::Inconsistent { link: index, peer, peer_expected, oldest_held, next };
-        self.break_link(index, event);
-        false
-    }
-
-    /// The first frame heard after a restart carries what the peer has (R10).
-    fn finish_resync(&mut self, index: LinkIndex, frame: &Frame<'_>, now: u64) -> bool {
-        let peer_expected = match frame.body {
-            Body::Resync(resync) => resync.expected,
-            _ => unwrap(self.links[index.0 as usize].acked, frame.header.ack),
-        };
-        if !self.fits_ours(index, peer_expected) {
-            return false;
-        }
-        let link = &mut self.links[index.0 as usize];
-        link.flags.remove(Flags::RESYNC);
-        if let Body::Resync(resync) = frame.body
-            && resync.heard != 0
-        {
-            link.flags.remove(Flags::RESYNC_DUE);
-        }
-        self.acknowledge(index, peer_expected, 0, None, now);
-        let keep = self.sabotage.has(Rule::CumulativeOnly);
-        let link = &mut self.links[index.0 as usize];
-        link.lose_all(keep);
-        link.recovery.back_off = 0;
-        link.timers.probe = NEVER;
-        self.make_ready(index);
-        true
     }
 
     /// Any frame that is newer than the hint ends it.

@@ -98,11 +98,14 @@ impl Port {
         }
     }
 
-    /// Longest payload behind a body of `body_bytes` in one frame of this link on this rail.
+    /// Longest payload behind a body of `body_bytes` in one frame of this link on this rail. A frame fits all rails of its
+    /// link: another may have to carry it when it is sent again.
     fn room(&self, index: LinkIndex, rail: RailIndex, body_bytes: usize, frame: &[u8]) -> usize {
         let link = &self.links[index.0 as usize];
-        let path = link.paths[usize::from(rail.0)].map_or(0, |path| path.frame_bytes_max.get());
-        let frame_bytes = (path as usize).min(frame.len());
+        let shortest = link.paths.iter().flatten().map(|path| path.frame_bytes_max.get()).min();
+        let frame_bytes = (shortest.unwrap_or(0) as usize)
+            .min(self.rails[usize::from(rail.0)].frame_bytes_max)
+            .min(frame.len());
         let contact = if link.needs_contact() { wire::CONTACT_BYTES } else { 0 };
         frame_bytes.saturating_sub(HEADER_BYTES + contact + body_bytes)
     }
@@ -176,6 +179,19 @@ impl Port {
         now: u64,
         frame: &mut [u8],
     ) -> Option<Transmit> {
+        let sent = self.links[index.0 as usize].queues.as_ref()?.sent.get(place)?;
+        let body_bytes = match sent.body {
+            SentBody::Eager { .. } => wire::EAGER_BYTES,
+            SentBody::Data { .. } => wire::DATA_BYTES,
+            _ => 0,
+        };
+        let link = &self.links[index.0 as usize];
+        let contact = if link.needs_contact() { wire::CONTACT_BYTES } else { 0 };
+        let frame_bytes = HEADER_BYTES + contact + body_bytes + sent.payload_bytes as usize;
+        if frame_bytes > self.rails[usize::from(rail.0)].frame_bytes_max.min(frame.len()) {
+            // Cut when the link had only rails with longer frames: it waits for one of them.
+            return None;
+        }
         let link = &mut self.links[index.0 as usize];
         let queues = link.queues.as_mut()?;
         let number = queues.lost.pop_front()?;
@@ -194,7 +210,7 @@ impl Port {
         Some(self.write(index, rail, now, &body, Some((number, true)), source, frame))
     }
 
-    /// The body of a frame that was sent before: headers are built anew, never resent as bytes (rule 4).
+    /// The body of a frame that was sent before: headers are built anew, never resent as bytes (R4).
     fn rebuild(&self, index: LinkIndex, sent: &Sent) -> Option<(Body, Source)> {
         let bytes = sent.payload_bytes as usize;
         let ring = Source::Ring { start: sent.start, bytes };
@@ -262,12 +278,11 @@ impl Port {
         link.flags.remove(Flags::STREAM_TURN);
         let start = start + u64::from(before);
         let source = Source::Ring { start, bytes };
-        let Envelope { op, context, silent, .. } = envelope;
         Some(if before == 0 {
             let body = eager(&envelope);
             self.number(index, SentBody::Eager { envelope, last }, &body, start, source, rail, now, frame)
         } else {
-            let sent = SentBody::More { op, context, silent, last };
+            let sent = SentBody::More { envelope, offset: before, last };
             self.number(index, sent, &Body::More, start, source, rail, now, frame)
         })
     }

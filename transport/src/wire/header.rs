@@ -6,8 +6,8 @@
 //! | 2 | 1 | version | this layout is 1 |
 //! | 3 | 1 | kind | see [`Kind`] |
 //! | 4 | 4 | job | folded job id |
-//! | 8 | 4 | life counter | with the nonce: not equal to ours, dropped (rule 7) |
-//! | 12 | 4 | epoch | of the sender's rank; higher than ours: cut first (rule 3) |
+//! | 8 | 4 | life counter | with the nonce: not equal to ours, dropped (R7) |
+//! | 12 | 4 | epoch | of the sender's rank; higher than ours: cut first (R3) |
 //! | 16 | 8 | life nonce | |
 //! | 24 | 4 | link | index of the link at the receiver; 0xffff_ffff: not known yet, a contact follows |
 //! | 28 | 4 | sequence | low half of the frame's number, or of the next one for frames without a number |

@@ -1,4 +1,4 @@
-//! After a restart: "I have everything before this number" (rule 10).
+//! After a restart: "I have everything before this number" (R10).
 //!
 //! | offset | bytes | field | meaning |
 //! |---|---|---|---|

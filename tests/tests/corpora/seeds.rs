@@ -1,14 +1,13 @@
-//! Replays the fuzz corpora on a stable toolchain: each file as it is, cut short at every length, and with every bit
-//! flipped. The properties are those of the fuzz targets.
-
-#[expect(unreachable_pub, reason = "the file is also the library of the fuzz targets")]
-#[path = "../../fuzz/src/lib.rs"]
-mod properties;
+//! Whole examples of everything that is fuzzed, made by the code that writes it.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 
+use ckpt_glue::control::{
+    ClosedLink, ClosedPort, CutAt, CutMode, CutStatistics, ExitedRecord, FaultReport, ImageContent,
+    ImageReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, NoImageReason, Point, PointSummary,
+    PortEntry, Registration, Source, Watch, stream,
+};
+use ckpt_glue::{Control, ControlKey, ExitStatus, JobConfig, Layout, NodeIndex, Party};
 use store::image::{ImageSummary, KindSummary, encode_image};
 use store::record::ManifestImage;
 use store::{
@@ -20,81 +19,24 @@ use transport::wire::{
 };
 use transport::{Epoch, JobId, Life, LinkIndex, OpId, PortId, Rank, RawAddress, Space};
 
-/// Longer files are replayed as they are: cutting and flipping costs the square of the length.
-const DAMAGED_BYTES_MAX: usize = 2048;
+/// A file's name and content.
+type Seed = (String, Vec<u8>);
 
-fn corpus(target: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target)
-}
-
-/// Calls `property` with every file of the corpus; `accepts` tells which of them are whole.
-fn replay(target: &str, property: fn(&[u8]), accepts: fn(&[u8]) -> bool) {
-    let (mut whole, mut files) = (0, 0);
-    for entry in fs::read_dir(corpus(target)).expect("every target has a corpus") {
-        let bytes = fs::read(entry.expect("the corpus can be read").path()).expect("the corpus can be read");
-        property(&bytes);
-        whole += u32::from(accepts(&bytes));
-        files += 1;
-        if bytes.len() <= DAMAGED_BYTES_MAX {
-            damage(&bytes, property);
-        }
-    }
-    assert!(
-        whole > 0,
-        "{target}: none of {files} files is accepted: the format has changed; write new seeds"
-    );
-}
-
-fn damage(bytes: &[u8], property: fn(&[u8])) {
-    for length in 0..bytes.len() {
-        property(&bytes[..length]);
-    }
-    let mut damaged = bytes.to_vec();
-    for bit in 0..bytes.len() * 8 {
-        damaged[bit / 8] ^= 1 << (bit % 8);
-        property(&damaged);
-        damaged[bit / 8] ^= 1 << (bit % 8);
-    }
-}
-
-#[test]
-fn frames() {
-    replay("frame", properties::frame, |bytes| Frame::parse(bytes).is_ok());
-}
-
-#[test]
-fn images() {
-    replay("image", properties::image, |bytes| store::image::parse_image(bytes).is_ok());
-}
-
-#[test]
-fn manifests() {
-    replay("manifest", properties::manifest, |bytes| Manifest::parse(bytes).is_ok());
-    replay("manifest", properties::manifest, |bytes| CommitRecord::parse(bytes).is_ok());
-    replay("manifest", properties::manifest, |bytes| Decision::parse(bytes).is_ok());
-}
-
-#[test]
-fn job_files() {
-    replay("jobfile", properties::jobfile, |bytes| JobFile::parse(bytes).is_ok());
-}
-
-#[test]
-#[ignore = "writes files: call it by name after a format has changed"]
-fn write_seeds() {
-    let seeds = [("frame", frame_seeds()), ("image", image_seeds()), ("manifest", record_seeds())];
-    for (target, files) in seeds.into_iter().chain([("jobfile", job_file_seeds())]) {
-        fs::create_dir_all(corpus(target)).expect("the corpus can be written");
-        for (name, bytes) in files {
-            fs::write(corpus(target).join(name), bytes).expect("the corpus can be written");
-        }
-    }
+/// The seeds of each target.
+pub(crate) fn all() -> [(&'static str, Vec<Seed>); 5] {
+    [
+        ("frame", frame_seeds()),
+        ("image", image_seeds()),
+        ("manifest", record_seeds()),
+        ("jobfile", job_file_seeds()),
+        ("control", control_seeds()),
+    ]
 }
 
 const JOB: JobId = JobId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10);
 const LIFE: Life = Life { counter: 3, nonce: 0x0123_4567_89ab_cdef };
 
-fn frame_seeds() -> Vec<(String, Vec<u8>)> {
+fn frame_seeds() -> Vec<Seed> {
     let op = OpId(0x1234_5678_9abc);
     let envelope = Eager { tag: 7, data: 8, total: 5, space: Space(1) };
     let announce = Announce { operation: op, tag: 7, data: 8, total: 1 << 33, space: Space(0) };
@@ -149,7 +91,7 @@ fn frame_bytes(body: Body, contact: Option<Contact>, payload: &[u8]) -> Vec<u8> 
     bytes
 }
 
-fn image_seeds() -> Vec<(String, Vec<u8>)> {
+fn image_seeds() -> Vec<Seed> {
     let identity = Identity { job: JOB, life: LIFE, epoch: Epoch(5), rank: Rank(2) };
     let section = |kind, id, bytes| Section { id, ..Section::new(kind, 1, bytes) };
     let image = |sections: &[Section<'_>]| encode_image(identity, sections).expect("a small image");
@@ -162,7 +104,7 @@ fn image_seeds() -> Vec<(String, Vec<u8>)> {
     ]
 }
 
-fn record_seeds() -> Vec<(String, Vec<u8>)> {
+fn record_seeds() -> Vec<Seed> {
     let generation = GenerationId { life: LIFE, epoch: Epoch(5) };
     let kinds = vec![
         KindSummary { kind: store::kinds::SESSION_REGION, sections: 4, bytes: 4096 },
@@ -197,7 +139,7 @@ fn record_seeds() -> Vec<(String, Vec<u8>)> {
     ]
 }
 
-fn job_file_seeds() -> Vec<(String, Vec<u8>)> {
+fn job_file_seeds() -> Vec<Seed> {
     let plain = JobFile {
         job: JOB,
         ranks: 4,
@@ -215,5 +157,97 @@ fn job_file_seeds() -> Vec<(String, Vec<u8>)> {
         settings: BTreeMap::from([("on-fault".to_owned(), "restart".to_owned())]),
         ..plain.clone()
     };
-    vec![("plain".to_owned(), plain.emit()), ("odd".to_owned(), odd.emit())]
+    let config = JobConfig::default().emit().into_bytes();
+    vec![("plain".to_owned(), plain.emit()), ("odd".to_owned(), odd.emit()), ("config".to_owned(), config)]
+}
+
+fn control_seeds() -> Vec<Seed> {
+    let key = ControlKey::new(&crate::properties::CONTROL_KEY);
+    let mut seeds = Vec::new();
+    for (number, message) in (1..).zip(messages()) {
+        let word = format!("{message:?}");
+        let name = word.split(|symbol: char| !symbol.is_alphanumeric()).next().unwrap_or_default();
+        let (life, sender) = match number % 4 {
+            0 => (LIFE, Party::Coordinator),
+            1 => (NO_LIFE, Party::Keeper(NodeIndex(1))),
+            2 => (LIFE, Party::Rank(Rank(3))),
+            _ => (NO_LIFE, Party::Tool),
+        };
+        let mut bytes = Vec::new();
+        stream::emit(&key, number, &Control { job: JOB, life, epoch: Epoch(5), sender, message }, &mut bytes);
+        seeds.push((format!("{number:02}-{}", name.to_lowercase()), bytes));
+    }
+    let stream = seeds.iter().take(4).flat_map(|(_, bytes)| bytes.clone()).collect();
+    seeds.push(("stream".to_owned(), stream));
+    let ports = vec![ClosedPort { port: PortId::of_rank(Rank(2), 0), links: vec![CLOSED; 3] }];
+    seeds.push(("exited-record".to_owned(), ExitedRecord { status: ExitStatus::Code(0), ports }.emit()));
+    seeds
+}
+
+const CLOSED: ClosedLink = ClosedLink { peer: PortId(0x1_0000_0000), next: 12, expected: 34 };
+
+/// One message of every kind, the lists with an entry or two.
+fn messages() -> Vec<Message> {
+    let (epoch, node, rank) = (Epoch(6), NodeIndex(1), Rank(3));
+    let generation = ckpt_glue::GenerationId { life: LIFE, epoch: Epoch(5) };
+    let port = PortId::of_rank(rank, 0);
+    let address = RawAddress::new(&[127, 0, 0, 1, 0x39, 0x30]).expect("6 bytes are an address");
+    let ports = vec![PortEntry { port, rails: vec![address, address] }];
+    let new_life = NewLife {
+        decision: ckpt_glue::Decision { life: LIFE, restore: Some(generation) },
+        layout: Layout::even(4, 2, 16).expect("a small layout"),
+        watch: Some(Watch { beat_ns: 1, silence_ns: 2, lease_ns: 3 }),
+    };
+    let report = ImageReport {
+        rank,
+        digest: ckpt_glue::ImageDigest(0xabcd),
+        bytes: 4096,
+        content: ImageContent::Exited { status: ExitStatus::Signal(9) },
+        statistics: CutStatistics::default(),
+    };
+    let status = JobStatus {
+        phase: JobPhase::Running,
+        life: Some(LIFE),
+        committed: Some(generation),
+        commits: 5,
+        rollbacks: 1,
+        ranks: 4,
+        running: 4,
+        finalizing: 0,
+        saving: Some(epoch),
+    };
+    let summary = PointSummary::of(Point { count: 77, rank }, Some(1000));
+    let registration = Registration { rank, pid: 4711, mode: CutMode::Counted, ports: ports.clone() };
+    vec![
+        Message::KeeperHello { node },
+        Message::Fence { counter: 4 },
+        Message::Fenced { counter: 4, node, votes: true },
+        Message::NewLife { new_life },
+        Message::Hello { registration },
+        Message::Registered { ports: ports.clone(), ranks: 1 },
+        Message::Addresses { ports },
+        Message::Start { epoch, restore: Some(generation), ports: 4 },
+        Message::Running { ranks: 2, counted: 2 },
+        Message::Request { source: Source::Timer },
+        Message::PointQuery { query: 1 },
+        Message::PointReport { query: 1, summary },
+        Message::Cut { epoch, at: CutAt::Now, time_left_ns: 1_000_000_000 },
+        Message::Cut { epoch, at: CutAt::Point { count: 80 }, time_left_ns: 1_000_000_000 },
+        Message::CutSeen { epoch },
+        Message::ImageDone { epoch, report },
+        Message::Images { epoch, reports: vec![report, report] },
+        Message::NoImage { epoch, rank, reason: NoImageReason::PointMissed { point: Some(80), count: 79 } },
+        Message::Abandon { epoch },
+        Message::Committed { epoch },
+        Message::Fault { report: FaultReport::RankDied { rank, status: ExitStatus::Signal(9) } },
+        Message::Heartbeat { keepers: 2 },
+        Message::Closed { port, links: vec![CLOSED; 2], last: true },
+        Message::ClosedQuery { port, peer: CLOSED.peer },
+        Message::ClosedAnswer { port, peer: CLOSED.peer, link: Some(CLOSED) },
+        Message::Finalize { ranks: 2 },
+        Message::FinalizeDone,
+        Message::Ended { ranks: 2, status: ExitStatus::Code(1) },
+        Message::StatusQuery,
+        Message::StatusReport { status },
+    ]
 }

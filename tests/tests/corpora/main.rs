@@ -1,0 +1,131 @@
+//! Replays the fuzz corpora on a stable toolchain: each file as it is, cut short at every length, and with every bit
+//! flipped. The properties are those of the fuzz targets.
+
+#[expect(unreachable_pub, reason = "the file is also the library of the fuzz targets")]
+#[path = "../../../fuzz/src/lib.rs"]
+mod properties;
+
+mod seeds;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ckpt_glue::control::stream;
+use ckpt_glue::{ControlKey, JobConfig};
+use store::{CommitRecord, Decision, JobFile, Manifest};
+use transport::wire::Frame;
+
+/// Longer files are replayed as they are: cutting and flipping costs the square of the length.
+const DAMAGED_BYTES_MAX: usize = 2048;
+
+fn corpus(target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target)
+}
+
+/// Tells whether the bytes are a whole one of its kind.
+type Accepts = fn(&[u8]) -> bool;
+
+/// Calls `property` with every file of the corpus; each of `kinds` must accept at least one of them.
+fn replay(target: &str, property: fn(&[u8]), kinds: &[Accepts]) {
+    let mut whole = vec![0; kinds.len()];
+    for entry in fs::read_dir(corpus(target)).expect("every target has a corpus") {
+        let bytes = fs::read(entry.expect("the corpus can be read").path()).expect("the corpus can be read");
+        property(&bytes);
+        for (accepts, whole) in kinds.iter().zip(&mut whole) {
+            *whole += u32::from(accepts(&bytes));
+        }
+        if bytes.len() <= DAMAGED_BYTES_MAX {
+            damage(&bytes, property);
+        }
+    }
+    assert!(
+        !whole.contains(&0),
+        "{target}: {whole:?} files are accepted; after a change of format write new seeds"
+    );
+}
+
+fn damage(bytes: &[u8], property: fn(&[u8])) {
+    for length in 0..bytes.len() {
+        property(&bytes[..length]);
+    }
+    let mut damaged = bytes.to_vec();
+    for bit in 0..bytes.len() * 8 {
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        property(&damaged);
+        damaged[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+#[test]
+fn frames() {
+    replay("frame", properties::frame, &[|bytes| Frame::parse(bytes).is_ok()]);
+}
+
+#[test]
+fn images() {
+    replay("image", properties::image, &[|bytes| store::image::parse_image(bytes).is_ok()]);
+}
+
+#[test]
+fn manifests() {
+    replay(
+        "manifest",
+        properties::manifest,
+        &[
+            |bytes| Manifest::parse(bytes).is_ok(),
+            |bytes| CommitRecord::parse(bytes).is_ok(),
+            |bytes| Decision::parse(bytes).is_ok(),
+        ],
+    );
+}
+
+#[test]
+fn job_files() {
+    replay(
+        "jobfile",
+        properties::jobfile,
+        &[|bytes| JobFile::parse(bytes).is_ok(), |bytes| JobConfig::parse(bytes).is_ok()],
+    );
+}
+
+#[test]
+fn control_frames() {
+    replay(
+        "control",
+        properties::control,
+        &[
+            |bytes| stream::parse(&ControlKey::new(&properties::CONTROL_KEY), bytes).is_ok(),
+            |bytes| ckpt_glue::control::ExitedRecord::parse(bytes).is_ok(),
+        ],
+    );
+}
+
+#[test]
+fn every_target_has_a_corpus_and_is_replayed_here() {
+    let folder = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz").join(name);
+    let names = |path: PathBuf| {
+        let entries = fs::read_dir(path).expect("fuzz/ is part of the tree");
+        let stem = |path: PathBuf| path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let mut names: Vec<_> = entries.map(|entry| stem(entry.expect("it can be read").path())).collect();
+        names.sort();
+        names
+    };
+    let targets = names(folder("fuzz_targets"));
+    assert_eq!(targets, names(folder("corpus")));
+    let source: String = include_str!("main.rs").split_whitespace().collect();
+    for target in targets {
+        let replayed = source.contains(&format!("replay(\"{target}\""));
+        assert!(replayed, "{target} is not replayed by a test");
+    }
+}
+
+#[test]
+#[ignore = "writes files: call it by name after a format has changed"]
+fn write_seeds() {
+    for (target, files) in seeds::all() {
+        fs::create_dir_all(corpus(target)).expect("the corpus can be written");
+        for (name, bytes) in files {
+            fs::write(corpus(target).join(name), bytes).expect("the corpus can be written");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The end of a link, and of a port (R12).
+
+use crate::ids::{LinkIndex, PortId};
+use crate::link::{Flags, Link};
+use crate::message::Event;
+use crate::port::{FinalCounters, Port};
+use crate::time::Instant;
+
+impl Port {
+    /// Ends our direction of a link: no further sends; a close follows what is waiting (R12).
+    pub fn close_link(&mut self, link: LinkIndex) {
+        if let Some(entry) = self.links.get_mut(link.0 as usize) {
+            entry.flags.insert(Flags::CLOSING);
+            if entry.has_history() || entry.queues.is_some() {
+                self.make_ready(link);
+            } else {
+                entry.flags.insert(Flags::CLOSE_SENT);
+                let peer = entry.peer;
+                self.events.push_back(Event::LinkClosed { link, peer });
+            }
+        }
+    }
+
+    /// Nothing waits to be sent and everything sent has been acknowledged, on all links.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.links.iter().all(Link::is_settled)
+    }
+
+    /// The final counters of every link that was used: what a keeper needs to answer for this port once it is closed
+    /// (R12).
+    pub fn final_counters(&self) -> impl Iterator<Item = FinalCounters> {
+        self.links.iter().filter(|link| link.has_history()).map(|link| FinalCounters {
+            peer: link.peer,
+            next: link.next,
+            expected: link.expected,
+        })
+    }
+
+    /// What the keeper of a closed peer says on its behalf: it has everything before `expected` (R12).
+    pub fn peer_has_closed(&mut self, now: Instant, peer: PortId, expected: u64) {
+        let now = self.port_time(now);
+        let Some(&index) = self.by_peer.get(&peer) else { return };
+        let link = &self.links[index.0 as usize];
+        let (oldest_held, next) = (link.acked, link.next);
+        if expected > next || expected < oldest_held {
+            let event = Event::Inconsistent { link: index, peer, peer_expected: expected, oldest_held, next };
+            self.break_link(index, event);
+            return;
+        }
+        self.acknowledge(index, expected, 0, None, now);
+        let link = &mut self.links[index.0 as usize];
+        link.flags.remove(Flags::RESYNC | Flags::RESYNC_DUE);
+        if !link.flags.contains(Flags::PEER_CLOSED) {
+            link.flags.insert(Flags::PEER_CLOSED);
+            self.events.push_back(Event::PeerClosed { link: index, peer });
+        }
+    }
+
+    pub(crate) fn break_link(&mut self, index: LinkIndex, event: Event) {
+        let link = &mut self.links[index.0 as usize];
+        if !link.flags.contains(Flags::BROKEN) {
+            link.flags.insert(Flags::BROKEN);
+            self.events.push_back(event);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! After a restart: both ends of a link say what they have, and what the peer has not counted is queued again (R10).
+
+use crate::ids::LinkIndex;
+use crate::link::queues::{Pending, SentBody, Stream};
+use crate::link::timer::NEVER;
+use crate::link::{Flags, unwrap};
+use crate::message::Event;
+use crate::port::Port;
+use crate::sabotage::Rule;
+use crate::wire::{Body, Frame};
+
+impl Port {
+    /// R10: what the peer says it has must lie between the oldest frame that we hold and the next that we would send.
+    pub(crate) fn fits_ours(&mut self, index: LinkIndex, peer_expected: u64) -> bool {
+        let link = &self.links[index.0 as usize];
+        let (oldest_held, next, peer) = (link.acked, link.next, link.peer);
+        if (oldest_held..=next).contains(&peer_expected) {
+            return true;
+        }
+        let event = Event::Inconsistent { link: index, peer, peer_expected, oldest_held, next };
+        self.break_link(index, event);
+        false
+    }
+
+    /// The first frame heard after a restart carries what the peer has (R10).
+    pub(crate) fn finish_resync(&mut self, index: LinkIndex, frame: &Frame<'_>, now: u64) -> bool {
+        let peer_expected = match frame.body {
+            Body::Resync(resync) => resync.expected,
+            _ => unwrap(self.links[index.0 as usize].acked, frame.header.ack),
+        };
+        if !self.fits_ours(index, peer_expected) {
+            return false;
+        }
+        let link = &mut self.links[index.0 as usize];
+        link.flags.remove(Flags::RESYNC);
+        if let Body::Resync(resync) = frame.body
+            && resync.heard != 0
+        {
+            link.flags.remove(Flags::RESYNC_DUE);
+        }
+        self.acknowledge(index, peer_expected, 0, None, now);
+        self.unnumber(index);
+        let link = &mut self.links[index.0 as usize];
+        link.recovery.back_off = 0;
+        link.timers.probe = NEVER;
+        self.make_ready(index);
+        true
+    }
+
+    /// Takes the numbers back from everything that the peer has not counted. In this life nothing of it has been sent, so
+    /// the numbers may be given out again, to fragments cut for the frames of the rails that there are now.
+    fn unnumber(&mut self, index: LinkIndex) {
+        let keep_selected = self.sabotage.has(Rule::CumulativeOnly);
+        let link = &mut self.links[index.0 as usize];
+        link.next = link.acked;
+        link.flight_bytes = 0;
+        link.copied_bytes = 0;
+        link.copied_frames = 0;
+        let Some(queues) = &mut link.queues else { return };
+        queues.lost.clear();
+        // From the newest to the oldest, each to the head of its queue: their order stays.
+        while let Some(sent) = queues.sent.pop_back() {
+            if keep_selected && sent.selected {
+                continue;
+            }
+            match sent.body {
+                SentBody::Eager { envelope, .. } => queues.queue_again(envelope, sent.start, 0),
+                SentBody::More { envelope, offset, .. } => queues.queue_again(envelope, sent.start, offset),
+                SentBody::Announce { op } => {
+                    link.announced = link.announced.saturating_sub(1);
+                    let converted = self.sends.get(&op).filter(|send| send.owned.is_some());
+                    match converted.map(|send| send.envelope) {
+                        Some(envelope) => {
+                            // Its payload is still in the ring, and the peer may have a window by now.
+                            queues.queue_again(envelope, sent.start - envelope.total, 0);
+                            self.sends.remove(&op);
+                        }
+                        None => queues.pending.push_front(Pending::Announce { op }),
+                    }
+                }
+                SentBody::Grant { op, total } => {
+                    queues.control.push_front(crate::link::queues::Control::Grant { op, total });
+                }
+                SentBody::Data { op, offset } => {
+                    let end = self.sends.get(&op).and_then(|send| send.granted).unwrap_or(offset);
+                    match queues.streams.iter_mut().find(|stream| stream.op == op) {
+                        Some(stream) => stream.offset = offset,
+                        None => queues.streams.push_front(Stream { op, offset, end }),
+                    }
+                }
+                SentBody::Close => link.flags.remove(Flags::CLOSE_SENT),
+            }
+        }
+    }
+}
