@@ -13,7 +13,7 @@ fn main() {
         if count <= 50 || !world.violations().is_empty() {
             println!("{seed}: {}", world.summary());
         }
-        if !world.violations().is_empty() {
+        if !world.violations().is_empty() && !trace {
             println!("{}", world.ports_text());
         }
         if trace {

@@ -201,6 +201,11 @@ fn troubles(random: &mut Random, plan: &mut Plan) {
     }
     if random.percent(20) {
         let when = at_frames(random);
+        let (after, down) = (random.below(80), down(random));
+        plan.steps.push(Step { when, action: Action::PowerLoss { after, down } });
+    }
+    if random.percent(20) {
+        let when = at_frames(random);
         let mut weather = weather(random);
         weather.loss = weather.loss.max(chance(random, 500, 5000));
         let lasts = random.log_between(50 * MICRO, 2 * MILLI);

@@ -67,6 +67,13 @@ pub enum Action {
         /// Time until it runs again.
         down: Nanos,
     },
+    /// The head node loses power in the middle of what it writes: at the changing operation after so many further ones.
+    PowerLoss {
+        /// Changing operations until then.
+        after: u64,
+        /// Time until it runs again.
+        down: Nanos,
+    },
     /// Frames between two nodes are dropped (and within a node, if they are the same).
     Partition {
         /// One node.

@@ -32,9 +32,10 @@ fn same(endpoint: Endpoint, other: Endpoint) -> bool {
 
 impl World {
     fn connection(&mut self, from: Endpoint, to: Endpoint) -> (usize, usize) {
-        let found = self.connections.iter().position(|c| {
-            same(c.one, from) && same(c.other, to) || same(c.one, to) && same(c.other, from)
-        });
+        let found = self
+            .connections
+            .iter()
+            .position(|c| same(c.one, from) && same(c.other, to) || same(c.one, to) && same(c.other, from));
         let at = found.unwrap_or_else(|| {
             self.connections.push(Connection { one: from, other: to, last: [0; 2], breaks: 0 });
             self.connections.len() - 1
@@ -79,7 +80,13 @@ impl World {
     /// Sends `control` on its way.
     pub(crate) fn send_control(&mut self, from: Endpoint, to: Party, control: Control) {
         let Some(endpoint) = self.endpoint(from, to) else {
-            trace!(self.trace, self.queue.now(), self.who(from), "ctl to {to}: not connected, {:?}", control.message);
+            trace!(
+                self.trace,
+                self.queue.now(),
+                self.who(from),
+                "ctl to {to}: not connected, {:?}",
+                control.message
+            );
             return;
         };
         trace!(self.trace, self.queue.now(), self.who(from), "ctl to {to}: {:?}", control.message);

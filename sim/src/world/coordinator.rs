@@ -109,7 +109,7 @@ impl World {
         self.run_job();
     }
 
-    fn run_job(&mut self) {
+    pub(crate) fn run_job(&mut self) {
         while let Some((number, output)) =
             self.job.as_mut().and_then(|job| job.machine.poll_output().map(|output| (job.number, output)))
         {
@@ -182,10 +182,14 @@ impl World {
             return;
         }
         // What was left of the job before ends at the latest when its keepers see that their coordinator is gone.
-        let orphans = self.keepers.iter().enumerate().filter(|(_, k)| k.alive).map(|(n, _)| n).collect::<Vec<_>>();
+        let orphans =
+            self.keepers.iter().enumerate().filter(|(_, k)| k.alive).map(|(n, _)| n).collect::<Vec<_>>();
         for keeper in orphans {
             let delay = self.timing.below(MILLI);
-            self.task_after(delay, Task::KeeperOrphaned { keeper: u32::try_from(keeper).unwrap_or(u32::MAX) });
+            self.task_after(
+                delay,
+                Task::KeeperOrphaned { keeper: u32::try_from(keeper).unwrap_or(u32::MAX) },
+            );
         }
         let counter_last = self.newest_counter();
         trace!(self.trace, self.queue.now(), Who::Plan, "the job is started again after life {counter_last}");

@@ -60,7 +60,7 @@ impl World {
         self.run_keeper(number);
     }
 
-    fn run_keeper(&mut self, number: u32) {
+    pub(crate) fn run_keeper(&mut self, number: u32) {
         while let Some(output) = self.keepers[at(number)].machine.poll_output() {
             match output {
                 Output::Send { to, control } => self.send_control(Endpoint::Keeper(number), to, control),
@@ -104,7 +104,8 @@ impl World {
     }
 
     pub(crate) fn kill(&mut self, keeper: u32, rank: Rank, life: Life) {
-        let mine = |p: &&super::Process| p.keeper == keeper && p.rank == rank.0 && p.life == life && p.is_alive();
+        let mine =
+            |p: &&super::Process| p.keeper == keeper && p.rank == rank.0 && p.life == life && p.is_alive();
         let process = self.processes.iter().rfind(mine).map(|p| p.number);
         match process {
             Some(process) => self.end_process(process, KILLED),

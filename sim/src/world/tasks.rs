@@ -42,7 +42,9 @@ impl World {
     pub(crate) fn on_task(&mut self, place: u32) {
         let Some(task) = self.tasks.take(place) else { return };
         match task {
-            Task::Control { to, from, control, connection } => self.deliver_control(to, from, *control, connection),
+            Task::Control { to, from, control, connection } => {
+                self.deliver_control(to, from, *control, connection)
+            }
             Task::Spawn { keeper, rank, decision } => self.spawn(keeper, rank, decision),
             Task::Restore { process, decision } => self.restore(process, &decision),
             Task::Kill { keeper, rank, life } => self.kill(keeper, rank, life),
