@@ -1,10 +1,14 @@
 //! What must hold for any bytes: a parser never panics, and what it accepts is written back as the same bytes.
 //!
-//! Each function is one fuzz target. Ordinary tests (`tests/tests/corpora.rs`) include this file and call the same
+//! Each function is one fuzz target. Ordinary tests (`tests/tests/corpora`) include this file and call the same
 //! functions with every file of the corpora, and with each of them damaged in all simple ways.
+
+mod port;
 
 use store::Storage as _;
 use store::image::layout;
+
+pub use port::{OWN, PEER, port};
 
 /// A frame, as it comes from a stranger.
 pub fn frame(bytes: &[u8]) {

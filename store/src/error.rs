@@ -38,6 +38,16 @@ pub enum StoreError {
         /// Why.
         error: CommitError,
     },
+    /// A record was written, and neither made durable nor taken back.
+    #[error(
+        "{path} may or may not be found after a loss of power ({error}); end this life: a restart reads what is there"
+    )]
+    Unsettled {
+        /// The record, relative to the job's directory.
+        path: String,
+        /// What failed.
+        error: StorageError,
+    },
     /// Another decider took the life's number at the same time.
     #[error(
         "life {counter} was decided by another process at the same time; only one may restart a job: stop the other one, or let it go on"

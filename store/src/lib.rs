@@ -21,6 +21,7 @@ pub mod job;
 pub mod kinds;
 pub mod limits;
 pub mod record;
+pub mod sabotage;
 pub mod storage;
 
 pub use checksum::ImageDigest;

@@ -301,8 +301,8 @@ fn a_rank_that_ended_has_an_image() {
     directory.begin_generation(id).unwrap();
     let mut claims = Vec::new();
     for (rank, status) in [(Rank(0), 0), (Rank(1), -9)] {
-        let digest = directory.write_exited(id, rank, Exited { status }).unwrap().digest;
-        claims.push(store::ImageClaim { rank, node: 0, digest });
+        let summary = directory.write_exited(id, rank, Exited { status }).unwrap();
+        claims.push(store::ImageClaim { rank, node: 0, digest: summary.digest, bytes: summary.bytes });
     }
     directory.commit(&request(id, claims)).unwrap();
     let reader = directory.open_committed_image(id, Rank(1)).unwrap();
@@ -546,4 +546,37 @@ fn a_generation_s_name_is_read_back() {
     for text in ["", "2/3", "2.x/3", "2.1/x", "2.1"] {
         assert!(text.parse::<GenerationId>().is_err(), "{text}");
     }
+}
+
+#[test]
+fn a_coordinator_that_counts_lives_itself_is_held_to_the_same_rules() {
+    let (mut directory, first) = job();
+    assert_eq!(directory.counter_last(), Ok(1));
+    let decision = |counter| store::Decision { job: JOB, life: life(counter, 5), from: None };
+    assert_eq!(directory.write_decision(&decision(1)).unwrap_err(), StoreError::LifeTaken { counter: 1 });
+    directory.write_decision(&decision(5)).unwrap();
+    assert_eq!(directory.counter_last(), Ok(5));
+    assert_eq!(directory.write_decision(&decision(3)).unwrap_err(), StoreError::LifeTaken { counter: 3 });
+    assert!(directory.expect_current(first).is_err());
+}
+
+#[test]
+fn a_record_that_can_neither_be_kept_nor_taken_back_is_unsettled() {
+    let (mut directory, life) = job();
+    let id = generation(life, 1);
+    directory.begin_generation(id).unwrap();
+    let claims = write_images(&mut directory, id).unwrap();
+    // Power fails while the commit record gets its name.
+    let before = directory.storage().changes_done();
+    let mut counted = directory.clone();
+    counted.commit(&request(id, claims.clone())).unwrap();
+    let operations = counted.storage().changes_done() - before;
+    directory.storage().fault_after(operations - 1, store::storage::Fault::Crash);
+    let error = directory.commit(&request(id, claims)).unwrap_err();
+    assert!(matches!(error, StoreError::Unsettled { error: StorageError::Crashed, .. }), "{error}");
+    let mut lost = directory.clone();
+    lost.storage().crash(&mut |_| 0);
+    assert_eq!(lost.newest_committed().unwrap(), None);
+    directory.storage().crash(&mut |_| 1);
+    assert_eq!(directory.newest_committed().unwrap().map(|manifest| manifest.generation), Some(id));
 }

@@ -137,6 +137,8 @@ pub struct ImageWriter<F> {
     temporary: String,
     buffer: Vec<u8>,
     encoder: Encoder,
+    /// A name that is taken is taken again: false unless a simulator took rule 8 out.
+    pub(crate) replaces: bool,
 }
 
 impl<F> ImageWriter<F> {
@@ -148,7 +150,7 @@ impl<F> ImageWriter<F> {
         let temporary = crate::job::names::temporary(&path);
         let file = storage.create(&temporary)?;
         let encoder = Encoder::new(identity);
-        Ok(ImageWriter { file, path, temporary, buffer: vec![0; HEADER_BYTES], encoder })
+        Ok(ImageWriter { file, path, temporary, buffer: vec![0; HEADER_BYTES], encoder, replaces: false })
     }
 
     /// Opens a section, which [`ImageWriter::write`] fills and [`ImageWriter::end_section`] ends. `bytes_expected`
@@ -246,12 +248,17 @@ impl<F> ImageWriter<F> {
         self.flush(storage)?;
         storage.overwrite(&mut self.file, 0, &header)?;
         storage.sync_file(&mut self.file)?;
-        match storage.publish(&self.temporary, &self.path) {
+        let named = if self.replaces {
+            storage.rename(&self.temporary, &self.path)
+        } else {
+            storage.publish(&self.temporary, &self.path)
+        };
+        match named {
             Err(StorageError::AlreadyExists { .. }) => {
                 let (generation, rank) = (self.encoder.identity.generation(), self.encoder.identity.rank);
                 return Err(StoreError::Commit { generation, error: CommitError::AlreadyWritten { rank } });
             }
-            published => published?,
+            named => named?,
         }
         storage.sync_directory(parent_and_name(&self.path).0)?;
         Ok(summary)

@@ -1,12 +1,16 @@
 //! From the first image to the commit record.
 
+use std::borrow::Cow;
+
 use transport::{Epoch, Rank};
 
 use super::names;
-use super::{GenerationId, JobDirectory};
+use super::{Depth, GenerationId, JobDirectory};
 use crate::checksum::ImageDigest;
 use crate::error::{CommitError, StoreError};
+use crate::image::ImageSummary;
 use crate::record::{CommitRecord, Manifest, ManifestImage};
+use crate::sabotage::{Rule, Sabotage};
 use crate::storage::{Storage, StorageError};
 
 /// What a coordinator says of a generation whose images are all durable.
@@ -33,6 +37,8 @@ pub struct ImageClaim {
     pub node: u32,
     /// Its content.
     pub digest: ImageDigest,
+    /// Length of the file. Believed only of images on other nodes.
+    pub bytes: u64,
 }
 
 impl<S: Storage> JobDirectory<S> {
@@ -40,9 +46,15 @@ impl<S: Storage> JobDirectory<S> {
     /// (rule 9) or undecided (rule 7), a later epoch was begun, or the generation is committed (rule 1).
     pub fn begin_generation(&mut self, generation: GenerationId) -> Result<(), StoreError> {
         self.admit(generation)?;
-        if self.has_file(generation, names::COMMIT)? || self.has_file(generation, names::COLLECTED)? {
+        let used =
+            self.has_file(generation, names::COMMIT)? || self.has_file(generation, names::COLLECTED)?;
+        if used && !self.sabotage.is_out(Rule::KeyWithoutLife) {
             return Err(StoreError::Commit { generation, error: CommitError::AlreadyCommitted });
         }
+        self.make_generation(generation)
+    }
+
+    fn make_generation(&mut self, generation: GenerationId) -> Result<(), StoreError> {
         let life = names::life(generation.life);
         for path in [&life, &names::generation(generation)] {
             match self.storage.create_directory(path) {
@@ -54,28 +66,49 @@ impl<S: Storage> JobDirectory<S> {
         self.sync_way(generation)
     }
 
-    /// Makes the generation exist: the instant at which this returns, or shortly before, it is the one that a crash
-    /// leaves (rule 8). Every image named must be durable; each is opened and compared with what its rank reported.
+    /// Makes the generation exist: when this returns, it is the one that a crash leaves (rule 8). Every image named must
+    /// be durable; each that lies here is opened and compared with what its rank reported.
     ///
-    /// Committing the same images again is no error. [`CommitError::Fenced`] if a later life was decided (rule 9),
-    /// also during the call: then the new life's decision says whether this generation counts, and this life must
-    /// stop. After any other error the generation may turn out committed, or not; the older ones must be kept.
+    /// Committing the same images again is no error. [`CommitError::Fenced`] if a later life was decided (rule 9), also
+    /// during the call: then the new life's decision says whether this generation counts, and this life must stop.
+    /// [`StoreError::Unsettled`]: only a restart can tell. After any other error the generation is not committed.
     pub fn commit(&mut self, request: &CommitRequest) -> Result<Manifest, StoreError> {
         let generation = request.generation;
-        let failed = |error| StoreError::Commit { generation, error };
-        request.check().map_err(failed)?;
+        // Rule 8
+        let checked = if self.sabotage.is_out(Rule::CommitFirst) { Ok(()) } else { request.check() };
+        checked.map_err(|error| StoreError::Commit { generation, error })?;
         self.admit(generation)?;
         let manifest = self.manifest_of(request)?;
+        self.commit_manifest(manifest)
+    }
+
+    /// Commits on this node what [`JobDirectory::commit`] returned on another: the same manifest, the same record. The
+    /// images that lie on this node ([`JobDirectory::on_node`]) are looked at. This node knows the life's decision.
+    pub fn replicate(&mut self, manifest: &Manifest) -> Result<(), StoreError> {
+        self.admit(manifest.generation)?;
+        self.make_generation(manifest.generation)?;
+        let damages = self.verify_images(manifest, Depth::Tables, |_, _| ())?;
+        match damages.into_iter().next() {
+            Some(damage) => Err(damage.error),
+            None => self.commit_manifest(manifest.clone()).map(|_| ()),
+        }
+    }
+
+    fn commit_manifest(&mut self, manifest: Manifest) -> Result<Manifest, StoreError> {
+        let generation = manifest.generation;
+        let failed = |error| StoreError::Commit { generation, error };
         let manifest_bytes = manifest.emit();
         let record = CommitRecord {
             job: self.job,
             generation,
             manifest: Manifest::checksum(&manifest_bytes),
-            images: request.images.iter().map(|image| image.digest).collect(),
+            images: manifest.images.iter().map(|image| image.summary.digest).collect(),
         };
-        if self.has_file(generation, names::COMMIT)? {
-            let same = self.commit_record(generation)?.images == record.images;
-            if !same {
+        let committed = self.has_file(generation, names::COMMIT)?;
+        if committed && self.sabotage.is_out(Rule::KeyWithoutLife) {
+            self.storage.remove_file(&names::in_generation(generation, names::COMMIT))?;
+        } else if committed {
+            if self.commit_record(generation)?.images != record.images {
                 return Err(failed(CommitError::AlreadyCommitted));
             }
             self.sync_way(generation)?;
@@ -99,17 +132,24 @@ impl<S: Storage> JobDirectory<S> {
         self.lives()?.admit(generation.life).map_err(failed)?;
         let last: Option<Epoch> = self.epochs(generation.life)?.last().copied();
         match last {
-            Some(by) if by > generation.epoch => Err(failed(CommitError::Overtaken { by })),
+            Some(by) if by > generation.epoch && !self.sabotage.is_out(Rule::KeyWithoutLife) => {
+                Err(failed(CommitError::Overtaken { by }))
+            }
             _ => Ok(()),
         }
     }
 
     fn manifest_of(&mut self, request: &CommitRequest) -> Result<Manifest, StoreError> {
         let mut images = Vec::with_capacity(request.images.len());
-        for claim in &request.images {
-            let reader = self.open_image(request.generation, claim.rank)?;
-            reader.expect_digest(claim.digest)?;
-            let (file, summary) = (names::image(claim.rank), reader.summary());
+        for claim in request.claims(self.sabotage).iter() {
+            let summary = if self.is_here(claim.node) && !self.sabotage.is_out(Rule::CommitFirst) {
+                let reader = self.open_image(request.generation, claim.rank)?;
+                reader.expect_digest(claim.digest)?;
+                reader.summary()
+            } else {
+                ImageSummary { digest: claim.digest, bytes: claim.bytes, kinds: Vec::new() }
+            };
+            let file = names::image(claim.rank);
             images.push(ManifestImage { rank: claim.rank, node: claim.node, file, summary });
         }
         Ok(Manifest {
@@ -138,6 +178,16 @@ impl<S: Storage> JobDirectory<S> {
 }
 
 impl CommitRequest {
+    /// The claims by rank; with rule 8 out, those that are missing are made up.
+    fn claims(&self, sabotage: Sabotage) -> Cow<'_, [ImageClaim]> {
+        if !sabotage.is_out(Rule::CommitFirst) {
+            return Cow::Borrowed(&self.images);
+        }
+        let invented = |rank| ImageClaim { rank, node: 0, digest: ImageDigest(0), bytes: 0 };
+        let of = |rank| self.images.iter().find(|claim| claim.rank == rank).copied();
+        Cow::Owned((0..self.ranks).map(Rank).map(|rank| of(rank).unwrap_or(invented(rank))).collect())
+    }
+
     fn check(&self) -> Result<(), CommitError> {
         let ranks = self.ranks;
         for (place, image) in self.images.iter().enumerate() {

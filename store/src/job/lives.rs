@@ -8,6 +8,7 @@ use super::names::{self, AtTop};
 use super::{GenerationId, GenerationState, JobDirectory};
 use crate::error::{CommitError, RecordError, StoreError};
 use crate::record::Decision;
+use crate::sabotage::{Rule, Sabotage};
 use crate::storage::{Storage, StorageError};
 
 /// What lies at the top of a job's directory.
@@ -19,6 +20,7 @@ pub(super) struct Lives {
     /// Decisions that were never published.
     pub(super) leftovers: Vec<String>,
     counter_max: u32,
+    pub(super) sabotage: Sabotage,
 }
 
 impl Lives {
@@ -30,6 +32,12 @@ impl Lives {
 
     /// Whether `life` may still write generations (rules 7 and 9).
     pub(super) fn admit(&self, life: Life) -> Result<(), CommitError> {
+        // Rules 8 and 9
+        let decided =
+            matches!(self.decisions.get(&life.counter), Some(Ok(decision)) if decision.life == life);
+        if self.sabotage.is_out(Rule::KeyWithoutLife) || decided && self.sabotage.is_out(Rule::NoFence) {
+            return Ok(());
+        }
         match self.decisions.last_key_value() {
             Some((_, Ok(newest))) if newest.life == life => Ok(()),
             Some((counter, newest)) if *counter > life.counter => {
@@ -50,6 +58,10 @@ impl Lives {
         generation: GenerationId,
         with_record: &BTreeSet<GenerationId>,
     ) -> Option<Life> {
+        // Rule 9
+        if self.sabotage.is_out(Rule::NoFence) || self.sabotage.is_out(Rule::KeyWithoutLife) {
+            return None;
+        }
         let later = self.decisions.range(generation.life.counter.saturating_add(1)..);
         let mut read = later.filter_map(|(_, decision)| decision.as_ref().ok());
         let fence = read.find(|decision| {
@@ -67,17 +79,37 @@ impl<S: Storage> JobDirectory<S> {
     ///
     /// `nonce` is fresh randomness. `from` must be a committed generation; every rank restores exactly that one.
     /// The counter is one more than every counter on disk. [`StoreError::LifeTaken`] if another process decided at
-    /// the same time.
+    /// the same time; [`StoreError::NotCommitted`] also if the old life removed `from` meanwhile: look again.
     pub fn start_life(&mut self, nonce: u64, from: Option<GenerationId>) -> Result<Decision, StoreError> {
-        let counter_max = self.lives()?.counter_max;
+        let counter_max = self.counter_last()?;
         let counter = counter_max.checked_add(1).ok_or(StoreError::LivesUsedUp { counter_max })?;
+        let decision = Decision { job: self.job, life: Life { counter, nonce }, from };
         if let Some(generation) = from {
             self.expect_committed(generation)?;
             // Its commit record can be seen; if its writer died before it was durable, it is made so now.
             self.sync_way(generation)?;
         }
-        let life = Life { counter, nonce };
-        let decision = Decision { job: self.job, life, from };
+        self.write_decision(&decision)?;
+        // The old life may have committed and collected between the look and the fence.
+        if let Some(generation) = from {
+            self.expect_committed(generation)?;
+        }
+        Ok(decision)
+    }
+
+    /// Writes a decision made elsewhere, durably: by a coordinator that counts lives itself, or for a node that does
+    /// not hold what it starts from. Writing the same again is no error; [`StoreError::LifeTaken`] if its counter is
+    /// not above all that are here. [`StoreError::Unsettled`]: only a restart can tell; after any other error there is
+    /// no such decision.
+    pub fn write_decision(&mut self, decision: &Decision) -> Result<(), StoreError> {
+        let (life, counter) = (decision.life, decision.life.counter);
+        let lives = self.lives()?;
+        if lives.current() == Some(life) && lives.decisions.get(&counter) == Some(&Ok(*decision)) {
+            return Ok(self.storage.sync_directory("")?);
+        }
+        if lives.counter_max >= counter {
+            return Err(StoreError::LifeTaken { counter });
+        }
         let (path, temporary) = (names::decision(counter), names::decision_temporary(life));
         match self.write_record(&path, &temporary, &decision.emit()) {
             Err(StoreError::Storage(StorageError::AlreadyExists { .. })) => {
@@ -85,14 +117,13 @@ impl<S: Storage> JobDirectory<S> {
             }
             written => written?,
         }
-        if self.lives()?.admit(life).is_err() {
-            return Err(StoreError::LifeTaken { counter });
-        }
-        // The old life may have committed and collected between the look and the fence.
-        if let Some(generation) = from {
-            self.expect_committed(generation)?;
-        }
-        Ok(decision)
+        // A faster decider may have taken a higher counter; this life was then over before it began.
+        self.lives()?.admit(life).map_err(|_| StoreError::LifeTaken { counter })
+    }
+
+    /// The highest counter of any life that left a trace; 0 if none did.
+    pub fn counter_last(&mut self) -> Result<u32, StoreError> {
+        Ok(self.lives()?.counter_max)
     }
 
     /// The newest decision: which life is the current one and what it started from. `None` before the first.
@@ -113,6 +144,7 @@ impl<S: Storage> JobDirectory<S> {
             directories: Vec::new(),
             leftovers: Vec::new(),
             counter_max: 0,
+            sabotage: self.sabotage,
         };
         for entry in self.storage.list("")? {
             let counter = match names::at_top(&entry.name) {

@@ -40,6 +40,7 @@ use crate::image::writer::image_bytes;
 use crate::image::{Exited, Identity, ImageReader, ImageSummary, ImageWriter, Section};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::record::JobFile;
+use crate::sabotage::{Rule, Sabotage};
 use crate::storage::{Storage, StorageError, parent_and_name};
 
 /// The images of all ranks for one life and epoch. Ordered by age: by the life's counter, then by epoch.
@@ -85,20 +86,22 @@ impl FromStr for GenerationId {
 pub struct JobDirectory<S> {
     storage: S,
     job: JobId,
+    node: Option<u32>,
+    sabotage: Sabotage,
 }
 
 impl<S: Storage> JobDirectory<S> {
     /// Makes the directory of a new job, durably. The storage's root must exist.
     /// [`StorageError::AlreadyExists`] if a job lives there.
     pub fn create(storage: S, file: &JobFile) -> Result<JobDirectory<S>, StoreError> {
-        let mut directory = JobDirectory { storage, job: file.job };
+        let mut directory = JobDirectory { storage, job: file.job, node: None, sabotage: Sabotage::none() };
         directory.write_record(names::JOB, &names::temporary(names::JOB), &file.emit())?;
         Ok(directory)
     }
 
     /// Opens the directory of the job whose job file lies there.
     pub fn open(storage: S) -> Result<(JobDirectory<S>, JobFile), StoreError> {
-        let mut directory = JobDirectory { storage, job: JobId(0) };
+        let mut directory = JobDirectory { storage, job: JobId(0), node: None, sabotage: Sabotage::none() };
         let file = directory.read_record(names::JOB, JobFile::parse)?;
         directory.job = file.job;
         Ok((directory, file))
@@ -106,7 +109,20 @@ impl<S: Storage> JobDirectory<S> {
 
     /// The directory of a job known from elsewhere: reads nothing.
     pub fn attach(storage: S, job: JobId) -> JobDirectory<S> {
-        JobDirectory { storage, job }
+        JobDirectory { storage, job, node: None, sabotage: Sabotage::none() }
+    }
+
+    /// Says that only the images of node `node` (its place in the manifest's list) lie here, as when every node has a
+    /// disk of its own. Images of other nodes are then neither looked for nor missed.
+    #[must_use]
+    pub fn on_node(self, node: u32) -> JobDirectory<S> {
+        JobDirectory { node: Some(node), ..self }
+    }
+
+    /// Takes rules out, for a simulator that must notice.
+    #[must_use]
+    pub fn with_sabotage(self, sabotage: Sabotage) -> JobDirectory<S> {
+        JobDirectory { sabotage, ..self }
     }
 
     /// The job.
@@ -135,7 +151,9 @@ impl<S: Storage> JobDirectory<S> {
     ) -> Result<ImageWriter<S::File>, StoreError> {
         let path = self.image_path(generation, rank);
         let identity = self.identity(generation, rank);
-        ImageWriter::begin(&mut self.storage, path, identity)
+        let mut writer = ImageWriter::begin(&mut self.storage, path, identity)?;
+        writer.replaces = self.sabotage.is_out(Rule::KeyWithoutLife);
+        Ok(writer)
     }
 
     /// Writes a rank's image, durably. Before the first byte the room on the disk is compared with what is wanted; on
@@ -218,14 +236,41 @@ impl<S: Storage> JobDirectory<S> {
         parse(&bytes).map_err(|error| StoreError::Record { path: path.to_owned(), error })
     }
 
-    /// Writes a record under another name, durably, and publishes it under its own, durably and exclusively.
+    fn is_here(&self, node: u32) -> bool {
+        self.node.is_none_or(|here| here == node)
+    }
+
+    /// Writes a record under another name, durably, and publishes it under its own, durably and exclusively. If that
+    /// fails, the record is not there, or [`StoreError::Unsettled`] says that nobody knows.
     fn write_record(&mut self, path: &str, temporary: &str, bytes: &[u8]) -> Result<(), StoreError> {
         self.prepare_record(temporary, bytes)?;
-        if let Err(error) = self.storage.publish(temporary, path) {
-            let _ = self.storage.remove_file(temporary);
-            return Err(error.into());
+        let directory = parent_and_name(path).0;
+        let published = self.storage.publish(temporary, path);
+        match published.clone().and_then(|()| self.storage.sync_directory(directory)) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let _ = self.storage.remove_file(temporary);
+                // The name is another's.
+                if matches!(error, StorageError::AlreadyExists { .. }) {
+                    return Err(error.into());
+                }
+                self.revoke(path, bytes, error)
+            }
         }
-        Ok(self.storage.sync_directory(parent_and_name(path).0)?)
+    }
+
+    /// Takes back a record that may have got its name, and may be durable: it must not be found later.
+    fn revoke(&mut self, path: &str, bytes: &[u8], error: StorageError) -> Result<(), StoreError> {
+        let directory = parent_and_name(path).0;
+        let removed = match self.storage.read(path, RECORD_BYTES_MAX) {
+            Ok(found) if found == bytes => self.storage.remove_file(path),
+            Ok(_) | Err(StorageError::NotFound { .. }) => Ok(()),
+            Err(unreadable) => Err(unreadable),
+        };
+        match removed.and_then(|()| self.storage.sync_directory(directory)) {
+            Ok(()) => Err(error.into()),
+            Err(_) => Err(StoreError::Unsettled { path: path.to_owned(), error }),
+        }
     }
 
     fn prepare_record(&mut self, temporary: &str, bytes: &[u8]) -> Result<(), StoreError> {

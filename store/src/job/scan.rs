@@ -9,6 +9,7 @@ use super::names::{self, InGeneration};
 use super::{GenerationId, JobDirectory};
 use crate::error::{RecordError, StoreError};
 use crate::record::{CommitRecord, Manifest};
+use crate::sabotage::Rule;
 use crate::storage::{EntryKind, Storage, StorageError};
 
 /// How far a generation has come. Diagram: [`crate::job`].
@@ -197,7 +198,8 @@ fn state(
         Some(Ok(decision)) => decision.life == id.life,
         Some(Err(_)) | None => content.commit,
     };
-    if !decided {
+    let keyless = lives.sabotage.is_out(Rule::KeyWithoutLife);
+    if !decided && !keyless {
         return GenerationState::Abandoned(AbandonedBy::UndecidedLife);
     }
     if content.commit {
@@ -207,7 +209,9 @@ fn state(
         };
     }
     match lives.current() {
-        Some(current) if current != id.life => GenerationState::Abandoned(AbandonedBy::Life(current)),
+        Some(current) if current != id.life && !keyless => {
+            GenerationState::Abandoned(AbandonedBy::Life(current))
+        }
         _ if last_epoch > id.epoch => GenerationState::Abandoned(AbandonedBy::Epoch(last_epoch)),
         _ if content.manifest => GenerationState::Complete,
         _ => GenerationState::Writing,

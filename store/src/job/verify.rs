@@ -48,7 +48,7 @@ impl<S: Storage> JobDirectory<S> {
         self.verify_images(&manifest, depth, |_, _| ())
     }
 
-    /// [`JobDirectory::verify`] of the images of a manifest; `progress` is told the images and bytes done after each.
+    /// [`JobDirectory::verify`] of the images of a manifest that lie here; `progress` is told the images and bytes done after each.
     pub fn verify_images(
         &mut self,
         manifest: &Manifest,
@@ -60,7 +60,9 @@ impl<S: Storage> JobDirectory<S> {
             return Ok(damages);
         }
         let mut bytes_done = 0;
-        for (done, image) in (1..).zip(&manifest.images) {
+        for (done, image) in
+            (1..).zip(manifest.images.iter().filter(|image| self.node.is_none_or(|node| node == image.node)))
+        {
             let path = names::in_generation(manifest.generation, &image.file);
             let identity = self.identity(manifest.generation, image.rank);
             let mut check = || {

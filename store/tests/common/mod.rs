@@ -68,7 +68,7 @@ pub(crate) fn write_images<S: Storage>(
             Section::new(kinds::SESSION_REGION, 1, &content).with_id(7),
         ];
         let summary = directory.write_image(id, rank, &sections)?;
-        claims.push(ImageClaim { rank, node: 0, digest: summary.digest });
+        claims.push(ImageClaim { rank, node: 0, digest: summary.digest, bytes: summary.bytes });
     }
     Ok(claims)
 }

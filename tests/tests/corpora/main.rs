@@ -1,5 +1,5 @@
-//! Replays the fuzz corpora on a stable toolchain: each file as it is, cut short at every length, and with every bit
-//! flipped. The properties are those of the fuzz targets.
+//! Replays the fuzz corpora on a stable toolchain: each file as it is, cut short at every length, with every bit
+//! flipped, and with many random damages, the same in every run. The properties are those of the fuzz targets.
 
 #[expect(unreachable_pub, reason = "the file is also the library of the fuzz targets")]
 #[path = "../../../fuzz/src/lib.rs"]
@@ -36,12 +36,52 @@ fn replay(target: &str, property: fn(&[u8]), kinds: &[Accepts]) {
         }
         if bytes.len() <= DAMAGED_BYTES_MAX {
             damage(&bytes, property);
+            damage_at_random(&bytes, property);
         }
     }
     assert!(
         !whole.contains(&0),
         "{target}: {whole:?} files are accepted; after a change of format write new seeds"
     );
+}
+
+/// Random damages of each file.
+const RANDOM_DAMAGES: u32 = 20_000;
+
+/// SplitMix64: the same numbers in every run and on every machine.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % bound as u64).expect("it is below a usize")
+    }
+}
+
+/// Up to four changes: a byte that parsers like, a piece taken out, doubled, or moved.
+fn damage_at_random(bytes: &[u8], property: fn(&[u8])) {
+    const LIKED: [u8; 8] = [0, 1, 0x7f, 0x80, 0xff, b'\n', b' ', b'9'];
+    let mut numbers = Numbers(bytes.len() as u64);
+    for _ in 0..RANDOM_DAMAGES {
+        let mut damaged = bytes.to_vec();
+        for _ in 0..=numbers.below(4) {
+            if damaged.is_empty() {
+                break;
+            }
+            let (at, to) = (numbers.below(damaged.len()), numbers.below(damaged.len()));
+            let end = (at + 1 + numbers.below(16)).min(damaged.len());
+            let piece = damaged[at..end].to_vec();
+            match numbers.below(4) {
+                0 => damaged[at] = LIKED[numbers.below(LIKED.len())],
+                1 => drop(damaged.drain(at..end)),
+                2 => drop(damaged.splice(to..to, piece)),
+                _ => damaged[at..end].rotate_left(1),
+            }
+        }
+        property(&damaged);
+    }
 }
 
 fn damage(bytes: &[u8], property: fn(&[u8])) {
@@ -59,6 +99,24 @@ fn damage(bytes: &[u8], property: fn(&[u8])) {
 #[test]
 fn frames() {
     replay("frame", properties::frame, &[|bytes| Frame::parse(bytes).is_ok()]);
+}
+
+#[test]
+fn frames_to_a_port() {
+    // A conversation is whole when nothing is left of it behind its last frame.
+    replay(
+        "port",
+        properties::port,
+        &[|bytes| {
+            let mut rest = bytes;
+            while let Some((length, tail)) = rest.split_first_chunk::<2>() {
+                let length = usize::from(u16::from_le_bytes(*length));
+                let Some(tail) = tail.get(length..) else { return false };
+                rest = tail;
+            }
+            rest.is_empty()
+        }],
+    );
 }
 
 #[test]

@@ -23,9 +23,10 @@ use transport::{Epoch, JobId, Life, LinkIndex, OpId, PortId, Rank, RawAddress, S
 type Seed = (String, Vec<u8>);
 
 /// The seeds of each target.
-pub(crate) fn all() -> [(&'static str, Vec<Seed>); 5] {
+pub(crate) fn all() -> [(&'static str, Vec<Seed>); 6] {
     [
         ("frame", frame_seeds()),
+        ("port", port_seeds()),
         ("image", image_seeds()),
         ("manifest", record_seeds()),
         ("jobfile", job_file_seeds()),
@@ -67,7 +68,61 @@ fn frame_seeds() -> Vec<Seed> {
     seeds
 }
 
+/// Body and payload of a frame.
+type Said<'a> = (Body, &'a [u8]);
+
+/// Conversations of a peer with the port of `properties::port`, each frame behind its length.
+fn port_seeds() -> Vec<Seed> {
+    let op = OpId(1);
+    let address = RawAddress::new(&[1]).expect("a byte is an address");
+    let contact =
+        Contact { from: crate::properties::PEER, to: crate::properties::OWN, link: LinkIndex(0), address };
+    let eager = |total| Body::Eager(Eager { tag: 7, data: 8, total, space: Space(0) });
+    let announce = Body::Announce(Announce { operation: op, tag: 7, data: 8, total: 100, space: Space(0) });
+    let resync = |heard| Body::Resync(Resync { expected: 0, next: 2, heard });
+    let conversations: [(&str, &[Said<'_>]); 6] = [
+        ("short", &[(eager(5), b"hello"), (eager(5), b"again"), (Body::Ack, b"")]),
+        ("long", &[(eager(15), b"hello"), (Body::More, b"world"), (Body::More, b"there")]),
+        (
+            "pulled",
+            &[
+                (announce, b""),
+                (Body::Data(Data { operation: op, offset: 20 }), &[1; 60]),
+                (Body::Data(Data { operation: op, offset: 0 }), &[2; 20]),
+                (Body::Close, b""),
+            ],
+        ),
+        ("granted", &[(Body::Grant(Grant { operation: OpId(4), total: 100_000 }), b""), (Body::Ack, b"")]),
+        ("paused", &[(Body::Stopped(Stopped { pause: 1, expected_ns: 2_000_000 }), b""), (Body::Probe, b"")]),
+        ("restarted", &[(resync(0), b""), (eager(5), b"hello"), (resync(1), b"")]),
+    ];
+    let mut seeds = Vec::new();
+    for (name, frames) in conversations {
+        let mut bytes = Vec::new();
+        for (number, (body, payload)) in (0..).zip(frames) {
+            let mut frame = frame_of(*body, (number == 0).then_some(contact), payload);
+            frame.header = Header {
+                epoch: Epoch(1),
+                seq: number,
+                ack: number,
+                transmission: number + 1,
+                ..frame.header
+            };
+            frame.header.link = Some(0);
+            let frame = emitted(&frame);
+            bytes.extend(u16::try_from(frame.len()).expect("a short frame").to_le_bytes());
+            bytes.extend(frame);
+        }
+        seeds.push((name.to_owned(), bytes));
+    }
+    seeds
+}
+
 fn frame_bytes(body: Body, contact: Option<Contact>, payload: &[u8]) -> Vec<u8> {
+    emitted(&frame_of(body, contact, payload))
+}
+
+fn frame_of(body: Body, contact: Option<Contact>, payload: &[u8]) -> Frame<'_> {
     let header = Header {
         kind: body.kind(),
         job: JOB.tag(),
@@ -85,8 +140,12 @@ fn frame_bytes(body: Body, contact: Option<Contact>, payload: &[u8]) -> Vec<u8> 
         payload_bytes: u32::try_from(payload.len()).expect("a short payload"),
         tag: [0xa5; TAG_BYTES],
     };
+    Frame { header, contact, body, head_bytes: 0, payload }
+}
+
+fn emitted(frame: &Frame<'_>) -> Vec<u8> {
     let mut bytes = vec![0; 512];
-    let length = Frame { header, contact, body, head_bytes: 0, payload }.emit(&mut bytes);
+    let length = frame.emit(&mut bytes);
     bytes.truncate(length);
     bytes
 }

@@ -22,6 +22,21 @@ fn is_rule(word: &str) -> bool {
     rest.len() - digits.len() <= 1 && !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
+/// The rules that a text names, with the lines: `R3`, `R3a`, or "rule 3" in a sentence.
+fn citations(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut after_rule = false;
+    for (line, word) in source::identifiers(text) {
+        if is_rule(word) {
+            found.push((line, word.to_owned()));
+        } else if after_rule && word.bytes().all(|byte| byte.is_ascii_digit()) {
+            found.push((line, format!("R{word}")));
+        }
+        after_rule = matches!(word, "rule" | "Rule" | "rules" | "Rules");
+    }
+    found
+}
+
 /// Rules that no code or no test cites, and citations of rules that do not exist.
 pub(crate) fn faults(document: &str, files: &[SourceFile]) -> Vec<String> {
     let rules = defined(document);
@@ -29,11 +44,11 @@ pub(crate) fn faults(document: &str, files: &[SourceFile]) -> Vec<String> {
     for file in files {
         let parts = source::parts(file);
         for (text, cited) in [(&parts.product, &mut in_product), (&parts.tests, &mut in_tests)] {
-            for (line, word) in source::identifiers(text).filter(|(_, word)| is_rule(word)) {
-                if !rules.iter().any(|rule| rule == word) {
-                    faults.push(format!("{}:{line}: {word} is not a rule of docs/protocol.md", file.path));
+            for (line, id) in citations(text) {
+                if !rules.contains(&id) {
+                    faults.push(format!("{}:{line}: {id} is not a rule of docs/protocol.md", file.path));
                 }
-                cited.push(word.to_owned());
+                cited.push(id);
             }
         }
     }
@@ -72,6 +87,12 @@ mod tests {
         assert!(faults(DOCUMENT, &[code, test]).is_empty());
         let code = file("a/src/lib.rs", "// R1, R3a and R3b\n#[cfg(test)]\nmod tests { /* R12 R1 R3a */ }");
         assert_eq!(faults(DOCUMENT, &[code]), ["R3b: no test cites it", "R12: no code cites it"]);
+    }
+
+    #[test]
+    fn rules_are_cited_by_number_and_in_sentences() {
+        let ids: Vec<_> = citations("// R1, rule 12 and\n// Rule 3b; rules of 7 or R").into_iter().collect();
+        assert_eq!(ids, [(1, "R1".to_owned()), (1, "R12".to_owned())]);
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use drivers::udp::{UdpConfig, UdpDriver};
-use drivers::{Driver, Payload};
-use transport::AddressId;
+use drivers::udp::{UdpAddress, UdpConfig, UdpDriver};
+use drivers::{Driver, DriverError, Payload};
+use transport::{AddressId, RawAddress};
 
 fn open(bind: &str) -> UdpDriver {
     UdpDriver::open(&UdpConfig::new(bind.parse().expect("an address"))).expect("a socket on loopback")
@@ -78,6 +78,29 @@ fn frames_of_one_size_leave_in_one_call_and_arrive_one_by_one() {
             assert!(b.counters().receive_calls - calls.1 <= 4, "{:?}", b.counters());
         }
     }
+}
+
+#[test]
+fn addresses_that_nobody_can_be_at_are_refused() {
+    let mut v4 = open("127.0.0.1:0");
+    for text in ["127.0.0.1:0", "0.0.0.0:4000", "[::1]:4000"] {
+        let address = RawAddress::from(text.parse::<UdpAddress>().expect("an address"));
+        let error = v4.resolve(&address).expect_err(text);
+        assert!(matches!(error, DriverError::AddressUnusable { .. }), "{text}: {error}");
+    }
+    let wildcard = UdpConfig::new("0.0.0.0:0".parse().expect("an address"));
+    assert_eq!(UdpDriver::open(&wildcard).err(), Some(DriverError::NoOwnAddress));
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = open("127.0.0.1:0");
+    let error = UdpDriver::open(&UdpConfig::new(taken.own_address())).err().expect("in use");
+    assert_eq!(
+        error.to_string(),
+        "cannot open the rail: binding the receive socket failed (Address already in use (os error 98)); \
+         check address, port and permissions"
+    );
 }
 
 #[test]

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use transport::AddressId;
+
 use super::{Fixture, collect, deliver, digest, flush_all, pair, pattern, stage};
+use crate::driver::Driver;
 use crate::payload::Payload;
 
 /// Sizes where something changes: powers of two, and both sides of them, up to what the path takes.
@@ -45,25 +48,42 @@ pub(super) fn gathered_payload_follows_its_head(fixture: &mut dyn Fixture) {
 pub(super) fn bursts_arrive(fixture: &mut dyn Fixture) {
     let (mut a, mut b, to) = pair(fixture);
     let burst = a.caps().burst;
-    let user = Arc::new(pattern(5, 1024));
-    for (round, frames) in [burst, 1, burst, 2, burst / 2, burst].into_iter().enumerate() {
-        let mut sent = Vec::new();
-        for i in 0..frames {
-            let head = [&[round.to_le_bytes()[0]], i.to_le_bytes().as_slice()].concat();
-            // Runs of equal sizes, broken now and then, with the rest shorter or longer.
-            let bytes = if i % 9 == 8 { 700 + i % 300 } else { 800 };
-            sent.push([head.as_slice(), &user[..bytes]].concat());
-            stage(fixture, a.as_mut(), to, &head, Payload::shared(&user, 0..bytes).expect("in range"));
+    let longest = a.path(to).expect("resolved").frame_bytes_max - 16;
+    // Small ones, and ones of which only a few go into one call of any kind.
+    for bytes in [800, 8000, 40_000].into_iter().filter(|bytes| *bytes <= longest) {
+        for frames in [burst, 1, burst, 2, burst / 2, burst] {
+            // No more than any receive queue holds.
+            one_burst(fixture, a.as_mut(), to, b.as_mut(), frames.min((1 << 20) / bytes), bytes);
         }
-        flush_all(fixture, a.as_mut());
-        let came = collect(fixture, b.as_mut(), frames);
-        assert!(came.len() * 2 >= frames, "most of a burst of {frames} was lost: {} came", came.len());
-        let places: Vec<usize> = came
-            .iter()
-            .map(|frame| sent.iter().position(|sent| sent == frame).expect("a frame nobody sent"))
-            .collect();
-        assert!(!a.caps().ordered || places.is_sorted(), "out of order: {places:?}");
     }
+    assert_eq!(a.poll_notice(), None, "nothing was too long");
+}
+
+/// Runs of frames of `bytes` bytes, broken now and then by a shorter one.
+fn one_burst(
+    fixture: &mut dyn Fixture,
+    a: &mut dyn Driver,
+    to: AddressId,
+    b: &mut dyn Driver,
+    frames: usize,
+    bytes: usize,
+) {
+    let user = Arc::new(pattern(5, bytes));
+    let mut sent = Vec::new();
+    for i in 0..frames {
+        let head = i.to_le_bytes();
+        let bytes = if i % 9 == 8 { bytes - 7 * i } else { bytes };
+        sent.push([head.as_slice(), &user[..bytes]].concat());
+        stage(fixture, a, to, &head, Payload::shared(&user, 0..bytes).expect("in range"));
+    }
+    flush_all(fixture, a);
+    let came = collect(fixture, b, frames);
+    assert!(came.len() * 2 >= frames, "most of a burst of {frames} was lost: {} came", came.len());
+    let places: Vec<usize> = came
+        .iter()
+        .map(|frame| sent.iter().position(|sent| sent == frame).expect("a frame nobody sent"))
+        .collect();
+    assert!(!a.caps().ordered || places.is_sorted(), "out of order: {places:?}");
 }
 
 /// Frames in the random run, and how many may be on their way: about a socket buffer of small ones.
