@@ -203,6 +203,13 @@ impl Endpoint {
         Ok(op)
     }
 
+    /// Frames handed to each rail so far; 0 for a dead one.
+    #[must_use]
+    pub fn frames_by_rail(&self) -> Vec<u64> {
+        let inner = self.shared.lock();
+        inner.rails.iter().map(|rail| rail.as_ref().map_or(0, |driver| driver.staged_total())).collect()
+    }
+
     /// Whether a send on this link would be accepted now.
     #[must_use]
     pub fn can_send(&self, link: LinkIndex, copied_bytes: usize) -> bool {

@@ -12,6 +12,9 @@ use crate::frozen::Seat;
 /// Frames taken from a rail in one round: what fits the caches, and lets acknowledgements out in between.
 const RECEIVE_BURST: usize = 32;
 
+/// Frames that one rail takes before it is the next one's turn: few enough to spread a window, enough for one segmented call.
+const TURN_FRAMES: usize = 8;
+
 /// What has become of an operation, or what the owner should know.
 #[derive(Debug)]
 pub enum Completion {
@@ -70,12 +73,21 @@ pub(crate) struct Inner {
     pub(crate) completions: VecDeque<Completion>,
     /// Sends that are done for the protocol, whose payload a NIC still reads.
     held: Vec<(OpId, u64)>,
+    /// Whose turn it is.
+    turn: usize,
 }
 
 impl Inner {
     pub(crate) fn new(port: Port, rails: Vec<Box<dyn Driver>>, buffers: BufferTable) -> Inner {
         let rails = rails.into_iter().map(Some).collect();
-        Inner { port: Seat::new(port), rails, buffers, completions: VecDeque::new(), held: Vec::new() }
+        Inner {
+            port: Seat::new(port),
+            rails,
+            buffers,
+            completions: VecDeque::new(),
+            held: Vec::new(),
+            turn: 0,
+        }
     }
 
     /// One round: what has come, what is due, what may leave. True if anything happened.
@@ -108,27 +120,33 @@ impl Inner {
     /// Sends what may be sent. True if anything was.
     pub(crate) fn transmit(&mut self, now: Instant) -> bool {
         let mut happened = false;
-        for i in 0..self.rails.len() {
-            while self.fill(i, now) {
-                happened = true;
-                let Some(driver) = &mut self.rails[i] else { break };
-                if let Err(error) = driver.flush() {
-                    self.rail_failed(i, error);
-                    break;
-                }
+        // Trunking: the rails take turns with a few frames each, and another one begins each time (R24).
+        let frames_max = if self.rails.len() > 1 { TURN_FRAMES } else { usize::MAX };
+        let mut idle = 0;
+        while idle < self.rails.len() {
+            let i = self.turn % self.rails.len();
+            self.turn = self.turn.wrapping_add(1);
+            if !self.fill(i, frames_max, now) {
+                idle += 1;
+                continue;
+            }
+            happened = true;
+            idle = 0;
+            if let Some(Err(error)) = self.rails[i].as_mut().map(|driver| driver.flush()) {
+                self.rail_failed(i, error);
             }
             self.take_notices(i);
         }
         happened
     }
 
-    /// Stages frames on one rail until the port has none, or the rail no room. True if any was staged.
-    fn fill(&mut self, i: usize, now: Instant) -> bool {
+    /// Stages frames on one rail until the port has none, the rail no room, or its turn is over. True if any was staged.
+    fn fill(&mut self, i: usize, frames_max: usize, now: Instant) -> bool {
         let Inner { port, rails, buffers, .. } = self;
         let Some(driver) = &mut rails[i] else { return false };
         let rail = rail_index(i);
         let mut staged = false;
-        for _ in 0..driver.caps().burst {
+        for _ in 0..driver.caps().burst.min(frames_max) {
             if !port.wants_to_transmit() {
                 break;
             }

@@ -14,12 +14,17 @@ use transport::{
 const KEY: JobKey = JobKey([9; 16]);
 
 fn open(rank: u32) -> Endpoint {
+    open_with(rank, 1)
+}
+
+fn open_with(rank: u32, rails: usize) -> Endpoint {
     let life = Life { counter: 1, nonce: 5 };
     let config = PortConfig::new(JobId(1).tag());
     let port = Port::new(config, PortId::of_rank(Rank(rank), 0), life, Epoch(0), Some(&KEY));
     let here = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-    let udp = UdpDriver::open(&UdpConfig::new(here)).expect("a socket");
-    let rails: Vec<Box<dyn Driver>> = vec![Box::new(udp)];
+    let rails = (0..rails)
+        .map(|_| Box::new(UdpDriver::open(&UdpConfig::new(here)).expect("a socket")) as Box<dyn Driver>)
+        .collect();
     Endpoint::open(port, rails, EndpointConfig::default()).expect("an endpoint")
 }
 
@@ -130,4 +135,25 @@ fn closing_waits_for_the_last_acknowledgement() {
     let counters = a.close(Duration::from_secs(5)).expect("b acknowledges");
     assert_eq!(counters.len(), 1);
     assert_eq!(counters[0].next, 21, "twenty messages and the close");
+}
+
+/// R24: a message is spread over the rails, and each of them carries a part.
+#[test]
+fn two_rails_share_the_work() {
+    let (a, b) = (open_with(0, 2), open_with(1, 2));
+    let to_b = a.connect(PortId::of_rank(Rank(1), 0), &b.addresses()).expect("reachable");
+    let bytes = payload(3, 4 << 20);
+    b.post_receive(receive(3, 8 << 20), ReceiveBuffer::Owned(vec![0; 8 << 20])).expect("room");
+    a.send(to_b, outgoing(3), SendBuffer::Owned(bytes.clone())).expect("room");
+    let started = Instant::now();
+    loop {
+        while a.poll().is_some() {}
+        if let Some(Completion::Received { buffer: Some(buffer), .. }) = b.poll() {
+            assert_eq!(buffer[..bytes.len()], bytes);
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "the message does not come");
+    }
+    let frames = a.frames_by_rail();
+    assert!(frames.iter().all(|frames| *frames >= 8), "frames by rail: {frames:?}");
 }

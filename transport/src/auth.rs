@@ -1,4 +1,4 @@
-//! Keyed authentication of frames: AEGIS-128L in MAC mode (draft-irtf-cfrg-aegis-aead, section "MAC mode").
+//! R21, keyed authentication of frames: AEGIS-128L in MAC mode (draft-irtf-cfrg-aegis-aead, section "MAC mode").
 //!
 //! The tag covers, in this order: 32 bytes of context that are not in the frame (64-bit sequence number, 64-bit
 //! transmission number, sending port, receiving port), the fixed header up to the tag, the rest of the head, and at level

@@ -51,7 +51,8 @@ pub struct Receive {
     pub multi: Option<u64>,
 }
 
-/// Memory that the user owns and the port only names. Implemented by the shell.
+/// Memory that the user owns and the port only names. Implemented by the shell. Nothing else writes to it: whatever moves
+/// between ranks is the payload of an operation that frames have opened (R11).
 pub trait Buffers {
     /// Store `bytes` at `offset` of the buffer posted as `receive`. The same piece may be placed again with the same
     /// content after a thaw; pieces may come in any order.

@@ -11,6 +11,7 @@ use world::{Fate, World, config, pattern};
 
 const MS: Duration = Duration::from_millis(1);
 
+/// R14, R16, R23: one frame, one number; the contact goes with it and the acknowledgement comes by itself.
 #[test]
 fn a_copied_message_travels_in_one_frame_and_is_acknowledged() {
     let mut world = World::new(2, &config(), 2000);
@@ -26,6 +27,7 @@ fn a_copied_message_travels_in_one_frame_and_is_acknowledged() {
     .assert_eq(&world.transcript());
 }
 
+/// R15, R17.
 #[test]
 fn every_size_arrives_whole_posted_or_not() {
     for frame_bytes in [300, 1500, 65_000] {
@@ -59,6 +61,7 @@ fn every_size_arrives_whole_posted_or_not() {
     }
 }
 
+/// R18.
 #[test]
 fn large_messages_go_straight_into_the_posted_buffer() {
     let mut world = World::new(2, &config(), 9000);
@@ -107,6 +110,7 @@ fn a_port_sends_to_itself() {
     assert!(world.port(0).is_settled());
 }
 
+/// R19.
 #[test]
 fn a_lost_frame_is_found_by_the_frames_that_overtake_it() {
     let mut world = World::new(2, &config(), 1500);
@@ -135,6 +139,7 @@ fn a_lost_frame_is_found_by_the_frames_that_overtake_it() {
     .assert_eq(&world.transcript());
 }
 
+/// R19: with nothing behind it, the probe.
 #[test]
 fn a_lost_tail_is_found_by_a_probe() {
     let mut world = World::new(2, &config(), 1500);
@@ -162,6 +167,7 @@ fn a_lost_tail_is_found_by_a_probe() {
     assert!(waited < Duration::from_micros(200), "recovered after {waited:?}");
 }
 
+/// R6, R15, R16, R19.
 #[test]
 fn everything_arrives_once_and_in_order_over_a_bad_network() {
     for seed in 1..20u64 {
@@ -212,6 +218,7 @@ fn everything_arrives_once_and_in_order_over_a_bad_network() {
     }
 }
 
+/// R17.
 #[test]
 fn a_receiver_that_never_asks_is_not_flooded_and_matching_goes_on() {
     let mut small = config();
@@ -246,6 +253,7 @@ fn a_receiver_that_never_asks_is_not_flooded_and_matching_goes_on() {
     assert!(world.port(0).counters().messages_converted > 0);
 }
 
+/// R12.
 #[test]
 fn closing_is_told_and_acknowledged() {
     let mut world = World::new(2, &config(), 1500);
@@ -257,4 +265,101 @@ fn closing_is_told_and_acknowledged() {
     assert!(world.nodes[0].events.iter().any(|event| matches!(event, Event::LinkClosed { .. })));
     let finals: Vec<_> = world.port(0).final_counters().collect();
     assert_eq!((finals[0].next, finals[0].expected), (2, 0));
+}
+
+/// R22: silence is reported, and the link goes on trying.
+#[test]
+fn a_silent_peer_is_reported_and_never_given_up() {
+    let mut world = World::new(2, &config(), 1500);
+    world.fate = Box::new(|_, _, _, _| Fate::Lose);
+    world.send(0, 1, 1, b"anybody?");
+    world.run(12_000 * MS);
+    let silences: Vec<_> = world.nodes[0]
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::PeerSilent { silence, .. } => Some(*silence),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(silences, [transport::Silence::Slow, transport::Silence::Gone]);
+    world.fate = Box::new(|_, _, _, _| Fate::Deliver);
+    let op = world.receive(1, None, None, 100);
+    world.run(500 * MS);
+    assert_eq!(world.received(1), [(op, 1, 8)]);
+    assert!(world.nodes[0].events.iter().any(|event| matches!(event, Event::PeerBack { .. })));
+}
+
+/// R21: a stranger's frame, an altered one, another job's and a replayed one are counted and have no effect.
+#[test]
+fn frames_that_must_not_count_are_counted_by_reason() {
+    let mut world = World::new(2, &config(), 1500);
+    world.send(0, 1, 1, b"genuine");
+    world.pump();
+    let genuine = world.wire[0].3.clone();
+    let give = |world: &mut World, bytes: &[u8]| {
+        let now = world.now;
+        let node = &mut world.nodes[1];
+        let port = node.port.as_mut().expect("running");
+        port.handle_frame(now, transport::RailIndex(0), bytes, &mut node.memory);
+        *port.counters()
+    };
+    let mut stranger = genuine.clone();
+    stranger[64] ^= 1;
+    assert_eq!(give(&mut world, &stranger).dropped_tag, 1);
+    let mut payload = genuine.clone();
+    *payload.last_mut().expect("not empty") ^= 1;
+    assert_eq!(give(&mut world, &payload).dropped_tag, 2, "level full covers the payload");
+    let mut job = genuine.clone();
+    job[4] ^= 1;
+    assert_eq!(give(&mut world, &job).dropped_job, 1);
+    let mut life = genuine.clone();
+    life[16] ^= 1;
+    assert_eq!(give(&mut world, &life).dropped_life, 1);
+    assert_eq!(give(&mut world, &genuine[..30]).dropped_malformed, 1);
+    let before = give(&mut world, &genuine);
+    assert_eq!(before.frames_counted, 1);
+    let after = give(&mut world, &genuine);
+    assert_eq!((after.frames_counted, after.dropped_duplicate), (1, 1), "a replayed frame is a duplicate");
+    assert_eq!(world.port(1).unexpected_bytes(), 7);
+    // A replayed frame without a number is not newer than what was heard.
+    world.run(MS);
+    let ack = world.nodes[0].port.as_ref().map(|port| port.counters().dropped_replayed);
+    world.fate = Box::new(|from, _, _, _| if from == 1 { Fate::Double } else { Fate::Deliver });
+    world.send(0, 1, 2, b"again");
+    world.run(MS);
+    assert_eq!(world.port(0).counters().dropped_replayed, ack.unwrap_or(0) + 1);
+}
+
+/// R24: a rail that loses everything is passed over, and no message is lost by it; it comes back when it works again.
+#[test]
+fn a_dead_rail_is_passed_over_and_tried_again() {
+    let mut world = World::new(2, &config(), 1500);
+    for i in 0..2 {
+        world.port(i).add_rail(transport::RawAddress::new(&[9, i as u8]).expect("short"), 1500);
+    }
+    for (from, to) in [(0, 1), (1, 0)] {
+        let link = world.link(from, to);
+        world.port(from).set_path(link, transport::RailIndex(1), transport::AddressId(to as u32));
+    }
+    world.rails = 2;
+    world.dead_rail = Some(1);
+    for tag in 0..200 {
+        world.receive(1, Some(0), Some(tag), 100);
+        world.send(0, 1, tag, &pattern(tag, 50));
+        if tag % 10 == 0 {
+            world.run(MS);
+        }
+    }
+    world.run(200 * MS);
+    assert_eq!(world.received(1).len(), 200);
+    assert!(world.nodes[0].events.iter().any(|event| matches!(event, Event::RailSuspect { .. })));
+    world.dead_rail = None;
+    for tag in 200..400 {
+        world.receive(1, Some(0), Some(tag), 100);
+        world.send(0, 1, tag, &pattern(tag, 50));
+        world.run(MS);
+    }
+    assert_eq!(world.received(1).len(), 400);
+    assert!(world.nodes[0].events.iter().any(|event| matches!(event, Event::RailBack { .. })));
 }

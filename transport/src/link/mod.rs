@@ -119,6 +119,8 @@ pub(crate) struct Link {
     pub(crate) newest: u64,
     /// Copied bytes that the peer may still send by what we told it.
     pub(crate) promised_bytes: u32,
+    /// Rail over which the peer was last heard.
+    pub(crate) heard_rail: u8,
     /// Frames counted since the last acknowledgement.
     pub(crate) unacknowledged: u16,
 
@@ -156,6 +158,7 @@ impl Link {
             ack_told: 0,
             newest: 0,
             promised_bytes: window_bytes,
+            heard_rail: 0,
             unacknowledged: 0,
             peer_pause: 0,
             heard_at: 0,
@@ -193,14 +196,14 @@ impl Link {
     }
 }
 
-/// The full number whose low half is `low` and which lies nearest to `near` (half the 32-bit space on either side).
+/// R14: the full number whose low half is `low` and which lies nearest to `near` (half the 32-bit space on either side).
 pub(crate) fn unwrap(near: u64, low: u32) -> u64 {
     #[expect(clippy::cast_possible_truncation, reason = "the low half is what is compared")]
     let ahead = low.wrapping_sub(near as u32).cast_signed();
     near.wrapping_add_signed(i64::from(ahead))
 }
 
-/// The low half of a number, as frames carry it.
+/// The low half of a number, as frames carry it (R14).
 pub(crate) fn low(number: u64) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "the wire carries the low half")]
     let half = number as u32;

@@ -1,4 +1,4 @@
-//! When a frame counts as lost: RACK-TLP (RFC 8985) over transmission numbers, and the round-trip estimate (RFC 6298).
+//! R19, when a frame counts as lost: RACK-TLP (RFC 8985) over transmission numbers, and the round-trip estimate (RFC 6298).
 //!
 //! Acknowledgements echo the transmission number of the newest frame that arrived, so it is known which copy of a resent
 //! frame did (Karn's problem does not arise).

@@ -110,7 +110,7 @@ impl Link {
                 if sent > 0 || frames && wanted <= room || sabotage.has(Rule::WindowBounds) {
                     return Action::Copied;
                 }
-                // The peer has no room for unexpected payload; matching must go on all the same.
+                // R17: the peer has no room for unexpected payload; matching must go on all the same.
                 if self.may_announce() { Action::Announce { convert: true } } else { Action::Idle }
             }
         }

@@ -238,6 +238,7 @@ impl Port {
         true
     }
 
+    /// R18: a piece, named by operation and offset.
     fn deliver_data(
         &mut self,
         index: LinkIndex,

@@ -633,7 +633,7 @@ impl Port {
         }
     }
 
-    /// Copied bytes that a peer may send us now.
+    /// R17: copied bytes that a peer may send us now.
     pub(crate) fn window_bytes(&self) -> u32 {
         let free = self.config.unexpected_bytes_max.saturating_sub(self.unexpected_bytes);
         // A quarter: four peers that use all of it at once still fit.

@@ -48,6 +48,7 @@ impl Port {
         let context =
             Context { seq: numbers.seq, transmission: numbers.transmission, from: peer, to: self.id };
         if self.auth.as_ref().is_some_and(|auth| !auth.verify(context, bytes, frame.head_bytes)) {
+            // R21
             self.counters.dropped_tag += 1;
             return;
         }
@@ -143,7 +144,7 @@ impl Port {
         }
     }
 
-    /// Takes over what the frame says about its sender: identity, link index, epoch. Makes the link at first contact.
+    /// R23: takes over what the frame says about its sender: identity, link index, epoch. Makes the link at first contact.
     fn learn(
         &mut self,
         known: Option<LinkIndex>,
@@ -178,6 +179,7 @@ impl Port {
         }
         let link = &mut self.links[index.0 as usize];
         link.heard_at = now;
+        link.heard_rail = rail.0;
         if link.flags.intersects(Flags::SLOW | Flags::GONE) {
             link.flags.remove(Flags::SLOW | Flags::GONE);
             self.events.push_back(Event::PeerBack { link: index, peer });
@@ -235,7 +237,7 @@ impl Port {
         }
     }
 
-    /// A numbered frame: a duplicate, the one expected, one out of turn, or one beyond the window.
+    /// R15: a numbered frame is a duplicate, the one expected, one out of turn, or one beyond the window.
     fn numbered(
         &mut self,
         index: LinkIndex,
@@ -345,7 +347,7 @@ impl Port {
         self.make_ready(index);
     }
 
-    /// What the frame acknowledges. False if it acknowledges what was never sent: nothing of it counts then.
+    /// R16: what the frame acknowledges. False if it acknowledges what was never sent: nothing of it counts then.
     fn acknowledgement(&mut self, index: LinkIndex, header: &Header, numbers: Numbers, now: u64) -> bool {
         let link = &mut self.links[index.0 as usize];
         let ack = unwrap(link.acked, header.ack);
@@ -508,7 +510,7 @@ impl Port {
         }
     }
 
-    /// Any frame that is newer than the hint ends it.
+    /// R20: any frame that is newer than the hint ends it.
     fn resume_peer(&mut self, index: LinkIndex) {
         let link = &mut self.links[index.0 as usize];
         if link.timers.stopped != NEVER {
@@ -517,7 +519,7 @@ impl Port {
         }
     }
 
-    /// A STOPPED hint: soft state. What was in flight is not lost, only late.
+    /// R20, a STOPPED hint: soft state. What was in flight is not lost, only late.
     fn peer_stopped(&mut self, index: LinkIndex, pause: u64, expected_ns: u64, now: u64) {
         let link = &mut self.links[index.0 as usize];
         if pause <= link.peer_pause {

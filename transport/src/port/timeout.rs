@@ -88,7 +88,7 @@ impl Port {
         self.report_silence(index, now);
     }
 
-    /// Silence is an event for the recovery manager, never an error.
+    /// R22: silence is an event for the recovery manager, never an error.
     fn report_silence(&mut self, index: LinkIndex, now: u64) {
         let link = &mut self.links[index.0 as usize];
         let silent_ns = now.saturating_sub(link.heard_at);
@@ -110,7 +110,7 @@ impl Port {
         self.events.push_back(event);
     }
 
-    /// Passes over rails that lose everything, while there is another.
+    /// R24: passes over rails that lose everything, while there is another.
     pub(crate) fn suspect_rails(&mut self, now: u64) {
         for i in 0..self.rails.len() {
             let rail = &self.rails[i];

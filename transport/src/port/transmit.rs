@@ -62,6 +62,9 @@ impl Port {
                 }
                 continue;
             }
+            if self.rails.len() > 1 && self.prefers_another_rail(index, action, rail, now) {
+                continue;
+            }
             if let Some(transmit) = self.perform(index, action, rail, now, frame) {
                 self.arm(index);
                 return Some(transmit);
@@ -171,6 +174,37 @@ impl Port {
         self.write(index, rail, now, &Body::Resync(resync), None, Source::Nothing, frame)
     }
 
+    /// R24: frames whose loss nobody notices must not stick to a dead rail. An acknowledgement goes back the way the peer
+    /// was last heard, which works in one direction at least, and whose choice moves when the peer has to send again;
+    /// the others try one rail after the other.
+    fn prefers_another_rail(&self, index: LinkIndex, action: Action, rail: RailIndex, now: u64) -> bool {
+        let link = &self.links[index.0 as usize];
+        let usable = |i: usize| {
+            link.paths[i].is_some()
+                && self.rails.get(i).is_some_and(|rail| rail.alive && rail.suspect_until <= now)
+        };
+        let preferred = match action {
+            Action::Ack => usize::from(link.heard_rail),
+            Action::Probe | Action::Resync | Action::Hint => {
+                let turn = usize::try_from(link.transmissions).unwrap_or(0);
+                (0..self.rails.len()).map(|i| (i + turn) % self.rails.len()).find(|i| usable(*i)).unwrap_or(0)
+            }
+            _ => return false,
+        };
+        preferred != usize::from(rail.0) && usable(preferred)
+    }
+
+    /// Whether a frame of this length can go over a rail other than `rail`.
+    fn has_other_way(&self, index: LinkIndex, rail: RailIndex, frame_bytes: usize, now: u64) -> bool {
+        let paths = &self.links[index.0 as usize].paths;
+        self.rails.iter().zip(paths).enumerate().any(|(i, (other, path))| {
+            i != usize::from(rail.0)
+                && other.alive
+                && other.suspect_until <= now
+                && path.is_some_and(|path| path.frame_bytes_max.get() as usize >= frame_bytes)
+        })
+    }
+
     fn perform_resend(
         &mut self,
         index: LinkIndex,
@@ -190,6 +224,10 @@ impl Port {
         let frame_bytes = HEADER_BYTES + contact + body_bytes + sent.payload_bytes as usize;
         if frame_bytes > self.rails[usize::from(rail.0)].frame_bytes_max.min(frame.len()) {
             // Cut when the link had only rails with longer frames: it waits for one of them.
+            return None;
+        }
+        // R24: what one rail has lost goes over another.
+        if sent.rail == rail.0 && self.has_other_way(index, rail, frame_bytes, now) {
             return None;
         }
         let link = &mut self.links[index.0 as usize];

@@ -52,11 +52,15 @@ type Rule = Box<dyn FnMut(usize, usize, &Frame<'_>, u64) -> Fate>;
 pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     pub(crate) now: Instant,
-    /// (due, from, to, frame), in order of due time.
-    pub(crate) wire: VecDeque<(Instant, usize, usize, Vec<u8>)>,
+    /// (due, to, rail, frame), in order of due time.
+    pub(crate) wire: VecDeque<(Instant, usize, u8, Vec<u8>)>,
     pub(crate) fate: Rule,
     pub(crate) log: Vec<String>,
     pub(crate) frames: u64,
+    /// Rails of every port.
+    pub(crate) rails: u8,
+    /// Loses everything.
+    pub(crate) dead_rail: Option<u8>,
 }
 
 pub(crate) fn config() -> PortConfig {
@@ -85,6 +89,8 @@ impl World {
             fate: Box::new(|_, _, _, _| Fate::Deliver),
             log: Vec::new(),
             frames: 0,
+            rails: 1,
+            dead_rail: None,
         }
     }
 
@@ -141,7 +147,15 @@ impl World {
             let Node { port, memory, .. } = &mut self.nodes[i];
             let Some(port) = port else { continue };
             let mut buffer = vec![0u8; 70_000];
-            while let Some(transmit) = port.poll_transmit(self.now, RailIndex(0), &mut buffer) {
+            // The rails take turns; a round in which none has anything ends it.
+            let (mut rail, mut quiet) = (0u8, 0);
+            while quiet < self.rails {
+                rail = (rail + 1) % self.rails;
+                let Some(transmit) = port.poll_transmit(self.now, RailIndex(rail), &mut buffer) else {
+                    quiet += 1;
+                    continue;
+                };
+                quiet = 0;
                 let mut bytes = buffer[..transmit.frame_bytes].to_vec();
                 if let Some(piece) = transmit.payload {
                     let source = &memory.sending[&piece.op];
@@ -155,16 +169,17 @@ impl World {
                 self.frames += 1;
                 let to = transmit.to.0 as usize;
                 let frame = Frame::parse(&bytes).expect("what we write can be read");
-                let fate = (self.fate)(i, to, &frame, self.frames);
+                let dead = self.dead_rail == Some(rail);
+                let fate = if dead { Fate::Lose } else { (self.fate)(i, to, &frame, self.frames) };
                 self.log.push(describe(self.now, i, to, &frame, fate));
                 let due = self.now + DELAY;
                 match fate {
                     Fate::Lose => {}
-                    Fate::Deliver => self.wire.push_back((due, i, to, bytes)),
-                    Fate::Late(by) => self.wire.push_back((due + by, i, to, bytes)),
+                    Fate::Deliver => self.wire.push_back((due, to, rail, bytes)),
+                    Fate::Late(by) => self.wire.push_back((due + by, to, rail, bytes)),
                     Fate::Double => {
-                        self.wire.push_back((due, i, to, bytes.clone()));
-                        self.wire.push_back((due, i, to, bytes));
+                        self.wire.push_back((due, to, rail, bytes.clone()));
+                        self.wire.push_back((due, to, rail, bytes));
                     }
                 }
             }
@@ -197,15 +212,15 @@ impl World {
             return false;
         };
         self.now = self.now.max(next);
-        while let Some((due, _, to, _)) = self.wire.front() {
+        while let Some((due, to, rail, _)) = self.wire.front() {
             if *due > self.now {
                 break;
             }
-            let to = *to;
+            let (to, rail) = (*to, *rail);
             let (_, _, _, bytes) = self.wire.pop_front().unwrap();
             let node = &mut self.nodes[to];
             if let Some(port) = node.port.as_mut() {
-                port.handle_frame(self.now, RailIndex(0), &bytes, &mut node.memory);
+                port.handle_frame(self.now, RailIndex(rail), &bytes, &mut node.memory);
             }
             self.collect(to);
         }
