@@ -56,8 +56,12 @@ pub enum Which {
 /// Something that is done to the world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Somebody asks for a checkpoint.
-    Checkpoint,
+    /// Somebody asks for a checkpoint. A `patient` person waits a little until the job runs and the checkpoint before is
+    /// over.
+    Checkpoint {
+        /// Whether to wait.
+        patient: bool,
+    },
     /// A rank's process dies.
     CrashProcess(Which),
     /// A node loses power; it is back after `down`.

@@ -11,7 +11,7 @@ use crate::faults::Fault;
 use crate::trace;
 
 /// One message in so many is held up for long, as when a process is not scheduled.
-const HELD_UP_ONE_IN: u64 = 64;
+const HELD_UP_ONE_IN: u64 = 400;
 /// For so long at most.
 const HELD_UP_MAX: Nanos = 8 * MILLI;
 

@@ -158,8 +158,15 @@ impl World {
 
     fn on_job_event(&mut self, event: &JobEvent) {
         trace!(self.trace, self.queue.now(), Who::Coordinator, "{event:?}");
-        if let JobEvent::Checkpoint(CheckpointEvent::Begun { .. }) = event {
-            self.checkpoints_begun += 1;
+        match event {
+            JobEvent::Checkpoint(CheckpointEvent::Begun { .. }) => self.checkpoints_begun += 1,
+            JobEvent::Checkpoint(
+                CheckpointEvent::Committed { .. }
+                | CheckpointEvent::Abandoned { .. }
+                | CheckpointEvent::Refused { .. },
+            )
+            | JobEvent::LifeBegun { .. } => self.asking = false,
+            _ => {}
         }
     }
 

@@ -128,6 +128,7 @@ impl World {
             rank: report.rank,
             node: 0,
             digest: store::ImageDigest(report.digest.0),
+            bytes: report.bytes,
         };
         let request = CommitRequest {
             generation: id,
@@ -137,11 +138,21 @@ impl World {
             images: images.iter().map(claim).collect(),
         };
         let committed = self.directory.commit(&request).map(|_| ());
-        let outcome = self.outcome("commit", committed)?;
+        let Some(outcome) = self.outcome("commit", committed) else {
+            if let Some(generation) = self.judged(id) {
+                self.judges.restored.perhaps_committed(generation);
+            }
+            return None;
+        };
         if outcome.is_ok() {
             self.judge_commit(id);
         }
         Some(outcome)
+    }
+
+    /// What the judges call the generation that the store calls `id`.
+    fn judged(&self, id: store::GenerationId) -> Option<Generation> {
+        self.images.iter().rfind(|(i, ..)| *i == id).map(|(_, _, image)| image.generation)
     }
 
     /// A commit record is durable: from now on this generation must be consistent, and be what recovery goes back to.
@@ -170,6 +181,12 @@ impl World {
         let from = decision.restore.map(stored_id);
         let decided = self.directory.start_life(decision.life.nonce, from);
         let outcome = self.outcome("decision", decided)?;
+        let restore = from.and_then(|id| self.judged(id));
+        if let (Ok(_), Some(id)) = (&outcome, from)
+            && self.judges.restored.decided(restore)
+        {
+            self.judge_commit(id);
+        }
         Some(outcome.map(|written| {
             self.life_number += 1;
             let who = Who::Coordinator;
@@ -252,10 +269,5 @@ impl World {
             choices += 1;
             choice
         });
-    }
-
-    /// Generation of the judges for messages about one that they do not know.
-    pub(crate) fn unknown_generation() -> Generation {
-        Generation { life: 0, epoch: 0 }
     }
 }

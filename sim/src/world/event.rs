@@ -71,6 +71,8 @@ pub(crate) enum Task {
     KeeperOrphaned { keeper: u32 },
     /// Somebody starts the job again.
     Operator,
+    /// A patient person looks whether a checkpoint can be asked for.
+    Ask { until: crate::engine::queue::Nanos },
     /// The rank can be saved again.
     Savable { process: u32 },
     /// The storm is over.

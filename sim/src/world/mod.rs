@@ -88,6 +88,8 @@ pub struct World {
     lives: Vec<Life>,
     life_number: u32,
     jobs_started: u32,
+    /// A checkpoint has been asked for and its outcome is not known.
+    asking: bool,
     operator_called: bool,
     operator_restarts: u32,
     /// For how long the head node stays off after it has lost power in the middle of a write.
@@ -159,6 +161,7 @@ impl World {
             lives: Vec::new(),
             life_number: 0,
             jobs_started: 0,
+            asking: false,
             operator_called: false,
             operator_restarts: 0,
             power_down: MILLI,
@@ -254,9 +257,9 @@ impl World {
             if expected != found {
                 self.judges.report(Violation::WrongResult { rank, expected, found });
             }
+            let all = self.judges.order.finished(process.number, rank);
+            self.judges.check(all);
         }
-        let all = self.judges.order.finished();
-        self.judges.check(all);
     }
 
     /// For experiments.

@@ -90,6 +90,7 @@ impl Process {
 
 /// The ports of one process as its program sees them.
 pub(crate) struct PortHost<'a> {
+    pub(crate) process: u32,
     pub(crate) ports: &'a mut [Port],
     pub(crate) judge: &'a mut CutJudge,
 }
@@ -118,7 +119,7 @@ impl Host for PortHost<'_> {
             Body::User(bytes) => Payload::User { bytes },
         };
         let op = port.send(link, outgoing, payload).map_err(|_| Refused)?;
-        self.judge.handed_over(message.from, message.to, number);
+        self.judge.handed_over(self.process, message.to, number);
         Ok(op)
     }
 

@@ -111,7 +111,6 @@ impl World {
         let more_frames = self.take_frames(number);
         self.frames_passed();
         self.take_events(number);
-        self.tell_point(number);
         let mut step = self.run_program(number);
         if self.take_events(number) && step == Step::Blocked {
             // What the program did completed at once: it waits no more.
@@ -187,7 +186,7 @@ impl World {
                         judges.report(suspicion.violation(&truth, own));
                     }
                 }
-                more |= station.nic.waiting() > 0;
+                more |= station.nic.waiting() > 0 && !station.nic.is_dead();
             }
             port.handle_timeout(local);
         }
@@ -209,7 +208,7 @@ impl World {
                         let from = port.peer(source).map_or(u32::MAX, |peer| peer.rank().0);
                         let parties = [from, process.rank, port_number];
                         news = true;
-                        judges.check_delivery(script, parties, tag, context);
+                        judges.check_delivery(script, number, parties, tag, context);
                         let arrival = Arrival { port: port_number, op, from, tag, data, bytes, sent_bytes };
                         trace!(
                             trace,
@@ -242,22 +241,21 @@ impl World {
     }
 
     fn run_program(&mut self, number: u32) -> Step {
-        let World { processes, judges, script, queue, .. } = self;
-        let process = &mut processes[at(number)];
-        if process.phase != Phase::Running || process.busy_until > queue.now() {
-            return Step::Blocked;
-        }
         for _ in 0..PROGRAM_STEPS {
-            let mut host = PortHost { ports: &mut process.ports, judge: &mut judges.cut };
-            match process.program.step(script, &mut host) {
-                Step::Ready => {}
-                other => {
-                    if other == Step::Finished && !process.finished {
-                        process.finished = true;
-                        self.rank_finished(number);
-                    }
-                    return other;
-                }
+            self.tell_point(number);
+            let World { processes, judges, script, queue, .. } = self;
+            let process = &mut processes[at(number)];
+            if process.phase != Phase::Running || process.busy_until > queue.now() {
+                return Step::Blocked;
+            }
+            let mut host = PortHost { process: number, ports: &mut process.ports, judge: &mut judges.cut };
+            let step = process.program.step(script, &mut host);
+            if step == Step::Finished && !process.finished {
+                process.finished = true;
+                self.rank_finished(number);
+            }
+            if step != Step::Ready {
+                return step;
             }
         }
         Step::Ready

@@ -153,8 +153,8 @@ impl World {
         trace!(self.trace, self.queue.now(), Who::Rank(rank), "restore {generation:?} in life {life}");
         let found = self.judges.restored.restored(rank, life, from);
         self.judges.check(found);
-        self.judges.order.restored(rank, generation);
-        self.judges.cut.restored(rank, generation);
+        self.judges.order.restored(number, rank, generation);
+        self.judges.cut.restored(number, rank, generation);
     }
 
     /// Adds the rails and says hello.
@@ -374,9 +374,9 @@ impl World {
         process.writing = Some(Writing { attempt: process.writes, epoch: epoch.0, image });
         if let Some(writing) = &self.processes[at(number)].writing {
             self.judges.restored.captured(rank, generation, writing.image.digest);
-            self.judges.cut.cut(rank, generation, writing.image.link_ends());
+            self.judges.cut.cut(number, rank, generation, writing.image.link_ends());
         }
-        self.judges.order.cut(rank, generation);
+        self.judges.order.cut(number, rank, generation);
         if !again {
             self.task_after(pause, Task::Thaw { process: number });
         }

@@ -16,6 +16,10 @@ use crate::trace;
 
 /// Longest time until a keeper on another node sees that its coordinator is gone.
 const ORPHAN_MAX: Nanos = 3 * MILLI;
+/// For how long a patient person waits before asking for a checkpoint.
+const PATIENCE_MAX: Nanos = 5 * MILLI;
+/// How often such a person looks.
+const LOOK_EVERY: Nanos = 25 * MICRO;
 
 impl World {
     /// Puts the steps that wait for a time into the queue, and sorts those that wait for frames.
@@ -64,7 +68,10 @@ impl World {
         trace!(self.trace, now, Who::Plan, "{action:?} cause {cause:?}");
         let mut calm_at = now;
         match action {
-            Action::Checkpoint => self.request_checkpoint(),
+            Action::Checkpoint { patient } => {
+                let patience = if patient { PATIENCE_MAX } else { 0 };
+                self.ask_for_checkpoint(now + patience);
+            }
             Action::CrashProcess(which) => self.crash_process(which, cause),
             Action::CrashNode { node, down } => {
                 let node = match node {
@@ -121,6 +128,20 @@ impl World {
             }
         }
         self.calm_at = self.calm_at.max(calm_at);
+    }
+
+    /// Asks for a checkpoint as soon as none is under way, at the latest at `until`.
+    pub(crate) fn ask_for_checkpoint(&mut self, until: Nanos) {
+        let ready = self.job.as_ref().is_some_and(|job| {
+            let status = job.machine.status();
+            status.phase == JobPhase::Running && status.saving.is_none() && !self.asking
+        });
+        if ready || self.queue.now() >= until {
+            self.asking = true;
+            self.request_checkpoint();
+        } else {
+            self.task_after(LOOK_EVERY, Task::Ask { until });
+        }
     }
 
     pub(crate) fn node_of(&self, rank: u32) -> u32 {

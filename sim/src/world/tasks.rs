@@ -62,6 +62,7 @@ impl World {
             Task::NodeUp { node } => self.node_up(node),
             Task::KeeperOrphaned { keeper } => self.keeper_orphaned(keeper),
             Task::Operator => self.operator_restarts(),
+            Task::Ask { until } => self.ask_for_checkpoint(until),
             Task::Savable { process } => self.set_unsavable(process, None),
             Task::Calm { weather } => self.network.set_weather(weather),
         }
