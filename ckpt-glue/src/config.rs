@@ -130,6 +130,17 @@ impl JobConfig {
         if json.len() > JOB_FILE_BYTES_MAX {
             return Err(ConfigError::TooLong { expected: JOB_FILE_BYTES_MAX, found: json.len() });
         }
+        // `serde` would take a list for an object whose fields are in the right order.
+        if let Some(at) = json.iter().position(|byte| *byte == b'[') {
+            let before = &json[..at];
+            let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+            let column = 1 + before.iter().rev().take_while(|byte| **byte != b'\n').count();
+            return Err(ConfigError::Syntax {
+                line,
+                column,
+                what: "a list is not expected anywhere".to_string(),
+            });
+        }
         let config: JobConfig = serde_json::from_slice(json).map_err(|error| ConfigError::Syntax {
             line: error.line(),
             column: error.column(),

@@ -59,7 +59,7 @@ impl Enrolment {
         (Enrolment::default(), Message::Hello { registration })
     }
 
-    /// Takes a message of the keeper. The caller has checked job and life (rule 7).
+    /// Takes a message of the keeper. The caller has checked job and life (R7).
     ///
     /// # Errors
     /// If the address table is not whole; the rank cannot run and should end.

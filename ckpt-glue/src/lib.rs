@@ -3,6 +3,72 @@
 //! Nothing here can reach a clock, a socket, a thread or a file. Each machine takes inputs and the time as arguments and
 //! hands out what it wants done, in order; the launcher carries it out with processes, sockets and files, the simulator
 //! with a model of them.
+//!
+//! | machine         | where                  | decides                                                               |
+//! |-----------------|------------------------|-----------------------------------------------------------------------|
+//! | [`Job`]         | beside the coordinator | nothing by itself: joins the next two to keepers and store            |
+//! | [`coordinator`] | in [`Job`]             | when a checkpoint begins, which epoch, whether it is committed        |
+//! | [`Recovery`]    | in [`Job`]             | which life runs, and what it restores                                 |
+//! | [`Keeper`]      | one for each node      | which processes run on the node; speaks for those that have ended     |
+//! | [`Enrolment`]   | in a rank's process    | when the rank knows everybody's address and may run                   |
+//! | [`Participant`] | in a rank's process    | when the rank cuts                                                    |
+//!
+//! Every machine is driven in the same way: `handle(now, input)`, then `poll_output()` until there is none, and
+//! `handle_timeout(now)` when `poll_timeout()` has come. All answers to `poll_timeout` may change with every call.
+//!
+//! # The order of messages
+//!
+//! C is the coordinator ([`Job`]), K a keeper, R a rank, S the store. Keepers form a tree with the coordinator above its
+//! top ([`Layout`]): what goes down is passed on to children and own ranks, what comes up is added up until the whole part
+//! of the tree has answered, so a checkpoint takes O(N) messages. Only `Fence`, its answer, and `KeeperHello` go straight,
+//! because the tree may be broken when they are needed.
+//!
+//! **A life begins** (R7, R9). The first life differs from a later one only in that there is nothing to end.
+//!
+//! ```text
+//! K > C  KeeperHello                 once, when the keeper starts
+//! C > K  Fence(counter)              end every process of a life below `counter`; C > S the same for commits
+//! K > C  Fenced(counter)             all dead; S > C which generation is the newest committed one
+//! C > S  the decision                life and generation; durable before anything else happens
+//! C v K  NewLife(decision, layout)   keepers start their ranks, in order
+//! R > K  Hello(ports, addresses)     after the rank has loaded its image, if there is one
+//! K ^ C  Registered                  when all ranks of a part of the tree have come
+//! C v R  Addresses.., Start          the whole table, then "run"
+//! R ^ C  Running                     when all run, checkpoints begin
+//! ```
+//!
+//! **A checkpoint** (R1, R2, R3, R8).
+//!
+//! ```text
+//! C v R  PointQuery, R ^ C PointReport    only if some ranks can be saved at counted points alone
+//! C v R  Cut(epoch, where, time left)     or a frame of that epoch comes first; the rank says CutSeen and cuts
+//! R > K  ImageDone                        K ^ C Images, when a part of the tree is complete
+//! C > S  the commit record                only now does the generation exist
+//! C v R  Committed(epoch)                 C > S older generations may go
+//!
+//! R ^ C  NoImage(reason)                  instead, at once, if a rank has none; or the time is over:
+//! C v R  Abandon(epoch)                   whoever has not raised its epoch does, images are dropped
+//! ```
+//!
+//! **A failure** (R7, R9).
+//!
+//! ```text
+//! K ^ C  Fault(report)               at once: a process ended, a keeper is silent, the program aborts
+//! C      detector: is it a fault?    recovery protocol: restart or stop?
+//! C > K  Fence(counter) ...          a life begins as above; a fault on the way is one like any other
+//! ```
+//!
+//! **The end** (R12).
+//!
+//! ```text
+//! R > K  Closed(port, counters)      for each port that closes; ClosedQuery and ClosedAnswer ask for them, across the tree
+//! R ^ C  Finalize                    when all have come: no more checkpoints
+//! C v R  FinalizeDone                processes may end
+//! K ^ C  Ended(status)               all have ended
+//! ```
+//!
+//! **Between nodes**, all the time: `Heartbeat` up (who is there) and down (a lease, given while a majority is there; a
+//! keeper without one ends its ranks).
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -24,6 +90,8 @@ pub mod protocols;
 mod queue;
 pub mod recovery;
 pub mod sabotage;
+#[cfg(test)]
+mod table;
 
 pub use config::{JobConfig, OnFault};
 pub use control::{Control, ControlKey, ControlReader, ControlWriter, Decision, Message};

@@ -9,7 +9,7 @@ pub const RANKS_MAX: u32 = 1 << 17;
 pub const NODES_MAX: u32 = RANKS_MAX;
 
 /// Bytes of one control frame after its length field. The largest message is a [`crate::Layout`] of [`NODES_MAX`]
-/// shares of 12 bytes.
+/// shares of 8 bytes.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
 
 /// Entries of one message that carries a list (addresses, image reports, links of a closed port); longer lists travel
@@ -22,7 +22,7 @@ pub const PORTS_PER_RANK_MAX: usize = 64;
 /// Rails that one port may register: no node has more NICs that are worth a rail.
 pub const RAILS_PER_PORT_MAX: usize = 16;
 
-/// Closed ports whose final counters a keeper answers for, over all its ranks. Port ids are never used again (rule 12),
+/// Closed ports whose final counters a keeper answers for, over all its ranks. Port ids are never used again (R12),
 /// so this bounds how often the programs of one node may close and open within a life.
 pub const CLOSED_PORTS_MAX: usize = 1 << 12;
 
@@ -36,8 +36,8 @@ pub const FAN_OUT_MAX: u32 = 1024;
 /// longest answer to one input is one message for each rank of a node and each chunk of the address table.
 pub const OUTPUTS_MAX: usize = 1 << 20;
 
-/// A rank may be raised by traffic by at most this many epochs (rule 3); more is left to the coordinator's command.
-pub const EPOCH_STEP_MAX: u32 = 64;
+/// A rank may be raised by traffic by at most this many epochs (R3); more is left to the coordinator's command.
+pub const EPOCH_STEP_MAX: u32 = transport::config::EPOCH_STEP_MAX;
 
 /// Longest time that a native rank which was told of a cut by traffic waits for the coordinator's command to name the
 /// point. The command left before the frame did; a tree of 17 levels takes milliseconds.
@@ -50,13 +50,17 @@ pub const POINT_ANSWER_MAX: Duration = Duration::from_secs(5);
 /// reaches it in the time of a checkpoint is no point.
 pub const POINT_MARGIN_MAX: u64 = 1 << 20;
 
+/// Part of the time of a checkpoint after which a rank that has not reached the named point gives up; the rest is for the
+/// images of those that have.
+pub const POINT_TIME_SHARE: f32 = 0.75;
+
 /// Factor by which misses widen the margin, as a power of two, at most.
 pub const POINT_WIDENINGS_MAX: u32 = 12;
 
 /// Checkpoints abandoned in a row for points that did not line up, after which the user is told.
 pub const MISALIGNED_REPORT_AFTER: u32 = 3;
 
-/// Longest wait for all nodes to say that their processes of the old life are dead (rule 9).
+/// Longest wait for all nodes to say that their processes of the old life are dead (R9).
 pub const FENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Longest pause between two attempts to recover.
@@ -81,5 +85,5 @@ pub const HEARTBEAT_MIN: Duration = Duration::from_millis(1);
 pub const HEARTBEATS_MISSED_MIN: u32 = 2;
 
 const _: () =
-    assert!(NODES_MAX as usize * 12 + 256 <= CONTROL_BYTES_MAX, "a layout fits in one control frame");
+    assert!(NODES_MAX as usize * 8 + 256 <= CONTROL_BYTES_MAX, "a layout fits in one control frame");
 const _: () = assert!(POINT_WIDENINGS_MAX < 64, "the margin is shifted in 64 bits");

@@ -4,8 +4,6 @@ use core::fmt;
 
 use transport::{Epoch, Life, Rank};
 
-use crate::sabotage::{Rule, Sabotage};
-
 /// A node of the job, and the keeper that runs on it: its place in the list that the launcher was given.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeIndex(pub u32);
@@ -22,7 +20,7 @@ impl fmt::Debug for NodeIndex {
     }
 }
 
-/// The key of a generation and of every image in it. Rule 8: the life is part of it, because two lives may both write
+/// The key of a generation and of every image in it. R8: the life is part of it, because two lives may both write
 /// images of one epoch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GenerationId {
@@ -30,18 +28,6 @@ pub struct GenerationId {
     pub life: Life,
     /// The cut that they hold.
     pub epoch: Epoch,
-}
-
-impl GenerationId {
-    /// The key of images of `epoch` written in `life`.
-    #[must_use]
-    pub fn new(life: Life, epoch: Epoch, sabotage: Sabotage) -> GenerationId {
-        // Rule 8
-        if sabotage.is_out(Rule::KeyWithoutLife) {
-            return GenerationId { life: Life { counter: 0, nonce: 0 }, epoch };
-        }
-        GenerationId { life, epoch }
-    }
 }
 
 impl fmt::Display for GenerationId {

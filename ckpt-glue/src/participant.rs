@@ -20,9 +20,9 @@ use crate::sabotage::{Rule, Sabotage};
 /// What happens to a participant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
-    /// A message from the keeper. The caller has checked job and life (rule 7).
+    /// A message from the keeper. The caller has checked job and life (R7).
     Message(Message),
-    /// A port got an authentic frame of this higher epoch (rule 3).
+    /// A port got an authentic frame of this higher epoch (R3).
     CutRequired {
         /// The frame's epoch.
         epoch: Epoch,
@@ -62,13 +62,13 @@ pub enum Input {
 /// What a participant wants done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
-    /// Freeze all ports, capture memory, raise the epoch, thaw: one instant (rule 2). Answer with [`Input::Captured`] or
+    /// Freeze all ports, capture memory, raise the epoch, thaw: one instant (R2). Answer with [`Input::Captured`] or
     /// [`Input::CaptureFailed`] when the image is written.
     TakeCut {
         /// The epoch from then on.
         epoch: Epoch,
     },
-    /// Freeze all ports, raise the epoch, thaw; no image (rule 2).
+    /// Freeze all ports, raise the epoch, thaw; no image (R2).
     RaiseEpoch {
         /// The epoch from then on.
         epoch: Epoch,
@@ -90,7 +90,7 @@ pub enum Output {
 /// Rules that a peer or keeper broke, or that our own bounds turned away. None of them stops the rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Frames that would have raised the epoch by more than [`EPOCH_STEP_MAX`] (rule 3).
+    /// Frames that would have raised the epoch by more than [`EPOCH_STEP_MAX`] (R3).
     pub steps_too_far: u64,
     /// Messages that do not belong here.
     pub stray_messages: u64,
@@ -282,7 +282,7 @@ impl Participant {
         if epoch <= self.epoch {
             return;
         }
-        // Rule 3
+        // R3
         if epoch.0 - self.epoch.0 > EPOCH_STEP_MAX {
             self.counters.steps_too_far += 1;
             return;
@@ -326,12 +326,12 @@ impl Participant {
             _ => {}
         }
         if epoch > self.epoch {
-            // The others are there already: a rank left behind could read nobody's frames (rule 2).
+            // The others are there already: a rank left behind could read nobody's frames (R2).
             self.raise(epoch, NoImageReason::Abandoned {});
         }
     }
 
-    /// Rule 3: an older cut that is not finished belongs to a generation that is abandoned by rule 1.
+    /// R3: an older cut that is not finished belongs to a generation that is abandoned by R1.
     fn leave_older(&mut self, epoch: Epoch) {
         if let State::Writing { epoch: older, .. } = self.state {
             self.outputs.push(Output::CancelImage { epoch: older });
@@ -345,7 +345,7 @@ impl Participant {
     }
 
     fn cut(&mut self, epoch: Epoch, by_traffic: bool) {
-        // Rule 2
+        // R2
         if let Some(what) = self.unsavable {
             self.raise(epoch, NoImageReason::Unsavable { what });
             return;
@@ -355,7 +355,7 @@ impl Participant {
         self.outputs.push(Output::TakeCut { epoch });
     }
 
-    /// Rule 2: a cut cannot be refused, only its image.
+    /// R2: a cut cannot be refused, only its image.
     fn raise(&mut self, epoch: Epoch, reason: NoImageReason) {
         self.state = State::Running;
         if self.sabotage.is_out(Rule::CutRefused) {
@@ -394,3 +394,6 @@ impl Participant {
         PointSummary::of(Point { count: self.count, rank: self.rank }, interval_ns)
     }
 }
+
+#[cfg(test)]
+mod tests;

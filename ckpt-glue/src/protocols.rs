@@ -44,7 +44,7 @@ pub enum CheckpointInput {
     },
     /// Images are durable.
     Images {
-        /// The life that wrote them. Rule 8: only those of the current life count.
+        /// The life that wrote them. R8: only those of the current life count.
         life: Life,
         /// Their cut.
         epoch: Epoch,
@@ -97,6 +97,8 @@ pub enum AbandonReason {
     },
     /// The job is ending.
     Finishing,
+    /// A fault has ended the life.
+    LifeOver,
 }
 
 /// Why a request was not followed.
@@ -172,7 +174,7 @@ pub enum CheckpointEvent {
 pub enum CheckpointOutput {
     /// Send this to every keeper and rank, along the tree.
     Broadcast(Message),
-    /// Write the commit record (rule 8: last, exclusively). Answer with [`CheckpointInput::CommitDurable`] or
+    /// Write the commit record (R8: last, exclusively). Answer with [`CheckpointInput::CommitDurable`] or
     /// [`CheckpointInput::CommitFailed`].
     WriteCommit {
         /// The generation.
@@ -206,7 +208,7 @@ pub trait CheckpointProtocol: core::fmt::Debug + Send {
     fn begin(&mut self, now: Instant, life: LifeView);
     /// Takes one input.
     fn handle(&mut self, now: Instant, input: CheckpointInput);
-    /// Rule 9: the life is over; nothing of it is committed from now on.
+    /// R9: the life is over; nothing of it is committed from now on.
     fn fence(&mut self);
     /// Does what is due.
     fn handle_timeout(&mut self, now: Instant);

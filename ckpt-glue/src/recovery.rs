@@ -1,4 +1,4 @@
-//! From one life to the next: fence, decide, start (rules 7 and 9).
+//! From one life to the next: fence, decide, start (R7, R9).
 //!
 //! The order is what makes a second crash harmless:
 //!
@@ -13,7 +13,7 @@ use core::time::Duration;
 
 use transport::{Instant, Life};
 
-use crate::control::Decision;
+use crate::control::{Decision, FaultReport};
 use crate::limits::FENCE_MAX;
 use crate::names::{GenerationId, NodeIndex};
 use crate::protocols::{Fault, FaultKind, Plan, StopReason};
@@ -46,7 +46,7 @@ pub enum Input {
         counter: u32,
         /// The node.
         node: NodeIndex,
-        /// Whether its keeper remembers the life before.
+        /// Whether its keeper remembers all that it was told since the job's beginning.
         votes: bool,
     },
     /// The store takes no commit of a life before `counter` any more; commits that were under way have ended.
@@ -78,13 +78,15 @@ pub enum Output {
     FenceNodes {
         /// Counter of the life to come.
         counter: u32,
+        /// Whether there was no life yet.
+        first: bool,
     },
     /// Ask the store to refuse every commit of a life before `counter`, then for the newest committed generation. Also
     /// asked before the first life, where it settles what an earlier launcher left.
     FenceStore {
         /// Counter of the life to come; the answer names it.
         counter: u32,
-        /// Commits of lives with a counter below this one are refused from now on: always `counter`, unless rule 9 is
+        /// Commits of lives with a counter below this one are refused from now on: always `counter`, unless R9 is
         /// taken out.
         refuse_below: u32,
     },
@@ -201,8 +203,8 @@ pub struct Recovery {
     state: State,
     beginning: Beginning,
     life: Option<Life>,
-    /// Highest counter that a fence has named: a decision about that life may have been written even if it was never
-    /// heard of again, so the number is used up (rule 7).
+    /// Highest counter of a durable decision (R7). A number whose decision could not be written is free again: the
+    /// store promises that it will never be found.
     counter_used: u32,
     restored: Option<GenerationId>,
     committed: Option<GenerationId>,
@@ -319,7 +321,7 @@ impl Recovery {
         match &self.state {
             State::Fencing { until, then, fenced, votes, .. } if now >= *until => {
                 let answered = u32::try_from(fenced.len()).unwrap_or(u32::MAX);
-                let reason = if *votes < self.settings.majority && self.life.is_some() {
+                let reason = if *votes < self.settings.majority {
                     StopReason::NoMajority { answered: *votes, needed: self.settings.majority }
                 } else if answered < self.settings.nodes {
                     StopReason::NodesMissing { answered, nodes: self.settings.nodes }
@@ -366,8 +368,12 @@ impl Recovery {
     }
 
     fn on_fault(&mut self, now: Instant, fault: Fault, plan: Plan) {
+        let undecided = matches!(fault.report, FaultReport::DecisionFailed { .. });
         match &mut self.state {
             State::Idle | State::Over => return,
+            // Nothing runs, so nothing can be at fault; and the outcome of the write must be known, or its number would
+            // be used twice.
+            State::Deciding { .. } if !undecided => return,
             State::Fencing { then, .. } => {
                 // What runs is being ended already. Several processes die of one cause; only the end of the job counts
                 // for more than what is under way.
@@ -406,13 +412,12 @@ impl Recovery {
         }
     }
 
-    /// Rule 9: first nothing of the old life runs or is committed.
+    /// R9: first nothing of the old life runs or is committed.
     fn fence(&mut self, now: Instant, then: Then) {
         let counter = self.counter_used.saturating_add(1);
-        self.counter_used = counter;
         let until = now + FENCE_MAX;
         self.state = State::Fencing { counter, until, fenced: BTreeSet::new(), votes: 0, store: None, then };
-        self.outputs.push(Output::FenceNodes { counter });
+        self.outputs.push(Output::FenceNodes { counter, first: self.life.is_none() });
         let refuse_below = if self.settings.sabotage.is_out(Rule::NoFence) { 0 } else { counter };
         self.outputs.push(Output::FenceStore { counter, refuse_below });
     }
@@ -438,8 +443,7 @@ impl Recovery {
             // What is committed stays as it is, whatever the store says.
             Then::End(ending) => self.over(ending),
             Then::Restart { after } => {
-                // Before the first life no keeper remembers one.
-                if *votes < self.settings.majority && self.life.is_some() {
+                if *votes < self.settings.majority {
                     return;
                 }
                 let Some(store) = store else { return };
@@ -466,7 +470,7 @@ impl Recovery {
             (None, Beginning::Newest) | (Some(_), _) => store.newest,
         };
         let life = match self.life {
-            // Rule 7
+            // R7
             Some(life) if self.settings.sabotage.is_out(Rule::LifeReuse) && self.attempts > 0 => life,
             _ => Life { counter, nonce: store.nonce },
         };
@@ -478,7 +482,7 @@ impl Recovery {
         newest.is_some_and(|newest| newest.life.counter > self.settings.counter_last)
     }
 
-    /// Rule 7: a life is durable before its first process runs.
+    /// R7: a life is durable before its first process runs.
     fn decide(&mut self, decision: Decision) {
         self.state = State::Deciding { decision };
         self.outputs.push(Output::WriteDecision(decision));
@@ -490,6 +494,7 @@ impl Recovery {
             return;
         }
         self.life = Some(life);
+        self.counter_used = self.counter_used.max(life.counter);
         self.restored = decision.restore;
         self.state = State::Starting { until: now + self.settings.start_timeout };
         self.outputs.push(Output::StartLife(decision));
@@ -500,3 +505,6 @@ impl Recovery {
         self.outputs.push(Output::Over(ending));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,17 +5,19 @@
 /// A rule of this crate that can be taken out. The numbers are those of the rules of the cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 pub enum Rule {
-    /// Rule 1 out: the number of an abandoned epoch is used again.
+    /// R1 out: the number of an abandoned epoch is used again.
     EpochReuse,
-    /// Rule 2 out: a rank that cannot save ignores the cut instead of raising its epoch.
+    /// R2 out: a rank that cannot save ignores the cut instead of raising its epoch.
     CutRefused,
-    /// Rule 7 out: a further attempt to recover runs in the life of the attempt before it.
+    /// R7 out: a further attempt to recover runs in the life of the attempt before it.
     LifeReuse,
-    /// Rule 8 out: images are named by their epoch alone, and images of any life are counted.
+    /// R8 out: images are named by their epoch alone, and images of any life are counted. The counting is here; naming files
+    /// is the store's, whose shell asks [`Sabotage::is_out`].
     KeyWithoutLife,
-    /// Rule 8 out: the commit record is written before the images are durable.
+    /// R8 out: the commit record is written as soon as the first image is durable, and names only that one.
     CommitFirst,
-    /// Rule 9 out: a commit of the old life is still accepted after the decision to roll back.
+    /// R9 out: a commit of the old life is still accepted after the decision to roll back. The store is told so by
+    /// [`crate::job::Output::FenceStore`].
     NoFence,
 }
 
@@ -67,14 +69,15 @@ impl Sabotage {
 
     /// Whether `rule` is out.
     #[cfg(feature = "sabotage")]
-    pub(crate) fn is_out(self, rule: Rule) -> bool {
+    #[must_use]
+    pub fn is_out(self, rule: Rule) -> bool {
         self.0 == Some(rule)
     }
 
     /// Whether `rule` is out: never, in this build.
     #[cfg(not(feature = "sabotage"))]
-    #[expect(clippy::unused_self, reason = "the same call answers otherwise in the simulator's build")]
-    pub(crate) const fn is_out(self, _rule: Rule) -> bool {
+    #[must_use]
+    pub const fn is_out(self, _rule: Rule) -> bool {
         false
     }
 }

@@ -12,26 +12,26 @@ fn a_job_from_start_to_end() {
     let mut world = World::new(2, 1, 16, config());
     world.run_ms(40);
     expect![[r#"
-           0ms keeper 0 > coordinator: keeper-hello 0
-           1ms coordinator > keeper 0: fence below 1
-           1ms store refuses lives below 1
-           2ms keeper 0 > coordinator: fenced below 1 on 0, no vote
-           6ms store writes decision for life 1
-          11ms coordinator > keeper 0: new-life 1 from the beginning
-          12ms keeper 0 spawns rank 0
-          12ms keeper 0 spawns rank 1
-          15ms rank 0 > keeper 0: hello, 1 ports
-          15ms rank 1 > keeper 0: hello, 1 ports
-          16ms keeper 0 > coordinator: registered 2 ranks, 2 ports
-          17ms coordinator > keeper 0: addresses of 2 ports
-          17ms coordinator > keeper 0: start in epoch 0, 2 ports
-          18ms keeper 0 > rank 0: addresses of 2 ports
-          18ms keeper 0 > rank 1: addresses of 2 ports
-          18ms keeper 0 > rank 0: start in epoch 0, 2 ports
-          18ms keeper 0 > rank 1: start in epoch 0, 2 ports
-          19ms rank 0 > keeper 0: running 1
-          19ms rank 1 > keeper 0: running 1
-          20ms keeper 0 > coordinator: running 2
+        0ms keeper 0 > coordinator: keeper-hello 0
+        1ms coordinator > keeper 0: fence below 1
+        1ms store refuses lives below 1
+        2ms keeper 0 > coordinator: fenced below 1 on 0
+        6ms store writes decision for life 1
+        11ms coordinator > keeper 0: new-life 1 from the beginning
+        12ms keeper 0 spawns rank 0
+        12ms keeper 0 spawns rank 1
+        15ms rank 0 > keeper 0: hello, 1 ports
+        15ms rank 1 > keeper 0: hello, 1 ports
+        16ms keeper 0 > coordinator: registered 2 ranks, 2 ports
+        17ms coordinator > keeper 0: addresses of 2 ports
+        17ms coordinator > keeper 0: start in epoch 0, 2 ports
+        18ms keeper 0 > rank 0: addresses of 2 ports
+        18ms keeper 0 > rank 1: addresses of 2 ports
+        18ms keeper 0 > rank 0: start in epoch 0, 2 ports
+        18ms keeper 0 > rank 1: start in epoch 0, 2 ports
+        19ms rank 0 > keeper 0: running 1
+        19ms rank 1 > keeper 0: running 1
+        20ms keeper 0 > coordinator: running 2
     "#]]
     .assert_eq(&world.told());
     world.request(Source::Command);
@@ -60,16 +60,16 @@ fn a_job_from_start_to_end() {
     world.end(1, ExitStatus::Code(0));
     world.run_ms(20);
     expect![[r#"
-          80ms rank 0 > keeper 0: finalize 1
-          85ms rank 1 > keeper 0: finalize 1
-          86ms keeper 0 > coordinator: finalize 2
-          87ms coordinator > keeper 0: finalize-done
-          88ms keeper 0 > rank 0: finalize-done
-          88ms keeper 0 > rank 1: finalize-done
-         105ms rank 0 ends, exit code 0
-         105ms rank 1 ends, exit code 0
-         105ms keeper 0 > coordinator: ended 2, exit code 0
-         106ms over: Finished
+        80ms rank 0 > keeper 0: finalize 1
+        85ms rank 1 > keeper 0: finalize 1
+        86ms keeper 0 > coordinator: finalize 2
+        87ms coordinator > keeper 0: finalize-done
+        88ms keeper 0 > rank 0: finalize-done
+        88ms keeper 0 > rank 1: finalize-done
+        105ms rank 0 ends, exit code 0
+        105ms rank 1 ends, exit code 0
+        105ms keeper 0 > coordinator: ended 2, exit code 0
+        106ms over: Finished
     "#]]
     .assert_eq(&world.told());
     assert!(world.over.is_some());
@@ -87,28 +87,28 @@ fn a_rank_dies_and_all_come_back() {
     world.end(1, ExitStatus::Signal(9));
     world.run_ms(60);
     expect![[r#"
-          83ms rank 1 ends, signal 9
-          83ms keeper 0 > coordinator: fault: rank 1 died (signal 9)
-          84ms coordinator > keeper 0: fence below 2
-          84ms store refuses lives below 2
-          85ms keeper 0 kills rank 0
-          85ms keeper 0 > coordinator: fenced below 2 on 0
-          89ms store writes decision for life 2
-          94ms coordinator > keeper 0: new-life 2 from 1/1
-          95ms keeper 0 spawns rank 0
-          95ms keeper 0 spawns rank 1
-          98ms rank 0 > keeper 0: hello, 1 ports
-          98ms rank 1 > keeper 0: hello, 1 ports
-          99ms keeper 0 > coordinator: registered 2 ranks, 2 ports
-         100ms coordinator > keeper 0: addresses of 2 ports
-         100ms coordinator > keeper 0: start in epoch 1, 2 ports
-         101ms keeper 0 > rank 0: addresses of 2 ports
-         101ms keeper 0 > rank 1: addresses of 2 ports
-         101ms keeper 0 > rank 0: start in epoch 1, 2 ports
-         101ms keeper 0 > rank 1: start in epoch 1, 2 ports
-         102ms rank 0 > keeper 0: running 1
-         102ms rank 1 > keeper 0: running 1
-         103ms keeper 0 > coordinator: running 2
+        83ms rank 1 ends, signal 9
+        83ms keeper 0 > coordinator: fault: rank 1 died (signal 9)
+        84ms coordinator > keeper 0: fence below 2
+        84ms store refuses lives below 2
+        85ms keeper 0 kills rank 0
+        85ms keeper 0 > coordinator: fenced below 2 on 0
+        89ms store writes decision for life 2
+        94ms coordinator > keeper 0: new-life 2 from 1/1
+        95ms keeper 0 spawns rank 0
+        95ms keeper 0 spawns rank 1
+        98ms rank 0 > keeper 0: hello, 1 ports
+        98ms rank 1 > keeper 0: hello, 1 ports
+        99ms keeper 0 > coordinator: registered 2 ranks, 2 ports
+        100ms coordinator > keeper 0: addresses of 2 ports
+        100ms coordinator > keeper 0: start in epoch 1, 2 ports
+        101ms keeper 0 > rank 0: addresses of 2 ports
+        101ms keeper 0 > rank 1: addresses of 2 ports
+        101ms keeper 0 > rank 0: start in epoch 1, 2 ports
+        101ms keeper 0 > rank 1: start in epoch 1, 2 ports
+        102ms rank 0 > keeper 0: running 1
+        102ms rank 1 > keeper 0: running 1
+        103ms keeper 0 > coordinator: running 2
     "#]]
     .assert_eq(&world.told());
 }

@@ -10,7 +10,7 @@ use crate::error::Malformed;
 use crate::limits::ENTRIES_MAX;
 use crate::names::{ExitStatus, ImageDigest};
 
-/// Who asked for a checkpoint. They all only ask: the coordinator alone names epochs (rule 1).
+/// Who asked for a checkpoint. They all only ask: the coordinator alone names epochs (R1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Source {
     /// The interval of the job's configuration.
@@ -180,9 +180,9 @@ impl CutStatistics {
 pub enum ImageContent {
     /// A running rank that cut when it was told to.
     Commanded,
-    /// A running rank whom a frame of a higher epoch told to cut (rule 3).
+    /// A running rank whom a frame of a higher epoch told to cut (R3).
     ByTraffic,
-    /// A rank that had ended before the cut (rule 12): its status and its ports' final counters, written by its keeper.
+    /// A rank that had ended before the cut (R12): its status and its ports' final counters, written by its keeper.
     Exited {
         /// How it ended.
         status: ExitStatus,
@@ -208,7 +208,7 @@ pub struct ImageReport {
 
 wire_struct!(ImageReport, 101, { rank, digest, bytes, content, statistics });
 
-/// Why a rank has no image of an epoch. It has raised its epoch all the same (rule 2).
+/// Why a rank has no image of an epoch. It has raised its epoch all the same (R2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoImageReason {
     /// It had passed the point when the command came.
@@ -220,7 +220,8 @@ pub enum NoImageReason {
     },
     /// It did not reach the point in time.
     PointMissed {
-        /// The point named; `None` if traffic told of the cut and no command followed.
+        /// The point named; `None` if there was none: traffic told of the cut and no command followed, or the command
+        /// named none to a rank that needs one.
         point: Option<u64>,
         /// Its own count.
         count: u64,
@@ -235,7 +236,7 @@ pub enum NoImageReason {
         /// Linux error number.
         errno: u32,
     },
-    /// A later cut came while the image was being written (rule 3).
+    /// A later cut came while the image was being written (R3).
     Overtaken {
         /// The later cut.
         by: Epoch,
@@ -266,7 +267,7 @@ impl fmt::Display for NoImageReason {
                 write!(f, "was at point {count} and did not reach point {point} in time")
             }
             NoImageReason::PointMissed { point: None, count } => {
-                write!(f, "was at point {count} when traffic told it to cut, and no command followed")
+                write!(f, "was at point {count} and was not told at which to cut")
             }
             NoImageReason::Unsavable { what } => write!(f, "holds what cannot be saved ({what})"),
             NoImageReason::WriteFailed { errno } => write!(f, "could not write its image (errno {errno})"),
@@ -279,7 +280,7 @@ impl fmt::Display for NoImageReason {
     }
 }
 
-/// Final counters of one link of a closed port (rule 12).
+/// Final counters of one link of a closed port (R12).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ClosedLink {
     /// The port at the other end.

@@ -8,7 +8,7 @@ impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Message::KeeperHello { node } => write!(f, "keeper-hello {node}"),
-            Message::Fence { counter } => write!(f, "fence below {counter}"),
+            Message::Fence { counter, .. } => write!(f, "fence below {counter}"),
             Message::Fenced { counter, node, votes } => {
                 write!(f, "fenced below {counter} on {node}{}", if *votes { "" } else { ", no vote" })
             }

@@ -11,7 +11,7 @@ use super::wire::{wire_enum, wire_struct};
 use crate::layout::Layout;
 use crate::names::{ExitStatus, GenerationId, NodeIndex};
 
-/// Rule 9: what is durable before the first process of a life starts.
+/// R9: what is durable before the first process of a life starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Decision {
     /// The new life.
@@ -123,7 +123,7 @@ pub enum FaultReport {
         /// Its node.
         node: NodeIndex,
     },
-    /// Both ends of a link contradict each other after a restart (rule 10). No restart of the same generation can help.
+    /// Both ends of a link contradict each other after a restart (R10). No restart of the same generation can help.
     Inconsistent {
         /// The port that noticed.
         port: PortId,

@@ -9,7 +9,7 @@
 //! | 6  | 1     | version | this layout is 1                                                                    |
 //! | 7  | 1     | zero    | must be 0                                                                           |
 //! | 8  | 16    | job     | [`JobId`]                                                                           |
-//! | 24 | 12    | life    | of the sender: counter, nonce; not equal to ours: dropped (rule 7)                  |
+//! | 24 | 12    | life    | of the sender: counter, nonce; not equal to ours: dropped (R7)                  |
 //! | 36 | 4     | epoch   | of the sender                                                                       |
 //! | 40 | 5     | sender  | role (0 coordinator, 1 keeper, 2 rank, 3 tool) and its number                       |
 //! | 45 | 3     | zero    | must be 0                                                                           |
@@ -45,7 +45,7 @@ use wire::wire_enum;
 pub struct Control {
     /// The job.
     pub job: JobId,
-    /// The sender's life. Rule 7: checked for equality before anything else is looked at.
+    /// The sender's life. R7: checked for equality before anything else is looked at.
     pub life: Life,
     /// The sender's epoch.
     pub epoch: Epoch,
@@ -67,10 +67,12 @@ pub enum Message {
         /// Its node.
         node: NodeIndex,
     },
-    /// C -> K, straight: all lives with a counter below this one are over; end their processes (rule 9).
+    /// C -> K, straight: all lives with a counter below this one are over; end their processes (R9).
     Fence {
         /// Counter of the life to come.
         counter: u32,
+        /// Whether the job has had no life yet, so that a keeper which remembers none has forgotten nothing.
+        first: bool,
     },
     /// K -> C, straight: all processes of those lives are dead here, and none will be started.
     Fenced {
@@ -78,7 +80,8 @@ pub enum Message {
         counter: u32,
         /// The keeper's node.
         node: NodeIndex,
-        /// Whether the keeper remembers the life before: one that was started anew has no vote in a decision.
+        /// Whether the keeper remembers what it was told since the job's beginning: one that was started anew may have
+        /// given its word to somebody else before, so it has no vote until a decision has reached it.
         votes: bool,
     },
     /// C v K: begin this life. Sent in the name of the new life.
@@ -139,14 +142,14 @@ pub enum Message {
     },
     /// C v R: cut to this epoch.
     Cut {
-        /// The epoch, named by the coordinator alone (rule 1).
+        /// The epoch, named by the coordinator alone (R1).
         epoch: Epoch,
         /// Where.
         at: CutAt,
         /// Nanoseconds after which the image is not wanted any more.
         time_left_ns: u64,
     },
-    /// R -> K: the rank has raised its epoch because of traffic (rule 3), before the command came.
+    /// R -> K: the rank has raised its epoch because of traffic (R3), before the command came.
     CutSeen {
         /// Its new epoch.
         epoch: Epoch,
@@ -165,7 +168,7 @@ pub enum Message {
         /// The images.
         reports: Vec<ImageReport>,
     },
-    /// R ^ C, at once: a rank has raised its epoch without an image (rule 2).
+    /// R ^ C, at once: a rank has raised its epoch without an image (R2).
     NoImage {
         /// The cut.
         epoch: Epoch,
@@ -196,7 +199,7 @@ pub enum Message {
         keepers: u32,
     },
     // --- ends ----------------------------------------------------------------------------------------------------------
-    /// R -> K: a port has closed; these are its final counters (rule 12). Several messages for many links.
+    /// R -> K: a port has closed; these are its final counters (R12). Several messages for many links.
     Closed {
         /// The port.
         port: PortId,
@@ -247,7 +250,7 @@ pub enum Message {
 
 wire_enum!(Message, "kind of message", {
     1 => KeeperHello { node },
-    2 => Fence { counter },
+    2 => Fence { counter, first },
     3 => Fenced { counter, node, votes },
     4 => NewLife { new_life },
     5 => Hello { registration },

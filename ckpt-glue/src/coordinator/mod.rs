@@ -10,7 +10,7 @@ use transport::{Epoch, Instant, Rank};
 
 use crate::config::CheckpointConfig;
 use crate::control::{CutAt, ImageReport, Message, NoImageReason, Point, PointSummary, Source};
-use crate::limits::{MISALIGNED_REPORT_AFTER, POINT_ANSWER_MAX};
+use crate::limits::{MISALIGNED_REPORT_AFTER, POINT_ANSWER_MAX, POINT_TIME_SHARE};
 use crate::names::GenerationId;
 use crate::protocols::{
     AbandonReason, CheckpointEvent, CheckpointInput, CheckpointOutput, CheckpointProtocol, Fault, LifeView,
@@ -58,14 +58,14 @@ struct Cutting {
     images: BTreeMap<Rank, ImageReport>,
 }
 
-/// The coordinator's half of the protocol. One decides for a job at a time (rule 9).
+/// The coordinator's half of the protocol. One decides for a job at a time (R9).
 #[derive(Debug)]
 pub struct Coordinated {
     config: CheckpointConfig,
     sabotage: Sabotage,
     life: Option<LifeView>,
     state: State,
-    /// Highest epoch number sent out in this life (rule 1), or the one the life began with.
+    /// Highest epoch number sent out in this life (R1), or the one the life began with.
     sent: Epoch,
     query: u32,
     chooser: PointChooser,
@@ -106,7 +106,7 @@ impl Coordinated {
             State::Idle if self.sent.0 == u32::MAX => Some(RefuseReason::EpochsUsedUp),
             State::Idle => None,
             State::Asking { .. } | State::Cutting(_) | State::Committing(_) => {
-                // Rule 1: the next epoch only when this one is committed or abandoned.
+                // R1: the next epoch only when this one is committed or abandoned.
                 self.pending = self.pending.max(Some(source));
                 return;
             }
@@ -139,7 +139,7 @@ impl Coordinated {
     }
 
     fn start(&mut self, now: Instant, source: Source, named: Option<Named>) {
-        // Rule 1
+        // R1
         let epoch = self.sent.next();
         self.sent = epoch;
         let at = named.map_or(CutAt::Now, |named| CutAt::Point { count: named.point });
@@ -147,7 +147,9 @@ impl Coordinated {
         let cutting =
             Cutting { epoch, source, begun: now, until: now + timeout, named, images: BTreeMap::new() };
         self.next_timer = self.config.every.map(|every| now + every);
-        let time_left_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        // Ranks that wait for a point give up early, so that it is they who say that it was too far, and where they are.
+        let time_left = if named.is_some() { timeout.mul_f32(POINT_TIME_SHARE) } else { timeout };
+        let time_left_ns = u64::try_from(time_left.as_nanos()).unwrap_or(u64::MAX);
         self.outputs.push(CheckpointOutput::Broadcast(Message::Cut { epoch, at, time_left_ns }));
         let point = named.map(|named| named.point);
         self.event(CheckpointEvent::Begun { epoch, source, point });
@@ -157,7 +159,7 @@ impl Coordinated {
     fn on_images(&mut self, now: Instant, epoch: Epoch, reports: Vec<ImageReport>) {
         let State::Cutting(cutting) = &mut self.state else { return };
         let Some(life) = self.life else { return };
-        // Rule 1: an abandoned epoch is not the current one, whatever arrives late.
+        // R1: an abandoned epoch is not the current one, whatever arrives late.
         if epoch != cutting.epoch {
             return;
         }
@@ -166,7 +168,7 @@ impl Coordinated {
             cutting.images.entry(report.rank).or_insert(report);
         }
         let durable = u32::try_from(cutting.images.len()).unwrap_or(u32::MAX);
-        // Rule 8
+        // R8
         if durable == life.ranks || self.sabotage.is_out(Rule::CommitFirst) {
             self.commit(now);
         }
@@ -175,7 +177,7 @@ impl Coordinated {
     fn commit(&mut self, _now: Instant) {
         let State::Cutting(cutting) = core::mem::replace(&mut self.state, State::Idle) else { return };
         let Some(life) = self.life else { return };
-        let generation = GenerationId::new(life.life, cutting.epoch, self.sabotage);
+        let generation = GenerationId { life: life.life, epoch: cutting.epoch };
         let images = cutting.images.values().copied().collect();
         self.outputs.push(CheckpointOutput::WriteCommit { generation, images });
         self.state = State::Committing(cutting);
@@ -200,7 +202,7 @@ impl Coordinated {
         let life = self.life?;
         match &self.state {
             State::Committing(cutting)
-                if GenerationId::new(life.life, cutting.epoch, self.sabotage) == generation => {}
+                if generation == (GenerationId { life: life.life, epoch: cutting.epoch }) => {}
             _ => return None,
         }
         match core::mem::replace(&mut self.state, State::Idle) {
@@ -230,7 +232,7 @@ impl Coordinated {
         }
     }
 
-    /// Rule 1: from here on nothing that arrives can commit this epoch.
+    /// R1: from here on nothing that arrives can commit this epoch.
     fn abandon(&mut self, now: Instant, reason: AbandonReason) {
         let (State::Cutting(cutting) | State::Committing(cutting)) =
             core::mem::replace(&mut self.state, State::Idle)
@@ -280,7 +282,7 @@ impl CheckpointProtocol for Coordinated {
             CheckpointInput::Request(source) => self.on_request(now, source),
             CheckpointInput::Points { query, summary } => self.on_points(now, query, &summary),
             CheckpointInput::Images { life, epoch, reports } => {
-                // Rule 8
+                // R8
                 let current = self.life.is_some_and(|view| view.life == life);
                 if current || self.sabotage.is_out(Rule::KeyWithoutLife) {
                     self.on_images(now, epoch, reports);
@@ -310,12 +312,24 @@ impl CheckpointProtocol for Coordinated {
     }
 
     fn fence(&mut self) {
-        // Rule 9
+        // R9
         if self.sabotage.is_out(Rule::NoFence) {
             return;
         }
-        self.state = State::Fenced;
-        self.pending = None;
+        // No word to the ranks: they are being ended. A record that is being written may still become durable; who decides
+        // about the next life asks for it after the fence.
+        match core::mem::replace(&mut self.state, State::Fenced) {
+            State::Cutting(Cutting { epoch, source, .. }) => {
+                self.event(CheckpointEvent::Abandoned { epoch, source, reason: AbandonReason::LifeOver });
+            }
+            State::Asking { source, .. } => {
+                self.event(CheckpointEvent::Refused { source, reason: RefuseReason::NotRunning });
+            }
+            State::Fenced | State::Idle | State::Committing(_) => {}
+        }
+        if let Some(source) = self.pending.take() {
+            self.event(CheckpointEvent::Refused { source, reason: RefuseReason::NotRunning });
+        }
         self.next_timer = None;
     }
 
@@ -333,9 +347,6 @@ impl CheckpointProtocol for Coordinated {
                 State::Cutting(cutting) => {
                     let images = u32::try_from(cutting.images.len()).unwrap_or(u32::MAX);
                     let ranks = self.life.map_or(0, |life| life.ranks);
-                    if cutting.named.is_some() {
-                        self.chooser.timed_out();
-                    }
                     self.abandon(now, AbandonReason::TimedOut { images, ranks });
                 }
                 State::Fenced | State::Idle | State::Committing(_) => {}
@@ -379,3 +390,6 @@ impl CheckpointProtocol for Coordinated {
         RollBack::All
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -66,12 +66,6 @@ impl PointChooser {
         self.misaligned = self.misaligned.saturating_add(1);
         Some(Misaligned { in_a_row: self.misaligned, count })
     }
-
-    /// The time of a checkpoint was over although points had been named.
-    pub(crate) fn timed_out(&mut self) {
-        self.widenings = 0;
-        self.narrowings = (self.narrowings + 1).min(POINT_WIDENINGS_MAX);
-    }
 }
 
 /// What was known when a point was named, for the report that points do not line up.

@@ -54,7 +54,8 @@ pub struct Job {
     recovery: Recovery,
     here: BTreeSet<NodeIndex>,
     gather_until: Option<Instant>,
-    fence_counter: u32,
+    /// Counter of the life to come, and whether it is the first: what a keeper that comes late is told.
+    fence: (u32, bool),
     counted: Counted,
     leases: Option<Leases>,
     time_over: Option<Instant>,
@@ -98,7 +99,7 @@ impl Job {
             recovery,
             here: BTreeSet::new(),
             gather_until: Some(now + config.fault.start_timeout),
-            fence_counter: 0,
+            fence: (0, false),
             counted: Counted::default(),
             leases: None,
             time_over: config.time_limit.map(|limit| now + limit),
@@ -263,7 +264,7 @@ impl Job {
     fn on_root_message(&mut self, now: Instant, life: Life, message: Message) {
         let current = self.recovery.life() == Some(life)
             && matches!(self.recovery.phase(), Phase::Starting | Phase::Running);
-        // Rule 7. Late images are the checkpoint protocol's own to refuse: it compares their life too (rule 8).
+        // R7. Late images are the checkpoint protocol's own to refuse: it compares their life too (R8).
         let late_images = matches!(message, Message::Images { .. })
             && (self.settings.sabotage.is_out(Rule::NoFence)
                 || self.settings.sabotage.is_out(Rule::KeyWithoutLife));
@@ -366,7 +367,7 @@ impl Job {
         }
     }
 
-    /// Rule 9: nothing of the old life counts from now on.
+    /// R9: nothing of the old life counts from now on.
     fn end_life(&mut self, now: Instant) {
         self.relay_checkpoint(now);
         self.checkpoint.fence();
@@ -444,8 +445,8 @@ impl Job {
 
     fn on_recovery(&mut self, now: Instant, output: recovery::Output) {
         match output {
-            recovery::Output::FenceNodes { counter } => {
-                self.fence_counter = counter;
+            recovery::Output::FenceNodes { counter, first } => {
+                self.fence = (counter, first);
                 let nodes: Vec<NodeIndex> =
                     self.settings.layout.shares().iter().map(|share| share.node).collect();
                 for node in nodes {
@@ -490,7 +491,8 @@ impl Job {
 
     fn send_fence(&mut self, node: NodeIndex) {
         let life = self.recovery.life().unwrap_or(NO_LIFE);
-        self.send_as(life, Party::Keeper(node), Message::Fence { counter: self.fence_counter });
+        let (counter, first) = self.fence;
+        self.send_as(life, Party::Keeper(node), Message::Fence { counter, first });
     }
 
     /// Along the tree, from its top.

@@ -66,7 +66,8 @@ pub enum Input {
     },
     /// The commit record is durable on enough nodes.
     CommitDurable(GenerationId),
-    /// The commit record could not be written, or was refused by the fence. It must never be found later.
+    /// The commit record could not be written, or was refused by the fence. It must never be found later (R1): after an
+    /// error that leaves it open, the shell first makes sure that it is gone, or tries again.
     CommitFailed {
         /// Its generation.
         generation: GenerationId,
@@ -95,9 +96,9 @@ pub enum Output {
         /// The bound.
         refuse_below: u32,
     },
-    /// Make this durable, then answer with [`Input::DecisionDurable`] or [`Input::DecisionFailed`] (rule 9).
+    /// Make this durable, then answer with [`Input::DecisionDurable`] or [`Input::DecisionFailed`] (R9).
     WriteDecision(Decision),
-    /// Write the commit record, then answer with [`Input::CommitDurable`] or [`Input::CommitFailed`] (rule 8).
+    /// Write the commit record, then answer with [`Input::CommitDurable`] or [`Input::CommitFailed`] (R8).
     WriteCommit {
         /// The generation.
         generation: GenerationId,

@@ -68,14 +68,20 @@ impl Images {
     }
 
     /// Adds reports and hands out those that are to go up now: all of them once the part of the tree is complete, and a
-    /// full message's worth before that.
-    pub(crate) fn add(&mut self, reports: &[ImageReport], ranks_below: u32) -> Vec<Vec<ImageReport>> {
+    /// full message's worth before that. `at_once`: nothing waits.
+    pub(crate) fn add(
+        &mut self,
+        reports: &[ImageReport],
+        ranks_below: u32,
+        at_once: bool,
+    ) -> Vec<Vec<ImageReport>> {
         for report in reports {
             if self.reported.insert(report.rank) {
                 self.waiting.push(*report);
             }
         }
         let complete = u32::try_from(self.reported.len()).unwrap_or(u32::MAX) >= ranks_below;
+        let complete = complete || at_once;
         let mut messages = Vec::new();
         while self.waiting.len() >= ENTRIES_MAX || (complete && !self.waiting.is_empty()) {
             let rest = self.waiting.split_off(self.waiting.len().min(ENTRIES_MAX));

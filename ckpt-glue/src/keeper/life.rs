@@ -11,12 +11,13 @@ use crate::names::{ExitStatus, Party};
 use crate::sabotage::Rule;
 
 impl Keeper {
-    /// Rule 9: what is not dead when this is answered could still write an image of the old life.
-    pub(super) fn on_fence(&mut self, counter: u32) {
-        match core::mem::replace(&mut self.state, State::Empty) {
-            State::Empty => {
-                // Without memory there is no vote: this keeper may have promised something else before it was restarted.
-                self.answer_fence(counter, false);
+    /// R9: what is not dead when this is answered could still write an image of the old life.
+    pub(super) fn on_fence(&mut self, counter: u32, first: bool) {
+        match core::mem::replace(&mut self.state, State::Empty { fenced_below: 0, votes: false }) {
+            State::Empty { fenced_below, votes } => {
+                let votes = votes || first;
+                self.state = State::Empty { fenced_below: fenced_below.max(counter), votes };
+                self.answer_fence(counter, votes);
             }
             State::Holding(held) if held.life().counter < counter => {
                 self.state = State::Ending { held, counter };
@@ -45,8 +46,9 @@ impl Keeper {
         let counter = new_life.decision.life.counter;
         let reuse = self.sabotage.is_out(Rule::LifeReuse);
         let accepts = match &self.state {
-            State::Empty => true,
-            State::Fenced { counter: promised } => counter >= *promised || reuse,
+            State::Empty { fenced_below: promised, .. } | State::Fenced { counter: promised } => {
+                counter >= *promised || reuse
+            }
             // No life begins while another one's processes are there, and none twice.
             State::Holding(_) | State::Ending { .. } => false,
         };

@@ -42,7 +42,7 @@ pub enum Input {
         /// Linux error number.
         errno: u32,
     },
-    /// The rank had ended in the generation that is being restored (rule 12): there is no process to start.
+    /// The rank had ended in the generation that is being restored (R12): there is no process to start.
     ExitedInImage {
         /// Its rank.
         rank: Rank,
@@ -125,7 +125,7 @@ pub enum Output {
 pub struct Counters {
     /// Of another job.
     pub wrong_job: u64,
-    /// Of another life (rule 7).
+    /// Of another life (R7).
     pub wrong_life: u64,
     /// From somebody who has no business to say this.
     pub stray_messages: u64,
@@ -165,11 +165,11 @@ impl Held {
 /// ```
 #[derive(Clone, Debug)]
 enum State {
-    /// Knows no life: just started. Has no vote.
-    Empty,
+    /// Knows no life. Keeps its word all the same: a life that was fenced off may still be on its way here along the tree.
+    Empty { fenced_below: u32, votes: bool },
     /// Keeps the ranks of a life.
     Holding(Held),
-    /// The life is over (rule 9): its processes are being ended, nothing of it is passed on.
+    /// The life is over (R9): its processes are being ended, nothing of it is passed on.
     Ending { held: Held, counter: u32 },
     /// No process of any life runs here.
     Fenced { counter: u32 },
@@ -195,7 +195,7 @@ impl Keeper {
             job,
             node,
             sabotage,
-            state: State::Empty,
+            state: State::Empty { fenced_below: 0, votes: false },
             epoch: Epoch(0),
             counters: Counters::default(),
             outputs: Queue::default(),
@@ -215,7 +215,7 @@ impl Keeper {
     pub fn life(&self) -> Option<Life> {
         match &self.state {
             State::Holding(held) => Some(held.life()),
-            State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+            State::Empty { .. } | State::Ending { .. } | State::Fenced { .. } => None,
         }
     }
 
@@ -226,11 +226,13 @@ impl Keeper {
             // Its first message says more.
             Input::Spawned { .. } => {}
             Input::NotStarted { rank, errno } => {
-                if let Some(held) = self.holding() {
-                    if let Some(kept) = held.ranks.get_mut(&rank) {
-                        kept.alive = false;
-                        kept.phase = RankPhase::Dead;
-                    }
+                if let State::Holding(held) | State::Ending { held, .. } = &mut self.state
+                    && let Some(kept) = held.ranks.get_mut(&rank)
+                {
+                    kept.alive = false;
+                    kept.phase = RankPhase::Dead;
+                }
+                if self.life().is_some() {
                     self.send_up(Message::Fault { report: FaultReport::RankNotStarted { rank, errno } });
                 }
                 self.settle();
@@ -279,7 +281,7 @@ impl Keeper {
     pub fn poll_timeout(&self) -> Option<Instant> {
         match &self.state {
             State::Holding(held) => held.watcher.as_ref().map(Watcher::next),
-            State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+            State::Empty { .. } | State::Ending { .. } | State::Fenced { .. } => None,
         }
     }
 
@@ -294,9 +296,11 @@ impl Keeper {
             self.counters.wrong_job += 1;
             return;
         }
-        // The two messages that end and begin lives are compared by counter; everything else by equality (rule 7).
+        // The two messages that end and begin lives are compared by counter; everything else by equality (R7).
         match control.message {
-            Message::Fence { counter } if control.sender == Party::Coordinator => self.on_fence(counter),
+            Message::Fence { counter, first } if control.sender == Party::Coordinator => {
+                self.on_fence(counter, first);
+            }
             Message::NewLife { new_life } if new_life.decision.life == control.life => {
                 self.on_new_life(now, new_life);
             }
@@ -304,9 +308,9 @@ impl Keeper {
                 let ours = match &self.state {
                     State::Holding(held) => Some(held.life()),
                     State::Ending { held, .. } if self.sabotage.is_out(Rule::NoFence) => Some(held.life()),
-                    State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+                    State::Empty { .. } | State::Ending { .. } | State::Fenced { .. } => None,
                 };
-                // Rule 7, and rule 8 for images
+                // R7, and R8 for images
                 let image = matches!(message, Message::ImageDone { .. } | Message::Images { .. });
                 let counted_anyway = image && self.sabotage.is_out(Rule::KeyWithoutLife);
                 if ours != Some(control.life) && !counted_anyway {
@@ -321,23 +325,21 @@ impl Keeper {
     fn holding(&mut self) -> Option<&mut Held> {
         match &mut self.state {
             State::Holding(held) => Some(held),
-            State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+            State::Empty { .. } | State::Ending { .. } | State::Fenced { .. } => None,
         }
     }
 
-    /// The life that messages are taken for: that of [`State::Holding`], and with rule 9 out also the one being ended.
+    /// The life that messages are taken for: that of [`State::Holding`], and with R9 out also the one being ended.
     fn held(&mut self) -> Option<&mut Held> {
         match &mut self.state {
             State::Holding(held) => Some(held),
             State::Ending { held, .. } if self.sabotage.is_out(Rule::NoFence) => Some(held),
-            State::Empty | State::Ending { .. } | State::Fenced { .. } => None,
+            State::Empty { .. } | State::Ending { .. } | State::Fenced { .. } => None,
         }
     }
 
     fn is_current(&mut self, generation: GenerationId) -> bool {
-        let sabotage = self.sabotage;
-        self.held()
-            .is_some_and(|held| GenerationId::new(held.life(), generation.epoch, sabotage) == generation)
+        self.held().is_some_and(|held| held.life() == generation.life)
     }
 
     fn exited_content(&mut self, rank: Rank) -> Option<ImageContent> {
@@ -370,3 +372,6 @@ impl Keeper {
         self.held().map(|held| held.layout.children(node).collect()).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests;

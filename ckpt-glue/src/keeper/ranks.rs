@@ -29,7 +29,7 @@ pub(crate) enum RankPhase {
     Running,
     /// It waits for all others to finish.
     Finalizing,
-    /// It has ended as it should (rule 12): its keeper answers for it.
+    /// It has ended as it should (R12): its keeper answers for it.
     Exited(ExitStatus),
     /// It has ended as it should not.
     Dead,
@@ -99,7 +99,7 @@ impl KeptRank {
         }
     }
 
-    /// Rule 12: the final counters of `port` towards `peer`.
+    /// R12: the final counters of `port` towards `peer`.
     pub(crate) fn closed_link(&self, port: PortId, peer: PortId) -> Option<ClosedLink> {
         self.closed.get(&port)?.iter().find(|link| link.peer == peer).copied()
     }

@@ -9,6 +9,7 @@ use super::ranks::RankPhase;
 use super::{Keeper, Output};
 use crate::control::{CutMode, ImageReport, Message, PointSummary, PortEntry, Registration};
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
+use crate::sabotage::Rule;
 
 impl Keeper {
     /// A message of our life.
@@ -253,25 +254,25 @@ impl Keeper {
         }
     }
 
-    /// Rule 12: the keeper writes the image of a rank that cannot.
+    /// R12: the keeper writes the image of a rank that cannot.
     pub(super) fn write_exited_image(&mut self, rank: Rank) {
-        let sabotage = self.sabotage;
         let Some(held) = self.held() else { return };
         let life = held.life();
         let Some(epoch) = held.images.as_ref().map(|images| images.epoch) else { return };
         let Some(record) = held.ranks.get(&rank).and_then(super::ranks::KeptRank::record) else { return };
-        let generation = GenerationId::new(life, epoch, sabotage);
+        let generation = GenerationId { life, epoch };
         self.outputs.push(Output::WriteExitedImage { rank, generation, record });
     }
 
     pub(super) fn on_images(&mut self, epoch: Epoch, reports: &[ImageReport]) {
+        let at_once = self.sabotage.is_out(Rule::CommitFirst);
         let Some(held) = self.held() else { return };
         let current = held.images.as_ref().map(|images| images.epoch);
         if current.is_none_or(|current| current < epoch) {
             held.images = Some(Images::new(epoch));
         }
         let Some(images) = held.images.as_mut().filter(|images| images.epoch == epoch) else { return };
-        for reports in images.add(reports, held.ranks_below) {
+        for reports in images.add(reports, held.ranks_below, at_once) {
             self.send_up(Message::Images { epoch, reports });
         }
     }

@@ -86,6 +86,9 @@ pub(crate) struct World {
     pub(crate) messages: u64,
     pub(crate) unsavable: BTreeSet<Rank>,
     pub(crate) cut_off: BTreeSet<NodeIndex>,
+    /// Programs that know nothing of us.
+    pub(crate) mute: bool,
+    sabotage: Sabotage,
     queue: BTreeMap<(Instant, u64), Happening>,
     number: u64,
     nonce: u64,
@@ -123,6 +126,8 @@ impl World {
             messages: 0,
             unsavable: BTreeSet::new(),
             cut_off: BTreeSet::new(),
+            mute: false,
+            sabotage,
             queue: BTreeMap::new(),
             number: 0,
             nonce: 100,
@@ -143,7 +148,7 @@ impl World {
             return;
         }
         let ms = self.now.as_nanos() / 1_000_000;
-        writeln!(self.transcript, "{ms:>4}ms {line}").unwrap();
+        writeln!(self.transcript, "{ms}ms {line}").unwrap();
     }
 
     /// What has been written down since the last call.
@@ -321,7 +326,9 @@ impl World {
         let process = Process { life, enrolment: Some(enrolment), participant: None, count, frozen: false };
         self.processes.insert(rank, process);
         self.after(Duration::ZERO, Happening::ToKeeper(node, keeper::Input::Spawned { rank }));
-        self.say(rank, hello);
+        if !self.mute {
+            self.say(rank, hello);
+        }
     }
 
     /// A rank speaks to its keeper.
@@ -330,6 +337,14 @@ impl World {
         let epoch = process.participant.as_ref().map_or(Epoch(0), Participant::epoch);
         let control = Control { job: JOB, life: process.life, epoch, sender: Party::Rank(rank), message };
         let node = self.layout.node_of(rank).unwrap();
+        self.carry(Party::Keeper(node), control);
+    }
+
+    /// A rank speaks, or is heard at last, in a life of its own.
+    pub(crate) fn say_in(&mut self, life: Life, rank: u32, message: Message) {
+        let sender = Party::Rank(Rank(rank));
+        let control = Control { job: JOB, life, epoch: Epoch(1), sender, message };
+        let node = self.layout.node_of(Rank(rank)).unwrap();
         self.carry(Party::Keeper(node), control);
     }
 
@@ -377,8 +392,7 @@ impl World {
         }
         let Some(enrolment) = &mut process.enrolment else { return };
         let Some(started) = enrolment.handle(control.message).unwrap() else { return };
-        let mut participant =
-            Participant::new(rank, self.mode, started.epoch, process.count, Sabotage::none());
+        let mut participant = Participant::new(rank, self.mode, started.epoch, process.count, self.sabotage);
         participant.handle(now, participant::Input::Unsavable { what: unsavable });
         process.participant = Some(participant);
         let counted = u32::from(self.mode == CutMode::Counted);
@@ -429,6 +443,12 @@ impl World {
         self.settle();
     }
 
+    /// Checkpoints that came to nothing so far.
+    pub(crate) fn abandoned(&self) -> usize {
+        use ckpt_glue::protocols::CheckpointEvent::Abandoned;
+        self.events.iter().filter(|event| matches!(event, job::Event::Checkpoint(Abandoned { .. }))).count()
+    }
+
     /// A process ends.
     pub(crate) fn end(&mut self, rank: u32, status: ExitStatus) {
         let rank = Rank(rank);
@@ -464,7 +484,7 @@ impl World {
     /// A node comes back with a keeper that knows nothing.
     pub(crate) fn revive_node(&mut self, node: u32) {
         let node = NodeIndex(node);
-        self.keepers.insert(node, Keeper::new(JOB, node, Sabotage::none()));
+        self.keepers.insert(node, Keeper::new(JOB, node, self.sabotage));
     }
 }
 

@@ -279,7 +279,7 @@ fn messages() -> Vec<Message> {
     let registration = Registration { rank, pid: 4711, mode: CutMode::Counted, ports: ports.clone() };
     vec![
         Message::KeeperHello { node },
-        Message::Fence { counter: 4 },
+        Message::Fence { counter: 4, first: true },
         Message::Fenced { counter: 4, node, votes: true },
         Message::NewLife { new_life },
         Message::Hello { registration },

@@ -197,6 +197,7 @@ impl Port {
             )?;
         }
         check_flight(place, link, queues)?;
+        StateError::bound("payloads coming in", queues.incoming.len() as u64, INCOMING_MAX as u64)?;
         for (i, incoming) in queues.incoming.iter().enumerate() {
             self.check_incoming(place, incoming)?;
             // Bounded by INCOMING_MAX, and nearly always a few.
@@ -204,7 +205,6 @@ impl Port {
                 return Err(StateError::Twice { what: "incoming", number: incoming.peer_op.0 });
             }
         }
-        StateError::bound("payloads coming in", queues.incoming.len() as u64, INCOMING_MAX as u64)?;
         // A grant answers an announcement of the peer, or one it made before it was discarded.
         StateError::bound(
             "grants",

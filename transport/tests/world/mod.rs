@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use transport::port::Census;
 use transport::wire::Frame;
 use transport::{
-    AddressId, AuthLevel, Buffers, Epoch, Event, Instant, JobId, JobKey, Life, LinkIndex, OpId, Outgoing,
-    Payload, Port, PortConfig, PortId, RailIndex, Rank, RawAddress, Receive, Space,
+    AddressId, AuthLevel, Buffers, Epoch, Event, FrozenPort, Instant, JobId, JobKey, Life, LinkIndex, OpId,
+    Outgoing, Payload, Port, PortConfig, PortId, RailIndex, Rank, RawAddress, Receive, Restart, Space,
 };
 
 pub(crate) const DELAY: Duration = Duration::from_micros(5);
@@ -14,7 +15,7 @@ pub(crate) const KEY: JobKey = JobKey(*b"a key of 16 byte");
 pub(crate) const LIFE: Life = Life { counter: 1, nonce: 77 };
 
 /// Buffers of one port: posted receives by operation, payloads of user sends by operation.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Memory {
     pub(crate) posted: BTreeMap<OpId, Vec<u8>>,
     pub(crate) sending: BTreeMap<OpId, Vec<u8>>,
@@ -141,6 +142,40 @@ impl World {
         node.port.as_mut().unwrap().post_receive(receive, &mut node.memory).expect("there is room")
     }
 
+    /// Takes the port of a node out, frozen and in a state that a port can be in.
+    pub(crate) fn freeze(&mut self, node: usize) -> FrozenPort {
+        self.collect(node);
+        let frozen = self.nodes[node].port.take().expect("it is not frozen yet").freeze(self.now);
+        assert_eq!(frozen.check(), Ok(()), "node {node}");
+        frozen
+    }
+
+    /// Puts a frozen port back, in the same life.
+    pub(crate) fn thaw(&mut self, node: usize, frozen: FrozenPort) {
+        self.nodes[node].port = Some(frozen.thaw(self.now));
+    }
+
+    /// Puts a frozen port back in a new life, on a rail with frames of `frame_bytes`, with paths to all that it knows.
+    pub(crate) fn restart(&mut self, node: usize, frozen: FrozenPort, life: Life, frame_bytes: usize) {
+        let mut port = frozen.restart(self.now, Restart { life });
+        port.add_rail(RawAddress::new(&[node as u8]).unwrap(), frame_bytes);
+        for i in 0..port.links() {
+            let link = LinkIndex(i as u32);
+            let peer = port.peer(link).expect("the link exists").rank();
+            port.set_path(link, RailIndex(0), AddressId(peer.0));
+        }
+        self.nodes[node].port = Some(port);
+    }
+
+    /// What a freeze would find now.
+    pub(crate) fn census(&mut self, node: usize) -> Census {
+        let frozen = self.freeze(node);
+        let census = frozen.census();
+        // The thaw ends a pause of no length: nothing changes but the news of it.
+        self.thaw(node, frozen);
+        census
+    }
+
     /// Lets every port send what it wants to send now.
     pub(crate) fn pump(&mut self) {
         for i in 0..self.nodes.len() {
@@ -187,7 +222,7 @@ impl World {
         self.wire.make_contiguous().sort_by_key(|(due, ..)| *due);
     }
 
-    fn collect(&mut self, node: usize) {
+    pub(crate) fn collect(&mut self, node: usize) {
         let Node { port, events, .. } = &mut self.nodes[node];
         let Some(port) = port else { return };
         while let Some(event) = port.poll_event() {

@@ -1,0 +1,290 @@
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use expect_test::expect;
+use transport::PortId;
+
+use super::*;
+use crate::control::{CutAt, CutMode, NewLife, PortEntry, Registration, Source};
+use crate::table::table;
+
+const NOW: Instant = Instant::from_nanos(1_000);
+const JOB: JobId = JobId(9);
+
+fn life(counter: u32) -> Life {
+    Life { counter, nonce: 7 }
+}
+
+fn new_life(counter: u32) -> Input {
+    let decision = Decision { life: life(counter), restore: None };
+    let layout = Layout::even(4, 2, 2).expect("a small layout");
+    from(
+        Party::Coordinator,
+        counter,
+        Message::NewLife { new_life: NewLife { decision, layout, watch: None } },
+    )
+}
+
+fn from(sender: Party, counter: u32, message: Message) -> Input {
+    let life = if counter == 0 { NO_LIFE } else { life(counter) };
+    Input::Control(Control { job: JOB, life, epoch: Epoch(0), sender, message })
+}
+
+fn fence(counter: u32) -> Input {
+    from(Party::Coordinator, 1, Message::Fence { counter, first: counter == 1 })
+}
+
+fn ended(rank: u32, counter: u32, status: ExitStatus) -> Input {
+    Input::ProcessEnded { rank: Rank(rank), life: life(counter), status }
+}
+
+fn hello(rank: u32) -> Input {
+    let ports = alloc::vec![PortEntry { port: PortId::of_rank(Rank(rank), 0), rails: Vec::new() }];
+    let registration = Registration { rank: Rank(rank), pid: 1, mode: CutMode::Instant, ports };
+    from(Party::Rank(Rank(rank)), 1, Message::Hello { registration })
+}
+
+fn running(rank: u32) -> Input {
+    from(Party::Rank(Rank(rank)), 1, Message::Running { ranks: 1, counted: 0 })
+}
+
+fn finalize(rank: u32) -> Input {
+    from(Party::Rank(Rank(rank)), 1, Message::Finalize { ranks: 1 })
+}
+
+/// The keeper of node 0, with ranks 0 and 1, and node 1 below it.
+fn with(inputs: &[Input]) -> Keeper {
+    let mut keeper = Keeper::new(JOB, NodeIndex(0), Sabotage::none());
+    for input in inputs {
+        keeper.handle(NOW, input.clone());
+    }
+    outputs(&mut keeper);
+    keeper
+}
+
+fn up(more: &[Input]) -> Keeper {
+    let mut inputs = alloc::vec![new_life(1), hello(0), hello(1), running(0), running(1)];
+    inputs.extend_from_slice(more);
+    with(&inputs)
+}
+
+fn text(output: Output) -> String {
+    match output {
+        Output::Send { to, control } => format!("to {to} \"{}\"", control.message),
+        Output::Spawn { rank, decision } => format!("spawn {rank} in {}", decision.life.counter),
+        Output::Kill { rank, life } => format!("kill {rank} of {}", life.counter),
+        Output::WriteExitedImage { rank, generation, .. } => {
+            format!("write image {} of {rank}", generation.epoch)
+        }
+        Output::LeaseOver => String::from("lease over"),
+    }
+}
+
+fn outputs(keeper: &mut Keeper) -> Vec<String> {
+    core::iter::from_fn(|| keeper.poll_output()).map(text).collect()
+}
+
+fn step(keeper: &mut Keeper, input: &Input) -> Vec<String> {
+    keeper.handle(NOW, input.clone());
+    outputs(keeper)
+}
+
+fn name(keeper: &Keeper) -> String {
+    match &keeper.state {
+        State::Empty { fenced_below, votes } => format!("Empty below {fenced_below}, {votes}"),
+        State::Holding(held) => format!("Holding {}", held.life().counter),
+        State::Ending { counter, .. } => format!("Ending below {counter}"),
+        State::Fenced { counter } => format!("Fenced below {counter}"),
+    }
+}
+
+// R7, R9
+#[test]
+fn lives_begin_and_end() {
+    let signal = ExitStatus::Signal(9);
+    let inputs = [
+        ("fence 1", fence(1)),
+        ("fence 2", fence(2)),
+        ("fence 3", fence(3)),
+        ("life 1", new_life(1)),
+        ("life 2", new_life(2)),
+        ("life 3", new_life(3)),
+        ("rank 0 killed", ended(0, 1, signal)),
+        ("rank 1 killed", ended(1, 1, signal)),
+        ("rank 0 of another life killed", ended(0, 2, signal)),
+        ("rank 0 ends well", ended(0, 1, ExitStatus::Code(0))),
+        ("rank 0 is not started", Input::NotStarted { rank: Rank(0), errno: 2 }),
+    ];
+    let states: [(&str, &dyn Fn() -> Keeper); 7] = [
+        ("Empty", &|| with(&[])),
+        ("Empty, fenced", &|| with(&[fence(2)])),
+        ("Spawning", &|| with(&[new_life(1)])),
+        ("Running", &|| up(&[])),
+        ("Ending", &|| up(&[fence(2)])),
+        ("Ending, rank 1 dead", &|| up(&[fence(2), ended(1, 1, signal)])),
+        ("Fenced", &|| up(&[fence(2), ended(0, 1, signal), ended(1, 1, signal)])),
+    ];
+    expect![[r#"
+        Empty + fence 1 -> Empty below 1, true: to coordinator "fenced below 1 on 0"
+        Empty + fence 2 -> Empty below 2, false: to coordinator "fenced below 2 on 0, no vote"
+        Empty + fence 3 -> Empty below 3, false: to coordinator "fenced below 3 on 0, no vote"
+        Empty + life 1 -> Holding 1: to keeper 1 "new-life 1 from the beginning", spawn 0 in 1, spawn 1 in 1
+        Empty + life 2 -> Holding 2: to keeper 1 "new-life 2 from the beginning", spawn 0 in 2, spawn 1 in 2
+        Empty + life 3 -> Holding 3: to keeper 1 "new-life 3 from the beginning", spawn 0 in 3, spawn 1 in 3
+        Empty, fenced + fence 1 -> Empty below 2, true: to coordinator "fenced below 1 on 0"
+        Empty, fenced + fence 2 -> Empty below 2, false: to coordinator "fenced below 2 on 0, no vote"
+        Empty, fenced + fence 3 -> Empty below 3, false: to coordinator "fenced below 3 on 0, no vote"
+        Empty, fenced + life 2 -> Holding 2: to keeper 1 "new-life 2 from the beginning", spawn 0 in 2, spawn 1 in 2
+        Empty, fenced + life 3 -> Holding 3: to keeper 1 "new-life 3 from the beginning", spawn 0 in 3, spawn 1 in 3
+        Spawning + fence 2 -> Ending below 2: kill 0 of 1, kill 1 of 1
+        Spawning + fence 3 -> Ending below 3: kill 0 of 1, kill 1 of 1
+        Spawning + rank 0 killed -> Holding 1: to coordinator "fault: rank 0 died (signal 9)"
+        Spawning + rank 1 killed -> Holding 1: to coordinator "fault: rank 1 died (signal 9)"
+        Spawning + rank 0 is not started -> Holding 1: to coordinator "fault: rank 0 could not be started (errno 2)"
+        Running + fence 2 -> Ending below 2: kill 0 of 1, kill 1 of 1
+        Running + fence 3 -> Ending below 3: kill 0 of 1, kill 1 of 1
+        Running + rank 0 killed -> Holding 1: to coordinator "fault: rank 0 died (signal 9)"
+        Running + rank 1 killed -> Holding 1: to coordinator "fault: rank 1 died (signal 9)"
+        Running + rank 0 ends well -> Holding 1: to coordinator "fault: rank 0 died (exit code 0)"
+        Running + rank 0 is not started -> Holding 1: to coordinator "fault: rank 0 could not be started (errno 2)"
+        Ending + fence 3 -> Ending below 3: 
+        Ending, rank 1 dead + fence 3 -> Ending below 3: 
+        Ending, rank 1 dead + rank 0 killed -> Fenced below 2: to coordinator "fenced below 2 on 0"
+        Ending, rank 1 dead + rank 0 ends well -> Fenced below 2: to coordinator "fenced below 2 on 0"
+        Ending, rank 1 dead + rank 0 is not started -> Fenced below 2: to coordinator "fenced below 2 on 0"
+        Fenced + fence 1 -> Fenced below 2: to coordinator "fenced below 2 on 0"
+        Fenced + fence 2 -> Fenced below 2: to coordinator "fenced below 2 on 0"
+        Fenced + fence 3 -> Fenced below 3: to coordinator "fenced below 3 on 0"
+        Fenced + life 2 -> Holding 2: to keeper 1 "new-life 2 from the beginning", spawn 0 in 2, spawn 1 in 2
+        Fenced + life 3 -> Holding 3: to keeper 1 "new-life 3 from the beginning", spawn 0 in 3, spawn 1 in 3
+    "#]].assert_eq(&table(&states, &inputs, step, name));
+}
+
+#[test]
+fn messages_pass_through() {
+    let rank = |message| from(Party::Rank(Rank(0)), 1, message);
+    let child = |message| from(Party::Keeper(NodeIndex(1)), 1, message);
+    let above = |message| from(Party::Coordinator, 1, message);
+    let cut = Message::Cut { epoch: Epoch(1), at: CutAt::Now, time_left_ns: 1 };
+    let image = ImageReport {
+        rank: Rank(0),
+        digest: ImageDigest(1),
+        bytes: 1,
+        content: ImageContent::Commanded,
+        statistics: crate::control::CutStatistics::default(),
+    };
+    let done = Message::ImageDone { epoch: Epoch(1), report: image };
+    let below =
+        alloc::vec![1, 2, 3].into_iter().map(|rank| ImageReport { rank: Rank(rank), ..image }).collect();
+    let aborted = FaultReport::Aborted { rank: Rank(3), code: 1 };
+    let inputs = [
+        ("cut from above", above(cut.clone())),
+        ("cut from a rank", rank(cut.clone())),
+        ("cut from a child", child(cut.clone())),
+        ("cut of another life", from(Party::Coordinator, 2, cut.clone())),
+        ("cut from a stranger", from(Party::Keeper(NodeIndex(5)), 1, cut)),
+        ("image", rank(done.clone())),
+        ("image of another", from(Party::Rank(Rank(1)), 1, done)),
+        ("images below", child(Message::Images { epoch: Epoch(1), reports: below })),
+        ("request", rank(Message::Request { source: Source::Command })),
+        ("fault below", child(Message::Fault { report: aborted })),
+        ("rank 0 is done", finalize(0)),
+        ("all below are done", child(Message::Finalize { ranks: 2 })),
+        ("all are done", above(Message::FinalizeDone)),
+        ("abandon", above(Message::Abandon { epoch: Epoch(1) })),
+        ("rank 0 ends", ended(0, 1, ExitStatus::Code(0))),
+        ("rank 0 ends badly", ended(0, 1, ExitStatus::Code(4))),
+        ("two end below", child(Message::Ended { ranks: 2, status: ExitStatus::Code(0) })),
+        (
+            "closed?",
+            rank(Message::ClosedQuery {
+                port: PortId::of_rank(Rank(3), 0),
+                peer: PortId::of_rank(Rank(0), 0),
+            }),
+        ),
+    ];
+    let released = [finalize(0), finalize(1), above(Message::FinalizeDone), ended(1, 1, ExitStatus::Code(0))];
+    let done = [rank(Message::ImageDone { epoch: Epoch(1), report: image })];
+    let states: [(&str, &dyn Fn() -> Keeper); 3] = [
+        ("Running", &|| up(&[])),
+        ("Image 0 done", &|| up(&done)),
+        ("Released, rank 1 ended", &|| up(&released)),
+    ];
+    expect![[r#"
+        Running + cut from above -> Holding 1: to keeper 1 "cut 1 now", to rank 0 "cut 1 now", to rank 1 "cut 1 now"
+        Running + request -> Holding 1: to coordinator "request Command"
+        Running + fault below -> Holding 1: to coordinator "fault: rank 3 aborted the job (code 1)"
+        Running + all are done -> Holding 1: to keeper 1 "finalize-done", to rank 0 "finalize-done", to rank 1 "finalize-done"
+        Running + abandon -> Holding 1: to keeper 1 "abandon 1", to rank 0 "abandon 1", to rank 1 "abandon 1"
+        Running + rank 0 ends -> Holding 1: to coordinator "fault: rank 0 died (exit code 0)"
+        Running + rank 0 ends badly -> Holding 1: to coordinator "fault: rank 0 died (exit code 4)"
+        Running + closed? -> Holding 1: to keeper 1 "closed? 3/0 towards 0/0"
+        Image 0 done + cut from above -> Holding 1: to keeper 1 "cut 1 now", to rank 0 "cut 1 now", to rank 1 "cut 1 now"
+        Image 0 done + images below -> Holding 1: to coordinator "images 1 of 4 ranks"
+        Image 0 done + request -> Holding 1: to coordinator "request Command"
+        Image 0 done + fault below -> Holding 1: to coordinator "fault: rank 3 aborted the job (code 1)"
+        Image 0 done + all are done -> Holding 1: to keeper 1 "finalize-done", to rank 0 "finalize-done", to rank 1 "finalize-done"
+        Image 0 done + abandon -> Holding 1: to keeper 1 "abandon 1", to rank 0 "abandon 1", to rank 1 "abandon 1"
+        Image 0 done + rank 0 ends -> Holding 1: to coordinator "fault: rank 0 died (exit code 0)"
+        Image 0 done + rank 0 ends badly -> Holding 1: to coordinator "fault: rank 0 died (exit code 4)"
+        Image 0 done + closed? -> Holding 1: to keeper 1 "closed? 3/0 towards 0/0"
+        Released, rank 1 ended + cut from above -> Holding 1: to keeper 1 "cut 1 now", to rank 0 "cut 1 now", write image 1 of 1
+        Released, rank 1 ended + request -> Holding 1: to coordinator "request Command"
+        Released, rank 1 ended + fault below -> Holding 1: to coordinator "fault: rank 3 aborted the job (code 1)"
+        Released, rank 1 ended + all below are done -> Holding 1: to coordinator "finalize 4"
+        Released, rank 1 ended + all are done -> Holding 1: to keeper 1 "finalize-done", to rank 0 "finalize-done"
+        Released, rank 1 ended + abandon -> Holding 1: to keeper 1 "abandon 1", to rank 0 "abandon 1"
+        Released, rank 1 ended + closed? -> Holding 1: to keeper 1 "closed? 3/0 towards 0/0"
+    "#]].assert_eq(&table(&states, &inputs, step, name));
+}
+
+/// R12: the keeper answers for a port that has closed, and writes the image of a rank that has ended.
+#[test]
+fn a_keeper_answers_for_a_rank_that_has_ended() {
+    use crate::control::ClosedLink;
+    let (port, peer) = (PortId::of_rank(Rank(0), 0), PortId::of_rank(Rank(1), 0));
+    let link = |expected| ClosedLink {
+        peer: PortId::of_rank(Rank(1), expected),
+        next: 5,
+        expected: expected.into(),
+    };
+    let closed = |expected, last| {
+        let links = alloc::vec![link(expected)];
+        from(Party::Rank(Rank(0)), 1, Message::Closed { port, links, last })
+    };
+    let mut keeper = up(&[closed(0, false), closed(1, true), ended(0, 1, ExitStatus::Code(0))]);
+    let query = |peer| from(Party::Rank(Rank(1)), 1, Message::ClosedQuery { port, peer });
+    let cut = Message::Cut { epoch: Epoch(1), at: CutAt::Now, time_left_ns: 1 };
+    let mut told = step(&mut keeper, &query(peer));
+    told.extend(step(&mut keeper, &query(PortId::of_rank(Rank(2), 0))));
+    keeper.handle(NOW, from(Party::Coordinator, 1, cut));
+    let record = core::iter::from_fn(|| keeper.poll_output()).find_map(|output| match output {
+        Output::WriteExitedImage { record, .. } => Some(record),
+        _ => None,
+    });
+    let record = record.expect("the keeper writes the image of a rank that cannot");
+    assert_eq!(record.status, ExitStatus::Code(0));
+    assert_eq!(record.ports[0].links, [link(0), link(1)]);
+    assert_eq!(ExitedRecord::parse(&record.emit()), Ok(record.clone()));
+    // In the next life there is nothing to start, and the answer is the same.
+    let mut keeper =
+        with(&[new_life(1), Input::ExitedInImage { rank: Rank(0), record }, hello(1), running(1)]);
+    told.extend(step(&mut keeper, &query(peer)));
+    expect![[r#"
+        to rank 1 "closed 0/0 towards 1/0: next 5, expected 0"
+        to keeper 1 "closed 0/0 towards 2/0: no"
+        to rank 1 "closed 0/0 towards 1/0: next 5, expected 0""#]]
+    .assert_eq(&told.join("\n"));
+}
+
+#[test]
+fn a_stranger_s_job_is_not_ours() {
+    let mut keeper = up(&[]);
+    let message = Message::FinalizeDone;
+    let control =
+        Control { job: JobId(8), life: life(1), epoch: Epoch(0), sender: Party::Coordinator, message };
+    keeper.handle(NOW, Input::Control(control));
+    assert_eq!(keeper.poll_output(), None);
+    assert_eq!(*keeper.counters(), Counters { wrong_job: 1, ..Counters::default() });
+}

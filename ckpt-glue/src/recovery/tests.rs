@@ -1,0 +1,259 @@
+use alloc::format;
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
+
+use expect_test::expect;
+use transport::{Epoch, Rank};
+
+use super::*;
+use crate::control::FaultReport;
+use crate::names::ExitStatus;
+use crate::table::table;
+
+const NOW: Instant = Instant::from_nanos(1_000);
+const FIRST: Life = Life { counter: 1, nonce: 11 };
+
+fn settings() -> Settings {
+    Settings {
+        nodes: 1,
+        majority: 1,
+        counter_last: 0,
+        start_timeout: Duration::from_secs(5),
+        sabotage: Sabotage::none(),
+    }
+}
+
+fn died() -> Fault {
+    let report = FaultReport::RankDied { rank: Rank(0), status: ExitStatus::Signal(9) };
+    Fault { kind: FaultKind::Process, report }
+}
+
+fn aborted() -> Fault {
+    Fault { kind: FaultKind::Program, report: FaultReport::Aborted { rank: Rank(0), code: 3 } }
+}
+
+fn generation(epoch: u32) -> GenerationId {
+    GenerationId { life: FIRST, epoch: Epoch(epoch) }
+}
+
+fn restart() -> Input {
+    Input::Fault(died(), Plan::Restart { after: Duration::ZERO })
+}
+
+fn fenced(counter: u32) -> Input {
+    Input::NodeFenced { counter, node: NodeIndex(0), votes: true }
+}
+
+fn store(counter: u32, newest: Option<GenerationId>) -> Input {
+    Input::StoreFenced { counter, newest, nonce: 10 + u64::from(counter) }
+}
+
+fn with(inputs: &[Input]) -> Recovery {
+    let mut recovery = Recovery::new(settings());
+    for input in inputs {
+        recovery.handle(NOW, *input);
+    }
+    while recovery.poll_output().is_some() {}
+    recovery
+}
+
+fn begun() -> Vec<Input> {
+    alloc::vec![
+        Input::Begin(Beginning::Fresh),
+        fenced(1),
+        store(1, None),
+        Input::DecisionDurable { life: FIRST },
+    ]
+}
+
+fn running(more: &[Input]) -> Recovery {
+    let mut inputs = begun();
+    inputs.push(Input::AllRunning);
+    inputs.extend_from_slice(more);
+    with(&inputs)
+}
+
+fn text(output: Output) -> String {
+    let from = |decision: Decision| match decision.restore {
+        Some(generation) => format!("{} from epoch {}", decision.life.counter, generation.epoch),
+        None => format!("{} from the beginning", decision.life.counter),
+    };
+    match output {
+        Output::FenceNodes { counter, .. } => format!("fence nodes below {counter}"),
+        Output::FenceStore { counter, .. } => format!("fence store below {counter}"),
+        Output::WriteDecision(decision) => format!("decide life {}", from(decision)),
+        Output::StartLife(decision) => format!("start life {}", from(decision)),
+        Output::Over(Ending::Failed { reason, .. }) => format!("over: {reason:?}"),
+        Output::Over(ending) => format!("over: {ending:?}"),
+    }
+}
+
+fn outputs(recovery: &mut Recovery) -> Vec<String> {
+    core::iter::from_fn(|| recovery.poll_output()).map(text).collect()
+}
+
+/// `None` is the time that runs out.
+fn step(recovery: &mut Recovery, input: &Option<Input>) -> Vec<String> {
+    match input {
+        Some(input) => recovery.handle(NOW, *input),
+        None => recovery.handle_timeout(NOW + Duration::from_secs(3600)),
+    }
+    outputs(recovery)
+}
+
+fn name(recovery: &Recovery) -> String {
+    format!("{:?}", recovery.phase()).to_string()
+}
+
+// R7, R9
+#[test]
+fn every_input_in_every_state() {
+    let stop = Plan::Stop { reason: StopReason::OnFaultAbort };
+    let later = Plan::Restart { after: Duration::from_secs(1) };
+    let inputs = [
+        ("begin", Some(Input::Begin(Beginning::Fresh))),
+        ("fault", Some(restart())),
+        ("fault, later", Some(Input::Fault(died(), later))),
+        ("fault, stop", Some(Input::Fault(died(), stop))),
+        ("abort", Some(Input::Fault(aborted(), Plan::Stop { reason: StopReason::ProgramAborted }))),
+        ("stop", Some(Input::Stop)),
+        ("old node fenced", Some(fenced(0))),
+        ("node fenced", Some(fenced(2))),
+        ("store fenced", Some(store(2, Some(generation(3))))),
+        ("decision of another life", Some(Input::DecisionDurable { life: Life { counter: 2, nonce: 0 } })),
+        ("decision durable", Some(Input::DecisionDurable { life: Life { counter: 2, nonce: 12 } })),
+        ("all running", Some(Input::AllRunning)),
+        ("committed", Some(Input::Committed(generation(4)))),
+        ("all ended", Some(Input::AllEnded)),
+        ("time over", None),
+    ];
+    let answers = [fenced(2), store(2, Some(generation(3)))];
+    let states: [(&str, &dyn Fn() -> Recovery); 8] = [
+        ("Idle", &|| with(&[])),
+        ("Starting", &|| with(&begun())),
+        ("Running", &|| running(&[])),
+        ("Fencing", &|| running(&[restart()])),
+        ("Fencing, store known", &|| running(&[restart(), answers[1]])),
+        ("BackingOff", &|| running(&[Input::Fault(died(), later), answers[0], answers[1]])),
+        ("Deciding", &|| running(&[restart(), answers[0], answers[1]])),
+        ("Over", &|| running(&[Input::AllEnded])),
+    ];
+    expect![[r#"
+        Idle + begin -> Fencing: fence nodes below 1, fence store below 1
+        Idle + stop -> Over: over: Stopped
+        Starting + fault -> Fencing: fence nodes below 2, fence store below 2
+        Starting + fault, later -> Fencing: fence nodes below 2, fence store below 2
+        Starting + fault, stop -> Fencing: fence nodes below 2, fence store below 2
+        Starting + abort -> Fencing: fence nodes below 2, fence store below 2
+        Starting + stop -> Fencing: fence nodes below 2, fence store below 2
+        Starting + all running -> Running: 
+        Starting + all ended -> Over: over: Finished
+        Running + fault -> Fencing: fence nodes below 2, fence store below 2
+        Running + fault, later -> Fencing: fence nodes below 2, fence store below 2
+        Running + fault, stop -> Fencing: fence nodes below 2, fence store below 2
+        Running + abort -> Fencing: fence nodes below 2, fence store below 2
+        Running + stop -> Fencing: fence nodes below 2, fence store below 2
+        Running + all ended -> Over: over: Finished
+        Fencing + time over -> Over: over: NoMajority { answered: 0, needed: 1 }
+        Fencing, store known + node fenced -> Deciding: decide life 2 from epoch 3
+        Fencing, store known + time over -> Over: over: NoMajority { answered: 0, needed: 1 }
+        BackingOff + fault -> Fencing: fence nodes below 2, fence store below 2
+        BackingOff + fault, later -> Fencing: fence nodes below 2, fence store below 2
+        BackingOff + fault, stop -> Fencing: fence nodes below 2, fence store below 2
+        BackingOff + abort -> Fencing: fence nodes below 2, fence store below 2
+        BackingOff + stop -> Fencing: fence nodes below 2, fence store below 2
+        BackingOff + time over -> Deciding: decide life 2 from epoch 3
+        Deciding + stop -> Fencing: fence nodes below 2, fence store below 2
+        Deciding + decision durable -> Starting: start life 2 from epoch 3
+    "#]]
+    .assert_eq(&table(&states, &inputs, step, name));
+}
+
+/// R7, R9: a second fault while the ranks come up is a further attempt in a further life, from what is then the newest.
+#[test]
+fn a_fault_during_recovery_is_a_new_attempt() {
+    let mut recovery = running(&[restart(), fenced(2), store(2, Some(generation(3)))]);
+    let second = Life { counter: 2, nonce: 12 };
+    recovery.handle(NOW, Input::DecisionDurable { life: second });
+    recovery.handle(NOW, restart());
+    recovery.handle(NOW, fenced(3));
+    recovery.handle(NOW, store(3, Some(generation(3))));
+    assert_eq!(recovery.attempts(), 2);
+    expect![[r#"
+        start life 2 from epoch 3
+        fence nodes below 3
+        fence store below 3
+        decide life 3 from epoch 3"#]]
+    .assert_eq(&outputs(&mut recovery).join("\n"));
+}
+
+/// R7: a number is used up by a durable decision only, so that the store and the machine count alike.
+#[test]
+fn a_decision_that_could_not_be_written_leaves_its_number() {
+    let mut recovery = with(&[Input::Begin(Beginning::Fresh), fenced(1), store(1, None)]);
+    let report = FaultReport::DecisionFailed { errno: 28 };
+    let fault = Fault { kind: FaultKind::Process, report };
+    recovery.handle(NOW, Input::Fault(fault, Plan::Restart { after: Duration::ZERO }));
+    recovery.handle(NOW, fenced(1));
+    recovery.handle(NOW, store(1, None));
+    expect![[r#"
+        fence nodes below 1
+        fence store below 1
+        decide life 1 from the beginning"#]]
+    .assert_eq(&outputs(&mut recovery).join("\n"));
+}
+
+#[test]
+fn a_named_generation_holds_until_the_job_has_committed_its_own() {
+    let named = GenerationId { life: Life { counter: 4, nonce: 9 }, epoch: Epoch(7) };
+    let newer = GenerationId { life: Life { counter: 5, nonce: 9 }, epoch: Epoch(9) };
+    let mut recovery = Recovery::new(Settings { counter_last: 5, ..settings() });
+    recovery.handle(NOW, Input::Begin(Beginning::Named(named)));
+    recovery.handle(NOW, fenced(6));
+    recovery.handle(NOW, store(6, Some(newer)));
+    recovery.handle(NOW, Input::DecisionDurable { life: Life { counter: 6, nonce: 16 } });
+    recovery.handle(NOW, restart());
+    recovery.handle(NOW, fenced(7));
+    recovery.handle(NOW, store(7, Some(newer)));
+    recovery.handle(NOW, Input::DecisionDurable { life: Life { counter: 7, nonce: 17 } });
+    let own = GenerationId { life: Life { counter: 7, nonce: 17 }, epoch: Epoch(8) };
+    recovery.handle(NOW, Input::Committed(own));
+    recovery.handle(NOW, restart());
+    recovery.handle(NOW, fenced(8));
+    recovery.handle(NOW, store(8, Some(own)));
+    expect![[r#"
+        fence nodes below 6
+        fence store below 6
+        decide life 6 from epoch 7
+        start life 6 from epoch 7
+        fence nodes below 7
+        fence store below 7
+        decide life 7 from epoch 7
+        start life 7 from epoch 7
+        fence nodes below 8
+        fence store below 8
+        decide life 8 from epoch 8"#]]
+    .assert_eq(&outputs(&mut recovery).join("\n"));
+}
+
+/// R9: keepers that were started anew do not make a majority.
+#[test]
+fn a_majority_of_keepers_must_remember() {
+    let mut recovery = Recovery::new(Settings { nodes: 3, majority: 2, ..settings() });
+    let node = |counter, node, votes| Input::NodeFenced { counter, node: NodeIndex(node), votes };
+    recovery.handle(NOW, Input::Begin(Beginning::Fresh));
+    for index in 0..3 {
+        recovery.handle(NOW, node(1, index, true));
+    }
+    recovery.handle(NOW, store(1, None));
+    recovery.handle(NOW, Input::DecisionDurable { life: FIRST });
+    recovery.handle(NOW, restart());
+    recovery.handle(NOW, store(2, None));
+    outputs(&mut recovery);
+    for (index, votes) in [(0, true), (1, false), (1, true), (2, false)] {
+        recovery.handle(NOW, node(2, index, votes));
+    }
+    assert_eq!(recovery.phase(), Phase::Fencing);
+    recovery.handle_timeout(NOW + FENCE_MAX);
+    expect!["over: NoMajority { answered: 1, needed: 2 }"].assert_eq(&outputs(&mut recovery).join("\n"));
+}

@@ -1,0 +1,104 @@
+//! The fault-tolerance part of a job file: defaults, and errors that name the field.
+
+use ckpt_glue::{JobConfig, OnFault};
+use expect_test::expect;
+
+#[test]
+fn an_empty_file_is_all_defaults_and_is_written_out_whole() {
+    let config = JobConfig::parse(b"{}").unwrap();
+    assert_eq!(config, JobConfig::default());
+    expect![[r#"
+        {
+          "checkpoint": {
+            "protocol": "coordinated",
+            "every": null,
+            "timeout": "1m"
+          },
+          "fault": {
+            "detector": "process-death",
+            "recovery": "restart",
+            "on_fault": "restart",
+            "restarts_max": 5,
+            "back_off": "200ms",
+            "start_timeout": "1m"
+          },
+          "keeper": {
+            "fan_out": 16,
+            "heartbeat": "250ms",
+            "heartbeats_missed_max": 8
+          },
+          "time_limit": null
+        }"#]]
+    .assert_eq(&config.emit());
+    assert_eq!(JobConfig::parse(config.emit().as_bytes()), Ok(config));
+}
+
+#[test]
+fn what_is_given_is_taken() {
+    let json = br#"{"checkpoint": {"every": "90s"}, "fault": {"on_fault": "abort", "restarts_max": 0}}"#;
+    let config = JobConfig::parse(json).unwrap();
+    assert_eq!(config.checkpoint.every, Some(std::time::Duration::from_secs(90)));
+    assert_eq!((config.fault.on_fault, config.fault.restarts_max), (OnFault::Abort, 0));
+}
+
+#[test]
+fn errors_name_the_field_what_is_expected_and_what_is_there() {
+    let wrong = [
+        "",
+        "[]",
+        r#"{"checkpoint": {"evry": "5m"}}"#,
+        r#"{"checkpoint": {"every": 5}}"#,
+        r#"{"checkpoint": {"every": "5 minutes"}}"#,
+        r#"{"checkpoint": {"every": "10us"}}"#,
+        r#"{"checkpoint": {"timeout": "0s"}}"#,
+        r#"{"checkpoint": {"protocol": "optimistic"}}"#,
+        r#"{"fault": {"detector": "crystal-ball"}}"#,
+        r#"{"fault": {"recovery": "coordinated"}}"#,
+        r#"{"fault": {"on_fault": "panic"}}"#,
+        r#"{"fault": {"restarts_max": 100000}}"#,
+        r#"{"fault": {"restarts_max": -1}}"#,
+        r#"{"keeper": {"fan_out": 0}}"#,
+        r#"{"keeper": {"heartbeats_missed_max": 1}}"#,
+        r#"{"keeper": {"heartbeat": "1us"}}"#,
+    ];
+    let told = wrong.map(|json| match JobConfig::parse(json.as_bytes()) {
+        Ok(config) => panic!("{json} is accepted as {config:?}"),
+        Err(error) => format!("{json}\n    {error}"),
+    });
+    expect![[r#"
+
+            job file, line 1 column 0: EOF while parsing a value at line 1 column 0
+        []
+            job file, line 1 column 1: a list is not expected anywhere
+        {"checkpoint": {"evry": "5m"}}
+            job file, line 1 column 22: unknown field `evry`, expected one of `protocol`, `every`, `timeout` at line 1 column 22
+        {"checkpoint": {"every": 5}}
+            job file, line 1 column 26: invalid type: integer `5`, expected a string at line 1 column 26
+        {"checkpoint": {"every": "5 minutes"}}
+            job file, line 1 column 37: `5 minutes` is not a duration; write a number and a unit (us, ms, s, m, h, d), such as 5m or 1.5s, up to 366d at line 1 column 37
+        {"checkpoint": {"every": "10us"}}
+            job file: `checkpoint.every` is 10us; expected at least 1ms
+        {"checkpoint": {"timeout": "0s"}}
+            job file: `checkpoint.timeout` is 0s; expected at least 1ms
+        {"checkpoint": {"protocol": "optimistic"}}
+            job file: `checkpoint.protocol` names `optimistic`; this build has `coordinated`
+        {"fault": {"detector": "crystal-ball"}}
+            job file: `fault.detector` names `crystal-ball`; this build has `process-death`
+        {"fault": {"recovery": "coordinated"}}
+            job file: `fault.recovery` names `coordinated`; this build has `restart`
+        {"fault": {"on_fault": "panic"}}
+            job file, line 1 column 30: unknown variant `panic`, expected `restart` or `abort` at line 1 column 30
+        {"fault": {"restarts_max": 100000}}
+            job file: `fault.restarts_max` is 100000; expected 0 to 65536
+        {"fault": {"restarts_max": -1}}
+            job file, line 1 column 29: invalid value: integer `-1`, expected u32 at line 1 column 29
+        {"keeper": {"fan_out": 0}}
+            job file: `keeper.fan_out` is 0; expected 1 to 1024
+        {"keeper": {"heartbeats_missed_max": 1}}
+            job file: `keeper.heartbeats_missed_max` is 1; expected at least 2
+        {"keeper": {"heartbeat": "1us"}}
+            job file: `keeper.heartbeat` is 1us; expected at least 1ms"#]].assert_eq(&told.join("\n"));
+    let long = " ".repeat(ckpt_glue::limits::JOB_FILE_BYTES_MAX + 1);
+    expect!["job file has 65537 bytes; at most 65536 are expected"]
+        .assert_eq(&JobConfig::parse(long.as_bytes()).unwrap_err().to_string());
+}

@@ -1,0 +1,423 @@
+//! From bytes to plain data. Nothing is allocated before it is known that its bytes are there; what the data mean is
+//! checked by [`transport::FrozenPort::from_state`].
+
+use alloc::vec::Vec;
+
+use transport::matching::{Envelope as Matched, Message, MessageKey, MultiReceive, Pattern, Receive};
+use transport::port::state::{
+    Arrived, Control, Ends, Envelope, Incoming, LinkState, Open, Pending, PortState, SendOp, SentBody,
+    SentFrame, Stream, Target, WaitingMessage,
+};
+use transport::slab::SlabKey;
+use transport::{Epoch, Event, JobTag, Life, LinkIndex, OpId, PortId, Space};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use crate::error::LoadError;
+use crate::records::*;
+
+/// A section as plain data.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Section<'a> {
+    pub(crate) state: PortState,
+    pub(crate) payloads: Vec<SavedPayload<'a>>,
+}
+
+/// User memory in a section.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SavedPayload<'a> {
+    pub(crate) op: OpId,
+    /// Of a send; else of a receive.
+    pub(crate) send: bool,
+    /// From the start of the buffer on, as much as means something.
+    pub(crate) bytes: &'a [u8],
+    /// Length of the buffer.
+    pub(crate) buffer_bytes: u64,
+}
+
+/// Reads a section of `version`.
+pub(crate) fn parse(version: u16, bytes: &[u8]) -> Result<Section<'_>, LoadError> {
+    if version != SECTION_VERSION {
+        return Err(LoadError::Version { found: version, expected: SECTION_VERSION });
+    }
+    let mut reader = Reader { bytes };
+    let header = *reader.record::<HeaderRecord>("header")?;
+    if header.section_bytes.get() != bytes.len() as u64 {
+        let expected = header.section_bytes.get();
+        return Err(LoadError::Length { found: bytes.len() as u64, expected });
+    }
+    field(header.reserved.get() == 0, "header", 0, "reserved", header.reserved.get())?;
+    let links = reader.list::<LinkRecord, _>("links", header.links.get(), |reader, i| link(reader, i))?;
+    let receives = reader.records::<PostedRecord>("posted receives", header.posted.get())?;
+    let posted =
+        receives.iter().enumerate().map(|(i, record)| posted(i, record)).collect::<Result<_, _>>()?;
+    let unclaimed = header.waiting.get();
+    let waiting_len = unclaimed.saturating_add(header.claimed.get());
+    let waiting = reader.list::<WaitingRecord, _>("waiting messages", waiting_len, |reader, i| {
+        waiting(reader, i, i >= u64::from(unclaimed))
+    })?;
+    let sends = reader.list::<SendRecord, _>("sends", header.sends.get(), send)?;
+    let events = reader.records::<CompletionRecord>("completions", header.completions.get())?;
+    let completions = events.iter().enumerate().map(|(i, record)| completion(i, record));
+    let completions = completions.collect::<Result<_, _>>()?;
+    let payloads = reader.list::<PayloadRecord, _>("payloads", header.payloads.get(), payload)?;
+    if !reader.bytes.is_empty() {
+        let expected = (bytes.len() - reader.bytes.len()) as u64;
+        return Err(LoadError::Length { found: bytes.len() as u64, expected });
+    }
+    let state = PortState {
+        id: PortId(header.id.get()),
+        job: JobTag(header.job.get()),
+        life: Life { counter: header.life_counter.get(), nonce: header.life_nonce.get() },
+        epoch: Epoch(header.epoch.get()),
+        next_op: header.next_op.get(),
+        pause: header.pause.get(),
+        acknowledged: header.acknowledged.get(),
+        links,
+        posted,
+        waiting,
+        sends,
+        completions,
+    };
+    Ok(Section { state, payloads })
+}
+
+/// What is left of the section.
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+trait Record: FromBytes + Immutable + KnownLayout + Unaligned {}
+impl<R: FromBytes + Immutable + KnownLayout + Unaligned> Record for R {}
+
+impl<'a> Reader<'a> {
+    fn record<R: Record>(&mut self, what: &'static str) -> Result<&'a R, LoadError> {
+        let bytes = self.bytes(what, size_of::<R>() as u64)?;
+        R::ref_from_bytes(bytes).map_err(|_| short(what, size_of::<R>() as u64, bytes.len()))
+    }
+
+    fn records<R: Record>(&mut self, what: &'static str, count: u32) -> Result<&'a [R], LoadError> {
+        let needed = u64::from(count) * size_of::<R>() as u64;
+        let bytes = self.bytes(what, needed)?;
+        <[R]>::ref_from_bytes(bytes).map_err(|_| short(what, needed, bytes.len()))
+    }
+
+    /// Entries of which each begins with an `R` and goes on with what that says.
+    fn list<R, T>(
+        &mut self,
+        what: &'static str,
+        count: u32,
+        mut entry: impl FnMut(&mut Reader<'a>, u64) -> Result<T, LoadError>,
+    ) -> Result<Vec<T>, LoadError> {
+        let needed = u64::from(count) * size_of::<R>() as u64;
+        if needed > self.bytes.len() as u64 {
+            return Err(short(what, needed, self.bytes.len()));
+        }
+        let mut list = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
+        for i in 0..u64::from(count) {
+            list.push(entry(self, i)?);
+        }
+        Ok(list)
+    }
+
+    fn bytes(&mut self, what: &'static str, count: u64) -> Result<&'a [u8], LoadError> {
+        let split = usize::try_from(count).ok().and_then(|count| self.bytes.split_at_checked(count));
+        let (bytes, rest) = split.ok_or(short(what, count, self.bytes.len()))?;
+        self.bytes = rest;
+        Ok(bytes)
+    }
+}
+
+fn short(what: &'static str, needed: u64, left: usize) -> LoadError {
+    LoadError::Short { what, needed, left: left as u64 }
+}
+
+/// Complains unless `fine`.
+fn field(
+    fine: bool,
+    what: &'static str,
+    index: u64,
+    name: &'static str,
+    found: u64,
+) -> Result<(), LoadError> {
+    if fine { Ok(()) } else { Err(LoadError::Field { what, index, field: name, found }) }
+}
+
+fn truth(what: &'static str, index: u64, name: &'static str, byte: u8) -> Result<bool, LoadError> {
+    field(byte <= 1, what, index, name, byte.into())?;
+    Ok(byte == 1)
+}
+
+fn zeros(what: &'static str, index: u64, reserved: &[u8]) -> Result<(), LoadError> {
+    let found = reserved.iter().copied().find(|byte| *byte != 0);
+    field(found.is_none(), what, index, "reserved", found.unwrap_or(0).into())
+}
+
+fn link(reader: &mut Reader<'_>, i: u64) -> Result<LinkState, LoadError> {
+    let record = reader.record::<LinkRecord>("link")?;
+    let flags = record.flags.get();
+    field(flags & !LINK_FLAGS == 0, "link", i, "flags", flags.into())?;
+    let sent = reader.records::<SentRecord>("sent frames", record.sent.get())?;
+    let sent = sent.iter().map(|record| sent_frame(i, record)).collect::<Result<_, _>>()?;
+    let pending = reader.records::<SentRecord>("pending messages", record.pending.get())?;
+    let pending = pending.iter().map(|record| pending_message(i, record)).collect::<Result<_, _>>()?;
+    let grants = reader.records::<GrantRecord>("grants", record.grants.get())?;
+    let grant =
+        |record: &GrantRecord| Control::Grant { op: OpId(record.op.get()), total: record.total.get() };
+    let streams = reader.records::<StreamRecord>("streams", record.streams.get())?;
+    let stream = |record: &StreamRecord| Stream {
+        op: OpId(record.op.get()),
+        offset: record.offset.get(),
+        end: record.end.get(),
+    };
+    let incoming = reader.records::<IncomingRecord>("payloads coming in", record.incoming.get())?;
+    let incoming = incoming.iter().map(|record| incoming_payload(i, record)).collect::<Result<_, _>>()?;
+    let open = if flags & LINK_OPEN != 0 {
+        Some(open_message(i, reader.record::<OpenRecord>("message under assembly")?)?)
+    } else {
+        None
+    };
+    let copied = reader.bytes("ring", record.ring_bytes.get().into())?;
+    Ok(LinkState {
+        peer: PortId(record.peer.get()),
+        next: record.next.get(),
+        expected: record.expected.get(),
+        owed: record.owed.get().into(),
+        ends: Ends {
+            closing: flags & LINK_CLOSING != 0,
+            close_sent: flags & LINK_CLOSE_SENT != 0,
+            peer_closed: flags & LINK_PEER_CLOSED != 0,
+        },
+        announced: record.announced.get(),
+        copied_start: record.ring_start.get(),
+        copied: copied.to_vec(),
+        sent,
+        pending,
+        control: grants.iter().map(grant).collect(),
+        streams: streams.iter().map(stream).collect(),
+        incoming,
+        open,
+    })
+}
+
+fn envelope(record: &SentRecord) -> Envelope {
+    Envelope {
+        space: Space(record.space),
+        tag: record.tag.get(),
+        data: record.data.get(),
+        total: record.total.get(),
+        op: OpId(record.op.get()),
+        context: record.context.get(),
+        silent: record.flags & SENT_SILENT != 0,
+    }
+}
+
+fn small_offset(link: u64, record: &SentRecord) -> Result<u32, LoadError> {
+    let offset = record.offset.get();
+    u32::try_from(offset).map_err(|_| LoadError::Field {
+        what: "frame of link",
+        index: link,
+        field: "offset",
+        found: offset,
+    })
+}
+
+fn sent_frame(link: u64, record: &SentRecord) -> Result<SentFrame, LoadError> {
+    field(
+        record.flags & !(SENT_LAST | SENT_SILENT) == 0,
+        "frame of link",
+        link,
+        "flags",
+        record.flags.into(),
+    )?;
+    zeros("frame of link", link, &[record.reserved])?;
+    let last = record.flags & SENT_LAST != 0;
+    let op = OpId(record.op.get());
+    let body = match record.kind {
+        SENT_EAGER => SentBody::Eager { envelope: envelope(record), last },
+        SENT_MORE => SentBody::More { envelope: envelope(record), offset: small_offset(link, record)?, last },
+        SENT_ANNOUNCE => SentBody::Announce { op },
+        SENT_GRANT => SentBody::Grant { op, total: record.total.get() },
+        SENT_DATA => SentBody::Data { op, offset: record.offset.get() },
+        SENT_CLOSE => SentBody::Close,
+        found => {
+            return Err(LoadError::Field {
+                what: "frame of link",
+                index: link,
+                field: "kind",
+                found: found.into(),
+            });
+        }
+    };
+    Ok(SentFrame { body, start: record.start.get(), payload_bytes: record.bytes.get() })
+}
+
+fn pending_message(link: u64, record: &SentRecord) -> Result<Pending, LoadError> {
+    field(record.flags & !SENT_SILENT == 0, "message of link", link, "flags", record.flags.into())?;
+    zeros("message of link", link, &[record.reserved])?;
+    field(record.bytes.get() == 0, "message of link", link, "bytes", record.bytes.get().into())?;
+    match record.kind {
+        PENDING_COPIED => Ok(Pending::Copied {
+            envelope: envelope(record),
+            start: record.start.get(),
+            sent: small_offset(link, record)?,
+        }),
+        PENDING_ANNOUNCE => Ok(Pending::Announce { op: OpId(record.op.get()) }),
+        found => {
+            Err(LoadError::Field { what: "message of link", index: link, field: "kind", found: found.into() })
+        }
+    }
+}
+
+fn incoming_payload(link: u64, record: &IncomingRecord) -> Result<Incoming, LoadError> {
+    zeros("payload to link", link, &record.reserved)?;
+    Ok(Incoming {
+        peer_op: OpId(record.peer_op.get()),
+        op: OpId(record.op.get()),
+        context: record.context.get(),
+        base: record.base.get(),
+        finished: truth("payload to link", link, "finished", record.finished)?,
+        tag: record.tag.get(),
+        data: record.data.get(),
+        total: record.total.get(),
+        granted: record.granted.get(),
+        received: record.received.get(),
+    })
+}
+
+fn open_message(link: u64, record: &OpenRecord) -> Result<Open, LoadError> {
+    zeros("message to link", link, &record.reserved)?;
+    let finished = truth("message to link", link, "finished", record.finished)?;
+    let target = match record.target {
+        TARGET_NOWHERE => Target::Nowhere,
+        TARGET_WAITING => Target::Waiting(MessageKey(SlabKey::from_bits(record.op.get()))),
+        TARGET_POSTED => Target::Posted {
+            op: OpId(record.op.get()),
+            context: record.context.get(),
+            base: record.base.get(),
+            bytes: record.bytes.get(),
+            finished,
+        },
+        found => {
+            let found = found.into();
+            return Err(LoadError::Field { what: "message to link", index: link, field: "target", found });
+        }
+    };
+    Ok(Open {
+        target,
+        tag: record.tag.get(),
+        data: record.data.get(),
+        total: record.total.get(),
+        received: record.received.get(),
+    })
+}
+
+fn posted(i: usize, record: &PostedRecord) -> Result<Receive, LoadError> {
+    let (i, flags) = (i as u64, record.flags);
+    field(flags & !(POSTED_SOURCE | POSTED_MULTI) == 0, "posted receive", i, "flags", flags.into())?;
+    zeros("posted receive", i, &[u8::from(record.reserved.get() != 0)])?;
+    Ok(Receive {
+        op: OpId(record.op.get()),
+        pattern: Pattern {
+            space: Space(record.space),
+            source: (flags & POSTED_SOURCE != 0).then(|| LinkIndex(record.source.get())),
+            tag: record.tag.get(),
+            ignore: record.ignore.get(),
+        },
+        bytes_max: record.bytes_max.get(),
+        context: record.context.get(),
+        multi: (flags & POSTED_MULTI != 0).then(|| MultiReceive {
+            free_bytes_min: record.free_bytes_min.get(),
+            filled_bytes: record.filled_bytes.get(),
+        }),
+    })
+}
+
+fn waiting(reader: &mut Reader<'_>, i: u64, claimed: bool) -> Result<WaitingMessage, LoadError> {
+    let record = reader.record::<WaitingRecord>("waiting message")?;
+    let flags = record.flags;
+    field(flags & !(WAITING_FINISHED | WAITING_ANNOUNCED) == 0, "waiting message", i, "flags", flags.into())?;
+    zeros("waiting message", i, &[u8::from(record.reserved.get() != 0)])?;
+    let payload = if flags & WAITING_ANNOUNCED != 0 {
+        Arrived::Announced(OpId(record.payload.get()))
+    } else {
+        Arrived::Copied(reader.bytes("payload of a waiting message", record.payload.get())?.to_vec())
+    };
+    let envelope = Matched {
+        source: LinkIndex(record.source.get()),
+        space: Space(record.space),
+        tag: record.tag.get(),
+        data: record.data.get(),
+        bytes: record.bytes.get(),
+    };
+    let message = Message { envelope, finished: flags & WAITING_FINISHED != 0, payload };
+    Ok(WaitingMessage { key: MessageKey(SlabKey::from_bits(record.key.get())), claimed, message })
+}
+
+fn send(reader: &mut Reader<'_>, i: u64) -> Result<SendOp, LoadError> {
+    let record = reader.record::<SendRecord>("send")?;
+    let flags = record.flags;
+    let known = SEND_SILENT | SEND_OWNED | SEND_GRANTED;
+    field(flags & !known == 0, "send", i, "flags", flags.into())?;
+    zeros("send", i, &[u8::from(record.reserved.get() != 0)])?;
+    let bytes = reader.bytes("payload of a send", record.owned_bytes.get())?;
+    let owned = flags & SEND_OWNED != 0;
+    field(owned || bytes.is_empty(), "send", i, "bytes of its payload", bytes.len() as u64)?;
+    Ok(SendOp {
+        link: LinkIndex(record.link.get()),
+        envelope: Envelope {
+            space: Space(record.space),
+            tag: record.tag.get(),
+            data: record.data.get(),
+            total: record.total.get(),
+            op: OpId(record.op.get()),
+            context: record.context.get(),
+            silent: flags & SEND_SILENT != 0,
+        },
+        owned: owned.then(|| bytes.to_vec()),
+        granted: (flags & SEND_GRANTED != 0).then(|| record.granted.get()),
+        acked: record.acked.get(),
+    })
+}
+
+fn completion(i: usize, record: &CompletionRecord) -> Result<Event, LoadError> {
+    let i = i as u64;
+    zeros("completion", i, &record.reserved)?;
+    zeros("completion", i, &record.reserved_end.get().to_le_bytes())?;
+    let finished = truth("completion", i, "finished", record.finished)?;
+    let (link, op, peer) = (LinkIndex(record.link.get()), OpId(record.op.get()), PortId(record.op.get()));
+    Ok(match record.kind {
+        COMPLETION_RECEIVED => Event::Received {
+            op,
+            context: record.context.get(),
+            source: link,
+            tag: record.tag.get(),
+            data: record.data.get(),
+            offset: record.offset.get(),
+            bytes: record.bytes.get(),
+            sent_bytes: record.sent_bytes.get(),
+            finished,
+        },
+        COMPLETION_SEND_DONE => Event::SendDone { op, context: record.context.get() },
+        COMPLETION_PEER_CLOSED => Event::PeerClosed { link, peer },
+        COMPLETION_LINK_CLOSED => Event::LinkClosed { link, peer },
+        found => {
+            return Err(LoadError::Field {
+                what: "completion",
+                index: i,
+                field: "kind",
+                found: found.into(),
+            });
+        }
+    })
+}
+
+fn payload<'a>(reader: &mut Reader<'a>, i: u64) -> Result<SavedPayload<'a>, LoadError> {
+    let record = reader.record::<PayloadRecord>("memory of an operation")?;
+    zeros("memory", i, &record.reserved)?;
+    let kind = record.kind;
+    field(kind == PAYLOAD_SEND || kind == PAYLOAD_RECEIVE, "memory", i, "kind", kind.into())?;
+    let bytes = reader.bytes("memory of an operation", record.bytes.get())?;
+    let buffer_bytes = record.buffer_bytes.get();
+    field(buffer_bytes >= bytes.len() as u64, "memory", i, "length of the buffer", buffer_bytes)?;
+    Ok(SavedPayload { op: OpId(record.op.get()), send: kind == PAYLOAD_SEND, bytes, buffer_bytes })
+}
