@@ -231,3 +231,32 @@ fn messages_go_along_the_tree() {
     "#]]
     .assert_eq(&world.told());
 }
+
+/// Messages of one checkpoint, whether it is committed or abandoned, in proportion to the ranks.
+#[test]
+fn a_checkpoint_takes_a_few_messages_for_each_rank() {
+    for (ranks, nodes, spoilt) in [(8, 2, false), (64, 16, false), (256, 64, false), (256, 64, true)] {
+        let mut world = World::new(ranks, nodes, 4, config());
+        world.quiet = vec![" "];
+        world.run_ms(120);
+        if spoilt {
+            (0..ranks).for_each(|rank| world.rank(rank, Input::Unsavable { what: Some(1) }));
+        }
+        let beats = |world: &mut World| {
+            world.messages = 0;
+            world.run_ms(200);
+            world.messages
+        };
+        let idle = beats(&mut world);
+        world.request(Source::Timer);
+        let busy = beats(&mut world);
+        assert_eq!(world.store.commits.len(), usize::from(!spoilt));
+        // Down twice, up once, along edges that are as many as ranks and keepers.
+        let edges = u64::from(ranks + nodes);
+        let taken = busy - idle;
+        assert!(
+            (3 * edges - 8..=3 * edges + 8).contains(&taken),
+            "{ranks} ranks, {edges} edges: {taken} messages"
+        );
+    }
+}

@@ -228,6 +228,36 @@ fn of_two_deciders_at_the_same_time_one_succeeds() {
 }
 
 #[test]
+fn a_decider_overtaken_while_it_writes_has_no_life() {
+    let (mut directory, _) = job();
+    let act: Act = Box::new(|disk| {
+        let decision = store::Decision { job: JOB, life: life(3, 0xbbbb), from: None };
+        JobDirectory::attach(disk, JOB).write_decision(&decision).unwrap();
+    });
+    let raced = Raced { disk: directory.storage().clone(), at: "decision-00000002", act: Some(act) };
+    let mut slower = JobDirectory::attach(raced, JOB);
+    assert_eq!(slower.start_life(0xcccc, None).unwrap_err(), StoreError::LifeTaken { counter: 2 });
+    assert_eq!(slower.newest_decision().unwrap().unwrap().life, life(3, 0xbbbb));
+}
+
+#[test]
+fn a_commit_repeated_after_its_process_was_killed_is_durable() {
+    let (directory, life) = job();
+    let id = generation(life, 1);
+    for operations in 0..20 {
+        let mut directory = directory.clone();
+        directory.begin_generation(id).unwrap();
+        let claims = write_images(&mut directory, id).unwrap();
+        directory.storage().fault_after(operations, store::storage::Fault::Crash);
+        let _ = directory.commit(&request(id, claims.clone()));
+        directory.storage().restart_process();
+        directory.commit(&request(id, claims)).unwrap();
+        directory.storage().crash_losing_all();
+        restore(&mut directory, id).unwrap();
+    }
+}
+
+#[test]
 fn a_decision_during_a_commit_fences_it() {
     let (mut directory, old_life) = job();
     let base = generation(old_life, 1);
@@ -433,6 +463,30 @@ fn damaged_or_exchanged_records_are_refused() {
 }
 
 #[test]
+fn files_that_are_whole_but_not_the_committed_ones_are_refused() {
+    let (directory, first, second) = two_generations();
+    // The same rank, the same cut, another content.
+    let mut other = directory.clone();
+    let image = other.image_path(second, Rank(1));
+    other.storage().remove_file(&image).unwrap();
+    other.write_image(second, Rank(1), &[Section::new(1, 1, b"another")]).unwrap();
+    assert!(other.open_image(second, Rank(1)).is_ok());
+    let error = other.open_committed_image(second, Rank(1)).unwrap_err();
+    assert!(matches!(error, StoreError::Image { error: ImageError::WrongDigest { .. }, .. }), "{error}");
+    assert_eq!(restorable(&mut other, Depth::Tables).0, Some(first));
+
+    // The same generation, the same images, another manifest.
+    let mut other = directory.clone();
+    let manifest = store::Manifest { taken_unix_ms: 5, ..other.manifest(second).unwrap() };
+    let path = image.replace("rank-00000001.image", "manifest");
+    other.storage().remove_file(&path).unwrap();
+    let mut file = other.storage().create(&path).unwrap();
+    other.storage().append(&mut file, &manifest.emit()).unwrap();
+    let error = other.manifest(second).unwrap_err();
+    assert!(matches!(error, StoreError::Record { error: RecordError::WrongManifest { .. }, .. }), "{error}");
+}
+
+#[test]
 fn the_files_of_another_job_are_refused() {
     let (mut directory, _, second) = two_generations();
     let mut stranger = JobDirectory::attach(directory.storage().clone(), JobId(5));
@@ -486,7 +540,11 @@ fn what_dead_lives_left_is_removed() {
     let names: Vec<String> =
         directory.storage().list("").unwrap().into_iter().map(|entry| entry.name).collect();
     assert_eq!(names, ["decision-00000002", "job", "life-00000002-0000000000000006"]);
-    assert_eq!(directory.start_life(7, Some(id)).unwrap().life.counter, 3);
+    // As long as a generation of an older life is kept, so is every decision that says what became of it.
+    let third_life = directory.start_life(7, Some(id)).unwrap().life;
+    checkpoint(&mut directory, generation(third_life, 3)).unwrap();
+    directory.collect(third_life, 2, &[]).unwrap();
+    assert!(directory.storage().length("decision-00000002").is_ok());
 }
 
 #[test]

@@ -77,6 +77,7 @@ impl Keeper {
             end_status: ExitStatus::Code(0),
             points: None,
             images: None,
+            spoiled: None,
             released: false,
         });
         for child in self.children() {
@@ -146,7 +147,7 @@ impl Keeper {
         if rank_epoch < epoch {
             self.write_exited_image(rank);
         } else {
-            self.send_up(Message::NoImage { epoch, rank, reason: NoImageReason::Ended {} });
+            self.on_no_image(epoch, rank, NoImageReason::Ended {});
         }
     }
 

@@ -148,6 +148,9 @@ struct Held {
     end_status: ExitStatus,
     points: Option<Points>,
     images: Option<Images>,
+    /// Newest epoch of which the coordinator knows, from here or from itself, that it will not be committed: one word is
+    /// enough to abandon it, and every rank has one to say.
+    spoiled: Option<Epoch>,
     released: bool,
 }
 
@@ -250,7 +253,7 @@ impl Keeper {
             Input::ExitedImageFailed { rank, generation, errno } => {
                 if self.is_current(generation) {
                     let reason = crate::control::NoImageReason::WriteFailed { errno };
-                    self.send_up(Message::NoImage { epoch: generation.epoch, rank, reason });
+                    self.on_no_image(generation.epoch, rank, reason);
                 }
             }
         }

@@ -7,7 +7,7 @@ use transport::{Epoch, Instant, PortId, Rank};
 use super::gather::{Images, Points};
 use super::ranks::RankPhase;
 use super::{Keeper, Output};
-use crate::control::{CutMode, ImageReport, Message, PointSummary, PortEntry, Registration};
+use crate::control::{CutMode, ImageReport, Message, NoImageReason, PointSummary, PortEntry, Registration};
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::sabotage::Rule;
 
@@ -52,7 +52,9 @@ impl Keeper {
                 }
             }
             Message::ImageDone { epoch, report } if report.rank == rank => self.on_images(epoch, &[report]),
-            Message::NoImage { rank: named, .. } if named == rank => self.send_up(message),
+            Message::NoImage { epoch, rank: named, reason } if named == rank => {
+                self.on_no_image(epoch, rank, reason);
+            }
             Message::Fault { .. } | Message::Request { .. } => self.send_up(message),
             Message::Closed { port, links, last } if port.rank() == rank => {
                 if let Some(kept) = self.held().and_then(|held| held.ranks.get_mut(&rank)) {
@@ -79,9 +81,8 @@ impl Keeper {
                 }
             }
             Message::Images { epoch, reports } => self.on_images(epoch, &reports),
-            Message::NoImage { .. } | Message::Fault { .. } | Message::Request { .. } => {
-                self.send_up(message)
-            }
+            Message::NoImage { epoch, rank, reason } => self.on_no_image(epoch, rank, reason),
+            Message::Fault { .. } | Message::Request { .. } => self.send_up(message),
             Message::Heartbeat { keepers } => {
                 if let Some(watcher) = self.held().and_then(|held| held.watcher.as_mut()) {
                     watcher.heard(now, child, keepers);
@@ -121,10 +122,9 @@ impl Keeper {
                 self.broadcast(&message);
             }
             Message::Abandon { epoch } => {
-                if let Some(held) = self.held()
-                    && held.images.as_ref().is_some_and(|images| images.epoch <= epoch)
-                {
-                    held.images = None;
+                if let Some(held) = self.held() {
+                    held.spoiled = held.spoiled.max(Some(epoch));
+                    held.images.take_if(|images| images.epoch <= epoch);
                 }
                 self.broadcast(&message);
             }
@@ -274,6 +274,16 @@ impl Keeper {
         let Some(images) = held.images.as_mut().filter(|images| images.epoch == epoch) else { return };
         for reports in images.add(reports, held.ranks_below, at_once) {
             self.send_up(Message::Images { epoch, reports });
+        }
+    }
+
+    /// Passes on the first word that an epoch is spoiled, and no further one.
+    pub(super) fn on_no_image(&mut self, epoch: Epoch, rank: Rank, reason: NoImageReason) {
+        let again = self.sabotage.is_out(Rule::EpochReuse);
+        let Some(held) = self.held() else { return };
+        if held.spoiled < Some(epoch) || again {
+            held.spoiled = Some(epoch);
+            self.send_up(Message::NoImage { epoch, rank, reason });
         }
     }
 

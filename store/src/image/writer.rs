@@ -137,6 +137,7 @@ pub struct ImageWriter<F> {
     temporary: String,
     buffer: Vec<u8>,
     encoder: Encoder,
+    is_named: bool,
     /// A name that is taken is taken again: false unless a simulator took rule 8 out.
     pub(crate) replaces: bool,
 }
@@ -150,7 +151,15 @@ impl<F> ImageWriter<F> {
         let temporary = crate::job::names::temporary(&path);
         let file = storage.create(&temporary)?;
         let encoder = Encoder::new(identity);
-        Ok(ImageWriter { file, path, temporary, buffer: vec![0; HEADER_BYTES], encoder, replaces: false })
+        Ok(ImageWriter {
+            file,
+            path,
+            temporary,
+            buffer: vec![0; HEADER_BYTES],
+            encoder,
+            is_named: false,
+            replaces: false,
+        })
     }
 
     /// Opens a section, which [`ImageWriter::write`] fills and [`ImageWriter::end_section`] ends. `bytes_expected`
@@ -219,7 +228,8 @@ impl<F> ImageWriter<F> {
             Ok(summary) => Ok(summary),
             Err(error) => {
                 // What is half done helps nobody, and on a full disk its room is wanted.
-                let _ = storage.remove_file(&self.temporary);
+                let left = if self.is_named { &self.path } else { &self.temporary };
+                let _ = storage.remove_file(left);
                 Err(error)
             }
         }
@@ -260,6 +270,7 @@ impl<F> ImageWriter<F> {
             }
             named => named?,
         }
+        self.is_named = true;
         storage.sync_directory(parent_and_name(&self.path).0)?;
         Ok(summary)
     }

@@ -116,6 +116,13 @@ impl Memory {
         self.crash(&mut |_| 0);
     }
 
+    /// The process was killed by its [`Fault::Crash`], and not the machine: a next process finds everything as it was,
+    /// still not durable.
+    pub fn restart_process(&mut self) {
+        self.crashed = false;
+        self.fault = None;
+    }
+
     /// Flips the bits of `mask` in the byte at `offset` of the file `path`, behind everybody's back and durably: rot.
     /// False if there is no such byte.
     pub fn damage(&mut self, path: &str, offset: u64, mask: u8) -> bool {
