@@ -170,6 +170,13 @@ impl World {
         }
     }
 
+    /// The launcher gives up; somebody has to start the job again.
+    pub(crate) fn end_launcher(&mut self) {
+        self.job = None;
+        self.orphan_keepers();
+        self.call_operator(OPERATOR_DELAY);
+    }
+
     /// Somebody will start the job again.
     pub(crate) fn call_operator(&mut self, delay: Nanos) {
         if !self.operator_called {

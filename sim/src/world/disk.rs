@@ -52,10 +52,17 @@ impl World {
     fn outcome<T>(&mut self, what: &str, result: Result<T, StoreError>) -> Outcome<T> {
         match result {
             Ok(value) => Some(Ok(value)),
-            Err(StoreError::Storage(StorageError::Crashed)) => {
-                trace!(self.trace, self.queue.now(), Who::Disk, "power lost: {what}");
+            Err(error) if self.directory.storage().is_crashed() => {
+                trace!(self.trace, self.queue.now(), Who::Disk, "power lost: {what}: {error}");
                 let down = self.power_down;
                 self.crash_node(HEAD_NODE, down);
+                None
+            }
+            Err(error @ StoreError::Unsettled { .. }) => {
+                // What is on the disk cannot be known before a restart: this launcher ends.
+                trace!(self.trace, self.queue.now(), Who::Disk, "{what}: {error}");
+                self.counts.add(Fault::DiskError);
+                self.end_launcher();
                 None
             }
             Err(error) => {

@@ -207,7 +207,7 @@ impl World {
     }
 
     /// Keepers elsewhere see that the coordinator is gone, most of them soon; the others when their leases run out.
-    fn orphan_keepers(&mut self) {
+    pub(crate) fn orphan_keepers(&mut self) {
         let alive = self.keepers.iter().enumerate().filter(|(_, k)| k.alive).map(|(n, _)| n);
         for keeper in alive.collect::<Vec<_>>() {
             if self.timing.percent(75) {

@@ -88,7 +88,8 @@ impl FrozenPort {
     pub fn thaw(self, now: Instant) -> Port {
         let at = self.at.expect("a port from an image starts a new life");
         let mut port = self.port;
-        port.frozen_ns = port.frozen_ns.wrapping_add(now.as_nanos().wrapping_sub(at.as_nanos()));
+        let stood_at = port.port_time(at);
+        port.frozen_ns = now.as_nanos().saturating_sub(stood_at);
         port.acked_reported = port.acked_total;
         port.news_due = true;
         if port.sabotage.has(Rule::RendezvousOffsets) {

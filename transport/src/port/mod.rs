@@ -628,7 +628,8 @@ impl Port {
     }
 
     pub(crate) fn port_time(&self, now: Instant) -> u64 {
-        now.as_nanos().wrapping_sub(self.frozen_ns)
+        // A clock that is set back stands still here: a wrapped difference would be the end of time, with every timer due.
+        now.as_nanos().saturating_sub(self.frozen_ns)
     }
 
     pub(crate) fn make_ready(&mut self, index: LinkIndex) {
