@@ -7,7 +7,6 @@ use super::World;
 use super::event::{Endpoint, Task};
 use crate::engine::queue::{MICRO, MILLI, Nanos};
 use crate::engine::trace::Who;
-use crate::faults::Fault;
 use crate::trace;
 
 /// One message in so many is held up for long, as when a process is not scheduled.
@@ -108,7 +107,6 @@ impl World {
     pub(crate) fn deliver_control(&mut self, to: Endpoint, from: Endpoint, control: Control, breaks: u32) {
         let (at, _) = self.connection(from, to);
         if self.connections[at].breaks != breaks {
-            self.counts.add(Fault::ControlLost);
             trace!(self.trace, self.queue.now(), self.who(to), "ctl lost: {:?}", control.message);
             return;
         }

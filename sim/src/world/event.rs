@@ -69,6 +69,8 @@ pub(crate) enum Task {
     NodeUp { node: u32 },
     /// The keeper's connection to its coordinator is gone: it ends its ranks and itself.
     KeeperOrphaned { keeper: u32 },
+    /// The launcher starts a keeper on a node whose keeper is gone.
+    KeeperAgain { node: u32, job: u32 },
     /// Somebody starts the job again.
     Operator,
     /// A patient person looks whether a checkpoint can be asked for.

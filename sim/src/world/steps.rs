@@ -95,12 +95,7 @@ impl World {
                 self.rail_down(rank, rail, lasts);
             }
             Action::ClockJump { node, by } => self.jump_clock(node % self.plan.nodes, by),
-            Action::BreakControl { node } => {
-                let mine = |k: &super::keepers::KeeperShell| k.alive && k.node == node % self.plan.nodes;
-                if let Some(keeper) = self.keepers.iter().rposition(mine) {
-                    self.break_connections(Endpoint::Keeper(u32::try_from(keeper).unwrap_or(u32::MAX)));
-                }
-            }
+            Action::BreakControl { node } => self.break_control(node % self.plan.nodes),
             Action::Unsavable { rank, lasts } => {
                 if let Some(process) = self.process_of(transport::Rank(rank)) {
                     calm_at = now + lasts;
@@ -204,6 +199,31 @@ impl World {
         }
         self.task_after(down, Task::NodeUp { node });
         self.calm_at = self.calm_at.max(self.queue.now() + down);
+    }
+
+    /// The connections of a node's keeper break. Nobody knows what was lost with them, so that keeper ends its ranks and
+    /// itself, and the launcher starts another.
+    fn break_control(&mut self, node: u32) {
+        let mine = |k: &super::keepers::KeeperShell| k.alive && k.node == node;
+        let Some(keeper) = self.keepers.iter().rposition(mine) else { return };
+        let job = self.keepers[keeper].job;
+        let keeper = u32::try_from(keeper).unwrap_or(u32::MAX);
+        self.counts.add(Fault::ControlLost);
+        self.break_connections(Endpoint::Keeper(keeper));
+        let delay = self.timing.log_between(10 * MICRO, ORPHAN_MAX);
+        self.task_after(delay, Task::KeeperOrphaned { keeper });
+        let again = delay + self.timing.below(MILLI);
+        self.task_after(again, Task::KeeperAgain { node, job });
+        self.calm_at = self.calm_at.max(self.queue.now() + again);
+    }
+
+    /// The launcher starts a keeper where there is none.
+    pub(crate) fn keeper_again(&mut self, node: u32, job: u32) {
+        let there = self.keepers.iter().any(|k| k.alive && k.node == node && k.job == job);
+        let wanted = self.job.as_ref().is_some_and(|j| j.number == job);
+        if wanted && !there && self.nodes[at(node)].up {
+            self.start_keeper(job, node);
+        }
     }
 
     /// Keepers elsewhere see that the coordinator is gone, most of them soon; the others when their leases run out.

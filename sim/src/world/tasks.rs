@@ -61,6 +61,7 @@ impl World {
             Task::RailUp { process, port, rail } => self.rail_up(process, port, rail),
             Task::NodeUp { node } => self.node_up(node),
             Task::KeeperOrphaned { keeper } => self.keeper_orphaned(keeper),
+            Task::KeeperAgain { node, job } => self.keeper_again(node, job),
             Task::Operator => self.operator_restarts(),
             Task::Ask { until } => self.ask_for_checkpoint(until),
             Task::Savable { process } => self.set_unsavable(process, None),
