@@ -3,11 +3,13 @@
 //! Each function is one fuzz target. Ordinary tests (`tests/tests/corpora`) include this file and call the same
 //! functions with every file of the corpora, and with each of them damaged in all simple ways.
 
+mod dump;
 mod port;
 
 use store::Storage as _;
 use store::image::layout;
 
+pub use dump::{dump, dump_config};
 pub use port::{OWN, PEER, port};
 
 /// A frame, as it comes from a stranger.

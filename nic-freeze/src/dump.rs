@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use transport::matching::{Message, MessageKey, Receive};
+use transport::matching::{Message, MessageKey};
 use transport::port::state::{Arrived, LinkView, Target};
 use transport::{Event, FrozenPort, OpId};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -12,8 +12,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 use crate::error::DumpError;
 use crate::records::{
     CompletionRecord, GrantRecord, HeaderRecord, IncomingRecord, LinkRecord, OpenRecord, PAYLOAD_RECEIVE,
-    PAYLOAD_SEND, POSTED_MULTI, POSTED_SOURCE, PayloadRecord, PostedRecord, SendRecord, SentRecord,
-    StreamRecord, WAITING_ANNOUNCED, WAITING_FINISHED, WaitingRecord, link_flags,
+    PAYLOAD_SEND, PayloadRecord, PostedRecord, SendRecord, SentRecord, StreamRecord, WaitingRecord,
+    link_flags,
 };
 
 /// The user's memory, as the shell that owns it knows it: by operation. `None`: not the shell's, or saved otherwise.
@@ -53,7 +53,7 @@ pub fn dump(port: &FrozenPort, out: &mut Vec<u8>) {
         push_link(out, &link);
     }
     for receive in port.posted() {
-        push(out, &posted(receive));
+        push(out, &PostedRecord::new(receive));
     }
     let unexpected = port.unexpected().map(|message| push_waiting(out, message)).count();
     header.waiting = count(unexpected);
@@ -119,14 +119,7 @@ pub fn append_payloads(
 fn piece(kind: u8, op: OpId, buffer: &[u8], used: u64) -> Result<(PayloadRecord, &[u8]), DumpError> {
     let short = DumpError::Memory { op, found: buffer.len() as u64, needed: used };
     let bytes = usize::try_from(used).ok().and_then(|used| buffer.get(..used)).ok_or(short)?;
-    let record = PayloadRecord {
-        op: U64::new(op.0),
-        kind,
-        reserved: [0; 7],
-        bytes: U64::new(used),
-        buffer_bytes: U64::new(buffer.len() as u64),
-    };
-    Ok((record, bytes))
+    Ok((PayloadRecord::new(kind, op, bytes, buffer.len() as u64), bytes))
 }
 
 /// Every receive that the port still knows, with the bytes from the start of its buffer that hold something.
@@ -220,40 +213,9 @@ fn push_link(out: &mut Vec<u8>, link: &LinkView<'_>) {
     out.extend_from_slice(second);
 }
 
-fn posted(receive: &Receive) -> PostedRecord {
-    let source = if receive.pattern.source.is_some() { POSTED_SOURCE } else { 0 };
-    let multi = if receive.multi.is_some() { POSTED_MULTI } else { 0 };
-    PostedRecord {
-        op: U64::new(receive.op.0),
-        tag: U64::new(receive.pattern.tag),
-        ignore: U64::new(receive.pattern.ignore),
-        bytes_max: U64::new(receive.bytes_max),
-        context: U64::new(receive.context),
-        free_bytes_min: U64::new(receive.multi.map_or(0, |multi| multi.free_bytes_min)),
-        filled_bytes: U64::new(receive.multi.map_or(0, |multi| multi.filled_bytes)),
-        source: U32::new(receive.pattern.source.map_or(0, |link| link.0)),
-        space: receive.pattern.space.0,
-        flags: source | multi,
-        reserved: U16::ZERO,
-    }
-}
-
 fn push_waiting(out: &mut Vec<u8>, (key, message): (MessageKey, &Message<Arrived>)) {
-    let (payload, bytes, announced): (u64, &[u8], u8) = match &message.payload {
-        Arrived::Copied(bytes) => (bytes.len() as u64, bytes, 0),
-        Arrived::Announced(op) => (op.0, &[], WAITING_ANNOUNCED),
-    };
-    let record = WaitingRecord {
-        key: U64::new(key.0.to_bits()),
-        tag: U64::new(message.envelope.tag),
-        data: U64::new(message.envelope.data),
-        bytes: U64::new(message.envelope.bytes),
-        payload: U64::new(payload),
-        source: U32::new(message.envelope.source.0),
-        space: message.envelope.space.0,
-        flags: announced | if message.finished { WAITING_FINISHED } else { 0 },
-        reserved: U16::ZERO,
-    };
-    push(out, &record);
-    out.extend_from_slice(bytes);
+    push(out, &WaitingRecord::new(key, message));
+    if let Arrived::Copied(bytes) = &message.payload {
+        out.extend_from_slice(bytes);
+    }
 }

@@ -10,7 +10,7 @@ use transport::port::state::{
 };
 use transport::slab::SlabKey;
 use transport::{Epoch, Event, JobTag, Life, LinkIndex, OpId, PortId, Space};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::LoadError;
 use crate::records::*;
@@ -147,9 +147,18 @@ fn truth(what: &'static str, index: u64, name: &'static str, byte: u8) -> Result
     Ok(byte == 1)
 }
 
-fn zeros(what: &'static str, index: u64, reserved: &[u8]) -> Result<(), LoadError> {
-    let found = reserved.iter().copied().find(|byte| *byte != 0);
-    field(found.is_none(), what, index, "reserved", found.unwrap_or(0).into())
+/// A record has one spelling: bytes that this version gives no meaning are those that it writes.
+fn spelled<R: IntoBytes + Immutable>(
+    what: &'static str,
+    index: u64,
+    found: &R,
+    written: &R,
+) -> Result<(), LoadError> {
+    let mut pairs = found.as_bytes().iter().zip(written.as_bytes());
+    match pairs.position(|(found, written)| found != written) {
+        None => Ok(()),
+        Some(at) => Err(LoadError::Field { what, index, field: "a meaningless byte at", found: at as u64 }),
+    }
 }
 
 fn link(reader: &mut Reader<'_>, i: u64) -> Result<LinkState, LoadError> {
@@ -222,14 +231,6 @@ fn small_offset(link: u64, record: &SentRecord) -> Result<u32, LoadError> {
 }
 
 fn sent_frame(link: u64, record: &SentRecord) -> Result<SentFrame, LoadError> {
-    field(
-        record.flags & !(SENT_LAST | SENT_SILENT) == 0,
-        "frame of link",
-        link,
-        "flags",
-        record.flags.into(),
-    )?;
-    zeros("frame of link", link, &[record.reserved])?;
     let last = record.flags & SENT_LAST != 0;
     let op = OpId(record.op.get());
     let body = match record.kind {
@@ -248,29 +249,30 @@ fn sent_frame(link: u64, record: &SentRecord) -> Result<SentFrame, LoadError> {
             });
         }
     };
-    Ok(SentFrame { body, start: record.start.get(), payload_bytes: record.bytes.get() })
+    let frame = SentFrame { body, start: record.start.get(), payload_bytes: record.bytes.get() };
+    spelled("frame of link", link, record, &SentRecord::sent(&frame))?;
+    Ok(frame)
 }
 
 fn pending_message(link: u64, record: &SentRecord) -> Result<Pending, LoadError> {
-    field(record.flags & !SENT_SILENT == 0, "message of link", link, "flags", record.flags.into())?;
-    zeros("message of link", link, &[record.reserved])?;
-    field(record.bytes.get() == 0, "message of link", link, "bytes", record.bytes.get().into())?;
-    match record.kind {
-        PENDING_COPIED => Ok(Pending::Copied {
+    let pending = match record.kind {
+        PENDING_COPIED => Pending::Copied {
             envelope: envelope(record),
             start: record.start.get(),
             sent: small_offset(link, record)?,
-        }),
-        PENDING_ANNOUNCE => Ok(Pending::Announce { op: OpId(record.op.get()) }),
+        },
+        PENDING_ANNOUNCE => Pending::Announce { op: OpId(record.op.get()) },
         found => {
-            Err(LoadError::Field { what: "message of link", index: link, field: "kind", found: found.into() })
+            let found = found.into();
+            return Err(LoadError::Field { what: "message of link", index: link, field: "kind", found });
         }
-    }
+    };
+    spelled("message of link", link, record, &SentRecord::pending(&pending))?;
+    Ok(pending)
 }
 
 fn incoming_payload(link: u64, record: &IncomingRecord) -> Result<Incoming, LoadError> {
-    zeros("payload to link", link, &record.reserved)?;
-    Ok(Incoming {
+    let incoming = Incoming {
         peer_op: OpId(record.peer_op.get()),
         op: OpId(record.op.get()),
         context: record.context.get(),
@@ -281,11 +283,12 @@ fn incoming_payload(link: u64, record: &IncomingRecord) -> Result<Incoming, Load
         total: record.total.get(),
         granted: record.granted.get(),
         received: record.received.get(),
-    })
+    };
+    spelled("payload to link", link, record, &IncomingRecord::new(&incoming))?;
+    Ok(incoming)
 }
 
 fn open_message(link: u64, record: &OpenRecord) -> Result<Open, LoadError> {
-    zeros("message to link", link, &record.reserved)?;
     let finished = truth("message to link", link, "finished", record.finished)?;
     let target = match record.target {
         TARGET_NOWHERE => Target::Nowhere,
@@ -302,20 +305,20 @@ fn open_message(link: u64, record: &OpenRecord) -> Result<Open, LoadError> {
             return Err(LoadError::Field { what: "message to link", index: link, field: "target", found });
         }
     };
-    Ok(Open {
+    let open = Open {
         target,
         tag: record.tag.get(),
         data: record.data.get(),
         total: record.total.get(),
         received: record.received.get(),
-    })
+    };
+    spelled("message to link", link, record, &OpenRecord::new(&open))?;
+    Ok(open)
 }
 
 fn posted(i: usize, record: &PostedRecord) -> Result<Receive, LoadError> {
     let (i, flags) = (i as u64, record.flags);
-    field(flags & !(POSTED_SOURCE | POSTED_MULTI) == 0, "posted receive", i, "flags", flags.into())?;
-    zeros("posted receive", i, &[u8::from(record.reserved.get() != 0)])?;
-    Ok(Receive {
+    let receive = Receive {
         op: OpId(record.op.get()),
         pattern: Pattern {
             space: Space(record.space),
@@ -329,14 +332,14 @@ fn posted(i: usize, record: &PostedRecord) -> Result<Receive, LoadError> {
             free_bytes_min: record.free_bytes_min.get(),
             filled_bytes: record.filled_bytes.get(),
         }),
-    })
+    };
+    spelled("posted receive", i, record, &PostedRecord::new(&receive))?;
+    Ok(receive)
 }
 
 fn waiting(reader: &mut Reader<'_>, i: u64, claimed: bool) -> Result<WaitingMessage, LoadError> {
     let record = reader.record::<WaitingRecord>("waiting message")?;
     let flags = record.flags;
-    field(flags & !(WAITING_FINISHED | WAITING_ANNOUNCED) == 0, "waiting message", i, "flags", flags.into())?;
-    zeros("waiting message", i, &[u8::from(record.reserved.get() != 0)])?;
     let payload = if flags & WAITING_ANNOUNCED != 0 {
         Arrived::Announced(OpId(record.payload.get()))
     } else {
@@ -350,19 +353,18 @@ fn waiting(reader: &mut Reader<'_>, i: u64, claimed: bool) -> Result<WaitingMess
         bytes: record.bytes.get(),
     };
     let message = Message { envelope, finished: flags & WAITING_FINISHED != 0, payload };
-    Ok(WaitingMessage { key: MessageKey(SlabKey::from_bits(record.key.get())), claimed, message })
+    let key = MessageKey(SlabKey::from_bits(record.key.get()));
+    spelled("waiting message", i, record, &WaitingRecord::new(key, &message))?;
+    Ok(WaitingMessage { key, claimed, message })
 }
 
 fn send(reader: &mut Reader<'_>, i: u64) -> Result<SendOp, LoadError> {
     let record = reader.record::<SendRecord>("send")?;
     let flags = record.flags;
-    let known = SEND_SILENT | SEND_OWNED | SEND_GRANTED;
-    field(flags & !known == 0, "send", i, "flags", flags.into())?;
-    zeros("send", i, &[u8::from(record.reserved.get() != 0)])?;
     let bytes = reader.bytes("payload of a send", record.owned_bytes.get())?;
     let owned = flags & SEND_OWNED != 0;
     field(owned || bytes.is_empty(), "send", i, "bytes of its payload", bytes.len() as u64)?;
-    Ok(SendOp {
+    let send = SendOp {
         link: LinkIndex(record.link.get()),
         envelope: Envelope {
             space: Space(record.space),
@@ -376,16 +378,16 @@ fn send(reader: &mut Reader<'_>, i: u64) -> Result<SendOp, LoadError> {
         owned: owned.then(|| bytes.to_vec()),
         granted: (flags & SEND_GRANTED != 0).then(|| record.granted.get()),
         acked: record.acked.get(),
-    })
+    };
+    spelled("send", i, record, &SendRecord::new(&send))?;
+    Ok(send)
 }
 
 fn completion(i: usize, record: &CompletionRecord) -> Result<Event, LoadError> {
     let i = i as u64;
-    zeros("completion", i, &record.reserved)?;
-    zeros("completion", i, &record.reserved_end.get().to_le_bytes())?;
     let finished = truth("completion", i, "finished", record.finished)?;
     let (link, op, peer) = (LinkIndex(record.link.get()), OpId(record.op.get()), PortId(record.op.get()));
-    Ok(match record.kind {
+    let event = match record.kind {
         COMPLETION_RECEIVED => Event::Received {
             op,
             context: record.context.get(),
@@ -408,16 +410,20 @@ fn completion(i: usize, record: &CompletionRecord) -> Result<Event, LoadError> {
                 found: found.into(),
             });
         }
-    })
+    };
+    let written = CompletionRecord::new(&event).unwrap_or(*record);
+    spelled("completion", i, record, &written)?;
+    Ok(event)
 }
 
 fn payload<'a>(reader: &mut Reader<'a>, i: u64) -> Result<SavedPayload<'a>, LoadError> {
     let record = reader.record::<PayloadRecord>("memory of an operation")?;
-    zeros("memory", i, &record.reserved)?;
     let kind = record.kind;
     field(kind == PAYLOAD_SEND || kind == PAYLOAD_RECEIVE, "memory", i, "kind", kind.into())?;
     let bytes = reader.bytes("memory of an operation", record.bytes.get())?;
     let buffer_bytes = record.buffer_bytes.get();
     field(buffer_bytes >= bytes.len() as u64, "memory", i, "length of the buffer", buffer_bytes)?;
-    Ok(SavedPayload { op: OpId(record.op.get()), send: kind == PAYLOAD_SEND, bytes, buffer_bytes })
+    let op = OpId(record.op.get());
+    spelled("memory", i, record, &PayloadRecord::new(kind, op, bytes, buffer_bytes))?;
+    Ok(SavedPayload { op, send: kind == PAYLOAD_SEND, bytes, buffer_bytes })
 }

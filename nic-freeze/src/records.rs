@@ -14,7 +14,10 @@
 //! bytes that are left before anything is allocated. The section has no checksum of its own: its container has one, and
 //! computes it after the port has been thawed.
 
-use transport::port::state::{Control, Ends, Envelope, Incoming, Open, Pending, SendOp, SentBody, SentFrame};
+use transport::matching::{Message, MessageKey, Receive};
+use transport::port::state::{
+    Arrived, Control, Ends, Envelope, Incoming, Open, Pending, SendOp, SentBody, SentFrame,
+};
 use transport::port::state::{Stream, Target};
 use transport::{Event, OpId};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -359,6 +362,58 @@ impl OpenRecord {
             data: U64::new(open.data),
             total: U64::new(open.total),
             received: U64::new(open.received),
+        }
+    }
+}
+
+impl PostedRecord {
+    pub(crate) fn new(receive: &Receive) -> PostedRecord {
+        let source = if receive.pattern.source.is_some() { POSTED_SOURCE } else { 0 };
+        let multi = if receive.multi.is_some() { POSTED_MULTI } else { 0 };
+        PostedRecord {
+            op: U64::new(receive.op.0),
+            tag: U64::new(receive.pattern.tag),
+            ignore: U64::new(receive.pattern.ignore),
+            bytes_max: U64::new(receive.bytes_max),
+            context: U64::new(receive.context),
+            free_bytes_min: U64::new(receive.multi.map_or(0, |multi| multi.free_bytes_min)),
+            filled_bytes: U64::new(receive.multi.map_or(0, |multi| multi.filled_bytes)),
+            source: U32::new(receive.pattern.source.map_or(0, |link| link.0)),
+            space: receive.pattern.space.0,
+            flags: source | multi,
+            reserved: U16::ZERO,
+        }
+    }
+}
+
+impl WaitingRecord {
+    pub(crate) fn new(key: MessageKey, message: &Message<Arrived>) -> WaitingRecord {
+        let (payload, announced) = match &message.payload {
+            Arrived::Copied(bytes) => (bytes.len() as u64, 0),
+            Arrived::Announced(op) => (op.0, WAITING_ANNOUNCED),
+        };
+        WaitingRecord {
+            key: U64::new(key.0.to_bits()),
+            tag: U64::new(message.envelope.tag),
+            data: U64::new(message.envelope.data),
+            bytes: U64::new(message.envelope.bytes),
+            payload: U64::new(payload),
+            source: U32::new(message.envelope.source.0),
+            space: message.envelope.space.0,
+            flags: announced | if message.finished { WAITING_FINISHED } else { 0 },
+            reserved: U16::ZERO,
+        }
+    }
+}
+
+impl PayloadRecord {
+    pub(crate) fn new(kind: u8, op: OpId, bytes: &[u8], buffer_bytes: u64) -> PayloadRecord {
+        PayloadRecord {
+            op: U64::new(op.0),
+            kind,
+            reserved: [0; 7],
+            bytes: U64::new(bytes.len() as u64),
+            buffer_bytes: U64::new(buffer_bytes),
         }
     }
 }

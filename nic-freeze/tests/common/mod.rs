@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 #[path = "../../../transport/tests/world/mod.rs"]
-#[allow(dead_code, clippy::cast_possible_truncation, reason = "each test uses its part; test data")]
+#[allow(clippy::cast_possible_truncation, reason = "test data")]
 pub(crate) mod world;
 
 use std::time::Duration;

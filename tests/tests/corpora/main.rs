@@ -5,6 +5,7 @@
 #[path = "../../../fuzz/src/lib.rs"]
 mod properties;
 
+mod dump_seeds;
 mod seeds;
 
 use std::fs;
@@ -117,6 +118,13 @@ fn frames_to_a_port() {
             rest.is_empty()
         }],
     );
+}
+
+#[test]
+fn port_sections() {
+    let loads: Accepts =
+        |bytes| nic_freeze::load(nic_freeze::SECTION_VERSION, bytes, properties::dump_config(), None).is_ok();
+    replay("dump", properties::dump, &[loads]);
 }
 
 #[test]

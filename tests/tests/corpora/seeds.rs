@@ -20,13 +20,14 @@ use transport::wire::{
 use transport::{Epoch, JobId, Life, LinkIndex, OpId, PortId, Rank, RawAddress, Space};
 
 /// A file's name and content.
-type Seed = (String, Vec<u8>);
+pub(crate) type Seed = (String, Vec<u8>);
 
 /// The seeds of each target.
-pub(crate) fn all() -> [(&'static str, Vec<Seed>); 6] {
+pub(crate) fn all() -> [(&'static str, Vec<Seed>); 7] {
     [
         ("frame", frame_seeds()),
         ("port", port_seeds()),
+        ("dump", crate::dump_seeds::all()),
         ("image", image_seeds()),
         ("manifest", record_seeds()),
         ("jobfile", job_file_seeds()),

@@ -326,10 +326,7 @@ impl Driver for MemDriver {
     }
 
     fn drain(&mut self) -> Result<Poll<()>, DriverError> {
-        let staged = self.staging.len();
-        let kept = (0..staged).filter(|i| self.staging.frame(*i).is_some()).count();
-        self.counters.lost_drained += kept as u64;
-        self.staging.complete(staged);
+        self.counters.lost_drained += self.staging.drain() as u64;
         Ok(Poll::Ready(()))
     }
 

@@ -127,6 +127,13 @@ impl Staging {
         }
     }
 
+    /// Throws away what is staged. Returns how many frames that were not refused at commit.
+    pub(crate) fn drain(&mut self) -> usize {
+        let lost = (0..self.len).filter(|i| self.frame(*i).is_some()).count();
+        self.complete(self.len);
+        lost
+    }
+
     pub(crate) fn staged_total(&self) -> u64 {
         self.staged_total
     }

@@ -93,6 +93,21 @@ fn addresses_that_nobody_can_be_at_are_refused() {
 }
 
 #[test]
+fn no_path_takes_more_than_a_lease_holds() {
+    // The advertised address is another host's, as behind an address translation, and so is the way there.
+    let config = UdpConfig {
+        advertise: Some("203.0.113.1".parse().expect("an address")),
+        ..UdpConfig::new("0.0.0.0:0".parse().expect("an address"))
+    };
+    let mut rail = UdpDriver::open(&config).expect("a socket");
+    let longest = rail.caps().frame_bytes_max;
+    let near = RawAddress::from("127.0.0.1:4000".parse::<UdpAddress>().expect("an address"));
+    let to = rail.resolve(&near).expect("loopback");
+    assert!(rail.path(to).expect("resolved").frame_bytes_max <= longest);
+    assert_eq!(rail.lease().expect("a free buffer").len(), longest);
+}
+
+#[test]
 fn a_port_in_use_is_named() {
     let taken = open("127.0.0.1:0");
     let error = UdpDriver::open(&UdpConfig::new(taken.own_address())).err().expect("in use");

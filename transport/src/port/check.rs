@@ -388,12 +388,23 @@ struct Walk<'a> {
     ring: u64,
     /// The copied message whose next fragment is due, and that fragment's offset; unknown before the first.
     message: Option<Option<(OpId, u64)>>,
+    /// The message begun last: operations are numbered in the order of sending.
+    newest: Option<OpId>,
     closed: bool,
 }
 
 impl<'a> Walk<'a> {
     fn new(port: &'a Port, index: LinkIndex, progresses: &'a mut Progresses, ring: u64) -> Walk<'a> {
-        Walk { port, index, place: Place::Link(index), progresses, ring, message: None, closed: false }
+        Walk {
+            port,
+            index,
+            place: Place::Link(index),
+            progresses,
+            ring,
+            message: None,
+            newest: None,
+            closed: false,
+        }
     }
 
     fn sent(&mut self, sent: &Sent, ring: &ByteRing, close_sent: bool) -> Result<(), StateError> {
@@ -411,6 +422,7 @@ impl<'a> Walk<'a> {
             }
             SentBody::Announce { op } => {
                 let send = self.send(op)?;
+                self.begin(op)?;
                 place.holds("announced but granted", send.granted.is_none())?;
                 let twice = self.progresses.insert(op, Progress::default()).is_some();
                 place.holds("announced once", !twice)?;
@@ -438,6 +450,15 @@ impl<'a> Walk<'a> {
         self.port.sends.get(&op).filter(|send| send.link == self.index).ok_or(missing)
     }
 
+    fn begin(&mut self, op: OpId) -> Result<(), StateError> {
+        self.place.holds(
+            "messages in the order of their operations",
+            self.newest.is_none_or(|newest| newest < op),
+        )?;
+        self.newest = Some(op);
+        Ok(())
+    }
+
     fn envelope(&self, envelope: &Envelope) -> Result<(), StateError> {
         self.place.operation("operation of a message", envelope.op, self.port.next_op)?;
         let max = self.port.config.link_copied_bytes_max.min(u32::MAX as usize);
@@ -454,6 +475,9 @@ impl<'a> Walk<'a> {
         self.envelope(envelope)?;
         let due = if offset == 0 { None } else { Some((envelope.op, offset)) };
         let known = self.message.unwrap_or(due);
+        if offset == 0 || self.message.is_none() {
+            self.begin(envelope.op)?;
+        }
         self.place.holds("fragments in order", known == due)?;
         let end = offset + bytes;
         self.place.at_most("end of a fragment", end, envelope.total)?;
@@ -484,9 +508,12 @@ impl<'a> Walk<'a> {
                 Pending::Copied { envelope, start, sent } => {
                     self.envelope(&envelope)?;
                     let sent = u64::from(sent);
-                    let begun = (sent > 0).then_some((envelope.op, sent));
                     // Of a message whose earlier fragments have all been acknowledged no frame is left.
                     let unknown = i == 0 && !queues.sent.iter().any(Sent::is_copied);
+                    if sent == 0 || unknown {
+                        self.begin(envelope.op)?;
+                    }
+                    let begun = (sent > 0).then_some((envelope.op, sent));
                     place.holds("fragments in order", begun == due || unknown)?;
                     let left = envelope.total.checked_sub(sent).filter(|left| *left > 0 || sent == 0);
                     let left = left.ok_or(StateError::Value {
@@ -502,6 +529,7 @@ impl<'a> Walk<'a> {
                 }
                 Pending::Announce { op } => {
                     place.holds("fragments in order", due.is_none())?;
+                    self.begin(op)?;
                     let send = self.send(op)?;
                     place.holds(
                         "payload of a message to be announced",

@@ -1,4 +1,5 @@
 //! Ports, one virtual clock, and a network that does what the test says.
+#![allow(dead_code, reason = "each test uses its part")]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -16,6 +16,7 @@
 mod chance;
 mod held;
 mod spec;
+mod state;
 mod switch;
 
 use core::ops::Range;
@@ -32,8 +33,9 @@ use crate::error::{DriverError, Errno, Operation};
 use crate::limits::{FAULT_HELD_MAX, FAULT_OUTSTANDING_MAX, FAULT_STARVE_CALLS_MAX};
 use crate::payload::Payload;
 use chance::Chance;
-use held::{Due, Fate, Held, Moment, corrupt, fate, take_due};
+use held::{Due, Fate, Held, Moment, fate, take_due};
 pub use spec::{Delay, Faults, FaultsError, Rate, Side};
+use state::State;
 pub use switch::FaultSwitch;
 
 /// How many of each fault have been injected.
@@ -72,19 +74,6 @@ pub struct FaultDriver<D> {
     switch: FaultSwitch,
 }
 
-/// What the way in needs while the inner driver is borrowed.
-struct State {
-    faults: Faults,
-    chance: Chance,
-    clock: Clock,
-    calls: u64,
-    frames_out: u64,
-    frames_in: u64,
-    starve_calls: u64,
-    held_in: Vec<Held>,
-    tally: Tally,
-}
-
 /// When a committed frame is completed.
 #[derive(Clone, Copy, Debug)]
 enum Done {
@@ -121,17 +110,7 @@ impl<D: Driver> FaultDriver<D> {
             outstanding: VecDeque::new(),
             known: BTreeMap::new(),
             held_out: Vec::new(),
-            state: State {
-                chance: Chance::new(faults.seed),
-                faults,
-                clock,
-                calls: 0,
-                frames_out: 0,
-                frames_in: 0,
-                starve_calls: 0,
-                held_in: Vec::new(),
-                tally: Tally::default(),
-            },
+            state: State::new(faults, clock),
             switch: FaultSwitch::default(),
         }
     }
@@ -303,57 +282,6 @@ impl<D: Driver> FaultDriver<D> {
     fn is_blacked_out(&self, to: AddressId) -> bool {
         self.switch.has_black_outs()
             && self.known.get(&to).is_some_and(|address| self.switch.is_blacked_out(address))
-    }
-}
-
-impl State {
-    fn moment(&mut self, frames: u64, held: &[Held]) -> Moment {
-        let timed = held.iter().any(|held| matches!(held.due, Due::Time(_)));
-        Moment { frames, calls: self.calls, now: if timed { (self.clock)() } else { Instant::ZERO } }
-    }
-
-    fn damage(&mut self, fate: Fate, bytes: &mut Vec<u8>) {
-        if fate == Fate::Corrupt {
-            self.tally.corrupted += 1;
-            corrupt(bytes, &mut self.chance);
-        } else if !bytes.is_empty() {
-            self.tally.truncated += 1;
-            bytes.truncate(self.chance.index(bytes.len()));
-        }
-    }
-
-    /// One frame from the inner driver; says whether it goes on to the caller now, and as what.
-    fn incoming<'a>(&mut self, frame: &'a [u8]) -> Option<std::borrow::Cow<'a, [u8]>> {
-        self.frames_in += 1;
-        if self.faults.side == Side::Send {
-            return Some(frame.into());
-        }
-        let fate = fate(&self.faults, &mut self.chance);
-        let hold = |due| Held { due, to: AddressId(0), bytes: frame.to_vec(), late: None };
-        match fate {
-            Fate::Lose => {
-                self.tally.lost += 1;
-                return None;
-            }
-            Fate::Twice if self.held_in.len() < FAULT_HELD_MAX => {
-                self.tally.duplicated += 1;
-                self.held_in.push(hold(Due::Call(0)));
-            }
-            Fate::Hold(by) if self.held_in.len() < FAULT_HELD_MAX => {
-                self.tally.held += 1;
-                let moment = Moment { frames: self.frames_in, calls: self.calls, now: (self.clock)() };
-                self.held_in.push(hold(moment.due(by)));
-                return None;
-            }
-            Fate::Corrupt | Fate::Truncate => {
-                let mut bytes = frame.to_vec();
-                self.damage(fate, &mut bytes);
-                return Some(bytes.into());
-            }
-            // Completions belong to the way out.
-            _ => {}
-        }
-        Some(frame.into())
     }
 }
 

@@ -106,9 +106,10 @@ impl UdpDriver {
         let own = address::with_ip(bound, ip);
         let coalesce = config.coalesce && socket::can_coalesce(&socket);
         let segment = config.segment && socket::can_segment(&socket);
-        let peers = Peers::new(bound, config, segment);
+        let mut peers = Peers::new(bound, config, segment);
         // The way to ourselves is the widest: it crosses no network.
         let widest = peers.examine(own).map_or(DATAGRAM_BYTES_SAFE, |path| path.frame_bytes_max);
+        peers.limit_frames(widest);
         let caps = Caps {
             kind: "udp",
             frame_bytes_max: widest,
@@ -210,10 +211,7 @@ impl Driver for UdpDriver {
 
     /// Immediate: the kernel copies every frame during the system call, so nothing of ours is ever with the NIC.
     fn drain(&mut self) -> Result<Poll<()>, DriverError> {
-        let staged = self.staging.len();
-        let kept = (0..staged).filter(|i| self.staging.frame(*i).is_some()).count();
-        self.counters.lost_drained += kept as u64;
-        self.staging.complete(staged);
+        self.counters.lost_drained += self.staging.drain() as u64;
         Ok(Poll::Ready(()))
     }
 

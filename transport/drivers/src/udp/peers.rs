@@ -64,6 +64,11 @@ impl Peers {
         }
     }
 
+    /// No path resolved from now on takes longer frames.
+    pub(super) fn limit_frames(&mut self, frame_bytes_max: usize) {
+        self.frame_bytes_max = self.frame_bytes_max.min(frame_bytes_max);
+    }
+
     pub(super) fn resolve(&mut self, raw: &RawAddress) -> Result<AddressId, DriverError> {
         let unusable = |expected| DriverError::AddressUnusable { address: *raw, expected };
         let UdpAddress(written) =

@@ -16,7 +16,7 @@ use crate::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_DATAGRAMS};
 const STREAK: u8 = 2;
 
 /// Equal datagrams in one burst from which on coalescing pays.
-const ALIKE: usize = 8;
+const ALIKE: usize = 4;
 
 /// Whether the kernel coalesces datagrams for us.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub(super) struct Incoming {
     next: usize,
     given_bytes: usize,
     streak: u8,
+    /// Length of the last datagram.
+    last_bytes: usize,
     coalesce: Coalesce,
     /// Overflow count that the kernel last reported.
     overflow: u32,
@@ -52,6 +54,7 @@ impl Incoming {
             next: 0,
             given_bytes: 0,
             streak: 0,
+            last_bytes: 0,
             coalesce: if can_coalesce { Coalesce::Ready } else { Coalesce::Never },
             overflow: 0,
         }
@@ -79,11 +82,20 @@ impl Incoming {
             if given == frames_max || !more {
                 return Ok(given);
             }
-            let asked = if self.streak < STREAK { 1 } else { RECEIVE_DATAGRAMS };
+            let asked = self.burst();
             let found = self.look(fd, counters, asked)?;
             // Only a full burst makes it likely that more is waiting.
             more = asked > 1 && found == asked;
         }
+    }
+
+    /// Datagrams to ask for: as many as make up one buffer's worth, so that large ones are handed on (and acknowledged) while
+    /// they are in the cache.
+    fn burst(&self) -> usize {
+        if self.streak < STREAK {
+            return 1;
+        }
+        (RECEIVE_BUFFER_BYTES / self.last_bytes.max(1)).clamp(1, RECEIVE_DATAGRAMS)
     }
 
     /// Gives away frames of the last call, at most `frames_max`.
@@ -135,16 +147,15 @@ impl Incoming {
                 counters.receive_calls += 1;
                 self.count = found;
                 self.streak = if asked == 1 {
-                    self.streak + 1
+                    STREAK.min(self.streak + 1)
                 } else if found > 1 {
                     STREAK
                 } else {
                     0
                 };
-                if asked > 1 {
-                    self.sort_out(counters);
-                    self.consider_coalescing(fd);
-                }
+                self.last_bytes = found.checked_sub(1).map_or(0, |last| self.datagrams[last].bytes);
+                self.sort_out(counters);
+                self.consider_coalescing(fd);
                 Ok(found)
             }
             Err(errno) => {
