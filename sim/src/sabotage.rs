@@ -1,6 +1,6 @@
 //! Rules that can be taken out, to show that the judges would notice.
 
-use transport::Port;
+use transport::{FrozenPort, Port};
 
 /// Which rule is out, for each crate that has switches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -15,6 +15,10 @@ impl Switches {
     }
 
     pub(crate) fn apply(self, port: &mut Port) {
+        port.sabotage(self.transport);
+    }
+
+    pub(crate) fn apply_frozen(self, port: &mut FrozenPort) {
         port.sabotage(self.transport);
     }
 }

@@ -80,17 +80,22 @@ impl World {
         life: Life,
         epoch: u32,
         rank: Rank,
-        image: Image,
+        image: &Image,
     ) -> Outcome<(ImageDigest, u64)> {
         let id = store::GenerationId { life, epoch: Epoch(epoch) };
-        let sections = [Section::new(MEMORY, 1, &image.memory)];
+        let mut sections = Vec::with_capacity(1 + image.ports.len());
+        sections.push(Section::new(MEMORY, 1, &image.memory));
+        for (port, section) in &image.ports {
+            let section = Section::new(nic_freeze::SECTION_KIND, nic_freeze::SECTION_VERSION, section);
+            sections.push(section.with_id(*port));
+        }
         let written = self
             .directory
             .begin_generation(id)
             .and_then(|()| self.directory.write_image(id, rank, &sections));
         let outcome = self.outcome("image", written)?;
         Some(outcome.map(|summary| {
-            self.images.push((id, rank, image));
+            self.images.push((id, rank, image.generation));
             (ImageDigest(summary.digest.0), summary.bytes)
         }))
     }
@@ -159,19 +164,16 @@ impl World {
 
     /// What the judges call the generation that the store calls `id`.
     fn judged(&self, id: store::GenerationId) -> Option<Generation> {
-        self.images.iter().rfind(|(i, ..)| *i == id).map(|(_, _, image)| image.generation)
+        self.images.iter().rfind(|(i, ..)| *i == id).map(|(_, _, generation)| *generation)
     }
 
     /// A commit record is durable: from now on this generation must be consistent, and be what recovery goes back to.
     fn judge_commit(&mut self, id: store::GenerationId) {
         let stored = |rank: u32| self.images.iter().rfind(|(i, r, _)| *i == id && r.0 == rank);
-        let Some(generation) = (0..self.plan.ranks).find_map(stored).map(|(_, _, image)| image.generation)
-        else {
-            return;
-        };
+        let Some(generation) = self.judged(id) else { return };
         trace!(self.trace, self.queue.now(), Who::Disk, "commit {}.{}", generation.life, generation.epoch);
         for rank in 0..self.plan.ranks {
-            let own = stored(rank).map(|(_, _, image)| image.generation);
+            let own = stored(rank).map(|(_, _, generation)| *generation);
             if let Some(own) = own.filter(|own| *own != generation) {
                 self.judges.report(Violation::CommittedMixed { generation, rank, own });
             }
@@ -240,24 +242,24 @@ impl World {
         rank: Rank,
     ) -> Option<Result<Image, String>> {
         let id = stored_id(generation);
-        let read = self.directory.open_committed_image(id, rank).and_then(|reader| {
-            let section = reader.find(MEMORY)?;
-            reader.read_section(self.directory.storage(), section)
-        });
-        let bytes = match read {
-            Ok(bytes) => bytes,
-            Err(StoreError::Storage(StorageError::Crashed)) => return None,
-            Err(error) => return Some(Err(error.to_string())),
+        let stored = self.images.iter().rfind(|(i, r, _)| *i == id && *r == rank);
+        let Some(generation) = stored.map(|(_, _, generation)| *generation) else {
+            return Some(Err("never written".to_owned()));
         };
-        let image =
-            self.images.iter().rfind(|(i, r, _)| *i == id && *r == rank).map(|(_, _, image)| image.clone());
-        let Some(mut image) = image else { return Some(Err("never captured".to_owned())) };
-        image.digest = super::image::digest(&bytes);
-        match crate::workload::Program::load(&bytes) {
-            Ok(program) => {
-                image.program = program;
-                Some(Ok(image))
+        let read = self.directory.open_committed_image(id, rank).and_then(|reader| {
+            let mut image = Image { generation, memory: Vec::new(), ports: Vec::new() };
+            for (number, entry) in (0..).zip(reader.entries()) {
+                let bytes = reader.read_section(self.directory.storage(), number)?;
+                match entry.kind {
+                    MEMORY => image.memory = bytes,
+                    _ => image.ports.push((entry.id, bytes)),
+                }
             }
+            Ok(image)
+        });
+        match read {
+            Ok(image) => Some(Ok(image)),
+            Err(_) if self.directory.storage().is_crashed() => None,
             Err(error) => Some(Err(error.to_string())),
         }
     }

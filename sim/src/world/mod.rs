@@ -23,7 +23,7 @@ use crate::engine::queue::{MILLI, Nanos, Queue, SECOND};
 use crate::engine::random::Random;
 use crate::engine::trace::Trace;
 use crate::faults::FaultCounts;
-use crate::judge::{Judges, Violation};
+use crate::judge::{Generation, Judges, Violation};
 use crate::limits::{CALM_MAX, EVENTS_MAX};
 use crate::network::{Checksum, Network};
 use crate::plan::{Auth, Plan};
@@ -80,7 +80,7 @@ pub struct World {
     tasks: Tasks,
     directory: JobDirectory<Memory>,
     /// Images that have been written, with what the judges know of them.
-    images: Vec<(store::GenerationId, Rank, image::Image)>,
+    images: Vec<(store::GenerationId, Rank, Generation)>,
     partitions: Vec<Partition>,
     timing: Random,
     sabotage: Switches,

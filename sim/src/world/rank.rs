@@ -5,7 +5,7 @@ use ckpt_glue::enrolment::{AddressTable, Enrolment, Started};
 use ckpt_glue::participant::{Input, Output};
 use ckpt_glue::{Control, Decision, ExitStatus, NodeIndex, Participant, Party, keeper};
 use drivers::Driver as _;
-use transport::{Epoch, FrozenPort, Port, PortId, RailIndex, Rank, Restart};
+use transport::{Epoch, Port, PortId, RailIndex, Rank, Restart};
 
 use super::event::{Endpoint, Task};
 use super::image::Image;
@@ -102,14 +102,20 @@ impl World {
             }
             Some(generation) => match self.read_image(generation, Rank(rank)) {
                 None => return,
-                Some(Err(what)) => {
-                    let generation = Generation { life: generation.life.counter, epoch: generation.epoch.0 };
-                    self.judges.report(Violation::Unreadable { generation, rank, what });
-                    None
-                }
-                Some(Ok(image)) => {
-                    self.judge_restored(number, Some((image.generation, image.digest)));
-                    self.thaw_image(number, image, decision)
+                Some(read) => {
+                    let thawed = read.and_then(|image| {
+                        self.judge_restored(number, Some((image.generation, image.digest())));
+                        self.thaw_image(number, &image, decision)
+                    });
+                    match thawed {
+                        Ok(thawed) => Some(thawed),
+                        Err(what) => {
+                            let generation =
+                                Generation { life: generation.life.counter, epoch: generation.epoch.0 };
+                            self.judges.report(Violation::Unreadable { generation, rank, what });
+                            None
+                        }
+                    }
                 }
             },
         };
@@ -124,26 +130,27 @@ impl World {
         self.register(number);
     }
 
-    fn thaw_image(&mut self, number: u32, image: Image, decision: &Decision) -> Option<(Program, Vec<Port>)> {
-        let rank = self.processes[at(number)].rank;
+    fn thaw_image(
+        &mut self,
+        number: u32,
+        image: &Image,
+        decision: &Decision,
+    ) -> Result<(Program, Vec<Port>), String> {
         let local = self.local_time(number);
+        let program = Program::load(&image.memory).map_err(|error| error.to_string())?;
         let mut ports = Vec::new();
-        for state in image.ports {
+        for ((_, section), port_number) in image.ports.iter().zip(0..) {
             let config = self.port_config();
-            match FrozenPort::from_state(config, Some(&KEY), state) {
-                Ok((frozen, _)) => {
-                    let mut port = frozen.restart(local, Restart { life: decision.life });
-                    self.sabotage.apply(&mut port);
-                    ports.push(port);
-                }
-                Err(error) => {
-                    let what = error.to_string();
-                    self.judges.report(Violation::Unreadable { generation: image.generation, rank, what });
-                    return None;
-                }
+            let loaded = nic_freeze::load(nic_freeze::SECTION_VERSION, section, config, Some(&KEY))
+                .map_err(|error| error.to_string())?;
+            if !super::image::agrees(&loaded.carried, &program, port_number) {
+                return Err("the ports' sections carry other user memory than the program has".to_owned());
             }
+            let mut port = loaded.port;
+            self.sabotage.apply_frozen(&mut port);
+            ports.push(port.restart(local, Restart { life: decision.life }));
         }
-        Some((image.program, ports))
+        Ok((program, ports))
     }
 
     fn judge_restored(&mut self, number: u32, from: Option<(Generation, u64)>) {
@@ -369,13 +376,19 @@ impl World {
         let generation = Generation { life: process.life_number, epoch: epoch.0 };
         let rank = process.rank;
         trace!(self.trace, self.queue.now(), Who::Rank(rank), "cut {} for {pause} ns", epoch.0);
-        let image = Image::capture(generation, &process.program, &process.frozen);
-        process.writes += 1;
-        process.writing = Some(Writing { attempt: process.writes, epoch: epoch.0, image });
-        if let Some(writing) = &self.processes[at(number)].writing {
-            self.judges.restored.captured(rank, generation, writing.image.digest);
-            self.judges.cut.cut(number, rank, generation, writing.image.link_ends());
+        let captured = Image::capture(generation, self.plan.mode, &process.program, &process.frozen);
+        let ends = super::image::link_ends(&process.frozen);
+        match captured {
+            Ok(image) => {
+                self.judges.restored.captured(rank, generation, image.digest());
+                process.writes += 1;
+                process.writing = Some(Writing { attempt: process.writes, epoch: epoch.0, image });
+            }
+            Err(error) => {
+                self.judges.report(Violation::Unreadable { generation, rank, what: error.to_string() });
+            }
         }
+        self.judges.cut.cut(number, rank, generation, ends);
         self.judges.order.cut(number, rank, generation);
         if !again {
             self.task_after(pause, Task::Thaw { process: number });
@@ -437,7 +450,7 @@ impl World {
         }
         let Some(writing) = process.writing.take() else { return };
         let (life, rank) = (process.life, Rank(process.rank));
-        let input = match self.store_image(life, epoch, rank, writing.image) {
+        let input = match self.store_image(life, epoch, rank, &writing.image) {
             None => return,
             Some(Ok((digest, bytes))) => {
                 let statistics = CutStatistics::default();

@@ -275,7 +275,8 @@ impl World {
             let wake = self.queue.now() + 1;
             self.wake(process, wake);
         }
-        let keepers = self.keepers.iter().enumerate().filter(|(_, k)| k.alive && k.node == node).map(|(n, _)| n);
+        let keepers =
+            self.keepers.iter().enumerate().filter(|(_, k)| k.alive && k.node == node).map(|(n, _)| n);
         for keeper in keepers.collect::<Vec<_>>() {
             self.run_keeper(u32::try_from(keeper).unwrap_or(u32::MAX));
         }

@@ -120,7 +120,6 @@ impl FrozenPort {
         port.acked_total = 0;
         port.acked_reported = 0;
         port.news_due = false;
-        let keep_selected = port.sabotage.has(Rule::CumulativeOnly);
         let congestion_bytes = port.congestion_bytes_initial();
         let window_bytes = port.window_bytes_initial();
         for link in &mut port.links {
@@ -131,6 +130,9 @@ impl FrozenPort {
             link.transmissions = 1;
             link.newest = 0;
             link.unacknowledged = 0;
+            if port.sabotage.has(Rule::CountedNotAcked) {
+                link.expected = link.ack_told;
+            }
             link.ack_told = link.expected;
             link.peer_window_bytes = window_bytes;
             link.peer_window_frames = WINDOW_FRAMES_INITIAL;
@@ -144,7 +146,7 @@ impl FrozenPort {
             if let Some(queues) = &mut link.queues {
                 queues.reorder.clear();
             }
-            link.lose_all(keep_selected);
+            link.lose_all(false);
             if link.has_history() {
                 link.flags.insert(Flags::RESYNC | Flags::RESYNC_DUE);
             }

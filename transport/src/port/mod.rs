@@ -11,6 +11,8 @@ mod frozen;
 mod load;
 mod receive;
 mod resync;
+#[cfg(feature = "sabotage")]
+mod sabotaged;
 pub mod state;
 mod timeout;
 mod transmit;
@@ -152,12 +154,6 @@ impl Port {
             acked_reported: 0,
             news_due: false,
         }
-    }
-
-    /// Takes rules out of the protocol; only for the simulator.
-    #[cfg(feature = "sabotage")]
-    pub fn sabotage(&mut self, sabotage: Sabotage) {
-        self.sabotage = sabotage;
     }
 
     /// The port's identity.
