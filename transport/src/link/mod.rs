@@ -178,6 +178,12 @@ impl Link {
         self.next > 0 || self.expected > 0
     }
 
+    /// Whether the peer may well be waiting for us or sending to us: we have something in flight, or it was heard since
+    /// `recent`.
+    pub(crate) fn is_active(&self, recent: u64) -> bool {
+        self.in_flight() > 0 || self.has_history() && self.heard_at >= recent
+    }
+
     /// Numbered frames that the peer has not acknowledged.
     pub(crate) fn in_flight(&self) -> u64 {
         self.next - self.acked
