@@ -98,14 +98,18 @@ pub struct Counters {
     pub late_cuts: u64,
 }
 
+/// In a job with counted ranks nobody cuts before all have arrived at the point: what a rank has sent before its cut may be
+/// what another one needs to come to its point, and what is still on its way after the cut carries the higher epoch, so it
+/// is dropped there (rule 3).
+///
 /// ```text
 ///              Cut at a point ahead (Counted), or CutRequired
 ///        +----------------------------------------------------+
-///        |                                                    v
-///     Running <------------------------------------------- Waiting
-///      |  ^ ^     point passed, time over, Abandon: raise     |
-///      |  | |                                                 | point reached, Finalizing
-///  Cut |  | +------ Captured, CaptureFailed, Abandon          | CutAt::Now after all
+///        |                                                    v       point reached, Finalizing, Instant
+///     Running <------------------------------------------- Waiting ---------------------------------+
+///      |  ^ ^     point passed, time over, Abandon: raise     | ^                                   | arrived
+///      |  | |                                                 | +-----------------------------------+
+///  Cut |  | +------ Captured, CaptureFailed, Abandon          | CutAt::Now, CutRequired: once arrived
 ///      |  |                        |                          v
 ///      |  +------------------- Writing <----------------------+
 ///      +--------------------------^  |
@@ -120,6 +124,8 @@ enum State {
         point: Option<u64>,
         until: Instant,
         by_traffic: bool,
+        /// It stands where it can be saved, and waits for the others.
+        arrived: bool,
     },
     /// The cut is taken, its image is being written.
     Writing {
@@ -182,6 +188,12 @@ impl Participant {
         matches!(self.state, State::Waiting { .. })
     }
 
+    /// Whether the program stands at a point and must not go on: it waits for the others to arrive at theirs.
+    #[must_use]
+    pub fn is_standing(&self) -> bool {
+        matches!(self.state, State::Waiting { arrived: true, .. })
+    }
+
     /// Takes one input.
     pub fn handle(&mut self, now: Instant, input: Input) {
         match input {
@@ -191,7 +203,9 @@ impl Participant {
             Input::Finalizing => {
                 self.finalizing = true;
                 self.outputs.push(Output::Send(Message::Finalize { ranks: 1 }));
-                if let State::Waiting { epoch, by_traffic, .. } = self.state {
+                if let State::Waiting { epoch, point: Some(_), .. } = self.state {
+                    self.arrive(epoch);
+                } else if let State::Waiting { epoch, by_traffic, .. } = self.state {
                     self.cut(epoch, by_traffic);
                 }
             }
@@ -255,26 +269,46 @@ impl Participant {
             self.counters.late_cuts += 1;
             return;
         }
-        let by_traffic = match self.state {
+        let (by_traffic, arrived) = match self.state {
+            State::Waiting { epoch: awaited, point: Some(_), .. } if awaited == epoch && at != CutAt::Now => {
+                self.counters.late_cuts += 1;
+                return;
+            }
             // A frame of the epoch came before its command.
-            State::Waiting { epoch: awaited, by_traffic, .. } if awaited == epoch => by_traffic,
-            _ => false,
+            State::Waiting { epoch: awaited, by_traffic, arrived, .. } if awaited == epoch => {
+                (by_traffic, arrived)
+            }
+            _ => (false, false),
         };
         self.leave_older(epoch);
         let until = now + Duration::from_nanos(time_left_ns);
         match at {
-            CutAt::Now if self.can_cut_now() => self.cut(epoch, by_traffic),
+            CutAt::Now if arrived || self.can_cut_now() => self.cut(epoch, by_traffic),
             CutAt::Now => {
                 // A counted rank in a job that cuts at once: there is no point that it could wait for.
                 self.raise(epoch, NoImageReason::PointMissed { point: None, count: self.count });
             }
-            CutAt::Point { .. } if self.can_cut_now() => self.cut(epoch, by_traffic),
-            CutAt::Point { count } if self.count >= count => {
+            CutAt::Point { count } if self.count >= count && !self.can_cut_now() => {
                 self.raise(epoch, NoImageReason::PointPassed { point: count, count: self.count });
             }
             CutAt::Point { count } => {
-                self.state = State::Waiting { epoch, point: Some(count), until, by_traffic };
+                self.state = State::Waiting { epoch, point: Some(count), until, by_traffic, arrived: false };
+                if self.can_cut_now() {
+                    self.arrive(epoch);
+                }
             }
+        }
+    }
+
+    /// From here on the rank stands where it can be saved, and says so.
+    fn arrive(&mut self, epoch: Epoch) {
+        if let State::Waiting { arrived, until, .. } = &mut self.state
+            && !*arrived
+        {
+            *arrived = true;
+            // The coordinator's own time is over first, and it knows who has not come.
+            *until = *until + COMMAND_GRACE;
+            self.outputs.push(Output::Send(Message::Arrived { epoch, ranks: 1 }));
         }
     }
 
@@ -287,16 +321,22 @@ impl Participant {
             self.counters.steps_too_far += 1;
             return;
         }
-        if let State::Waiting { epoch: awaited, .. } = self.state
-            && awaited >= epoch
-        {
-            return;
+        match self.state {
+            // Somebody has cut, so all have arrived: its frame was faster than the command.
+            State::Waiting { epoch: awaited, arrived: true, .. } if awaited == epoch => {
+                self.cut(epoch, true);
+                self.outputs.push(Output::Send(Message::CutSeen { epoch }));
+                return;
+            }
+            State::Waiting { epoch: awaited, .. } if awaited >= epoch => return,
+            _ => {}
         }
         self.leave_older(epoch);
         if self.can_cut_now() {
             self.cut(epoch, true);
         } else {
-            self.state = State::Waiting { epoch, point: None, until: now + COMMAND_GRACE, by_traffic: true };
+            let until = now + COMMAND_GRACE;
+            self.state = State::Waiting { epoch, point: None, until, by_traffic: true, arrived: false };
         }
         self.outputs.push(Output::Send(Message::CutSeen { epoch }));
     }
@@ -305,9 +345,7 @@ impl Participant {
         self.count = count;
         self.first_point.get_or_insert((now, count));
         match self.state {
-            State::Waiting { epoch, point: Some(point), by_traffic, .. } if point == count => {
-                self.cut(epoch, by_traffic);
-            }
+            State::Waiting { epoch, point: Some(point), .. } if point == count => self.arrive(epoch),
             // Counts go up one by one, so this is a program that skips; it must not wait for the deadline.
             State::Waiting { epoch, point: Some(point), .. } if point < count => {
                 self.raise(epoch, NoImageReason::PointPassed { point, count });

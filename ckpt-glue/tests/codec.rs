@@ -181,35 +181,36 @@ fn the_bytes_of_every_message() {
     }
     expect![[r#"
         version 1
-        KeeperHello: 77 bytes, checksum 7100d0c7, 0102100e0c
-        Fence: 78 bytes, checksum 16c1127c, 0244605c5800
-        Fenced: 82 bytes, checksum 4ec85460, 03108070602202e3c200
-        NewLife: 127 bytes, checksum c2524dff, 040804201c9088c0b8b0a8a0980001000000040000000000
-        Hello: 98 bytes, checksum 576e1494, 05302e2c2a0c000000000100000060000000000000000000
-        Registered: 81 bytes, checksum a67f2cc0, 060000000000008001
-        Addresses: 136 bytes, checksum de474072, 0703000000262422302e2c2a280000000018100840383028
-        Start: 82 bytes, checksum 61a7a376, 08080604020000000000
-        Running: 81 bytes, checksum 858cc606, 094030201082624222
-        Request: 74 bytes, checksum 498921fc, 1000
-        PointQuery: 77 bytes, checksum 6368bf5c, 1102820181
-        PointReport: 88 bytes, checksum ecc734b0, 12151413120000000014100c08000000
-        Cut: 94 bytes, checksum 778add70, 134505c5840100030000000000000000000000800100
-        CutSeen: 77 bytes, checksum 17886c01, 1406050403
-        ImageDone: 178 bytes, checksum 29fb8dd5, 152c2a2826e3c2a28200000000000000c084038302820181
-        Images: 285 bytes, checksum 330101cd, 16181716150200000089088c0b0000030000000000040210
-        NoImage: 98 bytes, checksum 2cae0ce8, 170403020128262422002018100840383028413121118171
-        Abandon: 77 bytes, checksum f42891cc, 1800000000
-        Committed: 77 bytes, checksum 528684f5, 1901c18040
-        Fault: 86 bytes, checksum f297aa09, 2002000000000a08060402100e0c
-        Heartbeat: 77 bytes, checksum f10fe136, 2154504c48
-        Closed: 86 bytes, checksum c0c80de6, 3000000000001800000000000000
-        ClosedQuery: 89 bytes, checksum 85cfccd6, 310000000000c000008302820181008403
-        ClosedAnswer: 90 bytes, checksum f284c10b, 321615141312111817000000000000060000
-        Finalize: 77 bytes, checksum c8948d39, 33b0a8a098
-        FinalizeDone: 73 bytes, checksum 9ed975b1, 34
-        Ended: 79 bytes, checksum fdc86174, 350000000000c0
-        StatusQuery: 73 bytes, checksum 437ca8ec, 40
-        StatusReport: 109 bytes, checksum c612e6cf, 4100012e2c2a28000000000000000c007161514100000000
+        KeeperHello: 77 bytes, checksum 3407e178, 0102100e0c
+        Fence: 78 bytes, checksum beac03e3, 0244605c5800
+        Fenced: 82 bytes, checksum fa9ee653, 03108070602202e3c200
+        NewLife: 127 bytes, checksum 2b9cb3d8, 040804201c9088c0b8b0a8a0980001000000040000000000
+        Hello: 98 bytes, checksum f4eea098, 05302e2c2a0c000000000100000060000000000000000000
+        Registered: 81 bytes, checksum fb87d5ec, 060000000000008001
+        Addresses: 136 bytes, checksum 3f771da4, 0703000000262422302e2c2a280000000018100840383028
+        Start: 82 bytes, checksum 99be9b7f, 08080604020000000000
+        Running: 81 bytes, checksum 6a123bc1, 094030201082624222
+        Request: 74 bytes, checksum d063797f, 1000
+        PointQuery: 77 bytes, checksum dac8aea7, 1102820181
+        PointReport: 88 bytes, checksum e9e3db42, 12151413120000000014100c08000000
+        Cut: 94 bytes, checksum c4535a9c, 134505c5840100030000000000000000000000800100
+        Arrived: 81 bytes, checksum e3a48718, 1a060504032c2a2826
+        CutSeen: 77 bytes, checksum 1a9602b0, 1400000000
+        ImageDone: 178 bytes, checksum 85349bfb, 153028201884038302181716151413121106000000000000
+        Images: 81 bytes, checksum ee01cb19, 16201c181400000000
+        NoImage: 86 bytes, checksum 58f21c4e, 173000000000e1c0a00480010000
+        Abandon: 77 bytes, checksum 486504d6, 1801080706
+        Committed: 77 bytes, checksum 74784c18, 1922302e2c
+        Fault: 80 bytes, checksum 4e84bd52, 2000084038300111
+        Heartbeat: 77 bytes, checksum ae09ead7, 214000c281
+        Closed: 86 bytes, checksum 1449c175, 3089088c0b8b0a8a090000000000
+        ClosedQuery: 89 bytes, checksum 6f2a6954, 314844605c5854504c0000180000000000
+        ClosedAnswer: 90 bytes, checksum 65a9cf97, 322010807060504030422202e3c2a2826200
+        Finalize: 77 bytes, checksum 48a27b11, 3301810084
+        FinalizeDone: 73 bytes, checksum 83f72184, 34
+        Ended: 79 bytes, checksum 90b75816, 35131211180100
+        StatusQuery: 73 bytes, checksum 39963ca4, 40
+        StatusReport: 97 bytes, checksum ffdbd62f, 41000000c584440400000080040302012826242200000000
     "#]]
     .assert_eq(&told);
 }

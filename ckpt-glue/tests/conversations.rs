@@ -133,25 +133,31 @@ fn native_ranks_cut_at_a_point_ahead_of_all() {
     }
     world.run_ms(40);
     expect![[r#"
-          40ms coordinator > keeper 0: points? (1)
-          41ms keeper 0 > rank 0: points? (1)
-          41ms keeper 0 > rank 1: points? (1)
-          42ms rank 0 > keeper 0: points (1) of 1 ranks: 3 to 3
-          42ms rank 1 > keeper 0: points (1) of 1 ranks: 1 to 1
-          43ms keeper 0 > coordinator: points (1) of 2 ranks: 1 to 3
-          44ms coordinator > keeper 0: cut 1 at point 12
-          45ms keeper 0 > rank 0: cut 1 at point 12
-          45ms keeper 0 > rank 1: cut 1 at point 12
-          50ms rank 0 cuts to 1
-          50ms rank 1 cuts to 1
-          55ms rank 0 > keeper 0: image-done 1, 4096 bytes
-          55ms rank 1 > keeper 0: image-done 1, 4096 bytes
-          56ms keeper 0 > coordinator: images 1 of 2 ranks
-          57ms store writes commit 1.0000000000000065/1 of 2 images
-          62ms coordinator > keeper 0: committed 1
-          62ms store collects all before 1.0000000000000065/1
-          63ms keeper 0 > rank 0: committed 1
-          63ms keeper 0 > rank 1: committed 1
+        40ms coordinator > keeper 0: points? (1)
+        41ms keeper 0 > rank 0: points? (1)
+        41ms keeper 0 > rank 1: points? (1)
+        42ms rank 0 > keeper 0: points (1) of 1 ranks: 3 to 3
+        42ms rank 1 > keeper 0: points (1) of 1 ranks: 1 to 1
+        43ms keeper 0 > coordinator: points (1) of 2 ranks: 1 to 3
+        44ms coordinator > keeper 0: cut 1 at point 12
+        45ms keeper 0 > rank 0: cut 1 at point 12
+        45ms keeper 0 > rank 1: cut 1 at point 12
+        50ms rank 0 > keeper 0: arrived for epoch 1, 1 ranks
+        50ms rank 1 > keeper 0: arrived for epoch 1, 1 ranks
+        51ms keeper 0 > coordinator: arrived for epoch 1, 2 ranks
+        52ms coordinator > keeper 0: cut 1 now
+        53ms keeper 0 > rank 0: cut 1 now
+        53ms keeper 0 > rank 1: cut 1 now
+        54ms rank 0 cuts to 1
+        54ms rank 1 cuts to 1
+        59ms rank 0 > keeper 0: image-done 1, 4096 bytes
+        59ms rank 1 > keeper 0: image-done 1, 4096 bytes
+        60ms keeper 0 > coordinator: images 1 of 2 ranks
+        61ms store writes commit 1.0000000000000065/1 of 2 images
+        66ms coordinator > keeper 0: committed 1
+        66ms store collects all before 1.0000000000000065/1
+        67ms keeper 0 > rank 0: committed 1
+        67ms keeper 0 > rank 1: committed 1
     "#]]
     .assert_eq(&world.told());
 }

@@ -1,2 +1,63 @@
 //! stillwire: run, checkpoint and restart parallel programs that survive failures.
-fn main() {}
+
+mod arguments;
+mod commands;
+mod convert;
+mod demo;
+mod error;
+mod exit;
+mod launch;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use arguments::{Arguments, Command};
+use error::CliError;
+use exit::Exit;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(usage) => {
+            // Where the message cannot be written, the exit code still says what it is.
+            let _ = usage.print();
+            return if usage.use_stderr() { Exit::Usage.into() } else { Exit::Success.into() };
+        }
+    };
+    let json = arguments.json;
+    let result = match arguments.command {
+        Command::Example(passed) => return commands::example(passed.arguments),
+        Command::Guard { job, directory } => {
+            launch::guard::watch(&job, &directory);
+            Ok(Exit::Success)
+        }
+        Command::DemoRank(rank) => return demo::program::main(&rank),
+        command => perform(command, json),
+    };
+    match result {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            eprintln!("stillwire: {error}");
+            error.exit().into()
+        }
+    }
+}
+
+fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
+    match command {
+        Command::Run(run) => commands::run::run(run, json),
+        Command::Restart(restart) => commands::restart::restart(restart, json),
+        Command::Checkpoint(job) => commands::jobs::checkpoint(&job.job, json),
+        Command::Ps => commands::jobs::list(json),
+        Command::Kill(job) => commands::jobs::kill(&job.job, json),
+        Command::Ls(ls) => commands::files::list(&ls.directory, json),
+        Command::Inspect(inspect) => commands::files::inspect(&inspect.file, json),
+        Command::Verify(verify) => commands::files::verify(&verify.directory, verify.generation, json),
+        Command::Demo(demo) => demo::demo(&demo, json),
+        Command::Sim(_) => Err(CliError::NotBuilt { what: "the simulator" }),
+        Command::Bench(_) => Err(CliError::NotBuilt { what: "the bench" }),
+        Command::Example(_) | Command::Guard { .. } | Command::DemoRank(_) => Ok(Exit::Success),
+    }
+}

@@ -11,7 +11,7 @@ use crate::buffers::BufferTable;
 use crate::clock::Clock;
 use crate::error::EndpointError;
 use crate::gate::{Endpoint, Shared};
-use crate::inner::Inner;
+use crate::inner::{Completion, Inner};
 
 /// Where the time of a freeze went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -62,6 +62,9 @@ impl Endpoint {
             }
         }
         inner.buffers.forget_staging();
+        // What has happened to operations is told before the cut or after it, never lost between: from here on it lies in
+        // the completions, and not in the port.
+        inner.collect();
         let drained = Instant::now();
         let now = shared.clock.now();
         let port = inner.port.take().freeze(now);
@@ -86,6 +89,11 @@ impl Frozen<'_> {
     #[must_use]
     pub fn buffers(&self) -> &BufferTable {
         &self.inner.buffers
+    }
+
+    /// What the owner has not polled yet. Whoever dumps the port must keep it with the dump, for the port has forgotten it.
+    pub fn take_completions(&mut self) -> Vec<Completion> {
+        self.inner.completions.drain(..).collect()
     }
 
     /// Where the time of the freeze went.

@@ -62,7 +62,8 @@ fn watch(shared: &Shared) {
             std::thread::sleep(shared.config.helper_tick);
             return;
         };
-        if inner.progress(now) && !inner.completions.is_empty() {
+        // A sleeper may wait for less than a completion: for a message, or for room.
+        if inner.progress(now) {
             shared.bell.ring_for_sleepers(shared);
         }
         if !inner.arm() {

@@ -8,6 +8,8 @@ use drivers::{Armed, Driver};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
+use transport::LinkIndex;
+use transport::matching::Pattern;
 
 use crate::gate::{Endpoint, Shared};
 use crate::inner::Inner;
@@ -70,23 +72,43 @@ impl Inner {
 impl Endpoint {
     /// Waits until a completion is there, for `timeout` at most: polls for a while, then sleeps. True if one is there.
     pub fn wait(&self, timeout: Duration) -> bool {
+        self.wait_until(timeout, |_| false)
+    }
+
+    /// As [`Endpoint::wait`], and also returns when a message waits that a receive with this pattern would get.
+    pub fn wait_message(&self, pattern: &Pattern, timeout: Duration) -> bool {
+        self.wait_until(timeout, |inner| inner.port.peek(pattern).is_some())
+    }
+
+    /// As [`Endpoint::wait`], and also returns when a message could be sent on this link from the user's buffer.
+    pub fn wait_room(&self, link: LinkIndex, timeout: Duration) -> bool {
+        self.wait_until(timeout, |inner| inner.port.can_send(link, 0))
+    }
+
+    /// Ends the wait of the thread that waits, or the next one: something has happened that no frame tells.
+    pub fn wake(&self) {
+        self.shared.woken.store(true, Ordering::Release);
+        self.shared.bell.ring();
+    }
+
+    fn wait_until(&self, timeout: Duration, mut met: impl FnMut(&mut Inner) -> bool) -> bool {
         let shared = &*self.shared;
         let started = shared.clock.now();
         loop {
             {
                 let mut inner = shared.lock();
-                if !inner.completions.is_empty() {
+                if !inner.completions.is_empty() || met(&mut inner) {
                     return true;
                 }
                 let now = shared.clock.now();
                 let rounds = shared.rounds.load(Ordering::Relaxed).wrapping_add(1);
                 shared.rounds.store(rounds, Ordering::Relaxed);
                 inner.progress(now);
-                if !inner.completions.is_empty() {
+                if !inner.completions.is_empty() || met(&mut inner) {
                     return true;
                 }
                 let waited = now.since(started);
-                if waited >= timeout {
+                if waited >= timeout || shared.woken.swap(false, Ordering::AcqRel) {
                     return false;
                 }
                 if waited >= shared.config.spin && inner.arm() {

@@ -12,6 +12,7 @@ use crate::error::ExampleError;
 use crate::is::{self, Class, IsConfig};
 use crate::limits::{IS_ITERATIONS_MAX, THREAD_RANKS_MAX};
 use crate::{ring, threads};
+use ::session::Session;
 
 /// A verification failed: the program ran, and its result is wrong.
 pub const EXIT_UNVERIFIED: u8 = 3;
@@ -123,8 +124,12 @@ impl Program {
         }
     }
 
-    /// Runs on every rank; `true` when the result is verified.
+    /// Runs as one rank of a job if a launcher started this process, else all ranks as threads; `true` when the result is
+    /// verified.
     fn start(&self) -> Result<bool, ExampleError> {
+        if self.common().threads.is_none() && Session::is_launched() {
+            return self.run_launched();
+        }
         let ranks = self.common().threads.unwrap_or(1);
         let outcome = threads::run(ranks, &threads::Plan::default(), |world| self.run(world));
         // A rank that stopped because of another one knows less about the reason.
@@ -136,6 +141,15 @@ impl Program {
             Some(fault) => Err(fault),
             None => Ok(results.into_iter().all(|result| result.unwrap_or(false))),
         }
+    }
+
+    /// As one rank of a job.
+    fn run_launched(&self) -> Result<bool, ExampleError> {
+        let failed = |error: ::session::SessionError| ExampleError::Communication(error.into());
+        let mut session = Session::open().map_err(failed)?;
+        let verified = session.had_finished() || self.run(&mut session)?;
+        session.finalize().map_err(failed)?;
+        Ok(verified)
     }
 
     /// One rank; `true` when the result is verified. Only the first rank prints.

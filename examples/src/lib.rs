@@ -6,8 +6,9 @@
 //!
 //! The programs know a [`Communicator`] only: ranks, messages, and points at which the program may be saved. What a
 //! program must keep is explicit ([`State`]), so a restarted one goes on from the point it was saved at, not from its
-//! start. [`threads`] is a communicator inside one process, with a cut and a restart of its own, for trying the
-//! programs out and for testing that their state is complete.
+//! start. A program that `stillwire run` starts is a rank of a real job ([`session`]). [`threads`] is a communicator inside
+//! one process, with a cut and a restart of its own, for trying the programs out and for testing that their state is
+//! complete.
 
 pub mod burst;
 pub mod collective;
@@ -17,6 +18,7 @@ pub mod error;
 pub mod is;
 pub mod limits;
 pub mod ring;
+pub mod session;
 pub mod threads;
 
 pub use command::main;

@@ -39,9 +39,9 @@ wire_enum!(CutMode, "cut mode", { 0 => Instant {}, 1 => Counted {} });
 /// Where a rank is to cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CutAt {
-    /// Wherever it is.
+    /// Wherever it is; a rank that has arrived at the point named before, there.
     Now,
-    /// When its count of points becomes `count`.
+    /// Not yet: it goes on until its count of points becomes `count`, says [`super::Message::Arrived`], and stands there.
     Point {
         /// Points passed since the program began, over all lives.
         count: u64,

@@ -21,7 +21,7 @@ use crate::layout::Layout;
 use crate::names::{ExitStatus, GenerationId, ImageDigest, NodeIndex, Party};
 use crate::queue::Queue;
 use crate::sabotage::{Rule, Sabotage};
-use gather::{Count, Images, Points, Registrations};
+use gather::{Arrivals, Count, Images, Points, Registrations};
 use ranks::{KeptRanks, RankPhase};
 use watch::Watcher;
 
@@ -147,6 +147,7 @@ struct Held {
     ended: Count,
     end_status: ExitStatus,
     points: Option<Points>,
+    arrivals: Option<Arrivals>,
     images: Option<Images>,
     /// Newest epoch of which the coordinator knows, from here or from itself, that it will not be committed: one word is
     /// enough to abandon it, and every rank has one to say.

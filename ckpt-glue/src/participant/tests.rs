@@ -109,16 +109,16 @@ fn an_instant_rank_in_every_state() {
     expect![[r#"
         Running + cut 5 -> Writing 5: take cut 5
         Running + cut 6 -> Writing 6: take cut 6
-        Running + cut 5 at point 12 -> Writing 5: take cut 5
-        Running + cut 5 at point 10 -> Writing 5: take cut 5
-        Running + cut 6 at point 12 -> Writing 6: take cut 6
+        Running + cut 5 at point 12 -> Waiting 4 for 5 at Some(12): say "arrived for epoch 5, 1 ranks"
+        Running + cut 5 at point 10 -> Waiting 4 for 5 at Some(10): say "arrived for epoch 5, 1 ranks"
+        Running + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): say "arrived for epoch 6, 1 ranks"
         Running + required 5 -> Writing 5: take cut 5, say "cut-seen 5"
         Running + required 6 -> Writing 6: take cut 6, say "cut-seen 6"
         Running + finalizing -> Running 4: say "finalize 1"
         Running + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
         Running + query -> Running 4: say "points (1) of 1 ranks: any"
         Writing 5 + cut 6 -> Writing 6: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", take cut 6
-        Writing 5 + cut 6 at point 12 -> Writing 6: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", take cut 6
+        Writing 5 + cut 6 at point 12 -> Waiting 5 for 6 at Some(12): cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", say "arrived for epoch 6, 1 ranks"
         Writing 5 + required 6 -> Writing 6: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", take cut 6, say "cut-seen 6"
         Writing 5 + required 69 -> Writing 69: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 69 while writing its image", take cut 69, say "cut-seen 69"
         Writing 5 + finalizing -> Writing 5: say "finalize 1"
@@ -129,9 +129,9 @@ fn an_instant_rank_in_every_state() {
         Writing 5 + query -> Writing 5: say "points (1) of 1 ranks: any"
         Unsavable + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 holds what cannot be saved (3)"
         Unsavable + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 holds what cannot be saved (3)"
-        Unsavable + cut 5 at point 12 -> Running 5: raise to 5, say "no-image 5: rank 2 holds what cannot be saved (3)"
-        Unsavable + cut 5 at point 10 -> Running 5: raise to 5, say "no-image 5: rank 2 holds what cannot be saved (3)"
-        Unsavable + cut 6 at point 12 -> Running 6: raise to 6, say "no-image 6: rank 2 holds what cannot be saved (3)"
+        Unsavable + cut 5 at point 12 -> Waiting 4 for 5 at Some(12): say "arrived for epoch 5, 1 ranks"
+        Unsavable + cut 5 at point 10 -> Waiting 4 for 5 at Some(10): say "arrived for epoch 5, 1 ranks"
+        Unsavable + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): say "arrived for epoch 6, 1 ranks"
         Unsavable + required 5 -> Running 5: raise to 5, say "no-image 5: rank 2 holds what cannot be saved (3)", say "cut-seen 5"
         Unsavable + required 6 -> Running 6: raise to 6, say "no-image 6: rank 2 holds what cannot be saved (3)", say "cut-seen 6"
         Unsavable + finalizing -> Running 4: say "finalize 1"
@@ -143,13 +143,17 @@ fn an_instant_rank_in_every_state() {
 // R2, R3
 #[test]
 fn a_counted_rank_in_every_state() {
-    let states: [(&str, &dyn Fn() -> Participant); 5] = [
+    let states: [(&str, &dyn Fn() -> Participant); 6] = [
         ("Running", &|| with(CutMode::Counted, &[])),
         ("Waiting 12", &|| with(CutMode::Counted, &[cut(5, CutAt::Point { count: 12 })])),
         ("Told by traffic", &|| with(CutMode::Counted, &[Input::CutRequired { epoch: Epoch(5) }])),
-        ("Writing 5", &|| {
+        ("Arrived 11", &|| {
             let point = Input::PointReached { count: 11 };
             with(CutMode::Counted, &[cut(5, CutAt::Point { count: 11 }), point])
+        }),
+        ("Writing 5", &|| {
+            let point = Input::PointReached { count: 11 };
+            with(CutMode::Counted, &[cut(5, CutAt::Point { count: 11 }), point, cut(5, CutAt::Now)])
         }),
         ("Finalizing", &|| with(CutMode::Counted, &[Input::Finalizing])),
     ];
@@ -166,12 +170,11 @@ fn a_counted_rank_in_every_state() {
         Running + query -> Running 4: say "points (1) of 1 ranks: 10 to 10"
         Waiting 12 + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and was not told at which to cut"
         Waiting 12 + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 10 and was not told at which to cut"
-        Waiting 12 + cut 5 at point 10 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 10 points when told to cut at point 10"
         Waiting 12 + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): 
         Waiting 12 + required 6 -> Waiting 4 for 6 at None: say "cut-seen 6"
-        Waiting 12 + point 12 -> Writing 5: take cut 5
+        Waiting 12 + point 12 -> Waiting 4 for 5 at Some(12): say "arrived for epoch 5, 1 ranks"
         Waiting 12 + point 13 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 13 points when told to cut at point 12"
-        Waiting 12 + finalizing -> Writing 5: say "finalize 1", take cut 5
+        Waiting 12 + finalizing -> Waiting 4 for 5 at Some(12): say "finalize 1", say "arrived for epoch 5, 1 ranks"
         Waiting 12 + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
         Waiting 12 + query -> Waiting 4 for 5 at Some(12): say "points (1) of 1 ranks: 10 to 10"
         Waiting 12 + time over -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and did not reach point 12 in time"
@@ -185,6 +188,17 @@ fn a_counted_rank_in_every_state() {
         Told by traffic + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
         Told by traffic + query -> Waiting 4 for 5 at None: say "points (1) of 1 ranks: 10 to 10"
         Told by traffic + time over -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and was not told at which to cut"
+        Arrived 11 + cut 5 -> Writing 5: take cut 5
+        Arrived 11 + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 11 and was not told at which to cut"
+        Arrived 11 + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): 
+        Arrived 11 + required 5 -> Writing 5: take cut 5, say "cut-seen 5"
+        Arrived 11 + required 6 -> Waiting 4 for 6 at None: say "cut-seen 6"
+        Arrived 11 + point 12 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 12 points when told to cut at point 11"
+        Arrived 11 + point 13 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 13 points when told to cut at point 11"
+        Arrived 11 + finalizing -> Waiting 4 for 5 at Some(11): say "finalize 1"
+        Arrived 11 + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
+        Arrived 11 + query -> Waiting 4 for 5 at Some(11): say "points (1) of 1 ranks: 11 to 11"
+        Arrived 11 + time over -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 11 and did not reach point 11 in time"
         Writing 5 + cut 6 -> Running 6: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", raise to 6, say "no-image 6: rank 2 was at point 11 and was not told at which to cut"
         Writing 5 + cut 6 at point 12 -> Waiting 5 for 6 at Some(12): cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image"
         Writing 5 + required 6 -> Waiting 5 for 6 at None: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", say "cut-seen 6"
@@ -197,9 +211,9 @@ fn a_counted_rank_in_every_state() {
         Writing 5 + query -> Writing 5: say "points (1) of 1 ranks: 11 to 11"
         Finalizing + cut 5 -> Writing 5: take cut 5
         Finalizing + cut 6 -> Writing 6: take cut 6
-        Finalizing + cut 5 at point 12 -> Writing 5: take cut 5
-        Finalizing + cut 5 at point 10 -> Writing 5: take cut 5
-        Finalizing + cut 6 at point 12 -> Writing 6: take cut 6
+        Finalizing + cut 5 at point 12 -> Waiting 4 for 5 at Some(12): say "arrived for epoch 5, 1 ranks"
+        Finalizing + cut 5 at point 10 -> Waiting 4 for 5 at Some(10): say "arrived for epoch 5, 1 ranks"
+        Finalizing + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): say "arrived for epoch 6, 1 ranks"
         Finalizing + required 5 -> Writing 5: take cut 5, say "cut-seen 5"
         Finalizing + required 6 -> Writing 6: take cut 6, say "cut-seen 6"
         Finalizing + finalizing -> Running 4: say "finalize 1"

@@ -231,6 +231,7 @@ impl<'a> Numbers<'a> {
             Message::PointQuery { query: self.int() },
             Message::PointReport { query: self.int(), summary: self.summary() },
             Message::Cut { epoch: self.epoch(), at, time_left_ns: self.long() },
+            Message::Arrived { epoch: self.epoch(), ranks: self.int() },
             Message::CutSeen { epoch: self.epoch() },
             Message::ImageDone { epoch: self.epoch(), report: self.image() },
             Message::Images { epoch: self.epoch(), reports: self.some_of(Self::image) },

@@ -4,6 +4,7 @@
 //! every other one: the hardest moment to save a job at. Each message says who sent it to whom, which one it is, and
 //! what it holds, so the receiver can tell a lost, doubled, overtaken, misrouted or damaged one.
 
+pub mod around;
 pub mod message;
 pub mod report;
 
@@ -16,6 +17,7 @@ use crate::communicator::{Communicator, Region, State, Tag};
 use crate::error::ExampleError;
 use crate::limits::{BURST_MESSAGE_BYTES_MAX, BURST_MESSAGES_MAX};
 
+pub use around::Bursting;
 pub use report::BurstReport;
 
 /// What to run. All ranks must be given the same.

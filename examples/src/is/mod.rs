@@ -61,6 +61,19 @@ pub fn run(
     config: &IsConfig,
     on_iteration: &mut dyn FnMut(&IterationDone),
 ) -> Result<IsReport, ExampleError> {
+    run_until(world, config, &mut || true, on_iteration)
+}
+
+/// As [`run`], and repeats the benchmark beyond the configured rounds until the first rank finds it `enough`.
+///
+/// # Errors
+/// As for [`run`].
+pub fn run_until(
+    world: &mut dyn Communicator,
+    config: &IsConfig,
+    enough: &mut dyn FnMut() -> bool,
+    on_iteration: &mut dyn FnMut(&IterationDone),
+) -> Result<IsReport, ExampleError> {
     let class = config.class;
     let mut state = IsState::new(class, world.size(), config.iterations)?;
     if world.restore(&mut state).map_err(ExampleError::Communication)? {
@@ -70,7 +83,7 @@ pub fn run(
         state.generate(class, world.rank());
     }
     let mut clock = Clock(Instant::now());
-    while state.progress.rounds_done < u64::from(config.rounds) {
+    while goes_on(world, config, &state.progress, enough)? {
         let iteration = state.progress.iteration;
         let ranked = iterate(world, class, &mut state, &mut clock)?;
         if iteration > 0 {
@@ -87,6 +100,22 @@ pub fn run(
         }
     }
     summarize(world, config, &state.progress)
+}
+
+/// Whether there is another iteration. Beyond the configured rounds the first rank decides for all, before each round.
+fn goes_on(
+    world: &mut dyn Communicator,
+    config: &IsConfig,
+    progress: &Progress,
+    enough: &mut dyn FnMut() -> bool,
+) -> Result<bool, ExampleError> {
+    let begins = progress.iteration <= 1 && progress.stage == stage::BEGIN;
+    if !begins || progress.rounds_done < u64::from(config.rounds) {
+        return Ok(true);
+    }
+    let mut stops = [i64::from(world.rank() == 0 && enough())];
+    collective::all_reduce(world, &mut stops, i64::max)?;
+    Ok(stops[0] == 0)
 }
 
 /// Does one iteration from the stage at which the state stands.
@@ -133,7 +162,9 @@ fn summarize(
     collective::all_reduce(world, &mut passed, |a, b| a + b)?;
     let mut worst = [progress.elapsed_ns, progress.restarts].map(signed);
     collective::all_reduce(world, &mut worst, i64::max)?;
-    Ok(IsReport::new(config, world.size(), passed.map(i64::unsigned_abs), worst.map(i64::unsigned_abs)))
+    let rounds = u32::try_from(progress.rounds_done).unwrap_or(u32::MAX);
+    let done = IsConfig { rounds, ..*config };
+    Ok(IsReport::new(&done, world.size(), passed.map(i64::unsigned_abs), worst.map(i64::unsigned_abs)))
 }
 
 fn signed(count: u64) -> i64 {

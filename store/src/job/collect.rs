@@ -67,6 +67,19 @@ impl<S: Storage> JobDirectory<S> {
         self.remove_files(generation)
     }
 
+    /// Removes every generation that is not committed, files and number. Only for when no process of any life runs any
+    /// more: a life that goes on must not find a number free that it has used (rule 1).
+    pub fn discard_unfinished(&mut self) -> Result<Vec<GenerationId>, StoreError> {
+        let mut removed = Vec::new();
+        for found in self.generations()? {
+            if found.state != GenerationState::Committed {
+                self.remove_generation(found.id)?;
+                removed.push(found.id);
+            }
+        }
+        Ok(removed)
+    }
+
     fn choose_kept(
         &mut self,
         generations: &[Generation],

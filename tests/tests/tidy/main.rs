@@ -17,7 +17,6 @@ fn crates_know_only_what_they_may() {
 }
 
 #[test]
-#[ignore = "until nic-freeze is more than a sentence"]
 fn pure_crates_declare_it() {
     let folders = arrows::PURE.map(|name| name.trim_start_matches("stillwire-"));
     none(&words::undeclared(&source::files(&[".rs"]), &folders));
@@ -39,7 +38,6 @@ fn nothing_is_left_for_later_or_bound_to_one_machine() {
 }
 
 #[test]
-#[ignore = "until docs/protocol.md states the rules"]
 fn every_rule_is_cited_by_code_and_by_a_test() {
     let document =
         std::fs::read_to_string(source::root().join("docs/protocol.md")).expect("docs/protocol.md");

@@ -36,7 +36,7 @@ pub(crate) struct Path {
 bitflags::bitflags! {
     /// What a link is up to. Kept as bits because thousands of idle links cost memory.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub(crate) struct Flags: u16 {
+    pub(crate) struct Flags: u32 {
         /// The peer has sent a frame that names our link index: contacts are no longer needed.
         const KNOWN_BY_PEER = 1;
         /// Stands in the port's queue of links with something to send.
@@ -69,6 +69,8 @@ bitflags::bitflags! {
         const STREAM_TURN = 1 << 14;
         /// A piece of bulk was held back by the congestion window.
         const FLIGHT_LIMITED = 1 << 15;
+        /// The acknowledgement as of our cut has been repeated to a peer that has not cut; the present one follows.
+        const PAST_TOLD = 1 << 16;
     }
 }
 
@@ -182,6 +184,15 @@ impl Link {
     /// `recent`.
     pub(crate) fn is_active(&self, recent: u64) -> bool {
         self.in_flight() > 0 || self.has_history() && self.heard_at >= recent
+    }
+
+    /// R4: while the peer has not been heard to have cut, what had been said before our own cut may be said again, as it
+    /// was: such a frame equals one that was on its way at that instant.
+    pub(crate) fn before_cut(&self, epoch: Epoch) -> Option<queues::BeforeCut> {
+        if self.peer_epoch >= epoch {
+            return None;
+        }
+        self.queues.as_ref()?.before_cut
     }
 
     /// Numbered frames that the peer has not acknowledged.

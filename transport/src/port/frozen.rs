@@ -2,6 +2,7 @@
 
 use crate::config::AuthLevel;
 use crate::ids::{Epoch, Life, PortId};
+use crate::link::queues::BeforeCut;
 use crate::link::recovery::Recovery;
 use crate::link::timer::Timers;
 use crate::link::{Flags, WINDOW_FRAMES_INITIAL};
@@ -61,6 +62,12 @@ impl FrozenPort {
         assert!(epoch >= self.port.epoch, "an epoch never falls: {:?} after {:?}", epoch, self.port.epoch);
         self.port.epoch = epoch;
         self.port.cut_asked = self.port.cut_asked.max(epoch);
+        for link in &mut self.port.links {
+            let (next, expected) = (link.next, link.expected);
+            if let Some(queues) = &mut link.queues {
+                queues.before_cut = Some(BeforeCut { next, expected });
+            }
+        }
     }
 
     /// Messages in each of the five states in which a checkpoint can find them (Huo et al. 2006; docs/protocol.md).
@@ -142,6 +149,7 @@ impl FrozenPort {
             link.timers = Timers::default();
             if let Some(queues) = &mut link.queues {
                 queues.reorder.clear();
+                queues.before_cut = None;
             }
             link.lose_all(keep_selected);
             if link.has_history() {

@@ -29,6 +29,24 @@ enum Source {
     },
 }
 
+/// Whether a frame has a number.
+#[derive(Clone, Copy)]
+enum Number {
+    /// It has; `wait`: its acknowledgement should not be delayed.
+    Of { number: u64, wait: bool },
+    /// It has none.
+    None(Unnumbered),
+}
+
+/// What a frame without a number says.
+#[derive(Clone, Copy)]
+enum Unnumbered {
+    /// How things are.
+    Now,
+    /// How things were at our last cut, for a peer that has not cut.
+    Past,
+}
+
 impl Port {
     /// Writes the next frame that should leave over `rail` into `frame`, which is at least as long as the rail's frames.
     /// `None`: nothing may be sent over this rail now.
@@ -128,16 +146,40 @@ impl Port {
             Action::Hint => {
                 self.links[index.0 as usize].flags.remove(Flags::HINT_DUE);
                 let stopped = wire::Stopped { pause: self.pause, expected_ns: self.pause_expected_ns };
-                Some(self.write(index, rail, now, &Body::Stopped(stopped), None, Source::Nothing, frame))
+                Some(self.write(
+                    index,
+                    rail,
+                    now,
+                    &Body::Stopped(stopped),
+                    Number::None(Unnumbered::Now),
+                    Source::Nothing,
+                    frame,
+                ))
             }
             Action::Resync => Some(self.perform_resync(index, rail, now, frame)),
             Action::Ack => {
                 self.counters.acks_alone += 1;
-                Some(self.write(index, rail, now, &Body::Ack, None, Source::Nothing, frame))
+                let past = {
+                    let epoch = self.epoch;
+                    let link = &mut self.links[index.0 as usize];
+                    // First what the peer may read before its cut, then what tells it that we have cut.
+                    link.flags.toggle(Flags::PAST_TOLD);
+                    link.before_cut(epoch).is_some() && link.flags.contains(Flags::PAST_TOLD)
+                };
+                let kind = if past { Unnumbered::Past } else { Unnumbered::Now };
+                Some(self.write(index, rail, now, &Body::Ack, Number::None(kind), Source::Nothing, frame))
             }
             Action::Probe => {
                 self.links[index.0 as usize].flags.remove(Flags::PROBE_DUE);
-                Some(self.write(index, rail, now, &Body::Probe, None, Source::Nothing, frame))
+                Some(self.write(
+                    index,
+                    rail,
+                    now,
+                    &Body::Probe,
+                    Number::None(Unnumbered::Now),
+                    Source::Nothing,
+                    frame,
+                ))
             }
             Action::Resend(place) => self.perform_resend(index, place, rail, now, frame),
             Action::Control => self.perform_control(index, rail, now, frame),
@@ -173,7 +215,15 @@ impl Port {
             link.timers.probe = now + probe_timeout;
         }
         let resync = wire::Resync { expected: link.expected, next: link.next, heard: u64::from(!resyncing) };
-        self.write(index, rail, now, &Body::Resync(resync), None, Source::Nothing, frame)
+        self.write(
+            index,
+            rail,
+            now,
+            &Body::Resync(resync),
+            Number::None(Unnumbered::Now),
+            Source::Nothing,
+            frame,
+        )
     }
 
     /// R24: frames whose loss nobody notices must not stick to a dead rail. An acknowledgement goes back the way the peer
@@ -247,7 +297,7 @@ impl Port {
         link.forget_found();
         self.counters.frames_resent += 1;
         let (body, source) = self.rebuild(index, &sent)?;
-        Some(self.write(index, rail, now, &body, Some((number, true)), source, frame))
+        Some(self.write(index, rail, now, &body, Number::Of { number, wait: true }, source, frame))
     }
 
     /// The body of a frame that was sent before: headers are built anew, never resent as bytes (R4).
@@ -437,10 +487,10 @@ impl Port {
         // Held back behind this frame? Then the acknowledgement is what we wait for.
         let wait = link.flight_bytes >= link.congestion_bytes
             || link.copied_bytes as usize + self.config.eager_bytes_max > link.peer_window_bytes as usize;
-        self.write(index, rail, now, wire_body, Some((number, wait)), source, frame)
+        self.write(index, rail, now, wire_body, Number::Of { number, wait }, source, frame)
     }
 
-    /// Writes one frame. `numbered`: its number, and whether its acknowledgement should not be delayed.
+    /// Writes one frame.
     #[expect(clippy::too_many_arguments, reason = "one frame's worth of facts, each of its own type")]
     fn write(
         &mut self,
@@ -448,7 +498,7 @@ impl Port {
         rail: RailIndex,
         _now: u64,
         body: &Body,
-        numbered: Option<(u64, bool)>,
+        numbered: Number,
         source: Source,
         frame: &mut [u8],
     ) -> Transmit {
@@ -467,13 +517,26 @@ impl Port {
         link.transmissions += 1;
         let mut flags = HeaderFlags::empty();
         flags.set(HeaderFlags::CONTACT, link.needs_contact());
-        flags.set(HeaderFlags::ACK_NOW, numbered.is_some_and(|(_, wait)| wait));
+        flags.set(HeaderFlags::ACK_NOW, matches!(numbered, Number::Of { wait: true, .. }));
         let payload_bytes = match source {
             Source::Nothing => 0,
             Source::Ring { bytes, .. } => u32::try_from(bytes).unwrap_or(u32::MAX),
             Source::Operation { payload } => payload.bytes,
         };
-        let seq = numbered.map_or(link.next, |(number, _)| number);
+        let before = link.before_cut(epoch);
+        let (seq, past) = match numbered {
+            Number::Of { number, .. } => (number, before.filter(|before| number < before.next)),
+            Number::None(Unnumbered::Past) => (link.next, before),
+            Number::None(Unnumbered::Now) => (link.next, None),
+        };
+        // R4: said as it was before our cut, or as it is now; never a mixture of both.
+        let (epoch, expected, selective) = match past {
+            Some(before) => (link.peer_epoch, before.expected, 0),
+            None => {
+                let selective = link.queues.as_ref().map_or(0, |queues| queues.reorder.bitmap());
+                (epoch, link.expected, selective)
+            }
+        };
         let header = Header {
             kind: body.kind(),
             job,
@@ -481,11 +544,11 @@ impl Port {
             epoch,
             link: link.peer_index,
             seq: low(seq),
-            ack: low(link.expected),
+            ack: low(expected),
             transmission: low(transmission),
             echo: low(link.newest),
             window_bytes,
-            selective: link.queues.as_ref().map_or(0, |queues| queues.reorder.bitmap()),
+            selective,
             window_frames,
             flags,
             payload_bytes,
@@ -498,10 +561,12 @@ impl Port {
             at += contact.emit(&mut frame[at..]);
         }
         at += body.emit(&mut frame[at..]);
-        link.ack_told = link.expected;
-        link.unacknowledged = 0;
-        link.timers.ack = NEVER;
-        link.flags.remove(Flags::ACK_NOW);
+        if past.is_none() {
+            link.ack_told = link.expected;
+            link.unacknowledged = 0;
+            link.timers.ack = NEVER;
+            link.flags.remove(Flags::ACK_NOW);
+        }
         let context = Context { seq, transmission, from: own, to: link.peer };
         let to = link.paths[usize::from(rail.0)];
         let (copied, payload) = match source {

@@ -1,0 +1,292 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ckpt_glue::config::OnFault;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use store::GenerationId;
+
+use crate::exit::Exit;
+
+const ABOUT: &str = "Run, checkpoint and restart parallel programs that survive failures";
+
+const LONG_ABOUT: &str = "\
+Run, checkpoint and restart parallel programs that survive failures.
+
+`stillwire run` starts a program on many ranks. Their messages go over a transport whose state can be frozen at any \
+instant, so a checkpoint is a local act of each rank: no barrier, no draining, pauses of milliseconds or less. When a \
+rank dies, the job rolls back to its last checkpoint by itself and goes on.
+
+Begin with `stillwire demo`: it sorts integers on four processes, takes checkpoints under full traffic, kills one \
+process, and shows what happens.";
+
+#[derive(Debug, Parser)]
+#[command(name = "stillwire", version, about = ABOUT, long_about = LONG_ABOUT, after_long_help = Exit::HELP)]
+#[command(max_term_width = 110, disable_help_subcommand = true)]
+pub(crate) struct Arguments {
+    /// Print one JSON object on standard output; everything else goes to standard error
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program on many ranks
+    #[command(long_about = "\
+Run a program on many ranks, checkpoint it, and roll it back when a rank dies.
+
+The program is linked with the `session` interface and opens a session. Each rank is a process of its own; what it \
+prints is shown with its rank in front. Programs that open no session run too, but cannot be saved.")]
+    Run(RunArguments),
+    /// Take a checkpoint of a running job now, and wait until it is durable
+    Checkpoint(JobArgument),
+    /// Go on with a job whose processes are gone, from its last checkpoint
+    #[command(long_about = "\
+Go on with a job whose processes are gone, from its last checkpoint.
+
+DIR is the job's directory: everything that is needed (program, arguments, ranks, settings) stands in it. Damaged \
+generations are passed over, with a message, in favour of the newest whole one. Each restart is a life of its own: two \
+restarts of one generation never mix.")]
+    Restart(RestartArguments),
+    /// List the running jobs
+    Ps,
+    /// End a running job; its checkpoints stay
+    Kill(JobArgument),
+    /// List the generations in a job's directory
+    Ls(DirectoryArgument),
+    /// Show what an image, manifest or other file of a job holds
+    Inspect(InspectArguments),
+    /// Check every byte of a job's generations
+    Verify(VerifyArguments),
+    /// Sort integers on four processes, kill one, and watch the job recover
+    #[command(long_about = "\
+Sort integers on four processes (NAS IS, with its official verification) over UDP, with bursts of messages in flight at \
+every checkpoint; kill one process with SIGKILL at a random instant; let the job roll back by itself; verify the result.
+
+Prints a timeline: checkpoints with the pause of each rank and its parts, the messages that were saved in each of the five \
+states, bytes, and the times of detection and recovery. Ends with exit code 0 only if the result is verified and at least \
+three checkpoints were committed, one process was killed, and one rollback happened.")]
+    Demo(DemoArguments),
+    /// Run one of the example programs: is, burst or ring
+    #[command(disable_help_flag = true)]
+    Example(Passed),
+    /// Simulate jobs under faults: run, swarm, shrink, scale, sabotage
+    #[command(disable_help_flag = true)]
+    Sim(Passed),
+    /// Measure: latency, bulk, loss, freeze
+    #[command(disable_help_flag = true)]
+    Bench(Passed),
+    /// Clean up after a launcher that was killed; started by the launcher itself
+    #[command(name = "__guard", hide = true)]
+    Guard {
+        /// The job's id
+        job: String,
+        /// The job's directory
+        directory: PathBuf,
+    },
+    /// The program that `demo` runs on each rank
+    #[command(name = "__demo-rank", hide = true)]
+    DemoRank(DemoRankArguments),
+}
+
+/// Arguments of a program in this executable that reads them itself.
+#[derive(Debug, Args)]
+pub(crate) struct Passed {
+    /// Its arguments; `--help` lists them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    pub(crate) arguments: Vec<OsString>,
+}
+
+/// What is done when a rank dies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum FaultAction {
+    /// Roll back to the last checkpoint and go on
+    Restart,
+    /// End the job with a report; its checkpoints stay
+    Abort,
+}
+
+impl From<FaultAction> for OnFault {
+    fn from(action: FaultAction) -> OnFault {
+        match action {
+            FaultAction::Restart => OnFault::Restart,
+            FaultAction::Abort => OnFault::Abort,
+        }
+    }
+}
+
+/// What tags of data frames cover.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum AuthArgument {
+    /// Header, length and number of each frame
+    Header,
+    /// The payload too
+    Full,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    /// How many ranks
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) ranks: u32,
+    #[command(flatten)]
+    pub(crate) checkpoint: CheckpointArguments,
+    #[command(flatten)]
+    pub(crate) fault: FaultArguments,
+    /// Address on which ranks receive
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub(crate) bind: IpAddr,
+    /// What the authentication of frames covers; by default the payload too unless --bind is a loopback address
+    #[arg(long, value_enum)]
+    pub(crate) auth: Option<AuthArgument>,
+    /// Set a variable in the program's environment; may be given several times
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = environment_entry)]
+    pub(crate) environment: Vec<(String, String)>,
+    /// Print only what the program prints, and errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Program and arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckpointArguments {
+    /// Time from one checkpoint to the next, such as 5m, 30s, 250ms; without it, only on command
+    #[arg(long = "ckpt-every", value_name = "D", value_parser = ckpt_glue::parse_duration)]
+    pub(crate) every: Option<Duration>,
+    /// The job's directory, made if it does not exist. Without it: ./stillwire-JOB with --ckpt-every, else a temporary one
+    /// that goes when the job has ended well
+    #[arg(long = "ckpt-dir", value_name = "DIR")]
+    pub(crate) directory: Option<PathBuf>,
+    /// Time that one checkpoint may take, from the command until all images are durable; then it is given up
+    #[arg(long = "ckpt-timeout", value_name = "D", default_value = "1m", value_parser = ckpt_glue::parse_duration)]
+    pub(crate) timeout: Duration,
+    /// Generations that are kept: the newest ones
+    #[arg(long, value_name = "G", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(crate) keep: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FaultArguments {
+    /// What is done when a rank dies
+    #[arg(long, value_enum, default_value = "restart")]
+    pub(crate) on_fault: FaultAction,
+    /// Attempts to recover since the last checkpoint, before the job gives up
+    #[arg(long, value_name = "K", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=65536))]
+    pub(crate) retries: u32,
+    /// Time that all ranks may take to come up, each time
+    #[arg(long, value_name = "D", default_value = "1m", value_parser = ckpt_glue::parse_duration)]
+    pub(crate) start_timeout: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RestartArguments {
+    /// The job's directory
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+    /// The generation to restart from, as `ls` writes it (2.00000000deadbeef/3), or its epoch alone in the newest life
+    #[arg(long, value_name = "G", value_parser = generation_argument)]
+    pub(crate) generation: Option<GenerationArgument>,
+    /// Print only what the program prints, and errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// A generation as people name it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GenerationArgument {
+    Whole(GenerationId),
+    /// In the newest life that has a committed generation of this epoch.
+    Epoch(u32),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JobArgument {
+    /// The beginning of the job's id, as `ps` shows it
+    #[arg(value_name = "JOB")]
+    pub(crate) job: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DirectoryArgument {
+    /// The job's directory
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArguments {
+    /// An image, a manifest, a commit record, a decision or a job file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArguments {
+    /// The job's directory
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+    /// Only this generation
+    #[arg(long, value_name = "G", value_parser = generation_argument)]
+    pub(crate) generation: Option<GenerationArgument>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArguments {
+    /// Kill the process so many milliseconds after the third checkpoint; by default at a random instant
+    #[arg(long, value_name = "MS")]
+    pub(crate) kill_after: Option<u64>,
+    /// Repeat the benchmark at least so often, each time with all its verifications
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) rounds: u32,
+    /// Problem class: S (65,536 keys), W (1,048,576) or A (8,388,608)
+    #[arg(long, default_value = "W", ignore_case = true, value_parser = ["S", "W", "A"])]
+    pub(crate) class: String,
+    /// Keep the job's directory, and say where it is
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keep_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoRankArguments {
+    /// Problem class
+    #[arg(long)]
+    pub(crate) class: String,
+    /// Rounds at least
+    #[arg(long)]
+    pub(crate) rounds: u32,
+    /// Go on until this file exists
+    #[arg(long)]
+    pub(crate) until: PathBuf,
+}
+
+fn environment_entry(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(format!("expected NAME=VALUE, found `{text}`")),
+    }
+}
+
+fn generation_argument(text: &str) -> Result<GenerationArgument, store::job::NotAGenerationId> {
+    match text.parse() {
+        Ok(epoch) => Ok(GenerationArgument::Epoch(epoch)),
+        Err(_) => text.parse().map(GenerationArgument::Whole),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

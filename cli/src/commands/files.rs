@@ -1,0 +1,211 @@
+//! Commands about files: `ls`, `inspect`, `verify`.
+
+use std::path::Path;
+
+use serde::Serialize;
+use store::describe::{DamageReport, GenerationReport, ImageReport, JobReport, describe_image};
+use store::job::{Depth, GenerationState};
+use store::{CommitRecord, Decision, Directory, JobFile, Manifest, Storage as _};
+
+use super::print_json;
+use super::restart::{open_job, resolve};
+use crate::arguments::GenerationArgument;
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::text;
+
+pub(crate) fn list(path: &Path, json: bool) -> Result<Exit, CliError> {
+    let (mut directory, file) = open_job(path)?;
+    let report = directory.describe(&file, Depth::Tables)?;
+    if json {
+        print_json(&report)?;
+    } else {
+        print_job(&report);
+    }
+    Ok(Exit::Success)
+}
+
+fn print_job(report: &JobReport) {
+    println!("job {}, {} ranks: {}", report.job, report.ranks, report.command.join(" "));
+    if let Some(life) = &report.life {
+        let from = report.started_from.as_deref().unwrap_or("the beginning");
+        println!("life {life}, started from {from}");
+    }
+    if report.generations.is_empty() {
+        println!("no generations");
+        return;
+    }
+    println!("{:<32}  {:<9}  {:>6}  {:>11}  TAKEN (UTC)", "GENERATION", "STATE", "IMAGES", "SIZE");
+    for generation in &report.generations {
+        print_generation(generation);
+    }
+}
+
+fn print_generation(generation: &GenerationReport) {
+    let taken = generation.taken_unix_ms.map_or_else(|| "-".to_owned(), utc);
+    let state = if generation.damages.is_empty() { generation.state } else { "damaged" };
+    let size = text::bytes(generation.bytes);
+    println!("{:<32}  {state:<9}  {:>6}  {size:>11}  {taken}", generation.generation, generation.images);
+    if let Some(reason) = &generation.reason {
+        println!("    {reason}");
+    }
+    for damage in &generation.damages {
+        println!("    {}", damage_line(damage));
+    }
+}
+
+fn damage_line(damage: &DamageReport) -> String {
+    match damage.rank {
+        Some(rank) => format!("rank {rank}: {}", damage.problem),
+        None => damage.problem.clone(),
+    }
+}
+
+/// The result of `verify`.
+#[derive(Debug, Serialize)]
+struct Verified {
+    verified: bool,
+    generations: Vec<GenerationReport>,
+}
+
+pub(crate) fn verify(
+    path: &Path,
+    generation: Option<GenerationArgument>,
+    json: bool,
+) -> Result<Exit, CliError> {
+    let (mut directory, _) = open_job(path)?;
+    let only = generation.map(|argument| resolve(&mut directory, argument)).transpose()?;
+    let mut generations = Vec::new();
+    for found in directory.generations()? {
+        let wanted = only.is_none_or(|only| only == found.id);
+        if wanted && found.state == GenerationState::Committed {
+            if !json {
+                eprintln!("stillwire: reading generation {}, {}", found.id, text::bytes(found.bytes));
+            }
+            generations.push(directory.describe_generation(&found, Depth::Everything)?);
+        }
+    }
+    let verified = generations.iter().all(|generation| generation.damages.is_empty());
+    if json {
+        print_json(&Verified { verified, generations })?;
+    } else {
+        for generation in &generations {
+            print_generation(generation);
+        }
+        println!("{}", if verified { "every byte is as it was committed" } else { "damaged: see above" });
+    }
+    Ok(if verified { Exit::Success } else { Exit::Unverified })
+}
+
+/// What a file of a job is.
+#[derive(Debug, Serialize)]
+#[serde(tag = "file", rename_all = "kebab-case")]
+enum Inspected {
+    Image(ImageReport),
+    Manifest(store::describe::ManifestReport),
+    /// Any other record, line by line as it stands: they are made for reading.
+    Record {
+        lines: Vec<String>,
+    },
+}
+
+pub(crate) fn inspect(path: &Path, json: bool) -> Result<Exit, CliError> {
+    let path = path.canonicalize().map_err(|error| CliError::File { path: path.to_path_buf(), error })?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let mut storage = Directory::open(folder)?;
+    let inspected = inspect_file(&mut storage, &name)?;
+    if json {
+        print_json(&inspected)?;
+        return Ok(Exit::Success);
+    }
+    match inspected {
+        Inspected::Image(image) => print_image(&image),
+        Inspected::Manifest(manifest) => {
+            println!("manifest of generation {}, taken {}", manifest.generation, utc(manifest.taken_unix_ms));
+            for image in &manifest.images {
+                println!(
+                    "rank {:>4}  {:>11}  digest {}  on {}",
+                    image.rank,
+                    text::bytes(image.bytes),
+                    image.digest,
+                    image.node
+                );
+            }
+        }
+        Inspected::Record { lines } => lines.iter().for_each(|line| println!("{line}")),
+    }
+    Ok(Exit::Success)
+}
+
+fn inspect_file(storage: &mut Directory, name: &str) -> Result<Inspected, CliError> {
+    const RECORD_MARK: &[u8] = b"stillwire ";
+    let mut head = [0; 10];
+    let length = usize::try_from(storage.length(name)?.min(10)).unwrap_or(10);
+    storage.read_range(name, 0, &mut head[..length])?;
+    if head[..length] != *RECORD_MARK {
+        return Ok(Inspected::Image(describe_image(storage, name)?));
+    }
+    let bytes = storage.read(name, store::limits::RECORD_BYTES_MAX)?;
+    let failed = |error| store::StoreError::Record { path: name.to_owned(), error };
+    if bytes.starts_with(b"stillwire manifest ") {
+        return Ok(Inspected::Manifest(Manifest::parse(&bytes).map_err(failed)?.describe()));
+    }
+    // Read it as what it says it is, so that damage is found.
+    let checked = if bytes.starts_with(b"stillwire commit ") {
+        CommitRecord::parse(&bytes).map(drop)
+    } else if bytes.starts_with(b"stillwire decision ") {
+        Decision::parse(&bytes).map(drop)
+    } else {
+        JobFile::parse(&bytes).map(drop)
+    };
+    checked.map_err(failed)?;
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(Inspected::Record { lines: text.lines().map(str::to_owned).collect() })
+}
+
+fn print_image(image: &ImageReport) {
+    println!("image of rank {}, epoch {}, life {}, job {}", image.rank, image.epoch, image.life, image.job);
+    println!("format {}, {}, digest {}", image.version, text::bytes(image.bytes), image.digest);
+    println!("{:<16}  {:>7}  {:>10}  {:>12}  {:>11}  CHECKSUM", "SECTION", "VERSION", "ID", "OFFSET", "SIZE");
+    for section in &image.sections {
+        println!(
+            "{:<16}  {:>7}  {:>10}  {:>12}  {:>11}  {}",
+            section.kind,
+            section.version,
+            section.id,
+            section.offset,
+            text::bytes(section.bytes),
+            section.checksum
+        );
+    }
+}
+
+/// A time as people write it: `2026-11-21 08:30:00`.
+fn utc(unix_ms: u64) -> String {
+    let seconds = unix_ms / 1000;
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    // Days to a date, after Howard Hinnant's "chrono-compatible low-level date algorithms": eras of 400 years from March.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::utc;
+
+    #[test]
+    fn times_are_dates() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00");
+        assert_eq!(utc(951_782_400_000), "2000-02-29 00:00:00");
+        assert_eq!(utc(1_795_249_799_999), "2026-11-21 08:29:59");
+    }
+}

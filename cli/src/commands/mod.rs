@@ -1,0 +1,27 @@
+//! One file for each group of commands.
+
+pub(crate) mod files;
+pub(crate) mod jobs;
+mod progress;
+pub(crate) mod restart;
+pub(crate) mod run;
+
+pub(crate) use progress::event_words;
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+/// Runs an example program with its own arguments.
+pub(crate) fn example(arguments: Vec<OsString>) -> ExitCode {
+    examples::main([OsString::from("stillwire example")].into_iter().chain(arguments))
+}
+
+/// Prints one JSON object.
+pub(crate) fn print_json(value: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
+    writeln!(out)
+}

@@ -1,0 +1,131 @@
+//! What `run` and `restart` print while the job runs.
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use ckpt_glue::job::Event;
+use ckpt_glue::protocols::CheckpointEvent;
+
+use crate::launch::{Channel, Notice, Observer};
+use crate::text;
+
+/// Prints lines of the program with their rank in front, and lines of our own about the job.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    /// Only what the program prints, and errors.
+    pub(crate) quiet: bool,
+    /// Standard output belongs to our result: the program's goes to standard error too.
+    pub(crate) json: bool,
+    /// Digits of the largest rank.
+    pub(crate) width: usize,
+}
+
+impl Progress {
+    pub(crate) fn new(ranks: u32, quiet: bool, json: bool) -> Progress {
+        Progress { quiet, json, width: ranks.saturating_sub(1).to_string().len() }
+    }
+
+    fn line(&self, rank: u32, channel: Channel, line: &[u8]) {
+        let mut bytes = format!("[{rank:>width$}] ", width = self.width).into_bytes();
+        bytes.extend_from_slice(line);
+        bytes.push(b'\n');
+        // Nobody may be reading any more; the job goes on all the same.
+        let _ = match channel {
+            Channel::Output if !self.json => io::stdout().lock().write_all(&bytes),
+            _ => io::stderr().lock().write_all(&bytes),
+        };
+    }
+
+    fn say(&self, at: Duration, words: &str) {
+        if !self.quiet {
+            let _ = writeln!(io::stderr().lock(), "stillwire: {:8.3} s  {words}", at.as_secs_f64());
+        }
+    }
+
+    fn warn(words: &str) {
+        let _ = writeln!(io::stderr().lock(), "stillwire: {words}");
+    }
+}
+
+impl Observer for Progress {
+    fn notice(&mut self, at: Duration, notice: &Notice<'_>) {
+        match notice {
+            Notice::Line { rank, channel, line } => self.line(rank.0, *channel, line),
+            Notice::Event(event) => {
+                if let Some(words) = event_words(event) {
+                    self.say(at, &words);
+                }
+            }
+            Notice::Ended { rank, status } if !status.is_success() => {
+                self.say(at, &format!("rank {rank} ended: {}", text::status(*status)));
+            }
+            Notice::NotSpawned { rank, error } => {
+                Progress::warn(&format!("rank {rank} could not be started: {error}"))
+            }
+            Notice::Damaged { generation, damages } => {
+                let problem = damages.first().map(|damage| damage.error.to_string()).unwrap_or_default();
+                let more = damages.len().saturating_sub(1);
+                let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+                Progress::warn(&format!("generation {generation} is passed over: {problem}{more}"));
+            }
+            Notice::Store { what, error } => Progress::warn(&format!("{what}: {error}")),
+            Notice::Misbehaves { rank, reason } => Progress::warn(&format!("rank {rank} is ended: {reason}")),
+            Notice::Spawned { .. } | Notice::Ended { .. } | Notice::Over => {}
+        }
+    }
+}
+
+/// An event in one line; `None` for those that only matter to a timeline.
+pub(crate) fn event_words(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::LifeBegun { decision, attempt } => {
+            let from = match decision.restore {
+                Some(generation) => format!("from generation {generation}"),
+                None => "from the beginning".to_owned(),
+            };
+            match attempt {
+                0 => format!("life {} begins {from}", decision.life),
+                _ => format!("life {} begins {from} (attempt {attempt})", decision.life),
+            }
+        }
+        Event::AllRunning { since_fault: Some(since), .. } => {
+            format!("all ranks run again, {} after the fault", text::nanos(nanos(*since)))
+        }
+        Event::AllRunning { .. } => "all ranks run".to_owned(),
+        Event::Checkpoint(event) => checkpoint_words(event)?,
+        Event::Reported { report, action: Some((_, plan)) } => format!("{report}; {}", text::plan(*plan)),
+        Event::Reported { report, action: None } => report.to_string(),
+        Event::AllFinished => "all ranks have finished".to_owned(),
+    })
+}
+
+fn checkpoint_words(event: &CheckpointEvent) -> Option<String> {
+    Some(match event {
+        CheckpointEvent::Begun { .. } => return None,
+        CheckpointEvent::Committed { generation, took, images, source } => {
+            let bytes = images.iter().map(|image| image.bytes).sum();
+            let pause = images.iter().map(|image| image.statistics.pause_ns()).max().unwrap_or(0);
+            format!(
+                "generation {generation} committed ({}; {}, longest pause {}, {} in all)",
+                text::source(*source),
+                text::bytes(bytes),
+                text::nanos(pause),
+                text::nanos(nanos(*took)),
+            )
+        }
+        CheckpointEvent::Abandoned { epoch, reason, .. } => {
+            format!("checkpoint {epoch} came to nothing: {}", text::abandoned(reason))
+        }
+        CheckpointEvent::Refused { reason, .. } => format!("no checkpoint: {}", text::refused(*reason)),
+        CheckpointEvent::PointsDoNotLineUp { attempts, point, least, most, spoiled_by } => format!(
+            "{attempts} checkpoints in a row came to nothing: the program's points do not line up. Point {point} was named \
+             when rank {} had passed {} and rank {} had passed {}; rank {} was then at {}. Every rank must pass the same \
+             points, often enough",
+            least.rank, least.count, most.rank, most.count, spoiled_by.rank, spoiled_by.count
+        ),
+    })
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,114 @@
+//! `stillwire restart`.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use ckpt_glue::recovery::Beginning;
+use store::job::{Depth, GenerationState};
+use store::{Directory, GenerationId, JobDirectory, JobFile, StorageError, StoreError};
+
+use super::progress::Progress;
+use super::run::{Place, lock, read_settings, supervise};
+use crate::arguments::{GenerationArgument, RestartArguments};
+use crate::convert;
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::launch::{Plan, Program};
+
+pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, CliError> {
+    let (mut directory, file) = open_job(&arguments.directory)?;
+    let path = arguments.directory.canonicalize()?;
+    let lock = lock(&Directory::open(&path)?, &path)?;
+    let beginning = choose(&mut directory, arguments.generation)?;
+    let (config, bind, auth) = read_settings(&file)?;
+    let plan = Plan {
+        job: file.job,
+        ranks: file.ranks,
+        program: program(&file),
+        directory: path.clone(),
+        keep: file.checkpoint.keep,
+        config,
+        beginning,
+        counter_last: directory.counter_last()?,
+        bind,
+        auth,
+    };
+    if !arguments.quiet {
+        eprintln!("stillwire: job {}, {} ranks, directory {}", plan.job, plan.ranks, path.display());
+    }
+    let mut progress = Progress::new(plan.ranks, arguments.quiet, json);
+    supervise(&plan, Place { path, temporary: false, _lock: lock }, &mut progress, json)
+}
+
+/// Opens a job's directory, and says so if it is none.
+pub(crate) fn open_job(path: &Path) -> Result<(JobDirectory<Directory>, JobFile), CliError> {
+    match JobDirectory::open(Directory::open(path)?) {
+        Ok(opened) => Ok(opened),
+        Err(StoreError::Storage(StorageError::NotFound { .. })) => {
+            Err(CliError::NoJob { path: path.to_path_buf() })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The generation that a person means.
+pub(crate) fn resolve(
+    directory: &mut JobDirectory<Directory>,
+    argument: GenerationArgument,
+) -> Result<GenerationId, CliError> {
+    let generations = directory.generations()?;
+    let mut committed = generations.iter().rev().filter(|found| found.state == GenerationState::Committed);
+    let found = match argument {
+        GenerationArgument::Whole(id) => committed.find(|found| found.id == id),
+        GenerationArgument::Epoch(epoch) => committed.find(|found| found.id.epoch.0 == epoch),
+    };
+    match (found, argument) {
+        (Some(found), _) => Ok(found.id),
+        (None, GenerationArgument::Whole(generation)) => Err(StoreError::NotCommitted { generation }.into()),
+        (None, GenerationArgument::Epoch(epoch)) => Err(CliError::NoSuchEpoch { epoch }),
+    }
+}
+
+/// What a new life begins from. It must be there: whoever restarts a job does not want it from the beginning.
+fn choose(
+    directory: &mut JobDirectory<Directory>,
+    argument: Option<GenerationArgument>,
+) -> Result<Beginning, CliError> {
+    let Some(argument) = argument else {
+        let generations = directory.generations()?;
+        let any = generations.iter().any(|found| found.state == GenerationState::Committed);
+        return if any { newest_whole(directory) } else { Err(CliError::NothingToRestart) };
+    };
+    let generation = resolve(directory, argument)?;
+    match directory.verify(generation, Depth::Everything)?.first() {
+        None => Ok(Beginning::Named(convert::to_glue(generation))),
+        Some(damage) => Err(CliError::Damaged { generation, problem: damage.error.to_string() }),
+    }
+}
+
+fn newest_whole(directory: &mut JobDirectory<Directory>) -> Result<Beginning, CliError> {
+    let found = directory.newest_restorable(Depth::Everything)?;
+    match (found.manifest, found.refused.first()) {
+        (Some(_), _) => Ok(Beginning::Newest),
+        (None, Some((generation, damages))) => {
+            let problem = damages.first().map(|damage| damage.error.to_string()).unwrap_or_default();
+            Err(CliError::Damaged { generation: *generation, problem })
+        }
+        (None, None) => Err(CliError::NothingToRestart),
+    }
+}
+
+fn program(file: &JobFile) -> Program {
+    let word = |bytes: &Vec<u8>| OsStr::from_bytes(bytes).to_os_string();
+    let entry = |bytes: &Vec<u8>| -> (OsString, OsString) {
+        let split = bytes.iter().position(|byte| *byte == b'=').unwrap_or(bytes.len());
+        let value = bytes.get(split + 1..).unwrap_or_default();
+        (OsStr::from_bytes(&bytes[..split]).to_os_string(), OsStr::from_bytes(value).to_os_string())
+    };
+    Program {
+        command: file.command.iter().map(word).collect(),
+        directory: PathBuf::from(OsStr::from_bytes(&file.directory)),
+        environment: file.environment.iter().map(entry).collect(),
+    }
+}

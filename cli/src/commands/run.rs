@@ -1,0 +1,256 @@
+//! `stillwire run`, and what it shares with `restart` and `demo`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig};
+use ckpt_glue::job::FinalReport;
+use ckpt_glue::recovery::{Beginning, Ending};
+use serde::Serialize;
+use store::storage::DirectoryLock;
+use store::{CheckpointSettings, Directory, JobDirectory, JobFile, StorageError, StoreError};
+use transport::JobId;
+use transport::config::AuthLevel;
+
+use super::print_json;
+use super::progress::Progress;
+use crate::arguments::{AuthArgument, FaultAction, RunArguments};
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::launch::registry::{Registration, runtime_directory};
+use crate::launch::{self, Observer, Plan, Program};
+use crate::text;
+
+/// Names of the launcher's own settings in a job file.
+pub(crate) mod setting {
+    pub(crate) const CONFIG: &str = "config";
+    pub(crate) const BIND: &str = "bind";
+    pub(crate) const AUTH: &str = "auth";
+}
+
+/// A job's directory that belongs to this launcher until it ends.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
+    /// Removed when the job has ended well: nobody asked for checkpoints that outlive it.
+    pub(crate) temporary: bool,
+    pub(crate) _lock: DirectoryLock,
+}
+
+/// The result of a job, as `--json` prints it.
+#[derive(Debug, Serialize)]
+pub(crate) struct RunReport {
+    pub(crate) job: String,
+    pub(crate) directory: String,
+    /// `finished`, `stopped` or `failed`.
+    pub(crate) outcome: &'static str,
+    /// For a failed one: why.
+    pub(crate) reason: Option<String>,
+    /// The newest committed generation.
+    pub(crate) committed: Option<String>,
+    /// Generations committed.
+    pub(crate) generations: u32,
+    pub(crate) rollbacks: u32,
+    pub(crate) seconds: f64,
+}
+
+pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError> {
+    let job = fresh_job()?;
+    let config = job_config(&arguments);
+    config.validate()?;
+    let auth = match arguments.auth {
+        Some(AuthArgument::Header) => AuthLevel::Header,
+        Some(AuthArgument::Full) => AuthLevel::Full,
+        None if arguments.bind.is_loopback() => AuthLevel::Header,
+        None => AuthLevel::Full,
+    };
+    let to_os = |(name, value): &(String, String)| (OsString::from(name), OsString::from(value));
+    let program = Program {
+        command: arguments.program.clone(),
+        directory: std::env::current_dir()?,
+        environment: arguments.environment.iter().map(to_os).collect(),
+    };
+    let mut plan = Plan {
+        job,
+        ranks: arguments.ranks,
+        program,
+        directory: PathBuf::new(),
+        keep: arguments.checkpoint.keep,
+        config,
+        beginning: Beginning::Fresh,
+        counter_last: 0,
+        bind: SocketAddr::new(arguments.bind, 0),
+        auth,
+    };
+    let place = make_place(&arguments, &plan)?;
+    plan.directory = place.path.clone();
+    if !arguments.quiet {
+        eprintln!("stillwire: job {job}, {} ranks, directory {}", plan.ranks, place.path.display());
+    }
+    let mut progress = Progress::new(plan.ranks, arguments.quiet, json);
+    supervise(&plan, place, &mut progress, json)
+}
+
+/// Runs a job that has its directory, and says how it ended.
+pub(crate) fn supervise(
+    plan: &Plan,
+    place: Place,
+    observer: &mut dyn Observer,
+    json: bool,
+) -> Result<Exit, CliError> {
+    let started = Instant::now();
+    let registration = Registration::create(plan)?;
+    let report = launch::run(plan, &registration, observer)?;
+    drop(registration);
+    let summary = summarize(plan, &report, started.elapsed());
+    if place.temporary && report.ending == Ending::Finished {
+        std::fs::remove_dir_all(&place.path)?;
+    }
+    if json {
+        print_json(&summary)?;
+    } else if let Some(reason) = &summary.reason {
+        eprintln!("stillwire: {reason}");
+        if let Some(generation) = &summary.committed {
+            eprintln!(
+                "stillwire: generation {generation} is kept; go on with `stillwire restart {}`",
+                place.path.display()
+            );
+        }
+    }
+    Ok(exit_of(&report))
+}
+
+pub(crate) fn exit_of(report: &FinalReport) -> Exit {
+    match report.ending {
+        Ending::Finished => Exit::Success,
+        Ending::Stopped => Exit::Stopped,
+        Ending::Failed { .. } => Exit::JobFailed,
+    }
+}
+
+fn summarize(plan: &Plan, report: &FinalReport, took: Duration) -> RunReport {
+    let (outcome, reason) = match report.ending {
+        Ending::Finished => ("finished", None),
+        Ending::Stopped => ("stopped", Some("the job was stopped".to_owned())),
+        Ending::Failed { fault, reason } => {
+            let fault =
+                fault.map_or_else(|| "the job could not start".to_owned(), |fault| fault.report.to_string());
+            ("failed", Some(format!("{fault}; the job ends: {}", text::stop_reason(reason))))
+        }
+    };
+    RunReport {
+        job: plan.job.to_string(),
+        directory: plan.directory.display().to_string(),
+        outcome,
+        reason,
+        committed: report.committed.map(|generation| generation.to_string()),
+        generations: report.commits,
+        rollbacks: report.rollbacks,
+        seconds: took.as_secs_f64(),
+    }
+}
+
+pub(crate) fn fresh_job() -> Result<JobId, CliError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|_| CliError::NoRandomness)?;
+    Ok(JobId(u128::from_le_bytes(bytes)))
+}
+
+fn job_config(arguments: &RunArguments) -> JobConfig {
+    let fault = &arguments.fault;
+    JobConfig {
+        checkpoint: CheckpointConfig {
+            every: arguments.checkpoint.every,
+            timeout: arguments.checkpoint.timeout,
+            ..CheckpointConfig::default()
+        },
+        fault: FaultConfig {
+            on_fault: FaultAction::into(fault.on_fault),
+            restarts_max: fault.retries,
+            start_timeout: fault.start_timeout,
+            ..FaultConfig::default()
+        },
+        ..JobConfig::default()
+    }
+}
+
+fn make_place(arguments: &RunArguments, plan: &Plan) -> Result<Place, CliError> {
+    let name = format!("stillwire-{}", &plan.job.to_string()[..8]);
+    let (path, temporary) = match (&arguments.checkpoint.directory, arguments.checkpoint.every) {
+        (Some(directory), _) => (directory.clone(), false),
+        (None, Some(_)) => (PathBuf::from(name), false),
+        (None, None) => (temporary_directory(&name)?, true),
+    };
+    create_job(path, temporary, plan)
+}
+
+/// Where a job's directory lies that nobody asked for.
+pub(crate) fn temporary_directory(name: &str) -> Result<PathBuf, CliError> {
+    // Images may be as large as memory, and the runtime directory often is memory.
+    let root = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+    if !root.is_dir() {
+        return Ok(runtime_directory()?.join(name));
+    }
+    Ok(root.join(name))
+}
+
+/// Makes the directory of a new job, takes it, and writes the job file.
+pub(crate) fn create_job(path: PathBuf, temporary: bool, plan: &Plan) -> Result<Place, CliError> {
+    let storage = Directory::create(&path)?;
+    let path = path.canonicalize()?;
+    let lock = lock(&storage, &path)?;
+    match JobDirectory::create(storage, &job_file(plan)) {
+        Ok(_) => Ok(Place { path, temporary, _lock: lock }),
+        Err(StoreError::Storage(StorageError::AlreadyExists { .. })) => {
+            Err(CliError::DirectoryTaken { path })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub(crate) fn lock(storage: &Directory, path: &std::path::Path) -> Result<DirectoryLock, CliError> {
+    storage.lock().map_err(|error| match error {
+        StorageError::Locked { .. } => CliError::Locked { path: path.to_path_buf() },
+        other => other.into(),
+    })
+}
+
+fn job_file(plan: &Plan) -> JobFile {
+    let every = plan.config.checkpoint.every;
+    let bytes = |text: &std::ffi::OsStr| text.as_bytes().to_vec();
+    let entry = |(name, value): &(OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
+    let auth = if plan.auth == AuthLevel::Full { "full" } else { "header" };
+    let settings = BTreeMap::from([
+        (setting::CONFIG.to_owned(), plan.config.emit()),
+        (setting::BIND.to_owned(), plan.bind.ip().to_string()),
+        (setting::AUTH.to_owned(), auth.to_owned()),
+    ]);
+    JobFile {
+        job: plan.job,
+        ranks: plan.ranks,
+        checkpoint: CheckpointSettings {
+            every_ms: every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
+            keep: plan.keep,
+        },
+        directory: bytes(plan.program.directory.as_os_str()),
+        command: plan.program.command.iter().map(|word| bytes(word)).collect(),
+        environment: plan.program.environment.iter().map(entry).collect(),
+        settings,
+    }
+}
+
+/// The settings that [`job_file`] wrote.
+pub(crate) fn read_settings(file: &JobFile) -> Result<(JobConfig, SocketAddr, AuthLevel), CliError> {
+    let config = match file.settings.get(setting::CONFIG) {
+        Some(text) => JobConfig::parse(text.as_bytes())?,
+        None => JobConfig::default(),
+    };
+    let bind = file.settings.get(setting::BIND).and_then(|text| text.parse::<IpAddr>().ok());
+    let bind = SocketAddr::new(bind.unwrap_or(IpAddr::from([127, 0, 0, 1])), 0);
+    let header = file.settings.get(setting::AUTH).is_some_and(|text| text == "header");
+    Ok((config, bind, if header { AuthLevel::Header } else { AuthLevel::Full }))
+}

@@ -1,0 +1,123 @@
+//! `stillwire demo`: a real job is checkpointed under full traffic, loses a process, and finishes with the right result.
+
+pub(crate) mod program;
+mod timeline;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ckpt_glue::config::{CheckpointConfig, JobConfig};
+use ckpt_glue::recovery::{Beginning, Ending};
+use transport::config::AuthLevel;
+
+use crate::arguments::DemoArguments;
+use crate::commands::print_json;
+use crate::commands::run::{create_job, fresh_job, temporary_directory};
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::launch::registry::Registration;
+use crate::launch::{self, Plan, Program};
+use timeline::{Script, Timeline};
+
+/// Processes of the demo.
+const RANKS: u32 = 4;
+
+/// Time from one checkpoint to the next.
+const EVERY: Duration = Duration::from_millis(250);
+
+/// Committed generations before the kill, and the least that the whole demo must show.
+const GENERATIONS_BEFORE_KILL: u32 = 3;
+
+/// Committed generations after the rollback: the job is as well as before.
+const GENERATIONS_AFTER_KILL: u32 = 2;
+
+/// Bound of the random time between the last checkpoint before the kill and the kill: the whole cycle of a checkpoint and
+/// the computing between two can be hit.
+const KILL_AFTER_MS_MAX: u64 = 600;
+
+/// After this time the program is told to end, whatever has not happened yet.
+const LONGEST: Duration = Duration::from_secs(45);
+
+pub(crate) fn demo(arguments: &DemoArguments, json: bool) -> Result<Exit, CliError> {
+    let started = Instant::now();
+    let job = fresh_job()?;
+    let name = format!("stillwire-demo-{}", &job.to_string()[..8]);
+    let directory = match &arguments.keep_dir {
+        Some(directory) => directory.clone(),
+        None => temporary_directory(&name)?,
+    };
+    let mut plan = plan(arguments, job, directory)?;
+    let place = create_job(plan.directory.clone(), arguments.keep_dir.is_none(), &plan)?;
+    plan.directory.clone_from(&place.path);
+    let script = Script {
+        enough: enough_file(&place.path),
+        before_kill: GENERATIONS_BEFORE_KILL,
+        after_kill: GENERATIONS_AFTER_KILL,
+        kill_after: kill_after(arguments)?,
+        victim: random_below(u64::from(RANKS))?,
+        longest: LONGEST,
+    };
+    let mut timeline = Timeline::new(script, json);
+    timeline.begin(&arguments.class, RANKS, &place.path);
+    let registration = Registration::create(&plan)?;
+    let report = launch::run(&plan, &registration, &mut timeline)?;
+    drop(registration);
+    if place.temporary {
+        std::fs::remove_dir_all(&place.path)?;
+    }
+    let summary = timeline.summarize(&report, started.elapsed());
+    if json {
+        print_json(&summary)?;
+    } else {
+        summary.print();
+    }
+    let shown = summary.verified
+        && summary.generations >= GENERATIONS_BEFORE_KILL
+        && summary.killed == 1
+        && summary.rollbacks == 1
+        && report.ending == Ending::Finished;
+    Ok(if shown { Exit::Success } else { Exit::Unverified })
+}
+
+fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) -> Result<Plan, CliError> {
+    let program = std::env::current_exe()?;
+    let words =
+        ["__demo-rank", "--class", &arguments.class, "--rounds", &arguments.rounds.to_string(), "--until"];
+    let mut command = vec![program.into_os_string()];
+    command.extend(words.map(Into::into));
+    command.push(enough_file(&std::path::absolute(&directory)?).into_os_string());
+    Ok(Plan {
+        job,
+        ranks: RANKS,
+        program: Program { command, directory: std::env::current_dir()?, environment: Vec::new() },
+        directory,
+        keep: 2,
+        config: JobConfig {
+            checkpoint: CheckpointConfig { every: Some(EVERY), ..CheckpointConfig::default() },
+            ..JobConfig::default()
+        },
+        beginning: Beginning::Fresh,
+        counter_last: 0,
+        bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        auth: AuthLevel::Header,
+    })
+}
+
+/// The file that tells the program that everything has been shown.
+fn enough_file(directory: &std::path::Path) -> PathBuf {
+    directory.join("enough")
+}
+
+fn kill_after(arguments: &DemoArguments) -> Result<Duration, CliError> {
+    let millis = match arguments.kill_after {
+        Some(millis) => millis,
+        None => random_below(KILL_AFTER_MS_MAX)?,
+    };
+    Ok(Duration::from_millis(millis))
+}
+
+fn random_below(bound: u64) -> Result<u64, CliError> {
+    // The bias of a remainder is below 2^-50 here.
+    getrandom::u64().map(|random| random % bound).map_err(|_| CliError::NoRandomness)
+}

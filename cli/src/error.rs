@@ -1,0 +1,80 @@
+//! Why a command could not be carried out.
+
+use std::io;
+use std::path::PathBuf;
+
+use ckpt_glue::error::{ConfigError, LayoutError};
+use store::{GenerationId, StorageError, StoreError};
+
+use crate::exit::Exit;
+
+/// Why a command could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    #[error("the system gives no random numbers (getrandom failed); a job needs a secret key of its own")]
+    NoRandomness,
+    #[error(
+        "the guard process could not be started: {error}; is this program still where it was, and is a process left to you (ulimit -u)?"
+    )]
+    Guard { error: io::Error },
+    #[error("{path}: {error}")]
+    Registry { path: PathBuf, error: io::Error },
+    #[error(
+        "{path} belongs to somebody else, or others may enter it; expected a folder of yours with mode 0700: remove it, or set XDG_RUNTIME_DIR"
+    )]
+    RegistryNotOurs { path: PathBuf },
+    #[error("no running job has an id that begins with `{name}`; `stillwire ps` lists those that run")]
+    NoSuchJob { name: String },
+    #[error("{found} running jobs have ids that begin with `{name}`; give more digits")]
+    JobAmbiguous { name: String, found: usize },
+    #[error("job {job} does not answer: {error}; `stillwire ps` shows whether it still runs")]
+    NoAnswer { job: String, error: io::Error },
+    #[error(
+        "{path} holds a job already; go on with it (`stillwire restart {path}`), or name another directory"
+    )]
+    DirectoryTaken { path: PathBuf },
+    #[error("{path} holds no job: expected a directory that `stillwire run --ckpt-dir` made")]
+    NoJob { path: PathBuf },
+    #[error("{path}: another launcher works on this job; stop it first (`stillwire ps`, `stillwire kill`)")]
+    Locked { path: PathBuf },
+    #[error(
+        "the job has no committed generation to restart from; start it anew (`stillwire run`), or `stillwire ls` shows what is there"
+    )]
+    NothingToRestart,
+    #[error("generation {generation} cannot be restored: {problem}; `stillwire ls` lists the others")]
+    Damaged { generation: GenerationId, problem: String },
+    #[error(
+        "no life of the job has a committed generation with epoch {epoch}; `stillwire ls` lists those that are"
+    )]
+    NoSuchEpoch { epoch: u32 },
+    #[error("{path}: {error}")]
+    File { path: PathBuf, error: io::Error },
+    #[error("{reason}")]
+    CheckpointFailed { reason: String },
+    #[error("{what} is not in this build")]
+    NotBuilt { what: &'static str },
+}
+
+impl CliError {
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            CliError::Damaged { .. } => Exit::Unverified,
+            CliError::Config(_) => Exit::Usage,
+            _ => Exit::Failed,
+        }
+    }
+}
+
+impl From<StorageError> for CliError {
+    fn from(error: StorageError) -> CliError {
+        CliError::Store(error.into())
+    }
+}

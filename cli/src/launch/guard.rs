@@ -1,0 +1,111 @@
+//! The guard: a small process that outlives a killed launcher for as long as it takes to clean up.
+//!
+//! It reads from a pipe which processes there are, `+PID` and `-PID`, and waits for the pipe to end. If it ends without
+//! `done`, the launcher is dead: the guard ends all process groups, so nothing of the job goes on running, and then removes
+//! what is half written in the job's directory, unless another launcher has taken it over.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::unistd::Pid;
+use store::{Directory, JobDirectory};
+
+use super::Plan;
+use super::registry;
+use crate::error::CliError;
+
+/// Longest wait for killed processes to be gone. They write nothing any more as soon as the signal is delivered; what
+/// remains is that somebody collects them.
+const GONE_MAX: Duration = Duration::from_secs(2);
+
+/// The launcher's end.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    child: Child,
+    pipe: Option<ChildStdin>,
+}
+
+impl Guard {
+    pub(crate) fn start(plan: &Plan) -> Result<Guard, CliError> {
+        let program = std::env::current_exe().map_err(|error| CliError::Guard { error })?;
+        let mut child = Command::new(program)
+            .arg("__guard")
+            .arg(plan.job.to_string())
+            .arg(&plan.directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            // Ctrl-C is for the launcher.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| CliError::Guard { error })?;
+        let pipe = child.stdin.take();
+        Ok(Guard { child, pipe })
+    }
+
+    pub(crate) fn add(&mut self, pid: Pid) {
+        self.say(&format!("+{pid}\n"));
+    }
+
+    pub(crate) fn remove(&mut self, pid: Pid) {
+        self.say(&format!("-{pid}\n"));
+    }
+
+    fn say(&mut self, line: &str) {
+        if let Some(pipe) = &mut self.pipe {
+            // Without a guard the kernel still ends every rank with the launcher; only their children are left to themselves.
+            let _ = pipe.write_all(line.as_bytes());
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.say("done\n");
+        self.pipe = None;
+        let _ = self.child.wait();
+    }
+}
+
+/// The guard itself: returns when the launcher is gone and everything is cleaned up.
+pub(crate) fn watch(job: &str, directory: &Path) {
+    // Whatever ends the launcher must not end the guard before it has done its work.
+    let _ = SigSet::all().thread_block();
+    let mut groups = BTreeSet::new();
+    for line in std::io::stdin().lock().lines() {
+        let Ok(line) = line else { break };
+        let pid = || line.get(1..).and_then(|text| text.parse::<i32>().ok()).filter(|pid| *pid > 1);
+        match (line.as_bytes().first(), pid()) {
+            (Some(b'+'), Some(pid)) => drop(groups.insert(pid)),
+            (Some(b'-'), Some(pid)) => drop(groups.remove(&pid)),
+            _ if line == "done" => return,
+            _ => {}
+        }
+    }
+    for pid in &groups {
+        // No such group: it has ended already.
+        let _ = killpg(Pid::from_raw(*pid), Signal::SIGKILL);
+    }
+    let until = Instant::now() + GONE_MAX;
+    while groups.iter().any(|pid| kill(Pid::from_raw(*pid), None).is_ok()) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    clean(job, directory.to_path_buf());
+}
+
+fn clean(job: &str, directory: PathBuf) {
+    let Ok(id) = u128::from_str_radix(job, 16).map(transport::JobId) else { return };
+    registry::remove_abandoned(id);
+    let Ok(storage) = Directory::open(directory) else { return };
+    // Held by somebody: another launcher goes on with the job and cleans up by itself.
+    let Ok(_lock) = storage.lock() else { return };
+    if let Err(error) = JobDirectory::attach(storage.clone(), id).discard_unfinished() {
+        eprintln!(
+            "stillwire: the launcher of job {job} was killed; its unfinished generation could not be removed: {error}"
+        );
+    }
+}

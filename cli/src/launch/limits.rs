@@ -1,0 +1,31 @@
+//! Every bound and time of the launcher, with its unit and reason.
+
+use std::time::Duration;
+
+/// Bytes of control messages that wait for one rank. A rank that does not read for so long is stopped or hangs; it is
+/// ended, and the job rolls back.
+pub(crate) const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes read from one descriptor at once.
+pub(crate) const READ_BYTES: usize = 64 << 10;
+
+/// Bytes of one output line of a program; a longer one is cut into several.
+pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// Descriptors that are looked at in one round.
+pub(crate) const EVENTS_PER_ROUND: usize = 256;
+
+/// Time that the last output of ended processes gets to arrive, if one of their own children still holds the pipe.
+pub(crate) const OUTPUT_GRACE: Duration = Duration::from_millis(200);
+
+/// Bytes of one request on the job's socket: a command's name and a flag.
+pub(crate) const REQUEST_BYTES_MAX: usize = 4096;
+
+/// People's commands that are connected at one time.
+pub(crate) const CLIENTS_MAX: usize = 64;
+
+/// Longest wait of a person's command for the answer of a job.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// Jobs that `ps` lists.
+pub(crate) const JOBS_MAX: usize = 4096;

@@ -1,0 +1,111 @@
+//! What ranks print, line by line.
+
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::unistd::read;
+
+use super::limits::{LINE_BYTES_MAX, READ_BYTES};
+
+/// Where a rank printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Channel {
+    Output,
+    Error,
+}
+
+/// Takes a pipe's bytes and hands out whole lines.
+#[derive(Debug)]
+pub(crate) struct LineReader {
+    pipe: OwnedFd,
+    held: Vec<u8>,
+}
+
+impl LineReader {
+    pub(crate) fn new(pipe: OwnedFd) -> LineReader {
+        LineReader { pipe, held: Vec::new() }
+    }
+
+    pub(crate) fn pipe(&self) -> &OwnedFd {
+        &self.pipe
+    }
+
+    /// Reads what is there. `false`: nothing more will come, and the last line has been handed out.
+    pub(crate) fn read(&mut self, each: &mut dyn FnMut(&[u8])) -> bool {
+        let mut chunk = vec![0; READ_BYTES];
+        loop {
+            match read(&self.pipe, &mut chunk) {
+                Ok(0) => break,
+                Ok(count) => {
+                    self.held.extend_from_slice(&chunk[..count]);
+                    self.give(each);
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return true,
+                Err(_) => break,
+            }
+        }
+        self.finish(each);
+        false
+    }
+
+    /// Hands out a last line that has no end.
+    pub(crate) fn finish(&mut self, each: &mut dyn FnMut(&[u8])) {
+        if !self.held.is_empty() {
+            each(&self.held);
+            self.held.clear();
+        }
+    }
+
+    fn give(&mut self, each: &mut dyn FnMut(&[u8])) {
+        let mut from = 0;
+        while let Some(length) = self.held[from..].iter().position(|byte| *byte == b'\n') {
+            each(&self.held[from..from + length]);
+            from += length + 1;
+        }
+        self.held.drain(..from);
+        while self.held.len() > LINE_BYTES_MAX {
+            each(&self.held[..LINE_BYTES_MAX]);
+            self.held.drain(..LINE_BYTES_MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    use nix::unistd::{pipe, write};
+
+    fn lines(reader: &mut LineReader) -> (Vec<String>, bool) {
+        let mut lines = Vec::new();
+        let open = reader.read(&mut |line| lines.push(String::from_utf8_lossy(line).into_owned()));
+        (lines, open)
+    }
+
+    #[test]
+    fn lines_are_whole_and_the_last_needs_no_end() {
+        let (from, to) = pipe().unwrap();
+        fcntl(&from, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        let mut reader = LineReader::new(from);
+        write(&to, b"one\ntw").unwrap();
+        assert_eq!(lines(&mut reader), (vec!["one".to_owned()], true));
+        write(&to, b"o\n\nthree").unwrap();
+        assert_eq!(lines(&mut reader), (vec!["two".to_owned(), String::new()], true));
+        drop(to);
+        assert_eq!(lines(&mut reader), (vec!["three".to_owned()], false));
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut() {
+        let (from, to) = pipe().unwrap();
+        fcntl(&from, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        let mut reader = LineReader::new(from);
+        let mut seen = 0;
+        for _ in 0..8 {
+            write(&to, &[b'x'; LINE_BYTES_MAX / 4]).unwrap();
+            reader.read(&mut |line| seen += line.len());
+        }
+        assert!(seen >= LINE_BYTES_MAX, "{seen} bytes handed out");
+    }
+}

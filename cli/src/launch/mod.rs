@@ -1,0 +1,59 @@
+//! A job in real processes: the machines of `ckpt_glue` with sockets, pipes, timers and a disk.
+//!
+//! ```text
+//!   Job (coordinator) <-> Keeper       pure machines, in this process
+//!        |                  |
+//!   StoreWorker          Process per rank: socket (control messages), two pipes (what it prints)
+//!   (records, a thread)
+//! ```
+//!
+//! One thread, one loop ([`shell`]): everything that happens is an event of `epoll`, and every event goes through the
+//! machines, which alone decide. A guard process ([`guard`]) cleans up if this one is killed.
+
+pub(crate) mod guard;
+pub(crate) mod limits;
+mod lines;
+pub(crate) mod notice;
+mod process;
+pub(crate) mod registry;
+pub(crate) mod requests;
+mod shell;
+pub(crate) mod storage;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use ckpt_glue::config::JobConfig;
+use ckpt_glue::recovery::Beginning;
+use transport::JobId;
+use transport::config::AuthLevel;
+
+pub(crate) use lines::Channel;
+pub(crate) use notice::{Notice, Observer};
+pub(crate) use process::Program;
+pub(crate) use shell::run;
+
+/// A job that is about to run. Its directory exists, and nobody else works on it.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// The job.
+    pub(crate) job: JobId,
+    /// How many ranks.
+    pub(crate) ranks: u32,
+    /// What they run.
+    pub(crate) program: Program,
+    /// The job's directory.
+    pub(crate) directory: PathBuf,
+    /// Committed generations to keep.
+    pub(crate) keep: u32,
+    /// Checkpoints and recovery.
+    pub(crate) config: JobConfig,
+    /// Where the first life begins.
+    pub(crate) beginning: Beginning,
+    /// Counter of the last life of the job; 0 for a new one.
+    pub(crate) counter_last: u32,
+    /// Where ranks receive; port 0: each takes a free one.
+    pub(crate) bind: SocketAddr,
+    /// What tags of data frames cover.
+    pub(crate) auth: AuthLevel,
+}

@@ -1,0 +1,49 @@
+//! What a running job tells.
+
+use std::time::{Duration, Instant};
+
+use ckpt_glue::job::Event;
+use ckpt_glue::names::ExitStatus;
+use nix::unistd::Pid;
+use store::GenerationId;
+use store::job::Damage;
+use transport::Rank;
+
+use super::lines::Channel;
+
+/// Something that happened to a job.
+#[derive(Debug)]
+pub(crate) enum Notice<'a> {
+    /// What the coordinator says.
+    Event(&'a Event),
+    /// A process exists.
+    Spawned { rank: Rank, pid: Pid },
+    /// A process could not be started.
+    NotSpawned { rank: Rank, error: &'a std::io::Error },
+    /// A process has ended.
+    Ended { rank: Rank, status: ExitStatus },
+    /// A generation that is newer than the one that will be restored, and why it cannot be.
+    Damaged { generation: GenerationId, damages: &'a [Damage] },
+    /// A record could not be written, or the store not be read.
+    Store { what: &'static str, error: &'a store::StoreError },
+    /// A rank sent what no rank sends, or does not read: it is ended.
+    Misbehaves { rank: Rank, reason: String },
+    /// A line that a rank printed.
+    Line { rank: Rank, channel: Channel, line: &'a [u8] },
+    /// Nothing runs any more.
+    Over,
+}
+
+/// Whoever wants to know what happens to a job.
+pub(crate) trait Observer {
+    /// Something happened, so long after the start.
+    fn notice(&mut self, at: Duration, notice: &Notice<'_>);
+
+    /// When [`Observer::act`] wants to be called.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// It is due.
+    fn act(&mut self, _now: Instant) {}
+}

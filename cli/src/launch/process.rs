@@ -1,0 +1,217 @@
+//! The process of one rank.
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{ChildStderr, ChildStdout, Command, Stdio};
+
+use ckpt_glue::control::{Control, ControlKey, ControlReader, ControlWriter};
+use ckpt_glue::error::Malformed;
+use ckpt_glue::names::ExitStatus;
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg, pthread_sigmask};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, getpid, getppid};
+use session::launch::{Launch, SOCKET_VARIABLE};
+use transport::Life;
+
+use super::limits::{CONTROL_QUEUE_BYTES_MAX, READ_BYTES};
+
+/// Names the environment variables that tell a program which rank it is without opening a session.
+const RANK_VARIABLE: &str = "STILLWIRE_RANK";
+const RANKS_VARIABLE: &str = "STILLWIRE_RANKS";
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// Program and arguments.
+    pub(crate) command: Vec<OsString>,
+    /// The working directory.
+    pub(crate) directory: PathBuf,
+    /// Environment beyond the launcher's.
+    pub(crate) environment: Vec<(OsString, OsString)>,
+}
+
+/// A started rank.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
+    pub(crate) life: Life,
+    stream: UnixStream,
+    writer: ControlWriter,
+    reader: ControlReader,
+    waiting: Vec<u8>,
+}
+
+/// The pipes that carry what a rank prints.
+#[derive(Debug)]
+pub(crate) struct Pipes {
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: OwnedFd,
+}
+
+/// What came over a rank's connection.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) controls: Vec<Control>,
+    /// The connection is of no use any more: the rank closed it, or sent what no rank sends.
+    pub(crate) closed: bool,
+    pub(crate) malformed: Option<Malformed>,
+}
+
+impl Process {
+    /// Starts a rank. It dies with this thread: a launcher that is killed leaves no process.
+    pub(crate) fn spawn(program: &Program, launch: &Launch) -> io::Result<(Process, Pipes)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        // The record fits the socket's buffer many times over, so nobody has to read for this to return.
+        (&ours).write_all(&launch.emit())?;
+        ours.set_nonblocking(true)?;
+        let mut command = Command::new(&program.command[0]);
+        command
+            .args(&program.command[1..])
+            .current_dir(&program.directory)
+            .envs(program.environment.iter().map(|(name, value)| (name, value)))
+            .env(SOCKET_VARIABLE, theirs.as_raw_fd().to_string())
+            .env(RANK_VARIABLE, launch.rank.to_string())
+            .env(RANKS_VARIABLE, launch.ranks.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A group of its own: it can be ended with everything that it started, and Ctrl-C reaches the launcher alone.
+            .process_group(0);
+        prepare_child(&mut command, theirs.as_raw_fd());
+        let mut child = command.spawn()?;
+        let pid = Pid::from_raw(i32::try_from(child.id()).map_err(|_| ErrorKind::InvalidData)?);
+        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+            return Err(ErrorKind::BrokenPipe.into());
+        };
+        let pipes = Pipes { stdout: non_blocking_out(stdout)?, stderr: non_blocking_err(stderr)? };
+        let key = ControlKey::new(&launch.key);
+        let process = Process {
+            pid,
+            life: launch.life,
+            stream: ours,
+            writer: ControlWriter::new(key.clone()),
+            reader: ControlReader::new(key),
+            waiting: Vec::new(),
+        };
+        Ok((process, pipes))
+    }
+
+    pub(crate) fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Ends it at once, with all processes that it started. The status is collected as for any other end.
+    pub(crate) fn kill(&self) {
+        // No such group: it has ended already.
+        let _ = killpg(self.pid, Signal::SIGKILL);
+    }
+
+    /// Sends a message, or keeps it until the rank reads. `false`: the rank does not read for too long.
+    pub(crate) fn send(&mut self, control: &Control) -> bool {
+        self.writer.emit(control, &mut self.waiting);
+        self.flush();
+        self.waiting.len() <= CONTROL_QUEUE_BYTES_MAX
+    }
+
+    /// Whether messages wait for the rank to read.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Sends what waits, as far as the rank reads.
+    pub(crate) fn flush(&mut self) {
+        let mut sent = 0;
+        while sent < self.waiting.len() {
+            match self.stream.write(&self.waiting[sent..]) {
+                Ok(written) => sent += written,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // It has ended; its status says how.
+                Err(_) => sent = self.waiting.len(),
+            }
+        }
+        self.waiting.drain(..sent);
+    }
+
+    /// Reads what has come.
+    pub(crate) fn hear(&mut self) -> Heard {
+        let mut heard = Heard::default();
+        let mut chunk = vec![0; READ_BYTES];
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => heard.closed = true,
+                Ok(read) => self.reader.feed(&chunk[..read]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return heard,
+                Err(_) => heard.closed = true,
+            }
+            loop {
+                match self.reader.next() {
+                    Ok(Some(control)) => heard.controls.push(control),
+                    Ok(None) => break,
+                    Err(error) => {
+                        heard.malformed = Some(error);
+                        heard.closed = true;
+                        break;
+                    }
+                }
+            }
+            if heard.closed {
+                return heard;
+            }
+        }
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn try_wait(&self) -> Option<ExitStatus> {
+        match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(_, code)) => {
+                Some(ExitStatus::Code(u8::try_from(code & 0xff).unwrap_or(u8::MAX)))
+            }
+            Ok(WaitStatus::Signaled(_, signal, _)) => {
+                Some(ExitStatus::Signal(u8::try_from(signal as i32).unwrap_or(u8::MAX)))
+            }
+            Ok(_) | Err(Errno::EINTR) => None,
+            // Somebody else collected it, which nobody does.
+            Err(_) => Some(ExitStatus::Signal(0)),
+        }
+    }
+}
+
+fn prepare_child(command: &mut Command, socket: i32) {
+    let launcher = getpid();
+    // SAFETY: between fork and exec only async-signal-safe calls may be made. These are plain system calls (fcntl, prctl,
+    // getppid, sigprocmask) without allocation or locks, and the closure captures two integers.
+    unsafe {
+        command.pre_exec(move || {
+            let fd = std::os::fd::BorrowedFd::borrow_raw(socket);
+            nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
+            pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+            nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+            if getppid() != launcher {
+                // It died before the line above.
+                return Err(Errno::ESRCH.into());
+            }
+            Ok(())
+        });
+    }
+}
+
+fn non_blocking_out(pipe: ChildStdout) -> io::Result<OwnedFd> {
+    non_blocking(pipe.into())
+}
+
+fn non_blocking_err(pipe: ChildStderr) -> io::Result<OwnedFd> {
+    non_blocking(pipe.into())
+}
+
+fn non_blocking(fd: OwnedFd) -> io::Result<OwnedFd> {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(fd)
+}

@@ -1,0 +1,136 @@
+//! Where people's commands find running jobs.
+//!
+//! A folder for each job below `$XDG_RUNTIME_DIR/stillwire` (else `/tmp/stillwire-UID`), which only the user can enter: a
+//! file that says what the job is, and a socket on which its launcher answers.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
+use transport::JobId;
+
+use super::Plan;
+use super::limits::JOBS_MAX;
+use super::storage::unix_ms;
+use crate::error::CliError;
+
+const INFO: &str = "info.json";
+const SOCKET: &str = "control";
+
+/// What a job is, for `ps`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct JobInfo {
+    /// Its id, 32 hexadecimal digits.
+    pub(crate) job: String,
+    /// Process id of its launcher.
+    pub(crate) pid: u32,
+    /// Ranks.
+    pub(crate) ranks: u32,
+    /// Program and arguments; bytes that are not text are replaced.
+    pub(crate) command: Vec<String>,
+    /// The job's directory.
+    pub(crate) directory: String,
+    /// When it was started, in milliseconds since 1970-01-01 UTC.
+    pub(crate) started_unix_ms: u64,
+}
+
+/// A job's folder, removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    folder: PathBuf,
+}
+
+impl Registration {
+    pub(crate) fn create(plan: &Plan) -> Result<Registration, CliError> {
+        let folder = runtime_directory()?.join(plan.job.to_string());
+        make(&folder)?;
+        let registration = Registration { folder };
+        let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
+        let info = JobInfo {
+            job: plan.job.to_string(),
+            pid: std::process::id(),
+            ranks: plan.ranks,
+            command: plan.program.command.iter().map(text).collect(),
+            directory: plan.directory.display().to_string(),
+            started_unix_ms: unix_ms(),
+        };
+        let path = registration.folder.join(INFO);
+        let text = serde_json::to_string(&info).map_err(io::Error::from)?;
+        fs::write(&path, text).map_err(|error| CliError::Registry { path, error })?;
+        Ok(registration)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.join(SOCKET)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The socket of a listed job.
+pub(crate) fn socket_of(info: &JobInfo) -> Result<PathBuf, CliError> {
+    Ok(runtime_directory()?.join(&info.job).join(SOCKET))
+}
+
+/// Removes the folder of a job whose launcher is dead.
+pub(crate) fn remove_abandoned(job: JobId) {
+    if let Ok(root) = runtime_directory() {
+        let _ = fs::remove_dir_all(root.join(job.to_string()));
+    }
+}
+
+/// Every registered job, oldest first. One whose launcher was killed together with its guard is still among them.
+pub(crate) fn jobs() -> Result<Vec<JobInfo>, CliError> {
+    let root = runtime_directory()?;
+    let failed = |error| CliError::Registry { path: root.clone(), error };
+    let mut jobs = Vec::new();
+    for entry in fs::read_dir(&root).map_err(failed)?.take(JOBS_MAX) {
+        let Ok(entry) = entry else { continue };
+        let Ok(text) = fs::read_to_string(entry.path().join(INFO)) else { continue };
+        if let Ok(info) = serde_json::from_str::<JobInfo>(&text) {
+            jobs.push(info);
+        }
+    }
+    jobs.sort_by_key(|info| info.started_unix_ms);
+    Ok(jobs)
+}
+
+/// The job that a person means by the beginning of its id.
+pub(crate) fn find(name: &str) -> Result<JobInfo, CliError> {
+    let mut found: Vec<JobInfo> = jobs()?.into_iter().filter(|info| info.job.starts_with(name)).collect();
+    match (found.pop(), found.len()) {
+        (Some(info), 0) => Ok(info),
+        (Some(_), more) => Err(CliError::JobAmbiguous { name: name.to_owned(), found: more + 1 }),
+        (None, _) => Err(CliError::NoSuchJob { name: name.to_owned() }),
+    }
+}
+
+/// The user's own folder. Nobody else may enter it: whoever can reach a job's socket can stop the job.
+pub(crate) fn runtime_directory() -> Result<PathBuf, CliError> {
+    let root = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(root) if root.is_absolute() && root.is_dir() => root.join("stillwire"),
+        _ => PathBuf::from(format!("/tmp/stillwire-{}", geteuid())),
+    };
+    make(&root)?;
+    let failed = |error| CliError::Registry { path: root.clone(), error };
+    let found = fs::symlink_metadata(&root).map_err(failed)?;
+    if !found.is_dir() || found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
+        return Err(CliError::RegistryNotOurs { path: root });
+    }
+    Ok(root)
+}
+
+fn make(path: &Path) -> Result<(), CliError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(CliError::Registry { path: path.to_path_buf(), error }),
+    }
+}

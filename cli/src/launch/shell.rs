@@ -1,0 +1,625 @@
+//! The loop: everything that happens to a job passes through here, one at a time.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use ckpt_glue::control::{Control, Decision, ExitedRecord};
+use ckpt_glue::job::{self, FinalReport, Job, JobSettings};
+use ckpt_glue::keeper::{self, Keeper};
+use ckpt_glue::layout::Layout;
+use ckpt_glue::names::{ExitStatus, ImageDigest, NodeIndex, Party};
+use ckpt_glue::sabotage::Sabotage;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use session::launch::Launch;
+use store::image::Exited;
+use store::{Directory, JobDirectory, Section, StoreError, kinds};
+use transport::Rank;
+
+use super::guard::Guard;
+use super::limits::{EVENTS_PER_ROUND, OUTPUT_GRACE};
+use super::lines::{Channel, LineReader};
+use super::notice::{Notice, Observer};
+use super::process::Process;
+use super::requests::{Answered, Requests};
+use super::storage::{Done, StoreWorker, Task, errno};
+use super::{Plan, registry::Registration};
+use crate::convert;
+use crate::error::CliError;
+
+/// Version of the section with the final counters of a rank that had ended.
+const CLOSED_PORTS_VERSION: u16 = 1;
+
+/// Where an event of `epoll` comes from.
+#[derive(Debug)]
+enum Source {
+    Signals,
+    Store,
+    /// People's commands: the listener, and who is connected.
+    Requests(u64),
+    Connection(Rank),
+    Pipe {
+        rank: Rank,
+        channel: Channel,
+        lines: LineReader,
+    },
+}
+
+struct Shell<'a> {
+    plan: &'a Plan,
+    key: [u8; 16],
+    started: Instant,
+    job: Job,
+    keeper: Keeper,
+    directory: JobDirectory<Directory>,
+    processes: BTreeMap<Rank, Process>,
+    epoll: Epoll,
+    sources: BTreeMap<u64, Source>,
+    next_token: u64,
+    signals: SignalFd,
+    store: StoreWorker,
+    requests: Requests,
+    guard: Guard,
+    observer: &'a mut dyn Observer,
+    over: Option<FinalReport>,
+    stops: u32,
+}
+
+/// Runs a job until nothing of it runs any more. `registration`: where people's commands find it.
+pub(crate) fn run(
+    plan: &Plan,
+    registration: &Registration,
+    observer: &mut dyn Observer,
+) -> Result<FinalReport, CliError> {
+    let mut shell = Shell::new(plan, registration, observer)?;
+    let report = shell.run()?;
+    shell.observer.notice(shell.started.elapsed(), &Notice::Over);
+    Ok(report)
+}
+
+impl<'a> Shell<'a> {
+    fn new(
+        plan: &'a Plan,
+        registration: &Registration,
+        observer: &'a mut dyn Observer,
+    ) -> Result<Shell<'a>, CliError> {
+        let signals = take_signals()?;
+        let mut key = [0; 16];
+        getrandom::fill(&mut key).map_err(|_| CliError::NoRandomness)?;
+        let settings = JobSettings {
+            job: plan.job,
+            config: plan.config.clone(),
+            layout: Layout::even(plan.ranks, 1, plan.config.keeper.fan_out)?,
+            beginning: plan.beginning,
+            counter_last: plan.counter_last,
+            sabotage: Sabotage::none(),
+        };
+        let started = Instant::now();
+        let job = Job::new(settings, transport::Instant::ZERO)?;
+        let keeper = Keeper::new(plan.job, NodeIndex(0), Sabotage::none());
+        let directory = JobDirectory::attach(Directory::open(&plan.directory)?, plan.job);
+        let store = StoreWorker::start(directory.clone(), plan.ranks, node_name())?;
+        let guard = Guard::start(plan)?;
+        let requests = Requests::listen(registration)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
+        let mut shell = Shell {
+            plan,
+            key,
+            started,
+            job,
+            keeper,
+            directory,
+            processes: BTreeMap::new(),
+            epoll,
+            sources: BTreeMap::new(),
+            next_token: 0,
+            signals,
+            store,
+            requests,
+            guard,
+            observer,
+            over: None,
+            stops: 0,
+        };
+        shell.watch_fixed()?;
+        Ok(shell)
+    }
+
+    fn watch_fixed(&mut self) -> io::Result<()> {
+        self.sources.insert(0, Source::Signals);
+        watch(&self.epoll, self.signals.as_fd(), 0)?;
+        self.sources.insert(1, Source::Store);
+        watch(&self.epoll, self.store.bell(), 1)?;
+        self.sources.insert(2, Source::Requests(0));
+        watch(&self.epoll, self.requests.listener(), 2)?;
+        self.next_token = 3;
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<FinalReport, CliError> {
+        let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
+        loop {
+            self.pump();
+            if let Some(report) = self.over
+                && self.processes.is_empty()
+            {
+                self.leave();
+                return Ok(report);
+            }
+            let timeout = self.timeout();
+            let count = match self.epoll.wait(&mut events, timeout) {
+                Ok(count) => count,
+                Err(nix::Error::EINTR) => 0,
+                Err(error) => return Err(io::Error::from(error).into()),
+            };
+            for event in &events[..count] {
+                self.on_event(event.data(), event.events());
+            }
+            let now = self.now();
+            if self.job.poll_timeout().is_some_and(|due| due <= now) {
+                self.job.handle_timeout(now);
+            }
+            if self.keeper.poll_timeout().is_some_and(|due| due <= now) {
+                self.keeper.handle_timeout(now);
+            }
+            let now = Instant::now();
+            if self.observer.due().is_some_and(|due| due <= now) {
+                self.observer.act(now);
+            }
+        }
+    }
+
+    fn now(&self) -> transport::Instant {
+        let nanos = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        transport::Instant::from_nanos(nanos)
+    }
+
+    fn timeout(&self) -> EpollTimeout {
+        let now = self.now();
+        let machines = [self.job.poll_timeout(), self.keeper.poll_timeout()];
+        let machines = machines.into_iter().flatten().map(|due| due.since(now));
+        let observer = self.observer.due().map(|due| due.saturating_duration_since(Instant::now()));
+        match machines.chain(observer).min() {
+            None => EpollTimeout::NONE,
+            // Rounded up, so that what is due is due when we look.
+            Some(Duration::ZERO) => EpollTimeout::ZERO,
+            Some(left) => {
+                EpollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(EpollTimeout::MAX)
+            }
+        }
+    }
+
+    fn tell(&mut self, notice: &Notice<'_>) {
+        self.observer.notice(self.started.elapsed(), notice);
+    }
+
+    /// Carries out what the machines want until they want nothing.
+    fn pump(&mut self) {
+        loop {
+            if let Some(output) = self.keeper.poll_output() {
+                self.on_keeper(output);
+            } else if let Some(output) = self.job.poll_output() {
+                self.on_job(output);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn tell_keeper(&mut self, input: keeper::Input) {
+        let now = self.now();
+        self.keeper.handle(now, input);
+    }
+
+    fn tell_job(&mut self, input: job::Input) {
+        let now = self.now();
+        self.job.handle(now, input);
+    }
+
+    fn on_job(&mut self, output: job::Output) {
+        match output {
+            job::Output::Send { to: Party::Keeper(_), control } => {
+                self.tell_keeper(keeper::Input::Control(control));
+            }
+            // People's commands are answered from the job's status and events, without control messages.
+            job::Output::Send { .. } => {}
+            job::Output::FenceStore { counter, refuse_below } => {
+                self.store.ask(Task::Fence { counter, refuse_below });
+            }
+            job::Output::WriteDecision(decision) => self.store.ask(Task::Decide(decision)),
+            job::Output::WriteCommit { generation, images } => {
+                self.store.ask(Task::Commit { generation, images });
+            }
+            job::Output::Collect { keep } => {
+                self.store.ask(Task::Collect { life: keep.life, keep: self.plan.keep });
+            }
+            job::Output::Event(event) => {
+                self.requests.on_event(&event);
+                self.tell(&Notice::Event(&event));
+            }
+            job::Output::Over(report) => self.over = Some(report),
+        }
+    }
+
+    fn on_keeper(&mut self, output: keeper::Output) {
+        match output {
+            keeper::Output::Send { to: Party::Coordinator, control } => {
+                self.tell_job(job::Input::Control(control))
+            }
+            keeper::Output::Send { to: Party::Rank(rank), control } => self.send(rank, &control),
+            // There is one keeper, and tools do not speak to it.
+            keeper::Output::Send { .. } => {}
+            keeper::Output::Spawn { rank, decision } => self.spawn(rank, decision),
+            keeper::Output::Kill { rank, life } => match self.processes.get(&rank) {
+                Some(process) if process.life == life => process.kill(),
+                _ => {
+                    let status = ExitStatus::Signal(Signal::SIGKILL as u8);
+                    self.tell_keeper(keeper::Input::ProcessEnded { rank, life, status });
+                }
+            },
+            keeper::Output::WriteExitedImage { rank, generation, record } => {
+                match self.write_exited(rank, generation, &record) {
+                    Ok((digest, bytes)) => {
+                        self.tell_keeper(keeper::Input::ExitedImageDone { rank, generation, digest, bytes });
+                    }
+                    Err(error) => {
+                        self.tell(&Notice::Store {
+                            what: "the image of a rank that has ended",
+                            error: &error,
+                        });
+                        let errno = errno(&error);
+                        self.tell_keeper(keeper::Input::ExitedImageFailed { rank, generation, errno });
+                    }
+                }
+            }
+            // Only with several nodes.
+            keeper::Output::LeaseOver => {}
+        }
+    }
+
+    fn send(&mut self, rank: Rank, control: &Control) {
+        let Some(process) = self.processes.get_mut(&rank) else { return };
+        if !process.send(control) {
+            process.kill();
+            let reason = "it does not read its control messages".to_owned();
+            self.tell(&Notice::Misbehaves { rank, reason });
+            return;
+        }
+        self.watch_connection(rank);
+    }
+
+    /// Asks `epoll` for room to write only while something waits.
+    fn watch_connection(&mut self, rank: Rank) {
+        let Some(process) = self.processes.get(&rank) else { return };
+        let found = self
+            .sources
+            .iter()
+            .find(|(_, source)| matches!(source, Source::Connection(connected) if *connected == rank));
+        let Some((token, _)) = found else { return };
+        let mut flags = EpollFlags::EPOLLIN;
+        flags.set(EpollFlags::EPOLLOUT, process.has_waiting());
+        // Fails only for a descriptor that is being closed.
+        let _ = self.epoll.modify(process.stream(), &mut EpollEvent::new(flags, *token));
+    }
+
+    fn spawn(&mut self, rank: Rank, decision: Decision) {
+        match self.exited_in_image(rank, decision) {
+            Ok(Some(record)) => return self.tell_keeper(keeper::Input::ExitedInImage { rank, record }),
+            Ok(None) => {}
+            Err(error) => {
+                self.tell(&Notice::Store { what: "an image that is to be restored", error: &error });
+                return self.tell_keeper(keeper::Input::NotStarted { rank, errno: errno(&error) });
+            }
+        }
+        match self.start_process(rank, decision) {
+            Ok(()) => self.tell_keeper(keeper::Input::Spawned { rank }),
+            Err(error) => {
+                self.tell(&Notice::NotSpawned { rank, error: &error });
+                let errno = u32::try_from(error.raw_os_error().unwrap_or(0)).unwrap_or(0);
+                self.tell_keeper(keeper::Input::NotStarted { rank, errno });
+            }
+        }
+    }
+
+    fn start_process(&mut self, rank: Rank, decision: Decision) -> io::Result<()> {
+        let launch = Launch {
+            job: self.plan.job,
+            key: self.key,
+            life: decision.life,
+            rank,
+            ranks: self.plan.ranks,
+            restore: decision.restore.map(convert::to_store),
+            auth: self.plan.auth,
+            bind: self.plan.bind,
+            directory: self.plan.directory.clone(),
+        };
+        let (process, pipes) = Process::spawn(&self.plan.program, &launch)?;
+        self.guard.add(process.pid);
+        let pid = process.pid;
+        let token = self.token();
+        let watched = watch(&self.epoll, process.stream().as_fd(), token);
+        self.sources.insert(token, Source::Connection(rank));
+        self.processes.insert(rank, process);
+        watched?;
+        for (channel, pipe) in [(Channel::Output, pipes.stdout), (Channel::Error, pipes.stderr)] {
+            let token = self.token();
+            let lines = LineReader::new(pipe);
+            watch(&self.epoll, lines.pipe().as_fd(), token)?;
+            self.sources.insert(token, Source::Pipe { rank, channel, lines });
+        }
+        self.tell(&Notice::Spawned { rank, pid });
+        Ok(())
+    }
+
+    fn token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token - 1
+    }
+
+    /// Rule 12: a rank that had ended when the generation was taken is not started again.
+    fn exited_in_image(
+        &mut self,
+        rank: Rank,
+        decision: Decision,
+    ) -> Result<Option<ExitedRecord>, StoreError> {
+        let Some(generation) = decision.restore else { return Ok(None) };
+        let reader = self.directory.open_committed_image(convert::to_store(generation), rank)?;
+        let Ok(number) = reader.find(kinds::CLOSED_PORTS) else { return Ok(None) };
+        let bytes = reader.read_section(self.directory.storage(), number)?;
+        let unreadable = |_| StoreError::Image {
+            path: reader.path().to_owned(),
+            error: store::ImageError::SectionUnreadable {
+                kind: kinds::CLOSED_PORTS,
+                version: CLOSED_PORTS_VERSION,
+                bytes: bytes.len() as u64,
+            },
+        };
+        ExitedRecord::parse(&bytes).map(Some).map_err(unreadable)
+    }
+
+    fn write_exited(
+        &mut self,
+        rank: Rank,
+        generation: ckpt_glue::names::GenerationId,
+        record: &ExitedRecord,
+    ) -> Result<(ImageDigest, u64), StoreError> {
+        let generation = convert::to_store(generation);
+        let status = match record.status {
+            ExitStatus::Code(code) => i32::from(code),
+            ExitStatus::Signal(signal) => -i32::from(signal),
+        };
+        let (exited, counters) = (Exited { status }.emit(), record.emit());
+        let sections =
+            [Exited::section(&exited), Section::new(kinds::CLOSED_PORTS, CLOSED_PORTS_VERSION, &counters)];
+        self.directory.begin_generation(generation)?;
+        let summary = self.directory.write_image(generation, rank, &sections)?;
+        Ok((ImageDigest(summary.digest.0), summary.bytes))
+    }
+
+    fn on_event(&mut self, token: u64, flags: EpollFlags) {
+        match self.sources.get_mut(&token) {
+            None => {}
+            Some(Source::Signals) => self.on_signals(),
+            Some(Source::Store) => self.on_store(),
+            Some(Source::Requests(client)) => {
+                let client = *client;
+                self.on_request(token, client);
+            }
+            Some(Source::Connection(rank)) => {
+                let rank = *rank;
+                self.on_connection(token, rank, flags);
+            }
+            Some(Source::Pipe { .. }) => self.on_pipe(token),
+        }
+    }
+
+    fn on_signals(&mut self) {
+        while let Ok(Some(info)) = self.signals.read_signal() {
+            match i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok()) {
+                Some(Signal::SIGCHLD) => self.collect_processes(),
+                Some(Signal::SIGUSR1) => {
+                    self.tell_job(job::Input::Request(ckpt_glue::control::Source::Signal));
+                }
+                Some(_) => {
+                    self.stops += 1;
+                    self.tell_job(job::Input::Stop);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Notices who has ended. What a rank said before counts before its end.
+    fn collect_processes(&mut self) {
+        let ended: Vec<(Rank, ExitStatus)> = self
+            .processes
+            .iter()
+            .filter_map(|(rank, process)| process.try_wait().map(|status| (*rank, status)))
+            .collect();
+        for (rank, status) in ended {
+            self.hear(rank);
+            let Some(process) = self.processes.remove(&rank) else { continue };
+            // What it started and left behind goes with it.
+            process.kill();
+            self.guard.remove(process.pid);
+            self.sources.retain(|_, source| !matches!(source, Source::Connection(of) if *of == rank));
+            self.tell(&Notice::Ended { rank, status });
+            self.tell_keeper(keeper::Input::ProcessEnded { rank, life: process.life, status });
+            self.pump();
+        }
+    }
+
+    fn on_connection(&mut self, token: u64, rank: Rank, flags: EpollFlags) {
+        if flags.contains(EpollFlags::EPOLLOUT)
+            && let Some(process) = self.processes.get_mut(&rank)
+        {
+            process.flush();
+            self.watch_connection(rank);
+        }
+        if !self.hear(rank)
+            && let Some(process) = self.processes.get(&rank)
+        {
+            // A program may close the socket and go on: it is then like one that never opened a session. Its end will tell.
+            let _ = self.epoll.delete(process.stream());
+            self.sources.remove(&token);
+        }
+    }
+
+    /// Takes what a rank has said. `false`: it will say nothing more.
+    fn hear(&mut self, rank: Rank) -> bool {
+        let Some(process) = self.processes.get_mut(&rank) else { return false };
+        let heard = process.hear();
+        for control in heard.controls {
+            // Nobody speaks for another rank.
+            if control.sender == Party::Rank(rank) {
+                self.tell_keeper(keeper::Input::Control(control));
+                self.pump();
+            }
+        }
+        if let Some(error) = heard.malformed {
+            if let Some(process) = self.processes.get(&rank) {
+                process.kill();
+            }
+            self.tell(&Notice::Misbehaves { rank, reason: error.to_string() });
+        }
+        !heard.closed
+    }
+
+    fn on_pipe(&mut self, token: u64) {
+        let at = self.started.elapsed();
+        let Some(Source::Pipe { rank, channel, lines }) = self.sources.get_mut(&token) else { return };
+        let (rank, channel) = (*rank, *channel);
+        let observer = &mut *self.observer;
+        let open = lines.read(&mut |line| observer.notice(at, &Notice::Line { rank, channel, line }));
+        if !open {
+            let _ = self.epoll.delete(lines.pipe());
+            self.sources.remove(&token);
+        }
+    }
+
+    fn on_store(&mut self) {
+        while let Some(done) = self.store.next() {
+            self.on_done(done);
+            self.pump();
+        }
+    }
+
+    fn on_done(&mut self, done: Done) {
+        match done {
+            Done::Fenced { counter, newest, nonce, refused } => {
+                for (generation, damages) in &refused {
+                    self.tell(&Notice::Damaged { generation: *generation, damages });
+                }
+                self.tell_job(job::Input::StoreFenced { counter, newest, nonce });
+            }
+            Done::FenceFailed(error) => {
+                self.tell(&Notice::Store { what: "the list of generations", error: &error });
+            }
+            Done::Decided(life) => self.tell_job(job::Input::DecisionDurable { life }),
+            Done::NotDecided { life, errno, error } => {
+                self.tell(&Notice::Store { what: "the decision about a new life", error: &error });
+                self.tell_job(job::Input::DecisionFailed { life, errno });
+            }
+            Done::Committed(generation) => self.tell_job(job::Input::CommitDurable(generation)),
+            Done::NotCommitted { generation, errno, error } => {
+                self.tell(&Notice::Store { what: "the commit record", error: &error });
+                self.tell_job(job::Input::CommitFailed { generation, errno });
+            }
+            Done::NotCollected(error) => {
+                self.tell(&Notice::Store { what: "removing old generations", error: &error });
+            }
+            Done::Discarded(Err(error)) => {
+                self.tell(&Notice::Store { what: "removing what was not finished", error: &error });
+            }
+            Done::Collected | Done::Discarded(Ok(_)) => {}
+        }
+    }
+
+    fn on_request(&mut self, token: u64, client: u64) {
+        if client == 0 {
+            while let Some((number, stream)) = self.requests.accept() {
+                let token = self.next_token;
+                self.next_token += 1;
+                if watch(&self.epoll, stream.as_fd(), token).is_ok() {
+                    self.sources.insert(token, Source::Requests(number));
+                }
+            }
+            return;
+        }
+        let status = self.job.status();
+        match self.requests.read(client, &status) {
+            Answered::Wait => {}
+            Answered::Checkpoint => self.tell_job(job::Input::Request(ckpt_glue::control::Source::Command)),
+            Answered::Stop => self.tell_job(job::Input::Stop),
+            Answered::Gone => {
+                // Closing the descriptor has taken it out of `epoll`.
+                self.sources.remove(&token);
+            }
+        }
+    }
+
+    /// The last things: what ended processes have printed, and what is half done on disk.
+    fn leave(&mut self) {
+        let until = Instant::now() + OUTPUT_GRACE;
+        let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
+        while self.sources.values().any(|source| matches!(source, Source::Pipe { .. })) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let timeout = EpollTimeout::try_from(left).unwrap_or(EpollTimeout::ZERO);
+            let count = self.epoll.wait(&mut events, timeout).unwrap_or(0);
+            for event in &events[..count] {
+                if matches!(self.sources.get(&event.data()), Some(Source::Pipe { .. })) {
+                    self.on_pipe(event.data());
+                }
+            }
+        }
+        self.store.ask(Task::Discard);
+        while let Some(done) = self.store.wait() {
+            let last = matches!(done, Done::Discarded(_));
+            match done {
+                Done::NotCollected(error) | Done::Discarded(Err(error)) => {
+                    self.tell(&Notice::Store { what: "clearing up", error: &error });
+                }
+                _ => {}
+            }
+            if last {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Shell<'_> {
+    /// Whatever went wrong: no process is left.
+    fn drop(&mut self) {
+        for process in self.processes.values() {
+            process.kill();
+        }
+    }
+}
+
+fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+    Ok(epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
+}
+
+/// Signals become events. Those that a parent had ignored (`nohup`) stay ignored.
+fn take_signals() -> io::Result<SignalFd> {
+    let mut mask = SigSet::empty();
+    for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1] {
+        mask.add(signal);
+    }
+    mask.thread_block()?;
+    Ok(SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
+}
+
+fn node_name() -> String {
+    nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_else(|| "localhost".to_owned())
+}

@@ -1,0 +1,123 @@
+//! What happened to a job, in words.
+
+use ckpt_glue::control::Source;
+use ckpt_glue::names::ExitStatus;
+use ckpt_glue::protocols::{AbandonReason, Plan, RefuseReason, StopReason};
+use nix::errno::Errno;
+
+pub(crate) fn source(source: Source) -> &'static str {
+    match source {
+        Source::Timer => "timer",
+        Source::Signal => "signal",
+        Source::Command => "command",
+        Source::TimeLimit => "time limit",
+    }
+}
+
+pub(crate) fn abandoned(reason: &AbandonReason) -> String {
+    match reason {
+        AbandonReason::NoImage { rank, reason } => format!("rank {rank} {reason}"),
+        AbandonReason::TimedOut { images, ranks } => {
+            format!("only {images} of {ranks} images were durable in time")
+        }
+        AbandonReason::CommitFailed { errno: number } => {
+            format!("the commit record could not be written: {}", errno(*number))
+        }
+        AbandonReason::Finishing => "the program has finished".to_owned(),
+        AbandonReason::LifeOver => "its life is over".to_owned(),
+    }
+}
+
+pub(crate) fn refused(reason: RefuseReason) -> &'static str {
+    match reason {
+        RefuseReason::NotRunning => "nothing runs: the job is starting, recovering or over; try again later",
+        RefuseReason::Finishing => "the program has finished: there is nothing left to save",
+        RefuseReason::NoAnswer => "not all ranks said how far they are in time; try again later",
+        RefuseReason::EpochsUsedUp => "this life has used up its epoch numbers; stop the job and restart it",
+    }
+}
+
+pub(crate) fn stop_reason(reason: StopReason) -> String {
+    match reason {
+        StopReason::OnFaultAbort => "--on-fault abort was asked for".to_owned(),
+        StopReason::ProgramAborted => "the program ended itself".to_owned(),
+        StopReason::AttemptsUsedUp { attempts } => {
+            format!("{attempts} attempts to recover since the last checkpoint have failed (--retries)")
+        }
+        StopReason::Inconsistent => {
+            "what was saved contradicts itself; restart from an older generation".to_owned()
+        }
+        StopReason::NoMajority { answered, needed } => {
+            format!("{answered} keepers answer, {needed} are needed to decide")
+        }
+        StopReason::NodesMissing { answered, nodes } => format!("{answered} of {nodes} nodes answer"),
+        StopReason::StoreSilent => "the job's directory could not be read; see the message above".to_owned(),
+    }
+}
+
+pub(crate) fn plan(plan: Plan) -> String {
+    match plan {
+        Plan::Restart { after } if after.is_zero() => "rolling back".to_owned(),
+        Plan::Restart { after } => format!("rolling back after a pause of {after:?}"),
+        Plan::Stop { reason } => format!("ending the job: {}", stop_reason(reason)),
+    }
+}
+
+pub(crate) fn errno(number: u32) -> String {
+    i32::try_from(number)
+        .map_or_else(|_| format!("error {number}"), |number| Errno::from_raw(number).desc().to_owned())
+}
+
+/// How a process ended.
+pub(crate) fn status(status: ExitStatus) -> String {
+    match status {
+        ExitStatus::Code(code) => format!("exit code {code}"),
+        ExitStatus::Signal(number) => match nix::sys::signal::Signal::try_from(i32::from(number)) {
+            Ok(signal) => signal.as_str().to_owned(),
+            Err(_) => format!("signal {number}"),
+        },
+    }
+}
+
+/// A number of bytes as people read it.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let (mut tenths, mut unit) = (bytes.saturating_mul(10) / 1024, 0);
+    while tenths >= 10240 && unit + 1 < UNITS.len() {
+        tenths /= 1024;
+        unit += 1;
+    }
+    format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit])
+}
+
+/// Nanoseconds as people read them.
+pub(crate) fn nanos(nanos: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let number = nanos as f64;
+    match nanos {
+        0..1_000 => format!("{nanos} ns"),
+        1_000..1_000_000 => format!("{:.1} us", number / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", number / 1e6),
+        _ => format!("{:.2} s", number / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_told_in_the_unit_that_fits() {
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(5 << 30), "5.0 GiB");
+        assert_eq!(bytes(u64::MAX >> 4), "1048575.9 TiB");
+        assert_eq!(nanos(999), "999 ns");
+        assert_eq!(nanos(1_500), "1.5 us");
+        assert_eq!(nanos(2_500_000), "2.5 ms");
+        assert_eq!(nanos(12_340_000_000), "12.34 s");
+    }
+}

@@ -1,0 +1,267 @@
+//! The rank's part in checkpoints, shared by the program's thread and the one that listens to the keeper.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use ckpt_glue::control::{Control, ControlKey, ControlWriter, CutMode, Message, NoImageReason};
+use ckpt_glue::names::Party;
+use ckpt_glue::participant::{Input, Output, Participant};
+use ckpt_glue::sabotage::Sabotage;
+use endpoint::Endpoint;
+use transport::{Epoch, JobId, Life, Rank};
+
+use crate::capture::{FinishedMemory, Memory};
+use crate::error::SessionError;
+use crate::limits::DRAIN_MAX;
+use crate::writer::ImageQueue;
+
+/// Who speaks: what every control message of this process carries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub(crate) job: JobId,
+    pub(crate) life: Life,
+    pub(crate) rank: Rank,
+}
+
+impl Identity {
+    pub(crate) fn control(&self, epoch: Epoch, message: Message) -> Control {
+        Control { job: self.job, life: self.life, epoch, sender: Party::Rank(self.rank), message }
+    }
+}
+
+/// The writing half of the connection to the keeper.
+pub(crate) struct Line {
+    stream: UnixStream,
+    writer: ControlWriter,
+}
+
+impl Line {
+    pub(crate) fn new(stream: UnixStream, key: ControlKey) -> Line {
+        Line { stream, writer: ControlWriter::new(key) }
+    }
+
+    pub(crate) fn send(&mut self, control: &Control) -> std::io::Result<()> {
+        let mut bytes = Vec::new();
+        self.writer.emit(control, &mut bytes);
+        self.stream.write_all(&bytes)
+    }
+}
+
+/// How the wait of a finished rank ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    NotYet,
+    /// All ranks have finished.
+    Released,
+    /// The keeper is gone.
+    Lost,
+}
+
+struct Part {
+    participant: Participant,
+    line: Line,
+    end: End,
+    /// Session section of a program that has finished.
+    finished: Option<Vec<u8>>,
+    /// The program's thread stands at a point: it takes the keeper's messages by itself, for only it has the memory.
+    held: bool,
+    mail: VecDeque<Message>,
+    /// When the program stopped for what is being done.
+    entered: Instant,
+}
+
+pub(crate) struct Agent {
+    identity: Identity,
+    endpoint: Endpoint,
+    images: ImageQueue,
+    started: Instant,
+    part: Mutex<Part>,
+}
+
+impl Agent {
+    pub(crate) fn new(
+        identity: Identity,
+        endpoint: Endpoint,
+        images: ImageQueue,
+        line: Line,
+        epoch: Epoch,
+        points: u64,
+    ) -> Agent {
+        let participant = Participant::new(identity.rank, CutMode::Counted, epoch, points, Sabotage::none());
+        let part = Part {
+            participant,
+            line,
+            end: End::NotYet,
+            finished: None,
+            held: false,
+            mail: VecDeque::new(),
+            entered: Instant::now(),
+        };
+        Agent { identity, endpoint, images, started: Instant::now(), part: Mutex::new(part) }
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Gives the participant an input and does what it wants, before anybody else can. `memory`: the program's, if its
+    /// thread stands at a point.
+    pub(crate) fn handle(&self, input: Input, memory: Option<&mut dyn Memory>) {
+        let mut part = self.lock();
+        part.participant.handle(self.now(), input);
+        self.perform(&mut part, memory);
+    }
+
+    /// A message of the keeper.
+    pub(crate) fn hear(&self, message: Message) {
+        let mut part = self.lock();
+        if part.held {
+            part.mail.push_back(message);
+            self.endpoint.wake();
+            return;
+        }
+        part.participant.handle(self.now(), Input::Message(message));
+        self.perform(&mut part, None);
+    }
+
+    /// The program is at a point. True if it must stand there: then [`Agent::stand`] until it need not.
+    pub(crate) fn arrive(&self, count: u64, entered: Instant, memory: &mut dyn Memory) -> bool {
+        let mut part = self.lock();
+        part.entered = entered;
+        part.participant.handle(self.now(), Input::PointReached { count });
+        self.perform(&mut part, Some(memory));
+        part.held = part.participant.is_standing();
+        part.held
+    }
+
+    /// Takes the messages that came while the program stands. True if it must stand on.
+    pub(crate) fn stand(&self, memory: &mut dyn Memory) -> bool {
+        let mut part = self.lock();
+        while let Some(message) = part.mail.pop_front() {
+            part.participant.handle(self.now(), Input::Message(message));
+            self.perform(&mut part, Some(&mut *memory));
+        }
+        part.held = part.participant.is_standing();
+        part.held
+    }
+
+    /// Does what is due, and says how long nothing will be.
+    pub(crate) fn tick(&self) -> Option<Duration> {
+        let mut part = self.lock();
+        let now = self.now();
+        if part.participant.poll_timeout().is_some_and(|due| due <= now) {
+            part.participant.handle_timeout(now);
+            self.perform(&mut part, None);
+        }
+        part.participant.poll_timeout().map(|due| due.since(self.now()))
+    }
+
+    /// Sends a message in the rank's current epoch.
+    pub(crate) fn send(&self, message: Message) {
+        self.lock().send(&self.identity, message);
+    }
+
+    /// From now on the rank can be saved at any instant, with `state` as its session section.
+    pub(crate) fn finish(&self, state: Vec<u8>) {
+        self.lock().finished = Some(state);
+    }
+
+    /// The keeper has let this rank go.
+    pub(crate) fn release(&self) {
+        self.lock().end = End::Released;
+    }
+
+    /// The keeper is gone. Returns whether the rank had been let go before.
+    pub(crate) fn lose(&self) -> bool {
+        let mut part = self.lock();
+        if part.end == End::NotYet {
+            part.end = End::Lost;
+        }
+        part.end == End::Released
+    }
+
+    /// Whether the keeper has let this rank go.
+    pub(crate) fn released(&self) -> Result<bool, SessionError> {
+        match self.lock().end {
+            End::NotYet => Ok(false),
+            End::Released => Ok(true),
+            End::Lost => Err(SessionError::Ended),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Part> {
+        // Whoever panicked has ended the program's thread; the participant itself is consistent after every call.
+        self.part.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> transport::Instant {
+        transport::Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn perform(&self, part: &mut Part, mut memory: Option<&mut dyn Memory>) {
+        while let Some(output) = part.participant.poll_output() {
+            match output {
+                Output::TakeCut { epoch } => {
+                    let entered = if part.held || memory.is_some() { part.entered } else { Instant::now() };
+                    let image = match (&mut memory, &part.finished) {
+                        (Some(memory), _) => Some(self.capture(entered, epoch, &mut **memory)),
+                        (None, Some(state)) => {
+                            Some(self.capture(entered, epoch, &mut FinishedMemory { state: state.clone() }))
+                        }
+                        (None, None) => None,
+                    };
+                    let queued = image.is_some_and(|image| self.images.push(image));
+                    if !queued {
+                        // A counted rank cuts at its points only, and the writer lives as long as the process; were
+                        // either untrue, the epoch must rise all the same (rule 2).
+                        self.raise(epoch);
+                        let reason = NoImageReason::Unsavable { what: 0 };
+                        part.participant.handle(self.now(), Input::CaptureFailed { epoch, reason });
+                    }
+                }
+                Output::RaiseEpoch { epoch } => self.raise(epoch),
+                Output::CancelImage { epoch } => self.images.cancel(epoch),
+                // Nothing older is kept here: the launcher collects.
+                Output::Committed { .. } => {}
+                Output::Send(message) => part.send(&self.identity, message),
+            }
+        }
+    }
+
+    fn capture(&self, entered: Instant, epoch: Epoch, memory: &mut dyn Memory) -> crate::writer::Image {
+        match crate::capture::capture(&self.endpoint, entered, epoch, memory) {
+            Ok(image) => image,
+            Err(error) => self.die(&error),
+        }
+    }
+
+    fn raise(&self, epoch: Epoch) {
+        match self.endpoint.freeze(DRAIN_MAX) {
+            Ok(mut frozen) => {
+                if frozen.port().epoch() < epoch {
+                    frozen.port_mut().set_epoch(epoch);
+                }
+                frozen.thaw();
+            }
+            Err(error) => self.die(&error),
+        }
+    }
+
+    /// A rank that cannot raise its epoch could read nobody's frames any more (rule 2): it ends, and the job rolls back.
+    fn die(&self, error: &dyn core::fmt::Display) -> ! {
+        eprintln!("stillwire: rank {} cannot cut and ends: {error}", self.identity.rank);
+        std::process::abort();
+    }
+}
+
+impl Part {
+    fn send(&mut self, identity: &Identity, message: Message) {
+        let control = identity.control(self.participant.epoch(), message);
+        // A keeper that is gone is noticed by the thread that listens to it.
+        let _ = self.line.send(&control);
+    }
+}

@@ -1,0 +1,224 @@
+//! A session: opened, asked who it is, brought to its points, finalized.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ckpt_glue::control::Message as Control;
+use ckpt_glue::control::{FaultReport, Source as RequestSource};
+use ckpt_glue::participant::Input;
+use endpoint::{Completion, Endpoint};
+use transport::LinkIndex;
+
+use crate::agent::Agent;
+use crate::capture::{FinishedMemory, ProgramMemory};
+use crate::error::{RegionError, SessionError};
+use crate::limits::{FINALIZE_SLICE, REGIONS_MAX, WAIT_SLICE};
+use crate::message::Request;
+use crate::region::{Protect, Region};
+use crate::requests::SessionState;
+
+/// Ranks and links, both ways.
+#[derive(Clone, Debug)]
+pub(crate) struct Peers {
+    links: Vec<LinkIndex>,
+    ranks: BTreeMap<LinkIndex, u32>,
+}
+
+impl Peers {
+    /// `links` by rank.
+    pub(crate) fn new(links: Vec<LinkIndex>) -> Peers {
+        let ranks = (0u32..).zip(&links).map(|(rank, link)| (*link, rank)).collect();
+        Peers { links, ranks }
+    }
+
+    pub(crate) fn link(&self, rank: u32) -> Result<LinkIndex, SessionError> {
+        let ranks = u32::try_from(self.links.len()).unwrap_or(u32::MAX);
+        let link = usize::try_from(rank).ok().and_then(|place| self.links.get(place));
+        link.copied().ok_or(SessionError::NoSuchRank { rank, ranks })
+    }
+
+    /// `None` for a port that is no rank's first: nobody can be reached there.
+    pub(crate) fn rank(&self, link: LinkIndex) -> Option<u32> {
+        self.ranks.get(&link).copied()
+    }
+}
+
+/// One rank of a job.
+///
+/// A session belongs to one thread at a time; beneath it a helper thread acknowledges and resends while the program
+/// computes, another speaks with the keeper, and a third writes images.
+pub struct Session {
+    pub(crate) agent: Arc<Agent>,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) peers: Peers,
+    pub(crate) state: SessionState,
+    /// Regions of the image, until the program has taken them.
+    pub(crate) saved: Option<BTreeMap<u32, Vec<u8>>>,
+    pub(crate) restored: bool,
+    pub(crate) rank: u32,
+    pub(crate) ranks: u32,
+}
+
+impl core::fmt::Debug for Session {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Session { rank, ranks, state, .. } = self;
+        write!(f, "Session(rank {rank} of {ranks}, {} points passed)", state.points)
+    }
+}
+
+impl Session {
+    /// This rank's number, from 0.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Ranks of the job.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.ranks
+    }
+
+    /// Whether this process is the restart of a saved one.
+    #[must_use]
+    pub fn restored(&self) -> bool {
+        self.restored
+    }
+
+    /// Whether the saved process had called [`Session::finalize`]: then all that is left to do is to call it again, so
+    /// that the other ranks find this one's messages.
+    #[must_use]
+    pub fn had_finished(&self) -> bool {
+        self.state.finished
+    }
+
+    /// Points passed since the program began, over all lives.
+    #[must_use]
+    pub fn points_passed(&self) -> u64 {
+        self.state.points
+    }
+
+    /// The open request with that number, as [`Request::number`] gave it, perhaps before a restart.
+    #[must_use]
+    pub fn request(&self, number: u64) -> Option<Request> {
+        let request = Request(number);
+        self.state.knows(request).then_some(request)
+    }
+
+    /// Says what is to be saved, and fills it if this process is the restart of a saved one; `false` when it is a fresh
+    /// start. Called before the first message and the first point.
+    ///
+    /// # Errors
+    /// [`RegionError`] when the regions are not the ones of the image, in number or in length, or have no ids of their own.
+    pub fn protect(&mut self, state: &mut dyn Protect) -> Result<bool, SessionError> {
+        if self.state.finished {
+            return Err(SessionError::Finished);
+        }
+        let regions = state.regions();
+        check(&regions)?;
+        let Some(mut saved) = self.saved.take() else { return Ok(false) };
+        for region in regions {
+            let id = region.id();
+            let bytes = saved.remove(&id).ok_or(RegionError::Missing { id })?;
+            match region {
+                Region::Fixed { bytes: place, .. } => {
+                    if bytes.len() != place.len() {
+                        let (saved, found) = (bytes.len(), place.len());
+                        return Err(RegionError::Length { id, saved, found }.into());
+                    }
+                    place.copy_from_slice(&bytes);
+                }
+                Region::Growing { bytes: place, .. } => *place = bytes,
+            }
+        }
+        match saved.keys().next() {
+            Some(id) => Err(RegionError::Unclaimed { id: *id }.into()),
+            None => Ok(true),
+        }
+    }
+
+    /// A place where the program may be saved: `state` is complete here, and so is every request that is still open.
+    /// Every rank passes the same number of points, and what a rank sends after its point `n` is only needed by the others
+    /// after theirs. Costs about a microsecond when no checkpoint is due. When one is, the program stands here until every
+    /// rank has come to the same point, so that nobody is left waiting for a message that was sent before it, and then as
+    /// long as it takes to copy the state. Messages that were sent and not received stay on their way.
+    ///
+    /// # Errors
+    /// [`RegionError::NotRestored`] if a restarted program has not taken its state back.
+    pub fn point(&mut self, state: &mut dyn Protect) -> Result<(), SessionError> {
+        if self.saved.is_some() {
+            return Err(RegionError::NotRestored.into());
+        }
+        if self.state.finished {
+            return Err(SessionError::Finished);
+        }
+        let entered = Instant::now();
+        // What the peers say about a higher epoch must be known before this point is counted.
+        self.pump()?;
+        self.state.points += 1;
+        let count = self.state.points;
+        let mut memory = ProgramMemory { state: &mut self.state, peers: &self.peers, program: state };
+        let mut stands = self.agent.arrive(count, entered, &mut memory);
+        while stands {
+            self.endpoint.wait(WAIT_SLICE);
+            while let Some(completion) = self.endpoint.poll() {
+                match completion {
+                    Completion::CutRequired { epoch } => {
+                        let mut memory =
+                            ProgramMemory { state: &mut self.state, peers: &self.peers, program: state };
+                        self.agent.handle(Input::CutRequired { epoch }, Some(&mut memory));
+                    }
+                    other => self.take_completion(other),
+                }
+            }
+            let mut memory = ProgramMemory { state: &mut self.state, peers: &self.peers, program: state };
+            stands = self.agent.stand(&mut memory);
+        }
+        Ok(())
+    }
+
+    /// Asks for a checkpoint of the whole job; it is taken at a point to come.
+    pub fn request_checkpoint(&mut self) {
+        self.agent.send(Control::Request { source: RequestSource::Command });
+    }
+
+    /// Ends the whole job as failed: every process is killed, nothing is recovered.
+    pub fn abort(&mut self, code: u8) -> ! {
+        let rank = transport::Rank(self.rank);
+        self.agent.send(Control::Fault { report: FaultReport::Aborted { rank, code } });
+        loop {
+            // The keeper ends this process.
+            std::thread::sleep(core::time::Duration::from_secs(1));
+        }
+    }
+
+    /// Says that this rank has finished its work and waits until all have; until then it goes on acknowledging and
+    /// resending, and can still be saved. A rank that ends without this call counts as failed.
+    ///
+    /// # Errors
+    /// [`SessionError::Ended`] when the launcher goes away meanwhile.
+    pub fn finalize(mut self) -> Result<(), SessionError> {
+        self.state.finished = true;
+        self.agent.finish(self.state.emit());
+        let mut memory = FinishedMemory { state: self.state.emit() };
+        self.agent.handle(Input::Finalizing, Some(&mut memory));
+        while !self.agent.released()? {
+            self.pump()?;
+            self.endpoint.wait(FINALIZE_SLICE);
+        }
+        Ok(())
+    }
+}
+
+fn check(regions: &[Region<'_>]) -> Result<(), RegionError> {
+    if regions.len() > REGIONS_MAX {
+        return Err(RegionError::TooMany { found: regions.len() });
+    }
+    let mut ids: Vec<u32> = regions.iter().map(Region::id).collect();
+    ids.sort_unstable();
+    match ids.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(RegionError::Twice { id: pair[0] }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,246 @@
+//! Sending and receiving.
+
+use ckpt_glue::control::{FaultReport, Message as Control};
+use ckpt_glue::participant::Input;
+use endpoint::{Completion, ReceiveBuffer, SendBuffer};
+use transport::matching::{Pattern, Space};
+use transport::{Event, LinkIndex, Outgoing, PortId, Rank, Receive};
+
+use crate::capture::note;
+use crate::error::SessionError;
+use crate::limits::WAIT_SLICE;
+use crate::message::{From, Message, Outcome, Request, Tags, Waiting};
+use crate::requests::NOBODY;
+use crate::session::Session;
+
+/// Messages of the program.
+pub(crate) const PROGRAM: Space = Space(1);
+
+/// Messages of collective operations, which no receive of the program can take.
+pub(crate) const COLLECTIVE: Space = Space(2);
+
+impl Session {
+    /// Hands a message over and returns without waiting for its receiver; waits only while more is on its way to that rank
+    /// than its link may hold. It arrives exactly once, and messages of one sender arrive in order.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSuchRank`].
+    pub fn send(&mut self, to: u32, tag: u64, bytes: Vec<u8>) -> Result<(), SessionError> {
+        self.send_in(PROGRAM, to, tag, bytes, NOBODY)
+    }
+
+    /// Begins to send a message. The request ends when the peer's port has received it.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSuchRank`], [`SessionError::TooManyRequests`].
+    pub fn isend(&mut self, to: u32, tag: u64, bytes: Vec<u8>) -> Result<Request, SessionError> {
+        self.peers.link(to)?;
+        let request = self.state.begin(false).ok_or(SessionError::TooManyRequests)?;
+        match self.send_in(PROGRAM, to, tag, bytes, request.0) {
+            Ok(()) => Ok(request),
+            Err(error) => {
+                self.state.forget(request);
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits for a message and returns it, however long it is.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSuchRank`].
+    pub fn recv(&mut self, from: impl Into<From>, tags: impl Into<Tags>) -> Result<Message, SessionError> {
+        self.recv_in(PROGRAM, from.into(), tags.into())
+    }
+
+    /// Begins to receive a message of at most `bytes_max` bytes; what a longer one has above that is cut off. The data
+    /// arrives while the program computes.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSuchRank`], [`SessionError::TooManyRequests`], [`SessionError::Receive`].
+    pub fn irecv(
+        &mut self,
+        from: impl Into<From>,
+        tags: impl Into<Tags>,
+        bytes_max: usize,
+    ) -> Result<Request, SessionError> {
+        let pattern = self.pattern(PROGRAM, from.into(), tags.into())?;
+        self.post(&pattern, bytes_max)
+    }
+
+    /// The next message that a receive with these arguments would get, if it has arrived.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSuchRank`].
+    pub fn probe(
+        &mut self,
+        from: impl Into<From>,
+        tags: impl Into<Tags>,
+    ) -> Result<Option<Waiting>, SessionError> {
+        let pattern = self.pattern(PROGRAM, from.into(), tags.into())?;
+        self.pump()?;
+        Ok(self.endpoint.peek(&pattern).map(|envelope| Waiting {
+            source: self.peers.rank(envelope.source).unwrap_or(u32::MAX),
+            tag: envelope.tag,
+            bytes: envelope.bytes,
+        }))
+    }
+
+    /// The outcome of a request, if it is there. The request then ends.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSuchRequest`].
+    pub fn test(&mut self, request: Request) -> Result<Option<Outcome>, SessionError> {
+        self.expect_open(request)?;
+        self.pump()?;
+        Ok(self.state.take(request))
+    }
+
+    /// Waits for the outcome of a request. The request then ends.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSuchRequest`].
+    pub fn wait(&mut self, request: Request) -> Result<Outcome, SessionError> {
+        self.expect_open(request)?;
+        loop {
+            self.pump()?;
+            if let Some(outcome) = self.state.take(request) {
+                return Ok(outcome);
+            }
+            self.endpoint.wait(WAIT_SLICE);
+        }
+    }
+
+    /// Waits for all of them, in their order.
+    ///
+    /// # Errors
+    /// As for [`Session::wait`].
+    pub fn wait_all(&mut self, requests: &[Request]) -> Result<Vec<Outcome>, SessionError> {
+        requests.iter().map(|request| self.wait(*request)).collect()
+    }
+
+    pub(crate) fn send_in(
+        &mut self,
+        space: Space,
+        to: u32,
+        tag: u64,
+        bytes: Vec<u8>,
+        context: u64,
+    ) -> Result<(), SessionError> {
+        let link = self.peers.link(to)?;
+        let copied = bytes.len() <= self.endpoint.copied_bytes_max();
+        let silent = copied && context == NOBODY;
+        let outgoing = Outgoing { space, tag, data: 0, context, silent };
+        let failed = |source| SessionError::Send { rank: to, source };
+        loop {
+            if copied && self.endpoint.can_send(link, bytes.len()) {
+                self.endpoint.send(link, outgoing, SendBuffer::Copied(&bytes)).map_err(failed)?;
+                return Ok(());
+            }
+            // What does not fit among the copied bytes any more is announced like a long message.
+            if self.endpoint.can_send(link, 0) {
+                let outgoing = Outgoing { silent: false, ..outgoing };
+                self.endpoint.send(link, outgoing, SendBuffer::Owned(bytes)).map_err(failed)?;
+                return Ok(());
+            }
+            self.pump()?;
+            self.endpoint.wait_room(link, WAIT_SLICE);
+        }
+    }
+
+    pub(crate) fn recv_in(&mut self, space: Space, from: From, tags: Tags) -> Result<Message, SessionError> {
+        let pattern = self.pattern(space, from, tags)?;
+        loop {
+            self.pump()?;
+            if let Some(envelope) = self.endpoint.peek(&pattern) {
+                // The first message of its source and tag is the one that was seen.
+                let exact = Pattern { space, source: Some(envelope.source), tag: envelope.tag, ignore: 0 };
+                let bytes = usize::try_from(envelope.bytes).unwrap_or(usize::MAX);
+                let request = self.post(&exact, bytes)?;
+                loop {
+                    if let Some(Outcome::Received(message)) = self.state.take(request) {
+                        return Ok(message);
+                    }
+                    self.endpoint.wait(WAIT_SLICE);
+                    self.pump()?;
+                }
+            }
+            self.endpoint.wait_message(&pattern, WAIT_SLICE);
+        }
+    }
+
+    /// Takes what has come; the program sees it when it asks.
+    pub(crate) fn pump(&mut self) -> Result<(), SessionError> {
+        while let Some(completion) = self.endpoint.poll() {
+            match completion {
+                Completion::CutRequired { epoch } => self.agent.handle(Input::CutRequired { epoch }, None),
+                other => self.take_completion(other),
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn take_completion(&mut self, completion: Completion) {
+        match completion {
+            Completion::Report(event) => self.report(&event),
+            Completion::RailDead { rail, reason } => {
+                eprintln!("stillwire: rank {}: rail {} is dead: {reason}", self.rank, rail.0);
+            }
+            done => note(&mut self.state, &self.peers, done),
+        }
+    }
+
+    fn report(&self, event: &Event) {
+        let report = match event {
+            Event::Inconsistent { peer, peer_expected, oldest_held, next, .. } => FaultReport::Inconsistent {
+                port: PortId::of_rank(Rank(self.rank), 0),
+                peer: *peer,
+                oldest: *oldest_held,
+                next: *next,
+                found: *peer_expected,
+            },
+            Event::PeerSilent { peer, since, .. } => FaultReport::RankSilent {
+                rank: peer.rank(),
+                silent_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+            },
+            _ => return,
+        };
+        self.agent.send(Control::Fault { report });
+    }
+
+    fn post(&mut self, pattern: &Pattern, bytes_max: usize) -> Result<Request, SessionError> {
+        let request = self.state.begin(true).ok_or(SessionError::TooManyRequests)?;
+        let receive = Receive {
+            space: pattern.space,
+            source: pattern.source,
+            tag: pattern.tag,
+            ignore: pattern.ignore,
+            bytes_max: bytes_max as u64,
+            context: request.0,
+            multi: None,
+        };
+        match self.endpoint.post_receive(receive, ReceiveBuffer::Owned(vec![0; bytes_max])) {
+            Ok(_) => Ok(request),
+            Err(error) => {
+                self.state.forget(request);
+                Err(error.into())
+            }
+        }
+    }
+
+    fn pattern(&self, space: Space, from: From, tags: Tags) -> Result<Pattern, SessionError> {
+        let source: Option<LinkIndex> = match from {
+            From::Any => None,
+            From::Rank(rank) => Some(self.peers.link(rank)?),
+        };
+        Ok(Pattern { space, source, tag: tags.tag, ignore: tags.ignore })
+    }
+
+    fn expect_open(&self, request: Request) -> Result<(), SessionError> {
+        if self.state.knows(request) {
+            Ok(())
+        } else {
+            Err(SessionError::NoSuchRequest { number: request.0 })
+        }
+    }
+}

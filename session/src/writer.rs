@@ -1,0 +1,157 @@
+//! Writes images while the program runs on.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use ckpt_glue::control::{CutStatistics, NoImageReason};
+use ckpt_glue::names::ImageDigest;
+use ckpt_glue::participant::Input;
+use store::{Directory, GenerationId, JobDirectory, Section, StorageError, StoreError};
+use transport::Epoch;
+
+use crate::agent::Agent;
+use crate::capture::nanos;
+use crate::limits::WRITE_PIECE_BYTES;
+
+/// Images that wait for the writer: one is being written when another cut comes, which cancels the first.
+const QUEUE_MAX: usize = 4;
+
+/// A section with its content.
+pub(crate) struct OwnedSection {
+    pub(crate) kind: u32,
+    pub(crate) version: u16,
+    pub(crate) id: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What a cut has captured.
+pub(crate) struct Image {
+    pub(crate) epoch: Epoch,
+    pub(crate) sections: Vec<OwnedSection>,
+    pub(crate) statistics: CutStatistics,
+    /// When the program went on.
+    pub(crate) cut: Instant,
+}
+
+#[derive(Default)]
+struct Queue {
+    images: Mutex<VecDeque<Image>>,
+    filled: Condvar,
+    /// Images of this epoch and older ones are not wanted any more.
+    cancelled: AtomicU32,
+}
+
+/// Where cuts put their images.
+#[derive(Clone, Default)]
+pub(crate) struct ImageQueue(Arc<Queue>);
+
+impl ImageQueue {
+    /// False if the queue is full.
+    pub(crate) fn push(&self, image: Image) -> bool {
+        let mut images = self.0.images.lock().unwrap_or_else(PoisonError::into_inner);
+        if images.len() >= QUEUE_MAX {
+            return false;
+        }
+        images.push_back(image);
+        self.0.filled.notify_one();
+        true
+    }
+
+    /// Images of `epoch` are not wanted any more.
+    pub(crate) fn cancel(&self, epoch: Epoch) {
+        self.0.cancelled.fetch_max(epoch.0, Ordering::AcqRel);
+    }
+
+    fn next(&self) -> Image {
+        let mut images = self.0.images.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match images.pop_front() {
+                Some(image) => return image,
+                None => images = self.0.filled.wait(images).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    fn is_cancelled(&self, epoch: Epoch) -> bool {
+        self.0.cancelled.load(Ordering::Acquire) >= epoch.0
+    }
+}
+
+/// Starts the writer's thread.
+pub(crate) fn start(
+    queue: ImageQueue,
+    agent: Arc<Agent>,
+    mut directory: JobDirectory<Directory>,
+) -> std::io::Result<()> {
+    let run = move || loop {
+        let image = queue.next();
+        let epoch = image.epoch;
+        if queue.is_cancelled(epoch) {
+            continue;
+        }
+        let input = match write(&mut directory, &queue, &agent, image) {
+            Ok(Some(input)) => input,
+            // Cancelled; nobody waits for an answer.
+            Ok(None) => continue,
+            Err(error) => {
+                eprintln!(
+                    "stillwire: rank {}: image of epoch {epoch} not written: {error}",
+                    agent.identity().rank
+                );
+                Input::CaptureFailed { epoch, reason: NoImageReason::WriteFailed { errno: errno(&error) } }
+            }
+        };
+        agent.handle(input, None);
+    };
+    std::thread::Builder::new().name("stillwire-images".into()).spawn(run).map(drop)
+}
+
+/// `None` if the image was cancelled meanwhile; nothing is left of it then.
+fn write(
+    directory: &mut JobDirectory<Directory>,
+    queue: &ImageQueue,
+    agent: &Agent,
+    image: Image,
+) -> Result<Option<Input>, StoreError> {
+    let Image { epoch, sections, mut statistics, cut } = image;
+    let identity = agent.identity();
+    let generation = GenerationId { life: identity.life, epoch };
+    directory.begin_generation(generation)?;
+    let mut writer = directory.begin_image(generation, identity.rank)?;
+    for section in &sections {
+        let OwnedSection { kind, version, id, bytes } = section;
+        let head = Section { kind: *kind, version: *version, id: *id, bytes: &[] };
+        let mut done = writer.begin_section(directory.storage(), head, bytes.len() as u64);
+        for piece in bytes.chunks(WRITE_PIECE_BYTES) {
+            if queue.is_cancelled(epoch) {
+                writer.abandon(directory.storage())?;
+                return Ok(None);
+            }
+            done = done.and_then(|()| writer.write(directory.storage(), piece));
+        }
+        if let Err(error) = done {
+            // The first error is the one that tells.
+            let _ = writer.abandon(directory.storage());
+            return Err(error);
+        }
+        writer.end_section();
+    }
+    let summary = writer.finish(directory.storage())?;
+    statistics.write_ns = nanos(cut.elapsed());
+    let (digest, bytes) = (ImageDigest(summary.digest.0), summary.bytes);
+    Ok(Some(Input::Captured { epoch, digest, bytes, statistics }))
+}
+
+/// The number that travels in a control message; the text stays here.
+fn errno(error: &StoreError) -> u32 {
+    let errno = match error {
+        StoreError::Storage(StorageError::NoSpace { .. }) => nix::errno::Errno::ENOSPC as i32,
+        StoreError::Storage(StorageError::Permission { .. }) => nix::errno::Errno::EACCES as i32,
+        StoreError::Storage(StorageError::NotFound { .. }) => nix::errno::Errno::ENOENT as i32,
+        StoreError::Storage(StorageError::Io { errno, .. }) => *errno,
+        _ => nix::errno::Errno::EIO as i32,
+    };
+    u32::try_from(errno).unwrap_or(0)
+}
