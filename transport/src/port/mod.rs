@@ -575,8 +575,7 @@ impl Port {
         let mut hints = 0;
         for i in 0..self.links.len() {
             let link = &mut self.links[i];
-            let active = link.in_flight() > 0 || link.has_history() && link.heard_at >= recent;
-            if active && !link.flags.intersects(Flags::RESYNC | Flags::BROKEN) {
+            if link.is_active(recent) && !link.flags.intersects(Flags::RESYNC | Flags::BROKEN) {
                 link.flags.insert(Flags::HINT_DUE);
                 hints += 1;
                 self.make_ready(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));

@@ -128,6 +128,10 @@ impl Port {
             return false;
         }
         self.require_cut(frame.header.epoch);
+        if let Some(index) = known {
+            // It lives, and waits for our cut: it is told when that is over.
+            self.links[index.0 as usize].heard_at = now;
+        }
         if self.sabotage.has(Rule::HigherEpochData) {
             return true;
         }
