@@ -1,7 +1,6 @@
 //! R4: a rank that has cut helps one that has not, with what it could have said before its cut and nothing else.
 
 #[expect(clippy::cast_possible_truncation, reason = "test data")]
-#[allow(dead_code, reason = "each test file uses its part of the world")]
 mod world;
 
 use std::time::Duration;

@@ -2,7 +2,6 @@
 #![expect(clippy::cast_possible_truncation, reason = "test data")]
 
 #[expect(clippy::cast_possible_truncation, reason = "test data")]
-#[allow(dead_code, reason = "each test file uses its part of the world")]
 mod world;
 
 use std::time::Duration;

@@ -180,6 +180,12 @@ impl Link {
         self.next > 0 || self.expected > 0
     }
 
+    /// Whether the peer may well be waiting for us or sending to us: we have something in flight, or it was heard since
+    /// `recent`.
+    pub(crate) fn is_active(&self, recent: u64) -> bool {
+        self.in_flight() > 0 || self.has_history() && self.heard_at >= recent
+    }
+
     /// R4: while the peer has not been heard to have cut, what had been said before our own cut may be said again, as it
     /// was: such a frame equals one that was on its way at that instant.
     pub(crate) fn before_cut(&self, epoch: Epoch) -> Option<queues::BeforeCut> {

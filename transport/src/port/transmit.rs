@@ -3,7 +3,7 @@
 use alloc::vec;
 
 use crate::auth::Context;
-use crate::config::PTO_MAX;
+use crate::config::{PTO_MAX, SLOW_AFTER};
 use crate::ids::{LinkIndex, RailIndex};
 use crate::link::queues::{Control, Envelope, Pending, Sent, SentBody, Stream};
 use crate::link::send::Action;
@@ -57,7 +57,7 @@ impl Port {
             return None;
         }
         if self.news_due {
-            self.tell_news();
+            self.tell_news(now);
         }
         for _ in 0..self.ready.len() {
             let index = self.ready.pop_front()?;
@@ -91,12 +91,14 @@ impl Port {
         None
     }
 
-    /// After a thaw: a frame to every peer that we have dealings with ends its wait for us (STOPPED), and carries our epoch.
-    fn tell_news(&mut self) {
+    /// After a thaw: a frame to every peer that may be waiting for us ends its wait (STOPPED), and carries our epoch: what
+    /// it sent before our cut comes again at once (R3).
+    fn tell_news(&mut self, now: u64) {
         self.news_due = false;
+        let recent = now.saturating_sub(nanos(SLOW_AFTER));
         for i in 0..self.links.len() {
             let link = &mut self.links[i];
-            if link.queues.is_some() && link.flags.contains(Flags::KNOWN_BY_PEER) {
+            if link.is_active(recent) {
                 link.flags.insert(Flags::ACK_NOW);
                 self.make_ready(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
             }

@@ -37,6 +37,9 @@ pub(crate) struct Node {
     pub(crate) port: Option<Port>,
     pub(crate) memory: Memory,
     pub(crate) events: Vec<Event>,
+    pub(crate) frame_bytes: usize,
+    /// What came while the port was frozen: the kernel or the NIC has it.
+    pub(crate) held: Vec<(u8, Vec<u8>)>,
 }
 
 /// What the network does with a frame.
@@ -81,7 +84,13 @@ impl World {
             .map(|i| {
                 let mut port = Port::new(config.clone(), port_id(i), LIFE, Epoch(0), Some(&KEY));
                 port.add_rail(RawAddress::new(&[i as u8]).unwrap(), frame_bytes);
-                Node { port: Some(port), memory: Memory::default(), events: Vec::new() }
+                Node {
+                    port: Some(port),
+                    memory: Memory::default(),
+                    events: Vec::new(),
+                    frame_bytes,
+                    held: Vec::new(),
+                }
             })
             .collect();
         World {
@@ -154,6 +163,9 @@ impl World {
     /// Puts a frozen port back, in the same life.
     pub(crate) fn thaw(&mut self, node: usize, frozen: FrozenPort) {
         self.nodes[node].port = Some(frozen.thaw(self.now));
+        let held = std::mem::take(&mut self.nodes[node].held);
+        self.wire.extend(held.into_iter().map(|(rail, bytes)| (self.now, node, rail, bytes)));
+        self.wire.make_contiguous().sort_by_key(|(due, ..)| *due);
     }
 
     /// Puts a frozen port back in a new life, on a rail with frames of `frame_bytes`, with paths to all that it knows.
@@ -166,6 +178,7 @@ impl World {
             port.set_path(link, RailIndex(0), AddressId(peer.0));
         }
         self.nodes[node].port = Some(port);
+        self.nodes[node].frame_bytes = frame_bytes;
     }
 
     /// What a freeze would find now.
@@ -180,7 +193,7 @@ impl World {
     /// Lets every port send what it wants to send now.
     pub(crate) fn pump(&mut self) {
         for i in 0..self.nodes.len() {
-            let Node { port, memory, .. } = &mut self.nodes[i];
+            let Node { port, memory, frame_bytes, .. } = &mut self.nodes[i];
             let Some(port) = port else { continue };
             let mut buffer = vec![0u8; 70_000];
             // The rails take turns; a round in which none has anything ends it.
@@ -202,6 +215,7 @@ impl World {
                     }
                     bytes.extend_from_slice(payload);
                 }
+                assert!(bytes.len() <= *frame_bytes, "{} bytes in a frame of {frame_bytes}", bytes.len());
                 self.frames += 1;
                 let to = transmit.to.0 as usize;
                 let frame = Frame::parse(&bytes).expect("what we write can be read");
@@ -255,8 +269,9 @@ impl World {
             let (to, rail) = (*to, *rail);
             let (_, _, _, bytes) = self.wire.pop_front().unwrap();
             let node = &mut self.nodes[to];
-            if let Some(port) = node.port.as_mut() {
-                port.handle_frame(self.now, RailIndex(rail), &bytes, &mut node.memory);
+            match node.port.as_mut() {
+                Some(port) => port.handle_frame(self.now, RailIndex(rail), &bytes, &mut node.memory),
+                None => node.held.push((rail, bytes)),
             }
             self.collect(to);
         }
