@@ -86,11 +86,13 @@ fn files_of_a_job_are_described() {
         .map(|section| section["kind"].as_str().unwrap())
         .collect();
     assert!(kinds.contains(&"port") && kinds.contains(&"session-region"), "{kinds:?}");
+    let port = &image["ports"][0];
+    assert_eq!((&port["port"], &port["links"]), (&"2/0".into(), &4.into()));
     assert_eq!(inspect("manifest")["images"].as_array().unwrap().len(), 4);
     assert_eq!(inspect("commit")["file"], "record");
     let text =
         done(&mut stillwire(&["inspect", &place.file(newest, "rank-00000000.image").display().to_string()]));
-    assert!(text.stdout.contains("image of rank 0"), "{text:?}");
+    assert!(text.stdout.contains("image of rank 0") && text.stdout.contains("port 0/0"), "{text:?}");
     assert_eq!(done(&mut stillwire(&["verify", &place.job_text()])).code, Some(0));
 }
 
