@@ -7,13 +7,16 @@ fn main() {
     let begin = std::time::Instant::now();
     let (mut frames, mut events) = (0, 0);
     for seed in first..first + count {
+        if std::env::var_os("LOUD").is_some() {
+            eprintln!("{seed}");
+        }
         let mut world = sim::world::World::new(sim::plan::generate(seed, 4), trace);
         world.run();
         events += world.events;
         if count <= 50 || !world.violations().is_empty() {
             println!("{seed}: {}", world.summary());
         }
-        if !world.violations().is_empty() {
+        if !world.violations().is_empty() && !trace {
             println!("{}", world.ports_text());
         }
         if trace {

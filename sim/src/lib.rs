@@ -6,5 +6,6 @@ pub mod judge;
 pub mod limits;
 pub mod network;
 pub mod plan;
+pub mod sabotage;
 pub mod workload;
 pub mod world;

@@ -173,6 +173,12 @@ impl ByteRing {
         out_second.copy_from_slice(second);
     }
 
+    /// Changes held bytes: no rule allows that.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn overwrite(&mut self, offset: u64, bytes: &[u8]) {
+        write(&mut self.memory, offset, bytes);
+    }
+
     fn grow(&mut self, bytes: usize) {
         let mut memory = vec![0; bytes.next_power_of_two().max(RING_BYTES_MIN)];
         let (first, second) = self.held();

@@ -23,6 +23,8 @@ pub enum Rule {
     RendezvousOffsets,
     /// A STOPPED hint expires.
     StoppedExpiry,
+    /// R11: payload reaches memory only after its frame has passed every check.
+    Bypass,
 }
 
 /// The rule that is out, if any.

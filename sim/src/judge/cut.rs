@@ -37,8 +37,8 @@ struct Saved {
 pub struct CutJudge {
     ranks: u32,
     ports: u32,
-    /// Messages handed over so far, per (sender, receiver, port).
-    sent: Vec<u32>,
+    /// Messages handed over so far, per process, by (receiver, port).
+    sent: Vec<Vec<u32>>,
     saved: Vec<Saved>,
 }
 
@@ -50,37 +50,31 @@ impl CutJudge {
     /// Empty books.
     #[must_use]
     pub fn new(script: &Script) -> CutJudge {
-        let (ranks, ports) = (script.ranks, script.ports);
-        CutJudge { ranks, ports, sent: vec![0; index(ranks * ranks * ports)], saved: Vec::new() }
+        CutJudge { ranks: script.ranks, ports: script.ports, sent: Vec::new(), saved: Vec::new() }
     }
 
-    fn row(&self, rank: u32) -> std::ops::Range<usize> {
-        let width = index(self.ranks * self.ports);
-        index(rank) * width..(index(rank) + 1) * width
+    /// The program of `process` handed a message over.
+    pub fn handed_over(&mut self, process: u32, to: u32, port: u32) {
+        let at = index(to * self.ports + port);
+        if let Some(sent) = self.sent.get_mut(index(process)).and_then(|sent| sent.get_mut(at)) {
+            *sent += 1;
+        }
     }
 
-    /// The program of `from` handed a message over.
-    pub fn handed_over(&mut self, from: u32, to: u32, port: u32) {
-        let at = index((from * self.ranks + to) * self.ports + port);
-        self.sent[at] += 1;
-    }
-
-    /// `rank` has taken its cut; `links` are those of its image.
-    pub fn cut(&mut self, rank: u32, generation: Generation, links: Vec<LinkEnd>) {
-        let sent = self.sent[self.row(rank)].to_vec();
+    /// `process` of `rank` has taken its cut; `links` are those of its image.
+    pub fn cut(&mut self, process: u32, rank: u32, generation: Generation, links: Vec<LinkEnd>) {
+        let sent = self.sent.get(index(process)).cloned().unwrap_or_default();
         self.saved.push(Saved { rank, generation, sent, links });
     }
 
-    /// `rank` runs again from `generation`, or (`None`) from its start.
-    pub fn restored(&mut self, rank: u32, generation: Option<Generation>) {
-        let row = self.row(rank);
-        match generation.and_then(|wanted| self.find(rank, wanted)) {
-            Some(saved) => {
-                let sent = saved.sent.clone();
-                self.sent[row].copy_from_slice(&sent);
-            }
-            None => self.sent[row].fill(0),
+    /// `process` runs `rank` from `generation`, or (`None`) from its start.
+    pub fn restored(&mut self, process: u32, rank: u32, generation: Option<Generation>) {
+        let saved = generation.and_then(|wanted| self.find(rank, wanted)).map(|saved| saved.sent.clone());
+        let at = index(process);
+        if self.sent.len() <= at {
+            self.sent.resize(at + 1, Vec::new());
         }
+        self.sent[at] = saved.unwrap_or_else(|| vec![0; index(self.ranks * self.ports)]);
     }
 
     fn find(&self, rank: u32, generation: Generation) -> Option<&Saved> {

@@ -66,9 +66,9 @@ impl Judges {
         }
     }
 
-    /// A receive of a program has completed: `[from, to, port]`.
-    pub fn check_delivery(&mut self, script: &Script, parties: [u32; 3], tag: u64, post: u64) {
-        let found = self.order.delivered(script, parties, tag, post);
+    /// A receive of a process has completed: `[from, to, port]`.
+    pub fn check_delivery(&mut self, script: &Script, process: u32, parties: [u32; 3], tag: u64, post: u64) {
+        let found = self.order.delivered(script, process, parties, tag, post);
         self.check(found);
     }
 

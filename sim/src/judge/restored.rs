@@ -8,6 +8,8 @@ pub struct RestoredJudge {
     ranks: u32,
     images: Vec<(u32, Generation, u64)>,
     committed: Vec<Generation>,
+    /// The power went out while this commit record was being written: it is there or not, for good.
+    perhaps: Option<Generation>,
     /// Generation that the current life runs from, per rank that has been restored in it.
     current: Vec<Option<(u32, Option<Generation>)>>,
 }
@@ -17,7 +19,7 @@ impl RestoredJudge {
     #[must_use]
     pub fn new(ranks: u32) -> RestoredJudge {
         let current = vec![None; usize::try_from(ranks).unwrap_or(0)];
-        RestoredJudge { ranks, images: Vec::new(), committed: Vec::new(), current }
+        RestoredJudge { ranks, images: Vec::new(), committed: Vec::new(), perhaps: None, current }
     }
 
     /// `rank` captured an image of this content.
@@ -40,6 +42,18 @@ impl RestoredJudge {
             Some(rank) => Err(Violation::CommittedWithoutImage { generation, rank }),
             None => Ok(()),
         }
+    }
+
+    /// The power went out while the commit record of `generation` was being written.
+    pub fn perhaps_committed(&mut self, generation: Generation) {
+        self.perhaps = Some(generation);
+    }
+
+    /// A life is about to begin from `restore`: what became of a commit record that may or may not have been written is
+    /// known from now on. True if it was.
+    pub fn decided(&mut self, restore: Option<Generation>) -> bool {
+        let perhaps = self.perhaps.take();
+        perhaps.is_some() && perhaps == restore
     }
 
     /// Generations committed so far.

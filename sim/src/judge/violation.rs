@@ -33,6 +33,10 @@ pub enum Violation {
     Lost { generation: Generation, from: u32, to: u32, acknowledged: u64, received: u64 },
     /// A commit record names a generation of which a rank has no image.
     CommittedWithoutImage { generation: Generation, rank: u32 },
+    /// A commit record names images of different cuts.
+    CommittedMixed { generation: Generation, rank: u32, own: Generation },
+    /// The store counted lives otherwise than the job.
+    LifeCounter { expected: u32, found: u32 },
     /// A generation was committed that had been abandoned.
     CommittedTwice { generation: Generation },
     /// A rank was restored from a generation that was never committed.

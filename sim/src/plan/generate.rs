@@ -41,8 +41,8 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
         congested: random.percent(30),
         helper: random.percent(70),
         weather: weather(random),
-        control_ns_max: random.log_between(5 * MICRO, 400 * MICRO),
-        write_ns_max: random.log_between(20 * MICRO, 2 * MILLI),
+        control_ns_max: random.log_between(2 * MICRO, 120 * MICRO),
+        write_ns_max: random.log_between(10 * MICRO, 600 * MICRO),
         pause_ns_max: random.log_between(2 * MICRO, 300 * MICRO),
         drift: [0; RANKS_MAX],
         steps: Vec::with_capacity(16),
@@ -93,12 +93,8 @@ fn commands(random: &mut Random, plan: &mut Plan) {
     let spacing = FRAMES_PLANNED / commands;
     for n in 0..commands {
         let frames = n * spacing + random.between(1, spacing);
-        plan.steps.push(Step { when: When::Frames(frames), action: Action::Checkpoint });
-        if random.percent(8) {
-            // Somebody is impatient: a request while one is under way.
-            let when = When::Frames(frames + random.between(1, 30));
-            plan.steps.push(Step { when, action: Action::Checkpoint });
-        }
+        let patient = !random.percent(10);
+        plan.steps.push(Step { when: When::Frames(frames), action: Action::Checkpoint { patient } });
     }
 }
 
@@ -198,6 +194,11 @@ fn troubles(random: &mut Random, plan: &mut Plan) {
         let when = at_frames(random);
         let (after, full) = (random.below(60), random.percent(50));
         plan.steps.push(Step { when, action: Action::DiskError { after, full } });
+    }
+    if random.percent(20) {
+        let when = at_frames(random);
+        let (after, down) = (random.below(80), down(random));
+        plan.steps.push(Step { when, action: Action::PowerLoss { after, down } });
     }
     if random.percent(20) {
         let when = at_frames(random);

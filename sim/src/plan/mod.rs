@@ -56,14 +56,25 @@ pub enum Which {
 /// Something that is done to the world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Somebody asks for a checkpoint.
-    Checkpoint,
+    /// Somebody asks for a checkpoint. A `patient` person waits a little until the job runs and the checkpoint before is
+    /// over.
+    Checkpoint {
+        /// Whether to wait.
+        patient: bool,
+    },
     /// A rank's process dies.
     CrashProcess(Which),
     /// A node loses power; it is back after `down`.
     CrashNode {
         /// The node.
         node: Which,
+        /// Time until it runs again.
+        down: Nanos,
+    },
+    /// The head node loses power in the middle of what it writes: at the changing operation after so many further ones.
+    PowerLoss {
+        /// Changing operations until then.
+        after: u64,
         /// Time until it runs again.
         down: Nanos,
     },

@@ -263,17 +263,11 @@ impl Script {
         })
     }
 
-    /// Number of the first message of round `round` on the stream `from` to `to` over the round's port.
+    /// Messages of round number `number` from one rank to another.
     #[must_use]
-    pub fn serial(&self, message: &Message) -> u32 {
-        let port = self.round(message.round).port;
-        let earlier = &self.rounds[..usize::try_from(message.round).unwrap_or(0)];
-        let before: u32 = earlier
-            .iter()
-            .filter(|round| round.port == port && self.edge(round.shape, message.from, message.to))
-            .map(|round| round.burst)
-            .sum();
-        before + message.index
+    pub fn messages(&self, number: u32, from: u32, to: u32) -> u32 {
+        let round = self.round(number);
+        if self.edge(round.shape, from, to) { round.burst } else { 0 }
     }
 }
 
@@ -313,7 +307,7 @@ fn round(random: &mut Random, ranks: u32, ports: u32, size: Size) -> Round {
         Shape::Shift(_) | Shape::SelfOnly => 1,
         _ => ranks,
     };
-    let burst = u32::try_from(random.log_between(1, 32)).unwrap_or(1).min(64 / fan).max(1);
+    let burst = u32::try_from(random.log_between(1, 32)).unwrap_or(1).min(32 / fan).max(1);
     Round {
         shape,
         style,
@@ -321,7 +315,7 @@ fn round(random: &mut Random, ranks: u32, ports: u32, size: Size) -> Round {
         burst,
         bytes_max,
         port: u32::try_from(random.below(u64::from(ports))).unwrap_or(0),
-        compute_ns_max: if random.percent(50) { random.log_between(MICRO, 200 * MICRO) } else { 0 },
+        compute_ns_max: if random.percent(75) { random.log_between(2 * MICRO, 600 * MICRO) } else { 0 },
         settles: random.percent(30),
     }
 }

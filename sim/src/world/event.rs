@@ -1,6 +1,10 @@
 //! What can happen next in a world.
 
-use crate::network::FrameId;
+use ckpt_glue::control::{Decision, ExitedRecord, ImageReport};
+use ckpt_glue::{Control, ExitStatus, GenerationId};
+use transport::{Life, Rank};
+
+use crate::network::{FrameId, Weather};
 
 /// An event in the queue. Small, because thousands pass through it in each history.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -13,6 +17,66 @@ pub(crate) enum Event {
     Wake(u32),
     /// A timer of a process may have run out.
     Timer(u32),
+    /// The timer of the coordinator with this number may have run out.
+    JobTimer(u32),
+    /// The timer of this keeper may have run out.
+    KeeperTimer(u32),
+    /// Something that happens rarely: its place in the table of tasks.
+    Task(u32),
+}
+
+/// Somebody who sends and receives control messages: this very incarnation of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Endpoint {
+    /// The coordinator with this number.
+    Job(u32),
+    /// The keeper with this number.
+    Keeper(u32),
+    /// The process with this number.
+    Process(u32),
+}
+
+/// Something that happens rarely and needs more room than an [`Event`] has.
+#[derive(Clone, Debug)]
+pub(crate) enum Task {
+    /// A control message arrives.
+    Control { to: Endpoint, from: Endpoint, control: Box<Control>, connection: u32 },
+    /// A keeper's node starts the process of a rank.
+    Spawn { keeper: u32, rank: Rank, decision: Decision },
+    /// The process has read its image.
+    Restore { process: u32, decision: Decision },
+    /// A keeper ends the process of a rank.
+    Kill { keeper: u32, rank: Rank, life: Life },
+    /// A keeper learns that a process has ended.
+    Reaped { keeper: u32, rank: Rank, life: Life, status: ExitStatus },
     /// A process thaws after a cut.
-    Thaw(u32),
+    Thaw { process: u32 },
+    /// A process has written its image.
+    ImageWritten { process: u32, epoch: u32, attempt: u32 },
+    /// A keeper has written the image of a rank that has ended.
+    ExitedImageWritten { keeper: u32, rank: Rank, generation: GenerationId, record: ExitedRecord },
+    /// A coordinator has written a commit record.
+    CommitWritten { job: u32, generation: GenerationId, images: Vec<ImageReport> },
+    /// A coordinator has written a decision.
+    DecisionWritten { job: u32, decision: Decision },
+    /// The store has been fenced.
+    StoreFenced { job: u32, counter: u32 },
+    /// A step of the plan is due; `cause` is the rank that brought its moment.
+    Step { step: usize, cause: Option<u32> },
+    /// A broken rail is opened anew.
+    RailUp { process: u32, port: u32, rail: u32 },
+    /// A node runs again.
+    NodeUp { node: u32 },
+    /// The keeper's connection to its coordinator is gone: it ends its ranks and itself.
+    KeeperOrphaned { keeper: u32 },
+    /// The launcher starts a keeper on a node whose keeper is gone.
+    KeeperAgain { node: u32, job: u32 },
+    /// Somebody starts the job again.
+    Operator,
+    /// A patient person looks whether a checkpoint can be asked for.
+    Ask { until: crate::engine::queue::Nanos },
+    /// The rank can be saved again.
+    Savable { process: u32 },
+    /// The storm is over.
+    Calm { weather: Weather },
 }

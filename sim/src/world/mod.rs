@@ -1,37 +1,58 @@
 //! The world: ranks, NICs, nodes, disks and a plan, in virtual time.
 
+mod control;
+mod coordinator;
+mod disk;
 mod event;
+mod image;
+mod keepers;
 mod process;
 mod progress;
+mod rank;
 mod station;
+mod steps;
+mod tasks;
 mod wire;
 
-use transport::{AuthLevel, Epoch, JobId, JobKey, Life, Port, PortConfig, PortId, RailIndex, Rank};
+use ckpt_glue::recovery::Beginning;
+use store::{JobDirectory, Memory};
+use transport::{AuthLevel, Epoch, JobId, JobKey, Life, Port, PortConfig, PortId, Rank};
 
 use crate::engine::clock::Clock;
-use crate::engine::queue::{Nanos, Queue, SECOND};
+use crate::engine::queue::{MILLI, Nanos, Queue, SECOND};
 use crate::engine::random::Random;
-use crate::engine::trace::{Trace, Who};
+use crate::engine::trace::Trace;
 use crate::faults::FaultCounts;
-use crate::judge::{Judges, Violation};
-use crate::limits::EVENTS_MAX;
-use crate::network::nic::NicId;
+use crate::judge::{Generation, Judges, Violation};
+use crate::limits::{CALM_MAX, EVENTS_MAX};
 use crate::network::{Checksum, Network};
 use crate::plan::{Auth, Plan};
-use crate::trace;
+use crate::sabotage::Switches;
 use crate::workload::script::Size;
-use crate::workload::{Program, Script, oracle};
-use drivers::Driver as _;
+use crate::workload::{Script, oracle};
+use control::Connection;
+use coordinator::JobShell;
 use event::Event;
-use process::{NEVER, Phase, Process};
+use keepers::KeeperShell;
+use process::Process;
 use station::Station;
+use tasks::Tasks;
 
 const STREAM_SCRIPT: u64 = 2;
 const STREAM_NETWORK: u64 = 3;
 const STREAM_TIMING: u64 = 4;
 
+/// The job of every history.
+pub(crate) const JOB: JobId = JobId(0x5157_0000_0000_0000_0000_0000_0000_0007);
+/// Its key.
+pub(crate) const KEY: JobKey = JobKey([7; 16]);
+/// Moments that a plan can wait for.
+const MOMENTS: usize = 5;
+
+#[derive(Debug)]
 struct Node {
     clock: Clock,
+    up: bool,
 }
 
 /// Frames between two nodes are dropped until then.
@@ -53,10 +74,36 @@ pub struct World {
     stations: Vec<Station>,
     nodes: Vec<Node>,
     processes: Vec<Process>,
+    keepers: Vec<KeeperShell>,
+    job: Option<JobShell>,
+    connections: Vec<Connection>,
+    tasks: Tasks,
+    directory: JobDirectory<Memory>,
+    /// Images that have been written, with what the judges know of them.
+    images: Vec<(store::GenerationId, Rank, Generation)>,
     partitions: Vec<Partition>,
     timing: Random,
+    sabotage: Switches,
+    /// Lives that were decided, in order, and how many times the job has been started or rolled back.
+    lives: Vec<Life>,
+    life_number: u32,
+    jobs_started: u32,
+    /// A checkpoint has been asked for and its outcome is not known.
+    asking: bool,
+    operator_called: bool,
+    operator_restarts: u32,
+    /// For how long the head node stays off after it has lost power in the middle of a write.
+    power_down: Nanos,
+    steps_by_frames: Vec<(u64, usize)>,
+    moments: [u32; MOMENTS],
+    /// When the last planned fault has ceased.
+    calm_at: Nanos,
     frames_delivered: u64,
-    finished: u32,
+    control_messages: u64,
+    checkpoint_commands: u32,
+    checkpoints_begun: u32,
+    crashes: u32,
+    over: bool,
     /// Events handled.
     pub events: u64,
 }
@@ -84,18 +131,11 @@ impl World {
         let frame_bytes_max = at(plan.frame_bytes_max);
         let network =
             Network::new(frame_bytes_max, plan.weather, checksum, Random::stream(plan.seed, STREAM_NETWORK));
-        let node_of = |rank: u32| rank * plan.nodes / plan.ranks;
-        let mut stations = Vec::new();
-        for rank in 0..plan.ranks {
-            for _ in 0..plan.ports {
-                for rail in 0..plan.rails {
-                    let id = NicId(u32::try_from(stations.len()).unwrap_or(u32::MAX));
-                    stations.push(Station::new(id, rank, rail, node_of(rank), frame_bytes_max));
-                }
-            }
-        }
         let nodes = (0..plan.nodes)
-            .map(|n| Node { clock: Clock::new(u64::from(n) * 77 * SECOND + 1, plan.drift[at(n)]) })
+            .map(|n| Node {
+                clock: Clock::new(u64::from(n) * 77 * SECOND + SECOND, plan.drift[at(n)]),
+                up: true,
+            })
             .collect();
         let judges = Judges::new(&script);
         let timing = Random::stream(plan.seed, STREAM_TIMING);
@@ -106,20 +146,41 @@ impl World {
             counts: FaultCounts::default(),
             judges,
             network,
-            stations,
+            stations: Vec::new(),
             nodes,
             processes: Vec::new(),
+            keepers: Vec::new(),
+            job: None,
+            connections: Vec::new(),
+            tasks: Tasks::default(),
+            directory: disk::new_directory(plan.ranks).expect("an empty disk takes a job's directory"),
+            images: Vec::new(),
             partitions: Vec::new(),
             timing,
+            sabotage: Switches::default(),
+            lives: Vec::new(),
+            life_number: 0,
+            jobs_started: 0,
+            asking: false,
+            operator_called: false,
+            operator_restarts: 0,
+            power_down: MILLI,
+            steps_by_frames: Vec::new(),
+            moments: [0; MOMENTS],
+            calm_at: 0,
             frames_delivered: 0,
-            finished: 0,
+            control_messages: 0,
+            checkpoint_commands: 0,
+            checkpoints_begun: 0,
+            crashes: 0,
+            over: false,
             events: 0,
             plan,
         }
     }
 
     fn port_config(&self) -> PortConfig {
-        let mut config = PortConfig::new(JobId(7).tag());
+        let mut config = PortConfig::new(JOB.tag());
         config.auth = match self.plan.auth {
             Auth::Off => AuthLevel::Off,
             Auth::Header => AuthLevel::Header,
@@ -138,109 +199,85 @@ impl World {
         config
     }
 
-    fn start(&mut self, rank: u32) {
-        let number = u32::try_from(self.processes.len()).unwrap_or(u32::MAX);
-        let life = Life { counter: 1, nonce: 99 };
-        let rails = at(self.plan.rails);
-        let mut ports = Vec::new();
-        for p in 0..self.plan.ports {
-            let mut port = Port::new(
-                self.port_config(),
-                PortId::of_rank(Rank(rank), p),
-                life,
-                Epoch(0),
-                Some(&JobKey([7; 16])),
-            );
-            let first = at(rank * self.plan.ports + p) * rails;
-            for rail in 0..rails {
-                self.stations[first + rail].open(number);
-                let nic = &self.stations[first + rail].nic;
-                port.add_rail(nic.local_address(), nic.caps().frame_bytes_max);
-            }
-            for peer in 0..self.plan.ranks {
-                let link = port.connect(PortId::of_rank(Rank(peer), p));
-                for rail in 0..rails {
-                    let id = NicId(u32::try_from(at(peer * self.plan.ports + p) * rails + rail).unwrap_or(0));
-                    let address =
-                        self.stations[first + rail].nic.resolve(&id.address()).expect("our own address");
-                    port.set_path(link, RailIndex(u8::try_from(rail).unwrap_or(0)), address);
-                }
-            }
-            ports.push(port);
-        }
-        self.processes.push(Process {
-            number,
-            rank,
-            node: rank * self.plan.nodes / self.plan.ranks,
-            life,
-            life_number: 1,
-            epoch: 0,
-            phase: Phase::Running,
-            ports,
-            frozen: Vec::new(),
-            program: Program::new(&self.script, rank),
-            finished: false,
-            busy_until: 0,
-            stalled_until: 0,
-            wake_at: NEVER,
-            timer_at: NEVER,
-        });
-        self.wake(number, self.queue.now() + 1);
-    }
-
-    fn cut_required(&mut self, _number: u32, _epoch: Epoch) {}
-
-    fn rank_finished(&mut self, number: u32) {
-        self.finished += 1;
-        trace!(self.trace, self.queue.now(), Who::Rank(self.processes[at(number)].rank), "finished");
+    fn new_port(&self, id: PortId, life: Life) -> Port {
+        let mut port = Port::new(self.port_config(), id, life, Epoch(0), Some(&KEY));
+        self.sabotage.apply(&mut port);
+        port
     }
 
     /// Runs the history to its end.
     pub fn run(&mut self) {
-        for rank in 0..self.plan.ranks {
-            self.start(rank);
-        }
-        while self.finished < self.plan.ranks {
-            let Some(event) = self.queue.pop() else { break };
-            self.events += 1;
-            if self.events > EVENTS_MAX || self.queue.now() > 60 * SECOND {
-                let rounds = self.processes.iter().map(|p| p.program.round()).collect();
-                self.judges.report(Violation::Stuck {
-                    rounds,
-                    virtual_ms: self.queue.now() / 1_000_000,
-                    why: format!("{} events", self.events),
-                });
+        self.prepare_steps();
+        self.start_job(Beginning::Fresh, 0);
+        while !self.over {
+            let Some(event) = self.queue.pop() else {
+                self.stuck("nothing will ever happen again".to_owned());
                 break;
+            };
+            self.events += 1;
+            if self.events > EVENTS_MAX {
+                self.stuck(format!("{EVENTS_MAX} events"));
+            } else if self.queue.now() > self.calm_at + CALM_MAX {
+                self.stuck("not over long after the last fault".to_owned());
             }
-            match event {
-                Event::Arrive(frame) => self.frame_arrives(frame),
-                Event::Read(station) => self.read_frames(station),
-                Event::Wake(process) => self.on_wake(process),
-                Event::Timer(process) => self.on_timer(process),
-                Event::Thaw(_) => {}
-            }
+            self.dispatch(event);
         }
+        if !self.judges.has_failed() {
+            self.judge_end();
+        }
+    }
+
+    fn dispatch(&mut self, event: Event) {
+        match event {
+            Event::Arrive(frame) => self.frame_arrives(frame),
+            Event::Read(station) => self.read_frames(station),
+            Event::Wake(process) => self.on_wake(process),
+            Event::Timer(process) => self.on_timer(process),
+            Event::JobTimer(job) => self.on_job_timer(job),
+            Event::KeeperTimer(keeper) => self.on_keeper_timer(keeper),
+            Event::Task(place) => self.on_task(place),
+        }
+    }
+
+    /// Ends the history: it does not get on.
+    pub(crate) fn stuck(&mut self, why: String) {
+        let rounds = (0..self.plan.ranks)
+            .map(|rank| self.process_of(Rank(rank)).map_or(0, |p| self.processes[at(p)].program.round()))
+            .collect();
+        let virtual_ms = self.queue.now() / MILLI;
+        self.judges.report(Violation::Stuck { rounds, virtual_ms, why });
+        self.over = true;
+    }
+
+    fn judge_end(&mut self) {
         let expected = oracle::final_digests(&self.script);
-        for process in &self.processes {
-            let expected = expected[at(process.rank)];
-            let found = process.program.digest();
+        for rank in 0..self.plan.ranks {
+            let Some(process) = self.processes.iter().rfind(|p| p.rank == rank) else { continue };
+            let (expected, found) = (expected[at(rank)], process.program.digest());
             if expected != found {
-                self.judges.report(Violation::WrongResult { rank: process.rank, expected, found });
+                self.judges.report(Violation::WrongResult { rank, expected, found });
             }
+            let all = self.judges.order.finished(process.number, rank);
+            self.judges.check(all);
         }
-        let all = self.judges.order.finished();
-        self.judges.check(all);
     }
 
     /// For experiments.
     #[must_use]
     pub fn summary(&self) -> String {
         format!(
-            "{} frames, {} events, {} rounds, {} us, {:?}",
+            "{} frames, {} events, {} rounds, {} us, {} commands, {} begun, {} commits, {} crashes, {} lives, {} operator, {} control, {:?}",
             self.frames_delivered,
             self.events,
             self.script.round_count(),
             self.queue.now() / 1000,
+            self.checkpoint_commands,
+            self.checkpoints_begun,
+            self.judges.restored.commits().len(),
+            self.crashes,
+            self.life_number,
+            self.operator_restarts,
+            self.control_messages,
             self.judges.violations()
         )
     }

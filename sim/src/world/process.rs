@@ -1,7 +1,11 @@
 //! One rank's process: ports, NICs, program, and when it wants to run.
 
+use ckpt_glue::enrolment::AddressTable;
+use ckpt_glue::{Enrolment, Message as ControlMessage, Participant};
 use transport::message::{Outgoing, Payload, Receive};
 use transport::{Buffers, FrozenPort, Life, OpId, Port, PortId, Rank, Space};
+
+use super::image::Image;
 
 use crate::engine::queue::Nanos;
 use crate::judge::cut::CutJudge;
@@ -15,12 +19,25 @@ pub(crate) const NEVER: Nanos = Nanos::MAX;
 /// What a process is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
+    /// Its NICs are open, its image is being read.
+    Restoring,
+    /// It has said hello and waits for everybody's addresses.
+    Enrolling,
     /// Its ports are open, its program runs.
     Running,
     /// It has frozen its ports for a cut.
     Frozen,
     /// It has ended or was ended.
     Dead,
+}
+
+/// An image on its way to the disk.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    /// Number of this attempt among those of the process.
+    pub(crate) attempt: u32,
+    pub(crate) epoch: u32,
+    pub(crate) image: Image,
 }
 
 /// A rank's process. See the module.
@@ -30,6 +47,8 @@ pub(crate) struct Process {
     pub(crate) number: u32,
     pub(crate) rank: u32,
     pub(crate) node: u32,
+    /// The keeper that started it.
+    pub(crate) keeper: u32,
     /// The life it belongs to, as the job names it and as the world counts it.
     pub(crate) life: Life,
     pub(crate) life_number: u32,
@@ -37,7 +56,19 @@ pub(crate) struct Process {
     pub(crate) phase: Phase,
     pub(crate) ports: Vec<Port>,
     pub(crate) frozen: Vec<FrozenPort>,
+    /// Its NICs, by port and rail.
+    pub(crate) stations: Vec<usize>,
+    /// Where everybody is.
+    pub(crate) addresses: AddressTable,
     pub(crate) program: Program,
+    pub(crate) enrolment: Option<Enrolment>,
+    pub(crate) participant: Option<Participant>,
+    /// Control messages that wait until it runs.
+    pub(crate) mailbox: Vec<ControlMessage>,
+    /// The counted point that the participant has been told of last.
+    pub(crate) point_told: Option<u64>,
+    pub(crate) writing: Option<Writing>,
+    pub(crate) writes: u32,
     /// The program has gone through all its rounds.
     pub(crate) finished: bool,
     /// The program computes until then.
@@ -59,6 +90,7 @@ impl Process {
 
 /// The ports of one process as its program sees them.
 pub(crate) struct PortHost<'a> {
+    pub(crate) process: u32,
     pub(crate) ports: &'a mut [Port],
     pub(crate) judge: &'a mut CutJudge,
 }
@@ -87,7 +119,7 @@ impl Host for PortHost<'_> {
             Body::User(bytes) => Payload::User { bytes },
         };
         let op = port.send(link, outgoing, payload).map_err(|_| Refused)?;
-        self.judge.handed_over(message.from, message.to, number);
+        self.judge.handed_over(self.process, message.to, number);
         Ok(op)
     }
 

@@ -1,5 +1,6 @@
 //! What a process does when it runs: take frames, let its program go on, send frames, decide when to run again.
 
+use ckpt_glue::Participant;
 use drivers::Driver as _;
 use transport::{Event as PortEvent, Port, RailIndex};
 
@@ -88,7 +89,8 @@ impl World {
     /// World time of the next deadline of the process's ports.
     fn next_deadline(&self, process: u32) -> Nanos {
         let entry = &self.processes[at(process)];
-        let earliest = entry.ports.iter().filter_map(Port::poll_timeout).min();
+        let own = entry.participant.as_ref().and_then(Participant::poll_timeout);
+        let earliest = entry.ports.iter().filter_map(Port::poll_timeout).chain(own).min();
         let clock = &self.nodes[at(entry.node)].clock;
         earliest.map_or(NEVER, |deadline| clock.when(deadline, self.queue.now()))
     }
@@ -104,12 +106,19 @@ impl World {
             self.wake(number, now);
             return;
         }
+        self.read_mailbox(number);
+        self.participant_timeout(number);
         let more_frames = self.take_frames(number);
+        self.frames_passed();
         self.take_events(number);
         let mut step = self.run_program(number);
         if self.take_events(number) && step == Step::Blocked {
             // What the program did completed at once: it waits no more.
             step = Step::Ready;
+        }
+        if self.processes[at(number)].phase != Phase::Running {
+            // It has cut, and runs again when it thaws.
+            return;
         }
         let blocked = self.send_frames(number);
         self.rest(number, step, more_frames, blocked);
@@ -148,14 +157,20 @@ impl World {
         let World { processes, stations, nodes, judges, queue, frames_delivered, plan, .. } = self;
         let process = &mut processes[at(number)];
         let local = nodes[at(process.node)].clock.read(queue.now());
+        if process.phase != Phase::Running {
+            return false;
+        }
         let mut more = false;
-        let first = at(process.rank * plan.ports * plan.rails);
         let own = (process.rank, truth_of(process));
         for (port_number, port) in process.ports.iter_mut().enumerate() {
             let buffers = &mut process.program.receives[port_number];
             for rail in 0..at(plan.rails) {
-                let station = &mut stations[first + port_number * at(plan.rails) + rail];
+                let station = &mut stations[process.stations[port_number * at(plan.rails) + rail]];
                 let index = RailIndex(u8::try_from(rail).unwrap_or(0));
+                if station.nic.is_dead() && !station.seen_dead {
+                    station.seen_dead = true;
+                    port.set_rail_alive(index, false);
+                }
                 for _ in 0..FRAMES_PER_TURN {
                     let Some(truth) = station.nic.next_truth() else { break };
                     let suspicion = Suspicion::of(&truth, process.life_number, process.epoch);
@@ -171,7 +186,7 @@ impl World {
                         judges.report(suspicion.violation(&truth, own));
                     }
                 }
-                more |= station.nic.waiting() > 0;
+                more |= station.nic.waiting() > 0 && !station.nic.is_dead();
             }
             port.handle_timeout(local);
         }
@@ -193,7 +208,7 @@ impl World {
                         let from = port.peer(source).map_or(u32::MAX, |peer| peer.rank().0);
                         let parties = [from, process.rank, port_number];
                         news = true;
-                        judges.check_delivery(script, parties, tag, context);
+                        judges.check_delivery(script, number, parties, tag, context);
                         let arrival = Arrival { port: port_number, op, from, tag, data, bytes, sent_bytes };
                         trace!(
                             trace,
@@ -226,42 +241,40 @@ impl World {
     }
 
     fn run_program(&mut self, number: u32) -> Step {
-        let World { processes, judges, script, queue, .. } = self;
-        let process = &mut processes[at(number)];
-        if process.phase != Phase::Running || process.busy_until > queue.now() {
-            return Step::Blocked;
-        }
         for _ in 0..PROGRAM_STEPS {
-            let mut host = PortHost { ports: &mut process.ports, judge: &mut judges.cut };
-            match process.program.step(script, &mut host) {
-                Step::Ready => {}
-                other => {
-                    if other == Step::Finished && !process.finished {
-                        process.finished = true;
-                        self.rank_finished(number);
-                    }
-                    return other;
-                }
+            self.tell_point(number);
+            let World { processes, judges, script, queue, .. } = self;
+            let process = &mut processes[at(number)];
+            if process.phase != Phase::Running || process.busy_until > queue.now() {
+                return Step::Blocked;
+            }
+            let mut host = PortHost { process: number, ports: &mut process.ports, judge: &mut judges.cut };
+            let step = process.program.step(script, &mut host);
+            if step == Step::Finished && !process.finished {
+                process.finished = true;
+                self.rank_finished(number);
+            }
+            if step != Step::Ready {
+                return step;
             }
         }
         Step::Ready
     }
 
     /// Sends what may be sent. Returns when a NIC that is full now will have room ([`NEVER`] if none is full).
-    fn send_frames(&mut self, number: u32) -> Nanos {
+    pub(crate) fn send_frames(&mut self, number: u32) -> Nanos {
         let process = &self.processes[at(number)];
         if process.phase != Phase::Running {
             return NEVER;
         }
         let rails = at(self.plan.rails);
-        let first = at(process.rank * self.plan.ports) * rails;
         let ports = process.ports.len();
         let mut blocked = NEVER;
         for port in 0..ports {
             loop {
                 let mut sent = 0;
                 for rail in 0..rails {
-                    let station = first + port * rails + rail;
+                    let station = self.processes[at(number)].stations[port * rails + rail];
                     let (frames, full_until) = self.send_over(number, port, rail, station);
                     sent += frames;
                     blocked = blocked.min(full_until);
@@ -271,7 +284,8 @@ impl World {
                 }
             }
         }
-        for station in first..first + ports * rails {
+        for slot in 0..ports * rails {
+            let station = self.processes[at(number)].stations[slot];
             let nic = &mut self.stations[station].nic;
             if nic.has_staged() {
                 // A dead NIC has nothing staged.

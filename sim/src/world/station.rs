@@ -9,13 +9,15 @@ use crate::network::nic::{NicId, SimNic};
 pub(crate) struct Station {
     /// Rank that it belongs to.
     pub(crate) rank: u32,
-    /// Rail of its port.
-    pub(crate) rail: u32,
+    /// Port and rail: port number times rails plus rail.
+    pub(crate) slot: u32,
     /// Node that it is plugged into.
     pub(crate) node: u32,
     /// The process that has it open.
     pub(crate) process: Option<u32>,
     pub(crate) nic: SimNic,
+    /// The process has seen that the NIC is dead.
+    pub(crate) seen_dead: bool,
     /// A [`Read`](super::event::Event::Read) is scheduled.
     pub(crate) reading: bool,
     /// When the frames read so far are reported as completed.
@@ -23,13 +25,14 @@ pub(crate) struct Station {
 }
 
 impl Station {
-    pub(crate) fn new(id: NicId, rank: u32, rail: u32, node: u32, frame_bytes_max: usize) -> Station {
+    pub(crate) fn new(id: NicId, rank: u32, slot: u32, node: u32, frame_bytes_max: usize) -> Station {
         Station {
             rank,
-            rail,
+            slot,
             node,
             process: None,
             nic: SimNic::new(id, frame_bytes_max),
+            seen_dead: false,
             reading: false,
             completes_at: 0,
         }
@@ -39,6 +42,7 @@ impl Station {
     pub(crate) fn open(&mut self, process: u32) {
         self.nic.renew();
         self.process = Some(process);
+        self.seen_dead = false;
         self.completes_at = 0;
     }
 

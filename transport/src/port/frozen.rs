@@ -95,7 +95,8 @@ impl FrozenPort {
     pub fn thaw(self, now: Instant) -> Port {
         let at = self.at.expect("a port from an image starts a new life");
         let mut port = self.port;
-        port.frozen_ns = port.frozen_ns.wrapping_add(now.as_nanos().wrapping_sub(at.as_nanos()));
+        let stood_at = port.port_time(at);
+        port.frozen_ns = now.as_nanos().saturating_sub(stood_at);
         port.acked_reported = port.acked_total;
         port.news_due = true;
         if port.sabotage.has(Rule::RendezvousOffsets) {
@@ -126,7 +127,6 @@ impl FrozenPort {
         port.acked_total = 0;
         port.acked_reported = 0;
         port.news_due = false;
-        let keep_selected = port.sabotage.has(Rule::CumulativeOnly);
         let congestion_bytes = port.congestion_bytes_initial();
         let window_bytes = port.window_bytes_initial();
         for link in &mut port.links {
@@ -137,6 +137,9 @@ impl FrozenPort {
             link.transmissions = 1;
             link.newest = 0;
             link.unacknowledged = 0;
+            if port.sabotage.has(Rule::CountedNotAcked) {
+                link.expected = link.ack_told;
+            }
             link.ack_told = link.expected;
             link.peer_window_bytes = window_bytes;
             link.peer_window_frames = WINDOW_FRAMES_INITIAL;
@@ -151,7 +154,7 @@ impl FrozenPort {
                 queues.reorder.clear();
                 queues.before_cut = None;
             }
-            link.lose_all(keep_selected);
+            link.lose_all(false);
             if link.has_history() {
                 link.flags.insert(Flags::RESYNC | Flags::RESYNC_DUE);
             }

@@ -11,6 +11,8 @@ mod frozen;
 mod load;
 mod receive;
 mod resync;
+#[cfg(feature = "sabotage")]
+mod sabotaged;
 pub mod state;
 mod timeout;
 mod transmit;
@@ -152,12 +154,6 @@ impl Port {
             acked_reported: 0,
             news_due: false,
         }
-    }
-
-    /// Takes rules out of the protocol; only for the simulator.
-    #[cfg(feature = "sabotage")]
-    pub fn sabotage(&mut self, sabotage: Sabotage) {
-        self.sabotage = sabotage;
     }
 
     /// The port's identity.
@@ -549,6 +545,22 @@ impl Port {
         self.events.pop_front()
     }
 
+    /// Queues an acknowledgement to every peer that is owed one, ahead of a cut at a counted point: the peers may need it to
+    /// reach their own points, and after the cut they could not read it any more (R3). Call [`Port::poll_transmit`]
+    /// before freezing. Returns how many were queued.
+    pub fn acknowledge_owed(&mut self) -> usize {
+        let mut queued = 0;
+        for i in 0..self.links.len() {
+            let link = &mut self.links[i];
+            if link.expected > link.ack_told && !link.flags.intersects(Flags::RESYNC | Flags::BROKEN) {
+                link.flags.insert(Flags::ACK_NOW);
+                queued += 1;
+                self.make_ready(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
+            }
+        }
+        queued
+    }
+
     /// Queues STOPPED hints to the peers that may be sending to us or waiting for us, ahead of a freeze that is expected
     /// to last for `expected`. Shorter than [`STOPPED_MIN`]: no hint. Call [`Port::poll_transmit`] before freezing.
     /// Returns how many hints were queued.
@@ -611,7 +623,8 @@ impl Port {
     }
 
     pub(crate) fn port_time(&self, now: Instant) -> u64 {
-        now.as_nanos().wrapping_sub(self.frozen_ns)
+        // A clock that is set back stands still here: a wrapped difference would be the end of time, with every timer due.
+        now.as_nanos().saturating_sub(self.frozen_ns)
     }
 
     pub(crate) fn make_ready(&mut self, index: LinkIndex) {

@@ -35,6 +35,10 @@ impl Port {
             self.counters.dropped_job += 1;
             return;
         }
+        #[cfg(feature = "sabotage")]
+        if self.sabotage.has(Rule::Bypass) {
+            self.bypass(&frame, buffers);
+        }
         if frame.header.life != self.life && !self.sabotage.has(Rule::LifeEquality) {
             // R7: before any other field is looked at.
             self.other_life(&frame, bytes);
@@ -91,7 +95,7 @@ impl Port {
     }
 
     /// The link that a frame names, if we have it, and the port at its other end.
-    fn find_link(&self, frame: &Frame<'_>) -> Option<(Option<LinkIndex>, PortId)> {
+    pub(crate) fn find_link(&self, frame: &Frame<'_>) -> Option<(Option<LinkIndex>, PortId)> {
         if let Some(contact) = &frame.contact {
             if contact.to != self.id {
                 return None;
@@ -386,7 +390,12 @@ impl Port {
             let (selected, needless) = link.select(bitmap, echo, now);
             bytes += selected;
             spurious |= needless;
+            #[cfg(feature = "sabotage")]
+            if self.sabotage.has(Rule::CumulativeOnly) {
+                self.free_selected(index);
+            }
         }
+        let link = &mut self.links[index.0 as usize];
         let progress = ack > before || bytes > 0;
         if progress {
             link.recovery.back_off = 0;

@@ -6,7 +6,6 @@ use crate::link::timer::NEVER;
 use crate::link::{Flags, unwrap};
 use crate::message::Event;
 use crate::port::Port;
-use crate::sabotage::Rule;
 use crate::wire::{Body, Frame};
 
 impl Port {
@@ -50,7 +49,6 @@ impl Port {
     /// Takes the numbers back from everything that the peer has not counted. In this life nothing of it has been sent, so
     /// the numbers may be given out again, to fragments cut for the frames of the rails that there are now.
     fn unnumber(&mut self, index: LinkIndex) {
-        let keep_selected = self.sabotage.has(Rule::CumulativeOnly);
         let link = &mut self.links[index.0 as usize];
         link.next = link.acked;
         link.flight_bytes = 0;
@@ -60,9 +58,6 @@ impl Port {
         queues.lost.clear();
         // From the newest to the oldest, each to the head of its queue: their order stays.
         while let Some(sent) = queues.sent.pop_back() {
-            if keep_selected && sent.selected {
-                continue;
-            }
             match sent.body {
                 SentBody::Eager { envelope, .. } => queues.queue_again(envelope, sent.start, 0),
                 SentBody::More { envelope, offset, .. } => queues.queue_again(envelope, sent.start, offset),

@@ -1,0 +1,261 @@
+//! The shell of the coordinator: it carries out what the job decides.
+
+use ckpt_glue::control::{Decision, ImageReport, Source};
+use ckpt_glue::job::{Event as JobEvent, Input, JobSettings, Output};
+use ckpt_glue::protocols::CheckpointEvent;
+use ckpt_glue::recovery::{Beginning, Ending};
+use ckpt_glue::{GenerationId, Job, JobConfig, Layout};
+use transport::Rank;
+
+use super::event::{Endpoint, Event, Task};
+use super::process::NEVER;
+use super::{JOB, World, at};
+use crate::engine::queue::{MICRO, MILLI, Nanos};
+use crate::engine::trace::Who;
+use crate::judge::Violation;
+use crate::plan::Moment;
+use crate::trace;
+
+/// Longest time of fencing the store.
+const FENCE_STORE_MAX: Nanos = 100 * MICRO;
+/// After so long somebody notices that the job has ended in failure and starts it again.
+const OPERATOR_DELAY: Nanos = 5 * MILLI;
+/// Restarts by hand in one history. More means that the job cannot be saved.
+const OPERATOR_RESTARTS_MAX: u32 = 12;
+/// Node that the coordinator and the checkpoint directory are on.
+pub(crate) const HEAD_NODE: u32 = 0;
+
+/// A coordinator and what its shell knows.
+#[derive(Debug)]
+pub(crate) struct JobShell {
+    pub(crate) number: u32,
+    pub(crate) machine: Job,
+    timer_at: Nanos,
+    /// Commits of lives with a counter below this are refused.
+    refuse_below: u32,
+}
+
+fn config() -> JobConfig {
+    let mut config = JobConfig::default();
+    config.checkpoint.timeout = core::time::Duration::from_millis(40);
+    config.fault.restarts_max = 1000;
+    config.fault.back_off = core::time::Duration::from_micros(100);
+    config.fault.start_timeout = core::time::Duration::from_millis(200);
+    config.keeper.fan_out = 2;
+    config.keeper.heartbeat = core::time::Duration::from_millis(6);
+    config.keeper.heartbeats_missed_max = 5;
+    config
+}
+
+impl World {
+    /// Starts a coordinator, and keepers on all nodes.
+    pub(crate) fn start_job(&mut self, beginning: Beginning, counter_last: u32) {
+        let layout = Layout::even(self.plan.ranks, self.plan.nodes, config().keeper.fan_out);
+        let Ok(layout) = layout else { return };
+        let settings = JobSettings {
+            job: JOB,
+            config: config(),
+            layout,
+            beginning,
+            counter_last,
+            sabotage: self.sabotage.glue(),
+        };
+        let number = self.jobs_started;
+        self.jobs_started += 1;
+        let now = self.head_time();
+        match Job::new(settings, now) {
+            Ok(machine) => self.job = Some(JobShell { number, machine, timer_at: NEVER, refuse_below: 0 }),
+            Err(error) => {
+                let message = error.to_string();
+                self.judges.report(Violation::Panic { message });
+                return;
+            }
+        }
+        self.run_job();
+        for node in 0..self.plan.nodes {
+            self.start_keeper(number, node);
+        }
+    }
+
+    pub(crate) fn head_time(&self) -> transport::Instant {
+        self.nodes[at(HEAD_NODE)].clock.read(self.queue.now())
+    }
+
+    /// Gives `input` to the coordinator `number`, if that is still the one.
+    pub(crate) fn to_job(&mut self, number: u32, input: Input) {
+        let now = self.head_time();
+        if let Some(job) = self.job.as_mut().filter(|job| job.number == number) {
+            job.machine.handle(now, input);
+            self.run_job();
+        }
+    }
+
+    pub(crate) fn request_checkpoint(&mut self) {
+        self.checkpoint_commands += 1;
+        let now = self.head_time();
+        if let Some(job) = &mut self.job {
+            job.machine.handle(now, Input::Request(Source::Command));
+            self.run_job();
+        }
+    }
+
+    pub(crate) fn on_job_timer(&mut self, number: u32) {
+        let (now, local) = (self.queue.now(), self.head_time());
+        let Some(job) = self.job.as_mut().filter(|job| job.number == number && job.timer_at == now) else {
+            return;
+        };
+        job.timer_at = NEVER;
+        job.machine.handle_timeout(local);
+        self.run_job();
+    }
+
+    pub(crate) fn run_job(&mut self) {
+        while let Some((number, output)) =
+            self.job.as_mut().and_then(|job| job.machine.poll_output().map(|output| (job.number, output)))
+        {
+            match output {
+                Output::Send { to, control } => self.send_control(Endpoint::Job(number), to, control),
+                Output::FenceStore { counter, refuse_below } => {
+                    if let Some(job) = &mut self.job {
+                        job.refuse_below = job.refuse_below.max(refuse_below);
+                    }
+                    let delay = self.timing.below(FENCE_STORE_MAX);
+                    self.task_after(delay, Task::StoreFenced { job: number, counter });
+                }
+                Output::WriteDecision(decision) => {
+                    let delay = self.timing.below(self.plan.write_ns_max);
+                    self.task_after(delay, Task::DecisionWritten { job: number, decision });
+                }
+                Output::WriteCommit { generation, images } => {
+                    let delay = self.timing.below(self.plan.write_ns_max);
+                    self.task_after(delay, Task::CommitWritten { job: number, generation, images });
+                    self.moment(Moment::Committing, None);
+                }
+                Output::Collect { .. } => self.collect(),
+                Output::Event(event) => self.on_job_event(&event),
+                Output::Over(report) => {
+                    trace!(self.trace, self.queue.now(), Who::Coordinator, "over: {:?}", report.ending);
+                    self.job = None;
+                    if report.ending == Ending::Finished {
+                        self.over = true;
+                    } else {
+                        self.call_operator(OPERATOR_DELAY);
+                    }
+                }
+            }
+        }
+        let now = self.queue.now();
+        let clock = &self.nodes[at(HEAD_NODE)].clock;
+        if let Some(job) = &mut self.job {
+            let deadline = job.machine.poll_timeout();
+            let due = deadline.map_or(NEVER, |deadline| clock.when(deadline, now));
+            if due != NEVER && due != job.timer_at {
+                job.timer_at = due;
+                self.queue.at(due, Event::JobTimer(job.number));
+            }
+        }
+    }
+
+    fn on_job_event(&mut self, event: &JobEvent) {
+        trace!(self.trace, self.queue.now(), Who::Coordinator, "{event:?}");
+        match event {
+            JobEvent::Checkpoint(CheckpointEvent::Begun { .. }) => self.checkpoints_begun += 1,
+            JobEvent::Checkpoint(
+                CheckpointEvent::Committed { .. }
+                | CheckpointEvent::Abandoned { .. }
+                | CheckpointEvent::Refused { .. },
+            )
+            | JobEvent::LifeBegun { .. } => self.asking = false,
+            _ => {}
+        }
+    }
+
+    /// The launcher gives up; somebody has to start the job again.
+    pub(crate) fn end_launcher(&mut self) {
+        self.job = None;
+        self.orphan_keepers();
+        self.call_operator(OPERATOR_DELAY);
+    }
+
+    /// Somebody will start the job again.
+    pub(crate) fn call_operator(&mut self, delay: Nanos) {
+        if !self.operator_called {
+            self.operator_called = true;
+            self.task_after(delay, Task::Operator);
+        }
+    }
+
+    pub(crate) fn operator_restarts(&mut self) {
+        self.operator_called = false;
+        if self.job.is_some() || !self.nodes[at(HEAD_NODE)].up {
+            return;
+        }
+        self.operator_restarts += 1;
+        if self.operator_restarts > OPERATOR_RESTARTS_MAX {
+            self.stuck("the job ends in failure each time that it is started".to_owned());
+            return;
+        }
+        // What was left of the job before ends at the latest when its keepers see that their coordinator is gone.
+        let orphans =
+            self.keepers.iter().enumerate().filter(|(_, k)| k.alive).map(|(n, _)| n).collect::<Vec<_>>();
+        for keeper in orphans {
+            let delay = self.timing.below(MILLI);
+            self.task_after(
+                delay,
+                Task::KeeperOrphaned { keeper: u32::try_from(keeper).unwrap_or(u32::MAX) },
+            );
+        }
+        let counter_last = self.newest_counter();
+        trace!(self.trace, self.queue.now(), Who::Plan, "the job is started again after life {counter_last}");
+        self.start_job(Beginning::Newest, counter_last);
+    }
+
+    pub(crate) fn store_fenced(&mut self, job: u32, counter: u32) {
+        let nonce = self.timing.bits();
+        let Some(newest) = self.newest_committed() else { return };
+        self.to_job(job, Input::StoreFenced { counter, newest, nonce });
+    }
+
+    pub(crate) fn decision_written(&mut self, job: u32, decision: Decision) {
+        if self.job.as_ref().is_none_or(|j| j.number != job) {
+            return;
+        }
+        let input = match self.store_decision(&decision) {
+            Some(Ok(())) => {
+                self.lives.push(decision.life);
+                if decision.life.counter > 1 {
+                    self.moment(Moment::Decided, None);
+                }
+                Input::DecisionDurable { life: decision.life }
+            }
+            Some(Err(errno)) => Input::DecisionFailed { life: decision.life, errno },
+            None => return,
+        };
+        self.to_job(job, input);
+    }
+
+    pub(crate) fn commit_written(&mut self, job: u32, generation: GenerationId, images: &[ImageReport]) {
+        let Some(shell) = self.job.as_ref().filter(|j| j.number == job) else { return };
+        let input = if generation.life.counter < shell.refuse_below {
+            Input::CommitFailed { generation, errno: 1 }
+        } else {
+            match self.store_commit(generation, images) {
+                Some(Ok(())) => Input::CommitDurable(generation),
+                Some(Err(errno)) => Input::CommitFailed { generation, errno },
+                None => return,
+            }
+        };
+        self.to_job(job, input);
+    }
+
+    /// The rank that a step is about.
+    pub(crate) fn rank_number(&self, which: crate::plan::Which, cause: Option<u32>) -> Rank {
+        use crate::plan::Which;
+        let ranks = self.plan.ranks;
+        Rank(match which {
+            Which::Number(number) => number % ranks,
+            Which::Cause => cause.unwrap_or(0) % ranks,
+            Which::Other(further) => (cause.unwrap_or(0) + further) % ranks,
+        })
+    }
+}

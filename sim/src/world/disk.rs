@@ -1,0 +1,282 @@
+//! The checkpoint directory, on the disk of the head node: the real store over memory that can lose power.
+
+use std::collections::BTreeMap;
+
+use ckpt_glue::control::{Decision, ExitedRecord, ImageReport};
+use ckpt_glue::{GenerationId, ImageDigest};
+use store::job::{CommitRequest, ImageClaim};
+use store::record::{CheckpointSettings, JobFile};
+use store::storage::{Memory, StorageError};
+use store::{JobDirectory, Section, StoreError, kinds};
+use transport::{Epoch, Life, Rank};
+
+use super::coordinator::HEAD_NODE;
+use super::image::Image;
+use super::process::Writing;
+use super::{JOB, World, at};
+use crate::engine::trace::Who;
+use crate::faults::Fault;
+use crate::judge::{Generation, Violation};
+use crate::trace;
+
+/// Section of a program's memory.
+const MEMORY: u32 = kinds::FIRST_PRIVATE;
+/// Committed generations that are kept.
+const KEEP: u32 = 2;
+/// EIO, for failures whose number nobody asks for.
+const FAILED: u32 = 5;
+
+/// Outcome of an operation of the store; `None`: the power went out during it.
+type Outcome<T> = Option<Result<T, u32>>;
+
+pub(crate) fn stored_id(generation: GenerationId) -> store::GenerationId {
+    store::GenerationId { life: generation.life, epoch: generation.epoch }
+}
+
+/// Makes the directory of a new job.
+pub(crate) fn new_directory(ranks: u32) -> Result<JobDirectory<Memory>, StoreError> {
+    let file = JobFile {
+        job: JOB,
+        ranks,
+        checkpoint: CheckpointSettings { every_ms: None, keep: KEEP },
+        directory: b"/".to_vec(),
+        command: vec![b"script".to_vec()],
+        environment: Vec::new(),
+        settings: BTreeMap::new(),
+    };
+    JobDirectory::create(Memory::new(), &file)
+}
+
+impl World {
+    /// Turns what the store says into what a machine is told; notices when the power has gone out.
+    fn outcome<T>(&mut self, what: &str, result: Result<T, StoreError>) -> Outcome<T> {
+        match result {
+            Ok(value) => Some(Ok(value)),
+            Err(error) if self.directory.storage().is_crashed() => {
+                trace!(self.trace, self.queue.now(), Who::Disk, "power lost: {what}: {error}");
+                let down = self.power_down;
+                self.crash_node(HEAD_NODE, down);
+                None
+            }
+            Err(error @ StoreError::Unsettled { .. }) => {
+                // What is on the disk cannot be known before a restart: this launcher ends.
+                trace!(self.trace, self.queue.now(), Who::Disk, "{what}: {error}");
+                self.counts.add(Fault::DiskError);
+                self.end_launcher();
+                None
+            }
+            Err(error) => {
+                trace!(self.trace, self.queue.now(), Who::Disk, "{what}: {error}");
+                if let StoreError::Storage(StorageError::NoSpace { .. } | StorageError::Io { .. }) = error {
+                    self.counts.add(Fault::DiskError);
+                }
+                Some(Err(FAILED))
+            }
+        }
+    }
+
+    pub(crate) fn store_image(
+        &mut self,
+        life: Life,
+        epoch: u32,
+        rank: Rank,
+        image: &Image,
+    ) -> Outcome<(ImageDigest, u64)> {
+        let id = store::GenerationId { life, epoch: Epoch(epoch) };
+        let mut sections = Vec::with_capacity(1 + image.ports.len());
+        sections.push(Section::new(MEMORY, 1, &image.memory));
+        for (port, section) in &image.ports {
+            let section = Section::new(nic_freeze::SECTION_KIND, nic_freeze::SECTION_VERSION, section);
+            sections.push(section.with_id(*port));
+        }
+        let written = self
+            .directory
+            .begin_generation(id)
+            .and_then(|()| self.directory.write_image(id, rank, &sections));
+        let outcome = self.outcome("image", written)?;
+        Some(outcome.map(|summary| {
+            self.images.push((id, rank, image.generation));
+            (ImageDigest(summary.digest.0), summary.bytes)
+        }))
+    }
+
+    /// A process has died while it wrote its image: a part of the file is there.
+    pub(crate) fn leave_half_written(&mut self, number: u32, writing: &Writing) {
+        let process = &self.processes[at(number)];
+        if !self.nodes[at(HEAD_NODE)].up || self.timing.percent(50) {
+            return;
+        }
+        let id = store::GenerationId { life: process.life, epoch: Epoch(writing.epoch) };
+        let rank = Rank(process.rank);
+        if self.directory.begin_generation(id).is_err() {
+            return;
+        }
+        if let Ok(mut writer) = self.directory.begin_image(id, rank) {
+            // Nobody is left to hear of an error.
+            let _ = writer.section(self.directory.storage(), Section::new(MEMORY, 1, &writing.image.memory));
+        }
+    }
+
+    pub(crate) fn store_exited(
+        &mut self,
+        generation: GenerationId,
+        rank: Rank,
+        record: &ExitedRecord,
+    ) -> Outcome<(ImageDigest, u64)> {
+        let id = stored_id(generation);
+        let bytes = record.emit();
+        let sections = [Section::new(kinds::EXITED, 1, &bytes)];
+        let written = self
+            .directory
+            .begin_generation(id)
+            .and_then(|()| self.directory.write_image(id, rank, &sections));
+        let outcome = self.outcome("image of an ended rank", written)?;
+        Some(outcome.map(|summary| (ImageDigest(summary.digest.0), summary.bytes)))
+    }
+
+    pub(crate) fn store_commit(&mut self, generation: GenerationId, images: &[ImageReport]) -> Outcome<()> {
+        let id = stored_id(generation);
+        let claim = |report: &ImageReport| ImageClaim {
+            rank: report.rank,
+            node: 0,
+            digest: store::ImageDigest(report.digest.0),
+            bytes: report.bytes,
+        };
+        let request = CommitRequest {
+            generation: id,
+            ranks: self.plan.ranks,
+            taken_unix_ms: 0,
+            nodes: vec!["head".to_owned()],
+            images: images.iter().map(claim).collect(),
+        };
+        let committed = self.directory.commit(&request).map(|_| ());
+        let Some(outcome) = self.outcome("commit", committed) else {
+            if let Some(generation) = self.judged(id) {
+                self.judges.restored.perhaps_committed(generation);
+            }
+            return None;
+        };
+        if outcome.is_ok() {
+            self.judge_commit(id);
+        }
+        Some(outcome)
+    }
+
+    /// What the judges call the generation that the store calls `id`.
+    fn judged(&self, id: store::GenerationId) -> Option<Generation> {
+        self.images.iter().rfind(|(i, ..)| *i == id).map(|(_, _, generation)| *generation)
+    }
+
+    /// A commit record is durable: from now on this generation must be consistent, and be what recovery goes back to.
+    fn judge_commit(&mut self, id: store::GenerationId) {
+        let stored = |rank: u32| self.images.iter().rfind(|(i, r, _)| *i == id && r.0 == rank);
+        let Some(generation) = self.judged(id) else { return };
+        trace!(self.trace, self.queue.now(), Who::Disk, "commit {}.{}", generation.life, generation.epoch);
+        for rank in 0..self.plan.ranks {
+            let own = stored(rank).map(|(_, _, generation)| *generation);
+            if let Some(own) = own.filter(|own| *own != generation) {
+                self.judges.report(Violation::CommittedMixed { generation, rank, own });
+            }
+        }
+        let found = self.judges.restored.committed(generation);
+        self.judges.check(found);
+        let crate::judge::Judges { cut, order, .. } = &self.judges;
+        let found =
+            cut.committed(generation, |to, from, port| order.received_at_cut(to, generation, from, port));
+        self.judges.check(found);
+    }
+
+    pub(crate) fn store_decision(&mut self, decision: &Decision) -> Outcome<()> {
+        let from = decision.restore.map(stored_id);
+        let decided = self.directory.start_life(decision.life.nonce, from);
+        let outcome = self.outcome("decision", decided)?;
+        let restore = from.and_then(|id| self.judged(id));
+        if let (Ok(_), Some(id)) = (&outcome, from)
+            && self.judges.restored.decided(restore)
+        {
+            self.judge_commit(id);
+        }
+        Some(outcome.map(|written| {
+            self.life_number += 1;
+            let who = Who::Coordinator;
+            trace!(
+                self.trace,
+                self.queue.now(),
+                who,
+                "decide life {} ({}) from {from:?}",
+                self.life_number,
+                written.life
+            );
+            if written.life != decision.life {
+                let (expected, found) = (decision.life.counter, written.life.counter);
+                self.judges.report(Violation::LifeCounter { expected, found });
+            }
+        }))
+    }
+
+    /// Newest committed generation; the outer `None`: the power went out.
+    pub(crate) fn newest_committed(&mut self) -> Option<Option<GenerationId>> {
+        let found = self.directory.newest_committed();
+        let manifest = self.outcome("newest generation", found)?.ok()?;
+        Some(manifest.map(|m| GenerationId { life: m.generation.life, epoch: m.generation.epoch }))
+    }
+
+    /// Counter of the newest decision on disk.
+    pub(crate) fn newest_counter(&mut self) -> u32 {
+        match self.directory.newest_decision() {
+            Ok(Some(decision)) => decision.life.counter,
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn collect(&mut self) {
+        let Some(life) = self.lives.last().copied() else { return };
+        let collected = self.directory.collect(life, KEEP, &[]);
+        let _ = self.outcome("collect", collected);
+    }
+
+    /// Reads the image of a rank for its restart.
+    pub(crate) fn read_image(
+        &mut self,
+        generation: GenerationId,
+        rank: Rank,
+    ) -> Option<Result<Image, String>> {
+        let id = stored_id(generation);
+        let stored = self.images.iter().rfind(|(i, r, _)| *i == id && *r == rank);
+        let Some(generation) = stored.map(|(_, _, generation)| *generation) else {
+            return Some(Err("never written".to_owned()));
+        };
+        let read = self.directory.open_committed_image(id, rank).and_then(|reader| {
+            let mut image = Image { generation, memory: Vec::new(), ports: Vec::new() };
+            for (number, entry) in (0..).zip(reader.entries()) {
+                let bytes = reader.read_section(self.directory.storage(), number)?;
+                match entry.kind {
+                    MEMORY => image.memory = bytes,
+                    _ => image.ports.push((entry.id, bytes)),
+                }
+            }
+            Ok(image)
+        });
+        match read {
+            Ok(image) => Some(Ok(image)),
+            Err(_) if self.directory.storage().is_crashed() => None,
+            Err(error) => Some(Err(error.to_string())),
+        }
+    }
+
+    /// The head node has lost power: its disk keeps what it likes of what was not synced.
+    pub(crate) fn lose_unsynced(&mut self) {
+        let World { directory, timing, counts, .. } = self;
+        let mut choices = 0;
+        directory.storage().crash(&mut |n| {
+            let choice = timing.below(n);
+            match (n, choice) {
+                (3, 2) => counts.add(Fault::TornWrite),
+                (2 | 3, 0) => counts.add(Fault::UnsyncedWrite),
+                _ => {}
+            }
+            choices += 1;
+            choice
+        });
+    }
+}

@@ -1,0 +1,164 @@
+//! The shells of keepers: they start, end and watch processes.
+
+use ckpt_glue::control::{Decision, ExitedRecord};
+use ckpt_glue::keeper::{Input, Output};
+use ckpt_glue::{ExitStatus, GenerationId, Keeper, NodeIndex};
+use transport::{Life, Rank};
+
+use super::event::{Endpoint, Event, Task};
+use super::process::NEVER;
+use super::{JOB, World, at};
+use crate::engine::queue::{MICRO, Nanos};
+use crate::engine::trace::Who;
+use crate::trace;
+
+/// Longest time until a process has been started, or ended.
+const SPAWN_MAX: Nanos = 200 * MICRO;
+/// Longest time until a keeper learns that a process has ended.
+const REAP_MAX: Nanos = 60 * MICRO;
+/// What SIGKILL leaves behind.
+pub(crate) const KILLED: ExitStatus = ExitStatus::Signal(9);
+
+/// A keeper and what its shell knows.
+#[derive(Debug)]
+pub(crate) struct KeeperShell {
+    pub(crate) node: u32,
+    /// Number of the coordinator that it belongs to.
+    pub(crate) job: u32,
+    pub(crate) alive: bool,
+    pub(crate) machine: Keeper,
+    timer_at: Nanos,
+}
+
+impl World {
+    /// A keeper begins on `node` and says so to the coordinator `job`.
+    pub(crate) fn start_keeper(&mut self, job: u32, node: u32) {
+        let machine = Keeper::new(JOB, NodeIndex(node), self.sabotage.glue());
+        self.keepers.push(KeeperShell { node, job, alive: true, machine, timer_at: NEVER });
+        let number = u32::try_from(self.keepers.len() - 1).unwrap_or(u32::MAX);
+        self.run_keeper(number);
+    }
+
+    pub(crate) fn to_keeper(&mut self, number: u32, input: Input) {
+        let keeper = &mut self.keepers[at(number)];
+        if !keeper.alive {
+            return;
+        }
+        let now = self.nodes[at(keeper.node)].clock.read(self.queue.now());
+        keeper.machine.handle(now, input);
+        self.run_keeper(number);
+    }
+
+    pub(crate) fn on_keeper_timer(&mut self, number: u32) {
+        let keeper = &mut self.keepers[at(number)];
+        if !keeper.alive || keeper.timer_at != self.queue.now() {
+            return;
+        }
+        keeper.timer_at = NEVER;
+        let now = self.nodes[at(keeper.node)].clock.read(self.queue.now());
+        keeper.machine.handle_timeout(now);
+        self.run_keeper(number);
+    }
+
+    pub(crate) fn run_keeper(&mut self, number: u32) {
+        while let Some(output) = self.keepers[at(number)].machine.poll_output() {
+            match output {
+                Output::Send { to, control } => self.send_control(Endpoint::Keeper(number), to, control),
+                Output::Spawn { rank, decision } => {
+                    let delay = 1 + self.timing.below(SPAWN_MAX);
+                    self.task_after(delay, Task::Spawn { keeper: number, rank, decision });
+                }
+                Output::Kill { rank, life } => {
+                    let delay = 1 + self.timing.below(SPAWN_MAX);
+                    self.task_after(delay, Task::Kill { keeper: number, rank, life });
+                }
+                Output::WriteExitedImage { rank, generation, record } => {
+                    let delay = self.timing.below(self.plan.write_ns_max);
+                    let task = Task::ExitedImageWritten { keeper: number, rank, generation, record };
+                    self.task_after(delay, task);
+                }
+                Output::LeaseOver => {
+                    let who = Who::Keeper(self.keepers[at(number)].node);
+                    trace!(self.trace, self.queue.now(), who, "lease over: ends its ranks");
+                }
+            }
+        }
+        let keeper = &mut self.keepers[at(number)];
+        let deadline = keeper.machine.poll_timeout();
+        let clock = &self.nodes[at(keeper.node)].clock;
+        let due = deadline.map_or(NEVER, |deadline| clock.when(deadline, self.queue.now()));
+        if due != NEVER && due != keeper.timer_at {
+            keeper.timer_at = due;
+            self.queue.at(due, Event::KeeperTimer(number));
+        }
+    }
+
+    pub(crate) fn spawn(&mut self, keeper: u32, rank: Rank, decision: Decision) {
+        let shell = &self.keepers[at(keeper)];
+        if !shell.alive || shell.machine.life() != Some(decision.life) {
+            // The life was over before its process began; the kill has been answered.
+            return;
+        }
+        self.start_process(keeper, rank, &decision);
+        self.to_keeper(keeper, Input::Spawned { rank });
+    }
+
+    pub(crate) fn kill(&mut self, keeper: u32, rank: Rank, life: Life) {
+        let mine =
+            |p: &&super::Process| p.keeper == keeper && p.rank == rank.0 && p.life == life && p.is_alive();
+        let process = self.processes.iter().rfind(mine).map(|p| p.number);
+        match process {
+            Some(process) => self.end_process(process, KILLED),
+            None => self.reaped(keeper, rank, life, KILLED),
+        }
+    }
+
+    /// A process is gone; its keeper will hear of it.
+    pub(crate) fn end_process(&mut self, number: u32, status: ExitStatus) {
+        let process = &self.processes[at(number)];
+        if !process.is_alive() {
+            return;
+        }
+        let (keeper, rank, life) = (process.keeper, Rank(process.rank), process.life);
+        trace!(self.trace, self.queue.now(), Who::Rank(rank.0), "process {number} ends: {status}");
+        self.bury(number);
+        let delay = 1 + self.timing.below(REAP_MAX);
+        self.task_after(delay, Task::Reaped { keeper, rank, life, status });
+    }
+
+    pub(crate) fn reaped(&mut self, keeper: u32, rank: Rank, life: Life, status: ExitStatus) {
+        self.to_keeper(keeper, Input::ProcessEnded { rank, life, status });
+    }
+
+    pub(crate) fn exited_image_written(
+        &mut self,
+        keeper: u32,
+        rank: Rank,
+        generation: GenerationId,
+        record: &ExitedRecord,
+    ) {
+        if !self.keepers[at(keeper)].alive {
+            return;
+        }
+        let input = match self.store_exited(generation, rank, record) {
+            Some(Ok((digest, bytes))) => Input::ExitedImageDone { rank, generation, digest, bytes },
+            Some(Err(errno)) => Input::ExitedImageFailed { rank, generation, errno },
+            // The power is out.
+            None => return,
+        };
+        self.to_keeper(keeper, input);
+    }
+
+    /// A keeper has lost its coordinator: it ends its ranks and itself.
+    pub(crate) fn keeper_orphaned(&mut self, keeper: u32) {
+        let shell = &mut self.keepers[at(keeper)];
+        if !shell.alive {
+            return;
+        }
+        shell.alive = false;
+        let mine = self.processes.iter().filter(|p| p.keeper == keeper && p.is_alive());
+        for process in mine.map(|p| p.number).collect::<Vec<_>>() {
+            self.bury(process);
+        }
+    }
+}

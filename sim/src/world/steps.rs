@@ -1,0 +1,287 @@
+//! The plan, carried out: commands and faults.
+
+use ckpt_glue::control::JobPhase;
+use store::storage::Fault as DiskFault;
+
+use super::coordinator::HEAD_NODE;
+use super::event::{Endpoint, Task};
+use super::keepers::KILLED;
+use super::process::Phase;
+use super::{Partition, World, at};
+use crate::engine::queue::{MICRO, MILLI, Nanos};
+use crate::engine::trace::Who;
+use crate::faults::Fault;
+use crate::plan::{Action, Moment, When, Which};
+use crate::trace;
+
+/// Longest time until a keeper on another node sees that its coordinator is gone.
+const ORPHAN_MAX: Nanos = 3 * MILLI;
+/// For how long a patient person waits before asking for a checkpoint.
+const PATIENCE_MAX: Nanos = 5 * MILLI;
+/// How often such a person looks.
+const LOOK_EVERY: Nanos = 25 * MICRO;
+
+impl World {
+    /// Puts the steps that wait for a time into the queue, and sorts those that wait for frames.
+    pub(crate) fn prepare_steps(&mut self) {
+        for (index, step) in self.plan.steps.iter().enumerate() {
+            match step.when {
+                When::Frames(frames) => self.steps_by_frames.push((frames, index)),
+                When::At(_) | When::On { .. } => {}
+            }
+        }
+        self.steps_by_frames.sort_unstable_by(|a, b| b.cmp(a));
+        for index in 0..self.plan.steps.len() {
+            if let When::At(when) = self.plan.steps[index].when {
+                self.task_at(when, Task::Step { step: index, cause: None });
+            }
+        }
+    }
+
+    /// Steps that wait for so many frames.
+    pub(crate) fn frames_passed(&mut self) {
+        while let Some((_, step)) =
+            self.steps_by_frames.pop_if(|(frames, _)| *frames <= self.frames_delivered)
+        {
+            self.task_after(0, Task::Step { step, cause: None });
+        }
+    }
+
+    /// A moment that steps may wait for; `cause` is the rank that brought it.
+    pub(crate) fn moment(&mut self, moment: Moment, cause: Option<u32>) {
+        let count = &mut self.moments[moment as usize];
+        let this = *count;
+        *count += 1;
+        for index in 0..self.plan.steps.len() {
+            if let When::On { moment: awaited, nth, after } = self.plan.steps[index].when
+                && awaited == moment
+                && nth == this
+            {
+                self.task_after(after, Task::Step { step: index, cause });
+            }
+        }
+    }
+
+    pub(crate) fn perform_step(&mut self, step: usize, cause: Option<u32>) {
+        let Some(action) = self.plan.steps.get(step).map(|step| step.action) else { return };
+        let now = self.queue.now();
+        trace!(self.trace, now, Who::Plan, "{action:?} cause {cause:?}");
+        let mut calm_at = now;
+        match action {
+            Action::Checkpoint { patient } => {
+                let patience = if patient { PATIENCE_MAX } else { 0 };
+                self.ask_for_checkpoint(now + patience);
+            }
+            Action::CrashProcess(which) => self.crash_process(which, cause),
+            Action::CrashNode { node, down } => {
+                let node = match node {
+                    Which::Number(node) => node % self.plan.nodes,
+                    which => self.node_of(self.rank_number(which, cause).0),
+                };
+                calm_at = now + down;
+                self.crash_node(node, down);
+            }
+            Action::PowerLoss { after, down } => {
+                self.power_down = down;
+                self.directory.storage().fault_after(after, DiskFault::Crash);
+            }
+            Action::Partition { one, other, lasts } => {
+                self.counts.add(Fault::Partition);
+                calm_at = now + lasts;
+                self.partitions.push(Partition { one, other, until: now + lasts });
+            }
+            Action::RailDown { rank, rail, lasts } => {
+                calm_at = now + lasts;
+                self.rail_down(rank, rail, lasts);
+            }
+            Action::ClockJump { node, by } => self.jump_clock(node % self.plan.nodes, by),
+            Action::BreakControl { node } => self.break_control(node % self.plan.nodes),
+            Action::Unsavable { rank, lasts } => {
+                if let Some(process) = self.process_of(transport::Rank(rank)) {
+                    calm_at = now + lasts;
+                    self.set_unsavable(process, Some(1));
+                    self.task_after(lasts, Task::Savable { process });
+                }
+            }
+            Action::DiskError { after, full } => {
+                let fault = if full { DiskFault::NoSpace } else { DiskFault::Device };
+                self.directory.storage().fault_after(after, fault);
+            }
+            Action::Storm { weather, lasts } => {
+                calm_at = now + lasts;
+                self.network.set_weather(weather);
+                let weather = self.plan.weather;
+                self.task_after(lasts, Task::Calm { weather });
+            }
+            Action::Stall { rank, lasts } => {
+                if let Some(process) = self.process_of(transport::Rank(rank)) {
+                    calm_at = now + lasts;
+                    let until = now + lasts;
+                    self.processes[at(process)].stalled_until = until;
+                    self.wake(process, until);
+                }
+            }
+        }
+        self.calm_at = self.calm_at.max(calm_at);
+    }
+
+    /// Asks for a checkpoint as soon as none is under way, at the latest at `until`.
+    pub(crate) fn ask_for_checkpoint(&mut self, until: Nanos) {
+        let ready = self.job.as_ref().is_some_and(|job| {
+            let status = job.machine.status();
+            status.phase == JobPhase::Running && status.saving.is_none() && !self.asking
+        });
+        if ready || self.queue.now() >= until {
+            self.asking = true;
+            self.request_checkpoint();
+        } else {
+            self.task_after(LOOK_EVERY, Task::Ask { until });
+        }
+    }
+
+    pub(crate) fn node_of(&self, rank: u32) -> u32 {
+        // As `Layout::even` lays them out.
+        let (ranks, nodes) = (self.plan.ranks, self.plan.nodes);
+        let (share, more) = (ranks / nodes, ranks % nodes);
+        let wide = more * (share + 1);
+        if rank < wide { rank / (share + 1) } else { more + (rank - wide) / share }
+    }
+
+    fn crash_process(&mut self, which: Which, cause: Option<u32>) {
+        let rank = self.rank_number(which, cause);
+        let Some(process) = self.process_of(rank) else { return };
+        self.counts.add(Fault::ProcessCrash);
+        self.crashes += 1;
+        let entry = &self.processes[at(process)];
+        match entry.phase {
+            Phase::Frozen => self.counts.add(Fault::CrashInFreeze),
+            Phase::Restoring | Phase::Enrolling => self.counts.add(Fault::CrashInRestart),
+            Phase::Running | Phase::Dead => {}
+        }
+        if entry.phase == Phase::Running && entry.writing.is_some() {
+            self.counts.add(Fault::CrashInDump);
+        }
+        self.count_crash_in_recovery();
+        self.end_process(process, KILLED);
+    }
+
+    fn count_crash_in_recovery(&mut self) {
+        let phase = self.job.as_ref().map(|job| job.machine.status().phase);
+        let recovering = matches!(
+            phase,
+            Some(JobPhase::Fencing | JobPhase::BackingOff | JobPhase::Deciding | JobPhase::Starting)
+        );
+        if recovering && self.life_number > 1 {
+            self.counts.add(Fault::CrashInRecovery);
+        }
+    }
+
+    pub(crate) fn crash_node(&mut self, node: u32, down: Nanos) {
+        if !self.nodes[at(node)].up {
+            return;
+        }
+        self.counts.add(Fault::NodeCrash);
+        self.crashes += 1;
+        self.count_crash_in_recovery();
+        trace!(self.trace, self.queue.now(), Who::Plan, "node {node} loses power for {down} ns");
+        self.nodes[at(node)].up = false;
+        let processes = self.processes.iter().filter(|p| p.node == node && p.is_alive());
+        for process in processes.map(|p| p.number).collect::<Vec<_>>() {
+            self.bury(process);
+        }
+        self.keepers.iter_mut().filter(|k| k.node == node).for_each(|k| k.alive = false);
+        if node == HEAD_NODE {
+            if self.job.take().is_some_and(|job| job.machine.status().saving.is_some()) {
+                self.counts.add(Fault::CrashInCommit);
+            }
+            self.lose_unsynced();
+            self.orphan_keepers();
+        }
+        self.task_after(down, Task::NodeUp { node });
+        self.calm_at = self.calm_at.max(self.queue.now() + down);
+    }
+
+    /// The connections of a node's keeper break. Nobody knows what was lost with them, so that keeper ends its ranks and
+    /// itself, and the launcher starts another.
+    fn break_control(&mut self, node: u32) {
+        let mine = |k: &super::keepers::KeeperShell| k.alive && k.node == node;
+        let Some(keeper) = self.keepers.iter().rposition(mine) else { return };
+        let job = self.keepers[keeper].job;
+        let keeper = u32::try_from(keeper).unwrap_or(u32::MAX);
+        self.counts.add(Fault::ControlLost);
+        self.break_connections(Endpoint::Keeper(keeper));
+        let delay = self.timing.log_between(10 * MICRO, ORPHAN_MAX);
+        self.task_after(delay, Task::KeeperOrphaned { keeper });
+        let again = delay + self.timing.below(MILLI);
+        self.task_after(again, Task::KeeperAgain { node, job });
+        self.calm_at = self.calm_at.max(self.queue.now() + again);
+    }
+
+    /// The launcher starts a keeper where there is none.
+    pub(crate) fn keeper_again(&mut self, node: u32, job: u32) {
+        let there = self.keepers.iter().any(|k| k.alive && k.node == node && k.job == job);
+        let wanted = self.job.as_ref().is_some_and(|j| j.number == job);
+        if wanted && !there && self.nodes[at(node)].up {
+            self.start_keeper(job, node);
+        }
+    }
+
+    /// Keepers elsewhere see that the coordinator is gone, most of them soon; the others when their leases run out.
+    pub(crate) fn orphan_keepers(&mut self) {
+        let alive = self.keepers.iter().enumerate().filter(|(_, k)| k.alive).map(|(n, _)| n);
+        for keeper in alive.collect::<Vec<_>>() {
+            if self.timing.percent(75) {
+                let delay = self.timing.log_between(10 * MICRO, ORPHAN_MAX);
+                let keeper = u32::try_from(keeper).unwrap_or(u32::MAX);
+                self.task_after(delay, Task::KeeperOrphaned { keeper });
+            }
+        }
+    }
+
+    pub(crate) fn node_up(&mut self, node: u32) {
+        if self.nodes[at(node)].up {
+            return;
+        }
+        self.nodes[at(node)].up = true;
+        trace!(self.trace, self.queue.now(), Who::Plan, "node {node} is up");
+        match &self.job {
+            Some(job) => {
+                let number = job.number;
+                self.start_keeper(number, node);
+            }
+            None => self.call_operator(100 * MICRO),
+        }
+    }
+
+    fn rail_down(&mut self, rank: u32, rail: u32, lasts: Nanos) {
+        let Some(process) = self.process_of(transport::Rank(rank)) else { return };
+        self.counts.add(Fault::RailDeath);
+        for port in 0..self.plan.ports {
+            let slot = at(port * self.plan.rails + rail);
+            let station = self.processes[at(process)].stations[slot];
+            self.stations[station].nic.die();
+            self.task_after(lasts, Task::RailUp { process, port, rail });
+        }
+        let wake = self.queue.now() + MICRO;
+        self.wake(process, wake);
+    }
+
+    fn jump_clock(&mut self, node: u32, by: i64) {
+        self.counts.add(Fault::ClockJump);
+        self.nodes[at(node)].clock.jump(by);
+        // Every deadline lies elsewhere in the world's time now.
+        let processes = self.processes.iter().filter(|p| p.node == node && p.is_alive());
+        for process in processes.map(|p| p.number).collect::<Vec<_>>() {
+            let wake = self.queue.now() + 1;
+            self.wake(process, wake);
+        }
+        let keepers =
+            self.keepers.iter().enumerate().filter(|(_, k)| k.alive && k.node == node).map(|(n, _)| n);
+        for keeper in keepers.collect::<Vec<_>>() {
+            self.run_keeper(u32::try_from(keeper).unwrap_or(u32::MAX));
+        }
+        if node == HEAD_NODE {
+            self.run_job();
+        }
+    }
+}
