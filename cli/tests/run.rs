@@ -84,8 +84,8 @@ fn a_job_survives_a_kill_at_any_instant() {
     job.wait_for("committed");
     let mut kills = 0;
     let mut pause = 1;
-    let until = Instant::now() + Duration::from_secs(6);
-    while kills < 25 && Instant::now() < until {
+    let until = Instant::now() + Duration::from_secs(20);
+    while kills < 15 && Instant::now() < until {
         // 1, 4, 13, 40, 25, ... ms: without a pattern, the same in every run.
         pause = (pause * 3 + 1) % 96;
         std::thread::sleep(Duration::from_millis(pause));
@@ -95,13 +95,14 @@ fn a_job_survives_a_kill_at_any_instant() {
             kills += 1;
         }
     }
-    assert!(kills >= 10, "{kills} kills");
+    // After kills in a row the job pauses for longer and longer before its next attempt.
+    assert!(kills >= 6, "{kills} kills");
     job.wait_for("all ranks run again");
     place.let_end();
     let done = job.finish();
     verified(&done);
     let rollbacks = done.stderr.matches("rolling back").count();
-    assert!(rollbacks >= 5, "{rollbacks} rollbacks after {kills} kills");
+    assert!(rollbacks >= 4, "{rollbacks} rollbacks after {kills} kills");
 }
 
 #[test]
