@@ -75,9 +75,8 @@ three checkpoints were committed, one process was killed, and one rollback happe
     /// Run one of the example programs: is, burst or ring
     #[command(disable_help_flag = true)]
     Example(Passed),
-    /// Simulate jobs under faults: run, swarm, shrink, scale, sabotage
-    #[command(disable_help_flag = true)]
-    Sim(Passed),
+    /// Simulate jobs under faults: run, swarm, sabotage
+    Sim(SimArguments),
     /// Measure: latency, bulk, loss, freeze
     #[command(disable_help_flag = true)]
     Bench(Passed),
@@ -289,4 +288,11 @@ mod tests {
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
     }
+}
+
+/// What to simulate.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct SimArguments {
+    #[command(subcommand)]
+    pub(crate) command: crate::commands::sim::SimCommand,
 }

@@ -59,6 +59,8 @@ pub(crate) enum CliError {
     File { path: PathBuf, error: io::Error },
     #[error("{reason}")]
     CheckpointFailed { reason: String },
+    #[error("no rule is called {rule}; there are {known}")]
+    NoSuchRule { rule: String, known: String },
     #[error("{what} is not in this build")]
     NotBuilt { what: &'static str },
 }
@@ -67,7 +69,7 @@ impl CliError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             CliError::Damaged { .. } => Exit::Unverified,
-            CliError::Config(_) => Exit::Usage,
+            CliError::Config(_) | CliError::NoSuchRule { .. } => Exit::Usage,
             _ => Exit::Failed,
         }
     }

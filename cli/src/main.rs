@@ -56,7 +56,7 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
         Command::Inspect(inspect) => commands::files::inspect(&inspect.file, json),
         Command::Verify(verify) => commands::files::verify(&verify.directory, verify.generation, json),
         Command::Demo(demo) => demo::demo(&demo, json),
-        Command::Sim(_) => Err(CliError::NotBuilt { what: "the simulator" }),
+        Command::Sim(sim) => commands::sim::simulate(sim.command, json),
         Command::Bench(_) => Err(CliError::NotBuilt { what: "the bench" }),
         Command::Example(_) | Command::Guard { .. } | Command::DemoRank(_) => Ok(Exit::Success),
     }
