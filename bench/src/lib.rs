@@ -1,1 +1,22 @@
 //! Measurements of latency, bulk, loss recovery and freezing against bare baselines.
+//!
+//! Every bench runs real processes over real sockets, and alternates many short runs of ours and of the baseline: on a shared
+//! machine absolute times move, the ratio of two neighbouring runs hardly does. Each returns a report that serialises to one
+//! JSON object and prints as a table.
+//!
+//! The measuring processes are this program, started again: whoever calls a bench calls [`run_if_worker`] first in `main`.
+
+pub mod bulk;
+mod conversation;
+mod error;
+pub mod latency;
+mod machine;
+mod pair;
+pub mod protocol;
+mod statistics;
+mod worker;
+
+pub use error::BenchError;
+pub use machine::Machine;
+pub use statistics::Summary;
+pub use worker::run_if_worker;

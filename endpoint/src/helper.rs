@@ -35,8 +35,12 @@ impl Drop for Helper {
     }
 }
 
+/// Most ticks between two looks at a program that polls all the time. Each look takes the processor from it for some 10 us.
+const TICKS_MAX: u32 = 4;
+
 fn run(weak: &Weak<Shared>) {
     let mut seen = 0;
+    let mut ticks = 1;
     while let Some(shared) = weak.upgrade() {
         if shared.closed.load(Ordering::Relaxed) {
             return;
@@ -44,11 +48,13 @@ fn run(weak: &Weak<Shared>) {
         let rounds = shared.rounds.load(Ordering::Relaxed);
         if rounds != seen || shared.sleepers.load(Ordering::Relaxed) > 0 {
             seen = rounds;
-            let tick = shared.config.helper_tick;
+            let tick = shared.config.helper_tick * ticks;
+            ticks = (ticks * 2).min(TICKS_MAX);
             drop(shared);
             std::thread::sleep(tick);
             continue;
         }
+        ticks = 1;
         watch(&shared);
     }
 }

@@ -12,6 +12,10 @@ use crate::frozen::Seat;
 /// Frames taken from a rail in one round: what fits the caches, and lets acknowledgements out in between.
 const RECEIVE_BURST: usize = 32;
 
+/// Bytes staged before they are handed to a rail: enough to pay for the call, little enough that the peer starts to read while
+/// the rest is being staged.
+const FLUSH_BYTES: usize = 128 << 10;
+
 /// Frames that one rail takes before it is the next one's turn: few enough to spread a window, enough for one segmented call.
 const TURN_FRAMES: usize = 8;
 
@@ -146,8 +150,9 @@ impl Inner {
         let Some(driver) = &mut rails[i] else { return false };
         let rail = rail_index(i);
         let mut staged = false;
+        let mut bytes = 0;
         for _ in 0..driver.caps().burst.min(frames_max) {
-            if !port.wants_to_transmit() {
+            if bytes >= FLUSH_BYTES || !port.wants_to_transmit() {
                 break;
             }
             let Some(frame) = driver.lease() else { break };
@@ -165,6 +170,7 @@ impl Inner {
                 }
                 None => drivers::Payload::EMPTY,
             };
+            bytes += transmit.frame_bytes + payload.len();
             driver.commit(transmit.to, transmit.frame_bytes, payload);
             staged = true;
         }

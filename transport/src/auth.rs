@@ -4,11 +4,16 @@
 //! transmission number, sending port, receiving port), the fixed header up to the tag, the rest of the head, and at level
 //! *full* the payload. So a frame cannot be replayed on another link, and not after its 32-bit numbers have wrapped.
 
+use core::cell::RefCell;
+
 use aegis::aegis128l::Aegis128LMac;
 
 use crate::config::AuthLevel;
 use crate::ids::PortId;
-use crate::wire::{HEADER_BYTES, TAG_BYTES, TAG_OFFSET};
+use crate::wire::{HEAD_BYTES_MAX, HEADER_BYTES, TAG_BYTES, TAG_OFFSET};
+
+/// Bytes that the tag covers and the frame does not carry.
+const CONTEXT_BYTES: usize = 32;
 
 /// The secret that all ports of a job share; made by the launcher, never on the wire.
 #[derive(Clone, PartialEq, Eq)]
@@ -34,8 +39,8 @@ pub struct Context {
 }
 
 impl Context {
-    fn bytes(&self) -> [u8; 32] {
-        let mut out = [0; 32];
+    fn bytes(&self) -> [u8; CONTEXT_BYTES] {
+        let mut out = [0; CONTEXT_BYTES];
         out[..8].copy_from_slice(&self.seq.to_le_bytes());
         out[8..16].copy_from_slice(&self.transmission.to_le_bytes());
         out[16..24].copy_from_slice(&self.from.0.to_le_bytes());
@@ -55,7 +60,8 @@ pub struct Seal {
 #[derive(Clone)]
 pub struct Authenticator {
     level: AuthLevel,
-    mac: Aegis128LMac<TAG_BYTES>,
+    /// Keyed, and between two tags always as it was when new: setting it back is cheaper than a copy for each tag.
+    mac: RefCell<Aegis128LMac<TAG_BYTES>>,
 }
 
 impl core::fmt::Debug for Authenticator {
@@ -68,7 +74,7 @@ impl Authenticator {
     /// An authenticator for a job.
     #[must_use]
     pub fn new(level: AuthLevel, key: &JobKey) -> Authenticator {
-        Authenticator { level, mac: Aegis128LMac::new(&key.0) }
+        Authenticator { level, mac: RefCell::new(Aegis128LMac::new(&key.0)) }
     }
 
     /// What the tag covers.
@@ -123,13 +129,18 @@ impl Authenticator {
     }
 
     fn tag(&self, context: Context, head: &[u8], payload: &[u8]) -> [u8; TAG_BYTES] {
-        let mut mac = self.mac.clone();
-        mac.update(&context.bytes());
-        mac.update(&head[..TAG_OFFSET]);
-        mac.update(&head[HEADER_BYTES..]);
+        // One call for context and head: together they are short, and each call moves the whole state in and out.
+        let mut first = [0; CONTEXT_BYTES + HEAD_BYTES_MAX];
+        let body = &head[HEADER_BYTES..];
+        let bytes = CONTEXT_BYTES + TAG_OFFSET + body.len();
+        first[..CONTEXT_BYTES].copy_from_slice(&context.bytes());
+        first[CONTEXT_BYTES..CONTEXT_BYTES + TAG_OFFSET].copy_from_slice(&head[..TAG_OFFSET]);
+        first[CONTEXT_BYTES + TAG_OFFSET..bytes].copy_from_slice(body);
+        let mut mac = self.mac.borrow_mut();
+        mac.update(&first[..bytes]);
         if !payload.is_empty() {
             mac.update(payload);
         }
-        mac.finalize()
+        mac.finalize_and_reset()
     }
 }

@@ -64,6 +64,18 @@ impl Link {
         Action::Idle
     }
 
+    /// Whether [`Link::next_action`] is certain to answer `Idle` until something happens. Cheaper than asking it.
+    pub(crate) fn has_nothing_to_send(&self) -> bool {
+        const DUE: Flags = Flags::HINT_DUE
+            .union(Flags::RESYNC_DUE)
+            .union(Flags::PROBE_DUE)
+            .union(Flags::ACK_NOW)
+            .union(Flags::CLOSING);
+        self.timers.ack == NEVER
+            && !self.flags.intersects(DUE)
+            && self.queues.as_ref().is_none_or(|queues| queues.nothing_to_send() && queues.lost.is_empty())
+    }
+
     fn next_numbered(&self, sabotage: Sabotage) -> Action {
         let Some(queues) = &self.queues else {
             return if self.close_due() { Action::Close } else { Action::Idle };

@@ -84,6 +84,12 @@ impl Port {
                 continue;
             }
             if let Some(transmit) = self.perform(index, action, rail, now, frame) {
+                let link = &mut self.links[index.0 as usize];
+                if link.has_nothing_to_send() && self.ready.back() == Some(&index) {
+                    // Saves asking it again.
+                    self.ready.pop_back();
+                    link.flags.remove(Flags::READY);
+                }
                 self.arm(index);
                 return Some(transmit);
             }

@@ -220,6 +220,7 @@ impl Driver for UdpDriver {
     }
 
     fn arm(&mut self) -> Result<Armed, DriverError> {
+        self.incoming.count_overflow(self.socket.as_fd(), &mut self.counters);
         Ok(if self.incoming.is_empty() { Armed::Sleep } else { Armed::FrameWaiting })
     }
 

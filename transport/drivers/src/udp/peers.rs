@@ -162,6 +162,16 @@ impl Peers {
         Some(Connected { socket, segment: self.segment })
     }
 
+    /// The peer's own socket, if it has one and its path takes `frame_bytes`; counts as a use.
+    pub(super) fn socket_for(&mut self, id: AddressId, frame_bytes: usize) -> Option<&Socket> {
+        self.uses += 1;
+        let uses = self.uses;
+        let peer = self.table.get_mut(id.0 as usize)?.as_mut()?;
+        peer.last_use = uses;
+        let connected = peer.connected.as_ref()?;
+        (frame_bytes <= peer.path.frame_bytes_max).then_some(&connected.socket)
+    }
+
     /// Called before frames go to `id`: a peer that is used much gets the connected socket of one that is not.
     pub(super) fn before_send(&mut self, id: AddressId) {
         self.uses += 1;

@@ -1,7 +1,7 @@
 //! Receiving: one datagram per call while they come one at a time, bursts when they do not, and coalesced datagrams taken apart.
 //!
 //! A coalesced datagram needs its control data, and asking for that makes each receive 0.15 us dearer. So a rail starts with plain
-//! receives, and asks the kernel to coalesce when it first meets a burst of equal frames.
+//! receives, asks the kernel to coalesce when it meets a burst of equal frames, and stops when only single ones come.
 
 use std::os::fd::BorrowedFd;
 
@@ -18,12 +18,18 @@ const STREAK: u8 = 2;
 /// Equal datagrams in one burst from which on coalescing pays.
 const ALIKE: usize = 4;
 
+/// Single datagrams in a row, after which coalescing does not pay any more.
+const LONELY: u8 = 16;
+
+/// Successful receives between two looks at what the kernel has dropped; a rail that is about to sleep looks too.
+const OVERFLOW_CALLS: u64 = 4096;
+
 /// Whether the kernel coalesces datagrams for us.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Coalesce {
     /// It cannot, or shall not.
     Never,
-    /// It can, and will from the first burst on.
+    /// It can, and will from the next burst on.
     Ready,
     On,
 }
@@ -40,6 +46,8 @@ pub(super) struct Incoming {
     streak: u8,
     /// Length of the last datagram.
     last_bytes: usize,
+    /// Datagrams that came singly and whole since the last that did not.
+    lonely: u8,
     coalesce: Coalesce,
     /// Overflow count that the kernel last reported.
     overflow: u32,
@@ -55,6 +63,7 @@ impl Incoming {
             given_bytes: 0,
             streak: 0,
             last_bytes: 0,
+            lonely: 0,
             coalesce: if can_coalesce { Coalesce::Ready } else { Coalesce::Never },
             overflow: 0,
         }
@@ -145,6 +154,9 @@ impl Incoming {
         match found {
             Ok(found) => {
                 counters.receive_calls += 1;
+                if counters.receive_calls.is_multiple_of(OVERFLOW_CALLS) {
+                    self.count_overflow(fd, counters);
+                }
                 self.count = found;
                 self.streak = if asked == 1 {
                     STREAK.min(self.streak + 1)
@@ -161,29 +173,57 @@ impl Incoming {
             Err(errno) => {
                 self.streak = 0;
                 counters.empty_polls += 1;
+                if self.lonely >= LONELY && self.coalesce == Coalesce::On {
+                    self.stop_coalescing(fd, counters);
+                }
                 nothing_received(errno).map(|()| 0)
             }
         }
     }
 
     fn consider_coalescing(&mut self, fd: BorrowedFd<'_>) {
+        if self.coalesce == Coalesce::On {
+            let first = &self.datagrams[0];
+            let whole = first.segment_bytes == 0 || first.bytes <= first.segment_bytes;
+            self.lonely = if self.count == 1 && whole { self.lonely.saturating_add(1) } else { 0 };
+        }
         if self.coalesce != Coalesce::Ready || self.count < ALIKE {
             return;
         }
         let alike =
             self.datagrams[..self.count].windows(2).filter(|pair| pair[0].bytes == pair[1].bytes).count();
         if alike + 1 >= ALIKE {
-            self.coalesce = if socket::coalesce(fd) { Coalesce::On } else { Coalesce::Never };
+            self.coalesce = if socket::coalesce(fd, true) { Coalesce::On } else { Coalesce::Never };
         }
     }
 
-    /// Takes out datagrams that did not fit, and counts what the kernel dropped.
+    /// Called when the queue has just been found empty: with the option, the kernel forgets the frame size of what waits. What came
+    /// since may have been coalesced, cannot be taken apart any more, and is lost.
+    fn stop_coalescing(&mut self, fd: BorrowedFd<'_>, counters: &mut Counters) {
+        self.lonely = 0;
+        if !socket::coalesce(fd, false) {
+            return;
+        }
+        self.coalesce = Coalesce::Ready;
+        for _ in 0..RECEIVE_DATAGRAMS {
+            if sys::receive_plain(fd, &mut self.buffers[..RECEIVE_BUFFER_BYTES]).is_err() {
+                break;
+            }
+            counters.lost_receive_overflow += 1;
+        }
+    }
+
+    /// Counts what the kernel has dropped since the last look.
+    pub(super) fn count_overflow(&mut self, fd: BorrowedFd<'_>, counters: &mut Counters) {
+        if let Some(total) = sys::dropped(fd) {
+            counters.lost_receive_overflow += u64::from(total.wrapping_sub(self.overflow));
+            self.overflow = total;
+        }
+    }
+
+    /// Takes out datagrams that did not fit.
     fn sort_out(&mut self, counters: &mut Counters) {
         for datagram in &mut self.datagrams[..self.count] {
-            if let Some(total) = datagram.overflow {
-                counters.lost_receive_overflow += u64::from(total.wrapping_sub(self.overflow));
-                self.overflow = total;
-            }
             datagram.bytes = datagram.bytes.min(RECEIVE_BUFFER_BYTES);
         }
         let truncated = self.datagrams[..self.count].iter().filter(|datagram| datagram.truncated).count();

@@ -27,8 +27,6 @@ pub(super) fn open_receive(config: &UdpConfig) -> Result<(Socket, SocketAddr), D
     }
     enlarge_buffers(&socket, config.socket_bytes);
     never_fragment(&socket, config.bind);
-    // Without it, overflow is only not counted.
-    let _ = sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
     socket.bind(&SockAddr::from(config.bind)).map_err(cannot_open(Operation::Bind))?;
     let bound = socket.local_addr().map_err(cannot_open(Operation::Bind))?;
     Ok((socket, bound.as_socket().unwrap_or(config.bind)))
@@ -87,10 +85,9 @@ pub(super) fn can_coalesce(socket: &Socket) -> bool {
     sys::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 0).is_ok()
 }
 
-/// Asks for coalesced datagrams; whether that worked. Not taken back while the socket lives: the sizes of those already
-/// waiting would be lost.
-pub(super) fn coalesce(fd: BorrowedFd<'_>) -> bool {
-    sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
+/// Asks for coalesced datagrams, or for none any more; whether that worked. When it ends, the sizes of those that wait are lost.
+pub(super) fn coalesce(fd: BorrowedFd<'_>, on: bool) -> bool {
+    sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, on.into()).is_ok()
 }
 
 /// Whether the kernel knows segmentation. The NIC may still refuse it.

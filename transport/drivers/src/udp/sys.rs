@@ -9,7 +9,7 @@ use socket2::SockAddr;
 
 use crate::error::Errno;
 
-/// Room for the control data we send (segment size) or receive (segment size, overflow count), aligned as the kernel asks.
+/// Room for the control data we send (segment size) or receive (segment size), aligned as the kernel asks.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
@@ -32,6 +32,26 @@ pub(super) fn option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> Result<c_
     // SAFETY: `value` is writable for `len` bytes during the call, `len` says so.
     let rc = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
     if rc == 0 { Ok(value) } else { Err(Errno::last()) }
+}
+
+/// Datagrams that the socket has dropped since it was opened, modulo 2^32. Asked for now and then: having the kernel report it with
+/// each datagram (SO_RXQ_OVFL) makes each receive dearer.
+pub(super) fn dropped(fd: BorrowedFd<'_>) -> Option<u32> {
+    /// Of the numbers that SO_MEMINFO gives, the place of the one that counts drops (`SK_MEMINFO_DROPS`).
+    const DROPS: usize = 8;
+    let mut numbers = [0u32; DROPS + 1];
+    let mut len = size_of_libc::<[u32; DROPS + 1]>();
+    // SAFETY: `numbers` is writable for `len` bytes during the call, `len` says so.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            numbers.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    (rc == 0 && len == size_of_libc::<[u32; DROPS + 1]>()).then_some(numbers[DROPS])
 }
 
 /// Size of a small C type, as socket calls want it.
@@ -136,8 +156,6 @@ pub(super) struct Datagram {
     pub(super) segment_bytes: usize,
     /// It was longer than the buffer.
     pub(super) truncated: bool,
-    /// Datagrams that the socket has dropped since it was opened, modulo 2^32, if the kernel said so.
-    pub(super) overflow: Option<u32>,
 }
 
 /// Receives up to `datagrams.len()` (at most `N`) datagrams without blocking, the `i`th into the `i`th `stride` bytes of
@@ -223,9 +241,6 @@ fn describe(header: &libc::msghdr, bytes: usize) -> Datagram {
                 (libc::SOL_UDP, libc::UDP_GRO) if holds(4) => {
                     let size = data.cast::<c_int>().read_unaligned();
                     datagram.segment_bytes = usize::try_from(size).unwrap_or(0);
-                }
-                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) if holds(4) => {
-                    datagram.overflow = Some(data.cast::<u32>().read_unaligned());
                 }
                 _ => {}
             }

@@ -1,0 +1,380 @@
+//! One-way stream of large messages, against a TCP stream over the same path.
+//!
+//! Two processes. Ours: rendezvous messages from and into handed-over buffers, a few outstanding, with header and with full
+//! authentication, helper threads running. TCP: the same buffers written and read with as large calls as there are, once with
+//! a spinning and once with a sleeping reader. A run ends when its sender knows that everything has arrived. Runs alternate.
+
+use std::fmt;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Instant;
+
+use endpoint::{Completion, Endpoint, ReceiveBuffer, SendBuffer};
+use serde::{Deserialize, Serialize};
+use transport::LinkIndex;
+
+use crate::error::BenchError;
+use crate::machine::{self, Machine};
+use crate::pair::{self, Address, Auth, Watchdog};
+use crate::statistics::{Summary, paired_ratios};
+use crate::worker::{Parent, Worker};
+
+pub(crate) const ROLE: &str = "bulk";
+
+/// The bar of the design, with header authentication against the faster TCP reader.
+pub const RATIO_MIN: f64 = 1.0;
+
+/// Messages under way at one time, and buffers that each side uses in turn.
+const DEPTH: usize = 4;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct BulkOptions {
+    /// Runs of each kind, per message size.
+    pub runs: usize,
+    /// Sizes of message, bytes.
+    pub sizes: Vec<usize>,
+    /// Bytes of one run, rounded up to whole messages.
+    pub run_bytes: usize,
+}
+
+impl Default for BulkOptions {
+    fn default() -> BulkOptions {
+        BulkOptions { runs: 15, sizes: vec![1 << 20, 4 << 20, 16 << 20, 64 << 20], run_bytes: 256 << 20 }
+    }
+}
+
+/// What was found for one size of message.
+#[derive(Clone, Serialize, Debug)]
+pub struct BulkRow {
+    /// Size of the messages.
+    pub message_bytes: usize,
+    /// Ours with header authentication, 10^9 bytes per second, median of the runs.
+    pub gbytes_per_s: f64,
+    /// Ours with full authentication.
+    pub full_gbytes_per_s: f64,
+    /// TCP, reader spinning.
+    pub tcp_gbytes_per_s: f64,
+    /// TCP, reader sleeping.
+    pub tcp_blocking_gbytes_per_s: f64,
+    /// Median ratio of neighbouring runs, header authentication to the spinning TCP.
+    pub ratio: f64,
+    /// With full authentication.
+    pub full_ratio: f64,
+    /// Spread of the ratios.
+    pub ratio_spread: Summary,
+    /// Spread of the ratios with full authentication.
+    pub full_ratio_spread: Summary,
+}
+
+/// The result. The figures on top are those of the size with the least ratio.
+#[derive(Clone, Serialize, Debug)]
+pub struct BulkReport {
+    /// "bulk".
+    pub bench: &'static str,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// Ours with header authentication, 10^9 bytes per second.
+    pub gbytes_per_s: f64,
+    /// TCP with a spinning reader.
+    pub tcp_gbytes_per_s: f64,
+    /// Ours to TCP's.
+    pub ratio: f64,
+    /// The least that the ratio may be.
+    pub ratio_min: f64,
+    /// The least ratio with full authentication.
+    pub full_ratio: f64,
+    /// Each size.
+    pub rows: Vec<BulkRow>,
+}
+
+impl fmt::Display for BulkReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.machine)?;
+        writeln!(
+            f,
+            "bulk     one-way stream over loopback, GB/s (median of {} alternating runs)",
+            self.runs()
+        )?;
+        writeln!(
+            f,
+            "{:>9} {:>9} {:>9} {:>9} {:>9}  {:>20} {:>20}",
+            "MiB", "stillwire", "full auth", "tcp spin", "tcp sleep", "ratio (p10..p90)", "full (p10..p90)"
+        )?;
+        for row in &self.rows {
+            let spread =
+                |ratio: f64, spread: &Summary| format!("{ratio:.2} ({:.2}..{:.2})", spread.p10, spread.p90);
+            writeln!(
+                f,
+                "{:>9} {:>9.2} {:>9.2} {:>9.2} {:>9.2}  {:>20} {:>20}",
+                row.message_bytes >> 20,
+                row.gbytes_per_s,
+                row.full_gbytes_per_s,
+                row.tcp_gbytes_per_s,
+                row.tcp_blocking_gbytes_per_s,
+                spread(row.ratio, &row.ratio_spread),
+                spread(row.full_ratio, &row.full_ratio_spread),
+            )?;
+        }
+        write!(
+            f,
+            "least ratio {:.2} (at least {}), with full authentication {:.2}",
+            self.ratio, self.ratio_min, self.full_ratio
+        )
+    }
+}
+
+impl BulkReport {
+    fn runs(&self) -> usize {
+        self.rows.first().map_or(0, |row| row.ratio_spread.runs)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    header: Address,
+    full: Address,
+    tcp: SocketAddr,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Kind {
+    Header,
+    Full,
+    TcpSpinning,
+    TcpBlocking,
+}
+
+/// The order of runs: each of ours lies between two of TCP's.
+const ORDER: [Kind; 4] = [Kind::TcpSpinning, Kind::Header, Kind::TcpBlocking, Kind::Full];
+
+#[derive(Serialize, Deserialize)]
+struct Run {
+    kind: Kind,
+    message_bytes: usize,
+    messages: usize,
+}
+
+/// Measures.
+///
+/// # Errors
+/// [`BenchError`] if a process, a socket or a message fails.
+pub fn run(options: &BulkOptions) -> Result<BulkReport, BenchError> {
+    let machine = Machine::here();
+    let mut workers = [Worker::start(ROLE)?, Worker::start(ROLE)?];
+    let mut hellos = Vec::new();
+    for (rank, worker) in (0u32..).zip(&mut workers) {
+        worker.tell(&rank)?;
+        hellos.push(worker.hear::<Hello>()?);
+    }
+    workers[0].tell(&hellos[1])?;
+    workers[1].tell(&hellos[0])?;
+    let rows: Vec<BulkRow> = options
+        .sizes
+        .iter()
+        .map(|&bytes| measure_size(&mut workers, options, bytes))
+        .collect::<Result<_, _>>()?;
+    let worst = rows.iter().min_by(|a, b| a.ratio.total_cmp(&b.ratio));
+    Ok(BulkReport {
+        bench: "bulk",
+        machine,
+        gbytes_per_s: worst.map_or(0.0, |row| row.gbytes_per_s),
+        tcp_gbytes_per_s: worst.map_or(0.0, |row| row.tcp_gbytes_per_s),
+        ratio: worst.map_or(0.0, |row| row.ratio),
+        ratio_min: RATIO_MIN,
+        full_ratio: rows.iter().map(|row| row.full_ratio).min_by(f64::total_cmp).unwrap_or(0.0),
+        rows,
+    })
+}
+
+fn measure_size(
+    workers: &mut [Worker; 2],
+    options: &BulkOptions,
+    message_bytes: usize,
+) -> Result<BulkRow, BenchError> {
+    let messages = options.run_bytes.div_ceil(message_bytes);
+    let mut speeds = [const { Vec::new() }; ORDER.len()];
+    // The first round only touches the buffers. One more of TCP's closes the last pair.
+    for i in 0..ORDER.len() * (options.runs + 1) + 1 {
+        let kind = ORDER[i % ORDER.len()];
+        let run = Run { kind, message_bytes, messages };
+        for worker in workers.iter_mut().rev() {
+            worker.tell(&run)?;
+        }
+        let seconds: f64 = workers[0].hear()?;
+        workers[1].hear::<()>()?;
+        if i >= ORDER.len() {
+            #[expect(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
+            let gbytes = (messages * message_bytes) as f64 / 1e9;
+            speeds[kind as usize].push(gbytes / seconds);
+        }
+    }
+    let of = |kind: Kind| &speeds[kind as usize];
+    let ratio_spread = Summary::of(&paired_ratios(of(Kind::Header), of(Kind::TcpSpinning)));
+    let full_ratio_spread = Summary::of(&paired_ratios(of(Kind::Full), of(Kind::TcpSpinning)));
+    let median = |kind: Kind| Summary::of(of(kind)).median;
+    Ok(BulkRow {
+        message_bytes,
+        gbytes_per_s: median(Kind::Header),
+        full_gbytes_per_s: median(Kind::Full),
+        tcp_gbytes_per_s: median(Kind::TcpSpinning),
+        tcp_blocking_gbytes_per_s: median(Kind::TcpBlocking),
+        ratio: ratio_spread.median,
+        full_ratio: full_ratio_spread.median,
+        ratio_spread,
+        full_ratio_spread,
+    })
+}
+
+/// One of the two processes: rank 0 sends, rank 1 receives.
+pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
+    let Some(rank) = parent.hear::<u32>()? else { return Ok(()) };
+    machine::pin(rank as usize);
+    let header = pair::open(rank, Auth::Header)?;
+    let full = pair::open(rank, Auth::Full)?;
+    let listener = TcpListener::bind(pair::ANY)?;
+    parent.tell(&Hello {
+        header: Address::of(&header),
+        full: Address::of(&full),
+        tcp: listener.local_addr()?,
+    })?;
+    let Some(peer) = parent.hear::<Hello>()? else { return Ok(()) };
+    let tcp = if rank == 0 { TcpStream::connect(peer.tcp)? } else { listener.accept()?.0 };
+    tcp.set_nodelay(true)?;
+    let mut ends = Ends {
+        header_link: header.connect(pair::port_id(1 - rank), &[peer.header.raw()])?,
+        full_link: full.connect(pair::port_id(1 - rank), &[peer.full.raw()])?,
+        header,
+        full,
+        tcp,
+        buffers: Vec::new(),
+    };
+    let mut before = [0u64; 64];
+    while let Some(run) = parent.hear::<Run>()? {
+        if std::env::var_os("BENCH_COUNTERS").is_some() {
+            let now: Vec<(&str, u64)> = ends.header.with_port(|port| port.counters().each().collect());
+            let text: Vec<String> = now
+                .iter()
+                .zip(&mut before)
+                .filter_map(|((name, value), before)| {
+                    let d = *value - *before;
+                    *before = *value;
+                    (d > 0).then(|| format!("{name}={d}"))
+                })
+                .collect();
+            eprintln!("rank {rank}: {}", text.join(" "));
+        }
+        ends.prepare(run.message_bytes);
+        if rank == 0 {
+            let started = Instant::now();
+            ends.send(&run)?;
+            parent.tell(&started.elapsed().as_secs_f64())?;
+        } else {
+            ends.receive(&run)?;
+            parent.tell(&())?;
+        }
+    }
+    Ok(())
+}
+
+struct Ends {
+    header: Endpoint,
+    header_link: LinkIndex,
+    full: Endpoint,
+    full_link: LinkIndex,
+    tcp: TcpStream,
+    buffers: Vec<Vec<u8>>,
+}
+
+impl Ends {
+    fn prepare(&mut self, message_bytes: usize) {
+        if self.buffers.first().is_none_or(|buffer| buffer.len() != message_bytes) {
+            self.buffers = (0..DEPTH).map(|_| vec![7; message_bytes]).collect();
+        }
+    }
+
+    fn send(&mut self, run: &Run) -> Result<(), BenchError> {
+        match run.kind {
+            Kind::Header => send_ours(&self.header, self.header_link, &mut self.buffers, run.messages),
+            Kind::Full => send_ours(&self.full, self.full_link, &mut self.buffers, run.messages),
+            Kind::TcpSpinning | Kind::TcpBlocking => {
+                for i in 0..run.messages {
+                    self.tcp.write_all(&self.buffers[i % DEPTH])?;
+                }
+                Ok(self.tcp.read_exact(&mut [0])?)
+            }
+        }
+    }
+
+    fn receive(&mut self, run: &Run) -> Result<(), BenchError> {
+        match run.kind {
+            Kind::Header => receive_ours(&self.header, &mut self.buffers, run.messages),
+            Kind::Full => receive_ours(&self.full, &mut self.buffers, run.messages),
+            Kind::TcpSpinning | Kind::TcpBlocking => {
+                self.tcp.set_nonblocking(run.kind == Kind::TcpSpinning)?;
+                for i in 0..run.messages {
+                    read_tcp(&mut self.tcp, &mut self.buffers[i % DEPTH])?;
+                }
+                Ok(self.tcp.write_all(&[1])?)
+            }
+        }
+    }
+}
+
+fn read_tcp(tcp: &mut TcpStream, buffer: &mut [u8]) -> Result<(), BenchError> {
+    let mut watchdog = Watchdog::new("bytes of a stream");
+    let mut at = 0;
+    while at < buffer.len() {
+        match tcp.read(&mut buffer[at..]) {
+            Ok(0) => return Err(std::io::Error::from(ErrorKind::UnexpectedEof).into()),
+            Ok(bytes) => at += bytes,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => watchdog.check()?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn send_ours(
+    endpoint: &Endpoint,
+    link: LinkIndex,
+    buffers: &mut Vec<Vec<u8>>,
+    messages: usize,
+) -> Result<(), BenchError> {
+    let mut watchdog = Watchdog::new("completed sends");
+    let (mut sent, mut done) = (0, 0);
+    while done < messages {
+        while sent < messages
+            && let Some(buffer) = buffers.pop()
+        {
+            endpoint.send(link, pair::reported(1, 0), SendBuffer::Owned(buffer))?;
+            sent += 1;
+        }
+        if let Some(Completion::SendDone { buffer: Some(buffer), .. }) = endpoint.poll() {
+            buffers.push(buffer);
+            done += 1;
+        }
+        watchdog.check()?;
+    }
+    Ok(())
+}
+
+fn receive_ours(endpoint: &Endpoint, buffers: &mut Vec<Vec<u8>>, messages: usize) -> Result<(), BenchError> {
+    let mut watchdog = Watchdog::new("messages");
+    let (mut posted, mut done) = (0, 0);
+    while done < messages {
+        while posted < messages
+            && let Some(buffer) = buffers.pop()
+        {
+            let bytes = buffer.len() as u64;
+            endpoint.post_receive(pair::receive(1, bytes, 0), ReceiveBuffer::Owned(buffer))?;
+            posted += 1;
+        }
+        if let Some(Completion::Received { buffer: Some(buffer), .. }) = endpoint.poll() {
+            buffers.push(buffer);
+            done += 1;
+        }
+        watchdog.check()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! What can go wrong with a measurement.
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// A measuring process could not be started.
+    #[error("a measuring process could not be started: {0}; check the limits of processes and memory")]
+    Start(std::io::Error),
+    /// A measuring process ended or spoke out of turn.
+    #[error("measuring process {role}: {what}; what it wrote to stderr says why")]
+    Worker {
+        /// What it was to do.
+        role: &'static str,
+        /// What happened instead.
+        what: &'static str,
+    },
+    /// A measuring process speaks another version of the conversation, or the pipe broke.
+    #[error("talking with a measuring process: {0}")]
+    Talk(#[from] serde_json::Error),
+    /// The pipe to a measuring process broke.
+    #[error("the pipe to a measuring process broke: {0}")]
+    Pipe(#[from] std::io::Error),
+    /// A socket could not be opened.
+    #[error("a rail could not be opened: {0}")]
+    Driver(#[from] drivers::DriverError),
+    /// An endpoint could not be opened, connected, frozen or closed.
+    #[error("an endpoint failed: {0}")]
+    Endpoint(#[from] endpoint::EndpointError),
+    /// A message was refused by something else than back-pressure.
+    #[error("a send was refused: {0}")]
+    Send(#[from] transport::SendError),
+    /// A receive was refused.
+    #[error("a receive was refused: {0}")]
+    Receive(#[from] transport::matching::MatchError),
+    /// Nothing came for far too long.
+    #[error(
+        "waited {seconds} s for {what}: the machine is overloaded, or frames are lost for good; try again"
+    )]
+    Stalled {
+        /// What was waited for.
+        what: &'static str,
+        /// For how long.
+        seconds: u64,
+    },
+}

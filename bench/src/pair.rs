@@ -1,0 +1,122 @@
+//! One end of a measured pair: an endpoint over UDP on loopback, and what both ends have to know of each other.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use drivers::Driver;
+use drivers::udp::{UdpConfig, UdpDriver};
+use endpoint::{Endpoint, EndpointConfig};
+use serde::{Deserialize, Serialize};
+use transport::config::AuthLevel;
+use transport::{
+    Epoch, JobId, JobKey, Life, Outgoing, Port, PortConfig, PortId, Rank, RawAddress, Receive, Space,
+};
+
+use crate::error::BenchError;
+
+const KEY: JobKey = JobKey(*b"bench job secret");
+
+/// A stall longer than this ends the measurement.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Any free port on loopback.
+pub(crate) const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// An endpoint's address on its only rail.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub(crate) struct Address(Vec<u8>);
+
+impl Address {
+    pub(crate) fn of(endpoint: &Endpoint) -> Address {
+        let addresses = endpoint.addresses();
+        Address(addresses.first().map_or(Vec::new(), |address| address.as_bytes().to_vec()))
+    }
+
+    pub(crate) fn raw(&self) -> RawAddress {
+        RawAddress::new(&self.0).unwrap_or(RawAddress::NONE)
+    }
+}
+
+/// What is covered by frames' tags.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Auth {
+    /// Header, length and sequence number.
+    Header,
+    /// The payload too.
+    Full,
+}
+
+impl Auth {
+    fn level(self) -> AuthLevel {
+        match self {
+            Auth::Header => AuthLevel::Header,
+            Auth::Full => AuthLevel::Full,
+        }
+    }
+}
+
+/// The port of `rank` in the benches' job.
+pub(crate) fn port_id(rank: u32) -> PortId {
+    PortId::of_rank(Rank(rank), 0)
+}
+
+/// A port of the benches' job.
+pub(crate) fn port(rank: u32, auth: Auth) -> Port {
+    port_with(rank, auth.level())
+}
+
+/// A port of the benches' job, at any level.
+pub(crate) fn port_with(rank: u32, level: AuthLevel) -> Port {
+    let mut config = PortConfig::new(JobId(0xbe_9c).tag());
+    config.auth = level;
+    Port::new(config, port_id(rank), Life { counter: 1, nonce: 0x00be_9c00 }, Epoch(0), Some(&KEY))
+}
+
+/// A UDP rail on loopback.
+pub(crate) fn rail() -> Result<UdpDriver, BenchError> {
+    Ok(UdpDriver::open(&UdpConfig::new(ANY))?)
+}
+
+/// An endpoint over UDP on loopback, with a helper.
+pub(crate) fn open(rank: u32, auth: Auth) -> Result<Endpoint, BenchError> {
+    let rails: Vec<Box<dyn Driver>> = vec![Box::new(rail()?)];
+    Ok(Endpoint::open(port(rank, auth), rails, EndpointConfig::default())?)
+}
+
+/// A message that nobody waits for the completion of.
+pub(crate) fn silent(tag: u64) -> Outgoing {
+    Outgoing { space: Space(0), tag, data: 0, context: 0, silent: true }
+}
+
+/// A message whose completion comes with `context`.
+pub(crate) fn reported(tag: u64, context: u64) -> Outgoing {
+    Outgoing { space: Space(0), tag, data: 0, context, silent: false }
+}
+
+/// A receive of one message of at most `bytes_max` bytes.
+pub(crate) fn receive(tag: u64, bytes_max: u64, context: u64) -> Receive {
+    Receive { space: Space(0), source: None, tag, ignore: 0, bytes_max, context, multi: None }
+}
+
+/// Gives up on a stall, without looking at the clock every time.
+pub(crate) struct Watchdog {
+    what: &'static str,
+    started: Instant,
+    asked: u32,
+}
+
+impl Watchdog {
+    pub(crate) fn new(what: &'static str) -> Watchdog {
+        Watchdog { what, started: Instant::now(), asked: 0 }
+    }
+
+    /// Call in a loop that waits.
+    pub(crate) fn check(&mut self) -> Result<(), BenchError> {
+        self.asked = self.asked.wrapping_add(1);
+        if self.asked.is_multiple_of(4096) && self.started.elapsed() > PATIENCE {
+            return Err(BenchError::Stalled { what: self.what, seconds: PATIENCE.as_secs() });
+        }
+        Ok(())
+    }
+}

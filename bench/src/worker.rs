@@ -1,0 +1,114 @@
+//! Measuring processes: this program, started again with a role.
+
+use std::io::{BufReader, Stdin, Stdout};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::conversation::{hear, tell};
+use crate::error::BenchError;
+
+/// First argument of a measuring process; the second is its role.
+const ARGUMENT: &str = "bench-worker";
+
+/// What a measuring process runs.
+type Role = fn(&mut Parent) -> Result<(), BenchError>;
+
+const ROLES: &[(&str, Role)] =
+    &[(crate::latency::ROLE, crate::latency::work), (crate::bulk::ROLE, crate::bulk::work)];
+
+/// Does the work of a measuring process if this program was started as one, and never returns then. Call it first in `main`.
+pub fn run_if_worker() {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() != Some(ARGUMENT) {
+        return;
+    }
+    let role = arguments.next().unwrap_or_default();
+    let Some((name, work)) = ROLES.iter().find(|(name, _)| *name == role) else {
+        eprintln!("no bench role '{role}': measuring processes are started by the bench itself");
+        std::process::exit(2);
+    };
+    // A bench that is killed leaves no spinning process behind.
+    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+    let mut parent = Parent { from: BufReader::new(std::io::stdin()), to: std::io::stdout() };
+    match work(&mut parent) {
+        Ok(()) => std::process::exit(0),
+        Err(error) => {
+            eprintln!("bench {name}: {error}");
+            std::process::exit(1);
+        }
+    }
+}
+
+/// The bench, as a measuring process sees it.
+pub(crate) struct Parent {
+    from: BufReader<Stdin>,
+    to: Stdout,
+}
+
+impl Parent {
+    /// The next command; `None`: no more work.
+    pub(crate) fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, BenchError> {
+        hear(&mut self.from)
+    }
+
+    pub(crate) fn tell<T: Serialize>(&mut self, value: &T) -> Result<(), BenchError> {
+        tell(&mut self.to, value)
+    }
+}
+
+/// A measuring process, as the bench sees it. Dropping it ends it.
+pub(crate) struct Worker {
+    role: &'static str,
+    child: Child,
+    to: Option<ChildStdin>,
+    from: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    pub(crate) fn start(role: &'static str) -> Result<Worker, BenchError> {
+        let program = std::env::current_exe().map_err(BenchError::Start)?;
+        Worker::start_program(&program, role)
+    }
+
+    pub(crate) fn start_program(program: &std::path::Path, role: &'static str) -> Result<Worker, BenchError> {
+        let mut child = Command::new(program)
+            .args([ARGUMENT, role])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(BenchError::Start)?;
+        let no_pipe = || BenchError::Worker { role, what: "has no pipes" };
+        let to = child.stdin.take().ok_or_else(no_pipe)?;
+        let from = BufReader::new(child.stdout.take().ok_or_else(no_pipe)?);
+        Ok(Worker { role, child, to: Some(to), from })
+    }
+
+    pub(crate) fn tell<T: Serialize>(&mut self, value: &T) -> Result<(), BenchError> {
+        match &mut self.to {
+            Some(to) => tell(to, value),
+            None => Err(BenchError::Worker { role: self.role, what: "has been told to end" }),
+        }
+    }
+
+    pub(crate) fn hear<T: DeserializeOwned>(&mut self) -> Result<T, BenchError> {
+        let ended = BenchError::Worker { role: self.role, what: "ended before it answered" };
+        hear(&mut self.from)?.ok_or(ended)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The end of its input tells it to go; one that hangs in a measurement is killed.
+        self.to = None;
+        for _ in 0..100 {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
