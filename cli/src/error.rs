@@ -56,6 +56,8 @@ pub(crate) enum CliError {
     )]
     NoSuchEpoch { epoch: u32 },
     #[error("{path}: {error}")]
+    PortSection { path: String, error: nic_freeze::LoadError },
+    #[error("{path}: {error}")]
     File { path: PathBuf, error: io::Error },
     #[error("{reason}")]
     CheckpointFailed { reason: String },

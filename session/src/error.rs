@@ -49,8 +49,13 @@ pub enum SessionError {
     #[error(transparent)]
     Enrolment(#[from] EnrolmentError),
     /// A NIC.
-    #[error("no rail could be opened: {0}")]
-    Driver(#[from] drivers::DriverError),
+    #[error("no rail could be opened on {bind}: {source}")]
+    Driver {
+        /// Where it was to receive.
+        bind: std::net::IpAddr,
+        /// What the driver said.
+        source: drivers::DriverError,
+    },
     /// The endpoint.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),

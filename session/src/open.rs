@@ -151,7 +151,9 @@ fn port_config(launch: &Launch) -> PortConfig {
 }
 
 fn open_endpoint(launch: &Launch, restored: Option<port_section::Loaded>) -> Result<Endpoint, SessionError> {
-    let rail: Box<dyn Driver> = Box::new(UdpDriver::open(&UdpConfig::new(launch.bind))?);
+    let opened = UdpDriver::open(&UdpConfig::new(launch.bind));
+    let rail: Box<dyn Driver> =
+        Box::new(opened.map_err(|source| SessionError::Driver { bind: launch.bind.ip(), source })?);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spin = if (launch.ranks as usize) <= cores { SPIN } else { SPIN_SHARED };
     let config = EndpointConfig { helper: true, helper_tick: HELPER_TICK, spin };

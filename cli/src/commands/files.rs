@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use nic_freeze::PortReport;
 use serde::Serialize;
 use store::describe::{DamageReport, GenerationReport, ImageReport, JobReport, describe_image};
 use store::job::{Depth, GenerationState};
-use store::{CommitRecord, Decision, Directory, JobFile, Manifest, Storage as _};
+use store::{CommitRecord, Decision, Directory, ImageReader, JobFile, Manifest, Storage as _, kinds};
 
 use super::print_json;
 use super::restart::{open_job, resolve};
@@ -101,7 +102,12 @@ pub(crate) fn verify(
 #[derive(Debug, Serialize)]
 #[serde(tag = "file", rename_all = "kebab-case")]
 enum Inspected {
-    Image(ImageReport),
+    Image {
+        #[serde(flatten)]
+        image: ImageReport,
+        /// What stands in its port sections.
+        ports: Vec<PortReport>,
+    },
     Manifest(store::describe::ManifestReport),
     /// Any other record, line by line as it stands: they are made for reading.
     Record {
@@ -120,7 +126,10 @@ pub(crate) fn inspect(path: &Path, json: bool) -> Result<Exit, CliError> {
         return Ok(Exit::Success);
     }
     match inspected {
-        Inspected::Image(image) => print_image(&image),
+        Inspected::Image { image, ports } => {
+            print_image(&image);
+            ports.iter().for_each(print_port);
+        }
         Inspected::Manifest(manifest) => {
             println!("manifest of generation {}, taken {}", manifest.generation, utc(manifest.taken_unix_ms));
             for image in &manifest.images {
@@ -144,7 +153,8 @@ fn inspect_file(storage: &mut Directory, name: &str) -> Result<Inspected, CliErr
     let length = usize::try_from(storage.length(name)?.min(10)).unwrap_or(10);
     storage.read_range(name, 0, &mut head[..length])?;
     if head[..length] != *RECORD_MARK {
-        return Ok(Inspected::Image(describe_image(storage, name)?));
+        let image = describe_image(storage, name)?;
+        return Ok(Inspected::Image { image, ports: describe_ports(storage, name)? });
     }
     let bytes = storage.read(name, store::limits::RECORD_BYTES_MAX)?;
     let failed = |error| store::StoreError::Record { path: name.to_owned(), error };
@@ -162,6 +172,56 @@ fn inspect_file(storage: &mut Directory, name: &str) -> Result<Inspected, CliErr
     checked.map_err(failed)?;
     let text = String::from_utf8_lossy(&bytes);
     Ok(Inspected::Record { lines: text.lines().map(str::to_owned).collect() })
+}
+
+fn describe_ports(storage: &mut Directory, name: &str) -> Result<Vec<PortReport>, CliError> {
+    let reader = ImageReader::open(storage, name)?;
+    let mut ports = Vec::new();
+    for (number, entry) in (0..).zip(reader.entries()) {
+        if entry.kind == kinds::PORT {
+            let bytes = reader.read_section(storage, number)?;
+            let port = nic_freeze::describe(entry.version, &bytes);
+            ports.push(port.map_err(|error| CliError::PortSection { path: name.to_owned(), error })?);
+        }
+    }
+    Ok(ports)
+}
+
+fn print_port(port: &PortReport) {
+    let PortReport { frames, links, posted, waiting, waiting_bytes, .. } = port;
+    println!();
+    println!(
+        "port {}, epoch {}, life {}: {links} links, {} used",
+        port.port,
+        port.epoch,
+        port.life,
+        port.links_used.len()
+    );
+    println!(
+        "frames: {} to be sent, {} sent and not acknowledged, {} acknowledged, {} received and not acknowledged",
+        frames.to_be_sent, frames.sent_unacknowledged, frames.acknowledged, frames.received_unacknowledged
+    );
+    println!(
+        "messages: {waiting} received and not taken ({}), {posted} receives posted",
+        text::bytes(*waiting_bytes)
+    );
+    println!(
+        "{:<8}  {:>9}  {:>9}  {:>9}  {:>8}  {:>9}  {:>11}  ENDS",
+        "PEER", "HELD FROM", "NEXT", "EXPECTED", "WAITING", "ANNOUNCED", "COPIED"
+    );
+    for link in &port.links_used {
+        println!(
+            "{:<8}  {:>9}  {:>9}  {:>9}  {:>8}  {:>9}  {:>11}  {}",
+            link.peer,
+            link.oldest_held,
+            link.next,
+            link.expected,
+            link.messages_waiting,
+            link.announced,
+            text::bytes(link.copied_bytes),
+            link.ends
+        );
+    }
 }
 
 fn print_image(image: &ImageReport) {

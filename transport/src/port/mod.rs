@@ -484,7 +484,7 @@ impl Port {
         self.make_ready(source);
     }
 
-    /// Takes back a receive that nothing has been matched to; [`Event::Cancelled`] is not needed, the answer says it.
+    /// Takes back a receive that nothing has been matched to: no event follows, the answer says it all.
     pub fn cancel(&mut self, op: OpId) -> bool {
         self.matcher.cancel(op).is_some()
     }

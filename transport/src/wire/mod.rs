@@ -50,7 +50,7 @@ pub enum Malformed {
     Magic {
         /// What came.
         found: u16,
-        /// [`header::MAGIC`].
+        /// What our frames begin with.
         expected: u16,
     },
     /// From a build with another wire format.

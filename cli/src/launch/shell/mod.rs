@@ -1,37 +1,33 @@
 //! The loop: everything that happens to a job passes through here, one at a time.
 
+mod ranks;
+mod records;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use ckpt_glue::control::{Control, Decision, ExitedRecord};
 use ckpt_glue::job::{self, FinalReport, Job, JobSettings};
 use ckpt_glue::keeper::{self, Keeper};
 use ckpt_glue::layout::Layout;
-use ckpt_glue::names::{ExitStatus, ImageDigest, NodeIndex, Party};
+use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
 use ckpt_glue::sabotage::Sabotage;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use session::launch::Launch;
-use store::image::Exited;
-use store::{Directory, JobDirectory, Section, StoreError, kinds};
+use store::{Directory, JobDirectory};
 use transport::Rank;
 
 use super::guard::Guard;
-use super::limits::{EVENTS_PER_ROUND, OUTPUT_GRACE};
+use super::limits::EVENTS_PER_ROUND;
 use super::lines::{Channel, LineReader};
 use super::notice::{Notice, Observer};
 use super::process::Process;
 use super::requests::{Answered, Requests};
-use super::storage::{Done, StoreWorker, Task, errno};
+use super::storage::{StoreWorker, Task, errno};
 use super::{Plan, registry::Registration};
-use crate::convert;
 use crate::error::CliError;
-
-/// Version of the section with the final counters of a rank that had ended.
-const CLOSED_PORTS_VERSION: u16 = 1;
 
 /// Where an event of `epoll` comes from.
 #[derive(Debug)]
@@ -280,123 +276,9 @@ impl<'a> Shell<'a> {
         }
     }
 
-    fn send(&mut self, rank: Rank, control: &Control) {
-        let Some(process) = self.processes.get_mut(&rank) else { return };
-        if !process.send(control) {
-            process.kill();
-            let reason = "it does not read its control messages".to_owned();
-            self.tell(&Notice::Misbehaves { rank, reason });
-            return;
-        }
-        self.watch_connection(rank);
-    }
-
-    /// Asks `epoll` for room to write only while something waits.
-    fn watch_connection(&mut self, rank: Rank) {
-        let Some(process) = self.processes.get(&rank) else { return };
-        let found = self
-            .sources
-            .iter()
-            .find(|(_, source)| matches!(source, Source::Connection(connected) if *connected == rank));
-        let Some((token, _)) = found else { return };
-        let mut flags = EpollFlags::EPOLLIN;
-        flags.set(EpollFlags::EPOLLOUT, process.has_waiting());
-        // Fails only for a descriptor that is being closed.
-        let _ = self.epoll.modify(process.stream(), &mut EpollEvent::new(flags, *token));
-    }
-
-    fn spawn(&mut self, rank: Rank, decision: Decision) {
-        match self.exited_in_image(rank, decision) {
-            Ok(Some(record)) => return self.tell_keeper(keeper::Input::ExitedInImage { rank, record }),
-            Ok(None) => {}
-            Err(error) => {
-                self.tell(&Notice::Store { what: "an image that is to be restored", error: &error });
-                return self.tell_keeper(keeper::Input::NotStarted { rank, errno: errno(&error) });
-            }
-        }
-        match self.start_process(rank, decision) {
-            Ok(()) => self.tell_keeper(keeper::Input::Spawned { rank }),
-            Err(error) => {
-                self.tell(&Notice::NotSpawned { rank, error: &error });
-                let errno = u32::try_from(error.raw_os_error().unwrap_or(0)).unwrap_or(0);
-                self.tell_keeper(keeper::Input::NotStarted { rank, errno });
-            }
-        }
-    }
-
-    fn start_process(&mut self, rank: Rank, decision: Decision) -> io::Result<()> {
-        let launch = Launch {
-            job: self.plan.job,
-            key: self.key,
-            life: decision.life,
-            rank,
-            ranks: self.plan.ranks,
-            restore: decision.restore.map(convert::to_store),
-            auth: self.plan.auth,
-            bind: self.plan.bind,
-            directory: self.plan.directory.clone(),
-        };
-        let (process, pipes) = Process::spawn(&self.plan.program, &launch)?;
-        self.guard.add(process.pid);
-        let pid = process.pid;
-        let token = self.token();
-        let watched = watch(&self.epoll, process.stream().as_fd(), token);
-        self.sources.insert(token, Source::Connection(rank));
-        self.processes.insert(rank, process);
-        watched?;
-        for (channel, pipe) in [(Channel::Output, pipes.stdout), (Channel::Error, pipes.stderr)] {
-            let token = self.token();
-            let lines = LineReader::new(pipe);
-            watch(&self.epoll, lines.pipe().as_fd(), token)?;
-            self.sources.insert(token, Source::Pipe { rank, channel, lines });
-        }
-        self.tell(&Notice::Spawned { rank, pid });
-        Ok(())
-    }
-
     fn token(&mut self) -> u64 {
         self.next_token += 1;
         self.next_token - 1
-    }
-
-    /// Rule 12: a rank that had ended when the generation was taken is not started again.
-    fn exited_in_image(
-        &mut self,
-        rank: Rank,
-        decision: Decision,
-    ) -> Result<Option<ExitedRecord>, StoreError> {
-        let Some(generation) = decision.restore else { return Ok(None) };
-        let reader = self.directory.open_committed_image(convert::to_store(generation), rank)?;
-        let Ok(number) = reader.find(kinds::CLOSED_PORTS) else { return Ok(None) };
-        let bytes = reader.read_section(self.directory.storage(), number)?;
-        let unreadable = |_| StoreError::Image {
-            path: reader.path().to_owned(),
-            error: store::ImageError::SectionUnreadable {
-                kind: kinds::CLOSED_PORTS,
-                version: CLOSED_PORTS_VERSION,
-                bytes: bytes.len() as u64,
-            },
-        };
-        ExitedRecord::parse(&bytes).map(Some).map_err(unreadable)
-    }
-
-    fn write_exited(
-        &mut self,
-        rank: Rank,
-        generation: ckpt_glue::names::GenerationId,
-        record: &ExitedRecord,
-    ) -> Result<(ImageDigest, u64), StoreError> {
-        let generation = convert::to_store(generation);
-        let status = match record.status {
-            ExitStatus::Code(code) => i32::from(code),
-            ExitStatus::Signal(signal) => -i32::from(signal),
-        };
-        let (exited, counters) = (Exited { status }.emit(), record.emit());
-        let sections =
-            [Exited::section(&exited), Section::new(kinds::CLOSED_PORTS, CLOSED_PORTS_VERSION, &counters)];
-        self.directory.begin_generation(generation)?;
-        let summary = self.directory.write_image(generation, rank, &sections)?;
-        Ok((ImageDigest(summary.digest.0), summary.bytes))
     }
 
     fn on_event(&mut self, token: u64, flags: EpollFlags) {
@@ -432,62 +314,6 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Notices who has ended. What a rank said before counts before its end.
-    fn collect_processes(&mut self) {
-        let ended: Vec<(Rank, ExitStatus)> = self
-            .processes
-            .iter()
-            .filter_map(|(rank, process)| process.try_wait().map(|status| (*rank, status)))
-            .collect();
-        for (rank, status) in ended {
-            self.hear(rank);
-            let Some(process) = self.processes.remove(&rank) else { continue };
-            // What it started and left behind goes with it.
-            process.kill();
-            self.guard.remove(process.pid);
-            self.sources.retain(|_, source| !matches!(source, Source::Connection(of) if *of == rank));
-            self.tell(&Notice::Ended { rank, status });
-            self.tell_keeper(keeper::Input::ProcessEnded { rank, life: process.life, status });
-            self.pump();
-        }
-    }
-
-    fn on_connection(&mut self, token: u64, rank: Rank, flags: EpollFlags) {
-        if flags.contains(EpollFlags::EPOLLOUT)
-            && let Some(process) = self.processes.get_mut(&rank)
-        {
-            process.flush();
-            self.watch_connection(rank);
-        }
-        if !self.hear(rank)
-            && let Some(process) = self.processes.get(&rank)
-        {
-            // A program may close the socket and go on: it is then like one that never opened a session. Its end will tell.
-            let _ = self.epoll.delete(process.stream());
-            self.sources.remove(&token);
-        }
-    }
-
-    /// Takes what a rank has said. `false`: it will say nothing more.
-    fn hear(&mut self, rank: Rank) -> bool {
-        let Some(process) = self.processes.get_mut(&rank) else { return false };
-        let heard = process.hear();
-        for control in heard.controls {
-            // Nobody speaks for another rank.
-            if control.sender == Party::Rank(rank) {
-                self.tell_keeper(keeper::Input::Control(control));
-                self.pump();
-            }
-        }
-        if let Some(error) = heard.malformed {
-            if let Some(process) = self.processes.get(&rank) {
-                process.kill();
-            }
-            self.tell(&Notice::Misbehaves { rank, reason: error.to_string() });
-        }
-        !heard.closed
-    }
-
     fn on_pipe(&mut self, token: u64) {
         let at = self.started.elapsed();
         let Some(Source::Pipe { rank, channel, lines }) = self.sources.get_mut(&token) else { return };
@@ -497,44 +323,6 @@ impl<'a> Shell<'a> {
         if !open {
             let _ = self.epoll.delete(lines.pipe());
             self.sources.remove(&token);
-        }
-    }
-
-    fn on_store(&mut self) {
-        while let Some(done) = self.store.next() {
-            self.on_done(done);
-            self.pump();
-        }
-    }
-
-    fn on_done(&mut self, done: Done) {
-        match done {
-            Done::Fenced { counter, newest, nonce, refused } => {
-                for (generation, damages) in &refused {
-                    self.tell(&Notice::Damaged { generation: *generation, damages });
-                }
-                self.tell_job(job::Input::StoreFenced { counter, newest, nonce });
-            }
-            Done::FenceFailed(error) => {
-                self.tell(&Notice::Store { what: "the list of generations", error: &error });
-            }
-            Done::Decided(life) => self.tell_job(job::Input::DecisionDurable { life }),
-            Done::NotDecided { life, errno, error } => {
-                self.tell(&Notice::Store { what: "the decision about a new life", error: &error });
-                self.tell_job(job::Input::DecisionFailed { life, errno });
-            }
-            Done::Committed(generation) => self.tell_job(job::Input::CommitDurable(generation)),
-            Done::NotCommitted { generation, errno, error } => {
-                self.tell(&Notice::Store { what: "the commit record", error: &error });
-                self.tell_job(job::Input::CommitFailed { generation, errno });
-            }
-            Done::NotCollected(error) => {
-                self.tell(&Notice::Store { what: "removing old generations", error: &error });
-            }
-            Done::Discarded(Err(error)) => {
-                self.tell(&Notice::Store { what: "removing what was not finished", error: &error });
-            }
-            Done::Collected | Done::Discarded(Ok(_)) => {}
         }
     }
 
@@ -557,38 +345,6 @@ impl<'a> Shell<'a> {
             Answered::Gone => {
                 // Closing the descriptor has taken it out of `epoll`.
                 self.sources.remove(&token);
-            }
-        }
-    }
-
-    /// The last things: what ended processes have printed, and what is half done on disk.
-    fn leave(&mut self) {
-        let until = Instant::now() + OUTPUT_GRACE;
-        let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
-        while self.sources.values().any(|source| matches!(source, Source::Pipe { .. })) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            let timeout = EpollTimeout::try_from(left).unwrap_or(EpollTimeout::ZERO);
-            let count = self.epoll.wait(&mut events, timeout).unwrap_or(0);
-            for event in &events[..count] {
-                if matches!(self.sources.get(&event.data()), Some(Source::Pipe { .. })) {
-                    self.on_pipe(event.data());
-                }
-            }
-        }
-        self.store.ask(Task::Discard);
-        while let Some(done) = self.store.wait() {
-            let last = matches!(done, Done::Discarded(_));
-            match done {
-                Done::NotCollected(error) | Done::Discarded(Err(error)) => {
-                    self.tell(&Notice::Store { what: "clearing up", error: &error });
-                }
-                _ => {}
-            }
-            if last {
-                return;
             }
         }
     }

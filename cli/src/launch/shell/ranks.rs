@@ -1,0 +1,195 @@
+//! The ranks' processes: started, spoken to, collected.
+
+use std::io;
+use std::os::fd::AsFd as _;
+
+use ckpt_glue::control::{Control, Decision, ExitedRecord};
+use ckpt_glue::keeper;
+use ckpt_glue::names::{ExitStatus, GenerationId, ImageDigest, Party};
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use session::launch::Launch;
+use store::image::Exited;
+use store::{Section, StoreError, kinds};
+use transport::Rank;
+
+use super::super::lines::{Channel, LineReader};
+use super::super::notice::Notice;
+use super::super::process::Process;
+use super::super::storage::errno;
+use super::{Shell, Source, watch};
+use crate::convert;
+
+/// Version of the section with the final counters of a rank that had ended.
+const CLOSED_PORTS_VERSION: u16 = 1;
+
+impl Shell<'_> {
+    pub(super) fn send(&mut self, rank: Rank, control: &Control) {
+        let Some(process) = self.processes.get_mut(&rank) else { return };
+        if !process.send(control) {
+            process.kill();
+            let reason = "it does not read its control messages".to_owned();
+            self.tell(&Notice::Misbehaves { rank, reason });
+            return;
+        }
+        self.watch_connection(rank);
+    }
+
+    /// Asks `epoll` for room to write only while something waits.
+    pub(super) fn watch_connection(&mut self, rank: Rank) {
+        let Some(process) = self.processes.get(&rank) else { return };
+        let found = self
+            .sources
+            .iter()
+            .find(|(_, source)| matches!(source, Source::Connection(connected) if *connected == rank));
+        let Some((token, _)) = found else { return };
+        let mut flags = EpollFlags::EPOLLIN;
+        flags.set(EpollFlags::EPOLLOUT, process.has_waiting());
+        // Fails only for a descriptor that is being closed.
+        let _ = self.epoll.modify(process.stream(), &mut EpollEvent::new(flags, *token));
+    }
+
+    pub(super) fn spawn(&mut self, rank: Rank, decision: Decision) {
+        match self.exited_in_image(rank, decision) {
+            Ok(Some(record)) => return self.tell_keeper(keeper::Input::ExitedInImage { rank, record }),
+            Ok(None) => {}
+            Err(error) => {
+                self.tell(&Notice::Store { what: "an image that is to be restored", error: &error });
+                return self.tell_keeper(keeper::Input::NotStarted { rank, errno: errno(&error) });
+            }
+        }
+        match self.start_process(rank, decision) {
+            Ok(()) => self.tell_keeper(keeper::Input::Spawned { rank }),
+            Err(error) => {
+                self.tell(&Notice::NotSpawned { rank, error: &error });
+                let errno = u32::try_from(error.raw_os_error().unwrap_or(0)).unwrap_or(0);
+                self.tell_keeper(keeper::Input::NotStarted { rank, errno });
+            }
+        }
+    }
+
+    pub(super) fn start_process(&mut self, rank: Rank, decision: Decision) -> io::Result<()> {
+        let launch = Launch {
+            job: self.plan.job,
+            key: self.key,
+            life: decision.life,
+            rank,
+            ranks: self.plan.ranks,
+            restore: decision.restore.map(convert::to_store),
+            auth: self.plan.auth,
+            bind: self.plan.bind,
+            directory: self.plan.directory.clone(),
+        };
+        let (process, pipes) = Process::spawn(&self.plan.program, &launch)?;
+        self.guard.add(process.pid);
+        let pid = process.pid;
+        let token = self.token();
+        let watched = watch(&self.epoll, process.stream().as_fd(), token);
+        self.sources.insert(token, Source::Connection(rank));
+        self.processes.insert(rank, process);
+        watched?;
+        for (channel, pipe) in [(Channel::Output, pipes.stdout), (Channel::Error, pipes.stderr)] {
+            let token = self.token();
+            let lines = LineReader::new(pipe);
+            watch(&self.epoll, lines.pipe().as_fd(), token)?;
+            self.sources.insert(token, Source::Pipe { rank, channel, lines });
+        }
+        self.tell(&Notice::Spawned { rank, pid });
+        Ok(())
+    }
+
+    /// Rule 12: a rank that had ended when the generation was taken is not started again.
+    pub(super) fn exited_in_image(
+        &mut self,
+        rank: Rank,
+        decision: Decision,
+    ) -> Result<Option<ExitedRecord>, StoreError> {
+        let Some(generation) = decision.restore else { return Ok(None) };
+        let reader = self.directory.open_committed_image(convert::to_store(generation), rank)?;
+        let Ok(number) = reader.find(kinds::CLOSED_PORTS) else { return Ok(None) };
+        let bytes = reader.read_section(self.directory.storage(), number)?;
+        let unreadable = |_| StoreError::Image {
+            path: reader.path().to_owned(),
+            error: store::ImageError::SectionUnreadable {
+                kind: kinds::CLOSED_PORTS,
+                version: CLOSED_PORTS_VERSION,
+                bytes: bytes.len() as u64,
+            },
+        };
+        ExitedRecord::parse(&bytes).map(Some).map_err(unreadable)
+    }
+
+    pub(super) fn write_exited(
+        &mut self,
+        rank: Rank,
+        generation: GenerationId,
+        record: &ExitedRecord,
+    ) -> Result<(ImageDigest, u64), StoreError> {
+        let generation = convert::to_store(generation);
+        let status = match record.status {
+            ExitStatus::Code(code) => i32::from(code),
+            ExitStatus::Signal(signal) => -i32::from(signal),
+        };
+        let (exited, counters) = (Exited { status }.emit(), record.emit());
+        let sections =
+            [Exited::section(&exited), Section::new(kinds::CLOSED_PORTS, CLOSED_PORTS_VERSION, &counters)];
+        self.directory.begin_generation(generation)?;
+        let summary = self.directory.write_image(generation, rank, &sections)?;
+        Ok((ImageDigest(summary.digest.0), summary.bytes))
+    }
+
+    /// Notices who has ended. What a rank said before counts before its end.
+    pub(super) fn collect_processes(&mut self) {
+        let ended: Vec<(Rank, ExitStatus)> = self
+            .processes
+            .iter()
+            .filter_map(|(rank, process)| process.try_wait().map(|status| (*rank, status)))
+            .collect();
+        for (rank, status) in ended {
+            self.hear(rank);
+            let Some(process) = self.processes.remove(&rank) else { continue };
+            // What it started and left behind goes with it.
+            process.kill();
+            self.guard.remove(process.pid);
+            self.sources.retain(|_, source| !matches!(source, Source::Connection(of) if *of == rank));
+            self.tell(&Notice::Ended { rank, status });
+            self.tell_keeper(keeper::Input::ProcessEnded { rank, life: process.life, status });
+            self.pump();
+        }
+    }
+
+    pub(super) fn on_connection(&mut self, token: u64, rank: Rank, flags: EpollFlags) {
+        if flags.contains(EpollFlags::EPOLLOUT)
+            && let Some(process) = self.processes.get_mut(&rank)
+        {
+            process.flush();
+            self.watch_connection(rank);
+        }
+        if !self.hear(rank)
+            && let Some(process) = self.processes.get(&rank)
+        {
+            // A program may close the socket and go on: it is then like one that never opened a session. Its end will tell.
+            let _ = self.epoll.delete(process.stream());
+            self.sources.remove(&token);
+        }
+    }
+
+    /// Takes what a rank has said. `false`: it will say nothing more.
+    pub(super) fn hear(&mut self, rank: Rank) -> bool {
+        let Some(process) = self.processes.get_mut(&rank) else { return false };
+        let heard = process.hear();
+        for control in heard.controls {
+            // Nobody speaks for another rank.
+            if control.sender == Party::Rank(rank) {
+                self.tell_keeper(keeper::Input::Control(control));
+                self.pump();
+            }
+        }
+        if let Some(error) = heard.malformed {
+            if let Some(process) = self.processes.get(&rank) {
+                process.kill();
+            }
+            self.tell(&Notice::Misbehaves { rank, reason: error.to_string() });
+        }
+        !heard.closed
+    }
+}

@@ -1,0 +1,83 @@
+//! What the store has done, and the last things.
+
+use std::time::Instant;
+
+use ckpt_glue::job;
+use nix::sys::epoll::{EpollEvent, EpollTimeout};
+
+use super::super::limits::{EVENTS_PER_ROUND, OUTPUT_GRACE};
+use super::super::notice::Notice;
+use super::super::storage::{Done, Task};
+use super::{Shell, Source};
+
+impl Shell<'_> {
+    pub(super) fn on_store(&mut self) {
+        while let Some(done) = self.store.next() {
+            self.on_done(done);
+            self.pump();
+        }
+    }
+
+    pub(super) fn on_done(&mut self, done: Done) {
+        match done {
+            Done::Fenced { counter, newest, nonce, refused } => {
+                for (generation, damages) in &refused {
+                    self.tell(&Notice::Damaged { generation: *generation, damages });
+                }
+                self.tell_job(job::Input::StoreFenced { counter, newest, nonce });
+            }
+            Done::FenceFailed(error) => {
+                self.tell(&Notice::Store { what: "the list of generations", error: &error });
+            }
+            Done::Decided(life) => self.tell_job(job::Input::DecisionDurable { life }),
+            Done::NotDecided { life, errno, error } => {
+                self.tell(&Notice::Store { what: "the decision about a new life", error: &error });
+                self.tell_job(job::Input::DecisionFailed { life, errno });
+            }
+            Done::Committed(generation) => self.tell_job(job::Input::CommitDurable(generation)),
+            Done::NotCommitted { generation, errno, error } => {
+                self.tell(&Notice::Store { what: "the commit record", error: &error });
+                self.tell_job(job::Input::CommitFailed { generation, errno });
+            }
+            Done::NotCollected(error) => {
+                self.tell(&Notice::Store { what: "removing old generations", error: &error });
+            }
+            Done::Discarded(Err(error)) => {
+                self.tell(&Notice::Store { what: "removing what was not finished", error: &error });
+            }
+            Done::Collected | Done::Discarded(Ok(_)) => {}
+        }
+    }
+
+    /// The last things: what ended processes have printed, and what is half done on disk.
+    pub(super) fn leave(&mut self) {
+        let until = Instant::now() + OUTPUT_GRACE;
+        let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
+        while self.sources.values().any(|source| matches!(source, Source::Pipe { .. })) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let timeout = EpollTimeout::try_from(left).unwrap_or(EpollTimeout::ZERO);
+            let count = self.epoll.wait(&mut events, timeout).unwrap_or(0);
+            for event in &events[..count] {
+                if matches!(self.sources.get(&event.data()), Some(Source::Pipe { .. })) {
+                    self.on_pipe(event.data());
+                }
+            }
+        }
+        self.store.ask(Task::Discard);
+        while let Some(done) = self.store.wait() {
+            let last = matches!(done, Done::Discarded(_));
+            match done {
+                Done::NotCollected(error) | Done::Discarded(Err(error)) => {
+                    self.tell(&Notice::Store { what: "clearing up", error: &error });
+                }
+                _ => {}
+            }
+            if last {
+                return;
+            }
+        }
+    }
+}

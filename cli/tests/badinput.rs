@@ -1,0 +1,222 @@
+//! Wrong command lines, wrong files, full disks, strangers on the network: a clear message or a counted drop, and the job
+//! goes on where it can.
+
+mod support;
+
+use std::fs;
+use std::net::UdpSocket;
+use std::process::Command;
+
+use support::{Done, Place, STILLWIRE, done, stillwire, verified};
+
+fn refused(arguments: &[&str], words: &[&str]) -> Done {
+    let done = done(&mut stillwire(arguments));
+    assert_eq!(done.code, Some(2), "{done:?}");
+    done.says(words);
+    done
+}
+
+#[test]
+fn command_lines() {
+    refused(&["run", "-n", "4", "--ckpt-evry", "5m", "--", "true"], &["--ckpt-evry", "--ckpt-every"]);
+    refused(&["run", "-n", "0", "--", "true"], &["0 is not in 1..=4096"]);
+    refused(&["run", "-n", "many", "--", "true"], &["many", "invalid digit"]);
+    refused(&["run", "--", "true"], &["--ranks"]);
+    refused(&["run", "-n", "2"], &["PROGRAM"]);
+    refused(&["run", "-n", "2", "--ckpt-every", "5", "--", "true"], &["`5` is not a duration", "5m"]);
+    refused(&["run", "-n", "2", "--ckpt-every", "0s", "--", "true"], &["checkpoint.every", "at least 1ms"]);
+    refused(&["run", "-n", "2", "--on-fault", "panic", "--", "true"], &["restart", "abort"]);
+    refused(&["run", "-n", "2", "--env", "NAME", "--", "true"], &["expected NAME=VALUE, found `NAME`"]);
+    refused(&["restart", "here", "--generation", "newest"], &["COUNTER.NONCE/EPOCH"]);
+    refused(&["demo", "--class", "Z"], &["S, W, A"]);
+    refused(&["frobnicate"], &["frobnicate"]);
+}
+
+#[test]
+fn help_has_the_exit_codes() {
+    let help = done(&mut stillwire(&["--help"]));
+    assert_eq!(help.code, Some(0));
+    for words in ["Exit codes:", "130", "stillwire demo", "--json"] {
+        assert!(help.stdout.contains(words), "{words}: {}", help.stdout);
+    }
+}
+
+#[test]
+fn files_that_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display().to_string();
+    for command in ["ls", "verify", "restart"] {
+        let done = done(&mut stillwire(&[command, &path]));
+        assert_eq!(done.code, Some(1), "{done:?}");
+        done.says(&["holds no job", "stillwire run --ckpt-dir"]);
+    }
+    let done_missing = done(&mut stillwire(&["ls", "/no/such/place"]));
+    assert_eq!(done_missing.code, Some(1), "{done_missing:?}");
+    let file = folder.path().join("image");
+    for (content, words) in [
+        (b"".as_slice(), "cut off"),
+        (b"this is no image, but it is long enough to be one: at least sixty-four bytes of header, and more".as_slice(), "is not an image"),
+        (b"stillwire manifest 1\njob 0\n".as_slice(), "cut off"),
+        (b"stillwire commit 9\n".as_slice(), ""),
+    ] {
+        fs::write(&file, content).unwrap();
+        let done = done(&mut stillwire(&["inspect", &file.display().to_string()]));
+        assert_eq!(done.code, Some(1), "{done:?}");
+        done.says(&[words]);
+    }
+}
+
+#[test]
+fn files_of_a_job_are_described() {
+    let place = Place::new();
+    let generations = place.with_generations();
+    let newest = generations.last().unwrap();
+    let inspect = |name: &str| {
+        let path = place.file(newest, name).display().to_string();
+        let done = done(&mut stillwire(&["inspect", "--json", &path]));
+        assert_eq!(done.code, Some(0), "{done:?}");
+        done.json()
+    };
+    let image = inspect("rank-00000002.image");
+    assert_eq!((&image["file"], &image["rank"]), (&"image".into(), &2.into()));
+    let kinds: Vec<&str> = image["sections"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|section| section["kind"].as_str().unwrap())
+        .collect();
+    assert!(kinds.contains(&"port") && kinds.contains(&"session-region"), "{kinds:?}");
+    let port = &image["ports"][0];
+    assert_eq!((&port["port"], &port["links"]), (&"2/0".into(), &4.into()));
+    assert_eq!(inspect("manifest")["images"].as_array().unwrap().len(), 4);
+    assert_eq!(inspect("commit")["file"], "record");
+    let text =
+        done(&mut stillwire(&["inspect", &place.file(newest, "rank-00000000.image").display().to_string()]));
+    assert!(text.stdout.contains("image of rank 0") && text.stdout.contains("port 0/0"), "{text:?}");
+    assert_eq!(done(&mut stillwire(&["verify", &place.job_text()])).code, Some(0));
+}
+
+#[test]
+fn programs_that_cannot_run() {
+    let done_missing = done(&mut stillwire(&["run", "-n", "2", "--retries", "0", "--", "/no/such/program"]));
+    assert_eq!(done_missing.code, Some(4), "{done_missing:?}");
+    done_missing.says(&["rank 0 could not be started", "No such file"]);
+    let alone = done(
+        Command::new(STILLWIRE).arg("__demo-rank").args(["--class", "S", "--rounds", "1", "--until", "x"]),
+    );
+    alone.says(&["not started as a rank of a job", "stillwire run"]);
+}
+
+#[test]
+fn an_address_that_is_not_ours() {
+    let mut command =
+        stillwire(&["run", "-n", "2", "--retries", "0", "--bind", "203.0.113.7", "--", STILLWIRE]);
+    let done = done(command.args(["example", "ring", "--steps", "10"]));
+    assert_eq!(done.code, Some(4), "{done:?}");
+    done.says(&["203.0.113.7", "no rail could be opened"]);
+}
+
+// A rank waits for its peer's address in vain.
+#[test]
+fn peers_that_cannot_be_reached() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = stillwire(&["run", "-n", "2", "--retries", "0", "--start-timeout", "2s"]);
+    command.arg("--ckpt-dir").arg(folder.path().join("job")).arg("--");
+    // Rank 1 never opens its session, so rank 0 waits for its address in vain.
+    let script =
+        format!("[ $STILLWIRE_RANK = 1 ] && exec sleep 60; exec {STILLWIRE} example ring --steps 10");
+    let done = done(command.args(["sh", "-c", &script]));
+    assert_eq!(done.code, Some(4), "{done:?}");
+    done.says(&["only 0 of 2 ranks came up in time"]);
+}
+
+#[test]
+fn a_full_disk_costs_checkpoints_and_nothing_else() {
+    let place = Place::new();
+    // A limit on the size of files is a disk that is full for images and not for records.
+    let words: Vec<String> = place.sort();
+    let script = format!(
+        "ulimit -f 16; trap '' XFSZ; exec {STILLWIRE} run -n 4 --ckpt-every 40ms --ckpt-dir {} -- {}",
+        place.job_text(),
+        words.join(" ")
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]);
+    let mut job = support::Running::start(command);
+    let line = job.wait_for("came to nothing");
+    assert!(line.contains("could not write its image"), "{line}");
+    job.wait_for("came to nothing");
+    place.let_end();
+    let done = job.finish();
+    verified(&done);
+    done.says(&["image of epoch 1 not written"]);
+    assert!(!done.stderr.contains("rolling back"), "{done:?}");
+    assert_eq!(place.generations("committed"), Vec::<String>::new());
+}
+
+#[test]
+fn a_disk_that_fills_up_keeps_the_generation_before() {
+    let place = Place::new();
+    let generations = place.with_generations();
+    let script = format!("ulimit -f 16; trap '' XFSZ; exec {STILLWIRE} restart {}", place.job_text());
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]);
+    let mut job = support::Running::start(command);
+    job.wait_for("came to nothing");
+    job.signal("INT");
+    job.finish();
+    assert_eq!(place.generations("committed").last(), generations.last());
+    let mut job = place.restart(&[]);
+    let life = job.wait_for("begins from generation");
+    assert!(life.contains(generations.last().unwrap().as_str()), "{life}");
+    place.let_end();
+    verified(&job.finish());
+}
+
+/// UDP ports on which a process receives.
+fn udp_ports(pid: u32) -> Vec<u16> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let sockets: Vec<String> = files
+        .filter_map(|file| fs::read_link(file.ok()?.path()).ok())
+        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect();
+    let table = fs::read_to_string("/proc/net/udp").unwrap();
+    let rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());
+    rows.filter(|row| sockets.iter().any(|inode| row[9] == inode))
+        .filter_map(|row| u16::from_str_radix(row[1].split(':').nth(1)?, 16).ok())
+        .collect()
+}
+
+// Frames of strangers, noise or noise behind the right first bytes, at every length: all are dropped and the result is right.
+#[test]
+fn strangers_frames_have_no_effect() {
+    let place = Place::new();
+    let mut job = place.run(&["--ckpt-every", "60ms"]);
+    job.wait_for("committed");
+    let ports: Vec<u16> = job.ranks().into_iter().flat_map(udp_ports).collect();
+    assert!(ports.len() >= 4, "{ports:?}");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut word = 0x9e37_79b9_7f4a_7c15u64;
+    for round in 0..2000usize {
+        let mut frame = [0u8; 200];
+        for chunk in frame.chunks_mut(8) {
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+        }
+        if round % 2 == 0 {
+            frame[..3].copy_from_slice(&[0x53, 0x57, transport::wire::VERSION]);
+        }
+        let length = 1 + round % frame.len();
+        for port in &ports {
+            // The receiver's buffer may be full; that is a drop as well.
+            let _ = socket.send_to(&frame[..length], ("127.0.0.1", *port));
+        }
+    }
+    job.wait_for("committed");
+    place.let_end();
+    let done = job.finish();
+    verified(&done);
+    assert!(!done.stderr.contains("rolling back"), "{done:?}");
+}

@@ -1,0 +1,227 @@
+//! `stillwire run`: jobs that finish, lose processes, are stopped, lose their launcher.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use support::{Place, Running, children, done, outcome, runs, signal, stillwire, verified, wait_until};
+
+#[test]
+fn what_ranks_print_has_their_rank_in_front() {
+    let mut command = stillwire(&["run", "-n", "3", "--quiet", "--", "sh", "-c"]);
+    let done = done(command.arg("echo out $STILLWIRE_RANK of $STILLWIRE_RANKS; echo err >&2"));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let mut lines: Vec<&str> = done.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[0] out 0 of 3", "[1] out 1 of 3", "[2] out 2 of 3"]);
+    assert_eq!(done.stderr.lines().filter(|line| line.ends_with("] err")).count(), 3, "{done:?}");
+}
+
+#[test]
+fn a_key_is_in_no_argument_and_no_environment() {
+    let place = Place::new();
+    let mut job = place.run(&[]);
+    job.wait_for("all ranks run");
+    for pid in job.ranks() {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+        let ours: Vec<&[u8]> =
+            environment.split(|byte| *byte == 0).filter(|entry| entry.starts_with(b"STILLWIRE_")).collect();
+        // A socket's number, a rank, a count: nothing that is long enough for a secret.
+        assert_eq!(ours.len(), 3);
+        assert!(ours.iter().all(|entry| entry.len() < 24), "{ours:?}");
+    }
+    place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
+fn a_job_without_checkpoints_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = stillwire(&["run", "-n", "2", "--json", "--", support::STILLWIRE, "example", "ring"]);
+    let done = done(command.env("TMPDIR", folder.path()).args(["--steps", "200"]));
+    let report = done.json();
+    assert_eq!((done.code, &report["outcome"]), (Some(0), &"finished".into()), "{done:?}");
+    assert_eq!(report["rollbacks"], 0);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_killed_rank_is_noticed_at_once_and_the_job_rolls_back() {
+    let place = Place::new();
+    let mut job = place.run(&["--ckpt-every", "60ms"]);
+    job.wait_for("committed");
+    let victims = job.ranks();
+    assert_eq!(victims.len(), 4);
+    let killed = Instant::now();
+    signal(victims[2], "KILL");
+    job.wait_for("rank 2 died (signal 9); rolling back");
+    assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
+    let life = job.wait_for("life 2.");
+    assert!(life.contains("from generation 1."), "{life}");
+    job.wait_for("all ranks run again");
+    assert!(victims.iter().all(|pid| !runs(*pid)), "every process of the old life is dead");
+    place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
+fn without_a_checkpoint_the_job_starts_again_from_the_beginning() {
+    let place = Place::new();
+    let mut job = place.run(&[]);
+    job.wait_for("all ranks run");
+    signal(job.ranks()[0], "ABRT");
+    let life = job.wait_for("life 2.");
+    assert!(life.contains("from the beginning"), "{life}");
+    place.let_end();
+    verified(&job.finish());
+}
+
+// Whatever the job is doing when a process dies (checkpoint, commit, start of a life): it recovers.
+#[test]
+fn a_job_survives_a_kill_at_any_instant() {
+    let place = Place::new();
+    let mut job = place.run(&["--ckpt-every", "10ms", "--retries", "1000"]);
+    job.wait_for("committed");
+    let mut kills = 0;
+    let mut pause = 1;
+    let until = Instant::now() + Duration::from_secs(6);
+    while kills < 25 && Instant::now() < until {
+        // 1, 4, 13, 40, 25, ... ms: without a pattern, the same in every run.
+        pause = (pause * 3 + 1) % 96;
+        std::thread::sleep(Duration::from_millis(pause));
+        let ranks = job.ranks();
+        if let Some(victim) = ranks.get(kills % ranks.len().max(1)) {
+            signal(*victim, "KILL");
+            kills += 1;
+        }
+    }
+    assert!(kills >= 10, "{kills} kills");
+    job.wait_for("all ranks run again");
+    place.let_end();
+    let done = job.finish();
+    verified(&done);
+    let rollbacks = done.stderr.matches("rolling back").count();
+    assert!(rollbacks >= 5, "{rollbacks} rollbacks after {kills} kills");
+}
+
+#[test]
+fn on_fault_abort_ends_the_job_with_a_report() {
+    let place = Place::new();
+    let mut job = place.run(&["--ckpt-every", "60ms", "--on-fault", "abort"]);
+    job.wait_for("committed");
+    let ranks = job.ranks();
+    signal(ranks[1], "KILL");
+    let done = job.finish();
+    assert_eq!(done.code, Some(4), "{done:?}");
+    done.says(&["rank 1 died", "--on-fault abort was asked for", "is kept; go on with `stillwire restart"]);
+    assert!(ranks.iter().all(|pid| !runs(*pid)));
+    assert!(!place.generations("committed").is_empty());
+}
+
+#[test]
+fn retries_are_bounded() {
+    let done =
+        done(stillwire(&["run", "-n", "2", "--retries", "2", "--json", "--", "sh", "-c"]).arg("exit 3"));
+    assert_eq!(done.code, Some(4), "{done:?}");
+    let report = done.json();
+    assert_eq!((&report["outcome"], &report["rollbacks"]), (&"failed".into(), &2.into()), "{report}");
+    assert!(report["reason"].as_str().unwrap().contains("exit code 3"), "{report}");
+    done.says(&["2 attempts to recover"]);
+}
+
+fn leaves_nothing(place: &Place, job: Running, ranks: &[u32]) -> support::Done {
+    let guards = children(job.pid());
+    let done = job.finish();
+    wait_until("every process is gone", || ranks.iter().chain(&guards).all(|pid| !runs(*pid)));
+    for state in ["writing", "complete", "abandoned", "collected"] {
+        assert_eq!(place.generations(state), Vec::<String>::new(), "{state}");
+    }
+    done
+}
+
+#[test]
+fn ctrl_c_leaves_no_process_and_no_half_generation() {
+    for round in 0..4u64 {
+        let place = Place::new();
+        let mut job = place.run(&["--ckpt-every", "10ms"]);
+        job.wait_for("committed");
+        std::thread::sleep(Duration::from_millis(7 * round));
+        let ranks = job.ranks();
+        job.signal("INT");
+        let done = leaves_nothing(&place, job, &ranks);
+        assert_eq!(done.code, Some(130), "{done:?}");
+        done.says(&["the job was stopped"]);
+        assert!(!place.generations("committed").is_empty());
+    }
+}
+
+#[test]
+fn a_killed_launcher_leaves_no_process_and_no_half_generation() {
+    for round in 0..4u64 {
+        let place = Place::new();
+        let mut job = place.run(&["--ckpt-every", "10ms"]);
+        job.wait_for("committed");
+        std::thread::sleep(Duration::from_millis(7 * round));
+        let ranks = job.ranks();
+        assert_eq!(ranks.len(), 4);
+        job.signal("KILL");
+        leaves_nothing(&place, job, &ranks);
+    }
+}
+
+#[test]
+fn what_a_rank_has_started_dies_with_the_launcher() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let script = format!("sleep 600 & echo $! > {}; wait", file.display());
+    let mut command = stillwire(&["run", "-n", "1", "--", "sh", "-c"]);
+    command.arg(script);
+    let job = Running::start(command);
+    let pid = || std::fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    wait_until("the child is there", || pid().is_some());
+    let child = pid().unwrap();
+    assert!(runs(child));
+    job.signal("KILL");
+    wait_until("the child is gone", || !runs(child));
+}
+
+#[test]
+fn a_running_job_can_be_listed_saved_and_ended() {
+    let place = Place::new();
+    let runtime = tempfile::tempdir().unwrap();
+    let mut command = stillwire(&["run", "-n", "4", "--ckpt-dir", &place.job_text(), "--"]);
+    command.args(place.sort()).env("XDG_RUNTIME_DIR", runtime.path());
+    let mut job = Running::start(command);
+    job.wait_for("all ranks run");
+    let ask = |arguments: &[&str]| done(stillwire(arguments).env("XDG_RUNTIME_DIR", runtime.path()));
+    let listed = ask(&["ps", "--json"]).json();
+    let name = listed["jobs"][0]["job"].as_str().unwrap().to_owned();
+    assert_eq!(listed["jobs"][0]["status"]["phase"], "running");
+    assert_eq!(listed["jobs"][0]["pid"], job.pid());
+    let saved = ask(&["checkpoint", &name[..8], "--json"]);
+    assert_eq!((saved.code, &saved.json()["answer"]), (Some(0), &"committed".into()), "{saved:?}");
+    let generation = saved.json()["generation"].as_str().unwrap().to_owned();
+    assert_eq!(place.generations("committed"), [generation]);
+    assert_eq!(ask(&["kill", &name[..8]]).code, Some(0));
+    let done = job.finish();
+    assert_eq!(done.code, Some(130), "{done:?}");
+    assert_eq!(ask(&["ps", "--json"]).json()["jobs"].as_array().unwrap().len(), 0);
+    ask(&["checkpoint", &name[..8]]).says(&["no running job", "stillwire ps"]);
+}
+
+#[test]
+fn a_silent_rank_is_no_dead_one() {
+    let place = Place::new();
+    let mut job = place.run(&["--ckpt-every", "60ms"]);
+    job.wait_for("committed");
+    let victim = job.ranks()[3];
+    signal(victim, "STOP");
+    job.wait_for("rank 3 has not answered for");
+    signal(victim, "CONT");
+    job.wait_for("committed");
+    place.let_end();
+    let done = job.finish();
+    verified(&done);
+    assert!(!done.stderr.contains("rolling back"), "{done:?}");
+    assert!(outcome(&done)["burst_messages"].as_u64().unwrap() > 0);
+}

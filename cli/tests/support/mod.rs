@@ -1,0 +1,282 @@
+//! Jobs under test: the real executable, real processes, a directory of their own.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Nothing in these tests takes so long on a machine that works.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The executable under test.
+pub(crate) const STILLWIRE: &str = env!("CARGO_BIN_EXE_stillwire");
+
+pub(crate) fn stillwire(arguments: &[&str]) -> Command {
+    let mut command = Command::new(STILLWIRE);
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end.
+pub(crate) fn done(command: &mut Command) -> Done {
+    let Output { status, stdout, stderr } = command.output().expect("the executable starts");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Done { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
+}
+
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Done {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The message is on standard error and has all these words.
+    pub(crate) fn says(&self, words: &[&str]) {
+        for word in words {
+            assert!(self.stderr.contains(word), "{word:?} is missing: {self:?}");
+        }
+    }
+}
+
+/// A place for a job: its directory, and the file that lets its program end.
+pub(crate) struct Place {
+    pub(crate) folder: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        Place { folder: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    pub(crate) fn job(&self) -> PathBuf {
+        self.folder.path().join("job")
+    }
+
+    pub(crate) fn job_text(&self) -> String {
+        self.job().display().to_string()
+    }
+
+    pub(crate) fn enough(&self) -> PathBuf {
+        self.folder.path().join("enough")
+    }
+
+    /// Lets the sort end with its current round.
+    pub(crate) fn let_end(&self) {
+        std::fs::write(self.enough(), b"").expect("a file can be written");
+    }
+
+    /// The sort with bursts in flight at every point, which goes on until [`Place::let_end`].
+    pub(crate) fn sort(&self) -> Vec<String> {
+        let until = self.enough().display().to_string();
+        [STILLWIRE, "__demo-rank", "--class", "S", "--rounds", "1", "--until", &until]
+            .map(str::to_owned)
+            .to_vec()
+    }
+
+    /// Starts `stillwire run -n 4` of the sort with these options.
+    pub(crate) fn run(&self, options: &[&str]) -> Running {
+        let mut command = stillwire(&["run", "-n", "4", "--ckpt-dir", &self.job_text()]);
+        command.args(options).arg("--").args(self.sort());
+        Running::start(command)
+    }
+
+    /// Starts `stillwire restart` of the job with these options.
+    pub(crate) fn restart(&self, options: &[&str]) -> Running {
+        let mut command = stillwire(&["restart", &self.job_text()]);
+        command.args(options);
+        Running::start(command)
+    }
+
+    /// Runs until three generations are committed, then kills the launcher. Returns the committed ones, oldest first.
+    pub(crate) fn with_generations(&self) -> Vec<String> {
+        let mut job = self.run(&["--ckpt-every", "60ms", "--keep", "3"]);
+        for _ in 0..3 {
+            job.wait_for("committed");
+        }
+        job.signal("KILL");
+        job.finish();
+        wait_until("the guard has cleaned up", || {
+            self.generations("committed").len() >= 2 && self.lock_is_free()
+        });
+        self.generations("committed")
+    }
+
+    /// Names of the generations in that state, oldest first.
+    pub(crate) fn generations(&self, state: &str) -> Vec<String> {
+        let report = done(&mut stillwire(&["ls", "--json", &self.job_text()])).json();
+        let generations = report["generations"].as_array().expect("a list").clone();
+        let wanted = generations.into_iter().filter(|generation| generation["state"] == state);
+        wanted.map(|generation| generation["generation"].as_str().expect("a name").to_owned()).collect()
+    }
+
+    fn lock_is_free(&self) -> bool {
+        std::fs::File::open(self.job().join("lock")).is_ok_and(|file| file.try_lock().is_ok())
+    }
+
+    /// A file of a generation.
+    pub(crate) fn file(&self, generation: &str, name: &str) -> PathBuf {
+        let (life, epoch) = generation.split_once('/').expect("LIFE/EPOCH");
+        let (counter, nonce) = life.split_once('.').expect("COUNTER.NONCE");
+        let counter: u32 = counter.parse().expect("a number");
+        let epoch: u32 = epoch.parse().expect("a number");
+        self.job().join(format!("life-{counter:08}-{nonce}/epoch-{epoch:08}/{name}"))
+    }
+}
+
+/// A launcher that runs.
+pub(crate) struct Running {
+    child: Child,
+    lines: Receiver<String>,
+    pub(crate) seen: Vec<String>,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Running {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the executable starts");
+        let (to, lines) = channel();
+        let stderr: ChildStderr = child.stderr.take().expect("a pipe");
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                if to.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Running { child, lines, seen: Vec::new() }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for a line of the launcher that has these words.
+    pub(crate) fn wait_for(&mut self, words: &str) -> String {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    self.seen.push(line.clone());
+                    if line.contains(words) {
+                        return line;
+                    }
+                }
+                Err(error @ (RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)) => {
+                    panic!("no line with {words:?} ({error}):\n{}", self.seen.join("\n"));
+                }
+            }
+        }
+    }
+
+    /// Processes of the ranks, by rank.
+    pub(crate) fn ranks(&self) -> Vec<u32> {
+        let mut ranks: Vec<(u32, u32)> =
+            children(self.pid()).into_iter().filter_map(|pid| Some((rank_of(pid)?, pid))).collect();
+        ranks.sort_unstable();
+        ranks.into_iter().map(|(_, pid)| pid).collect()
+    }
+
+    /// Sends a signal to the launcher.
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    /// Waits for the end.
+    pub(crate) fn finish(mut self) -> Done {
+        let until = Instant::now() + PATIENCE;
+        let status = loop {
+            match self.child.try_wait().expect("a child can be waited for") {
+                Some(status) => break status,
+                None if Instant::now() >= until => {
+                    let _ = self.child.kill();
+                    panic!("the job does not end:\n{}", self.seen.join("\n"));
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        let mut stdout = String::new();
+        // A process that outlives the launcher would hold the pipe: that is what some tests are about.
+        self.child.stdout.take().expect("a pipe").read_to_string(&mut stdout).expect("text");
+        self.seen.extend(self.lines.iter());
+        Done { code: status.code(), stdout, stderr: self.seen.join("\n") }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The sort's own result, as its first rank printed it.
+pub(crate) fn outcome(done: &Done) -> Value {
+    let line = done.stdout.lines().find_map(|line| line.strip_prefix("[0] "));
+    let line = line.unwrap_or_else(|| panic!("no result: {done:?}"));
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {done:?}"))
+}
+
+/// The job ended well and the sort's result is right.
+pub(crate) fn verified(done: &Done) {
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(outcome(done)["verified"], true, "{done:?}");
+}
+
+pub(crate) fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status();
+    assert!(status.is_ok(), "kill -{name} {pid}");
+}
+
+/// Processes that a process has started and that still run.
+pub(crate) fn children(parent: u32) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").expect("a proc file system");
+    let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| stat(*pid).is_some_and(|(ppid, _)| ppid == parent)).collect()
+}
+
+/// The rank of a process that a launcher has started.
+pub(crate) fn rank_of(pid: u32) -> Option<u32> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mut entries = environment.split(|byte| *byte == 0);
+    let value = entries.find_map(|entry| entry.strip_prefix(b"STILLWIRE_RANK="))?;
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// Whether a process exists and is not only waiting to be collected.
+pub(crate) fn runs(pid: u32) -> bool {
+    stat(pid).is_some_and(|(_, state)| state != 'Z' && state != 'X')
+}
+
+/// Parent and state.
+fn stat(pid: u32) -> Option<(u32, char)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = text[text.rfind(')')? + 1..].split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((fields.next()?.parse().ok()?, state))
+}
+
+pub(crate) fn wait_until(what: &str, mut met: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !met() {
+        assert!(Instant::now() < until, "{what}: not in time");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Flips one bit of a file.
+pub(crate) fn flip(path: &Path, byte: usize) {
+    let mut bytes = std::fs::read(path).expect("the file is there");
+    bytes[byte] ^= 0x10;
+    std::fs::write(path, bytes).expect("the file can be written");
+}
