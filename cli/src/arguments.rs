@@ -77,9 +77,8 @@ three checkpoints were committed, one process was killed, and one rollback happe
     Example(Passed),
     /// Simulate jobs under faults: run, swarm, sabotage
     Sim(SimArguments),
-    /// Measure: latency, bulk, loss, freeze
-    #[command(disable_help_flag = true)]
-    Bench(Passed),
+    /// Measure against bare baselines: latency, bulk, protocol
+    Bench(BenchArguments),
     /// Clean up after a launcher that was killed; started by the launcher itself
     #[command(name = "__guard", hide = true)]
     Guard {
@@ -295,4 +294,11 @@ mod tests {
 pub(crate) struct SimArguments {
     #[command(subcommand)]
     pub(crate) command: crate::commands::sim::SimCommand,
+}
+
+/// What to measure.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct BenchArguments {
+    #[command(subcommand)]
+    pub(crate) command: bench::command::Bench,
 }

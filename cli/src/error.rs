@@ -63,8 +63,8 @@ pub(crate) enum CliError {
     CheckpointFailed { reason: String },
     #[error("no rule is called {rule}; there are {known}")]
     NoSuchRule { rule: String, known: String },
-    #[error("{what} is not in this build")]
-    NotBuilt { what: &'static str },
+    #[error(transparent)]
+    Bench(#[from] bench::BenchError),
 }
 
 impl CliError {
