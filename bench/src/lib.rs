@@ -7,6 +7,7 @@
 //! The measuring processes are this program, started again: whoever calls a bench calls [`run_if_worker`] first in `main`.
 
 pub mod bulk;
+pub mod command;
 mod conversation;
 mod error;
 pub mod latency;

@@ -75,12 +75,10 @@ three checkpoints were committed, one process was killed, and one rollback happe
     /// Run one of the example programs: is, burst or ring
     #[command(disable_help_flag = true)]
     Example(Passed),
-    /// Simulate jobs under faults: run, swarm, shrink, scale, sabotage
-    #[command(disable_help_flag = true)]
-    Sim(Passed),
-    /// Measure: latency, bulk, loss, freeze
-    #[command(disable_help_flag = true)]
-    Bench(Passed),
+    /// Simulate jobs under faults: run, swarm, sabotage
+    Sim(SimArguments),
+    /// Measure against bare baselines: latency, bulk, protocol
+    Bench(BenchArguments),
     /// Clean up after a launcher that was killed; started by the launcher itself
     #[command(name = "__guard", hide = true)]
     Guard {
@@ -289,4 +287,18 @@ mod tests {
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
     }
+}
+
+/// What to simulate.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct SimArguments {
+    #[command(subcommand)]
+    pub(crate) command: crate::commands::sim::SimCommand,
+}
+
+/// What to measure.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct BenchArguments {
+    #[command(subcommand)]
+    pub(crate) command: bench::command::Bench,
 }

@@ -61,15 +61,17 @@ pub(crate) enum CliError {
     File { path: PathBuf, error: io::Error },
     #[error("{reason}")]
     CheckpointFailed { reason: String },
-    #[error("{what} is not in this build")]
-    NotBuilt { what: &'static str },
+    #[error("no rule is called {rule}; there are {known}")]
+    NoSuchRule { rule: String, known: String },
+    #[error(transparent)]
+    Bench(#[from] bench::BenchError),
 }
 
 impl CliError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             CliError::Damaged { .. } => Exit::Unverified,
-            CliError::Config(_) => Exit::Usage,
+            CliError::Config(_) | CliError::NoSuchRule { .. } => Exit::Usage,
             _ => Exit::Failed,
         }
     }

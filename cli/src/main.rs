@@ -18,6 +18,8 @@ use error::CliError;
 use exit::Exit;
 
 fn main() -> ExitCode {
+    // A bench measures between processes, which are this program started again.
+    bench::run_if_worker();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(usage) => {
@@ -56,8 +58,11 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
         Command::Inspect(inspect) => commands::files::inspect(&inspect.file, json),
         Command::Verify(verify) => commands::files::verify(&verify.directory, verify.generation, json),
         Command::Demo(demo) => demo::demo(&demo, json),
-        Command::Sim(_) => Err(CliError::NotBuilt { what: "the simulator" }),
-        Command::Bench(_) => Err(CliError::NotBuilt { what: "the bench" }),
+        Command::Sim(sim) => commands::sim::simulate(sim.command, json),
+        Command::Bench(bench) => {
+            println!("{}", bench.command.run(json)?);
+            Ok(Exit::Success)
+        }
         Command::Example(_) | Command::Guard { .. } | Command::DemoRank(_) => Ok(Exit::Success),
     }
 }

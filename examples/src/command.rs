@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -158,13 +159,22 @@ impl Program {
         match self {
             Program::Is(arguments) => {
                 let IsArguments { class, iterations, rounds, .. } = *arguments;
-                let report = is::run(world, &IsConfig { class, iterations, rounds }, &mut |_| {})?;
+                let mut progress = Progress::of(world);
+                let report = is::run(world, &IsConfig { class, iterations, rounds }, &mut |done| {
+                    let is::IterationDone { round, iteration, .. } = done;
+                    progress.say(format_args!(
+                        "round {round} of {rounds}, iteration {iteration} of {iterations} done"
+                    ));
+                })?;
                 print(world, json, &report)?;
                 Ok(report.verified)
             }
             Program::Burst(arguments) => {
                 let BurstArguments { messages, bytes, rounds, .. } = *arguments;
-                let report = burst::run(world, &BurstConfig { messages, bytes, rounds }, &mut |_| {})?;
+                let mut progress = Progress::of(world);
+                let report = burst::run(world, &BurstConfig { messages, bytes, rounds }, &mut |done| {
+                    progress.say(format_args!("burst {} of {rounds} received", done.rounds_done));
+                })?;
                 print(world, json, &report)?;
                 Ok(report.verified)
             }
@@ -173,6 +183,28 @@ impl Program {
                 print(world, json, &ring::RingReport { value, steps: arguments.steps, verified: true })?;
                 Ok(true)
             }
+        }
+    }
+}
+
+/// Says on standard error how far the first rank is, and not more often than a person reads.
+struct Progress {
+    silent: bool,
+    spoken: Instant,
+}
+
+/// Between two lines of progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Progress {
+    fn of(world: &dyn Communicator) -> Progress {
+        Progress { silent: world.rank() != 0, spoken: Instant::now() }
+    }
+
+    fn say(&mut self, line: std::fmt::Arguments<'_>) {
+        if !self.silent && self.spoken.elapsed() >= PROGRESS_INTERVAL {
+            eprintln!("{line}");
+            self.spoken = Instant::now();
         }
     }
 }

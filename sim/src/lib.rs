@@ -7,5 +7,6 @@ pub mod limits;
 pub mod network;
 pub mod plan;
 pub mod sabotage;
+pub mod swarm;
 pub mod workload;
 pub mod world;

@@ -22,3 +22,80 @@ impl Switches {
         port.sabotage(self.transport);
     }
 }
+
+/// A rule that can be taken out, by the name under which reports know it.
+#[derive(Clone, Copy, Debug)]
+pub struct Switch {
+    /// The name.
+    pub name: &'static str,
+    switches: Switches,
+}
+
+/// All switches there are.
+#[must_use]
+pub fn switches() -> Vec<Switch> {
+    use transport::sabotage::Rule;
+    let of_transport = [
+        ("3-higher-epoch-data", Rule::HigherEpochData),
+        ("3-higher-epoch-ack", Rule::HigherEpochAck),
+        ("5-counted-not-acked", Rule::CountedNotAcked),
+        ("5-cumulative-only", Rule::CumulativeOnly),
+        ("duplicate-filter", Rule::DuplicateFilter),
+        ("7-life-equality", Rule::LifeEquality),
+        ("window-bounds", Rule::WindowBounds),
+        ("rendezvous-offsets", Rule::RendezvousOffsets),
+        ("stopped-expiry", Rule::StoppedExpiry),
+    ];
+    let mut all: Vec<Switch> = of_transport
+        .map(|(name, rule)| {
+            let transport = transport::sabotage::Sabotage::without(rule);
+            Switch { name, switches: Switches { transport, ..Switches::default() } }
+        })
+        .into();
+    all.extend(ckpt_glue::Rule::ALL.map(|rule| {
+        let glue = ckpt_glue::Sabotage::out(rule);
+        Switch { name: rule.name(), switches: Switches { glue, ..Switches::default() } }
+    }));
+    all
+}
+
+/// What became of the hunt for one rule.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct HuntReport {
+    /// The rule that was out.
+    pub rule: &'static str,
+    /// A judge noticed.
+    pub found: bool,
+    /// Histories run until then, or in all.
+    pub after_histories: u64,
+    /// The seed of the history in which it was noticed.
+    pub seed: Option<u64>,
+    /// What the judges said.
+    pub violations: Vec<crate::judge::Violation>,
+}
+
+/// Takes a rule out and runs the swarm's own histories, from the first seed on, until a judge notices or the budget is used.
+#[must_use]
+pub fn hunt(switch: &Switch, histories_max: u64) -> HuntReport {
+    for seed in 0..histories_max {
+        let mut world = crate::world::World::new(crate::plan::generate(seed, 4), false);
+        world.take_out(switch.switches);
+        world.run();
+        if !world.violations().is_empty() {
+            return HuntReport {
+                rule: switch.name,
+                found: true,
+                after_histories: seed + 1,
+                seed: Some(seed),
+                violations: world.violations().to_vec(),
+            };
+        }
+    }
+    HuntReport {
+        rule: switch.name,
+        found: false,
+        after_histories: histories_max,
+        seed: None,
+        violations: Vec::new(),
+    }
+}

@@ -5,6 +5,7 @@ pub(crate) mod jobs;
 mod progress;
 pub(crate) mod restart;
 pub(crate) mod run;
+pub(crate) mod sim;
 
 pub(crate) use progress::event_words;
 

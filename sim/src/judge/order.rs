@@ -159,10 +159,10 @@ impl OrderJudge {
     pub fn finished(&self, process: u32, rank: u32) -> Result<(), Violation> {
         let Some(book) = self.books.get(index(process)) else { return Ok(()) };
         let Some(missing) = book.iter().position(|taken| *taken == 0) else { return Ok(()) };
-        let streams = self.streams_to(rank);
+        let mut streams = self.streams_to(rank);
         let first = streams.start;
         let behind = |stream: &usize| index(self.places[*stream]) <= missing;
-        let stream = streams.filter(behind).last().unwrap_or(first) - first;
+        let stream = streams.rfind(behind).unwrap_or(first) - first;
         let stream = u32::try_from(stream).unwrap_or(0);
         let (from, port) = (stream / self.ports, stream % self.ports);
         Err(Violation::Missing { rank, from, port, serial: u32::try_from(missing).unwrap_or(u32::MAX) })

@@ -35,7 +35,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
         mode: if random.percent(75) { Mode::Instant } else { Mode::Counted },
         auth,
         frame_bytes_max: u32::try_from(random.between(320, 640)).unwrap_or(320),
-        messages_min: u32::try_from(random.between(900, 1000)).unwrap_or(900),
+        messages_min: u32::try_from(random.between(1200, 1300)).unwrap_or(1200),
         message_bytes_max: u32::try_from(random.between(900, 2400)).unwrap_or(900),
         tight_bounds: random.percent(40),
         congested: random.percent(30),

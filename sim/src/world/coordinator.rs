@@ -82,7 +82,7 @@ impl World {
     }
 
     /// Gives `input` to the coordinator `number`, if that is still the one.
-    pub(crate) fn to_job(&mut self, number: u32, input: Input) {
+    pub(crate) fn tell_job(&mut self, number: u32, input: Input) {
         let now = self.head_time();
         if let Some(job) = self.job.as_mut().filter(|job| job.number == number) {
             job.machine.handle(now, input);
@@ -213,7 +213,7 @@ impl World {
     pub(crate) fn store_fenced(&mut self, job: u32, counter: u32) {
         let nonce = self.timing.bits();
         let Some(newest) = self.newest_committed() else { return };
-        self.to_job(job, Input::StoreFenced { counter, newest, nonce });
+        self.tell_job(job, Input::StoreFenced { counter, newest, nonce });
     }
 
     pub(crate) fn decision_written(&mut self, job: u32, decision: Decision) {
@@ -231,7 +231,7 @@ impl World {
             Some(Err(errno)) => Input::DecisionFailed { life: decision.life, errno },
             None => return,
         };
-        self.to_job(job, input);
+        self.tell_job(job, input);
     }
 
     pub(crate) fn commit_written(&mut self, job: u32, generation: GenerationId, images: &[ImageReport]) {
@@ -245,7 +245,7 @@ impl World {
                 None => return,
             }
         };
-        self.to_job(job, input);
+        self.tell_job(job, input);
     }
 
     /// The rank that a step is about.

@@ -39,7 +39,7 @@ impl World {
         self.run_keeper(number);
     }
 
-    pub(crate) fn to_keeper(&mut self, number: u32, input: Input) {
+    pub(crate) fn tell_keeper(&mut self, number: u32, input: Input) {
         let keeper = &mut self.keepers[at(number)];
         if !keeper.alive {
             return;
@@ -100,7 +100,7 @@ impl World {
             return;
         }
         self.start_process(keeper, rank, &decision);
-        self.to_keeper(keeper, Input::Spawned { rank });
+        self.tell_keeper(keeper, Input::Spawned { rank });
     }
 
     pub(crate) fn kill(&mut self, keeper: u32, rank: Rank, life: Life) {
@@ -127,7 +127,7 @@ impl World {
     }
 
     pub(crate) fn reaped(&mut self, keeper: u32, rank: Rank, life: Life, status: ExitStatus) {
-        self.to_keeper(keeper, Input::ProcessEnded { rank, life, status });
+        self.tell_keeper(keeper, Input::ProcessEnded { rank, life, status });
     }
 
     pub(crate) fn exited_image_written(
@@ -146,7 +146,7 @@ impl World {
             // The power is out.
             None => return,
         };
-        self.to_keeper(keeper, input);
+        self.tell_keeper(keeper, input);
     }
 
     /// A keeper has lost its coordinator: it ends its ranks and itself.

@@ -62,6 +62,21 @@ struct Partition {
     until: Nanos,
 }
 
+/// A history in numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// Frames that reached a port.
+    pub frames_delivered: u64,
+    /// Checkpoints asked for.
+    pub checkpoint_commands: u32,
+    /// Processes and nodes that crashed.
+    pub crashes: u32,
+    /// Generations committed.
+    pub commits: u64,
+    /// How often each kind of fault occurred.
+    pub faults: FaultCounts,
+}
+
 /// A history in the making.
 pub struct World {
     plan: Plan,
@@ -125,7 +140,9 @@ impl World {
             Script::generate(&mut Random::stream(plan.seed, STREAM_SCRIPT), plan.ranks, plan.ports, size);
         let checksum = match plan.auth {
             Auth::Off => Checksum::WholeFrame,
-            Auth::Header => Checksum::BehindHead(transport::wire::HEADER_BYTES as u32),
+            Auth::Header => {
+                Checksum::BehindHead(u32::try_from(transport::wire::HEADER_BYTES).unwrap_or(u32::MAX))
+            }
             Auth::Full => Checksum::None,
         };
         let frame_bytes_max = at(plan.frame_bytes_max);
@@ -205,6 +222,11 @@ impl World {
         port
     }
 
+    /// Takes rules out of the protocol; before the history begins.
+    pub fn take_out(&mut self, switches: Switches) {
+        self.sabotage = switches;
+    }
+
     /// Runs the history to its end.
     pub fn run(&mut self) {
         self.prepare_steps();
@@ -262,7 +284,19 @@ impl World {
         }
     }
 
-    /// For experiments.
+    /// What has happened so far, in numbers.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        Facts {
+            frames_delivered: self.frames_delivered,
+            checkpoint_commands: self.checkpoint_commands,
+            crashes: self.crashes,
+            commits: self.judges.restored.commits().len() as u64,
+            faults: self.counts,
+        }
+    }
+
+    /// What has happened so far, in a line.
     #[must_use]
     pub fn summary(&self) -> String {
         format!(

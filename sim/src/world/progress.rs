@@ -2,6 +2,7 @@
 
 use ckpt_glue::Participant;
 use drivers::Driver as _;
+use transport::wire::Header;
 use transport::{Event as PortEvent, Port, RailIndex};
 
 use super::World;
@@ -306,7 +307,6 @@ impl World {
         if place.completes_at <= queue.now() && place.nic.has_to_complete() {
             place.nic.complete_read();
         }
-        place.nic.set_sender(truth);
         let index = RailIndex(u8::try_from(rail).unwrap_or(0));
         let port_number = u32::try_from(port).unwrap_or(u32::MAX);
         let port = &mut process.ports[port];
@@ -322,6 +322,10 @@ impl World {
                 return (frames, again.max(queue.now() + 100));
             };
             let Some(transmit) = port.poll_transmit(local, index, lease) else { return (frames, NEVER) };
+            // R4: what could have been said before the sender's cut may be said after it, as it was. Whether it was, the
+            // judges of the cut and of order find out.
+            let said = Header::parse(lease).map_or(truth.epoch, |header| header.epoch.0);
+            place.nic.set_sender(Truth { epoch: truth.epoch.min(said), ..truth });
             let payload = match transmit.payload {
                 None => drivers::Payload::EMPTY,
                 Some(part) => {

@@ -121,7 +121,7 @@ impl World {
         };
         let Some((program, ports)) = restored else {
             self.bury(number);
-            self.to_keeper(keeper, keeper::Input::NotStarted { rank: Rank(rank), errno: 5 });
+            self.tell_keeper(keeper, keeper::Input::NotStarted { rank: Rank(rank), errno: 5 });
             return;
         };
         let process = &mut self.processes[at(number)];
@@ -205,7 +205,7 @@ impl World {
     }
 
     /// A control message has come: taken at once if the process can run.
-    pub(crate) fn to_rank(&mut self, number: u32, control: Control) {
+    pub(crate) fn tell_rank(&mut self, number: u32, control: Control) {
         let process = &mut self.processes[at(number)];
         // R7
         if !process.is_alive() || control.job != JOB || control.life != process.life {

@@ -1,0 +1,136 @@
+//! `stillwire sim`: the protocol under faults, deterministically.
+
+use std::io::{self, Write as _};
+
+use clap::Subcommand;
+use sim::sabotage;
+use sim::swarm::{self, SwarmReport};
+
+use crate::commands::print_json;
+use crate::error::CliError;
+use crate::exit::Exit;
+
+/// What to simulate.
+#[derive(Subcommand, Clone, Debug)]
+pub(crate) enum SimCommand {
+    /// Repeat one history bit for bit, with one line per event
+    ///
+    /// The exit code says whether a property was violated.
+    Run {
+        /// Seed of the history, as `swarm` names it
+        #[arg(long)]
+        seed: u64,
+    },
+    /// Run many histories of a 4-rank job, each with faults of its own, and judge them
+    Swarm {
+        /// How many
+        #[arg(long, default_value_t = 2000)]
+        histories: u64,
+        /// First seed; the others follow it
+        #[arg(long, default_value_t = 0)]
+        first_seed: u64,
+        /// Threads [default: one per core]
+        #[arg(long)]
+        threads: Option<usize>,
+    },
+    /// Take the rules of the protocol out one at a time, and see after how many histories the judges notice
+    Sabotage {
+        /// Only this rule [default: all]
+        #[arg(long)]
+        rule: Option<String>,
+        /// Histories after which a rule counts as not noticed
+        #[arg(long, default_value_t = 2000)]
+        histories: u64,
+    },
+}
+
+pub(crate) fn simulate(command: SimCommand, json: bool) -> Result<Exit, CliError> {
+    match command {
+        SimCommand::Run { seed } => run(seed, json),
+        SimCommand::Swarm { histories, first_seed, threads } => {
+            let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+            run_swarm(histories, first_seed, threads.unwrap_or_else(cores), json)
+        }
+        SimCommand::Sabotage { rule, histories } => run_sabotage(rule.as_deref(), histories, json),
+    }
+}
+
+fn verdict(fine: bool) -> Exit {
+    if fine { Exit::Success } else { Exit::Unverified }
+}
+
+fn run(seed: u64, json: bool) -> Result<Exit, CliError> {
+    let report = swarm::run(seed);
+    if json {
+        print_json(&report)?;
+    } else {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{}\nseed {seed}: {}", report.trace, report.summary)?;
+        for violation in &report.violations {
+            writeln!(out, "VIOLATION {violation}")?;
+        }
+    }
+    Ok(verdict(report.violations.is_empty()))
+}
+
+fn run_swarm(histories: u64, first_seed: u64, threads: usize, json: bool) -> Result<Exit, CliError> {
+    let progress = |done: u64| {
+        if done > 0 && done.is_multiple_of(1000) {
+            eprintln!("stillwire: {done} of {histories} histories");
+        }
+    };
+    let report = swarm::swarm(histories, first_seed, threads, &progress);
+    if json {
+        print_json(&report)?;
+    } else {
+        print_swarm(&report)?;
+    }
+    Ok(verdict(report.violations == 0))
+}
+
+fn print_swarm(report: &SwarmReport) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(
+        out,
+        "{} histories from seed {} in {:.1} s: {:.0} per minute on {} threads",
+        report.histories, report.first_seed, report.seconds, report.histories_per_minute, report.threads
+    )?;
+    writeln!(
+        out,
+        "frames delivered {} (at least {} in each), generations committed {}",
+        report.frames_delivered, report.frames_delivered_min, report.commits
+    )?;
+    for (fault, histories) in report.faults.each() {
+        writeln!(out, "{histories:>10} histories with {}", fault.name())?;
+    }
+    for finding in &report.findings {
+        writeln!(out, "VIOLATION seed {}: {:?}", finding.seed, finding.violations)?;
+    }
+    writeln!(out, "{} violations", report.violations)
+}
+
+fn run_sabotage(rule: Option<&str>, histories: u64, json: bool) -> Result<Exit, CliError> {
+    let all = sabotage::switches();
+    let wanted: Vec<_> = all.iter().filter(|switch| rule.is_none_or(|rule| rule == switch.name)).collect();
+    if wanted.is_empty() {
+        let names: Vec<&str> = all.iter().map(|switch| switch.name).collect();
+        return Err(CliError::NoSuchRule {
+            rule: rule.unwrap_or_default().to_owned(),
+            known: names.join(", "),
+        });
+    }
+    let mut reports = Vec::new();
+    for switch in wanted {
+        let report = sabotage::hunt(switch, histories);
+        if !json {
+            let outcome = if report.found { "found" } else { "NOT FOUND" };
+            println!("{:<22} {outcome} after {} histories", report.rule, report.after_histories);
+        }
+        reports.push(report);
+    }
+    let fine = reports.iter().all(|report| report.found);
+    if json {
+        print_json(&serde_json::json!({ "rules": reports }))?;
+    }
+    Ok(verdict(fine))
+}

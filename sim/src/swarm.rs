@@ -1,0 +1,215 @@
+//! Many histories, and one of them looked at closely.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::faults::FaultCounts;
+use crate::judge::Violation;
+use crate::plan;
+use crate::world::World;
+
+/// Ranks of the histories of a swarm.
+const RANKS: u32 = 4;
+/// Violating seeds that a report names; the others are only counted.
+const NAMED_MAX: usize = 20;
+
+/// A history that broke a property.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// `sim run --seed` repeats it.
+    pub seed: u64,
+    /// What was broken.
+    pub violations: Vec<Violation>,
+}
+
+/// What a swarm found.
+#[derive(Clone, Debug, Serialize)]
+pub struct SwarmReport {
+    /// Histories run.
+    pub histories: u64,
+    /// Seeds from here on.
+    pub first_seed: u64,
+    /// Threads that ran them.
+    pub threads: usize,
+    /// Wall-clock time.
+    pub seconds: f64,
+    /// Speed.
+    pub histories_per_minute: f64,
+    /// Histories that broke a property.
+    pub violations: u64,
+    /// The first of them.
+    pub findings: Vec<Finding>,
+    /// Frames delivered in all histories, and in the history with the fewest.
+    pub frames_delivered: u64,
+    /// Fewest frames that one history delivered.
+    pub frames_delivered_min: u64,
+    /// Fewest checkpoint commands of one history.
+    pub checkpoint_commands_min: u32,
+    /// Fewest crashes of one history.
+    pub crashes_min: u32,
+    /// Generations committed in all histories.
+    pub commits: u64,
+    /// Histories in which each kind of fault occurred.
+    pub faults: FaultCounts,
+}
+
+#[derive(Default)]
+struct Sum {
+    histories: u64,
+    violations: u64,
+    findings: Vec<Finding>,
+    frames: u64,
+    frames_min: Option<u64>,
+    commands_min: Option<u32>,
+    crashes_min: Option<u32>,
+    commits: u64,
+    faults: FaultCounts,
+}
+
+fn least<T: Ord + Copy>(known: &mut Option<T>, new: T) {
+    *known = Some(known.map_or(new, |known| known.min(new)));
+}
+
+impl Sum {
+    fn add(&mut self, seed: u64, world: &World) {
+        let facts = world.facts();
+        self.histories += 1;
+        self.frames += facts.frames_delivered;
+        least(&mut self.frames_min, facts.frames_delivered);
+        least(&mut self.commands_min, facts.checkpoint_commands);
+        least(&mut self.crashes_min, facts.crashes);
+        self.commits += facts.commits;
+        self.faults.merge(&facts.faults.occurred());
+        if !world.violations().is_empty() {
+            self.violations += 1;
+            if self.findings.len() < NAMED_MAX {
+                self.findings.push(Finding { seed, violations: world.violations().to_vec() });
+            }
+        }
+    }
+
+    fn join(&mut self, other: Sum) {
+        self.histories += other.histories;
+        self.violations += other.violations;
+        self.findings.extend(other.findings);
+        self.findings.sort_by_key(|finding| finding.seed);
+        self.findings.truncate(NAMED_MAX);
+        self.frames += other.frames;
+        if let Some(value) = other.frames_min {
+            least(&mut self.frames_min, value);
+        }
+        if let Some(value) = other.commands_min {
+            least(&mut self.commands_min, value);
+        }
+        if let Some(value) = other.crashes_min {
+            least(&mut self.crashes_min, value);
+        }
+        self.commits += other.commits;
+        self.faults.merge(&other.faults);
+    }
+}
+
+/// Runs the histories `first_seed..first_seed + histories` on `threads` threads; `progress` is told now and then how many
+/// are done.
+pub fn swarm(
+    histories: u64,
+    first_seed: u64,
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> SwarmReport {
+    let begun = Instant::now();
+    let next = AtomicU64::new(0);
+    let total = Mutex::new(Sum::default());
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                let mut sum = Sum::default();
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    if i >= histories {
+                        break;
+                    }
+                    let seed = first_seed + i;
+                    let mut world = World::new(plan::generate(seed, RANKS), false);
+                    world.run();
+                    sum.add(seed, &world);
+                    if i.is_multiple_of(100) {
+                        progress(i);
+                    }
+                }
+                total.lock().unwrap_or_else(std::sync::PoisonError::into_inner).join(sum);
+            });
+        }
+    });
+    let sum = total.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let seconds = begun.elapsed().as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a speed for people")]
+    let histories_per_minute = sum.histories as f64 / seconds * 60.0;
+    SwarmReport {
+        histories: sum.histories,
+        first_seed,
+        threads,
+        seconds,
+        histories_per_minute,
+        violations: sum.violations,
+        findings: sum.findings,
+        frames_delivered: sum.frames,
+        frames_delivered_min: sum.frames_min.unwrap_or(0),
+        checkpoint_commands_min: sum.commands_min.unwrap_or(0),
+        crashes_min: sum.crashes_min.unwrap_or(0),
+        commits: sum.commits,
+        faults: sum.faults,
+    }
+}
+
+/// One history with its trace.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunReport {
+    /// The seed.
+    pub seed: u64,
+    /// What was broken; empty: nothing.
+    pub violations: Vec<Violation>,
+    /// One line about the history.
+    pub summary: String,
+    /// One line per event.
+    pub trace: String,
+}
+
+/// Repeats the history of `seed`, bit for bit.
+#[must_use]
+pub fn run(seed: u64) -> RunReport {
+    let mut world = World::new(plan::generate(seed, RANKS), true);
+    world.run();
+    RunReport {
+        seed,
+        violations: world.violations().to_vec(),
+        summary: world.summary(),
+        trace: world.trace_text().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R6 and everything else that the judges know, under the faults of a few hundred histories.
+    #[test]
+    fn a_swarm_finds_nothing() {
+        let report = swarm(300, 0, 2, &|_| {});
+        assert_eq!(report.violations, 0, "{:#?}", report.findings);
+        assert!(report.frames_delivered_min >= crate::limits::FRAMES_DELIVERED_MIN, "{report:#?}");
+        assert!(report.checkpoint_commands_min >= crate::limits::CHECKPOINT_COMMANDS_MIN, "{report:#?}");
+        assert!(report.crashes_min >= 1 && report.commits > 0, "{report:#?}");
+    }
+
+    #[test]
+    fn a_seed_is_a_history() {
+        let (first, second) = (run(7), run(7));
+        assert_eq!(first.trace, second.trace);
+        assert_eq!(first.summary, second.summary);
+        assert!(first.trace.lines().count() > 1000);
+    }
+}
