@@ -265,7 +265,9 @@ impl Participant {
     }
 
     fn on_cut(&mut self, now: Instant, epoch: Epoch, at: CutAt, time_left_ns: u64) {
-        if epoch <= self.epoch {
+        // R1: a number that has been used once is never a new cut's.
+        let again = epoch == self.epoch && self.sabotage.is_out(Rule::EpochReuse);
+        if epoch <= self.epoch && !again {
             self.counters.late_cuts += 1;
             return;
         }

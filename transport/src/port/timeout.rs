@@ -50,7 +50,10 @@ impl Port {
             // The pause should be over: ask. Whatever was owed before is owed from now on.
             link.timers.stopped = NEVER;
             link.timers.probe = now;
+            // What was waiting for the end of the pause need not be what a probe asks about.
+            self.make_ready(index);
         }
+        let link = &mut self.links[index.0 as usize];
         if link.timers.reorder <= now {
             self.detect_losses(index, now);
         }
