@@ -1,10 +1,13 @@
 //! `stillwire sim`: the protocol under faults, deterministically.
 
 use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use clap::Subcommand;
 use sim::sabotage;
-use sim::swarm::{self, SwarmReport};
+use sim::swarm::{self, Sum, SwarmReport};
 
 use crate::commands::print_json;
 use crate::error::CliError;
@@ -74,12 +77,29 @@ fn run(seed: u64, json: bool) -> Result<Exit, CliError> {
 }
 
 fn run_swarm(histories: u64, first_seed: u64, threads: usize, json: bool) -> Result<Exit, CliError> {
-    let progress = |done: u64| {
-        if done > 0 && done.is_multiple_of(1000) {
-            eprintln!("stillwire: {done} of {histories} histories");
+    let begun = Instant::now();
+    let next = AtomicU64::new(0);
+    let total = Mutex::new(Sum::default());
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                let mut sum = Sum::default();
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    if i >= histories {
+                        break;
+                    }
+                    sum.run(first_seed + i);
+                    if i > 0 && i.is_multiple_of(1000) {
+                        eprintln!("stillwire: {i} of {histories} histories");
+                    }
+                }
+                total.lock().unwrap_or_else(PoisonError::into_inner).join(sum);
+            });
         }
-    };
-    let report = swarm::swarm(histories, first_seed, threads, &progress);
+    });
+    let sum = total.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let report = sum.report(first_seed, threads.max(1), begun.elapsed().as_secs_f64());
     if json {
         print_json(&report)?;
     } else {

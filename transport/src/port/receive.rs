@@ -541,7 +541,8 @@ impl Port {
         }
         link.peer_pause = pause;
         let expected = expected_ns.min(nanos(crate::config::STOPPED_MAX));
-        link.timers.stopped = if self.sabotage.has(Rule::StoppedExpiry) { now + (1 << 60) } else { now + expected };
+        link.timers.stopped =
+            if self.sabotage.has(Rule::StoppedExpiry) { now + (1 << 60) } else { now + expected };
         link.timers.reorder = NEVER;
     }
 }
