@@ -1,6 +1,6 @@
 //! The plan of a history: everything that is not the machines' own doing, as plain data.
 //!
-//! [`generate`] draws a plan from a seed; [`shrink`](crate::shrink) takes parts out of it; scenarios write one by hand.
+//! [`generate`] draws a plan from a seed; scenarios write one by hand.
 
 mod generate;
 
