@@ -4,6 +4,7 @@ use core::hash::BuildHasherDefault;
 
 use drivers::Payload;
 use hashbrown::HashMap;
+use nic_freeze::{Carried, CarriedReceive, Payloads};
 use transport::config::RAILS_MAX;
 use transport::hash::PlainHasher;
 use transport::{Buffers, OpId, UserPayload};
@@ -84,15 +85,6 @@ pub(crate) struct Sending {
     staged: [u64; RAILS_MAX],
 }
 
-/// Payloads and buffers carried over from an image, by operation.
-#[derive(Default, Debug)]
-pub struct Carried {
-    /// Payloads of sends.
-    pub sends: Vec<(OpId, Vec<u8>)>,
-    /// Buffers of posted or half-filled receives.
-    pub receives: Vec<(OpId, Vec<u8>)>,
-}
-
 /// All buffers of one endpoint, by operation.
 #[derive(Default)]
 pub struct BufferTable {
@@ -106,8 +98,10 @@ impl BufferTable {
         for (op, bytes) in carried.sends {
             table.keep_send(op, bytes);
         }
-        for (op, bytes) in carried.receives {
-            table.keep_receive(op, ReceiveBuffer::Owned(bytes));
+        for CarriedReceive { op, mut filled, buffer_bytes } in carried.receives {
+            // The image has the digest that was committed, so its lengths are those of buffers that existed.
+            filled.resize(usize::try_from(buffer_bytes).unwrap_or(usize::MAX), 0);
+            table.keep_receive(op, ReceiveBuffer::Owned(filled));
         }
         table
     }
@@ -118,18 +112,6 @@ impl BufferTable {
 
     pub(crate) fn keep_receive(&mut self, op: OpId, buffer: ReceiveBuffer) {
         self.receives.insert(op, buffer);
-    }
-
-    /// Payload of a send that is under way.
-    #[must_use]
-    pub fn send_payload(&self, op: OpId) -> Option<&[u8]> {
-        self.sends.get(&op).map(|sending| sending.bytes.as_slice())
-    }
-
-    /// Buffer of a receive that is not complete.
-    #[must_use]
-    pub fn receive_buffer(&self, op: OpId) -> Option<&[u8]> {
-        self.receives.get(&op).map(ReceiveBuffer::as_slice)
     }
 
     /// The piece as a driver takes it, without a copy; empty if the operation is unknown, which would be a bug of the port.
@@ -174,6 +156,16 @@ impl BufferTable {
         for sending in self.sends.values_mut() {
             sending.staged[rail] = 0;
         }
+    }
+}
+
+impl Payloads for BufferTable {
+    fn send_payload(&self, op: OpId) -> Option<&[u8]> {
+        self.sends.get(&op).map(|sending| sending.bytes.as_slice())
+    }
+
+    fn receive_buffer(&self, op: OpId) -> Option<&[u8]> {
+        self.receives.get(&op).map(ReceiveBuffer::as_slice)
     }
 }
 

@@ -5,7 +5,8 @@ use core::time::Duration;
 use std::sync::MutexGuard;
 use std::time::Instant;
 
-use transport::{FrozenPort, Port};
+use nic_freeze::{Freeze, FreezeError, Refused};
+use transport::{FrozenPort, Port, RailIndex};
 
 use crate::buffers::BufferTable;
 use crate::clock::Clock;
@@ -43,33 +44,51 @@ impl Endpoint {
         let asked = Instant::now();
         let mut inner = shared.lock();
         let entered = Instant::now();
-        for rail in 0..inner.rails.len() {
-            let Some(driver) = inner.rails[rail].as_mut() else { continue };
-            loop {
-                match driver.drain() {
-                    Ok(Poll::Ready(())) => break,
-                    Ok(Poll::Pending) if entered.elapsed() < deadline => core::hint::spin_loop(),
-                    Ok(Poll::Pending) => {
-                        return Err(EndpointError::DrainTimeout { rail, waited: entered.elapsed() });
-                    }
-                    Err(source) if source.is_rail_dead() => {
-                        // Dropping a dead driver gives every buffer back.
-                        inner.rails[rail] = None;
-                        break;
-                    }
-                    Err(source) => return Err(EndpointError::Driver { rail, source }),
-                }
-            }
-        }
-        inner.buffers.forget_staging();
         // What has happened to operations is told before the cut or after it, never lost between: from here on it lies in
         // the completions, and not in the port.
         inner.collect();
-        let drained = Instant::now();
-        let now = shared.clock.now();
-        let port = inner.port.take().freeze(now);
-        let split = PauseSplit { gate: entered - asked, drain: drained - entered, freeze: asked.elapsed() };
+        let port = inner.drain(&shared.clock, deadline)?;
+        inner.buffers.forget_staging();
+        inner.release_held();
+        let done = Instant::now();
+        let split = PauseSplit { gate: entered - asked, drain: done - entered, freeze: done - asked };
         Ok(Frozen { port: Some(port), inner, clock: shared.clock, split })
+    }
+}
+
+impl Inner {
+    /// Brings the port to a stand. A rail that dies of it is taken out, like one that dies of anything else.
+    fn drain(&mut self, clock: &Clock, deadline: Duration) -> Result<FrozenPort, EndpointError> {
+        loop {
+            let mut now = clock.now();
+            let mut freeze = Freeze::quiesce(self.port.take(), self.rails.len(), now, deadline);
+            let Refused { port, reason } = loop {
+                let rails = &mut self.rails;
+                let drain = |rail: RailIndex| match &mut rails[usize::from(rail.0)] {
+                    Some(driver) => driver.drain(),
+                    None => Ok(Poll::Ready(())),
+                };
+                match freeze.poll(now, drain) {
+                    Ok(Freeze::Frozen(port)) => return Ok(port),
+                    Ok(waiting) => freeze = waiting,
+                    Err(refused) => break refused,
+                }
+                core::hint::spin_loop();
+                now = clock.now();
+            };
+            self.port.put(*port);
+            match reason {
+                FreezeError::Rail { rail, error } if error.is_rail_dead() => {
+                    self.rail_failed(usize::from(rail.0), error);
+                }
+                FreezeError::Rail { rail, error } => {
+                    return Err(EndpointError::Driver { rail: rail.0.into(), source: error });
+                }
+                FreezeError::TooLate { rail, waited } => {
+                    return Err(EndpointError::DrainTimeout { rail: rail.0.into(), waited });
+                }
+            }
+        }
     }
 }
 

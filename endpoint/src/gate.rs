@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use drivers::Driver;
+use nic_freeze::Carried;
 use transport::config::RAILS_MAX;
 use transport::matching::{Envelope, MatchError, Pattern};
 use transport::port::FinalCounters;
@@ -13,7 +14,7 @@ use transport::{
     SendError,
 };
 
-use crate::buffers::{BufferTable, Carried, ReceiveBuffer, SendBuffer};
+use crate::buffers::{BufferTable, ReceiveBuffer, SendBuffer};
 use crate::clock::Clock;
 use crate::error::EndpointError;
 use crate::helper::Helper;

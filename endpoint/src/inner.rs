@@ -186,7 +186,7 @@ impl Inner {
         }
     }
 
-    fn rail_failed(&mut self, i: usize, reason: DriverError) {
+    pub(crate) fn rail_failed(&mut self, i: usize, reason: DriverError) {
         if !reason.is_rail_dead() {
             tracing::debug!(rail = i, %reason, "a rail failed for now");
             return;
@@ -202,11 +202,7 @@ impl Inner {
 
     /// Turns the port's events into completions.
     pub(crate) fn collect(&mut self) {
-        if !self.held.is_empty() {
-            for (op, context) in core::mem::take(&mut self.held) {
-                self.send_done(op, context);
-            }
-        }
+        self.release_held();
         while let Some(event) = self.port.poll_event() {
             match event {
                 Event::Received { op, context, source, tag, data, offset, bytes, sent_bytes, finished } => {
@@ -239,6 +235,15 @@ impl Inner {
                     }
                 }
                 report => self.completions.push_back(Completion::Report(report)),
+            }
+        }
+    }
+
+    /// Gives back the payloads that NICs were still reading and read no more.
+    pub(crate) fn release_held(&mut self) {
+        if !self.held.is_empty() {
+            for (op, context) in core::mem::take(&mut self.held) {
+                self.send_done(op, context);
             }
         }
     }

@@ -22,7 +22,6 @@ use crate::agent::{Agent, Identity, Line};
 use crate::error::{SessionError, StateError};
 use crate::launch::{Launch, SOCKET_VARIABLE};
 use crate::limits::{ENROL_MAX, HELPER_TICK, SPIN, SPIN_SHARED};
-use crate::port_section;
 use crate::requests::SessionState;
 use crate::session::{Peers, Session};
 use crate::writer::ImageQueue;
@@ -35,7 +34,7 @@ static OPENED: AtomicBool = AtomicBool::new(false);
 struct Restored {
     state: SessionState,
     regions: BTreeMap<u32, Vec<u8>>,
-    port: port_section::Loaded,
+    port: nic_freeze::Loaded,
 }
 
 impl Session {
@@ -131,7 +130,7 @@ fn load(launch: &Launch, directory: &mut JobDirectory<Directory>) -> Result<Opti
             }
             kinds::PORT => {
                 let loaded =
-                    port_section::load(port_config(launch), &JobKey(launch.key), entry.version, &bytes);
+                    nic_freeze::load(entry.version, &bytes, port_config(launch), Some(&JobKey(launch.key)));
                 port = Some(loaded.map_err(|source| SessionError::Port { rank, source })?);
             }
             _ => {}
@@ -150,7 +149,7 @@ fn port_config(launch: &Launch) -> PortConfig {
     config
 }
 
-fn open_endpoint(launch: &Launch, restored: Option<port_section::Loaded>) -> Result<Endpoint, SessionError> {
+fn open_endpoint(launch: &Launch, restored: Option<nic_freeze::Loaded>) -> Result<Endpoint, SessionError> {
     let opened = UdpDriver::open(&UdpConfig::new(launch.bind));
     let rail: Box<dyn Driver> =
         Box::new(opened.map_err(|source| SessionError::Driver { bind: launch.bind.ip(), source })?);
@@ -165,7 +164,7 @@ fn open_endpoint(launch: &Launch, restored: Option<port_section::Loaded>) -> Res
         }
         Some(loaded) => {
             let restart = Restart { life: launch.life };
-            Endpoint::restart(loaded.frozen, loaded.carried, vec![rail], restart, config)?
+            Endpoint::restart(loaded.port, loaded.carried, vec![rail], restart, config)?
         }
     };
     Ok(endpoint)

@@ -10,8 +10,8 @@ use crate::source;
 const ARROWS: &[(&str, &[&str])] = &[
     ("stillwire-transport", &[]),
     ("stillwire-drivers", &["stillwire-transport"]),
-    ("stillwire-endpoint", &["stillwire-drivers", "stillwire-transport"]),
     ("stillwire-nic-freeze", &["stillwire-transport"]),
+    ("stillwire-endpoint", &["stillwire-drivers", "stillwire-nic-freeze", "stillwire-transport"]),
     // The names of jobs, lives and epochs are the transport's.
     ("stillwire-store", &["stillwire-transport"]),
     ("stillwire-ckpt-glue", &["stillwire-nic-freeze", "stillwire-store", "stillwire-transport"]),
