@@ -7,6 +7,8 @@ pub struct Counters {
     pub frames_sent: u64,
     /// Bytes of those frames.
     pub bytes_sent: u64,
+    /// Of them, those that were cut for a longer path than there is now, and left in fragments.
+    pub sent_in_fragments: u64,
     /// Calls (system calls, doorbells) that it took.
     pub send_calls: u64,
     /// Frames given to the caller of `receive`.

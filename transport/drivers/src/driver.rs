@@ -116,8 +116,9 @@ pub trait Driver: Send {
 
     /// Stages the leased buffer's first `frame_bytes` bytes, followed by `payload`, as one frame. The payload is dropped when
     /// the NIC does not need it any more, at the latest when `completed_total` counts the frame. A frame that cannot be sent
-    /// (unknown address, longer than the path takes) is dropped and counted, and completes in its turn. Without a lease
-    /// nothing is staged; that is counted as `lost_other`.
+    /// (unknown address, longer than the path takes) is dropped and counted, and completes in its turn. A path may have become
+    /// shorter since the frame was cut: send it if that can be done at all. Without a lease nothing is staged; that is
+    /// counted as `lost_other`.
     /// AF_XDP: copies the payload into the chunk, fills in headers, writes a descriptor. Verbs: a work request of two
     /// scatter/gather entries, or a copy if the payload is not in registered memory.
     fn commit(&mut self, to: AddressId, frame_bytes: usize, payload: Payload);

@@ -82,6 +82,8 @@ pub struct UdpDriver {
     counters: Counters,
     socket: Socket,
     own: SocketAddr,
+    /// For frames that were cut for a longer path than there is now; opened when the first comes.
+    fragmenting: Option<Socket>,
     /// The receive socket can send merged frames, as far as known.
     segment: bool,
     peers: Peers,
@@ -124,6 +126,7 @@ impl UdpDriver {
             counters: Counters::default(),
             socket,
             own,
+            fragmenting: None,
             segment,
             peers,
             staging: Staging::new(BURST_FRAMES, widest),

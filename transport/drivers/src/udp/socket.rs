@@ -72,12 +72,31 @@ pub(super) fn receive_bytes(socket: &Socket) -> usize {
 /// kernel then keeps the path's MTU and refuses longer frames with EMSGSIZE. Where it cannot be set, frames get fragmented
 /// and still arrive.
 fn never_fragment(socket: &Socket, family_of: SocketAddr) {
+    discover(socket, family_of, libc::IP_PMTUDISC_DO, libc::IPV6_PMTUDISC_DO);
+}
+
+fn discover(socket: &Socket, family_of: SocketAddr, v4: c_int, v6: c_int) {
     let fd = socket.as_fd();
     // On an IPv6 socket this concerns the IPv4 traffic that it may carry.
-    let _ = sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO);
+    let _ = sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, v4);
     if family_of.is_ipv6() {
-        let _ = sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO);
+        let _ = sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, v6);
     }
+}
+
+/// A socket like the rail's receive socket, for frames that are longer than their path: the kernel may fragment them.
+pub(super) fn open_fragmenting(receive: &Socket) -> std::io::Result<Socket> {
+    let bound = receive.local_addr()?.as_socket().ok_or(std::io::ErrorKind::Unsupported)?;
+    let socket = open(bound)?;
+    let source = SocketAddr::new(bound.ip(), 0);
+    if source.is_ipv6() {
+        socket.set_only_v6(!source.ip().is_unspecified())?;
+    }
+    discover(&socket, bound, libc::IP_PMTUDISC_DONT, libc::IPV6_PMTUDISC_DONT);
+    // Nothing is received here; the least the kernel grants is enough.
+    let _ = socket.set_recv_buffer_size(0);
+    socket.bind(&SockAddr::from(source))?;
+    Ok(socket)
 }
 
 /// Whether the kernel knows how to coalesce datagrams.

@@ -10,7 +10,7 @@ use socket2::{SockAddr, Socket};
 use transport::AddressId;
 
 use super::sys::{self, Message, SendArrays};
-use super::{UdpDriver, peers::Peer};
+use super::{UdpDriver, socket};
 use crate::error::{DriverError, Errno, Operation};
 use crate::limits::{BURST_FRAMES, DATAGRAM_BYTES_MAX, SEGMENTS_MAX};
 
@@ -34,6 +34,18 @@ struct Run {
     frame_bytes: usize,
 }
 
+/// The socket through which a chain leaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// The peer's own.
+    Own,
+    /// The receive socket.
+    Shared,
+    /// The one that lets the kernel fragment: a frame keeps its length with its number, also when the path has become shorter
+    /// since it was first sent.
+    InFragments,
+}
+
 /// Whether another try makes sense.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
@@ -51,13 +63,14 @@ impl UdpDriver {
         // A pending ICMP error of an *earlier* datagram fails the next send once; only the second refusal is ours.
         let mut refused = false;
         while self.staging.len() > 0 {
-            let Some(own_socket) = self.plan_chain() else {
+            let Some(way) = self.plan_chain() else {
                 self.staging.complete(1);
                 continue;
             };
-            let next = match self.send_chain(own_socket) {
+            let next = match self.send_chain(way) {
                 Ok(runs) => {
                     refused = false;
+                    self.counters.sent_in_fragments += u64::from(way == Way::InFragments);
                     self.chain_sent(runs);
                     Next::Continue
                 }
@@ -65,7 +78,7 @@ impl UdpDriver {
                     refused = true;
                     Next::Continue
                 }
-                Err(errno) => self.run_failed(errno, own_socket)?,
+                Err(errno) => self.run_failed(errno, way)?,
             };
             if next == Next::Blocked {
                 break;
@@ -95,9 +108,9 @@ impl UdpDriver {
         true
     }
 
-    /// Cuts the oldest staged frames into runs that leave through one socket. Returns whether that is the peer's own; `None` if
-    /// the oldest frame cannot be sent at all (it has been counted).
-    fn plan_chain(&mut self) -> Option<bool> {
+    /// Cuts the oldest staged frames into runs that leave through one socket, and returns which; `None` if the oldest frame
+    /// cannot be sent at all (it has been counted).
+    fn plan_chain(&mut self) -> Option<Way> {
         self.scratch.runs.clear();
         let first = self.staging.frame(0)?;
         let (to, len) = (first.to, first.len());
@@ -106,8 +119,12 @@ impl UdpDriver {
             return None;
         };
         if len > path.frame_bytes_max {
-            self.counters.lost_too_long += 1;
-            return None;
+            if self.fragmenting().is_none() {
+                self.counters.lost_too_long += 1;
+                return None;
+            }
+            self.scratch.runs.push(Run { to, first: 0, frames: 1, bytes: len, frame_bytes: len });
+            return Some(Way::InFragments);
         }
         self.peers.before_send(to);
         let own_socket = self.peers.get(to)?.connected.is_some();
@@ -120,7 +137,15 @@ impl UdpDriver {
             at += run.frames;
             self.scratch.runs.push(run);
         }
-        Some(own_socket)
+        Some(if own_socket { Way::Own } else { Way::Shared })
+    }
+
+    /// The socket that lets the kernel fragment, opened when the first frame needs it; `None` if the system gives none.
+    fn fragmenting(&mut self) -> Option<&Socket> {
+        if self.fragmenting.is_none() {
+            self.fragmenting = socket::open_fragmenting(&self.socket).ok();
+        }
+        self.fragmenting.as_ref()
     }
 
     /// The longest run that starts at `first`; `None` at the end, and at a frame that cannot be sent.
@@ -156,11 +181,16 @@ impl UdpDriver {
     }
 
     /// Sends the planned chain; returns how many of its runs the system took.
-    fn send_chain(&mut self, own_socket: bool) -> Result<usize, Errno> {
+    fn send_chain(&mut self, way: Way) -> Result<usize, Errno> {
         let runs = self.scratch.runs.as_slice();
         let Some(first) = runs.first() else { return Ok(0) };
         let Some(peer) = self.peers.get(first.to) else { return Ok(0) };
-        let socket = channel(&self.socket, peer, own_socket);
+        let socket = match (way, &peer.connected, &self.fragmenting) {
+            (Way::Own, Some(connected), _) => &connected.socket,
+            (Way::InFragments, _, Some(fragmenting)) => fragmenting,
+            _ => &self.socket,
+        };
+        let own_socket = way == Way::Own;
         if let ([Run { frames: 1, .. }], Some(frame)) = (runs, self.staging.frame(first.first))
             && frame.payload.is_empty()
         {
@@ -191,7 +221,7 @@ impl UdpDriver {
     }
 
     /// The first run of the chain was not taken: decides whether it is lost, or goes again in another form.
-    fn run_failed(&mut self, errno: Errno, own_socket: bool) -> Result<Next, DriverError> {
+    fn run_failed(&mut self, errno: Errno, way: Way) -> Result<Next, DriverError> {
         let Some(run) = self.scratch.runs.first().copied() else { return Ok(Next::Continue) };
         match errno.0 {
             libc::EINTR => return Ok(Next::Continue),
@@ -199,23 +229,27 @@ impl UdpDriver {
                 self.counters.blocked += 1;
                 return Ok(Next::Blocked);
             }
-            // The path's limit is now below the frame's length, so the next plan drops it.
-            libc::EMSGSIZE => {
+            // The path's limit is now below the frame's length, so the next plan lets it be fragmented.
+            libc::EMSGSIZE if way != Way::InFragments => {
                 self.shrink_path(run.to, run.frame_bytes);
                 return Ok(Next::Continue);
             }
             libc::EIO | libc::EINVAL | libc::ENOPROTOOPT | libc::EOPNOTSUPP if run.frames > 1 => {
-                return self.send_unmerged(run, own_socket);
+                return self.send_unmerged(run, way);
             }
-            libc::EBADF | libc::ENOTSOCK if !own_socket => {
+            libc::EBADF | libc::ENOTSOCK if way == Way::Shared => {
                 return Err(DriverError::RailDead { operation: Operation::Send, errno });
             }
             _ => {}
         }
         *self.counter_for(errno) += run.frames as u64;
+        if way == Way::InFragments {
+            // Another one next time, if this one was at fault.
+            self.fragmenting = None;
+        }
         let expected =
             matches!(errno.0, libc::ECONNREFUSED | libc::EPERM | libc::EACCES | libc::ENOBUFS | libc::ENOMEM);
-        if own_socket && !expected {
+        if way == Way::Own && !expected {
             self.peers.disconnect(run.to);
         }
         self.staging.complete(run.frames);
@@ -224,22 +258,22 @@ impl UdpDriver {
 
     /// A merged run was refused. If its first frame passes alone, merging was the reason, and is not tried again on this
     /// socket.
-    fn send_unmerged(&mut self, run: Run, own_socket: bool) -> Result<Next, DriverError> {
+    fn send_unmerged(&mut self, run: Run, way: Way) -> Result<Next, DriverError> {
         let single = Run { frames: 1, bytes: run.frame_bytes, ..run };
         self.scratch.runs.clear();
         self.scratch.runs.push(single);
-        match self.send_chain(own_socket) {
+        match self.send_chain(way) {
             Ok(runs) => {
                 self.chain_sent(runs);
                 self.counters.offloads_lost += 1;
-                if own_socket {
+                if way == Way::Own {
                     self.peers.stop_segmenting(run.to);
                 } else {
                     self.segment = false;
                 }
                 Ok(Next::Continue)
             }
-            Err(errno) => self.run_failed(errno, own_socket),
+            Err(errno) => self.run_failed(errno, way),
         }
     }
 
@@ -252,15 +286,9 @@ impl UdpDriver {
             | libc::EHOSTDOWN
             | libc::EADDRNOTAVAIL => &mut self.counters.lost_unreachable,
             libc::ENOBUFS | libc::ENOMEM => &mut self.counters.lost_no_memory,
+            libc::EMSGSIZE => &mut self.counters.lost_too_long,
             _ => &mut self.counters.lost_other,
         }
-    }
-}
-
-fn channel<'a>(receive: &'a Socket, peer: &'a Peer, own_socket: bool) -> &'a Socket {
-    match &peer.connected {
-        Some(connected) if own_socket => &connected.socket,
-        _ => receive,
     }
 }
 
@@ -288,7 +316,7 @@ mod tests {
     use super::*;
     use crate::driver::{Driver, Notice};
     use crate::payload::Payload;
-    use crate::udp::{UdpAddress, UdpConfig, socket};
+    use crate::udp::{UdpAddress, UdpConfig};
 
     fn open(connected_max: usize) -> UdpDriver {
         let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -317,7 +345,7 @@ mod tests {
             let (mut a, mut b) = (open(connected_max), open(1));
             let to = a.resolve(&b.local_address()).expect("loopback");
             let peer = a.peers.get(to).expect("resolved");
-            refuse_segmentation(channel(&a.socket, peer, peer.connected.is_some()));
+            refuse_segmentation(peer.connected.as_ref().map_or(&a.socket, |connected| &connected.socket));
             for round in 0..2 {
                 (0..10).for_each(|_| stage(&mut a, to, 500));
                 stage(&mut a, to, 300);
@@ -402,13 +430,38 @@ mod tests {
             // As if the path had been wider when it was resolved.
             a.peers.set_frame_bytes_max(to, 40_000);
             (0..3).for_each(|_| stage(&mut a, to, path.frame_bytes_max + 1));
-            assert_eq!(a.flush(), Ok(0));
-            assert_eq!(a.counters.lost_too_long, 3);
+            assert_eq!(a.flush(), Ok(3), "they were cut before anybody knew, and cannot be cut again");
+            assert_eq!((a.counters.sent_in_fragments, a.counters.lost_too_long), (3, 0));
             let frame_bytes_max = path.frame_bytes_max;
             assert_eq!(a.poll_notice(), Some(Notice::PathShrunk { to, frame_bytes_max }));
             assert_eq!(a.poll_notice(), None);
             assert_eq!(a.path(to).expect("resolved").frame_bytes_max, frame_bytes_max);
             assert_eq!(a.counters.offloads_lost, 0, "the size was refused, not the merging");
+        }
+    }
+
+    #[test]
+    fn frames_cut_for_a_longer_path_arrive_all_the_same() {
+        for connected_max in [1, 0] {
+            let (mut a, mut b) = (open(connected_max), open(1));
+            let to = a.resolve(&b.local_address()).expect("loopback");
+            a.peers.set_frame_bytes_max(to, 1000);
+            for bytes in [900, 40_000, 1000, 1001] {
+                stage(&mut a, to, bytes);
+            }
+            assert_eq!(a.flush(), Ok(4));
+            let mut sizes = received(&mut b);
+            sizes.sort_unstable();
+            assert_eq!(sizes, [900, 1000, 1001, 40_000]);
+            assert_eq!((a.counters.sent_in_fragments, a.counters.lost_on_send()), (2, 0));
+            // Without a socket for it they are lost, and counted.
+            let file = std::fs::File::open("/dev/null").expect("always there");
+            a.fragmenting = Some(Socket::from(std::os::fd::OwnedFd::from(file)));
+            stage(&mut a, to, 1001);
+            assert_eq!(a.flush(), Ok(0));
+            assert_eq!(a.counters.lost_other, 1);
+            stage(&mut a, to, 1001);
+            assert_eq!(a.flush(), Ok(1), "a new socket is opened");
         }
     }
 
