@@ -1,6 +1,6 @@
 //! What happened to a job, in words.
 
-use ckpt_glue::control::Source;
+use ckpt_glue::control::{NoImageReason, Source};
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::protocols::{AbandonReason, Plan, RefuseReason, StopReason};
 use nix::errno::Errno;
@@ -16,6 +16,9 @@ pub(crate) fn source(source: Source) -> &'static str {
 
 pub(crate) fn abandoned(reason: &AbandonReason) -> String {
     match reason {
+        AbandonReason::NoImage { rank, reason: NoImageReason::WriteFailed { errno: number } } => {
+            format!("rank {rank} could not write its image: {}", errno(*number))
+        }
         AbandonReason::NoImage { rank, reason } => format!("rank {rank} {reason}"),
         AbandonReason::TimedOut { images, ranks } => {
             format!("only {images} of {ranks} images were durable in time")
