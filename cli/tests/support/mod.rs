@@ -120,7 +120,7 @@ impl Place {
         wanted.map(|generation| generation["generation"].as_str().expect("a name").to_owned()).collect()
     }
 
-    fn lock_is_free(&self) -> bool {
+    pub(crate) fn lock_is_free(&self) -> bool {
         std::fs::File::open(self.job().join("lock")).is_ok_and(|file| file.try_lock().is_ok())
     }
 
