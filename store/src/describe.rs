@@ -22,6 +22,8 @@ pub struct JobReport {
     pub life: Option<String>,
     /// The generation that it started from.
     pub started_from: Option<String>,
+    /// Decision records that cannot be read, and why. Generations do not depend on them.
+    pub damaged_decisions: Vec<String>,
     /// Every generation on disk, oldest first.
     pub generations: Vec<GenerationReport>,
 }
@@ -195,6 +197,7 @@ impl<S: Storage> JobDirectory<S> {
     pub fn describe(&mut self, file: &JobFile, depth: Depth) -> Result<JobReport, StoreError> {
         // An unreadable decision must not hide the generations from the person who asks what is wrong.
         let decision = self.newest_decision().ok().flatten();
+        let damaged_decisions = self.damaged_decisions()?.iter().map(ToString::to_string).collect();
         let mut generations = Vec::new();
         for found in self.generations()? {
             generations.push(self.describe_generation(&found, depth)?);
@@ -206,6 +209,7 @@ impl<S: Storage> JobDirectory<S> {
             command: file.command.iter().map(text).collect(),
             life: decision.map(|decision| decision.life.to_string()),
             started_from: decision.and_then(|decision| decision.from).map(|from| from.to_string()),
+            damaged_decisions,
             generations,
         })
     }

@@ -32,6 +32,9 @@ fn print_job(report: &JobReport) {
         let from = report.started_from.as_deref().unwrap_or("the beginning");
         println!("life {life}, started from {from}");
     }
+    for problem in &report.damaged_decisions {
+        println!("{problem}");
+    }
     if report.generations.is_empty() {
         println!("no generations");
         return;
@@ -66,6 +69,7 @@ fn damage_line(damage: &DamageReport) -> String {
 #[derive(Debug, Serialize)]
 struct Verified {
     verified: bool,
+    damaged_decisions: Vec<String>,
     generations: Vec<GenerationReport>,
 }
 
@@ -86,10 +90,16 @@ pub(crate) fn verify(
             generations.push(directory.describe_generation(&found, Depth::Everything)?);
         }
     }
-    let verified = generations.iter().all(|generation| generation.damages.is_empty());
+    let damaged_decisions: Vec<String> = match only {
+        Some(_) => Vec::new(),
+        None => directory.damaged_decisions()?.iter().map(ToString::to_string).collect(),
+    };
+    let whole = generations.iter().all(|generation| generation.damages.is_empty());
+    let verified = whole && damaged_decisions.is_empty();
     if json {
-        print_json(&Verified { verified, generations })?;
+        print_json(&Verified { verified, damaged_decisions, generations })?;
     } else {
+        damaged_decisions.iter().for_each(|problem| println!("{problem}"));
         for generation in &generations {
             print_generation(generation);
         }
@@ -105,8 +115,10 @@ enum Inspected {
     Image {
         #[serde(flatten)]
         image: ImageReport,
-        /// What stands in its port sections.
+        /// What stands in its port sections that are whole.
         ports: Vec<PortReport>,
+        /// What is wrong with the contents; `null`: every byte is as it was written.
+        damage: Option<String>,
     },
     Manifest(store::describe::ManifestReport),
     /// Any other record, line by line as it stands: they are made for reading.
@@ -121,12 +133,19 @@ pub(crate) fn inspect(path: &Path, json: bool) -> Result<Exit, CliError> {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let mut storage = Directory::open(folder)?;
     let inspected = inspect_file(&mut storage, &name)?;
+    let exit = match &inspected {
+        Inspected::Image { damage: Some(problem), .. } => {
+            eprintln!("stillwire: {problem}");
+            Exit::Unverified
+        }
+        _ => Exit::Success,
+    };
     if json {
         print_json(&inspected)?;
-        return Ok(Exit::Success);
+        return Ok(exit);
     }
     match inspected {
-        Inspected::Image { image, ports } => {
+        Inspected::Image { image, ports, .. } => {
             print_image(&image);
             ports.iter().for_each(print_port);
         }
@@ -144,7 +163,7 @@ pub(crate) fn inspect(path: &Path, json: bool) -> Result<Exit, CliError> {
         }
         Inspected::Record { lines } => lines.iter().for_each(|line| println!("{line}")),
     }
-    Ok(Exit::Success)
+    Ok(exit)
 }
 
 fn inspect_file(storage: &mut Directory, name: &str) -> Result<Inspected, CliError> {
@@ -154,7 +173,9 @@ fn inspect_file(storage: &mut Directory, name: &str) -> Result<Inspected, CliErr
     storage.read_range(name, 0, &mut head[..length])?;
     if head[..length] != *RECORD_MARK {
         let image = describe_image(storage, name)?;
-        return Ok(Inspected::Image { image, ports: describe_ports(storage, name)? });
+        let reader = ImageReader::open(storage, name)?;
+        let damage = reader.verify(storage).err().map(|error| error.to_string());
+        return Ok(Inspected::Image { image, ports: describe_ports(storage, &reader)?, damage });
     }
     let bytes = storage.read(name, store::limits::RECORD_BYTES_MAX)?;
     let failed = |error| store::StoreError::Record { path: name.to_owned(), error };
@@ -174,14 +195,16 @@ fn inspect_file(storage: &mut Directory, name: &str) -> Result<Inspected, CliErr
     Ok(Inspected::Record { lines: text.lines().map(str::to_owned).collect() })
 }
 
-fn describe_ports(storage: &mut Directory, name: &str) -> Result<Vec<PortReport>, CliError> {
-    let reader = ImageReader::open(storage, name)?;
+fn describe_ports(storage: &mut Directory, reader: &ImageReader) -> Result<Vec<PortReport>, CliError> {
     let mut ports = Vec::new();
     for (number, entry) in (0..).zip(reader.entries()) {
-        if entry.kind == kinds::PORT {
-            let bytes = reader.read_section(storage, number)?;
+        // One that is damaged has been named by then.
+        if entry.kind == kinds::PORT
+            && let Ok(bytes) = reader.read_section(storage, number)
+        {
+            let path = reader.path().to_owned();
             let port = nic_freeze::describe(entry.version, &bytes);
-            ports.push(port.map_err(|error| CliError::PortSection { path: name.to_owned(), error })?);
+            ports.push(port.map_err(|error| CliError::PortSection { path, error })?);
         }
     }
     Ok(ports)

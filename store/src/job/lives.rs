@@ -131,6 +131,12 @@ impl<S: Storage> JobDirectory<S> {
         self.lives()?.decisions.pop_last().map(|(_, newest)| newest).transpose()
     }
 
+    /// Decisions that cannot be read, oldest first. They still take their counters, and nothing that was committed is lost
+    /// with them.
+    pub fn damaged_decisions(&mut self) -> Result<Vec<StoreError>, StoreError> {
+        Ok(self.lives()?.decisions.into_values().filter_map(Result::err).collect())
+    }
+
     /// `Ok` if `life` is the current one: what a keeper asks before it starts or restores a rank.
     pub fn expect_current(&mut self, life: Life) -> Result<(), StoreError> {
         let admitted = self.lives()?.admit(life);
