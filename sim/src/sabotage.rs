@@ -7,11 +7,28 @@ use transport::{FrozenPort, Port};
 pub struct Switches {
     transport: transport::sabotage::Sabotage,
     glue: ckpt_glue::Sabotage,
+    store: store::sabotage::Sabotage,
+    /// R11 out: a NIC writes into the memory of ranks that stand still.
+    bypass: bool,
+    /// R8 out: images are named by their epoch alone.
+    keyless: bool,
 }
 
 impl Switches {
     pub(crate) fn glue(self) -> ckpt_glue::Sabotage {
         self.glue
+    }
+
+    pub(crate) fn store(self) -> store::sabotage::Sabotage {
+        self.store
+    }
+
+    pub(crate) fn bypass(self) -> bool {
+        self.bypass
+    }
+
+    pub(crate) fn keyless(self) -> bool {
+        self.keyless
     }
 
     pub(crate) fn apply(self, port: &mut Port) {
@@ -45,16 +62,31 @@ pub fn switches() -> Vec<Switch> {
         ("window-bounds", Rule::WindowBounds),
         ("rendezvous-offsets", Rule::RendezvousOffsets),
         ("stopped-expiry", Rule::StoppedExpiry),
+        ("11-bypass", Rule::Bypass),
     ];
     let mut all: Vec<Switch> = of_transport
         .map(|(name, rule)| {
             let transport = transport::sabotage::Sabotage::without(rule);
-            Switch { name, switches: Switches { transport, ..Switches::default() } }
+            let bypass = rule == Rule::Bypass;
+            Switch { name, switches: Switches { transport, bypass, ..Switches::default() } }
         })
         .into();
     all.extend(ckpt_glue::Rule::ALL.map(|rule| {
-        let glue = ckpt_glue::Sabotage::out(rule);
-        Switch { name: rule.name(), switches: Switches { glue, ..Switches::default() } }
+        // A rule is out only when it is out everywhere: what the coordinator upholds, the store upholds once more.
+        let store = match rule {
+            ckpt_glue::Rule::EpochReuse => Some(store::sabotage::Rule::EpochReuse),
+            ckpt_glue::Rule::KeyWithoutLife => Some(store::sabotage::Rule::KeyWithoutLife),
+            ckpt_glue::Rule::CommitFirst => Some(store::sabotage::Rule::CommitFirst),
+            ckpt_glue::Rule::NoFence => Some(store::sabotage::Rule::NoFence),
+            ckpt_glue::Rule::CutRefused | ckpt_glue::Rule::LifeReuse => None,
+        };
+        let switches = Switches {
+            glue: ckpt_glue::Sabotage::out(rule),
+            store: store.map_or(store::sabotage::Sabotage::none(), store::sabotage::Sabotage::out),
+            keyless: rule == ckpt_glue::Rule::KeyWithoutLife,
+            ..Switches::default()
+        };
+        Switch { name: rule.name(), switches }
     }));
     all
 }
@@ -97,5 +129,22 @@ pub fn hunt(switch: &Switch, histories_max: u64) -> HuntReport {
         after_histories: histories_max,
         seed: None,
         violations: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::SABOTAGE_HISTORIES;
+
+    /// A rule whose loss nobody notices means a missing judge or a missing fault.
+    #[test]
+    fn the_loss_of_every_rule_is_noticed() {
+        let all = switches();
+        assert_eq!(all.len(), 16, "13 rules of the cut, windows, offsets, hints");
+        for switch in &all {
+            let report = hunt(switch, SABOTAGE_HISTORIES);
+            assert!(report.found, "{} was out for {SABOTAGE_HISTORIES} histories", switch.name);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! `stillwire sim`: the protocol under faults, deterministically.
 
 use std::io::{self, Write as _};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -42,7 +42,7 @@ pub(crate) enum SimCommand {
         #[arg(long)]
         rule: Option<String>,
         /// Histories after which a rule counts as not noticed
-        #[arg(long, default_value_t = 2000)]
+        #[arg(long, default_value_t = sim::limits::SABOTAGE_HISTORIES)]
         histories: u64,
     },
 }
@@ -51,11 +51,14 @@ pub(crate) fn simulate(command: SimCommand, json: bool) -> Result<Exit, CliError
     match command {
         SimCommand::Run { seed } => run(seed, json),
         SimCommand::Swarm { histories, first_seed, threads } => {
-            let cores = || std::thread::available_parallelism().map_or(1, usize::from);
             run_swarm(histories, first_seed, threads.unwrap_or_else(cores), json)
         }
         SimCommand::Sabotage { rule, histories } => run_sabotage(rule.as_deref(), histories, json),
     }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn verdict(fine: bool) -> Exit {
@@ -117,8 +120,14 @@ fn print_swarm(report: &SwarmReport) -> io::Result<()> {
     )?;
     writeln!(
         out,
-        "frames delivered {} (at least {} in each), generations committed {}",
-        report.frames_delivered, report.frames_delivered_min, report.commits
+        "frames delivered {}, generations committed {}; each history: at least {} frames, {} checkpoint commands, \
+         {} crashes, {} restarts",
+        report.frames_delivered,
+        report.commits,
+        report.frames_delivered_min,
+        report.checkpoint_commands_min,
+        report.crashes_min,
+        report.restarts_min
     )?;
     for (fault, histories) in report.faults.each() {
         writeln!(out, "{histories:>10} histories with {}", fault.name())?;
@@ -139,18 +148,38 @@ fn run_sabotage(rule: Option<&str>, histories: u64, json: bool) -> Result<Exit, 
             known: names.join(", "),
         });
     }
-    let mut reports = Vec::new();
-    for switch in wanted {
-        let report = sabotage::hunt(switch, histories);
-        if !json {
-            let outcome = if report.found { "found" } else { "NOT FOUND" };
-            println!("{:<22} {outcome} after {} histories", report.rule, report.after_histories);
+    let (next, reports) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..cores().min(wanted.len()) {
+            scope.spawn(|| {
+                while let Some(switch) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let report = sabotage::hunt(switch, histories);
+                    let outcome = if report.found { "noticed" } else { "NOT NOTICED" };
+                    eprintln!(
+                        "stillwire: {} {outcome} after {} histories",
+                        report.rule, report.after_histories
+                    );
+                    reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
+                }
+            });
         }
-        reports.push(report);
-    }
+    });
+    let mut reports = reports.into_inner().unwrap_or_else(PoisonError::into_inner);
+    reports.sort_by_key(|report| wanted.iter().position(|switch| switch.name == report.rule));
     let fine = reports.iter().all(|report| report.found);
     if json {
         print_json(&serde_json::json!({ "rules": reports }))?;
+    } else {
+        let mut out = io::stdout().lock();
+        for report in &reports {
+            let outcome = if report.found { "noticed" } else { "NOT NOTICED" };
+            let first = report.violations.first().map(ToString::to_string).unwrap_or_default();
+            writeln!(
+                out,
+                "{:<22} {outcome} after {} histories: {first}",
+                report.rule, report.after_histories
+            )?;
+        }
     }
     Ok(verdict(fine))
 }

@@ -3,16 +3,24 @@
 //! A judge keeps its own books. It is told what was observed at the edge between programs and machines (a message handed
 //! over, a cut taken, a commit record durable) and never asks the machines whether all is well.
 
+pub mod bounds;
 pub mod cut;
+pub mod ends;
+pub mod naming;
 pub mod order;
 pub mod restored;
 pub mod violation;
 
 pub use violation::Violation;
 
+use bounds::BoundsJudge;
 use cut::CutJudge;
+use ends::EndsJudge;
+use naming::NamingJudge;
 use order::OrderJudge;
 use restored::RestoredJudge;
+
+use transport::PortConfig;
 
 use crate::workload::Script;
 
@@ -37,17 +45,26 @@ pub struct Judges {
     pub cut: CutJudge,
     /// What was restored is what was committed.
     pub restored: RestoredJudge,
+    /// A number is used once.
+    pub naming: NamingJudge,
+    /// Memory stays within its bounds.
+    pub bounds: BoundsJudge,
+    /// Nothing is left behind.
+    pub ends: EndsJudge,
     violations: Vec<Violation>,
 }
 
 impl Judges {
-    /// Judges of a history that runs `script`.
+    /// Judges of a history that runs `script` over ports with these settings.
     #[must_use]
-    pub fn new(script: &Script) -> Judges {
+    pub fn new(script: &Script, config: &PortConfig) -> Judges {
         Judges {
             order: OrderJudge::new(script),
             cut: CutJudge::new(script),
             restored: RestoredJudge::new(script.ranks),
+            naming: NamingJudge::default(),
+            bounds: BoundsJudge::new(config, script.ranks),
+            ends: EndsJudge::new(script.ranks),
             violations: Vec::new(),
         }
     }

@@ -36,11 +36,11 @@ impl OrderJudge {
             ports: script.ports,
             totals: vec![0; index(streams)],
             places: Vec::new(),
-            firsts: Vec::with_capacity(index(streams * script.round_count())),
+            firsts: Vec::with_capacity(index(streams * script.rounds_with_reserve())),
             books: Vec::new(),
             saved: Vec::new(),
         };
-        for number in 0..script.round_count() {
+        for number in 0..script.rounds_with_reserve() {
             judge.firsts.extend_from_slice(&judge.totals);
             let port = script.round(number).port;
             for from in 0..script.ranks {
@@ -62,6 +62,12 @@ impl OrderJudge {
 
     fn stream(&self, from: u32, to: u32, port: u32) -> usize {
         index((to * self.ranks + from) * self.ports + port)
+    }
+
+    /// Messages of a stream before `round`.
+    fn before(&self, stream: usize, round: u32) -> u32 {
+        let first = self.firsts.get(index(round) * self.totals.len() + stream);
+        first.copied().unwrap_or(self.totals[stream])
     }
 
     fn streams_to(&self, rank: u32) -> std::ops::Range<usize> {
@@ -87,11 +93,7 @@ impl OrderJudge {
             return Err(unknown);
         }
         let stream = self.stream(from, to, port);
-        let at_round = |round: u32| {
-            let first = self.firsts.get(index(round) * self.totals.len() + stream);
-            first.copied().unwrap_or(self.totals[stream])
-        };
-        let (first, next_round) = (at_round(round), at_round(round + 1));
+        let (first, next_round) = (self.before(stream, round), self.before(stream, round + 1));
         let serial = first + number;
         if serial >= next_round {
             return Err(unknown);
@@ -152,20 +154,24 @@ impl OrderJudge {
         Some(last.map_or(0, |at| u32::try_from(at + 1).unwrap_or(u32::MAX)))
     }
 
-    /// `process` of `rank` is the one that finished the history: every message must have arrived.
+    /// `process` of `rank` is the one that finished the history, after `rounds` rounds: every message must have arrived.
     ///
     /// # Errors
     /// The first that did not.
-    pub fn finished(&self, process: u32, rank: u32) -> Result<(), Violation> {
+    pub fn finished(&self, process: u32, rank: u32, rounds: u32) -> Result<(), Violation> {
         let Some(book) = self.books.get(index(process)) else { return Ok(()) };
-        let Some(missing) = book.iter().position(|taken| *taken == 0) else { return Ok(()) };
-        let mut streams = self.streams_to(rank);
-        let first = streams.start;
-        let behind = |stream: &usize| index(self.places[*stream]) <= missing;
-        let stream = streams.rfind(behind).unwrap_or(first) - first;
-        let stream = u32::try_from(stream).unwrap_or(0);
-        let (from, port) = (stream / self.ports, stream % self.ports);
-        Err(Violation::Missing { rank, from, port, serial: u32::try_from(missing).unwrap_or(u32::MAX) })
+        for from in 0..self.ranks {
+            for port in 0..self.ports {
+                let stream = self.stream(from, rank, port);
+                let place = index(self.places[stream]);
+                let wanted = &book[place..place + index(self.before(stream, rounds))];
+                if let Some(missing) = wanted.iter().position(|taken| *taken == 0) {
+                    let serial = u32::try_from(missing).unwrap_or(u32::MAX);
+                    return Err(Violation::Missing { rank, from, port, serial });
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -37,8 +37,16 @@ pub enum Violation {
     CommittedMixed { generation: Generation, rank: u32, own: Generation },
     /// The store counted lives otherwise than the job.
     LifeCounter { expected: u32, found: u32 },
-    /// A generation was committed that had been abandoned.
+    /// A generation was committed twice.
     CommittedTwice { generation: Generation },
+    /// A generation was committed that had been given up.
+    AbandonedCommitted { generation: Generation },
+    /// An epoch was begun that the life had begun, or gone beyond, before.
+    NumberUsedAgain { generation: Generation, newest: Generation },
+    /// Something wrote into the memory of a rank between freeze and thaw.
+    WrittenWhileFrozen { rank: u32, epoch: u32 },
+    /// The state of a port contradicts itself.
+    Contradiction { rank: u32, what: String },
     /// A rank was restored from a generation that was never committed.
     RestoredUncommitted { rank: u32, generation: Generation },
     /// A rank was restored with another content than it was captured with.
@@ -60,7 +68,7 @@ pub enum Violation {
     /// Something is larger than its bound.
     Bound { rank: u32, what: String, found: u64, max: u64 },
     /// Nothing more happens, or not soon enough after the last fault.
-    Stuck { rounds: Vec<u32>, virtual_ms: u64, why: String },
+    Stuck { virtual_ms: u64, why: String, waits: Vec<String> },
     /// Something is left behind after the end.
     Leftover { what: String },
     /// A machine panicked.

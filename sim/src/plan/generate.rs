@@ -3,7 +3,7 @@
 //! Every kind of fault occurs in more than one history of twenty, most histories have several, and a few have none beyond
 //! the one crash that each must have: what goes wrong in fair weather must be found too.
 
-use super::{Action, Auth, Mode, Moment, Plan, Step, When, Which};
+use super::{Action, Auth, Floors, Mode, Moment, Plan, Step, When, Which};
 use crate::engine::queue::{MICRO, MILLI, Nanos};
 use crate::engine::random::Random;
 use crate::limits::{CHECKPOINT_COMMANDS_MIN, FRAMES_DELIVERED_MIN, RANKS_MAX};
@@ -14,6 +14,9 @@ const STREAM_PLAN: u64 = 1;
 
 /// Frames after which everything planned by frames has happened: a little before a history's least length.
 const FRAMES_PLANNED: u64 = FRAMES_DELIVERED_MIN * 8 / 10;
+
+/// Restarts after a crash that each history must have.
+const RESTARTS_MIN: u32 = 1;
 
 /// The plan of `seed` for a job of `ranks` ranks.
 #[must_use]
@@ -35,7 +38,14 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
         mode: if random.percent(75) { Mode::Instant } else { Mode::Counted },
         auth,
         frame_bytes_max: u32::try_from(random.between(320, 640)).unwrap_or(320),
-        messages_min: u32::try_from(random.between(1200, 1300)).unwrap_or(1200),
+        floors: Floors {
+            frames: FRAMES_DELIVERED_MIN,
+            commands: CHECKPOINT_COMMANDS_MIN,
+            restarts: RESTARTS_MIN,
+            crash_by_frames: random.between(FRAMES_PLANNED / 4, FRAMES_PLANNED),
+        },
+        messages_min: u32::try_from(random.between(700, 800)).unwrap_or(700),
+        messages_reserved: 3000,
         message_bytes_max: u32::try_from(random.between(900, 2400)).unwrap_or(900),
         tight_bounds: random.percent(40),
         congested: random.percent(30),
@@ -43,7 +53,12 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
         weather: weather(random),
         control_ns_max: random.log_between(2 * MICRO, 120 * MICRO),
         write_ns_max: random.log_between(10 * MICRO, 600 * MICRO),
-        pause_ns_max: random.log_between(2 * MICRO, 300 * MICRO),
+        // The longer ones are worth a hint (STOPPED).
+        pause_ns_max: if random.percent(75) {
+            random.log_between(2 * MICRO, 300 * MICRO)
+        } else {
+            random.between(MILLI, 4 * MILLI)
+        },
         drift: [0; RANKS_MAX],
         steps: Vec::with_capacity(16),
     };
@@ -119,11 +134,16 @@ fn crash(random: &mut Random, plan: &mut Plan) {
         after: random.below(after_max),
     };
     let write = plan.write_ns_max;
-    let (when, action) = match random.below(10) {
+    let (when, action) = match random.below(12) {
         0..4 => (at_frames(random), crash),
         4 => (on(random, Moment::Frozen, 12, plan.pause_ns_max / 2), Action::CrashProcess(Which::Cause)),
         5 => (on(random, Moment::Dumping, 12, write / 2), Action::CrashProcess(Which::Cause)),
         6 => (on(random, Moment::Committing, 2, write), crash),
+        // Some ranks have been saved, others never will be.
+        10 | 11 => {
+            let other = Which::Other(1 + u32::try_from(random.below(3)).unwrap_or(0));
+            (on(random, Moment::Saved, 8, write / 2), Action::CrashProcess(other))
+        }
         7 => (
             on(random, Moment::Committing, 2, write),
             Action::CrashNode { node: Which::Number(0), down: down(random) },
@@ -138,10 +158,6 @@ fn crash(random: &mut Random, plan: &mut Plan) {
         }
     };
     plan.steps.push(Step { when, action });
-    if !matches!(when, When::Frames(_)) {
-        // The moment may never come; this one does.
-        plan.steps.push(Step { when: When::Frames(FRAMES_PLANNED), action: crash });
-    }
     if random.percent(40) {
         let moment = random.pick(&[Moment::Decided, Moment::Restoring]);
         let which = random.pick(&[Which::Cause, Which::Other(1), Which::Other(2)]);
@@ -190,14 +206,14 @@ fn troubles(random: &mut Random, plan: &mut Plan) {
         let lasts = random.log_between(100 * MICRO, 5 * MILLI);
         plan.steps.push(Step { when, action: Action::Unsavable { rank, lasts } });
     }
-    if random.percent(12) {
+    if random.percent(15) {
         let when = at_frames(random);
-        let (after, full) = (random.below(60), random.percent(50));
+        let (after, full) = (random.below(40), random.percent(50));
         plan.steps.push(Step { when, action: Action::DiskError { after, full } });
     }
-    if random.percent(20) {
+    if random.percent(50) {
         let when = at_frames(random);
-        let (after, down) = (random.below(80), down(random));
+        let (after, down) = (random.below(40), down(random));
         plan.steps.push(Step { when, action: Action::PowerLoss { after, down } });
     }
     if random.percent(20) {

@@ -34,6 +34,8 @@ pub enum Moment {
     Frozen,
     /// A rank runs again and its image is being written.
     Dumping,
+    /// A rank's image is durable, and its keeper is about to hear of it.
+    Saved,
     /// The coordinator has asked for the commit record.
     Committing,
     /// The decision about a new life after a fault is durable.
@@ -167,6 +169,19 @@ pub enum Auth {
     Full,
 }
 
+/// What a history must have had before its program may end: until then the program goes on with further rounds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Floors {
+    /// Frames that reached a port.
+    pub frames: u64,
+    /// Checkpoint commands given to a running job.
+    pub commands: u32,
+    /// Crashes after which all ranks ran again.
+    pub restarts: u32,
+    /// If nothing has crashed by so many frames, the first planned crash happens without the moment that it waits for.
+    pub crash_by_frames: u64,
+}
+
 /// A whole history, before it happens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
@@ -186,8 +201,12 @@ pub struct Plan {
     pub auth: Auth,
     /// Bytes of the largest frame.
     pub frame_bytes_max: u32,
+    /// What must have happened before the program may end.
+    pub floors: Floors,
     /// Messages of the program, at least.
     pub messages_min: u32,
+    /// Messages of further rounds, from which the program is made longer until the floors are reached.
+    pub messages_reserved: u32,
     /// Longest message, in bytes.
     pub message_bytes_max: u32,
     /// The ports' bounds are so tight that senders run into them.

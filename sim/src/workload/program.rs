@@ -180,6 +180,20 @@ impl Program {
         )
     }
 
+    /// What it waits for, in words.
+    #[must_use]
+    pub fn waits_for(&self, script: &Script) -> String {
+        let outstanding = self.sends_outstanding;
+        if self.round >= script.round_count() {
+            return format!("through all rounds, waits for {outstanding} of its sends to be received");
+        }
+        let (sends, receives) = (script.sends(self.round, self.rank), script.receives(self.round, self.rank));
+        format!(
+            "in round {}: sent {} of {sends}, received {} of {receives}, {outstanding} sends not received",
+            self.round, self.sent, self.received
+        )
+    }
+
     /// Number of the point at which the program stands (the start of a round, nothing done in it yet), if it stands at one.
     #[must_use]
     pub fn at_point(&self) -> Option<u64> {

@@ -114,8 +114,10 @@ pub struct Script {
     pub ports: u32,
     /// Longest message that is copied (eager), in bytes.
     pub copied_bytes_max: u32,
-    /// The rounds.
+    /// The rounds, those in reserve included.
     pub rounds: Vec<Round>,
+    /// Rounds that are run; the others are a reserve for [`Script::lengthen`].
+    pub end: u32,
     /// Mixed into every length and content.
     pub salt: u64,
 }
@@ -125,6 +127,8 @@ pub struct Script {
 pub struct Size {
     /// Messages of all ranks together, at least.
     pub messages_min: u32,
+    /// Messages of further rounds, for a history in which not everything has happened when the program would end.
+    pub messages_reserved: u32,
     /// Longest eager message, in bytes.
     pub copied_bytes_max: u32,
     /// Longest message of all, in bytes.
@@ -139,16 +143,25 @@ impl Script {
             ranks,
             ports,
             copied_bytes_max: size.copied_bytes_max,
-            rounds: Vec::with_capacity(64),
+            rounds: Vec::with_capacity(128),
+            end: 0,
             salt: random.bits(),
         };
         let mut messages = 0;
-        while messages < size.messages_min {
+        while messages < size.messages_min + size.messages_reserved {
+            if messages < size.messages_min {
+                script.end += 1;
+            }
             let round = round(random, ranks, ports, size);
             messages += (0..ranks).map(|rank| script.sends_in(&round, rank)).sum::<u32>();
             script.rounds.push(round);
         }
         script
+    }
+
+    /// Takes a round out of the reserve, if there is one. Only while no rank has gone through all rounds before it.
+    pub fn lengthen(&mut self) {
+        self.end = (self.end + 1).min(self.rounds_with_reserve());
     }
 
     fn edge(&self, shape: Shape, from: u32, to: u32) -> bool {
@@ -210,9 +223,15 @@ impl Script {
         &self.rounds[usize::try_from(round).unwrap_or(usize::MAX)]
     }
 
-    /// Number of rounds.
+    /// Number of rounds that are run.
     #[must_use]
     pub fn round_count(&self) -> u32 {
+        self.end
+    }
+
+    /// Number of rounds, those in reserve included.
+    #[must_use]
+    pub fn rounds_with_reserve(&self) -> u32 {
         u32::try_from(self.rounds.len()).unwrap_or(u32::MAX)
     }
 
@@ -328,7 +347,8 @@ mod tests {
     #[test]
     fn sends_and_receives_of_a_round_agree() {
         for seed in 0..40 {
-            let size = Size { messages_min: 300, copied_bytes_max: 256, bytes_max: 2000 };
+            let size =
+                Size { messages_min: 300, messages_reserved: 0, copied_bytes_max: 256, bytes_max: 2000 };
             let script =
                 Script::generate(&mut Random::new(seed), 2 + u32::try_from(seed % 4).unwrap(), 2, size);
             for number in 0..script.round_count() {

@@ -134,7 +134,7 @@ fn every_order_of_execution_ends_as_the_oracle_says() {
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let ranks = 2 + u32::try_from(seed % 4).unwrap();
-        let size = Size { messages_min: 200, copied_bytes_max: 256, bytes_max: 1500 };
+        let size = Size { messages_min: 200, messages_reserved: 0, copied_bytes_max: 256, bytes_max: 1500 };
         let script = Script::generate(&mut random, ranks, 1 + u32::try_from(seed % 2).unwrap(), size);
         assert_eq!(run(&script, &mut random), final_digests(&script), "seed {seed}");
     }

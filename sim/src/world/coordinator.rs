@@ -12,7 +12,7 @@ use super::process::NEVER;
 use super::{JOB, World, at};
 use crate::engine::queue::{MICRO, MILLI, Nanos};
 use crate::engine::trace::Who;
-use crate::judge::Violation;
+use crate::judge::{Generation, Violation};
 use crate::plan::Moment;
 use crate::trace;
 
@@ -159,12 +159,18 @@ impl World {
     fn on_job_event(&mut self, event: &JobEvent) {
         trace!(self.trace, self.queue.now(), Who::Coordinator, "{event:?}");
         match event {
-            JobEvent::Checkpoint(CheckpointEvent::Begun { .. }) => self.checkpoints_begun += 1,
-            JobEvent::Checkpoint(
-                CheckpointEvent::Committed { .. }
-                | CheckpointEvent::Abandoned { .. }
-                | CheckpointEvent::Refused { .. },
-            )
+            JobEvent::Checkpoint(CheckpointEvent::Begun { epoch, .. }) => {
+                self.checkpoints_begun += 1;
+                let generation = Generation { life: self.life_number, epoch: epoch.0 };
+                let found = self.judges.naming.begun(generation);
+                self.judges.check(found);
+            }
+            JobEvent::Checkpoint(CheckpointEvent::Abandoned { epoch, .. }) => {
+                self.asking = false;
+                let generation = Generation { life: self.life_number, epoch: epoch.0 };
+                self.judges.naming.abandoned(generation);
+            }
+            JobEvent::Checkpoint(CheckpointEvent::Committed { .. } | CheckpointEvent::Refused { .. })
             | JobEvent::LifeBegun { .. } => self.asking = false,
             _ => {}
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ckpt_glue::control::{Decision, ExitedRecord, ImageReport};
 use ckpt_glue::{GenerationId, ImageDigest};
-use store::job::{CommitRequest, ImageClaim};
+use store::job::{CommitRequest, GenerationState, ImageClaim};
 use store::record::{CheckpointSettings, JobFile};
 use store::storage::{Memory, StorageError};
 use store::{JobDirectory, Section, StoreError, kinds};
@@ -23,15 +23,13 @@ use crate::trace;
 const MEMORY: u32 = kinds::FIRST_PRIVATE;
 /// Committed generations that are kept.
 const KEEP: u32 = 2;
+/// Generations that may be there at the end: one more, if the last collection did not come to its end.
+const KEPT_MAX: usize = 1 + 2;
 /// EIO, for failures whose number nobody asks for.
 const FAILED: u32 = 5;
 
 /// Outcome of an operation of the store; `None`: the power went out during it.
 type Outcome<T> = Option<Result<T, u32>>;
-
-pub(crate) fn stored_id(generation: GenerationId) -> store::GenerationId {
-    store::GenerationId { life: generation.life, epoch: generation.epoch }
-}
 
 /// Makes the directory of a new job.
 pub(crate) fn new_directory(ranks: u32) -> Result<JobDirectory<Memory>, StoreError> {
@@ -48,6 +46,44 @@ pub(crate) fn new_directory(ranks: u32) -> Result<JobDirectory<Memory>, StoreErr
 }
 
 impl World {
+    /// The store's name of a generation (R8).
+    fn key(&self, life: Life, epoch: Epoch) -> store::GenerationId {
+        let first = self.lives.first().filter(|_| self.sabotage.keyless());
+        store::GenerationId { life: first.copied().unwrap_or(life), epoch }
+    }
+
+    /// After a crash of the head node: the newest generation whose commit record was durable is still whole.
+    pub(crate) fn judge_newest(&mut self) {
+        let Some(newest) = self.judges.restored.newest() else { return };
+        let stored = self.images.iter().filter(|(_, _, generation)| *generation == newest);
+        for (id, rank, _) in stored.copied().collect::<Vec<_>>() {
+            if let Err(error) = self.directory.open_committed_image(id, rank) {
+                let (rank, what) = (rank.0, error.to_string());
+                self.judges.report(Violation::Unreadable { generation: newest, rank, what });
+            }
+        }
+    }
+
+    /// The job is over: after the last cleaning up nothing but whole generations is there, and no more than are kept.
+    pub(crate) fn judge_store(&mut self) {
+        // A fault that was planned and has not been met belongs to no history any more.
+        self.directory.storage().clear_fault();
+        let discarded = self.directory.discard_unfinished().map(|_| ());
+        let listed = discarded.and_then(|()| self.directory.generations());
+        let what = match listed {
+            Ok(listed) => {
+                let half = listed.iter().find(|found| found.state != GenerationState::Committed);
+                match half {
+                    Some(half) => format!("generation {} is {:?}", half.id, half.state),
+                    None if listed.len() > KEPT_MAX => format!("{} generations", listed.len()),
+                    None => return,
+                }
+            }
+            Err(error) => error.to_string(),
+        };
+        self.judges.report(Violation::Leftover { what });
+    }
+
     /// Turns what the store says into what a machine is told; notices when the power has gone out.
     fn outcome<T>(&mut self, what: &str, result: Result<T, StoreError>) -> Outcome<T> {
         match result {
@@ -67,7 +103,8 @@ impl World {
             }
             Err(error) => {
                 trace!(self.trace, self.queue.now(), Who::Disk, "{what}: {error}");
-                if let StoreError::Storage(StorageError::NoSpace { .. } | StorageError::Io { .. }) = error {
+                if let StoreError::Storage(StorageError::NoSpace { .. } | StorageError::Device { .. }) = error
+                {
                     self.counts.add(Fault::DiskError);
                 }
                 Some(Err(FAILED))
@@ -82,7 +119,14 @@ impl World {
         rank: Rank,
         image: &Image,
     ) -> Outcome<(ImageDigest, u64)> {
-        let id = store::GenerationId { life, epoch: Epoch(epoch) };
+        let id = self.key(life, Epoch(epoch));
+        if self.sabotage.keyless()
+            && let Ok(there) = self.directory.open_image(id, rank)
+        {
+            // R8 out: an image of any life is taken for the one of its epoch.
+            let summary = there.summary();
+            return Some(Ok((ImageDigest(summary.digest.0), summary.bytes)));
+        }
         let mut sections = Vec::with_capacity(1 + image.ports.len());
         sections.push(Section::new(MEMORY, 1, &image.memory));
         for (port, section) in &image.ports {
@@ -106,7 +150,7 @@ impl World {
         if !self.nodes[at(HEAD_NODE)].up || self.timing.percent(50) {
             return;
         }
-        let id = store::GenerationId { life: process.life, epoch: Epoch(writing.epoch) };
+        let id = self.key(process.life, Epoch(writing.epoch));
         let rank = Rank(process.rank);
         if self.directory.begin_generation(id).is_err() {
             return;
@@ -123,7 +167,7 @@ impl World {
         rank: Rank,
         record: &ExitedRecord,
     ) -> Outcome<(ImageDigest, u64)> {
-        let id = stored_id(generation);
+        let id = self.key(generation.life, generation.epoch);
         let bytes = record.emit();
         let sections = [Section::new(kinds::EXITED, 1, &bytes)];
         let written = self
@@ -135,7 +179,7 @@ impl World {
     }
 
     pub(crate) fn store_commit(&mut self, generation: GenerationId, images: &[ImageReport]) -> Outcome<()> {
-        let id = stored_id(generation);
+        let id = self.key(generation.life, generation.epoch);
         let claim = |report: &ImageReport| ImageClaim {
             rank: report.rank,
             node: 0,
@@ -173,12 +217,17 @@ impl World {
         let Some(generation) = self.judged(id) else { return };
         trace!(self.trace, self.queue.now(), Who::Disk, "commit {}.{}", generation.life, generation.epoch);
         for rank in 0..self.plan.ranks {
-            let own = stored(rank).map(|(_, _, generation)| *generation);
-            if let Some(own) = own.filter(|own| *own != generation) {
-                self.judges.report(Violation::CommittedMixed { generation, rank, own });
+            match stored(rank).map(|(_, _, generation)| *generation) {
+                None => self.judges.report(Violation::CommittedWithoutImage { generation, rank }),
+                Some(own) if own != generation => {
+                    self.judges.report(Violation::CommittedMixed { generation, rank, own });
+                }
+                Some(_) => {}
             }
         }
         let found = self.judges.restored.committed(generation);
+        self.judges.check(found);
+        let found = self.judges.naming.committed(generation);
         self.judges.check(found);
         let crate::judge::Judges { cut, order, .. } = &self.judges;
         let found =
@@ -187,7 +236,7 @@ impl World {
     }
 
     pub(crate) fn store_decision(&mut self, decision: &Decision) -> Outcome<()> {
-        let from = decision.restore.map(stored_id);
+        let from = decision.restore.map(|generation| self.key(generation.life, generation.epoch));
         let decided = self.directory.start_life(decision.life.nonce, from);
         let outcome = self.outcome("decision", decided)?;
         let restore = from.and_then(|id| self.judged(id));
@@ -241,7 +290,7 @@ impl World {
         generation: GenerationId,
         rank: Rank,
     ) -> Option<Result<Image, String>> {
-        let id = stored_id(generation);
+        let id = self.key(generation.life, generation.epoch);
         let stored = self.images.iter().rfind(|(i, r, _)| *i == id && *r == rank);
         let Some(generation) = stored.map(|(_, _, generation)| *generation) else {
             return Some(Err("never written".to_owned()));
@@ -267,15 +316,24 @@ impl World {
     /// The head node has lost power: its disk keeps what it likes of what was not synced.
     pub(crate) fn lose_unsynced(&mut self) {
         let World { directory, timing, counts, .. } = self;
-        let mut choices = 0;
+        let mut tearing = false;
         directory.storage().crash(&mut |n| {
-            let choice = timing.below(n);
-            match (n, choice) {
-                (3, 2) => counts.add(Fault::TornWrite),
-                (2 | 3, 0) => counts.add(Fault::UnsyncedWrite),
-                _ => {}
+            if core::mem::take(&mut tearing) {
+                // Where the write is torn: so many of its bytes stay.
+                let stay = timing.below(n);
+                match stay {
+                    0 => counts.add(Fault::UnsyncedWrite),
+                    stay if stay < n - 1 => counts.add(Fault::TornWrite),
+                    _ => {}
+                }
+                return stay;
             }
-            choices += 1;
+            // Half of the writes are torn, because that is what formats have to stand.
+            let choice = if n == 3 && timing.percent(50) { 2 } else { timing.below(2) };
+            tearing = choice == 2;
+            if choice == 0 {
+                counts.add(Fault::UnsyncedWrite);
+            }
             choice
         });
     }

@@ -47,7 +47,7 @@ pub(crate) const JOB: JobId = JobId(0x5157_0000_0000_0000_0000_0000_0000_0007);
 /// Its key.
 pub(crate) const KEY: JobKey = JobKey([7; 16]);
 /// Moments that a plan can wait for.
-const MOMENTS: usize = 5;
+const MOMENTS: usize = 6;
 
 #[derive(Debug)]
 struct Node {
@@ -71,6 +71,8 @@ pub struct Facts {
     pub checkpoint_commands: u32,
     /// Processes and nodes that crashed.
     pub crashes: u32,
+    /// Times that all ranks ran again after a crash.
+    pub restarts: u32,
     /// Generations committed.
     pub commits: u64,
     /// How often each kind of fault occurred.
@@ -110,6 +112,9 @@ pub struct World {
     /// For how long the head node stays off after it has lost power in the middle of a write.
     power_down: Nanos,
     steps_by_frames: Vec<(u64, usize)>,
+    /// Number of the life in which the first crash happened, and crashes after which all ranks ran again.
+    crash_life: Option<u32>,
+    restarts: u32,
     moments: [u32; MOMENTS],
     /// When the last planned fault has ceased.
     calm_at: Nanos,
@@ -127,12 +132,33 @@ fn at(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
+fn port_config(plan: &Plan) -> PortConfig {
+    let mut config = PortConfig::new(JOB.tag());
+    config.auth = match plan.auth {
+        Auth::Off => AuthLevel::Off,
+        Auth::Header => AuthLevel::Header,
+        Auth::Full => AuthLevel::Full,
+    };
+    config.eager_bytes_max = 512;
+    config.link_copied_bytes_max = 8 << 10;
+    config.network = plan.congested;
+    if plan.tight_bounds {
+        config.link_copied_bytes_max = 2 << 10;
+        config.link_window_bytes = 1 << 10;
+        config.unexpected_bytes_max = 4 << 10;
+        config.unexpected_entries_max = 64;
+        config.reorder_bytes_max = 2 << 10;
+    }
+    config
+}
+
 impl World {
     /// A world for `plan`.
     #[must_use]
     pub fn new(plan: Plan, trace: bool) -> World {
         let size = Size {
             messages_min: plan.messages_min,
+            messages_reserved: plan.messages_reserved,
             copied_bytes_max: 512,
             bytes_max: plan.message_bytes_max,
         };
@@ -154,7 +180,7 @@ impl World {
                 up: true,
             })
             .collect();
-        let judges = Judges::new(&script);
+        let judges = Judges::new(&script, &port_config(&plan));
         let timing = Random::stream(plan.seed, STREAM_TIMING);
         World {
             script,
@@ -183,6 +209,8 @@ impl World {
             operator_restarts: 0,
             power_down: MILLI,
             steps_by_frames: Vec::new(),
+            crash_life: None,
+            restarts: 0,
             moments: [0; MOMENTS],
             calm_at: 0,
             frames_delivered: 0,
@@ -196,28 +224,8 @@ impl World {
         }
     }
 
-    fn port_config(&self) -> PortConfig {
-        let mut config = PortConfig::new(JOB.tag());
-        config.auth = match self.plan.auth {
-            Auth::Off => AuthLevel::Off,
-            Auth::Header => AuthLevel::Header,
-            Auth::Full => AuthLevel::Full,
-        };
-        config.eager_bytes_max = 512;
-        config.link_copied_bytes_max = 8 << 10;
-        config.network = self.plan.congested;
-        if self.plan.tight_bounds {
-            config.link_copied_bytes_max = 2 << 10;
-            config.link_window_bytes = 2 << 10;
-            config.unexpected_bytes_max = 8 << 10;
-            config.unexpected_entries_max = 32;
-            config.reorder_bytes_max = 4 << 10;
-        }
-        config
-    }
-
     fn new_port(&self, id: PortId, life: Life) -> Port {
-        let mut port = Port::new(self.port_config(), id, life, Epoch(0), Some(&KEY));
+        let mut port = Port::new(port_config(&self.plan), id, life, Epoch(0), Some(&KEY));
         self.sabotage.apply(&mut port);
         port
     }
@@ -225,10 +233,23 @@ impl World {
     /// Takes rules out of the protocol; before the history begins.
     pub fn take_out(&mut self, switches: Switches) {
         self.sabotage = switches;
+        self.directory = disk::new_directory(self.plan.ranks)
+            .expect("an empty disk takes a job's directory")
+            .with_sabotage(switches.store());
     }
 
-    /// Runs the history to its end.
+    /// Runs the history to its end. A machine that panics has broken a property like any other.
     pub fn run(&mut self) {
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_to_end()));
+        if let Err(panic) = ran {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            let message = text.unwrap_or("a panic without words").to_owned();
+            self.judges.report(Violation::Panic { message });
+        }
+    }
+
+    fn run_to_end(&mut self) {
         self.prepare_steps();
         self.start_job(Beginning::Fresh, 0);
         while !self.over {
@@ -263,12 +284,32 @@ impl World {
 
     /// Ends the history: it does not get on.
     pub(crate) fn stuck(&mut self, why: String) {
-        let rounds = (0..self.plan.ranks)
-            .map(|rank| self.process_of(Rank(rank)).map_or(0, |p| self.processes[at(p)].program.round()))
-            .collect();
+        let mut waits: Vec<String> = (0..self.plan.ranks).map(|rank| self.rank_waits(rank)).collect();
+        waits.push(match &self.job {
+            None => "there is no coordinator".to_owned(),
+            Some(job) => {
+                let status = job.machine.status();
+                format!("the coordinator is {:?}, saving {:?}", status.phase, status.saving)
+            }
+        });
         let virtual_ms = self.queue.now() / MILLI;
-        self.judges.report(Violation::Stuck { rounds, virtual_ms, why });
+        self.judges.report(Violation::Stuck { virtual_ms, why, waits });
         self.over = true;
+    }
+
+    /// What a rank waits for, in words.
+    fn rank_waits(&self, rank: u32) -> String {
+        let Some(process) = self.process_of(Rank(rank)).map(|number| &self.processes[at(number)]) else {
+            return format!("rank {rank} has no process");
+        };
+        let mut text =
+            format!("rank {rank}, {:?}, {}", process.phase, process.program.waits_for(&self.script));
+        for port in &process.ports {
+            let unsettled =
+                if port.is_settled() { "all frames acknowledged" } else { "frames unacknowledged or unsent" };
+            text += &format!(", port {} {unsettled}", port.id());
+        }
+        text
     }
 
     fn judge_end(&mut self) {
@@ -279,9 +320,12 @@ impl World {
             if expected != found {
                 self.judges.report(Violation::WrongResult { rank, expected, found });
             }
-            let all = self.judges.order.finished(process.number, rank);
+            let all = self.judges.order.finished(process.number, rank, self.script.round_count());
             self.judges.check(all);
         }
+        let counted = self.judges.ends.over();
+        self.judges.check(counted);
+        self.judge_store();
     }
 
     /// What has happened so far, in numbers.
@@ -291,6 +335,7 @@ impl World {
             frames_delivered: self.frames_delivered,
             checkpoint_commands: self.checkpoint_commands,
             crashes: self.crashes,
+            restarts: self.restarts,
             commits: self.judges.restored.commits().len() as u64,
             faults: self.counts,
         }

@@ -68,6 +68,8 @@ pub(crate) struct Process {
     /// The counted point that the participant has been told of last.
     pub(crate) point_told: Option<u64>,
     pub(crate) writing: Option<Writing>,
+    /// Digest of the program's memory at the cut, while it stands still after it.
+    pub(crate) memory_at_cut: Option<u64>,
     pub(crate) writes: u32,
     /// The program has gone through all its rounds.
     pub(crate) finished: bool,

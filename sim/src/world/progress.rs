@@ -111,6 +111,7 @@ impl World {
         self.participant_timeout(number);
         let more_frames = self.take_frames(number);
         self.frames_passed();
+        self.crash_overdue();
         self.take_events(number);
         let mut step = self.run_program(number);
         if self.take_events(number) && step == Step::Blocked {
@@ -190,6 +191,8 @@ impl World {
                 more |= station.nic.waiting() > 0 && !station.nic.is_dead();
             }
             port.handle_timeout(local);
+            let found = judges.bounds.running(process.rank, port);
+            judges.check(found);
         }
         more
     }
@@ -235,6 +238,14 @@ impl World {
                 }
             }
         }
+        let (rank, messages) = (process.rank, core::mem::take(&mut process.program.damaged));
+        if messages > 0 {
+            judges.report(Violation::Damaged { rank, messages });
+        }
+        let pieces: u32 = process.program.receives.iter_mut().map(|r| core::mem::take(&mut r.stray)).sum();
+        if pieces > 0 {
+            judges.report(Violation::Stray { rank, pieces });
+        }
         if let Some(epoch) = cut_required {
             self.cut_required(number, epoch);
         }
@@ -244,6 +255,9 @@ impl World {
     fn run_program(&mut self, number: u32) -> Step {
         for _ in 0..PROGRAM_STEPS {
             self.tell_point(number);
+            if self.processes[at(number)].program.round() + 1 >= self.script.round_count() {
+                self.last_round();
+            }
             let World { processes, judges, script, queue, .. } = self;
             let process = &mut processes[at(number)];
             if process.phase != Phase::Running || process.busy_until > queue.now() {

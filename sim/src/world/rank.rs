@@ -49,6 +49,7 @@ impl World {
             mailbox: Vec::new(),
             point_told: None,
             writing: None,
+            memory_at_cut: None,
             writes: 0,
             finished: false,
             busy_until: 0,
@@ -140,7 +141,7 @@ impl World {
         let program = Program::load(&image.memory).map_err(|error| error.to_string())?;
         let mut ports = Vec::new();
         for ((_, section), port_number) in image.ports.iter().zip(0..) {
-            let config = self.port_config();
+            let config = super::port_config(&self.plan);
             let loaded = nic_freeze::load(nic_freeze::SECTION_VERSION, section, config, Some(&KEY))
                 .map_err(|error| error.to_string())?;
             if !super::image::agrees(&loaded.carried, &program, port_number) {
@@ -162,6 +163,7 @@ impl World {
         self.judges.check(found);
         self.judges.order.restored(number, rank, generation);
         self.judges.cut.restored(number, rank, generation);
+        self.judges.ends.begins(rank);
     }
 
     /// Adds the rails and says hello.
@@ -233,12 +235,22 @@ impl World {
             match (process.phase, message) {
                 (Phase::Enrolling, message) => self.enrol(number, message),
                 (_, Message::FinalizeDone) => {
+                    self.judge_ends(number);
                     self.end_process(number, ExitStatus::Code(0));
                     return;
                 }
                 (_, message) => self.tell_participant(number, Input::Message(message)),
             }
         }
+    }
+
+    /// The rank ends because everybody has finished: what do its ports still hold?
+    fn judge_ends(&mut self, number: u32) {
+        let local = self.local_time(number);
+        let process = &mut self.processes[at(number)];
+        let frozen: Vec<_> = process.ports.drain(..).map(|port| port.freeze(local)).collect();
+        let found = self.judges.ends.ended(process.rank, &frozen);
+        self.judges.check(found);
     }
 
     fn enrol(&mut self, number: u32, message: Message) {
@@ -274,6 +286,7 @@ impl World {
         process.phase = Phase::Running;
         let counted = u32::from(mode == CutMode::Counted);
         self.send_from_rank(number, Message::Running { ranks: 1, counted });
+        self.count_restart();
         self.wake(number, self.queue.now() + 1);
     }
 
@@ -376,11 +389,19 @@ impl World {
         let generation = Generation { life: process.life_number, epoch: epoch.0 };
         let rank = process.rank;
         trace!(self.trace, self.queue.now(), Who::Rank(rank), "cut {} for {pause} ns", epoch.0);
+        for port in &process.frozen {
+            let found = self.judges.bounds.frozen(rank, port);
+            self.judges.check(found);
+            if let Err(error) = port.check() {
+                self.judges.report(Violation::Contradiction { rank, what: error.to_string() });
+            }
+        }
         let captured = Image::capture(generation, self.plan.mode, &process.program, &process.frozen);
         let ends = super::image::link_ends(&process.frozen);
         match captured {
             Ok(image) => {
                 self.judges.restored.captured(rank, generation, image.digest());
+                process.memory_at_cut = Some(super::image::digest(&image.memory));
                 process.writes += 1;
                 process.writing = Some(Writing { attempt: process.writes, epoch: epoch.0, image });
             }
@@ -429,6 +450,13 @@ impl World {
         process.ports = process.frozen.drain(..).map(|port| port.thaw(local)).collect();
         process.phase = Phase::Running;
         let rank = process.rank;
+        if let Some(at_cut) = process.memory_at_cut.take() {
+            let mut memory = Vec::with_capacity(1024);
+            process.program.save(&mut memory);
+            if super::image::digest(&memory) != at_cut {
+                self.judges.report(Violation::WrittenWhileFrozen { rank, epoch: process.epoch });
+            }
+        }
         trace!(self.trace, self.queue.now(), Who::Rank(rank), "thaw");
         if let Some(writing) = &process.writing {
             let (epoch, attempt) = (writing.epoch, writing.attempt);
@@ -461,6 +489,9 @@ impl World {
             }
         };
         trace!(self.trace, self.queue.now(), Who::Rank(rank.0), "image {epoch}: {input:?}");
+        if matches!(input, Input::Captured { .. }) {
+            self.moment(Moment::Saved, Some(rank.0));
+        }
         self.tell_participant(number, input);
     }
 

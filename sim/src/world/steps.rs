@@ -47,6 +47,47 @@ impl World {
         }
     }
 
+    /// Whether everything has happened that must happen before the program may end.
+    fn floors_reached(&self) -> bool {
+        let floors = &self.plan.floors;
+        self.frames_delivered >= floors.frames
+            && self.checkpoint_commands >= floors.commands
+            && self.restarts >= floors.restarts
+    }
+
+    /// A rank has come to the last round: the program gets another one if the history is not whole yet.
+    pub(crate) fn last_round(&mut self) {
+        if !self.floors_reached() {
+            self.script.lengthen();
+        }
+    }
+
+    /// The moment of the first crash has not come in time, or there was nobody to crash: it happens now.
+    pub(crate) fn crash_overdue(&mut self) {
+        let floors = &self.plan.floors;
+        if self.crashes > 0 || floors.restarts == 0 || self.frames_delivered < floors.crash_by_frames {
+            return;
+        }
+        let crashes = |action: &Action| matches!(action, Action::CrashProcess(_) | Action::CrashNode { .. });
+        let step = self.plan.steps.iter().position(|step| crashes(&step.action));
+        if let Some(step) = step {
+            self.perform_step(step, None);
+        }
+    }
+
+    /// All ranks of the newest life run, perhaps after a crash.
+    pub(crate) fn count_restart(&mut self) {
+        let life = self.life_number;
+        let runs = |rank| {
+            let newest = self.processes.iter().rfind(|p| p.rank == rank);
+            newest.is_some_and(|p| p.life_number == life && matches!(p.phase, Phase::Running | Phase::Frozen))
+        };
+        if self.crash_life.is_some_and(|crashed| crashed < life) && (0..self.plan.ranks).all(runs) {
+            self.crash_life = None;
+            self.restarts += 1;
+        }
+    }
+
     /// A moment that steps may wait for; `cause` is the rank that brought it.
     pub(crate) fn moment(&mut self, moment: Moment, cause: Option<u32>) {
         let count = &mut self.moments[moment as usize];
@@ -131,7 +172,8 @@ impl World {
             let status = job.machine.status();
             status.phase == JobPhase::Running && status.saving.is_none() && !self.asking
         });
-        if ready || self.queue.now() >= until {
+        // Without a launcher there is nobody to ask.
+        if ready || self.job.is_some() && self.queue.now() >= until {
             self.asking = true;
             self.request_checkpoint();
         } else {
@@ -152,6 +194,7 @@ impl World {
         let Some(process) = self.process_of(rank) else { return };
         self.counts.add(Fault::ProcessCrash);
         self.crashes += 1;
+        self.crash_life = Some(self.life_number);
         let entry = &self.processes[at(process)];
         match entry.phase {
             Phase::Frozen => self.counts.add(Fault::CrashInFreeze),
@@ -182,6 +225,7 @@ impl World {
         }
         self.counts.add(Fault::NodeCrash);
         self.crashes += 1;
+        self.crash_life = Some(self.life_number);
         self.count_crash_in_recovery();
         trace!(self.trace, self.queue.now(), Who::Plan, "node {node} loses power for {down} ns");
         self.nodes[at(node)].up = false;
@@ -195,6 +239,7 @@ impl World {
                 self.counts.add(Fault::CrashInCommit);
             }
             self.lose_unsynced();
+            self.judge_newest();
             self.orphan_keepers();
         }
         self.task_after(down, Task::NodeUp { node });

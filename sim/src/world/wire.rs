@@ -60,6 +60,14 @@ impl World {
         let (frame, bytes) = self.network.frame(id);
         let place = &mut self.stations[at];
         let written = !cut_off && place.nic.write_arriving(bytes, frame.truth);
+        if let (true, true, Some(process)) = (self.sabotage.bypass(), written, place.process) {
+            // R11 out: the NIC does not care whether the rank stands still.
+            let process = &mut self.processes[super::at(process)];
+            let port = super::at(place.slot / self.plan.rails);
+            if let Some(frozen) = process.frozen.get(port) {
+                frozen.bypass(bytes, &mut process.program.receives[port]);
+            }
+        }
         trace!(
             self.trace,
             now,

@@ -152,7 +152,8 @@ impl<S: Storage> JobDirectory<S> {
         let path = self.image_path(generation, rank);
         let identity = self.identity(generation, rank);
         let mut writer = ImageWriter::begin(&mut self.storage, path, identity)?;
-        writer.replaces = self.sabotage.is_out(Rule::KeyWithoutLife);
+        writer.replaces =
+            self.sabotage.is_out(Rule::KeyWithoutLife) || self.sabotage.is_out(Rule::EpochReuse);
         Ok(writer)
     }
 

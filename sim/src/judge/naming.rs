@@ -1,0 +1,41 @@
+//! R1: a number once sent out is never used again in its life, and what is abandoned is never committed.
+
+use super::{Generation, Violation};
+
+/// The judge: it hears which checkpoints begin and which are given up.
+#[derive(Debug, Default)]
+pub struct NamingJudge {
+    newest: Option<Generation>,
+    abandoned: Vec<Generation>,
+}
+
+impl NamingJudge {
+    /// The coordinator has sent out the command for `generation`.
+    ///
+    /// # Errors
+    /// If the life has used that number, or a higher one, before.
+    pub fn begun(&mut self, generation: Generation) -> Result<(), Violation> {
+        let before = self.newest.replace(generation);
+        match before.filter(|before| before.life == generation.life && before.epoch >= generation.epoch) {
+            Some(newest) => Err(Violation::NumberUsedAgain { generation, newest }),
+            None => Ok(()),
+        }
+    }
+
+    /// The coordinator has given `generation` up.
+    pub fn abandoned(&mut self, generation: Generation) {
+        self.abandoned.push(generation);
+    }
+
+    /// The commit record of `generation` is durable.
+    ///
+    /// # Errors
+    /// If it had been given up.
+    pub fn committed(&self, generation: Generation) -> Result<(), Violation> {
+        if self.abandoned.contains(&generation) {
+            Err(Violation::AbandonedCommitted { generation })
+        } else {
+            Ok(())
+        }
+    }
+}
