@@ -1,6 +1,6 @@
 //! What happened to a job, in words.
 
-use ckpt_glue::control::{NoImageReason, Source};
+use ckpt_glue::control::{FaultReport, NoImageReason, Source};
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::protocols::{AbandonReason, Plan, RefuseReason, StopReason};
 use nix::errno::Errno;
@@ -11,6 +11,19 @@ pub(crate) fn source(source: Source) -> &'static str {
         Source::Signal => "signal",
         Source::Command => "command",
         Source::TimeLimit => "time limit",
+    }
+}
+
+/// A fault, with what the system said in words.
+pub(crate) fn report(report: &FaultReport) -> String {
+    match report {
+        FaultReport::RankNotStarted { rank, errno: number } => {
+            format!("rank {rank} could not be started: {}", errno(*number))
+        }
+        FaultReport::DecisionFailed { errno: number } => {
+            format!("the decision about the next life could not be written: {}", errno(*number))
+        }
+        report => report.to_string(),
     }
 }
 

@@ -174,27 +174,13 @@ fn a_disk_that_fills_up_keeps_the_generation_before() {
     verified(&job.finish());
 }
 
-/// UDP ports on which a process receives.
-fn udp_ports(pid: u32) -> Vec<u16> {
-    let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-    let sockets: Vec<String> = files
-        .filter_map(|file| fs::read_link(file.ok()?.path()).ok())
-        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
-        .collect();
-    let table = fs::read_to_string("/proc/net/udp").unwrap();
-    let rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());
-    rows.filter(|row| sockets.iter().any(|inode| row[9] == inode))
-        .filter_map(|row| u16::from_str_radix(row[1].split(':').nth(1)?, 16).ok())
-        .collect()
-}
-
 // Frames of strangers, noise or noise behind the right first bytes, at every length: all are dropped and the result is right.
 #[test]
 fn strangers_frames_have_no_effect() {
     let place = Place::new();
     let mut job = place.run(&["--ckpt-every", "60ms"]);
     job.wait_for("committed");
-    let ports: Vec<u16> = job.ranks().into_iter().flat_map(udp_ports).collect();
+    let ports: Vec<u16> = job.ranks().into_iter().flat_map(support::udp_ports).collect();
     assert!(ports.len() >= 4, "{ports:?}");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut word = 0x9e37_79b9_7f4a_7c15u64;

@@ -149,6 +149,7 @@ fn errno(error: &StoreError) -> u32 {
     let errno = match error {
         StoreError::Storage(StorageError::NoSpace { .. }) => nix::errno::Errno::ENOSPC as i32,
         StoreError::Storage(StorageError::Permission { .. }) => nix::errno::Errno::EACCES as i32,
+        StoreError::Storage(StorageError::ReadOnly { .. }) => nix::errno::Errno::EROFS as i32,
         StoreError::Storage(StorageError::NotFound { .. }) => nix::errno::Errno::ENOENT as i32,
         StoreError::Storage(StorageError::Io { errno, .. }) => *errno,
         _ => nix::errno::Errno::EIO as i32,

@@ -93,8 +93,10 @@ pub(crate) fn event_words(event: &Event) -> Option<String> {
         }
         Event::AllRunning { .. } => "all ranks run".to_owned(),
         Event::Checkpoint(event) => checkpoint_words(event)?,
-        Event::Reported { report, action: Some((_, plan)) } => format!("{report}; {}", text::plan(*plan)),
-        Event::Reported { report, action: None } => report.to_string(),
+        Event::Reported { report, action: Some((_, plan)) } => {
+            format!("{}; {}", text::report(report), text::plan(*plan))
+        }
+        Event::Reported { report, action: None } => text::report(report),
         Event::AllFinished => "all ranks have finished".to_owned(),
     })
 }

@@ -137,8 +137,8 @@ fn summarize(plan: &Plan, report: &FinalReport, took: Duration) -> RunReport {
         Ending::Finished => ("finished", None),
         Ending::Stopped => ("stopped", Some("the job was stopped".to_owned())),
         Ending::Failed { fault, reason } => {
-            let fault =
-                fault.map_or_else(|| "the job could not start".to_owned(), |fault| fault.report.to_string());
+            let fault = fault
+                .map_or_else(|| "the job could not start".to_owned(), |fault| text::report(&fault.report));
             ("failed", Some(format!("{fault}; the job ends: {}", text::stop_reason(reason))))
         }
     };

@@ -232,6 +232,7 @@ pub(crate) fn errno(error: &StoreError) -> u32 {
     let errno = match error {
         StoreError::Storage(StorageError::NoSpace { .. }) => Errno::ENOSPC as i32,
         StoreError::Storage(StorageError::Permission { .. }) => Errno::EACCES as i32,
+        StoreError::Storage(StorageError::ReadOnly { .. }) => Errno::EROFS as i32,
         StoreError::Storage(StorageError::NotFound { .. }) => Errno::ENOENT as i32,
         StoreError::Storage(StorageError::Io { errno, .. }) => *errno,
         _ => Errno::EIO as i32,

@@ -253,6 +253,20 @@ pub(crate) fn rank_of(pid: u32) -> Option<u32> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
+/// UDP ports on which a process receives.
+pub(crate) fn udp_ports(pid: u32) -> Vec<u16> {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let sockets: Vec<String> = files
+        .filter_map(|file| std::fs::read_link(file.ok()?.path()).ok())
+        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect();
+    let table = std::fs::read_to_string("/proc/net/udp").unwrap();
+    let rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());
+    rows.filter(|row| sockets.iter().any(|inode| row[9] == inode))
+        .filter_map(|row| u16::from_str_radix(row[1].split(':').nth(1)?, 16).ok())
+        .collect()
+}
+
 /// Whether a process exists and is not only waiting to be collected.
 pub(crate) fn runs(pid: u32) -> bool {
     stat(pid).is_some_and(|(_, state)| state != 'Z' && state != 'X')

@@ -103,7 +103,8 @@ impl Directory {
             Errno::ENOENT => StorageError::NotFound { operation, path },
             Errno::EEXIST => StorageError::AlreadyExists { operation, path },
             Errno::ENOTEMPTY => StorageError::NotEmpty { operation, path },
-            Errno::EACCES | Errno::EPERM | Errno::EROFS => StorageError::Permission { operation, path },
+            Errno::EACCES | Errno::EPERM => StorageError::Permission { operation, path },
+            Errno::EROFS => StorageError::ReadOnly { operation, path },
             Errno::ENOSPC | Errno::EDQUOT => {
                 StorageError::NoSpace { path, wanted_bytes, free_bytes: free_bytes(&self.root).ok() }
             }
@@ -279,7 +280,7 @@ mod tests {
         for (errno, text) in [
             (Errno::EACCES, "cannot create /somewhere/job: permission denied"),
             (Errno::EPERM, "permission denied"),
-            (Errno::EROFS, "permission denied"),
+            (Errno::EROFS, "Read-only file system"),
             (Errno::ENOENT, "there is no such file or directory"),
             (Errno::EEXIST, "the name is taken already"),
             (Errno::ENOTEMPTY, "it still has files that are not the store's"),

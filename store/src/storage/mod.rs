@@ -216,6 +216,11 @@ pub enum StorageError {
         "cannot {operation} {path}: permission denied; make it writable for this user, or choose another directory with --ckpt-dir"
     )]
     Permission { operation: Operation, path: String },
+    /// Nobody may do this: the file system is mounted for reading only.
+    #[error(
+        "cannot {operation} {path}: Read-only file system; mount it for writing, or choose another directory with --ckpt-dir"
+    )]
+    ReadOnly { operation: Operation, path: String },
     /// A file ended before the bytes that were asked for.
     #[error(
         "cannot read {path}: {wanted_bytes} bytes from {offset} on were expected, the file has {found_bytes} bytes; it is cut off: restart from another generation"
