@@ -25,7 +25,7 @@ pub(crate) const ROLE: &str = "bulk";
 pub const RATIO_MIN: f64 = 1.0;
 
 /// Messages under way at one time, and buffers that each side uses in turn.
-const DEPTH: usize = 4;
+pub(crate) const DEPTH: usize = 4;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -161,14 +161,7 @@ struct Run {
 /// [`BenchError`] if a process, a socket or a message fails.
 pub fn run(options: &BulkOptions) -> Result<BulkReport, BenchError> {
     let machine = Machine::here();
-    let mut workers = [Worker::start(ROLE)?, Worker::start(ROLE)?];
-    let mut hellos = Vec::new();
-    for (rank, worker) in (0u32..).zip(&mut workers) {
-        worker.tell(&rank)?;
-        hellos.push(worker.hear::<Hello>()?);
-    }
-    workers[0].tell(&hellos[1])?;
-    workers[1].tell(&hellos[0])?;
+    let mut workers = pair::introduce::<Hello>([Worker::start(ROLE)?, Worker::start(ROLE)?])?;
     let rows: Vec<BulkRow> = options
         .sizes
         .iter()
@@ -249,21 +242,7 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
         tcp,
         buffers: Vec::new(),
     };
-    let mut before = [0u64; 64];
     while let Some(run) = parent.hear::<Run>()? {
-        if std::env::var_os("BENCH_COUNTERS").is_some() {
-            let now: Vec<(&str, u64)> = ends.header.with_port(|port| port.counters().each().collect());
-            let text: Vec<String> = now
-                .iter()
-                .zip(&mut before)
-                .filter_map(|((name, value), before)| {
-                    let d = *value - *before;
-                    *before = *value;
-                    (d > 0).then(|| format!("{name}={d}"))
-                })
-                .collect();
-            eprintln!("rank {rank}: {}", text.join(" "));
-        }
         ends.prepare(run.message_bytes);
         if rank == 0 {
             let started = Instant::now();
@@ -335,7 +314,7 @@ fn read_tcp(tcp: &mut TcpStream, buffer: &mut [u8]) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn send_ours(
+pub(crate) fn send_ours(
     endpoint: &Endpoint,
     link: LinkIndex,
     buffers: &mut Vec<Vec<u8>>,
@@ -359,7 +338,11 @@ fn send_ours(
     Ok(())
 }
 
-fn receive_ours(endpoint: &Endpoint, buffers: &mut Vec<Vec<u8>>, messages: usize) -> Result<(), BenchError> {
+pub(crate) fn receive_ours(
+    endpoint: &Endpoint,
+    buffers: &mut Vec<Vec<u8>>,
+    messages: usize,
+) -> Result<(), BenchError> {
     let mut watchdog = Watchdog::new("messages");
     let (mut posted, mut done) = (0, 0);
     while done < messages {

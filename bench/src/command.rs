@@ -1,42 +1,166 @@
 //! The benches as commands: one place for their flags, for the program `bench` and for `stillwire bench`.
 
-use clap::Subcommand;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use crate::BenchError;
 use crate::bulk::{self, BulkOptions};
+use crate::freeze::{self, FreezeOptions};
 use crate::latency::{self, LatencyOptions};
+use crate::loss::{self, LossOptions};
 use crate::protocol::{self, ProtocolOptions};
+use crate::rate::{self, RateOptions};
 
 /// Which bench.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Bench {
-    /// Half round trip of 8 bytes against a bare ping-pong.
-    Latency {
-        /// Pairs of processes.
-        #[arg(long, default_value_t = LatencyOptions::default().pairs)]
-        pairs: usize,
-        /// Runs of each side, per pair.
-        #[arg(long, default_value_t = LatencyOptions::default().runs)]
-        runs: usize,
-        /// Round trips per run.
-        #[arg(long, default_value_t = LatencyOptions::default().rounds)]
-        rounds: usize,
+    /// Half round trip of 8 bytes against a bare ping-pong
+    Latency(LatencyArguments),
+    /// 8-byte messages per second, one way, against bare datagrams
+    Rate(RateArguments),
+    /// One-way stream of large messages against TCP
+    Bulk(BulkArguments),
+    /// Goodput and delay when frames are lost
+    #[command(long_about = "\
+Goodput and delay when frames are lost.
+
+A wrapper under both ports loses frames at a stated rate, acknowledgements included. Goodput: a stream of 1 MiB messages, runs \
+with losses alternating with lossless ones through the same wrapper, median of the ratios of neighbours. Recovery: 8-byte round \
+trips in which a frame with a message was lost, above the median of those in which none was.")]
+    Loss(LossArguments),
+    /// Freeze, dump and thaw of a port under bursts from eight processes
+    #[command(long_about = "\
+Freeze, dump and thaw of a port under bursts from eight processes.
+
+Eight processes send bursts of 32 messages to one port without pause; its helper thread runs; the program freezes it at random \
+instants. Freeze: until no thread and no driver can touch the port's memory. Dump: the port's state as bytes, payload by \
+reference. Thaw: until the first frame can be sent. Every 20th freeze is announced to the peers and copies payload; it is timed \
+apart. Links beyond the eight have made contact and fallen silent. In flight: payload sent or announced and not acknowledged, \
+counted from the frozen port.")]
+    Freeze(FreezeArguments),
+    /// Cost of the protocol alone, without any socket
+    Protocol(ProtocolArguments),
+    /// All of them, one after the other, with what they print in a folder
+    #[command(long_about = "\
+All of them, one after the other, with what they print in a folder.
+
+Leaves NAME.json and NAME.txt of each bench, and freeze.svg. Takes about ten minutes; the machine should have nothing else to do.")]
+    All {
+        /// The folder, made if it does not exist
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// A few runs of each: shows that everything works, and no figures to keep
+        #[arg(long)]
+        quick: bool,
     },
-    /// Cost of the protocol alone, without any socket.
-    Protocol {
-        /// Runs per level of authentication.
-        #[arg(long, default_value_t = ProtocolOptions::default().runs)]
-        runs: usize,
-    },
-    /// One-way stream of large messages against TCP.
-    Bulk {
-        /// Runs of each kind and size.
-        #[arg(long, default_value_t = BulkOptions::default().runs)]
-        runs: usize,
-        /// Sizes of message, MiB.
-        #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64])]
-        mib: Vec<usize>,
-    },
+}
+
+/// What to measure of latency.
+#[derive(Args, Clone, Debug)]
+pub struct LatencyArguments {
+    /// Pairs of processes, one after the other
+    #[arg(long, default_value_t = LatencyOptions::default().pairs)]
+    pairs: usize,
+    /// Runs of each side, per pair
+    #[arg(long, default_value_t = LatencyOptions::default().runs)]
+    runs: usize,
+    /// Round trips per run
+    #[arg(long, default_value_t = LatencyOptions::default().rounds)]
+    rounds: usize,
+}
+
+/// What to measure of the rate of messages.
+#[derive(Args, Clone, Debug)]
+pub struct RateArguments {
+    /// Pairs of processes, one after the other
+    #[arg(long, default_value_t = RateOptions::default().pairs)]
+    pairs: usize,
+    /// Runs of each side, per pair
+    #[arg(long, default_value_t = RateOptions::default().runs)]
+    runs: usize,
+    /// Messages per run
+    #[arg(long, default_value_t = RateOptions::default().messages)]
+    messages: usize,
+}
+
+/// What to measure of bulk.
+#[derive(Args, Clone, Debug)]
+pub struct BulkArguments {
+    /// Runs of each kind and size
+    #[arg(long, default_value_t = BulkOptions::default().runs)]
+    runs: usize,
+    /// Sizes of message, MiB
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64])]
+    mib: Vec<usize>,
+}
+
+/// What to measure of losses.
+#[derive(Args, Clone, Debug)]
+pub struct LossArguments {
+    /// Runs of the stream with losses, per rate
+    #[arg(long, default_value_t = LossOptions::default().runs)]
+    runs: usize,
+    /// Rates of loss, in a million frames
+    #[arg(long, value_delimiter = ',', default_values_t = LossOptions::default().rates_ppm)]
+    ppm: Vec<u32>,
+    /// Lost frames per rate after which there are enough round trips
+    #[arg(long, default_value_t = LossOptions::default().losses)]
+    losses: usize,
+    /// MiB of one run of the stream
+    #[arg(long, default_value_t = LossOptions::default().run_bytes >> 20)]
+    mib: usize,
+}
+
+/// What to measure of freezing.
+#[derive(Args, Clone, Debug)]
+pub struct FreezeArguments {
+    /// Freezes per row
+    #[arg(long, default_value_t = FreezeOptions::default().samples)]
+    samples: usize,
+    /// Links of the port
+    #[arg(long, value_delimiter = ',', default_values_t = FreezeOptions::default().links)]
+    links: Vec<usize>,
+    /// Bytes in flight, KiB
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 64, 1 << 10, 16 << 10, 64 << 10])]
+    kib: Vec<u64>,
+    /// Leave out the row that the bar of the dump is about: 1,024 links, 64 of them with 32 unacknowledged frames
+    #[arg(long)]
+    no_dump_row: bool,
+    /// Fewer freezes, fewer rows: shows that everything works in some ten seconds
+    #[arg(long)]
+    quick: bool,
+    /// Also draw the rows as a chart
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// What to measure of the protocol.
+#[derive(Args, Clone, Debug)]
+pub struct ProtocolArguments {
+    /// Runs per level of authentication
+    #[arg(long, default_value_t = ProtocolOptions::default().runs)]
+    runs: usize,
+}
+
+impl From<&FreezeArguments> for FreezeOptions {
+    fn from(arguments: &FreezeArguments) -> FreezeOptions {
+        if arguments.quick {
+            return quick_freeze();
+        }
+        FreezeOptions {
+            samples: arguments.samples,
+            links: arguments.links.clone(),
+            flights: arguments.kib.iter().map(|kib| kib << 10).collect(),
+            dump_row: !arguments.no_dump_row,
+        }
+    }
+}
+
+fn quick_freeze() -> FreezeOptions {
+    FreezeOptions { samples: 100, links: vec![1, 64], flights: vec![0, 1 << 20], dump_row: true }
 }
 
 impl Bench {
@@ -45,21 +169,92 @@ impl Bench {
     /// # Errors
     /// [`BenchError`].
     pub fn run(&self, json: bool) -> Result<String, BenchError> {
-        match self {
-            Bench::Latency { pairs, runs, rounds } => {
-                show(&latency::run(&LatencyOptions { pairs: *pairs, runs: *runs, rounds: *rounds })?, json)
+        let shown = match self {
+            Bench::Latency(LatencyArguments { pairs, runs, rounds }) => {
+                Shown::of(&latency::run(&LatencyOptions { pairs: *pairs, runs: *runs, rounds: *rounds })?)?
             }
-            Bench::Protocol { runs } => {
-                show(&protocol::run(&ProtocolOptions { runs: *runs, ..ProtocolOptions::default() })?, json)
+            Bench::Rate(RateArguments { pairs, runs, messages }) => {
+                Shown::of(&rate::run(&RateOptions { pairs: *pairs, runs: *runs, messages: *messages })?)?
             }
-            Bench::Bulk { runs, mib } => {
+            Bench::Bulk(BulkArguments { runs, mib }) => {
                 let sizes = mib.iter().map(|mib| mib << 20).collect();
-                show(&bulk::run(&BulkOptions { runs: *runs, sizes, ..BulkOptions::default() })?, json)
+                Shown::of(&bulk::run(&BulkOptions { runs: *runs, sizes, ..BulkOptions::default() })?)?
             }
-        }
+            Bench::Loss(LossArguments { runs, ppm, losses, mib }) => {
+                let rates_ppm = ppm.clone();
+                let options = LossOptions { runs: *runs, rates_ppm, losses: *losses, run_bytes: mib << 20 };
+                Shown::of(&loss::run(&options)?)?
+            }
+            Bench::Freeze(arguments) => {
+                let report = freeze::run(&arguments.into())?;
+                if let Some(file) = &arguments.svg {
+                    write(file, &report.svg())?;
+                }
+                Shown::of(&report)?
+            }
+            Bench::Protocol(ProtocolArguments { runs }) => {
+                Shown::of(&protocol::run(&ProtocolOptions { runs: *runs, ..ProtocolOptions::default() })?)?
+            }
+            Bench::All { out, quick } => all(out, *quick)?,
+        };
+        Ok(if json { shown.json } else { shown.text })
     }
 }
 
-fn show<R: serde::Serialize + std::fmt::Display>(report: &R, json: bool) -> Result<String, BenchError> {
-    Ok(if json { serde_json::to_string(report)? } else { report.to_string() })
+/// A report in both forms.
+struct Shown {
+    text: String,
+    json: String,
+}
+
+impl Shown {
+    fn of<R: Serialize + Display>(report: &R) -> Result<Shown, BenchError> {
+        Ok(Shown { text: report.to_string(), json: serde_json::to_string(report)? })
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), BenchError> {
+    std::fs::write(path, text).map_err(|error| BenchError::Write { path: path.to_owned(), error })
+}
+
+/// Every bench with the parameters of the figures that are kept.
+fn all(out: &Path, quick: bool) -> Result<Shown, BenchError> {
+    std::fs::create_dir_all(out).map_err(|error| BenchError::Write { path: out.to_owned(), error })?;
+    let mut names = Vec::new();
+    let mut texts = Vec::new();
+    let mut keep = |name: &'static str, shown: Shown| {
+        write(&out.join(format!("{name}.json")), &format!("{}\n", shown.json))?;
+        write(&out.join(format!("{name}.txt")), &format!("{}\n", shown.text))?;
+        names.push(name);
+        texts.push(shown.text);
+        Ok::<(), BenchError>(())
+    };
+    let runs = |full: usize| if quick { 1 } else { full };
+    let defaults = LatencyOptions::default();
+    let latency = LatencyOptions { pairs: runs(defaults.pairs), runs: runs(defaults.runs), ..defaults };
+    keep("latency", Shown::of(&latency::run(&latency)?)?)?;
+    let defaults = RateOptions::default();
+    let rate = RateOptions { pairs: runs(defaults.pairs), runs: runs(defaults.runs), ..defaults };
+    keep("rate", Shown::of(&rate::run(&rate)?)?)?;
+    let defaults = BulkOptions::default();
+    keep("bulk", Shown::of(&bulk::run(&BulkOptions { runs: runs(defaults.runs), ..defaults })?)?)?;
+    let defaults = LossOptions::default();
+    let losses = if quick { 50 } else { defaults.losses };
+    keep("loss", Shown::of(&loss::run(&LossOptions { runs: runs(defaults.runs), losses, ..defaults })?)?)?;
+    let defaults = ProtocolOptions::default();
+    let protocol = ProtocolOptions { runs: runs(defaults.runs), ..defaults };
+    keep("protocol", Shown::of(&protocol::run(&protocol)?)?)?;
+    let report = freeze::run(&if quick { quick_freeze() } else { FreezeOptions::default() })?;
+    write(&out.join("freeze.svg"), &report.svg())?;
+    keep("freeze", Shown::of(&report)?)?;
+    let kept = Kept { bench: "all", out: &out.to_string_lossy(), benches: names };
+    Ok(Shown { text: texts.join("\n\n"), json: serde_json::to_string(&kept)? })
+}
+
+/// What `all` says for itself; the reports are in their files.
+#[derive(Serialize)]
+struct Kept<'a> {
+    bench: &'static str,
+    out: &'a str,
+    benches: Vec<&'static str>,
 }

@@ -32,6 +32,27 @@ pub enum BenchError {
     /// A receive was refused.
     #[error("a receive was refused: {0}")]
     Receive(#[from] transport::matching::MatchError),
+    /// A frozen port could not be dumped.
+    #[error("a dump failed: {0}")]
+    Dump(#[from] nic_freeze::DumpError),
+    /// A file could not be written.
+    #[error("{path} could not be written: {error}; name a file in a folder that exists")]
+    Write {
+        /// Which file.
+        path: std::path::PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// Messages were lost or came twice: a bug of the transport.
+    #[error(
+        "{received} messages came, {expected} were sent: the transport is broken, the figures mean nothing"
+    )]
+    Count {
+        /// Sent.
+        expected: usize,
+        /// Received.
+        received: usize,
+    },
     /// Nothing came for far too long.
     #[error(
         "waited {seconds} s for {what}: the machine is overloaded, or frames are lost for good; try again"

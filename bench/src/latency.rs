@@ -13,7 +13,7 @@ use transport::LinkIndex;
 
 use crate::error::BenchError;
 use crate::machine::{self, Machine};
-use crate::pair::{self, Address, Auth, Watchdog};
+use crate::pair::{self, Address, Auth, FRAME_BYTES, MESSAGE_BYTES, Watchdog};
 use crate::statistics::{Summary, paired_ratios, percentile, sorted};
 use crate::worker::{Parent, Worker};
 
@@ -21,10 +21,6 @@ pub(crate) const ROLE: &str = "latency";
 
 /// The bar of the design.
 pub const RATIO_MAX: f64 = 1.25;
-
-const MESSAGE_BYTES: usize = 8;
-/// Header, eager body and message.
-const FRAME_BYTES: usize = 80 + 32 + MESSAGE_BYTES;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
@@ -106,11 +102,6 @@ struct Hello {
     bare: SocketAddr,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Setup {
-    rank: u32,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Side {
     Ours,
@@ -173,14 +164,7 @@ fn medians(results: &[RunResult]) -> Vec<f64> {
 
 /// The runs of one pair of processes: ours, and the bare ones around them.
 fn measure_pair(options: &LatencyOptions) -> Result<[Vec<RunResult>; 2], BenchError> {
-    let mut workers = [Worker::start(ROLE)?, Worker::start(ROLE)?];
-    let mut hellos = Vec::new();
-    for (rank, worker) in (0u32..).zip(&mut workers) {
-        worker.tell(&Setup { rank })?;
-        hellos.push(worker.hear::<Hello>()?);
-    }
-    workers[0].tell(&hellos[1])?;
-    workers[1].tell(&hellos[0])?;
+    let mut workers = pair::introduce::<Hello>([Worker::start(ROLE)?, Worker::start(ROLE)?])?;
     let mut results = [Vec::new(), Vec::new()];
     for i in 0..=2 * options.runs {
         let side = if i % 2 == 0 { Side::Bare } else { Side::Ours };
@@ -197,7 +181,7 @@ fn measure_pair(options: &LatencyOptions) -> Result<[Vec<RunResult>; 2], BenchEr
 
 /// One of the two processes: rank 0 measures, rank 1 echoes.
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
-    let Some(Setup { rank }) = parent.hear()? else { return Ok(()) };
+    let Some(rank) = parent.hear::<u32>()? else { return Ok(()) };
     machine::pin(rank as usize);
     let endpoint = pair::open(rank, Auth::Header)?;
     let bare = UdpSocket::bind(pair::ANY)?;
@@ -209,22 +193,6 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
     let mut ours = Ours { endpoint, link, buffer: vec![0; MESSAGE_BYTES] };
     let mut bare = Bare { socket: bare, datagram: vec![0; FRAME_BYTES] };
     while let Some(run) = parent.hear::<Run>()? {
-        if std::env::var_os("BENCH_COUNTERS").is_some() {
-            let text: Vec<String> = ours.endpoint.with_port(|port| {
-                port.counters()
-                    .each()
-                    .filter(|(_, n)| *n > 0)
-                    .map(|(name, n)| format!("{name}={n}"))
-                    .collect()
-            });
-            eprintln!("rank {rank}: {}", text.join(" "));
-        }
-        let only = std::env::var("BENCH_ONLY").unwrap_or_default();
-        let run = match only.as_str() {
-            "ours" => Run { side: Side::Ours, ..run },
-            "bare" => Run { side: Side::Bare, ..run },
-            _ => run,
-        };
         let ends: &mut dyn End = match run.side {
             Side::Ours => &mut ours,
             Side::Bare => &mut bare,
@@ -246,20 +214,14 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
 fn ping(end: &mut dyn End, rounds: usize) -> Result<RunResult, BenchError> {
     let mut samples = Vec::with_capacity(rounds);
     let mut before = Instant::now();
-    let mut sends = Vec::new();
     for _ in 0..rounds {
-        let t = Instant::now();
         end.send()?;
-        sends.push(t.elapsed().as_secs_f64() * 1e6);
         end.receive()?;
         let now = Instant::now();
         samples.push((now - before).as_secs_f64() * 1e6 / 2.0);
         before = now;
     }
     let samples = sorted(samples);
-    if std::env::var_os("BENCH_COUNTERS").is_some() {
-        eprintln!("send call {:.3}", percentile(&sorted(sends), 0.5));
-    }
     Ok(RunResult { half_rtt_us: percentile(&samples, 0.5), half_rtt_us_p99: percentile(&samples, 0.99) })
 }
 

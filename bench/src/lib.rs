@@ -7,13 +7,19 @@
 //! The measuring processes are this program, started again: whoever calls a bench calls [`run_if_worker`] first in `main`.
 
 pub mod bulk;
+mod chart;
 pub mod command;
 mod conversation;
 mod error;
+pub mod freeze;
 pub mod latency;
+pub mod loss;
 mod machine;
 mod pair;
+mod progress;
 pub mod protocol;
+pub mod rate;
+pub mod report;
 mod statistics;
 mod worker;
 

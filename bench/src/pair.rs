@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use drivers::Driver;
-use drivers::udp::{UdpConfig, UdpDriver};
+use drivers::udp::{UdpAddress, UdpConfig, UdpDriver};
 use endpoint::{Endpoint, EndpointConfig};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use transport::config::AuthLevel;
 use transport::{
@@ -13,8 +14,15 @@ use transport::{
 };
 
 use crate::error::BenchError;
+use crate::worker::Worker;
 
 const KEY: JobKey = JobKey(*b"bench job secret");
+
+/// The small messages.
+pub(crate) const MESSAGE_BYTES: usize = 8;
+
+/// A frame with one of them: header, eager body and message.
+pub(crate) const FRAME_BYTES: usize = 80 + 32 + MESSAGE_BYTES;
 
 /// A stall longer than this ends the measurement.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -34,6 +42,12 @@ impl Address {
 
     pub(crate) fn raw(&self) -> RawAddress {
         RawAddress::new(&self.0).unwrap_or(RawAddress::NONE)
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Address {
+        Address(RawAddress::from(UdpAddress(address)).as_bytes().to_vec())
     }
 }
 
@@ -84,6 +98,13 @@ pub(crate) fn open(rank: u32, auth: Auth) -> Result<Endpoint, BenchError> {
     Ok(Endpoint::open(port(rank, auth), rails, EndpointConfig::default())?)
 }
 
+/// The same without a helper: progress is only made by calls.
+pub(crate) fn open_without_helper(rank: u32, auth: Auth) -> Result<Endpoint, BenchError> {
+    let rails: Vec<Box<dyn Driver>> = vec![Box::new(rail()?)];
+    let config = EndpointConfig { helper: false, ..EndpointConfig::default() };
+    Ok(Endpoint::open(port(rank, auth), rails, config)?)
+}
+
 /// A message that nobody waits for the completion of.
 pub(crate) fn silent(tag: u64) -> Outgoing {
     Outgoing { space: Space(0), tag, data: 0, context: 0, silent: true }
@@ -97,6 +118,21 @@ pub(crate) fn reported(tag: u64, context: u64) -> Outgoing {
 /// A receive of one message of at most `bytes_max` bytes.
 pub(crate) fn receive(tag: u64, bytes_max: u64, context: u64) -> Receive {
     Receive { space: Space(0), source: None, tag, ignore: 0, bytes_max, context, multi: None }
+}
+
+/// Tells two processes their ranks, and each what the other says of itself.
+pub(crate) fn introduce<Hello: Serialize + DeserializeOwned>(
+    mut workers: [Worker; 2],
+) -> Result<[Worker; 2], BenchError> {
+    let mut hellos = Vec::new();
+    for (rank, worker) in (0u32..).zip(&mut workers) {
+        worker.tell(&rank)?;
+        hellos.push(worker.hear::<Hello>()?);
+    }
+    for (hello, worker) in hellos.iter().rev().zip(&mut workers) {
+        worker.tell(hello)?;
+    }
+    Ok(workers)
 }
 
 /// Gives up on a stall, without looking at the clock every time.
@@ -114,7 +150,12 @@ impl Watchdog {
     /// Call in a loop that waits.
     pub(crate) fn check(&mut self) -> Result<(), BenchError> {
         self.asked = self.asked.wrapping_add(1);
-        if self.asked.is_multiple_of(4096) && self.started.elapsed() > PATIENCE {
+        if self.asked.is_multiple_of(4096) { self.check_now() } else { Ok(()) }
+    }
+
+    /// Call in a loop that sleeps.
+    pub(crate) fn check_now(&self) -> Result<(), BenchError> {
+        if self.started.elapsed() > PATIENCE {
             return Err(BenchError::Stalled { what: self.what, seconds: PATIENCE.as_secs() });
         }
         Ok(())

@@ -15,8 +15,18 @@ const ARGUMENT: &str = "bench-worker";
 /// What a measuring process runs.
 type Role = fn(&mut Parent) -> Result<(), BenchError>;
 
-const ROLES: &[(&str, Role)] =
-    &[(crate::latency::ROLE, crate::latency::work), (crate::bulk::ROLE, crate::bulk::work)];
+const ROLES: &[(&str, Role)] = &[
+    (crate::latency::ROLE, crate::latency::work),
+    (crate::bulk::ROLE, crate::bulk::work),
+    (crate::loss::ROLE, crate::loss::work),
+    (crate::rate::ROLE, crate::rate::work),
+    (crate::freeze::PORT, crate::freeze::measure),
+    (crate::freeze::SENDER, crate::freeze::send),
+    (crate::freeze::CROWD, crate::freeze::crowd),
+];
+
+/// No measuring process lives longer than this, whatever it waits for.
+const LIFETIME_SECONDS: u32 = 1800;
 
 /// Does the work of a measuring process if this program was started as one, and never returns then. Call it first in `main`.
 pub fn run_if_worker() {
@@ -31,6 +41,7 @@ pub fn run_if_worker() {
     };
     // A bench that is killed leaves no spinning process behind.
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+    nix::unistd::alarm::set(LIFETIME_SECONDS);
     let mut parent = Parent { from: BufReader::new(std::io::stdin()), to: std::io::stdout() };
     match work(&mut parent) {
         Ok(()) => std::process::exit(0),
@@ -95,6 +106,12 @@ impl Worker {
     pub(crate) fn hear<T: DeserializeOwned>(&mut self) -> Result<T, BenchError> {
         let ended = BenchError::Worker { role: self.role, what: "ended before it answered" };
         hear(&mut self.from)?.ok_or(ended)
+    }
+
+    /// Ends it without asking: for one that goes on until it is ended.
+    pub(crate) fn end_now(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

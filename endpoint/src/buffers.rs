@@ -144,13 +144,6 @@ impl BufferTable {
         self.receives.remove(&op)
     }
 
-    /// No rail can touch a payload any more: all drivers have been drained or dropped.
-    pub(crate) fn forget_staging(&mut self) {
-        for sending in self.sends.values_mut() {
-            sending.staged = [0; RAILS_MAX];
-        }
-    }
-
     /// A rail has been replaced or dropped.
     pub(crate) fn forget_rail(&mut self, rail: usize) {
         for sending in self.sends.values_mut() {

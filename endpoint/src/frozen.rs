@@ -48,7 +48,7 @@ impl Endpoint {
         // the completions, and not in the port.
         inner.collect();
         let port = inner.drain(&shared.clock, deadline)?;
-        inner.buffers.forget_staging();
+        // A drained rail has completed all that was staged, so no payload is waited for: nothing to do per operation.
         inner.release_held();
         let done = Instant::now();
         let split = PauseSplit { gate: entered - asked, drain: done - entered, freeze: done - asked };

@@ -10,8 +10,7 @@ use transport::config::RAILS_MAX;
 use transport::matching::{Envelope, MatchError, Pattern};
 use transport::port::FinalCounters;
 use transport::{
-    Event, FrozenPort, LinkIndex, OpId, Outgoing, Payload, Port, PortId, RawAddress, Receive, Restart,
-    SendError,
+    Event, FrozenPort, LinkIndex, OpId, Outgoing, Port, PortId, RawAddress, Receive, Restart, SendError,
 };
 
 use crate::buffers::{BufferTable, ReceiveBuffer, SendBuffer};
@@ -193,18 +192,23 @@ impl Endpoint {
         buffer: SendBuffer<'_>,
     ) -> Result<OpId, SendError> {
         let mut inner = self.shared.lock();
-        let op = match buffer {
-            SendBuffer::Copied(bytes) => inner.port.send(link, outgoing, Payload::Copied(bytes))?,
-            SendBuffer::Owned(bytes) => {
-                let payload = Payload::User { bytes: bytes.len() as u64 };
-                let op = inner.port.send(link, outgoing, payload)?;
-                inner.buffers.keep_send(op, bytes);
-                op
-            }
-        };
-        let now = self.shared.clock.now();
-        inner.transmit(now);
+        let op = inner.send(link, outgoing, buffer)?;
+        inner.transmit(self.shared.clock.now());
         Ok(op)
+    }
+
+    /// As [`Endpoint::send`], but the message leaves with the next call that sends or makes progress: several messages
+    /// together cost the rail one call.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`].
+    pub fn send_later(
+        &self,
+        link: LinkIndex,
+        outgoing: Outgoing,
+        buffer: SendBuffer<'_>,
+    ) -> Result<OpId, SendError> {
+        self.shared.lock().send(link, outgoing, buffer)
     }
 
     /// Frames handed to each rail so far; 0 for a dead one.

@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 
 use drivers::{Driver, DriverError, Notice};
 use transport::config::RAILS_MAX;
-use transport::{Epoch, Event, Instant, LinkIndex, OpId, Port, RailIndex, RawAddress};
+use transport::{
+    Epoch, Event, Instant, LinkIndex, OpId, Outgoing, Payload, Port, RailIndex, RawAddress, SendError,
+};
 
-use crate::buffers::{BufferTable, ReceiveBuffer};
+use crate::buffers::{BufferTable, ReceiveBuffer, SendBuffer};
 use crate::frozen::Seat;
 
 /// Frames taken from a rail in one round: what fits the caches, and lets acknowledgements out in between.
@@ -91,6 +93,24 @@ impl Inner {
             completions: VecDeque::new(),
             held: Vec::new(),
             turn: 0,
+        }
+    }
+
+    /// Takes a message over, without sending anything.
+    pub(crate) fn send(
+        &mut self,
+        link: LinkIndex,
+        outgoing: Outgoing,
+        buffer: SendBuffer<'_>,
+    ) -> Result<OpId, SendError> {
+        match buffer {
+            SendBuffer::Copied(bytes) => self.port.send(link, outgoing, Payload::Copied(bytes)),
+            SendBuffer::Owned(bytes) => {
+                let payload = Payload::User { bytes: bytes.len() as u64 };
+                let op = self.port.send(link, outgoing, payload)?;
+                self.buffers.keep_send(op, bytes);
+                Ok(op)
+            }
         }
     }
 

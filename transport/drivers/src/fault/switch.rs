@@ -1,7 +1,7 @@
 //! Switching faults from outside while the driver is inside a port.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use transport::RawAddress;
@@ -18,6 +18,7 @@ struct Shared {
     deaf: AtomicBool,
     has_black_outs: AtomicBool,
     has_faults: AtomicBool,
+    lost_total: AtomicU64,
     slow: Mutex<Slow>,
 }
 
@@ -53,6 +54,16 @@ impl FaultSwitch {
     pub fn set_faults(&self, faults: Faults) {
         self.slow().faults = Some(faults);
         self.0.has_faults.store(true, Ordering::Release);
+    }
+
+    /// Frames that have been lost on purpose so far, in either direction.
+    #[must_use]
+    pub fn lost_total(&self) -> u64 {
+        self.0.lost_total.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn tell_lost(&self, lost_total: u64) {
+        self.0.lost_total.store(lost_total, Ordering::Relaxed);
     }
 
     fn slow(&self) -> MutexGuard<'_, Slow> {

@@ -1,0 +1,157 @@
+//! Freezing, dumping and thawing a port under the burst load.
+//!
+//! One process has the measured port; up to eight others send it bursts of 32 messages without pause over UDP on loopback. The
+//! port's helper thread runs, and the program freezes at random instants of its computing, so a freeze may find the helper at work. The
+//! other links of the port belong to peers that have made contact and fallen silent.
+//!
+//! * freeze: from the call until no thread and no driver of ours can touch port memory;
+//! * dump: the port's state as bytes, payload of the program by reference;
+//! * thaw: from the call until the first frame can be sent. The first round of progress after it is timed apart;
+//! * bytes in flight: payload of messages that the port has sent, or announced, and that has not been acknowledged, counted from the
+//!   frozen port itself. As much as a row's name says is announced and never asked for; as much again (at most 8 MiB) is moving;
+//! * every 20th freeze is one that copies payload: hints first, then freeze, dump, payload, and as long a plain copy. These are timed
+//!   apart and are not among the others.
+
+mod load;
+mod port;
+mod report;
+
+use std::net::UdpSocket;
+
+use crate::error::BenchError;
+use crate::machine::Machine;
+use crate::pair::{self, Address};
+use crate::progress;
+use crate::worker::Worker;
+pub(crate) use load::{CROWD, SENDER, crowd, send};
+pub(crate) use port::{PORT, measure};
+pub use report::{FreezeReport, FreezeRow, PAPER_US, Tail};
+
+/// Processes that send bursts.
+const SENDERS: usize = 8;
+
+/// Of the row for the dump: links, those of them with unacknowledged frames, and how many frames.
+const DUMP_LINKS: usize = 1024;
+const DUMP_ACTIVE: usize = 64;
+
+/// Name of that row.
+pub const DUMP_ROW: &str = "dump-1024-64x32";
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct FreezeOptions {
+    /// Freezes per row.
+    pub samples: usize,
+    /// Links of the port.
+    pub links: Vec<usize>,
+    /// Bytes in flight.
+    pub flights: Vec<u64>,
+    /// The row that the bar of the dump is about.
+    pub dump_row: bool,
+}
+
+impl Default for FreezeOptions {
+    fn default() -> FreezeOptions {
+        FreezeOptions {
+            samples: 1000,
+            links: vec![1, 8, 64, 256, 1024],
+            flights: vec![0, 64 << 10, 1 << 20, 16 << 20, 64 << 20],
+            dump_row: true,
+        }
+    }
+}
+
+/// Measures.
+///
+/// # Errors
+/// [`BenchError`] if a process, a socket or a message fails.
+pub fn run(options: &FreezeOptions) -> Result<FreezeReport, BenchError> {
+    let machine = Machine::here();
+    // In flight only grows, for what has been announced is not taken back.
+    let mut flights = options.flights.clone();
+    flights.sort_unstable();
+    let mut progress =
+        progress::Steps::new("freeze", options.links.len() * flights.len() + usize::from(options.dump_row));
+    let mut rows = Vec::new();
+    for &links in &options.links {
+        let group = Group { links, silent: 0, samples: options.samples };
+        let mut bed = Bed::make(&group)?;
+        for &flight_bytes in &flights {
+            progress.step(format_args!("{links} links, {flight_bytes} bytes in flight"));
+            rows.push(bed.row(format!("links-{links}-flight-{flight_bytes}"), &group, flight_bytes)?);
+        }
+    }
+    if options.dump_row {
+        progress.step(format_args!("{DUMP_ROW}"));
+        let group = Group { links: DUMP_LINKS, silent: DUMP_ACTIVE, samples: options.samples };
+        rows.push(Bed::make(&group)?.row(DUMP_ROW.to_owned(), &group, 0)?);
+    }
+    Ok(FreezeReport::new(machine, rows))
+}
+
+/// Rows that one set of processes measures.
+struct Group {
+    links: usize,
+    /// Peers that never answer.
+    silent: usize,
+    samples: usize,
+}
+
+/// A measured port with all its peers.
+struct Bed {
+    port: Worker,
+    senders: Vec<Worker>,
+    /// Nobody reads from them.
+    _silent: Vec<UdpSocket>,
+}
+
+impl Bed {
+    fn make(group: &Group) -> Result<Bed, BenchError> {
+        let mut port = Worker::start(PORT)?;
+        let address: Address = port.hear()?;
+        let silent = (0..group.silent).map(|_| UdpSocket::bind(pair::ANY)).collect::<Result<Vec<_>, _>>()?;
+        let senders = group.links.saturating_sub(group.silent).min(SENDERS);
+        let contacts = group.links - group.silent - senders;
+        let mut rank = 1;
+        let mut next_rank = || {
+            rank += 1;
+            rank - 1
+        };
+        if contacts > 0 {
+            let mut crowd = Worker::start(CROWD)?;
+            let ranks: Vec<u32> = (0..contacts).map(|_| next_rank()).collect();
+            crowd.tell(&load::Crowd { ranks, port: address.clone() })?;
+            crowd.hear::<()>()?;
+        }
+        let mut peers = port::Peers { contacts, ..port::Peers::default() };
+        for socket in &silent {
+            peers.silent.push((next_rank(), Address::from(socket.local_addr()?)));
+        }
+        let mut workers = Vec::new();
+        for _ in 0..senders {
+            let rank = next_rank();
+            let mut worker = Worker::start(SENDER)?;
+            worker.tell(&load::Sender { rank, port: address.clone() })?;
+            peers.senders.push((rank, worker.hear()?));
+            workers.push(worker);
+        }
+        port.tell(&peers)?;
+        port.hear::<()>()?;
+        Ok(Bed { port, senders: workers, _silent: silent })
+    }
+
+    fn row(&mut self, name: String, group: &Group, flight_bytes: u64) -> Result<FreezeRow, BenchError> {
+        self.port.tell(&port::Row { flight_bytes, samples: group.samples })?;
+        let figures: port::Figures = self.port.hear()?;
+        Ok(FreezeRow::new(name, self.senders.len(), flight_bytes, figures))
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        // They send until they are ended.
+        for sender in &mut self.senders {
+            sender.end_now();
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Each bench runs, in a size that measures nothing, and its report has the keys that others rely on.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const BENCH: &str = env!("CARGO_BIN_EXE_bench");
+
+fn report(arguments: &str) -> Value {
+    let output =
+        Command::new(BENCH).args(arguments.split(' ')).arg("--json").output().expect("the bench starts");
+    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(text.lines().count(), 1, "one object on one line: {text}");
+    let report: Value = serde_json::from_str(&text).expect("an object");
+    assert_eq!(report["bench"], arguments.split(' ').next().unwrap_or_default());
+    assert!(report["machine"]["cpu"].is_string());
+    report
+}
+
+fn has_numbers(row: &Value, keys: &[&str]) {
+    for key in keys {
+        assert!(row[key].is_number(), "{key} in {row}");
+    }
+}
+
+#[test]
+fn latency() {
+    let report = report("latency --pairs 1 --runs 1 --rounds 50");
+    has_numbers(&report, &["half_rtt_us", "bare_half_rtt_us", "ratio"]);
+}
+
+#[test]
+fn bulk() {
+    let report = report("bulk --runs 1 --mib 1");
+    has_numbers(&report, &["gbytes_per_s", "tcp_gbytes_per_s", "ratio"]);
+}
+
+#[test]
+fn protocol() {
+    assert_eq!(report("protocol --runs 1")["rows"].as_array().map(Vec::len), Some(3));
+}
+
+#[test]
+fn rate() {
+    let report = report("rate --pairs 1 --runs 1 --messages 5000");
+    has_numbers(&report, &["messages_per_s", "bare_messages_per_s", "ratio"]);
+}
+
+#[test]
+fn loss() {
+    let report = report("loss --runs 1 --ppm 0,50000 --losses 100 --mib 8");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2);
+    has_numbers(&rows[0], &["loss_percent", "goodput_ratio"]);
+    has_numbers(&rows[1], &["loss_percent", "goodput_ratio", "recovery_p50_us", "recovery_p99_us", "losses"]);
+    // Injected and found: the wrapper loses 5 % of the frames of 1,000 round trips.
+    assert!(rows[1]["losses"].as_u64().is_some_and(|losses| losses > 20), "{}", rows[1]);
+    assert_eq!(rows[0]["losses"], 0);
+}
+
+#[test]
+fn freeze() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let svg = folder.path().join("freeze.svg");
+    let arguments = format!("freeze --samples 40 --links 1,12 --kib 0,64 --svg {}", svg.display());
+    let report = report(&arguments);
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 5);
+    for row in rows {
+        has_numbers(row, &["freeze_us_p50", "freeze_us_p99", "dump_us_p50", "dump_us_p99", "thaw_us_p50"]);
+        has_numbers(row, &["thaw_us_p99", "links", "bytes_in_flight", "samples", "hints_us_p50"]);
+        let bytes = |key: &str| row[key].as_u64().expect("a number");
+        assert!(bytes("bytes_in_flight_counted") >= bytes("bytes_in_flight"), "{row}");
+        assert!(bytes("burst_messages") > 0, "{row}");
+    }
+    assert_eq!([&rows[0]["links"], &rows[3]["links"], &rows[4]["links"]], [1, 12, 1024]);
+    assert_eq!(rows[4]["name"], bench::freeze::DUMP_ROW);
+    let drawn = std::fs::read_to_string(svg).expect("a chart");
+    assert!(drawn.starts_with("<svg ") && drawn.ends_with("</svg>\n"));
+}
+
+#[test]
+fn an_interrupted_bench_leaves_no_process() {
+    let mut bench = Command::new(BENCH)
+        .args(["freeze", "--samples", "100000", "--links", "8", "--kib", "0"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the bench starts");
+    let mut line = String::new();
+    BufReader::new(bench.stderr.take().expect("a pipe")).read_line(&mut line).expect("a line");
+    assert!(line.starts_with("freeze: 1 of "), "{line}");
+    let children = children_of(bench.id());
+    assert!(children.len() > 8, "the port and its senders: {children:?}");
+    let id = Pid::from_raw(i32::try_from(bench.id()).expect("an id"));
+    kill(id, Signal::SIGINT).expect("it runs");
+    bench.wait().expect("it ends");
+    let until = Instant::now() + Duration::from_secs(10);
+    while children.iter().any(|id| is_alive(*id)) {
+        assert!(Instant::now() < until, "measuring processes are still there after 10 s: {children:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
+    let path = format!("/proc/{parent}/task/{parent}/children");
+    let children = std::fs::read_to_string(path).expect("a running process");
+    children.split_whitespace().map(|id| id.parse().expect("an id")).collect()
+}
+
+fn is_alive(id: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
