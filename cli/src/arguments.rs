@@ -75,7 +75,7 @@ three checkpoints were committed, one process was killed, and one rollback happe
     /// Run one of the example programs: is, burst or ring
     #[command(disable_help_flag = true)]
     Example(Passed),
-    /// Simulate jobs under faults: run, swarm, sabotage
+    /// Simulate jobs under faults: run, swarm, sabotage, scenario, shrink, scale
     Sim(SimArguments),
     /// Measure against bare baselines: latency, rate, bulk, loss, freeze, protocol, all
     Bench(BenchArguments),

@@ -63,6 +63,12 @@ pub(crate) enum CliError {
     CheckpointFailed { reason: String },
     #[error("no rule is called {rule}; there are {known}")]
     NoSuchRule { rule: String, known: String },
+    #[error("{path}: {error}; `stillwire sim scenario --help` explains the language")]
+    Scenario { path: PathBuf, error: sim::scenario::ScenarioError },
+    #[error("{path}: expected a scenario, which is text of at most {expected} bytes, found {found}")]
+    NoScenario { path: PathBuf, expected: usize, found: String },
+    #[error(transparent)]
+    Shrink(#[from] sim::shrink::ShrinkError),
     #[error(transparent)]
     Bench(#[from] bench::BenchError),
 }

@@ -102,6 +102,14 @@ pub fn jobfile(bytes: &[u8]) {
     }
 }
 
+/// A scenario of the simulator. What is written may be shorter (plain settings, comments), but it means the same.
+pub fn scenario(bytes: &[u8]) {
+    let Ok(text) = core::str::from_utf8(bytes) else { return };
+    let Ok(scenario) = sim::scenario::parse(text) else { return };
+    let written = scenario.write();
+    assert_eq!(sim::scenario::parse(&written).as_ref(), Ok(&scenario), "{written}");
+}
+
 /// The key under which control frames are fuzzed.
 pub const CONTROL_KEY: [u8; 16] = [7; 16];
 

@@ -2,11 +2,14 @@
 
 pub mod engine;
 pub mod faults;
+pub mod history;
 pub mod judge;
 pub mod limits;
 pub mod network;
 pub mod plan;
 pub mod sabotage;
+pub mod scenario;
+pub mod shrink;
 pub mod swarm;
 pub mod workload;
 pub mod world;

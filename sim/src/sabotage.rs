@@ -48,6 +48,20 @@ pub struct Switch {
     switches: Switches,
 }
 
+impl Switch {
+    /// The switch of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Switch> {
+        switches().into_iter().find(|switch| switch.name == name)
+    }
+
+    /// What a world takes.
+    #[must_use]
+    pub fn switches(&self) -> Switches {
+        self.switches
+    }
+}
+
 /// All switches there are.
 #[must_use]
 pub fn switches() -> Vec<Switch> {

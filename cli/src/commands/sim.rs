@@ -1,13 +1,15 @@
 //! `stillwire sim`: the protocol under faults, deterministically.
 
+mod history;
+
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use clap::Subcommand;
-use sim::sabotage;
-use sim::swarm::{self, Sum, SwarmReport};
+use sim::sabotage::{self, Switch};
+use sim::swarm::{Sum, SwarmReport};
 
 use crate::commands::print_json;
 use crate::error::CliError;
@@ -17,13 +19,27 @@ use crate::exit::Exit;
 #[derive(Subcommand, Clone, Debug)]
 pub(crate) enum SimCommand {
     /// Repeat one history bit for bit, with one line per event
-    ///
-    /// The exit code says whether a property was violated.
-    Run {
-        /// Seed of the history, as `swarm` names it
-        #[arg(long)]
-        seed: u64,
-    },
+    #[command(long_about = "\
+Repeat one history bit for bit, with one line per event.
+
+A seed is a history: the plan of its faults is drawn from it, and so is everything that the plan leaves open. The digest in \
+the last line is a hash of every event; equal digests mean equal histories, and `sim swarm --histories 1 --first-seed N` \
+prints the same one. The exit code is 3 if a property was violated.
+
+With --json there is one object (seed, digest, violations, summary, faults), and the trace in it only with --trace.")]
+    Run(history::RunArguments),
+    /// Run a scenario: a plan written by hand or by `shrink`, with what must come of it
+    #[command(long_about = scenario_help())]
+    Scenario(history::ScenarioArguments),
+    /// Reduce a failing history to a small scenario that fails in the same way
+    #[command(long_about = "\
+Reduce a failing history to a small scenario that fails in the same way.
+
+Steps of the plan are taken out, weather and settings are made plain, ranks, nodes, ports, rails and messages fewer, as long \
+as the judges still find a violation of the same kind. Prints the reduced plan as a scenario, ready to be saved and run by \
+`stillwire sim scenario`; progress goes to standard error. Nearly every history holds, so --seed is one that `sim swarm` \
+reported, or one that `sim sabotage` reported, with the same rule taken out by --without.")]
+    Shrink(history::ShrinkArguments),
     /// Run many histories of a 4-rank job, each with faults of its own, and judge them
     Swarm {
         /// How many
@@ -49,7 +65,9 @@ pub(crate) enum SimCommand {
 
 pub(crate) fn simulate(command: SimCommand, json: bool) -> Result<Exit, CliError> {
     match command {
-        SimCommand::Run { seed } => run(seed, json),
+        SimCommand::Run(arguments) => history::run(&arguments, json),
+        SimCommand::Scenario(arguments) => history::scenario(&arguments, json),
+        SimCommand::Shrink(arguments) => history::shrink(&arguments, json),
         SimCommand::Swarm { histories, first_seed, threads } => {
             run_swarm(histories, first_seed, threads.unwrap_or_else(cores), json)
         }
@@ -61,22 +79,79 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// What `sim scenario --help` says: the language is explained where it is used.
+fn scenario_help() -> &'static str {
+    "\
+Run a scenario: a plan written by hand or by `shrink`, with what must come of it.
+
+The plan runs for each `expect` line, and the exit code is 3 if one does not come true. A scenario is text, a line for \
+each thing; `#` begins a comment line.
+
+  expect: holds                  all properties hold
+  expect without RULE: KIND      with that rule of the protocol taken out, a violation of this kind
+  seed 7                         draws what the plan leaves open
+  seeds 0 to 9                   all of these: what holds, must hold with all; what is violated, with one
+
+Settings, each on a line of its own. Those that are left out are as here:
+
+  ranks 4
+  nodes 2
+  ports 1                        of each rank
+  rails 1                        of each port
+  mode instant                   ranks are saved at any instant; or counted: at points of the program
+  auth off                       of frames; or header, full
+  messages 1200                  of the program, at least
+  reserve 0                      messages of further rounds, until the floors are reached
+  floors 0 frames, 0 commands, 0 restarts, crash by 0 frames
+                                 what must have happened before the program may end; by so many frames
+                                 the first planned crash happens in any case
+  message-bytes 1500             at most
+  frame-bytes 512                at most
+  tight-bounds no                the ports' bounds are so tight that senders run into them
+  congested no                   the ports treat the path as a network
+  helper yes                     a helper makes progress while the program computes
+  weather jitter 2us             and any of: loss 2.5%, duplication 1%, reordering 1%, corruption 1%,
+                                 delay 0.1%; or only: still
+  control-time 20us              of a control message, at most
+  write-time 100us               of an image or a record, at most
+  pause-time 20us                from freeze to thaw, at most
+  drift 0                        of the clock of each node, in parts per 2^20
+
+Steps say when and what:
+
+  at 1200 frames: checkpoint when ready    once so many frames have been delivered
+  at 1.5ms: crash rank 2                   at a virtual time
+  on frozen #3 after 12us: crash cause     after the fourth time that a rank has frozen; that rank
+
+Moments: frozen, dumping, saved, committing, decided, restoring. What can be done:
+
+  checkpoint when ready                    as soon as none is under way
+  checkpoint at once
+  crash rank 2                             or: crash cause, crash other 1
+  switch off node 1 for 5ms                or: node of cause, node of other 1
+  power loss after 12 writes for 5ms       of the node with the job's directory
+  partition nodes 0 and 1 for 5ms
+  rail 0 of rank 2 dead for 5ms
+  clock of node 1 jumps -12us
+  break control of node 1
+  rank 2 unsavable for 5ms
+  disk full after 12 writes                or: disk error after 12 writes
+  storm loss 20%, delay 1%, for 5ms        any weather
+  stall rank 2 for 5ms
+
+`stillwire sim run --seed N --plan` prints the plan of a seed in this language."
+}
+
 fn verdict(fine: bool) -> Exit {
     if fine { Exit::Success } else { Exit::Unverified }
 }
 
-fn run(seed: u64, json: bool) -> Result<Exit, CliError> {
-    let report = swarm::run(seed);
-    if json {
-        print_json(&report)?;
-    } else {
-        let mut out = io::stdout().lock();
-        writeln!(out, "{}\nseed {seed}: {}", report.trace, report.summary)?;
-        for violation in &report.violations {
-            writeln!(out, "VIOLATION {violation}")?;
-        }
-    }
-    Ok(verdict(report.violations.is_empty()))
+/// The switch of a rule that somebody named.
+fn switch_named(rule: &str) -> Result<Switch, CliError> {
+    Switch::named(rule).ok_or_else(|| {
+        let names: Vec<&str> = sabotage::switches().iter().map(|switch| switch.name).collect();
+        CliError::NoSuchRule { rule: rule.to_owned(), known: names.join(", ") }
+    })
 }
 
 fn run_swarm(histories: u64, first_seed: u64, threads: usize, json: bool) -> Result<Exit, CliError> {
@@ -135,19 +210,14 @@ fn print_swarm(report: &SwarmReport) -> io::Result<()> {
     for finding in &report.findings {
         writeln!(out, "VIOLATION seed {}: {:?}", finding.seed, finding.violations)?;
     }
-    writeln!(out, "{} violations", report.violations)
+    writeln!(out, "{} violations; digest {}", report.violations, report.digest)
 }
 
 fn run_sabotage(rule: Option<&str>, histories: u64, json: bool) -> Result<Exit, CliError> {
-    let all = sabotage::switches();
-    let wanted: Vec<_> = all.iter().filter(|switch| rule.is_none_or(|rule| rule == switch.name)).collect();
-    if wanted.is_empty() {
-        let names: Vec<&str> = all.iter().map(|switch| switch.name).collect();
-        return Err(CliError::NoSuchRule {
-            rule: rule.unwrap_or_default().to_owned(),
-            known: names.join(", "),
-        });
-    }
+    let wanted = match rule {
+        Some(rule) => vec![switch_named(rule)?],
+        None => sabotage::switches(),
+    };
     let (next, reports) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..cores().min(wanted.len()) {

@@ -2,6 +2,7 @@
 //! of nodes, the trace.
 
 pub mod clock;
+pub mod digest;
 pub mod queue;
 pub mod random;
 pub mod trace;

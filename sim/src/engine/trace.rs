@@ -89,8 +89,8 @@ impl Trace {
 
     /// Takes the lines out.
     #[must_use]
-    pub fn into_text(self) -> String {
-        self.text
+    pub fn take(&mut self) -> String {
+        core::mem::take(&mut self.text)
     }
 }
 

@@ -75,6 +75,24 @@ pub enum Violation {
     Panic { message: String },
 }
 
+impl Violation {
+    /// The kind, as reports spell it.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        // The variant's name begins what `Debug` writes; reports have it in small letters.
+        let text = format!("{self:?}");
+        let name = text.split(|symbol: char| !symbol.is_alphanumeric()).next().unwrap_or_default();
+        let mut kind = String::with_capacity(name.len() + 2);
+        for letter in name.chars() {
+            if letter.is_uppercase() && !kind.is_empty() {
+                kind.push('_');
+            }
+            kind.extend(letter.to_lowercase());
+        }
+        kind
+    }
+}
+
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // One line, all fields: the names say what they mean.

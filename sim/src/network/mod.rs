@@ -66,6 +66,14 @@ pub struct InFlight {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct FrameId(u32);
 
+impl FrameId {
+    /// The slot that the frame lies in.
+    #[must_use]
+    pub fn slot(self) -> u32 {
+        self.0
+    }
+}
+
 /// The frames that are on their way, in slots of one size that are used again and again.
 #[derive(Debug)]
 pub struct Network {

@@ -25,6 +25,23 @@ pub(crate) enum Event {
     Task(u32),
 }
 
+impl Event {
+    /// Kind and subject as one number, for the digest of the history.
+    #[inline]
+    pub(crate) fn code(self) -> u64 {
+        let (kind, subject) = match self {
+            Event::Arrive(frame) => (1, frame.slot()),
+            Event::Read(station) => (2, station),
+            Event::Wake(process) => (3, process),
+            Event::Timer(process) => (4, process),
+            Event::JobTimer(job) => (5, job),
+            Event::KeeperTimer(keeper) => (6, keeper),
+            Event::Task(place) => (7, place),
+        };
+        kind << 32 | u64::from(subject)
+    }
+}
+
 /// Somebody who sends and receives control messages: this very incarnation of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Endpoint {

@@ -14,11 +14,14 @@ mod steps;
 mod tasks;
 mod wire;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use ckpt_glue::recovery::Beginning;
 use store::{JobDirectory, Memory};
 use transport::{AuthLevel, Epoch, JobId, JobKey, Life, Port, PortConfig, PortId, Rank};
 
 use crate::engine::clock::Clock;
+use crate::engine::digest::Digest;
 use crate::engine::queue::{MILLI, Nanos, Queue, SECOND};
 use crate::engine::random::Random;
 use crate::engine::trace::Trace;
@@ -124,6 +127,7 @@ pub struct World {
     checkpoints_begun: u32,
     crashes: u32,
     over: bool,
+    digest: Digest,
     /// Events handled.
     pub events: u64,
 }
@@ -219,6 +223,7 @@ impl World {
             checkpoints_begun: 0,
             crashes: 0,
             over: false,
+            digest: Digest::default(),
             events: 0,
             plan,
         }
@@ -238,34 +243,57 @@ impl World {
             .with_sabotage(switches.store());
     }
 
-    /// Runs the history to its end. A machine that panics has broken a property like any other.
+    /// Runs the history to its end.
     pub fn run(&mut self) {
-        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_to_end()));
-        if let Err(panic) = ran {
+        self.start();
+        while self.step() {}
+    }
+
+    /// Begins the history; then [`World::step`] goes on with it.
+    pub fn start(&mut self) {
+        self.judge_panics(|world| {
+            world.prepare_steps();
+            world.start_job(Beginning::Fresh, 0);
+        });
+    }
+
+    /// One event of the history; false when it is over and judged.
+    pub fn step(&mut self) -> bool {
+        if !self.over {
+            self.judge_panics(World::go_on);
+        }
+        !self.over
+    }
+
+    /// A machine that panics has broken a property like any other.
+    fn judge_panics(&mut self, what: impl FnOnce(&mut World)) {
+        // What the panic left half done is not looked at again: the history is over.
+        let done = catch_unwind(AssertUnwindSafe(|| what(self)));
+        if let Err(panic) = done {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
             let message = text.unwrap_or("a panic without words").to_owned();
             self.judges.report(Violation::Panic { message });
+            self.over = true;
         }
     }
 
-    fn run_to_end(&mut self) {
-        self.prepare_steps();
-        self.start_job(Beginning::Fresh, 0);
-        while !self.over {
-            let Some(event) = self.queue.pop() else {
-                self.stuck("nothing will ever happen again".to_owned());
-                break;
-            };
-            self.events += 1;
-            if self.events > EVENTS_MAX {
-                self.stuck(format!("{EVENTS_MAX} events"));
-            } else if self.queue.now() > self.calm_at + CALM_MAX {
-                self.stuck("not over long after the last fault".to_owned());
+    fn go_on(&mut self) {
+        match self.queue.pop() {
+            Some(event) => {
+                self.events += 1;
+                self.digest.add(self.queue.now());
+                self.digest.add(event.code());
+                if self.events > EVENTS_MAX {
+                    self.stuck(format!("{EVENTS_MAX} events"));
+                } else if self.queue.now() > self.calm_at + CALM_MAX {
+                    self.stuck("not over long after the last fault".to_owned());
+                }
+                self.dispatch(event);
             }
-            self.dispatch(event);
+            None => self.stuck("nothing will ever happen again".to_owned()),
         }
-        if !self.judges.has_failed() {
+        if self.over && !self.judges.has_failed() {
             self.judge_end();
         }
     }
@@ -402,9 +430,15 @@ impl World {
         self.judges.violations()
     }
 
-    /// The trace so far.
+    /// The lines of the trace since they were taken last.
     #[must_use]
-    pub fn trace_text(&self) -> &str {
-        self.trace.text()
+    pub fn take_trace(&mut self) -> String {
+        self.trace.take()
+    }
+
+    /// Names what has happened so far.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        self.digest
     }
 }

@@ -167,6 +167,13 @@ fn control_frames() {
 }
 
 #[test]
+fn scenarios() {
+    let parses: Accepts =
+        |bytes| core::str::from_utf8(bytes).is_ok_and(|text| sim::scenario::parse(text).is_ok());
+    replay("scenario", properties::scenario, &[parses]);
+}
+
+#[test]
 fn every_target_has_a_corpus_and_is_replayed_here() {
     let folder = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz").join(name);
     let names = |path: PathBuf| {

@@ -23,7 +23,7 @@ use transport::{Epoch, JobId, Life, LinkIndex, OpId, PortId, Rank, RawAddress, S
 pub(crate) type Seed = (String, Vec<u8>);
 
 /// The seeds of each target.
-pub(crate) fn all() -> [(&'static str, Vec<Seed>); 7] {
+pub(crate) fn all() -> [(&'static str, Vec<Seed>); 8] {
     [
         ("frame", frame_seeds()),
         ("port", port_seeds()),
@@ -32,6 +32,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Seed>); 7] {
         ("manifest", record_seeds()),
         ("jobfile", job_file_seeds()),
         ("control", control_seeds()),
+        ("scenario", scenario_seeds()),
     ]
 }
 
@@ -219,6 +220,46 @@ fn job_file_seeds() -> Vec<Seed> {
     };
     let config = JobConfig::default().emit().into_bytes();
     vec![("plain".to_owned(), plain.emit()), ("odd".to_owned(), odd.emit()), ("config".to_owned(), config)]
+}
+
+/// Plans as they are drawn, and every form of the language that those do not have.
+fn scenario_seeds() -> Vec<Seed> {
+    let drawn = (0..4).map(|seed| {
+        let plan = sim::history::plan_of(seed);
+        (format!("drawn-{seed}"), sim::scenario::write_plan(&plan).into_bytes())
+    });
+    let rare = "\
+# Every form.
+expect: holds
+expect without 9-no-fence: commit_forgotten
+seeds 3 to 12
+ranks 8
+nodes 3
+mode counted
+auth full
+reserve 300
+floors 200 frames, 3 commands, 1 restarts, crash by 150 frames
+helper no
+weather still
+drift 0 -12 300
+at 1.5ms: checkpoint at once
+at 2 frames: checkpoint when ready
+at 12 frames: switch off node of other 2 for 1ms
+on frozen #0: crash other 1
+on restoring #2 after 7ns: switch off node of cause for 2ms
+on dumping #1: rail 1 of rank 2 dead for 3us
+on decided #0: rank 3 unsavable for 4us
+on committing #9: stall rank 1 for 5us
+on saved #2: crash cause
+at 0ns: storm loss 12.5%, jitter 1us, for 1ms
+at 0 frames: clock of node 1 jumps -1us
+at 3 frames: partition nodes 0 and 2 for 9us
+at 4 frames: break control of node 0
+at 5 frames: disk full after 3 writes
+at 6 frames: disk error after 4 writes
+at 7 frames: power loss after 5 writes for 6us
+";
+    drawn.chain([("every-form".to_owned(), rare.as_bytes().to_vec())]).collect()
 }
 
 fn control_seeds() -> Vec<Seed> {

@@ -1,0 +1,108 @@
+//! `stillwire sim` as a person uses it: histories that repeat, scenarios in files, reductions, and what is said of bad input.
+
+mod support;
+
+use std::fs;
+use std::process::Stdio;
+
+use serde_json::Value;
+use support::{Done, Place, done, stillwire};
+
+fn sim(arguments: &[&str]) -> Done {
+    done(&mut stillwire(&[&["sim"], arguments].concat()))
+}
+
+#[test]
+fn a_seed_prints_the_same_digest_every_time_and_in_a_swarm() {
+    let digest = |arguments: &[&str]| sim(arguments).json()["digest"].as_str().map(str::to_owned);
+    let run = digest(&["run", "--seed", "3", "--json"]);
+    assert!(run.is_some());
+    assert_eq!(run, digest(&["run", "--seed", "3", "--json", "--trace"]));
+    assert_eq!(run, digest(&["swarm", "--histories", "1", "--first-seed", "3", "--json"]));
+    assert_ne!(run, digest(&["run", "--seed", "4", "--json"]));
+    let text = sim(&["run", "--seed", "3"]);
+    assert_eq!(text.code, Some(0), "{}", text.stderr);
+    assert!(text.stdout.ends_with(&format!("digest {}\n", run.unwrap_or_default())));
+}
+
+#[test]
+fn the_trace_is_in_the_object_only_if_asked_for() {
+    let object = |arguments: &[&str]| sim(arguments).json();
+    let (with, without) =
+        (object(&["run", "--seed", "3", "--json", "--trace"]), object(&["run", "--seed", "3", "--json"]));
+    assert!(with["trace"].as_str().is_some_and(|trace| trace.lines().count() > 1000));
+    assert_eq!(without["trace"], Value::Null);
+    assert!(without["faults"].is_object() && without["violations"].is_array());
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let mut command = stillwire(&["sim", "run", "--seed", "3"]);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the executable starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+#[test]
+fn the_plan_of_a_seed_is_a_scenario_with_the_same_history() {
+    let place = Place::new();
+    let file = place.folder.path().join("seed.scenario");
+    fs::write(&file, sim(&["run", "--seed", "3", "--plan"]).stdout).expect("a temporary file");
+    let run = sim(&["scenario", &file.to_string_lossy(), "--json"]).json();
+    assert_eq!(run["as_expected"], true);
+    assert_eq!(run["outcomes"][0]["digest"], sim(&["run", "--seed", "3", "--json"]).json()["digest"]);
+}
+
+#[test]
+fn a_scenario_that_comes_out_otherwise_is_a_wrong_result() {
+    let place = Place::new();
+    let file = place.folder.path().join("wrong.scenario");
+    fs::write(&file, "expect: lost\nseed 1\nmessages 50\n").expect("a temporary file");
+    let run = sim(&["scenario", &file.to_string_lossy()]);
+    assert_eq!(run.code, Some(3), "{}", run.stderr);
+    assert!(run.stdout.contains("NOT AS EXPECTED"), "{}", run.stdout);
+}
+
+#[test]
+fn bad_scenarios_are_refused_with_their_line() {
+    let place = Place::new();
+    let file = place.folder.path().join("bad.scenario");
+    let path = file.to_string_lossy();
+    fs::write(&file, "seed 1\n\nat 12 frames: sing\n").expect("a temporary file");
+    let refused = sim(&["scenario", &path]);
+    assert_eq!(refused.code, Some(1));
+    refused.says(&["bad.scenario: line 3: expected", "'crash rank N'", "found 'sing'", "--help"]);
+    fs::write(&file, [0xff, 0xfe]).expect("a temporary file");
+    sim(&["scenario", &path]).says(&["expected", "65536 bytes", "no text"]);
+    fs::write(&file, vec![b'#'; 65_537]).expect("a temporary file");
+    sim(&["scenario", &path]).says(&["65536 bytes, found more"]);
+    let missing = place.folder.path().join("none");
+    sim(&["scenario", &missing.to_string_lossy()]).says(&["none: No such file"]);
+}
+
+#[test]
+fn a_failing_history_is_reduced_to_a_scenario_that_bites() {
+    const RULE: &str = "duplicate-filter";
+    let hunt = sim(&["sabotage", "--rule", RULE, "--histories", "50", "--json"]).json();
+    let report = hunt["rules"].as_array().and_then(|reports| reports.first()).expect("a report");
+    let seed = report["seed"].to_string();
+    let shrunk = sim(&["shrink", "--seed", &seed, "--without", RULE, "--runs", "100"]);
+    assert_eq!(shrunk.code, Some(0), "{}", shrunk.stderr);
+    let place = Place::new();
+    let file = place.folder.path().join("reduced.scenario");
+    fs::write(&file, &shrunk.stdout).expect("a temporary file");
+    let run = sim(&["scenario", &file.to_string_lossy(), "--json"]);
+    assert_eq!((run.code, run.json()["as_expected"].clone()), (Some(0), Value::Bool(true)));
+}
+
+#[test]
+fn what_cannot_be_reduced_or_taken_out_is_said() {
+    let holds = sim(&["shrink", "--seed", "7"]);
+    assert_eq!(holds.code, Some(1));
+    holds.says(&["seed 7 breaks no property", "sim swarm"]);
+    let unknown = sim(&["shrink", "--seed", "7", "--without", "99-none"]);
+    assert_eq!(unknown.code, Some(2));
+    unknown.says(&["99-none", "3-higher-epoch-data"]);
+}

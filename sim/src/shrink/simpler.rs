@@ -1,0 +1,145 @@
+//! What is simpler: the plain setting, the smaller number, the rounder time.
+
+use super::Shrinker;
+use crate::engine::queue::{MICRO, Nanos};
+use crate::network::Weather;
+use crate::plan::{Action, Plan, When};
+use crate::scenario::plain;
+
+/// Times shorter than this are not worth a run.
+const TIME_MIN: Nanos = MICRO;
+
+/// The chances of a weather.
+fn chances(weather: &mut Weather) -> [&mut u16; 5] {
+    let Weather { loss, duplication, reordering, corruption, delay, jitter_ns: _ } = weather;
+    [loss, duplication, reordering, corruption, delay]
+}
+
+/// How long an action lasts, if it does.
+fn lasting(action: &mut Action) -> Option<&mut Nanos> {
+    match action {
+        Action::CrashNode { down: lasts, .. }
+        | Action::PowerLoss { down: lasts, .. }
+        | Action::Partition { lasts, .. }
+        | Action::RailDown { lasts, .. }
+        | Action::Unsavable { lasts, .. }
+        | Action::Storm { lasts, .. }
+        | Action::Stall { lasts, .. } => Some(lasts),
+        Action::Checkpoint { .. }
+        | Action::CrashProcess(_)
+        | Action::ClockJump { .. }
+        | Action::BreakControl { .. }
+        | Action::DiskError { .. } => None,
+    }
+}
+
+/// Half of a time, with one digit that is not zero.
+fn half(time: Nanos) -> Nanos {
+    let half = time / 2;
+    let unit = 10u64.pow(half.max(1).ilog10());
+    half / unit * unit
+}
+
+impl Shrinker<'_> {
+    /// Settings, one at a time.
+    pub(super) fn reduce_settings(&mut self) {
+        let plain = plain();
+        self.take_with(|plan| plan.floors = plain.floors);
+        self.take_with(|plan| plan.messages_reserved = 0);
+        self.take_with(|plan| plan.weather = plain.weather);
+        for kind in 0..5 {
+            self.take_with(|plan| *chances(&mut plan.weather)[kind] = 0);
+        }
+        self.take_with(|plan| plan.weather.jitter_ns = plain.weather.jitter_ns);
+        self.take_with(|plan| plan.drift = plain.drift);
+        self.take_with(|plan| plan.auth = plain.auth);
+        self.take_with(|plan| plan.mode = plain.mode);
+        self.take_with(|plan| plan.rails = 1);
+        self.take_with(|plan| plan.ports = 1);
+        for ranks in 2..self.best.ranks {
+            if self.take_with(|plan| (plan.ranks, plan.nodes) = (ranks, plan.nodes.min(ranks))) {
+                break;
+            }
+        }
+        for nodes in 1..self.best.nodes {
+            if self.take_with(|plan| plan.nodes = nodes) {
+                break;
+            }
+        }
+        self.take_with(|plan| plan.tight_bounds = plain.tight_bounds);
+        self.take_with(|plan| plan.congested = plain.congested);
+        self.take_with(|plan| plan.helper = plain.helper);
+        self.take_with(|plan| plan.frame_bytes_max = plain.frame_bytes_max);
+        self.take_with(|plan| plan.message_bytes_max = plain.message_bytes_max);
+        self.take_with(|plan| plan.control_ns_max = plain.control_ns_max);
+        self.take_with(|plan| plan.write_ns_max = plain.write_ns_max);
+        self.take_with(|plan| plan.pause_ns_max = plain.pause_ns_max);
+        self.reduce_messages();
+    }
+
+    /// A shorter program; what waits for frames comes as much earlier.
+    fn reduce_messages(&mut self) {
+        while self.best.messages_min > 1 {
+            let halved = |plan: &mut Plan| {
+                plan.messages_min /= 2;
+                plan.floors.frames /= 2;
+                plan.floors.crash_by_frames /= 2;
+                for step in &mut plan.steps {
+                    if let When::Frames(frames) = &mut step.when {
+                        *frames /= 2;
+                    }
+                }
+            };
+            if !self.take_with(halved) && !self.take_with(|plan| plan.messages_min /= 2) {
+                return;
+            }
+        }
+    }
+
+    /// Times and places of the steps that are left.
+    pub(super) fn reduce_details(&mut self) {
+        for step in 0..self.best.steps.len() {
+            self.reduce_when(step);
+            while let Some(lasts) = lasting(&mut self.best.steps[step].action.clone()).copied()
+                && lasts > TIME_MIN
+                && self.take_with(|plan| {
+                    if let Some(lasts) = lasting(&mut plan.steps[step].action) {
+                        *lasts = half(*lasts);
+                    }
+                })
+            {}
+            for kind in 0..5 {
+                self.take_with(|plan| {
+                    if let Action::Storm { weather, .. } = &mut plan.steps[step].action {
+                        *chances(weather)[kind] = 0;
+                    }
+                });
+            }
+        }
+    }
+
+    fn reduce_when(&mut self, step: usize) {
+        match self.best.steps[step].when {
+            When::On { moment, nth, after } => {
+                let earlier = [(0, 0), (0, after), (nth, 0), (nth, half(after))];
+                for (nth, after) in earlier {
+                    if self.take_with(|plan| plan.steps[step].when = When::On { moment, nth, after }) {
+                        return;
+                    }
+                }
+            }
+            When::Frames(frames) => {
+                // Only ever earlier, or the reduction would never end.
+                let earlier = [1, frames / 4, frames / 2, frames / 10 * 10];
+                for frames in earlier.into_iter().filter(|earlier| *earlier < frames) {
+                    if self.take_with(|plan| plan.steps[step].when = When::Frames(frames)) {
+                        return;
+                    }
+                }
+            }
+            When::At(at) => {
+                self.take_with(|plan| plan.steps[step].when = When::At(half(at)));
+            }
+        }
+    }
+}
