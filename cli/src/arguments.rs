@@ -41,7 +41,8 @@ pub(crate) enum Command {
 Run a program on many ranks, checkpoint it, and roll it back when a rank dies.
 
 The program is linked with the `session` interface and opens a session. Each rank is a process of its own; what it \
-prints is shown with its rank in front. Programs that open no session run too, but cannot be saved.")]
+prints is shown with its rank in front. Programs that open no session run too, but cannot be saved, and are ended after the time \
+that ranks may take to come up (--start-timeout).")]
     Run(RunArguments),
     /// Take a checkpoint of a running job now, and wait until it is durable
     Checkpoint(JobArgument),

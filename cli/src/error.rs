@@ -19,6 +19,8 @@ pub(crate) enum CliError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    #[error("the program {name} cannot be started: {problem}")]
+    Program { name: String, problem: String },
     #[error("the system gives no random numbers (getrandom failed); a job needs a secret key of its own")]
     NoRandomness,
     #[error(

@@ -46,7 +46,9 @@ pub(crate) fn abandoned(reason: &AbandonReason) -> String {
 
 pub(crate) fn refused(reason: RefuseReason) -> &'static str {
     match reason {
-        RefuseReason::NotRunning => "nothing runs: the job is starting, recovering or over; try again later",
+        RefuseReason::NotRunning => {
+            "not all ranks run: the job is starting, recovering or over, or its program opens no session; try again later"
+        }
         RefuseReason::Finishing => "the program has finished: there is nothing left to save",
         RefuseReason::NoAnswer => "not all ranks said how far they are in time; try again later",
         RefuseReason::EpochsUsedUp => "this life has used up its epoch numbers; stop the job and restart it",

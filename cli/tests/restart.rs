@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use support::{Done, Place, done, flip, outcome, stillwire, verified};
+use support::{Done, Place, Running, done, flip, outcome, signal, stillwire, verified};
 
 fn restarts(done: &Done) -> bool {
     done.stderr.contains("begins from generation")
@@ -223,4 +223,37 @@ fn a_program_that_does_not_fit_its_image_says_so() {
     let done = place.restart(&["--quiet"]).finish();
     assert_eq!(done.code, Some(4), "{done:?}");
     done.says(&["bytes in the image", "restart with the same program and arguments"]);
+}
+
+// Images are not read before a rollback, but by the ranks that restore them: what is wrong there is found, the generation is
+// passed over, and the one before it is restored.
+#[test]
+fn an_image_that_rots_while_the_job_runs() {
+    let place = Place::new();
+    let runtime = tempfile::tempdir().unwrap();
+    let mut command = stillwire(&["run", "-n", "4", "--ckpt-dir", &place.job_text(), "--"]);
+    command.args(place.sort()).env("XDG_RUNTIME_DIR", runtime.path());
+    let mut job = Running::start(command);
+    job.wait_for("all ranks run");
+    while place.generations("committed").len() < 2 {
+        // One that a rank was too far for comes to nothing; the next one may not.
+        let _ = done(stillwire(&["checkpoint", ""]).env("XDG_RUNTIME_DIR", runtime.path()));
+    }
+    let generations = place.generations("committed");
+    let [before, newest] = generations.as_slice() else { panic!("{generations:?}") };
+    // In the middle of the keys.
+    flip(&place.file(newest, "rank-00000002.image"), 20_000);
+    signal(job.ranks()[0], "KILL");
+    job.wait_for("rank 0 died (signal 9); rolling back");
+    assert!(job.wait_for("life 2.").contains(&format!("begins from generation {newest}")));
+    job.wait_for("it is damaged: restart from another generation");
+    job.wait_for(&format!("generation {newest} is passed over"));
+    assert!(job.wait_for("life 3.").contains(&format!("begins from generation {before}")));
+    job.wait_for("all ranks run again");
+    // Every rank has read all of it: the next rollback reads nothing first.
+    signal(job.ranks()[3], "KILL");
+    assert!(job.wait_for("life 4.").contains(&format!("begins from generation {before}")));
+    job.wait_for("all ranks run again");
+    place.let_end();
+    verified(&job.finish());
 }

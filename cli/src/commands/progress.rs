@@ -1,11 +1,14 @@
 //! What `run` and `restart` print while the job runs.
 
 use std::io::{self, Write as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use ckpt_glue::control::{JobPhase, JobStatus};
 use ckpt_glue::job::Event;
 use ckpt_glue::protocols::CheckpointEvent;
+use store::GenerationId;
 
+use crate::launch::limits::NEWS_EVERY;
 use crate::launch::{Channel, Notice, Observer};
 use crate::text;
 
@@ -68,9 +71,40 @@ impl Observer for Progress {
                 let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
                 Progress::warn(&format!("generation {generation} is passed over: {problem}{more}"));
             }
+            Notice::NotRunningYet { status } => self.say(at, &not_running_yet(status)),
             Notice::Store { what, error } => Progress::warn(&format!("{what}: {error}")),
             Notice::Misbehaves { rank, reason } => Progress::warn(&format!("rank {rank} is ended: {reason}")),
             Notice::Spawned { .. } | Notice::Ended { .. } | Notice::Over => {}
+        }
+    }
+}
+
+fn not_running_yet(status: &JobStatus) -> String {
+    match status.phase {
+        JobPhase::Starting => format!("{} of {} ranks have come up", status.running, status.ranks),
+        _ => "ending what ran before, and reading the job's directory".to_owned(),
+    }
+}
+
+/// Tells how much of a generation has been read, from time to time.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    quiet: bool,
+    told: Instant,
+}
+
+impl Reading {
+    pub(crate) fn new(quiet: bool) -> Reading {
+        Reading { quiet, told: Instant::now() }
+    }
+
+    pub(crate) fn looked_at(&mut self, generation: GenerationId, images: u32, bytes: u64) {
+        if !self.quiet && self.told.elapsed() >= NEWS_EVERY {
+            self.told = Instant::now();
+            eprintln!(
+                "stillwire: reading generation {generation}: {images} images, {} so far",
+                text::bytes(bytes)
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `stillwire restart`.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use ckpt_glue::recovery::Beginning;
 use store::job::{Depth, GenerationState};
 use store::{Directory, GenerationId, JobDirectory, JobFile, StorageError, StoreError};
 
-use super::progress::Progress;
+use super::progress::{Progress, Reading};
 use super::run::{Place, lock, read_settings, supervise};
 use crate::arguments::{GenerationArgument, RestartArguments};
 use crate::convert;
@@ -20,16 +21,20 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
     let (mut directory, file) = open_job(&arguments.directory)?;
     let path = arguments.directory.canonicalize()?;
     let lock = lock(&Directory::open(&path)?, &path)?;
-    let beginning = choose(&mut directory, arguments.generation)?;
+    let mut reading = Reading::new(arguments.quiet);
+    let (beginning, suspects) = choose(&mut directory, arguments.generation, &mut reading)?;
     let (config, bind, auth) = read_settings(&file)?;
+    let program = program(&file);
+    program.check()?;
     let plan = Plan {
         job: file.job,
         ranks: file.ranks,
-        program: program(&file),
+        program,
         directory: path.clone(),
         keep: file.checkpoint.keep,
         config,
         beginning,
+        suspects,
         counter_last: directory.counter_last()?,
         bind,
         auth,
@@ -70,27 +75,39 @@ pub(crate) fn resolve(
     }
 }
 
-/// What a new life begins from. It must be there: whoever restarts a job does not want it from the beginning.
+/// What a new life begins from, and which generations are not whole. It must be there: whoever restarts a job does not want it from the beginning.
 fn choose(
     directory: &mut JobDirectory<Directory>,
     argument: Option<GenerationArgument>,
-) -> Result<Beginning, CliError> {
+    reading: &mut Reading,
+) -> Result<(Beginning, BTreeSet<GenerationId>), CliError> {
     let Some(argument) = argument else {
         let generations = directory.generations()?;
         let any = generations.iter().any(|found| found.state == GenerationState::Committed);
-        return if any { newest_whole(directory) } else { Err(CliError::NothingToRestart) };
+        return if any { newest_whole(directory, reading) } else { Err(CliError::NothingToRestart) };
     };
     let generation = resolve(directory, argument)?;
-    match directory.verify(generation, Depth::Everything)?.first() {
-        None => Ok(Beginning::Named(convert::to_glue(generation))),
+    let damages = match directory.manifest(generation) {
+        Ok(manifest) => {
+            let looked_at = |images, bytes| reading.looked_at(generation, images, bytes);
+            directory.verify_images(&manifest, Depth::Everything, looked_at)?
+        }
+        Err(_) => directory.verify(generation, Depth::Records)?,
+    };
+    match damages.first() {
+        None => Ok((Beginning::Named(convert::to_glue(generation)), BTreeSet::new())),
         Some(damage) => Err(CliError::Damaged { generation, problem: damage.error.to_string() }),
     }
 }
 
-fn newest_whole(directory: &mut JobDirectory<Directory>) -> Result<Beginning, CliError> {
-    let found = directory.newest_restorable(Depth::Everything)?;
+fn newest_whole(
+    directory: &mut JobDirectory<Directory>,
+    reading: &mut Reading,
+) -> Result<(Beginning, BTreeSet<GenerationId>), CliError> {
+    let looked_at = |generation, images, bytes| reading.looked_at(generation, images, bytes);
+    let found = directory.newest_restorable_at(|_| Depth::Everything, looked_at)?;
     match (found.manifest, found.refused.first()) {
-        (Some(_), _) => Ok(Beginning::Newest),
+        (Some(_), _) => Ok((Beginning::Newest, found.refused.into_iter().map(|(id, _)| id).collect())),
         (None, Some((generation, damages))) => {
             let problem = damages.first().map(|damage| damage.error.to_string()).unwrap_or_default();
             Err(CliError::Damaged { generation: *generation, problem })

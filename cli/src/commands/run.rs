@@ -1,6 +1,6 @@
 //! `stillwire run`, and what it shares with `restart` and `demo`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
@@ -74,6 +74,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         directory: std::env::current_dir()?,
         environment: arguments.environment.iter().map(to_os).collect(),
     };
+    program.check()?;
     let mut plan = Plan {
         job,
         ranks: arguments.ranks,
@@ -82,6 +83,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         keep: arguments.checkpoint.keep,
         config,
         beginning: Beginning::Fresh,
+        suspects: BTreeSet::new(),
         counter_last: 0,
         bind: SocketAddr::new(arguments.bind, 0),
         auth,

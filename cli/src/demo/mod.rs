@@ -98,6 +98,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
             ..JobConfig::default()
         },
         beginning: Beginning::Fresh,
+        suspects: std::collections::BTreeSet::new(),
         counter_last: 0,
         bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         auth: AuthLevel::Header,

@@ -18,6 +18,9 @@ pub(crate) const EVENTS_PER_ROUND: usize = 256;
 /// Time that the last output of ended processes gets to arrive, if one of their own children still holds the pipe.
 pub(crate) const OUTPUT_GRACE: Duration = Duration::from_millis(200);
 
+/// Time between two lines about a job that does not run yet: a restore takes as long as it takes to read memory from a disk.
+pub(crate) const NEWS_EVERY: Duration = Duration::from_secs(2);
+
 /// Bytes of one request on the job's socket: a command's name and a flag.
 pub(crate) const REQUEST_BYTES_MAX: usize = 4096;
 

@@ -20,11 +20,13 @@ pub(crate) mod requests;
 mod shell;
 pub(crate) mod storage;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ckpt_glue::config::JobConfig;
 use ckpt_glue::recovery::Beginning;
+use store::GenerationId;
 use transport::JobId;
 use transport::config::AuthLevel;
 
@@ -50,6 +52,8 @@ pub(crate) struct Plan {
     pub(crate) config: JobConfig,
     /// Where the first life begins.
     pub(crate) beginning: Beginning,
+    /// Generations that were found damaged.
+    pub(crate) suspects: BTreeSet<GenerationId>,
     /// Counter of the last life of the job; 0 for a new one.
     pub(crate) counter_last: u32,
     /// Where ranks receive; port 0: each takes a free one.

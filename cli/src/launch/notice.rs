@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use ckpt_glue::control::JobStatus;
 use ckpt_glue::job::Event;
 use ckpt_glue::names::ExitStatus;
 use nix::unistd::Pid;
@@ -26,6 +27,8 @@ pub(crate) enum Notice<'a> {
     Damaged { generation: GenerationId, damages: &'a [Damage] },
     /// A record could not be written, or the store not be read.
     Store { what: &'static str, error: &'a store::StoreError },
+    /// The job has not come up for a while, and how far it is.
+    NotRunningYet { status: &'a JobStatus },
     /// A rank sent what no rank sends, or does not read: it is ended.
     Misbehaves { rank: Rank, reason: String },
     /// A line that a rank printed.

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, ChildStdout, Command, Stdio};
 
 use ckpt_glue::control::{Control, ControlKey, ControlReader, ControlWriter};
@@ -14,11 +15,12 @@ use ckpt_glue::names::ExitStatus;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg, pthread_sigmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, getpid, getppid};
+use nix::unistd::{AccessFlags, Pid, access, getpid, getppid};
 use session::launch::{Launch, SOCKET_VARIABLE};
 use transport::Life;
 
 use super::limits::{CONTROL_QUEUE_BYTES_MAX, READ_BYTES};
+use crate::error::CliError;
 
 /// Names the environment variables that tell a program which rank it is without opening a session.
 const RANK_VARIABLE: &str = "STILLWIRE_RANK";
@@ -33,6 +35,36 @@ pub(crate) struct Program {
     pub(crate) directory: PathBuf,
     /// Environment beyond the launcher's.
     pub(crate) environment: Vec<(OsString, OsString)>,
+}
+
+impl Program {
+    /// Whether it can be started at all: asked once before anything of a job is made, so that a misspelt name does not look
+    /// like a job whose ranks die.
+    pub(crate) fn check(&self) -> Result<(), CliError> {
+        let name = &self.command[0];
+        let refused =
+            |problem: String| CliError::Program { name: name.to_string_lossy().into_owned(), problem };
+        if !self.directory.is_dir() {
+            return Err(refused(format!("its directory {} is not there", self.directory.display())));
+        }
+        let runs = |path: &Path| path.is_file() && access(path, AccessFlags::X_OK).is_ok();
+        if name.as_bytes().contains(&b'/') {
+            let path = self.directory.join(name);
+            return match (path.exists(), runs(&path)) {
+                (_, true) => Ok(()),
+                (true, false) => Err(refused("it is there, but is no file that may be executed".to_owned())),
+                (false, false) => Err(refused("there is no such file".to_owned())),
+            };
+        }
+        let given = self.environment.iter().rev().find(|(name, _)| name == "PATH");
+        let path = given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os("PATH"));
+        let found = path.is_some_and(|path| {
+            std::env::split_paths(&path).any(|folder| runs(&self.directory.join(folder).join(name)))
+        });
+        let missing =
+            "no directory in PATH has such a program; for a file right here, write ./ before its name";
+        if found { Ok(()) } else { Err(refused(missing.to_owned())) }
+    }
 }
 
 /// A started rank.

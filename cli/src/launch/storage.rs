@@ -1,5 +1,6 @@
 //! The thread that writes records: the launcher itself never waits for a disk.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -27,6 +28,8 @@ pub(crate) enum Task {
         refuse_below: u32,
     },
     Decide(Decision),
+    /// Every rank has restored what the decision named, and so read every byte of it.
+    Restored,
     Commit {
         generation: glue::GenerationId,
         images: Vec<ImageReport>,
@@ -52,6 +55,7 @@ pub(crate) enum Done {
     /// The store cannot be read; nobody knows what is committed.
     FenceFailed(StoreError),
     Decided(Life),
+    Noted,
     NotDecided {
         life: Life,
         errno: u32,
@@ -82,19 +86,24 @@ struct Worker {
     ranks: u32,
     node: String,
     refuse_below: u32,
+    /// Generations that were found damaged, or that a life was to restore and not every rank has.
+    suspects: BTreeSet<GenerationId>,
+    restoring: Option<GenerationId>,
 }
 
 impl StoreWorker {
+    /// `suspects`: generations to be read before they are restored.
     pub(crate) fn start(
         directory: JobDirectory<Directory>,
         ranks: u32,
         node: String,
+        suspects: BTreeSet<GenerationId>,
     ) -> std::io::Result<StoreWorker> {
         let (tasks, waiting) = channel();
         let (results, done) = channel();
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
         let ring = Arc::clone(&bell);
-        let mut worker = Worker { directory, ranks, node, refuse_below: 0 };
+        let mut worker = Worker { directory, ranks, node, refuse_below: 0, suspects, restoring: None };
         let run = move || {
             for task in waiting {
                 if results.send(worker.perform(task)).is_err() {
@@ -156,9 +165,19 @@ impl Worker {
                     life,
                     from,
                 }) {
-                    Ok(()) => Done::Decided(life),
+                    Ok(()) => {
+                        self.suspects.extend(from);
+                        self.restoring = from;
+                        Done::Decided(life)
+                    }
                     Err(error) => Done::NotDecided { life, errno: errno(&error), error },
                 }
+            }
+            Task::Restored => {
+                if let Some(restored) = self.restoring.take() {
+                    self.suspects.remove(&restored);
+                }
+                Done::Noted
             }
             Task::Commit { generation, images } => self.commit(generation, &images),
             Task::Collect { life, keep } => match self.directory.collect(life, keep, &[]) {
@@ -174,8 +193,11 @@ impl Worker {
             Ok(nonce) => nonce,
             Err(_) => return Done::FenceFailed(no_randomness()),
         };
-        // Every byte: what cannot be read must be found out before the decision, not by the ranks after it.
-        match self.directory.newest_restorable(Depth::Everything) {
+        // A rank checks every byte that it restores, and ends if one is wrong. So only a generation whose restoring has
+        // failed is read before the next decision (rule 9): images may be as large as memory, and the ranks read them anyway.
+        let suspects = &self.suspects;
+        let depth = |id| if suspects.contains(&id) { Depth::Everything } else { Depth::Tables };
+        match self.directory.newest_restorable_at(depth, |_, _, _| ()) {
             Ok(found) => {
                 let newest = found.manifest.map(|manifest| convert::to_glue(manifest.generation));
                 Done::Fenced { counter, newest, nonce, refused: found.refused }

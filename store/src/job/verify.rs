@@ -82,12 +82,23 @@ impl<S: Storage> JobDirectory<S> {
 
     /// The newest committed generation that is whole at this depth, and which newer ones are not.
     pub fn newest_restorable(&mut self, depth: Depth) -> Result<Restorable, StoreError> {
+        self.newest_restorable_at(|_| depth, |_, _, _| ())
+    }
+
+    /// [`JobDirectory::newest_restorable`] with a depth for each generation; `progress` is told the generation, and the images
+    /// and bytes of it that have been looked at, after each.
+    pub fn newest_restorable_at(
+        &mut self,
+        depth: impl Fn(GenerationId) -> Depth,
+        mut progress: impl FnMut(GenerationId, u32, u64),
+    ) -> Result<Restorable, StoreError> {
         let generations = self.generations()?;
         let mut refused = Vec::new();
         for found in generations.iter().rev().filter(|found| found.state == GenerationState::Committed) {
             let damages = match self.manifest(found.id) {
                 Ok(manifest) => {
-                    let damages = self.verify_images(&manifest, depth, |_, _| ())?;
+                    let looked_at = |images, bytes| progress(found.id, images, bytes);
+                    let damages = self.verify_images(&manifest, depth(found.id), looked_at)?;
                     if damages.is_empty() {
                         return Ok(Restorable { manifest: Some(manifest), refused });
                     }

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use ckpt_glue::control::JobPhase;
 use ckpt_glue::job::{self, FinalReport, Job, JobSettings};
 use ckpt_glue::keeper::{self, Keeper};
 use ckpt_glue::layout::Layout;
@@ -20,7 +21,7 @@ use store::{Directory, JobDirectory};
 use transport::Rank;
 
 use super::guard::Guard;
-use super::limits::EVENTS_PER_ROUND;
+use super::limits::{EVENTS_PER_ROUND, NEWS_EVERY};
 use super::lines::{Channel, LineReader};
 use super::notice::{Notice, Observer};
 use super::process::Process;
@@ -62,6 +63,8 @@ struct Shell<'a> {
     observer: &'a mut dyn Observer,
     over: Option<FinalReport>,
     stops: u32,
+    /// When somebody who waits for the job to run is told how far it is.
+    news: Option<Instant>,
 }
 
 /// Runs a job until nothing of it runs any more. `registration`: where people's commands find it.
@@ -97,7 +100,7 @@ impl<'a> Shell<'a> {
         let job = Job::new(settings, transport::Instant::ZERO)?;
         let keeper = Keeper::new(plan.job, NodeIndex(0), Sabotage::none());
         let directory = JobDirectory::attach(Directory::open(&plan.directory)?, plan.job);
-        let store = StoreWorker::start(directory.clone(), plan.ranks, node_name())?;
+        let store = StoreWorker::start(directory.clone(), plan.ranks, node_name(), plan.suspects.clone())?;
         let guard = Guard::start(plan)?;
         let requests = Requests::listen(registration)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
@@ -119,6 +122,7 @@ impl<'a> Shell<'a> {
             observer,
             over: None,
             stops: 0,
+            news: None,
         };
         shell.watch_fixed()?;
         Ok(shell)
@@ -165,6 +169,21 @@ impl<'a> Shell<'a> {
             if self.observer.due().is_some_and(|due| due <= now) {
                 self.observer.act(now);
             }
+            self.tell_news(now);
+        }
+    }
+
+    /// Whoever waits for the job to run hears from time to time how far it is.
+    fn tell_news(&mut self, now: Instant) {
+        let status = self.job.status();
+        if !matches!(status.phase, JobPhase::Fencing | JobPhase::Deciding | JobPhase::Starting) {
+            self.news = None;
+            return;
+        }
+        let due = *self.news.get_or_insert(now + NEWS_EVERY);
+        if due <= now {
+            self.news = Some(now + NEWS_EVERY);
+            self.tell(&Notice::NotRunningYet { status: &status });
         }
     }
 
@@ -177,8 +196,9 @@ impl<'a> Shell<'a> {
         let now = self.now();
         let machines = [self.job.poll_timeout(), self.keeper.poll_timeout()];
         let machines = machines.into_iter().flatten().map(|due| due.since(now));
-        let observer = self.observer.due().map(|due| due.saturating_duration_since(Instant::now()));
-        match machines.chain(observer).min() {
+        let others = [self.observer.due(), self.news].into_iter().flatten();
+        let others = others.map(|due| due.saturating_duration_since(Instant::now()));
+        match machines.chain(others).min() {
             None => EpollTimeout::NONE,
             // Rounded up, so that what is due is due when we look.
             Some(Duration::ZERO) => EpollTimeout::ZERO,
@@ -234,6 +254,9 @@ impl<'a> Shell<'a> {
             }
             job::Output::Event(event) => {
                 self.requests.on_event(&event);
+                if matches!(event, job::Event::AllRunning { .. }) {
+                    self.store.ask(Task::Restored);
+                }
                 self.tell(&Notice::Event(&event));
             }
             job::Output::Over(report) => self.over = Some(report),

@@ -45,7 +45,7 @@ impl Shell<'_> {
             Done::Discarded(Err(error)) => {
                 self.tell(&Notice::Store { what: "removing what was not finished", error: &error });
             }
-            Done::Collected | Done::Discarded(Ok(_)) => {}
+            Done::Collected | Done::Noted | Done::Discarded(Ok(_)) => {}
         }
     }
 
