@@ -42,11 +42,17 @@ pub struct Counters {
     pub lost_receive_overflow: u64,
     /// Received datagrams that did not fit their buffer.
     pub lost_truncated: u64,
+    /// Received frames whose payload could not be fetched from the sender any more.
+    pub lost_not_fetched: u64,
+    /// Received entries of a shared queue that nobody can have meant.
+    pub lost_malformed: u64,
 
     /// Times that the NIC would take no more (EAGAIN): frames stayed staged.
     pub blocked: u64,
     /// Offloads that were tried, refused, and are not used any more.
     pub offloads_lost: u64,
+    /// Offered payloads that were copied after all, because the receiver did not come for them.
+    pub offers_copied: u64,
 }
 
 impl Counters {

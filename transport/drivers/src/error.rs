@@ -44,6 +44,9 @@ pub enum Operation {
     Wait,
     Drain,
     OpenQueue,
+    FindHost,
+    CreateSegment,
+    OpenSegment,
 }
 
 impl fmt::Display for Operation {
@@ -58,6 +61,9 @@ impl fmt::Display for Operation {
             Operation::Wait => "waiting for frames",
             Operation::Drain => "draining",
             Operation::OpenQueue => "opening a queue",
+            Operation::FindHost => "reading /proc to learn which host and process this is",
+            Operation::CreateSegment => "making a shared-memory segment that others can open through /proc",
+            Operation::OpenSegment => "opening a peer's shared-memory segment through /proc",
         })
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! * [`driver`]: the [`Driver`] trait, written for NICs that own their buffers;
 //! * [`mem`]: queues inside one process, for tests and benches;
+//! * [`shm`]: shared memory, between the processes of one user on one host;
 //! * [`udp`]: ordinary sockets, IPv4 and IPv6, with segmentation and receive offload where the kernel has them;
 //! * [`fault`]: a wrapper that injects faults into any of them;
 //! * `conformance` (feature of that name): the tests that belong to the trait; every implementation runs all of them.
@@ -18,6 +19,7 @@ pub mod fault;
 pub mod limits;
 pub mod mem;
 pub mod payload;
+pub mod shm;
 mod sleep;
 mod staging;
 pub mod udp;

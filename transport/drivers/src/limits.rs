@@ -1,5 +1,7 @@
 //! Bounds of the drivers: every table and queue, with its unit and the reason for its size.
 
+use core::time::Duration;
+
 /// Frames that can be staged between two flushes. One UDP_SEGMENT call takes 64 segments, so a full ring is one system call.
 pub const BURST_FRAMES: usize = 64;
 
@@ -65,3 +67,17 @@ pub const FAULT_STARVE_CALLS_MAX: u64 = 16;
 
 /// Calls after which a frame held for later frames goes on even if none come.
 pub const FAULT_BACKSTOP_CALLS: u64 = 10_000;
+
+/// Bytes of the largest frame of the shared-memory driver: a piece of bulk that is read with one system call, whose fixed cost is a few
+/// hundredths of the copy's.
+pub const SHM_FRAME_BYTES_MAX: usize = 256 << 10;
+
+/// Frames that a shared-memory driver has staged, or whose payload it still offers: a burst of one peer behind the open offers of others.
+pub const SHM_STAGED_FRAMES: usize = 2 * BURST_FRAMES;
+
+/// Bytes of payload from which on it is offered to be read, where that is permitted: below, two copies cost less than the system call.
+pub const SHM_OFFER_BYTES_MIN: usize = 16 << 10;
+
+/// How long an offered payload waits for its receiver before the sender copies it into the ring: far above what a receiver that polls
+/// takes for all that may be on its way to it, and little against the time for which a buffer may be missed.
+pub const SHM_OFFER_PATIENCE: Duration = Duration::from_millis(1);

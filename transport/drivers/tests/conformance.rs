@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use drivers::conformance::Fixture;
 use drivers::fault::{FaultDriver, Faults};
 use drivers::mem::Hub;
+use drivers::shm::{ShmConfig, ShmDriver};
 use drivers::udp::{UdpConfig, UdpDriver};
 use drivers::{Driver, DriverError};
 
@@ -47,6 +48,14 @@ impl Fixture for Sockets {
     }
 }
 
+struct Shared(ShmConfig);
+
+impl Fixture for Shared {
+    fn open(&mut self) -> Box<dyn Driver> {
+        Box::new(ShmDriver::open(&self.0).expect("memory and /proc"))
+    }
+}
+
 /// The wrapper adds nothing of its own at rates of zero.
 struct Harmless<F>(F);
 
@@ -74,6 +83,8 @@ fn everywhere<F>(made: Result<F, DriverError>) -> Result<F, DriverError> {
 }
 
 drivers::conformance_suite!(mem, everywhere(Ok(Memory(Hub::new()))));
+drivers::conformance_suite!(shm, everywhere(Ok(Shared(ShmConfig::default()))));
+drivers::conformance_suite!(shm_staged, everywhere(Ok(Shared(ShmConfig { pull: false }))));
 drivers::conformance_suite!(udp_v4, everywhere(Sockets::on("127.0.0.1:0")));
 drivers::conformance_suite!(udp_v6, Sockets::on("[::1]:0"));
 drivers::conformance_suite!(udp_dual, Sockets::dual());

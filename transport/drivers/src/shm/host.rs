@@ -1,0 +1,87 @@
+//! Which host this is, and which processes live on it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use nix::unistd::geteuid;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What two processes must have in common to share a segment: the running kernel, the names of processes, and the user.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Host(pub(super) u64);
+
+impl Host {
+    pub(super) fn this() -> std::io::Result<Host> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        let processes = fs::metadata("/proc/self/ns/pid")?.ino();
+        let users = fs::metadata("/proc/self/ns/user")?.ino();
+        let user = geteuid().as_raw();
+        Ok(Host(xxh3_64(format!("{}/{processes}/{users}/{user}", boot.trim()).as_bytes())))
+    }
+}
+
+/// A process by its id and its start: an id alone may be given to another one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    /// Clock ticks from boot to its start.
+    pub(super) start: u64,
+}
+
+impl Process {
+    pub(super) fn this() -> std::io::Result<Process> {
+        let pid = std::process::id();
+        let (_, start) = state_and_start(pid).ok_or(std::io::ErrorKind::InvalidData)?;
+        Ok(Process { pid, start })
+    }
+
+    /// In 64 bits, never 0. The start's low half tells apart processes that started within 497 days.
+    pub(super) fn short(self) -> u64 {
+        u64::from(self.pid) << 32 | self.start & 0xffff_ffff
+    }
+}
+
+/// Whether the process that [`Process::short`] was made of still runs.
+pub(super) fn is_alive(short: u64) -> bool {
+    u32::try_from(short >> 32).ok().and_then(state_and_start).is_some_and(|(state, start)| {
+        !matches!(state, 'Z' | 'X') && start & 0xffff_ffff == short & 0xffff_ffff
+    })
+}
+
+/// Fields 3 and 22 of `/proc/PID/stat` (proc_pid_stat(5)); the name in field 2 may hold anything, even parentheses.
+fn state_and_start(pid: u32) -> Option<(char, u64)> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = core::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let start = fields.nth(18)?.parse().ok()?;
+    Some((state, start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_lives_and_another_start_does_not() {
+        let this = Process::this().expect("it runs");
+        assert!(is_alive(this.short()));
+        assert!(!is_alive(Process { start: this.start + 1, ..this }.short()));
+        assert!(!is_alive(0));
+    }
+
+    #[test]
+    fn a_killed_process_is_not_alive_even_before_somebody_has_waited_for_it() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
+        let (_, start) = state_and_start(child.id()).expect("it runs");
+        let process = Process { pid: child.id(), start };
+        assert!(is_alive(process.short()));
+        child.kill().expect("a child of ours");
+        while is_alive(process.short()) {
+            std::thread::yield_now();
+        }
+        child.wait().expect("a child of ours");
+        assert!(!is_alive(process.short()));
+    }
+}

@@ -1,0 +1,165 @@
+//! Whom a rail sends to.
+
+use core::ops::Range;
+use std::collections::HashMap;
+
+use transport::{AddressId, RawAddress};
+
+use super::address::{EXPECTED, Place};
+use super::host::Host;
+use super::outgoing::{Outcome, Outgoing, Sender};
+use super::segment::{Outbox, Refused};
+use crate::counters::Counters;
+use crate::error::{DriverError, Operation};
+use crate::limits::ADDRESSES_MAX;
+use crate::staging::Staged;
+
+/// Frames that found no room between two looks whether their receiver is still alive.
+const FULL_PER_LOOK: u32 = 64;
+
+/// Frames between two attempts to get a ring of a segment whose rings all have living owners.
+const CLAIM_EVERY: u32 = 1024;
+
+pub(super) struct Peers {
+    host: Host,
+    sender: Sender,
+    /// By `AddressId`.
+    table: Vec<Option<Peer>>,
+    by_address: HashMap<RawAddress, AddressId>,
+}
+
+struct Peer {
+    place: Place,
+    ring: Option<Outgoing>,
+    /// It will never be there again: its place names one segment of one process.
+    gone: bool,
+    /// Frames in a row that found no room.
+    full: u32,
+}
+
+impl Peers {
+    pub(super) fn new(host: Host, sender: Sender) -> Peers {
+        Peers { host, sender, table: Vec::new(), by_address: HashMap::new() }
+    }
+
+    pub(super) fn resolve(&mut self, address: &RawAddress) -> Result<AddressId, DriverError> {
+        let unusable = DriverError::AddressUnusable { address: *address, expected: EXPECTED };
+        let place = Place::decode(address).filter(|place| place.host == self.host).ok_or(unusable)?;
+        if let Some(id) = self.by_address.get(address) {
+            return Ok(*id);
+        }
+        match Outbox::open(&place) {
+            // Whether it is there is not asked: who is not there now is never there again, and its frames are lost.
+            Ok(_) | Err(Refused::Gone | Refused::Full) => {}
+            Err(Refused::Foreign) => return Err(unusable),
+            Err(Refused::Forbidden(errno)) => {
+                return Err(DriverError::Transient { operation: Operation::OpenSegment, errno });
+            }
+        }
+        if self.table.len() >= ADDRESSES_MAX {
+            return Err(DriverError::AddressesFull { addresses: ADDRESSES_MAX });
+        }
+        let id = AddressId(u32::try_from(self.table.len()).unwrap_or(u32::MAX));
+        self.table.push(Some(Peer { place, ring: None, gone: false, full: 0 }));
+        self.by_address.insert(*address, id);
+        Ok(id)
+    }
+
+    pub(super) fn forget(&mut self, id: AddressId) {
+        let Some(slot) = usize::try_from(id.0).ok().and_then(|at| self.table.get_mut(at)) else { return };
+        if let Some(peer) = slot.take() {
+            self.by_address.remove(&peer.place.encode());
+        }
+    }
+
+    fn get(&mut self, id: AddressId) -> Option<&mut Peer> {
+        self.table.get_mut(usize::try_from(id.0).ok()?)?.as_mut()
+    }
+
+    pub(super) fn knows(&self, id: AddressId) -> bool {
+        usize::try_from(id.0).ok().and_then(|at| self.table.get(at)).is_some_and(Option::is_some)
+    }
+
+    pub(super) fn ring(&mut self, id: AddressId) -> Option<&mut Outgoing> {
+        self.get(id)?.ring.as_mut()
+    }
+
+    /// Writes one frame to its peer's ring. `None`: it is lost, and counted.
+    pub(super) fn write(&mut self, frame: Staged<'_>, counters: &mut Counters) -> Option<Outcome> {
+        let sender = self.sender;
+        let Some(peer) = self.get(frame.to) else {
+            counters.lost_no_address += 1;
+            return None;
+        };
+        if peer.ring.is_none() {
+            peer.meet(sender, counters)?;
+        }
+        let outcome = peer.ring.as_mut()?.write(frame);
+        if outcome != Outcome::Full {
+            peer.full = 0;
+            return Some(outcome);
+        }
+        counters.lost_receiver_full += 1;
+        peer.full = peer.full.wrapping_add(1);
+        None
+    }
+
+    /// Tells a peer of its frames. False: it has gone, and its ring should be parted from.
+    pub(super) fn announce(&mut self, id: AddressId) -> bool {
+        let Some(peer) = self.get(id) else { return true };
+        let Some(ring) = &mut peer.ring else { return true };
+        ring.announce()
+    }
+
+    /// Peers that take nothing and do not live any more.
+    pub(super) fn dead(&mut self, id: AddressId) -> bool {
+        self.get(id).is_some_and(|peer| {
+            peer.full % FULL_PER_LOOK == 1 && peer.ring.as_ref().is_some_and(Outgoing::receiver_is_dead)
+        })
+    }
+
+    /// Ends the use of a peer that has gone. Its offers must have been ended before.
+    pub(super) fn part(&mut self, id: AddressId) {
+        if let Some(peer) = self.get(id) {
+            peer.ring = None;
+            peer.gone = true;
+        }
+    }
+
+    pub(super) fn mappings(&self) -> impl Iterator<Item = Range<usize>> {
+        self.table.iter().flatten().filter_map(|peer| peer.ring.as_ref()).flat_map(Outgoing::mappings)
+    }
+}
+
+impl Peer {
+    /// Claims a ring. `None`: the frame is lost, and counted.
+    #[cold]
+    fn meet(&mut self, sender: Sender, counters: &mut Counters) -> Option<()> {
+        if self.gone {
+            counters.lost_refused += 1;
+            return None;
+        }
+        if !self.full.is_multiple_of(CLAIM_EVERY) {
+            self.full = self.full.wrapping_add(1);
+            counters.lost_receiver_full += 1;
+            return None;
+        }
+        match Outbox::open(&self.place).and_then(|outbox| Outgoing::claim(outbox, sender)) {
+            Ok(ring) => {
+                self.ring = Some(ring);
+                self.full = 0;
+                return Some(());
+            }
+            Err(Refused::Gone | Refused::Foreign) => {
+                self.gone = true;
+                counters.lost_refused += 1;
+            }
+            Err(Refused::Full) => {
+                self.full = self.full.wrapping_add(1);
+                counters.lost_receiver_full += 1;
+            }
+            Err(Refused::Forbidden(_)) => counters.lost_no_memory += 1,
+        }
+        None
+    }
+}

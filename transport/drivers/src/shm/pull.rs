@@ -1,0 +1,38 @@
+//! Reading another process's memory, with one copy, by `process_vm_readv`.
+
+use std::io::IoSliceMut;
+
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+
+/// A sender's key: where it lies in its memory, and what it is. Read along with every payload, because a process id alone may have passed to
+/// another process meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Key {
+    pub(super) address: u64,
+    pub(super) value: u64,
+}
+
+/// Reads `to.len()` bytes at `address` of the process that holds `key`. False: it is not permitted, the process has gone, or its
+/// memory has; what `to` holds then is arbitrary.
+pub(super) fn pull(pid: u32, key: Key, address: u64, to: &mut [u8]) -> bool {
+    let Ok(pid) = i32::try_from(pid) else { return false };
+    let (Ok(base), Ok(key_base)) = (usize::try_from(address), usize::try_from(key.address)) else {
+        return false;
+    };
+    let bytes = to.len();
+    let mut found = [0; 8];
+    let mut local = [IoSliceMut::new(to), IoSliceMut::new(&mut found)];
+    let remote = [RemoteIoVec { base, len: bytes }, RemoteIoVec { base: key_base, len: 8 }];
+    let read = process_vm_readv(Pid::from_raw(pid), &mut local, &remote);
+    #[expect(clippy::host_endian_bytes, reason = "as it lies in the memory of a process of this host")]
+    let expected = key.value.to_ne_bytes();
+    read == Ok(bytes + 8) && found == expected
+}
+
+/// Yama's `ptrace_scope` 1 lets only descendants be read, unless the process says otherwise. Whoever may already open our segment is
+/// the same user, and may then read our memory too, as on a system without Yama.
+pub(super) fn permit() {
+    // SAFETY: takes two numbers. A kernel without Yama answers EINVAL, and needs no permission.
+    let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+}

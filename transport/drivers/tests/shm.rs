@@ -1,0 +1,319 @@
+//! Shared memory between real processes, and offers that end while they are being read.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use drivers::shm::{ShmConfig, ShmDriver};
+use drivers::{Driver, Payload};
+use transport::{AddressId, RawAddress};
+
+/// Long against anything a busy machine does between two steps.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Payload that is offered rather than copied.
+const LARGE: usize = 100_000;
+
+fn open() -> ShmDriver {
+    ShmDriver::open(&ShmConfig::default()).expect("memory and /proc")
+}
+
+fn hex(address: &RawAddress) -> String {
+    address.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> RawAddress {
+    let byte = |i: usize| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hex");
+    RawAddress::new(&(0..text.len() / 2).map(byte).collect::<Vec<u8>>()).expect("short enough")
+}
+
+fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes as u64).map(|at| (at.wrapping_mul(31) ^ seed ^ at >> 8).to_le_bytes()[0]).collect()
+}
+
+fn stage(rail: &mut ShmDriver, to: AddressId, head: &[u8], payload: Payload) {
+    let start = Instant::now();
+    while rail.lease().is_none() {
+        rail.flush().expect("a live rail");
+        assert!(start.elapsed() < LONG, "no buffer came back");
+    }
+    rail.lease().expect("leased before")[..head.len()].copy_from_slice(head);
+    rail.commit(to, head.len(), payload);
+}
+
+fn complete(rail: &mut ShmDriver) {
+    let start = Instant::now();
+    while rail.completed_total() < rail.staged_total() {
+        rail.receive(1, &mut |_| ()).expect("a live rail");
+        assert!(start.elapsed() < LONG, "frames never completed");
+    }
+}
+
+/// Another process that runs one of the functions below on the address of a rail; killed at the end.
+struct Peer {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    fn start(role: &str, address: &RawAddress) -> Peer {
+        let mut child = Command::new(std::env::current_exe().expect("this test"))
+            .args(["--ignored", "--exact", "--nocapture", role])
+            .env("RAIL", hex(address))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this test");
+        let lines = BufReader::new(child.stdout.take().expect("piped"));
+        Peer { child, lines }
+    }
+
+    /// The next line that the peer said.
+    fn said(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.lines.read_line(&mut line).expect("text") > 0, "the peer said nothing more");
+            // What the test harness says in between is not the peer's.
+            if let Some((_, said)) = line.trim_end().split_once("SAYS ") {
+                return said.to_owned();
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("a child of ours");
+        self.child.wait().expect("a child of ours");
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn say(what: &str) {
+    println!("SAYS {what}");
+    std::io::stdout().flush().expect("a pipe");
+}
+
+fn given_rail() -> RawAddress {
+    from_hex(&std::env::var("RAIL").expect("started by a test"))
+}
+
+const FRAMES: u64 = 200;
+
+#[test]
+#[ignore = "the other process of a test"]
+fn sends_large_frames() {
+    let mut rail = open();
+    let to = rail.resolve(&given_rail()).expect("this host");
+    // The receiver answers whether it can read our memory with the first frame that it takes.
+    stage(&mut rail, to, b"hello", Payload::EMPTY);
+    rail.flush().expect("a live rail");
+    std::io::stdin().read_line(&mut String::new()).expect("a line");
+    let (start, mut next) = (Instant::now(), 0);
+    while next < FRAMES {
+        let owner = Arc::new(pattern(next, LARGE));
+        let payload = Payload::shared(&owner, 0..LARGE).expect("in range");
+        stage(&mut rail, to, &next.to_le_bytes(), payload);
+        rail.flush().expect("a live rail");
+        complete(&mut rail);
+        assert!(start.elapsed() < LONG);
+        next += 1;
+    }
+    let counters = rail.counters();
+    say(&format!("{} {}", counters.offers_copied, counters.lost_on_send()));
+    // Until it is killed: what has been sent stays readable.
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn large_payloads_are_pulled_from_another_process() {
+    let mut rail = open();
+    let mut peer = Command::new(std::env::current_exe().expect("this test"));
+    let mut child = peer
+        .args(["--ignored", "--exact", "--nocapture", "sends_large_frames"])
+        .env("RAIL", hex(&rail.local_address()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this test");
+    let mut ready = child.stdin.take().expect("piped");
+    let lines = BufReader::new(child.stdout.take().expect("piped"));
+    let mut peer = Peer { child, lines };
+    let (start, mut came) = (Instant::now(), 0u64);
+    while came <= FRAMES {
+        rail.receive(8, &mut |frame| {
+            if came == 0 {
+                assert_eq!(frame, b"hello");
+                ready.write_all(b"go on\n").expect("the peer listens");
+            } else {
+                let (head, payload) = frame.split_at(8);
+                assert_eq!(head, (came - 1).to_le_bytes());
+                assert!(payload == pattern(came - 1, LARGE), "frame {came} was altered");
+            }
+            came += 1;
+        })
+        .expect("a live rail");
+        assert!(start.elapsed() < LONG, "only {came} frames came");
+    }
+    let counts: Vec<u64> = peer.said().split(' ').map(|word| word.parse().expect("a number")).collect();
+    assert_eq!(counts[1], 0, "a frame was lost although its receiver took all");
+    assert!(
+        counts[0] < FRAMES,
+        "every payload was copied, none was pulled: is process_vm_readv permitted here?"
+    );
+}
+
+#[test]
+#[ignore = "the other process of a test"]
+fn listens_and_never_looks() {
+    let rail = open();
+    say(&hex(&rail.local_address()));
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn a_receiver_that_stands_still_or_dies_blocks_nobody() {
+    let (mut rail, mut other) = (open(), open());
+    let mut peer = Peer::start("listens_and_never_looks", &RawAddress::NONE);
+    let to = rail.resolve(&from_hex(&peer.said())).expect("this host");
+    let to_other = rail.resolve(&other.local_address()).expect("this host");
+    let owner = Arc::new(pattern(1, LARGE));
+    let send = |rail: &mut ShmDriver, frames: u64| {
+        for i in 0..frames {
+            let payload = if i % 50 == 0 { Payload::shared(&owner, 0..LARGE) } else { None };
+            stage(rail, to, &i.to_le_bytes(), payload.unwrap_or_default());
+            rail.flush().expect("its peer's silence is no error");
+        }
+        complete(rail);
+    };
+    send(&mut rail, 1000);
+    let full = rail.counters().lost_receiver_full;
+    assert!(full > 0, "a ring has a bound");
+    assert_eq!(rail.counters().lost_refused, 0, "it stands still, but it lives");
+    peer.kill();
+    send(&mut rail, 1000);
+    assert!(rail.counters().lost_refused > 0, "it is dead, and that should have been noticed");
+    stage(&mut rail, to_other, b"others are reached", Payload::EMPTY);
+    rail.flush().expect("a live rail");
+    let mut came = Vec::new();
+    other.receive(1, &mut |frame| came = frame.to_vec()).expect("a live rail");
+    assert_eq!(came, b"others are reached");
+    let counters = rail.counters();
+    assert_eq!(counters.frames_sent + counters.lost_on_send(), rail.staged_total(), "{counters:?}");
+}
+
+#[test]
+#[ignore = "the other process of a test"]
+fn sends_until_it_is_killed() {
+    let mut rail = open();
+    let to = rail.resolve(&given_rail()).expect("this host");
+    let owner = Arc::new(pattern(7, LARGE));
+    for i in 0u64.. {
+        let payload = if i % 3 == 0 { Payload::shared(&owner, 0..LARGE) } else { None };
+        stage(&mut rail, to, &pattern(7, 100), payload.unwrap_or_default());
+        rail.flush().expect("a live rail");
+        if i == 20 {
+            say("sending");
+        }
+        rail.receive(1, &mut |_| ()).expect("a live rail");
+    }
+}
+
+#[test]
+fn senders_that_are_killed_leave_whole_frames_and_nothing_else() {
+    let mut rail = open();
+    let whole = [pattern(7, 100), [pattern(7, 100), pattern(7, LARGE)].concat()];
+    for _ in 0..8 {
+        let mut peer = Peer::start("sends_until_it_is_killed", &rail.local_address());
+        let mut came = 0;
+        let look = |rail: &mut ShmDriver, came: &mut u64| {
+            rail.receive(8, &mut |frame| {
+                assert!(whole.iter().any(|whole| frame == whole), "a frame of {} bytes", frame.len());
+                *came += 1;
+            })
+            .expect("a live rail")
+        };
+        peer.said();
+        for _ in 0..200 {
+            look(&mut rail, &mut came);
+        }
+        peer.kill();
+        while look(&mut rail, &mut came) > 0 {}
+        assert!(came > 0);
+    }
+    assert_eq!(rail.counters().lost_malformed, 0);
+}
+
+#[test]
+fn an_offer_that_nobody_comes_for_is_copied() {
+    let (mut a, mut b) = (open(), open());
+    let to = a.resolve(&b.local_address()).expect("this host");
+    stage(&mut a, to, b"hello", Payload::EMPTY);
+    a.flush().expect("a live rail");
+    b.receive(1, &mut |_| ()).expect("a live rail");
+    let owner = Arc::new(pattern(3, LARGE));
+    stage(&mut a, to, b"head", Payload::shared(&owner, 0..LARGE).expect("in range"));
+    a.flush().expect("a live rail");
+    assert_eq!(Arc::strong_count(&owner), 2, "offered, not copied");
+    complete(&mut a);
+    assert_eq!((Arc::strong_count(&owner), a.counters().offers_copied), (1, 1));
+    let mut came = Vec::new();
+    b.receive(1, &mut |frame| came = frame.to_vec()).expect("a live rail");
+    assert!(came[..4] == *b"head" && came[4..] == *owner.as_slice());
+}
+
+#[test]
+fn what_is_read_from_an_offer_that_ends_meanwhile_does_not_count() {
+    let (mut a, mut b) = (open(), open());
+    let to = a.resolve(&b.local_address()).expect("this host");
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let receiver = std::thread::spawn(move || {
+        let (mut whole, mut not_fetched) = (0u64, 0u64);
+        while !stopped.load(Ordering::Relaxed) {
+            b.receive(8, &mut |frame| {
+                if let Some((first, rest)) = frame.get(4..).and_then(<[u8]>::split_first) {
+                    assert!(
+                        rest.iter().all(|byte| byte == first),
+                        "a payload that was changed while it was read"
+                    );
+                    whole += 1;
+                }
+            })
+            .expect("a live rail");
+            not_fetched = b.counters().lost_not_fetched;
+        }
+        (whole, not_fetched)
+    });
+    stage(&mut a, to, b"", Payload::EMPTY);
+    a.flush().expect("a live rail");
+    let mut user = vec![0u8; 2 * LARGE];
+    let start = Instant::now();
+    let mut rounds = 0u32;
+    while rounds < 6000 && start.elapsed() < LONG {
+        rounds += 1;
+        let bytes = user.len();
+        // SAFETY: the bytes are written only after `drain` has completed every frame, and live until the end of the test.
+        let payload = unsafe { Payload::borrowed(user.as_ptr(), bytes) };
+        stage(&mut a, to, b"head", payload);
+        a.flush().expect("a live rail");
+        for _ in 0..rounds % 64 * 50 {
+            std::hint::spin_loop();
+        }
+        assert!(a.drain().expect("a live rail").is_ready(), "draining waits for nobody");
+        assert_eq!(a.completed_total(), a.staged_total());
+        user.fill(rounds.to_le_bytes()[0]);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (whole, not_fetched) = receiver.join().expect("the receiver");
+    assert!(whole > 0 && not_fetched > 0, "{whole} read, {not_fetched} withdrawn: neither case was met");
+}
