@@ -6,6 +6,7 @@ mod world;
 
 use std::time::Duration;
 
+use transport::port::Arrived;
 use transport::{Event, LinkIndex};
 use world::{Fate, World, config, pattern};
 
@@ -362,4 +363,28 @@ fn a_dead_rail_is_passed_over_and_tried_again() {
     }
     assert_eq!(world.received(1).len(), 400);
     assert!(world.nodes[0].events.iter().any(|event| matches!(event, Event::RailBack { .. })));
+}
+
+/// R17: messages are bounded like bytes, also those without any.
+#[test]
+fn empty_messages_do_not_outgrow_their_table() {
+    let mut config = config();
+    config.unexpected_entries_max = 16;
+    let mut world = World::new(2, &config, 2000);
+    for tag in 0..200 {
+        world.send(0, 1, tag, b"");
+    }
+    world.run(5 * MS);
+    let frozen = world.freeze(1);
+    let copied = frozen.unexpected().filter(|(_, message)| matches!(message.payload, Arrived::Copied(_)));
+    let (copied, all) = (copied.count(), frozen.waiting_len());
+    assert!(copied <= 16 + 4, "{copied} of {all}: the bound, and what a peer was promised");
+    assert_eq!(all, 200, "the others are announced");
+    world.thaw(1, frozen);
+    for _ in 0..200 {
+        world.receive(1, None, None, 0);
+    }
+    world.run(20 * MS);
+    let tags: Vec<u64> = world.received(1).iter().map(|(_, tag, _)| *tag).collect();
+    assert_eq!(tags, (0..200).collect::<Vec<_>>());
 }

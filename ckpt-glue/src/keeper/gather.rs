@@ -47,6 +47,10 @@ impl Points {
         }
     }
 
+    pub(crate) fn answered_len(&self) -> usize {
+        self.answered.len() + self.children.len()
+    }
+
     pub(crate) fn add_child(&mut self, child: NodeIndex, summary: PointSummary) {
         if self.children.insert(child) {
             self.summary = self.summary.with(summary);
@@ -114,6 +118,10 @@ impl Images {
         messages
     }
 
+    pub(crate) fn reported_len(&self) -> usize {
+        self.reported.len()
+    }
+
     pub(crate) fn has(&self, rank: Rank) -> bool {
         self.reported.contains(&rank)
     }
@@ -127,6 +135,10 @@ pub(crate) struct Registrations {
 }
 
 impl Registrations {
+    pub(crate) fn waiting_len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Adds ports, of which the last ones complete `ranks` ranks, and hands out the messages that are to go up.
     pub(crate) fn add(
         &mut self,

@@ -8,6 +8,7 @@ mod gather;
 mod life;
 mod ranks;
 mod relay;
+mod tables;
 mod watch;
 
 use alloc::vec::Vec;
@@ -23,6 +24,7 @@ use crate::queue::Queue;
 use crate::sabotage::{Rule, Sabotage};
 use gather::{Arrivals, Count, Images, Points, Registrations};
 use ranks::{KeptRanks, RankPhase};
+pub use tables::Table;
 use watch::Watcher;
 
 /// What happens to a keeper.

@@ -1,6 +1,10 @@
-//! Memory bounds: every table and queue of a port stays within its named bound, whatever its peers do.
+//! Memory bounds: every table and queue of a port, a keeper and the coordinator stays within its named bound, whatever
+//! their peers do.
 
+use ckpt_glue::Keeper;
+use ckpt_glue::control::JobStatus;
 use transport::config::{ANNOUNCED_MAX, EVENTS_MAX, INCOMING_MAX, PENDING_MESSAGES_MAX, WINDOW_FRAMES_MAX};
+use transport::port::Arrived;
 use transport::{FrozenPort, Port, PortConfig};
 
 use super::Violation;
@@ -29,7 +33,7 @@ impl BoundsJudge {
             // R17: beyond the bound a peer may still send what it was promised before.
             unexpected_bytes: config.unexpected_bytes_max as u64
                 + links * u64::from(config.link_window_bytes),
-            unexpected_entries: config.unexpected_entries_max as u64,
+            unexpected_entries: config.unexpected_entries_max as u64 * (4 + links) / 4,
             reorder_bytes: config.reorder_bytes_max as u64,
             copied_bytes: config.link_copied_bytes_max as u64,
             posted: config.posted_max as u64,
@@ -41,8 +45,9 @@ impl BoundsJudge {
     /// # Errors
     /// The first bound that does not hold.
     pub fn running(&self, rank: u32, port: &Port) -> Result<(), Violation> {
+        let whose = || format!("rank {rank}");
         within(
-            rank,
+            whose,
             [
                 ("unexpected bytes", port.unexpected_bytes() as u64, self.unexpected_bytes),
                 ("bytes out of turn", port.reorder_bytes() as u64, self.reorder_bytes),
@@ -56,10 +61,15 @@ impl BoundsJudge {
     /// # Errors
     /// The first bound that does not hold.
     pub fn frozen(&self, rank: u32, port: &FrozenPort) -> Result<(), Violation> {
+        let whose = || format!("rank {rank}");
+        let waiting = port.unexpected().chain(port.claimed());
+        let copied =
+            waiting.filter(|(_, message)| matches!(message.payload, Arrived::Copied(_))).count() as u64;
         within(
-            rank,
+            whose,
             [
-                ("unexpected messages", port.waiting_len() as u64, self.unexpected_entries),
+                ("unexpected messages", copied, self.unexpected_entries),
+                ("announced messages", port.waiting_len() as u64 - copied, self.links * ANNOUNCED_MAX as u64),
                 ("posted receives", port.posted_len() as u64, self.posted),
                 ("completions", port.completions().count() as u64, EVENTS_MAX as u64),
             ],
@@ -67,7 +77,7 @@ impl BoundsJudge {
         for queues in port.links().filter_map(|link| link.queues()) {
             let (first, second) = queues.copied();
             within(
-                rank,
+                whose,
                 [
                     ("frames in flight", queues.sent().len() as u64, WINDOW_FRAMES_MAX),
                     ("copied bytes", (first.len() + second.len()) as u64, self.copied_bytes),
@@ -79,11 +89,35 @@ impl BoundsJudge {
         }
         Ok(())
     }
+
+    /// The keeper of a node.
+    ///
+    /// # Errors
+    /// The first bound that does not hold.
+    pub fn keeper(node: u32, keeper: &Keeper) -> Result<(), Violation> {
+        let Some(tables) = keeper.tables() else { return Ok(()) };
+        within(|| format!("node {node}"), tables.map(|t| (t.name, t.entries as u64, t.entries_max as u64)))
+    }
+
+    /// The coordinator: its other tables have an entry for each rank, by rank.
+    ///
+    /// # Errors
+    /// The first bound that does not hold.
+    pub fn coordinator(status: &JobStatus) -> Result<(), Violation> {
+        let ranks = u64::from(status.ranks);
+        let counts = [
+            ("ranks that run", u64::from(status.running), ranks),
+            ("ranks that have finished", u64::from(status.finalizing), ranks),
+        ];
+        within(|| "coordinator".to_owned(), counts)
+    }
 }
 
-fn within<const N: usize>(rank: u32, found: [Found; N]) -> Result<(), Violation> {
+fn within<const N: usize>(whose: impl Fn() -> String, found: [Found; N]) -> Result<(), Violation> {
     match found.into_iter().find(|(_, found, max)| found > max) {
-        Some((what, found, max)) => Err(Violation::Bound { rank, what: what.to_owned(), found, max }),
+        Some((what, found, max)) => {
+            Err(Violation::Bound { whose: whose(), what: what.to_owned(), found, max })
+        }
         None => Ok(()),
     }
 }

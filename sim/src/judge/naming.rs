@@ -39,3 +39,29 @@ impl NamingJudge {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Generation = Generation { life: 1, epoch: 1 };
+
+    #[test]
+    fn a_number_is_used_once_in_a_life() {
+        let mut judge = NamingJudge::default();
+        assert_eq!(judge.begun(FIRST), Ok(()));
+        assert_eq!(judge.begun(Generation { epoch: 2, ..FIRST }), Ok(()));
+        assert!(judge.begun(FIRST).is_err(), "it went back");
+        assert_eq!(judge.begun(Generation { life: 2, ..FIRST }), Ok(()), "another life counts anew");
+        assert!(judge.begun(Generation { life: 2, ..FIRST }).is_err(), "the same again");
+    }
+
+    #[test]
+    fn what_was_given_up_is_not_committed() {
+        let mut judge = NamingJudge::default();
+        assert_eq!(judge.committed(FIRST), Ok(()));
+        judge.abandoned(FIRST);
+        assert_eq!(judge.committed(FIRST), Err(Violation::AbandonedCommitted { generation: FIRST }));
+        assert_eq!(judge.committed(Generation { life: 2, ..FIRST }), Ok(()));
+    }
+}

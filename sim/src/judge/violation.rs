@@ -66,7 +66,7 @@ pub enum Violation {
     /// Both ends of a link contradicted each other after a restart (rule 10).
     Inconsistent { rank: u32, link: u32 },
     /// Something is larger than its bound.
-    Bound { rank: u32, what: String, found: u64, max: u64 },
+    Bound { whose: String, what: String, found: u64, max: u64 },
     /// Nothing more happens, or not soon enough after the last fault.
     Stuck { virtual_ms: u64, why: String, waits: Vec<String> },
     /// Something is left behind after the end.

@@ -12,6 +12,7 @@ use super::process::NEVER;
 use super::{JOB, World, at};
 use crate::engine::queue::{MICRO, MILLI, Nanos};
 use crate::engine::trace::Who;
+use crate::judge::bounds::BoundsJudge;
 use crate::judge::{Generation, Violation};
 use crate::plan::Moment;
 use crate::trace;
@@ -147,6 +148,8 @@ impl World {
         let now = self.queue.now();
         let clock = &self.nodes[at(HEAD_NODE)].clock;
         if let Some(job) = &mut self.job {
+            let found = BoundsJudge::coordinator(&job.machine.status());
+            self.judges.check(found);
             let deadline = job.machine.poll_timeout();
             let due = deadline.map_or(NEVER, |deadline| clock.when(deadline, now));
             if due != NEVER && due != job.timer_at {

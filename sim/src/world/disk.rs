@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ckpt_glue::control::{Decision, ExitedRecord, ImageReport};
 use ckpt_glue::{GenerationId, ImageDigest};
-use store::job::{CommitRequest, GenerationState, ImageClaim};
+use store::job::{CommitRequest, Depth, GenerationState, ImageClaim};
 use store::record::{CheckpointSettings, JobFile};
 use store::storage::{Memory, StorageError};
 use store::{JobDirectory, Section, StoreError, kinds};
@@ -55,12 +55,17 @@ impl World {
     /// After a crash of the head node: the newest generation whose commit record was durable is still whole.
     pub(crate) fn judge_newest(&mut self) {
         let Some(newest) = self.judges.restored.newest() else { return };
-        let stored = self.images.iter().filter(|(_, _, generation)| *generation == newest);
-        for (id, rank, _) in stored.copied().collect::<Vec<_>>() {
-            if let Err(error) = self.directory.open_committed_image(id, rank) {
-                let (rank, what) = (rank.0, error.to_string());
-                self.judges.report(Violation::Unreadable { generation: newest, rank, what });
-            }
+        let stored = self.images.iter().rfind(|(_, _, generation)| *generation == newest);
+        let Some((id, rank, _)) = stored.copied() else { return };
+        let found = self.directory.open_committed_image(id, rank);
+        let damages = found.and_then(|_| self.directory.verify(id, Depth::Everything));
+        let broken = match damages {
+            Ok(damages) => damages.into_iter().next().map(|damage| (damage.rank, damage.error)),
+            Err(error) => Some((Some(rank), error)),
+        };
+        if let Some((rank, error)) = broken {
+            let (rank, what) = (rank.map_or(0, |rank| rank.0), error.to_string());
+            self.judges.report(Violation::Unreadable { generation: newest, rank, what });
         }
     }
 

@@ -10,6 +10,7 @@ use super::process::NEVER;
 use super::{JOB, World, at};
 use crate::engine::queue::{MICRO, Nanos};
 use crate::engine::trace::Who;
+use crate::judge::bounds::BoundsJudge;
 use crate::trace;
 
 /// Longest time until a process has been started, or ended.
@@ -84,6 +85,8 @@ impl World {
             }
         }
         let keeper = &mut self.keepers[at(number)];
+        let found = BoundsJudge::keeper(keeper.node, &keeper.machine);
+        self.judges.check(found);
         let deadline = keeper.machine.poll_timeout();
         let clock = &self.nodes[at(keeper.node)].clock;
         let due = deadline.map_or(NEVER, |deadline| clock.when(deadline, self.queue.now()));

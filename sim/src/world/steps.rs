@@ -194,8 +194,9 @@ impl World {
         let Some(process) = self.process_of(rank) else { return };
         self.counts.add(Fault::ProcessCrash);
         self.crashes += 1;
-        self.crash_life = Some(self.life_number);
         let entry = &self.processes[at(process)];
+        // It may be one that an earlier life has left behind.
+        self.crash_life = self.crash_life.max(Some(entry.life_number));
         match entry.phase {
             Phase::Frozen => self.counts.add(Fault::CrashInFreeze),
             Phase::Restoring | Phase::Enrolling => self.counts.add(Fault::CrashInRestart),

@@ -121,6 +121,8 @@ pub(crate) struct Link {
     pub(crate) newest: u64,
     /// Copied bytes that the peer may still send by what we told it.
     pub(crate) promised_bytes: u32,
+    /// Copied messages, likewise.
+    pub(crate) promised_frames: u16,
     /// Rail over which the peer was last heard.
     pub(crate) heard_rail: u8,
     /// Frames counted since the last acknowledgement.
@@ -139,7 +141,7 @@ pub(crate) struct Link {
 const _: () = assert!(size_of::<Link>() <= 256, "an idle link costs at most 256 bytes (design)");
 
 impl Link {
-    pub(crate) fn new(peer: PortId, congestion_bytes: u32, window_bytes: u32) -> Link {
+    pub(crate) fn new(peer: PortId, congestion_bytes: u32, window_bytes: u32, window_frames: u16) -> Link {
         Link {
             peer,
             paths: [None; RAILS_MAX],
@@ -150,7 +152,7 @@ impl Link {
             acked: 0,
             transmissions: 1,
             peer_window_bytes: window_bytes,
-            peer_window_frames: WINDOW_FRAMES_INITIAL,
+            peer_window_frames: window_frames,
             copied_frames: 0,
             copied_bytes: 0,
             flight_bytes: 0,
@@ -160,6 +162,7 @@ impl Link {
             ack_told: 0,
             newest: 0,
             promised_bytes: window_bytes,
+            promised_frames: window_frames,
             heard_rail: 0,
             unacknowledged: 0,
             peer_pause: 0,

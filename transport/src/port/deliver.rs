@@ -48,16 +48,20 @@ impl Port {
         }
     }
 
-    /// Whether `bytes` of unexpected payload may be kept: within the bound, or within what this link was promised.
-    fn has_room(&self, index: LinkIndex, bytes: usize) -> bool {
-        self.unexpected_bytes + bytes <= self.config.unexpected_bytes_max
-            || bytes <= self.links[index.0 as usize].promised_bytes as usize
-            || self.sabotage.has(Rule::WindowBounds)
+    /// R17: whether `bytes` of unexpected payload, and so many new messages, may be kept: within the bounds, or within what
+    /// this link was promised.
+    fn has_room(&self, index: LinkIndex, bytes: usize, messages: u16) -> bool {
+        let link = &self.links[index.0 as usize];
+        let bounds = self.unexpected_bytes + bytes <= self.config.unexpected_bytes_max
+            && self.matcher.unexpected_len() + usize::from(messages) <= self.config.unexpected_entries_max;
+        let promised = bytes <= link.promised_bytes as usize && messages <= link.promised_frames;
+        bounds || promised || self.sabotage.has(Rule::WindowBounds)
     }
 
-    fn use_promise(&mut self, index: LinkIndex, bytes: usize) {
+    fn use_promise(&mut self, index: LinkIndex, bytes: usize, messages: u16) {
         let link = &mut self.links[index.0 as usize];
         link.promised_bytes = link.promised_bytes.saturating_sub(u32::try_from(bytes).unwrap_or(u32::MAX));
+        link.promised_frames = link.promised_frames.saturating_sub(messages);
     }
 
     fn deliver_eager(
@@ -108,7 +112,7 @@ impl Port {
                 finished: placement.last,
             }
         } else {
-            if !self.has_room(index, payload.len()) {
+            if !self.has_room(index, payload.len(), 1) {
                 self.counters.dropped_window += 1;
                 return false;
             }
@@ -121,7 +125,7 @@ impl Port {
             self.unexpected_bytes += payload.len();
             Target::Waiting(key)
         };
-        self.use_promise(index, payload.len());
+        self.use_promise(index, payload.len(), 1);
         if !whole {
             let open = Open { target, tag: eager.tag, data: eager.data, total: eager.total, received: bytes };
             let copied_bytes_max = self.config.link_copied_bytes_max;
@@ -160,7 +164,7 @@ impl Port {
                 }
             }
             Target::Waiting(key) => {
-                if !self.has_room(index, payload.len()) {
+                if !self.has_room(index, payload.len(), 0) {
                     self.counters.dropped_window += 1;
                     return false;
                 }
@@ -174,7 +178,7 @@ impl Port {
             }
             Target::Nowhere => {}
         }
-        self.use_promise(index, payload.len());
+        self.use_promise(index, payload.len(), 0);
         open.received += payload.len() as u64;
         if let Some(queues) = &mut self.links[index.0 as usize].queues {
             queues.open = (!whole).then_some(open);

@@ -2,10 +2,10 @@
 
 use crate::config::AuthLevel;
 use crate::ids::{Epoch, Life, PortId};
+use crate::link::Flags;
 use crate::link::queues::BeforeCut;
 use crate::link::recovery::Recovery;
 use crate::link::timer::Timers;
-use crate::link::{Flags, WINDOW_FRAMES_INITIAL};
 use crate::message::Event;
 use crate::port::Port;
 use crate::port::state::Census;
@@ -128,7 +128,8 @@ impl FrozenPort {
         port.acked_reported = 0;
         port.news_due = false;
         let congestion_bytes = port.congestion_bytes_initial();
-        let window_bytes = port.window_bytes_initial();
+        let (window_bytes, window_frames) = (port.window_bytes_initial(), port.window_frames_initial());
+        let promised_frames = port.window_frames_most();
         for link in &mut port.links {
             link.peer_index = None;
             link.paths = Default::default();
@@ -142,10 +143,11 @@ impl FrozenPort {
             }
             link.ack_told = link.expected;
             link.peer_window_bytes = window_bytes;
-            link.peer_window_frames = WINDOW_FRAMES_INITIAL;
+            link.peer_window_frames = window_frames;
             link.congestion_bytes = congestion_bytes;
             // What the peer had in flight by the promises of the old life comes again.
             link.promised_bytes = port.config.link_window_bytes;
+            link.promised_frames = promised_frames;
             link.peer_pause = 0;
             link.heard_at = 0;
             link.recovery = Recovery::default();

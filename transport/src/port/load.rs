@@ -104,7 +104,12 @@ impl Port {
 
     fn load_link(&self, i: usize, state: LinkState, keys: &Keys) -> Result<Link, StateError> {
         let index = LinkIndex(u32::try_from(i).unwrap_or(u32::MAX));
-        let mut link = Link::new(state.peer, self.congestion_bytes_initial(), self.window_bytes_initial());
+        let mut link = Link::new(
+            state.peer,
+            self.congestion_bytes_initial(),
+            self.window_bytes_initial(),
+            self.window_frames_initial(),
+        );
         link.peer_epoch = self.epoch;
         link.next = state.next;
         link.acked = state.next.checked_sub(state.sent.len() as u64).ok_or(StateError::Value {

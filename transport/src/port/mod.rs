@@ -41,7 +41,7 @@ use crate::ids::{AddressId, Epoch, Life, LinkIndex, OpId, PortId, RailIndex, Raw
 use crate::link::queues::{Control, Envelope, Pending};
 use crate::link::receive::{Incoming, Target};
 use crate::link::timer::NEVER;
-use crate::link::{Flags, Link, Path, WINDOW_BYTES_INITIAL, congestion};
+use crate::link::{Flags, Link, Path, WINDOW_BYTES_INITIAL, WINDOW_FRAMES_INITIAL, congestion};
 use crate::matching::{MatchError, Matcher, MatcherBounds, Message, MessageKey, Pattern, Post};
 use crate::message::{Buffers, Event, Outgoing, Payload, Receive, SendError};
 use crate::sabotage::Sabotage;
@@ -233,7 +233,7 @@ impl Port {
         assert!(self.links.len() < LINKS_MAX, "a port has at most {LINKS_MAX} links");
         let link = LinkIndex(u32::try_from(self.links.len()).unwrap_or(u32::MAX));
         let window = self.congestion_bytes_initial();
-        let mut fresh = Link::new(peer, window, self.window_bytes_initial());
+        let mut fresh = Link::new(peer, window, self.window_bytes_initial(), self.window_frames_initial());
         fresh.peer_epoch = self.epoch;
         self.links.push(fresh);
         self.by_peer.insert(peer, link);
@@ -620,6 +620,17 @@ impl Port {
     /// more than a window can be: what many peers send at once has to fit.
     pub(crate) fn window_bytes_initial(&self) -> u32 {
         WINDOW_BYTES_INITIAL.min(self.config.link_window_bytes)
+    }
+
+    /// Likewise for frames.
+    pub(crate) fn window_frames_initial(&self) -> u16 {
+        WINDOW_FRAMES_INITIAL.min(self.window_frames_most())
+    }
+
+    /// The most frames that one peer is ever promised.
+    pub(crate) fn window_frames_most(&self) -> u16 {
+        let share = self.config.unexpected_entries_max / 4;
+        u16::try_from(share).unwrap_or(u16::MAX).min(WINDOW_FRAMES_ADVERTISED)
     }
 
     pub(crate) fn port_time(&self, now: Instant) -> u64 {

@@ -519,6 +519,7 @@ impl Port {
             self.starved.push(index);
         }
         link.promised_bytes = link.promised_bytes.max(window_bytes);
+        link.promised_frames = link.promised_frames.max(window_frames);
         let transmission = link.transmissions;
         link.transmissions += 1;
         let mut flags = HeaderFlags::empty();
