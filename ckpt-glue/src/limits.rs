@@ -50,8 +50,25 @@ pub const POINT_ANSWER_MAX: Duration = Duration::from_secs(5);
 /// reaches it in the time of a checkpoint is no point.
 pub const POINT_MARGIN_MAX: u64 = 1 << 20;
 
-/// Part of the time of a checkpoint after which a rank that has not reached the named point gives up; the rest is for the
-/// images of those that have.
+/// Counted points that the coordinator names ahead of the fastest rank, at least. A rank passes as many points as it has
+/// time for while the command travels, and one more that it was just about to pass: with one point ahead, one checkpoint
+/// in thirteen of a program with a point each millisecond was given up (24 of 324). A slow program comes to the second
+/// point after one interval more.
+pub const POINT_MARGIN_MIN: u64 = 2;
+
+/// Least time that all ranks get to come to the named point. Who has cut already goes on meanwhile, but cannot be heard by
+/// who has not: a point that is not reached costs a job this long.
+pub const POINT_TIME_MIN: Duration = Duration::from_secs(1);
+
+/// How many times as long as at their mean pace ranks may take to come to the point.
+pub const POINT_TIME_PACES: u64 = 4;
+
+/// Longest time for which a program stands at its point because a message of it has not been received. Messages that the
+/// peers receive before the same point take milliseconds; one that is received only after it never will be in time.
+pub const STAND_MAX: Duration = Duration::from_secs(1);
+
+/// Part of the time of a checkpoint after which a rank that has not reached the named point gives up in any case; the rest
+/// is for the images of those that have.
 pub const POINT_TIME_SHARE: f32 = 0.75;
 
 /// Factor by which misses widen the margin, as a power of two, at most.

@@ -12,7 +12,7 @@ use crate::control::Message;
 use crate::control::checkpoint::{
     CutAt, CutMode, CutStatistics, ImageContent, ImageReport, NoImageReason, Point, PointSummary,
 };
-use crate::limits::{COMMAND_GRACE, EPOCH_STEP_MAX};
+use crate::limits::{COMMAND_GRACE, EPOCH_STEP_MAX, STAND_MAX};
 use crate::names::ImageDigest;
 use crate::queue::Queue;
 use crate::sabotage::{Rule, Sabotage};
@@ -26,6 +26,13 @@ pub enum Input {
     CutRequired {
         /// The frame's epoch.
         epoch: Epoch,
+    },
+    /// The first peer that has not received a message which the program sent without a request and which a peer could not
+    /// receive any more before its own cut; `None`: there is no such message. Told before [`Input::PointReached`] and
+    /// [`Input::Finalizing`], and when it changes.
+    Unreceived {
+        /// The peer.
+        by: Option<Rank>,
     },
     /// The program is at a point of its own and has passed `count` of them, this one included.
     PointReached {
@@ -98,23 +105,23 @@ pub struct Counters {
     pub late_cuts: u64,
 }
 
-/// In a job with counted ranks nobody cuts before all have arrived at the point: what a rank has sent before its cut may be
-/// what another one needs to come to its point, and what is still on its way after the cut carries the higher epoch, so it
-/// is dropped there (rule 3).
-///
 /// ```text
 ///              Cut at a point ahead (Counted), or CutRequired
 ///        +----------------------------------------------------+
-///        |                                                    v       point reached, Finalizing, Instant
-///     Running <------------------------------------------- Waiting ---------------------------------+
-///      |  ^ ^     point passed, time over, Abandon: raise     | ^                                   | arrived
-///      |  | |                                                 | +-----------------------------------+
-///  Cut |  | +------ Captured, CaptureFailed, Abandon          | CutAt::Now, CutRequired: once arrived
+///        |                                                    v
+///     Running <------------------------------------------- Waiting
+///      |  ^ ^     point passed, time over, Abandon: raise     |
+///      |  | |                                                 | point reached or Finalizing,
+///  Cut |  | +------ Captured, CaptureFailed, Abandon          | and nothing unreceived
 ///      |  |                        |                          v
 ///      |  +------------------- Writing <----------------------+
 ///      +--------------------------^  |
 ///          (Instant)                 +--> Waiting, Writing: a higher cut cancels the image
 /// ```
+///
+/// Nobody waits for another rank's cut. What a rank has sent before its point goes on reaching the peers that have not cut
+/// (R4), except a message that has no number yet or whose payload the peer has still to ask for: with such a message
+/// ([`Input::Unreceived`]) the rank stands at its point until it has been received, for [`STAND_MAX`] at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Running,
@@ -124,8 +131,8 @@ enum State {
         point: Option<u64>,
         until: Instant,
         by_traffic: bool,
-        /// It stands where it can be saved, and waits for the others.
-        arrived: bool,
+        /// The program stands where it can be saved: a message of it has to be received first.
+        stands: bool,
     },
     /// The cut is taken, its image is being written.
     Writing {
@@ -147,6 +154,7 @@ pub struct Participant {
     first_point: Option<(Instant, u64)>,
     finalizing: bool,
     unsavable: Option<u32>,
+    unreceived: Option<Rank>,
     counters: Counters,
     outputs: Queue<Output>,
 }
@@ -165,6 +173,7 @@ impl Participant {
             first_point: None,
             finalizing: false,
             unsavable: None,
+            unreceived: None,
             counters: Counters::default(),
             outputs: Queue::default(),
         }
@@ -182,16 +191,16 @@ impl Participant {
         &self.counters
     }
 
-    /// Whether a program at a counted point has to hold still for [`Participant::handle`]: lets a shell skip the lock.
+    /// Whether this rank is to cut when it has passed `count` points.
     #[must_use]
-    pub fn is_waiting(&self) -> bool {
-        matches!(self.state, State::Waiting { .. })
+    pub fn cuts_at(&self, count: u64) -> bool {
+        matches!(self.state, State::Waiting { point: Some(point), .. } if point == count)
     }
 
-    /// Whether the program stands at a point and must not go on: it waits for the others to arrive at theirs.
+    /// Whether the program stands at a point and must not go on: a message of it has to be received first.
     #[must_use]
     pub fn is_standing(&self) -> bool {
-        matches!(self.state, State::Waiting { arrived: true, .. })
+        matches!(self.state, State::Waiting { stands: true, .. })
     }
 
     /// Takes one input.
@@ -203,10 +212,12 @@ impl Participant {
             Input::Finalizing => {
                 self.finalizing = true;
                 self.outputs.push(Output::Send(Message::Finalize { ranks: 1 }));
-                if let State::Waiting { epoch, point: Some(_), .. } = self.state {
-                    self.arrive(epoch);
-                } else if let State::Waiting { epoch, by_traffic, .. } = self.state {
-                    self.cut(epoch, by_traffic);
+                self.stand(now);
+            }
+            Input::Unreceived { by } => {
+                self.unreceived = by;
+                if self.is_standing() {
+                    self.stand(now);
                 }
             }
             Input::Unsavable { what } => self.unsavable = what,
@@ -227,10 +238,15 @@ impl Participant {
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if let State::Waiting { epoch, point, until, .. } = self.state
+        if let State::Waiting { epoch, point, until, stands, .. } = self.state
             && now >= until
         {
-            self.raise(epoch, NoImageReason::PointMissed { point, count: self.count });
+            let count = self.count;
+            let reason = match self.unreceived.filter(|_| stands) {
+                Some(by) => NoImageReason::Unreceived { count, by },
+                None => NoImageReason::PointMissed { point, count },
+            };
+            self.raise(epoch, reason);
         }
     }
 
@@ -271,21 +287,22 @@ impl Participant {
             self.counters.late_cuts += 1;
             return;
         }
-        let (by_traffic, arrived) = match self.state {
+        let by_traffic = match self.state {
             State::Waiting { epoch: awaited, point: Some(_), .. } if awaited == epoch && at != CutAt::Now => {
                 self.counters.late_cuts += 1;
                 return;
             }
             // A frame of the epoch came before its command.
-            State::Waiting { epoch: awaited, by_traffic, arrived, .. } if awaited == epoch => {
-                (by_traffic, arrived)
-            }
-            _ => (false, false),
+            State::Waiting { epoch: awaited, by_traffic, .. } if awaited == epoch => by_traffic,
+            _ => false,
         };
         self.leave_older(epoch);
         let until = now + Duration::from_nanos(time_left_ns);
         match at {
-            CutAt::Now if arrived || self.can_cut_now() => self.cut(epoch, by_traffic),
+            CutAt::Now if self.can_cut_now() => {
+                self.state = State::Waiting { epoch, point: None, until, by_traffic, stands: false };
+                self.stand(now);
+            }
             CutAt::Now => {
                 // A counted rank in a job that cuts at once: there is no point that it could wait for.
                 self.raise(epoch, NoImageReason::PointMissed { point: None, count: self.count });
@@ -294,24 +311,23 @@ impl Participant {
                 self.raise(epoch, NoImageReason::PointPassed { point: count, count: self.count });
             }
             CutAt::Point { count } => {
-                self.state = State::Waiting { epoch, point: Some(count), until, by_traffic, arrived: false };
+                self.state = State::Waiting { epoch, point: Some(count), until, by_traffic, stands: false };
                 if self.can_cut_now() {
-                    self.arrive(epoch);
+                    self.stand(now);
                 }
             }
         }
     }
 
-    /// From here on the rank stands where it can be saved, and says so.
-    fn arrive(&mut self, epoch: Epoch) {
-        if let State::Waiting { arrived, until, .. } = &mut self.state
-            && !*arrived
-        {
-            *arrived = true;
-            // The coordinator's own time is over first, and it knows who has not come.
-            *until = *until + COMMAND_GRACE;
-            self.outputs.push(Output::Send(Message::Arrived { epoch, ranks: 1 }));
+    /// The rank is where it can be saved: it cuts, or stands until it may.
+    fn stand(&mut self, now: Instant) {
+        let State::Waiting { epoch, point, until, by_traffic, .. } = self.state else { return };
+        if self.unreceived.is_none() {
+            self.cut(epoch, by_traffic);
+            return;
         }
+        let until = until.min(now + STAND_MAX);
+        self.state = State::Waiting { epoch, point, until, by_traffic, stands: true };
     }
 
     fn on_cut_required(&mut self, now: Instant, epoch: Epoch) {
@@ -323,22 +339,16 @@ impl Participant {
             self.counters.steps_too_far += 1;
             return;
         }
-        match self.state {
-            // Somebody has cut, so all have arrived: its frame was faster than the command.
-            State::Waiting { epoch: awaited, arrived: true, .. } if awaited == epoch => {
-                self.cut(epoch, true);
-                self.outputs.push(Output::Send(Message::CutSeen { epoch }));
-                return;
-            }
-            State::Waiting { epoch: awaited, .. } if awaited >= epoch => return,
-            _ => {}
+        if let State::Waiting { epoch: awaited, .. } = self.state
+            && awaited >= epoch
+        {
+            return;
         }
         self.leave_older(epoch);
+        let until = now + COMMAND_GRACE;
+        self.state = State::Waiting { epoch, point: None, until, by_traffic: true, stands: false };
         if self.can_cut_now() {
-            self.cut(epoch, true);
-        } else {
-            let until = now + COMMAND_GRACE;
-            self.state = State::Waiting { epoch, point: None, until, by_traffic: true, arrived: false };
+            self.stand(now);
         }
         self.outputs.push(Output::Send(Message::CutSeen { epoch }));
     }
@@ -347,7 +357,7 @@ impl Participant {
         self.count = count;
         self.first_point.get_or_insert((now, count));
         match self.state {
-            State::Waiting { epoch, point: Some(point), .. } if point == count => self.arrive(epoch),
+            State::Waiting { point: Some(point), .. } if point == count => self.stand(now),
             // Counts go up one by one, so this is a program that skips; it must not wait for the deadline.
             State::Waiting { epoch, point: Some(point), .. } if point < count => {
                 self.raise(epoch, NoImageReason::PointPassed { point, count });

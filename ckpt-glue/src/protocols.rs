@@ -42,13 +42,6 @@ pub enum CheckpointInput {
         /// The counts.
         summary: PointSummary,
     },
-    /// Ranks stand at the point that the command named.
-    Arrived {
-        /// The command's epoch.
-        epoch: Epoch,
-        /// How many.
-        ranks: u32,
-    },
     /// Images are durable.
     Images {
         /// The life that wrote them. R8: only those of the current life count.

@@ -194,23 +194,22 @@ fn the_bytes_of_every_message() {
         PointQuery: 77 bytes, checksum dac8aea7, 1102820181
         PointReport: 88 bytes, checksum e9e3db42, 12151413120000000014100c08000000
         Cut: 94 bytes, checksum c4535a9c, 134505c5840100030000000000000000000000800100
-        Arrived: 81 bytes, checksum e3a48718, 1a060504032c2a2826
-        CutSeen: 77 bytes, checksum 1a9602b0, 1400000000
-        ImageDone: 178 bytes, checksum 85349bfb, 153028201884038302181716151413121106000000000000
-        Images: 81 bytes, checksum ee01cb19, 16201c181400000000
-        NoImage: 86 bytes, checksum 58f21c4e, 173000000000e1c0a00480010000
-        Abandon: 77 bytes, checksum 486504d6, 1801080706
-        Committed: 77 bytes, checksum 74784c18, 1922302e2c
-        Fault: 80 bytes, checksum 4e84bd52, 2000084038300111
-        Heartbeat: 77 bytes, checksum ae09ead7, 214000c281
-        Closed: 86 bytes, checksum 1449c175, 3089088c0b8b0a8a090000000000
-        ClosedQuery: 89 bytes, checksum 6f2a6954, 314844605c5854504c0000180000000000
-        ClosedAnswer: 90 bytes, checksum 65a9cf97, 322010807060504030422202e3c2a2826200
-        Finalize: 77 bytes, checksum 48a27b11, 3301810084
-        FinalizeDone: 73 bytes, checksum 83f72184, 34
-        Ended: 79 bytes, checksum 90b75816, 35131211180100
-        StatusQuery: 73 bytes, checksum 39963ca4, 40
-        StatusReport: 97 bytes, checksum ffdbd62f, 41000000c584440400000080040302012826242200000000
+        CutSeen: 77 bytes, checksum fcd2efa8, 1400000000
+        ImageDone: 178 bytes, checksum 55ee84a4, 153028201884038302181716151413121106000000000000
+        Images: 81 bytes, checksum 98f6baab, 16201c181400000000
+        NoImage: 86 bytes, checksum be3195c0, 173000000000e1c0a00480010000
+        Abandon: 77 bytes, checksum a54286cd, 1801080706
+        Committed: 77 bytes, checksum 8ea61d63, 1922302e2c
+        Fault: 80 bytes, checksum 9a79f7fe, 2000084038300111
+        Heartbeat: 77 bytes, checksum 181bc72e, 214000c281
+        Closed: 86 bytes, checksum ddaac974, 3089088c0b8b0a8a090000000000
+        ClosedQuery: 89 bytes, checksum 6df36c32, 314844605c5854504c0000180000000000
+        ClosedAnswer: 90 bytes, checksum dfc85954, 322010807060504030422202e3c2a2826200
+        Finalize: 77 bytes, checksum 00abbc26, 3301810084
+        FinalizeDone: 73 bytes, checksum 38792847, 34
+        Ended: 79 bytes, checksum 7c0fe1fb, 35131211180100
+        StatusQuery: 73 bytes, checksum da561e65, 40
+        StatusReport: 97 bytes, checksum dabc8981, 41000000c584440400000080040302012826242200000000
     "#]]
     .assert_eq(&told);
 }

@@ -125,10 +125,12 @@ fn native_ranks_cut_at_a_point_ahead_of_all() {
     world.rank(1, Input::PointReached { count: 1 });
     world.request(Source::Command);
     world.run_ms(10);
-    for count in 4..=12 {
+    // Nobody waits: rank 0 cuts at the point and goes on, rank 1 comes to it a long time later.
+    for count in 4..=20 {
         world.rank(0, Input::PointReached { count });
     }
-    for count in 2..=12 {
+    world.run_ms(200);
+    for count in 2..=13 {
         world.rank(1, Input::PointReached { count });
     }
     world.run_ms(40);
@@ -139,25 +141,19 @@ fn native_ranks_cut_at_a_point_ahead_of_all() {
         42ms rank 0 > keeper 0: points (1) of 1 ranks: 3 to 3
         42ms rank 1 > keeper 0: points (1) of 1 ranks: 1 to 1
         43ms keeper 0 > coordinator: points (1) of 2 ranks: 1 to 3
-        44ms coordinator > keeper 0: cut 1 at point 12
-        45ms keeper 0 > rank 0: cut 1 at point 12
-        45ms keeper 0 > rank 1: cut 1 at point 12
-        50ms rank 0 > keeper 0: arrived for epoch 1, 1 ranks
-        50ms rank 1 > keeper 0: arrived for epoch 1, 1 ranks
-        51ms keeper 0 > coordinator: arrived for epoch 1, 2 ranks
-        52ms coordinator > keeper 0: cut 1 now
-        53ms keeper 0 > rank 0: cut 1 now
-        53ms keeper 0 > rank 1: cut 1 now
-        54ms rank 0 cuts to 1
-        54ms rank 1 cuts to 1
-        59ms rank 0 > keeper 0: image-done 1, 4096 bytes
-        59ms rank 1 > keeper 0: image-done 1, 4096 bytes
-        60ms keeper 0 > coordinator: images 1 of 2 ranks
-        61ms store writes commit 1.0000000000000065/1 of 2 images
-        66ms coordinator > keeper 0: committed 1
-        66ms store collects all before 1.0000000000000065/1
-        67ms keeper 0 > rank 0: committed 1
-        67ms keeper 0 > rank 1: committed 1
+        44ms coordinator > keeper 0: cut 1 at point 13
+        45ms keeper 0 > rank 0: cut 1 at point 13
+        45ms keeper 0 > rank 1: cut 1 at point 13
+        50ms rank 0 cuts to 1
+        55ms rank 0 > keeper 0: image-done 1, 4096 bytes
+        250ms rank 1 cuts to 1
+        255ms rank 1 > keeper 0: image-done 1, 4096 bytes
+        256ms keeper 0 > coordinator: images 1 of 2 ranks
+        257ms store writes commit 1.0000000000000065/1 of 2 images
+        262ms coordinator > keeper 0: committed 1
+        262ms store collects all before 1.0000000000000065/1
+        263ms keeper 0 > rank 0: committed 1
+        263ms keeper 0 > rank 1: committed 1
     "#]]
     .assert_eq(&world.told());
 }

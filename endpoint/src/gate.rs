@@ -50,8 +50,6 @@ pub(crate) struct Shared {
     /// Threads that sleep in [`Endpoint::wait`]; they make progress by themselves.
     pub(crate) sleepers: AtomicU64,
     pub(crate) closed: AtomicBool,
-    /// Somebody wants the thread that waits to look at something else.
-    pub(crate) woken: AtomicBool,
     pub(crate) bell: Bell,
 }
 
@@ -128,7 +126,6 @@ impl Endpoint {
             rounds: AtomicU64::new(0),
             sleepers: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-            woken: AtomicBool::new(false),
             bell,
         });
         let helper = if config.helper {

@@ -85,12 +85,6 @@ impl Endpoint {
         self.wait_until(timeout, |inner| inner.port.can_send(link, 0))
     }
 
-    /// Ends the wait of the thread that waits, or the next one: something has happened that no frame tells.
-    pub fn wake(&self) {
-        self.shared.woken.store(true, Ordering::Release);
-        self.shared.bell.ring();
-    }
-
     fn wait_until(&self, timeout: Duration, mut met: impl FnMut(&mut Inner) -> bool) -> bool {
         let shared = &*self.shared;
         let started = shared.clock.now();
@@ -108,7 +102,7 @@ impl Endpoint {
                     return true;
                 }
                 let waited = now.since(started);
-                if waited >= timeout || shared.woken.swap(false, Ordering::AcqRel) {
+                if waited >= timeout {
                     return false;
                 }
                 if waited >= shared.config.spin && inner.arm() {

@@ -1,5 +1,9 @@
 //! What the programs need from the world: ranks, messages, and points at which they may be saved.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::error::ExampleError;
+
 /// Why the layer below could not do its part; its message names ranks and what to do.
 pub type Fault = Box<dyn std::error::Error + Send + Sync>;
 
@@ -39,6 +43,50 @@ pub trait State {
     fn regions(&mut self) -> Vec<Region<'_>>;
 }
 
+/// Messages that are sent before a point and received after it: their requests, begun one after the other. Plain numbers,
+/// so it is saved as it lies in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct OpenSends {
+    /// The first request.
+    pub from: u64,
+    /// The one behind the last.
+    pub until: u64,
+}
+
+impl OpenSends {
+    /// Begins to send one more.
+    ///
+    /// # Errors
+    /// What the communicator reports.
+    pub fn begin(
+        &mut self,
+        world: &mut dyn Communicator,
+        to: u32,
+        tag: Tag,
+        bytes: Vec<u8>,
+    ) -> Result<(), ExampleError> {
+        let request = world.begin_send(to, tag, bytes).map_err(ExampleError::Communication)?;
+        if self.from == self.until {
+            self.from = request;
+        }
+        self.until = request + 1;
+        Ok(())
+    }
+
+    /// Waits until all have been received: what a peer needs before its next point must be on its way before ours.
+    ///
+    /// # Errors
+    /// What the communicator reports.
+    pub fn end(&mut self, world: &mut dyn Communicator) -> Result<(), ExampleError> {
+        for request in self.from..self.until {
+            world.end_send(request).map_err(ExampleError::Communication)?;
+        }
+        self.from = self.until;
+        Ok(())
+    }
+}
+
 /// The world of one rank.
 ///
 /// Messages that were sent and not yet received belong to the communicator: at a point it keeps them with the saved
@@ -50,11 +98,25 @@ pub trait Communicator {
     /// The number of ranks of the job.
     fn size(&self) -> u32;
 
-    /// Hands a message over and returns without waiting for its receiver. It arrives exactly once.
+    /// Hands a message over and returns without waiting for its receiver. It arrives exactly once. The receiver takes it
+    /// before the next point.
     ///
     /// # Errors
     /// When the communicator cannot take messages for `to` any more.
     fn send(&mut self, to: u32, tag: Tag, bytes: Vec<u8>) -> Result<(), Fault>;
+
+    /// As [`Communicator::send`], for a message that the receiver takes only after the next point. Returns the number of the
+    /// request, which means the same after a restart.
+    ///
+    /// # Errors
+    /// As for [`Communicator::send`].
+    fn begin_send(&mut self, to: u32, tag: Tag, bytes: Vec<u8>) -> Result<u64, Fault>;
+
+    /// Waits until the message of a request has been received.
+    ///
+    /// # Errors
+    /// When it never can be.
+    fn end_send(&mut self, request: u64) -> Result<(), Fault>;
 
     /// Waits for the next message of `from` with that tag.
     ///

@@ -26,6 +26,17 @@ impl Communicator for Session {
         Ok(Session::send(self, to, tag.0, bytes)?)
     }
 
+    fn begin_send(&mut self, to: u32, tag: Tag, bytes: Vec<u8>) -> Result<u64, Fault> {
+        Ok(self.isend(to, tag.0, bytes)?.number())
+    }
+
+    fn end_send(&mut self, request: u64) -> Result<(), Fault> {
+        if let Some(request) = self.request(request) {
+            self.wait(request)?;
+        }
+        Ok(())
+    }
+
     fn receive(&mut self, from: u32, tag: Tag) -> Result<Vec<u8>, Fault> {
         Ok(self.recv(from, tag.0)?.bytes)
     }

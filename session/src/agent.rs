@@ -1,7 +1,6 @@
 //! The rank's part in checkpoints, shared by the program's thread and the one that listens to the keeper.
 
 use core::time::Duration;
-use std::collections::VecDeque;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,11 +11,12 @@ use ckpt_glue::names::Party;
 use ckpt_glue::participant::{Input, Output, Participant};
 use ckpt_glue::sabotage::Sabotage;
 use endpoint::Endpoint;
-use transport::{Epoch, JobId, Life, Rank};
+use transport::{Epoch, JobId, Life, PortId, Rank};
 
 use crate::capture::{FinishedMemory, Memory};
 use crate::error::SessionError;
 use crate::limits::DRAIN_MAX;
+use crate::requests::NOBODY;
 use crate::writer::ImageQueue;
 
 /// Who speaks: what every control message of this process carries.
@@ -67,10 +67,7 @@ struct Part {
     end: End,
     /// Session section of a program that has finished.
     finished: Option<Vec<u8>>,
-    /// The program's thread stands at a point: it takes the keeper's messages by itself, for only it has the memory.
-    held: bool,
-    mail: VecDeque<Message>,
-    /// When the program stopped for what is being done.
+    /// When the program came to its newest point.
     entered: Instant,
 }
 
@@ -92,15 +89,7 @@ impl Agent {
         points: u64,
     ) -> Agent {
         let participant = Participant::new(identity.rank, CutMode::Counted, epoch, points, Sabotage::none());
-        let part = Part {
-            participant,
-            line,
-            end: End::NotYet,
-            finished: None,
-            held: false,
-            mail: VecDeque::new(),
-            entered: Instant::now(),
-        };
+        let part = Part { participant, line, end: End::NotYet, finished: None, entered: Instant::now() };
         Agent { identity, endpoint, images, started: Instant::now(), part: Mutex::new(part) }
     }
 
@@ -116,37 +105,30 @@ impl Agent {
         self.perform(&mut part, memory);
     }
 
-    /// A message of the keeper.
-    pub(crate) fn hear(&self, message: Message) {
-        let mut part = self.lock();
-        if part.held {
-            part.mail.push_back(message);
-            self.endpoint.wake();
-            return;
-        }
-        part.participant.handle(self.now(), Input::Message(message));
-        self.perform(&mut part, None);
-    }
-
     /// The program is at a point. True if it must stand there: then [`Agent::stand`] until it need not.
-    pub(crate) fn arrive(&self, count: u64, entered: Instant, memory: &mut dyn Memory) -> bool {
+    pub(crate) fn point(&self, count: u64, entered: Instant, memory: &mut dyn Memory) -> bool {
         let mut part = self.lock();
         part.entered = entered;
+        if part.participant.cuts_at(count) {
+            self.look(&mut part);
+        }
         part.participant.handle(self.now(), Input::PointReached { count });
         self.perform(&mut part, Some(memory));
-        part.held = part.participant.is_standing();
-        part.held
+        part.participant.is_standing()
     }
 
-    /// Takes the messages that came while the program stands. True if it must stand on.
-    pub(crate) fn stand(&self, memory: &mut dyn Memory) -> bool {
+    /// Looks again whether the rank may cut. True if the program must stand on.
+    pub(crate) fn stand(&self, memory: Option<&mut dyn Memory>) -> bool {
         let mut part = self.lock();
-        while let Some(message) = part.mail.pop_front() {
-            part.participant.handle(self.now(), Input::Message(message));
-            self.perform(&mut part, Some(&mut *memory));
-        }
-        part.held = part.participant.is_standing();
-        part.held
+        self.look(&mut part);
+        self.perform(&mut part, memory);
+        part.participant.is_standing()
+    }
+
+    /// Tells the participant who has not received what the program has sent without a request.
+    fn look(&self, part: &mut Part) {
+        let peer = self.endpoint.with_port(|port| port.unreceived(|context| context == NOBODY));
+        part.participant.handle(self.now(), Input::Unreceived { by: peer.map(PortId::rank) });
     }
 
     /// Does what is due, and says how long nothing will be.
@@ -167,7 +149,11 @@ impl Agent {
 
     /// From now on the rank can be saved at any instant, with `state` as its session section.
     pub(crate) fn finish(&self, state: Vec<u8>) {
-        self.lock().finished = Some(state);
+        let mut part = self.lock();
+        part.finished = Some(state);
+        self.look(&mut part);
+        part.participant.handle(self.now(), Input::Finalizing);
+        self.perform(&mut part, None);
     }
 
     /// The keeper has let this rank go.
@@ -206,7 +192,7 @@ impl Agent {
         while let Some(output) = part.participant.poll_output() {
             match output {
                 Output::TakeCut { epoch } => {
-                    let entered = if part.held || memory.is_some() { part.entered } else { Instant::now() };
+                    let entered = if memory.is_some() { part.entered } else { Instant::now() };
                     let image = match (&mut memory, &part.finished) {
                         (Some(memory), _) => Some(self.capture(entered, epoch, &mut **memory)),
                         (None, Some(state)) => {

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use ckpt_glue::control::{ControlReader, Message};
+use ckpt_glue::participant::Input;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::getpid;
@@ -65,7 +66,7 @@ fn listen(agent: &Agent, mut stream: UnixStream, mut reader: ControlReader) {
 fn take(agent: &Agent, message: Message) {
     match message {
         Message::FinalizeDone => agent.release(),
-        message => agent.hear(message),
+        message => agent.handle(Input::Message(message), None),
     }
 }
 

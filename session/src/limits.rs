@@ -24,6 +24,9 @@ pub const COPY_BYTES_PER_SECOND: u64 = 2 << 30;
 /// Longest sleep while a program waits for a message: how late it notices what no frame tells (a finished job).
 pub const WAIT_SLICE: Duration = Duration::from_millis(20);
 
+/// How often a program that stands at a point looks whether it may be saved.
+pub const STAND_SLICE: Duration = Duration::from_micros(200);
+
 /// How often a rank that has finished looks whether all others have.
 pub const FINALIZE_SLICE: Duration = Duration::from_millis(5);
 

@@ -6,14 +6,13 @@ use std::time::Instant;
 
 use ckpt_glue::control::Message as Control;
 use ckpt_glue::control::{FaultReport, Source as RequestSource};
-use ckpt_glue::participant::Input;
-use endpoint::{Completion, Endpoint};
+use endpoint::Endpoint;
 use transport::LinkIndex;
 
 use crate::agent::Agent;
-use crate::capture::{FinishedMemory, ProgramMemory};
+use crate::capture::ProgramMemory;
 use crate::error::{RegionError, SessionError};
-use crate::limits::{FINALIZE_SLICE, REGIONS_MAX, WAIT_SLICE};
+use crate::limits::{FINALIZE_SLICE, REGIONS_MAX, STAND_SLICE};
 use crate::message::Request;
 use crate::region::{Protect, Region};
 use crate::requests::SessionState;
@@ -139,10 +138,15 @@ impl Session {
     }
 
     /// A place where the program may be saved: `state` is complete here, and so is every request that is still open.
-    /// Every rank passes the same number of points, and what a rank sends after its point `n` is only needed by the others
-    /// after theirs. Costs about a microsecond when no checkpoint is due. When one is, the program stands here until every
-    /// rank has come to the same point, so that nobody is left waiting for a message that was sent before it, and then as
-    /// long as it takes to copy the state. Messages that were sent and not received stay on their way.
+    /// Costs about a microsecond when no checkpoint is due here, else as long as it takes to copy the state. Messages
+    /// that were sent and not received stay on their way, and nobody waits for the other ranks to come to their points.
+    ///
+    /// For that, points have to line up: every rank passes the same number of them, and what a rank does before its point
+    /// `n` needs nothing of what others do after theirs. What was sent with [`Session::send`] before a point is to be
+    /// received before the receiver's same point; only a few short messages may be left over. What is received later is
+    /// sent with [`Session::isend`]: such a request may stay open over a point, and counts as done after it. A rank that is
+    /// to be saved while a long message of [`Session::send`] has not been received waits for that, at most
+    /// a second; then this checkpoint is given up, and the launcher says whose message it was.
     ///
     /// # Errors
     /// [`RegionError::NotRestored`] if a restarted program has not taken its state back.
@@ -159,21 +163,12 @@ impl Session {
         self.state.points += 1;
         let count = self.state.points;
         let mut memory = ProgramMemory { state: &mut self.state, peers: &self.peers, program: state };
-        let mut stands = self.agent.arrive(count, entered, &mut memory);
+        let mut stands = self.agent.point(count, entered, &mut memory);
         while stands {
-            self.endpoint.wait(WAIT_SLICE);
-            while let Some(completion) = self.endpoint.poll() {
-                match completion {
-                    Completion::CutRequired { epoch } => {
-                        let mut memory =
-                            ProgramMemory { state: &mut self.state, peers: &self.peers, program: state };
-                        self.agent.handle(Input::CutRequired { epoch }, Some(&mut memory));
-                    }
-                    other => self.take_completion(other),
-                }
-            }
+            self.endpoint.wait(STAND_SLICE);
+            self.pump()?;
             let mut memory = ProgramMemory { state: &mut self.state, peers: &self.peers, program: state };
-            stands = self.agent.stand(&mut memory);
+            stands = self.agent.stand(Some(&mut memory));
         }
         Ok(())
     }
@@ -201,10 +196,9 @@ impl Session {
     pub fn finalize(mut self) -> Result<(), SessionError> {
         self.state.finished = true;
         self.agent.finish(self.state.emit());
-        let mut memory = FinishedMemory { state: self.state.emit() };
-        self.agent.handle(Input::Finalizing, Some(&mut memory));
         while !self.agent.released()? {
             self.pump()?;
+            self.agent.stand(None);
             self.endpoint.wait(FINALIZE_SLICE);
         }
         Ok(())

@@ -23,13 +23,15 @@ impl Session {
     /// Hands a message over and returns without waiting for its receiver; waits only while more is on its way to that rank
     /// than its link may hold. It arrives exactly once, and messages of one sender arrive in order.
     ///
+    /// What the receiver takes only after the next point is sent with [`Session::isend`]; why, [`Session::point`] says.
+    ///
     /// # Errors
     /// [`SessionError::NoSuchRank`].
     pub fn send(&mut self, to: u32, tag: u64, bytes: Vec<u8>) -> Result<(), SessionError> {
         self.send_in(PROGRAM, to, tag, bytes, NOBODY)
     }
 
-    /// Begins to send a message. The request ends when the peer's port has received it.
+    /// Begins to send a message. The request ends when the peer's port has received it. It may stay open over points.
     ///
     /// # Errors
     /// [`SessionError::NoSuchRank`], [`SessionError::TooManyRequests`].
@@ -174,20 +176,14 @@ impl Session {
         while let Some(completion) = self.endpoint.poll() {
             match completion {
                 Completion::CutRequired { epoch } => self.agent.handle(Input::CutRequired { epoch }, None),
-                other => self.take_completion(other),
+                Completion::Report(event) => self.report(&event),
+                Completion::RailDead { rail, reason } => {
+                    eprintln!("stillwire: rank {}: rail {} is dead: {reason}", self.rank, rail.0);
+                }
+                done => note(&mut self.state, &self.peers, done),
             }
         }
         Ok(())
-    }
-
-    pub(crate) fn take_completion(&mut self, completion: Completion) {
-        match completion {
-            Completion::Report(event) => self.report(&event),
-            Completion::RailDead { rail, reason } => {
-                eprintln!("stillwire: rank {}: rail {} is dead: {reason}", self.rank, rail.0);
-            }
-            done => note(&mut self.state, &self.peers, done),
-        }
     }
 
     fn report(&self, event: &Event) {

@@ -39,9 +39,9 @@ wire_enum!(CutMode, "cut mode", { 0 => Instant {}, 1 => Counted {} });
 /// Where a rank is to cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CutAt {
-    /// Wherever it is; a rank that has arrived at the point named before, there.
+    /// Wherever it is.
     Now,
-    /// Not yet: it goes on until its count of points becomes `count`, says [`super::Message::Arrived`], and stands there.
+    /// When its count of points becomes `count`.
     Point {
         /// Points passed since the program began, over all lives.
         count: u64,
@@ -226,6 +226,13 @@ pub enum NoImageReason {
         /// Its own count.
         count: u64,
     },
+    /// It stood at its point with a message that a peer did not receive in time.
+    Unreceived {
+        /// Its count of points.
+        count: u64,
+        /// The peer.
+        by: Rank,
+    },
     /// It holds something that cannot be saved; the number is the shell's own, for its report.
     Unsavable {
         /// What, by the shell's numbering.
@@ -255,6 +262,7 @@ wire_enum!(NoImageReason, "reason for no image", {
     4 => Overtaken { by },
     5 => Ended {},
     6 => Abandoned {},
+    7 => Unreceived { count, by },
 });
 
 impl fmt::Display for NoImageReason {
@@ -269,6 +277,11 @@ impl fmt::Display for NoImageReason {
             NoImageReason::PointMissed { point: None, count } => {
                 write!(f, "was at point {count} and was not told at which to cut")
             }
+            NoImageReason::Unreceived { count, by } => write!(
+                f,
+                "stood at point {count} with a message that rank {by} did not receive in time; what is received only after \
+                 that point has to be sent with a request (isend)"
+            ),
             NoImageReason::Unsavable { what } => write!(f, "holds what cannot be saved ({what})"),
             NoImageReason::WriteFailed { errno } => write!(f, "could not write its image (errno {errno})"),
             NoImageReason::Overtaken { by } => write!(f, "had to cut to epoch {by} while writing its image"),

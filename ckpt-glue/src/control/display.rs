@@ -39,7 +39,6 @@ impl fmt::Display for Message {
             Message::Cut { epoch, at: CutAt::Point { count }, .. } => {
                 write!(f, "cut {epoch} at point {count}")
             }
-            Message::Arrived { epoch, ranks } => write!(f, "arrived for epoch {epoch}, {ranks} ranks"),
             Message::CutSeen { epoch } => write!(f, "cut-seen {epoch}"),
             Message::ImageDone { epoch, report } => {
                 write!(f, "image-done {epoch}, {} bytes", report.bytes)?;

@@ -149,14 +149,6 @@ pub enum Message {
         /// Nanoseconds after which the image is not wanted any more.
         time_left_ns: u64,
     },
-    /// R ^ C: the ranks stand at the point that the command named, or can be saved anywhere; nothing of theirs goes on until
-    /// they cut. Keepers add up. When all have arrived, a second [`Message::Cut`] says [`CutAt::Now`].
-    Arrived {
-        /// The epoch of the command.
-        epoch: Epoch,
-        /// How many ranks.
-        ranks: u32,
-    },
     /// R -> K: the rank has raised its epoch because of traffic (R3), before the command came.
     CutSeen {
         /// Its new epoch.
@@ -276,7 +268,6 @@ wire_enum!(Message, "kind of message", {
     23 => NoImage { epoch, rank, reason },
     24 => Abandon { epoch },
     25 => Committed { epoch },
-    26 => Arrived { epoch, ranks },
     32 => Fault { report },
     33 => Heartbeat { keepers },
     48 => Closed { port, links, last },

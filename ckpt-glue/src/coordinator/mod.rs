@@ -55,8 +55,6 @@ struct Cutting {
     begun: Instant,
     until: Instant,
     named: Option<Named>,
-    /// Ranks have been told to cut, for all stand at the point.
-    released: bool,
     images: BTreeMap<Rank, ImageReport>,
 }
 
@@ -133,7 +131,10 @@ impl Coordinated {
             return;
         }
         let named = match (self.chooser.choose(summary, now.since(asked)), summary.least, summary.most) {
-            (Some(point), Some(least), Some(most)) => Some(Named { point, least, most }),
+            (Some(point), Some(least), Some(most)) => {
+                let time = PointChooser::time_for(summary, point);
+                Some(Named { point, least, most, time })
+            }
             // All have finished: they are at every point.
             _ => None,
         };
@@ -146,36 +147,16 @@ impl Coordinated {
         self.sent = epoch;
         let at = named.map_or(CutAt::Now, |named| CutAt::Point { count: named.point });
         let timeout = self.config.timeout;
-        let cutting = Cutting {
-            epoch,
-            source,
-            begun: now,
-            until: now + timeout,
-            named,
-            released: named.is_none(),
-            images: BTreeMap::new(),
-        };
+        let until = now + timeout;
+        let cutting = Cutting { epoch, source, begun: now, until, named, images: BTreeMap::new() };
         self.next_timer = self.config.every.map(|every| now + every);
         // Ranks that wait for a point give up early, so that it is they who say that it was too far, and where they are.
-        let time_left = if named.is_some() { timeout.mul_f32(POINT_TIME_SHARE) } else { timeout };
+        let time_left = named.map_or(timeout, |named| named.time.min(timeout.mul_f32(POINT_TIME_SHARE)));
         let time_left_ns = u64::try_from(time_left.as_nanos()).unwrap_or(u64::MAX);
         self.outputs.push(CheckpointOutput::Broadcast(Message::Cut { epoch, at, time_left_ns }));
         let point = named.map(|named| named.point);
         self.event(CheckpointEvent::Begun { epoch, source, point });
         self.state = State::Cutting(cutting);
-    }
-
-    /// When all stand at the point, nobody needs anything more to come there: they cut, each by itself.
-    fn on_arrived(&mut self, now: Instant, epoch: Epoch, ranks: u32) {
-        let State::Cutting(cutting) = &mut self.state else { return };
-        let all = self.life.is_some_and(|life| life.ranks == ranks);
-        if cutting.epoch != epoch || cutting.released || !all {
-            return;
-        }
-        cutting.released = true;
-        let time_left_ns = u64::try_from(cutting.until.since(now).as_nanos()).unwrap_or(u64::MAX);
-        let message = Message::Cut { epoch, at: CutAt::Now, time_left_ns };
-        self.outputs.push(CheckpointOutput::Broadcast(message));
     }
 
     fn on_images(&mut self, now: Instant, epoch: Epoch, reports: Vec<ImageReport>) {
@@ -303,7 +284,6 @@ impl CheckpointProtocol for Coordinated {
         match input {
             CheckpointInput::Request(source) => self.on_request(now, source),
             CheckpointInput::Points { query, summary } => self.on_points(now, query, &summary),
-            CheckpointInput::Arrived { epoch, ranks } => self.on_arrived(now, epoch, ranks),
             CheckpointInput::Images { life, epoch, reports } => {
                 // R8
                 let current = self.life.is_some_and(|view| view.life == life);

@@ -3,7 +3,9 @@
 use core::time::Duration;
 
 use crate::control::{NoImageReason, Point, PointSummary};
-use crate::limits::{POINT_MARGIN_MAX, POINT_WIDENINGS_MAX};
+use crate::limits::{
+    POINT_MARGIN_MAX, POINT_MARGIN_MIN, POINT_TIME_MIN, POINT_TIME_PACES, POINT_WIDENINGS_MAX,
+};
 
 /// Chooses points, and learns from those that were missed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,6 +16,8 @@ pub(crate) struct PointChooser {
     narrowings: u32,
     /// Checkpoints in a row that came to nothing because of points.
     misaligned: u32,
+    /// The longest question of late: what has been slow a moment ago may be so again.
+    longest_question: Duration,
 }
 
 /// What the chooser says about a failure.
@@ -28,17 +32,28 @@ impl PointChooser {
     /// the coordinator to the last answer; the command needs half of it, and the fastest rank runs on meanwhile.
     ///
     /// `None`: all ranks have finished and can be saved anywhere.
-    pub(crate) fn choose(&self, summary: &PointSummary, round_trip: Duration) -> Option<u64> {
+    pub(crate) fn choose(&mut self, summary: &PointSummary, round_trip: Duration) -> Option<u64> {
         let most = summary.most?;
-        // Twice the round trip: the answer is half of one old, the command takes another half, the rest is for jitter.
-        let during = round_trip.saturating_mul(2).as_nanos();
+        // Forgotten within a few checkpoints: on a busy host one question in ten is an order of magnitude slower.
+        self.longest_question = round_trip.max(self.longest_question - self.longest_question / 8);
+        // Twice the question: the answer is half of one old, the command takes another half, the rest is for jitter.
+        let during = self.longest_question.saturating_mul(4).as_nanos();
         let passed = match summary.interval_ns_min {
             Some(interval_ns) => u64::try_from(during / u128::from(interval_ns.max(1))).unwrap_or(u64::MAX),
             None => 0,
         };
-        let margin = passed.saturating_add(1).min(POINT_MARGIN_MAX);
+        let margin = passed.saturating_add(POINT_MARGIN_MIN).min(POINT_MARGIN_MAX);
         let margin = (margin << self.widenings) >> self.narrowings;
         Some(most.count.saturating_add(margin.clamp(1, POINT_MARGIN_MAX)))
+    }
+
+    /// Time for all ranks to come to `point`: a few times as long as the one furthest behind should need at the pace of the
+    /// past, and never so short that a busy host is taken for a program that does not come.
+    pub(crate) fn time_for(summary: &PointSummary, point: u64) -> Duration {
+        let ahead = summary.least.map_or(0, |least| point.saturating_sub(least.count));
+        let interval_ns = summary.interval_ns_min.unwrap_or(0);
+        let pace = Duration::from_nanos(interval_ns.saturating_mul(ahead).saturating_mul(POINT_TIME_PACES));
+        pace.max(POINT_TIME_MIN)
     }
 
     /// A generation was committed.
@@ -74,6 +89,8 @@ pub(crate) struct Named {
     pub(crate) point: u64,
     pub(crate) least: Point,
     pub(crate) most: Point,
+    /// Time that the ranks get to come to it.
+    pub(crate) time: Duration,
 }
 
 #[cfg(test)]
@@ -87,13 +104,36 @@ mod tests {
 
     #[test]
     fn the_point_is_ahead_of_the_fastest_rank_by_what_it_passes_meanwhile() {
-        let chooser = PointChooser::default();
+        let mut chooser = PointChooser::default();
         let trip = Duration::from_millis(3);
-        assert_eq!(chooser.choose(&at(10, None), trip), Some(11));
-        assert_eq!(chooser.choose(&at(10, Some(1_000_000)), trip), Some(17));
+        assert_eq!(chooser.choose(&at(10, None), trip), Some(12));
+        assert_eq!(chooser.choose(&at(10, Some(1_000_000)), trip), Some(18));
         assert_eq!(chooser.choose(&at(10, Some(0)), trip), Some(10 + POINT_MARGIN_MAX));
         assert_eq!(chooser.choose(&PointSummary::FINALIZING, trip), None);
         assert_eq!(chooser.choose(&at(u64::MAX, None), trip), Some(u64::MAX));
+    }
+
+    #[test]
+    fn a_slow_question_is_remembered_for_a_while() {
+        let mut chooser = PointChooser::default();
+        let summary = at(10, Some(1_000_000));
+        let (slow, fast) = (Duration::from_millis(16), Duration::from_millis(1));
+        assert_eq!(chooser.choose(&summary, fast), Some(14));
+        assert_eq!(chooser.choose(&summary, slow), Some(44));
+        assert_eq!(chooser.choose(&summary, fast), Some(40));
+        for _ in 0..30 {
+            chooser.choose(&summary, fast);
+        }
+        assert_eq!(chooser.choose(&summary, fast), Some(14));
+    }
+
+    #[test]
+    fn a_slow_program_gets_time_for_its_point() {
+        let second = 1_000_000_000;
+        assert_eq!(PointChooser::time_for(&at(10, None), 12), POINT_TIME_MIN);
+        assert_eq!(PointChooser::time_for(&at(10, Some(1_000)), 12), POINT_TIME_MIN);
+        assert_eq!(PointChooser::time_for(&at(10, Some(5 * second)), 12), Duration::from_secs(40));
+        assert_eq!(PointChooser::time_for(&at(0, Some(u64::MAX)), 12), Duration::from_nanos(u64::MAX));
     }
 
     #[test]
@@ -101,15 +141,15 @@ mod tests {
         let mut chooser = PointChooser::default();
         let summary = at(100, Some(1_000_000));
         let trip = Duration::from_millis(4);
-        assert_eq!(chooser.choose(&summary, trip), Some(109));
-        chooser.failed(&NoImageReason::PointPassed { point: 109, count: 120 });
-        let misaligned = chooser.failed(&NoImageReason::PointPassed { point: 118, count: 120 });
+        assert_eq!(chooser.choose(&summary, trip), Some(110));
+        chooser.failed(&NoImageReason::PointPassed { point: 110, count: 120 });
+        let misaligned = chooser.failed(&NoImageReason::PointPassed { point: 120, count: 120 });
         assert_eq!(misaligned, Some(Misaligned { in_a_row: 2, count: 120 }));
-        assert_eq!(chooser.choose(&summary, trip), Some(136));
+        assert_eq!(chooser.choose(&summary, trip), Some(140));
         chooser.succeeded();
-        assert_eq!(chooser.choose(&summary, trip), Some(118));
-        chooser.failed(&NoImageReason::PointMissed { point: Some(118), count: 101 });
-        assert_eq!(chooser.choose(&summary, trip), Some(104));
+        assert_eq!(chooser.choose(&summary, trip), Some(120));
+        chooser.failed(&NoImageReason::PointMissed { point: Some(120), count: 101 });
+        assert_eq!(chooser.choose(&summary, trip), Some(105));
         assert_eq!(chooser.failed(&NoImageReason::Ended {}), None);
     }
 }

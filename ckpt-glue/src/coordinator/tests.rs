@@ -150,7 +150,7 @@ fn every_input_in_every_state() {
         Idle + fence -> Fenced 3: 
         Idle, counted + request -> Asking 3: say "points? (1)"
         Idle, counted + fence -> Fenced 3: 
-        Asking + points 1 -> Cutting 4 with 0: say "cut 4 at point 5", (event)
+        Asking + points 1 -> Cutting 4 with 0: say "cut 4 at point 6", (event)
         Asking + finishing -> Idle 3: (refused: Finishing)
         Asking + time over -> Idle 3: (refused: NoAnswer)
         Asking + fence -> Fenced 3: (refused: NotRunning)
@@ -207,21 +207,21 @@ fn the_user_is_told_when_points_do_not_line_up() {
     }
     expect![[r#"
         say "points? (1)"
-        say "cut 4 at point 8"
+        say "cut 4 at point 9"
         (event)
         say "abandon 4"
         (NoImage { rank: Rank(1), reason: PointPassed { point: 8, count: 9 } })
         say "points? (2)"
-        say "cut 5 at point 9"
+        say "cut 5 at point 11"
         (event)
         say "abandon 5"
         (NoImage { rank: Rank(1), reason: PointPassed { point: 8, count: 9 } })
         say "points? (3)"
-        say "cut 6 at point 11"
+        say "cut 6 at point 15"
         (event)
         say "abandon 6"
         (NoImage { rank: Rank(1), reason: PointPassed { point: 8, count: 9 } })
-        (points do not line up: 3 times, at 11 between 3 and 7, rank 1 at 9)"#]]
+        (points do not line up: 3 times, at 15 between 3 and 7, rank 1 at 9)"#]]
     .assert_eq(&outputs(&mut coordinated).join("\n"));
 }
 

@@ -284,9 +284,6 @@ impl Job {
             Message::PointReport { query, summary } => {
                 self.checkpoint.handle(now, CheckpointInput::Points { query, summary });
             }
-            Message::Arrived { epoch, ranks } => {
-                self.checkpoint.handle(now, CheckpointInput::Arrived { epoch, ranks });
-            }
             Message::Images { epoch, reports } => {
                 self.checkpoint.handle(now, CheckpointInput::Images { life, epoch, reports });
             }

@@ -58,30 +58,6 @@ impl Points {
     }
 }
 
-/// Ranks that stand at the point of one command.
-#[derive(Clone, Debug)]
-pub(crate) struct Arrivals {
-    pub(crate) epoch: Epoch,
-    own: BTreeSet<Rank>,
-    count: Count,
-}
-
-impl Arrivals {
-    pub(crate) fn new(epoch: Epoch) -> Arrivals {
-        Arrivals { epoch, own: BTreeSet::new(), count: Count::default() }
-    }
-
-    /// Adds a rank of this node; the number of all, once they are complete.
-    pub(crate) fn add_rank(&mut self, rank: Rank, ranks_below: u32) -> Option<u32> {
-        if self.own.insert(rank) { self.add(1, ranks_below) } else { None }
-    }
-
-    /// Adds what a keeper below has counted.
-    pub(crate) fn add(&mut self, ranks: u32, ranks_below: u32) -> Option<u32> {
-        self.count.add(ranks, 0, ranks_below).then_some(self.count.ranks)
-    }
-}
-
 /// Images of one cut.
 #[derive(Clone, Debug)]
 pub(crate) struct Images {

@@ -76,7 +76,6 @@ impl Keeper {
             ended: Count::default(),
             end_status: ExitStatus::Code(0),
             points: None,
-            arrivals: None,
             images: None,
             spoiled: None,
             released: false,
@@ -166,7 +165,6 @@ impl Keeper {
         if phase != RankPhase::Finalizing {
             self.on_finalize(1);
         }
-        self.on_arrived(rank);
         if let Some(points) = self.holding().and_then(|held| held.points.as_mut()) {
             points.add_rank(rank, crate::control::PointSummary::FINALIZING);
             self.flush_points();

@@ -22,7 +22,7 @@ use crate::layout::Layout;
 use crate::names::{ExitStatus, GenerationId, ImageDigest, NodeIndex, Party};
 use crate::queue::Queue;
 use crate::sabotage::{Rule, Sabotage};
-use gather::{Arrivals, Count, Images, Points, Registrations};
+use gather::{Count, Images, Points, Registrations};
 use ranks::{KeptRanks, RankPhase};
 pub use tables::Table;
 use watch::Watcher;
@@ -149,7 +149,6 @@ struct Held {
     ended: Count,
     end_status: ExitStatus,
     points: Option<Points>,
-    arrivals: Option<Arrivals>,
     images: Option<Images>,
     /// Newest epoch of which the coordinator knows, from here or from itself, that it will not be committed: one word is
     /// enough to abandon it, and every rank has one to say.

@@ -4,12 +4,10 @@ use alloc::vec::Vec;
 
 use transport::{Epoch, Instant, PortId, Rank};
 
-use super::gather::{Arrivals, Images, Points};
+use super::gather::{Images, Points};
 use super::ranks::RankPhase;
 use super::{Keeper, Output};
-use crate::control::{
-    CutAt, CutMode, ImageReport, Message, NoImageReason, PointSummary, PortEntry, Registration,
-};
+use crate::control::{CutMode, ImageReport, Message, NoImageReason, PointSummary, PortEntry, Registration};
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::sabotage::Rule;
 
@@ -53,7 +51,6 @@ impl Keeper {
                     self.flush_points();
                 }
             }
-            Message::Arrived { epoch, .. } => self.on_arrived_in(rank, epoch),
             Message::ImageDone { epoch, report } if report.rank == rank => self.on_images(epoch, &[report]),
             Message::NoImage { epoch, rank: named, reason } if named == rank => {
                 self.on_no_image(epoch, rank, reason);
@@ -83,13 +80,6 @@ impl Keeper {
                     self.flush_points();
                 }
             }
-            Message::Arrived { epoch, ranks } => {
-                let all = self.held().and_then(|held| {
-                    let arrivals = held.arrivals.as_mut().filter(|arrivals| arrivals.epoch == epoch)?;
-                    arrivals.add(ranks, held.ranks_below)
-                });
-                self.send_arrived(epoch, all);
-            }
             Message::Images { epoch, reports } => self.on_images(epoch, &reports),
             Message::NoImage { epoch, rank, reason } => self.on_no_image(epoch, rank, reason),
             Message::Fault { .. } | Message::Request { .. } => self.send_up(message),
@@ -116,13 +106,10 @@ impl Keeper {
             }
             Message::ClosedQuery { port, peer } => self.on_closed_query(port, peer),
             Message::ClosedAnswer { peer, .. } => self.route(peer.rank(), message),
-            Message::Cut { epoch, at, .. } => {
+            Message::Cut { epoch, .. } => {
                 self.epoch = self.epoch.max(epoch);
                 self.broadcast(&message);
-                match at {
-                    CutAt::Now => self.gather_images(epoch),
-                    CutAt::Point { .. } => self.gather_arrivals(epoch),
-                }
+                self.gather_images(epoch);
             }
             Message::PointQuery { query } => {
                 self.broadcast(&message);
@@ -251,39 +238,6 @@ impl Keeper {
         let Some(held) = self.held() else { return };
         if let Some(points) = held.points.take_if(|points| points.summary.ranks >= held.ranks_below) {
             self.send_up(Message::PointReport { query: points.query, summary: points.summary });
-        }
-    }
-
-    fn gather_arrivals(&mut self, epoch: Epoch) {
-        let Some(held) = self.held() else { return };
-        held.arrivals = Some(Arrivals::new(epoch));
-        let ended = held.ranks.iter().filter(|(_, kept)| matches!(kept.phase, RankPhase::Exited(_)));
-        let ended: Vec<Rank> = ended.map(|(rank, _)| *rank).collect();
-        for rank in ended {
-            self.on_arrived_in(rank, epoch);
-        }
-    }
-
-    /// A rank that has ended needs no point to be saved.
-    pub(super) fn on_arrived(&mut self, rank: Rank) {
-        if let Some(epoch) =
-            self.held().and_then(|held| held.arrivals.as_ref()).map(|arrivals| arrivals.epoch)
-        {
-            self.on_arrived_in(rank, epoch);
-        }
-    }
-
-    fn on_arrived_in(&mut self, rank: Rank, epoch: Epoch) {
-        let all = self.held().and_then(|held| {
-            let arrivals = held.arrivals.as_mut().filter(|arrivals| arrivals.epoch == epoch)?;
-            arrivals.add_rank(rank, held.ranks_below)
-        });
-        self.send_arrived(epoch, all);
-    }
-
-    fn send_arrived(&mut self, epoch: Epoch, all: Option<u32>) {
-        if let Some(ranks) = all {
-            self.send_up(Message::Arrived { epoch, ranks });
         }
     }
 

@@ -28,6 +28,10 @@ fn cut(epoch: u32, at: CutAt) -> Input {
     Input::Message(Message::Cut { epoch: Epoch(epoch), at, time_left_ns: 1_000_000 })
 }
 
+fn unreceived(by: Option<u32>) -> Input {
+    Input::Unreceived { by: by.map(Rank) }
+}
+
 fn captured(epoch: u32) -> Input {
     let statistics = CutStatistics::default();
     Input::Captured { epoch: Epoch(epoch), digest: ImageDigest(1), bytes: 9, statistics }
@@ -55,7 +59,10 @@ fn name(participant: &Participant) -> String {
     let epoch = participant.epoch;
     match participant.state {
         State::Running => format!("Running {epoch}"),
-        State::Waiting { epoch: next, point, .. } => format!("Waiting {epoch} for {next} at {point:?}"),
+        State::Waiting { epoch: next, point, stands, .. } => {
+            let verb = if stands { "Standing" } else { "Waiting" };
+            format!("{verb} {epoch} for {next} at {point:?}")
+        }
         State::Writing { .. } => format!("Writing {epoch}"),
     }
 }
@@ -88,6 +95,8 @@ fn inputs() -> Vec<(&'static str, Option<Input>)> {
         ("point 12", Some(Input::PointReached { count: 12 })),
         ("point 13", Some(Input::PointReached { count: 13 })),
         ("finalizing", Some(Input::Finalizing)),
+        ("unreceived by 1", Some(unreceived(Some(1)))),
+        ("all received", Some(unreceived(None))),
         ("captured 5", Some(captured(5))),
         ("failed 5", Some(failed(5))),
         ("abandon 4", message(Message::Abandon { epoch: Epoch(4) })),
@@ -109,16 +118,16 @@ fn an_instant_rank_in_every_state() {
     expect![[r#"
         Running + cut 5 -> Writing 5: take cut 5
         Running + cut 6 -> Writing 6: take cut 6
-        Running + cut 5 at point 12 -> Waiting 4 for 5 at Some(12): say "arrived for epoch 5, 1 ranks"
-        Running + cut 5 at point 10 -> Waiting 4 for 5 at Some(10): say "arrived for epoch 5, 1 ranks"
-        Running + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): say "arrived for epoch 6, 1 ranks"
+        Running + cut 5 at point 12 -> Writing 5: take cut 5
+        Running + cut 5 at point 10 -> Writing 5: take cut 5
+        Running + cut 6 at point 12 -> Writing 6: take cut 6
         Running + required 5 -> Writing 5: take cut 5, say "cut-seen 5"
         Running + required 6 -> Writing 6: take cut 6, say "cut-seen 6"
         Running + finalizing -> Running 4: say "finalize 1"
         Running + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
         Running + query -> Running 4: say "points (1) of 1 ranks: any"
         Writing 5 + cut 6 -> Writing 6: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", take cut 6
-        Writing 5 + cut 6 at point 12 -> Waiting 5 for 6 at Some(12): cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", say "arrived for epoch 6, 1 ranks"
+        Writing 5 + cut 6 at point 12 -> Writing 6: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", take cut 6
         Writing 5 + required 6 -> Writing 6: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", take cut 6, say "cut-seen 6"
         Writing 5 + required 69 -> Writing 69: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 69 while writing its image", take cut 69, say "cut-seen 69"
         Writing 5 + finalizing -> Writing 5: say "finalize 1"
@@ -129,9 +138,9 @@ fn an_instant_rank_in_every_state() {
         Writing 5 + query -> Writing 5: say "points (1) of 1 ranks: any"
         Unsavable + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 holds what cannot be saved (3)"
         Unsavable + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 holds what cannot be saved (3)"
-        Unsavable + cut 5 at point 12 -> Waiting 4 for 5 at Some(12): say "arrived for epoch 5, 1 ranks"
-        Unsavable + cut 5 at point 10 -> Waiting 4 for 5 at Some(10): say "arrived for epoch 5, 1 ranks"
-        Unsavable + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): say "arrived for epoch 6, 1 ranks"
+        Unsavable + cut 5 at point 12 -> Running 5: raise to 5, say "no-image 5: rank 2 holds what cannot be saved (3)"
+        Unsavable + cut 5 at point 10 -> Running 5: raise to 5, say "no-image 5: rank 2 holds what cannot be saved (3)"
+        Unsavable + cut 6 at point 12 -> Running 6: raise to 6, say "no-image 6: rank 2 holds what cannot be saved (3)"
         Unsavable + required 5 -> Running 5: raise to 5, say "no-image 5: rank 2 holds what cannot be saved (3)", say "cut-seen 5"
         Unsavable + required 6 -> Running 6: raise to 6, say "no-image 6: rank 2 holds what cannot be saved (3)", say "cut-seen 6"
         Unsavable + finalizing -> Running 4: say "finalize 1"
@@ -143,19 +152,20 @@ fn an_instant_rank_in_every_state() {
 // R2, R3
 #[test]
 fn a_counted_rank_in_every_state() {
-    let states: [(&str, &dyn Fn() -> Participant); 6] = [
+    let states: [(&str, &dyn Fn() -> Participant); 7] = [
         ("Running", &|| with(CutMode::Counted, &[])),
         ("Waiting 12", &|| with(CutMode::Counted, &[cut(5, CutAt::Point { count: 12 })])),
         ("Told by traffic", &|| with(CutMode::Counted, &[Input::CutRequired { epoch: Epoch(5) }])),
-        ("Arrived 11", &|| {
-            let point = Input::PointReached { count: 11 };
-            with(CutMode::Counted, &[cut(5, CutAt::Point { count: 11 }), point])
+        ("Standing 11", &|| {
+            let (cut, point) = (cut(5, CutAt::Point { count: 11 }), Input::PointReached { count: 11 });
+            with(CutMode::Counted, &[cut, unreceived(Some(3)), point])
         }),
         ("Writing 5", &|| {
             let point = Input::PointReached { count: 11 };
-            with(CutMode::Counted, &[cut(5, CutAt::Point { count: 11 }), point, cut(5, CutAt::Now)])
+            with(CutMode::Counted, &[cut(5, CutAt::Point { count: 11 }), point])
         }),
         ("Finalizing", &|| with(CutMode::Counted, &[Input::Finalizing])),
+        ("Finalizing, unreceived", &|| with(CutMode::Counted, &[unreceived(Some(3)), Input::Finalizing])),
     ];
     expect![[r#"
         Running + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and was not told at which to cut"
@@ -172,9 +182,9 @@ fn a_counted_rank_in_every_state() {
         Waiting 12 + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 10 and was not told at which to cut"
         Waiting 12 + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): 
         Waiting 12 + required 6 -> Waiting 4 for 6 at None: say "cut-seen 6"
-        Waiting 12 + point 12 -> Waiting 4 for 5 at Some(12): say "arrived for epoch 5, 1 ranks"
+        Waiting 12 + point 12 -> Writing 5: take cut 5
         Waiting 12 + point 13 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 13 points when told to cut at point 12"
-        Waiting 12 + finalizing -> Waiting 4 for 5 at Some(12): say "finalize 1", say "arrived for epoch 5, 1 ranks"
+        Waiting 12 + finalizing -> Writing 5: say "finalize 1", take cut 5
         Waiting 12 + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
         Waiting 12 + query -> Waiting 4 for 5 at Some(12): say "points (1) of 1 ranks: 10 to 10"
         Waiting 12 + time over -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and did not reach point 12 in time"
@@ -188,17 +198,17 @@ fn a_counted_rank_in_every_state() {
         Told by traffic + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
         Told by traffic + query -> Waiting 4 for 5 at None: say "points (1) of 1 ranks: 10 to 10"
         Told by traffic + time over -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and was not told at which to cut"
-        Arrived 11 + cut 5 -> Writing 5: take cut 5
-        Arrived 11 + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 11 and was not told at which to cut"
-        Arrived 11 + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): 
-        Arrived 11 + required 5 -> Writing 5: take cut 5, say "cut-seen 5"
-        Arrived 11 + required 6 -> Waiting 4 for 6 at None: say "cut-seen 6"
-        Arrived 11 + point 12 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 12 points when told to cut at point 11"
-        Arrived 11 + point 13 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 13 points when told to cut at point 11"
-        Arrived 11 + finalizing -> Waiting 4 for 5 at Some(11): say "finalize 1"
-        Arrived 11 + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
-        Arrived 11 + query -> Waiting 4 for 5 at Some(11): say "points (1) of 1 ranks: 11 to 11"
-        Arrived 11 + time over -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 11 and did not reach point 11 in time"
+        Standing 11 + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 11 and was not told at which to cut"
+        Standing 11 + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 11 and was not told at which to cut"
+        Standing 11 + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): 
+        Standing 11 + required 6 -> Waiting 4 for 6 at None: say "cut-seen 6"
+        Standing 11 + point 12 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 12 points when told to cut at point 11"
+        Standing 11 + point 13 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 13 points when told to cut at point 11"
+        Standing 11 + finalizing -> Standing 4 for 5 at Some(11): say "finalize 1"
+        Standing 11 + all received -> Writing 5: take cut 5
+        Standing 11 + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
+        Standing 11 + query -> Standing 4 for 5 at Some(11): say "points (1) of 1 ranks: 11 to 11"
+        Standing 11 + time over -> Running 5: raise to 5, say "no-image 5: rank 2 stood at point 11 with a message that rank 3 did not receive in time; what is received only after that point has to be sent with a request (isend)"
         Writing 5 + cut 6 -> Running 6: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", raise to 6, say "no-image 6: rank 2 was at point 11 and was not told at which to cut"
         Writing 5 + cut 6 at point 12 -> Waiting 5 for 6 at Some(12): cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image"
         Writing 5 + required 6 -> Waiting 5 for 6 at None: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", say "cut-seen 6"
@@ -211,14 +221,24 @@ fn a_counted_rank_in_every_state() {
         Writing 5 + query -> Writing 5: say "points (1) of 1 ranks: 11 to 11"
         Finalizing + cut 5 -> Writing 5: take cut 5
         Finalizing + cut 6 -> Writing 6: take cut 6
-        Finalizing + cut 5 at point 12 -> Waiting 4 for 5 at Some(12): say "arrived for epoch 5, 1 ranks"
-        Finalizing + cut 5 at point 10 -> Waiting 4 for 5 at Some(10): say "arrived for epoch 5, 1 ranks"
-        Finalizing + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): say "arrived for epoch 6, 1 ranks"
+        Finalizing + cut 5 at point 12 -> Writing 5: take cut 5
+        Finalizing + cut 5 at point 10 -> Writing 5: take cut 5
+        Finalizing + cut 6 at point 12 -> Writing 6: take cut 6
         Finalizing + required 5 -> Writing 5: take cut 5, say "cut-seen 5"
         Finalizing + required 6 -> Writing 6: take cut 6, say "cut-seen 6"
         Finalizing + finalizing -> Running 4: say "finalize 1"
         Finalizing + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
         Finalizing + query -> Running 4: say "points (1) of 1 ranks: any"
+        Finalizing, unreceived + cut 5 -> Standing 4 for 5 at None: 
+        Finalizing, unreceived + cut 6 -> Standing 4 for 6 at None: 
+        Finalizing, unreceived + cut 5 at point 12 -> Standing 4 for 5 at Some(12): 
+        Finalizing, unreceived + cut 5 at point 10 -> Standing 4 for 5 at Some(10): 
+        Finalizing, unreceived + cut 6 at point 12 -> Standing 4 for 6 at Some(12): 
+        Finalizing, unreceived + required 5 -> Standing 4 for 5 at None: say "cut-seen 5"
+        Finalizing, unreceived + required 6 -> Standing 4 for 6 at None: say "cut-seen 6"
+        Finalizing, unreceived + finalizing -> Running 4: say "finalize 1"
+        Finalizing, unreceived + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
+        Finalizing, unreceived + query -> Running 4: say "points (1) of 1 ranks: any"
     "#]].assert_eq(&table(&states, &inputs(), step, name));
 }
 

@@ -443,12 +443,6 @@ impl World {
         self.settle();
     }
 
-    /// Whether a rank's program stands at a point and must not go on.
-    pub(crate) fn is_standing(&self, rank: u32) -> bool {
-        let participant = self.processes.get(&Rank(rank)).and_then(|process| process.participant.as_ref());
-        participant.is_some_and(participant::Participant::is_standing)
-    }
-
     /// Checkpoints that came to nothing so far.
     pub(crate) fn abandoned(&self) -> usize {
         use ckpt_glue::protocols::CheckpointEvent::Abandoned;

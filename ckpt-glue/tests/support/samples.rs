@@ -34,6 +34,12 @@ impl<'a> Numbers<'a> {
         u8::try_from(self.long() & 0xff).unwrap()
     }
 
+    /// Passes numbers over: the messages behind a kind that is no more keep their bytes.
+    fn skip(&mut self, numbers: usize) -> &mut Self {
+        self.1 += numbers;
+        self
+    }
+
     fn below(&mut self, bound: u32) -> u32 {
         self.int() % bound
     }
@@ -127,7 +133,11 @@ impl<'a> Numbers<'a> {
     }
 
     fn reason(&mut self) -> NoImageReason {
-        match self.below(7) {
+        let kind = self.int();
+        if kind % 8 == 7 {
+            return NoImageReason::Unreceived { count: self.long(), by: self.rank() };
+        }
+        match kind % 7 {
             0 => NoImageReason::PointPassed { point: self.long(), count: self.long() },
             1 => NoImageReason::PointMissed { point: self.some(Self::long), count: self.long() },
             2 => NoImageReason::Unsavable { what: self.int() },
@@ -231,8 +241,7 @@ impl<'a> Numbers<'a> {
             Message::PointQuery { query: self.int() },
             Message::PointReport { query: self.int(), summary: self.summary() },
             Message::Cut { epoch: self.epoch(), at, time_left_ns: self.long() },
-            Message::Arrived { epoch: self.epoch(), ranks: self.int() },
-            Message::CutSeen { epoch: self.epoch() },
+            Message::CutSeen { epoch: self.skip(2).epoch() },
             Message::ImageDone { epoch: self.epoch(), report: self.image() },
             Message::Images { epoch: self.epoch(), reports: self.some_of(Self::image) },
             Message::NoImage { epoch: self.epoch(), rank: self.rank(), reason: self.reason() },

@@ -45,6 +45,7 @@ impl<'a> Bursting<'a> {
 
     fn receive(&mut self) -> Result<(), Fault> {
         self.progress.received += receive_burst(self.inner, &self.config, self.progress.rounds_done)?;
+        self.progress.open.end(self.inner)?;
         self.progress.in_flight = 0;
         self.progress.rounds_done += 1;
         Ok(())
@@ -62,6 +63,14 @@ impl Communicator for Bursting<'_> {
 
     fn send(&mut self, to: u32, tag: Tag, bytes: Vec<u8>) -> Result<(), Fault> {
         self.inner.send(to, tag, bytes)
+    }
+
+    fn begin_send(&mut self, to: u32, tag: Tag, bytes: Vec<u8>) -> Result<u64, Fault> {
+        self.inner.begin_send(to, tag, bytes)
+    }
+
+    fn end_send(&mut self, request: u64) -> Result<(), Fault> {
+        self.inner.end_send(request)
     }
 
     fn receive(&mut self, from: u32, tag: Tag) -> Result<Vec<u8>, Fault> {
@@ -82,7 +91,7 @@ impl Communicator for Bursting<'_> {
     }
 
     fn point(&mut self, state: &mut dyn State) -> Result<(), Fault> {
-        send_burst(self.inner, &self.config, self.progress.rounds_done)?;
+        send_burst(self.inner, &self.config, self.progress.rounds_done, &mut self.progress.open)?;
         self.progress.in_flight = 1;
         self.inner.point(&mut Both { program: state, progress: &mut self.progress })?;
         Bursting::receive(self)

@@ -13,7 +13,7 @@ use std::time::Instant;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::collective;
-use crate::communicator::{Communicator, Region, State, Tag};
+use crate::communicator::{Communicator, OpenSends, Region, State, Tag};
 use crate::error::ExampleError;
 use crate::limits::{BURST_MESSAGE_BYTES_MAX, BURST_MESSAGES_MAX};
 
@@ -49,6 +49,8 @@ pub struct Progress {
     pub rounds_done: u64,
     /// 1 while a burst has been sent that is not yet received.
     pub in_flight: u64,
+    /// Requests of the burst that has been sent.
+    pub open: OpenSends,
     /// Messages that came as they had to.
     pub received: u64,
     /// Time in bursts, in nanoseconds, of all lives together.
@@ -83,12 +85,13 @@ pub fn run(
     let mut started = Instant::now();
     while progress.rounds_done < config.rounds {
         if progress.in_flight == 0 {
-            send_burst(world, config, progress.rounds_done)?;
+            send_burst(world, config, progress.rounds_done, &mut progress.open)?;
             progress.in_flight = 1;
             account(&mut progress, &mut started);
             world.point(&mut progress).map_err(ExampleError::Communication)?;
         }
         progress.received += receive_burst(world, config, progress.rounds_done)?;
+        progress.open.end(world)?;
         progress.in_flight = 0;
         progress.rounds_done += 1;
         on_round(&progress);
@@ -138,13 +141,18 @@ fn peers(world: &dyn Communicator) -> impl Iterator<Item = u32> + use<> {
     (1..size).map(move |distance| (rank + distance) % size)
 }
 
-fn send_burst(world: &mut dyn Communicator, config: &BurstConfig, round: u64) -> Result<(), ExampleError> {
+fn send_burst(
+    world: &mut dyn Communicator,
+    config: &BurstConfig,
+    round: u64,
+    open: &mut OpenSends,
+) -> Result<(), ExampleError> {
     let rank = world.rank();
     for to in peers(world) {
         for index in 0..u64::from(config.messages) {
             let counter = round * u64::from(config.messages) + index;
             let bytes = message::compose(rank, to, counter, config.bytes);
-            world.send(to, Tag::BURST, bytes).map_err(ExampleError::Communication)?;
+            open.begin(world, to, Tag::BURST, bytes)?;
         }
     }
     Ok(())
@@ -186,9 +194,10 @@ fn receive_one(
 fn check_nothing_follows(world: &mut dyn Communicator, config: &BurstConfig) -> Result<(), ExampleError> {
     let last = BurstConfig { messages: 1, ..*config };
     let counter = config.rounds * u64::from(config.messages);
-    send_burst(world, &last, counter)?;
+    let mut open = OpenSends::default();
+    send_burst(world, &last, counter, &mut open)?;
     receive_burst(world, &last, counter)?;
-    Ok(())
+    open.end(world)
 }
 
 fn summarize(

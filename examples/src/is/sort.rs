@@ -97,20 +97,20 @@ pub fn send_keys(
     for (to, block) in (0..world.size()).zip(blocks) {
         // A rank's own keys do not travel: it finds them again in `keys`, which this iteration leaves alone.
         if to != world.rank() {
-            world.send(to, Tag::KEYS, block).map_err(ExampleError::Communication)?;
+            state.progress.open.begin(world, to, Tag::KEYS, block)?;
         }
     }
     Ok(())
 }
 
-/// Receives the keys of this rank's range and counts them.
+/// Receives the keys of this rank's range and counts them. When this returns, the others have received theirs of this rank.
 ///
 /// # Errors
 /// What the communicator reports, and [`ExampleError::Length`] when a block has not the announced size.
 pub fn receive_keys(
     world: &mut dyn Communicator,
     class: Class,
-    state: &IsState,
+    state: &mut IsState,
 ) -> Result<Ranked, ExampleError> {
     let (rank, size) = (world.rank(), world.size());
     let deal = deal(class, state, size);
@@ -127,6 +127,7 @@ pub fn receive_keys(
         }
     }
     let first_key = u32::try_from(own.start << shift).expect("a key has at most 21 bits");
+    state.progress.open.end(world)?;
     let mut smaller = vec![0_u32; own.len() << shift];
     for key in &keys {
         smaller[(key - first_key) as usize] += 1;

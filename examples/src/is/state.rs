@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::communicator::{Region, State};
+use crate::communicator::{OpenSends, Region, State};
 use crate::error::ExampleError;
 use crate::limits::{IS_ITERATIONS_MAX, IS_RANKS_MAX};
 
@@ -31,6 +31,8 @@ pub struct Progress {
     pub iteration: u64,
     /// A value of [`stage`].
     pub stage: u64,
+    /// Requests of the keys on their way; valid in [`stage::KEYS_SENT`].
+    pub open: OpenSends,
     /// Test keys of this rank that had their expected rank.
     pub partial_passed: u64,
     /// Rounds whose full verification this rank passed.

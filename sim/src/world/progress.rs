@@ -123,6 +123,8 @@ impl World {
             return;
         }
         let blocked = self.send_frames(number);
+        // What has left may have been what it stood for.
+        self.stands(number);
         self.rest(number, step, more_frames, blocked);
     }
 
@@ -255,6 +257,9 @@ impl World {
     fn run_program(&mut self, number: u32) -> Step {
         for _ in 0..PROGRAM_STEPS {
             self.tell_point(number);
+            if self.stands(number) {
+                return Step::Blocked;
+            }
             if self.processes[at(number)].program.round() + 1 >= self.script.round_count() {
                 self.last_round();
             }

@@ -495,7 +495,7 @@ impl World {
         self.tell_participant(number, input);
     }
 
-    /// The program stands at a counted point: the participant may want to cut here.
+    /// The program is at a counted point: the participant may want to cut here.
     pub(crate) fn tell_point(&mut self, number: u32) {
         let process = &mut self.processes[at(number)];
         let Some(count) = process.program.at_point().filter(|_| self.plan.mode == Mode::Counted) else {
@@ -505,12 +505,37 @@ impl World {
             return;
         }
         process.point_told = Some(count);
+        if process.participant.as_ref().is_some_and(|participant| participant.cuts_at(count)) {
+            self.tell_unreceived(number);
+        }
         self.tell_participant(number, Input::PointReached { count });
+    }
+
+    /// All messages of a round are received in it, before the next point: none of them may be kept from its receiver.
+    fn tell_unreceived(&mut self, number: u32) {
+        let ports = &self.processes[at(number)].ports;
+        let by = ports.iter().filter_map(|port| port.unreceived(|_| true)).min();
+        self.tell_participant(number, Input::Unreceived { by: by.map(PortId::rank) });
+    }
+
+    /// Whether the program stands at its point, after another look whether it has to.
+    pub(crate) fn stands(&mut self, number: u32) -> bool {
+        let stands = |world: &World| {
+            let participant = &world.processes[at(number)].participant;
+            participant.as_ref().is_some_and(Participant::is_standing)
+        };
+        if stands(self) {
+            self.tell_unreceived(number);
+        }
+        stands(self)
     }
 
     /// The program has gone through all its rounds.
     pub(crate) fn rank_finished(&mut self, number: u32) {
         trace!(self.trace, self.queue.now(), Who::Rank(self.processes[at(number)].rank), "finished");
+        if self.plan.mode == Mode::Counted {
+            self.tell_unreceived(number);
+        }
         self.tell_participant(number, Input::Finalizing);
     }
 

@@ -334,7 +334,6 @@ fn messages() -> Vec<Message> {
         Message::PointReport { query: 1, summary },
         Message::Cut { epoch, at: CutAt::Now, time_left_ns: 1_000_000_000 },
         Message::Cut { epoch, at: CutAt::Point { count: 80 }, time_left_ns: 1_000_000_000 },
-        Message::Arrived { epoch, ranks: 2 },
         Message::CutSeen { epoch },
         Message::ImageDone { epoch, report },
         Message::Images { epoch, reports: vec![report, report] },

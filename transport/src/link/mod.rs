@@ -69,9 +69,18 @@ bitflags::bitflags! {
         const STREAM_TURN = 1 << 14;
         /// A piece of bulk was held back by the congestion window.
         const FLIGHT_LIMITED = 1 << 15;
-        /// The acknowledgement as of our cut has been repeated to a peer that has not cut; the present one follows.
+        /// A frame without a number has said how things were at our cut to a peer that has not cut; how they are follows.
         const PAST_TOLD = 1 << 16;
     }
+}
+
+/// The counters of a link at our last cut: what a frame that was on its way at that instant could say.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct BeforeCut {
+    /// Frames below had been numbered.
+    pub(crate) next: u64,
+    /// Frames below had been counted.
+    pub(crate) expected: u64,
 }
 
 /// One end of a link. Numbers are the full 64-bit counts.
@@ -134,6 +143,8 @@ pub(crate) struct Link {
     pub(crate) heard_at: u64,
     pub(crate) recovery: Recovery,
     pub(crate) timers: Timers,
+    /// Set by every cut; of use while the peer has not been heard to have cut too.
+    pub(crate) before_cut: BeforeCut,
     /// Everything that is waiting, in flight or half received; `None` until there is traffic.
     pub(crate) queues: Option<Box<Queues>>,
 }
@@ -169,6 +180,7 @@ impl Link {
             heard_at: 0,
             recovery: Recovery::default(),
             timers: Timers::default(),
+            before_cut: BeforeCut::default(),
             queues: None,
         }
     }
@@ -191,11 +203,16 @@ impl Link {
 
     /// R4: while the peer has not been heard to have cut, what had been said before our own cut may be said again, as it
     /// was: such a frame equals one that was on its way at that instant.
-    pub(crate) fn before_cut(&self, epoch: Epoch) -> Option<queues::BeforeCut> {
-        if self.peer_epoch >= epoch {
-            return None;
-        }
-        self.queues.as_ref()?.before_cut
+    pub(crate) fn before_cut(&self, epoch: Epoch) -> Option<BeforeCut> {
+        (self.peer_epoch < epoch).then_some(self.before_cut)
+    }
+
+    /// Whether the next frame without a number says how things were before our cut: such a frame and one that says how they
+    /// are take turns, so that a peer that has not cut can read the first, and learns from the second that we have.
+    pub(crate) fn takes_past_turn(&mut self, epoch: Epoch) -> bool {
+        let past = self.before_cut(epoch).is_some() && !self.flags.contains(Flags::PAST_TOLD);
+        self.flags.set(Flags::PAST_TOLD, past);
+        past
     }
 
     /// Numbered frames that the peer has not acknowledged.

@@ -146,15 +146,6 @@ impl Sent {
     }
 }
 
-/// The counters of a link at our last cut: what a frame that was on its way at that instant could say.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct BeforeCut {
-    /// Frames below had been numbered.
-    pub(crate) next: u64,
-    /// Frames below had been counted.
-    pub(crate) expected: u64,
-}
-
 /// The queues of one link.
 #[derive(Debug)]
 pub(crate) struct Queues {
@@ -172,8 +163,6 @@ pub(crate) struct Queues {
     /// Copied message of which fragments are missing.
     pub(crate) open: Option<Open>,
     pub(crate) reorder: Reorder,
-    /// Set by every cut; of use while the peer has not been heard to have cut too.
-    pub(crate) before_cut: Option<BeforeCut>,
 }
 
 impl Queues {
@@ -188,7 +177,6 @@ impl Queues {
             incoming: Vec::new(),
             open: None,
             reorder: Reorder::default(),
-            before_cut: None,
         }
     }
 

@@ -2,10 +2,9 @@
 
 use crate::config::AuthLevel;
 use crate::ids::{Epoch, Life, PortId};
-use crate::link::Flags;
-use crate::link::queues::BeforeCut;
 use crate::link::recovery::Recovery;
 use crate::link::timer::Timers;
+use crate::link::{BeforeCut, Flags};
 use crate::message::Event;
 use crate::port::Port;
 use crate::port::state::Census;
@@ -63,10 +62,8 @@ impl FrozenPort {
         self.port.epoch = epoch;
         self.port.cut_asked = self.port.cut_asked.max(epoch);
         for link in &mut self.port.links {
-            let (next, expected) = (link.next, link.expected);
-            if let Some(queues) = &mut link.queues {
-                queues.before_cut = Some(BeforeCut { next, expected });
-            }
+            link.before_cut = BeforeCut { next: link.next, expected: link.expected };
+            link.flags.remove(Flags::PAST_TOLD);
         }
     }
 
@@ -154,7 +151,6 @@ impl FrozenPort {
             link.timers = Timers::default();
             if let Some(queues) = &mut link.queues {
                 queues.reorder.clear();
-                queues.before_cut = None;
             }
             link.lose_all(false);
             if link.has_history() {

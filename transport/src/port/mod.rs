@@ -6,6 +6,7 @@
 
 mod check;
 mod closing;
+mod cut;
 mod deliver;
 mod frozen;
 mod load;
@@ -543,22 +544,6 @@ impl Port {
     /// Next thing that the owner should know.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
-    }
-
-    /// Queues an acknowledgement to every peer that is owed one, ahead of a cut at a counted point: the peers may need it to
-    /// reach their own points, and after the cut they could not read it any more (R3). Call [`Port::poll_transmit`]
-    /// before freezing. Returns how many were queued.
-    pub fn acknowledge_owed(&mut self) -> usize {
-        let mut queued = 0;
-        for i in 0..self.links.len() {
-            let link = &mut self.links[i];
-            if link.expected > link.ack_told && !link.flags.intersects(Flags::RESYNC | Flags::BROKEN) {
-                link.flags.insert(Flags::ACK_NOW);
-                queued += 1;
-                self.make_ready(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
-            }
-        }
-        queued
     }
 
     /// Queues STOPPED hints to the peers that may be sending to us or waiting for us, ahead of a freeze that is expected

@@ -51,6 +51,8 @@ impl Port {
     fn unnumber(&mut self, index: LinkIndex) {
         let link = &mut self.links[index.0 as usize];
         link.next = link.acked;
+        // R4: a number that is given out again does not name what it named at our cut.
+        link.before_cut.next = link.before_cut.next.min(link.next);
         link.flight_bytes = 0;
         link.copied_bytes = 0;
         link.copied_frames = 0;

@@ -165,13 +165,7 @@ impl Port {
             Action::Resync => Some(self.perform_resync(index, rail, now, frame)),
             Action::Ack => {
                 self.counters.acks_alone += 1;
-                let past = {
-                    let epoch = self.epoch;
-                    let link = &mut self.links[index.0 as usize];
-                    // First what the peer may read before its cut, then what tells it that we have cut.
-                    link.flags.toggle(Flags::PAST_TOLD);
-                    link.before_cut(epoch).is_some() && link.flags.contains(Flags::PAST_TOLD)
-                };
+                let past = self.links[index.0 as usize].takes_past_turn(self.epoch);
                 let kind = if past { Unnumbered::Past } else { Unnumbered::Now };
                 Some(self.write(index, rail, now, &Body::Ack, Number::None(kind), Source::Nothing, frame))
             }
@@ -210,26 +204,21 @@ impl Port {
     }
 
     fn perform_resync(&mut self, index: LinkIndex, rail: RailIndex, now: u64, frame: &mut [u8]) -> Transmit {
-        let probe_timeout = {
-            let link = &mut self.links[index.0 as usize];
-            link.flags.remove(Flags::RESYNC_DUE);
-            link.recovery.probe_timeout_ns().min(nanos(PTO_MAX))
-        };
+        let epoch = self.epoch;
         let link = &mut self.links[index.0 as usize];
         let resyncing = link.flags.contains(Flags::RESYNC);
         if resyncing {
-            link.timers.probe = now + probe_timeout;
+            link.timers.probe = now + link.recovery.probe_timeout_ns().min(nanos(PTO_MAX));
         }
-        let resync = wire::Resync { expected: link.expected, next: link.next, heard: u64::from(!resyncing) };
-        self.write(
-            index,
-            rail,
-            now,
-            &Body::Resync(resync),
-            Number::None(Unnumbered::Now),
-            Source::Nothing,
-            frame,
-        )
+        let past = link.takes_past_turn(epoch);
+        let (next, expected) = match link.before_cut(epoch) {
+            Some(before) if past => (before.next, before.expected),
+            _ => (link.next, link.expected),
+        };
+        link.flags.set(Flags::RESYNC_DUE, past);
+        let kind = if past { Unnumbered::Past } else { Unnumbered::Now };
+        let resync = wire::Resync { expected, next, heard: u64::from(!resyncing) };
+        self.write(index, rail, now, &Body::Resync(resync), Number::None(kind), Source::Nothing, frame)
     }
 
     /// R24: frames whose loss nobody notices must not stick to a dead rail. An acknowledgement goes back the way the peer
@@ -568,7 +557,9 @@ impl Port {
             at += contact.emit(&mut frame[at..]);
         }
         at += body.emit(&mut frame[at..]);
-        if past.is_none() {
+        // What a peer that has not cut cannot read is no answer to it: that one comes in a frame of its own.
+        let answers = before.is_none() || matches!(numbered, Number::None(Unnumbered::Now));
+        if answers {
             link.ack_told = link.expected;
             link.unacknowledged = 0;
             link.timers.ack = NEVER;

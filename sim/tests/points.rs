@@ -1,0 +1,107 @@
+//! Native ranks are saved at points that they come to at different times, and none waits for another's cut.
+
+use sim::engine::queue::{MICRO, MILLI};
+use sim::network::Weather;
+use sim::plan::{self, Action, Mode, Plan, Step, When};
+use sim::world::World;
+
+const RANKS: u32 = 4;
+
+fn counted(seed: u64) -> Plan {
+    Plan { mode: Mode::Counted, ..plan::generate(seed, RANKS) }
+}
+
+/// Nothing goes wrong: frames only take their time.
+fn in_fair_weather(mut plan: Plan) -> Plan {
+    plan.weather = Weather { jitter_ns: plan.weather.jitter_ns, ..Weather::default() };
+    plan.steps.retain(|step| matches!(step.action, Action::Checkpoint { .. }));
+    plan
+}
+
+fn run(plan: Plan) -> World {
+    let mut world = World::new(plan, true);
+    world.run();
+    assert!(world.violations().is_empty(), "{}", world.summary());
+    world
+}
+
+fn lines(world: &World, with: &str) -> usize {
+    world.trace_text().lines().filter(|line| line.contains(with)).count()
+}
+
+/// R2: whatever happens, a job of native ranks comes to its end with the right result.
+#[test]
+fn counted_histories_come_to_their_end() {
+    let commits: u64 = (0..100).map(|seed| run(counted(seed)).facts().commits).sum();
+    assert!(commits > 100, "{commits}");
+}
+
+/// R2, R4: in fair weather every rank comes to the point, so the generation is committed, unless a rank had passed the
+/// point when the command came or the job was over.
+#[test]
+fn in_fair_weather_checkpoints_are_committed() {
+    let (mut begun, mut finishing, mut commits) = (0, 0, 0);
+    for seed in 0..100 {
+        let world = run(in_fair_weather(counted(seed)));
+        for reason in ["PointMissed", "Unreceived", "TimedOut"] {
+            assert_eq!(lines(&world, reason), 0, "seed {seed}: {reason}");
+        }
+        begun += lines(&world, "Checkpoint(Begun");
+        finishing += lines(&world, "reason: Finishing }");
+        commits += lines(&world, "Checkpoint(Committed");
+    }
+    assert!(
+        begun > 200 && commits * 100 >= (begun - finishing.min(begun)) * 90,
+        "{commits} of {begun}, {finishing}"
+    );
+}
+
+/// R2, R4: frames get lost, and some of them are what a rank needs to come to its point after their sender has cut; given
+/// time enough nobody misses it.
+#[test]
+fn loss_keeps_nobody_from_its_point() {
+    let mut commits = 0;
+    for seed in 0..100 {
+        let mut plan = in_fair_weather(counted(seed));
+        plan.weather.loss = u16::MAX / 20;
+        let world = run(plan);
+        assert_eq!(lines(&world, "PointMissed") + lines(&world, "Unreceived"), 0, "seed {seed}");
+        commits += world.facts().commits;
+    }
+    assert!(commits > 100, "{commits}");
+}
+
+/// R2: one rank is held up for long. The others cut without it and go on, and the generation is committed when it has
+/// come to its point.
+#[test]
+fn nobody_waits_for_a_rank_that_is_late() {
+    let mut cut_before = 0;
+    for seed in 0..40 {
+        let mut plan = in_fair_weather(counted(seed));
+        plan.steps.truncate(1);
+        let Some(Step { when: When::Frames(frames), .. }) = plan.steps.first().copied() else { continue };
+        // Held up after the question for the counts has been answered, in most histories.
+        let action = Action::Stall { rank: 2, lasts: 10 * MILLI };
+        plan.steps.push(Step { when: When::Frames(frames + 60), action });
+        plan.pause_ns_max = 20 * MICRO;
+        let world = run(plan);
+        let trace = world.trace_text();
+        let at = |line: &str| line.trim_start().split(' ').next().and_then(|time| time.parse::<f64>().ok());
+        let cut = |rank: u32| {
+            let who = format!(" r{rank} ");
+            trace.lines().find(|line| line.contains(&who) && line.contains(" cut 1 for")).and_then(at)
+        };
+        if let (Some(first), Some(late)) = (cut(0), cut(2))
+            && late > first + 5_000.0
+        {
+            cut_before += 1;
+            assert!(trace.contains("Checkpoint(Committed"), "seed {seed}");
+            // Between the two cuts it went on: it sent frames of its new epoch.
+            let rank_0 =
+                trace.lines().filter(|line| line.contains("frame NicId") && line.ends_with("epoch 1"));
+            let after = rank_0.filter_map(at).filter(|time| *time > first && *time < late);
+            assert!(after.count() > 0, "seed {seed}");
+        }
+    }
+    assert!(cut_before >= 5, "{cut_before} histories have it");
+}
