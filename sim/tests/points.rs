@@ -2,7 +2,7 @@
 
 use sim::engine::queue::{MICRO, MILLI};
 use sim::network::Weather;
-use sim::plan::{self, Action, Mode, Plan, Step, When};
+use sim::plan::{self, Action, Floors, Mode, Moment, Plan, Step, When};
 use sim::world::World;
 
 const RANKS: u32 = 4;
@@ -15,24 +15,26 @@ fn counted(seed: u64) -> Plan {
 fn in_fair_weather(mut plan: Plan) -> Plan {
     plan.weather = Weather { jitter_ns: plan.weather.jitter_ns, ..Weather::default() };
     plan.steps.retain(|step| matches!(step.action, Action::Checkpoint { .. }));
+    plan.floors = Floors::default();
     plan
 }
 
-fn run(plan: Plan) -> World {
+/// Commits and trace of a history without violation.
+fn run(plan: Plan) -> (u64, String) {
     let mut world = World::new(plan, true);
     world.run();
     assert!(world.violations().is_empty(), "{}", world.summary());
-    world
+    (world.facts().commits, world.take_trace())
 }
 
-fn lines(world: &World, with: &str) -> usize {
-    world.trace_text().lines().filter(|line| line.contains(with)).count()
+fn lines(trace: &str, with: &str) -> usize {
+    trace.lines().filter(|line| line.contains(with)).count()
 }
 
 /// R2: whatever happens, a job of native ranks comes to its end with the right result.
 #[test]
 fn counted_histories_come_to_their_end() {
-    let commits: u64 = (0..100).map(|seed| run(counted(seed)).facts().commits).sum();
+    let commits: u64 = (0..100).map(|seed| run(counted(seed)).0).sum();
     assert!(commits > 100, "{commits}");
 }
 
@@ -42,13 +44,13 @@ fn counted_histories_come_to_their_end() {
 fn in_fair_weather_checkpoints_are_committed() {
     let (mut begun, mut finishing, mut commits) = (0, 0, 0);
     for seed in 0..100 {
-        let world = run(in_fair_weather(counted(seed)));
+        let (_, trace) = run(in_fair_weather(counted(seed)));
         for reason in ["PointMissed", "Unreceived", "TimedOut"] {
-            assert_eq!(lines(&world, reason), 0, "seed {seed}: {reason}");
+            assert_eq!(lines(&trace, reason), 0, "seed {seed}: {reason}");
         }
-        begun += lines(&world, "Checkpoint(Begun");
-        finishing += lines(&world, "reason: Finishing }");
-        commits += lines(&world, "Checkpoint(Committed");
+        begun += lines(&trace, "Checkpoint(Begun");
+        finishing += lines(&trace, "reason: Finishing }");
+        commits += lines(&trace, "Checkpoint(Committed");
     }
     assert!(
         begun > 200 && commits * 100 >= (begun - finishing.min(begun)) * 90,
@@ -64,9 +66,9 @@ fn loss_keeps_nobody_from_its_point() {
     for seed in 0..100 {
         let mut plan = in_fair_weather(counted(seed));
         plan.weather.loss = u16::MAX / 20;
-        let world = run(plan);
-        assert_eq!(lines(&world, "PointMissed") + lines(&world, "Unreceived"), 0, "seed {seed}");
-        commits += world.facts().commits;
+        let (committed, trace) = run(plan);
+        assert_eq!(lines(&trace, "PointMissed") + lines(&trace, "Unreceived"), 0, "seed {seed}");
+        commits += committed;
     }
     assert!(commits > 100, "{commits}");
 }
@@ -79,13 +81,11 @@ fn nobody_waits_for_a_rank_that_is_late() {
     for seed in 0..40 {
         let mut plan = in_fair_weather(counted(seed));
         plan.steps.truncate(1);
-        let Some(Step { when: When::Frames(frames), .. }) = plan.steps.first().copied() else { continue };
-        // Held up after the question for the counts has been answered, in most histories.
-        let action = Action::Stall { rank: 2, lasts: 10 * MILLI };
-        plan.steps.push(Step { when: When::Frames(frames + 60), action });
+        // When the first has cut; in most histories rank 2 has not.
+        let when = When::On { moment: Moment::Frozen, nth: 0, after: 0 };
+        plan.steps.push(Step { when, action: Action::Stall { rank: 2, lasts: 10 * MILLI } });
         plan.pause_ns_max = 20 * MICRO;
-        let world = run(plan);
-        let trace = world.trace_text();
+        let (_, trace) = run(plan);
         let at = |line: &str| line.trim_start().split(' ').next().and_then(|time| time.parse::<f64>().ok());
         let cut = |rank: u32| {
             let who = format!(" r{rank} ");
@@ -95,7 +95,8 @@ fn nobody_waits_for_a_rank_that_is_late() {
             && late > first + 5_000.0
         {
             cut_before += 1;
-            assert!(trace.contains("Checkpoint(Committed"), "seed {seed}");
+            let over = trace.contains("reason: Finishing }");
+            assert!(over || trace.contains("Checkpoint(Committed"), "seed {seed}");
             // Between the two cuts it went on: it sent frames of its new epoch.
             let rank_0 =
                 trace.lines().filter(|line| line.contains("frame NicId") && line.ends_with("epoch 1"));
