@@ -77,7 +77,7 @@ fn loss_keeps_nobody_from_its_point() {
 /// come to its point.
 #[test]
 fn nobody_waits_for_a_rank_that_is_late() {
-    let mut cut_before = 0;
+    let (mut cut_before, mut committed) = (0, 0);
     for seed in 0..40 {
         let mut plan = in_fair_weather(counted(seed));
         plan.steps.truncate(1);
@@ -95,8 +95,9 @@ fn nobody_waits_for_a_rank_that_is_late() {
             && late > first + 5_000.0
         {
             cut_before += 1;
-            let over = trace.contains("reason: Finishing }");
-            assert!(over || trace.contains("Checkpoint(Committed"), "seed {seed}");
+            // Unless the job was over before the images were durable.
+            committed += u32::from(trace.contains("Checkpoint(Committed"));
+            assert_eq!(lines(&trace, "PointMissed") + lines(&trace, "Unreceived"), 0, "seed {seed}");
             // Between the two cuts it went on: it sent frames of its new epoch.
             let rank_0 =
                 trace.lines().filter(|line| line.contains("frame NicId") && line.ends_with("epoch 1"));
@@ -104,5 +105,8 @@ fn nobody_waits_for_a_rank_that_is_late() {
             assert!(after.count() > 0, "seed {seed}");
         }
     }
-    assert!(cut_before >= 5, "{cut_before} histories have it");
+    assert!(
+        cut_before >= 10 && committed * 10 >= cut_before * 7,
+        "{committed} of {cut_before} are committed"
+    );
 }

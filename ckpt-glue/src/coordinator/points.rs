@@ -36,7 +36,8 @@ impl PointChooser {
         let most = summary.most?;
         // Forgotten within a few checkpoints: on a busy host one question in ten is an order of magnitude slower.
         self.longest_question = round_trip.max(self.longest_question - self.longest_question / 8);
-        // Twice the question: the answer is half of one old, the command takes another half, the rest is for jitter.
+        // The answer is half a question old, the command takes another half; the rest is for jitter and for points that
+        // follow each other faster than they do in the mean.
         let during = self.longest_question.saturating_mul(4).as_nanos();
         let passed = match summary.interval_ns_min {
             Some(interval_ns) => u64::try_from(during / u128::from(interval_ns.max(1))).unwrap_or(u64::MAX),
@@ -107,7 +108,7 @@ mod tests {
         let mut chooser = PointChooser::default();
         let trip = Duration::from_millis(3);
         assert_eq!(chooser.choose(&at(10, None), trip), Some(12));
-        assert_eq!(chooser.choose(&at(10, Some(1_000_000)), trip), Some(18));
+        assert_eq!(chooser.choose(&at(10, Some(1_000_000)), trip), Some(24));
         assert_eq!(chooser.choose(&at(10, Some(0)), trip), Some(10 + POINT_MARGIN_MAX));
         assert_eq!(chooser.choose(&PointSummary::FINALIZING, trip), None);
         assert_eq!(chooser.choose(&at(u64::MAX, None), trip), Some(u64::MAX));
@@ -118,13 +119,13 @@ mod tests {
         let mut chooser = PointChooser::default();
         let summary = at(10, Some(1_000_000));
         let (slow, fast) = (Duration::from_millis(16), Duration::from_millis(1));
-        assert_eq!(chooser.choose(&summary, fast), Some(14));
-        assert_eq!(chooser.choose(&summary, slow), Some(44));
-        assert_eq!(chooser.choose(&summary, fast), Some(40));
+        assert_eq!(chooser.choose(&summary, fast), Some(16));
+        assert_eq!(chooser.choose(&summary, slow), Some(76));
+        assert_eq!(chooser.choose(&summary, fast), Some(68));
         for _ in 0..30 {
             chooser.choose(&summary, fast);
         }
-        assert_eq!(chooser.choose(&summary, fast), Some(14));
+        assert_eq!(chooser.choose(&summary, fast), Some(16));
     }
 
     #[test]
@@ -141,15 +142,15 @@ mod tests {
         let mut chooser = PointChooser::default();
         let summary = at(100, Some(1_000_000));
         let trip = Duration::from_millis(4);
-        assert_eq!(chooser.choose(&summary, trip), Some(110));
+        assert_eq!(chooser.choose(&summary, trip), Some(118));
         chooser.failed(&NoImageReason::PointPassed { point: 110, count: 120 });
         let misaligned = chooser.failed(&NoImageReason::PointPassed { point: 120, count: 120 });
         assert_eq!(misaligned, Some(Misaligned { in_a_row: 2, count: 120 }));
-        assert_eq!(chooser.choose(&summary, trip), Some(140));
+        assert_eq!(chooser.choose(&summary, trip), Some(172));
         chooser.succeeded();
-        assert_eq!(chooser.choose(&summary, trip), Some(120));
+        assert_eq!(chooser.choose(&summary, trip), Some(136));
         chooser.failed(&NoImageReason::PointMissed { point: Some(120), count: 101 });
-        assert_eq!(chooser.choose(&summary, trip), Some(105));
+        assert_eq!(chooser.choose(&summary, trip), Some(109));
         assert_eq!(chooser.failed(&NoImageReason::Ended {}), None);
     }
 }
