@@ -72,6 +72,8 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Shrink(#[from] sim::shrink::ShrinkError),
     #[error(transparent)]
+    Scale(#[from] sim::scale::ScaleError),
+    #[error(transparent)]
     Bench(#[from] bench::BenchError),
 }
 
@@ -79,7 +81,7 @@ impl CliError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             CliError::Damaged { .. } => Exit::Unverified,
-            CliError::Config(_) | CliError::NoSuchRule { .. } => Exit::Usage,
+            CliError::Config(_) | CliError::NoSuchRule { .. } | CliError::Scale(_) => Exit::Usage,
             _ => Exit::Failed,
         }
     }

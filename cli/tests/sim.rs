@@ -106,3 +106,23 @@ fn what_cannot_be_reduced_or_taken_out_is_said() {
     assert_eq!(unknown.code, Some(2));
     unknown.says(&["99-none", "3-higher-epoch-data"]);
 }
+
+#[test]
+fn messages_of_large_jobs_are_counted() {
+    let report = sim(&["scale", "--ranks", "64", "--ranks-per-node", "8", "--json"]).json();
+    let rows = report["rows"].as_array().expect("rows");
+    let markers: Vec<u64> = rows.iter().filter_map(|row| row["flush"]["markers"].as_u64()).collect();
+    assert_eq!(markers, [16 * 15, 32 * 31, 64 * 63]);
+    assert!(report["ours_exponent"].as_f64() < report["flush_exponent"].as_f64());
+    let text = sim(&["scale", "--ranks", "20"]).stdout;
+    assert!(text.contains("messages grow with ranks^") && text.contains("events"), "{text}");
+}
+
+#[test]
+fn jobs_that_cannot_be_are_refused() {
+    let few = sim(&["scale", "--ranks", "3"]);
+    assert_eq!(few.code, Some(2));
+    few.says(&["expected 16 to 131072 ranks, found 3"]);
+    sim(&["scale", "--ranks", "65536", "--ranks-per-node", "2"]).says(&["at most 4096 nodes, found 32768"]);
+    sim(&["scale", "--ranks", "64", "--fan-out", "0"]).says(&["0"]);
+}

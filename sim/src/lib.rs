@@ -8,6 +8,7 @@ pub mod limits;
 pub mod network;
 pub mod plan;
 pub mod sabotage;
+pub mod scale;
 pub mod scenario;
 pub mod shrink;
 pub mod swarm;

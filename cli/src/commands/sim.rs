@@ -1,6 +1,7 @@
 //! `stillwire sim`: the protocol under faults, deterministically.
 
 mod history;
+mod scale;
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -40,6 +41,9 @@ as the judges still find a violation of the same kind. Prints the reduced plan a
 `stillwire sim scenario`; progress goes to standard error. Nearly every history holds, so --seed is one that `sim swarm` \
 reported, or one that `sim sabotage` reported, with the same rule taken out by --without.")]
     Shrink(history::ShrinkArguments),
+    /// Count the control messages of a checkpoint, and their time, beside a coordinator that flushes
+    #[command(long_about = scale::HELP)]
+    Scale(scale::ScaleArguments),
     /// Run many histories of a 4-rank job, each with faults of its own, and judge them
     Swarm {
         /// How many
@@ -67,6 +71,7 @@ pub(crate) fn simulate(command: SimCommand, json: bool) -> Result<Exit, CliError
     match command {
         SimCommand::Run(arguments) => history::run(&arguments, json),
         SimCommand::Scenario(arguments) => history::scenario(&arguments, json),
+        SimCommand::Scale(arguments) => scale::scale(&arguments, json),
         SimCommand::Shrink(arguments) => history::shrink(&arguments, json),
         SimCommand::Swarm { histories, first_seed, threads } => {
             run_swarm(histories, first_seed, threads.unwrap_or_else(cores), json)

@@ -1,0 +1,110 @@
+//! `stillwire sim scale`: how control messages and time grow with the ranks.
+
+use std::io::{self, Write as _};
+
+use clap::Args;
+use sim::scale::{EVENTS_RANKS_MAX, Markers, Report, Row, Settings, Taken, costs};
+
+use crate::commands::print_json;
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::text::{bytes, nanos};
+
+/// Arguments of `sim scale`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ScaleArguments {
+    /// Ranks of the largest job; the others have 16, 32, 64, ... ranks
+    #[arg(long, value_name = "N")]
+    ranks: u32,
+    /// Ranks on each node
+    #[arg(long, value_name = "R", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    ranks_per_node: u32,
+    /// Keepers below each keeper in the tree
+    #[arg(long, value_name = "K", default_value_t = 16)]
+    fan_out: u32,
+    /// Checkpoints, one after the other; messages are those of one, times the longest
+    #[arg(long, value_name = "C", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    checkpoints: u32,
+}
+
+/// What `--help` says.
+pub(super) const HELP: &str = "\
+Count the control messages of a checkpoint, and their time, beside a coordinator that flushes.
+
+Runs checkpoints of jobs of 16, 32, 64, ... N ranks in virtual time: the production coordinator, a tree of keepers, and a \
+participant for each rank. Beside it the same job whose ranks flush their channels before they save: each sends a marker over \
+each of its N-1 channels and waits for the markers of all others, as CoCheck did. All messages are counted as the machines \
+send them. There is no data traffic and no fault, so no channel of the flush has anything to be flushed but the marker.
+
+Costs: a message takes its sender and its receiver 1 us each and 1 ns for 4 bytes, one after the other, and 5 us on the way; \
+a cut takes 10 us, an image 1 ms beside the program, a commit record 1 ms. Networks have no other limit.
+
+Up to 2048 ranks every marker is an event. Above, the machines still send and take each of them, but their times are computed \
+from the times at which the ranks begin; the column `markers` says which. 65,536 ranks send 4.3 billion markers: some seconds.
+
+The last lines give the power of the ranks with which messages grow, fitted to the counted numbers.";
+
+pub(super) fn scale(arguments: &ScaleArguments, json: bool) -> Result<Exit, CliError> {
+    let settings = Settings {
+        ranks: arguments.ranks,
+        ranks_per_node: arguments.ranks_per_node,
+        fan_out: arguments.fan_out,
+        checkpoints: arguments.checkpoints,
+    };
+    let mut progress = |row: &Row| {
+        // In text the rows come when all are known; a large job takes a while.
+        if row.ranks > EVENTS_RANKS_MAX {
+            eprintln!("stillwire: {} ranks done", row.ranks);
+        }
+    };
+    let report = sim::scale::scale(settings, &mut progress)?;
+    if json {
+        print_json(&report)?;
+    } else {
+        print(&report)?;
+    }
+    Ok(Exit::Success)
+}
+
+fn print(report: &Report) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(
+        out,
+        "message {} + {} B/ns at each end, {} on the way; cut {}, image {}, record {}\n",
+        nanos(costs::MESSAGE_NS),
+        costs::BYTES_PER_NS,
+        nanos(costs::LATENCY_NS),
+        nanos(costs::CUT_NS),
+        nanos(costs::IMAGE_NS),
+        nanos(costs::RECORD_NS)
+    )?;
+    writeln!(out, "{:>15} | {:^42} | {:^42}", "", "stillwire", "with a flush")?;
+    let columns =
+        |taken: [&str; 4]| format!("{:>11} {:>10} {:>9} {:>9}", taken[0], taken[1], taken[2], taken[3]);
+    let heads = columns(["messages", "bytes", "durable", "still"]);
+    writeln!(out, "{:>8} {:>6} | {heads} | {heads}  markers", "ranks", "nodes")?;
+    for row in &report.rows {
+        let cells = |taken: &Taken| {
+            columns([
+                &taken.messages.to_string(),
+                &bytes(taken.bytes),
+                &nanos(taken.durable_ns),
+                &nanos(taken.still_ns),
+            ])
+        };
+        let markers = match row.markers {
+            Markers::EventByEvent => "events",
+            Markers::Aggregate => "computed",
+        };
+        let (ours, flush) = (cells(&row.ours), cells(&row.flush));
+        writeln!(out, "{:>8} {:>6} | {ours} | {flush}  {markers}", row.ranks, row.nodes)?;
+    }
+    writeln!(
+        out,
+        "\ndurable: from the request until the commit record is; still: the longest time that a rank stood still"
+    )?;
+    if let (Some(ours), Some(flush)) = (report.ours_exponent, report.flush_exponent) {
+        writeln!(out, "messages grow with ranks^{ours:.2} here, with ranks^{flush:.2} with a flush")?;
+    }
+    Ok(())
+}

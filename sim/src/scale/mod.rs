@@ -1,0 +1,231 @@
+//! Jobs of many thousand ranks: one checkpoint in virtual time, messages counted as the machines send them.
+//!
+//! Two coordinators are compared. Ours is the production one: [`Job`](ckpt_glue::Job), [`Keeper`](ckpt_glue::Keeper)s in a
+//! tree, [`Participant`](ckpt_glue::Participant)s, with the control frames that they would put on a wire. The other one is
+//! the same in everything, but each rank flushes its channels before it cuts ([`flush`]): what differs is the flush alone.
+//! What things cost is in [`costs`].
+//!
+//! No faults, no data traffic, no heartbeats, and the start of the job is not counted: histories of small jobs are the place
+//! for those.
+//!
+//! Markers grow with the square of the ranks. Up to [`EVENTS_RANKS_MAX`] ranks each is an event. Above, the machines still
+//! send and take every marker, but when the last one reaches a rank is computed from the times at which the ranks begin,
+//! without a queue ([`aggregate`]); a test shows that both ways agree to the nanosecond.
+
+mod agenda;
+mod aggregate;
+pub mod costs;
+pub mod flush;
+mod job;
+
+use ckpt_glue::error::{ConfigError, LayoutError};
+use serde::Serialize;
+
+use crate::engine::queue::Nanos;
+use job::{Flushing, LargeJob};
+
+/// Most ranks for which each marker is an event: more do not fit into memory.
+pub const EVENTS_RANKS_MAX: u32 = 2048;
+/// Most nodes: each keeper knows the place of every node, so memory grows with the square.
+pub const NODES_MAX: u32 = 4096;
+/// Fewest ranks of a row.
+pub const RANKS_MIN: u32 = 16;
+
+/// What is to be simulated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Settings {
+    /// Ranks of the largest job.
+    pub ranks: u32,
+    /// Ranks of a node.
+    pub ranks_per_node: u32,
+    /// Keepers below one keeper.
+    pub fan_out: u32,
+    /// Checkpoints, one after the other.
+    pub checkpoints: u32,
+}
+
+/// Why a large job could not be simulated.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ScaleError {
+    /// Too few, or too many.
+    #[error("expected {RANKS_MIN} to {} ranks, found {found}", ckpt_glue::limits::RANKS_MAX)]
+    Ranks {
+        /// Ranks asked for.
+        found: u32,
+    },
+    /// Too many keepers.
+    #[error("expected at most {NODES_MAX} nodes, found {found}: put more ranks on each")]
+    Nodes {
+        /// Nodes that the ranks need.
+        found: u32,
+    },
+    /// Nothing can be divided among no ranks.
+    #[error("expected at least one checkpoint, found none")]
+    Checkpoints,
+    /// The layout cannot be.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The configuration cannot be.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The machines did not do what they should, in a world without faults.
+    #[error("a job of {ranks} ranks did not {what}: a bug of the machines or of this simulation")]
+    Machines {
+        /// Ranks of the job.
+        ranks: u32,
+        /// What was waited for.
+        what: &'static str,
+    },
+}
+
+/// How markers were simulated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Markers {
+    /// Each is an event.
+    EventByEvent,
+    /// Each is sent and taken by the machines; their times are computed.
+    Aggregate,
+}
+
+/// What one checkpoint of one coordinator took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Taken {
+    /// Messages sent, markers included.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Markers among them.
+    pub markers: u64,
+    /// From the request until the coordinator knows that the commit record is durable.
+    pub durable_ns: Nanos,
+    /// Longest time that one rank stood still.
+    pub still_ns: Nanos,
+}
+
+/// A job of one size under both coordinators.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Row {
+    /// Ranks.
+    pub ranks: u32,
+    /// Nodes, each with a keeper.
+    pub nodes: u32,
+    /// Ours.
+    pub ours: Taken,
+    /// The one that flushes.
+    pub flush: Taken,
+    /// How its markers were simulated.
+    pub markers: Markers,
+}
+
+/// All sizes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What was asked for.
+    pub settings: Settings,
+    /// From small to large.
+    pub rows: Vec<Row>,
+    /// Ours: messages grow with this power of the ranks. One size alone has none.
+    pub ours_exponent: Option<f64>,
+    /// The one that flushes.
+    pub flush_exponent: Option<f64>,
+}
+
+impl Settings {
+    fn nodes(&self, ranks: u32) -> u32 {
+        ranks.div_ceil(self.ranks_per_node.max(1))
+    }
+
+    /// The sizes: powers of two, and the largest.
+    fn sizes(&self) -> Vec<u32> {
+        let powers = (RANKS_MIN.ilog2()..32).map(|power| 1u32 << power);
+        let mut sizes: Vec<u32> = powers.take_while(|ranks| *ranks < self.ranks).collect();
+        sizes.push(self.ranks);
+        sizes
+    }
+
+    fn validate(&self) -> Result<(), ScaleError> {
+        let (ranks, nodes) = (self.ranks, self.nodes(self.ranks));
+        if !(RANKS_MIN..=ckpt_glue::limits::RANKS_MAX).contains(&ranks) {
+            return Err(ScaleError::Ranks { found: ranks });
+        }
+        if nodes > NODES_MAX {
+            return Err(ScaleError::Nodes { found: nodes });
+        }
+        if self.checkpoints == 0 {
+            return Err(ScaleError::Checkpoints);
+        }
+        Ok(())
+    }
+}
+
+/// Checkpoints of jobs of all sizes under both coordinators; `done` is told of each row.
+///
+/// # Errors
+/// If the settings cannot be.
+pub fn scale(settings: Settings, done: &mut dyn FnMut(&Row)) -> Result<Report, ScaleError> {
+    settings.validate()?;
+    let mut rows = Vec::new();
+    for ranks in settings.sizes() {
+        let (flushing, markers) = if ranks <= EVENTS_RANKS_MAX {
+            (Flushing::EventByEvent, Markers::EventByEvent)
+        } else {
+            (Flushing::Aggregate, Markers::Aggregate)
+        };
+        let ours = take(&settings, ranks, Flushing::No)?;
+        let flush = take(&settings, ranks, flushing)?;
+        let row = Row { ranks, nodes: settings.nodes(ranks), ours, flush, markers };
+        done(&row);
+        rows.push(row);
+    }
+    let exponent = |messages: fn(&Row) -> u64| {
+        let points: Vec<(f64, f64)> =
+            rows.iter().map(|row| (logarithm(row.ranks.into()), logarithm(messages(row)))).collect();
+        slope(&points)
+    };
+    let ours_exponent = exponent(|row| row.ours.messages);
+    let flush_exponent = exponent(|row| row.flush.messages);
+    Ok(Report { settings, rows, ours_exponent, flush_exponent })
+}
+
+/// The checkpoints of one job: messages of one of them, the longest times of all.
+fn take(settings: &Settings, ranks: u32, flushing: Flushing) -> Result<Taken, ScaleError> {
+    let mut job = LargeJob::start(ranks, settings.nodes(ranks), settings.fan_out, flushing)?;
+    let mut all = Taken::default();
+    for _ in 0..settings.checkpoints {
+        let one = job.checkpoint()?;
+        all = Taken {
+            durable_ns: all.durable_ns.max(one.durable_ns),
+            still_ns: all.still_ns.max(one.still_ns),
+            messages: all.messages + one.messages,
+            bytes: all.bytes + one.bytes,
+            markers: all.markers + one.markers,
+        };
+    }
+    let checkpoints = u64::from(settings.checkpoints);
+    Ok(Taken {
+        messages: all.messages / checkpoints,
+        bytes: all.bytes / checkpoints,
+        markers: all.markers / checkpoints,
+        ..all
+    })
+}
+
+fn logarithm(number: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "three digits of a logarithm are shown")]
+    let number = number as f64;
+    number.max(1.0).log2()
+}
+
+/// Least squares; `None` if all points lie above each other.
+fn slope(points: &[(f64, f64)]) -> Option<f64> {
+    let n: f64 = points.iter().map(|_| 1.0).sum();
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
+    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let covariance: f64 = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();
+    let variance: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
+    (variance > 0.0).then(|| covariance / variance)
+}
+
+#[cfg(test)]
+mod tests;
