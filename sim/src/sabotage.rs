@@ -10,6 +10,8 @@ pub struct Switches {
     store: store::sabotage::Sabotage,
     /// R11 out: a NIC writes into the memory of ranks that stand still.
     bypass: bool,
+    /// R11 out: a program uses a buffer again from which others still pull.
+    loose_buffers: bool,
     /// R8 out: images are named by their epoch alone.
     keyless: bool,
 }
@@ -25,6 +27,10 @@ impl Switches {
 
     pub(crate) fn bypass(self) -> bool {
         self.bypass
+    }
+
+    pub(crate) fn loose_buffers(self) -> bool {
+        self.loose_buffers
     }
 
     pub(crate) fn keyless(self) -> bool {
@@ -76,7 +82,7 @@ pub fn switches() -> Vec<Switch> {
         ("window-bounds", Rule::WindowBounds),
         ("rendezvous-offsets", Rule::RendezvousOffsets),
         ("stopped-expiry", Rule::StoppedExpiry),
-        ("11-bypass", Rule::Bypass),
+        ("11-write-into-others", Rule::Bypass),
     ];
     let mut all: Vec<Switch> = of_transport
         .map(|(name, rule)| {
@@ -85,6 +91,8 @@ pub fn switches() -> Vec<Switch> {
             Switch { name, switches: Switches { transport, bypass, ..Switches::default() } }
         })
         .into();
+    let loose = Switches { loose_buffers: true, ..Switches::default() };
+    all.push(Switch { name: "11-buffer-not-fixed", switches: loose });
     all.extend(ckpt_glue::Rule::ALL.map(|rule| {
         // A rule is out only when it is out everywhere: what the coordinator upholds, the store upholds once more.
         let store = match rule {
@@ -155,7 +163,7 @@ mod tests {
     #[test]
     fn the_loss_of_every_rule_is_noticed() {
         let all = switches();
-        assert_eq!(all.len(), 16, "13 rules of the cut, windows, offsets, hints");
+        assert_eq!(all.len(), 17, "13 rules of the cut (11 has two halves), windows, offsets, hints");
         for switch in &all {
             let report = hunt(switch, SABOTAGE_HISTORIES);
             assert!(report.found, "{} was out for {SABOTAGE_HISTORIES} histories", switch.name);

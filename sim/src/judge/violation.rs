@@ -1,5 +1,6 @@
 //! What can be wrong with a history.
 
+use core::any::Any;
 use core::fmt;
 
 use serde::Serialize;
@@ -93,9 +94,32 @@ impl Violation {
     }
 }
 
+impl Violation {
+    /// The violation that a machine's panic is.
+    #[must_use]
+    pub fn of_panic(panic: &(dyn Any + Send)) -> Violation {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Violation::Panic { message: text.unwrap_or("a panic without words").to_owned() }
+    }
+}
+
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // One line, all fields: the names say what they mean.
         write!(f, "{self:?}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_violation_with_its_words() {
+        let caught = |what: fn()| Violation::of_panic(&*std::panic::catch_unwind(what).unwrap_err());
+        let message = |message: &str| Violation::Panic { message: message.to_owned() };
+        assert_eq!(caught(|| panic!("plain")), message("plain"));
+        assert_eq!(caught(|| panic!("link {}", 7)), message("link 7"));
     }
 }

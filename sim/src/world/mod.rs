@@ -270,10 +270,7 @@ impl World {
         // What the panic left half done is not looked at again: the history is over.
         let done = catch_unwind(AssertUnwindSafe(|| what(self)));
         if let Err(panic) = done {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            let message = text.unwrap_or("a panic without words").to_owned();
-            self.judges.report(Violation::Panic { message });
+            self.judges.report(Violation::of_panic(&*panic));
             self.over = true;
         }
     }

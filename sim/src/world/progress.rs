@@ -270,6 +270,9 @@ impl World {
             }
             let mut host = PortHost { process: number, ports: &mut process.ports, judge: &mut judges.cut };
             let step = process.program.step(script, &mut host);
+            if self.sabotage.loose_buffers() && step != Step::Ready {
+                process.program.overwrite_sends();
+            }
             if step == Step::Finished && !process.finished {
                 process.finished = true;
                 self.rank_finished(number);
