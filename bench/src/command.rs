@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::BenchError;
 use crate::bulk::{self, BulkOptions};
+use crate::checkpointable::{self, CheckpointableOptions};
 use crate::freeze::{self, FreezeOptions};
 use crate::latency::{self, LatencyOptions};
 use crate::loss::{self, LossOptions};
@@ -41,6 +42,14 @@ reference. Thaw: until the first frame can be sent. Every 20th freeze is announc
 apart. Links beyond the eight have made contact and fallen silent. In flight: payload sent or announced and not acknowledged, \
 counted from the frozen port.")]
     Freeze(FreezeArguments),
+    /// What it costs in normal running that a port can be checkpointed
+    #[command(long_about = "\
+What it costs in normal running that a port can be checkpointed.
+
+Two builds of the program `bench` alternate, in 8-byte latency and in the rate of messages: the ordinary one, and one without checks of \
+lives and epochs, hints, resyncs, and the question whether the port is frozen. Cargo builds both, if they are not given. Prints the \
+ratio with its 95 % interval over many pairs of processes.")]
+    Checkpointable(CheckpointableArguments),
     /// Cost of the protocol alone, without any socket
     Protocol(ProtocolArguments),
     /// All of them, one after the other, with what they print in a folder
@@ -137,6 +146,45 @@ pub struct FreezeArguments {
     svg: Option<PathBuf>,
 }
 
+/// What to measure of being checkpointable.
+#[derive(Args, Clone, Debug)]
+pub struct CheckpointableArguments {
+    /// Pairs of processes of each build, one after the other
+    #[arg(long, default_value_t = CheckpointableOptions::default().pairs)]
+    pairs: usize,
+    /// Runs of each build, per pair and figure
+    #[arg(long, default_value_t = CheckpointableOptions::default().runs)]
+    runs: usize,
+    /// Round trips per run
+    #[arg(long, default_value_t = CheckpointableOptions::default().rounds)]
+    rounds: usize,
+    /// Messages per run
+    #[arg(long, default_value_t = CheckpointableOptions::default().messages)]
+    messages: usize,
+    /// The ordinary program `bench`; without it, cargo builds both
+    #[arg(long, value_name = "FILE", requires = "without")]
+    with: Option<PathBuf>,
+    /// The program `bench`, built with RUSTFLAGS="--cfg uncheckpointable"
+    #[arg(long, value_name = "FILE", requires = "with")]
+    without: Option<PathBuf>,
+}
+
+impl From<&CheckpointableArguments> for CheckpointableOptions {
+    fn from(arguments: &CheckpointableArguments) -> CheckpointableOptions {
+        CheckpointableOptions {
+            pairs: arguments.pairs,
+            runs: arguments.runs,
+            rounds: arguments.rounds,
+            messages: arguments.messages,
+            programs: arguments
+                .with
+                .clone()
+                .zip(arguments.without.clone())
+                .map(|(with, without)| [with, without]),
+        }
+    }
+}
+
 /// What to measure of the protocol.
 #[derive(Args, Clone, Debug)]
 pub struct ProtocolArguments {
@@ -192,6 +240,7 @@ impl Bench {
                 }
                 Shown::of(&report)?
             }
+            Bench::Checkpointable(arguments) => Shown::of(&checkpointable::run(&arguments.into())?)?,
             Bench::Protocol(ProtocolArguments { runs }) => {
                 Shown::of(&protocol::run(&ProtocolOptions { runs: *runs, ..ProtocolOptions::default() })?)?
             }
@@ -244,6 +293,9 @@ fn all(out: &Path, quick: bool) -> Result<Shown, BenchError> {
     let defaults = ProtocolOptions::default();
     let protocol = ProtocolOptions { runs: runs(defaults.runs), ..defaults };
     keep("protocol", Shown::of(&protocol::run(&protocol)?)?)?;
+    let defaults = CheckpointableOptions::default();
+    let options = CheckpointableOptions { pairs: runs(defaults.pairs), ..defaults };
+    keep("checkpointable", Shown::of(&checkpointable::run(&options)?)?)?;
     let report = freeze::run(&if quick { quick_freeze() } else { FreezeOptions::default() })?;
     write(&out.join("freeze.svg"), &report.svg())?;
     keep("freeze", Shown::of(&report)?)?;

@@ -35,6 +35,31 @@ pub enum BenchError {
     /// A frozen port could not be dumped.
     #[error("a dump failed: {0}")]
     Dump(#[from] nic_freeze::DumpError),
+    /// The sources to build from are not there.
+    #[error(
+        "no sources at {path}: this program was built there; build the program `bench` yourself, with and without \
+         RUSTFLAGS=\"--cfg uncheckpointable\", and name both (--with FILE --without FILE)"
+    )]
+    NoSources {
+        /// Where they were looked for.
+        path: std::path::PathBuf,
+    },
+    /// Cargo failed.
+    #[error("cargo could not build the program to measure ({what}); what it wrote to stderr says why")]
+    Build {
+        /// What cargo or the system said.
+        what: String,
+    },
+    /// A program is not the one that was asked for.
+    #[error(
+        "{path} is not a build {expected} what checkpoints need: swap --with and --without, or build it again"
+    )]
+    WrongBuild {
+        /// Which program.
+        path: std::path::PathBuf,
+        /// "with" or "without".
+        expected: &'static str,
+    },
     /// A file could not be written.
     #[error("{path} could not be written: {error}; name a file in a folder that exists")]
     Write {

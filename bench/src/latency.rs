@@ -162,18 +162,36 @@ fn medians(results: &[RunResult]) -> Vec<f64> {
     results.iter().map(|result| result.half_rtt_us).collect()
 }
 
+/// Two processes that know each other.
+pub(crate) struct LatencyPair([Worker; 2]);
+
+impl LatencyPair {
+    pub(crate) fn start(workers: [Worker; 2]) -> Result<LatencyPair, BenchError> {
+        Ok(LatencyPair(pair::introduce::<Hello>(workers)?))
+    }
+
+    fn run(&mut self, side: Side, rounds: usize) -> Result<RunResult, BenchError> {
+        for worker in self.0.iter_mut().rev() {
+            worker.tell(&Run { side, rounds })?;
+        }
+        let result = self.0[0].hear()?;
+        self.0[1].hear::<()>()?;
+        Ok(result)
+    }
+
+    /// Half round trip of ours, microseconds: the median of one run.
+    pub(crate) fn ours(&mut self, rounds: usize) -> Result<f64, BenchError> {
+        Ok(self.run(Side::Ours, rounds)?.half_rtt_us)
+    }
+}
+
 /// The runs of one pair of processes: ours, and the bare ones around them.
 fn measure_pair(options: &LatencyOptions) -> Result<[Vec<RunResult>; 2], BenchError> {
-    let mut workers = pair::introduce::<Hello>([Worker::start(ROLE)?, Worker::start(ROLE)?])?;
+    let mut pair = LatencyPair::start([Worker::start(ROLE)?, Worker::start(ROLE)?])?;
     let mut results = [Vec::new(), Vec::new()];
     for i in 0..=2 * options.runs {
         let side = if i % 2 == 0 { Side::Bare } else { Side::Ours };
-        let run = Run { side, rounds: options.rounds };
-        for worker in workers.iter_mut().rev() {
-            worker.tell(&run)?;
-        }
-        let result: RunResult = workers[0].hear()?;
-        workers[1].hear::<()>()?;
+        let result = pair.run(side, options.rounds)?;
         results[usize::from(side == Side::Bare)].push(result);
     }
     Ok(results)

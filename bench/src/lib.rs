@@ -8,6 +8,7 @@
 
 pub mod bulk;
 mod chart;
+pub mod checkpointable;
 pub mod command;
 mod conversation;
 mod error;

@@ -28,7 +28,7 @@ use crate::worker::{Parent, Worker};
 pub(crate) const ROLE: &str = "rate";
 
 /// Messages that are handed over together.
-const BATCH: usize = 32;
+pub(crate) const BATCH: usize = 32;
 
 /// Bare datagrams that may be unanswered.
 const BARE_WINDOW: usize = 256;
@@ -159,10 +159,10 @@ pub fn run(options: &RateOptions) -> Result<RateReport, BenchError> {
 }
 
 /// Two processes that know each other.
-struct RatePair([Worker; 2]);
+pub(crate) struct RatePair([Worker; 2]);
 
 impl RatePair {
-    fn start(workers: [Worker; 2]) -> Result<RatePair, BenchError> {
+    pub(crate) fn start(workers: [Worker; 2]) -> Result<RatePair, BenchError> {
         Ok(RatePair(pair::introduce::<Hello>(workers)?))
     }
 
@@ -175,6 +175,11 @@ impl RatePair {
         self.0[1].hear::<()>()?;
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
         Ok(messages as f64 / seconds)
+    }
+
+    /// Messages per second of one run of ours; `messages` is a multiple of what is handed over at a time.
+    pub(crate) fn ours(&mut self, messages: usize) -> Result<f64, BenchError> {
+        self.run(Side::Ours, messages)
     }
 }
 

@@ -54,6 +54,37 @@ impl Summary {
     }
 }
 
+/// Where a figure lies with 95 % confidence.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Interval {
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+/// Samples that a bootstrap draws.
+const RESAMPLES: usize = 10_000;
+
+impl Interval {
+    /// Of the median of what `values` are drawn from, by bootstrap: the middle 95 % of the medians of as many values drawn
+    /// from them again. The same values give the same interval.
+    pub(crate) fn of_median(values: &[f64]) -> Interval {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut draw = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let place = random % values.len().max(1) as u64;
+            values.get(usize::try_from(place).unwrap_or(0)).copied().unwrap_or(0.0)
+        };
+        let medians = (0..RESAMPLES).map(|_| {
+            let sample = sorted((0..values.len()).map(|_| draw()).collect());
+            percentile(&sample, 0.5)
+        });
+        let medians = sorted(medians.collect());
+        Interval { low: percentile(&medians, 0.025), high: percentile(&medians, 0.975) }
+    }
+}
+
 /// Ratio of each run of ours to the mean of the baseline runs next to it, so that slow drifts of the machine cancel.
 pub(crate) fn paired_ratios(ours: &[f64], baseline: &[f64]) -> Vec<f64> {
     ours.iter()
@@ -77,6 +108,16 @@ mod tests {
         assert_eq!(percentile(&samples, 0.5), 3.0);
         assert_eq!(percentile(&samples, 0.99), 5.0);
         assert_eq!(percentile(&[], 0.5), 0.0);
+    }
+
+    #[test]
+    fn an_interval_encloses_the_median_and_shrinks_with_the_spread() {
+        let spread =
+            |width: f64| (0..51).map(|i| 1.0 + width * (f64::from(i) - 25.0) / 25.0).collect::<Vec<_>>();
+        let (wide, narrow) = (Interval::of_median(&spread(0.1)), Interval::of_median(&spread(0.01)));
+        assert!(wide.low < 1.0 && 1.0 < wide.high && wide.low > 0.95 && wide.high < 1.05, "{wide:?}");
+        assert!(narrow.high - narrow.low < (wide.high - wide.low) / 5.0);
+        assert_eq!(Interval::of_median(&[2.0; 9]), Interval { low: 2.0, high: 2.0 });
     }
 
     #[test]

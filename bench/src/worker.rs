@@ -18,6 +18,7 @@ type Role = fn(&mut Parent) -> Result<(), BenchError>;
 const ROLES: &[(&str, Role)] = &[
     (crate::latency::ROLE, crate::latency::work),
     (crate::bulk::ROLE, crate::bulk::work),
+    (crate::checkpointable::ROLE, crate::checkpointable::work),
     (crate::loss::ROLE, crate::loss::work),
     (crate::rate::ROLE, crate::rate::work),
     (crate::freeze::PORT, crate::freeze::measure),

@@ -84,6 +84,21 @@ fn freeze() {
     assert!(drawn.starts_with("<svg ") && drawn.ends_with("</svg>\n"));
 }
 
+/// The measurement itself needs two builds, which `./check --long` makes.
+#[test]
+fn checkpointable_wants_one_program_of_each_build() {
+    let output = Command::new(BENCH)
+        .args(["checkpointable", "--with", BENCH, "--without", BENCH, "--pairs", "1"])
+        .output()
+        .expect("the bench starts");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("is not a build without what checkpoints need: swap --with and --without"),
+        "{said}"
+    );
+}
+
 #[test]
 fn an_interrupted_bench_leaves_no_process() {
     let mut bench = Command::new(BENCH)

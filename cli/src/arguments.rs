@@ -78,7 +78,7 @@ three checkpoints were committed, one process was killed, and one rollback happe
     Example(Passed),
     /// Simulate jobs under faults: run, swarm, sabotage, scenario, shrink, scale
     Sim(SimArguments),
-    /// Measure against bare baselines: latency, rate, bulk, loss, freeze, protocol, all
+    /// Measure against bare baselines: latency, rate, bulk, loss, checkpointable, freeze, protocol, all
     Bench(BenchArguments),
     /// Clean up after a launcher that was killed; started by the launcher itself
     #[command(name = "__guard", hide = true)]

@@ -42,6 +42,11 @@ pub enum EndpointError {
         /// How long.
         waited: Duration,
     },
+    /// This build cannot freeze.
+    #[error(
+        "this program was built with --cfg uncheckpointable, for one measurement, and cannot freeze a port: build it without"
+    )]
+    Uncheckpointable,
     /// The endpoint has been closed.
     #[error("the endpoint has been closed")]
     Closed,

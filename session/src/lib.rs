@@ -57,3 +57,8 @@ pub use error::{RegionError, SessionError, StateError};
 pub use message::{From, Message, Outcome, Request, Tags, Waiting};
 pub use region::{Protect, Region};
 pub use session::Session;
+
+const _: () = assert!(
+    transport::config::CHECKPOINTABLE,
+    "a program built with --cfg uncheckpointable cannot be saved: only `stillwire bench checkpointable` builds so"
+);

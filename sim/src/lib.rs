@@ -14,3 +14,8 @@ pub mod shrink;
 pub mod swarm;
 pub mod workload;
 pub mod world;
+
+const _: () = assert!(
+    transport::config::CHECKPOINTABLE,
+    "a program built with --cfg uncheckpointable cannot be saved: only `stillwire bench checkpointable` builds so"
+);

@@ -4,6 +4,11 @@ use core::time::Duration;
 
 use crate::ids::JobTag;
 
+/// Whether ports of this build can be checkpointed, which a program may rely on. `--cfg uncheckpointable` takes out what that
+/// costs in normal running: checks of lives and epochs, hints, resyncs, and the clock that stands still. Only `bench
+/// checkpointable` builds so, to measure that cost; crates that serve real jobs refuse to be built so.
+pub const CHECKPOINTABLE: bool = cfg!(not(uncheckpointable));
+
 /// Rails that one port may have.
 pub const RAILS_MAX: usize = 4;
 

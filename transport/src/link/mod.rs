@@ -14,7 +14,7 @@ pub(crate) mod timer;
 use alloc::boxed::Box;
 use core::num::NonZeroU32;
 
-use crate::config::RAILS_MAX;
+use crate::config::{CHECKPOINTABLE, RAILS_MAX};
 use crate::ids::{AddressId, Epoch, PortId};
 use queues::Queues;
 use recovery::Recovery;
@@ -204,7 +204,7 @@ impl Link {
     /// R4: while the peer has not been heard to have cut, what had been said before our own cut may be said again, as it
     /// was: such a frame equals one that was on its way at that instant.
     pub(crate) fn before_cut(&self, epoch: Epoch) -> Option<BeforeCut> {
-        (self.peer_epoch < epoch).then_some(self.before_cut)
+        (CHECKPOINTABLE && self.peer_epoch < epoch).then_some(self.before_cut)
     }
 
     /// Whether the next frame without a number says how things were before our cut: such a frame and one that says how they

@@ -1,6 +1,6 @@
 //! The sending half of a link: what to send next, and what an acknowledgement frees.
 
-use crate::config::{ANNOUNCED_MAX, WINDOW_FRAMES_MAX};
+use crate::config::{ANNOUNCED_MAX, CHECKPOINTABLE, WINDOW_FRAMES_MAX};
 use crate::link::queues::{Pending, Sent, SentBody};
 use crate::link::recovery::Sample;
 use crate::link::timer::NEVER;
@@ -40,16 +40,18 @@ impl Link {
         if self.flags.contains(Flags::BROKEN) {
             return Action::Idle;
         }
-        if self.flags.contains(Flags::HINT_DUE) {
-            return Action::Hint;
+        if CHECKPOINTABLE {
+            if self.flags.contains(Flags::HINT_DUE) {
+                return Action::Hint;
+            }
+            if self.flags.contains(Flags::RESYNC_DUE) {
+                return Action::Resync;
+            }
+            if self.flags.contains(Flags::RESYNC) {
+                return Action::Idle;
+            }
         }
-        if self.flags.contains(Flags::RESYNC_DUE) {
-            return Action::Resync;
-        }
-        if self.flags.contains(Flags::RESYNC) {
-            return Action::Idle;
-        }
-        if self.timers.stopped == NEVER {
+        if !CHECKPOINTABLE || self.timers.stopped == NEVER {
             let action = self.next_numbered(sabotage);
             if action != Action::Idle {
                 return action;

@@ -1,5 +1,7 @@
 //! All reasons for which a link wants to be woken. Nothing else owns a deadline.
 
+use crate::config::CHECKPOINTABLE;
+
 /// No deadline.
 pub(crate) const NEVER: u64 = u64::MAX;
 
@@ -28,7 +30,7 @@ impl Timers {
     /// The next time to wake up for this link. While the peer is stopped only that hint's end counts, and the
     /// acknowledgements that we owe.
     pub(crate) fn earliest(&self) -> u64 {
-        if self.stopped == NEVER {
+        if !CHECKPOINTABLE || self.stopped == NEVER {
             self.probe.min(self.reorder).min(self.ack)
         } else {
             self.stopped.min(self.ack)

@@ -1,7 +1,7 @@
 //! Reading frames: the gates that a frame has to pass, in order, before any of its fields has an effect.
 
 use crate::auth::Context;
-use crate::config::{EPOCH_STEP_MAX, EVENTS_MAX, WINDOW_FRAMES_MAX};
+use crate::config::{CHECKPOINTABLE, EPOCH_STEP_MAX, EVENTS_MAX, WINDOW_FRAMES_MAX};
 use crate::ids::{Epoch, LinkIndex, OpId, PortId, RailIndex};
 use crate::link::queues::SentBody;
 use crate::link::receive::Held;
@@ -39,7 +39,7 @@ impl Port {
         if self.sabotage.has(Rule::Bypass) {
             self.bypass(&frame, buffers);
         }
-        if frame.header.life != self.life && !self.sabotage.has(Rule::LifeEquality) {
+        if CHECKPOINTABLE && frame.header.life != self.life && !self.sabotage.has(Rule::LifeEquality) {
             // R7: before any other field is looked at.
             self.other_life(&frame, bytes);
             return;
@@ -56,7 +56,10 @@ impl Port {
             self.counters.dropped_tag += 1;
             return;
         }
-        if frame.header.epoch > self.epoch && !self.passes_higher_epoch(known, &frame, numbers, now) {
+        if CHECKPOINTABLE
+            && frame.header.epoch > self.epoch
+            && !self.passes_higher_epoch(known, &frame, numbers, now)
+        {
             return;
         }
         if self.events.len() >= EVENTS_MAX {
@@ -176,7 +179,7 @@ impl Port {
         if frame.header.link.is_some() {
             link.flags.insert(Flags::KNOWN_BY_PEER);
         }
-        if frame.header.epoch > link.peer_epoch {
+        if CHECKPOINTABLE && frame.header.epoch > link.peer_epoch {
             link.peer_epoch = frame.header.epoch;
             if frame.header.epoch == self.epoch {
                 // The peer has cut only now: until then it had to drop what we sent after our own cut (R3).
@@ -212,7 +215,7 @@ impl Port {
             self.counters.dropped_replayed += 1;
             return;
         }
-        if newer && kind != Kind::Stopped {
+        if CHECKPOINTABLE && newer && kind != Kind::Stopped {
             self.resume_peer(index);
         }
         if let Body::Resync(resync) = frame.body
@@ -220,7 +223,8 @@ impl Port {
         {
             return;
         }
-        if self.links[index.0 as usize].flags.contains(Flags::RESYNC)
+        if CHECKPOINTABLE
+            && self.links[index.0 as usize].flags.contains(Flags::RESYNC)
             && !self.finish_resync(index, frame, now)
         {
             return;

@@ -2,7 +2,7 @@
 
 use core::cmp::Reverse;
 
-use crate::config::{GONE_AFTER, RAIL_LOSSES_MAX, RAIL_RETRY, SLOW_AFTER};
+use crate::config::{CHECKPOINTABLE, GONE_AFTER, RAIL_LOSSES_MAX, RAIL_RETRY, SLOW_AFTER};
 use crate::ids::{LinkIndex, RailIndex};
 use crate::link::Flags;
 use crate::link::timer::NEVER;
@@ -14,7 +14,8 @@ impl Port {
     /// When [`Port::handle_timeout`] should be called at the latest; `None`: nothing is due before something else happens.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.deadlines.peek().map(|Reverse((at, _))| Instant::from_nanos(at.wrapping_add(self.frozen_ns)))
+        let frozen_ns = if CHECKPOINTABLE { self.frozen_ns } else { 0 };
+        self.deadlines.peek().map(|Reverse((at, _))| Instant::from_nanos(at.wrapping_add(frozen_ns)))
     }
 
     /// Does what has become due. Costs nothing while nothing is.
@@ -43,7 +44,7 @@ impl Port {
             self.ack_now(index);
         }
         let link = &mut self.links[index.0 as usize];
-        if link.timers.stopped != NEVER {
+        if CHECKPOINTABLE && link.timers.stopped != NEVER {
             if link.timers.stopped > now {
                 return;
             }

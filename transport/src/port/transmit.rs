@@ -3,7 +3,7 @@
 use alloc::vec;
 
 use crate::auth::Context;
-use crate::config::{PTO_MAX, SLOW_AFTER};
+use crate::config::{CHECKPOINTABLE, PTO_MAX, SLOW_AFTER};
 use crate::ids::{LinkIndex, RailIndex};
 use crate::link::queues::{Control, Envelope, Pending, Sent, SentBody, Stream};
 use crate::link::send::Action;
@@ -56,7 +56,7 @@ impl Port {
         if !self.rail_is_usable(rail, now) {
             return None;
         }
-        if self.news_due {
+        if CHECKPOINTABLE && self.news_due {
             self.tell_news(now);
         }
         for _ in 0..self.ready.len() {
