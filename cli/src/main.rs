@@ -12,6 +12,7 @@ mod text;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use nix::sys::signal::{SigHandler, Signal, signal};
 
 use arguments::{Arguments, Command};
 use error::CliError;
@@ -41,13 +42,24 @@ fn main() -> ExitCode {
     match result {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("stillwire: {error}");
+            commands::tell(format_args!("{error}"));
             error.exit().into()
         }
     }
 }
 
+/// Commands that only print end when nobody reads what they print (`stillwire ls | head`). A job goes on, and so does a
+/// simulation.
+fn end_with_reader(command: &Command) {
+    if !matches!(command, Command::Ps | Command::Ls(_) | Command::Inspect(_) | Command::Verify(_)) {
+        return;
+    }
+    // SAFETY: the default action runs no code of ours, and no other thread has been started.
+    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
+}
+
 fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
+    end_with_reader(&command);
     match command {
         Command::Run(run) => commands::run::run(run, json),
         Command::Restart(restart) => commands::restart::restart(restart, json),

@@ -8,8 +8,8 @@ use store::describe::{DamageReport, GenerationReport, ImageReport, JobReport, de
 use store::job::{Depth, GenerationState};
 use store::{CommitRecord, Decision, Directory, ImageReader, JobFile, Manifest, Storage as _, kinds};
 
-use super::print_json;
 use super::restart::{open_job, resolve};
+use super::{print_json, tell};
 use crate::arguments::GenerationArgument;
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -85,7 +85,7 @@ pub(crate) fn verify(
         let wanted = only.is_none_or(|only| only == found.id);
         if wanted && found.state == GenerationState::Committed {
             if !json {
-                eprintln!("stillwire: reading generation {}, {}", found.id, text::bytes(found.bytes));
+                tell(format_args!("reading generation {}, {}", found.id, text::bytes(found.bytes)));
             }
             generations.push(directory.describe_generation(&found, Depth::Everything)?);
         }
@@ -135,7 +135,7 @@ pub(crate) fn inspect(path: &Path, json: bool) -> Result<Exit, CliError> {
     let inspected = inspect_file(&mut storage, &name)?;
     let exit = match &inspected {
         Inspected::Image { damage: Some(problem), .. } => {
-            eprintln!("stillwire: {problem}");
+            tell(format_args!("{problem}"));
             Exit::Unverified
         }
         _ => Exit::Success,

@@ -2,6 +2,7 @@
 
 pub(crate) mod files;
 pub(crate) mod jobs;
+mod printer;
 mod progress;
 pub(crate) mod restart;
 pub(crate) mod run;
@@ -10,6 +11,7 @@ pub(crate) mod sim;
 pub(crate) use progress::event_words;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -18,6 +20,11 @@ use serde::Serialize;
 /// Runs an example program with its own arguments.
 pub(crate) fn example(arguments: Vec<OsString>) -> ExitCode {
     examples::main([OsString::from("stillwire example")].into_iter().chain(arguments))
+}
+
+/// One line of ours on standard error, if anybody reads it.
+pub(crate) fn tell(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "stillwire: {line}");
 }
 
 /// Prints one JSON object.

@@ -1,6 +1,6 @@
 //! What `run` and `restart` print while the job runs.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{JobPhase, JobStatus};
@@ -8,6 +8,8 @@ use ckpt_glue::job::Event;
 use ckpt_glue::protocols::CheckpointEvent;
 use store::GenerationId;
 
+use super::printer::{Printer, Stream};
+use super::tell;
 use crate::launch::limits::NEWS_EVERY;
 use crate::launch::{Channel, Notice, Observer};
 use crate::text;
@@ -21,36 +23,43 @@ pub(crate) struct Progress {
     pub(crate) json: bool,
     /// Digits of the largest rank.
     pub(crate) width: usize,
+    printer: Printer,
 }
 
 impl Progress {
-    pub(crate) fn new(ranks: u32, quiet: bool, json: bool) -> Progress {
-        Progress { quiet, json, width: ranks.saturating_sub(1).to_string().len() }
+    pub(crate) fn new(ranks: u32, quiet: bool, json: bool) -> io::Result<Progress> {
+        let width = ranks.saturating_sub(1).to_string().len();
+        Ok(Progress { quiet, json, width, printer: Printer::start()? })
     }
 
     fn line(&self, rank: u32, channel: Channel, line: &[u8]) {
         let mut bytes = format!("[{rank:>width$}] ", width = self.width).into_bytes();
         bytes.extend_from_slice(line);
         bytes.push(b'\n');
-        // Nobody may be reading any more; the job goes on all the same.
-        let _ = match channel {
-            Channel::Output if !self.json => io::stdout().lock().write_all(&bytes),
-            _ => io::stderr().lock().write_all(&bytes),
-        };
+        let stream = if channel == Channel::Output && !self.json { Stream::Output } else { Stream::Error };
+        self.printer.print(stream, bytes);
     }
 
     fn say(&self, at: Duration, words: &str) {
         if !self.quiet {
-            let _ = writeln!(io::stderr().lock(), "stillwire: {:8.3} s  {words}", at.as_secs_f64());
+            self.warn(&format!("{:8.3} s  {words}", at.as_secs_f64()));
         }
     }
 
-    fn warn(words: &str) {
-        let _ = writeln!(io::stderr().lock(), "stillwire: {words}");
+    fn warn(&self, words: &str) {
+        self.printer.print(Stream::Error, format!("stillwire: {words}\n").into_bytes());
     }
 }
 
 impl Observer for Progress {
+    fn takes_lines(&self) -> bool {
+        self.printer.has_room()
+    }
+
+    fn finish(&mut self, limit: Option<Duration>) -> bool {
+        self.printer.finish(limit)
+    }
+
     fn notice(&mut self, at: Duration, notice: &Notice<'_>) {
         match notice {
             Notice::Line { rank, channel, line } => self.line(rank.0, *channel, line),
@@ -63,17 +72,17 @@ impl Observer for Progress {
                 self.say(at, &format!("rank {rank} ended: {}", text::status(*status)));
             }
             Notice::NotSpawned { rank, error } => {
-                Progress::warn(&format!("rank {rank} could not be started: {error}"))
+                self.warn(&format!("rank {rank} could not be started: {error}"))
             }
             Notice::Damaged { generation, damages } => {
                 let problem = damages.first().map(|damage| damage.error.to_string()).unwrap_or_default();
                 let more = damages.len().saturating_sub(1);
                 let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
-                Progress::warn(&format!("generation {generation} is passed over: {problem}{more}"));
+                self.warn(&format!("generation {generation} is passed over: {problem}{more}"));
             }
             Notice::NotRunningYet { status } => self.say(at, &not_running_yet(status)),
-            Notice::Store { what, error } => Progress::warn(&format!("{what}: {error}")),
-            Notice::Misbehaves { rank, reason } => Progress::warn(&format!("rank {rank} is ended: {reason}")),
+            Notice::Store { what, error } => self.warn(&format!("{what}: {error}")),
+            Notice::Misbehaves { rank, reason } => self.warn(&format!("rank {rank} is ended: {reason}")),
             Notice::Spawned { .. } | Notice::Ended { .. } | Notice::Over => {}
         }
     }
@@ -101,10 +110,8 @@ impl Reading {
     pub(crate) fn looked_at(&mut self, generation: GenerationId, images: u32, bytes: u64) {
         if !self.quiet && self.told.elapsed() >= NEWS_EVERY {
             self.told = Instant::now();
-            eprintln!(
-                "stillwire: reading generation {generation}: {images} images, {} so far",
-                text::bytes(bytes)
-            );
+            let bytes = text::bytes(bytes);
+            tell(format_args!("reading generation {generation}: {images} images, {bytes} so far"));
         }
     }
 }

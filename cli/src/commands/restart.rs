@@ -11,6 +11,7 @@ use store::{Directory, GenerationId, JobDirectory, JobFile, StorageError, StoreE
 
 use super::progress::{Progress, Reading};
 use super::run::{Place, lock, read_settings, supervise};
+use super::tell;
 use crate::arguments::{GenerationArgument, RestartArguments};
 use crate::convert;
 use crate::error::CliError;
@@ -40,9 +41,9 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
         auth,
     };
     if !arguments.quiet {
-        eprintln!("stillwire: job {}, {} ranks, directory {}", plan.job, plan.ranks, path.display());
+        tell(format_args!("job {}, {} ranks, directory {}", plan.job, plan.ranks, path.display()));
     }
-    let mut progress = Progress::new(plan.ranks, arguments.quiet, json);
+    let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?;
     supervise(&plan, Place { path, temporary: false, _lock: lock }, &mut progress, json)
 }
 

@@ -16,11 +16,12 @@ use store::{CheckpointSettings, Directory, JobDirectory, JobFile, StorageError, 
 use transport::JobId;
 use transport::config::AuthLevel;
 
-use super::print_json;
 use super::progress::Progress;
+use super::{print_json, tell};
 use crate::arguments::{AuthArgument, FaultAction, RunArguments};
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::launch::limits::OUTPUT_GRACE;
 use crate::launch::registry::{Registration, runtime_directory};
 use crate::launch::{self, Observer, Plan, Program};
 use crate::text;
@@ -91,9 +92,9 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     let place = make_place(&arguments, &plan)?;
     plan.directory = place.path.clone();
     if !arguments.quiet {
-        eprintln!("stillwire: job {job}, {} ranks, directory {}", plan.ranks, place.path.display());
+        tell(format_args!("job {job}, {} ranks, directory {}", plan.ranks, place.path.display()));
     }
-    let mut progress = Progress::new(plan.ranks, arguments.quiet, json);
+    let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?;
     supervise(&plan, place, &mut progress, json)
 }
 
@@ -112,15 +113,19 @@ pub(crate) fn supervise(
     if place.temporary && report.ending == Ending::Finished {
         std::fs::remove_dir_all(&place.path)?;
     }
+    // Nothing is left to clean up: from here on a signal may end this process where it stands.
+    launch::give_signals_back();
+    let limit = (report.ending == Ending::Stopped).then_some(OUTPUT_GRACE);
+    if !observer.finish(limit) {
+        return Ok(exit_of(&report));
+    }
     if json {
         print_json(&summary)?;
     } else if let Some(reason) = &summary.reason {
-        eprintln!("stillwire: {reason}");
+        tell(format_args!("{reason}"));
         if let Some(generation) = &summary.committed {
-            eprintln!(
-                "stillwire: generation {generation} is kept; go on with `stillwire restart {}`",
-                place.path.display()
-            );
+            let path = place.path.display();
+            tell(format_args!("generation {generation} is kept; go on with `stillwire restart {path}`"));
         }
     }
     Ok(exit_of(&report))

@@ -9,6 +9,12 @@ pub(crate) const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
 /// Bytes read from one descriptor at once.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 
+/// Reads from a rank's output in a row, before others have their turn.
+pub(crate) const READS_MAX: usize = 4;
+
+/// Time after which a printer that had no room is asked again.
+pub(crate) const ROOM_EVERY: Duration = Duration::from_millis(20);
+
 /// Bytes of one output line of a program; a longer one is cut into several.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use nix::errno::Errno;
 use nix::unistd::read;
 
-use super::limits::{LINE_BYTES_MAX, READ_BYTES};
+use super::limits::{LINE_BYTES_MAX, READ_BYTES, READS_MAX};
 
 /// Where a rank printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,21 +30,25 @@ impl LineReader {
         &self.pipe
     }
 
-    /// Reads what is there. `false`: nothing more will come, and the last line has been handed out.
+    /// Reads what is there, up to a bound: a rank that never stops printing must not keep the launcher from anything else. `false`: nothing more will come, and the last line has been handed out.
     pub(crate) fn read(&mut self, each: &mut dyn FnMut(&[u8])) -> bool {
         let mut chunk = vec![0; READ_BYTES];
-        loop {
+        for _ in 0..READS_MAX {
             match read(&self.pipe, &mut chunk) {
-                Ok(0) => break,
+                Ok(0) => return self.end(each),
                 Ok(count) => {
                     self.held.extend_from_slice(&chunk[..count]);
                     self.give(each);
                 }
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => return true,
-                Err(_) => break,
+                Err(_) => return self.end(each),
             }
         }
+        true
+    }
+
+    fn end(&mut self, each: &mut dyn FnMut(&[u8])) -> bool {
         self.finish(each);
         false
     }

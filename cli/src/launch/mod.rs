@@ -33,7 +33,7 @@ use transport::config::AuthLevel;
 pub(crate) use lines::Channel;
 pub(crate) use notice::{Notice, Observer};
 pub(crate) use process::Program;
-pub(crate) use shell::run;
+pub(crate) use shell::{give_signals_back, run};
 
 /// A job that is about to run. Its directory exists, and nobody else works on it.
 #[derive(Clone, Debug)]

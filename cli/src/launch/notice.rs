@@ -42,6 +42,16 @@ pub(crate) trait Observer {
     /// Something happened, so long after the start.
     fn notice(&mut self, at: Duration, notice: &Notice<'_>);
 
+    /// Whether it has room for more lines of the ranks. While it has none, nobody reads what they print.
+    fn takes_lines(&self) -> bool {
+        true
+    }
+
+    /// The job is over: everything that was told has been shown when this returns, or `limit` has passed (false).
+    fn finish(&mut self, _limit: Option<Duration>) -> bool {
+        true
+    }
+
     /// When [`Observer::act`] wants to be called.
     fn due(&self) -> Option<Instant> {
         None

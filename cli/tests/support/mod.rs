@@ -192,6 +192,15 @@ impl Running {
         signal(self.pid(), name);
     }
 
+    /// Reads all that the ranks print, until the end.
+    pub(crate) fn finish_reading(mut self) -> Done {
+        let mut stdout = String::new();
+        self.child.stdout.take().expect("a pipe").read_to_string(&mut stdout).expect("text");
+        let code = self.child.wait().expect("a child can be waited for").code();
+        self.seen.extend(self.lines.iter());
+        Done { code, stdout, stderr: self.seen.join("\n") }
+    }
+
     /// Waits for the end.
     pub(crate) fn finish(mut self) -> Done {
         let until = Instant::now() + PATIENCE;

@@ -21,7 +21,7 @@ use store::{Directory, JobDirectory};
 use transport::Rank;
 
 use super::guard::Guard;
-use super::limits::{EVENTS_PER_ROUND, NEWS_EVERY};
+use super::limits::{EVENTS_PER_ROUND, NEWS_EVERY, ROOM_EVERY};
 use super::lines::{Channel, LineReader};
 use super::notice::{Notice, Observer};
 use super::process::Process;
@@ -63,6 +63,9 @@ struct Shell<'a> {
     observer: &'a mut dyn Observer,
     over: Option<FinalReport>,
     stops: u32,
+    /// Outputs of ranks that nobody reads, for want of room: they are not in `epoll`.
+    held: Vec<u64>,
+    leaving: bool,
     /// When somebody who waits for the job to run is told how far it is.
     news: Option<Instant>,
 }
@@ -122,6 +125,8 @@ impl<'a> Shell<'a> {
             observer,
             over: None,
             stops: 0,
+            held: Vec::new(),
+            leaving: false,
             news: None,
         };
         shell.watch_fixed()?;
@@ -170,6 +175,19 @@ impl<'a> Shell<'a> {
                 self.observer.act(now);
             }
             self.tell_news(now);
+            if self.observer.takes_lines() {
+                self.listen_again();
+            }
+        }
+    }
+
+    /// Reads what ranks print again.
+    fn listen_again(&mut self) {
+        for token in core::mem::take(&mut self.held) {
+            if let Some(Source::Pipe { lines, .. }) = self.sources.get(&token) {
+                // Fails only for a descriptor that is being closed.
+                let _ = watch(&self.epoll, lines.pipe().as_fd(), token);
+            }
         }
     }
 
@@ -196,7 +214,8 @@ impl<'a> Shell<'a> {
         let now = self.now();
         let machines = [self.job.poll_timeout(), self.keeper.poll_timeout()];
         let machines = machines.into_iter().flatten().map(|due| due.since(now));
-        let others = [self.observer.due(), self.news].into_iter().flatten();
+        let room = (!self.held.is_empty()).then(|| Instant::now() + ROOM_EVERY);
+        let others = [self.observer.due(), self.news, room].into_iter().flatten();
         let others = others.map(|due| due.saturating_duration_since(Instant::now()));
         match machines.chain(others).min() {
             None => EpollTimeout::NONE,
@@ -342,6 +361,11 @@ impl<'a> Shell<'a> {
         let Some(Source::Pipe { rank, channel, lines }) = self.sources.get_mut(&token) else { return };
         let (rank, channel) = (*rank, *channel);
         let observer = &mut *self.observer;
+        if !self.leaving && !observer.takes_lines() {
+            let _ = self.epoll.delete(lines.pipe());
+            self.held.push(token);
+            return;
+        }
         let open = lines.read(&mut |line| observer.notice(at, &Notice::Line { rank, channel, line }));
         if !open {
             let _ = self.epoll.delete(lines.pipe());
@@ -384,6 +408,16 @@ impl Drop for Shell<'_> {
 
 fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
     Ok(epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
+}
+
+/// Signals that end a process do so again.
+pub(crate) fn give_signals_back() {
+    let mut mask = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        mask.add(signal);
+    }
+    // Fails for no set of signals.
+    let _ = mask.thread_unblock();
 }
 
 /// Signals become events. Those that a parent had ignored (`nohup`) stay ignored.

@@ -51,6 +51,9 @@ impl Shell<'_> {
 
     /// The last things: what ended processes have printed, and what is half done on disk.
     pub(super) fn leave(&mut self) {
+        // No process is left that could print more than the pipes hold.
+        self.leaving = true;
+        self.listen_again();
         let until = Instant::now() + OUTPUT_GRACE;
         let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
         while self.sources.values().any(|source| matches!(source, Source::Pipe { .. })) {
