@@ -10,7 +10,7 @@
 //!
 //! Markers grow with the square of the ranks. Up to [`EVENTS_RANKS_MAX`] ranks each is an event. Above, the machines still
 //! send and take every marker, but when the last one reaches a rank is computed from the times at which the ranks begin,
-//! without a queue ([`aggregate`]); a test shows that both ways agree to the nanosecond.
+//! without a queue; a test shows that both ways agree to the nanosecond.
 
 mod agenda;
 mod aggregate;
