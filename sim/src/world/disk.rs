@@ -71,8 +71,13 @@ impl World {
 
     /// The job is over: after the last cleaning up nothing but whole generations is there, and no more than are kept.
     pub(crate) fn judge_store(&mut self) {
-        // A fault that was planned and has not been met belongs to no history any more.
+        // A fault that was planned and has not been met belongs to no history any more. The power may have gone out while a
+        // process that was being killed wrote its image: nobody has looked since.
         self.directory.storage().clear_fault();
+        if self.directory.storage().is_crashed() {
+            self.lose_unsynced();
+            self.judge_newest();
+        }
         let discarded = self.directory.discard_unfinished().map(|_| ());
         let listed = discarded.and_then(|()| self.directory.generations());
         let what = match listed {
