@@ -1,7 +1,8 @@
 //! What lost frames cost: goodput of a stream, and the delay of a single message.
 //!
 //! Two processes, UDP on loopback, header authentication, helper threads running; under each port a wrapper that loses frames at a
-//! stated rate as they are sent, acknowledgements included, so both directions lose. Lossless runs go through the same wrapper.
+//! stated rate as they are sent, acknowledgements included, so both directions lose. Lossless runs go over ports of their own, which never lose
+//! anything, through a wrapper too.
 //!
 //! * goodput: a one-way stream of 1 MiB messages, frames as long as loopback takes them (64 KiB). Runs with losses alternate with lossless
 //!   ones; the ratio is the median of the ratios of neighbours.
@@ -228,7 +229,7 @@ struct Ends {
 
 impl Ends {
     fn start() -> Result<Ends, BenchError> {
-        let workers = pair::introduce::<Address>([Worker::start(ROLE)?, Worker::start(ROLE)?])?;
+        let workers = pair::introduce::<[Address; 2]>([Worker::start(ROLE)?, Worker::start(ROLE)?])?;
         Ok(Ends { workers, runs: 0 })
     }
 
@@ -251,17 +252,25 @@ impl Ends {
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
     let Some(rank) = parent.hear::<u32>()? else { return Ok(()) };
     machine::pin(rank as usize);
-    let driver = FaultDriver::new(pair::rail()?, Faults::NONE);
-    let switch = driver.switch();
-    let rails: Vec<Box<dyn Driver>> = vec![Box::new(driver)];
-    let endpoint = Endpoint::open(pair::port(rank, Auth::Header), rails, EndpointConfig::default())?;
-    parent.tell(&Address::of(&endpoint))?;
-    let Some(peer) = parent.hear::<Address>()? else { return Ok(()) };
-    let link = endpoint.connect(pair::port_id(1 - rank), &[peer.raw()])?;
-    let mut end = End { endpoint, link, switch, buffer: vec![0; MESSAGE_BYTES], bulk: Vec::new() };
+    let (lossless, _) = open(rank)?;
+    let (lossy, switch) = open(rank)?;
+    parent.tell(&[Address::of(&lossless), Address::of(&lossy)])?;
+    let Some(peer) = parent.hear::<[Address; 2]>()? else { return Ok(()) };
+    let connect =
+        |endpoint: &Endpoint, peer: &Address| endpoint.connect(pair::port_id(1 - rank), &[peer.raw()]);
+    let links = [connect(&lossless, &peer[0])?, connect(&lossy, &peer[1])?];
+    let mut end = End {
+        endpoints: [lossless, lossy],
+        links,
+        used: 0,
+        switch,
+        buffer: vec![0; MESSAGE_BYTES],
+        bulk: Vec::new(),
+    };
     while let Some(run) = parent.hear::<Run>()? {
         let loss = Faults { loss: Rate::per_million(run.loss_ppm), seed: run.seed, ..Faults::NONE };
         end.switch.set_faults(loss);
+        end.used = usize::from(run.loss_ppm > 0);
         parent.tell(&())?;
         if rank == 0 {
             parent.hear::<()>()?;
@@ -274,6 +283,15 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
         }
     }
     Ok(())
+}
+
+/// An endpoint whose frames can be lost.
+fn open(rank: u32) -> Result<(Endpoint, FaultSwitch), BenchError> {
+    let driver = FaultDriver::new(pair::rail()?, Faults::NONE);
+    let switch = driver.switch();
+    let rails: Vec<Box<dyn Driver>> = vec![Box::new(driver)];
+    let port = pair::port(rank, Auth::Header);
+    Ok((Endpoint::open(port, rails, EndpointConfig::default())?, switch))
 }
 
 /// Frames lost and sent again by one process so far; in an echo they are its payload.
@@ -299,8 +317,12 @@ impl Tally {
 }
 
 struct End {
-    endpoint: Endpoint,
-    link: LinkIndex,
+    /// The one that never loses anything, and the other.
+    endpoints: [Endpoint; 2],
+    links: [LinkIndex; 2],
+    /// Which of the two this run is about.
+    used: usize,
+    /// Of the second.
     switch: FaultSwitch,
     buffer: Vec<u8>,
     bulk: Vec<Vec<u8>>,
@@ -310,33 +332,38 @@ impl End {
     fn send_stream(&mut self, messages: usize) -> Result<f64, BenchError> {
         self.bulk.resize_with(bulk::DEPTH, || vec![7; BULK_BYTES]);
         let started = Instant::now();
-        bulk::send_ours(&self.endpoint, self.link, &mut self.bulk, messages)?;
+        bulk::send_ours(&self.endpoints[self.used], self.links[self.used], &mut self.bulk, messages)?;
         Ok(started.elapsed().as_secs_f64())
     }
 
     fn receive_stream(&mut self, messages: usize) -> Result<(), BenchError> {
         self.bulk.resize_with(bulk::DEPTH, || vec![7; BULK_BYTES]);
-        bulk::receive_ours(&self.endpoint, &mut self.bulk, messages)
+        bulk::receive_ours(&self.endpoints[self.used], &mut self.bulk, messages)
     }
 
     /// What has happened here since the process began.
     fn tally(&self) -> Tally {
-        let resent = self.endpoint.with_port(|port| port.counters().frames_resent);
+        let resent = self.endpoints[self.used].with_port(|port| port.counters().frames_resent);
         let low = |count: u64| u32::try_from(count & u64::from(u32::MAX)).unwrap_or(0);
         Tally { lost: low(self.switch.lost_total()), resent: low(resent) }
     }
 
     fn send(&self, payload: &[u8]) -> Result<(), BenchError> {
-        self.endpoint.send(self.link, pair::silent(1), SendBuffer::Copied(payload))?;
+        self.endpoints[self.used].send(
+            self.links[self.used],
+            pair::silent(1),
+            SendBuffer::Copied(payload),
+        )?;
         Ok(())
     }
 
     fn receive(&mut self) -> Result<(), BenchError> {
         let buffer = ReceiveBuffer::Owned(std::mem::take(&mut self.buffer));
-        self.endpoint.post_receive(pair::receive(1, MESSAGE_BYTES as u64, 0), buffer)?;
+        self.endpoints[self.used].post_receive(pair::receive(1, MESSAGE_BYTES as u64, 0), buffer)?;
         let mut watchdog = Watchdog::new("a message");
         loop {
-            if let Some(Completion::Received { buffer: Some(buffer), .. }) = self.endpoint.poll() {
+            if let Some(Completion::Received { buffer: Some(buffer), .. }) = self.endpoints[self.used].poll()
+            {
                 self.buffer = buffer;
                 return Ok(());
             }

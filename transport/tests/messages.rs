@@ -388,3 +388,40 @@ fn empty_messages_do_not_outgrow_their_table() {
     let tags: Vec<u64> = world.received(1).iter().map(|(_, tag, _)| *tag).collect();
     assert_eq!(tags, (0..200).collect::<Vec<_>>());
 }
+
+/// Most pieces of bulk that left node 0 at one instant, since the last transcript.
+fn widest_volley(world: &mut World) -> usize {
+    let mut pieces = std::collections::BTreeMap::<String, usize>::new();
+    for line in world.transcript().lines().filter(|line| line.contains(" a>b Data ")) {
+        let at = line.split(' ').next().expect("a line begins with its time");
+        *pieces.entry(at.to_owned()).or_default() += 1;
+    }
+    pieces.into_values().max().unwrap_or(0)
+}
+
+/// R19: within a host the window is fixed. It is wide enough to lose several frames at once, and nothing would widen it again.
+#[test]
+fn losses_within_a_host_do_not_narrow_the_window() {
+    let bytes = 4 << 20;
+    let mut world = World::new(2, &config(), 65_000);
+    let mut transfer = |lost: std::ops::Range<u64>| {
+        let mut data = 0;
+        world.fate = Box::new(move |_, _, frame, _| {
+            data += u64::from(frame.header.kind == transport::wire::Kind::Data);
+            if frame.header.kind == transport::wire::Kind::Data && lost.contains(&data) {
+                return Fate::Lose;
+            }
+            Fate::Deliver
+        });
+        world.receive(1, Some(0), Some(3), bytes);
+        world.send_user(0, 1, 3, pattern(3, bytes as usize));
+        world.run(100 * MS);
+        assert!(world.port(0).is_settled());
+        widest_volley(&mut world)
+    };
+    let before = transfer(0..0);
+    assert!(before > 8, "a window of {before} frames");
+    transfer(5..9);
+    transfer(5..9);
+    assert_eq!(transfer(0..0), before);
+}

@@ -518,7 +518,9 @@ impl Port {
         });
         link.flight_bytes = link.flight_bytes.saturating_sub(lost_bytes);
         if lost_bytes > 0 {
-            link.congestion_bytes = congestion::after_loss(link.congestion_bytes, lost_bytes);
+            if self.config.network {
+                link.congestion_bytes = congestion::after_loss(link.congestion_bytes, lost_bytes);
+            }
             link.recovery.on_recovered();
         }
         if !queues.lost.is_empty() {
