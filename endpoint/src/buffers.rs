@@ -17,6 +17,43 @@ pub enum SendBuffer<'a> {
     Copied(&'a [u8]),
     /// Handed over; comes back with the completion.
     Owned(Vec<u8>),
+    /// Stays with the caller.
+    Borrowed(BorrowedPayload),
+}
+
+/// Memory of the caller that an operation reads from.
+pub struct BorrowedPayload {
+    start: *const u8,
+    bytes: usize,
+}
+
+// SAFETY: the pointer is only read, and `BorrowedPayload::new`'s contract says that nobody writes to the bytes meanwhile,
+// whatever the thread.
+unsafe impl Send for BorrowedPayload {}
+
+impl BorrowedPayload {
+    /// `bytes` bytes from `start`.
+    ///
+    /// # Safety
+    /// Until the operation completes, or the endpoint is gone, the bytes stay valid for reads and nobody writes to them.
+    #[must_use]
+    pub unsafe fn new(start: *const u8, bytes: usize) -> BorrowedPayload {
+        BorrowedPayload { start, bytes }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: valid for reads of `bytes` bytes and not written by anybody, by the contract of `BorrowedPayload::new`.
+        unsafe { core::slice::from_raw_parts(self.start, self.bytes) }
+    }
 }
 
 /// Where a message goes.
@@ -44,6 +81,8 @@ impl BorrowedBuffer {
     /// Until the operation completes or is cancelled, the bytes stay valid for writes and nobody else reads or writes them.
     #[must_use]
     pub unsafe fn new(start: *mut u8, bytes: usize) -> BorrowedBuffer {
+        // A zero-length buffer may have no place at all; a slice of it needs one.
+        let start = if bytes == 0 { core::ptr::NonNull::dangling().as_ptr() } else { start };
         BorrowedBuffer { start, bytes }
     }
 }
@@ -77,9 +116,24 @@ impl ReceiveBuffer {
     }
 }
 
+/// Bytes of a payload under way.
+enum Sent {
+    Owned(Vec<u8>),
+    Borrowed(BorrowedPayload),
+}
+
+impl Sent {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Sent::Owned(bytes) => bytes,
+            Sent::Borrowed(payload) => payload.as_slice(),
+        }
+    }
+}
+
 /// A payload under way.
 pub(crate) struct Sending {
-    bytes: Vec<u8>,
+    bytes: Sent,
     /// Per rail: `staged_total` after the last frame that refers to this payload. The payload may go back to the user when
     /// every rail's `completed_total` has reached it.
     staged: [u64; RAILS_MAX],
@@ -107,7 +161,11 @@ impl BufferTable {
     }
 
     pub(crate) fn keep_send(&mut self, op: OpId, bytes: Vec<u8>) {
-        self.sends.insert(op, Sending { bytes, staged: [0; RAILS_MAX] });
+        self.sends.insert(op, Sending { bytes: Sent::Owned(bytes), staged: [0; RAILS_MAX] });
+    }
+
+    pub(crate) fn keep_borrowed(&mut self, op: OpId, payload: BorrowedPayload) {
+        self.sends.insert(op, Sending { bytes: Sent::Borrowed(payload), staged: [0; RAILS_MAX] });
     }
 
     pub(crate) fn keep_receive(&mut self, op: OpId, buffer: ReceiveBuffer) {
@@ -121,14 +179,17 @@ impl BufferTable {
             return Payload::EMPTY;
         };
         let from = usize::try_from(piece.offset).unwrap_or(usize::MAX);
-        let Some(bytes) = sending.bytes.get(from..from.saturating_add(piece.bytes as usize)) else {
+        let whole = sending.bytes.as_slice();
+        let Some(bytes) = whole.get(from..from.saturating_add(piece.bytes as usize)) else {
             debug_assert!(false, "{piece:?} lies outside of its payload");
             return Payload::EMPTY;
         };
+        let (start, bytes) = (bytes.as_ptr(), bytes.len());
         sending.staged[rail] = staged;
-        // SAFETY: `bytes` lie in a vector that this table keeps, unmoved and unwritten, until `take_send` is asked with
-        // the rail's `completed_total` at `staged` or later: then the driver has dropped the payload.
-        unsafe { Payload::borrowed(bytes.as_ptr(), bytes.len()) }
+        // SAFETY: the bytes lie in a vector that this table keeps, unmoved and unwritten, or in memory whose owner keeps it
+        // so, until `take_send` is asked with the rail's `completed_total` at `staged` or later: then the driver has dropped
+        // the payload. Only after that does the owner hear of the completion.
+        unsafe { Payload::borrowed(start, bytes) }
     }
 
     /// Gives a payload back to its user if no NIC can read it any more. `Err`: not yet.
@@ -137,7 +198,10 @@ impl BufferTable {
         if sending.staged.iter().zip(completed).any(|(staged, completed)| completed < *staged) {
             return Err(());
         }
-        Ok(self.sends.remove(&op).map(|sending| sending.bytes))
+        Ok(self.sends.remove(&op).and_then(|sending| match sending.bytes {
+            Sent::Owned(bytes) => Some(bytes),
+            Sent::Borrowed(_) => None,
+        }))
     }
 
     pub(crate) fn take_receive(&mut self, op: OpId) -> Option<ReceiveBuffer> {
@@ -164,10 +228,8 @@ impl Payloads for BufferTable {
 
 impl Buffers for BufferTable {
     fn place(&mut self, receive: OpId, offset: u64, bytes: &[u8]) {
-        let Some(buffer) = self.receives.get_mut(&receive) else {
-            debug_assert!(false, "receive {receive:?} has no buffer");
-            return;
-        };
+        // A multi-receive may be taken back while a message is on its way into it: the rest of that message is for nobody.
+        let Some(buffer) = self.receives.get_mut(&receive) else { return };
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         match buffer.as_mut_slice().get_mut(from..from.saturating_add(bytes.len())) {
             Some(place) => place.copy_from_slice(bytes),

@@ -1,13 +1,14 @@
 //! The gate: the one lock through which everything reaches the port.
 
 use core::time::Duration;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 
 use drivers::Driver;
 use nic_freeze::Carried;
 use transport::config::RAILS_MAX;
-use transport::matching::{Envelope, MatchError, Pattern};
+use transport::matching::{Envelope, MatchError, MessageKey, Pattern};
 use transport::port::FinalCounters;
 use transport::{
     Event, FrozenPort, LinkIndex, OpId, Outgoing, Port, PortId, RawAddress, Receive, Restart, SendError,
@@ -51,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) sleepers: AtomicU64,
     pub(crate) closed: AtomicBool,
     pub(crate) bell: Bell,
+    pub(crate) attendant: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Shared {
@@ -127,6 +129,7 @@ impl Endpoint {
             sleepers: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             bell,
+            attendant: OnceLock::new(),
         });
         let helper = if config.helper {
             Some(Arc::new(Helper::start(&shared).map_err(EndpointError::Helper)?))
@@ -259,6 +262,52 @@ impl Endpoint {
         if inner.port.cancel(op) { inner.buffers.take_receive(op) } else { None }
     }
 
+    /// Sets the message aside that a receive with this pattern would get, and names it.
+    #[must_use]
+    pub fn claim(&self, pattern: &Pattern) -> Option<(MessageKey, Envelope)> {
+        self.shared.lock().port.claim(pattern)
+    }
+
+    /// Receives a claimed message.
+    ///
+    /// # Errors
+    /// [`MatchError::NotClaimed`].
+    pub fn receive_claimed(
+        &self,
+        key: MessageKey,
+        context: u64,
+        buffer: ReceiveBuffer,
+    ) -> Result<OpId, MatchError> {
+        let mut inner = self.shared.lock();
+        let bytes_max = buffer.len() as u64;
+        let op = inner.port.next_op();
+        inner.buffers.keep_receive(op, buffer);
+        let Inner { port, buffers, .. } = &mut *inner;
+        match port.receive_claimed(key, bytes_max, context, buffers) {
+            Ok(received) => {
+                debug_assert_eq!(received, op);
+                inner.collect();
+                let now = self.shared.clock.now();
+                inner.transmit(now);
+                Ok(received)
+            }
+            Err(error) => {
+                inner.buffers.take_receive(op);
+                Err(error)
+            }
+        }
+    }
+
+    /// Throws a waiting or claimed message away; its sender completes as if it had been received. False: it is not there.
+    #[must_use]
+    pub fn discard(&self, key: MessageKey) -> bool {
+        let mut inner = self.shared.lock();
+        let known = inner.port.discard(key);
+        let now = self.shared.clock.now();
+        inner.transmit(now);
+        known
+    }
+
     /// One round of progress. True if anything happened.
     pub fn progress(&self) -> bool {
         let mut inner = self.shared.lock();
@@ -278,6 +327,34 @@ impl Endpoint {
         rounds.store(rounds.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         inner.progress(self.shared.clock.now());
         inner.completions.pop_front()
+    }
+
+    /// The next completion that is there already: no progress is made for it.
+    #[must_use]
+    pub fn take_completion(&self) -> Option<Completion> {
+        self.shared.lock().completions.pop_front()
+    }
+
+    /// Has `attend` called by the helper whenever it has found completions while the program is elsewhere, so that what a
+    /// peer has asked for is done meanwhile. It is called outside of the gate and may use the endpoint. The first attendant
+    /// stays; true if it is this one.
+    pub fn attend(&self, attend: impl Fn() + Send + Sync + 'static) -> bool {
+        self.shared.attendant.set(Box::new(attend)).is_ok()
+    }
+
+    /// Prepares for a sleep on [`Endpoint::descriptors`]. False: something may be there already, so look again.
+    #[must_use]
+    pub fn prepare_sleep(&self) -> bool {
+        let mut inner = self.shared.lock();
+        inner.completions.is_empty() && inner.arm()
+    }
+
+    /// Descriptors that become readable when a frame comes: duplicates, one for each rail that has one.
+    ///
+    /// # Errors
+    /// That of duplicating: no descriptor is left.
+    pub fn descriptors(&self) -> std::io::Result<Vec<OwnedFd>> {
+        self.shared.bell.rails()
     }
 
     /// Looks at the port under the gate.
@@ -334,5 +411,51 @@ impl Endpoint {
         }
         self.shared.closed.store(true, Ordering::Relaxed);
         Ok(self.shared.lock().port.final_counters().collect())
+    }
+
+    /// Ends all links without a keeper that could answer for this port later: makes progress until every peer has
+    /// everything or has closed by itself, then for `quiet` longer, so that a peer whose last acknowledgement was lost gets
+    /// another. Completions that come meanwhile are for `each`.
+    ///
+    /// # Errors
+    /// [`EndpointError::Linger`] if somebody has not acknowledged within `linger`.
+    pub fn leave(
+        &self,
+        linger: Duration,
+        quiet: Duration,
+        mut each: impl FnMut(Completion),
+    ) -> Result<(), EndpointError> {
+        let started = std::time::Instant::now();
+        {
+            let mut inner = self.shared.lock();
+            for i in 0..inner.port.links() {
+                inner.port.close_link(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
+            }
+        }
+        let mut heard = started;
+        let mut frames = self.with_port(|port| port.counters().frames_received);
+        loop {
+            while let Some(completion) = self.poll() {
+                each(completion);
+            }
+            let received = self.with_port(|port| port.counters().frames_received);
+            if received != frames {
+                frames = received;
+                heard = std::time::Instant::now();
+            }
+            let unsettled = self.with_port(Port::links_unsettled);
+            if unsettled == 0 && heard.elapsed() >= quiet {
+                break;
+            }
+            if started.elapsed() >= linger {
+                if unsettled == 0 {
+                    break;
+                }
+                return Err(EndpointError::Linger { waited: linger, links: unsettled });
+            }
+            self.wait(quiet.min(Duration::from_millis(1)));
+        }
+        self.shared.closed.store(true, Ordering::Relaxed);
+        Ok(())
     }
 }

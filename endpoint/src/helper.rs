@@ -72,6 +72,17 @@ fn watch(shared: &Shared) {
         if inner.progress(now) {
             shared.bell.ring_for_sleepers(shared);
         }
+        if !inner.completions.is_empty()
+            && let Some(attend) = shared.attendant.get()
+        {
+            drop(inner);
+            attend();
+            if shared.try_lock().is_none_or(|inner| !inner.completions.is_empty()) {
+                // It could not take them all: the program has to make room first.
+                std::thread::sleep(shared.config.helper_tick);
+            }
+            return;
+        }
         if !inner.arm() {
             return;
         }

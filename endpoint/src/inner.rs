@@ -111,6 +111,12 @@ impl Inner {
                 self.buffers.keep_send(op, bytes);
                 Ok(op)
             }
+            SendBuffer::Borrowed(payload) => {
+                let bytes = Payload::User { bytes: payload.len() as u64 };
+                let op = self.port.send(link, outgoing, bytes)?;
+                self.buffers.keep_borrowed(op, payload);
+                Ok(op)
+            }
         }
     }
 

@@ -20,7 +20,7 @@ mod helper;
 mod inner;
 mod wait;
 
-pub use buffers::{BufferTable, ReceiveBuffer, SendBuffer};
+pub use buffers::{BorrowedBuffer, BorrowedPayload, BufferTable, ReceiveBuffer, SendBuffer};
 pub use error::EndpointError;
 pub use frozen::{Frozen, PauseSplit};
 pub use gate::{Endpoint, EndpointConfig};

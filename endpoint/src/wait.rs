@@ -56,6 +56,10 @@ impl Bell {
         }
     }
 
+    pub(crate) fn rails(&self) -> std::io::Result<Vec<OwnedFd>> {
+        self.rails.iter().map(OwnedFd::try_clone).collect()
+    }
+
     /// Rails without a descriptor can only be polled.
     fn longest(&self, rails: usize) -> Duration {
         if self.rails.len() < rails { Duration::from_micros(50) } else { Duration::from_secs(1) }

@@ -27,6 +27,18 @@ impl Port {
         self.links.iter().all(Link::is_settled)
     }
 
+    /// Links of which the peer neither has everything that was sent, the close included, nor has closed by itself: a peer
+    /// that has closed wants nothing more.
+    #[must_use]
+    pub fn links_unsettled(&self) -> usize {
+        let settled = |link: &&Link| {
+            !link.has_history() && link.queues.is_none()
+                || link.flags.contains(Flags::PEER_CLOSED)
+                || link.is_settled() && link.flags.contains(Flags::CLOSE_SENT)
+        };
+        self.links.len() - self.links.iter().filter(settled).count()
+    }
+
     /// The final counters of every link that was used: what a keeper needs to answer for this port once it is closed
     /// (R12).
     pub fn final_counters(&self) -> impl Iterator<Item = FinalCounters> {

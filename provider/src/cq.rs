@@ -1,0 +1,458 @@
+//! fi_cq(3): completion queues. Reading an empty one makes progress on every endpoint that is bound to it.
+
+use core::ffi::{c_char, c_int};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::abi::{
+    CLASS_CQ, CLASS_DOMAIN, CONTROL_GETWAIT, CONTROL_GETWAITOBJ, CQ_FORMAT_CONTEXT, CQ_FORMAT_DATA,
+    CQ_FORMAT_MSG, CQ_FORMAT_TAGGED, CQ_FORMAT_UNSPEC, Const, FiAddr, FiCqAttr, FiCqDataEntry, FiCqEntry,
+    FiCqErrEntry, FiCqMsgEntry, FiCqTaggedEntry, FiOps, FiOpsCq, Fid, FidCq, FidDomain, Opaque, WAIT_FD,
+    WAIT_NONE, WAIT_UNSPEC, WAIT_YIELD, errno, version,
+};
+use crate::boundary::{
+    EAGAIN, EBUSY, EINVAL, ENOSYS, Errno, Result, behind, hand_out, length, missing, put_text, retire, status,
+};
+use crate::domain;
+use crate::engine::Engine;
+use crate::limits::{CQ_ENTRIES, WAIT_SLICE};
+
+/// A completion, as an engine reports it.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// The application's context of the operation.
+    pub(crate) context: usize,
+    pub(crate) flags: u64,
+    pub(crate) bytes: usize,
+    pub(crate) buffer: usize,
+    pub(crate) data: u64,
+    pub(crate) tag: u64,
+    pub(crate) source: FiAddr,
+    /// Set if the operation failed.
+    pub(crate) failure: Option<Failure>,
+}
+
+/// Why an operation failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure {
+    pub(crate) number: c_int,
+    /// Bytes of the message that found no room.
+    pub(crate) cut_bytes: usize,
+}
+
+/// What is behind a completion queue.
+pub(crate) struct Queue {
+    entries: Mutex<VecDeque<Entry>>,
+    /// Length of `entries`, to look at without the lock.
+    waiting: AtomicUsize,
+    entries_max: usize,
+    format: u32,
+    engines: RwLock<Vec<Arc<Engine>>>,
+    bell: Option<Bell>,
+    signaled: AtomicBool,
+    /// Whether applications of this version know `src_addr` of error entries.
+    knows_source: bool,
+    _domain: domain::Handle,
+}
+
+/// What a blocked reader sleeps on.
+struct Bell {
+    /// Rung by each new entry.
+    event: EventFd,
+    /// Readable when `event` is, or when a frame may be waiting at an endpoint.
+    epoll: Epoll,
+    /// The endpoints' descriptors, which are ours to close.
+    rails: Mutex<Vec<(usize, OwnedFd)>>,
+}
+
+pub(crate) type Handle = Arc<Queue>;
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Room for what one more completion may add.
+    pub(crate) fn has_room(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) < self.entries_max
+    }
+
+    pub(crate) fn push(&self, entry: Entry) {
+        let mut entries = self.lock();
+        entries.push_back(entry);
+        self.waiting.store(entries.len(), Ordering::Release);
+        if let Some(bell) = &self.bell
+            && entries.len() == 1
+        {
+            // Full means that it is ringing already.
+            let _ = bell.event.write(1);
+        }
+    }
+
+    /// An endpoint's completions come here.
+    pub(crate) fn join(&self, engine: &Arc<Engine>) -> Result<()> {
+        if let Some(bell) = &self.bell {
+            let mut rails = bell.rails.lock().unwrap_or_else(PoisonError::into_inner);
+            for fd in engine.descriptors()? {
+                let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+                bell.epoll.add(fd.as_fd(), event).map_err(|error| Errno(error as c_int))?;
+                rails.push((Arc::as_ptr(engine) as usize, fd));
+            }
+        }
+        self.engines.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(engine));
+        Ok(())
+    }
+
+    pub(crate) fn leave(&self, engine: &Arc<Engine>) {
+        let mut engines = self.engines.write().unwrap_or_else(PoisonError::into_inner);
+        engines.retain(|other| !Arc::ptr_eq(other, engine));
+        if let Some(bell) = &self.bell {
+            let mut rails = bell.rails.lock().unwrap_or_else(PoisonError::into_inner);
+            rails.retain(|(owner, fd)| {
+                let stays = *owner != Arc::as_ptr(engine) as usize;
+                if !stays {
+                    let _ = bell.epoll.delete(fd);
+                }
+                stays
+            });
+        }
+    }
+
+    fn progress(&self) {
+        for engine in &*self.engines.read().unwrap_or_else(PoisonError::into_inner) {
+            engine.progress();
+        }
+    }
+
+    /// Whether a reader may sleep: nothing waits, here or at an endpoint.
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        self.progress();
+        let may = {
+            let entries = self.lock();
+            if entries.is_empty()
+                && let Some(bell) = &self.bell
+            {
+                let _ = bell.event.read();
+            }
+            entries.is_empty()
+        };
+        let engines = self.engines.read().unwrap_or_else(PoisonError::into_inner);
+        may && engines.iter().all(|engine| engine.prepare_sleep())
+    }
+
+    fn entry_bytes(&self) -> usize {
+        match self.format {
+            CQ_FORMAT_MSG => size_of::<FiCqMsgEntry>(),
+            CQ_FORMAT_DATA => size_of::<FiCqDataEntry>(),
+            CQ_FORMAT_TAGGED => size_of::<FiCqTaggedEntry>(),
+            _ => size_of::<FiCqEntry>(),
+        }
+    }
+
+    /// # Safety
+    /// `out` has room for one entry of the queue's format.
+    unsafe fn put(&self, entry: &Entry, out: *mut u8) {
+        let full = FiCqTaggedEntry {
+            op_context: entry.context as Opaque,
+            flags: entry.flags,
+            len: entry.bytes,
+            buf: entry.buffer as Opaque,
+            data: entry.data,
+            tag: entry.tag,
+        };
+        // SAFETY: each format is a beginning of the longest one, and as long as the caller has room for.
+        unsafe { core::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), out, self.entry_bytes()) };
+    }
+
+    /// Takes entries up to the first failure.
+    ///
+    /// # Safety
+    /// `out` has room for `count` entries of the queue's format, and `sources` for as many numbers, or is null.
+    unsafe fn take(&self, out: Opaque, count: usize, sources: *mut FiAddr) -> Result<usize> {
+        if self.waiting.load(Ordering::Acquire) == 0 {
+            self.progress();
+            if self.waiting.load(Ordering::Acquire) == 0 {
+                return Err(EAGAIN);
+            }
+        }
+        let mut entries = self.lock();
+        if entries.front().is_some_and(|entry| entry.failure.is_some()) {
+            return Err(Errno(errno::EAVAIL));
+        }
+        let mut taken = 0;
+        while taken < count
+            && let Some(entry) = entries.pop_front_if(|entry| entry.failure.is_none())
+        {
+            // SAFETY: `taken < count`.
+            unsafe {
+                self.put(&entry, out.cast::<u8>().add(taken * self.entry_bytes()));
+                if !sources.is_null() {
+                    sources.add(taken).write(entry.source);
+                }
+            }
+            taken += 1;
+        }
+        self.waiting.store(entries.len(), Ordering::Release);
+        if taken == 0 && count > 0 { Err(EAGAIN) } else { Ok(taken) }
+    }
+
+    /// As [`Queue::take`], after a sleep if nothing is there.
+    ///
+    /// # Safety
+    /// As for [`Queue::take`].
+    unsafe fn wait(
+        &self,
+        out: Opaque,
+        count: usize,
+        sources: *mut FiAddr,
+        timeout_ms: c_int,
+    ) -> Result<usize> {
+        let started = Instant::now();
+        let limit = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        loop {
+            // SAFETY: as the caller says.
+            match unsafe { self.take(out, count, sources) } {
+                Err(EAGAIN) => {}
+                other => return other,
+            }
+            if self.signaled.swap(false, Ordering::AcqRel)
+                || limit.is_some_and(|limit| started.elapsed() >= limit)
+            {
+                return Err(EAGAIN);
+            }
+            let slice =
+                limit.map_or(WAIT_SLICE, |limit| (limit - started.elapsed().min(limit)).min(WAIT_SLICE));
+            match &self.bell {
+                Some(bell) if self.prepare_sleep() => bell.sleep(slice),
+                _ => std::thread::yield_now(),
+            }
+        }
+    }
+}
+
+impl Bell {
+    fn new() -> Result<Bell> {
+        let failed = |error: nix::Error| Errno(error as c_int);
+        let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).map_err(failed)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
+        epoll.add(&event, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(failed)?;
+        Ok(Bell { event, epoll, rails: Mutex::default() })
+    }
+
+    fn sleep(&self, longest: Duration) {
+        let mut fds = [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)];
+        let timeout =
+            PollTimeout::try_from(longest.max(Duration::from_millis(1))).unwrap_or(PollTimeout::MAX);
+        // An interrupted sleep is a short one.
+        let _ = poll(&mut fds, timeout);
+    }
+}
+
+static OPS: FiOps = FiOps {
+    size: size_of::<FiOps>(),
+    close,
+    bind: missing::bind,
+    control,
+    ops_open: missing::ops_open,
+    tostr: missing::tostr,
+    ops_set: missing::ops_set,
+};
+
+static CQ_OPS: FiOpsCq =
+    FiOpsCq { size: size_of::<FiOpsCq>(), read, readfrom, readerr, sread, sreadfrom, signal, strerror };
+
+pub(crate) unsafe extern "C" fn open(
+    fid: *mut FidDomain,
+    attr: *mut FiCqAttr,
+    out: *mut *mut FidCq,
+    context: Opaque,
+) -> c_int {
+    status("fi_cq_open", || {
+        // SAFETY: the table of domains alone leads here.
+        let domain: &domain::Handle = unsafe { behind(fid, CLASS_DOMAIN) }?;
+        // SAFETY: the application's structure, or null for defaults.
+        let attr = unsafe { attr.as_mut() };
+        let (size, format, wait) = attr
+            .as_ref()
+            .map_or((0, CQ_FORMAT_UNSPEC, WAIT_NONE), |attr| (attr.size, attr.format, attr.wait_obj));
+        let bell = match wait {
+            WAIT_NONE | WAIT_YIELD => None,
+            WAIT_UNSPEC | WAIT_FD => Some(Bell::new()?),
+            _ => return Err(ENOSYS),
+        };
+        let format = match format {
+            CQ_FORMAT_UNSPEC => CQ_FORMAT_CONTEXT,
+            CQ_FORMAT_CONTEXT..=CQ_FORMAT_TAGGED => format,
+            _ => return Err(EINVAL),
+        };
+        if let Some(attr) = attr {
+            attr.format = format;
+            attr.size = if size == 0 { CQ_ENTRIES } else { size };
+        }
+        let queue = Queue {
+            entries: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            entries_max: size.max(CQ_ENTRIES),
+            format,
+            engines: RwLock::default(),
+            bell,
+            signaled: AtomicBool::new(false),
+            knows_source: domain.fabric.api_version >= version(1, 20),
+            _domain: Arc::clone(domain),
+        };
+        let handle =
+            FidCq { fid: Fid { fclass: CLASS_CQ, context, ops: &raw const OPS }, ops: &raw const CQ_OPS };
+        // SAFETY: `FidCq` begins with a `fid`; `out` is the application's.
+        unsafe { hand_out(handle, Arc::new(queue), out) }.map(|_| ())
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    status("fi_close", || {
+        // SAFETY: this table is that of completion queues alone.
+        let queue: &Handle = unsafe { behind(fid.cast::<FidCq>(), CLASS_CQ) }?;
+        if Arc::strong_count(queue) > 1 {
+            return Err(EBUSY);
+        }
+        // SAFETY: as above; the application closes it and uses it no more.
+        unsafe { retire::<FidCq, Handle>(fid) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: Opaque) -> c_int {
+    status("fi_control", || {
+        // SAFETY: this table is that of completion queues alone.
+        let queue: &Handle = unsafe { behind(fid.cast::<FidCq>(), CLASS_CQ) }?;
+        if argument.is_null() {
+            return Err(EINVAL);
+        }
+        match (command, &queue.bell) {
+            // SAFETY: the application passes a place for a descriptor.
+            (CONTROL_GETWAIT, Some(bell)) => unsafe {
+                argument.cast::<c_int>().write(bell.epoll.0.as_raw_fd());
+            },
+            // SAFETY: the application passes a place for a kind of wait object.
+            (CONTROL_GETWAITOBJ, bell) => unsafe {
+                argument.cast::<u32>().write(if bell.is_some() { WAIT_FD } else { WAIT_NONE });
+            },
+            _ => return Err(ENOSYS),
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn read(fid: *mut FidCq, out: Opaque, count: usize) -> isize {
+    // SAFETY: as C promises for `fi_cq_read`.
+    unsafe { readfrom(fid, out, count, core::ptr::null_mut()) }
+}
+
+unsafe extern "C" fn readfrom(fid: *mut FidCq, out: Opaque, count: usize, sources: *mut FiAddr) -> isize {
+    length("fi_cq_read", || {
+        // SAFETY: the table of completion queues alone leads here.
+        let queue: &Handle = unsafe { behind(fid, CLASS_CQ) }?;
+        // SAFETY: as C promises for `fi_cq_readfrom`.
+        unsafe { queue.take(out, count, sources) }
+    })
+}
+
+unsafe extern "C" fn sread(
+    fid: *mut FidCq,
+    out: Opaque,
+    count: usize,
+    cond: Const,
+    timeout_ms: c_int,
+) -> isize {
+    // SAFETY: as C promises for `fi_cq_sread`.
+    unsafe { sreadfrom(fid, out, count, core::ptr::null_mut(), cond, timeout_ms) }
+}
+
+unsafe extern "C" fn sreadfrom(
+    fid: *mut FidCq,
+    out: Opaque,
+    count: usize,
+    sources: *mut FiAddr,
+    _cond: Const,
+    timeout_ms: c_int,
+) -> isize {
+    length("fi_cq_sread", || {
+        // SAFETY: the table of completion queues alone leads here.
+        let queue: &Handle = unsafe { behind(fid, CLASS_CQ) }?;
+        // SAFETY: as C promises for `fi_cq_sreadfrom`.
+        unsafe { queue.wait(out, count, sources, timeout_ms) }
+    })
+}
+
+unsafe extern "C" fn readerr(fid: *mut FidCq, out: *mut FiCqErrEntry, _flags: u64) -> isize {
+    length("fi_cq_readerr", || {
+        // SAFETY: the table of completion queues alone leads here.
+        let queue: &Handle = unsafe { behind(fid, CLASS_CQ) }?;
+        if out.is_null() {
+            return Err(EINVAL);
+        }
+        let mut entries = queue.lock();
+        let entry = entries.pop_front_if(|entry| entry.failure.is_some()).ok_or(EAGAIN)?;
+        queue.waiting.store(entries.len(), Ordering::Release);
+        let failure = entry.failure.unwrap_or(Failure { number: errno::EOTHER, cut_bytes: 0 });
+        // SAFETY: the application's structure; its tail is written only for those whose structure has it.
+        unsafe {
+            (*out).op_context = entry.context as Opaque;
+            (*out).flags = entry.flags;
+            (*out).len = entry.bytes;
+            (*out).buf = entry.buffer as Opaque;
+            (*out).data = entry.data;
+            (*out).tag = entry.tag;
+            (*out).olen = failure.cut_bytes;
+            (*out).err = failure.number;
+            (*out).prov_errno = failure.number;
+            (*out).err_data_size = 0;
+            if queue.knows_source {
+                (*out).src_addr = entry.source;
+            }
+        }
+        Ok(1)
+    })
+}
+
+unsafe extern "C" fn signal(fid: *mut FidCq) -> c_int {
+    status("fi_cq_signal", || {
+        // SAFETY: the table of completion queues alone leads here.
+        let queue: &Handle = unsafe { behind(fid, CLASS_CQ) }?;
+        queue.signaled.store(true, Ordering::Release);
+        if let Some(bell) = &queue.bell {
+            let _ = bell.event.write(1);
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn strerror(
+    _: *mut FidCq,
+    number: c_int,
+    _: Const,
+    out: *mut c_char,
+    room: usize,
+) -> *const c_char {
+    let text: &core::ffi::CStr = match number {
+        libc::ECANCELED => c"the operation was cancelled",
+        libc::ENOMSG => c"no message waits",
+        libc::EACCES => c"the memory region does not grant this access",
+        libc::EINVAL => c"the place lies outside of the memory region",
+        errno::ETRUNC => c"the message was longer than the buffer",
+        errno::ENOKEY => c"the peer has no memory region with this key",
+        _ => c"the operation failed",
+    };
+    if let Ok(words) = text.to_str() {
+        // SAFETY: the application's memory, as C promises for `fi_cq_strerror`.
+        unsafe { put_text(words, out, room) };
+    }
+    text.as_ptr()
+}

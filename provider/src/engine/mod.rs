@@ -1,0 +1,354 @@
+//! What becomes of requests: one engine for each enabled endpoint, over one [`Endpoint`].
+//!
+//! The engine's lock guards its requests; the endpoint's gate is always taken second, queues and counters last. Whoever calls
+//! [`Engine::progress`] works off what the endpoint has completed; while the program is elsewhere the endpoint's helper does
+//! it, so peers are served while the program computes.
+//!
+//! * `send`, `receive`: messages;
+//! * `remote`: requests to peers' memory; `service`: peers' requests to ours; [`wire`]: how they are written;
+//! * [`regions`]: the memory that is open to peers; [`sinks`]: queues and counters.
+
+pub(crate) mod arithmetic;
+mod receive;
+pub(crate) mod regions;
+mod remote;
+mod send;
+mod service;
+pub(crate) mod sinks;
+pub(crate) mod wire;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use drivers::Driver;
+use drivers::udp::{UdpConfig, UdpDriver};
+use endpoint::{Completion, Endpoint, EndpointConfig, EndpointError};
+use transport::config::{AuthLevel, PortConfig};
+use transport::matching::MessageKey;
+use transport::slab::{Slab, SlabKey};
+use transport::{Epoch, Event, LinkIndex, OpId, Port, PortId, Space};
+
+use crate::abi::{ADDR_NOTAVAIL, FiAddr};
+use crate::address::Address;
+use crate::av;
+use crate::boundary::{EINVAL, Errno, Result, complain};
+use crate::identity::Identity;
+use crate::limits::{
+    COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, HELPER_TICK, LINGER_MAX, LINK_COPIED_BYTES_MAX, QUIET,
+};
+pub(crate) use receive::{Inbound, Peek};
+use regions::{OpenWrite, Regions};
+pub(crate) use remote::{Local, Place};
+pub(crate) use send::Outbound;
+use service::Service;
+use sinks::Sinks;
+
+/// Matching spaces: messages without and with tags, requests to memory, and the payloads that belong to them.
+pub(crate) const SPACE_MESSAGES: Space = Space(0);
+pub(crate) const SPACE_TAGGED: Space = Space(1);
+const SPACE_SERVICE: Space = Space(2);
+const SPACE_READ: Space = Space(3);
+const SPACE_WRITE: Space = Space(4);
+
+/// In the word that travels beside a message: data for the completion queue is present.
+const DATA_PRESENT: u64 = 1 << 32;
+
+/// One enabled endpoint.
+pub(crate) struct Engine {
+    endpoint: Endpoint,
+    port: PortId,
+    vector: av::Handle,
+    regions: Arc<Regions>,
+    sinks: Sinks,
+    /// Receives look at where a message comes from.
+    directed: bool,
+    closing: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// What an engine needs to start.
+pub(crate) struct Opening<'a> {
+    pub(crate) identity: &'a Identity,
+    /// Who it will be.
+    pub(crate) port: PortId,
+    /// Where it receives; UDP port 0 takes a free one.
+    pub(crate) bind: SocketAddr,
+    pub(crate) vector: av::Handle,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) sinks: Sinks,
+    pub(crate) directed: bool,
+}
+
+/// Everything that is under way.
+struct State {
+    requests: Slab<Request>,
+    /// Links by number of the address, and numbers by link, as the vector was at `changes`.
+    routes: Vec<Option<LinkIndex>>,
+    sources: Vec<Option<FiAddr>>,
+    changes: u64,
+    /// Messages that were set aside, by the context of the call.
+    claims: HashMap<usize, MessageKey>,
+    service: Service,
+    /// Open requests to peers' memory.
+    remote_open: usize,
+}
+
+/// An operation that is under way. Its key is the context of the endpoint's operation.
+enum Request {
+    Receive(receive::Posted),
+    Send(send::Sending),
+    Remote(remote::Asked),
+    /// A buffer for requests of peers, by number.
+    Service(usize),
+    /// A peer's long write into our memory.
+    Landing {
+        write: OpenWrite,
+        request: u64,
+        data: Option<u32>,
+        bytes: u64,
+    },
+    /// A payload that belongs to no memory of ours.
+    Swallow,
+    /// A payload that a peer has asked for.
+    Served,
+}
+
+impl Engine {
+    /// Opens the endpoint below and its rails, and starts to serve peers.
+    pub(crate) fn open(opening: Opening<'_>) -> Result<Arc<Engine>> {
+        let Opening { identity, port, bind, vector, regions, sinks, directed } = opening;
+        let mut config = PortConfig::new(identity.job.tag());
+        config.eager_bytes_max = COPIED_BYTES_MAX;
+        config.link_copied_bytes_max = LINK_COPIED_BYTES_MAX;
+        if !bind.ip().is_loopback() {
+            config.auth = AuthLevel::Full;
+            config.network = true;
+        }
+        let rail = UdpDriver::open(&UdpConfig::new(bind)).map_err(|error| {
+            complain(format_args!("no UDP socket at {bind}: {error}"));
+            Errno(libc::EADDRNOTAVAIL)
+        })?;
+        let rails: Vec<Box<dyn Driver>> = vec![Box::new(rail)];
+        let state = Port::new(config, port, identity.life, Epoch(0), Some(&identity.key));
+        let settings = EndpointConfig { helper: true, helper_tick: HELPER_TICK, ..EndpointConfig::default() };
+        let endpoint = Endpoint::open(state, rails, settings).map_err(|error| {
+            complain(format_args!("the endpoint cannot be opened: {error}"));
+            Errno(libc::ENOMEM)
+        })?;
+        let state = State {
+            requests: Slab::new(),
+            routes: Vec::new(),
+            sources: Vec::new(),
+            changes: vector.changes(),
+            claims: HashMap::new(),
+            service: Service::new(),
+            remote_open: 0,
+        };
+        let engine = Arc::new(Engine {
+            endpoint,
+            port,
+            vector,
+            regions,
+            sinks,
+            directed,
+            closing: AtomicBool::new(false),
+            state: Mutex::new(state),
+        });
+        engine.open_service(&mut engine.lock())?;
+        let weak = Arc::downgrade(&engine);
+        engine.endpoint.attend(move || {
+            if let Some(engine) = weak.upgrade() {
+                // A panic ends the helper at worst; it must not go unnoticed.
+                let _ = crate::boundary::caught("progress", || {
+                    engine.attend();
+                    Ok(())
+                });
+            }
+        });
+        Ok(engine)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Who and where this endpoint is.
+    pub(crate) fn address(&self) -> Address {
+        Address { port: self.port, rails: self.endpoint.addresses() }
+    }
+
+    /// Descriptors that become readable when a frame comes.
+    pub(crate) fn descriptors(&self) -> Result<Vec<OwnedFd>> {
+        self.endpoint.descriptors().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EMFILE)))
+    }
+
+    /// Whether a thread may sleep until a descriptor is readable.
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        self.endpoint.prepare_sleep()
+    }
+
+    /// One round of progress, unless another thread makes one at this moment.
+    pub(crate) fn progress(&self) {
+        if let Some(mut state) = self.try_lock()
+            && self.sinks.have_room()
+        {
+            let first = self.endpoint.poll();
+            self.work_off(&mut state, first);
+        }
+    }
+
+    /// What the helper has found while the program was elsewhere.
+    fn attend(&self) {
+        if !self.closing.load(Ordering::Acquire)
+            && let Some(mut state) = self.try_lock()
+            && self.sinks.have_room()
+        {
+            let first = self.endpoint.take_completion();
+            self.work_off(&mut state, first);
+        }
+    }
+
+    fn work_off(&self, state: &mut State, first: Option<Completion>) {
+        let mut next = first;
+        let mut rest = COMPLETIONS_PER_ROUND;
+        while let Some(completion) = next {
+            self.handle(state, completion);
+            rest -= 1;
+            next = if rest > 0 && self.sinks.have_room() { self.endpoint.take_completion() } else { None };
+        }
+        self.flush(state);
+    }
+
+    /// Everything the endpoint reports comes through here.
+    fn handle(&self, state: &mut State, completion: Completion) {
+        match completion {
+            Completion::Received {
+                context,
+                source,
+                tag,
+                data,
+                offset,
+                bytes,
+                sent_bytes,
+                finished,
+                buffer,
+                ..
+            } => {
+                let received =
+                    receive::Received { source, tag, data, offset, bytes, sent_bytes, finished, buffer };
+                self.received(state, SlabKey::from_bits(context), received);
+            }
+            Completion::SendDone { context, .. } => self.sent(state, SlabKey::from_bits(context)),
+            Completion::Report(Event::Inconsistent { peer, .. }) => {
+                complain(format_args!("the link to {peer} is inconsistent; messages to and from it stop"));
+            }
+            Completion::RailDead { reason, .. } => complain(format_args!("a rail is dead: {reason}")),
+            Completion::CutRequired { .. } | Completion::Report(_) => {}
+        }
+    }
+
+    fn received(&self, state: &mut State, key: SlabKey, received: receive::Received) {
+        match state.requests.get_mut(key) {
+            Some(Request::Receive(_)) => self.finish_receive(state, key, received),
+            Some(Request::Remote(_)) => self.read_arrived(state, key, &received),
+            Some(Request::Service(number)) => {
+                let number = *number;
+                self.serve_message(state, key, number, &received);
+            }
+            Some(Request::Landing { .. }) => self.write_landed(state, key, received.source),
+            Some(Request::Swallow) => _ = state.requests.remove(key),
+            // A multi-receive that was taken back while a message was on its way into it.
+            None | Some(Request::Send(_) | Request::Served) => {}
+        }
+    }
+
+    fn sent(&self, state: &mut State, key: SlabKey) {
+        match state.requests.get(key) {
+            Some(Request::Send(_)) => self.finish_send(state, key),
+            Some(Request::Remote(_)) => self.remote_step(state, key, 0),
+            Some(Request::Served) => _ = state.requests.remove(key),
+            _ => {}
+        }
+    }
+
+    /// The link to an address of the vector.
+    fn route(&self, state: &mut State, number: FiAddr) -> Result<LinkIndex> {
+        self.renew(state);
+        let slot = usize::try_from(number).map_err(|_| EINVAL)?;
+        if let Some(Some(link)) = state.routes.get(slot) {
+            return Ok(*link);
+        }
+        let address = self.vector.address(number).ok_or(EINVAL)?;
+        let link = self.endpoint.connect(address.port, &address.rails).map_err(|error| {
+            complain(format_args!("{address}: {error}"));
+            Errno(libc::EHOSTUNREACH)
+        })?;
+        if state.routes.len() <= slot {
+            state.routes.resize(slot + 1, None);
+        }
+        state.routes[slot] = Some(link);
+        Ok(link)
+    }
+
+    /// The number of the address at the other end of a link.
+    fn source(&self, state: &mut State, link: LinkIndex) -> FiAddr {
+        self.renew(state);
+        let slot = link.0 as usize;
+        if let Some(Some(number)) = state.sources.get(slot) {
+            return *number;
+        }
+        let peer = self.endpoint.with_port(|port| port.peer(link));
+        let number = peer.map_or(ADDR_NOTAVAIL, |peer| self.vector.number(peer));
+        if state.sources.len() <= slot {
+            state.sources.resize(slot + 1, None);
+        }
+        state.sources[slot] = Some(number);
+        number
+    }
+
+    fn renew(&self, state: &mut State) {
+        let changes = self.vector.changes();
+        if state.changes != changes {
+            state.changes = changes;
+            state.routes.clear();
+            state.sources.clear();
+        }
+    }
+
+    /// Stays until every peer has what was sent to it, or `LINGER_MAX`.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        let left = self.endpoint.leave(LINGER_MAX, QUIET, |completion| {
+            let mut state = self.lock();
+            self.handle(&mut state, completion);
+            self.flush(&mut state);
+        });
+        if let Err(error @ EndpointError::Linger { .. }) = left {
+            complain(format_args!("{error}"));
+        }
+    }
+}
+
+/// Context of an operation of the endpoint.
+fn context_of(key: SlabKey) -> u64 {
+    key.to_bits()
+}
+
+/// The word that travels beside a message.
+fn data_word(data: Option<u64>) -> u64 {
+    data.map_or(0, |data| DATA_PRESENT | data & u64::from(u32::MAX))
+}
+
+/// The operation of a request that has been posted.
+type Operation = Option<OpId>;

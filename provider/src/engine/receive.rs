@@ -1,0 +1,309 @@
+//! Receiving messages: posted receives, looks at waiting messages, claims, cancellation.
+
+use endpoint::{BorrowedBuffer, ReceiveBuffer};
+use transport::matching::{Envelope, MatchError, MessageKey, Pattern};
+use transport::slab::SlabKey;
+use transport::{LinkIndex, OpId, Space};
+
+use super::sinks::{Submit, tick};
+use super::{DATA_PRESENT, Engine, Operation, Request, SPACE_TAGGED, State, context_of};
+use crate::abi::{ADDR_UNSPEC, FiAddr, errno, flag};
+use crate::boundary::{EAGAIN, EINVAL, Errno, Result};
+use crate::cq::{Entry, Failure};
+use crate::memory::Segments;
+
+/// A receive that the program posts.
+pub(crate) struct Inbound<'a> {
+    pub(crate) space: Space,
+    pub(crate) from: FiAddr,
+    pub(crate) tag: u64,
+    pub(crate) ignore: u64,
+    pub(crate) buffer: &'a Segments,
+    pub(crate) submit: Submit,
+    /// The buffer takes several messages until less than this is free.
+    pub(crate) multi: Option<usize>,
+}
+
+/// A look at the messages that wait.
+pub(crate) struct Peek {
+    pub(crate) space: Space,
+    pub(crate) from: FiAddr,
+    pub(crate) tag: u64,
+    pub(crate) ignore: u64,
+    pub(crate) submit: Submit,
+}
+
+/// A receive that waits or fills.
+pub(super) struct Posted {
+    context: usize,
+    /// It gets an entry when it succeeds.
+    wanted: bool,
+    kind: u64,
+    buffer: usize,
+    /// Where the bytes go that were received elsewhere first: segments.
+    segments: Option<Segments>,
+    op: Operation,
+    multi: Option<Fill>,
+}
+
+/// How full a buffer for several messages is. Messages may be complete in another order than they were matched in: the
+/// buffer is the program's again when all bytes are there that were given a place.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Fill {
+    complete_bytes: u64,
+    /// Known once the last message has been matched and is complete itself.
+    placed_bytes: Option<u64>,
+}
+
+impl Fill {
+    /// Notes a complete message. True: nothing more comes into the buffer.
+    pub(super) fn add(&mut self, received: &Received) -> bool {
+        self.complete_bytes += received.bytes;
+        if received.finished {
+            self.placed_bytes = Some(received.offset + received.bytes);
+        }
+        self.placed_bytes == Some(self.complete_bytes)
+    }
+}
+
+/// A complete message, as the endpoint reports it.
+pub(super) struct Received {
+    pub(super) source: LinkIndex,
+    pub(super) tag: u64,
+    pub(super) data: u64,
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+    pub(super) sent_bytes: u64,
+    pub(super) finished: bool,
+    pub(super) buffer: Option<Vec<u8>>,
+}
+
+impl Engine {
+    pub(crate) fn receive(&self, inbound: &Inbound<'_>) -> Result<()> {
+        let mut state = self.lock();
+        let source = self.source_link(&mut state, inbound.from)?;
+        let (buffer, segments) = below(inbound.buffer);
+        let posted = self.posted(inbound.space, inbound.submit, inbound.buffer, segments, inbound.multi);
+        let key = state.requests.insert(Request::Receive(posted));
+        let receive = transport::Receive {
+            space: inbound.space,
+            source,
+            tag: inbound.tag,
+            ignore: inbound.ignore,
+            bytes_max: inbound.buffer.bytes() as u64,
+            context: context_of(key),
+            multi: inbound.multi.map(|bytes| bytes as u64),
+        };
+        let result = self.endpoint.post_receive(receive, buffer);
+        settle(&mut state, key, result)
+    }
+
+    fn posted(
+        &self,
+        space: Space,
+        submit: Submit,
+        buffer: &Segments,
+        segments: Option<Segments>,
+        multi: Option<usize>,
+    ) -> Posted {
+        Posted {
+            context: submit.context,
+            wanted: self.sinks.receive.wants(submit.flags),
+            kind: kind_of(space),
+            buffer: buffer.start() as usize,
+            segments,
+            op: None,
+            multi: multi.map(|_| Fill::default()),
+        }
+    }
+
+    fn source_link(&self, state: &mut State, from: FiAddr) -> Result<Option<LinkIndex>> {
+        if !self.directed || from == ADDR_UNSPEC {
+            return Ok(None);
+        }
+        self.route(state, from).map(Some)
+    }
+
+    pub(super) fn finish_receive(&self, state: &mut State, key: SlabKey, received: Received) {
+        let source = self.source(state, received.source);
+        let Some(Request::Receive(posted)) = state.requests.get_mut(key) else { return };
+        let over = match &mut posted.multi {
+            Some(fill) => fill.add(&received),
+            None => true,
+        };
+        if let (Some(segments), Some(bytes)) = (&posted.segments, &received.buffer) {
+            let stored = usize::try_from(received.bytes).unwrap_or(usize::MAX).min(bytes.len());
+            segments.scatter(&bytes[..stored]);
+        }
+        let bytes = usize::try_from(received.bytes).unwrap_or(usize::MAX);
+        let cut_bytes = usize::try_from(received.sent_bytes - received.bytes).unwrap_or(usize::MAX);
+        let failure = (cut_bytes > 0).then_some(Failure { number: errno::ETRUNC, cut_bytes });
+        let released = over && posted.multi.is_some();
+        let has_data = received.data & DATA_PRESENT != 0;
+        let entry = Entry {
+            context: posted.context,
+            flags: flag::RECV
+                | posted.kind
+                | if released { flag::MULTI_RECV } else { 0 }
+                | if has_data { flag::REMOTE_CQ_DATA } else { 0 },
+            bytes,
+            buffer: posted.buffer + usize::try_from(received.offset).unwrap_or(0),
+            data: received.data & (DATA_PRESENT - 1),
+            tag: if posted.kind == flag::TAGGED { received.tag } else { 0 },
+            source,
+            failure,
+        };
+        let told = posted.wanted || released || failure.is_some();
+        if over {
+            state.requests.remove(key);
+        }
+        tick(&self.sinks.receives, failure.is_some());
+        if told {
+            self.sinks.receive.push(entry);
+        }
+    }
+
+    /// Looks for a waiting message, and tells of it, or that there is none, through the queue. With `FI_CLAIM` the message
+    /// is set aside under the call's context, with `FI_DISCARD` it is thrown away.
+    pub(crate) fn peek(&self, peek: &Peek) -> Result<()> {
+        self.progress();
+        let mut state = self.lock();
+        let source = self.source_link(&mut state, peek.from)?;
+        let pattern = Pattern { space: peek.space, source, tag: peek.tag, ignore: peek.ignore };
+        let found = if peek.submit.flags & (flag::CLAIM | flag::DISCARD) == 0 {
+            self.endpoint.peek(&pattern)
+        } else {
+            self.endpoint.claim(&pattern).map(|(key, envelope)| {
+                if peek.submit.flags & flag::CLAIM != 0 {
+                    state.claims.insert(peek.submit.context, key);
+                } else {
+                    let _ = self.endpoint.discard(key);
+                }
+                envelope
+            })
+        };
+        let entry = match found {
+            Some(envelope) => self.seen(&mut state, peek, &envelope),
+            None => self.unseen(peek),
+        };
+        self.sinks.receive.push(entry);
+        Ok(())
+    }
+
+    fn seen(&self, state: &mut State, peek: &Peek, envelope: &Envelope) -> Entry {
+        let has_data = envelope.data & DATA_PRESENT != 0;
+        Entry {
+            context: peek.submit.context,
+            flags: flag::RECV | kind_of(peek.space) | if has_data { flag::REMOTE_CQ_DATA } else { 0 },
+            bytes: usize::try_from(envelope.bytes).unwrap_or(usize::MAX),
+            buffer: 0,
+            data: envelope.data & (DATA_PRESENT - 1),
+            tag: envelope.tag,
+            source: self.source(state, envelope.source),
+            failure: None,
+        }
+    }
+
+    fn unseen(&self, peek: &Peek) -> Entry {
+        Entry {
+            context: peek.submit.context,
+            flags: flag::RECV | kind_of(peek.space),
+            bytes: 0,
+            buffer: 0,
+            data: 0,
+            tag: peek.tag,
+            source: peek.from,
+            failure: Some(Failure { number: libc::ENOMSG, cut_bytes: 0 }),
+        }
+    }
+
+    /// Receives the message that was set aside under this context, or throws it away.
+    pub(crate) fn receive_claimed(&self, space: Space, buffer: &Segments, submit: Submit) -> Result<()> {
+        let mut state = self.lock();
+        let claimed: MessageKey = state.claims.remove(&submit.context).ok_or(EINVAL)?;
+        if submit.flags & flag::DISCARD != 0 {
+            if !self.endpoint.discard(claimed) {
+                return Err(EINVAL);
+            }
+            if self.sinks.receive.wants(submit.flags) {
+                let flags = flag::RECV | kind_of(space);
+                let entry = Entry {
+                    context: submit.context,
+                    flags,
+                    bytes: 0,
+                    buffer: 0,
+                    data: 0,
+                    tag: 0,
+                    source: ADDR_UNSPEC,
+                    failure: None,
+                };
+                self.sinks.receive.push(entry);
+            }
+            return Ok(());
+        }
+        let (below, segments) = below(buffer);
+        let posted = self.posted(space, submit, buffer, segments, None);
+        let key = state.requests.insert(Request::Receive(posted));
+        let result = self.endpoint.receive_claimed(claimed, context_of(key), below);
+        settle(&mut state, key, result)
+    }
+
+    /// Takes back a receive that no message has been given to. Its entry says that it was cancelled.
+    pub(crate) fn cancel(&self, context: usize) {
+        let mut state = self.lock();
+        let found = state.requests.iter().find_map(|(key, request)| match request {
+            Request::Receive(posted) if posted.context == context => Some((key, posted.op?)),
+            _ => None,
+        });
+        let Some((key, op)) = found else { return };
+        if self.endpoint.cancel(op).is_none() {
+            return;
+        }
+        let Some(Request::Receive(posted)) = state.requests.remove(key) else { return };
+        tick(&self.sinks.receives, true);
+        self.sinks.receive.push(Entry {
+            context,
+            flags: flag::RECV | posted.kind,
+            bytes: 0,
+            buffer: posted.buffer,
+            data: 0,
+            tag: 0,
+            source: ADDR_UNSPEC,
+            failure: Some(Failure { number: libc::ECANCELED, cut_bytes: 0 }),
+        });
+    }
+}
+
+/// The buffer for the endpoint: the program's own, or one of ours for memory in segments.
+pub(super) fn below(buffer: &Segments) -> (ReceiveBuffer, Option<Segments>) {
+    if buffer.is_contiguous() {
+        // SAFETY: the program leaves the buffer alone until it is told of the completion (fi_msg(3)): `Segments::new`.
+        let borrowed = unsafe { BorrowedBuffer::new(buffer.start(), buffer.bytes()) };
+        (ReceiveBuffer::Borrowed(borrowed), None)
+    } else {
+        (ReceiveBuffer::Owned(vec![0; buffer.bytes()]), Some(buffer.clone()))
+    }
+}
+
+fn settle(state: &mut State, key: SlabKey, result: core::result::Result<OpId, MatchError>) -> Result<()> {
+    match result {
+        Ok(op) => {
+            if let Some(Request::Receive(posted)) = state.requests.get_mut(key) {
+                posted.op = Some(op);
+            }
+            Ok(())
+        }
+        Err(error) => {
+            state.requests.remove(key);
+            Err(match error {
+                MatchError::PostedFull { .. } => EAGAIN,
+                MatchError::NotClaimed { .. } => EINVAL,
+                _ => Errno(errno::EOTHER),
+            })
+        }
+    }
+}
+
+fn kind_of(space: Space) -> u64 {
+    if space == SPACE_TAGGED { flag::TAGGED } else { flag::MSG }
+}

@@ -1,0 +1,185 @@
+//! Memory of this process that peers may ask to be read or written.
+
+use core::ffi::c_int;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+
+use crate::abi::{ADDR_UNSPEC, errno};
+use crate::boundary::{EBUSY, Errno, Result};
+use crate::cntr;
+
+/// One region.
+pub(crate) struct Region {
+    pub(crate) key: u64,
+    start: usize,
+    bytes: usize,
+    access: u64,
+    /// Writes of peers that have begun and not ended.
+    writers: AtomicUsize,
+    counter: OnceLock<cntr::Handle>,
+}
+
+impl Region {
+    /// Whether a peer's write is half-way.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.writers.load(Ordering::Acquire) > 0
+    }
+
+    /// Counts writes of peers into this region.
+    pub(crate) fn count_writes(&self, counter: cntr::Handle) -> Result<()> {
+        self.counter.set(counter).map_err(|_| EBUSY)
+    }
+
+    pub(crate) fn written(&self) {
+        if let Some(counter) = self.counter.get() {
+            counter.count(false);
+        }
+    }
+}
+
+/// A peer's write into a region that has begun; over when this is dropped.
+pub(crate) struct OpenWrite(Arc<Region>);
+
+impl OpenWrite {
+    pub(crate) fn begin(region: Arc<Region>) -> OpenWrite {
+        region.writers.fetch_add(1, Ordering::AcqRel);
+        OpenWrite(region)
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.0
+    }
+}
+
+impl Drop for OpenWrite {
+    fn drop(&mut self) {
+        self.0.writers.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The regions of a domain.
+pub(crate) struct Regions {
+    table: RwLock<HashMap<u64, Arc<Region>>>,
+    /// Addresses in requests are virtual, not offsets.
+    virtual_addresses: bool,
+    /// We choose the keys.
+    own_keys: bool,
+    key_next: std::sync::atomic::AtomicU64,
+    /// Atomic operations of all endpoints of the domain, one at a time.
+    atomics: Mutex<()>,
+}
+
+impl Regions {
+    pub(crate) fn new(virtual_addresses: bool, own_keys: bool) -> Regions {
+        Regions {
+            table: RwLock::default(),
+            virtual_addresses,
+            own_keys,
+            key_next: std::sync::atomic::AtomicU64::new(1),
+            atomics: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn register(&self, start: usize, bytes: usize, access: u64, key: u64) -> Result<Arc<Region>> {
+        let key = if self.own_keys { self.key_next.fetch_add(1, Ordering::Relaxed) } else { key };
+        let region = Arc::new(Region {
+            key,
+            start,
+            bytes,
+            access,
+            writers: AtomicUsize::new(0),
+            counter: OnceLock::new(),
+        });
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if key == ADDR_UNSPEC || table.contains_key(&key) {
+            return Err(Errno(errno::ENOKEY));
+        }
+        table.insert(key, Arc::clone(&region));
+        Ok(region)
+    }
+
+    /// Requests for this key are refused from now on.
+    pub(crate) fn remove(&self, key: u64) {
+        self.table.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
+    }
+
+    /// Where `bytes` bytes at `address` of the region with this key lie, if that kind of access is granted.
+    pub(crate) fn find(
+        &self,
+        key: u64,
+        address: u64,
+        bytes: u64,
+        access: u64,
+    ) -> Result<(Arc<Region>, *mut u8)> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let region = table.get(&key).ok_or(Errno(errno::ENOKEY))?;
+        if region.access & access != access {
+            return Err(Errno(libc::EACCES));
+        }
+        let outside = Errno(libc::EINVAL);
+        let address = usize::try_from(address).map_err(|_| outside)?;
+        let bytes = usize::try_from(bytes).map_err(|_| outside)?;
+        let offset =
+            if self.virtual_addresses { address.checked_sub(region.start).ok_or(outside)? } else { address };
+        if offset.checked_add(bytes).is_none_or(|end| end > region.bytes) {
+            return Err(outside);
+        }
+        let start = region.start.checked_add(offset).ok_or(outside)?;
+        Ok((Arc::clone(region), start as *mut u8))
+    }
+
+    /// Keeps all other atomic operations out.
+    pub(crate) fn atomics(&self) -> MutexGuard<'_, ()> {
+        self.atomics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The error number that an answer carries.
+pub(crate) fn failure(error: Errno) -> u32 {
+    u32::try_from(error.0).unwrap_or(errno::EOTHER as c_int as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::flag::{REMOTE_READ, REMOTE_WRITE};
+
+    fn error(found: Result<(Arc<Region>, *mut u8)>) -> Option<c_int> {
+        found.err().map(|error| error.0)
+    }
+
+    #[test]
+    fn bounds_and_access_are_checked() {
+        let regions = Regions::new(false, false);
+        regions.register(0x1000, 16, REMOTE_READ, 5).unwrap();
+        let (_, place) = regions.find(5, 4, 12, REMOTE_READ).unwrap();
+        assert_eq!(place as usize, 0x1004);
+        assert_eq!(error(regions.find(5, 4, 13, REMOTE_READ)), Some(libc::EINVAL));
+        assert_eq!(error(regions.find(5, u64::MAX, 2, REMOTE_READ)), Some(libc::EINVAL));
+        assert_eq!(error(regions.find(5, 0, u64::MAX, REMOTE_READ)), Some(libc::EINVAL));
+        assert_eq!(error(regions.find(5, 0, 1, REMOTE_WRITE)), Some(libc::EACCES));
+        assert_eq!(error(regions.find(6, 0, 1, REMOTE_READ)), Some(errno::ENOKEY));
+        assert!(regions.register(0, 1, 0, 5).is_err(), "a key is given once");
+        regions.remove(5);
+        assert_eq!(error(regions.find(5, 0, 1, REMOTE_READ)), Some(errno::ENOKEY));
+    }
+
+    #[test]
+    fn the_whole_address_space_is_a_region() {
+        let regions = Regions::new(false, false);
+        regions.register(0, usize::MAX, REMOTE_WRITE, 0).unwrap();
+        let (_, place) = regions.find(0, 0x7fff_1234_5678, 8, REMOTE_WRITE).unwrap();
+        assert_eq!(place as usize, 0x7fff_1234_5678);
+    }
+
+    #[test]
+    fn virtual_addresses_and_own_keys() {
+        let regions = Regions::new(true, true);
+        let first = regions.register(0x1000, 16, REMOTE_READ, 0).unwrap();
+        let second = regions.register(0x2000, 16, REMOTE_READ, 0).unwrap();
+        assert_ne!(first.key, second.key);
+        assert_eq!(regions.find(second.key, 0x2008, 8, REMOTE_READ).unwrap().1 as usize, 0x2008);
+        assert_eq!(error(regions.find(second.key, 0x1fff, 1, REMOTE_READ)), Some(libc::EINVAL));
+    }
+}

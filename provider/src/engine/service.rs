@@ -1,0 +1,336 @@
+//! Requests of peers to our memory. They come as messages, and our own progress reads and writes: no peer touches our memory.
+
+use std::collections::VecDeque;
+
+use endpoint::{BorrowedBuffer, ReceiveBuffer, SendBuffer};
+use transport::slab::SlabKey;
+use transport::{LinkIndex, Outgoing};
+
+use super::arithmetic;
+use super::receive::{Fill, Received};
+use super::regions::{OpenWrite, failure};
+use super::remote::{payload_of, record_envelope};
+use super::sinks::tick;
+use super::wire::{Kind, Record};
+use super::{Engine, Request, SPACE_READ, SPACE_SERVICE, SPACE_WRITE, State, context_of};
+use crate::abi::flag;
+use crate::boundary::{EAGAIN, Errno, Result, complain};
+use crate::cq::Entry;
+use crate::limits::{COPIED_BYTES_MAX, SERVICE_BUFFERS, SERVICE_BYTES};
+use crate::memory::Segments;
+
+/// What serving peers needs.
+pub(super) struct Service {
+    /// Buffers into which requests come.
+    buffers: Vec<Buffer>,
+    /// Answers that have not been sent, by link: several records make one message.
+    answers: Vec<(LinkIndex, Vec<u8>)>,
+    /// What found no room on its link, in order.
+    waiting: VecDeque<(LinkIndex, Waiting)>,
+}
+
+/// A message that waits for room.
+pub(super) enum Waiting {
+    Record(Vec<u8>),
+    /// Bytes that a peer has asked for.
+    Read {
+        request: u64,
+        bytes: Vec<u8>,
+    },
+    /// The program's payload of a long write.
+    Long {
+        outgoing: Outgoing,
+        payload: Segments,
+    },
+}
+
+struct Buffer {
+    /// From a box of `SERVICE_BYTES`; the endpoint writes to it while it is posted.
+    start: *mut u8,
+    fill: Fill,
+}
+
+// SAFETY: the memory is our own, and used under the engine's lock; the endpoint writes to other parts of it under its gate.
+unsafe impl Send for Buffer {}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let whole = core::ptr::slice_from_raw_parts_mut(self.start, SERVICE_BYTES);
+        // SAFETY: made from a box of this length. The state outlives the endpoint's use of it: the endpoint's table drops its
+        // pointer without a look at what is behind it, and nothing is placed after the helper has been joined.
+        drop(unsafe { Box::from_raw(whole) });
+    }
+}
+
+impl Service {
+    pub(super) fn new() -> Service {
+        Service { buffers: Vec::new(), answers: Vec::new(), waiting: VecDeque::new() }
+    }
+
+    pub(super) fn wait(&mut self, link: LinkIndex, message: Waiting) {
+        self.waiting.push_back((link, message));
+    }
+
+    fn answer(&mut self, link: LinkIndex, answer: &Record, payload: &[u8]) {
+        let room = |message: &Vec<u8>| {
+            message.len() + crate::limits::REQUEST_HEAD_BYTES + payload.len() <= COPIED_BYTES_MAX
+        };
+        let open = self.answers.iter_mut().find(|(to, message)| *to == link && room(message));
+        let message = match open {
+            Some((_, message)) => message,
+            None => {
+                self.answers.push((link, Vec::new()));
+                let Some((_, message)) = self.answers.last_mut() else { return };
+                message
+            }
+        };
+        answer.emit(message);
+        message.extend_from_slice(payload);
+    }
+}
+
+impl Engine {
+    /// Posts the buffers for requests.
+    pub(super) fn open_service(&self, state: &mut State) -> Result<()> {
+        for number in 0..SERVICE_BUFFERS {
+            let bytes = vec![0u8; SERVICE_BYTES].into_boxed_slice();
+            let start = Box::into_raw(bytes).cast::<u8>();
+            state.service.buffers.push(Buffer { start, fill: Fill::default() });
+            self.post_service(state, number)?;
+        }
+        Ok(())
+    }
+
+    fn post_service(&self, state: &mut State, number: usize) -> Result<()> {
+        let buffer = &mut state.service.buffers[number];
+        buffer.fill = Fill::default();
+        // SAFETY: memory of our own, written by nobody else while it is posted; read only where messages are complete.
+        let below = unsafe { BorrowedBuffer::new(buffer.start, SERVICE_BYTES) };
+        let key = state.requests.insert(Request::Service(number));
+        let receive = transport::Receive {
+            space: SPACE_SERVICE,
+            source: None,
+            tag: 0,
+            ignore: u64::MAX,
+            bytes_max: SERVICE_BYTES as u64,
+            context: context_of(key),
+            multi: Some(COPIED_BYTES_MAX as u64),
+        };
+        let posted = self.endpoint.post_receive(receive, ReceiveBuffer::Borrowed(below));
+        posted.map(|_| ()).map_err(|_| Errno(libc::ENOMEM))
+    }
+
+    /// Does what a message asks for.
+    pub(super) fn serve_message(&self, state: &mut State, key: SlabKey, number: usize, received: &Received) {
+        let offset = usize::try_from(received.offset).unwrap_or(SERVICE_BYTES);
+        let bytes =
+            usize::try_from(received.bytes).unwrap_or(0).min(SERVICE_BYTES - offset.min(SERVICE_BYTES));
+        let start = state.service.buffers[number].start;
+        // SAFETY: a part of the buffer whose message is complete: the endpoint writes to it no more until the buffer is posted
+        // again, which happens below, after the last use of this slice.
+        let mut rest = unsafe { core::slice::from_raw_parts(start.add(offset), bytes) };
+        while !rest.is_empty() {
+            let Ok((record, payload, behind)) = Record::parse(rest) else {
+                complain(format_args!(
+                    "a peer's request to memory is malformed; the rest of its message is ignored"
+                ));
+                break;
+            };
+            self.serve(state, received.source, &record, payload);
+            rest = behind;
+        }
+        if state.service.buffers[number].fill.add(received) {
+            state.requests.remove(key);
+            if let Err(Errno(error)) = self.post_service(state, number) {
+                complain(format_args!("a buffer for peers' requests cannot be posted again: error {error}"));
+            }
+        }
+    }
+
+    fn serve(&self, state: &mut State, link: LinkIndex, record: &Record, payload: &[u8]) {
+        let served = match record.kind {
+            Kind::Done => return self.answered(state, record, payload),
+            Kind::Write => self.serve_write(state, link, record, payload),
+            Kind::WriteLong => return self.serve_long_write(state, link, record),
+            Kind::Read => return self.serve_read(state, link, record),
+            Kind::Atomic | Kind::AtomicFetch | Kind::AtomicCompare => self.serve_atomic(record, payload),
+        };
+        let (failed, answer) = match served {
+            Ok(bytes) => (0, bytes),
+            Err(error) => (failure(error), Vec::new()),
+        };
+        let done = Record::answer(record.request, failed, answer.len() as u64);
+        state.service.answer(link, &done, &answer);
+    }
+
+    fn serve_write(
+        &self,
+        state: &mut State,
+        link: LinkIndex,
+        record: &Record,
+        payload: &[u8],
+    ) -> Result<Vec<u8>> {
+        let (region, place) =
+            self.regions.find(record.key, record.address, record.bytes, flag::REMOTE_WRITE)?;
+        // SAFETY: the region's owner has opened these bytes to writes of peers (fi_mr(3)), and `find` has checked the bounds.
+        unsafe { core::ptr::copy_nonoverlapping(payload.as_ptr(), place, payload.len()) };
+        region.written();
+        self.was_written(state, link, record.data, record.bytes);
+        Ok(Vec::new())
+    }
+
+    /// Tells the program of a peer's write, as far as it wants to know.
+    fn was_written(&self, state: &mut State, link: LinkIndex, data: Option<u32>, bytes: u64) {
+        tick(&self.sinks.remote_writes, false);
+        if let Some(data) = data {
+            let source = self.source(state, link);
+            self.sinks.receive.push(Entry {
+                context: 0,
+                flags: flag::REMOTE_CQ_DATA | flag::RMA | flag::REMOTE_WRITE,
+                bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+                buffer: 0,
+                data: u64::from(data),
+                tag: 0,
+                source,
+                failure: None,
+            });
+        }
+    }
+
+    /// Prepares for the payload that follows in a message of its own.
+    fn serve_long_write(&self, state: &mut State, link: LinkIndex, record: &Record) {
+        let found = self.regions.find(record.key, record.address, record.bytes, flag::REMOTE_WRITE);
+        let mut failed = None;
+        let (request, buffer, bytes_max) = match found {
+            Ok((region, place)) => {
+                let bytes = usize::try_from(record.bytes).unwrap_or(0);
+                // SAFETY: as in `serve_write`; closing the region waits for the end of `OpenWrite`.
+                let buffer = unsafe { BorrowedBuffer::new(place, bytes) };
+                let landing = Request::Landing {
+                    write: OpenWrite::begin(region),
+                    request: record.request,
+                    data: record.data,
+                    bytes: record.bytes,
+                };
+                (landing, ReceiveBuffer::Borrowed(buffer), record.bytes)
+            }
+            Err(error) => {
+                failed = Some(error);
+                // The payload is on its way all the same; it is received with length zero.
+                (Request::Swallow, ReceiveBuffer::Owned(Vec::new()), 0)
+            }
+        };
+        let key = state.requests.insert(request);
+        let receive = transport::Receive {
+            space: SPACE_WRITE,
+            source: Some(link),
+            tag: record.request,
+            ignore: 0,
+            bytes_max,
+            context: context_of(key),
+            multi: None,
+        };
+        if self.endpoint.post_receive(receive, buffer).is_err() {
+            state.requests.remove(key);
+            failed = Some(Errno(libc::ENOMEM));
+        }
+        if let Some(error) = failed {
+            state.service.answer(link, &Record::answer(record.request, failure(error), 0), &[]);
+        }
+    }
+
+    /// A peer's long write is in our memory.
+    pub(super) fn write_landed(&self, state: &mut State, key: SlabKey, link: LinkIndex) {
+        let Some(Request::Landing { write, request, data, bytes }) = state.requests.remove(key) else {
+            return;
+        };
+        write.region().written();
+        drop(write);
+        self.was_written(state, link, data, bytes);
+        state.service.answer(link, &Record::answer(request, 0, 0), &[]);
+    }
+
+    /// Answers with a copy: what a peer reads is fixed at one instant, and the memory may be closed before it is on its way.
+    fn serve_read(&self, state: &mut State, link: LinkIndex, record: &Record) {
+        match self.regions.find(record.key, record.address, record.bytes, flag::REMOTE_READ) {
+            Ok((_, place)) => {
+                let mut bytes = Vec::with_capacity(usize::try_from(record.bytes).unwrap_or(0));
+                // SAFETY: the region's owner has opened these bytes to reads of peers (fi_mr(3)), and `find` has checked the
+                // bounds; the copy goes through raw pointers into memory with room for it.
+                unsafe {
+                    core::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), bytes.capacity());
+                    bytes.set_len(bytes.capacity());
+                }
+                tick(&self.sinks.remote_reads, false);
+                state.service.wait(link, Waiting::Read { request: record.request, bytes });
+            }
+            Err(error) => {
+                state.service.answer(link, &Record::answer(record.request, failure(error), 0), &[]);
+            }
+        }
+    }
+
+    fn serve_atomic(&self, record: &Record, payload: &[u8]) -> Result<Vec<u8>> {
+        let access = match record.kind {
+            Kind::Atomic => flag::REMOTE_WRITE,
+            _ => flag::REMOTE_READ,
+        };
+        let (region, place) = self.regions.find(record.key, record.address, record.bytes, access)?;
+        let _alone = self.regions.atomics();
+        let bytes = usize::try_from(record.bytes).map_err(|_| Errno(libc::EINVAL))?;
+        // SAFETY: `find` has checked the bounds, and the region's owner has opened them (fi_mr(3)).
+        let before = unsafe { arithmetic::perform(record.atomic.0, record.atomic.1, payload, place, bytes) }?;
+        region.written();
+        tick(
+            if record.kind == Kind::Atomic { &self.sinks.remote_writes } else { &self.sinks.remote_reads },
+            false,
+        );
+        Ok(if record.kind == Kind::Atomic { Vec::new() } else { before })
+    }
+
+    /// Sends what waits, as far as there is room.
+    pub(super) fn flush(&self, state: &mut State) {
+        for (link, message) in state.service.answers.drain(..) {
+            state.service.waiting.push_back((link, Waiting::Record(message)));
+        }
+        // Links without room; what waits for others goes on.
+        let mut full: Vec<LinkIndex> = Vec::new();
+        for _ in 0..state.service.waiting.len() {
+            let Some((link, message)) = state.service.waiting.pop_front() else { break };
+            if full.contains(&link) {
+                state.service.waiting.push_back((link, message));
+                continue;
+            }
+            if let Some(message) = self.send_waiting(state, link, message) {
+                full.push(link);
+                state.service.waiting.push_back((link, message));
+            }
+        }
+    }
+
+    /// Sends one message; gives it back if there is no room.
+    fn send_waiting(&self, state: &mut State, link: LinkIndex, message: Waiting) -> Option<Waiting> {
+        let sent = match &message {
+            Waiting::Record(bytes) => self.send_below(link, record_envelope(), SendBuffer::Copied(bytes)),
+            Waiting::Long { outgoing, payload } => self.send_long(link, *outgoing, payload, false),
+            Waiting::Read { request, bytes } if bytes.len() <= COPIED_BYTES_MAX => {
+                let outgoing = Outgoing { silent: true, ..payload_of(SPACE_READ, *request, 0) };
+                self.send_below(link, outgoing, SendBuffer::Copied(bytes))
+            }
+            Waiting::Read { .. } if !self.endpoint.can_send(link, 0) => Err(EAGAIN),
+            Waiting::Read { .. } => {
+                let Waiting::Read { request, bytes } = message else { return None };
+                let key = state.requests.insert(Request::Served);
+                let outgoing = payload_of(SPACE_READ, request, context_of(key));
+                if self.send_below(link, outgoing, SendBuffer::Owned(bytes)).is_err() {
+                    state.requests.remove(key);
+                    complain(format_args!(
+                        "a payload that a peer has asked for could not be sent: its link is closed"
+                    ));
+                }
+                return None;
+            }
+        };
+        (sent == Err(EAGAIN)).then_some(message)
+    }
+}

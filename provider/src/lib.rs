@@ -1,0 +1,59 @@
+//! `libstillwire_fi.so`: the libfabric provider. MPI libraries load it as they are and use the transport as their device.
+//!
+//! One file per object of the interface: [`info`], [`fabric`], [`domain`], [`av`], [`mr`], [`cq`], [`cntr`], [`eq`], [`ep`];
+//! `msg`, `tagged`, `rma`, `atomic` hold the calls of an endpoint. They translate between C and Rust and decide nothing. What
+//! becomes of a request is decided in [`engine`], over one [`endpoint::Endpoint`] for each enabled endpoint.
+//!
+//! ```text
+//!   C tables (msg, tagged, rma, atomic)      completion queues, counters
+//!                  |                                  ^
+//!                  v                                  |
+//!   engine: requests, claims, regions, requests of peers        one lock
+//!                  |
+//!   endpoint::Endpoint: gate, port, rails, helper               one lock, always taken second
+//! ```
+
+pub mod abi;
+mod address;
+mod atomic;
+mod av;
+mod boundary;
+mod cntr;
+mod cq;
+mod domain;
+mod engine;
+mod ep;
+mod eq;
+mod fabric;
+mod identity;
+mod info;
+mod limits;
+mod memory;
+mod mr;
+mod msg;
+mod rma;
+mod tagged;
+
+use core::ffi::c_char;
+
+use abi::FiProvider;
+
+/// Name of the provider, as `FI_PROVIDER` and `fi_info` know it.
+pub const NAME: &core::ffi::CStr = c"stillwire";
+
+unsafe extern "C" fn cleanup() {}
+
+/// What libfabric looks for in a provider's library. The answer is never freed: libfabric keeps it, and writes to `context`.
+#[unsafe(no_mangle)]
+pub extern "C" fn fi_prov_ini() -> *mut FiProvider {
+    Box::into_raw(Box::new(FiProvider {
+        version: abi::version(0, 1),
+        // Libfabric wants at least what the application asks for, and checks no upper bound.
+        fi_version: abi::version(2, 99),
+        context: [core::ptr::null_mut(); 4],
+        name: NAME.as_ptr().cast::<c_char>(),
+        getinfo: info::getinfo,
+        fabric: fabric::fabric,
+        cleanup,
+    }))
+}

@@ -1,0 +1,62 @@
+//! Every bound and time of the provider, with its unit and reason.
+
+use core::time::Duration;
+
+/// Bytes of payload that are copied at once and travel with their envelope. One UDP frame on a host; above it the two copies
+/// cost more than the round trip that asks for the payload.
+pub(crate) const EAGER_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of the head of a request to a peer's memory: see [`crate::engine::wire`].
+pub(crate) const REQUEST_HEAD_BYTES: usize = 40;
+
+/// Bytes that one copied message may have below the interface: the largest payload, with a request's head.
+pub(crate) const COPIED_BYTES_MAX: usize = EAGER_BYTES_MAX + REQUEST_HEAD_BYTES;
+
+/// Copied bytes that one link holds, waiting or unacknowledged: 64 of the largest messages.
+pub(crate) const LINK_COPIED_BYTES_MAX: usize = 64 * COPIED_BYTES_MAX;
+
+/// Longest message. What the interface's users expect at least is 2^40.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 40;
+
+/// Segments of one local buffer.
+pub(crate) const IOV_MAX: usize = 8;
+
+/// Receives and sends that `tx_attr` and `rx_attr` promise; the real bounds are the port's, and larger.
+pub(crate) const CONTEXT_SIZE: usize = 1 << 12;
+
+/// Bytes of one of the buffers into which requests of peers come: several of the largest.
+pub(crate) const SERVICE_BYTES: usize = 8 * COPIED_BYTES_MAX;
+
+/// Buffers for requests of peers: one is filled while another is worked off.
+pub(crate) const SERVICE_BUFFERS: usize = 3;
+
+/// Requests to peers' memory that one endpoint may have open. Each may cost its target an answer that waits.
+pub(crate) const REMOTE_REQUESTS_MAX: usize = 4096;
+
+/// Entries that a completion queue holds, if it was not opened with a larger size, before nothing more is taken from the port.
+pub(crate) const CQ_ENTRIES: usize = 1 << 16;
+
+/// Completions that one call takes from an endpoint, so that a reader gets on although more keep coming.
+pub(crate) const COMPLETIONS_PER_ROUND: usize = 256;
+
+/// Closed objects whose handles are still recognised as closed.
+pub(crate) const QUARANTINE_MAX: usize = 1 << 12;
+
+/// How often the helper looks whether the program makes progress by itself.
+pub(crate) const HELPER_TICK: Duration = Duration::from_millis(1);
+
+/// Longest time for which closing an endpoint waits for peers that do not acknowledge. Without a keeper there is nobody who
+/// could answer for the endpoint later; a peer that is silent for this long is taken for gone.
+pub(crate) const LINGER_MAX: Duration = Duration::from_secs(3);
+
+/// How long a closing endpoint stays after all is done, to acknowledge once more what a peer sends again. Some probe timeouts.
+pub(crate) const QUIET: Duration = Duration::from_millis(2);
+
+/// Longest wait for writes of peers into a memory region that is being closed.
+pub(crate) const REGION_CLOSE_MAX: Duration = Duration::from_secs(3);
+
+/// Longest sleep in a blocking call between two looks at what no descriptor tells.
+pub(crate) const WAIT_SLICE: Duration = Duration::from_millis(10);
+
+/// Default of `FI_OPT_MIN_MULTI_RECV`, bytes.
+pub(crate) const MULTI_RECEIVE_FREE_MIN: usize = 64;
