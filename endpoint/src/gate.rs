@@ -9,7 +9,7 @@ use drivers::Driver;
 use nic_freeze::Carried;
 use transport::config::RAILS_MAX;
 use transport::matching::{Envelope, MatchError, MessageKey, Pattern};
-use transport::port::FinalCounters;
+use transport::port::{FinalCounters, Unsettled};
 use transport::{
     Event, FrozenPort, LinkIndex, OpId, Outgoing, Port, PortId, RawAddress, Receive, Restart, SendError,
 };
@@ -415,47 +415,53 @@ impl Endpoint {
 
     /// Ends all links without a keeper that could answer for this port later: makes progress until every peer has
     /// everything or has closed by itself, then for `quiet` longer, so that a peer whose last acknowledgement was lost gets
-    /// another. Completions that come meanwhile are for `each`.
+    /// another. A peer that waits for its program is waited for; one that has not been heard for `silence` is given up.
+    /// Completions that come meanwhile are for `each`.
     ///
     /// # Errors
-    /// [`EndpointError::Linger`] if somebody has not acknowledged within `linger`.
+    /// [`EndpointError::Linger`] if peers were given up.
     pub fn leave(
         &self,
-        linger: Duration,
+        silence: Duration,
         quiet: Duration,
         mut each: impl FnMut(Completion),
     ) -> Result<(), EndpointError> {
-        let started = std::time::Instant::now();
+        let started = self.shared.clock.now();
         {
             let mut inner = self.shared.lock();
             for i in 0..inner.port.links() {
                 inner.port.close_link(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
             }
         }
-        let mut heard = started;
-        let mut frames = self.with_port(|port| port.counters().frames_received);
-        loop {
+        let (mut heard, mut frames) = (started, 0);
+        let (mut looked, mut unsettled) = (None, Unsettled::default());
+        let result = loop {
             while let Some(completion) = self.poll() {
                 each(completion);
             }
-            let received = self.with_port(|port| port.counters().frames_received);
+            let now = self.shared.clock.now();
+            let mut inner = self.shared.lock();
+            let received = inner.port.counters().frames_received;
             if received != frames {
-                frames = received;
-                heard = std::time::Instant::now();
+                (heard, frames) = (now, received);
             }
-            let unsettled = self.with_port(Port::links_unsettled);
-            if unsettled == 0 && heard.elapsed() >= quiet {
-                break;
+            if looked.is_none_or(|looked| now.since(looked) >= quiet) {
+                looked = Some(now);
+                unsettled = inner.port.probe_unsettled(now, silence);
+                inner.transmit(now);
             }
-            if started.elapsed() >= linger {
-                if unsettled == 0 {
-                    break;
+            drop(inner);
+            if unsettled.heard == 0 && now.since(heard) >= quiet {
+                if unsettled.silent == 0 {
+                    break Ok(());
                 }
-                return Err(EndpointError::Linger { waited: linger, links: unsettled });
+                if now.since(started) >= silence {
+                    break Err(EndpointError::Linger { waited: silence, links: unsettled.silent });
+                }
             }
-            self.wait(quiet.min(Duration::from_millis(1)));
-        }
+            self.wait(quiet);
+        };
         self.shared.closed.store(true, Ordering::Relaxed);
-        Ok(())
+        result
     }
 }

@@ -27,7 +27,9 @@ impl Drop for Helper {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::Relaxed);
         self.shared.bell.ring();
+        // The attendant may hold the last handle: then this is the helper, which ends by itself.
         if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
             && thread.join().is_err()
         {
             tracing::error!("the helper thread panicked");

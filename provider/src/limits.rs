@@ -45,11 +45,12 @@ pub(crate) const QUARANTINE_MAX: usize = 1 << 12;
 /// How often the helper looks whether the program makes progress by itself.
 pub(crate) const HELPER_TICK: Duration = Duration::from_millis(1);
 
-/// Longest time for which closing an endpoint waits for peers that do not acknowledge. Without a keeper there is nobody who
-/// could answer for the endpoint later; a peer that is silent for this long is taken for gone.
-pub(crate) const LINGER_MAX: Duration = Duration::from_secs(3);
+/// A peer that has not been heard for this long while an endpoint closes is taken for gone. A living peer's helper answers at
+/// once, also while its program computes; without a keeper there is nobody who could answer for the endpoint later.
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// How long a closing endpoint stays after all is done, to acknowledge once more what a peer sends again. Some probe timeouts.
+/// How long a closing endpoint stays after all is done, to acknowledge once more what a peer sends again: some probe timeouts.
+/// Also how often peers that have not finished are probed.
 pub(crate) const QUIET: Duration = Duration::from_millis(2);
 
 /// Longest wait for writes of peers into a memory region that is being closed.

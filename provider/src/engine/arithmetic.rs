@@ -160,7 +160,7 @@ pub(crate) unsafe fn perform(
 
 fn each<T: Value>(op: u8, payload: &[u8], place: *mut u8, bytes: usize) -> Result<Vec<u8>> {
     let size = size_of::<T>();
-    if bytes % size != 0 || payload.len() < bytes {
+    if !bytes.is_multiple_of(size) || payload.len() < bytes {
         return Err(Errno(libc::EINVAL));
     }
     let mut before = Vec::with_capacity(bytes);

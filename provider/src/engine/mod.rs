@@ -37,7 +37,7 @@ use crate::av;
 use crate::boundary::{EINVAL, Errno, Result, complain};
 use crate::identity::Identity;
 use crate::limits::{
-    COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, HELPER_TICK, LINGER_MAX, LINK_COPIED_BYTES_MAX, QUIET,
+    COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX, QUIET, SILENCE_MAX,
 };
 pub(crate) use receive::{Inbound, Peek};
 use regions::{OpenWrite, Regions};
@@ -326,10 +326,10 @@ impl Engine {
         }
     }
 
-    /// Stays until every peer has what was sent to it, or `LINGER_MAX`.
+    /// Stays until every peer has what was sent to it, or has been silent for `SILENCE_MAX`.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
-        let left = self.endpoint.leave(LINGER_MAX, QUIET, |completion| {
+        let left = self.endpoint.leave(SILENCE_MAX, QUIET, |completion| {
             let mut state = self.lock();
             self.handle(&mut state, completion);
             self.flush(&mut state);

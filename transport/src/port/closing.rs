@@ -1,10 +1,21 @@
 //! The end of a link, and of a port (R12).
 
+use core::time::Duration;
+
 use crate::ids::{LinkIndex, PortId};
 use crate::link::{Flags, Link};
 use crate::message::Event;
-use crate::port::{FinalCounters, Port};
+use crate::port::{FinalCounters, Port, nanos};
 use crate::time::Instant;
+
+/// Links that a port has not finished with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Unsettled {
+    /// Their peers have been heard lately.
+    pub heard: usize,
+    /// Their peers have not.
+    pub silent: usize,
+}
 
 impl Port {
     /// Ends our direction of a link: no further sends; a close follows what is waiting (R12).
@@ -27,16 +38,29 @@ impl Port {
         self.links.iter().all(Link::is_settled)
     }
 
-    /// Links of which the peer neither has everything that was sent, the close included, nor has closed by itself: a peer
-    /// that has closed wants nothing more.
-    #[must_use]
-    pub fn links_unsettled(&self) -> usize {
-        let settled = |link: &&Link| {
-            !link.has_history() && link.queues.is_none()
+    /// Looks at the links of which the peer neither has everything that was sent, the close included, nor has closed by
+    /// itself: a peer that has closed wants nothing more. How many of them have been heard within `silence`, and how many
+    /// not. Each is sent a probe, so that a peer which waits for its program rather than for us makes itself heard.
+    pub fn probe_unsettled(&mut self, now: Instant, silence: Duration) -> Unsettled {
+        let since = self.port_time(now).saturating_sub(nanos(silence));
+        let mut unsettled = Unsettled::default();
+        for i in 0..self.links.len() {
+            let link = &mut self.links[i];
+            let settled = !link.has_history() && link.queues.is_none()
                 || link.flags.contains(Flags::PEER_CLOSED)
-                || link.is_settled() && link.flags.contains(Flags::CLOSE_SENT)
-        };
-        self.links.len() - self.links.iter().filter(settled).count()
+                || link.is_settled() && link.flags.contains(Flags::CLOSE_SENT);
+            if settled || link.flags.contains(Flags::BROKEN) {
+                continue;
+            }
+            if link.heard_at >= since {
+                unsettled.heard += 1;
+            } else {
+                unsettled.silent += 1;
+            }
+            link.flags.insert(Flags::PROBE_DUE);
+            self.make_ready(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
+        }
+        unsettled
     }
 
     /// The final counters of every link that was used: what a keeper needs to answer for this port once it is closed

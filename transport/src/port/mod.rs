@@ -19,6 +19,7 @@ mod timeout;
 mod transmit;
 
 pub use check::{NUMBER_MAX, Place, StateError};
+pub use closing::Unsettled;
 pub use frozen::{FrozenPort, Restart};
 pub use load::KeyChange;
 pub(crate) use state::SendOp;

@@ -1,0 +1,159 @@
+//! Two processes. The child is this test program again, told by its environment what to do.
+
+use core::ffi::c_void;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::ptr::null_mut;
+
+use stillwire_fi::abi::*;
+
+use crate::rig::{ADDRESS_BYTES, Rig, accepted, close, pattern, provider};
+
+const ROLE: &str = "STILLWIRE_TEST_ROLE";
+const MARK: &str = "child says ";
+
+fn at(number: usize) -> *mut c_void {
+    number as *mut c_void
+}
+
+/// A child process at the other ends of two pipes.
+struct Peer {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    fn start(test: &str, role: &str) -> Peer {
+        provider();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture", "--test-threads", "1"])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Peer { child, input, output: BufReader::new(output) }
+    }
+
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the child ended");
+            if let Some((_, said)) = line.split_once(MARK) {
+                return said.trim().to_owned();
+            }
+        }
+    }
+
+    fn tell(&mut self, what: &str) {
+        writeln!(self.input, "{what}").unwrap();
+    }
+
+    fn ends_well(mut self) {
+        drop(self.input);
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+fn say(what: &str) {
+    println!("\n{MARK}{what}");
+}
+
+fn hear() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line.trim().to_owned()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn address(text: &str) -> [u8; ADDRESS_BYTES] {
+    let bytes: Vec<_> =
+        (0..ADDRESS_BYTES).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect();
+    bytes.try_into().unwrap()
+}
+
+/// The child owns memory and does nothing but wait for a word on a pipe: its helper alone serves.
+fn passive_owner() {
+    let rig = Rig::new();
+    let mut memory = vec![0u8; 300_000];
+    let region = rig.register(&mut memory, 9);
+    say(&hex(&rig.address()));
+    let checked = hear();
+    assert_eq!(checked, "check");
+    say(&format!("{}", memory == pattern(300_000, 4)));
+    assert_eq!(hear(), "end");
+    assert_eq!(close(region), 0);
+}
+
+#[test]
+fn memory_of_a_process_that_computes_is_served() {
+    if std::env::var_os(ROLE).is_some() {
+        return passive_owner();
+    }
+    let mut peer = Peer::start("processes::memory_of_a_process_that_computes_is_served", "owner");
+    let rig = Rig::new();
+    let owner = rig.insert(&address(&peer.hear()));
+    let payload = pattern(300_000, 4);
+    let mut back = vec![0u8; 300_000];
+    // SAFETY: buffers live until the completions have been read.
+    unsafe {
+        for (offset, piece) in [(0, 8), (8, 299_992)] {
+            let start = payload.as_ptr().add(offset).cast();
+            accepted(&[], || {
+                (rig.remote().write)(rig.ep, start, piece, null_mut(), owner, offset as u64, 9, at(1))
+            });
+            assert_eq!(rig.next(&[]).error, None);
+        }
+        let start = back.as_mut_ptr().cast();
+        accepted(&[], || (rig.remote().read)(rig.ep, start, 300_000, null_mut(), owner, 0, 9, at(2)));
+        assert_eq!(rig.next(&[]).error, None);
+    }
+    assert_eq!(back, payload);
+    peer.tell("check");
+    assert_eq!(peer.hear(), "true");
+    peer.tell("end");
+    peer.ends_well();
+}
+
+/// The child sends and closes at once.
+fn hasty_sender() {
+    let rig = Rig::new();
+    let to = rig.insert(&address(&hear()));
+    for number in 0..200u64 {
+        let bytes = number.to_le_bytes();
+        // SAFETY: injected bytes are copied at once.
+        accepted(&[], || unsafe { (rig.plain().inject)(rig.ep, bytes.as_ptr().cast(), 8, to) });
+    }
+    drop(rig);
+    say("closed");
+}
+
+#[test]
+fn what_was_accepted_is_delivered_although_the_sender_closes_at_once() {
+    if std::env::var_os(ROLE).is_some() {
+        return hasty_sender();
+    }
+    let test = "processes::what_was_accepted_is_delivered_although_the_sender_closes_at_once";
+    let mut peer = Peer::start(test, "sender");
+    let rig = Rig::new();
+    peer.tell(&hex(&rig.address()));
+    // Longer than a silent peer would be waited for: this one only computes.
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    for number in 0..200u64 {
+        let mut buffer = [0u8; 8];
+        // SAFETY: the buffer lives until the completion has been read.
+        accepted(&[], || unsafe {
+            (rig.plain().recv)(rig.ep, buffer.as_mut_ptr().cast(), 8, null_mut(), ADDR_UNSPEC, at(1))
+        });
+        assert_eq!(rig.next(&[]).error, None);
+        assert_eq!(u64::from_le_bytes(buffer), number);
+    }
+    assert_eq!(peer.hear(), "closed");
+    peer.ends_well();
+}
