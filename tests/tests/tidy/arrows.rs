@@ -26,6 +26,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-transport",
         ],
     ),
+    // What libfabric loads.
+    ("stillwire-provider", &["stillwire-drivers", "stillwire-endpoint", "stillwire-transport"]),
     ("stillwire-examples", &["stillwire-session"]),
     // All that is pure, and the driver trait, which the simulated NIC implements.
     (

@@ -1,0 +1,186 @@
+//! What a user of the endpoint needs whose buffers are not its own, and who has no keeper: borrowed memory, claims, an
+//! attendant, and leaving.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use drivers::Driver;
+use drivers::udp::{UdpConfig, UdpDriver};
+use endpoint::{
+    BorrowedPayload, Completion, Endpoint, EndpointConfig, EndpointError, ReceiveBuffer, SendBuffer,
+};
+use transport::matching::Pattern;
+use transport::{
+    Epoch, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, Receive, Space,
+};
+
+/// Longest wait for anything here: what a busy machine may need, many times over.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn open(rank: u32) -> Endpoint {
+    let life = Life { counter: 1, nonce: 5 };
+    let config = PortConfig::new(JobId(1).tag());
+    let port = Port::new(config, PortId::of_rank(Rank(rank), 0), life, Epoch(0), Some(&JobKey([9; 16])));
+    let here = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    let rail: Box<dyn Driver> = Box::new(UdpDriver::open(&UdpConfig::new(here)).expect("a socket"));
+    Endpoint::open(port, vec![rail], EndpointConfig::default()).expect("an endpoint")
+}
+
+fn pair() -> (Endpoint, Endpoint, LinkIndex) {
+    let (a, b) = (open(0), open(1));
+    let link = a.connect(PortId::of_rank(Rank(1), 0), &b.addresses()).expect("reachable");
+    (a, b, link)
+}
+
+fn outgoing(tag: u64) -> Outgoing {
+    Outgoing { space: Space(0), tag, data: 0, context: tag, silent: false }
+}
+
+fn any(tag: u64) -> Pattern {
+    Pattern { space: Space(0), source: None, tag, ignore: 0 }
+}
+
+fn next(endpoint: &Endpoint, other: &Endpoint) -> Completion {
+    let started = Instant::now();
+    loop {
+        if let Some(completion) = endpoint.poll() {
+            return completion;
+        }
+        other.progress();
+        assert!(started.elapsed() < DEADLINE);
+    }
+}
+
+#[test]
+fn a_borrowed_payload_is_sent_from_where_it_lies() {
+    let (a, b, link) = pair();
+    let bytes: Vec<u8> = (0..=255).cycle().take(500_000).collect();
+    // SAFETY: the bytes live, unwritten, until the end of the test.
+    let borrowed = unsafe { BorrowedPayload::new(bytes.as_ptr(), bytes.len()) };
+    a.send(link, outgoing(1), SendBuffer::Borrowed(borrowed)).expect("there is room");
+    let receive = Receive {
+        space: Space(0),
+        source: None,
+        tag: 1,
+        ignore: 0,
+        bytes_max: 500_000,
+        context: 3,
+        multi: None,
+    };
+    b.post_receive(receive, ReceiveBuffer::Owned(vec![0; 500_000])).expect("there is room");
+    let Completion::Received { context: 3, buffer: Some(received), .. } = next(&b, &a) else {
+        panic!("the message first");
+    };
+    assert_eq!(received, bytes);
+    assert!(matches!(next(&a, &b), Completion::SendDone { context: 1, buffer: None, .. }));
+}
+
+#[test]
+fn a_claimed_message_is_received_or_thrown_away_once() {
+    let (a, b, link) = pair();
+    for payload in [b"first", b"other"] {
+        a.send(link, outgoing(1), SendBuffer::Copied(payload)).expect("there is room");
+    }
+    let started = Instant::now();
+    let first = loop {
+        b.progress();
+        if let Some((key, envelope)) = b.claim(&any(1)) {
+            assert_eq!(envelope.bytes, 5);
+            break key;
+        }
+        assert!(started.elapsed() < DEADLINE);
+    };
+    let other = loop {
+        b.progress();
+        if let Some((key, _)) = b.claim(&any(1)) {
+            break key;
+        }
+        assert!(started.elapsed() < DEADLINE);
+    };
+    b.receive_claimed(first, 8, ReceiveBuffer::Owned(vec![0; 5])).expect("it was claimed");
+    let Completion::Received { context: 8, buffer: Some(received), .. } = next(&b, &a) else {
+        panic!("the claimed message");
+    };
+    assert_eq!(received, b"first");
+    assert!(b.receive_claimed(first, 8, ReceiveBuffer::Owned(vec![0; 5])).is_err());
+    assert!(b.discard(other));
+    assert!(!b.discard(other));
+    for _ in 0..2 {
+        assert!(matches!(next(&a, &b), Completion::SendDone { .. }), "both senders are done");
+    }
+}
+
+#[test]
+fn the_attendant_is_called_while_the_program_is_elsewhere() {
+    let (a, b, link) = pair();
+    let seen = Arc::new(AtomicUsize::new(0));
+    let receive =
+        Receive { space: Space(0), source: None, tag: 1, ignore: 0, bytes_max: 5, context: 0, multi: None };
+    b.post_receive(receive, ReceiveBuffer::Owned(vec![0; 5])).expect("there is room");
+    let attendant = {
+        let (b, seen) = (b.clone(), seen.clone());
+        move || {
+            while b.take_completion().is_some() {
+                seen.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    };
+    assert!(b.attend(attendant));
+    assert!(!b.attend(|| ()), "one attendant");
+    a.send(link, outgoing(1), SendBuffer::Copied(b"hello")).expect("there is room");
+    let started = Instant::now();
+    while seen.load(Ordering::Relaxed) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(started.elapsed() < DEADLINE, "the helper alone could have seen it");
+    }
+}
+
+#[test]
+fn leaving_waits_for_peers_that_live_and_gives_up_those_that_do_not() {
+    let silence = Duration::from_millis(500);
+    let (a, b, link) = pair();
+    a.send(link, outgoing(1), SendBuffer::Copied(b"hello")).expect("there is room");
+    // The helper of the other end acknowledges; its program does nothing.
+    a.leave(silence, Duration::from_millis(2), drop).expect("the peer lives");
+    assert!(b.peek(&any(1)).is_some(), "left before the message was there");
+
+    let (a, b, link) = pair();
+    drop(b);
+    a.send(link, outgoing(1), SendBuffer::Copied(b"hello")).expect("there is room");
+    let left = a.leave(silence, Duration::from_millis(2), drop);
+    assert!(matches!(left, Err(EndpointError::Linger { links: 1, .. })), "{left:?}");
+}
+
+#[test]
+fn leaving_waits_for_a_receive_however_long_the_peers_program_takes() {
+    let silence = Duration::from_millis(300);
+    let (a, b, link) = pair();
+    let bytes = vec![7u8; 100_000];
+    a.send(link, outgoing(1), SendBuffer::Owned(bytes)).expect("there is room");
+    let receiver = std::thread::spawn(move || {
+        std::thread::sleep(4 * silence);
+        let receive = Receive {
+            space: Space(0),
+            source: None,
+            tag: 1,
+            ignore: 0,
+            bytes_max: 100_000,
+            context: 0,
+            multi: None,
+        };
+        b.post_receive(receive, ReceiveBuffer::Owned(vec![0; 100_000])).expect("there is room");
+        let started = Instant::now();
+        loop {
+            match b.poll() {
+                // The endpoint goes on living: it has to acknowledge the end.
+                Some(Completion::Received { bytes, .. }) => return (bytes, b),
+                _ => assert!(started.elapsed() < DEADLINE),
+            }
+        }
+    });
+    a.leave(silence, Duration::from_millis(2), drop).expect("the peer lives");
+    let (bytes, _) = receiver.join().expect("the receiver ends");
+    assert_eq!(bytes, 100_000);
+}
