@@ -2,7 +2,7 @@
 
 use core::hash::BuildHasherDefault;
 
-use drivers::Payload;
+use drivers::{Apart, Payload};
 use hashbrown::HashMap;
 use nic_freeze::{Carried, CarriedReceive, Payloads};
 use transport::config::RAILS_MAX;
@@ -226,16 +226,38 @@ impl Payloads for BufferTable {
     }
 }
 
+impl BufferTable {
+    /// Where a piece belongs. `None`: nowhere. A multi-receive may be taken back while a message is on its way into it: the rest of that
+    /// message is for nobody.
+    fn target(&mut self, receive: OpId, offset: u64, bytes: usize) -> Option<&mut [u8]> {
+        let buffer = self.receives.get_mut(&receive)?;
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        let place = buffer.as_mut_slice().get_mut(from..from.saturating_add(bytes));
+        debug_assert!(place.is_some(), "{bytes} bytes at {offset} lie outside of receive {receive:?}");
+        place
+    }
+}
+
 impl Buffers for BufferTable {
     fn place(&mut self, receive: OpId, offset: u64, bytes: &[u8]) {
-        // A multi-receive may be taken back while a message is on its way into it: the rest of that message is for nobody.
-        let Some(buffer) = self.receives.get_mut(&receive) else { return };
-        let from = usize::try_from(offset).unwrap_or(usize::MAX);
-        match buffer.as_mut_slice().get_mut(from..from.saturating_add(bytes.len())) {
-            Some(place) => place.copy_from_slice(bytes),
-            None => {
-                debug_assert!(false, "{} bytes at {offset} lie outside of receive {receive:?}", bytes.len())
-            }
+        if let Some(place) = self.target(receive, offset, bytes.len()) {
+            place.copy_from_slice(bytes);
         }
+    }
+}
+
+/// The buffers, while a frame is handled whose payload its driver has not brought yet.
+pub(crate) struct Bringing<'a> {
+    pub(crate) buffers: &'a mut BufferTable,
+    pub(crate) apart: &'a mut dyn Apart,
+}
+
+impl Buffers for Bringing<'_> {
+    fn place(&mut self, receive: OpId, offset: u64, bytes: &[u8]) {
+        self.buffers.place(receive, offset, bytes);
+    }
+
+    fn fetch(&mut self, receive: OpId, offset: u64, bytes: usize) -> bool {
+        self.buffers.target(receive, offset, bytes).is_none_or(|place| self.apart.fetch(place))
     }
 }

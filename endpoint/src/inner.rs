@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 use drivers::{Driver, DriverError, Notice};
-use transport::config::RAILS_MAX;
+use transport::config::{AuthLevel, RAILS_MAX};
 use transport::{
     Epoch, Event, Instant, LinkIndex, OpId, Outgoing, Payload, Port, RailIndex, RawAddress, SendError,
 };
 
-use crate::buffers::{BufferTable, ReceiveBuffer, SendBuffer};
+use crate::buffers::{Bringing, BufferTable, ReceiveBuffer, SendBuffer};
 use crate::frozen::Seat;
 
 /// Frames taken from a rail in one round: what fits the caches, and lets acknowledgements out in between.
@@ -137,8 +137,17 @@ impl Inner {
             let Inner { port, rails, buffers, .. } = self;
             let Some(driver) = &mut rails[i] else { continue };
             let rail = rail_index(i);
-            let taken =
-                driver.receive(RECEIVE_BURST, &mut |frame| port.handle_frame(now, rail, frame, buffers));
+            let taken = if port.authenticator().is_some_and(|auth| auth.level() == AuthLevel::Full) {
+                driver.receive(RECEIVE_BURST, &mut |frame| port.handle_frame(now, rail, frame, buffers))
+            } else {
+                driver.receive_apart(RECEIVE_BURST, &mut |frame, apart| match apart {
+                    None => port.handle_frame(now, rail, frame, buffers),
+                    Some(apart) => {
+                        let payload_bytes = apart.bytes();
+                        port.handle_head(now, rail, frame, payload_bytes, &mut Bringing { buffers, apart });
+                    }
+                })
+            };
             match taken {
                 Ok(frames) => happened |= frames > 0,
                 Err(error) => self.rail_failed(i, error),

@@ -52,6 +52,8 @@ counters! {
     dropped_window,
     /// Dropped: no room to keep it now; it comes again.
     dropped_no_room,
+    /// Dropped: its payload could not be brought any more; it comes again.
+    dropped_not_fetched,
     /// Dropped: acknowledges what was never sent.
     dropped_ack_beyond,
     /// Dropped: a body that contradicts the state of the link.

@@ -57,6 +57,56 @@ pub trait Buffers {
     /// Store `bytes` at `offset` of the buffer posted as `receive`. The same piece may be placed again with the same
     /// content after a thaw; pieces may come in any order.
     fn place(&mut self, receive: OpId, offset: u64, bytes: &[u8]);
+
+    /// Store the payload of the frame that is being handled, `bytes` bytes which the shell has not brought yet
+    /// ([`crate::Port::handle_head`]), as [`Buffers::place`] does. Asked at most once per frame. False: they are not to be had any
+    /// more. What has been stored then is arbitrary; the frame is not counted, and comes again.
+    fn fetch(&mut self, receive: OpId, offset: u64, bytes: usize) -> bool {
+        let _ = (receive, offset, bytes);
+        false
+    }
+}
+
+/// Where the payload of a received frame is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Piece<'a> {
+    /// Here.
+    Here(&'a [u8]),
+    /// So many bytes, which lie in their buffer already.
+    Placed(usize),
+    /// So many bytes, which the shell can bring.
+    Apart(usize),
+}
+
+impl<'a> Piece<'a> {
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Piece::Here(bytes) => bytes.len(),
+            Piece::Placed(bytes) | Piece::Apart(bytes) => bytes,
+        }
+    }
+
+    /// The bytes of a message that is copied, which are always here.
+    pub(crate) fn here(self) -> &'a [u8] {
+        match self {
+            Piece::Here(bytes) => bytes,
+            Piece::Placed(_) | Piece::Apart(_) => &[],
+        }
+    }
+
+    /// Puts it into its buffer. False: it could not be brought.
+    pub(crate) fn store(self, receive: OpId, offset: u64, buffers: &mut impl Buffers) -> bool {
+        match self {
+            Piece::Here(bytes) => {
+                if !bytes.is_empty() {
+                    buffers.place(receive, offset, bytes);
+                }
+                true
+            }
+            Piece::Placed(_) => true,
+            Piece::Apart(bytes) => buffers.fetch(receive, offset, bytes),
+        }
+    }
 }
 
 /// A piece of user-owned payload that belongs behind the head of a frame.

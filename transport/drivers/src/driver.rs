@@ -77,6 +77,18 @@ pub enum Wake {
     Interrupted,
 }
 
+/// The payload of a frame that the NIC has not brought yet.
+pub trait Apart {
+    /// Its length.
+    fn bytes(&self) -> usize;
+
+    /// Brings it, to a buffer of exactly that length. Once. False: it is not to be had any more, and what the buffer holds is arbitrary.
+    fn fetch(&mut self, to: &mut [u8]) -> bool;
+}
+
+/// Takes a whole frame, or a head and its payload that has not been brought yet.
+pub type EachApart<'a> = dyn FnMut(&[u8], Option<&mut dyn Apart>) + 'a;
+
 /// One opened NIC.
 ///
 /// A frame may be lost, repeated or reordered; none of that is an error, and every loss that the driver sees is counted. It
@@ -141,6 +153,15 @@ pub trait Driver: Send {
     /// # Errors
     /// `Transient` or `RailDead`; frames already given to `each` stay given.
     fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError>;
+
+    /// As `receive`, but where a payload lies somewhere else, `each` gets the head alone, and has the payload brought straight to where it
+    /// belongs, or does not want it.
+    ///
+    /// # Errors
+    /// As `receive`.
+    fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
+        self.receive(frames_max, &mut |frame| each(frame, None))
+    }
 
     /// Frames committed since the driver was opened.
     fn staged_total(&self) -> u64;
@@ -223,6 +244,9 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
     }
     fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
         (**self).receive(frames_max, each)
+    }
+    fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
+        (**self).receive_apart(frames_max, each)
     }
     fn staged_total(&self) -> u64 {
         (**self).staged_total()

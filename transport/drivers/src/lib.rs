@@ -25,6 +25,6 @@ mod staging;
 pub mod udp;
 
 pub use counters::Counters;
-pub use driver::{Armed, Caps, Driver, Notice, Path, Wake};
+pub use driver::{Apart, Armed, Caps, Driver, EachApart, Notice, Path, Wake};
 pub use error::{DriverError, Errno, Operation};
 pub use payload::Payload;

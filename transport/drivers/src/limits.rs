@@ -69,8 +69,8 @@ pub const FAULT_STARVE_CALLS_MAX: u64 = 16;
 pub const FAULT_BACKSTOP_CALLS: u64 = 10_000;
 
 /// Bytes of the largest frame of the shared-memory driver: a piece of bulk that is read with one system call, whose fixed cost is a few
-/// hundredths of the copy's.
-pub const SHM_FRAME_BYTES_MAX: usize = 256 << 10;
+/// hundredths of the copy's, and of which several are on their way at one time.
+pub const SHM_FRAME_BYTES_MAX: usize = 128 << 10;
 
 /// Frames that a shared-memory driver has staged, or whose payload it still offers: a burst of one peer behind the open offers of others.
 pub const SHM_STAGED_FRAMES: usize = 2 * BURST_FRAMES;
@@ -81,3 +81,7 @@ pub const SHM_OFFER_BYTES_MIN: usize = 16 << 10;
 /// How long an offered payload waits for its receiver before the sender copies it into the ring: far above what a receiver that polls
 /// takes for all that may be on its way to it, and little against the time for which a buffer may be missed.
 pub const SHM_OFFER_PATIENCE: Duration = Duration::from_millis(1);
+
+/// Large payloads that a sender copies ahead of a receiver that may read its memory; further ones are offered. A sender that waits copies faster
+/// than a system call reads, and the two work at the same time; a receiver that does not come for them costs the sender no more than these.
+pub const SHM_COPIED_AHEAD: usize = 4;

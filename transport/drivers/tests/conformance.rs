@@ -84,7 +84,14 @@ fn everywhere<F>(made: Result<F, DriverError>) -> Result<F, DriverError> {
 
 drivers::conformance_suite!(mem, everywhere(Ok(Memory(Hub::new()))));
 drivers::conformance_suite!(shm, everywhere(Ok(Shared(ShmConfig::default()))));
-drivers::conformance_suite!(shm_staged, everywhere(Ok(Shared(ShmConfig { pull: false }))));
+drivers::conformance_suite!(
+    shm_offered,
+    everywhere(Ok(Shared(ShmConfig { copied_ahead: 0, ..ShmConfig::default() })))
+);
+drivers::conformance_suite!(
+    shm_staged,
+    everywhere(Ok(Shared(ShmConfig { pull: false, ..ShmConfig::default() })))
+);
 drivers::conformance_suite!(udp_v4, everywhere(Sockets::on("127.0.0.1:0")));
 drivers::conformance_suite!(udp_v6, Sockets::on("[::1]:0"));
 drivers::conformance_suite!(udp_dual, Sockets::dual());

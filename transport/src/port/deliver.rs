@@ -8,21 +8,19 @@ use crate::link::Flags;
 use crate::link::queues::Stream;
 use crate::link::receive::{Incoming, Open, Target};
 use crate::matching::{Envelope, Message};
-use crate::message::{Buffers, Event};
+use crate::message::{Buffers, Event, Piece};
 use crate::port::receive::fits;
 use crate::port::{Arrived, Port, received};
 use crate::sabotage::Rule;
 use crate::wire::{Announce, Body, Data, Eager, Grant};
 
 impl Port {
-    /// Performs a numbered frame. False: it could not be counted now and must come again. `payload` may be empty although
-    /// `payload_bytes` is not: the payload has been placed already.
+    /// Performs a numbered frame. False: it could not be counted now and must come again.
     pub(crate) fn deliver(
         &mut self,
         index: LinkIndex,
         body: Body,
-        payload: &[u8],
-        payload_bytes: usize,
+        payload: Piece<'_>,
         buffers: &mut impl Buffers,
     ) -> bool {
         if self.links[index.0 as usize].flags.contains(Flags::PEER_CLOSED) && !matches!(body, Body::Grant(_))
@@ -31,11 +29,11 @@ impl Port {
             return true;
         }
         match body {
-            Body::Eager(eager) => self.deliver_eager(index, &eager, payload, buffers),
-            Body::More => self.deliver_more(index, payload, buffers),
+            Body::Eager(eager) => self.deliver_eager(index, &eager, payload.here(), buffers),
+            Body::More => self.deliver_more(index, payload.here(), buffers),
             Body::Announce(announce) => self.deliver_announce(index, &announce),
             Body::Grant(grant) => self.deliver_grant(index, &grant),
-            Body::Data(data) => self.deliver_data(index, &data, payload, payload_bytes, buffers),
+            Body::Data(data) => self.deliver_data(index, &data, payload, buffers),
             Body::Close => {
                 let link = &mut self.links[index.0 as usize];
                 link.flags.insert(Flags::PEER_CLOSED);
@@ -247,8 +245,7 @@ impl Port {
         &mut self,
         index: LinkIndex,
         data: &Data,
-        payload: &[u8],
-        payload_bytes: usize,
+        payload: Piece<'_>,
         buffers: &mut impl Buffers,
     ) -> bool {
         let incomings: &mut Vec<Incoming> = match &mut self.links[index.0 as usize].queues {
@@ -262,15 +259,16 @@ impl Port {
         let place = incomings.iter().position(|incoming| incoming.peer_op == data.operation);
         let Some((place, incoming)) = place
             .and_then(|place| Some((place, incomings.get_mut(place)?)))
-            .filter(|(_, incoming)| fits(data.offset, payload_bytes, incoming.granted))
+            .filter(|(_, incoming)| fits(data.offset, payload.len(), incoming.granted))
         else {
             self.counters.dropped_nonsense += 1;
             return true;
         };
-        if !payload.is_empty() {
-            buffers.place(incoming.op, incoming.base + data.offset, payload);
+        if !payload.store(incoming.op, incoming.base + data.offset, buffers) {
+            self.counters.dropped_not_fetched += 1;
+            return false;
         }
-        incoming.received += payload_bytes as u64;
+        incoming.received += payload.len() as u64;
         if incoming.received >= incoming.granted {
             let done = incomings.remove(place);
             self.events.push_back(received(index, &done));

@@ -8,7 +8,7 @@ use crate::link::receive::Held;
 use crate::link::recovery::Sample;
 use crate::link::timer::NEVER;
 use crate::link::{Flags, congestion, unwrap};
-use crate::message::{Buffers, Event};
+use crate::message::{Buffers, Event, Piece};
 use crate::port::{Port, nanos};
 use crate::sabotage::Rule;
 use crate::time::Instant;
@@ -25,26 +25,57 @@ impl Port {
     /// Takes a frame that came over `rail`. A frame that must not count is dropped and counted by reason; that is never
     /// an error.
     pub fn handle_frame(&mut self, now: Instant, rail: RailIndex, bytes: &[u8], buffers: &mut impl Buffers) {
-        let now = self.port_time(now);
         self.counters.frames_received += 1;
-        let Ok(frame) = Frame::parse(bytes) else {
-            self.counters.dropped_malformed += 1;
-            return;
-        };
+        match Frame::parse(bytes) {
+            Ok(frame) => self.handle(now, rail, bytes, &frame, Piece::Here(frame.payload), buffers),
+            Err(_) => self.counters.dropped_malformed += 1,
+        }
+    }
+
+    /// As [`Port::handle_frame`], of a piece of bulk whose payload of `payload_bytes` bytes the NIC has not brought: if the frame counts,
+    /// [`Buffers::fetch`] is asked to bring it to its place. A tag over payload ([`crate::config::AuthLevel::Full`]) cannot be checked this
+    /// way, and counts as wrong.
+    pub fn handle_head(
+        &mut self,
+        now: Instant,
+        rail: RailIndex,
+        head: &[u8],
+        payload_bytes: usize,
+        buffers: &mut impl Buffers,
+    ) {
+        self.counters.frames_received += 1;
+        match Frame::parse_head(head, payload_bytes) {
+            Ok(frame) if frame.payload.is_empty() && matches!(frame.body, Body::Data(_)) => {
+                self.handle(now, rail, head, &frame, Piece::Apart(payload_bytes), buffers);
+            }
+            _ => self.counters.dropped_malformed += 1,
+        }
+    }
+
+    fn handle(
+        &mut self,
+        now: Instant,
+        rail: RailIndex,
+        bytes: &[u8],
+        frame: &Frame<'_>,
+        payload: Piece<'_>,
+        buffers: &mut impl Buffers,
+    ) {
+        let now = self.port_time(now);
         if frame.header.job != self.config.job {
             self.counters.dropped_job += 1;
             return;
         }
         #[cfg(feature = "sabotage")]
         if self.sabotage.has(Rule::Bypass) {
-            self.bypass(&frame, buffers);
+            self.bypass(frame, buffers);
         }
         if CHECKPOINTABLE && frame.header.life != self.life && !self.sabotage.has(Rule::LifeEquality) {
             // R7: before any other field is looked at.
-            self.other_life(&frame, bytes);
+            self.other_life(frame, bytes);
             return;
         }
-        let Some((known, peer)) = self.find_link(&frame) else {
+        let Some((known, peer)) = self.find_link(frame) else {
             self.counters.dropped_unknown_link += 1;
             return;
         };
@@ -58,7 +89,7 @@ impl Port {
         }
         if CHECKPOINTABLE
             && frame.header.epoch > self.epoch
-            && !self.passes_higher_epoch(known, &frame, numbers, now)
+            && !self.passes_higher_epoch(known, frame, numbers, now)
         {
             return;
         }
@@ -66,11 +97,11 @@ impl Port {
             self.counters.dropped_no_room += 1;
             return;
         }
-        let index = self.learn(known, peer, rail, &frame, now);
+        let index = self.learn(known, peer, rail, frame, now);
         if self.links[index.0 as usize].flags.contains(Flags::BROKEN) {
             return;
         }
-        self.take(index, &frame, numbers, now, buffers);
+        self.take(index, frame, payload, numbers, now, buffers);
         self.arm(index);
     }
 
@@ -202,6 +233,7 @@ impl Port {
         &mut self,
         index: LinkIndex,
         frame: &Frame<'_>,
+        payload: Piece<'_>,
         numbers: Numbers,
         now: u64,
         buffers: &mut impl Buffers,
@@ -245,7 +277,12 @@ impl Port {
                 }
             }
             Body::Stopped(stopped) => self.peer_stopped(index, stopped.pause, stopped.expected_ns, now),
-            body => self.numbered(index, body, frame, numbers.seq, now, buffers),
+            body => {
+                if frame.header.flags.contains(HeaderFlags::ACK_NOW) {
+                    self.ack_now(index);
+                }
+                self.numbered(index, body, payload, numbers.seq, now, buffers);
+            }
         }
     }
 
@@ -254,26 +291,23 @@ impl Port {
         &mut self,
         index: LinkIndex,
         body: Body,
-        frame: &Frame<'_>,
+        payload: Piece<'_>,
         number: u64,
         now: u64,
         buffers: &mut impl Buffers,
     ) {
         let expected = self.links[index.0 as usize].expected;
-        if frame.header.flags.contains(HeaderFlags::ACK_NOW) {
-            self.ack_now(index);
-        }
         if number < expected {
             self.counters.dropped_duplicate += 1;
             self.ack_now(index);
             if self.sabotage.has(Rule::DuplicateFilter) {
-                self.deliver(index, body, frame.payload, frame.payload.len(), buffers);
+                self.deliver(index, body, payload, buffers);
             }
             return;
         }
         if number == expected {
-            if self.deliver(index, body, frame.payload, frame.payload.len(), buffers) {
-                self.count(index, frame.payload.len(), now);
+            if self.deliver(index, body, payload, buffers) {
+                self.count(index, payload.len(), now);
                 self.drain_reorder(index, now, buffers);
             }
             return;
@@ -284,11 +318,18 @@ impl Port {
             self.counters.dropped_window += 1;
             return;
         }
-        self.hold(index, ahead, body, frame.payload, buffers);
+        self.hold(index, ahead, body, payload, buffers);
     }
 
     /// Keeps a frame that came out of turn. A piece of a granted payload goes into its buffer at once: that is idempotent.
-    fn hold(&mut self, index: LinkIndex, ahead: u64, body: Body, payload: &[u8], buffers: &mut impl Buffers) {
+    fn hold(
+        &mut self,
+        index: LinkIndex,
+        ahead: u64,
+        body: Body,
+        payload: Piece<'_>,
+        buffers: &mut impl Buffers,
+    ) {
         let copied_bytes_max = self.config.link_copied_bytes_max;
         let queues = self.links[index.0 as usize].queues(copied_bytes_max);
         if queues.reorder.holds(ahead) {
@@ -302,14 +343,17 @@ impl Port {
                 .iter()
                 .find(|incoming| incoming.peer_op == data.operation)
                 .filter(|incoming| fits(data.offset, payload_bytes, incoming.granted))
-                .map(|incoming| buffers.place(incoming.op, incoming.base + data.offset, payload))
-                .is_some(),
+                .is_some_and(|incoming| payload.store(incoming.op, incoming.base + data.offset, buffers)),
             _ => false,
         };
         if placed {
             queues.reorder.hold(ahead, Held { body, payload: alloc::vec::Vec::new(), payload_bytes });
             return;
         }
+        let Piece::Here(payload) = payload else {
+            self.counters.dropped_not_fetched += 1;
+            return;
+        };
         if self.reorder_bytes + payload_bytes > self.config.reorder_bytes_max
             && !self.sabotage.has(Rule::WindowBounds)
         {
@@ -330,7 +374,12 @@ impl Port {
             // Called once per counted frame: the first slot is the frame that is expected now.
             let Some(held) = queues.reorder.advance() else { return };
             self.reorder_bytes -= held.payload.len();
-            if !self.deliver(index, held.body, &held.payload, held.payload_bytes, buffers) {
+            let payload = if held.payload.len() == held.payload_bytes {
+                Piece::Here(&held.payload)
+            } else {
+                Piece::Placed(held.payload_bytes)
+            };
+            if !self.deliver(index, held.body, payload, buffers) {
                 // It cannot be counted now and comes again; its slot is gone, those behind it are in step.
                 return;
             }

@@ -182,6 +182,27 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// [`Malformed`], with what was expected and what came.
     pub fn parse(bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
+        let frame = Frame::split(bytes)?;
+        frame.has(frame.payload.len())?;
+        Ok(frame)
+    }
+
+    /// As [`Frame::parse`], of a frame whose payload of `payload_bytes` bytes does not lie behind its head.
+    ///
+    /// # Errors
+    /// [`Malformed`], as [`Frame::parse`].
+    pub fn parse_head(head: &'a [u8], payload_bytes: usize) -> Result<Frame<'a>, Malformed> {
+        let frame = Frame::split(head)?;
+        frame.has(frame.payload.len() + payload_bytes)?;
+        Ok(frame)
+    }
+
+    fn has(&self, payload_bytes: usize) -> Result<(), Malformed> {
+        let said = usize::try_from(self.header.payload_bytes).unwrap_or(usize::MAX);
+        if said == payload_bytes { Ok(()) } else { Err(Malformed::Length { said, found: payload_bytes }) }
+    }
+
+    fn split(bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
         let header = Header::parse(bytes)?;
         let mut at = HEADER_BYTES;
         let contact = if header.flags.contains(Flags::CONTACT) {
@@ -193,12 +214,7 @@ impl<'a> Frame<'a> {
         };
         let (body, body_bytes) = Body::parse(header.kind, tail(bytes, at))?;
         at += body_bytes;
-        let payload = tail(bytes, at);
-        let said = usize::try_from(header.payload_bytes).unwrap_or(usize::MAX);
-        if said != payload.len() {
-            return Err(Malformed::Length { said, found: payload.len() });
-        }
-        Ok(Frame { header, contact, body, head_bytes: at, payload })
+        Ok(Frame { header, contact, body, head_bytes: at, payload: tail(bytes, at) })
     }
 
     /// Writes head and payload of the frame into `out` (the tag stays as the header has it) and returns the length.

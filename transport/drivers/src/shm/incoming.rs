@@ -4,23 +4,27 @@
 use core::sync::atomic::Ordering;
 
 use super::layout::{
-    AREA, AREA_BYTES, COPIED, ENTRY_KEY, ENTRY_KEY_ADDRESS, ENTRY_OWNER, ENTRY_PULL, ENTRY_TAKEN, Kind,
-    OFFERED, PULL_PERMITTED, PULL_REFUSED, SLOT_ADDRESS, SLOT_BODY, SLOT_HEAD, SLOT_LONG_BYTES,
-    SLOT_PAYLOAD_BYTES, SLOT_PLACE, SLOT_STATE, SLOTS, TAKEN, Word, entry, slot_at,
+    AREA, AREA_BYTES, COPIED, ENTRY_KEY, ENTRY_KEY_ADDRESS, ENTRY_OWNER, ENTRY_PULL, ENTRY_TAKEN,
+    HEAD_BYTES_MAX, Kind, OFFERED, PULL_PERMITTED, PULL_REFUSED, SLOT_ADDRESS, SLOT_BODY, SLOT_HEAD,
+    SLOT_LONG_BYTES, SLOT_PAYLOAD_BYTES, SLOT_PLACE, SLOT_STATE, SLOTS, TAKEN, Word, entry, slot_at,
 };
 use super::map::Mapping;
 use super::pull::{Key, pull};
 use crate::counters::Counters;
+use crate::driver::Apart;
 
 /// What receiving needs besides the ring.
 pub(super) struct Desk<'a> {
     pub(super) front: &'a Mapping,
     pub(super) counters: &'a mut Counters,
-    /// Where a frame is put together; as long as the longest.
+    /// Where a frame is copied to before it is parsed; as long as the longest.
     pub(super) scratch: &'a mut [u8],
     /// Whether senders' memory may be read.
     pub(super) pull: bool,
 }
+
+/// Takes a whole frame, or a head and its payload, and answers whether it took it.
+pub(super) type EachFetch<'a> = dyn FnMut(&[u8], Option<&mut Fetch<'_>>) -> bool + 'a;
 
 /// A ring that this process reads.
 pub(super) struct Incoming {
@@ -49,12 +53,12 @@ impl Incoming {
         Word::decode(word, self.next).is_some()
     }
 
-    /// Gives up to `frames_max` frames to `each`; returns how many.
+    /// Gives up to `frames_max` frames to `each`, which answers whether it took them; returns how many.
     pub(super) fn receive(
         &mut self,
         desk: &mut Desk<'_>,
         frames_max: usize,
-        each: &mut dyn FnMut(&[u8]),
+        each: &mut EachFetch<'_>,
     ) -> usize {
         let (before, mut given) = (self.next, 0);
         for _ in 0..SLOTS {
@@ -65,15 +69,14 @@ impl Incoming {
             let word = self.map.u64(slot).load(Ordering::Acquire);
             let Some(word) = Word::decode(word, self.next) else { break };
             self.next += 1;
-            let bytes = word.and_then(|word| {
+            let taken = word.and_then(|word| {
                 if word.first {
                     self.meet(desk);
                 }
-                self.take(desk, slot, word)
+                self.take(desk, slot, word, each)
             });
-            match bytes {
+            match taken {
                 Ok(Some(bytes)) => {
-                    each(&desk.scratch[..bytes]);
                     given += 1;
                     desk.counters.frames_received += 1;
                     desk.counters.bytes_received += bytes as u64;
@@ -104,24 +107,43 @@ impl Incoming {
         self.map.u32(at).load(Ordering::Relaxed) as usize
     }
 
-    /// Puts the frame in `slot` together; returns its length. `None`: its payload is not to be had any more.
-    fn take(&self, desk: &mut Desk<'_>, slot: usize, word: Word) -> Result<Option<usize>, ()> {
+    /// Gives the frame in `slot` to `each`; its length. `None`: it was not taken, because its payload is not to be had any more.
+    fn take(
+        &self,
+        desk: &mut Desk<'_>,
+        slot: usize,
+        word: Word,
+        each: &mut EachFetch<'_>,
+    ) -> Result<Option<usize>, ()> {
         match word.kind {
             Kind::Inline => {
-                self.map.read(slot + SLOT_BODY, &mut desk.scratch[..word.bytes]);
-                Ok(Some(word.bytes))
+                let frame = &mut desk.scratch[..word.bytes];
+                self.map.read(slot + SLOT_BODY, frame);
+                Ok(each(frame, None).then_some(word.bytes))
             }
             Kind::Long => {
                 let (place, bytes) = (self.get(slot + SLOT_PLACE), self.get(slot + SLOT_LONG_BYTES));
-                self.read_area(place, desk.scratch.get_mut(..bytes).ok_or(())?)?;
-                Ok(Some(bytes))
+                let frame = desk.scratch.get_mut(..bytes).ok_or(())?;
+                self.read_area(place, frame)?;
+                Ok(each(frame, None).then_some(bytes))
             }
             Kind::Split => {
-                let bytes = word.bytes + self.get(slot + SLOT_PAYLOAD_BYTES);
-                let frame = desk.scratch.get_mut(..bytes).ok_or(())?;
-                let (head, payload) = frame.split_at_mut(word.bytes);
+                let payload_bytes = self.get(slot + SLOT_PAYLOAD_BYTES);
+                let bytes = word.bytes + payload_bytes;
+                if bytes > desk.scratch.len() {
+                    return Err(());
+                }
+                let mut head = [0; HEAD_BYTES_MAX];
+                let head = &mut head[..word.bytes];
                 self.map.read(slot + SLOT_HEAD, head);
-                Ok(self.fetch(desk.front, slot, payload)?.then_some(bytes))
+                let mut fetch =
+                    Fetch { ring: self, front: desk.front, slot, bytes: payload_bytes, malformed: false };
+                let taken = each(head, Some(&mut fetch));
+                let malformed = fetch.malformed;
+                // Not wanted: nobody will come for it.
+                let state = self.map.u32(slot + SLOT_STATE);
+                let _ = state.compare_exchange(OFFERED, TAKEN, Ordering::AcqRel, Ordering::Relaxed);
+                if malformed { Err(()) } else { Ok(taken.then_some(bytes)) }
             }
         }
     }
@@ -133,29 +155,48 @@ impl Incoming {
         self.map.read(AREA + place, to);
         Ok(())
     }
+}
 
-    /// Brings the payload of the frame in `slot`. False: its sender has taken it back, or it cannot be read.
-    fn fetch(&self, front: &Mapping, slot: usize, to: &mut [u8]) -> Result<bool, ()> {
-        let word = self.map.u32(slot + SLOT_STATE);
+/// The payload of a split frame, on its way.
+pub(super) struct Fetch<'a> {
+    ring: &'a Incoming,
+    front: &'a Mapping,
+    slot: usize,
+    bytes: usize,
+    malformed: bool,
+}
+
+impl Apart for Fetch<'_> {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn fetch(&mut self, to: &mut [u8]) -> bool {
+        if to.len() != self.bytes {
+            debug_assert!(false, "a payload of {} bytes in a buffer of {}", self.bytes, to.len());
+            return false;
+        }
+        let Fetch { ring, slot, .. } = *self;
+        let word = ring.map.u32(slot + SLOT_STATE);
         let mut state = word.load(Ordering::Acquire);
         if state == OFFERED {
-            let address = self.map.u64(slot + SLOT_ADDRESS).load(Ordering::Relaxed);
-            let read = self.source.is_some_and(|(pid, key)| pull(pid, key, address, to));
+            let address = ring.map.u64(slot + SLOT_ADDRESS).load(Ordering::Relaxed);
+            let read = ring.source.is_some_and(|(pid, key)| pull(pid, key, address, to));
             // R11: what was read counts only if the offer stood until now, for until then the sender keeps the bytes as they are.
             match word.compare_exchange(OFFERED, TAKEN, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     if !read {
-                        front.u32(entry(self.ring, ENTRY_PULL)).store(PULL_REFUSED, Ordering::Relaxed);
+                        self.front.u32(entry(ring.ring, ENTRY_PULL)).store(PULL_REFUSED, Ordering::Relaxed);
                     }
-                    return Ok(read);
+                    return read;
                 }
                 Err(now) => state = now,
             }
         }
         if state != COPIED {
-            return Ok(false);
+            return false;
         }
-        self.read_area(self.get(slot + SLOT_PLACE), to)?;
-        Ok(true)
+        self.malformed = ring.read_area(ring.get(slot + SLOT_PLACE), to).is_err();
+        !self.malformed
     }
 }

@@ -34,16 +34,17 @@ use transport::{AddressId, RawAddress};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::counters::Counters;
-use crate::driver::{Armed, Caps, Driver, Path, Wake};
+use crate::driver::{Apart, Armed, Caps, Driver, EachApart, Path, Wake};
 use crate::error::DriverError;
 use crate::limits::{
-    BURST_FRAMES, SHM_FRAME_BYTES_MAX, SHM_OFFER_BYTES_MIN, SHM_OFFER_PATIENCE, SHM_STAGED_FRAMES,
+    BURST_FRAMES, SHM_COPIED_AHEAD, SHM_FRAME_BYTES_MAX, SHM_OFFER_BYTES_MIN, SHM_OFFER_PATIENCE,
+    SHM_STAGED_FRAMES,
 };
 use crate::payload::Payload;
 use crate::sleep::wait_readable;
 use crate::staging::Staging;
 
-use incoming::{Desk, Incoming};
+use incoming::{Desk, EachFetch, Incoming};
 use layout::{ACTIVE, ACTIVE_WORDS, AREA_BYTES, ARMED, RINGS_MAX};
 use outgoing::{Offer, Outcome, Sender};
 use peers::Peers;
@@ -55,11 +56,13 @@ use segment::Inbox;
 pub struct ShmConfig {
     /// Large payloads are read from the sender's memory, where the system permits it; otherwise they are copied through the ring.
     pub pull: bool,
+    /// Large payloads that are copied ahead of a receiver that may read our memory, before further ones are offered to it.
+    pub copied_ahead: usize,
 }
 
 impl Default for ShmConfig {
     fn default() -> ShmConfig {
-        ShmConfig { pull: true }
+        ShmConfig { pull: true, copied_ahead: SHM_COPIED_AHEAD }
     }
 }
 
@@ -101,6 +104,8 @@ pub struct ShmDriver {
     /// Place in `active` of the ring that is looked at first.
     first: usize,
     scratch: Vec<u8>,
+    /// Where a frame is put together whose receiver wants it in one piece.
+    whole: Vec<u8>,
     armed: bool,
 }
 
@@ -119,6 +124,7 @@ impl ShmDriver {
         let sender = Sender {
             process: inbox.place.owner,
             key: Key { address: (&raw const *key) as u64, value: *key },
+            copied_ahead: config.copied_ahead,
             offer_bytes_min: if config.pull { SHM_OFFER_BYTES_MIN } else { usize::MAX },
         };
         Ok(ShmDriver {
@@ -144,6 +150,7 @@ impl ShmDriver {
             active_bits: [0; ACTIVE_WORDS],
             first: 0,
             scratch: vec![0; SHM_FRAME_BYTES_MAX],
+            whole: vec![0; SHM_FRAME_BYTES_MAX],
             armed: false,
         })
     }
@@ -288,6 +295,49 @@ impl ShmDriver {
         }
     }
 
+    /// Gives what has come to `each`; see [`Incoming::receive`].
+    fn look(&mut self, frames_max: usize, each: &mut EachFetch<'_>) -> usize {
+        if !self.handed.is_empty() {
+            self.settle();
+        }
+        if self.armed {
+            self.disarm();
+        }
+        self.look_for_senders();
+        let (mut given, mut quiet) = (0, None);
+        let rings = self.active.len();
+        for i in 0..rings {
+            let at = (self.first + i) % rings;
+            let Some(incoming) = &mut self.rings[self.active[at]] else { continue };
+            let mut desk = Desk {
+                front: &self.inbox.front,
+                counters: &mut self.counters,
+                scratch: &mut self.scratch,
+                pull: self.config.pull,
+            };
+            let came = incoming.receive(&mut desk, frames_max - given, each);
+            given += came;
+            incoming.quiet_looks = if came > 0 { 0 } else { incoming.quiet_looks.saturating_add(1) };
+            if incoming.quiet_looks > QUIET_LOOKS {
+                quiet = Some(at);
+            }
+            if given == frames_max {
+                // Those behind it come first next time.
+                self.first = at + 1;
+                break;
+            }
+        }
+        if given > 0 {
+            self.counters.receive_calls += 1;
+        } else {
+            self.counters.empty_polls += 1;
+            if let Some(at) = quiet.filter(|_| rings > QUIET_RINGS) {
+                self.leave(at);
+            }
+        }
+        given
+    }
+
     fn has_frame(&self) -> bool {
         self.active.iter().any(|ring| self.rings[*ring].as_ref().is_some_and(Incoming::has_frame))
     }
@@ -358,45 +408,30 @@ impl Driver for ShmDriver {
     }
 
     fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
-        if !self.handed.is_empty() {
-            self.settle();
-        }
-        if self.armed {
-            self.disarm();
-        }
-        self.look_for_senders();
-        let (mut given, mut quiet) = (0, None);
-        let rings = self.active.len();
-        for i in 0..rings {
-            let at = (self.first + i) % rings;
-            let Some(incoming) = &mut self.rings[self.active[at]] else { continue };
-            let mut desk = Desk {
-                front: &self.inbox.front,
-                counters: &mut self.counters,
-                scratch: &mut self.scratch,
-                pull: self.config.pull,
+        let mut whole = core::mem::take(&mut self.whole);
+        let given = self.look(frames_max, &mut |frame, apart| {
+            let Some(apart) = apart else {
+                each(frame);
+                return true;
             };
-            let came = incoming.receive(&mut desk, frames_max - given, each);
-            given += came;
-            incoming.quiet_looks = if came > 0 { 0 } else { incoming.quiet_looks.saturating_add(1) };
-            if incoming.quiet_looks > QUIET_LOOKS {
-                quiet = Some(at);
+            let bytes = frame.len() + apart.bytes();
+            let (head, payload) = whole[..bytes].split_at_mut(frame.len());
+            head.copy_from_slice(frame);
+            let fetched = apart.fetch(payload);
+            if fetched {
+                each(&whole[..bytes]);
             }
-            if given == frames_max {
-                // Those behind it come first next time.
-                self.first = at + 1;
-                break;
-            }
-        }
-        if given > 0 {
-            self.counters.receive_calls += 1;
-        } else {
-            self.counters.empty_polls += 1;
-            if let Some(at) = quiet.filter(|_| rings > QUIET_RINGS) {
-                self.leave(at);
-            }
-        }
+            fetched
+        });
+        self.whole = whole;
         Ok(given)
+    }
+
+    fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
+        Ok(self.look(frames_max, &mut |frame, apart| {
+            each(frame, apart.map(|apart| apart as &mut dyn Apart));
+            true
+        }))
     }
 
     fn staged_total(&self) -> u64 {

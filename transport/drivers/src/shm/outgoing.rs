@@ -48,6 +48,8 @@ pub(super) struct Sender {
     pub(super) key: Key,
     /// Payload from this many bytes on is offered, where it may be.
     pub(super) offer_bytes_min: usize,
+    /// But not before so many are in the area.
+    pub(super) copied_ahead: usize,
 }
 
 /// A ring that this process writes.
@@ -55,8 +57,7 @@ pub(super) struct Outgoing {
     pub(super) outbox: Outbox,
     ring: usize,
     map: Mapping,
-    owner: u64,
-    offer_bytes_min: usize,
+    sender: Sender,
     /// Number of the next frame.
     next: u64,
     /// Frames that the receiver was last seen to have taken.
@@ -94,19 +95,7 @@ impl Outgoing {
             .count() as u64;
         let next = taken + left;
         let area = if left == 0 { Area::default() } else { Area::full_until(next) };
-        let offer_bytes_min = sender.offer_bytes_min;
-        Ok(Outgoing {
-            outbox,
-            ring,
-            map,
-            owner,
-            offer_bytes_min,
-            next,
-            taken,
-            area,
-            fresh: true,
-            written: false,
-        })
+        Ok(Outgoing { outbox, ring, map, sender, next, taken, area, fresh: true, written: false })
     }
 
     pub(super) fn mappings(&self) -> [core::ops::Range<usize>; 2] {
@@ -135,7 +124,8 @@ impl Outgoing {
             self.set(slot + SLOT_LONG_BYTES, head.len() + payload.len());
             Word { kind: Kind::Long, first: self.fresh, bytes: 0 }
         } else {
-            let state = if payload.len() >= self.offer_bytes_min && self.may_offer() {
+            let state = if payload.len() >= self.sender.offer_bytes_min && self.may_offer() && self.is_ahead()
+            {
                 self.map.u64(slot + SLOT_ADDRESS).store(payload.as_ptr() as u64, Ordering::Relaxed);
                 outcome = Outcome::Offered(number);
                 OFFERED
@@ -168,6 +158,13 @@ impl Outgoing {
             self.outbox.announce(self.ring);
         }
         !self.outbox.is_closed()
+    }
+
+    /// Whether enough waits in the area for the receiver: then it is the one who has to work.
+    fn is_ahead(&mut self) -> bool {
+        self.look_for_room();
+        self.area.release(self.taken);
+        self.area.given.len() >= self.sender.copied_ahead
     }
 
     fn may_offer(&self) -> bool {
@@ -242,7 +239,7 @@ impl Drop for Outgoing {
     fn drop(&mut self) {
         let owner = self.outbox.front.u64(entry(self.ring, ENTRY_OWNER));
         // If it is not ours any more, somebody took us for dead, and it is theirs.
-        let _ = owner.compare_exchange(self.owner, 0, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = owner.compare_exchange(self.sender.process.short(), 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 

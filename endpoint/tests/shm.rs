@@ -1,0 +1,187 @@
+//! Endpoints over shared memory: bulk that is copied ahead and bulk that is pulled, while both ends are frozen and thawed; sleeping
+//! on sockets and shared memory at one time.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use drivers::Driver;
+use drivers::shm::{ShmConfig, ShmDriver};
+use drivers::udp::{UdpConfig, UdpDriver};
+use endpoint::{Completion, Endpoint, EndpointConfig, ReceiveBuffer, SendBuffer};
+use transport::config::AuthLevel;
+use transport::{
+    Epoch, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, RawAddress, Receive,
+    Space,
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn shm(copied_ahead: usize) -> Box<dyn Driver> {
+    Box::new(ShmDriver::open(&ShmConfig { copied_ahead, ..ShmConfig::default() }).expect("memory and /proc"))
+}
+
+fn udp() -> Box<dyn Driver> {
+    let here = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    Box::new(UdpDriver::open(&UdpConfig::new(here)).expect("a socket"))
+}
+
+fn open(rank: u32, auth: AuthLevel, rails: Vec<Box<dyn Driver>>, helper: bool) -> Endpoint {
+    let config = PortConfig { auth, ..PortConfig::new(JobId(1).tag()) };
+    let life = Life { counter: 1, nonce: 5 };
+    let port = Port::new(config, PortId::of_rank(Rank(rank), 0), life, Epoch(0), Some(&JobKey([9; 16])));
+    let config = EndpointConfig { helper, ..EndpointConfig::default() };
+    Endpoint::open(port, rails, config).expect("an endpoint")
+}
+
+fn link(from: &Endpoint, rank: u32, to: &Endpoint) -> LinkIndex {
+    from.connect(PortId::of_rank(Rank(rank), 0), &to.addresses()).expect("reachable")
+}
+
+fn payload(i: u64) -> Vec<u8> {
+    let bytes = [8, 5000, 1_500_000, 70_000, 300_001][usize::try_from(i % 5).expect("small")];
+    (0..bytes).map(|at: u64| (i * 7 + at * 13 + at / 256).to_le_bytes()[0]).collect()
+}
+
+fn send(endpoint: &Endpoint, link: LinkIndex, i: u64) {
+    let (bytes, started) = (payload(i), Instant::now());
+    while !endpoint.can_send(link, bytes.len().min(endpoint.copied_bytes_max())) {
+        endpoint.progress();
+        assert!(started.elapsed() < LIMIT, "no room for message {i}");
+    }
+    let outgoing = Outgoing { space: Space(0), tag: i, data: 0, context: i, silent: false };
+    let buffer = if bytes.len() <= endpoint.copied_bytes_max() {
+        SendBuffer::Copied(&bytes)
+    } else {
+        SendBuffer::Owned(bytes)
+    };
+    endpoint.send(link, outgoing, buffer).expect("there is room");
+}
+
+fn receive(endpoint: &Endpoint, i: u64) {
+    let receive = Receive {
+        space: Space(0),
+        source: None,
+        tag: i,
+        ignore: 0,
+        bytes_max: 2 << 20,
+        context: i,
+        multi: None,
+    };
+    endpoint.post_receive(receive, ReceiveBuffer::Owned(vec![0; 2 << 20])).expect("room");
+    let started = Instant::now();
+    loop {
+        assert!(
+            started.elapsed() < LIMIT,
+            "message {i} does not come: {:?}",
+            endpoint.with_port(|port| *port.counters())
+        );
+        while let Some(completion) = endpoint.poll() {
+            if let Completion::Received { tag, bytes, buffer: Some(buffer), .. } = completion {
+                let expected = payload(i);
+                assert_eq!((tag, bytes), (i, expected.len() as u64));
+                assert!(buffer[..expected.len()] == expected, "message {i} was altered");
+                return;
+            }
+        }
+        endpoint.wait(Duration::from_millis(1));
+    }
+}
+
+/// Sends through freezes of both ends. A freeze withdraws what is offered, and never waits.
+fn under_freezes(auth: AuthLevel, copied_ahead: usize) {
+    const MESSAGES: u64 = 150;
+    let (a, b) = (open(0, auth, vec![shm(copied_ahead)], true), open(1, auth, vec![shm(copied_ahead)], true));
+    let to_b = link(&a, 1, &b);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for end in [&a, &b] {
+            let done = &done;
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    drop(end.freeze(Duration::ZERO).expect("draining waits for nobody"));
+                    std::thread::sleep(Duration::from_micros(300));
+                }
+            });
+        }
+        scope.spawn(|| {
+            (0..MESSAGES).for_each(|i| send(&a, to_b, i));
+            let started = Instant::now();
+            while !a.with_port(Port::is_settled) {
+                a.wait(Duration::from_millis(1));
+                while a.poll().is_some() {}
+                assert!(started.elapsed() < LIMIT, "unacknowledged for ever");
+            }
+        });
+        (0..MESSAGES).for_each(|i| receive(&b, i));
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(b.with_port(|port| port.counters().dropped_malformed), 0);
+}
+
+#[test]
+fn bulk_that_is_copied_ahead_arrives_under_freezes() {
+    under_freezes(AuthLevel::Off, usize::MAX);
+}
+
+#[test]
+fn bulk_that_is_pulled_arrives_under_freezes() {
+    under_freezes(AuthLevel::Header, 0);
+}
+
+/// R21: with tags over payload a frame is put together before it is handled.
+#[test]
+fn tags_over_payload_work_too() {
+    let (a, b) = (open(0, AuthLevel::Full, vec![shm(0)], true), open(1, AuthLevel::Full, vec![shm(0)], true));
+    let to_b = link(&a, 1, &b);
+    for i in 0..10 {
+        send(&a, to_b, i);
+        receive(&b, i);
+    }
+    assert_eq!(b.with_port(|port| port.counters().dropped_tag), 0);
+}
+
+#[test]
+fn a_sleeper_wakes_for_either_kind_of_rail() {
+    let rails = || vec![udp(), shm(0)];
+    let b = open(1, AuthLevel::Header, rails(), false);
+    for only in 0..2 {
+        let c = open(2 + only, AuthLevel::Header, rails(), false);
+        // Reached over one rail only.
+        let mut addresses = b.addresses();
+        addresses[usize::from(only == 0)] = RawAddress::NONE;
+        let to_b = c.connect(PortId::of_rank(Rank(1), 0), &addresses).expect("reachable");
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| receive(&b, 0));
+            std::thread::sleep(Duration::from_millis(20));
+            send(&c, to_b, 0);
+            let started = Instant::now();
+            while !sleeper.is_finished() {
+                c.progress();
+                assert!(started.elapsed() < LIMIT, "rail {only} woke nobody");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_program_that_computes_is_acknowledged_by_its_helper() {
+    let (a, b) = (open(0, AuthLevel::Off, vec![shm(0)], false), open(1, AuthLevel::Off, vec![shm(0)], true));
+    let to_b = link(&a, 1, &b);
+    let receive = Receive {
+        space: Space(0),
+        source: None,
+        tag: 2,
+        ignore: 0,
+        bytes_max: 2 << 20,
+        context: 0,
+        multi: None,
+    };
+    b.post_receive(receive, ReceiveBuffer::Owned(vec![0; 2 << 20])).expect("room");
+    send(&a, to_b, 2);
+    // `b` never polls.
+    let started = Instant::now();
+    while !matches!(a.poll(), Some(Completion::SendDone { .. })) {
+        assert!(started.elapsed() < LIMIT, "nobody pulls and acknowledges");
+    }
+}
