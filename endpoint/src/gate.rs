@@ -62,6 +62,13 @@ impl Shared {
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// Sends what may be sent. Without anything to send, not even the clock is read: most receives are posted that way.
+    fn transmit(&self, inner: &mut Inner) {
+        if inner.port.wants_to_transmit() {
+            inner.transmit(self.clock.now());
+        }
+    }
+
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
         match self.inner.try_lock() {
             Ok(guard) => Some(guard),
@@ -193,7 +200,7 @@ impl Endpoint {
     ) -> Result<OpId, SendError> {
         let mut inner = self.shared.lock();
         let op = inner.send(link, outgoing, buffer)?;
-        inner.transmit(self.shared.clock.now());
+        self.shared.transmit(&mut inner);
         Ok(op)
     }
 
@@ -239,8 +246,7 @@ impl Endpoint {
             Ok(posted) => {
                 debug_assert_eq!(posted, op);
                 inner.collect();
-                let now = self.shared.clock.now();
-                inner.transmit(now);
+                self.shared.transmit(&mut inner);
                 Ok(posted)
             }
             Err(error) => {
@@ -287,8 +293,7 @@ impl Endpoint {
             Ok(received) => {
                 debug_assert_eq!(received, op);
                 inner.collect();
-                let now = self.shared.clock.now();
-                inner.transmit(now);
+                self.shared.transmit(&mut inner);
                 Ok(received)
             }
             Err(error) => {

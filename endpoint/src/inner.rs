@@ -158,6 +158,9 @@ impl Inner {
 
     /// Sends what may be sent. True if anything was.
     pub(crate) fn transmit(&mut self, now: Instant) -> bool {
+        if !self.port.wants_to_transmit() {
+            return false;
+        }
         let mut happened = false;
         // Trunking: the rails take turns with a few frames each, and another one begins each time (R24).
         let frames_max = if self.rails.len() > 1 { TURN_FRAMES } else { usize::MAX };
