@@ -208,12 +208,16 @@ fn bring_about(state: u32, before: Kind, bytes: usize) -> Pair {
             }
             switches[1].set_faults(NO_BUFFER);
             let before = pair.counted(1);
-            // One look at a time: a round that comes later than the acknowledgement may be delayed would send it.
-            while pair.counted(1) == before {
-                pair.step(0);
+            // One look at a time, and before the sender's: a later round would send the acknowledgement, and so would a frame that comes
+            // twice, for a buffer that was leased before can still be filled.
+            loop {
                 if let Some(completion) = pair.ends[1].poll() {
                     pair.note(completion);
                 }
+                if pair.counted(1) > before {
+                    break;
+                }
+                pair.step(0);
                 assert!(started.elapsed() < LIMIT, "no frame comes");
             }
         }
