@@ -73,6 +73,15 @@ Prints a timeline: checkpoints with the pause of each rank and its parts, the me
 states, bytes, and the times of detection and recovery. Ends with exit code 0 only if the result is verified and at least \
 three checkpoints were committed, one process was killed, and one rollback happened.")]
     Demo(DemoArguments),
+    /// Print the variables with which your own mpiexec finds the libfabric provider
+    #[command(long_about = "\
+Print the variables with which your own mpiexec finds the libfabric provider, for a shell: eval \"$(stillwire env)\". \
+MPICH takes them as they are; Open MPI's mpirun wants -x FI_PROVIDER_PATH -x FI_PROVIDER besides.")]
+    Env {
+        /// Folder of libstillwire_fi.so; by default the one of this program
+        #[arg(long, value_name = "DIR")]
+        provider_dir: Option<PathBuf>,
+    },
     /// Run one of the example programs: is, burst or ring
     #[command(disable_help_flag = true)]
     Example(Passed),

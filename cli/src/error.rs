@@ -19,6 +19,10 @@ pub(crate) enum CliError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    #[error(
+        "{path}: {error}; build the provider (cargo build --release --package stillwire-provider), or say where it is (--provider-dir)"
+    )]
+    NoProvider { path: PathBuf, error: io::Error },
     #[error("the program {name} cannot be started: {problem}")]
     Program { name: String, problem: String },
     #[error("the system gives no random numbers (getrandom failed); a job needs a secret key of its own")]

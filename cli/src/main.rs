@@ -69,6 +69,7 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
         Command::Ls(ls) => commands::files::list(&ls.directory, json),
         Command::Inspect(inspect) => commands::files::inspect(&inspect.file, json),
         Command::Verify(verify) => commands::files::verify(&verify.directory, verify.generation, json),
+        Command::Env { provider_dir } => commands::env::env(provider_dir, json),
         Command::Demo(demo) => demo::demo(&demo, json),
         Command::Sim(sim) => commands::sim::simulate(sim.command, json),
         Command::Bench(bench) => {

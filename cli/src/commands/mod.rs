@@ -1,5 +1,6 @@
 //! One file for each group of commands.
 
+pub(crate) mod env;
 pub(crate) mod files;
 pub(crate) mod jobs;
 mod printer;
