@@ -347,6 +347,37 @@ fn true_frames_sent_again_have_no_effect() {
     talk.talk();
 }
 
+/// R21, R22: an old frame does not make a silent peer speak.
+#[test]
+fn true_frames_sent_again_are_no_sign_of_life() {
+    let mut talk = Conversation::new();
+    (0..6).for_each(|_| talk.talk());
+    let back = talk.b.connect(id(0), &talk.a.addresses()).expect("reachable");
+    let outgoing = Outgoing { space: Space(0), tag: 1 << 20, data: 0, context: 0, silent: false };
+    talk.b.send(back, outgoing, SendBuffer::Copied(b"is anybody there?")).expect("room");
+    // Nobody polls `a`.
+    poll_until(&talk.b, "silence is reported", |completion| match completion {
+        Completion::Report(Event::PeerSilent { peer, .. }) => peer == id(0),
+        other => panic!("{other:?}"),
+    });
+    let socket = stranger();
+    for frame in talk.heard.clone() {
+        talk.inject(&socket, &frame);
+    }
+    let mut back = 0;
+    let started = Instant::now();
+    while !talk.b.with_port(Port::is_settled) {
+        assert!(started.elapsed() < LIMIT, "the peer itself is not heard");
+        assert!(talk.a.poll().is_none());
+        talk.pass_on();
+        back += u32::from(matches!(talk.b.poll(), Some(Completion::Report(Event::PeerBack { .. }))));
+    }
+    while let Some(completion) = talk.b.take_completion() {
+        back += u32::from(matches!(completion, Completion::Report(Event::PeerBack { .. })));
+    }
+    assert_eq!(back, 1);
+}
+
 fn section_of(endpoint: &Endpoint) -> Vec<u8> {
     let mut frozen = endpoint.freeze(Duration::from_secs(1)).expect("nothing is held");
     frozen.port_mut().set_epoch(Epoch(1));

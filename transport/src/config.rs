@@ -108,10 +108,12 @@ pub struct PortConfig {
     pub link_copied_bytes_max: usize,
     /// Bytes of copied payload that a peer may have in flight towards us on one link.
     pub link_window_bytes: u32,
-    /// Bytes of received messages that nobody has asked for yet, over all links. A hard bound: frames beyond it are not
-    /// counted and come again.
+    /// Bytes of received messages that nobody has asked for yet, over all links, from which on a link's frames are kept only within the window
+    /// that it was promised (R17); others are not counted and come again. As promises to several links may be of the same room, the
+    /// bytes kept are at most this and `link_window_bytes` for every link.
     pub unexpected_bytes_max: usize,
-    /// Entries of the table of messages that nobody has asked for yet.
+    /// Likewise, copied messages that nobody has asked for yet. A link is promised at most a quarter of this, and at most 256; the messages kept
+    /// are at most this and such a promise for every link. Announced ones come on top, up to [`ANNOUNCED_MAX`] of every link.
     pub unexpected_entries_max: usize,
     /// Receives that may be posted at one time.
     pub posted_max: usize,

@@ -86,6 +86,32 @@ fn an_acknowledgement_lost_before_the_cut_is_repeated_as_it_was() {
 }
 
 #[test]
+fn what_is_said_of_before_the_cut_names_the_numbers_of_before_the_cut() {
+    let mut world = acquainted();
+    world.fate = Box::new(|from, _, _, _| if from == 0 { Fate::Lose } else { Fate::Deliver });
+    world.send(1, 0, 1, b"counted before the cut");
+    world.run(Duration::from_micros(20));
+    let next = 1;
+    cut(&mut world, 0, 1);
+    let (said, past) = std::sync::mpsc::channel();
+    world.fate = Box::new(move |from, _, frame, _| {
+        if from == 0 && frame.header.epoch == Epoch(0) && !frame.header.kind.numbered() {
+            said.send((frame.header.seq, frame.header.ack)).expect("somebody listens");
+        }
+        Fate::Lose
+    });
+    for tag in 2..5 {
+        world.send(0, 1, tag, b"numbered after the cut");
+    }
+    // What the peer sends again is acknowledged again.
+    world.run(50 * MS);
+    world.fate = Box::new(|_, _, _, _| Fate::Deliver);
+    let past: Vec<_> = past.iter().collect();
+    assert!(!past.is_empty());
+    assert!(past.iter().all(|said| *said == (next, 2)), "{past:?}");
+}
+
+#[test]
 fn an_acknowledgement_is_repeated_on_a_link_that_only_receives() {
     let mut world = World::new(2, &config(), 1500);
     world.fate = Box::new(|from, _, _, _| if from == 0 { Fate::Lose } else { Fate::Deliver });

@@ -389,6 +389,60 @@ fn empty_messages_do_not_outgrow_their_table() {
     assert_eq!(tags, (0..200).collect::<Vec<_>>());
 }
 
+/// R17: a peer that was told of no room hears of it when there is some, also if what has left the table was only announced.
+#[test]
+fn room_that_an_announced_message_leaves_is_told_to_the_others() {
+    let mut config = config();
+    config.unexpected_entries_max = 8;
+    for discard in [false, true] {
+        let mut world = World::new(3, &config, 1500);
+        for tag in 0..8 {
+            world.send_user(0, 1, tag, pattern(tag, 3000));
+        }
+        world.run(5 * MS);
+        world.send(2, 1, 100, b"fills the window of its sender");
+        world.run(200 * MS);
+        let told = std::rc::Rc::new(std::cell::Cell::new(0));
+        let window = told.clone();
+        world.fate = Box::new(move |from, to, frame, _| {
+            if (from, to) == (1, 2) {
+                window.set(window.get().max(frame.header.window_frames));
+            }
+            Fate::Deliver
+        });
+        for tag in 0..8 {
+            let source = Some(world.link(1, 0));
+            let space = transport::Space(0);
+            let pattern = transport::matching::Pattern { space, source, tag, ignore: 0 };
+            if discard {
+                let (key, _) = world.port(1).claim(&pattern).expect("it waits");
+                assert!(world.port(1).discard(key));
+            } else {
+                world.receive(1, Some(0), Some(tag), 3000);
+            }
+        }
+        world.run(Duration::from_micros(100));
+        assert!(told.get() > 0, "discarded: {discard}");
+    }
+}
+
+/// R23: how many peers there are is not for a peer to say.
+#[test]
+fn a_peer_too_many_is_not_heard() {
+    let mut world = World::new(2, &config(), 1500);
+    for number in 0..transport::config::LINKS_MAX as u64 {
+        world.port(0).connect(transport::PortId((number + 1000) << 32));
+    }
+    world.send(1, 0, 0, b"first contact");
+    world.run(MS);
+    let counters = *world.port(0).counters();
+    assert!(
+        counters.dropped_no_room > 0 && counters.dropped_no_room == counters.frames_received,
+        "{counters:?}"
+    );
+    assert_eq!(world.port(0).links(), transport::config::LINKS_MAX);
+}
+
 /// Most pieces of bulk that left node 0 at one instant, since the last transcript.
 fn widest_volley(world: &mut World) -> usize {
     let mut pieces = std::collections::BTreeMap::<String, usize>::new();

@@ -132,7 +132,9 @@ pub(crate) struct Link {
     pub(crate) promised_bytes: u32,
     /// Copied messages, likewise.
     pub(crate) promised_frames: u16,
-    /// Rail over which the peer was last heard.
+    /// Newest transmission number that was a sign of life: [`Link::newest`], or that of a frame of a higher epoch.
+    pub(crate) heard: u64,
+    /// Rail over which the newest was heard.
     pub(crate) heard_rail: u8,
     /// Frames counted since the last acknowledgement.
     pub(crate) unacknowledged: u16,
@@ -174,6 +176,7 @@ impl Link {
             newest: 0,
             promised_bytes: window_bytes,
             promised_frames: window_frames,
+            heard: 0,
             heard_rail: 0,
             unacknowledged: 0,
             peer_pause: 0,

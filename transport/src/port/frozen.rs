@@ -134,6 +134,7 @@ impl FrozenPort {
             link.flags &= Flags::CLOSING | Flags::CLOSE_SENT | Flags::PEER_CLOSED;
             link.transmissions = 1;
             link.newest = 0;
+            link.heard = 0;
             link.unacknowledged = 0;
             if port.sabotage.has(Rule::CountedNotAcked) {
                 link.expected = link.ack_told;

@@ -228,7 +228,7 @@ impl Port {
     /// The link to `peer`, made if there is none. Causes no traffic.
     ///
     /// # Panics
-    /// If there are [`LINKS_MAX`] links: more ports than a job can have.
+    /// If there are [`LINKS_MAX`] links: more ports than a job can have. No frame brings that about: a peer too many is not heard.
     pub fn connect(&mut self, peer: PortId) -> LinkIndex {
         if let Some(&link) = self.by_peer.get(&peer) {
             return link;
@@ -456,6 +456,7 @@ impl Port {
                     received: 0,
                 };
                 self.grant(envelope.source, incoming);
+                self.release_unexpected(0);
             }
         }
     }
@@ -538,6 +539,7 @@ impl Port {
                 let queues = self.links[source.0 as usize].queues(copied_bytes_max);
                 queues.control.push_back(Control::Grant { op, total: 0 });
                 self.make_ready(source);
+                self.release_unexpected(0);
             }
         }
         true
@@ -664,6 +666,7 @@ impl Port {
         (window_bytes as usize) < self.config.eager_bytes_max || window_frames == 0
     }
 
+    /// A message has left the table of those that wait, with this much copied payload: starved peers may hear of room.
     pub(crate) fn release_unexpected(&mut self, bytes: usize) {
         self.unexpected_bytes = self.unexpected_bytes.saturating_sub(bytes);
         if !self.starved.is_empty() && !self.is_starving(self.window_bytes(), self.window_frames()) {

@@ -1,7 +1,7 @@
 //! Reading frames: the gates that a frame has to pass, in order, before any of its fields has an effect.
 
 use crate::auth::Context;
-use crate::config::{CHECKPOINTABLE, EPOCH_STEP_MAX, EVENTS_MAX, WINDOW_FRAMES_MAX};
+use crate::config::{CHECKPOINTABLE, EPOCH_STEP_MAX, EVENTS_MAX, LINKS_MAX, WINDOW_FRAMES_MAX};
 use crate::ids::{Epoch, LinkIndex, OpId, PortId, RailIndex};
 use crate::link::queues::SentBody;
 use crate::link::receive::Held;
@@ -93,15 +93,15 @@ impl Port {
         {
             return;
         }
-        if self.events.len() >= EVENTS_MAX {
+        if self.events.len() >= EVENTS_MAX || known.is_none() && self.links.len() >= LINKS_MAX {
             self.counters.dropped_no_room += 1;
             return;
         }
-        let index = self.learn(known, peer, rail, frame, now);
+        let index = self.learn(known, peer, rail, frame);
         if self.links[index.0 as usize].flags.contains(Flags::BROKEN) {
             return;
         }
-        self.take(index, frame, payload, numbers, now, buffers);
+        self.take(index, rail, frame, payload, numbers, now, buffers);
         self.arm(index);
     }
 
@@ -149,7 +149,7 @@ impl Port {
         Numbers { seq: unwrap(expected, header.seq), transmission: unwrap(newest, header.transmission) }
     }
 
-    /// R3: no field of a frame of a higher epoch has any effect before our rank has cut.
+    /// R3: nothing that a frame of a higher epoch says has any effect before our rank has cut.
     fn passes_higher_epoch(
         &mut self,
         known: Option<LinkIndex>,
@@ -163,8 +163,8 @@ impl Port {
         }
         self.require_cut(frame.header.epoch);
         if let Some(index) = known {
-            // It lives, and waits for our cut: it is told when that is over.
-            self.links[index.0 as usize].heard_at = now;
+            // It lives, and may be waiting for our cut: no silence is reported, and it is told when that is over.
+            self.hear(index, numbers.transmission, now);
         }
         if self.sabotage.has(Rule::HigherEpochData) {
             return true;
@@ -186,6 +186,21 @@ impl Port {
         }
     }
 
+    /// R21, R22: a sign of life, unless something as new has been one already. No image knows of it.
+    fn hear(&mut self, index: LinkIndex, transmission: u64, now: u64) {
+        let link = &mut self.links[index.0 as usize];
+        if transmission <= link.heard {
+            return;
+        }
+        link.heard = transmission;
+        link.heard_at = now;
+        if link.flags.intersects(Flags::SLOW | Flags::GONE) {
+            link.flags.remove(Flags::SLOW | Flags::GONE);
+            let peer = link.peer;
+            self.events.push_back(Event::PeerBack { link: index, peer });
+        }
+    }
+
     /// R23: takes over what the frame says about its sender: identity, link index, epoch. Makes the link at first contact.
     fn learn(
         &mut self,
@@ -193,7 +208,6 @@ impl Port {
         peer: PortId,
         rail: RailIndex,
         frame: &Frame<'_>,
-        now: u64,
     ) -> LinkIndex {
         let index = known.unwrap_or_else(|| self.connect(peer));
         let link = &mut self.links[index.0 as usize];
@@ -219,19 +233,14 @@ impl Port {
                 self.make_ready(index);
             }
         }
-        let link = &mut self.links[index.0 as usize];
-        link.heard_at = now;
-        link.heard_rail = rail.0;
-        if link.flags.intersects(Flags::SLOW | Flags::GONE) {
-            link.flags.remove(Flags::SLOW | Flags::GONE);
-            self.events.push_back(Event::PeerBack { link: index, peer });
-        }
         index
     }
 
+    #[expect(clippy::too_many_arguments, reason = "one frame's worth of facts, each of its own type")]
     fn take(
         &mut self,
         index: LinkIndex,
+        rail: RailIndex,
         frame: &Frame<'_>,
         payload: Piece<'_>,
         numbers: Numbers,
@@ -264,8 +273,12 @@ impl Port {
         if !self.acknowledgement(index, &frame.header, numbers, now) {
             return;
         }
-        let link = &mut self.links[index.0 as usize];
-        link.newest = link.newest.max(numbers.transmission);
+        if newer {
+            let link = &mut self.links[index.0 as usize];
+            link.newest = numbers.transmission;
+            link.heard_rail = rail.0;
+            self.hear(index, numbers.transmission, now);
+        }
         match frame.body {
             Body::Ack => {}
             Body::Probe => self.ack_now(index),

@@ -520,12 +520,17 @@ impl Port {
             Source::Operation { payload } => payload.bytes,
         };
         let before = link.before_cut(epoch);
-        let (seq, past) = match numbered {
-            Number::Of { number, .. } => (number, before.filter(|before| number < before.next)),
-            Number::None(Unnumbered::Past) => (link.next, before),
-            Number::None(Unnumbered::Now) => (link.next, None),
+        let past = match numbered {
+            Number::Of { number, .. } => before.filter(|before| number < before.next),
+            Number::None(Unnumbered::Past) => before,
+            Number::None(Unnumbered::Now) => None,
         };
-        // R4: said as it was before our cut, or as it is now; never a mixture of both.
+        let seq = match numbered {
+            Number::Of { number, .. } => number,
+            Number::None(_) => past.map_or(link.next, |before| before.next),
+        };
+        // R4: what is numbered and counted, as it was before our cut or as it is now; never a mixture of both. Transmission, echo, windows
+        // and contact are always those of now, for they say nothing of either.
         let (epoch, expected, selective) = match past {
             Some(before) => (link.peer_epoch, before.expected, 0),
             None => {
