@@ -11,6 +11,12 @@ pub const NIC_RECEIVE_FRAMES: usize = 64;
 /// Addresses that one NIC knows: every NIC of a history, replaced ones included.
 pub const NIC_ADDRESSES_MAX: usize = 512;
 
+/// Time that NICs have to give their buffers back when a rank freezes, as in a session.
+pub const DRAIN_MAX: Nanos = 200 * MILLI;
+
+/// How often a rank that freezes asks its NICs for their buffers; a real one asks all the time.
+pub const DRAIN_LOOK: Nanos = 500;
+
 /// Ranks of a history; larger jobs are the business of `scale`.
 pub const RANKS_MAX: usize = 8;
 

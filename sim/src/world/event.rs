@@ -66,6 +66,8 @@ pub(crate) enum Task {
     Kill { keeper: u32, rank: Rank, life: Life },
     /// A keeper learns that a process has ended.
     Reaped { keeper: u32, rank: Rank, life: Life, status: ExitStatus },
+    /// A process looks whether its NICs have given their buffers back.
+    Freeze { process: u32 },
     /// A process thaws after a cut.
     Thaw { process: u32 },
     /// A process has written its image.

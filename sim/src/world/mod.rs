@@ -4,6 +4,7 @@ mod control;
 mod coordinator;
 mod disk;
 mod event;
+mod freezing;
 mod image;
 mod keepers;
 mod process;

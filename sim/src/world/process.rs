@@ -5,6 +5,7 @@ use ckpt_glue::{Enrolment, Message as ControlMessage, Participant};
 use transport::message::{Outgoing, Payload, Receive};
 use transport::{Buffers, FrozenPort, Life, OpId, Port, PortId, Rank, Space};
 
+use super::freezing::Freezing;
 use super::image::Image;
 
 use crate::engine::queue::Nanos;
@@ -25,6 +26,8 @@ pub(crate) enum Phase {
     Enrolling,
     /// Its ports are open, its program runs.
     Running,
+    /// It stands still, and its NICs are giving their buffers back.
+    Quiescing,
     /// It has frozen its ports for a cut.
     Frozen,
     /// It has ended or was ended.
@@ -55,6 +58,8 @@ pub(crate) struct Process {
     pub(crate) epoch: u32,
     pub(crate) phase: Phase,
     pub(crate) ports: Vec<Port>,
+    /// Its ports while they come to a stand.
+    pub(crate) freezing: Option<Freezing>,
     pub(crate) frozen: Vec<FrozenPort>,
     /// Its NICs, by port and rail.
     pub(crate) stations: Vec<usize>,

@@ -326,9 +326,7 @@ impl World {
         let local = nodes[at(process.node)].clock.read(queue.now());
         let truth = truth_of(process);
         let place = &mut stations[station];
-        if place.completes_at <= queue.now() && place.nic.has_to_complete() {
-            place.nic.complete_read();
-        }
+        place.report_completions(queue.now());
         let index = RailIndex(u8::try_from(rail).unwrap_or(0));
         let port_number = u32::try_from(port).unwrap_or(u32::MAX);
         let port = &mut process.ports[port];

@@ -8,6 +8,7 @@ use drivers::Driver as _;
 use transport::{Epoch, Port, PortId, RailIndex, Rank, Restart};
 
 use super::event::{Endpoint, Task};
+use super::freezing::Purpose;
 use super::image::Image;
 use super::process::{NEVER, Phase, Process, Writing};
 use super::station::Station;
@@ -40,6 +41,7 @@ impl World {
             epoch: decision.epoch().0,
             phase: Phase::Restoring,
             ports: Vec::new(),
+            freezing: None,
             frozen: Vec::new(),
             stations,
             addresses: AddressTable::new(),
@@ -342,10 +344,10 @@ impl World {
         }
     }
 
-    fn run_participant(&mut self, number: u32) {
+    pub(crate) fn run_participant(&mut self, number: u32) {
         loop {
             let process = &mut self.processes[at(number)];
-            if !process.is_alive() {
+            if !process.is_alive() || process.phase == Phase::Quiescing {
                 return;
             }
             let Some(output) = process.participant.as_mut().and_then(Participant::poll_output) else {
@@ -366,29 +368,33 @@ impl World {
         self.tell_participant(number, Input::CutRequired { epoch });
     }
 
-    /// The cut: ports frozen, memory captured, epoch raised, in one instant; the pause follows.
+    /// The cut: hints, then ports frozen, memory captured and epoch raised in one instant; the pause follows.
     fn take_cut(&mut self, number: u32, epoch: Epoch) {
         let pause = 1 + self.timing.below(self.plan.pause_ns_max);
         let local = self.local_time(number);
         let process = &mut self.processes[at(number)];
-        if process.phase == Phase::Running {
-            let expected = core::time::Duration::from_nanos(pause);
-            let hints: usize =
-                process.ports.iter_mut().map(|port| port.announce_pause(local, expected)).sum();
-            if hints > 0 {
-                self.send_frames(number);
-            }
+        if process.phase == Phase::Frozen {
+            // It stands still for an older cut: this one takes its place, and the thaw stays.
+            let rank = process.rank;
+            trace!(self.trace, self.queue.now(), Who::Rank(rank), "cut {} instead", epoch.0);
+            return self.cut(number, epoch);
         }
+        let expected = core::time::Duration::from_nanos(pause);
+        let hints: usize = process.ports.iter_mut().map(|port| port.announce_pause(local, expected)).sum();
+        if hints > 0 {
+            self.send_frames(number);
+        }
+        self.freeze_for(number, Purpose::Cut { epoch, pause });
+    }
+
+    /// All ports stand still.
+    pub(crate) fn cut(&mut self, number: u32, epoch: Epoch) {
         let process = &mut self.processes[at(number)];
-        let again = process.phase == Phase::Frozen;
-        process.frozen.extend(process.ports.drain(..).map(|port| port.freeze(local)));
         process.epoch = epoch.0;
         // What is captured belongs to the epoch that begins: the image's epoch is that of its generation.
         process.frozen.iter_mut().for_each(|port| port.set_epoch(epoch));
-        process.phase = Phase::Frozen;
         let generation = Generation { life: process.life_number, epoch: epoch.0 };
         let rank = process.rank;
-        trace!(self.trace, self.queue.now(), Who::Rank(rank), "cut {} for {pause} ns", epoch.0);
         for port in &process.frozen {
             let found = self.judges.bounds.frozen(rank, port);
             self.judges.check(found);
@@ -411,15 +417,11 @@ impl World {
         }
         self.judges.cut.cut(number, rank, generation, ends);
         self.judges.order.cut(number, rank, generation);
-        if !again {
-            self.task_after(pause, Task::Thaw { process: number });
-        }
         self.moment(Moment::Frozen, Some(rank));
     }
 
     /// R2: the epoch rises, but there is no image.
     fn raise_epoch(&mut self, number: u32, epoch: Epoch) {
-        let local = self.local_time(number);
         let process = &mut self.processes[at(number)];
         trace!(self.trace, self.queue.now(), Who::Rank(process.rank), "raise {} without image", epoch.0);
         self.counts.add(crate::faults::Fault::NoImage);
@@ -428,16 +430,7 @@ impl World {
             process.frozen.iter_mut().for_each(|port| port.set_epoch(epoch));
             return;
         }
-        let ports = core::mem::take(&mut process.ports);
-        process.ports = ports
-            .into_iter()
-            .map(|port| {
-                let mut frozen = port.freeze(local);
-                frozen.set_epoch(epoch);
-                frozen.thaw(local)
-            })
-            .collect();
-        self.wake(number, self.queue.now() + 1);
+        self.freeze_for(number, Purpose::Raise { epoch });
     }
 
     /// The pause is over; the image is written while the program runs.
@@ -557,6 +550,7 @@ impl World {
         }
         process.phase = Phase::Dead;
         process.ports.clear();
+        process.freezing = None;
         process.frozen.clear();
         process.mailbox.clear();
         for station in core::mem::take(&mut process.stations) {

@@ -46,6 +46,13 @@ impl Station {
         self.completes_at = 0;
     }
 
+    /// Lets the NIC report what it has read, if it is time.
+    pub(crate) fn report_completions(&mut self, now: Nanos) {
+        if self.completes_at <= now && self.nic.has_to_complete() {
+            self.nic.complete_read();
+        }
+    }
+
     /// The process is gone, and the NIC with it.
     pub(crate) fn close(&mut self) {
         self.nic.die();

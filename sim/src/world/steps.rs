@@ -80,7 +80,9 @@ impl World {
         let life = self.life_number;
         let runs = |rank| {
             let newest = self.processes.iter().rfind(|p| p.rank == rank);
-            newest.is_some_and(|p| p.life_number == life && matches!(p.phase, Phase::Running | Phase::Frozen))
+            newest.is_some_and(|p| {
+                p.life_number == life && matches!(p.phase, Phase::Running | Phase::Quiescing | Phase::Frozen)
+            })
         };
         if self.crash_life.is_some_and(|crashed| crashed < life) && (0..self.plan.ranks).all(runs) {
             self.crash_life = None;
@@ -198,7 +200,7 @@ impl World {
         // It may be one that an earlier life has left behind.
         self.crash_life = self.crash_life.max(Some(entry.life_number));
         match entry.phase {
-            Phase::Frozen => self.counts.add(Fault::CrashInFreeze),
+            Phase::Quiescing | Phase::Frozen => self.counts.add(Fault::CrashInFreeze),
             Phase::Restoring | Phase::Enrolling => self.counts.add(Fault::CrashInRestart),
             Phase::Running | Phase::Dead => {}
         }

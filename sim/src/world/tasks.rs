@@ -49,6 +49,7 @@ impl World {
             Task::Restore { process, decision } => self.restore(process, &decision),
             Task::Kill { keeper, rank, life } => self.kill(keeper, rank, life),
             Task::Reaped { keeper, rank, life, status } => self.reaped(keeper, rank, life, status),
+            Task::Freeze { process } => self.look_at_freeze(process),
             Task::Thaw { process } => self.thaw(process),
             Task::ImageWritten { process, epoch, attempt } => self.image_written(process, epoch, attempt),
             Task::ExitedImageWritten { keeper, rank, generation, record } => {
