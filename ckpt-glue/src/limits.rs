@@ -80,6 +80,9 @@ pub const MISALIGNED_REPORT_AFTER: u32 = 3;
 /// Longest wait for all nodes to say that their processes of the old life are dead (R9).
 pub const FENCE_MAX: Duration = Duration::from_secs(30);
 
+/// Longest wait for the outcome of a commit when all ranks have ended: as long as the store gets elsewhere.
+pub const COMMIT_OUTCOME_MAX: Duration = FENCE_MAX;
+
 /// Longest pause between two attempts to recover.
 pub const BACK_OFF_MAX: Duration = Duration::from_secs(60);
 

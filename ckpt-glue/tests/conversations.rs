@@ -3,9 +3,13 @@
 mod support;
 
 use ckpt_glue::control::{CutMode, Message, Source};
-use ckpt_glue::{ExitStatus, participant::Input};
+use ckpt_glue::job::{self, Event};
+use ckpt_glue::protocols::{AbandonReason, CheckpointEvent};
+use ckpt_glue::recovery::Ending;
+use ckpt_glue::{ExitStatus, GenerationId, participant::Input};
 use expect_test::expect;
 use support::{World, config};
+use transport::Epoch;
 
 #[test]
 fn a_job_from_start_to_end() {
@@ -75,6 +79,95 @@ fn a_job_from_start_to_end() {
     assert!(world.over.is_some());
 }
 
+/// Ranks that end at once after their last checkpoint: what is committed is in the job's last words.
+#[test]
+fn a_commit_under_way_is_waited_for_at_the_end() {
+    let end_while_committing = |write_ms, fails| {
+        let mut world = World::new(2, 1, 16, config());
+        world.store.fail_commits = fails;
+        world.run_ms(40);
+        world.request(Source::Command);
+        world.run_ms(8);
+        world.told();
+        world.delays.write = std::time::Duration::from_millis(write_ms);
+        world.rank(0, Input::Finalizing);
+        world.rank(1, Input::Finalizing);
+        world.run_ms(4);
+        world.end(0, ExitStatus::Code(0));
+        world.end(1, ExitStatus::Code(0));
+        world
+    };
+    let mut world = end_while_committing(40, false);
+    world.quiet = vec!["rank", "keeper"];
+    world.run_ms(60);
+    expect![[r#"
+        48ms rank 0 > keeper 0: finalize 1
+        48ms rank 1 > keeper 0: finalize 1
+        49ms store writes commit 1.0000000000000065/1 of 2 images
+        49ms keeper 0 > coordinator: finalize 2
+        50ms coordinator > keeper 0: finalize-done
+        51ms keeper 0 > rank 0: finalize-done
+        51ms keeper 0 > rank 1: finalize-done
+        52ms rank 0 ends, exit code 0
+        52ms rank 1 ends, exit code 0
+        89ms store collects all before 1.0000000000000065/1
+        89ms over: Finished
+    "#]]
+    .assert_eq(&world.told());
+    let report = world.over.expect("an end");
+    assert_eq!((report.commits, report.committed), (1, world.store.commits.last().copied()));
+
+    let mut world = end_while_committing(40, true);
+    world.run_ms(60);
+    let report = world.over.expect("an end");
+    assert_eq!((report.ending, report.commits), (Ending::Finished, 0));
+    assert!(world.events.iter().any(|event| matches!(
+        event,
+        Event::Checkpoint(CheckpointEvent::Abandoned { reason: AbandonReason::CommitFailed { .. }, .. })
+    )));
+
+    // A disk that hangs: the wait ends.
+    let mut world = end_while_committing(3_600_000, false);
+    world.run_ms(20_000);
+    assert!(world.over.is_none());
+    world.run_ms(20_000);
+    assert_eq!(world.over.expect("an end").ending, Ending::Finished);
+
+    // Whoever does not want to wait gets the end that it is.
+    let mut world = end_while_committing(3_600_000, false);
+    world.run_ms(20);
+    world.job.handle(world.now, job::Input::Stop);
+    world.run_ms(1);
+    assert_eq!(world.over.expect("an end").ending, Ending::Finished);
+}
+
+/// What was durable before the store was fenced is in the last words of a job that is stopped, too.
+#[test]
+fn a_commit_that_beats_the_fence_of_a_stop_is_reported() {
+    let mut world = World::new(2, 1, 16, config());
+    world.run_ms(40);
+    world.request(Source::Command);
+    world.run_ms(9);
+    world.told();
+    world.job.handle(world.now, job::Input::Stop);
+    let life = world.job.status().life.expect("it runs");
+    let generation = GenerationId { life, epoch: Epoch(1) };
+    world.job.handle(world.now, job::Input::CommitDurable(generation));
+    world.run_ms(10);
+    expect![[r#"
+        49ms coordinator > keeper 0: fence below 2
+        49ms store refuses lives below 2
+        50ms keeper 0 kills rank 0
+        50ms keeper 0 kills rank 1
+        50ms keeper 0 > coordinator: fenced below 2 on 0
+        51ms store collects all before 1.0000000000000065/1
+        51ms over: Stopped
+    "#]]
+    .assert_eq(&world.told());
+    let report = world.over.expect("an end");
+    assert_eq!((report.ending, report.commits, report.committed), (Ending::Stopped, 1, Some(generation)));
+}
+
 #[test]
 fn a_rank_dies_and_all_come_back() {
     let mut world = World::new(2, 1, 16, config());
@@ -126,11 +219,11 @@ fn native_ranks_cut_at_a_point_ahead_of_all() {
     world.request(Source::Command);
     world.run_ms(10);
     // Nobody waits: rank 0 cuts at the point and goes on, rank 1 comes to it a long time later.
-    for count in 4..=20 {
+    for count in 4..=30 {
         world.rank(0, Input::PointReached { count });
     }
     world.run_ms(200);
-    for count in 2..=13 {
+    for count in 2..=21 {
         world.rank(1, Input::PointReached { count });
     }
     world.run_ms(40);
@@ -141,9 +234,9 @@ fn native_ranks_cut_at_a_point_ahead_of_all() {
         42ms rank 0 > keeper 0: points (1) of 1 ranks: 3 to 3
         42ms rank 1 > keeper 0: points (1) of 1 ranks: 1 to 1
         43ms keeper 0 > coordinator: points (1) of 2 ranks: 1 to 3
-        44ms coordinator > keeper 0: cut 1 at point 13
-        45ms keeper 0 > rank 0: cut 1 at point 13
-        45ms keeper 0 > rank 1: cut 1 at point 13
+        44ms coordinator > keeper 0: cut 1 at point 21
+        45ms keeper 0 > rank 0: cut 1 at point 21
+        45ms keeper 0 > rank 1: cut 1 at point 21
         50ms rank 0 cuts to 1
         55ms rank 0 > keeper 0: image-done 1, 4096 bytes
         250ms rank 1 cuts to 1

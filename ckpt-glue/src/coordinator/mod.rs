@@ -69,7 +69,7 @@ pub struct Coordinated {
     sent: Epoch,
     query: u32,
     chooser: PointChooser,
-    /// A request that came while a checkpoint was under way; several are one.
+    /// A request that came after the cut that is under way; several are one.
     pending: Option<Source>,
     next_timer: Option<Instant>,
     finishing: bool,
@@ -105,7 +105,12 @@ impl Coordinated {
             _ if self.finishing => Some(RefuseReason::Finishing),
             State::Idle if self.sent.0 == u32::MAX => Some(RefuseReason::EpochsUsedUp),
             State::Idle => None,
-            State::Asking { .. } | State::Cutting(_) | State::Committing(_) => {
+            // The cut comes after this request too: it serves both.
+            State::Asking { source: first, asked } => {
+                self.state = State::Asking { source: source.max(*first), asked: *asked };
+                return;
+            }
+            State::Cutting(_) | State::Committing(_) => {
                 // R1: the next epoch only when this one is committed or abandoned.
                 self.pending = self.pending.max(Some(source));
                 return;
@@ -301,7 +306,7 @@ impl CheckpointProtocol for Coordinated {
             }
             CheckpointInput::Finishing => {
                 self.finishing = true;
-                self.pending = None;
+                let pending = self.pending.take();
                 match self.state {
                     State::Asking { source, .. } => {
                         self.state = State::Idle;
@@ -309,6 +314,9 @@ impl CheckpointProtocol for Coordinated {
                     }
                     State::Cutting(_) => self.abandon(now, AbandonReason::Finishing),
                     State::Fenced | State::Idle | State::Committing(_) => {}
+                }
+                if let Some(source) = pending {
+                    self.event(CheckpointEvent::Refused { source, reason: RefuseReason::Finishing });
                 }
             }
         }

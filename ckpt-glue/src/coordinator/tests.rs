@@ -131,7 +131,7 @@ fn every_input_in_every_state() {
         ("fence", Step::Fence),
     ];
     let all = images(4, &[0, 1]);
-    let states: [(&str, &dyn Fn() -> Coordinated); 7] = [
+    let states: [(&str, &dyn Fn() -> Coordinated); 9] = [
         ("Fenced", &|| {
             let mut coordinated = coordinated(0, &[]);
             coordinated.fence();
@@ -140,9 +140,11 @@ fn every_input_in_every_state() {
         ("Idle", &|| coordinated(0, &[])),
         ("Idle, counted", &|| coordinated(1, &[])),
         ("Asking", &|| coordinated(1, core::slice::from_ref(&request))),
+        ("Asking, another wanted", &|| coordinated(1, &[request.clone(), request.clone()])),
         ("Cutting", &|| coordinated(0, &[request.clone(), images(4, &[0])])),
         ("Cutting, another wanted", &|| coordinated(0, &[request.clone(), request.clone()])),
         ("Committing", &|| coordinated(0, &[request.clone(), all.clone()])),
+        ("Committing, another wanted", &|| coordinated(0, &[request.clone(), all.clone(), request.clone()])),
     ];
     expect![[r#"
         Fenced + request -> Fenced 3: (refused: NotRunning)
@@ -154,6 +156,10 @@ fn every_input_in_every_state() {
         Asking + finishing -> Idle 3: (refused: Finishing)
         Asking + time over -> Idle 3: (refused: NoAnswer)
         Asking + fence -> Fenced 3: (refused: NotRunning)
+        Asking, another wanted + points 1 -> Cutting 4 with 0: say "cut 4 at point 6", (event)
+        Asking, another wanted + finishing -> Idle 3: (refused: Finishing)
+        Asking, another wanted + time over -> Idle 3: (refused: NoAnswer)
+        Asking, another wanted + fence -> Fenced 3: (refused: NotRunning)
         Cutting + one image -> Committing 4: write commit 4 of 2
         Cutting + all images -> Committing 4: write commit 4 of 2
         Cutting + no image 4 -> Idle 4: say "abandon 4", (NoImage { rank: Rank(1), reason: PointPassed { point: 8, count: 9 } })
@@ -163,12 +169,16 @@ fn every_input_in_every_state() {
         Cutting, another wanted + one image -> Cutting 4 with 1: 
         Cutting, another wanted + all images -> Committing 4: write commit 4 of 2
         Cutting, another wanted + no image 4 -> Cutting 5 with 0: say "abandon 4", (NoImage { rank: Rank(1), reason: PointPassed { point: 8, count: 9 } }), say "cut 5 now", (event)
-        Cutting, another wanted + finishing -> Idle 4: say "abandon 4", (Finishing)
+        Cutting, another wanted + finishing -> Idle 4: say "abandon 4", (Finishing), (refused: Finishing)
         Cutting, another wanted + time over -> Cutting 5 with 0: say "abandon 4", (TimedOut { images: 0, ranks: 2 }), say "cut 5 now", (event)
         Cutting, another wanted + fence -> Fenced 4: (LifeOver), (refused: NotRunning)
         Committing + commit 4 durable -> Idle 4: say "committed 4", collect before 4, (event)
         Committing + commit 4 failed -> Idle 4: say "abandon 4", (CommitFailed { errno: 28 })
         Committing + fence -> Fenced 4: 
+        Committing, another wanted + commit 4 durable -> Cutting 5 with 0: say "committed 4", collect before 4, (event), say "cut 5 now", (event)
+        Committing, another wanted + commit 4 failed -> Cutting 5 with 0: say "abandon 4", (CommitFailed { errno: 28 }), say "cut 5 now", (event)
+        Committing, another wanted + finishing -> Committing 4: (refused: Finishing)
+        Committing, another wanted + fence -> Fenced 4: (refused: NotRunning)
     "#]].assert_eq(&table(&states, &inputs, step, name));
 }
 

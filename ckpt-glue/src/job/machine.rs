@@ -11,8 +11,8 @@ use crate::control::{
     Control, Decision, FaultReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, PortEntry, Source, Watch,
 };
 use crate::error::ConfigError;
-use crate::limits::ENTRIES_MAX;
-use crate::names::{ExitStatus, NodeIndex, Party};
+use crate::limits::{COMMIT_OUTCOME_MAX, ENTRIES_MAX};
+use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::protocols::{
     CHECKPOINT_PROTOCOLS, CheckpointEvent, CheckpointInput, CheckpointOutput, CheckpointProtocol,
     FAULT_DETECTORS, FaultDetector, FaultKind, LifeView, RECOVERY_PROTOCOLS, RecoveryProtocol, RecoveryView,
@@ -61,6 +61,10 @@ pub struct Job {
     time_over: Option<Instant>,
     stopped_by: Option<StopCause>,
     fault_at: Option<Instant>,
+    /// All ranks have ended, and a commit record is still being written: its outcome is waited for until then.
+    closing: Option<Instant>,
+    /// Became durable after the fence: it is no news to a life, but it is on disk, and the last words name it.
+    late: Option<GenerationId>,
     status: ExitStatus,
     commits: u32,
     outputs: Queue<Output>,
@@ -105,6 +109,8 @@ impl Job {
             time_over: config.time_limit.map(|limit| now + limit),
             stopped_by: None,
             fault_at: None,
+            closing: None,
+            late: None,
             status: ExitStatus::Code(0),
             commits: 0,
             outputs: Queue::default(),
@@ -129,6 +135,11 @@ impl Job {
                 }
             }
             Input::CommitDurable(generation) => {
+                let ended = self.recovery.phase() == Phase::Fencing && self.checkpoint.saving().is_none();
+                if ended && self.recovery.life() == Some(generation.life) {
+                    self.late = Some(generation);
+                    self.commits += 1;
+                }
                 self.checkpoint.handle(now, CheckpointInput::CommitDurable(generation));
             }
             Input::CommitFailed { generation, errno } => {
@@ -161,6 +172,9 @@ impl Job {
             }
         }
         self.watch_keepers(now);
+        if self.closing.is_some_and(|until| now >= until) {
+            self.close(now);
+        }
         self.settle(now);
     }
 
@@ -171,6 +185,7 @@ impl Job {
         let all = [
             self.gather_until,
             self.time_over,
+            self.closing,
             lease,
             self.checkpoint.poll_timeout(),
             self.recovery.poll_timeout(),
@@ -304,7 +319,10 @@ impl Job {
             }
             Message::Ended { ranks: ended, status } if ended == ranks => {
                 self.status = status;
-                self.recovery.handle(now, recovery::Input::AllEnded);
+                // Nothing runs that could be silent, or be saved.
+                self.leases = None;
+                self.checkpoint.handle(now, CheckpointInput::Finishing);
+                self.closing.get_or_insert(now + COMMIT_OUTCOME_MAX);
             }
             Message::Heartbeat { keepers } => {
                 if let Some(leases) = &mut self.leases {
@@ -345,6 +363,7 @@ impl Job {
         // the job must end.
         let heard = match (self.recovery.phase(), fault.map(|fault| fault.kind)) {
             (Phase::Idle | Phase::Over, _) => false,
+            _ if self.closing.is_some() => false,
             (Phase::Fencing, kind) => matches!(kind, Some(FaultKind::Program | FaultKind::Inconsistent)),
             _ => true,
         };
@@ -376,11 +395,20 @@ impl Job {
     }
 
     fn stop(&mut self, now: Instant, cause: StopCause) {
-        if self.recovery.phase() != Phase::Over {
+        if self.closing.is_some() {
+            // All ranks have ended as they should; only the wait is cut short.
+            self.close(now);
+        } else if self.recovery.phase() != Phase::Over {
             self.stopped_by = Some(cause);
             self.end_life(now);
             self.recovery.handle(now, recovery::Input::Stop);
         }
+    }
+
+    /// The end of a job whose ranks have all ended.
+    fn close(&mut self, now: Instant) {
+        self.closing = None;
+        self.recovery.handle(now, recovery::Input::AllEnded);
     }
 
     fn watch_keepers(&mut self, now: Instant) {
@@ -407,6 +435,10 @@ impl Job {
     fn settle(&mut self, now: Instant) {
         loop {
             self.relay_checkpoint(now);
+            // The job's last words name what was committed, so the outcome of a commit comes first.
+            if self.closing.is_some() && self.checkpoint.saving().is_none() {
+                self.close(now);
+            }
             let Some(output) = self.recovery.poll_output() else { return };
             self.on_recovery(now, output);
         }
@@ -459,11 +491,14 @@ impl Job {
             recovery::Output::WriteDecision(decision) => self.outputs.push(Output::WriteDecision(decision)),
             recovery::Output::StartLife(decision) => self.start_life(now, decision),
             recovery::Output::Over(ending) => {
+                if let Some(keep) = self.late {
+                    self.outputs.push(Output::Collect { keep });
+                }
                 let report = FinalReport {
                     ending,
                     stopped_by: self.stopped_by,
                     status: self.status,
-                    committed: self.recovery.committed(),
+                    committed: self.late.or(self.recovery.committed()),
                     commits: self.commits,
                     rollbacks: self.recovery.rollbacks(),
                 };
@@ -474,6 +509,7 @@ impl Job {
 
     fn start_life(&mut self, now: Instant, decision: Decision) {
         self.counted = Counted::default();
+        self.late = None;
         let attempt = self.recovery.attempts();
         self.outputs.push(Output::Event(Event::LifeBegun { decision, attempt }));
         let keeper = &self.settings.config.keeper;

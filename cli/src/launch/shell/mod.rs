@@ -148,10 +148,10 @@ impl<'a> Shell<'a> {
         let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
         loop {
             self.pump();
-            if let Some(report) = self.over
+            if let Some(mut report) = self.over
                 && self.processes.is_empty()
             {
-                self.leave();
+                self.leave(&mut report);
                 return Ok(report);
             }
             let timeout = self.timeout();
@@ -384,6 +384,8 @@ impl<'a> Shell<'a> {
             }
             return;
         }
+        // What began before this request does not answer it.
+        self.pump();
         let status = self.job.status();
         match self.requests.read(client, &status) {
             Answered::Wait => {}

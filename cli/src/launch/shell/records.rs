@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ckpt_glue::job;
+use ckpt_glue::job::{self, FinalReport};
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
 use super::super::limits::{EVENTS_PER_ROUND, OUTPUT_GRACE};
@@ -49,8 +49,9 @@ impl Shell<'_> {
         }
     }
 
-    /// The last things: what ended processes have printed, and what is half done on disk.
-    pub(super) fn leave(&mut self) {
+    /// The last things: what ended processes have printed, and what is half done on disk. A commit that was under way when a
+    /// job was stopped has its outcome now: it goes into the report.
+    pub(super) fn leave(&mut self, report: &mut FinalReport) {
         // No process is left that could print more than the pipes hold.
         self.leaving = true;
         self.listen_again();
@@ -70,15 +71,35 @@ impl Shell<'_> {
             }
         }
         self.store.ask(Task::Discard);
+        let mut collecting = false;
+        let mut discarded = false;
         while let Some(done) = self.store.wait() {
-            let last = matches!(done, Done::Discarded(_));
             match done {
-                Done::NotCollected(error) | Done::Discarded(Err(error)) => {
-                    self.tell(&Notice::Store { what: "clearing up", error: &error });
+                Done::Committed(generation) => {
+                    report.committed = Some(generation);
+                    report.commits += 1;
+                    collecting = true;
+                    self.store.ask(Task::Collect { life: generation.life, keep: self.plan.keep });
                 }
-                _ => {}
+                Done::NotCommitted { error, .. } => {
+                    self.tell(&Notice::Store { what: "the commit record", error: &error });
+                }
+                Done::Collected => collecting = false,
+                Done::NotCollected(error) => {
+                    collecting = false;
+                    self.tell(&Notice::Store { what: "removing old generations", error: &error });
+                }
+                Done::Discarded(result) => {
+                    discarded = true;
+                    if let Err(error) = result {
+                        self.tell(&Notice::Store { what: "removing what was not finished", error: &error });
+                    }
+                }
+                // Nothing is decided any more.
+                Done::Fenced { .. } | Done::FenceFailed(_) | Done::Decided(_) | Done::NotDecided { .. } => {}
+                Done::Noted => {}
             }
-            if last {
+            if discarded && !collecting {
                 return;
             }
         }
