@@ -3,6 +3,8 @@
 //! Each test runs itself again in namespaces of its own (the tools `unshare`, `mount`, `ip`), where it may do all that without
 //! being anybody special; where the system does not allow that it says so and passes.
 
+#[path = "../../tests/skipped.rs"]
+mod skipped;
 mod support;
 
 use std::collections::BTreeSet;
@@ -36,11 +38,7 @@ fn outside(name: &str) -> bool {
         command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     };
     if !works(&mut in_namespaces(Path::new("true"))) || !works(Command::new("ip").arg("-V")) {
-        let mut err = std::io::stderr();
-        let _ = writeln!(
-            err,
-            "SKIPPED {name}: no namespaces of one's own here (unshare --user --mount --net, ip)"
-        );
+        skipped::skipped(name, "no namespaces of one's own here (unshare --user --mount --net, ip)");
         return true;
     }
     let runtime = tempfile::tempdir().expect("a folder");

@@ -4,7 +4,9 @@
 //! The interface whose MTU falls is the loopback of a network namespace of the test's own, so the test runs itself again in
 //! one, with the tools `unshare` and `ip`.
 
-use std::io::Write as _;
+#[path = "../../tests/skipped.rs"]
+mod skipped;
+
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -112,8 +114,10 @@ fn what_was_cut_for_the_longer_path_arrives() {
     if !run("true").status().is_ok_and(|status| status.success())
         || !Command::new("ip").arg("-V").status().is_ok_and(|status| status.success())
     {
-        let mut err = std::io::stderr();
-        let _ = writeln!(err, "SKIPPED: no network namespace of one's own here (unshare -rn, ip)");
+        skipped::skipped(
+            "what_was_cut_for_the_longer_path_arrives",
+            "no network namespace of one's own here (unshare --user --net, ip)",
+        );
         return;
     }
     let mut command = run(&own.display().to_string());
