@@ -147,7 +147,7 @@ pub(crate) struct RunArguments {
     #[command(flatten)]
     pub(crate) fault: FaultArguments,
     /// Address on which ranks receive
-    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1", value_parser = address_argument)]
     pub(crate) bind: IpAddr,
     /// What the authentication of frames covers; by default the payload too unless --bind is a loopback address
     #[arg(long, value_enum)]
@@ -169,7 +169,7 @@ pub(crate) struct CheckpointArguments {
     #[arg(long = "ckpt-every", value_name = "D", value_parser = ckpt_glue::parse_duration)]
     pub(crate) every: Option<Duration>,
     /// The job's directory, made if it does not exist. Without it: ./stillwire-JOB with --ckpt-every, else a temporary one
-    /// that goes when the job has ended well
+    /// that goes when the job has ended well or committed nothing
     #[arg(long = "ckpt-dir", value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
     /// Time that one checkpoint may take, from the command until all images are durable; then it is given up
@@ -279,6 +279,13 @@ fn environment_entry(text: &str) -> Result<(String, String), String> {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err(format!("expected NAME=VALUE, found `{text}`")),
     }
+}
+
+fn address_argument(text: &str) -> Result<IpAddr, String> {
+    let wrong = |_| {
+        format!("expected an IPv4 or IPv6 address of this host, such as 127.0.0.1 or ::1, found `{text}`")
+    };
+    text.parse().map_err(wrong)
 }
 
 fn generation_argument(text: &str) -> Result<GenerationArgument, store::job::NotAGenerationId> {

@@ -1,7 +1,9 @@
 //! Why a command could not be carried out.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ckpt_glue::error::{ConfigError, LayoutError};
 use store::{GenerationId, StorageError, StoreError};
@@ -44,6 +46,14 @@ pub(crate) enum CliError {
     #[error("job {job} does not answer: {error}; `stillwire ps` shows whether it still runs")]
     NoAnswer { job: String, error: io::Error },
     #[error(
+        "job {job} has been silent for {limit:?}: waited for {awaited}; its launcher, process {pid}, is stopped or hangs (`stillwire ps`)"
+    )]
+    Silent { job: String, pid: u32, awaited: &'static str, limit: Duration },
+    #[error(
+        "ranks cannot receive on {address}: {error}; expected an address of this host for --bind (`ip address` lists them)"
+    )]
+    Bind { address: IpAddr, error: io::Error },
+    #[error(
         "{path} holds a job already; go on with it (`stillwire restart {path}`), or name another directory"
     )]
     DirectoryTaken { path: PathBuf },
@@ -63,8 +73,12 @@ pub(crate) enum CliError {
     NoSuchEpoch { epoch: u32 },
     #[error("{path}: {error}")]
     PortSection { path: String, error: nic_freeze::LoadError },
-    #[error("{path}: {error}")]
-    File { path: PathBuf, error: io::Error },
+    #[error("{path}: {}; expected {expected}", crate::text::io(.error))]
+    File { path: PathBuf, error: io::Error, expected: &'static str },
+    #[error(
+        "{path} cannot be made: nothing can be made in the folder above it; name another directory with --ckpt-dir"
+    )]
+    NoPlace { path: PathBuf },
     #[error("{reason}")]
     CheckpointFailed { reason: String },
     #[error("no rule is called {rule}; there are {known}")]

@@ -73,7 +73,7 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
         Command::Demo(demo) => demo::demo(&demo, json),
         Command::Sim(sim) => commands::sim::simulate(sim.command, json),
         Command::Bench(bench) => {
-            println!("{}", bench.command.run(json)?);
+            commands::say!("{}", bench.command.run(json)?)?;
             Ok(Exit::Success)
         }
         Command::Example(_) | Command::Guard { .. } | Command::DemoRank(_) => Ok(Exit::Success),

@@ -81,6 +81,11 @@ pub(crate) fn plan(plan: Plan) -> String {
     }
 }
 
+/// What the system said, without its number.
+pub(crate) fn io(error: &std::io::Error) -> String {
+    error.raw_os_error().map_or_else(|| error.to_string(), |number| Errno::from_raw(number).desc().to_owned())
+}
+
 pub(crate) fn errno(number: u32) -> String {
     i32::try_from(number)
         .map_or_else(|_| format!("error {number}"), |number| Errno::from_raw(number).desc().to_owned())

@@ -27,6 +27,8 @@ fn command_lines() {
     refused(&["run", "-n", "2", "--ckpt-every", "0s", "--", "true"], &["checkpoint.every", "at least 1ms"]);
     refused(&["run", "-n", "2", "--on-fault", "panic", "--", "true"], &["restart", "abort"]);
     refused(&["run", "-n", "2", "--env", "NAME", "--", "true"], &["expected NAME=VALUE, found `NAME`"]);
+    refused(&["run", "-n", "2", "--bind", "300.1.1.1", "--", "true"], &["IPv4 or IPv6 address", "300.1.1.1"]);
+    refused(&["sim", "swarm", "--histories", "0"], &["0 is not in 1.."]);
     refused(&["restart", "here", "--generation", "newest"], &["COUNTER.NONCE/EPOCH"]);
     refused(&["demo", "--class", "Z"], &["S, W, A"]);
     refused(&["frobnicate"], &["frobnicate"]);
@@ -50,6 +52,12 @@ fn files_that_are_none() {
         assert_eq!(done.code, Some(1), "{done:?}");
         done.says(&["holds no job", "stillwire run --ckpt-dir"]);
     }
+    let missing = done(&mut stillwire(&["inspect", "/no/such/file"]));
+    assert_eq!(missing.code, Some(1), "{missing:?}");
+    missing.says(&["/no/such/file: No such file", "expected an image, a manifest", "stillwire ls"]);
+    let nowhere = done(&mut stillwire(&["run", "-n", "1", "--ckpt-dir", "/proc/nothing", "--", "true"]));
+    assert_eq!(nowhere.code, Some(1), "{nowhere:?}");
+    nowhere.says(&["/proc/nothing", "name another directory with --ckpt-dir"]);
     let done_missing = done(&mut stillwire(&["ls", "/no/such/place"]));
     assert_eq!(done_missing.code, Some(1), "{done_missing:?}");
     let file = folder.path().join("image");
@@ -57,7 +65,7 @@ fn files_that_are_none() {
         (b"".as_slice(), "cut off"),
         (b"this is no image, but it is long enough to be one: at least sixty-four bytes of header, and more".as_slice(), "is not an image"),
         (b"stillwire manifest 1\njob 0\n".as_slice(), "cut off"),
-        (b"stillwire commit 9\n".as_slice(), ""),
+        (b"stillwire commit 9\n".as_slice(), "cut off"),
     ] {
         fs::write(&file, content).unwrap();
         let done = done(&mut stillwire(&["inspect", &file.display().to_string()]));
@@ -98,11 +106,14 @@ fn files_of_a_job_are_described() {
 
 #[test]
 fn an_address_that_is_not_ours() {
-    let mut command =
-        stillwire(&["run", "-n", "2", "--retries", "0", "--bind", "203.0.113.7", "--", STILLWIRE]);
-    let done = done(command.args(["example", "ring", "--steps", "10"]));
-    assert_eq!(done.code, Some(4), "{done:?}");
-    done.says(&["203.0.113.7", "no rail could be opened"]);
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = stillwire(&["run", "-n", "2", "--bind", "203.0.113.7", "--", STILLWIRE]);
+    let done = done(command.env("TMPDIR", folder.path()).args(["example", "ring", "--steps", "10"]));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    done.says(&["203.0.113.7", "expected an address of this host for --bind"]);
+    // Nothing was made and nothing was started.
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert!(!done.stderr.contains("life 1"), "{done:?}");
 }
 
 // A rank waits for its peer's address in vain.

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{done, stillwire};
+use support::{Running, done, stillwire};
 
 fn demo(arguments: &[&str]) {
     let mut command = stillwire(&["demo", "--json", "--class", "S"]);
@@ -34,6 +34,16 @@ fn chosen_instants() {
     for millis in ["0", "240", "252", "262"] {
         demo(&["--kill-after", millis]);
     }
+}
+
+#[test]
+fn a_demo_that_is_ended_says_so() {
+    let mut demo = Running::start(stillwire(&["demo", "--json", "--class", "S"]));
+    demo.wait_for("committed");
+    demo.signal("INT");
+    let done = demo.finish();
+    assert_eq!(done.code, Some(130), "{done:?}");
+    assert_eq!(done.json()["verified"], false, "{done:?}");
 }
 
 #[test]

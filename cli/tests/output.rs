@@ -63,6 +63,23 @@ fn a_slow_reader_misses_nothing() {
 }
 
 #[test]
+fn a_full_disk_is_an_error_and_no_crash() {
+    let place = Place::new();
+    place.with_generations();
+    let image = place.file(place.generations("committed").last().unwrap(), "rank-00000000.image");
+    let (job, image) = (place.job_text(), image.display().to_string());
+    for arguments in [&["ps"][..], &["ps", "--json"], &["ls", &job], &["verify", &job], &["inspect", &image]]
+    {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let child = stillwire(arguments).stdout(full).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
+        assert!(stderr.contains("No space left on device") && !stderr.contains("panicked"), "{stderr}");
+    }
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let place = Place::new();
     place.with_generations();

@@ -45,6 +45,48 @@ fn a_job_without_checkpoints_leaves_nothing() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
+// Nothing is committed: nothing is lost with the directory.
+#[test]
+fn a_failed_job_without_checkpoints_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = stillwire(&["run", "-n", "2", "--retries", "0", "--", "sh", "-c", "exit 3"]);
+    let done = done(command.env("TMPDIR", folder.path()));
+    assert_eq!(done.code, Some(4), "{done:?}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_stopped_job_with_a_checkpoint_that_was_asked_for_says_where_it_is() {
+    let (place, folder) = (Place::new(), tempfile::tempdir().unwrap());
+    let mut command = stillwire(&["run", "-n", "4", "--"]);
+    command.args(place.sort()).env("TMPDIR", folder.path());
+    let mut job = Running::start(command);
+    job.wait_for("all ranks run");
+    job.signal("USR1");
+    job.wait_for("committed");
+    job.signal("INT");
+    let done = job.finish();
+    assert_eq!(done.code, Some(130), "{done:?}");
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    done.says(&["is kept; go on with `stillwire restart", &left[0].display().to_string()]);
+}
+
+// Ranks that end while a commit record is being written: the report has all that is on disk, and no more is kept than wanted.
+#[test]
+fn the_last_commit_is_in_the_report() {
+    for _ in 0..4 {
+        let place = Place::new();
+        let mut command =
+            stillwire(&["run", "-n", "3", "--json", "--ckpt-every", "5ms", "--ckpt-dir", &place.job_text()]);
+        let done = done(command.args(["--", support::STILLWIRE, "example", "ring", "--steps", "1000"]));
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let kept = place.generations("committed");
+        assert_eq!(done.json()["committed"].as_str(), kept.last().map(String::as_str), "{done:?}");
+        assert!(kept.len() <= 2, "{kept:?}");
+    }
+}
+
 #[test]
 fn a_killed_rank_is_noticed_at_once_and_the_job_rolls_back() {
     let place = Place::new();
@@ -151,8 +193,9 @@ fn ctrl_c_leaves_no_process_and_no_half_generation() {
         job.signal("INT");
         let done = leaves_nothing(&place, job, &ranks);
         assert_eq!(done.code, Some(130), "{done:?}");
-        done.says(&["the job was stopped"]);
-        assert!(!place.generations("committed").is_empty());
+        let kept = place.generations("committed");
+        done.says(&["the job was stopped", &format!("generation {} is kept", kept.last().unwrap())]);
+        assert!(kept.len() <= 2, "{kept:?}");
     }
 }
 
@@ -208,6 +251,24 @@ fn a_running_job_can_be_listed_saved_and_ended() {
     assert_eq!(done.code, Some(130), "{done:?}");
     assert_eq!(ask(&["ps", "--json"]).json()["jobs"].as_array().unwrap().len(), 0);
     ask(&["checkpoint", &name[..8]]).says(&["no running job", "stillwire ps"]);
+}
+
+#[test]
+fn a_checkpoint_of_a_launcher_that_is_stopped_is_not_waited_for_without_end() {
+    let place = Place::new();
+    let runtime = tempfile::tempdir().unwrap();
+    let mut command =
+        stillwire(&["run", "-n", "4", "--ckpt-timeout", "100ms", "--ckpt-dir", &place.job_text(), "--"]);
+    command.args(place.sort()).env("XDG_RUNTIME_DIR", runtime.path());
+    let mut job = Running::start(command);
+    job.wait_for("all ranks run");
+    job.signal("STOP");
+    let asked = done(stillwire(&["checkpoint", ""]).env("XDG_RUNTIME_DIR", runtime.path()));
+    job.signal("CONT");
+    assert_eq!(asked.code, Some(1), "{asked:?}");
+    asked.says(&["waited for a checkpoint to be durable", &job.pid().to_string()]);
+    place.let_end();
+    verified(&job.finish());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Commands about files: `ls`, `inspect`, `verify`.
 
+use std::io;
 use std::path::Path;
 
 use nic_freeze::PortReport;
@@ -9,7 +10,7 @@ use store::job::{Depth, GenerationState};
 use store::{CommitRecord, Decision, Directory, ImageReader, JobFile, Manifest, Storage as _, kinds};
 
 use super::restart::{open_job, resolve};
-use super::{print_json, tell};
+use super::{print_json, say, tell};
 use crate::arguments::GenerationArgument;
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -21,41 +22,42 @@ pub(crate) fn list(path: &Path, json: bool) -> Result<Exit, CliError> {
     if json {
         print_json(&report)?;
     } else {
-        print_job(&report);
+        print_job(&report)?;
     }
     Ok(Exit::Success)
 }
 
-fn print_job(report: &JobReport) {
-    println!("job {}, {} ranks: {}", report.job, report.ranks, report.command.join(" "));
+fn print_job(report: &JobReport) -> io::Result<()> {
+    say!("job {}, {} ranks: {}", report.job, report.ranks, report.command.join(" "))?;
     if let Some(life) = &report.life {
         let from = report.started_from.as_deref().unwrap_or("the beginning");
-        println!("life {life}, started from {from}");
+        say!("life {life}, started from {from}")?;
     }
     for problem in &report.damaged_decisions {
-        println!("{problem}");
+        say!("{problem}")?;
     }
     if report.generations.is_empty() {
-        println!("no generations");
-        return;
+        return say!("no generations");
     }
-    println!("{:<32}  {:<9}  {:>6}  {:>11}  TAKEN (UTC)", "GENERATION", "STATE", "IMAGES", "SIZE");
+    say!("{:<32}  {:<9}  {:>6}  {:>11}  TAKEN (UTC)", "GENERATION", "STATE", "IMAGES", "SIZE")?;
     for generation in &report.generations {
-        print_generation(generation);
+        print_generation(generation)?;
     }
+    Ok(())
 }
 
-fn print_generation(generation: &GenerationReport) {
+fn print_generation(generation: &GenerationReport) -> io::Result<()> {
     let taken = generation.taken_unix_ms.map_or_else(|| "-".to_owned(), utc);
     let state = if generation.damages.is_empty() { generation.state } else { "damaged" };
     let size = text::bytes(generation.bytes);
-    println!("{:<32}  {state:<9}  {:>6}  {size:>11}  {taken}", generation.generation, generation.images);
+    say!("{:<32}  {state:<9}  {:>6}  {size:>11}  {taken}", generation.generation, generation.images)?;
     if let Some(reason) = &generation.reason {
-        println!("    {reason}");
+        say!("    {reason}")?;
     }
     for damage in &generation.damages {
-        println!("    {}", damage_line(damage));
+        say!("    {}", damage_line(damage))?;
     }
+    Ok(())
 }
 
 fn damage_line(damage: &DamageReport) -> String {
@@ -99,11 +101,11 @@ pub(crate) fn verify(
     if json {
         print_json(&Verified { verified, damaged_decisions, generations })?;
     } else {
-        damaged_decisions.iter().for_each(|problem| println!("{problem}"));
+        damaged_decisions.iter().try_for_each(|problem| say!("{problem}"))?;
         for generation in &generations {
-            print_generation(generation);
+            print_generation(generation)?;
         }
-        println!("{}", if verified { "every byte is as it was committed" } else { "damaged: see above" });
+        say!("{}", if verified { "every byte is as it was committed" } else { "damaged: see above" })?;
     }
     Ok(if verified { Exit::Success } else { Exit::Unverified })
 }
@@ -128,7 +130,11 @@ enum Inspected {
 }
 
 pub(crate) fn inspect(path: &Path, json: bool) -> Result<Exit, CliError> {
-    let path = path.canonicalize().map_err(|error| CliError::File { path: path.to_path_buf(), error })?;
+    let path = path.canonicalize().map_err(|error| CliError::File {
+        path: path.to_path_buf(),
+        error,
+        expected: "an image, a manifest or another file in a job's directory (`stillwire ls DIR` lists its generations)",
+    })?;
     let folder = path.parent().unwrap_or(Path::new("/"));
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let mut storage = Directory::open(folder)?;
@@ -146,22 +152,22 @@ pub(crate) fn inspect(path: &Path, json: bool) -> Result<Exit, CliError> {
     }
     match inspected {
         Inspected::Image { image, ports, .. } => {
-            print_image(&image);
-            ports.iter().for_each(print_port);
+            print_image(&image)?;
+            ports.iter().try_for_each(print_port)?;
         }
         Inspected::Manifest(manifest) => {
-            println!("manifest of generation {}, taken {}", manifest.generation, utc(manifest.taken_unix_ms));
+            say!("manifest of generation {}, taken {}", manifest.generation, utc(manifest.taken_unix_ms))?;
             for image in &manifest.images {
-                println!(
+                say!(
                     "rank {:>4}  {:>11}  digest {}  on {}",
                     image.rank,
                     text::bytes(image.bytes),
                     image.digest,
                     image.node
-                );
+                )?;
             }
         }
-        Inspected::Record { lines } => lines.iter().for_each(|line| println!("{line}")),
+        Inspected::Record { lines } => lines.iter().try_for_each(|line| say!("{line}"))?,
     }
     Ok(exit)
 }
@@ -210,30 +216,39 @@ fn describe_ports(storage: &mut Directory, reader: &ImageReader) -> Result<Vec<P
     Ok(ports)
 }
 
-fn print_port(port: &PortReport) {
+fn print_port(port: &PortReport) -> io::Result<()> {
     let PortReport { frames, links, posted, waiting, waiting_bytes, .. } = port;
-    println!();
-    println!(
+    say!("")?;
+    say!(
         "port {}, epoch {}, life {}: {links} links, {} used",
         port.port,
         port.epoch,
         port.life,
         port.links_used.len()
-    );
-    println!(
+    )?;
+    say!(
         "frames: {} to be sent, {} sent and not acknowledged, {} acknowledged, {} received and not acknowledged",
-        frames.to_be_sent, frames.sent_unacknowledged, frames.acknowledged, frames.received_unacknowledged
-    );
-    println!(
+        frames.to_be_sent,
+        frames.sent_unacknowledged,
+        frames.acknowledged,
+        frames.received_unacknowledged
+    )?;
+    say!(
         "messages: {waiting} received and not taken ({}), {posted} receives posted",
         text::bytes(*waiting_bytes)
-    );
-    println!(
+    )?;
+    say!(
         "{:<8}  {:>9}  {:>9}  {:>9}  {:>8}  {:>9}  {:>11}  ENDS",
-        "PEER", "HELD FROM", "NEXT", "EXPECTED", "WAITING", "ANNOUNCED", "COPIED"
-    );
+        "PEER",
+        "HELD FROM",
+        "NEXT",
+        "EXPECTED",
+        "WAITING",
+        "ANNOUNCED",
+        "COPIED"
+    )?;
     for link in &port.links_used {
-        println!(
+        say!(
             "{:<8}  {:>9}  {:>9}  {:>9}  {:>8}  {:>9}  {:>11}  {}",
             link.peer,
             link.oldest_held,
@@ -243,16 +258,17 @@ fn print_port(port: &PortReport) {
             link.announced,
             text::bytes(link.copied_bytes),
             link.ends
-        );
+        )?;
     }
+    Ok(())
 }
 
-fn print_image(image: &ImageReport) {
-    println!("image of rank {}, epoch {}, life {}, job {}", image.rank, image.epoch, image.life, image.job);
-    println!("format {}, {}, digest {}", image.version, text::bytes(image.bytes), image.digest);
-    println!("{:<16}  {:>7}  {:>10}  {:>12}  {:>11}  CHECKSUM", "SECTION", "VERSION", "ID", "OFFSET", "SIZE");
+fn print_image(image: &ImageReport) -> io::Result<()> {
+    say!("image of rank {}, epoch {}, life {}, job {}", image.rank, image.epoch, image.life, image.job)?;
+    say!("format {}, {}, digest {}", image.version, text::bytes(image.bytes), image.digest)?;
+    say!("{:<16}  {:>7}  {:>10}  {:>12}  {:>11}  CHECKSUM", "SECTION", "VERSION", "ID", "OFFSET", "SIZE")?;
     for section in &image.sections {
-        println!(
+        say!(
             "{:<16}  {:>7}  {:>10}  {:>12}  {:>11}  {}",
             section.kind,
             section.version,
@@ -260,8 +276,9 @@ fn print_image(image: &ImageReport) {
             section.offset,
             text::bytes(section.bytes),
             section.checksum
-        );
+        )?;
     }
+    Ok(())
 }
 
 /// A time as people write it: `2026-11-21 08:30:00`.

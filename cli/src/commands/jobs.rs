@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::print_json;
+use super::{print_json, say};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::registry::{self, JobInfo};
@@ -21,7 +21,7 @@ struct Listed {
 pub(crate) fn list(json: bool) -> Result<Exit, CliError> {
     let mut listed = Vec::new();
     for info in registry::jobs()? {
-        let status = match ask(&info, Request::Status, false) {
+        let status = match ask(&info, Request::Status) {
             Ok(Answer::Status(status)) => Some(status),
             _ if !is_alive(info.pid) => {
                 // Its launcher and the guard were killed together.
@@ -38,10 +38,15 @@ pub(crate) fn list(json: bool) -> Result<Exit, CliError> {
         print_json(&serde_json::json!({ "jobs": listed }))?;
         return Ok(Exit::Success);
     }
-    println!(
+    say!(
         "{:<8}  {:>7}  {:>5}  {:<11}  {:>11}  {:>9}  COMMAND",
-        "JOB", "PID", "RANKS", "PHASE", "GENERATIONS", "ROLLBACKS"
-    );
+        "JOB",
+        "PID",
+        "RANKS",
+        "PHASE",
+        "GENERATIONS",
+        "ROLLBACKS"
+    )?;
     for Listed { info, status } in listed {
         let (phase, commits, rollbacks) = match &status {
             Some(status) => (status.phase.as_str(), status.commits.to_string(), status.rollbacks.to_string()),
@@ -49,24 +54,25 @@ pub(crate) fn list(json: bool) -> Result<Exit, CliError> {
         };
         let command = info.command.join(" ");
         let job = info.job.get(..8).unwrap_or(&info.job);
-        println!(
+        say!(
             "{job:<8}  {:>7}  {:>5}  {phase:<11}  {commits:>11}  {rollbacks:>9}  {command}",
-            info.pid, info.ranks
-        );
+            info.pid,
+            info.ranks
+        )?;
     }
     Ok(Exit::Success)
 }
 
 pub(crate) fn checkpoint(job: &str, json: bool) -> Result<Exit, CliError> {
     let info = registry::find(job)?;
-    let answer = ask(&info, Request::Checkpoint, true)?;
+    let answer = ask(&info, Request::Checkpoint)?;
     if json {
         print_json(&answer)?;
     }
     match answer {
         Answer::Committed { generation, milliseconds, bytes } => {
             if !json {
-                println!("generation {generation} committed after {milliseconds} ms, {}", text::bytes(bytes));
+                say!("generation {generation} committed after {milliseconds} ms, {}", text::bytes(bytes))?;
             }
             Ok(Exit::Success)
         }
@@ -79,7 +85,7 @@ pub(crate) fn checkpoint(job: &str, json: bool) -> Result<Exit, CliError> {
 
 pub(crate) fn kill(job: &str, json: bool) -> Result<Exit, CliError> {
     let info = registry::find(job)?;
-    let answer = ask(&info, Request::Stop, false)?;
+    let answer = ask(&info, Request::Stop)?;
     if json {
         print_json(&answer)?;
     }

@@ -28,6 +28,14 @@ pub(crate) fn tell(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "stillwire: {line}");
 }
 
+/// Prints a line on standard output, which may be a full disk or closed.
+macro_rules! say {
+    ($($words:tt)*) => {
+        ::std::io::Write::write_fmt(&mut ::std::io::stdout().lock(), format_args!("{}\n", format_args!($($words)*)))
+    };
+}
+pub(crate) use say;
+
 /// Prints one JSON object.
 pub(crate) fn print_json(value: &impl Serialize) -> io::Result<()> {
     let mut out = io::stdout().lock();

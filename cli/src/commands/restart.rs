@@ -10,7 +10,7 @@ use store::job::{Depth, GenerationState};
 use store::{Directory, GenerationId, JobDirectory, JobFile, StorageError, StoreError};
 
 use super::progress::{Progress, Reading};
-use super::run::{Place, lock, read_settings, supervise};
+use super::run::{Place, check_bind, lock, read_settings, supervise};
 use super::tell;
 use crate::arguments::{GenerationArgument, RestartArguments};
 use crate::convert;
@@ -27,6 +27,7 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
     let (config, bind, auth) = read_settings(&file)?;
     let program = program(&file);
     program.check()?;
+    check_bind(bind.ip())?;
     let plan = Plan {
         job: file.job,
         ranks: file.ranks,

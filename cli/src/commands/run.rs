@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig};
 use ckpt_glue::job::FinalReport;
 use ckpt_glue::recovery::{Beginning, Ending};
 use serde::Serialize;
+use store::job::GenerationState;
 use store::storage::DirectoryLock;
 use store::{CheckpointSettings, Directory, JobDirectory, JobFile, StorageError, StoreError};
 use transport::JobId;
@@ -37,9 +38,23 @@ pub(crate) mod setting {
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
-    /// Removed when the job has ended well: nobody asked for checkpoints that outlive it.
+    /// Removed when the job has ended well, or has committed nothing: nobody asked for checkpoints that outlive it.
     pub(crate) temporary: bool,
     pub(crate) _lock: DirectoryLock,
+}
+
+impl Place {
+    /// Removes the directory if nobody asked for it and nothing is committed in it.
+    fn remove_if_unused(&self) {
+        let committed = || -> Result<bool, StoreError> {
+            let (mut directory, _) = JobDirectory::open(Directory::open(&self.path)?)?;
+            Ok(directory.generations()?.iter().any(|found| found.state == GenerationState::Committed))
+        };
+        // What cannot be read is left for whoever can.
+        if self.temporary && committed().is_ok_and(|any| !any) {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
 }
 
 /// The result of a job, as `--json` prints it.
@@ -76,6 +91,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         environment: arguments.environment.iter().map(to_os).collect(),
     };
     program.check()?;
+    check_bind(arguments.bind)?;
     let mut plan = Plan {
         job,
         ranks: arguments.ranks,
@@ -106,12 +122,14 @@ pub(crate) fn supervise(
     json: bool,
 ) -> Result<Exit, CliError> {
     let started = Instant::now();
-    let registration = Registration::create(plan)?;
-    let report = launch::run(plan, &registration, observer)?;
+    let registration = Registration::create(plan).inspect_err(|_| place.remove_if_unused())?;
+    let report = launch::run(plan, &registration, observer).inspect_err(|_| place.remove_if_unused())?;
     drop(registration);
     let summary = summarize(plan, &report, started.elapsed());
-    if place.temporary && report.ending == Ending::Finished {
-        std::fs::remove_dir_all(&place.path)?;
+    match report.ending {
+        Ending::Finished if place.temporary => std::fs::remove_dir_all(&place.path)?,
+        Ending::Finished => {}
+        Ending::Stopped | Ending::Failed { .. } => place.remove_if_unused(),
     }
     // Nothing is left to clean up: from here on a signal may end this process where it stands.
     launch::give_signals_back();
@@ -161,6 +179,11 @@ fn summarize(plan: &Plan, report: &FinalReport, took: Duration) -> RunReport {
     }
 }
 
+/// Ranks that cannot receive where they are told to would all end, in life after life.
+pub(crate) fn check_bind(address: IpAddr) -> Result<(), CliError> {
+    UdpSocket::bind((address, 0)).map(drop).map_err(|error| CliError::Bind { address, error })
+}
+
 pub(crate) fn fresh_job() -> Result<JobId, CliError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|_| CliError::NoRandomness)?;
@@ -207,7 +230,10 @@ pub(crate) fn temporary_directory(name: &str) -> Result<PathBuf, CliError> {
 
 /// Makes the directory of a new job, takes it, and writes the job file.
 pub(crate) fn create_job(path: PathBuf, temporary: bool, plan: &Plan) -> Result<Place, CliError> {
-    let storage = Directory::create(&path)?;
+    let storage = Directory::create(&path).map_err(|error| match error {
+        StorageError::NotFound { .. } => CliError::NoPlace { path: path.clone() },
+        other => other.into(),
+    })?;
     let path = path.canonicalize()?;
     let lock = lock(&storage, &path)?;
     match JobDirectory::create(storage, &job_file(plan)) {

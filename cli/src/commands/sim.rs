@@ -47,7 +47,7 @@ reported, or one that `sim sabotage` reported, with the same rule taken out by -
     /// Run many histories of a 4-rank job, each with faults of its own, and judge them
     Swarm {
         /// How many
-        #[arg(long, default_value_t = 2000)]
+        #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
         histories: u64,
         /// First seed; the others follow it
         #[arg(long, default_value_t = 0)]
@@ -62,7 +62,7 @@ reported, or one that `sim sabotage` reported, with the same rule taken out by -
         #[arg(long)]
         rule: Option<String>,
         /// Histories after which a rule counts as not noticed
-        #[arg(long, default_value_t = sim::limits::SABOTAGE_HISTORIES)]
+        #[arg(long, default_value_t = sim::limits::SABOTAGE_HISTORIES, value_parser = clap::value_parser!(u64).range(1..))]
         histories: u64,
     },
 }

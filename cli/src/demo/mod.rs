@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::config::{CheckpointConfig, JobConfig};
-use ckpt_glue::recovery::{Beginning, Ending};
+use ckpt_glue::recovery::Beginning;
 use transport::config::AuthLevel;
 
 use crate::arguments::DemoArguments;
 use crate::commands::print_json;
-use crate::commands::run::{create_job, fresh_job, temporary_directory};
+use crate::commands::run::{create_job, exit_of, fresh_job, temporary_directory};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::registry::Registration;
@@ -70,14 +70,16 @@ pub(crate) fn demo(arguments: &DemoArguments, json: bool) -> Result<Exit, CliErr
     if json {
         print_json(&summary)?;
     } else {
-        summary.print();
+        summary.print()?;
     }
     let shown = summary.verified
         && summary.generations >= GENERATIONS_BEFORE_KILL
         && summary.killed == 1
-        && summary.rollbacks == 1
-        && report.ending == Ending::Finished;
-    Ok(if shown { Exit::Success } else { Exit::Unverified })
+        && summary.rollbacks == 1;
+    Ok(match exit_of(&report) {
+        Exit::Success if !shown => Exit::Unverified,
+        exit => exit,
+    })
 }
 
 fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) -> Result<Plan, CliError> {

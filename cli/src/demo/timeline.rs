@@ -14,7 +14,7 @@ use serde::Serialize;
 use transport::Rank;
 
 use super::program::Outcome;
-use crate::commands::event_words;
+use crate::commands::{event_words, say};
 use crate::launch::{Channel, Notice, Observer};
 use crate::text;
 
@@ -198,7 +198,8 @@ impl Timeline {
             shown.milliseconds
         ));
         if !self.json {
-            shown.print_ranks(images);
+            // Nobody may be reading any more.
+            let _ = shown.print_ranks(images);
         }
         self.summary.timeline.push(shown);
         let committed = u32::try_from(self.summary.timeline.len()).unwrap_or(u32::MAX);
@@ -303,12 +304,12 @@ impl RankShown {
 }
 
 impl GenerationShown {
-    fn print_ranks(&self, images: &[ImageReport]) {
-        println!(
+    fn print_ranks(&self, images: &[ImageReport]) -> io::Result<()> {
+        say!(
             "            rank      pause =     stop +   freeze +     dump +     thaw | messages: to send  unacked    acked  unanswered  delivered"
-        );
+        )?;
         for (rank, image) in self.ranks.iter().zip(images) {
-            println!(
+            say!(
                 "            {:>4} {:>10} = {:>8} + {:>8} + {:>8} + {:>8} | {:>17} {:>8} {:>8} {:>11} {:>10}",
                 rank.rank,
                 text::nanos(image.statistics.pause_ns()),
@@ -321,16 +322,17 @@ impl GenerationShown {
                 rank.acknowledged,
                 rank.unanswered,
                 rank.delivered,
-            );
+            )?;
         }
+        Ok(())
     }
 }
 
 impl Summary {
-    pub(crate) fn print(&self) {
-        println!();
+    pub(crate) fn print(&self) -> io::Result<()> {
+        say!("")?;
         match &self.outcome {
-            Some(outcome) => println!(
+            Some(outcome) => say!(
                 "result        {} ({} rounds of {} keys; {} of {} test keys, {} of {} full verifications, {} burst messages)",
                 if outcome.verified { "verified" } else { "WRONG" },
                 outcome.rounds,
@@ -340,20 +342,20 @@ impl Summary {
                 outcome.full_passed,
                 outcome.full_expected,
                 outcome.burst_messages,
-            ),
-            None => println!("result        none: the job did not finish"),
+            )?,
+            None => say!("result        none: the job did not finish")?,
         }
-        println!("checkpoints   {} committed, {} given up", self.generations, self.abandoned);
+        say!("checkpoints   {} committed, {} given up", self.generations, self.abandoned)?;
         if let (Some(rank), Some(detection), Some(recovery)) =
             (self.killed_rank, self.detection_ms, self.recovery_ms)
         {
             let restored = self.restored.as_deref().unwrap_or("the beginning");
-            println!(
+            say!(
                 "kill -9       rank {rank}; noticed after {detection:.1} ms, all ranks ran again after {recovery:.1} ms, from generation {restored}"
-            );
+            )?;
         }
-        println!("rollbacks     {}", self.rollbacks);
-        println!("time          {:.1} s", self.seconds);
+        say!("rollbacks     {}", self.rollbacks)?;
+        say!("time          {:.1} s", self.seconds)
     }
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct JobInfo {
     pub(crate) command: Vec<String>,
     /// The job's directory.
     pub(crate) directory: String,
+    /// Time that one of its checkpoints may take, in milliseconds.
+    pub(crate) checkpoint_timeout_ms: u64,
     /// When it was started, in milliseconds since 1970-01-01 UTC.
     pub(crate) started_unix_ms: u64,
 }
@@ -49,12 +51,14 @@ impl Registration {
         make(&folder)?;
         let registration = Registration { folder };
         let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
+        let timeout = plan.config.checkpoint.timeout;
         let info = JobInfo {
             job: plan.job.to_string(),
             pid: std::process::id(),
             ranks: plan.ranks,
             command: plan.program.command.iter().map(text).collect(),
             directory: plan.directory.display().to_string(),
+            checkpoint_timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
             started_unix_ms: unix_ms(),
         };
         let path = registration.folder.join(INFO);

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
 
-use ckpt_glue::control::{JobPhase, JobStatus, Source};
+use ckpt_glue::control::{JobPhase, JobStatus};
 use ckpt_glue::job::Event;
+use ckpt_glue::limits::{DURATION_MAX, POINT_ANSWER_MAX};
 use ckpt_glue::protocols::CheckpointEvent;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
+use transport::Epoch;
 
 use super::limits::{ANSWER_MAX, CLIENTS_MAX, REQUEST_BYTES_MAX};
 use super::registry::{JobInfo, Registration, socket_of};
@@ -95,11 +98,21 @@ pub(crate) enum Answered {
     Gone,
 }
 
+/// What a client waits for. An epoch that had begun before it asked is not what it asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Awaited {
+    Nothing,
+    /// The next epoch that begins.
+    Beginning,
+    /// The outcome of this one, in the life that runs.
+    Outcome(Epoch),
+}
+
 #[derive(Debug)]
 struct Client {
     stream: UnixStream,
     held: Vec<u8>,
-    waits: bool,
+    awaited: Awaited,
 }
 
 /// The job's socket and who is connected to it.
@@ -133,7 +146,7 @@ impl Requests {
             if own && self.clients.len() < CLIENTS_MAX && stream.set_nonblocking(true).is_ok() {
                 let number = self.next;
                 self.next += 1;
-                let client = Client { stream, held: Vec::new(), waits: false };
+                let client = Client { stream, held: Vec::new(), awaited: Awaited::Nothing };
                 return Some((number, &self.clients.entry(number).or_insert(client).stream));
             }
         }
@@ -166,7 +179,7 @@ impl Requests {
                 Answered::Wait
             }
             Some(Ok(Request::Checkpoint)) => {
-                client.waits = true;
+                client.awaited = Awaited::Beginning;
                 Answered::Checkpoint
             }
             Some(Ok(Request::Stop)) => {
@@ -187,34 +200,56 @@ impl Requests {
 
     /// Answers those who wait for a checkpoint.
     pub(crate) fn on_event(&mut self, event: &Event) {
-        let answer = match event {
-            Event::Checkpoint(CheckpointEvent::Committed {
-                generation,
-                source: Source::Command,
-                took,
-                images,
-            }) => Answer::Committed {
-                generation: generation.to_string(),
-                milliseconds: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-                bytes: images.iter().map(|image| image.bytes).sum(),
-            },
-            Event::Checkpoint(CheckpointEvent::Abandoned { source: Source::Command, reason, epoch }) => {
-                let reason = crate::text::abandoned(reason);
-                Answer::Failed { reason: format!("epoch {epoch} was abandoned: {reason}") }
+        match event {
+            // Requests that come in the same instant are one, so whoever asked it: this is the first since they asked.
+            Event::Checkpoint(CheckpointEvent::Begun { epoch, .. }) => {
+                for client in self.awaiting(Awaited::Beginning) {
+                    client.awaited = Awaited::Outcome(*epoch);
+                }
             }
-            Event::Checkpoint(CheckpointEvent::Refused { source: Source::Command, reason }) => {
-                Answer::Failed { reason: crate::text::refused(*reason).to_owned() }
+            Event::Checkpoint(CheckpointEvent::Refused { reason, .. }) => {
+                let reason = crate::text::refused(*reason).to_owned();
+                self.answer(Awaited::Beginning, &Answer::Failed { reason });
             }
-            _ => return,
-        };
-        for client in self.clients.values_mut().filter(|client| client.waits) {
-            client.waits = false;
-            client.answer(&answer);
+            Event::Checkpoint(CheckpointEvent::Committed { generation, took, images, .. }) => {
+                let answer = Answer::Committed {
+                    generation: generation.to_string(),
+                    milliseconds: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+                    bytes: images.iter().map(|image| image.bytes).sum(),
+                };
+                self.answer(Awaited::Outcome(generation.epoch), &answer);
+            }
+            Event::Checkpoint(CheckpointEvent::Abandoned { epoch, reason, .. }) => {
+                let reason = format!("epoch {epoch} was abandoned: {}", crate::text::abandoned(reason));
+                self.answer(Awaited::Outcome(*epoch), &Answer::Failed { reason });
+            }
+            // Who still waits for an epoch of the life before waits for a record that was being written at its end.
+            Event::LifeBegun { .. } => {
+                let reason = "the job went back while the checkpoint was being committed; `stillwire ls` shows whether it was";
+                let left =
+                    self.clients.values_mut().filter(|client| matches!(client.awaited, Awaited::Outcome(_)));
+                left.for_each(|client| client.end(&Answer::Failed { reason: reason.to_owned() }));
+            }
+            _ => {}
         }
+    }
+
+    fn awaiting(&mut self, awaited: Awaited) -> impl Iterator<Item = &mut Client> {
+        self.clients.values_mut().filter(move |client| client.awaited == awaited)
+    }
+
+    fn answer(&mut self, awaited: Awaited, answer: &Answer) {
+        self.awaiting(awaited).for_each(|client| client.end(answer));
     }
 }
 
 impl Client {
+    /// The answer to what it waits for.
+    fn end(&mut self, answer: &Answer) {
+        self.awaited = Awaited::Nothing;
+        self.answer(answer);
+    }
+
     fn answer(&mut self, answer: &Answer) {
         let mut line = serde_json::to_vec(answer).unwrap_or_default();
         line.push(b'\n');
@@ -223,20 +258,132 @@ impl Client {
     }
 }
 
-/// Asks a job. `forever`: the answer takes as long as a checkpoint does.
-pub(crate) fn ask(info: &JobInfo, request: Request, forever: bool) -> Result<Answer, CliError> {
+/// Asks a job, and waits for its answer as long as that may take.
+pub(crate) fn ask(info: &JobInfo, request: Request) -> Result<Answer, CliError> {
     let failed = |error| CliError::NoAnswer { job: info.job.clone(), error };
+    let (limit, awaited) = match request {
+        Request::Status => (ANSWER_MAX, "its status"),
+        Request::Stop => (ANSWER_MAX, "the answer that it is being ended"),
+        // One that is under way comes first, and both have their time.
+        Request::Checkpoint => {
+            let timeout = Duration::from_millis(info.checkpoint_timeout_ms).min(DURATION_MAX);
+            (
+                2 * (timeout + POINT_ANSWER_MAX.min(timeout)) + ANSWER_MAX,
+                "a checkpoint to be durable or given up",
+            )
+        }
+    };
     let stream = UnixStream::connect(socket_of(info)?).map_err(failed)?;
-    if !forever {
-        stream.set_read_timeout(Some(ANSWER_MAX)).map_err(failed)?;
-    }
+    stream.set_read_timeout(Some(limit)).map_err(failed)?;
     let mut line = serde_json::to_vec(&request).map_err(|error| failed(error.into()))?;
     line.push(b'\n');
     (&stream).write_all(&line).map_err(failed)?;
     let mut answer = String::new();
-    BufReader::new(&stream).read_line(&mut answer).map_err(failed)?;
+    BufReader::new(&stream).read_line(&mut answer).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            CliError::Silent { job: info.job.clone(), pid: info.pid, awaited, limit }
+        }
+        _ => failed(error),
+    })?;
     if answer.is_empty() {
         return Err(failed(io::Error::new(ErrorKind::UnexpectedEof, "the job ended first")));
     }
     serde_json::from_str(&answer).map_err(|error| failed(error.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use ckpt_glue::control::Source;
+    use ckpt_glue::names::GenerationId;
+    use ckpt_glue::protocols::RefuseReason;
+    use transport::Life;
+
+    use super::*;
+
+    const STATUS: JobStatus = JobStatus {
+        phase: JobPhase::Running,
+        life: None,
+        committed: None,
+        commits: 0,
+        rollbacks: 0,
+        ranks: 1,
+        running: 1,
+        finalizing: 0,
+        saving: None,
+    };
+
+    struct Job {
+        requests: Requests,
+        path: std::path::PathBuf,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Job {
+        fn new() -> Job {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("control");
+            let listener = UnixListener::bind(&path).expect("a socket");
+            listener.set_nonblocking(true).expect("a flag");
+            Job { requests: Requests { listener, clients: BTreeMap::new(), next: 1 }, path, _folder: folder }
+        }
+
+        /// A command that asks for a checkpoint now.
+        fn ask(&mut self) -> UnixStream {
+            let stream = UnixStream::connect(&self.path).expect("it listens");
+            (&stream).write_all(b"{\"command\":\"checkpoint\"}\n").expect("room");
+            stream.set_nonblocking(true).expect("a flag");
+            let (number, _) = self.requests.accept().expect("a connection");
+            assert_eq!(self.requests.read(number, &STATUS), Answered::Checkpoint);
+            stream
+        }
+
+        fn event(&mut self, event: CheckpointEvent) {
+            self.requests.on_event(&Event::Checkpoint(event));
+        }
+
+        fn begun(&mut self, epoch: u32) {
+            self.event(CheckpointEvent::Begun { epoch: Epoch(epoch), source: Source::Command, point: None });
+        }
+
+        fn committed(&mut self, epoch: u32) {
+            let generation = GenerationId { life: Life { counter: 1, nonce: 7 }, epoch: Epoch(epoch) };
+            let (source, took) = (Source::Command, Duration::ZERO);
+            self.event(CheckpointEvent::Committed { generation, source, took, images: Vec::new() });
+        }
+    }
+
+    /// What a command has been told so far.
+    fn told(mut stream: &UnixStream) -> String {
+        let mut bytes = [0; 512];
+        let length = stream.read(&mut bytes).unwrap_or(0);
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
+    #[test]
+    fn a_command_is_answered_by_the_epoch_that_began_after_it() {
+        let mut job = Job::new();
+        let first = job.ask();
+        job.begun(1);
+        let (second, third) = (job.ask(), job.ask());
+        job.committed(1);
+        assert!(told(&first).contains("/1\""));
+        assert_eq!((told(&second), told(&third)), (String::new(), String::new()));
+        job.begun(2);
+        let late = job.ask();
+        job.committed(2);
+        assert!(told(&second).contains("/2\"") && told(&third).contains("/2\""));
+        job.event(CheckpointEvent::Refused { source: Source::Command, reason: RefuseReason::Finishing });
+        assert!(told(&late).contains("the program has finished"));
+    }
+
+    #[test]
+    fn a_command_whose_life_ends_during_the_commit_is_told() {
+        let mut job = Job::new();
+        let waiting = job.ask();
+        job.begun(1);
+        let life = Life { counter: 2, nonce: 7 };
+        let decision = ckpt_glue::control::Decision { life, restore: None };
+        job.requests.on_event(&Event::LifeBegun { decision, attempt: 1 });
+        assert!(told(&waiting).contains("stillwire ls"));
+    }
 }

@@ -134,7 +134,11 @@ pub(super) fn run(arguments: &RunArguments, json: bool) -> Result<Exit, CliError
 
 /// Reads a file that should be a scenario, and not more of it than one can have.
 fn read_scenario(path: &Path) -> Result<String, CliError> {
-    let failed = |error| CliError::File { path: path.to_owned(), error };
+    let failed = |error| CliError::File {
+        path: path.to_owned(),
+        error,
+        expected: "a scenario, as `sim run --plan` and `sim shrink` print them",
+    };
     let mut bytes = Vec::new();
     let bound = TEXT_BYTES_MAX as u64 + 1;
     File::open(path).map_err(failed)?.take(bound).read_to_end(&mut bytes).map_err(failed)?;
