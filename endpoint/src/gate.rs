@@ -62,6 +62,33 @@ impl Shared {
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// As [`Inner::progress`]; for calls that do not give all they have found to their caller.
+    fn progress(&self, inner: &mut Inner) -> bool {
+        let happened = inner.progress(self.clock.now());
+        if happened {
+            self.bell.ring_for_sleepers(self);
+        }
+        happened
+    }
+
+    /// Does something that may leave completions, for which somebody else may be waiting.
+    fn telling<R>(&self, inner: &mut Inner, act: impl FnOnce(&mut Inner) -> R) -> R {
+        let known = inner.completions.len();
+        let result = act(inner);
+        if inner.completions.len() > known {
+            self.bell.ring_for_sleepers(self);
+        }
+        result
+    }
+
+    /// Turns into completions what a call has brought about at once, and sends what may be sent.
+    fn collect_and_transmit(&self, inner: &mut Inner) {
+        self.telling(inner, |inner| {
+            inner.collect();
+            self.transmit(inner);
+        });
+    }
+
     /// Sends what may be sent. Without anything to send, not even the clock is read: most receives are posted that way.
     fn transmit(&self, inner: &mut Inner) {
         if inner.port.wants_to_transmit() {
@@ -200,7 +227,7 @@ impl Endpoint {
     ) -> Result<OpId, SendError> {
         let mut inner = self.shared.lock();
         let op = inner.send(link, outgoing, buffer)?;
-        self.shared.transmit(&mut inner);
+        self.shared.telling(&mut inner, |inner| self.shared.transmit(inner));
         Ok(op)
     }
 
@@ -245,8 +272,7 @@ impl Endpoint {
         match port.post_receive(receive, buffers) {
             Ok(posted) => {
                 debug_assert_eq!(posted, op);
-                inner.collect();
-                self.shared.transmit(&mut inner);
+                self.shared.collect_and_transmit(&mut inner);
                 Ok(posted)
             }
             Err(error) => {
@@ -292,8 +318,7 @@ impl Endpoint {
         match port.receive_claimed(key, bytes_max, context, buffers) {
             Ok(received) => {
                 debug_assert_eq!(received, op);
-                inner.collect();
-                self.shared.transmit(&mut inner);
+                self.shared.collect_and_transmit(&mut inner);
                 Ok(received)
             }
             Err(error) => {
@@ -308,8 +333,7 @@ impl Endpoint {
     pub fn discard(&self, key: MessageKey) -> bool {
         let mut inner = self.shared.lock();
         let known = inner.port.discard(key);
-        let now = self.shared.clock.now();
-        inner.transmit(now);
+        self.shared.telling(&mut inner, |inner| self.shared.transmit(inner));
         known
     }
 
@@ -317,27 +341,27 @@ impl Endpoint {
     pub fn progress(&self) -> bool {
         let mut inner = self.shared.lock();
         self.shared.rounds.fetch_add(1, Ordering::Relaxed);
-        inner.progress(self.shared.clock.now())
+        self.shared.progress(&mut inner)
     }
 
     /// The next completion, after a round of progress if none is waiting.
     #[must_use]
     pub fn poll(&self) -> Option<Completion> {
         let mut inner = self.shared.lock();
-        if let Some(completion) = inner.completions.pop_front() {
+        if let Some(completion) = inner.next_completion() {
             return Some(completion);
         }
         // Relaxed, and not an atomic addition: a lost count only makes the helper look once more.
         let rounds = &self.shared.rounds;
         rounds.store(rounds.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        inner.progress(self.shared.clock.now());
-        inner.completions.pop_front()
+        self.shared.progress(&mut inner);
+        inner.next_completion()
     }
 
     /// The next completion that is there already: no progress is made for it.
     #[must_use]
     pub fn take_completion(&self) -> Option<Completion> {
-        self.shared.lock().completions.pop_front()
+        self.shared.lock().next_completion()
     }
 
     /// Has `attend` called by the helper whenever it has found completions while the program is elsewhere, so that what a
@@ -372,7 +396,7 @@ impl Endpoint {
         let now = self.shared.clock.now();
         let mut inner = self.shared.lock();
         inner.port.peer_has_closed(now, peer, expected);
-        inner.collect();
+        self.shared.telling(&mut inner, Inner::collect);
     }
 
     /// Tells active peers that a pause of about `expected` is coming. Call before a freeze; returns how many were told.
@@ -380,7 +404,7 @@ impl Endpoint {
         let mut inner = self.shared.lock();
         let now = self.shared.clock.now();
         let hints = inner.port.announce_pause(now, expected);
-        inner.transmit(now);
+        self.shared.telling(&mut inner, |inner| inner.transmit(now));
         hints
     }
 
@@ -453,7 +477,7 @@ impl Endpoint {
             if looked.is_none_or(|looked| now.since(looked) >= quiet) {
                 looked = Some(now);
                 unsettled = inner.port.probe_unsettled(now, silence);
-                inner.transmit(now);
+                self.shared.telling(&mut inner, |inner| inner.transmit(now));
             }
             drop(inner);
             if unsettled.heard == 0 && now.since(heard) >= quiet {

@@ -64,7 +64,7 @@ fn run(weak: &Weak<Shared>) {
 /// One sleep and one round in the program's place.
 fn watch(shared: &Shared) {
     let now = shared.clock.now();
-    let due = {
+    let (due, bed) = {
         let Some(mut inner) = shared.try_lock() else {
             // Somebody else makes progress, or the port is frozen.
             std::thread::sleep(shared.config.helper_tick);
@@ -88,9 +88,13 @@ fn watch(shared: &Shared) {
         if !inner.arm() {
             return;
         }
-        inner.port.poll_timeout()
+        (inner.port.poll_timeout(), shared.bell.bed())
     };
+    if shared.closed.load(Ordering::Relaxed) {
+        // It was rung for that before the bed was taken.
+        return;
+    }
     let longest = shared.config.helper_tick * 20;
     let timeout = due.map_or(longest, |due| due.since(shared.clock.now()).min(longest));
-    shared.bell.sleep(timeout);
+    bed.sleep(timeout);
 }

@@ -21,6 +21,10 @@ const FLUSH_BYTES: usize = 128 << 10;
 /// Frames that one rail takes before it is the next one's turn: few enough to spread a window, enough for one segmented call.
 const TURN_FRAMES: usize = 8;
 
+/// Completions that wait for the owner, from which on no more are made of the port's events. The port keeps as many as
+/// [`transport::config::EVENTS_MAX`] of these; then it counts no frames any more, and peers send them again.
+pub(crate) const COMPLETIONS_MAX: usize = 1 << 14;
+
 /// What has become of an operation, or what the owner should know.
 #[derive(Debug)]
 pub enum Completion {
@@ -77,6 +81,8 @@ pub(crate) struct Inner {
     pub(crate) rails: Vec<Option<Box<dyn Driver>>>,
     pub(crate) buffers: BufferTable,
     pub(crate) completions: VecDeque<Completion>,
+    /// Events may have been left with the port, for want of room.
+    behind: bool,
     /// Sends that are done for the protocol, whose payload a NIC still reads.
     held: Vec<(OpId, u64)>,
     /// Whose turn it is.
@@ -91,6 +97,7 @@ impl Inner {
             rails,
             buffers,
             completions: VecDeque::new(),
+            behind: false,
             held: Vec::new(),
             turn: 0,
         }
@@ -122,13 +129,19 @@ impl Inner {
 
     /// One round: what has come, what is due, what may leave. True if anything happened.
     pub(crate) fn progress(&mut self, now: Instant) -> bool {
+        if self.behind {
+            // First of all, so that the port has room for what comes.
+            self.collect();
+        }
+        let known = self.completions.len();
         let mut happened = self.receive(now);
         if self.port.poll_timeout().is_some_and(|due| due <= now) {
             self.port.handle_timeout(now);
             happened = true;
         }
         self.collect();
-        happened | self.transmit(now)
+        happened |= self.transmit(now);
+        happened | (self.completions.len() > known)
     }
 
     fn receive(&mut self, now: Instant) -> bool {
@@ -238,10 +251,34 @@ impl Inner {
         self.completions.push_back(Completion::RailDead { rail, reason });
     }
 
-    /// Turns the port's events into completions.
+    /// The next completion that is there already.
+    pub(crate) fn next_completion(&mut self) -> Option<Completion> {
+        let next = self.completions.pop_front();
+        if self.behind && self.completions.is_empty() {
+            // Whoever finds no completion may go by that: nothing is left with the port either.
+            self.collect();
+        }
+        next
+    }
+
+    /// Turns the port's events into completions, as far as there is room for them.
     pub(crate) fn collect(&mut self) {
+        self.collect_up_to(COMPLETIONS_MAX);
+    }
+
+    /// Leaves no event with the port.
+    pub(crate) fn collect_all(&mut self) {
+        self.collect_up_to(usize::MAX);
+    }
+
+    fn collect_up_to(&mut self, completions_max: usize) {
         self.release_held();
-        while let Some(event) = self.port.poll_event() {
+        loop {
+            self.behind = self.completions.len() >= completions_max;
+            if self.behind {
+                return;
+            }
+            let Some(event) = self.port.poll_event() else { return };
             match event {
                 Event::Received { op, context, source, tag, data, offset, bytes, sent_bytes, finished } => {
                     let buffer = if finished {
@@ -320,4 +357,57 @@ impl Inner {
 
 pub(crate) fn rail_index(i: usize) -> RailIndex {
     RailIndex(u8::try_from(i).unwrap_or(u8::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use transport::config::{EVENTS_MAX, LINKS_MAX};
+    use transport::{Outgoing, Receive, Space};
+
+    use super::{COMPLETIONS_MAX, Completion, Event};
+    use crate::buffers::{ReceiveBuffer, SendBuffer};
+    use crate::gate::Endpoint;
+    use crate::testing;
+
+    #[test]
+    fn completions_that_nobody_takes_are_bounded_and_none_is_lost() {
+        const LINKS: usize = COMPLETIONS_MAX + EVENTS_MAX;
+        const { assert!(LINKS < LINKS_MAX) };
+        let hub = drivers::mem::Hub::new();
+        let mut crowded = testing::port(1);
+        for rank in 0..u32::try_from(LINKS).expect("few") {
+            // Each leaves an event.
+            let link = crowded.connect(testing::id(10 + rank));
+            crowded.close_link(link);
+        }
+        let (a, b) = (testing::open(testing::port(0), &hub), testing::open(crowded, &hub));
+        let link = a.connect(testing::id(1), &b.addresses()).expect("reachable");
+        b.connect(testing::id(0), &a.addresses()).expect("reachable");
+        let space = Space(0);
+        let receive =
+            Receive { space, source: None, tag: 7, ignore: 0, bytes_max: 10, context: 0, multi: None };
+        b.post_receive(receive, ReceiveBuffer::Owned(vec![0; 10])).expect("room");
+        let outgoing = Outgoing { space, tag: 7, data: 0, context: 0, silent: false };
+        a.send(link, outgoing, SendBuffer::Copied(b"comes again")).expect("room");
+        let waiting = |endpoint: &Endpoint| endpoint.shared.lock().completions.len();
+        while b.with_port(|port| port.counters().dropped_no_room) == 0 {
+            b.progress();
+            assert_eq!(waiting(&b), COMPLETIONS_MAX);
+        }
+        assert!(a.poll().is_none(), "it has not been counted");
+        let (mut closed, mut received, mut done) = (0, 0, 0);
+        let started = std::time::Instant::now();
+        while received + done < 2 {
+            assert!(started.elapsed().as_secs() < 20, "{closed} closed, {received} received, {done} sent");
+            match b.poll() {
+                Some(Completion::Report(Event::LinkClosed { .. })) => closed += 1,
+                Some(Completion::Received { .. }) => received += 1,
+                Some(other) => panic!("{other:?}"),
+                None => {}
+            }
+            done += u32::from(matches!(a.poll(), Some(Completion::SendDone { .. })));
+            assert!(waiting(&b) <= COMPLETIONS_MAX);
+        }
+        assert_eq!((closed, received, done), (LINKS, 1, 1));
+    }
 }

@@ -18,6 +18,8 @@ mod frozen;
 mod gate;
 mod helper;
 mod inner;
+#[cfg(test)]
+mod testing;
 mod wait;
 
 pub use buffers::{BorrowedBuffer, BorrowedPayload, BufferTable, ReceiveBuffer, SendBuffer};

@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use drivers::{Armed, Driver};
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -14,28 +15,51 @@ use transport::matching::Pattern;
 use crate::gate::{Endpoint, Shared};
 use crate::inner::Inner;
 
-/// What wakes sleepers: the rails' descriptors, and an event for completions that the helper has found.
+/// How long to sleep where nothing would wake the sleeper.
+const POLLED: Duration = Duration::from_micros(50);
+
+/// What wakes sleepers: the rails' descriptors, and rings for what others have found. A ring wakes all who sleep; so each has an
+/// event of its own, for one that they shared would be used up by the first.
 pub(crate) struct Bell {
-    event: EventFd,
+    beds: Mutex<Beds>,
     /// Our own duplicates: a rail may die and close its descriptor while somebody sleeps on it.
     rails: Vec<OwnedFd>,
 }
 
+#[derive(Default)]
+struct Beds {
+    taken: Vec<Arc<EventFd>>,
+    free: Vec<Arc<EventFd>>,
+}
+
+/// A place to sleep in: what is rung from when it is taken, wakes its sleeper.
+pub(crate) struct Bed<'a> {
+    bell: &'a Bell,
+    /// `None`: the process had no descriptor left.
+    event: Option<Arc<EventFd>>,
+}
+
+fn event() -> std::io::Result<Arc<EventFd>> {
+    Ok(Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?))
+}
+
 impl Bell {
     pub(crate) fn new(rails: &[Box<dyn Driver>]) -> std::io::Result<Bell> {
-        let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        let beds = Mutex::new(Beds { taken: Vec::new(), free: vec![event()?] });
         let rails = rails
             .iter()
             .filter_map(|driver| driver.fd())
             .map(|fd| fd.try_clone_to_owned())
             .collect::<Result<_, _>>()?;
-        Ok(Bell { event, rails })
+        Ok(Bell { beds, rails })
     }
 
     /// Wakes whoever sleeps.
     pub(crate) fn ring(&self) {
-        // Full means that it is ringing already.
-        let _ = self.event.write(1);
+        for event in &self.beds().taken {
+            // Full means that it is ringing already.
+            let _ = event.write(1);
+        }
     }
 
     pub(crate) fn ring_for_sleepers(&self, shared: &Shared) {
@@ -44,16 +68,17 @@ impl Bell {
         }
     }
 
-    /// Sleeps until a frame or a ring, for `timeout` at most.
-    pub(crate) fn sleep(&self, timeout: Duration) {
-        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(self.rails.len() + 1);
-        fds.push(PollFd::new(self.event.as_fd(), PollFlags::POLLIN));
-        fds.extend(self.rails.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
-        // An interrupted sleep is a short one; the caller looks again anyway.
-        let _ = ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None);
-        if fds[0].revents().is_some_and(|events| !events.is_empty()) {
-            let _ = self.event.read();
-        }
+    /// Takes a place to sleep in: under the gate, so that nothing is missed between the last look and the sleep.
+    pub(crate) fn bed(&self) -> Bed<'_> {
+        let mut beds = self.beds();
+        let event = beds.free.pop().or_else(|| event().ok());
+        beds.taken.extend(event.clone());
+        Bed { bell: self, event }
+    }
+
+    fn beds(&self) -> MutexGuard<'_, Beds> {
+        // Nothing that can panic runs while it is held.
+        self.beds.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     pub(crate) fn rails(&self) -> std::io::Result<Vec<OwnedFd>> {
@@ -62,7 +87,32 @@ impl Bell {
 
     /// Rails without a descriptor can only be polled.
     fn longest(&self, rails: usize) -> Duration {
-        if self.rails.len() < rails { Duration::from_micros(50) } else { Duration::from_secs(1) }
+        if self.rails.len() < rails { POLLED } else { Duration::from_secs(1) }
+    }
+}
+
+impl Bed<'_> {
+    /// Sleeps until a frame or a ring, for `timeout` at most.
+    pub(crate) fn sleep(&self, timeout: Duration) {
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(self.bell.rails.len() + 1);
+        fds.extend(self.event.iter().map(|event| PollFd::new(event.as_fd(), PollFlags::POLLIN)));
+        fds.extend(self.bell.rails.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
+        // Who cannot be rung for looks by itself.
+        let timeout = if self.event.is_some() { timeout } else { timeout.min(POLLED) };
+        // An interrupted sleep is a short one; the caller looks again anyway.
+        let _ = ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None);
+    }
+}
+
+impl Drop for Bed<'_> {
+    fn drop(&mut self) {
+        if let Some(event) = self.event.take() {
+            let mut beds = self.bell.beds();
+            beds.taken.retain(|taken| !Arc::ptr_eq(taken, &event));
+            // Nobody rings it any more: what it has been rung for is over.
+            let _ = event.read();
+            beds.free.push(event);
+        }
     }
 }
 
@@ -101,7 +151,9 @@ impl Endpoint {
                 let now = shared.clock.now();
                 let rounds = shared.rounds.load(Ordering::Relaxed).wrapping_add(1);
                 shared.rounds.store(rounds, Ordering::Relaxed);
-                inner.progress(now);
+                if inner.progress(now) {
+                    shared.bell.ring_for_sleepers(shared);
+                }
                 if !inner.completions.is_empty() || met(&mut inner) {
                     return true;
                 }
@@ -113,13 +165,66 @@ impl Endpoint {
                     let due = inner.port.poll_timeout().map_or(Duration::MAX, |due| due.since(now));
                     let rest = (timeout - waited).min(due).min(shared.bell.longest(inner.rails.len()));
                     shared.sleepers.fetch_add(1, Ordering::Relaxed);
+                    let bed = shared.bell.bed();
                     drop(inner);
-                    shared.bell.sleep(rest);
+                    bed.sleep(rest);
                     shared.sleepers.fetch_sub(1, Ordering::Relaxed);
                     continue;
                 }
             }
             core::hint::spin_loop();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use transport::{Outgoing, Receive, Space};
+
+    use crate::buffers::{ReceiveBuffer, SendBuffer};
+    use crate::gate::Endpoint;
+    use crate::testing;
+
+    /// Whether `act` wakes those who sleep in `endpoint`: all or none.
+    fn wakes(endpoint: &Endpoint, act: impl FnOnce()) -> bool {
+        let shared = &endpoint.shared;
+        shared.sleepers.fetch_add(2, Ordering::Relaxed);
+        let beds = [shared.bell.bed(), shared.bell.bed()];
+        act();
+        shared.sleepers.fetch_sub(2, Ordering::Relaxed);
+        let rung = beds.each_ref().map(|bed| bed.event.as_ref().expect("a descriptor").read().is_ok());
+        assert_eq!(rung[0], rung[1], "a ring is for everybody");
+        rung[0]
+    }
+
+    #[test]
+    fn what_one_thread_finds_wakes_those_that_wait_for_it() {
+        let hub = drivers::mem::Hub::new();
+        let (a, b) = (testing::open(testing::port(0), &hub), testing::open(testing::port(1), &hub));
+        let link = a.connect(testing::id(1), &b.addresses()).expect("reachable");
+        b.connect(testing::id(0), &a.addresses()).expect("reachable");
+        let space = Space(0);
+        let send = |tag| {
+            let outgoing = Outgoing { space, tag, data: 0, context: 0, silent: true };
+            a.send(link, outgoing, SendBuffer::Copied(b"found")).expect("room");
+        };
+        let post = |tag| {
+            let receive =
+                Receive { space, source: None, tag, ignore: 0, bytes_max: 10, context: 0, multi: None };
+            b.post_receive(receive, ReceiveBuffer::Owned(vec![0; 10])).expect("room");
+        };
+        assert!(!wakes(&b, || post(1)), "nothing has come for it");
+        assert!(!wakes(&b, || assert!(b.poll().is_none())));
+        post(2);
+        send(1);
+        send(2);
+        assert!(wakes(&b, || assert!(b.poll().is_some())), "two have come, and one is given");
+        assert!(b.take_completion().is_some());
+        send(3);
+        assert!(wakes(&b, || assert!(b.progress())), "a message waits");
+        assert!(wakes(&b, || post(3)), "it is received at once");
+        assert!(wakes(&b, || b.peer_has_closed(testing::id(0), 0)), "the peer has closed");
     }
 }

@@ -40,6 +40,9 @@ pub struct Counters {
     pub lost_receiver_full: u64,
     /// Frames that the system dropped on our side before we looked, where it says so.
     pub lost_receive_overflow: u64,
+    /// Received datagrams that could not be taken apart any more, because they came while coalescing was being switched off: each one frame or
+    /// several.
+    pub lost_coalesced: u64,
     /// Received datagrams that did not fit their buffer.
     pub lost_truncated: u64,
     /// Received frames whose payload could not be fetched from the sender any more.

@@ -209,7 +209,7 @@ impl Incoming {
             if sys::receive_plain(fd, &mut self.buffers[..RECEIVE_BUFFER_BYTES]).is_err() {
                 break;
             }
-            counters.lost_receive_overflow += 1;
+            counters.lost_coalesced += 1;
         }
     }
 
@@ -244,5 +244,33 @@ fn nothing_received(errno: Errno) -> Result<(), DriverError> {
         libc::ENOMEM | libc::ENOBUFS => Err(DriverError::Transient { operation: Operation::Receive, errno }),
         // EAGAIN, EINTR, and what ICMP said about an earlier datagram of ours.
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+
+    use super::{Coalesce, Counters, Incoming, socket};
+
+    #[test]
+    fn what_comes_while_coalescing_is_switched_off_has_a_counter_of_its_own() {
+        let open = || UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let (here, there) = (open(), open());
+        here.set_nonblocking(true).expect("a socket");
+        let mut incoming = Incoming::new(true);
+        if !socket::coalesce(here.as_fd(), true) {
+            // A kernel that cannot coalesce has nothing to switch off.
+            return;
+        }
+        incoming.coalesce = Coalesce::On;
+        for _ in 0..3 {
+            there.send_to(b"too late", here.local_addr().expect("bound")).expect("loopback");
+        }
+        let mut counters = Counters::default();
+        incoming.stop_coalescing(here.as_fd(), &mut counters);
+        assert_eq!(counters, Counters { lost_coalesced: 3, ..Counters::default() });
+        assert!(!incoming.coalesces());
     }
 }

@@ -1,0 +1,22 @@
+//! Endpoints on a network in memory, for tests of what cannot be seen from outside.
+
+use drivers::mem::Hub;
+use transport::config::AuthLevel;
+use transport::{Epoch, JobId, Life, Port, PortConfig, PortId, Rank};
+
+use crate::gate::{Endpoint, EndpointConfig};
+
+pub(crate) fn id(rank: u32) -> PortId {
+    PortId::of_rank(Rank(rank), 0)
+}
+
+pub(crate) fn port(rank: u32) -> Port {
+    let config = PortConfig { auth: AuthLevel::Off, ..PortConfig::new(JobId(1).tag()) };
+    Port::new(config, id(rank), Life { counter: 1, nonce: 1 }, Epoch(0), None)
+}
+
+/// Without a helper: what happens is what the test does.
+pub(crate) fn open(port: Port, hub: &Hub) -> Endpoint {
+    let config = EndpointConfig { helper: false, ..EndpointConfig::default() };
+    Endpoint::open(port, vec![Box::new(hub.open().expect("a port"))], config).expect("an endpoint")
+}
