@@ -1,8 +1,8 @@
 //! `libstillwire_fi.so`: the libfabric provider. MPI libraries load it as they are and use the transport as their device.
 //!
-//! One file per object of the interface: [`info`], [`fabric`], [`domain`], [`av`], [`mr`], [`cq`], [`cntr`], [`eq`], [`ep`];
+//! One file per object of the interface: `info`, `fabric`, `domain`, `av`, `mr`, `cq`, `cntr`, `eq`, `ep`;
 //! `msg`, `tagged`, `rma`, `atomic` hold the calls of an endpoint. They translate between C and Rust and decide nothing. What
-//! becomes of a request is decided in [`engine`], over one [`endpoint::Endpoint`] for each enabled endpoint.
+//! becomes of a request is decided in `engine`, over one [`endpoint::Endpoint`] for each enabled endpoint.
 //!
 //! ```text
 //!   C tables (msg, tagged, rma, atomic)      completion queues, counters

@@ -1,6 +1,6 @@
 //! Shared memory between the processes of one user on one host.
 //!
-//! Each rail owns a segment ([`layout`]), its inbox. Whoever sends to it claims a ring there and is that ring's only writer, so no lock is
+//! Each rail owns a segment (`layout`), its inbox. Whoever sends to it claims a ring there and is that ring's only writer, so no lock is
 //! shared between processes, and one that dies leaves nothing locked. Memory is backed when it is first written to: a peer that never
 //! sends costs nothing at the receiver.
 //!
@@ -8,7 +8,7 @@
 //! the slot says where it is in the sender's memory, and the receiver pulls it from there with one copy (R11). An offer can be ended by
 //! either side at any time. The receiver ends it when it has read, and what it has read counts only if the offer stood until then. The sender
 //! withdraws it (the frame is lost, and comes again), or copies the payload into the area, if the receiver has not come for it within
-//! [`SHM_OFFER_PATIENCE`](crate::limits::SHM_OFFER_PATIENCE). So neither ever waits for the other.
+//! `SHM_OFFER_PATIENCE`. So neither ever waits for the other.
 
 mod address;
 mod host;
