@@ -3,10 +3,10 @@
 use std::io::Write as _;
 
 /// Says that a test cannot run here: on standard error, which `cargo test` shows of tests that fail, and in the file that
-/// STILLWIRE_SKIPPED names, which `./check` prints at its end.
+/// CHECK_SKIPPED names, which `./check` prints at its end.
 pub(crate) fn skipped(test: &str, missing: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {missing}");
-    if let Some(path) = std::env::var_os("STILLWIRE_SKIPPED") {
+    if let Some(path) = std::env::var_os("CHECK_SKIPPED") {
         let mut file =
             std::fs::OpenOptions::new().create(true).append(true).open(path).expect("the file of ./check");
         // One write, so that lines of several tests do not mix.
