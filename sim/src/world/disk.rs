@@ -23,8 +23,7 @@ use crate::trace;
 const MEMORY: u32 = kinds::FIRST_PRIVATE;
 /// Committed generations that are kept.
 const KEEP: u32 = 2;
-/// Generations that may be there at the end: one more, if the last collection did not come to its end.
-const KEPT_MAX: usize = 1 + 2;
+
 /// EIO, for failures whose number nobody asks for.
 const FAILED: u32 = 5;
 
@@ -80,12 +79,14 @@ impl World {
         }
         let discarded = self.directory.discard_unfinished().map(|_| ());
         let listed = discarded.and_then(|()| self.directory.generations());
+        // The last collection may not have begun; each that came to no end has left one generation more.
+        let kept_max = at(KEEP + self.collections_missed.max(1));
         let what = match listed {
             Ok(listed) => {
                 let half = listed.iter().find(|found| found.state != GenerationState::Committed);
                 match half {
                     Some(half) => format!("generation {} is {:?}", half.id, half.state),
-                    None if listed.len() > KEPT_MAX => format!("{} generations", listed.len()),
+                    None if listed.len() > kept_max => format!("{} generations", listed.len()),
                     None => return,
                 }
             }
@@ -291,7 +292,10 @@ impl World {
     pub(crate) fn collect(&mut self) {
         let Some(life) = self.lives.last().copied() else { return };
         let collected = self.directory.collect(life, KEEP, &[]);
-        let _ = self.outcome("collect", collected);
+        match self.outcome("collect", collected) {
+            Some(Ok(_)) => self.collections_missed = 0,
+            Some(Err(_)) | None => self.collections_missed += 1,
+        }
     }
 
     /// Reads the image of a rank for its restart.

@@ -119,6 +119,8 @@ pub struct World {
     /// Number of the life in which the first crash happened, and crashes after which all ranks ran again.
     crash_life: Option<u32>,
     restarts: u32,
+    /// Collections of old generations since the last that came to its end.
+    collections_missed: u32,
     moments: [u32; MOMENTS],
     /// When the last planned fault has ceased.
     calm_at: Nanos,
@@ -216,6 +218,7 @@ impl World {
             steps_by_frames: Vec::new(),
             crash_life: None,
             restarts: 0,
+            collections_missed: 0,
             moments: [0; MOMENTS],
             calm_at: 0,
             frames_delivered: 0,
