@@ -56,7 +56,7 @@ ratio with its 95 % interval over many pairs of processes.")]
     #[command(long_about = "\
 All of them, one after the other, with what they print in a folder.
 
-Leaves NAME.json and NAME.txt of each bench, and freeze.svg. Takes about ten minutes; the machine should have nothing else to do.")]
+Leaves NAME.json and NAME.txt of each bench, and freeze.svg. The machine should have nothing else to do.")]
     All {
         /// The folder, made if it does not exist
         #[arg(long, value_name = "DIR")]
