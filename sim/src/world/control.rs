@@ -5,6 +5,7 @@ use transport::Rank;
 
 use super::World;
 use super::event::{Endpoint, Task};
+use super::process::Process;
 use crate::engine::queue::{MICRO, MILLI, Nanos};
 use crate::engine::trace::Who;
 use crate::trace;
@@ -127,6 +128,12 @@ impl World {
 
     /// The process that runs `rank` now, of the newest life.
     pub(crate) fn process_of(&self, rank: Rank) -> Option<u32> {
-        self.processes.iter().rfind(|p| p.rank == rank.0 && p.is_alive()).map(|p| p.number)
+        self.newest_process(rank.0, Process::is_alive).map(|p| p.number)
+    }
+
+    /// The process of `rank` that began last in its newest life. A keeper that is cut off may begin one of an older life later.
+    pub(crate) fn newest_process(&self, rank: u32, wanted: impl Fn(&Process) -> bool) -> Option<&Process> {
+        let of_rank = self.processes.iter().filter(|p| p.rank == rank && wanted(p));
+        of_rank.max_by_key(|p| (p.life_number, p.number))
     }
 }

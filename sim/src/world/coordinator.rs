@@ -49,7 +49,7 @@ fn config() -> JobConfig {
 }
 
 impl World {
-    /// Starts a coordinator, and keepers on all nodes.
+    /// Starts a coordinator, and keepers on all nodes that have power; the others get theirs when they are up.
     pub(crate) fn start_job(&mut self, beginning: Beginning, counter_last: u32) {
         let layout = Layout::even(self.plan.ranks, self.plan.nodes, config().keeper.fan_out);
         let Ok(layout) = layout else { return };
@@ -74,7 +74,9 @@ impl World {
         }
         self.run_job();
         for node in 0..self.plan.nodes {
-            self.start_keeper(number, node);
+            if self.nodes[at(node)].up {
+                self.start_keeper(number, node);
+            }
         }
     }
 

@@ -344,12 +344,12 @@ impl World {
     fn judge_end(&mut self) {
         let expected = oracle::final_digests(&self.script);
         for rank in 0..self.plan.ranks {
-            let Some(process) = self.processes.iter().rfind(|p| p.rank == rank) else { continue };
-            let (expected, found) = (expected[at(rank)], process.program.digest());
+            let Some(process) = self.newest_process(rank, |_| true) else { continue };
+            let (number, expected, found) = (process.number, expected[at(rank)], process.program.digest());
             if expected != found {
                 self.judges.report(Violation::WrongResult { rank, expected, found });
             }
-            let all = self.judges.order.finished(process.number, rank, self.script.round_count());
+            let all = self.judges.order.finished(number, rank, self.script.round_count());
             self.judges.check(all);
         }
         let counted = self.judges.ends.over();

@@ -5,7 +5,7 @@ use ckpt_glue::enrolment::{AddressTable, Enrolment, Started};
 use ckpt_glue::participant::{Input, Output};
 use ckpt_glue::{Control, Decision, ExitStatus, NodeIndex, Participant, Party, keeper};
 use drivers::Driver as _;
-use transport::{Epoch, Port, PortId, RailIndex, Rank, Restart};
+use transport::{Epoch, Life, Port, PortId, RailIndex, Rank, Restart};
 
 use super::event::{Endpoint, Task};
 use super::freezing::Purpose;
@@ -31,13 +31,14 @@ impl World {
         let node = self.keepers[at(keeper)].node;
         let stations = self.open_stations(number, rank.0, node);
         let decision = *decision;
+        let life_number = self.number_of(decision.life);
         self.processes.push(Process {
             number,
             rank: rank.0,
             node,
             keeper,
             life: decision.life,
-            life_number: self.life_number,
+            life_number,
             epoch: decision.epoch().0,
             phase: Phase::Restoring,
             ports: Vec::new(),
@@ -59,18 +60,18 @@ impl World {
             wake_at: NEVER,
             timer_at: NEVER,
         });
-        trace!(
-            self.trace,
-            self.queue.now(),
-            Who::Rank(rank.0),
-            "process {number} of life {}",
-            self.life_number
-        );
+        trace!(self.trace, self.queue.now(), Who::Rank(rank.0), "process {number} of life {life_number}");
         let delay = 1 + self.timing.below(RESTORE_MAX);
         self.task_after(delay, Task::Restore { process: number, decision });
-        if self.life_number > 1 {
+        if life_number > 1 {
             self.moment(Moment::Restoring, Some(rank.0));
         }
+    }
+
+    /// As which life the world counts `life`.
+    fn number_of(&self, life: Life) -> u32 {
+        let before = self.lives.iter().position(|decided| *decided == life);
+        before.map_or(self.life_number, |before| u32::try_from(before + 1).unwrap_or(u32::MAX))
     }
 
     /// NICs for a new process: where the process before it had them, if that is gone.

@@ -79,7 +79,7 @@ impl World {
     pub(crate) fn count_restart(&mut self) {
         let life = self.life_number;
         let runs = |rank| {
-            let newest = self.processes.iter().rfind(|p| p.rank == rank);
+            let newest = self.newest_process(rank, |_| true);
             newest.is_some_and(|p| {
                 p.life_number == life && matches!(p.phase, Phase::Running | Phase::Quiescing | Phase::Frozen)
             })
