@@ -68,15 +68,17 @@ pub enum BenchError {
         /// What the system said.
         error: std::io::Error,
     },
-    /// Messages were lost or came twice: a bug of the transport.
+    /// Messages did not come.
     #[error(
-        "{received} messages came, {expected} were sent: the transport is broken, the figures mean nothing"
+        "{received} of {expected} messages have come after {seconds} s: the machine is overloaded, or the transport has lost some; try again"
     )]
-    Count {
+    Missing {
         /// Sent.
         expected: usize,
         /// Received.
         received: usize,
+        /// How long they were waited for.
+        seconds: u64,
     },
     /// Nothing came for far too long.
     #[error(

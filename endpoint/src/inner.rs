@@ -28,7 +28,8 @@ pub(crate) const COMPLETIONS_MAX: usize = 1 << 14;
 /// What has become of an operation, or what the owner should know.
 #[derive(Debug)]
 pub enum Completion {
-    /// A message has been received.
+    /// A message has been received. Messages of one link are matched in the order of sending; which is complete first is not promised
+    /// ([`transport::Event::Received`]).
     Received {
         /// The receive.
         op: OpId,

@@ -1,6 +1,6 @@
 //! Operations of all ranks together, built from messages in a space of their own.
 //!
-//! All ranks call the same operations in the same order. Messages of one sender and tag arrive in order, so one tag for
+//! All ranks call the same operations in the same order. Receives take messages of one sender and tag in order, so one tag for
 //! each kind of step is enough.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};

@@ -21,7 +21,8 @@ pub(crate) const COLLECTIVE: Space = Space(2);
 
 impl Session {
     /// Hands a message over and returns without waiting for its receiver; waits only while more is on its way to that rank
-    /// than its link may hold. It arrives exactly once, and messages of one sender arrive in order.
+    /// than its link may hold. It arrives exactly once. Receives take messages of one sender in the order of sending; requests for
+    /// several may still be complete in another order.
     ///
     /// What the receiver takes only after the next point is sent with [`Session::isend`]; why, [`Session::point`] says.
     ///

@@ -147,7 +147,8 @@ pub enum Silence {
 /// What a port tells its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A receive is complete.
+    /// A receive is complete. Messages of one link are matched in the order of sending, but complete when their payload is: one that
+    /// had to be announced, long or for want of a window (R17), may be complete after a later one (R18).
     Received {
         /// The receive.
         op: OpId,

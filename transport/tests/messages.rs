@@ -254,6 +254,29 @@ fn a_receiver_that_never_asks_is_not_flooded_and_matching_goes_on() {
     assert!(world.port(0).counters().messages_converted > 0);
 }
 
+/// R18: nobody may take the last message sent for the last one that is complete, even if all are short.
+#[test]
+fn messages_that_were_matched_in_order_may_be_complete_in_another() {
+    let mut world = World::new(2, &config(), 1500);
+    let (burst, last) = (256, 256);
+    for tag in 0..burst {
+        world.receive(1, Some(0), Some(tag), 8);
+        world.send(0, 1, tag, &pattern(tag, 8));
+    }
+    // More than the peer has told a window for before it has been heard: the others are announced.
+    world.pump();
+    world.receive(1, Some(0), Some(last), 8);
+    world.send(0, 1, last, &pattern(last, 8));
+    world.run(20 * MS);
+    let tags: Vec<u64> = world.received(1).iter().map(|(_, tag, _)| *tag).collect();
+    assert!(world.port(0).counters().messages_converted > 0);
+    assert_eq!(tags.iter().copied().collect::<std::collections::BTreeSet<_>>().len() as u64, burst + 1);
+    assert_ne!(tags.last(), Some(&last), "the last one sent has overtaken announced ones");
+    for (op, tag, _) in world.received(1) {
+        assert_eq!(world.nodes[1].memory.posted[&op], pattern(tag, 8));
+    }
+}
+
 /// R12.
 #[test]
 fn closing_is_told_and_acknowledged() {
