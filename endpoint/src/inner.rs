@@ -47,7 +47,7 @@ pub enum Completion {
         bytes: u64,
         /// Bytes sent; more than `bytes` if the message was truncated.
         sent_bytes: u64,
-        /// The buffer takes no further message.
+        /// Nothing more comes into the buffer.
         finished: bool,
         /// The buffer, if it had been handed over and is finished.
         buffer: Option<Vec<u8>>,

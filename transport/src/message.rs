@@ -166,7 +166,7 @@ pub enum Event {
         bytes: u64,
         /// Bytes that were sent; more than `bytes` if the message was truncated.
         sent_bytes: u64,
-        /// The buffer takes no further message.
+        /// Nothing more comes into the buffer: it takes no further message, and those that it took are complete.
         finished: bool,
     },
     /// The message has been received: its payload may be reused.

@@ -43,27 +43,8 @@ pub(super) struct Posted {
     /// Where the bytes go that were received elsewhere first: segments.
     segments: Option<Segments>,
     op: Operation,
-    multi: Option<Fill>,
-}
-
-/// How full a buffer for several messages is. Messages may be complete in another order than they were matched in: the
-/// buffer is the program's again when all bytes are there that were given a place.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Fill {
-    complete_bytes: u64,
-    /// Known once the last message has been matched and is complete itself.
-    placed_bytes: Option<u64>,
-}
-
-impl Fill {
-    /// Notes a complete message. True: nothing more comes into the buffer.
-    pub(super) fn add(&mut self, received: &Received) -> bool {
-        self.complete_bytes += received.bytes;
-        if received.finished {
-            self.placed_bytes = Some(received.offset + received.bytes);
-        }
-        self.placed_bytes == Some(self.complete_bytes)
-    }
+    /// Several messages go into the buffer.
+    multi: bool,
 }
 
 /// A complete message, as the endpoint reports it.
@@ -83,7 +64,8 @@ impl Engine {
         let mut state = self.lock();
         let source = self.source_link(&mut state, inbound.from)?;
         let (buffer, segments) = below(inbound.buffer);
-        let posted = self.posted(inbound.space, inbound.submit, inbound.buffer, segments, inbound.multi);
+        let multi = inbound.multi.is_some();
+        let posted = self.posted(inbound.space, inbound.submit, inbound.buffer, segments, multi);
         let key = state.requests.insert(Request::Receive(posted));
         let receive = transport::Receive {
             space: inbound.space,
@@ -104,7 +86,7 @@ impl Engine {
         submit: Submit,
         buffer: &Segments,
         segments: Option<Segments>,
-        multi: Option<usize>,
+        multi: bool,
     ) -> Posted {
         Posted {
             context: submit.context,
@@ -113,7 +95,7 @@ impl Engine {
             buffer: buffer.start() as usize,
             segments,
             op: None,
-            multi: multi.map(|_| Fill::default()),
+            multi,
         }
     }
 
@@ -127,10 +109,6 @@ impl Engine {
     pub(super) fn finish_receive(&self, state: &mut State, key: SlabKey, received: Received) {
         let source = self.source(state, received.source);
         let Some(Request::Receive(posted)) = state.requests.get_mut(key) else { return };
-        let over = match &mut posted.multi {
-            Some(fill) => fill.add(&received),
-            None => true,
-        };
         if let (Some(segments), Some(bytes)) = (&posted.segments, &received.buffer) {
             let stored = usize::try_from(received.bytes).unwrap_or(usize::MAX).min(bytes.len());
             segments.scatter(&bytes[..stored]);
@@ -138,7 +116,7 @@ impl Engine {
         let bytes = usize::try_from(received.bytes).unwrap_or(usize::MAX);
         let cut_bytes = usize::try_from(received.sent_bytes - received.bytes).unwrap_or(usize::MAX);
         let failure = (cut_bytes > 0).then_some(Failure { number: errno::ETRUNC, cut_bytes });
-        let released = over && posted.multi.is_some();
+        let released = received.finished && posted.multi;
         let has_data = received.data & DATA_PRESENT != 0;
         let entry = Entry {
             context: posted.context,
@@ -154,7 +132,7 @@ impl Engine {
             failure,
         };
         let told = posted.wanted || released || failure.is_some();
-        if over {
+        if received.finished {
             state.requests.remove(key);
         }
         tick(&self.sinks.receives, failure.is_some());
@@ -242,7 +220,7 @@ impl Engine {
             return Ok(());
         }
         let (below, segments) = below(buffer);
-        let posted = self.posted(space, submit, buffer, segments, None);
+        let posted = self.posted(space, submit, buffer, segments, false);
         let key = state.requests.insert(Request::Receive(posted));
         let result = self.endpoint.receive_claimed(claimed, context_of(key), below);
         settle(&mut state, key, result)

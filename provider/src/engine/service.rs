@@ -7,7 +7,7 @@ use transport::slab::SlabKey;
 use transport::{LinkIndex, Outgoing};
 
 use super::arithmetic;
-use super::receive::{Fill, Received};
+use super::receive::Received;
 use super::regions::{OpenWrite, failure};
 use super::remote::{payload_of, record_envelope};
 use super::sinks::tick;
@@ -47,7 +47,6 @@ pub(super) enum Waiting {
 struct Buffer {
     /// From a box of `SERVICE_BYTES`; the endpoint writes to it while it is posted.
     start: *mut u8,
-    fill: Fill,
 }
 
 // SAFETY: the memory is our own, and used under the engine's lock; the endpoint writes to other parts of it under its gate.
@@ -95,17 +94,16 @@ impl Engine {
         for number in 0..SERVICE_BUFFERS {
             let bytes = vec![0u8; SERVICE_BYTES].into_boxed_slice();
             let start = Box::into_raw(bytes).cast::<u8>();
-            state.service.buffers.push(Buffer { start, fill: Fill::default() });
+            state.service.buffers.push(Buffer { start });
             self.post_service(state, number)?;
         }
         Ok(())
     }
 
     fn post_service(&self, state: &mut State, number: usize) -> Result<()> {
-        let buffer = &mut state.service.buffers[number];
-        buffer.fill = Fill::default();
+        let start = state.service.buffers[number].start;
         // SAFETY: memory of our own, written by nobody else while it is posted; read only where messages are complete.
-        let below = unsafe { BorrowedBuffer::new(buffer.start, SERVICE_BYTES) };
+        let below = unsafe { BorrowedBuffer::new(start, SERVICE_BYTES) };
         let key = state.requests.insert(Request::Service(number));
         let receive = transport::Receive {
             space: SPACE_SERVICE,
@@ -139,7 +137,7 @@ impl Engine {
             self.serve(state, received.source, &record, payload);
             rest = behind;
         }
-        if state.service.buffers[number].fill.add(received) {
+        if received.finished {
             state.requests.remove(key);
             if let Err(Errno(error)) = self.post_service(state, number) {
                 complain(format_args!("a buffer for peers' requests cannot be posted again: error {error}"));

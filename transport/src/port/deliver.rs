@@ -90,6 +90,7 @@ impl Port {
                 buffers.place(receive.op, placement.offset, &payload[..stored]);
             }
             if whole {
+                let finished = self.fill_at_once(receive.op, placement.last);
                 self.events.push_back(Event::Received {
                     op: receive.op,
                     context: receive.context,
@@ -99,8 +100,10 @@ impl Port {
                     offset: placement.offset,
                     bytes: placement.bytes,
                     sent_bytes: eager.total,
-                    finished: placement.last,
+                    finished,
                 });
+            } else if receive.multi.is_some() {
+                self.begin_filling(receive.op);
             }
             Target::Posted {
                 op: receive.op,
@@ -148,6 +151,7 @@ impl Port {
                     buffers.place(op, base + at, &payload[..stored]);
                 }
                 if whole {
+                    let finished = self.end_filling(op, finished);
                     self.events.push_back(Event::Received {
                         op,
                         context,
@@ -205,7 +209,7 @@ impl Port {
                 granted: placement.bytes,
                 received: 0,
             };
-            self.grant(index, incoming);
+            self.grant(index, incoming, receive.multi.is_some());
             return true;
         }
         let message = Message { envelope, finished: true, payload: Arrived::Announced(announce.operation) };
@@ -270,7 +274,8 @@ impl Port {
         }
         incoming.received += payload.len() as u64;
         if incoming.received >= incoming.granted {
-            let done = incomings.remove(place);
+            let mut done = incomings.remove(place);
+            done.finished = self.end_filling(done.op, done.finished);
             self.events.push_back(received(index, &done));
         }
         true

@@ -27,9 +27,11 @@ pub struct Restart {
 }
 
 impl Port {
-    /// Freezes the port: constant time, whatever is in flight.
+    /// Freezes the port: constant time, whatever is in flight, but for a look at every link while a buffer for several messages is used
+    /// up and waits for payloads.
     #[must_use]
-    pub fn freeze(self, now: Instant) -> FrozenPort {
+    pub fn freeze(mut self, now: Instant) -> FrozenPort {
+        self.tell_used_up();
         FrozenPort { port: self, at: Some(now) }
     }
 }

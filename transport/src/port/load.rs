@@ -74,7 +74,8 @@ impl FrozenPort {
             port.links.push(link);
         }
         port.events.extend(state.completions);
-        let frozen = FrozenPort { port, at: None };
+        let mut frozen = FrozenPort { port, at: None };
+        frozen.recount_filling();
         frozen.check()?;
         Ok((frozen, claimed))
     }

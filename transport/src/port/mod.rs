@@ -8,6 +8,7 @@ mod check;
 mod closing;
 mod cut;
 mod deliver;
+mod filling;
 mod frozen;
 mod load;
 mod receive;
@@ -49,6 +50,7 @@ use crate::matching::{MatchError, Matcher, MatcherBounds, Message, MessageKey, P
 use crate::message::{Buffers, Event, Outgoing, Payload, Receive, SendError};
 use crate::sabotage::Sabotage;
 use crate::time::Instant;
+use filling::Filling;
 
 /// A window of the whole reorder buffer.
 const WINDOW_FRAMES_ADVERTISED: u16 = 256;
@@ -81,6 +83,8 @@ pub struct Port {
     pub(crate) rails: Vec<Rail>,
     pub(crate) matcher: Matcher<Arrived>,
     pub(crate) sends: Table<OpId, SendOp>,
+    /// Receives for several messages, while messages are on their way into them.
+    pub(crate) filling: Table<OpId, Filling>,
     pub(crate) next_op: u64,
     /// Bytes of waiting messages.
     pub(crate) unexpected_bytes: usize,
@@ -140,6 +144,7 @@ impl Port {
             rails: Vec::new(),
             matcher: Matcher::new(bounds),
             sends: Table::default(),
+            filling: Table::default(),
             next_op: 1,
             unexpected_bytes: 0,
             reorder_bytes: 0,
@@ -397,7 +402,7 @@ impl Port {
                         bytes: placement.bytes,
                         finished: placement.last,
                     };
-                    self.give(key, message, target, buffers);
+                    self.give(key, message, target, receive.multi.is_some(), buffers);
                     match rest {
                         Some(rest) => posted = rest,
                         None => break,
@@ -415,6 +420,7 @@ impl Port {
         key: MessageKey,
         message: Message<Arrived>,
         target: Target,
+        multi: bool,
         buffers: &mut impl Buffers,
     ) {
         let Target::Posted { op, context, base, bytes, finished } = target else { return };
@@ -427,6 +433,7 @@ impl Port {
                 }
                 self.release_unexpected(payload.len());
                 if message.finished {
+                    let finished = self.fill_at_once(op, finished);
                     self.events.push_back(Event::Received {
                         op,
                         context,
@@ -439,6 +446,9 @@ impl Port {
                         finished,
                     });
                 } else {
+                    if multi {
+                        self.begin_filling(op);
+                    }
                     self.redirect(envelope.source, key, target);
                 }
             }
@@ -455,7 +465,7 @@ impl Port {
                     granted: bytes,
                     received: 0,
                 };
-                self.grant(envelope.source, incoming);
+                self.grant(envelope.source, incoming, multi);
                 self.release_unexpected(0);
             }
         }
@@ -475,15 +485,19 @@ impl Port {
         }
     }
 
-    /// Asks the peer for the payload of an announced message.
-    pub(crate) fn grant(&mut self, source: LinkIndex, incoming: Incoming) {
+    /// Asks the peer for the payload of an announced message. `multi`: its receive may take others.
+    pub(crate) fn grant(&mut self, source: LinkIndex, mut incoming: Incoming, multi: bool) {
         let copied_bytes_max = self.config.link_copied_bytes_max;
         let queues = self.links[source.0 as usize].queues(copied_bytes_max);
         queues.control.push_back(Control::Grant { op: incoming.peer_op, total: incoming.granted });
         if incoming.granted == 0 {
+            incoming.finished = self.fill_at_once(incoming.op, incoming.finished);
             self.events.push_back(received(source, &incoming));
         } else {
             queues.incoming.push(incoming);
+            if multi {
+                self.begin_filling(incoming.op);
+            }
         }
         self.make_ready(source);
     }
@@ -519,7 +533,7 @@ impl Port {
         let op = OpId(self.next_op);
         self.next_op += 1;
         let target = Target::Posted { op, context, base: 0, bytes: placement.bytes, finished: true };
-        self.give(key, message, target, buffers);
+        self.give(key, message, target, false, buffers);
         Ok(op)
     }
 

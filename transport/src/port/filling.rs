@@ -1,0 +1,84 @@
+//! Buffers that take several messages: when the last one is complete.
+//!
+//! Messages are matched in order and may be complete in another (R18). So the message that uses a buffer up need not be the last one
+//! to come into it.
+
+use crate::ids::OpId;
+use crate::link::receive::Target;
+use crate::port::{FrozenPort, Port};
+
+/// A receive with messages that it has taken and that are not complete.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Filling {
+    incomplete: u32,
+    /// The message that uses the buffer up is complete.
+    used_up: bool,
+}
+
+impl Port {
+    /// A receive for several messages has taken one that is not complete yet.
+    pub(crate) fn begin_filling(&mut self, op: OpId) {
+        self.filling.entry(op).or_default().incomplete += 1;
+    }
+
+    /// A message is complete that was not when its receive took it. `last`: it uses the buffer up. Whether nothing more comes into
+    /// the buffer.
+    pub(crate) fn end_filling(&mut self, op: OpId, last: bool) -> bool {
+        self.fill(op, last, 1)
+    }
+
+    /// Likewise, of a message that was complete when its receive took it.
+    pub(crate) fn fill_at_once(&mut self, op: OpId, last: bool) -> bool {
+        last && self.fill(op, last, 0)
+    }
+
+    fn fill(&mut self, op: OpId, last: bool, complete: u32) -> bool {
+        if self.filling.is_empty() {
+            return last;
+        }
+        let Some(filling) = self.filling.get_mut(&op) else { return last };
+        filling.used_up |= last;
+        filling.incomplete -= complete;
+        let over = filling.incomplete == 0;
+        let used_up = filling.used_up;
+        if over {
+            self.filling.remove(&op);
+        }
+        over && used_up
+    }
+
+    /// What a frozen port shows of a buffer that is used up: every message that is still to come into it says so.
+    pub(crate) fn tell_used_up(&mut self) {
+        if self.filling.values().all(|filling| !filling.used_up) {
+            return;
+        }
+        let filling = &self.filling;
+        let used_up = |op: OpId| filling.get(&op).is_some_and(|filling| filling.used_up);
+        for queues in self.links.iter_mut().filter_map(|link| link.queues.as_mut()) {
+            for incoming in &mut queues.incoming {
+                incoming.finished |= used_up(incoming.op);
+            }
+            if let Some(open) = &mut queues.open
+                && let Target::Posted { op, finished, .. } = &mut open.target
+            {
+                *finished |= used_up(*op);
+            }
+        }
+    }
+}
+
+impl FrozenPort {
+    /// Counts anew what the buffers of a loaded port still wait for.
+    pub(crate) fn recount_filling(&mut self) {
+        let port = &mut self.port;
+        for queues in port.links.iter().filter_map(|link| link.queues.as_ref()) {
+            let open = queues.open.and_then(|open| match open.target {
+                Target::Posted { op, .. } => Some(op),
+                _ => None,
+            });
+            for op in queues.incoming.iter().map(|incoming| incoming.op).chain(open) {
+                port.filling.entry(op).or_default().incomplete += 1;
+            }
+        }
+    }
+}
