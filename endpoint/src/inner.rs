@@ -179,9 +179,9 @@ impl Inner {
         // Trunking: the rails take turns with a few frames each, and another one begins each time (R24).
         let frames_max = if self.rails.len() > 1 { TURN_FRAMES } else { usize::MAX };
         let mut idle = 0;
-        while idle < self.rails.len() {
-            let i = self.turn % self.rails.len();
-            self.turn = self.turn.wrapping_add(1);
+        while idle < self.rails.len() && self.port.wants_to_transmit() {
+            let i = self.turn;
+            self.turn = if i + 1 < self.rails.len() { i + 1 } else { 0 };
             if !self.fill(i, frames_max, now) {
                 idle += 1;
                 continue;
