@@ -62,11 +62,20 @@ type Table<K, V> = HashMap<K, V, BuildHasherDefault<PlainHasher>>;
 pub(crate) struct Rail {
     pub(crate) address: RawAddress,
     pub(crate) frame_bytes_max: usize,
+    /// See [`Port::add_rail_within_host`].
+    pub(crate) within_host: bool,
     pub(crate) alive: bool,
     /// Lost frames since the last one that arrived.
     pub(crate) losses: u16,
     /// Passed over until then, port time; 0 if it is trusted.
     pub(crate) suspect_until: u64,
+}
+
+impl Rail {
+    /// It works, as far as anybody knows.
+    pub(crate) fn is_trusted(&self, now: u64) -> bool {
+        self.alive && self.suspect_until <= now
+    }
 }
 
 /// One endpoint of a process. See the module documentation for the order of calls.
@@ -194,6 +203,13 @@ impl Port {
         self.auth.as_ref()
     }
 
+    /// The authenticator of the frames of one rail: none where only this user's processes can write (R21).
+    #[must_use]
+    pub fn authenticator_of(&self, rail: RailIndex) -> Option<&Authenticator> {
+        let within_host = self.rails.get(usize::from(rail.0)).is_some_and(|rail| rail.within_host);
+        self.auth.as_ref().filter(|_| !within_host)
+    }
+
     /// Bytes of received messages that wait for a receive.
     #[must_use]
     pub fn unexpected_bytes(&self) -> usize {
@@ -211,12 +227,25 @@ impl Port {
     /// # Panics
     /// If there are [`RAILS_MAX`] already, or frames are too short to carry anything: bugs of the caller.
     pub fn add_rail(&mut self, address: RawAddress, frame_bytes_max: usize) -> RailIndex {
+        self.add(address, frame_bytes_max, false)
+    }
+
+    /// As [`Port::add_rail`], of a rail that ends at this host, and into which only processes of this user can write: its frames carry no tag
+    /// (R21), and a link that has it uses no other (R24).
+    ///
+    /// # Panics
+    /// As [`Port::add_rail`].
+    pub fn add_rail_within_host(&mut self, address: RawAddress, frame_bytes_max: usize) -> RailIndex {
+        self.add(address, frame_bytes_max, true)
+    }
+
+    fn add(&mut self, address: RawAddress, frame_bytes_max: usize, within_host: bool) -> RailIndex {
         assert!(self.rails.len() < RAILS_MAX, "a port has at most {RAILS_MAX} rails");
         assert!(
             frame_bytes_max > crate::wire::HEAD_BYTES_MAX,
             "frames of {frame_bytes_max} bytes hold no payload"
         );
-        let rail = Rail { address, frame_bytes_max, alive: true, losses: 0, suspect_until: 0 };
+        let rail = Rail { address, frame_bytes_max, within_host, alive: true, losses: 0, suspect_until: 0 };
         self.rails.push(rail);
         RailIndex(u8::try_from(self.rails.len() - 1).unwrap_or(u8::MAX))
     }
@@ -299,6 +328,19 @@ impl Port {
                 && path.address == address
             {
                 path.frame_bytes_max = path.frame_bytes_max.min(frame_bytes_max);
+            }
+        }
+    }
+
+    /// Nothing arrives at this address over `rail` any more: links that have another way do without this one (R24).
+    pub fn lose_path(&mut self, rail: RailIndex, address: AddressId) {
+        let rail = usize::from(rail.0);
+        for i in 0..self.links.len() {
+            let paths = &mut self.links[i].paths;
+            let names = |path: &Option<Path>| path.is_some_and(|path| path.address == address);
+            if paths.get(rail).is_some_and(names) && paths.iter().flatten().count() > 1 {
+                paths[rail] = None;
+                self.make_ready(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
             }
         }
     }

@@ -116,11 +116,8 @@ impl Port {
     }
 
     fn rail_is_usable(&mut self, rail: RailIndex, now: u64) -> bool {
-        let others = self
-            .rails
-            .iter()
-            .enumerate()
-            .any(|(i, other)| i != usize::from(rail.0) && other.alive && other.suspect_until <= now);
+        let others =
+            self.rails.iter().enumerate().any(|(i, other)| i != usize::from(rail.0) && other.is_trusted(now));
         match self.rails.get(usize::from(rail.0)) {
             Some(rail) => rail.alive && (rail.suspect_until <= now || !others),
             None => false,
@@ -223,31 +220,41 @@ impl Port {
 
     /// R24: frames whose loss nobody notices must not stick to a dead rail. An acknowledgement goes back the way the peer
     /// was last heard, which works in one direction at least, and whose choice moves when the peer has to send again;
-    /// the others try one rail after the other.
+    /// probes and the like try one rail after the other. All others stay within the host as long as that works.
     fn prefers_another_rail(&self, index: LinkIndex, action: Action, rail: RailIndex, now: u64) -> bool {
         let link = &self.links[index.0 as usize];
-        let usable = |i: usize| {
-            link.paths[i].is_some()
-                && self.rails.get(i).is_some_and(|rail| rail.alive && rail.suspect_until <= now)
-        };
+        let usable =
+            |i: usize| link.paths[i].is_some() && self.rails.get(i).is_some_and(|rail| rail.is_trusted(now));
         let preferred = match action {
             Action::Ack => usize::from(link.heard_rail),
             Action::Probe | Action::Resync | Action::Hint => {
                 let turn = usize::try_from(link.transmissions).unwrap_or(0);
                 (0..self.rails.len()).map(|i| (i + turn) % self.rails.len()).find(|i| usable(*i)).unwrap_or(0)
             }
-            _ => return false,
+            _ => {
+                let own = self.rails.get(usize::from(rail.0)).is_some_and(|rail| rail.within_host);
+                return !own && self.has_way_within_host(index, now);
+            }
         };
         preferred != usize::from(rail.0) && usable(preferred)
+    }
+
+    fn has_way_within_host(&self, index: LinkIndex, now: u64) -> bool {
+        let paths = &self.links[index.0 as usize].paths;
+        self.rails
+            .iter()
+            .zip(paths)
+            .any(|(rail, path)| rail.within_host && path.is_some() && rail.is_trusted(now))
     }
 
     /// Whether a frame of this length can go over a rail other than `rail`.
     fn has_other_way(&self, index: LinkIndex, rail: RailIndex, frame_bytes: usize, now: u64) -> bool {
         let paths = &self.links[index.0 as usize].paths;
+        let stays = self.has_way_within_host(index, now);
         self.rails.iter().zip(paths).enumerate().any(|(i, (other, path))| {
             i != usize::from(rail.0)
-                && other.alive
-                && other.suspect_until <= now
+                && other.is_trusted(now)
+                && (other.within_host || !stays)
                 && path.is_some_and(|path| path.frame_bytes_max.get() as usize >= frame_bytes)
         })
     }
@@ -589,8 +596,7 @@ impl Port {
             },
         };
         let seal = self
-            .auth
-            .as_ref()
+            .authenticator_of(rail)
             .and_then(|auth| auth.seal(context, &mut frame[..at + copied], at, payload.is_some()));
         Transmit {
             to: to.map_or(crate::ids::AddressId(u32::MAX), |path| path.address),
