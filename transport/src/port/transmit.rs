@@ -115,15 +115,6 @@ impl Port {
         self.links[index.0 as usize].paths.iter().any(Option::is_some)
     }
 
-    fn rail_is_usable(&mut self, rail: RailIndex, now: u64) -> bool {
-        let others =
-            self.rails.iter().enumerate().any(|(i, other)| i != usize::from(rail.0) && other.is_trusted(now));
-        match self.rails.get(usize::from(rail.0)) {
-            Some(rail) => rail.alive && (rail.suspect_until <= now || !others),
-            None => false,
-        }
-    }
-
     /// Longest payload behind a body of `body_bytes` in one frame of this link on this rail. A frame fits all rails of its
     /// link: another may have to carry it when it is sent again.
     fn room(&self, index: LinkIndex, rail: RailIndex, body_bytes: usize, frame: &[u8]) -> usize {
@@ -237,26 +228,6 @@ impl Port {
             }
         };
         preferred != usize::from(rail.0) && usable(preferred)
-    }
-
-    fn has_way_within_host(&self, index: LinkIndex, now: u64) -> bool {
-        let paths = &self.links[index.0 as usize].paths;
-        self.rails
-            .iter()
-            .zip(paths)
-            .any(|(rail, path)| rail.within_host && path.is_some() && rail.is_trusted(now))
-    }
-
-    /// Whether a frame of this length can go over a rail other than `rail`.
-    fn has_other_way(&self, index: LinkIndex, rail: RailIndex, frame_bytes: usize, now: u64) -> bool {
-        let paths = &self.links[index.0 as usize].paths;
-        let stays = self.has_way_within_host(index, now);
-        self.rails.iter().zip(paths).enumerate().any(|(i, (other, path))| {
-            i != usize::from(rail.0)
-                && other.is_trusted(now)
-                && (other.within_host || !stays)
-                && path.is_some_and(|path| path.frame_bytes_max.get() as usize >= frame_bytes)
-        })
     }
 
     fn perform_resend(
