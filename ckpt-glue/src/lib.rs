@@ -12,6 +12,7 @@
 //! | [`Keeper`]      | one for each node      | which processes run on the node; speaks for those that have ended     |
 //! | [`Enrolment`]   | in a rank's process    | when the rank knows everybody's address and may run                   |
 //! | [`Participant`] | in a rank's process    | when the rank cuts                                                    |
+//! | [`pmi::Server`] | beside the keeper      | what the ranks of an MPI library are told about each other            |
 //!
 //! Every machine is driven in the same way: `handle(now, input)`, then `poll_output()` until there is none, and
 //! `handle_timeout(now)` when `poll_timeout()` has come. All answers to `poll_timeout` may change with every call.
@@ -86,6 +87,7 @@ pub mod layout;
 pub mod limits;
 pub mod names;
 pub mod participant;
+pub mod pmi;
 pub mod protocols;
 mod queue;
 pub mod recovery;

@@ -107,3 +107,39 @@ pub const HEARTBEATS_MISSED_MIN: u32 = 2;
 const _: () =
     assert!(NODES_MAX as usize * 8 + 256 <= CONTROL_BYTES_MAX, "a layout fits in one control frame");
 const _: () = assert!(POINT_WIDENINGS_MAX < 64, "the margin is shifted in 64 bits");
+
+/// Bytes of one line that a rank may send over PMI, its end included: the longest is a `put` with the longest name, key and
+/// value.
+pub const PMI_LINE_BYTES_MAX: usize = 2048;
+
+/// Keys of one line of PMI. The longest command of the protocol has six.
+pub const PMI_FIELDS_MAX: usize = 32;
+
+/// Lines of a PMI command that has several: a `spawn` with its arguments and hints.
+pub const PMI_LONG_LINES_MAX: usize = 1 << 16;
+
+/// Bytes of one line that clients of PMI-1 read: their buffer has 1,024, with a zero at its end.
+pub const PMI_REPLY_BYTES_MAX: usize = 1023;
+
+/// Bytes of the name of the space of keys, as clients are told.
+pub const PMI_NAME_BYTES_MAX: usize = 256;
+
+/// Bytes of a key.
+pub const PMI_KEY_BYTES_MAX: usize = 64;
+
+/// Bytes of a value: with the longest key and an index it fits in one reply.
+pub const PMI_VALUE_BYTES_MAX: usize = 896;
+
+/// Bytes of all keys and values of a job, and of all published names: 128 KiB for each of 4,096 ranks would be far more
+/// than any MPI library puts.
+pub const PMI_STORE_BYTES_MAX: usize = 512 << 20;
+
+/// Time between two reports about a barrier that has not come about.
+pub const PMI_NEWS_EVERY: Duration = Duration::from_secs(60);
+
+/// Ranks that a report names one by one.
+pub const PMI_NAMED_MAX: usize = 8;
+
+const _: () = assert!(PMI_VALUE_BYTES_MAX + PMI_KEY_BYTES_MAX + 60 <= PMI_REPLY_BYTES_MAX);
+const _: () =
+    assert!(PMI_NAME_BYTES_MAX + PMI_KEY_BYTES_MAX + PMI_VALUE_BYTES_MAX + 64 <= PMI_LINE_BYTES_MAX);
