@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use ckpt_glue::config::OnFault;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use session::RAILS_VARIABLE;
 use store::GenerationId;
 
 use crate::exit::Exit;
@@ -41,9 +40,15 @@ pub(crate) enum Command {
     #[command(long_about = "\
 Run a program on many ranks, checkpoint it, and roll it back when a rank dies.
 
-The program is linked with the `session` interface and opens a session. Each rank is a process of its own; what it \
-prints is shown with its rank in front. Programs that open no session run too, but cannot be saved, and are ended after the time \
-that ranks may take to come up (--start-timeout).")]
+Each rank is a process of its own; what it prints is shown with its rank in front.
+
+MPI programs run as they are: `stillwire run -n 4 -- python3 script.py`, `stillwire run -n 4 -- ./a.out`. What a program \
+links shows which MPI library it uses. Programs of MPICH and Intel MPI are started here, with the libfabric provider \
+(libstillwire_fi.so, beside this program, in ../lib, or where STILLWIRE_PROVIDER says) as their only network. Open MPI's are \
+handed to its own mpirun, with the provider selected. MPI programs cannot be saved yet: a rank that dies ends the job.
+
+Programs that use the `session` interface are checkpointed and rolled back. Programs that do neither run too, but cannot be \
+saved, and are ended after the time that ranks may take to come up (--start-timeout).")]
     Run(RunArguments),
     /// Take a checkpoint of a running job now, and wait until it is durable
     Checkpoint(JobArgument),
@@ -77,11 +82,23 @@ three checkpoints were committed, one process was killed, and one rollback happe
     /// Print the variables with which your own mpiexec finds the libfabric provider
     #[command(long_about = "\
 Print the variables with which your own mpiexec finds the libfabric provider, for a shell: eval \"$(stillwire env)\". \
-MPICH takes them as they are; Open MPI's mpirun wants -x FI_PROVIDER_PATH -x FI_PROVIDER besides.")]
+MPICH and Intel MPI take them as they are; Open MPI's mpirun wants -x FI_PROVIDER_PATH -x FI_PROVIDER besides.")]
     Env {
-        /// Folder of libstillwire_fi.so; by default the one of this program
+        /// Folder of libstillwire_fi.so; by default the one of this program, or ../lib, or STILLWIRE_PROVIDER
         #[arg(long, value_name = "DIR")]
         provider_dir: Option<PathBuf>,
+    },
+    /// Look at what a program would run over, and at what this machine allows
+    #[command(long_about = "\
+Look at what a program would run over, and at what this machine allows: which MPI library and which libfabric the program \
+really loads, whether that takes the provider, and what the kernel permits. What is wrong is shown with what to do about it.
+
+Without a program it looks at the provider and the machine. Ends with exit code 3 if something does not work; what is only \
+slow is no reason.")]
+    Doctor {
+        /// The program, as it is given to `run`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+        program: Vec<OsString>,
     },
     /// Run one of the example programs: is, burst or ring
     #[command(disable_help_flag = true)]
@@ -97,6 +114,12 @@ MPICH takes them as they are; Open MPI's mpirun wants -x FI_PROVIDER_PATH -x FI_
         job: String,
         /// The job's directory
         directory: PathBuf,
+    },
+    /// Answer a question of `doctor` in a process of its own
+    #[command(name = "__probe", hide = true)]
+    Probe {
+        #[command(subcommand)]
+        probe: crate::commands::doctor::probe::Probe,
     },
     /// The program that `demo` runs on each rank
     #[command(name = "__demo-rank", hide = true)]
@@ -138,29 +161,6 @@ pub(crate) enum AuthArgument {
     Full,
 }
 
-/// Over what ranks talk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum RailsArgument {
-    /// Shared memory within the host, UDP otherwise
-    Auto,
-    /// UDP alone
-    Udp,
-    /// Shared memory alone
-    Shm,
-}
-
-impl RailsArgument {
-    /// As the variable says it that ranks read.
-    pub(crate) fn variable(self) -> (OsString, OsString) {
-        let value = match self {
-            RailsArgument::Auto => "auto",
-            RailsArgument::Udp => "udp",
-            RailsArgument::Shm => "shm",
-        };
-        (RAILS_VARIABLE.into(), value.into())
-    }
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
     /// How many ranks
@@ -176,9 +176,6 @@ pub(crate) struct RunArguments {
     /// What the authentication of frames covers; by default the payload too unless --bind is a loopback address
     #[arg(long, value_enum)]
     pub(crate) auth: Option<AuthArgument>,
-    /// Over what ranks talk; by default what STILLWIRE_RAILS says, or auto
-    #[arg(long, value_enum)]
-    pub(crate) rails: Option<RailsArgument>,
     /// Set a variable in the program's environment; may be given several times
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = environment_entry)]
     pub(crate) environment: Vec<(String, String)>,
@@ -209,9 +206,9 @@ pub(crate) struct CheckpointArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct FaultArguments {
-    /// What is done when a rank dies
-    #[arg(long, value_enum, default_value = "restart")]
-    pub(crate) on_fault: FaultAction,
+    /// What is done when a rank dies: restart, or abort; MPI programs are always ended [default: restart]
+    #[arg(long, value_enum, hide_possible_values = true)]
+    pub(crate) on_fault: Option<FaultAction>,
     /// Attempts to recover since the last checkpoint, before the job gives up
     #[arg(long, value_name = "K", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub(crate) retries: u32,

@@ -22,9 +22,27 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Layout(#[from] LayoutError),
     #[error(
-        "{path}: {error}; build the provider (cargo build --release --package stillwire-provider), or say where it is (--provider-dir)"
+        "the provider libstillwire_fi.so is not there (looked in {places}); build it (cargo build --release --package stillwire-provider), or say where it is (STILLWIRE_PROVIDER)"
     )]
-    NoProvider { path: PathBuf, error: io::Error },
+    NoProvider { places: String },
+    #[error("{path} cannot be the provider: libfabric takes only files whose names end in fi.so")]
+    ProviderName { path: PathBuf },
+    #[error(
+        "{path} cannot be the provider: its path has a colon, which separates folders in FI_PROVIDER_PATH; put it elsewhere"
+    )]
+    ProviderPath { path: PathBuf },
+    #[error(
+        "{program} needs {library}, and the loader does not find it; set LD_LIBRARY_PATH to the folder of the MPI library (`stillwire doctor {program}` shows what is found)"
+    )]
+    MpiNotFound { program: PathBuf, library: String },
+    #[error(
+        "the program uses Open MPI ({library}), which needs its own mpirun to start it, and there is none beside it or in PATH. Started without it every process would be a job of one rank. Add the folder of its mpirun to PATH"
+    )]
+    NoMpirun { library: PathBuf },
+    #[error("{option} cannot be used here: the program is an MPI program ({library}). {instead}")]
+    NotForMpi { option: &'static str, library: PathBuf, instead: &'static str },
+    #[error("mpirun ({path}) could not be started: {error}")]
+    Mpirun { path: PathBuf, error: io::Error },
     #[error("the program {name} cannot be started: {problem}")]
     Program { name: String, problem: String },
     #[error("the system gives no random numbers (getrandom failed); a job needs a secret key of its own")]
@@ -99,7 +117,10 @@ impl CliError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             CliError::Damaged { .. } => Exit::Unverified,
-            CliError::Config(_) | CliError::NoSuchRule { .. } | CliError::Scale(_) => Exit::Usage,
+            CliError::Config(_)
+            | CliError::NoSuchRule { .. }
+            | CliError::Scale(_)
+            | CliError::NotForMpi { .. } => Exit::Usage,
             _ => Exit::Failed,
         }
     }

@@ -4,20 +4,21 @@ use std::process::ExitCode;
 
 /// How a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
 pub(crate) enum Exit {
     /// Done.
-    Success = 0,
+    Success,
     /// It could not be done; the message says why.
-    Failed = 1,
+    Failed,
     /// The command line is wrong; the message says what was expected.
-    Usage = 2,
+    Usage,
     /// It was done, and the result is wrong: a verification failed, a generation is damaged.
-    Unverified = 3,
+    Unverified,
     /// The job ended with a fault that it could not, or was not to, recover from.
-    JobFailed = 4,
+    JobFailed,
     /// A person ended the job.
-    Stopped = 130,
+    Stopped,
+    /// The code with which an MPI program ended itself, as under its own mpiexec.
+    Program(u8),
 }
 
 impl Exit {
@@ -27,13 +28,28 @@ Exit codes:
   0    done
   1    it could not be done; the message says why
   2    the command line is wrong; the message says what was expected
-  3    it was done, and the result is wrong: a verification failed, or a generation is damaged
+  3    it was done, and the result is wrong: a verification failed, a generation is damaged, `doctor` found a problem
   4    the job ended with a fault that it could not, or was not to, recover from
-  130  somebody ended the job (Ctrl-C, `stillwire kill`, SIGTERM)";
+  130  somebody ended the job (Ctrl-C, `stillwire kill`, SIGTERM)
+An MPI program that fails passes its own on: the code of MPI_Abort or of the rank that ended with one, 128 and the number \
+of the signal that killed a rank.";
+
+    /// The number that a shell sees.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Exit::Success => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::Unverified => 3,
+            Exit::JobFailed => 4,
+            Exit::Stopped => 130,
+            Exit::Program(code) => code,
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
-        ExitCode::from(exit as u8)
+        ExitCode::from(exit.code())
     }
 }

@@ -7,6 +7,7 @@ mod demo;
 mod error;
 mod exit;
 mod launch;
+mod mpi;
 mod text;
 
 use std::process::ExitCode;
@@ -69,6 +70,8 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
         Command::Ls(ls) => commands::files::list(&ls.directory, json),
         Command::Inspect(inspect) => commands::files::inspect(&inspect.file, json),
         Command::Verify(verify) => commands::files::verify(&verify.directory, verify.generation, json),
+        Command::Doctor { program } => commands::doctor::doctor(program, json),
+        Command::Probe { probe } => commands::doctor::probe::answer(&probe),
         Command::Env { provider_dir } => commands::env::env(provider_dir, json),
         Command::Demo(demo) => demo::demo(&demo, json),
         Command::Sim(sim) => commands::sim::simulate(sim.command, json),

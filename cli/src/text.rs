@@ -57,7 +57,7 @@ pub(crate) fn refused(reason: RefuseReason) -> &'static str {
 
 pub(crate) fn stop_reason(reason: StopReason) -> String {
     match reason {
-        StopReason::OnFaultAbort => "--on-fault abort was asked for".to_owned(),
+        StopReason::OnFaultAbort => "a fault ends it (--on-fault abort, and every MPI program)".to_owned(),
         StopReason::ProgramAborted => "the program ended itself".to_owned(),
         StopReason::AttemptsUsedUp { attempts } => {
             format!("{attempts} attempts to recover since the last checkpoint have failed (--retries)")

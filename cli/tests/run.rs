@@ -156,7 +156,7 @@ fn on_fault_abort_ends_the_job_with_a_report() {
     signal(ranks[1], "KILL");
     let done = job.finish();
     assert_eq!(done.code, Some(4), "{done:?}");
-    done.says(&["rank 1 died", "--on-fault abort was asked for", "is kept; go on with `stillwire restart"]);
+    done.says(&["rank 1 died", "--on-fault abort", "is kept; go on with `stillwire restart"]);
     assert!(ranks.iter().all(|pid| !runs(*pid)));
     assert!(!place.generations("committed").is_empty());
 }

@@ -71,9 +71,10 @@ impl Address {
         Address { port: port_at(place), rails: vec![RawAddress::from(UdpAddress(place))] }
     }
 
-    /// Where the endpoint is found on its first rail that is a UDP socket.
+    /// Where the endpoint is found on the first rail, if that is a UDP socket.
     pub(crate) fn place(&self) -> Option<SocketAddr> {
-        self.rails.iter().find_map(|rail| UdpAddress::try_from(rail).ok()).map(|address| address.0)
+        let address = UdpAddress::try_from(self.rails.first()?).ok()?;
+        Some(address.0)
     }
 }
 

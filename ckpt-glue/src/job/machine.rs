@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use transport::{Epoch, Instant, Life};
 
 use super::{Event, FinalReport, Input, JobSettings, Output, StopCause};
+use crate::config::OnFault;
 use crate::control::{
     Control, Decision, FaultReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, PortEntry, Source, Watch,
 };
@@ -197,6 +198,12 @@ impl Job {
     #[must_use]
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop()
+    }
+
+    /// From now on a fault ends the job, whatever its configuration says: its program has shown to be one that cannot be rolled
+    /// back.
+    pub fn end_on_fault(&mut self) {
+        self.settings.config.fault.on_fault = OnFault::Abort;
     }
 
     /// What the job is doing.

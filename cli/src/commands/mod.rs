@@ -1,8 +1,10 @@
 //! One file for each group of commands.
 
+pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod files;
 pub(crate) mod jobs;
+pub(crate) mod mpirun;
 mod printer;
 mod progress;
 pub(crate) mod restart;

@@ -11,7 +11,8 @@ use store::GenerationId;
 use super::printer::{Printer, Stream};
 use super::tell;
 use crate::launch::limits::NEWS_EVERY;
-use crate::launch::{Channel, Notice, Observer};
+use crate::launch::requests::NO_CHECKPOINTS;
+use crate::launch::{Channel, MpiNotice, Notice, Observer};
 use crate::text;
 
 /// Prints lines of the program with their rank in front, and lines of our own about the job.
@@ -49,6 +50,23 @@ impl Progress {
     fn warn(&self, words: &str) {
         self.printer.print(Stream::Error, format!("stillwire: {words}\n").into_bytes());
     }
+
+    fn mpi_notice(&self, at: Duration, notice: &MpiNotice<'_>) {
+        match notice {
+            MpiNotice::BrokenOff { words } => self.warn(words),
+            MpiNotice::SpawnRefused { rank } => self.warn(&format!(
+                "rank {rank} asks for more processes (MPI_Comm_spawn), which `stillwire run` does not start; your own mpiexec \
+                 does (`stillwire env`)"
+            )),
+            MpiNotice::Barrier { missing, waited } => {
+                self.say(at, &format!("{missing} has not come to a barrier of the launcher for {waited:?}"));
+            }
+            MpiNotice::SharedMemory { one, other, path } => self.warn(&format!(
+                "ranks {one} and {other} share memory of their MPI library ({path}): messages may go past the provider"
+            )),
+            MpiNotice::NoCheckpoints => self.say(at, &format!("no checkpoint: {NO_CHECKPOINTS}")),
+        }
+    }
 }
 
 impl Observer for Progress {
@@ -83,6 +101,7 @@ impl Observer for Progress {
             Notice::NotRunningYet { status } => self.say(at, &not_running_yet(status)),
             Notice::Store { what, error } => self.warn(&format!("{what}: {error}")),
             Notice::Misbehaves { rank, reason } => self.warn(&format!("rank {rank} is ended: {reason}")),
+            Notice::Mpi(notice) => self.mpi_notice(at, notice),
             Notice::Spawned { .. } | Notice::Ended { .. } | Notice::Over => {}
         }
     }

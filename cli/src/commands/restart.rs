@@ -40,6 +40,8 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
         counter_last: directory.counter_last()?,
         bind,
         auth,
+        provider: None,
+        mpi_problem: Some("it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned()),
     };
     if !arguments.quiet {
         tell(format_args!("job {}, {} ranks, directory {}", plan.job, plan.ranks, path.display()));

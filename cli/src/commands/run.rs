@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig};
-use ckpt_glue::job::FinalReport;
+use ckpt_glue::control::FaultReport;
+use ckpt_glue::names::ExitStatus;
+use ckpt_glue::protocols::StopReason;
 use ckpt_glue::recovery::{Beginning, Ending};
 use serde::Serialize;
 use store::job::GenerationState;
@@ -19,12 +21,16 @@ use transport::config::AuthLevel;
 
 use super::progress::Progress;
 use super::{print_json, tell};
-use crate::arguments::{AuthArgument, FaultAction, RailsArgument, RunArguments};
+use crate::arguments::{AuthArgument, FaultAction, RunArguments};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::limits::OUTPUT_GRACE;
 use crate::launch::registry::{Registration, runtime_directory};
-use crate::launch::{self, Observer, Plan, Program};
+use crate::launch::requests::NO_CHECKPOINTS;
+use crate::launch::{self, Observer, Outcome, Plan, Program};
+use crate::mpi::environment;
+use crate::mpi::program::{Detected, detect};
+use crate::mpi::{Family, Mpi, provider};
 use crate::text;
 
 /// Names of the launcher's own settings in a job file.
@@ -71,6 +77,8 @@ pub(crate) struct RunReport {
     /// Generations committed.
     pub(crate) generations: u32,
     pub(crate) rollbacks: u32,
+    /// What a shell sees.
+    pub(crate) exit_code: u8,
     pub(crate) seconds: f64,
 }
 
@@ -78,25 +86,35 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     let job = fresh_job()?;
     let config = job_config(&arguments);
     config.validate()?;
+    check_bind(arguments.bind)?;
+    let mut program = program(&arguments)?;
+    let detected = detect(&program)?;
+    let provider = provider::find(None);
+    if let Some(mpi) = &detected.mpi {
+        check_options(&arguments, mpi)?;
+        if let Err(error) = provider {
+            return Err(error);
+        }
+    }
+    if let Ok(library) = &provider {
+        equip(&mut program, &detected, library, arguments.bind);
+    }
+    if let Some(mpi) = detected.mpi.as_ref().filter(|mpi| mpi.family == Family::OpenMpi) {
+        return super::mpirun::run(mpi, &program, &arguments, json);
+    }
+    let mpi_problem = match &provider {
+        _ if arguments.checkpoint.every.is_some() => {
+            Some(format!("{NO_CHECKPOINTS}; start it without --ckpt-every"))
+        }
+        Ok(_) => None,
+        Err(error) => Some(error.to_string()),
+    };
     let auth = match arguments.auth {
         Some(AuthArgument::Header) => AuthLevel::Header,
         Some(AuthArgument::Full) => AuthLevel::Full,
         None if arguments.bind.is_loopback() => AuthLevel::Header,
         None => AuthLevel::Full,
     };
-    let to_os = |(name, value): &(String, String)| (OsString::from(name), OsString::from(value));
-    let program = Program {
-        command: arguments.program.clone(),
-        directory: std::env::current_dir()?,
-        environment: arguments
-            .rails
-            .map(RailsArgument::variable)
-            .into_iter()
-            .chain(arguments.environment.iter().map(to_os))
-            .collect(),
-    };
-    program.check()?;
-    check_bind(arguments.bind)?;
     let mut plan = Plan {
         job,
         ranks: arguments.ranks,
@@ -109,6 +127,8 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         counter_last: 0,
         bind: SocketAddr::new(arguments.bind, 0),
         auth,
+        provider: provider.ok(),
+        mpi_problem,
     };
     let place = make_place(&arguments, &plan)?;
     plan.directory = place.path.clone();
@@ -117,6 +137,55 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     }
     let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?;
     supervise(&plan, place, &mut progress, json)
+}
+
+/// The program of a command line, which can be started.
+fn program(arguments: &RunArguments) -> Result<Program, CliError> {
+    let to_os = |(name, value): &(String, String)| (OsString::from(name), OsString::from(value));
+    let program = Program {
+        command: arguments.program.clone(),
+        directory: std::env::current_dir()?,
+        environment: arguments.environment.iter().map(to_os).collect(),
+    };
+    program.check()?;
+    Ok(program)
+}
+
+/// Refuses what an MPI program cannot have, before anything is made.
+fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
+    let refused =
+        |option, instead| Err(CliError::NotForMpi { option, library: mpi.library.clone(), instead });
+    if arguments.checkpoint.every.is_some() {
+        return refused(
+            "--ckpt-every",
+            "MPI programs run over the provider, but cannot be saved yet: start it without",
+        );
+    }
+    if arguments.fault.on_fault == Some(FaultAction::Restart) {
+        return refused(
+            "--on-fault restart",
+            "MPI programs cannot be saved yet, so there is nothing to go back to",
+        );
+    }
+    if arguments.auth.is_some() {
+        return refused("--auth", "The provider always authenticates headers");
+    }
+    Ok(())
+}
+
+/// Gives a program the variables of the provider, before what a person sets, which counts; and behind that what its library
+/// needs besides, which holds it.
+fn equip(program: &mut Program, detected: &Detected, library: &Path, bind: IpAddr) {
+    let to_os = |(name, value): (&str, OsString)| (OsString::from(name), value);
+    let mut variables: Vec<_> = environment::variables(library).into_iter().map(to_os).collect();
+    if bind != Ipv4Addr::LOCALHOST {
+        variables.push(("STILLWIRE_ADDRESS".into(), bind.to_string().into()));
+    }
+    let own =
+        detected.mpi.as_ref().map(|mpi| environment::own(mpi, &program.environment)).unwrap_or_default();
+    variables.append(&mut program.environment);
+    variables.extend(own.into_iter().map(to_os));
+    program.environment = variables;
 }
 
 /// Runs a job that has its directory, and says how it ended.
@@ -128,19 +197,20 @@ pub(crate) fn supervise(
 ) -> Result<Exit, CliError> {
     let started = Instant::now();
     let registration = Registration::create(plan).inspect_err(|_| place.remove_if_unused())?;
-    let report = launch::run(plan, &registration, observer).inspect_err(|_| place.remove_if_unused())?;
+    let outcome = launch::run(plan, &registration, observer).inspect_err(|_| place.remove_if_unused())?;
     drop(registration);
-    let summary = summarize(plan, &report, started.elapsed());
-    match report.ending {
+    let summary = summarize(plan, &outcome, started.elapsed());
+    let exit = exit_of(&outcome);
+    match outcome.report.ending {
         Ending::Finished if place.temporary => std::fs::remove_dir_all(&place.path)?,
         Ending::Finished => {}
         Ending::Stopped | Ending::Failed { .. } => place.remove_if_unused(),
     }
     // Nothing is left to clean up: from here on a signal may end this process where it stands.
     launch::give_signals_back();
-    let limit = (report.ending == Ending::Stopped).then_some(OUTPUT_GRACE);
+    let limit = (outcome.report.ending == Ending::Stopped).then_some(OUTPUT_GRACE);
     if !observer.finish(limit) {
-        return Ok(exit_of(&report));
+        return Ok(exit);
     }
     if json {
         print_json(&summary)?;
@@ -151,21 +221,43 @@ pub(crate) fn supervise(
             tell(format_args!("generation {generation} is kept; go on with `stillwire restart {path}`"));
         }
     }
-    Ok(exit_of(&report))
+    Ok(exit)
 }
 
-pub(crate) fn exit_of(report: &FinalReport) -> Exit {
-    match report.ending {
+pub(crate) fn exit_of(outcome: &Outcome) -> Exit {
+    match outcome.report.ending {
         Ending::Finished => Exit::Success,
         Ending::Stopped => Exit::Stopped,
+        Ending::Failed { fault: Some(fault), .. } if outcome.is_mpi && outcome.verdict.is_none() => {
+            program_exit(&fault.report)
+        }
         Ending::Failed { .. } => Exit::JobFailed,
     }
 }
 
-fn summarize(plan: &Plan, report: &FinalReport, took: Duration) -> RunReport {
+/// What the MPI program itself would have a shell see.
+fn program_exit(report: &FaultReport) -> Exit {
+    match report {
+        FaultReport::Aborted { code: code @ 1.., .. }
+        | FaultReport::RankDied { status: ExitStatus::Code(code @ 1..), .. } => Exit::Program(*code),
+        FaultReport::RankDied { status: ExitStatus::Signal(number @ 1..), .. } => {
+            Exit::Program(number.saturating_add(128))
+        }
+        _ => Exit::JobFailed,
+    }
+}
+
+fn summarize(plan: &Plan, outcome: &Outcome, took: Duration) -> RunReport {
+    let exit_code = exit_of(outcome).code();
+    let Outcome { report, is_mpi, verdict } = outcome;
     let (outcome, reason) = match report.ending {
         Ending::Finished => ("finished", None),
         Ending::Stopped => ("stopped", Some("the job was stopped".to_owned())),
+        Ending::Failed { .. } if verdict.is_some() => ("failed", verdict.clone()),
+        Ending::Failed { fault: Some(fault), reason: StopReason::OnFaultAbort } if *is_mpi => {
+            let fault = text::report(&fault.report);
+            ("failed", Some(format!("{fault}; the job ends: an MPI program cannot be rolled back yet")))
+        }
         Ending::Failed { fault, reason } => {
             let fault = fault
                 .map_or_else(|| "the job could not start".to_owned(), |fault| text::report(&fault.report));
@@ -180,6 +272,7 @@ fn summarize(plan: &Plan, report: &FinalReport, took: Duration) -> RunReport {
         committed: report.committed.map(|generation| generation.to_string()),
         generations: report.commits,
         rollbacks: report.rollbacks,
+        exit_code,
         seconds: took.as_secs_f64(),
     }
 }
@@ -204,7 +297,7 @@ fn job_config(arguments: &RunArguments) -> JobConfig {
             ..CheckpointConfig::default()
         },
         fault: FaultConfig {
-            on_fault: FaultAction::into(fault.on_fault),
+            on_fault: fault.on_fault.unwrap_or(FaultAction::Restart).into(),
             restarts_max: fault.retries,
             start_timeout: fault.start_timeout,
             ..FaultConfig::default()

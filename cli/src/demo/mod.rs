@@ -11,7 +11,7 @@ use ckpt_glue::config::{CheckpointConfig, JobConfig};
 use ckpt_glue::recovery::Beginning;
 use transport::config::AuthLevel;
 
-use crate::arguments::{DemoArguments, RailsArgument};
+use crate::arguments::DemoArguments;
 use crate::commands::print_json;
 use crate::commands::run::{create_job, exit_of, fresh_job, temporary_directory};
 use crate::error::CliError;
@@ -61,12 +61,12 @@ pub(crate) fn demo(arguments: &DemoArguments, json: bool) -> Result<Exit, CliErr
     let mut timeline = Timeline::new(script, json);
     timeline.begin(&arguments.class, RANKS, &place.path);
     let registration = Registration::create(&plan)?;
-    let report = launch::run(&plan, &registration, &mut timeline)?;
+    let outcome = launch::run(&plan, &registration, &mut timeline)?;
     drop(registration);
     if place.temporary {
         std::fs::remove_dir_all(&place.path)?;
     }
-    let summary = timeline.summarize(&report, started.elapsed());
+    let summary = timeline.summarize(&outcome.report, started.elapsed());
     if json {
         print_json(&summary)?;
     } else {
@@ -76,7 +76,7 @@ pub(crate) fn demo(arguments: &DemoArguments, json: bool) -> Result<Exit, CliErr
         && summary.generations >= GENERATIONS_BEFORE_KILL
         && summary.killed == 1
         && summary.rollbacks == 1;
-    Ok(match exit_of(&report) {
+    Ok(match exit_of(&outcome) {
         Exit::Success if !shown => Exit::Unverified,
         exit => exit,
     })
@@ -92,11 +92,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
     Ok(Plan {
         job,
         ranks: RANKS,
-        program: Program {
-            command,
-            directory: std::env::current_dir()?,
-            environment: vec![RailsArgument::Udp.variable()],
-        },
+        program: Program { command, directory: std::env::current_dir()?, environment: Vec::new() },
         directory,
         keep: 2,
         config: JobConfig {
@@ -108,6 +104,8 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         counter_last: 0,
         bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         auth: AuthLevel::Header,
+        provider: None,
+        mpi_problem: None,
     })
 }
 

@@ -259,7 +259,7 @@ impl Observer for Timeline {
             Notice::Store { what, error } => self.say(&format!("{what}: {error}")),
             Notice::Misbehaves { rank, reason } => self.say(&format!("rank {rank} is ended: {reason}")),
             Notice::Damaged { generation, .. } => self.say(&format!("generation {generation} is damaged")),
-            Notice::NotRunningYet { .. } | Notice::Over => {}
+            Notice::NotRunningYet { .. } | Notice::Mpi(_) | Notice::Over => {}
         }
     }
 

@@ -6,6 +6,13 @@ use std::time::Duration;
 /// ended, and the job rolls back.
 pub(crate) const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
 
+/// Bytes of answers of PMI that wait for one rank, which asks and does not read.
+pub(crate) const PMI_QUEUE_BYTES_MAX: usize = 1 << 20;
+
+/// Time after the first barrier of an MPI program at which its ranks are looked at: by then every one has its network, and a
+/// job that runs past it has not been over yet.
+pub(crate) const LOOK_AFTER: Duration = Duration::from_secs(1);
+
 /// Bytes read from one descriptor at once.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 
@@ -23,6 +30,9 @@ pub(crate) const EVENTS_PER_ROUND: usize = 256;
 
 /// Time that the last output of ended processes gets to arrive, if one of their own children still holds the pipe.
 pub(crate) const OUTPUT_GRACE: Duration = Duration::from_millis(200);
+
+/// Time that a foreign launcher gets to end its ranks when a person wants the end; then it is killed.
+pub(crate) const MPIRUN_END_MAX: Duration = Duration::from_secs(10);
 
 /// Time between two lines about a job that does not run yet: a restore takes as long as it takes to read memory from a disk.
 pub(crate) const NEWS_EVERY: Duration = Duration::from_secs(2);

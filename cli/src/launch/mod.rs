@@ -3,7 +3,7 @@
 //! ```text
 //!   Job (coordinator) <-> Keeper       pure machines, in this process
 //!        |                  |
-//!   StoreWorker          Process per rank: socket (control messages), two pipes (what it prints)
+//!   StoreWorker          Process per rank: socket (control messages), socket (PMI), two pipes (what it prints)
 //!   (records, a thread)
 //! ```
 //!
@@ -13,7 +13,9 @@
 pub(crate) mod guard;
 pub(crate) mod limits;
 mod lines;
+mod mappings;
 pub(crate) mod notice;
+mod pmi;
 mod process;
 pub(crate) mod registry;
 pub(crate) mod requests;
@@ -25,15 +27,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ckpt_glue::config::JobConfig;
+use ckpt_glue::job::FinalReport;
 use ckpt_glue::recovery::Beginning;
 use store::GenerationId;
 use transport::JobId;
 use transport::config::AuthLevel;
 
-pub(crate) use lines::Channel;
-pub(crate) use notice::{Notice, Observer};
-pub(crate) use process::Program;
-pub(crate) use shell::{give_signals_back, run};
+pub(crate) use lines::{Channel, LineReader};
+pub(crate) use notice::{MpiNotice, Notice, Observer};
+pub(crate) use process::{Program, end_with_launcher, non_blocking};
+pub(crate) use shell::{give_signals_back, run, take_signals};
 
 /// A job that is about to run. Its directory exists, and nobody else works on it.
 #[derive(Clone, Debug)]
@@ -60,4 +63,19 @@ pub(crate) struct Plan {
     pub(crate) bind: SocketAddr,
     /// What tags of data frames cover.
     pub(crate) auth: AuthLevel,
+    /// The provider's library, whose variables stand in the program's environment.
+    pub(crate) provider: Option<PathBuf>,
+    /// Why a rank must not be a program of an MPI library.
+    pub(crate) mpi_problem: Option<String>,
+}
+
+/// How a job has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    /// What the coordinator says.
+    pub(crate) report: FinalReport,
+    /// Its ranks were programs of an MPI library.
+    pub(crate) is_mpi: bool,
+    /// Why the launcher has ended it, if that is the reason.
+    pub(crate) verdict: Option<String>,
 }

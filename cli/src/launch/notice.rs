@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use ckpt_glue::control::JobStatus;
 use ckpt_glue::job::Event;
 use ckpt_glue::names::ExitStatus;
+use ckpt_glue::pmi::Ranks;
 use nix::unistd::Pid;
 use store::GenerationId;
 use store::job::Damage;
@@ -31,10 +32,27 @@ pub(crate) enum Notice<'a> {
     NotRunningYet { status: &'a JobStatus },
     /// A rank sent what no rank sends, or does not read: it is ended.
     Misbehaves { rank: Rank, reason: String },
+    /// Something that only jobs of MPI libraries have.
+    Mpi(MpiNotice<'a>),
     /// A line that a rank printed.
     Line { rank: Rank, channel: Channel, line: &'a [u8] },
     /// Nothing runs any more.
     Over,
+}
+
+/// Something that happened to a job of an MPI library.
+#[derive(Debug)]
+pub(crate) enum MpiNotice<'a> {
+    /// The launcher ends the job, and why.
+    BrokenOff { words: &'a str },
+    /// A rank asked for more processes, which there are not.
+    SpawnRefused { rank: Rank },
+    /// Ranks have been waiting at a barrier of PMI for those.
+    Barrier { missing: &'a Ranks, waited: Duration },
+    /// Two ranks share memory of their MPI library.
+    SharedMemory { one: Rank, other: Rank, path: &'a str },
+    /// A checkpoint was asked for, of a program that has none.
+    NoCheckpoints,
 }
 
 /// Whoever wants to know what happens to a job.

@@ -1,6 +1,6 @@
 //! The process of one rank.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -20,7 +20,9 @@ use session::launch::{Launch, SOCKET_VARIABLE};
 use transport::Life;
 
 use super::limits::{CONTROL_QUEUE_BYTES_MAX, READ_BYTES};
+use super::pmi;
 use crate::error::CliError;
+use crate::mpi::environment::is_foreign;
 
 /// Names the environment variables that tell a program which rank it is without opening a session.
 const RANK_VARIABLE: &str = "STILLWIRE_RANK";
@@ -41,7 +43,11 @@ impl Program {
     /// Whether it can be started at all: asked once before anything of a job is made, so that a misspelt name does not look
     /// like a job whose ranks die.
     pub(crate) fn check(&self) -> Result<(), CliError> {
-        let name = &self.command[0];
+        self.find(&self.command[0]).map(drop)
+    }
+
+    /// The file that is run for a name.
+    pub(crate) fn find(&self, name: &OsStr) -> Result<PathBuf, CliError> {
         let refused =
             |problem: String| CliError::Program { name: name.to_string_lossy().into_owned(), problem };
         if !self.directory.is_dir() {
@@ -51,19 +57,18 @@ impl Program {
         if name.as_bytes().contains(&b'/') {
             let path = self.directory.join(name);
             return match (path.exists(), runs(&path)) {
-                (_, true) => Ok(()),
+                (_, true) => Ok(path),
                 (true, false) => Err(refused("it is there, but is no file that may be executed".to_owned())),
                 (false, false) => Err(refused("there is no such file".to_owned())),
             };
         }
         let given = self.environment.iter().rev().find(|(name, _)| name == "PATH");
         let path = given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os("PATH"));
-        let found = path.is_some_and(|path| {
-            std::env::split_paths(&path).any(|folder| runs(&self.directory.join(folder).join(name)))
-        });
+        let path = path.unwrap_or_default();
+        let mut files = std::env::split_paths(&path).map(|folder| self.directory.join(folder).join(name));
         let missing =
             "no directory in PATH has such a program; for a file right here, write ./ before its name";
-        if found { Ok(()) } else { Err(refused(missing.to_owned())) }
+        files.find(|file| runs(file)).ok_or_else(|| refused(missing.to_owned()))
     }
 }
 
@@ -95,13 +100,17 @@ pub(crate) struct Heard {
 }
 
 impl Process {
-    /// Starts a rank. It dies with this thread: a launcher that is killed leaves no process.
-    pub(crate) fn spawn(program: &Program, launch: &Launch) -> io::Result<(Process, Pipes)> {
+    /// Starts a rank. It dies with this thread: a launcher that is killed leaves no process. `pmi`: its end of the socket over
+    /// which programs of MPI libraries find each other.
+    pub(crate) fn spawn(program: &Program, launch: &Launch, pmi: UnixStream) -> io::Result<(Process, Pipes)> {
         let (ours, theirs) = UnixStream::pair()?;
         // The record fits the socket's buffer many times over, so nobody has to read for this to return.
         (&ours).write_all(&launch.emit())?;
         ours.set_nonblocking(true)?;
         let mut command = Command::new(&program.command[0]);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| is_foreign(name)) {
+            command.env_remove(name);
+        }
         command
             .args(&program.command[1..])
             .current_dir(&program.directory)
@@ -109,12 +118,17 @@ impl Process {
             .env(SOCKET_VARIABLE, theirs.as_raw_fd().to_string())
             .env(RANK_VARIABLE, launch.rank.to_string())
             .env(RANKS_VARIABLE, launch.ranks.to_string())
+            .env(pmi::FD_VARIABLE, pmi.as_raw_fd().to_string())
+            .env(pmi::RANK_VARIABLE, launch.rank.to_string())
+            .env(pmi::SIZE_VARIABLE, launch.ranks.to_string())
+            .env(pmi::LOCAL_RANK_VARIABLE, launch.rank.to_string())
+            .env(pmi::LOCAL_SIZE_VARIABLE, launch.ranks.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             // A group of its own: it can be ended with everything that it started, and Ctrl-C reaches the launcher alone.
             .process_group(0);
-        prepare_child(&mut command, theirs.as_raw_fd());
+        prepare_child(&mut command, [theirs.as_raw_fd(), pmi.as_raw_fd()]);
         let mut child = command.spawn()?;
         let pid = Pid::from_raw(i32::try_from(child.id()).map_err(|_| ErrorKind::InvalidData)?);
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
@@ -215,16 +229,30 @@ impl Process {
     }
 }
 
-fn prepare_child(command: &mut Command, socket: i32) {
-    let launcher = getpid();
-    // SAFETY: between fork and exec only async-signal-safe calls may be made. These are plain system calls (fcntl, prctl,
-    // getppid, sigprocmask) without allocation or locks, and the closure captures two integers.
+fn prepare_child(command: &mut Command, sockets: [i32; 2]) {
+    end_with_launcher(command, Signal::SIGKILL);
+    // SAFETY: between fork and exec only async-signal-safe calls may be made. This is a plain system call (fcntl) without
+    // allocation or locks, and the closure captures two integers.
     unsafe {
         command.pre_exec(move || {
-            let fd = std::os::fd::BorrowedFd::borrow_raw(socket);
-            nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
+            for socket in sockets {
+                let fd = std::os::fd::BorrowedFd::borrow_raw(socket);
+                nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
+            }
+            Ok(())
+        });
+    }
+}
+
+/// A process that gets this signal when the thread that starts it ends, and blocks no signal.
+pub(crate) fn end_with_launcher(command: &mut Command, signal: Signal) {
+    let launcher = getpid();
+    // SAFETY: between fork and exec only async-signal-safe calls may be made. These are plain system calls (sigprocmask,
+    // prctl, getppid) without allocation or locks, and the closure captures two integers.
+    unsafe {
+        command.pre_exec(move || {
             pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-            nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+            nix::sys::prctl::set_pdeathsig(signal)?;
             if getppid() != launcher {
                 // It died before the line above.
                 return Err(Errno::ESRCH.into());
@@ -242,7 +270,7 @@ fn non_blocking_err(pipe: ChildStderr) -> io::Result<OwnedFd> {
     non_blocking(pipe.into())
 }
 
-fn non_blocking(fd: OwnedFd) -> io::Result<OwnedFd> {
+pub(crate) fn non_blocking(fd: OwnedFd) -> io::Result<OwnedFd> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok(fd)

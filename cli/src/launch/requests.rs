@@ -19,6 +19,9 @@ use super::limits::{ANSWER_MAX, CLIENTS_MAX, REQUEST_BYTES_MAX};
 use super::registry::{JobInfo, Registration, socket_of};
 use crate::error::CliError;
 
+/// Why there is no checkpoint of an MPI program.
+pub(crate) const NO_CHECKPOINTS: &str = "its ranks are programs of an MPI library, and those cannot be saved yet: only programs that use `session` can";
+
 /// What a command asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
@@ -153,7 +156,7 @@ impl Requests {
     }
 
     /// Reads from a connection, and answers what can be answered at once.
-    pub(crate) fn read(&mut self, number: u64, status: &JobStatus) -> Answered {
+    pub(crate) fn read(&mut self, number: u64, status: &JobStatus, is_mpi: bool) -> Answered {
         let Some(client) = self.clients.get_mut(&number) else { return Answered::Gone };
         let mut chunk = [0; 512];
         let open = loop {
@@ -176,6 +179,10 @@ impl Requests {
             None => Answered::Wait,
             Some(Ok(Request::Status)) => {
                 client.answer(&Answer::Status(Status::of(status)));
+                Answered::Wait
+            }
+            Some(Ok(Request::Checkpoint)) if is_mpi => {
+                client.answer(&Answer::Failed { reason: NO_CHECKPOINTS.to_owned() });
                 Answered::Wait
             }
             Some(Ok(Request::Checkpoint)) => {
@@ -333,7 +340,7 @@ mod tests {
             (&stream).write_all(b"{\"command\":\"checkpoint\"}\n").expect("room");
             stream.set_nonblocking(true).expect("a flag");
             let (number, _) = self.requests.accept().expect("a connection");
-            assert_eq!(self.requests.read(number, &STATUS), Answered::Checkpoint);
+            assert_eq!(self.requests.read(number, &STATUS, false), Answered::Checkpoint);
             stream
         }
 

@@ -23,7 +23,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use drivers::udp::UdpConfig;
+use drivers::Driver;
+use drivers::udp::{UdpConfig, UdpDriver};
 use endpoint::{Completion, Endpoint, EndpointConfig, EndpointError};
 use transport::config::{AuthLevel, PortConfig};
 use transport::matching::MessageKey;
@@ -34,7 +35,7 @@ use crate::abi::{ADDR_NOTAVAIL, FiAddr};
 use crate::address::Address;
 use crate::av;
 use crate::boundary::{EINVAL, Errno, Result, complain};
-use crate::identity::{Identity, rail_choice};
+use crate::identity::Identity;
 use crate::limits::{
     COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX, QUIET, SILENCE_MAX,
 };
@@ -126,10 +127,11 @@ impl Engine {
             config.auth = AuthLevel::Full;
             config.network = true;
         }
-        let rails = rail_choice().open(&UdpConfig::new(bind)).map_err(|error| {
-            complain(format_args!("no rail at {bind}: {error}"));
+        let rail = UdpDriver::open(&UdpConfig::new(bind)).map_err(|error| {
+            complain(format_args!("no UDP socket at {bind}: {error}"));
             Errno(libc::EADDRNOTAVAIL)
         })?;
+        let rails: Vec<Box<dyn Driver>> = vec![Box::new(rail)];
         let state = Port::new(config, port, identity.life, Epoch(0), Some(&identity.key));
         let settings = EndpointConfig { helper: true, helper_tick: HELPER_TICK, ..EndpointConfig::default() };
         let endpoint = Endpoint::open(state, rails, settings).map_err(|error| {

@@ -1,5 +1,6 @@
 //! The loop: everything that happens to a job passes through here, one at a time.
 
+mod mpi;
 mod ranks;
 mod records;
 
@@ -23,12 +24,13 @@ use transport::Rank;
 use super::guard::Guard;
 use super::limits::{EVENTS_PER_ROUND, NEWS_EVERY, ROOM_EVERY};
 use super::lines::{Channel, LineReader};
-use super::notice::{Notice, Observer};
+use super::notice::{MpiNotice, Notice, Observer};
 use super::process::Process;
 use super::requests::{Answered, Requests};
 use super::storage::{StoreWorker, Task, errno};
-use super::{Plan, registry::Registration};
+use super::{Outcome, Plan, registry::Registration};
 use crate::error::CliError;
+use mpi::MpiSide;
 
 /// Where an event of `epoll` comes from.
 #[derive(Debug)]
@@ -38,6 +40,8 @@ enum Source {
     /// People's commands: the listener, and who is connected.
     Requests(u64),
     Connection(Rank),
+    /// What a rank says over PMI.
+    Pmi(Rank),
     Pipe {
         rank: Rank,
         channel: Channel,
@@ -61,6 +65,11 @@ struct Shell<'a> {
     requests: Requests,
     guard: Guard,
     observer: &'a mut dyn Observer,
+    mpi: Option<MpiSide>,
+    /// Some rank was a program of an MPI library.
+    has_mpi: bool,
+    /// Why the launcher has ended the job.
+    verdict: Option<String>,
     over: Option<FinalReport>,
     stops: u32,
     /// Outputs of ranks that nobody reads, for want of room: they are not in `epoll`.
@@ -75,11 +84,11 @@ pub(crate) fn run(
     plan: &Plan,
     registration: &Registration,
     observer: &mut dyn Observer,
-) -> Result<FinalReport, CliError> {
+) -> Result<Outcome, CliError> {
     let mut shell = Shell::new(plan, registration, observer)?;
     let report = shell.run()?;
     shell.observer.notice(shell.started.elapsed(), &Notice::Over);
-    Ok(report)
+    Ok(Outcome { report, is_mpi: shell.has_mpi, verdict: shell.verdict.take() })
 }
 
 impl<'a> Shell<'a> {
@@ -123,6 +132,9 @@ impl<'a> Shell<'a> {
             requests,
             guard,
             observer,
+            mpi: None,
+            has_mpi: false,
+            verdict: None,
             over: None,
             stops: 0,
             held: Vec::new(),
@@ -170,6 +182,7 @@ impl<'a> Shell<'a> {
             if self.keeper.poll_timeout().is_some_and(|due| due <= now) {
                 self.keeper.handle_timeout(now);
             }
+            self.pmi_timeouts();
             let now = Instant::now();
             if self.observer.due().is_some_and(|due| due <= now) {
                 self.observer.act(now);
@@ -212,10 +225,11 @@ impl<'a> Shell<'a> {
 
     fn timeout(&self) -> EpollTimeout {
         let now = self.now();
-        let machines = [self.job.poll_timeout(), self.keeper.poll_timeout()];
+        let (pmi, look) = self.pmi_due();
+        let machines = [self.job.poll_timeout(), self.keeper.poll_timeout(), pmi];
         let machines = machines.into_iter().flatten().map(|due| due.since(now));
         let room = (!self.held.is_empty()).then(|| Instant::now() + ROOM_EVERY);
-        let others = [self.observer.due(), self.news, room].into_iter().flatten();
+        let others = [self.observer.due(), self.news, room, look].into_iter().flatten();
         let others = others.map(|due| due.saturating_duration_since(Instant::now()));
         match machines.chain(others).min() {
             None => EpollTimeout::NONE,
@@ -238,6 +252,8 @@ impl<'a> Shell<'a> {
                 self.on_keeper(output);
             } else if let Some(output) = self.job.poll_output() {
                 self.on_job(output);
+            } else if let Some(output) = self.poll_pmi() {
+                self.on_pmi(output);
             } else {
                 return;
             }
@@ -273,6 +289,7 @@ impl<'a> Shell<'a> {
             }
             job::Output::Event(event) => {
                 self.requests.on_event(&event);
+                self.tell_silent(&event);
                 if matches!(event, job::Event::AllRunning { .. }) {
                     self.store.ask(Task::Restored);
                 }
@@ -336,6 +353,10 @@ impl<'a> Shell<'a> {
                 let rank = *rank;
                 self.on_connection(token, rank, flags);
             }
+            Some(Source::Pmi(rank)) => {
+                let rank = *rank;
+                self.on_pmi_socket(rank, flags);
+            }
             Some(Source::Pipe { .. }) => self.on_pipe(token),
         }
     }
@@ -344,6 +365,7 @@ impl<'a> Shell<'a> {
         while let Ok(Some(info)) = self.signals.read_signal() {
             match i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok()) {
                 Some(Signal::SIGCHLD) => self.collect_processes(),
+                Some(Signal::SIGUSR1) if self.has_mpi => self.tell(&Notice::Mpi(MpiNotice::NoCheckpoints)),
                 Some(Signal::SIGUSR1) => {
                     self.tell_job(job::Input::Request(ckpt_glue::control::Source::Signal));
                 }
@@ -387,7 +409,7 @@ impl<'a> Shell<'a> {
         // What began before this request does not answer it.
         self.pump();
         let status = self.job.status();
-        match self.requests.read(client, &status) {
+        match self.requests.read(client, &status, self.has_mpi) {
             Answered::Wait => {}
             Answered::Checkpoint => self.tell_job(job::Input::Request(ckpt_glue::control::Source::Command)),
             Answered::Stop => self.tell_job(job::Input::Stop),
@@ -423,7 +445,7 @@ pub(crate) fn give_signals_back() {
 }
 
 /// Signals become events. Those that a parent had ignored (`nohup`) stay ignored.
-fn take_signals() -> io::Result<SignalFd> {
+pub(crate) fn take_signals() -> io::Result<SignalFd> {
     let mut mask = SigSet::empty();
     for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1] {
         mask.add(signal);

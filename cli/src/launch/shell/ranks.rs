@@ -24,6 +24,9 @@ const CLOSED_PORTS_VERSION: u16 = 1;
 
 impl Shell<'_> {
     pub(super) fn send(&mut self, rank: Rank, control: &Control) {
+        if self.is_mpi(rank) {
+            return self.answer_for(rank, &control.message);
+        }
         let Some(process) = self.processes.get_mut(&rank) else { return };
         if !process.send(control) {
             process.kill();
@@ -79,7 +82,8 @@ impl Shell<'_> {
             bind: self.plan.bind,
             directory: self.plan.directory.clone(),
         };
-        let (process, pipes) = Process::spawn(&self.plan.program, &launch)?;
+        let pmi = self.pmi_socket(rank, decision.life)?;
+        let (process, pipes) = Process::spawn(&self.plan.program, &launch, pmi)?;
         self.guard.add(process.pid);
         let pid = process.pid;
         let token = self.token();
@@ -146,6 +150,7 @@ impl Shell<'_> {
             .collect();
         for (rank, status) in ended {
             self.hear(rank);
+            self.hear_last_of_pmi(rank);
             let Some(process) = self.processes.remove(&rank) else { continue };
             // What it started and left behind goes with it.
             process.kill();
@@ -153,6 +158,8 @@ impl Shell<'_> {
             self.sources.retain(|_, source| !matches!(source, Source::Connection(of) if *of == rank));
             self.tell(&Notice::Ended { rank, status });
             self.tell_keeper(keeper::Input::ProcessEnded { rank, life: process.life, status });
+            self.pump();
+            self.end_pmi(rank);
             self.pump();
         }
     }

@@ -1,0 +1,214 @@
+//! `stillwire run` of an Open MPI program: its own mpirun, with the provider selected.
+
+use std::os::fd::AsFd as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signalfd::SignalFd;
+use nix::unistd::Pid;
+use serde::Serialize;
+
+use super::printer::{Printer, Stream};
+use super::{print_json, tell};
+use crate::arguments::RunArguments;
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::launch::limits::{MPIRUN_END_MAX, OUTPUT_GRACE};
+use crate::launch::{LineReader, Program, non_blocking, take_signals};
+use crate::mpi::openmpi::{mpirun, options, untag};
+use crate::mpi::{Mpi, environment};
+
+/// The result, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct MpirunReport {
+    /// The launcher that ran the job.
+    launcher: String,
+    /// `finished`, `stopped` or `failed`.
+    outcome: &'static str,
+    exit_code: u8,
+    seconds: f64,
+}
+
+pub(crate) fn run(
+    mpi: &Mpi,
+    program: &Program,
+    arguments: &RunArguments,
+    json: bool,
+) -> Result<Exit, CliError> {
+    let path = mpirun(mpi)?;
+    if !arguments.quiet {
+        let (path, library) = (path.display(), mpi.library.display());
+        tell(format_args!("an Open MPI program ({library}): {path} runs its {} ranks", arguments.ranks));
+    }
+    let started = Instant::now();
+    let signals = take_signals()?;
+    let job = Mpirun::start(&path, mpi, program, arguments)?;
+    let (status, stopped) = job.supervise(&signals, arguments, json)?;
+    let exit = match (stopped, status.code(), status.signal()) {
+        (true, ..) => Exit::Stopped,
+        (_, Some(0), _) => Exit::Success,
+        (_, Some(code), _) => Exit::Program(u8::try_from(code & 0xff).unwrap_or(1)),
+        (_, None, signal) => Exit::Program(u8::try_from(128 + signal.unwrap_or(0)).unwrap_or(u8::MAX)),
+    };
+    if json {
+        let outcome = match exit {
+            Exit::Success => "finished",
+            Exit::Stopped => "stopped",
+            _ => "failed",
+        };
+        let launcher = path.display().to_string();
+        let seconds = started.elapsed().as_secs_f64();
+        print_json(&MpirunReport { launcher, outcome, exit_code: exit.code(), seconds })?;
+    } else if stopped {
+        tell(format_args!("the job was stopped"));
+    } else if exit != Exit::Success {
+        tell(format_args!("mpirun ended with {status}"));
+    }
+    Ok(exit)
+}
+
+/// A running mpirun, and what it prints.
+struct Mpirun {
+    child: Child,
+    pipes: Vec<(Stream, LineReader)>,
+}
+
+impl Mpirun {
+    fn start(
+        path: &Path,
+        mpi: &Mpi,
+        program: &Program,
+        arguments: &RunArguments,
+    ) -> Result<Mpirun, CliError> {
+        let mut passed: Vec<String> = Vec::new();
+        let names = program.environment.iter().filter_map(|(name, _)| name.to_str());
+        // What begins with OMPI_ it passes on by itself.
+        for name in names.filter(|name| !name.starts_with("OMPI_")) {
+            if !passed.iter().any(|known| known == name) {
+                passed.push(name.to_owned());
+            }
+        }
+        if std::env::var_os("STILLWIRE_KEY_FILE").is_some() {
+            passed.push("STILLWIRE_KEY_FILE".to_owned());
+        }
+        let mut command = Command::new(path);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| environment::is_foreign(name)) {
+            command.env_remove(name);
+        }
+        command
+            .args(options(mpi, arguments.ranks, &passed))
+            .args(&program.command)
+            .current_dir(&program.directory)
+            .envs(program.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Ctrl-C reaches the launcher alone, which tells it.
+            .process_group(0);
+        crate::launch::end_with_launcher(&mut command, Signal::SIGTERM);
+        let failed = |error| CliError::Mpirun { path: path.to_owned(), error };
+        let mut child = command.spawn().map_err(failed)?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let mut pipes = Vec::new();
+        if let Some(pipe) = stdout {
+            pipes.push((Stream::Output, LineReader::new(non_blocking(pipe.into())?)));
+        }
+        if let Some(pipe) = stderr {
+            pipes.push((Stream::Error, LineReader::new(non_blocking(pipe.into())?)));
+        }
+        Ok(Mpirun { child, pipes })
+    }
+
+    /// Passes its lines on until it has ended. Also: whether a person ended it.
+    fn supervise(
+        mut self,
+        signals: &SignalFd,
+        arguments: &RunArguments,
+        json: bool,
+    ) -> Result<(ExitStatus, bool), CliError> {
+        let mut printer = Printer::start()?;
+        let width = arguments.ranks.saturating_sub(1).to_string().len();
+        let (mut stopped, mut kill_at, mut ended_at) = (None, None, None);
+        let status = loop {
+            self.read(&printer, width, json);
+            if let Some(status) = self.child.try_wait()? {
+                let since = *ended_at.get_or_insert_with(Instant::now);
+                if self.pipes.is_empty() || since.elapsed() > OUTPUT_GRACE {
+                    break status;
+                }
+            }
+            while let Ok(Some(info)) = signals.read_signal() {
+                let signal =
+                    i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok());
+                if matches!(signal, Some(Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP)) {
+                    stopped.get_or_insert_with(Instant::now);
+                    kill_at.get_or_insert_with(|| Instant::now() + MPIRUN_END_MAX);
+                    // It ends its ranks, wherever they are.
+                    self.signal(Signal::SIGTERM);
+                }
+            }
+            if kill_at.is_some_and(|at| at <= Instant::now()) {
+                self.signal(Signal::SIGKILL);
+                kill_at = None;
+            }
+            self.wait(signals)?;
+        };
+        // Whatever it has left behind in its group goes with it.
+        let _ = killpg(Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX)), Signal::SIGKILL);
+        crate::launch::give_signals_back();
+        printer.finish(stopped.map(|_| OUTPUT_GRACE));
+        Ok((status, stopped.is_some()))
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            // No such process: it has ended.
+            let _ = kill(Pid::from_raw(pid), signal);
+        }
+    }
+
+    fn read(&mut self, printer: &Printer, width: usize, json: bool) {
+        if !printer.has_room() {
+            return;
+        }
+        self.pipes.retain_mut(|(stream, lines)| {
+            lines.read(&mut |line| {
+                let (bytes, stream) = match untag(line) {
+                    Some(tagged) => {
+                        let mut bytes = format!("[{:>width$}] ", tagged.rank).into_bytes();
+                        bytes.extend_from_slice(tagged.text);
+                        (bytes, if tagged.is_error { Stream::Error } else { Stream::Output })
+                    }
+                    None => (line.to_vec(), *stream),
+                };
+                let stream = if json { Stream::Error } else { stream };
+                printer.print(stream, [bytes, b"\n".to_vec()].concat());
+            })
+        });
+    }
+
+    /// Sleeps until something may have happened.
+    fn wait(&self, signals: &SignalFd) -> Result<(), CliError> {
+        const SLICE: Duration = Duration::from_millis(100);
+        let mut polled = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        polled
+            .extend(self.pipes.iter().map(|(_, lines)| PollFd::new(lines.pipe().as_fd(), PollFlags::POLLIN)));
+        match poll(&mut polled, PollTimeout::try_from(SLICE).unwrap_or(PollTimeout::ZERO)) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+            Err(error) => Err(std::io::Error::from(error).into()),
+        }
+    }
+}
+
+impl Drop for Mpirun {
+    /// Whatever went wrong: it does not stay.
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.signal(Signal::SIGTERM);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The sockets over which ranks speak PMI.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+
+use transport::Rank;
+
+use super::limits::{PMI_QUEUE_BYTES_MAX, READ_BYTES};
+
+/// Names the environment variable with the number of the inherited socket, and those with who and how many.
+pub(crate) const FD_VARIABLE: &str = "PMI_FD";
+pub(crate) const RANK_VARIABLE: &str = "PMI_RANK";
+pub(crate) const SIZE_VARIABLE: &str = "PMI_SIZE";
+
+/// Ranks on this host, and which of them this is: programs choose a device by it, and the provider knows that nobody has to be
+/// reached over a network.
+pub(crate) const LOCAL_SIZE_VARIABLE: &str = "MPI_LOCALNRANKS";
+pub(crate) const LOCAL_RANK_VARIABLE: &str = "MPI_LOCALRANKID";
+
+/// What came over a socket.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) bytes: Vec<u8>,
+    /// Nothing more will come.
+    pub(crate) closed: bool,
+}
+
+#[derive(Debug)]
+struct Line {
+    stream: UnixStream,
+    waiting: Vec<u8>,
+}
+
+/// The launcher's ends, by rank.
+#[derive(Debug, Default)]
+pub(crate) struct PmiLines(BTreeMap<Rank, Line>);
+
+impl PmiLines {
+    pub(crate) fn insert(&mut self, rank: Rank, stream: UnixStream) -> std::io::Result<()> {
+        stream.set_nonblocking(true)?;
+        self.0.insert(rank, Line { stream, waiting: Vec::new() });
+        Ok(())
+    }
+
+    pub(crate) fn remove(&mut self, rank: Rank) {
+        self.0.remove(&rank);
+    }
+
+    pub(crate) fn stream(&self, rank: Rank) -> Option<&UnixStream> {
+        self.0.get(&rank).map(|line| &line.stream)
+    }
+
+    /// Whether a line waits for the rank to read.
+    pub(crate) fn has_waiting(&self, rank: Rank) -> bool {
+        self.0.get(&rank).is_some_and(|line| !line.waiting.is_empty())
+    }
+
+    /// Sends a line, or keeps it until the rank reads. `false`: the rank asks, and reads no answers.
+    pub(crate) fn send(&mut self, rank: Rank, text: &str) -> bool {
+        let Some(line) = self.0.get_mut(&rank) else { return true };
+        line.waiting.extend_from_slice(text.as_bytes());
+        self.flush(rank);
+        self.0.get(&rank).is_none_or(|line| line.waiting.len() <= PMI_QUEUE_BYTES_MAX)
+    }
+
+    /// Sends what waits, as far as the rank reads.
+    pub(crate) fn flush(&mut self, rank: Rank) {
+        let Some(line) = self.0.get_mut(&rank) else { return };
+        let mut sent = 0;
+        while sent < line.waiting.len() {
+            match line.stream.write(&line.waiting[sent..]) {
+                Ok(written) => sent += written,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // It has ended; its status says how.
+                Err(_) => sent = line.waiting.len(),
+            }
+        }
+        line.waiting.drain(..sent);
+    }
+
+    /// Reads what has come, up to a bound: who asks without end must not keep the launcher from others.
+    pub(crate) fn hear(&mut self, rank: Rank) -> Said {
+        let Some(line) = self.0.get_mut(&rank) else { return Said { bytes: Vec::new(), closed: true } };
+        let mut bytes = vec![0; READ_BYTES];
+        loop {
+            match line.stream.read(&mut bytes) {
+                Ok(count) => {
+                    bytes.truncate(count);
+                    return Said { closed: count == 0, bytes };
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    return Said { bytes: Vec::new(), closed: error.kind() != ErrorKind::WouldBlock };
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Ranks that are programs of an MPI library: they speak PMI, and the launcher speaks for them to the keeper.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use ckpt_glue::control::{Control, CutMode, FaultReport, JobPhase, Message, PortEntry, Registration};
+use ckpt_glue::job::Event;
+use ckpt_glue::keeper;
+use ckpt_glue::names::{ExitStatus, Party};
+use ckpt_glue::pmi::{self, Refused};
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::signal::Signal;
+use transport::{Life, PortId, Rank};
+
+use super::super::limits::LOOK_AFTER;
+use super::super::mappings;
+use super::super::notice::{MpiNotice, Notice};
+use super::super::pmi::PmiLines;
+use super::{Shell, Source, watch};
+
+/// What a job of an MPI library has besides.
+#[derive(Debug)]
+pub(super) struct MpiSide {
+    /// The life that it serves: a new one begins with an empty server.
+    life: Life,
+    server: pmi::Server,
+    lines: PmiLines,
+    look: Look,
+}
+
+/// Whether it has been looked that messages go over the provider.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Look {
+    NotYet,
+    At(Instant),
+    Done,
+}
+
+impl MpiSide {
+    fn new(job: transport::JobId, life: Life, ranks: u32, start_timeout: std::time::Duration) -> MpiSide {
+        let name = format!("stillwire-{job}-{life}");
+        let server = pmi::Server::new(name, ranks, start_timeout);
+        MpiSide { life, server, lines: PmiLines::default(), look: Look::NotYet }
+    }
+}
+
+impl Shell<'_> {
+    /// A socket for a rank that is about to be started; the other end is kept.
+    pub(super) fn pmi_socket(&mut self, rank: Rank, life: Life) -> io::Result<UnixStream> {
+        if self.mpi.as_ref().is_none_or(|mpi| mpi.life != life) {
+            self.sources.retain(|_, source| !matches!(source, Source::Pmi(_)));
+            let timeout = self.plan.config.fault.start_timeout;
+            self.mpi = Some(MpiSide::new(self.plan.job, life, self.plan.ranks, timeout));
+        }
+        let (ours, theirs) = UnixStream::pair()?;
+        let token = self.token();
+        watch(&self.epoll, ours.as_fd(), token)?;
+        self.sources.insert(token, Source::Pmi(rank));
+        if let Some(mpi) = &mut self.mpi {
+            mpi.lines.insert(rank, ours)?;
+        }
+        Ok(theirs)
+    }
+
+    pub(super) fn poll_pmi(&mut self) -> Option<pmi::Output> {
+        self.mpi.as_mut()?.server.poll_output()
+    }
+
+    /// When something about PMI is due, as time since the job's start and as time of this machine.
+    pub(super) fn pmi_due(&self) -> (Option<transport::Instant>, Option<Instant>) {
+        let Some(mpi) = &self.mpi else { return (None, None) };
+        let look = match mpi.look {
+            Look::At(at) => Some(at),
+            Look::NotYet | Look::Done => None,
+        };
+        (mpi.server.poll_timeout(), look)
+    }
+
+    pub(super) fn pmi_timeouts(&mut self) {
+        let now = self.now();
+        let (server, look) = self.pmi_due();
+        if let Some(mpi) = &mut self.mpi
+            && server.is_some_and(|due| due <= now)
+        {
+            mpi.server.handle_timeout(now);
+        }
+        if look.is_some_and(|due| due <= Instant::now()) {
+            self.look_at_mappings();
+        }
+    }
+
+    pub(super) fn on_pmi_socket(&mut self, rank: Rank, flags: EpollFlags) {
+        if flags.contains(EpollFlags::EPOLLOUT) {
+            if let Some(mpi) = &mut self.mpi {
+                mpi.lines.flush(rank);
+            }
+            self.watch_pmi(rank);
+        }
+        if !flags.difference(EpollFlags::EPOLLOUT).is_empty() {
+            self.hear_pmi(rank);
+        }
+    }
+
+    /// Takes what a rank has said over PMI. `false`: there was nothing.
+    pub(super) fn hear_pmi(&mut self, rank: Rank) -> bool {
+        let now = self.now();
+        let Some(mpi) = &mut self.mpi else { return false };
+        let said = mpi.lines.hear(rank);
+        if said.closed {
+            // Its process has ended, or is about to: how is said better by its status.
+            self.forget_pmi(rank);
+            return false;
+        }
+        let any = !said.bytes.is_empty();
+        mpi.server.handle(now, pmi::Input::Bytes { rank, bytes: said.bytes });
+        if mpi.look == Look::NotYet && mpi.server.barriers_passed() > 0 {
+            mpi.look = Look::At(Instant::now() + LOOK_AFTER);
+        }
+        any
+    }
+
+    /// Takes all that a rank has said that has ended.
+    pub(super) fn hear_last_of_pmi(&mut self, rank: Rank) {
+        while self.hear_pmi(rank) {
+            self.pump();
+        }
+    }
+
+    /// The process of a rank has ended, and the keeper knows.
+    pub(super) fn end_pmi(&mut self, rank: Rank) {
+        let now = self.now();
+        if let Some(mpi) = &mut self.mpi {
+            mpi.server.handle(now, pmi::Input::Gone { rank });
+        }
+        self.forget_pmi(rank);
+    }
+
+    fn forget_pmi(&mut self, rank: Rank) {
+        self.sources.retain(|_, source| !matches!(source, Source::Pmi(of) if *of == rank));
+        if let Some(mpi) = &mut self.mpi {
+            mpi.lines.remove(rank);
+        }
+    }
+
+    /// Asks `epoll` for room to write only while something waits.
+    fn watch_pmi(&mut self, rank: Rank) {
+        let Some(mpi) = &self.mpi else { return };
+        let Some(stream) = mpi.lines.stream(rank) else { return };
+        let found = self.sources.iter().find(|(_, source)| matches!(source, Source::Pmi(of) if *of == rank));
+        let Some((token, _)) = found else { return };
+        let mut flags = EpollFlags::EPOLLIN;
+        flags.set(EpollFlags::EPOLLOUT, mpi.lines.has_waiting(rank));
+        // Fails only for a descriptor that is being closed.
+        let _ = self.epoll.modify(stream, &mut EpollEvent::new(flags, *token));
+    }
+
+    /// Whether a rank is an MPI program: the launcher speaks for it.
+    pub(super) fn is_mpi(&self, rank: Rank) -> bool {
+        self.mpi.as_ref().is_some_and(|mpi| mpi.server.has_begun(rank))
+    }
+
+    /// Names the ranks that have not begun although others have, when that ends the job.
+    pub(super) fn tell_silent(&mut self, event: &Event) {
+        let timed_out = matches!(event, Event::Reported { report: FaultReport::StartTimedOut { .. }, .. });
+        let silent = self.mpi.as_ref().filter(|_| timed_out).and_then(|mpi| mpi.server.silent());
+        if let Some(ranks) = silent {
+            let timeout = self.plan.config.fault.start_timeout;
+            let words = format!("{ranks} did not call MPI_Init within {timeout:?} (--start-timeout)");
+            self.tell(&Notice::Mpi(MpiNotice::BrokenOff { words: &words }));
+            self.verdict.get_or_insert(words);
+        }
+    }
+
+    pub(super) fn on_pmi(&mut self, output: pmi::Output) {
+        match output {
+            pmi::Output::Send { rank, line } => {
+                let Some(mpi) = &mut self.mpi else { return };
+                if !mpi.lines.send(rank, &line) {
+                    self.break_off(
+                        rank,
+                        "it asks the launcher's PMI server and does not read the answers".into(),
+                    );
+                }
+                self.watch_pmi(rank);
+            }
+            pmi::Output::Began { rank } => self.on_begun(rank),
+            pmi::Output::Finished { rank } => {
+                if self.mpi.as_ref().is_some_and(|mpi| mpi.look != Look::Done) {
+                    self.look_at_mappings();
+                }
+                let port = PortId::of_rank(rank, 0);
+                self.speak_for(rank, Message::Closed { port, links: Vec::new(), last: true });
+            }
+            pmi::Output::Aborted { rank, code } => {
+                self.speak_for(rank, Message::Fault { report: FaultReport::Aborted { rank, code } });
+            }
+            pmi::Output::Broken { rank, why } => self.break_off(rank, why.to_string()),
+            pmi::Output::Refused { rank, what: Refused::Spawn } => {
+                self.tell(&Notice::Mpi(MpiNotice::SpawnRefused { rank }))
+            }
+            pmi::Output::Waiting { missing, waited } => {
+                self.tell(&Notice::Mpi(MpiNotice::Barrier { missing: &missing, waited }))
+            }
+        }
+    }
+
+    fn on_begun(&mut self, rank: Rank) {
+        // There is no image of an MPI program to go back to.
+        self.job.end_on_fault();
+        self.has_mpi = true;
+        if let Some(problem) = &self.plan.mpi_problem {
+            return self.break_off(rank, format!("it is an MPI program, and {problem}"));
+        }
+        let Some(process) = self.processes.get(&rank) else { return };
+        let pid = u32::try_from(process.pid.as_raw()).unwrap_or(0);
+        // Its port is the provider's, which finds its peers without us; here it stands for "has not finished".
+        let port = PortEntry { port: PortId::of_rank(rank, 0), rails: Vec::new() };
+        let registration = Registration { rank, pid, mode: CutMode::Instant, ports: vec![port] };
+        self.speak_for(rank, Message::Hello { registration });
+    }
+
+    /// What the keeper tells a rank that does not know of it.
+    pub(super) fn answer_for(&mut self, rank: Rank, message: &Message) {
+        if matches!(message, Message::Start { .. }) {
+            self.speak_for(rank, Message::Running { ranks: 1, counted: 0 });
+        }
+    }
+
+    fn speak_for(&mut self, rank: Rank, message: Message) {
+        let Some(mpi) = &self.mpi else { return };
+        let (job, life) = (self.plan.job, mpi.life);
+        let control = Control { job, life, epoch: transport::Epoch(0), sender: Party::Rank(rank), message };
+        self.tell_keeper(keeper::Input::Control(control));
+    }
+
+    /// Ends a rank, and with it the job: why, is the job's report.
+    fn break_off(&mut self, rank: Rank, why: String) {
+        if !matches!(self.job.status().phase, JobPhase::Starting | JobPhase::Running | JobPhase::Finishing) {
+            // It is being ended already, for a reason of its own.
+            return;
+        }
+        self.job.end_on_fault();
+        let words = format!("rank {rank} is ended: {why}");
+        self.tell(&Notice::Mpi(MpiNotice::BrokenOff { words: &words }));
+        self.verdict.get_or_insert(words);
+        if let Some(process) = self.processes.get(&rank) {
+            process.kill();
+        }
+        let report = FaultReport::RankDied { rank, status: ExitStatus::Signal(Signal::SIGKILL as u8) };
+        self.speak_for(rank, Message::Fault { report });
+    }
+
+    /// Messages of an MPI library go over the provider, and not past it: looked at once, when all have come up.
+    fn look_at_mappings(&mut self) {
+        let Some(mpi) = &mut self.mpi else { return };
+        mpi.look = Look::Done;
+        let Some(provider) = &self.plan.provider else { return };
+        let ranks: Vec<(Rank, nix::unistd::Pid)> = self
+            .processes
+            .iter()
+            .filter(|(rank, _)| mpi.server.has_begun(**rank))
+            .map(|(rank, process)| (*rank, process.pid))
+            .collect();
+        let findings = mappings::look(&ranks, provider);
+        if let Some(rank) = findings.without_provider.first() {
+            let words = format!(
+                "its MPI library has not loaded the provider {}; `stillwire doctor PROGRAM` says why",
+                provider.display()
+            );
+            self.break_off(*rank, words);
+        }
+        if let Some((one, other, path)) = &findings.shared {
+            self.tell(&Notice::Mpi(MpiNotice::SharedMemory { one: *one, other: *other, path }));
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Open MPI's own launcher, with the provider selected.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::Mpi;
+use crate::error::CliError;
+
+/// Folders above the library in which `bin/mpirun` is looked for: `/usr/lib/ARCH/openmpi/lib` is the deepest.
+const ANCESTORS_MAX: usize = 5;
+
+/// The mpirun that belongs to a library: another one's would start every process as a job of its own.
+pub(crate) fn mpirun(mpi: &Mpi) -> Result<PathBuf, CliError> {
+    let real = mpi.library.canonicalize().unwrap_or_else(|_| mpi.library.clone());
+    let folders =
+        [&mpi.library, &real].into_iter().flat_map(|path| path.ancestors().skip(1).take(ANCESTORS_MAX));
+    let near = folders.flat_map(|folder| ["bin/mpirun.openmpi", "bin/mpirun"].map(|name| folder.join(name)));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let far: Vec<PathBuf> = std::env::split_paths(&path)
+        .flat_map(|folder| ["mpirun.openmpi", "mpirun"].map(|name| folder.join(name)))
+        .collect();
+    let found = near.chain(far).find(|file| file.is_file() && is_openmpi(file));
+    found.ok_or_else(|| CliError::NoMpirun { library: mpi.library.clone() })
+}
+
+fn is_openmpi(file: &Path) -> bool {
+    let output = Command::new(file).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("Open MPI"))
+}
+
+/// The options that it is given, before the program.
+pub(crate) fn options(mpi: &Mpi, ranks: u32, passed: &[String]) -> Vec<OsString> {
+    let mut words: Vec<OsString> = ["--allow-run-as-root", "--oversubscribe"].map(OsString::from).into();
+    // Each line says which rank printed it.
+    words.extend(
+        if mpi.is_old_openmpi { vec!["--tag-output"] } else { vec!["--output", "tag"] }
+            .into_iter()
+            .map(Into::into),
+    );
+    for name in passed {
+        words.push("-x".into());
+        words.push(name.into());
+    }
+    words.push("-n".into());
+    words.push(ranks.to_string().into());
+    words
+}
+
+/// A line that mpirun has tagged: `[job,rank]<stdout>: text`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tagged<'a> {
+    pub(crate) rank: u32,
+    pub(crate) is_error: bool,
+    pub(crate) text: &'a [u8],
+}
+
+/// Takes a tag apart; `None`: a line of mpirun itself.
+pub(crate) fn untag(line: &[u8]) -> Option<Tagged<'_>> {
+    let rest = line.strip_prefix(b"[")?;
+    let close = rest.iter().take(80).position(|byte| *byte == b']')?;
+    let inside = std::str::from_utf8(&rest[..close]).ok()?;
+    let (_, rank) = inside.rsplit_once(',')?;
+    let rank = rank.trim().parse().ok()?;
+    let rest = &rest[close + 1..];
+    let (is_error, text) = match (rest.strip_prefix(b"<stdout>:"), rest.strip_prefix(b"<stderr>:")) {
+        (Some(text), _) => (false, text),
+        (_, Some(text)) => (true, text),
+        (None, None) => return None,
+    };
+    Some(Tagged { rank, is_error, text: text.strip_prefix(b" ").unwrap_or(text) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_taken_apart() {
+        let tagged =
+            |rank, is_error, text: &'static str| Some(Tagged { rank, is_error, text: text.as_bytes() });
+        assert_eq!(untag(b"[1,0]<stdout>: hello"), tagged(0, false, "hello"));
+        assert_eq!(untag(b"[1,12]<stderr>:hello"), tagged(12, true, "hello"));
+        assert_eq!(
+            untag(b"[prterun-vm-29698@1,3]<stdout>: [1,2]<stdout>: x"),
+            tagged(3, false, "[1,2]<stdout>: x")
+        );
+        for line in ["", "[", "[vm:1234] oops", "[1,x]<stdout>: a", "[1,2]<stddiag>: a", "prterun noticed"] {
+            assert_eq!(untag(line.as_bytes()), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! `stillwire run` of programs of MPI libraries: what speaks PMI-1, what is linked to an MPI library, and clients that do
+//! what they should not. The real libraries are run by `tests/mpi/run`; here a small C program speaks, and libraries are
+//! empty files with the right names.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use support::{Done, Running, children, done, runs, stillwire, wait_until};
+use tempfile::TempDir;
+
+fn cc(arguments: &[&str]) {
+    let output = Command::new("cc").args(arguments).output().expect("a C compiler");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The client, compiled once.
+fn client() -> &'static str {
+    static CLIENT: OnceLock<String> = OnceLock::new();
+    CLIENT.get_or_init(|| {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/pmi/client.c");
+        let program = format!("{}/pmi-client-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+        cc(&["-o", &program, source]);
+        program
+    })
+}
+
+/// A folder with a file that stands for the provider.
+fn provider() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("libstillwire_fi.so"), vec![0; 4096]).unwrap();
+    folder
+}
+
+const INIT: [&str; 2] = ["say:cmd=init pmi_version=1 pmi_subversion=1", "hear:cmd=response_to_init"];
+const BARRIER: [&str; 2] = ["say:cmd=barrier_in", "hear:cmd=barrier_out"];
+const END: [&str; 2] = ["say:cmd=finalize", "hear:cmd=finalize_ack"];
+
+/// Runs clients with these steps after `init`.
+fn clients(provider: &Path, ranks: u32, options: &[&str], steps: &[&[&str]]) -> Command {
+    let mut command = stillwire(&["run", "-n", &ranks.to_string()]);
+    command.env("STILLWIRE_PROVIDER", provider).args(options).args(["--", client()]).args(INIT);
+    for step in steps {
+        command.args(*step);
+    }
+    command
+}
+
+fn ends(ranks: u32, options: &[&str], steps: &[&[&str]]) -> Done {
+    let provider = provider();
+    done(&mut clients(provider.path(), ranks, options, steps))
+}
+
+#[test]
+fn ranks_find_each_other_and_finish() {
+    let done = ends(
+        3,
+        &["--json"],
+        &[
+            &["map", "say:cmd=get_my_kvsname", "hear:cmd=my_kvsname kvsname=stillwire-"],
+            &["say:cmd=publish_name service=s%r port=p%r", "hear:cmd=publish_result rc=0"],
+            &BARRIER,
+            &["say:cmd=lookup_name service=s2", "hear:cmd=lookup_result rc=0 info=ok port=p2"],
+            &BARRIER,
+            &["env:PMI_SIZE", "env:MPI_LOCALNRANKS", "env:FI_PROVIDER", "env:MPIR_CVAR_NOLOCAL"],
+            &END,
+        ],
+    );
+    let report = done.json();
+    assert_eq!((done.code, &report["outcome"]), (Some(0), &"finished".into()), "{done:?}");
+    for line in
+        ["[2] PMI_SIZE=3", "[0] MPI_LOCALNRANKS=3", "[1] FI_PROVIDER=stillwire", "[1] MPIR_CVAR_NOLOCAL=1"]
+    {
+        assert!(done.stderr.lines().any(|seen| seen == line), "{line}: {done:?}");
+    }
+}
+
+#[test]
+fn a_rank_is_part_of_no_other_job() {
+    let provider = provider();
+    let mut command = clients(
+        provider.path(),
+        1,
+        &["--quiet"],
+        &[&["map", "env:PMIX_RANK", "env:PMI_SIZE", "env:PMI_PORT"], &END],
+    );
+    let done = done(command.env("PMIX_RANK", "7").env("PMI_SIZE", "99").env("PMI_PORT", "host:1"));
+    assert_eq!(
+        (done.code, done.stdout.as_str()),
+        (Some(0), "[0] PMIX_RANK=\n[0] PMI_SIZE=1\n[0] PMI_PORT=\n"),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn a_program_that_fails_passes_its_code_on() {
+    for (steps, code, words) in [
+        (&["only:1", "say:cmd=abort exitcode=7", "sleep:60"][..], 7, "rank 1 aborted the job (code 7)"),
+        (&["only:1", "exit:3", "sleep:60"], 3, "rank 1 died (exit code 3)"),
+        (&["only:1", "signal:9", "sleep:60"], 137, "rank 1 died (signal 9)"),
+        (&["only:1", "exit:0", "sleep:60"], 4, "rank 1 died (exit code 0)"),
+        (&["only:1", "exit:5", "say:cmd=barrier_in", "hear:x"], 5, "rank 1 died (exit code 5)"),
+    ] {
+        let done = ends(2, &[], &[steps]);
+        assert_eq!(done.code, Some(code), "{done:?}");
+        done.says(&[words, "the job ends"]);
+        assert!(!done.stderr.contains("rolling back"), "{done:?}");
+    }
+    let failed_after_all = ends(2, &["--json"], &[&["map"], &END, &["exit:6"]]);
+    assert_eq!((failed_after_all.code, &failed_after_all.json()["exit_code"]), (Some(6), &6.into()));
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named() {
+    for (ranks, steps, words) in [
+        // Its process ended well, but it never spoke: nobody else can know.
+        (
+            3,
+            vec!["say:cmd=barrier_in", "hear:cmd=barrier_out"],
+            "rank 2 is ended: it ended without coming to a barrier",
+        ),
+        (
+            2,
+            vec!["only:0", "say:cmd=barrier_in", "sleep:60"],
+            "rank 1 did not come to the first barrier of MPI_Init within 1",
+        ),
+    ] {
+        let provider = provider();
+        let mut command = stillwire(&["run", "-n", &ranks.to_string(), "--start-timeout", "1s", "--"]);
+        if ranks == 3 {
+            // The last rank is a program that has nothing to do with MPI.
+            let script = format!("[ $PMI_RANK = 2 ] || exec {} \"$@\"", client());
+            command.args(["sh", "-c", &script, "client"]);
+        } else {
+            command.arg(client());
+        }
+        let done = done(command.env("STILLWIRE_PROVIDER", provider.path()).args(INIT).args(steps));
+        assert_eq!(done.code, Some(4), "{done:?}");
+        done.says(&[words]);
+    }
+    let provider = provider();
+    let script = format!("[ $PMI_RANK = 1 ] && exec sleep 60; exec {} \"$@\" sleep:60", client());
+    let mut command =
+        stillwire(&["run", "-n", "3", "--start-timeout", "1s", "--", "sh", "-c", &script, "client"]);
+    let done = done(command.env("STILLWIRE_PROVIDER", provider.path()).args(INIT));
+    assert_eq!(done.code, Some(4), "{done:?}");
+    done.says(&["rank 1 did not call MPI_Init within 1s (--start-timeout)"]);
+}
+
+#[test]
+fn what_is_no_pmi_ends_the_job_with_a_reason() {
+    for (step, words) in [
+        ("raw:5000", "a line of more than 2048 bytes"),
+        ("say:GET / HTTP/1.1", "a line that begins with `GET / HTTP/1.1`"),
+        ("say:cmd=get_rich", "the command `get_rich`"),
+        ("say:cmd=put key=k", "`put` has no `kvsname`"),
+        ("flood:200000", "does not read the answers"),
+    ] {
+        let done = ends(2, &[], &[&["only:0", step, "sleep:60"]]);
+        assert_eq!(done.code, Some(4), "{done:?}");
+        done.says(&["rank 0 is ended", words]);
+    }
+}
+
+#[test]
+fn more_processes_are_refused() {
+    let spawn =
+        ["say:mcmd=spawn", "say:nprocs=1", "say:execname=x", "say:endcmd", "hear:cmd=spawn_result rc=-1"];
+    let done = ends(1, &[], &[&["map"], &spawn, &END]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    done.says(&["MPI_Comm_spawn"]);
+}
+
+#[test]
+fn a_library_that_takes_another_way_is_found_out() {
+    let early = ends(2, &[], &[&BARRIER, &END, &["sleep:60"]]);
+    let late = ends(2, &[], &[&BARRIER, &["only:0", "map", "sleep:60"]]);
+    for (done, rank) in [(early, "rank 0"), (late, "rank 1")] {
+        assert_eq!(done.code, Some(4), "{done:?}");
+        done.says(&[rank, "has not loaded the provider", "libstillwire_fi.so", "stillwire doctor"]);
+    }
+}
+
+#[test]
+fn without_a_provider_no_mpi_program_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let done = done(&mut clients(folder.path(), 2, &[], &[&["sleep:60"]]));
+    assert_eq!(done.code, Some(4), "{done:?}");
+    done.says(&["it is an MPI program", "libstillwire_fi.so is not there", "cargo build --release"]);
+}
+
+#[test]
+fn an_mpi_program_is_not_saved_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = folder.path().join("job").display().to_string();
+    let done_every = ends(1, &["--ckpt-every", "1s", "--ckpt-dir", &job], &[&["sleep:60"]]);
+    assert_eq!(done_every.code, Some(4), "{done_every:?}");
+    done_every.says(&["cannot be saved yet", "without --ckpt-every"]);
+
+    let (provider, runtime) = (provider(), tempfile::tempdir().unwrap());
+    let mut command = clients(provider.path(), 2, &[], &[&["map"], &BARRIER, &["sleep:60"]]);
+    let mut job = Running::start({
+        command.env("XDG_RUNTIME_DIR", runtime.path());
+        command
+    });
+    job.wait_for("all ranks run");
+    let refused = done(stillwire(&["checkpoint", ""]).env("XDG_RUNTIME_DIR", runtime.path()));
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    refused.says(&["cannot be saved yet"]);
+    job.signal("USR1");
+    job.wait_for("no checkpoint");
+    let processes = children(job.pid());
+    assert_eq!(processes.len(), 3, "two ranks and the guard");
+    job.signal("INT");
+    assert_eq!(job.finish().code, Some(130));
+    assert!(processes.iter().all(|process| !runs(*process)));
+}
+
+/// A folder with an empty MPI library, `lib/NAME`, and a program `prog` that is linked to it.
+fn linked(name: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |path: &str| folder.path().join(path).display().to_string();
+    fs::create_dir_all(folder.path().join("lib")).unwrap();
+    fs::write(at("lib.c"), "int MPI_Init(void) { return 0; }\n").unwrap();
+    fs::write(at("prog.c"), "int MPI_Init(void); int main(void) { return MPI_Init(); }\n").unwrap();
+    let library = at(&format!("lib/{name}"));
+    cc(&["-shared", "-fPIC", &format!("-Wl,-soname,{name}"), "-o", &library, &at("lib.c")]);
+    cc(&["-o", &at("prog"), &at("prog.c"), &library, "-Wl,-rpath,$ORIGIN/lib"]);
+    folder
+}
+
+fn program(folder: &TempDir) -> PathBuf {
+    folder.path().join("prog")
+}
+
+#[test]
+fn what_an_mpi_program_cannot_have_is_refused_before_anything_is_made() {
+    let (mpich, provider) = (linked("libmpi.so.12"), provider());
+    let job = mpich.path().join("job").display().to_string();
+    let refused = |options: &[&str], provider: &Path| {
+        let mut command = stillwire(&["run", "-n", "2", "--ckpt-dir", &job]);
+        command.env("STILLWIRE_PROVIDER", provider).args(options).arg("--").arg(program(&mpich));
+        let done = done(&mut command);
+        assert!(!Path::new(&job).exists(), "{done:?}");
+        done
+    };
+    for option in [["--ckpt-every", "1s"], ["--on-fault", "restart"], ["--auth", "full"]] {
+        let done = refused(&option, provider.path());
+        assert_eq!(done.code, Some(2), "{done:?}");
+        done.says(&[option[0], "is an MPI program", "libmpi.so.12"]);
+    }
+    let done = refused(&[], &mpich.path().join("nowhere"));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    done.says(&["libstillwire_fi.so is not there", "nowhere", "cargo build"]);
+    fs::remove_file(mpich.path().join("lib/libmpi.so.12")).unwrap();
+    let done = refused(&[], provider.path());
+    assert_eq!(done.code, Some(1), "{done:?}");
+    done.says(&["needs libmpi.so.12", "LD_LIBRARY_PATH"]);
+}
+
+/// What stands for Open MPI's launcher: prints its words as that prints them, and does what the variable `DO` says.
+const MPIRUN: &str = "#!/bin/sh
+[ \"$1\" = --version ] && echo 'mpirun (Open MPI) 5.0.0' && exit
+echo \"[1,0]<stdout>: $*\"
+echo \"[1,1]<stdout>: $OMPI_MCA_mtl $OMPI_MCA_pml $FI_PROVIDER\"
+echo '[1,1]<stderr>: oops'
+echo 'mpirun itself' >&2
+eval \"$DO\"
+";
+
+fn openmpi(folder: &TempDir, provider: &Path, act: &str) -> Command {
+    let bin = folder.path().join("bin");
+    fs::create_dir_all(&bin).unwrap();
+    fs::write(bin.join("mpirun"), MPIRUN).unwrap();
+    fs::set_permissions(bin.join("mpirun"), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = stillwire(&["run", "-n", "2", "--"]);
+    command
+        .env("STILLWIRE_PROVIDER", provider)
+        .env("DO", act)
+        .arg(program(folder))
+        .args(["an argument", "-n"]);
+    command
+}
+
+#[test]
+fn an_open_mpi_program_is_run_by_its_own_mpirun() {
+    let (folder, provider) = (linked("libmpi.so.40"), provider());
+    let done = done(&mut openmpi(&folder, provider.path(), "exit 9"));
+    assert_eq!(done.code, Some(9), "{done:?}");
+    let words = format!("{} an argument -n", program(&folder).display());
+    let first = done.stdout.lines().next().unwrap();
+    assert!(first.starts_with("[0] --allow-run-as-root") && first.ends_with(&words), "{done:?}");
+    assert!(first.contains("-x FI_PROVIDER_PATH") && first.contains(" -n 2 "), "{done:?}");
+    assert!(done.stdout.contains("[1] ofi cm stillwire"), "{done:?}");
+    done.says(&["[1] oops", "mpirun itself", "Open MPI program", "mpirun ended with exit status: 9"]);
+}
+
+#[test]
+fn without_its_mpirun_an_open_mpi_program_is_refused() {
+    let (folder, provider) = (linked("libmpi.so.40"), provider());
+    // A mpirun of another library is none.
+    let bin = folder.path().join("bin");
+    fs::create_dir_all(&bin).unwrap();
+    fs::write(bin.join("mpirun"), "#!/bin/sh\necho HYDRA\n").unwrap();
+    fs::set_permissions(bin.join("mpirun"), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = stillwire(&["run", "-n", "2", "--"]);
+    command.env("STILLWIRE_PROVIDER", provider.path()).env("PATH", &bin);
+    let done = done(command.arg(program(&folder)));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    done.says(&["uses Open MPI", "libmpi.so.40", "job of one rank", "PATH"]);
+}
+
+#[test]
+fn ctrl_c_ends_a_foreign_launcher_also_one_that_does_not_listen() {
+    let (folder, provider) = (linked("libmpi.so.40"), provider());
+    for act in ["trap 'exit 0' TERM; while :; do sleep 0.1; done", "sleep 600"] {
+        let mut job = Running::start(openmpi(&folder, provider.path(), act));
+        job.wait_for("mpirun itself");
+        let mpirun = children(job.pid());
+        assert_eq!(mpirun.len(), 1);
+        job.signal("INT");
+        let done = job.finish();
+        assert_eq!(done.code, Some(130), "{done:?}");
+        wait_until("mpirun is gone", || !runs(mpirun[0]));
+    }
+}

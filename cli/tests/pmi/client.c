@@ -1,0 +1,107 @@
+/* A rank that speaks PMI-1 as its arguments say, one step each:
+ *   say:TEXT     sends a line; %r is the rank
+ *   raw:COUNT    sends so many bytes without a newline
+ *   flood:COUNT  asks so many times and reads nothing
+ *   hear:TEXT    reads a line that begins so; else exit code 90
+ *   map          maps the provider's file, as libfabric would
+ *   env:NAME     prints a variable
+ *   only:RANK    leaves the next step to that rank
+ *   exit:CODE, signal:NUMBER, sleep:SECONDS
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static int fd;
+static const char *rank;
+
+static void send_all(const char *text, size_t length)
+{
+    while (length > 0) {
+        ssize_t sent = write(fd, text, length);
+        if (sent <= 0)
+            exit(91);
+        text += sent;
+        length -= (size_t)sent;
+    }
+}
+
+static void say(const char *text)
+{
+    char line[8192];
+    size_t at = 0;
+    for (; *text && at < sizeof line - 16; text++) {
+        if (text[0] == '%' && text[1] == 'r')
+            at += (size_t)sprintf(line + at, "%s", rank), text++;
+        else
+            line[at++] = *text;
+    }
+    line[at++] = '\n';
+    send_all(line, at);
+}
+
+static void hear(const char *start)
+{
+    char line[8192];
+    size_t at = 0;
+    while (at < sizeof line - 1 && read(fd, line + at, 1) == 1 && line[at] != '\n')
+        at++;
+    line[at] = 0;
+    if (strncmp(line, start, strlen(start)) != 0) {
+        fprintf(stderr, "expected %s, heard %s\n", start, line);
+        exit(90);
+    }
+}
+
+static void map(void)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/libstillwire_fi.so", getenv("FI_PROVIDER_PATH"));
+    int file = open(path, O_RDONLY);
+    if (file < 0 || mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, file, 0) == MAP_FAILED)
+        exit(92);
+}
+
+int main(int count, char **steps)
+{
+    signal(SIGPIPE, SIG_IGN);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    fd = atoi(getenv("PMI_FD"));
+    rank = getenv("PMI_RANK");
+    for (int at = 1; at < count; at++) {
+        const char *step = steps[at], *rest = strchr(step, ':');
+        rest = rest ? rest + 1 : "";
+        if (strncmp(step, "only:", 5) == 0) {
+            if (strcmp(rest, rank) != 0)
+                at++;
+        } else if (strncmp(step, "say:", 4) == 0) {
+            say(rest);
+        } else if (strncmp(step, "raw:", 4) == 0) {
+            for (long left = atol(rest); left > 0; left--)
+                send_all("x", 1);
+        } else if (strncmp(step, "flood:", 6) == 0) {
+            for (long left = atol(rest); left > 0; left--)
+                say("cmd=get_maxes");
+        } else if (strncmp(step, "hear:", 5) == 0) {
+            hear(rest);
+        } else if (strcmp(step, "map") == 0) {
+            map();
+        } else if (strncmp(step, "env:", 4) == 0) {
+            printf("%s=%s\n", rest, getenv(rest) ? getenv(rest) : "");
+        } else if (strncmp(step, "exit:", 5) == 0) {
+            exit(atoi(rest));
+        } else if (strncmp(step, "signal:", 7) == 0) {
+            raise(atoi(rest));
+        } else if (strncmp(step, "sleep:", 6) == 0) {
+            sleep((unsigned)atoi(rest));
+        } else {
+            fprintf(stderr, "no such step: %s\n", step);
+            return 93;
+        }
+    }
+    return 0;
+}
