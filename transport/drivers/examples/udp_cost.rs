@@ -243,14 +243,9 @@ fn main() {
     }
     for (name, config) in [
         ("driver", config.clone()),
-        ("driver, coalescing from the start", config.clone()),
         ("driver, no connected socket", UdpConfig { connected_max: 0, ..config.clone() }),
     ] {
-        let (mut a, mut b) = driven_pair(&config);
-        if name.contains("coalescing") {
-            start_coalescing(&mut a, &mut b);
-            start_coalescing(&mut b, &mut a);
-        }
+        let (a, b) = driven_pair(&config);
         variants.push(Variant { name, a: Box::new(a), b: Box::new(b), times: Vec::new() });
     }
     for _ in 0..rounds {
