@@ -194,7 +194,7 @@ fn a_network_that_goes_away() {
         return;
     }
     let place = Place::new();
-    let mut job = place.run(&["--ckpt-every", "60ms"]);
+    let mut job = place.run(&["--rails", "udp", "--ckpt-every", "60ms"]);
     job.wait_for("committed");
     tool("ip", "link set lo down");
     job.wait_for("has not answered for");
@@ -271,7 +271,7 @@ fn frames_that_somebody_has_recorded() {
         return;
     }
     let place = Place::new();
-    let mut job = place.run(&["--ckpt-every", "60ms"]);
+    let mut job = place.run(&["--rails", "udp", "--ckpt-every", "60ms"]);
     let listener = Listener::new();
     job.wait_for("committed");
     let mut recorded = listener.heard();

@@ -18,7 +18,7 @@ use crate::buffers::{BufferTable, ReceiveBuffer, SendBuffer};
 use crate::clock::Clock;
 use crate::error::EndpointError;
 use crate::helper::Helper;
-use crate::inner::{Completion, Inner};
+use crate::inner::{Completion, Inner, rail_index};
 use crate::wait::Bell;
 
 /// Settings of an endpoint.
@@ -152,7 +152,12 @@ impl Endpoint {
             return Err(EndpointError::Rails { rails: rails.len() });
         }
         for driver in &rails {
-            port.add_rail(driver.local_address(), driver.caps().frame_bytes_max);
+            let (address, caps) = (driver.local_address(), driver.caps());
+            if caps.within_host {
+                port.add_rail_within_host(address, caps.frame_bytes_max);
+            } else {
+                port.add_rail(address, caps.frame_bytes_max);
+            }
         }
         let bell = Bell::new(&rails).map_err(EndpointError::Descriptor)?;
         let shared = Arc::new(Shared {
@@ -184,24 +189,30 @@ impl Endpoint {
             .collect()
     }
 
-    /// The link to a peer, with the peer's address on each rail. Causes no traffic by itself.
+    /// The link to a peer, with the peer's address on each of its rails. Causes no traffic by itself.
+    ///
+    /// Rail i of one side meets rail i of the other. Where those are of different kinds, or a side has fewer, a rail takes the first address
+    /// that is left and that it can use.
     ///
     /// # Errors
-    /// [`EndpointError::Unreachable`] if no rail can use its address.
+    /// [`EndpointError::Unreachable`] if no rail can use any address.
     pub fn connect(&self, peer: PortId, addresses: &[RawAddress]) -> Result<LinkIndex, EndpointError> {
         let mut inner = self.shared.lock();
         let link = inner.port.connect(peer);
-        let mut reached = false;
-        for (i, address) in addresses.iter().enumerate().take(inner.rails.len()) {
-            if *address == RawAddress::NONE {
-                continue;
+        let rails = inner.rails.len();
+        let (mut met, mut used) = ([false; RAILS_MAX], vec![false; addresses.len()]);
+        let mut try_to_meet = |i: usize, j: usize| {
+            if met[i] || used[j] || addresses[j] == RawAddress::NONE {
+                return;
             }
-            match inner.add_path(link, i, address) {
-                Ok(()) => reached = true,
+            match inner.add_path(link, i, &addresses[j]) {
+                Ok(()) => (met[i], used[j]) = (true, true),
                 Err(source) => tracing::debug!(rail = i, %source, "an address cannot be used"),
             }
-        }
-        if reached {
+        };
+        (0..rails.min(addresses.len())).for_each(|i| try_to_meet(i, i));
+        (0..rails).for_each(|i| (0..addresses.len()).for_each(|j| try_to_meet(i, j)));
+        if met.contains(&true) {
             Ok(link)
         } else {
             Err(EndpointError::Unreachable { given: addresses.len(), rails: inner.rails.len() })
@@ -250,6 +261,16 @@ impl Endpoint {
     pub fn frames_by_rail(&self) -> Vec<u64> {
         let inner = self.shared.lock();
         inner.rails.iter().map(|rail| rail.as_ref().map_or(0, |driver| driver.staged_total())).collect()
+    }
+
+    /// Stops sending over a rail, or begins again; what comes over it is received either way. So links are handed over from one rail to
+    /// another: nothing is lost or doubled by it (R24). Without another rail the port falls silent.
+    pub fn use_rail(&self, rail: usize, used: bool) {
+        let mut inner = self.shared.lock();
+        if inner.rails.get(rail).is_some_and(Option::is_some) {
+            inner.port.set_rail_alive(rail_index(rail), used);
+            self.shared.transmit(&mut inner);
+        }
     }
 
     /// Whether a send on this link would be accepted now.

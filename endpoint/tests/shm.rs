@@ -129,16 +129,73 @@ fn bulk_that_is_pulled_arrives_under_freezes() {
     under_freezes(AuthLevel::Header, 0);
 }
 
-/// R21: with tags over payload a frame is put together before it is handled.
+/// R24: peers meet in shared memory where both have it, in whatever order their rails are, and over UDP otherwise.
 #[test]
-fn tags_over_payload_work_too() {
-    let (a, b) = (open(0, AuthLevel::Full, vec![shm(0)], true), open(1, AuthLevel::Full, vec![shm(0)], true));
-    let to_b = link(&a, 1, &b);
+fn peers_find_the_rail_that_they_share() {
+    let a = open(0, AuthLevel::Full, vec![udp(), shm(0)], true);
+    let b = open(1, AuthLevel::Full, vec![shm(0), udp()], true);
+    let c = open(2, AuthLevel::Full, vec![udp()], true);
+    let (to_b, to_c) = (link(&a, 1, &b), link(&a, 2, &c));
+    let _ = (link(&b, 0, &a), link(&c, 0, &a));
     for i in 0..10 {
         send(&a, to_b, i);
         receive(&b, i);
     }
+    let frames = a.frames_by_rail();
+    assert!(frames[0] == 0 && frames[1] > 10, "{frames:?}");
+    for i in 0..10 {
+        send(&a, to_c, i);
+        receive(&c, i);
+    }
+    assert!(a.frames_by_rail()[0] > 10);
     assert_eq!(b.with_port(|port| port.counters().dropped_tag), 0);
+}
+
+/// R24: nothing is lost or doubled while links are handed from one rail to another and back, under traffic and freezes.
+#[test]
+fn links_are_handed_over_under_traffic() {
+    const MESSAGES: u64 = 300;
+    let rails = || vec![shm(2), udp()];
+    let (a, b) = (open(0, AuthLevel::Header, rails(), true), open(1, AuthLevel::Header, rails(), true));
+    let to_b = link(&a, 1, &b);
+    let _ = link(&b, 0, &a);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for end in [&a, &b] {
+            let done = &done;
+            scope.spawn(move || {
+                for round in 0.. {
+                    end.use_rail(0, round % 2 == 1);
+                    drop(end.freeze(Duration::from_secs(1)).expect("draining waits for nobody"));
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            });
+        }
+        scope.spawn(|| (0..MESSAGES).for_each(|i| send(&a, to_b, i)));
+        (0..MESSAGES).for_each(|i| receive(&b, i));
+        done.store(true, Ordering::Relaxed);
+    });
+    let frames = a.frames_by_rail();
+    assert!(frames.iter().all(|frames| *frames > 100), "both were used: {frames:?}");
+}
+
+/// A peer whose segment has gone is still reached over the network, while others stay in shared memory.
+#[test]
+fn a_peer_without_its_segment_is_reached_over_udp() {
+    let (a, b) = (
+        open(0, AuthLevel::Header, vec![shm(0), udp()], true),
+        open(1, AuthLevel::Header, vec![udp()], true),
+    );
+    let gone = ShmDriver::open(&ShmConfig::default()).expect("memory and /proc").local_address();
+    let to_b = a.connect(PortId::of_rank(Rank(1), 0), &[gone, b.addresses()[0]]).expect("reachable");
+    let _ = link(&b, 0, &a);
+    for i in 0..5 {
+        send(&a, to_b, i);
+        receive(&b, i);
+    }
 }
 
 #[test]

@@ -71,10 +71,9 @@ impl Address {
         Address { port: port_at(place), rails: vec![RawAddress::from(UdpAddress(place))] }
     }
 
-    /// Where the endpoint is found on the first rail, if that is a UDP socket.
+    /// Where the endpoint is found on its first rail that is a UDP socket.
     pub(crate) fn place(&self) -> Option<SocketAddr> {
-        let address = UdpAddress::try_from(self.rails.first()?).ok()?;
-        Some(address.0)
+        self.rails.iter().find_map(|rail| UdpAddress::try_from(rail).ok()).map(|address| address.0)
     }
 }
 

@@ -48,6 +48,9 @@ pub enum SessionError {
     /// The start of the job.
     #[error(transparent)]
     Enrolment(#[from] EnrolmentError),
+    /// The choice of rails.
+    #[error("{variable}: {0}", variable = drivers::RAILS_VARIABLE)]
+    Rails(#[from] drivers::choice::UnknownChoice),
     /// A NIC.
     #[error("no rail could be opened on {bind}: {source}")]
     Driver {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ckpt_glue::control::{ControlKey, ControlReader, CutMode, Message, PortEntry, Registration};
 use ckpt_glue::enrolment::{Enrolment, Started};
-use drivers::Driver;
-use drivers::udp::{UdpConfig, UdpDriver};
+use drivers::RailChoice;
+use drivers::udp::UdpConfig;
 use endpoint::{Endpoint, EndpointConfig};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use store::{Directory, JobDirectory, StoreError, kinds};
@@ -150,9 +150,8 @@ fn port_config(launch: &Launch) -> PortConfig {
 }
 
 fn open_endpoint(launch: &Launch, restored: Option<nic_freeze::Loaded>) -> Result<Endpoint, SessionError> {
-    let opened = UdpDriver::open(&UdpConfig::new(launch.bind));
-    let rail: Box<dyn Driver> =
-        Box::new(opened.map_err(|source| SessionError::Driver { bind: launch.bind.ip(), source })?);
+    let opened = RailChoice::from_environment()?.open(&UdpConfig::new(launch.bind));
+    let rails = opened.map_err(|source| SessionError::Driver { bind: launch.bind.ip(), source })?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spin = if (launch.ranks as usize) <= cores { SPIN } else { SPIN_SHARED };
     let config = EndpointConfig { helper: true, helper_tick: HELPER_TICK, spin };
@@ -160,11 +159,11 @@ fn open_endpoint(launch: &Launch, restored: Option<nic_freeze::Loaded>) -> Resul
         None => {
             let id = PortId::of_rank(launch.rank, 0);
             let port = Port::new(port_config(launch), id, launch.life, Epoch(0), Some(&JobKey(launch.key)));
-            Endpoint::open(port, vec![rail], config)?
+            Endpoint::open(port, rails, config)?
         }
         Some(loaded) => {
             let restart = Restart { life: launch.life };
-            Endpoint::restart(loaded.port, loaded.carried, vec![rail], restart, config)?
+            Endpoint::restart(loaded.port, loaded.carried, rails, restart, config)?
         }
     };
     Ok(endpoint)

@@ -21,7 +21,7 @@ use transport::config::AuthLevel;
 
 use super::progress::Progress;
 use super::{print_json, tell};
-use crate::arguments::{AuthArgument, FaultAction, RunArguments};
+use crate::arguments::{AuthArgument, FaultAction, RailsArgument, RunArguments};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::limits::OUTPUT_GRACE;
@@ -145,7 +145,12 @@ fn program(arguments: &RunArguments) -> Result<Program, CliError> {
     let program = Program {
         command: arguments.program.clone(),
         directory: std::env::current_dir()?,
-        environment: arguments.environment.iter().map(to_os).collect(),
+        environment: arguments
+            .rails
+            .map(RailsArgument::variable)
+            .into_iter()
+            .chain(arguments.environment.iter().map(to_os))
+            .collect(),
     };
     program.check()?;
     Ok(program)

@@ -11,7 +11,7 @@ use ckpt_glue::config::{CheckpointConfig, JobConfig};
 use ckpt_glue::recovery::Beginning;
 use transport::config::AuthLevel;
 
-use crate::arguments::DemoArguments;
+use crate::arguments::{DemoArguments, RailsArgument};
 use crate::commands::print_json;
 use crate::commands::run::{create_job, exit_of, fresh_job, temporary_directory};
 use crate::error::CliError;
@@ -92,7 +92,11 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
     Ok(Plan {
         job,
         ranks: RANKS,
-        program: Program { command, directory: std::env::current_dir()?, environment: Vec::new() },
+        program: Program {
+            command,
+            directory: std::env::current_dir()?,
+            environment: vec![RailsArgument::Udp.variable()],
+        },
         directory,
         keep: 2,
         config: JobConfig {

@@ -23,8 +23,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use drivers::Driver;
-use drivers::udp::{UdpConfig, UdpDriver};
+use drivers::udp::UdpConfig;
 use endpoint::{Completion, Endpoint, EndpointConfig, EndpointError};
 use transport::config::{AuthLevel, PortConfig};
 use transport::matching::MessageKey;
@@ -35,7 +34,7 @@ use crate::abi::{ADDR_NOTAVAIL, FiAddr};
 use crate::address::Address;
 use crate::av;
 use crate::boundary::{EINVAL, Errno, Result, complain};
-use crate::identity::Identity;
+use crate::identity::{Identity, rail_choice};
 use crate::limits::{
     COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX, QUIET, SILENCE_MAX,
 };
@@ -127,11 +126,10 @@ impl Engine {
             config.auth = AuthLevel::Full;
             config.network = true;
         }
-        let rail = UdpDriver::open(&UdpConfig::new(bind)).map_err(|error| {
-            complain(format_args!("no UDP socket at {bind}: {error}"));
+        let rails = rail_choice().open(&UdpConfig::new(bind)).map_err(|error| {
+            complain(format_args!("no rail at {bind}: {error}"));
             Errno(libc::EADDRNOTAVAIL)
         })?;
-        let rails: Vec<Box<dyn Driver>> = vec![Box::new(rail)];
         let state = Port::new(config, port, identity.life, Epoch(0), Some(&identity.key));
         let settings = EndpointConfig { helper: true, helper_tick: HELPER_TICK, ..EndpointConfig::default() };
         let endpoint = Endpoint::open(state, rails, settings).map_err(|error| {

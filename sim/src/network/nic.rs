@@ -119,6 +119,7 @@ impl SimNic {
                 gather: true,
                 ordered: false,
                 receive_bytes: NIC_RECEIVE_FRAMES * frame_bytes_max,
+                within_host: false,
             },
             counters: Counters::default(),
             dead: false,

@@ -34,6 +34,8 @@ pub struct Caps {
     pub ordered: bool,
     /// Bytes of frames that can wait for the owner before the NIC drops more. A hint for the window to advertise.
     pub receive_bytes: usize,
+    /// The rail ends at this host, and only processes of this user can write into it: its frames need no tag.
+    pub within_host: bool,
 }
 
 /// What a driver knows about the way to one address.
@@ -54,6 +56,11 @@ pub enum Notice {
         to: AddressId,
         /// Bytes of the largest frame now.
         frame_bytes_max: usize,
+    },
+    /// Nothing that is sent to this address over this rail will ever arrive, or not as long as others occupy what it needs.
+    PathLost {
+        /// Whose path.
+        to: AddressId,
     },
 }
 

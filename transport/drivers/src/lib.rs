@@ -4,12 +4,14 @@
 //! * [`mem`]: queues inside one process, for tests and benches;
 //! * [`shm`]: shared memory, between the processes of one user on one host;
 //! * [`udp`]: ordinary sockets, IPv4 and IPv6, with segmentation and receive offload where the kernel has them;
+//! * [`choice`]: which of them a port gets;
 //! * [`fault`]: a wrapper that injects faults into any of them;
 //! * `conformance` (feature of that name): the tests that belong to the trait; every implementation runs all of them.
 //!
 //! A driver moves whole frames and may lose, repeat and reorder them: the protocol above recovers from all of that. What it
 //! must never do is deliver bytes that nobody sent, block, or touch a buffer after saying that it is done with it.
 
+pub mod choice;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod counters;
@@ -24,6 +26,7 @@ mod sleep;
 mod staging;
 pub mod udp;
 
+pub use choice::{RAILS_VARIABLE, RailChoice};
 pub use counters::Counters;
 pub use driver::{Apart, Armed, Caps, Driver, EachApart, Notice, Path, Wake};
 pub use error::{DriverError, Errno, Operation};

@@ -108,6 +108,7 @@ impl Hub {
                 gather: true,
                 ordered: true,
                 receive_bytes: self.queue_frames * self.frame_bytes_max,
+                within_host: false,
             },
             counters: Counters::default(),
             hub: self.clone(),

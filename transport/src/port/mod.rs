@@ -11,6 +11,7 @@ mod deliver;
 mod filling;
 mod frozen;
 mod load;
+mod rails;
 mod receive;
 mod resync;
 #[cfg(feature = "sabotage")]
@@ -36,18 +37,18 @@ use hashbrown::HashMap;
 
 use crate::auth::{Authenticator, JobKey};
 use crate::config::{
-    ANNOUNCED_MAX, AuthLevel, CHECKPOINTABLE, LINKS_MAX, PENDING_MESSAGES_MAX, PortConfig, RAILS_MAX,
-    STOPPED_MIN,
+    ANNOUNCED_MAX, AuthLevel, CHECKPOINTABLE, LINKS_MAX, PENDING_MESSAGES_MAX, PortConfig, STOPPED_MIN,
 };
 use crate::counters::Counters;
 use crate::hash::PlainHasher;
-use crate::ids::{AddressId, Epoch, Life, LinkIndex, OpId, PortId, RailIndex, RawAddress};
+use crate::ids::{Epoch, Life, LinkIndex, OpId, PortId};
 use crate::link::queues::{Control, Envelope, Pending};
 use crate::link::receive::{Incoming, Target};
 use crate::link::timer::NEVER;
-use crate::link::{Flags, Link, Path, WINDOW_BYTES_INITIAL, WINDOW_FRAMES_INITIAL, congestion};
+use crate::link::{Flags, Link, WINDOW_BYTES_INITIAL, WINDOW_FRAMES_INITIAL, congestion};
 use crate::matching::{MatchError, Matcher, MatcherBounds, Message, MessageKey, Pattern, Post};
 use crate::message::{Buffers, Event, Outgoing, Payload, Receive, SendError};
+use crate::port::rails::Rail;
 use crate::sabotage::Sabotage;
 use crate::time::Instant;
 use filling::Filling;
@@ -57,17 +58,6 @@ const WINDOW_FRAMES_ADVERTISED: u16 = 256;
 const _: () = assert!(WINDOW_FRAMES_ADVERTISED as u64 == crate::config::WINDOW_FRAMES_MAX);
 
 type Table<K, V> = HashMap<K, V, BuildHasherDefault<PlainHasher>>;
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rail {
-    pub(crate) address: RawAddress,
-    pub(crate) frame_bytes_max: usize,
-    pub(crate) alive: bool,
-    /// Lost frames since the last one that arrived.
-    pub(crate) losses: u16,
-    /// Passed over until then, port time; 0 if it is trusted.
-    pub(crate) suspect_until: u64,
-}
 
 /// One endpoint of a process. See the module documentation for the order of calls.
 #[derive(Debug)]
@@ -206,30 +196,6 @@ impl Port {
         self.reorder_bytes
     }
 
-    /// Adds a rail. Its index is that of the driver in the shell.
-    ///
-    /// # Panics
-    /// If there are [`RAILS_MAX`] already, or frames are too short to carry anything: bugs of the caller.
-    pub fn add_rail(&mut self, address: RawAddress, frame_bytes_max: usize) -> RailIndex {
-        assert!(self.rails.len() < RAILS_MAX, "a port has at most {RAILS_MAX} rails");
-        assert!(
-            frame_bytes_max > crate::wire::HEAD_BYTES_MAX,
-            "frames of {frame_bytes_max} bytes hold no payload"
-        );
-        let rail = Rail { address, frame_bytes_max, alive: true, losses: 0, suspect_until: 0 };
-        self.rails.push(rail);
-        RailIndex(u8::try_from(self.rails.len() - 1).unwrap_or(u8::MAX))
-    }
-
-    /// Takes a rail out (its driver is dead), or back in.
-    pub fn set_rail_alive(&mut self, rail: RailIndex, alive: bool) {
-        if let Some(rail) = self.rails.get_mut(usize::from(rail.0)) {
-            rail.alive = alive;
-            rail.losses = 0;
-            rail.suspect_until = 0;
-        }
-    }
-
     /// The link to `peer`, made if there is none. Causes no traffic.
     ///
     /// # Panics
@@ -264,52 +230,6 @@ impl Port {
     #[must_use]
     pub fn links(&self) -> usize {
         self.links.len()
-    }
-
-    /// Says where the peer of `link` is reached over `rail`, with frames as long as the rail takes.
-    pub fn set_path(&mut self, link: LinkIndex, rail: RailIndex, address: AddressId) {
-        let longest = self.rails.get(usize::from(rail.0)).map_or(0, |rail| rail.frame_bytes_max);
-        self.set_path_limited(link, rail, address, longest);
-    }
-
-    /// Says where the peer of `link` is reached over `rail`, and how long frames on that path may be.
-    pub fn set_path_limited(
-        &mut self,
-        link: LinkIndex,
-        rail: RailIndex,
-        address: AddressId,
-        frame_bytes_max: usize,
-    ) {
-        let bytes = u32::try_from(frame_bytes_max).unwrap_or(u32::MAX);
-        let Some(frame_bytes_max) = core::num::NonZeroU32::new(bytes) else { return };
-        if let Some(entry) = self.links.get_mut(link.0 as usize)
-            && let Some(path) = entry.paths.get_mut(usize::from(rail.0))
-        {
-            *path = Some(Path { address, frame_bytes_max });
-            self.make_ready(link);
-        }
-    }
-
-    /// The paths to this address over `rail` take shorter frames from now on.
-    pub fn shrink_path(&mut self, rail: RailIndex, address: AddressId, frame_bytes_max: usize) {
-        let bytes = u32::try_from(frame_bytes_max).unwrap_or(u32::MAX);
-        let Some(frame_bytes_max) = core::num::NonZeroU32::new(bytes) else { return };
-        for link in &mut self.links {
-            if let Some(Some(path)) = link.paths.get_mut(usize::from(rail.0))
-                && path.address == address
-            {
-                path.frame_bytes_max = path.frame_bytes_max.min(frame_bytes_max);
-            }
-        }
-    }
-
-    /// Forgets where the peer of `link` is reached over `rail`.
-    pub fn clear_path(&mut self, link: LinkIndex, rail: RailIndex) {
-        if let Some(path) =
-            self.links.get_mut(link.0 as usize).and_then(|link| link.paths.get_mut(usize::from(rail.0)))
-        {
-            *path = None;
-        }
     }
 
     /// Sends a message. Order per link is the order of calls, whatever the payload.

@@ -72,7 +72,7 @@ impl Port {
         }
         if CHECKPOINTABLE && frame.header.life != self.life && !self.sabotage.has(Rule::LifeEquality) {
             // R7: before any other field is looked at.
-            self.other_life(frame, bytes);
+            self.other_life(rail, frame, bytes);
             return;
         }
         let Some((known, peer)) = self.find_link(frame) else {
@@ -82,7 +82,7 @@ impl Port {
         let numbers = self.numbers(known, &frame.header);
         let context =
             Context { seq: numbers.seq, transmission: numbers.transmission, from: peer, to: self.id };
-        if self.auth.as_ref().is_some_and(|auth| !auth.verify(context, bytes, frame.head_bytes)) {
+        if self.authenticator_of(rail).is_some_and(|auth| !auth.verify(context, bytes, frame.head_bytes)) {
             // R21
             self.counters.dropped_tag += 1;
             return;
@@ -106,7 +106,7 @@ impl Port {
     }
 
     /// A frame of another life has no effect (R7). If it is authentic and later than ours, our keeper hears of it.
-    fn other_life(&mut self, frame: &Frame<'_>, bytes: &[u8]) {
+    fn other_life(&mut self, rail: RailIndex, frame: &Frame<'_>, bytes: &[u8]) {
         self.counters.dropped_life += 1;
         let life = frame.header.life;
         let Some(contact) = frame.contact else { return };
@@ -122,7 +122,7 @@ impl Port {
             from: contact.from,
             to: self.id,
         };
-        if self.auth.as_ref().is_none_or(|auth| auth.verify(context, bytes, frame.head_bytes)) {
+        if self.authenticator_of(rail).is_none_or(|auth| auth.verify(context, bytes, frame.head_bytes)) {
             self.newer_life = Some(life);
             self.events.push_back(Event::NewerLife { life });
         }

@@ -2,8 +2,8 @@
 
 use core::cmp::Reverse;
 
-use crate::config::{CHECKPOINTABLE, GONE_AFTER, RAIL_LOSSES_MAX, RAIL_RETRY, SLOW_AFTER};
-use crate::ids::{LinkIndex, RailIndex};
+use crate::config::{CHECKPOINTABLE, GONE_AFTER, SLOW_AFTER};
+use crate::ids::LinkIndex;
 use crate::link::Flags;
 use crate::link::timer::NEVER;
 use crate::message::{Event, Silence};
@@ -112,43 +112,5 @@ impl Port {
             since: core::time::Duration::from_nanos(silent_ns),
         };
         self.events.push_back(event);
-    }
-
-    /// R24: passes over rails that lose everything, while there is another.
-    pub(crate) fn suspect_rails(&mut self, now: u64) {
-        for i in 0..self.rails.len() {
-            let rail = &self.rails[i];
-            if rail.losses < RAIL_LOSSES_MAX || rail.suspect_until > now {
-                continue;
-            }
-            let others = self
-                .rails
-                .iter()
-                .enumerate()
-                .any(|(j, other)| j != i && other.alive && other.suspect_until <= now);
-            if !others {
-                continue;
-            }
-            let rail = &mut self.rails[i];
-            let news = rail.suspect_until == 0;
-            rail.suspect_until = now + nanos(RAIL_RETRY);
-            // One trial after the pause decides.
-            rail.losses = RAIL_LOSSES_MAX - 1;
-            if news {
-                let rail = RailIndex(u8::try_from(i).unwrap_or(u8::MAX));
-                self.events.push_back(Event::RailSuspect { rail });
-            }
-        }
-    }
-
-    /// A frame sent over this rail has arrived.
-    pub(crate) fn trust_rail(&mut self, rail: u8) {
-        if let Some(entry) = self.rails.get_mut(usize::from(rail)) {
-            entry.losses = 0;
-            if entry.suspect_until != 0 {
-                entry.suspect_until = 0;
-                self.events.push_back(Event::RailBack { rail: RailIndex(rail) });
-            }
-        }
     }
 }

@@ -115,18 +115,6 @@ impl Port {
         self.links[index.0 as usize].paths.iter().any(Option::is_some)
     }
 
-    fn rail_is_usable(&mut self, rail: RailIndex, now: u64) -> bool {
-        let others = self
-            .rails
-            .iter()
-            .enumerate()
-            .any(|(i, other)| i != usize::from(rail.0) && other.alive && other.suspect_until <= now);
-        match self.rails.get(usize::from(rail.0)) {
-            Some(rail) => rail.alive && (rail.suspect_until <= now || !others),
-            None => false,
-        }
-    }
-
     /// Longest payload behind a body of `body_bytes` in one frame of this link on this rail. A frame fits all rails of its
     /// link: another may have to carry it when it is sent again.
     fn room(&self, index: LinkIndex, rail: RailIndex, body_bytes: usize, frame: &[u8]) -> usize {
@@ -223,33 +211,23 @@ impl Port {
 
     /// R24: frames whose loss nobody notices must not stick to a dead rail. An acknowledgement goes back the way the peer
     /// was last heard, which works in one direction at least, and whose choice moves when the peer has to send again;
-    /// the others try one rail after the other.
+    /// probes and the like try one rail after the other. All others stay within the host as long as that works.
     fn prefers_another_rail(&self, index: LinkIndex, action: Action, rail: RailIndex, now: u64) -> bool {
         let link = &self.links[index.0 as usize];
-        let usable = |i: usize| {
-            link.paths[i].is_some()
-                && self.rails.get(i).is_some_and(|rail| rail.alive && rail.suspect_until <= now)
-        };
+        let usable =
+            |i: usize| link.paths[i].is_some() && self.rails.get(i).is_some_and(|rail| rail.is_trusted(now));
         let preferred = match action {
             Action::Ack => usize::from(link.heard_rail),
             Action::Probe | Action::Resync | Action::Hint => {
                 let turn = usize::try_from(link.transmissions).unwrap_or(0);
                 (0..self.rails.len()).map(|i| (i + turn) % self.rails.len()).find(|i| usable(*i)).unwrap_or(0)
             }
-            _ => return false,
+            _ => {
+                let own = self.rails.get(usize::from(rail.0)).is_some_and(|rail| rail.within_host);
+                return !own && self.has_way_within_host(index, now);
+            }
         };
         preferred != usize::from(rail.0) && usable(preferred)
-    }
-
-    /// Whether a frame of this length can go over a rail other than `rail`.
-    fn has_other_way(&self, index: LinkIndex, rail: RailIndex, frame_bytes: usize, now: u64) -> bool {
-        let paths = &self.links[index.0 as usize].paths;
-        self.rails.iter().zip(paths).enumerate().any(|(i, (other, path))| {
-            i != usize::from(rail.0)
-                && other.alive
-                && other.suspect_until <= now
-                && path.is_some_and(|path| path.frame_bytes_max.get() as usize >= frame_bytes)
-        })
     }
 
     fn perform_resend(
@@ -589,8 +567,7 @@ impl Port {
             },
         };
         let seal = self
-            .auth
-            .as_ref()
+            .authenticator_of(rail)
             .and_then(|auth| auth.seal(context, &mut frame[..at + copied], at, payload.is_some()));
         Transmit {
             to: to.map_or(crate::ids::AddressId(u32::MAX), |path| path.address),

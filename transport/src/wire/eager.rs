@@ -42,6 +42,7 @@ struct Raw {
 const _: () = assert!(size_of::<Raw>() == BYTES);
 
 impl Eager {
+    #[inline]
     pub(super) fn parse(bytes: &[u8]) -> Result<Eager, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
         reserved(&raw.reserved)?;

@@ -175,6 +175,7 @@ impl Header {
     ///
     /// # Errors
     /// [`Malformed`] for anything that this version would not have written.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, HEADER_BYTES))?;
         if raw.magic.get() != MAGIC {
@@ -213,7 +214,8 @@ impl Header {
 
     /// Writes the header to the start of `out`, which holds at least [`HEADER_BYTES`].
     pub fn emit(&self, out: &mut [u8]) {
-        let raw = Raw {
+        let Ok((raw, _)) = Raw::mut_from_prefix(out) else { unreachable!("a buffer shorter than a header") };
+        *raw = Raw {
             magic: U16::new(MAGIC),
             version: VERSION,
             kind: self.kind as u8,
@@ -234,6 +236,5 @@ impl Header {
             payload_bytes: U32::new(self.payload_bytes),
             tag: self.tag,
         };
-        out[..HEADER_BYTES].copy_from_slice(raw.as_bytes());
     }
 }

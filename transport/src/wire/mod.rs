@@ -145,6 +145,7 @@ impl Body {
     ///
     /// # Errors
     /// [`Malformed`] when the bytes are too few or a field is out of its range.
+    #[inline]
     pub fn parse(kind: Kind, bytes: &[u8]) -> Result<(Body, usize), Malformed> {
         Ok(match kind {
             Kind::Ack => (Body::Ack, 0),
@@ -181,6 +182,7 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     /// [`Malformed`], with what was expected and what came.
+    #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
         let frame = Frame::split(bytes)?;
         frame.has(frame.payload.len())?;
@@ -202,6 +204,7 @@ impl<'a> Frame<'a> {
         if said == payload_bytes { Ok(()) } else { Err(Malformed::Length { said, found: payload_bytes }) }
     }
 
+    #[inline]
     fn split(bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
         let header = Header::parse(bytes)?;
         let mut at = HEADER_BYTES;

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use transport::config::RAILS_MAX;
 use transport::port::Census;
 use transport::wire::Frame;
 use transport::{
@@ -66,6 +67,8 @@ pub(crate) struct World {
     pub(crate) rails: u8,
     /// Loses everything.
     pub(crate) dead_rail: Option<u8>,
+    /// Frames that left over each rail.
+    pub(crate) frames_over: [u64; RAILS_MAX],
 }
 
 pub(crate) fn config() -> PortConfig {
@@ -102,6 +105,7 @@ impl World {
             frames: 0,
             rails: 1,
             dead_rail: None,
+            frames_over: [0; RAILS_MAX],
         }
     }
 
@@ -217,6 +221,7 @@ impl World {
                 }
                 assert!(bytes.len() <= *frame_bytes, "{} bytes in a frame of {frame_bytes}", bytes.len());
                 self.frames += 1;
+                self.frames_over[usize::from(rail)] += 1;
                 let to = transmit.to.0 as usize;
                 let frame = Frame::parse(&bytes).expect("what we write can be read");
                 let dead = self.dead_rail == Some(rail);

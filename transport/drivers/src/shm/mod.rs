@@ -34,7 +34,7 @@ use transport::{AddressId, RawAddress};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::counters::Counters;
-use crate::driver::{Apart, Armed, Caps, Driver, EachApart, Path, Wake};
+use crate::driver::{Apart, Armed, Caps, Driver, EachApart, Notice, Path, Wake};
 use crate::error::DriverError;
 use crate::limits::{
     BURST_FRAMES, SHM_COPIED_AHEAD, SHM_FRAME_BYTES_MAX, SHM_OFFER_BYTES_MIN, SHM_OFFER_PATIENCE,
@@ -135,6 +135,7 @@ impl ShmDriver {
                 gather: true,
                 ordered: true,
                 receive_bytes: AREA_BYTES,
+                within_host: true,
             },
             counters: Counters::default(),
             config: *config,
@@ -453,6 +454,10 @@ impl Driver for ShmDriver {
     fn device_mappings(&self) -> Vec<Range<usize>> {
         let rings = self.rings.iter().flatten().map(Incoming::mapping);
         core::iter::once(self.inbox.front.range()).chain(rings).chain(self.peers.mappings()).collect()
+    }
+
+    fn poll_notice(&mut self) -> Option<Notice> {
+        self.peers.lost.pop_front().map(|to| Notice::PathLost { to })
     }
 
     fn arm(&mut self) -> Result<Armed, DriverError> {

@@ -1,7 +1,7 @@
 //! Whom a rail sends to.
 
 use core::ops::Range;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use transport::{AddressId, RawAddress};
 
@@ -26,6 +26,8 @@ pub(super) struct Peers {
     /// By `AddressId`.
     table: Vec<Option<Peer>>,
     by_address: HashMap<RawAddress, AddressId>,
+    /// Whom nothing can be sent to; not told yet.
+    pub(super) lost: VecDeque<AddressId>,
 }
 
 struct Peer {
@@ -35,11 +37,13 @@ struct Peer {
     gone: bool,
     /// Frames in a row that found no room.
     full: u32,
+    /// That it cannot be reached has been told.
+    told: bool,
 }
 
 impl Peers {
     pub(super) fn new(host: Host, sender: Sender) -> Peers {
-        Peers { host, sender, table: Vec::new(), by_address: HashMap::new() }
+        Peers { host, sender, table: Vec::new(), by_address: HashMap::new(), lost: VecDeque::new() }
     }
 
     pub(super) fn resolve(&mut self, address: &RawAddress) -> Result<AddressId, DriverError> {
@@ -48,20 +52,24 @@ impl Peers {
         if let Some(id) = self.by_address.get(address) {
             return Ok(*id);
         }
-        match Outbox::open(&place) {
-            // Whether it is there is not asked: who is not there now is never there again, and its frames are lost.
-            Ok(_) | Err(Refused::Gone | Refused::Full) => {}
+        let there = match Outbox::open(&place) {
+            Ok(_) => true,
+            // Who is not there now is never there again: its frames are lost.
+            Err(Refused::Gone | Refused::Full) => false,
             Err(Refused::Foreign) => return Err(unusable),
             Err(Refused::Forbidden(errno)) => {
                 return Err(DriverError::Transient { operation: Operation::OpenSegment, errno });
             }
-        }
+        };
         if self.table.len() >= ADDRESSES_MAX {
             return Err(DriverError::AddressesFull { addresses: ADDRESSES_MAX });
         }
         let id = AddressId(u32::try_from(self.table.len()).unwrap_or(u32::MAX));
-        self.table.push(Some(Peer { place, ring: None, gone: false, full: 0 }));
+        self.table.push(Some(Peer { place, ring: None, gone: false, full: 0, told: !there }));
         self.by_address.insert(*address, id);
+        if !there {
+            self.lost.push_back(id);
+        }
         Ok(id)
     }
 
@@ -91,8 +99,12 @@ impl Peers {
             counters.lost_no_address += 1;
             return None;
         };
-        if peer.ring.is_none() {
-            peer.meet(sender, counters)?;
+        if peer.ring.is_none() && peer.meet(sender, counters).is_none() {
+            if !peer.told {
+                peer.told = true;
+                self.lost.push_back(frame.to);
+            }
+            return None;
         }
         let outcome = peer.ring.as_mut()?.write(frame);
         if outcome != Outcome::Full {
@@ -123,6 +135,10 @@ impl Peers {
         if let Some(peer) = self.get(id) {
             peer.ring = None;
             peer.gone = true;
+            if !peer.told {
+                peer.told = true;
+                self.lost.push_back(id);
+            }
         }
     }
 

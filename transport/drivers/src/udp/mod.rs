@@ -120,6 +120,7 @@ impl UdpDriver {
             // Datagrams to one address leave in order, but networks reorder.
             ordered: false,
             receive_bytes: socket::receive_bytes(&socket),
+            within_host: false,
         };
         Ok(UdpDriver {
             caps,

@@ -92,6 +92,9 @@ impl Incoming {
                 return Ok(given);
             }
             let asked = self.burst();
+            if asked == 1 && self.coalesce != Coalesce::On {
+                return Ok(given + self.receive_single(fd, counters, each)?);
+            }
             let found = self.look(fd, counters, asked)?;
             // Only a full burst makes it likely that more is waiting.
             more = asked > 1 && found == asked;
@@ -141,22 +144,12 @@ impl Incoming {
     ) -> Result<usize, DriverError> {
         self.next = 0;
         self.count = 0;
-        let found = if asked == 1 && self.coalesce != Coalesce::On {
-            sys::receive_plain(fd, &mut self.buffers[..RECEIVE_BUFFER_BYTES]).map(|bytes| {
-                self.datagrams[0] = Datagram { bytes, ..Datagram::default() };
-                1
-            })
-        } else {
-            let datagrams = &mut self.datagrams[..asked];
-            let stride = RECEIVE_BUFFER_BYTES;
-            sys::receive_datagrams::<RECEIVE_DATAGRAMS>(fd, &mut self.buffers, stride, datagrams)
-        };
+        let datagrams = &mut self.datagrams[..asked];
+        let stride = RECEIVE_BUFFER_BYTES;
+        let found = sys::receive_datagrams::<RECEIVE_DATAGRAMS>(fd, &mut self.buffers, stride, datagrams);
         match found {
             Ok(found) => {
-                counters.receive_calls += 1;
-                if counters.receive_calls.is_multiple_of(OVERFLOW_CALLS) {
-                    self.count_overflow(fd, counters);
-                }
+                self.count_call(fd, counters);
                 self.count = found;
                 self.streak = if asked == 1 {
                     STREAK.min(self.streak + 1)
@@ -178,6 +171,39 @@ impl Incoming {
                 }
                 nothing_received(errno).map(|()| 0)
             }
+        }
+    }
+
+    /// The short way of a datagram that comes alone: from the kernel straight to `each`.
+    fn receive_single(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        counters: &mut Counters,
+        each: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, DriverError> {
+        match sys::receive_plain(fd, &mut self.buffers[..RECEIVE_BUFFER_BYTES]) {
+            Ok(bytes) => {
+                let frame = &self.buffers[..bytes.min(RECEIVE_BUFFER_BYTES)];
+                each(frame);
+                counters.frames_received += 1;
+                counters.bytes_received += frame.len() as u64;
+                self.last_bytes = frame.len();
+                self.streak = STREAK.min(self.streak + 1);
+                self.count_call(fd, counters);
+                Ok(1)
+            }
+            Err(errno) => {
+                self.streak = 0;
+                counters.empty_polls += 1;
+                nothing_received(errno).map(|()| 0)
+            }
+        }
+    }
+
+    fn count_call(&mut self, fd: BorrowedFd<'_>, counters: &mut Counters) {
+        counters.receive_calls += 1;
+        if counters.receive_calls.is_multiple_of(OVERFLOW_CALLS) {
+            self.count_overflow(fd, counters);
         }
     }
 

@@ -98,7 +98,7 @@ impl UdpDriver {
         };
         let (to, bytes) = (frame.to, frame.head.len());
         let Some(socket) = self.peers.socket_for(to, bytes) else { return false };
-        if send_single(socket, None, frame.head).is_err() {
+        if sys::send_plain(socket.as_fd(), frame.head).is_err() {
             return false;
         }
         self.counters.send_calls += 1;
@@ -293,11 +293,10 @@ impl UdpDriver {
 }
 
 fn send_single(socket: &Socket, to: Option<&SockAddr>, frame: &[u8]) -> Result<(), Errno> {
-    let sent = match to {
-        Some(name) => socket.send_to(frame, name),
-        None => socket.send(frame),
-    };
-    sent.map(|_| ()).map_err(|error| Errno::from(&error))
+    match to {
+        Some(name) => socket.send_to(frame, name).map(|_| ()).map_err(|error| Errno::from(&error)),
+        None => sys::send_plain(socket.as_fd(), frame),
+    }
 }
 
 /// The pieces of memory that make up a run's frames, in order.

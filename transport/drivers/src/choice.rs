@@ -1,0 +1,95 @@
+//! Which rails a port gets on this host.
+
+use core::str::FromStr;
+
+use crate::driver::Driver;
+use crate::error::DriverError;
+use crate::shm::{ShmConfig, ShmDriver};
+use crate::udp::{UdpConfig, UdpDriver};
+
+/// Names the rails that ports of a process get: `auto`, `udp`, `shm`.
+pub const RAILS_VARIABLE: &str = "STILLWIRE_RAILS";
+
+/// Which rails a port gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RailChoice {
+    /// Shared memory for peers on this host, where the system permits it, and UDP for all others.
+    #[default]
+    Auto,
+    /// UDP alone, also within the host.
+    Udp,
+    /// Shared memory alone: peers elsewhere cannot be reached.
+    Shm,
+}
+
+impl RailChoice {
+    /// What [`RAILS_VARIABLE`] says.
+    ///
+    /// # Errors
+    /// If it is set to something else.
+    pub fn from_environment() -> Result<RailChoice, UnknownChoice> {
+        match std::env::var_os(RAILS_VARIABLE) {
+            None => Ok(RailChoice::Auto),
+            Some(text) => text.to_string_lossy().parse(),
+        }
+    }
+
+    /// Opens the rails. Rails within the host come first.
+    ///
+    /// # Errors
+    /// That of a rail that must be there: the socket, or with [`RailChoice::Shm`] the segment.
+    pub fn open(self, udp: &UdpConfig) -> Result<Vec<Box<dyn Driver>>, DriverError> {
+        let mut rails: Vec<Box<dyn Driver>> = Vec::new();
+        if self != RailChoice::Udp {
+            match ShmDriver::open(&ShmConfig::default()) {
+                Ok(rail) => rails.push(Box::new(rail)),
+                Err(error) if self == RailChoice::Shm => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, "no shared memory: peers on this host are reached by UDP")
+                }
+            }
+        }
+        if self != RailChoice::Shm {
+            rails.push(Box::new(UdpDriver::open(udp)?));
+        }
+        Ok(rails)
+    }
+}
+
+/// A choice that there is not.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the rails are '{found}', expected auto, udp or shm")]
+pub struct UnknownChoice {
+    /// What was said.
+    pub found: String,
+}
+
+impl FromStr for RailChoice {
+    type Err = UnknownChoice;
+
+    fn from_str(text: &str) -> Result<RailChoice, UnknownChoice> {
+        match text {
+            "auto" => Ok(RailChoice::Auto),
+            "udp" => Ok(RailChoice::Udp),
+            "shm" => Ok(RailChoice::Shm),
+            _ => Err(UnknownChoice { found: text.to_owned() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_choice_opens_what_it_says() {
+        let here = UdpConfig::new(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
+        for (text, kinds) in [("auto", &["shm", "udp"][..]), ("udp", &["udp"]), ("shm", &["shm"])] {
+            let choice: RailChoice = text.parse().expect("known");
+            let rails = choice.open(&here).expect("memory, /proc and a socket");
+            assert_eq!(rails.iter().map(|rail| rail.caps().kind).collect::<Vec<_>>(), kinds);
+        }
+        let error = "tcp".parse::<RailChoice>().expect_err("unknown");
+        assert_eq!(error.to_string(), "the rails are 'tcp', expected auto, udp or shm");
+    }
+}
