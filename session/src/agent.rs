@@ -1,21 +1,22 @@
 //! The rank's part in checkpoints, shared by the program's thread and the one that listens to the keeper.
 
 use core::time::Duration;
-use std::io::Write as _;
-use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ckpt_glue::control::{Control, ControlKey, ControlWriter, CutMode, Message, NoImageReason};
+use ckpt_glue::control::{Control, CutMode, Message, NoImageReason};
 use ckpt_glue::names::Party;
 use ckpt_glue::participant::{Input, Output, Participant};
 use ckpt_glue::sabotage::Sabotage;
 use endpoint::Endpoint;
+use nix::poll::PollFlags;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use transport::{Epoch, JobId, Life, PortId, Rank};
 
 use crate::capture::{FinishedMemory, Memory};
 use crate::error::SessionError;
-use crate::limits::DRAIN_MAX;
+use crate::limits::{DRAIN_MAX, LINE_WAIT_MAX};
+use crate::line::Line;
 use crate::requests::NOBODY;
 use crate::writer::ImageQueue;
 
@@ -30,24 +31,6 @@ pub(crate) struct Identity {
 impl Identity {
     pub(crate) fn control(&self, epoch: Epoch, message: Message) -> Control {
         Control { job: self.job, life: self.life, epoch, sender: Party::Rank(self.rank), message }
-    }
-}
-
-/// The writing half of the connection to the keeper.
-pub(crate) struct Line {
-    stream: UnixStream,
-    writer: ControlWriter,
-}
-
-impl Line {
-    pub(crate) fn new(stream: UnixStream, key: ControlKey) -> Line {
-        Line { stream, writer: ControlWriter::new(key) }
-    }
-
-    pub(crate) fn send(&mut self, control: &Control) -> std::io::Result<()> {
-        let mut bytes = Vec::new();
-        self.writer.emit(control, &mut bytes);
-        self.stream.write_all(&bytes)
     }
 }
 
@@ -77,6 +60,8 @@ pub(crate) struct Agent {
     images: ImageQueue,
     started: Instant,
     part: Mutex<Part>,
+    /// Rings for the thread that listens to the keeper: something waits to be sent.
+    bell: EventFd,
 }
 
 impl Agent {
@@ -87,10 +72,11 @@ impl Agent {
         line: Line,
         epoch: Epoch,
         points: u64,
-    ) -> Agent {
+    ) -> std::io::Result<Agent> {
+        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
         let participant = Participant::new(identity.rank, CutMode::Counted, epoch, points, Sabotage::none());
         let part = Part { participant, line, end: End::NotYet, finished: None, entered: Instant::now() };
-        Agent { identity, endpoint, images, started: Instant::now(), part: Mutex::new(part) }
+        Ok(Agent { identity, endpoint, images, started: Instant::now(), part: Mutex::new(part), bell })
     }
 
     pub(crate) fn identity(&self) -> &Identity {
@@ -131,20 +117,38 @@ impl Agent {
         part.participant.handle(self.now(), Input::Unreceived { by: peer.map(PortId::rank) });
     }
 
-    /// Does what is due, and says how long nothing will be.
-    pub(crate) fn tick(&self) -> Option<Duration> {
+    /// Does what is due, and says how long nothing will be, and what to wait for besides messages of the keeper.
+    pub(crate) fn tick(&self) -> (Option<Duration>, PollFlags) {
         let mut part = self.lock();
+        let _ = self.bell.read();
+        // A keeper that is gone is noticed by whoever reads from it.
+        let _ = part.line.flush();
+        if let Some(bytes) = part.line.overdue(Instant::now()) {
+            eprintln!(
+                "stillwire: rank {}: the launcher has read nothing for {} s, {bytes} bytes wait for it: is it stopped? The program goes \
+                 on, but is not saved",
+                self.identity.rank,
+                LINE_WAIT_MAX.as_secs()
+            );
+        }
         let now = self.now();
         if part.participant.poll_timeout().is_some_and(|due| due <= now) {
             part.participant.handle_timeout(now);
             self.perform(&mut part, None);
         }
-        part.participant.poll_timeout().map(|due| due.since(self.now()))
+        let due = part.participant.poll_timeout().map(|due| due.since(self.now()));
+        let read = part.line.due().map(|due| due.saturating_duration_since(Instant::now()));
+        (due.into_iter().chain(read).min(), part.line.wants())
+    }
+
+    /// Becomes readable when [`Agent::tick`] has something to do.
+    pub(crate) fn bell(&self) -> &EventFd {
+        &self.bell
     }
 
     /// Sends a message in the rank's current epoch.
     pub(crate) fn send(&self, message: Message) {
-        self.lock().send(&self.identity, message);
+        self.say(&mut self.lock(), message);
     }
 
     /// From now on the rank can be saved at any instant, with `state` as its session section.
@@ -176,6 +180,20 @@ impl Agent {
             End::NotYet => Ok(false),
             End::Released => Ok(true),
             End::Lost => Err(SessionError::Ended),
+        }
+    }
+
+    fn say(&self, part: &mut Part, message: Message) {
+        let control = self.identity.control(part.participant.epoch(), message);
+        match part.line.send(&control) {
+            Ok(()) if part.line.wants().is_empty() => {}
+            // Full means that it rings already.
+            Ok(()) => drop(self.bell.write(1)),
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                eprintln!("stillwire: rank {}: {error}", self.identity.rank);
+            }
+            // A keeper that is gone is noticed by the thread that listens to it.
+            Err(_) => {}
         }
     }
 
@@ -213,7 +231,7 @@ impl Agent {
                 Output::CancelImage { epoch } => self.images.cancel(epoch),
                 // Nothing older is kept here: the launcher collects.
                 Output::Committed { .. } => {}
-                Output::Send(message) => part.send(&self.identity, message),
+                Output::Send(message) => self.say(part, message),
             }
         }
     }
@@ -241,13 +259,5 @@ impl Agent {
     fn die(&self, error: &dyn core::fmt::Display) -> ! {
         eprintln!("stillwire: rank {} cannot cut and ends: {error}", self.identity.rank);
         std::process::abort();
-    }
-}
-
-impl Part {
-    fn send(&mut self, identity: &Identity, message: Message) {
-        let control = identity.control(self.participant.epoch(), message);
-        // A keeper that is gone is noticed by the thread that listens to it.
-        let _ = self.line.send(&control);
     }
 }

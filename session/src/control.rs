@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ckpt_glue::control::{ControlReader, Message};
 use ckpt_glue::participant::Input;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::getpid;
 
@@ -53,7 +54,8 @@ fn listen(agent: &Agent, mut stream: UnixStream, mut reader: ControlReader) {
                 }
             }
         }
-        wait(&stream, agent.tick());
+        let (due, wants) = agent.tick();
+        wait(&stream, agent.bell(), due, wants);
         match read_ready(&mut stream, &mut chunk) {
             Ok(0) => return,
             Ok(read) => reader.feed(&chunk[..read]),
@@ -70,13 +72,14 @@ fn take(agent: &Agent, message: Message) {
     }
 }
 
-/// Sleeps until bytes are there, or something is due.
-fn wait(stream: &UnixStream, due: Option<Duration>) {
+/// Sleeps until bytes are there, or something is due or can be sent.
+fn wait(stream: &UnixStream, bell: &EventFd, due: Option<Duration>, wants: PollFlags) {
     // Rounded up: a timer that fires early would only come back here.
     let millis = due.map(|due| u16::try_from(due.as_millis() + 1).unwrap_or(u16::MAX));
     let timeout = millis.map_or(PollTimeout::NONE, PollTimeout::from);
     // An interrupted sleep is a short one.
-    let _ = poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], timeout);
+    let stream = PollFd::new(stream.as_fd(), PollFlags::POLLIN | wants);
+    let _ = poll(&mut [stream, PollFd::new(bell.as_fd(), PollFlags::POLLIN)], timeout);
 }
 
 fn read_ready(stream: &mut UnixStream, chunk: &mut [u8]) -> std::io::Result<usize> {

@@ -42,6 +42,13 @@ pub const HELPER_TICK: Duration = Duration::from_millis(1);
 /// Piece in which an image is handed to the store; between two of them a cancelled image is noticed.
 pub const WRITE_PIECE_BYTES: usize = 8 << 20;
 
+/// Bytes of messages that wait for a keeper to read them. A rank says a few hundred bytes per checkpoint and none without a command, so
+/// that this is a keeper which has not read for thousands of reports.
+pub const LINE_BYTES_MAX: usize = 256 << 10;
+
+/// A keeper that has read nothing for so long, while something waits for it, is reported. It may be stopped for good reasons.
+pub const LINE_WAIT_MAX: Duration = Duration::from_secs(10);
+
 /// Longest wait for the first answer of the keeper. All other ranks have to come up meanwhile; the launcher's own limit
 /// is usually shorter, so this only ends a process whose launcher hangs.
 pub const ENROL_MAX: Duration = Duration::from_secs(600);

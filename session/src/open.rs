@@ -18,10 +18,11 @@ use transport::auth::JobKey;
 use transport::config::PortConfig;
 use transport::{Epoch, Port, PortId, Restart};
 
-use crate::agent::{Agent, Identity, Line};
+use crate::agent::{Agent, Identity};
 use crate::error::{SessionError, StateError};
 use crate::launch::{Launch, SOCKET_VARIABLE};
 use crate::limits::{ENROL_MAX, HELPER_TICK, SPIN, SPIN_SHARED};
+use crate::line::Line;
 use crate::requests::SessionState;
 use crate::session::{Peers, Session};
 use crate::writer::ImageQueue;
@@ -66,9 +67,9 @@ impl Session {
         let started = enrol(&identity, &endpoint, &mut stream, &mut line, &mut reader)?;
         let peers = connect(&launch, &endpoint, &started)?;
         let images = ImageQueue::default();
-        let agent = Agent::new(identity, endpoint.clone(), images.clone(), line, started.epoch, state.points);
-        let agent = Arc::new(agent);
         let failed = |source| SessionError::Keeper { operation: "listening to", source };
+        let agent = Agent::new(identity, endpoint.clone(), images.clone(), line, started.epoch, state.points);
+        let agent = Arc::new(agent.map_err(failed)?);
         writer::start(images, Arc::clone(&agent), directory).map_err(failed)?;
         control::start(Arc::clone(&agent), stream, reader).map_err(failed)?;
         agent.send(Message::Running { ranks: 1, counted: 1 });
