@@ -83,6 +83,10 @@ pub const FENCE_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for the outcome of a commit when all ranks have ended: as long as the store gets elsewhere.
 pub const COMMIT_OUTCOME_MAX: Duration = FENCE_MAX;
 
+/// A record that is not durable after this time is reported, and again after twice as long each time. It is waited for all the same: what
+/// may be on disk is neither abandoned nor decided anew (R1, R9).
+pub const DISK_REPORT_AFTER: Duration = Duration::from_secs(10);
+
 /// Longest pause between two attempts to recover.
 pub const BACK_OFF_MAX: Duration = Duration::from_secs(60);
 

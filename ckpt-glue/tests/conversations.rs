@@ -3,7 +3,7 @@
 mod support;
 
 use ckpt_glue::control::{CutMode, Message, Source};
-use ckpt_glue::job::{self, Event};
+use ckpt_glue::job::{self, Event, Record};
 use ckpt_glue::protocols::{AbandonReason, CheckpointEvent};
 use ckpt_glue::recovery::Ending;
 use ckpt_glue::{ExitStatus, GenerationId, participant::Input};
@@ -139,6 +139,40 @@ fn a_commit_under_way_is_waited_for_at_the_end() {
     world.job.handle(world.now, job::Input::Stop);
     world.run_ms(1);
     assert_eq!(world.over.expect("an end").ending, Ending::Finished);
+}
+
+/// A record is waited for without a limit, for what may be on disk can neither be abandoned nor decided anew; but not in silence.
+#[test]
+fn a_disk_that_does_not_answer_is_reported() {
+    let told = |world: &World| -> Vec<(Record, u64)> {
+        let silent = world.events.iter().filter_map(|event| match event {
+            Event::DiskSilent { record, waited } => Some((*record, waited.as_secs())),
+            _ => None,
+        });
+        silent.collect()
+    };
+    let hangs = std::time::Duration::from_secs(60);
+    let mut world = World::new(2, 1, 16, config());
+    world.run_ms(40);
+    world.request(Source::Command);
+    world.run_ms(8);
+    world.delays.write = hangs;
+    world.run_ms(50_000);
+    let life = world.job.status().life.expect("it runs");
+    let commit = Record::Commit(GenerationId { life, epoch: Epoch(1) });
+    assert_eq!(told(&world), [(commit, 10), (commit, 20), (commit, 40)]);
+    world.run_ms(15_000);
+    assert_eq!((world.job.status().commits, world.job.status().saving), (1, None));
+    world.run_ms(200_000);
+    assert_eq!(told(&world).len(), 3, "the disk has answered");
+
+    let mut world = World::new(2, 1, 16, config());
+    world.run_ms(1);
+    world.delays.write = hangs;
+    world.run_ms(45_000);
+    assert!(matches!(told(&world)[..], [(Record::Decision(_), 10), (Record::Decision(_), 20), ..]));
+    world.run_ms(200_000);
+    assert_eq!(world.job.status().phase, ckpt_glue::control::JobPhase::Running);
 }
 
 /// What was durable before the store was fenced is in the last words of a job that is stopped, too.

@@ -6,13 +6,13 @@ use alloc::vec::Vec;
 
 use transport::{Epoch, Instant, Life};
 
-use super::{Event, FinalReport, Input, JobSettings, Output, StopCause};
+use super::{Event, FinalReport, Input, JobSettings, Output, Record, StopCause};
 use crate::config::OnFault;
 use crate::control::{
     Control, Decision, FaultReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, PortEntry, Source, Watch,
 };
 use crate::error::ConfigError;
-use crate::limits::{COMMIT_OUTCOME_MAX, ENTRIES_MAX};
+use crate::limits::{COMMIT_OUTCOME_MAX, DISK_REPORT_AFTER, ENTRIES_MAX};
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::protocols::{
     CHECKPOINT_PROTOCOLS, CheckpointEvent, CheckpointInput, CheckpointOutput, CheckpointProtocol,
@@ -42,6 +42,14 @@ struct Leases {
     next: Instant,
 }
 
+/// A record whose fate is not known yet.
+#[derive(Clone, Copy, Debug)]
+struct Writing {
+    record: Record,
+    since: Instant,
+    report: Instant,
+}
+
 /// ```text
 ///   Gathering --all keepers are there--> (recovery: Fencing, Deciding, Starting, Running, ...) --> Over
 /// ```
@@ -66,6 +74,8 @@ pub struct Job {
     closing: Option<Instant>,
     /// Became durable after the fence: it is no news to a life, but it is on disk, and the last words name it.
     late: Option<GenerationId>,
+    /// Few: a decision, and the commit records of this life and the one before.
+    writing: Vec<Writing>,
     status: ExitStatus,
     commits: u32,
     outputs: Queue<Output>,
@@ -112,6 +122,7 @@ impl Job {
             fault_at: None,
             closing: None,
             late: None,
+            writing: Vec::new(),
             status: ExitStatus::Code(0),
             commits: 0,
             outputs: Queue::default(),
@@ -128,14 +139,17 @@ impl Job {
                 self.recovery.handle(now, recovery::Input::StoreFenced { counter, newest, nonce });
             }
             Input::DecisionDurable { life } => {
+                self.written(Record::Decision(life));
                 self.recovery.handle(now, recovery::Input::DecisionDurable { life })
             }
-            Input::DecisionFailed { errno, .. } => {
+            Input::DecisionFailed { life, errno } => {
+                self.written(Record::Decision(life));
                 if self.recovery.phase() == Phase::Deciding {
                     self.on_report(now, FaultReport::DecisionFailed { errno });
                 }
             }
             Input::CommitDurable(generation) => {
+                self.written(Record::Commit(generation));
                 let ended = self.recovery.phase() == Phase::Fencing && self.checkpoint.saving().is_none();
                 if ended && self.recovery.life() == Some(generation.life) {
                     self.late = Some(generation);
@@ -144,6 +158,7 @@ impl Job {
                 self.checkpoint.handle(now, CheckpointInput::CommitDurable(generation));
             }
             Input::CommitFailed { generation, errno } => {
+                self.written(Record::Commit(generation));
                 self.checkpoint.handle(now, CheckpointInput::CommitFailed { generation, errno });
             }
             Input::Stop => self.stop(now, StopCause::Person),
@@ -173,6 +188,7 @@ impl Job {
             }
         }
         self.watch_keepers(now);
+        self.watch_disk(now);
         if self.closing.is_some_and(|until| now >= until) {
             self.close(now);
         }
@@ -187,6 +203,7 @@ impl Job {
             self.gather_until,
             self.time_over,
             self.closing,
+            self.writing.iter().map(|writing| writing.report).min(),
             lease,
             self.checkpoint.poll_timeout(),
             self.recovery.poll_timeout(),
@@ -438,6 +455,22 @@ impl Job {
         }
     }
 
+    fn write(&mut self, now: Instant, record: Record) {
+        self.writing.push(Writing { record, since: now, report: now + DISK_REPORT_AFTER });
+    }
+
+    fn written(&mut self, record: Record) {
+        self.writing.retain(|writing| writing.record != record);
+    }
+
+    fn watch_disk(&mut self, now: Instant) {
+        for writing in self.writing.iter_mut().filter(|writing| now >= writing.report) {
+            let waited = now.since(writing.since);
+            writing.report = now + waited;
+            self.outputs.push(Output::Event(Event::DiskSilent { record: writing.record, waited }));
+        }
+    }
+
     /// Carries out what the parts want, until none wants anything.
     fn settle(&mut self, now: Instant) {
         loop {
@@ -456,6 +489,7 @@ impl Job {
             match output {
                 CheckpointOutput::Broadcast(message) => self.broadcast(message),
                 CheckpointOutput::WriteCommit { generation, images } => {
+                    self.write(now, Record::Commit(generation));
                     self.outputs.push(Output::WriteCommit { generation, images });
                 }
                 CheckpointOutput::Collect { keep } => self.outputs.push(Output::Collect { keep }),
@@ -495,7 +529,10 @@ impl Job {
             recovery::Output::FenceStore { counter, refuse_below } => {
                 self.outputs.push(Output::FenceStore { counter, refuse_below });
             }
-            recovery::Output::WriteDecision(decision) => self.outputs.push(Output::WriteDecision(decision)),
+            recovery::Output::WriteDecision(decision) => {
+                self.write(now, Record::Decision(decision.life));
+                self.outputs.push(Output::WriteDecision(decision));
+            }
             recovery::Output::StartLife(decision) => self.start_life(now, decision),
             recovery::Output::Over(ending) => {
                 if let Some(keep) = self.late {

@@ -142,8 +142,24 @@ pub enum Event {
         /// What is done about it; `None` if it is no fault, or if what runs is being ended already.
         action: Option<(Fault, Plan)>,
     },
+    /// The disk has not answered for a while. Its answer is waited for, whatever it is.
+    DiskSilent {
+        /// What is being written.
+        record: Record,
+        /// For how long.
+        waited: Duration,
+    },
     /// All ranks have finished their work.
     AllFinished,
+}
+
+/// What the coordinator has written, and must know to be durable or not before it goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// The commit record of a generation.
+    Commit(GenerationId),
+    /// The decision about a life.
+    Decision(Life),
 }
 
 /// Why a job was stopped.

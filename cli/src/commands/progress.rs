@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{JobPhase, JobStatus};
-use ckpt_glue::job::Event;
+use ckpt_glue::job::{Event, Record};
 use ckpt_glue::protocols::CheckpointEvent;
 use store::GenerationId;
 
@@ -157,6 +157,16 @@ pub(crate) fn event_words(event: &Event) -> Option<String> {
             format!("{}; {}", text::report(report), text::plan(*plan))
         }
         Event::Reported { report, action: None } => text::report(report),
+        Event::DiskSilent { record, waited } => {
+            let record = match record {
+                Record::Commit(generation) => format!("the commit record of generation {generation}"),
+                Record::Decision(life) => format!("the decision about life {life}"),
+            };
+            format!(
+                "{record} has waited {} for the disk of the job's directory; nothing is saved or restarted before it answers",
+                text::nanos(nanos(*waited))
+            )
+        }
         Event::AllFinished => "all ranks have finished".to_owned(),
     })
 }
