@@ -39,6 +39,9 @@ pub const OUTPUTS_MAX: usize = 1 << 20;
 /// A rank may be raised by traffic by at most this many epochs (R3); more is left to the coordinator's command.
 pub const EPOCH_STEP_MAX: u32 = transport::config::EPOCH_STEP_MAX;
 
+/// Highest epoch that is named: a port with a higher one could not be loaded. One checkpoint a second gets there in 68 years.
+pub const EPOCH_MAX: u32 = transport::config::EPOCH_MAX;
+
 /// Longest time that a native rank which was told of a cut by traffic waits for the coordinator's command to name the
 /// point. The command left before the frame did; a tree of 17 levels takes milliseconds.
 pub const COMMAND_GRACE: Duration = Duration::from_secs(2);

@@ -22,6 +22,9 @@ pub const SACK_FRAMES: usize = 64;
 /// A frame may raise our epoch by at most this much (R3); more than that is left to the coordinator's command.
 pub const EPOCH_STEP_MAX: u32 = 64;
 
+/// Highest epoch of a rank: one that is not reached by any step of a frame (R3) cannot wrap. Nobody names a higher one, and no image has it.
+pub const EPOCH_MAX: u32 = u32::MAX / 2;
+
 /// Announced but not yet granted sends of one link: bounds the peer's table of unmatched announcements.
 pub const ANNOUNCED_MAX: usize = 1024;
 

@@ -501,3 +501,14 @@ fn a_later_life_is_recognised_far_into_the_numbers() {
     world.restart(1, frozen, LIFE, 1500);
     assert_eq!(hears(&frame_of(later, &KEY, far), &mut world), [Event::NewerLife { life: later }]);
 }
+
+#[test]
+fn an_epoch_that_nobody_names_is_in_no_image() {
+    let mut world = World::new(1, &config(), 1500);
+    let mut state = world.freeze(0).state();
+    state.epoch = Epoch(transport::config::EPOCH_MAX);
+    assert!(FrozenPort::from_state(config(), Some(&KEY), state.clone()).is_ok());
+    state.epoch = state.epoch.next();
+    let refused = FrozenPort::from_state(config(), Some(&KEY), state).expect_err("above the bound");
+    assert!(refused.to_string().contains("epoch is 2147483648"), "{refused}");
+}

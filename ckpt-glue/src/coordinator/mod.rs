@@ -10,7 +10,7 @@ use transport::{Epoch, Instant, Rank};
 
 use crate::config::CheckpointConfig;
 use crate::control::{CutAt, ImageReport, Message, NoImageReason, Point, PointSummary, Source};
-use crate::limits::{MISALIGNED_REPORT_AFTER, POINT_ANSWER_MAX, POINT_TIME_SHARE};
+use crate::limits::{EPOCH_MAX, MISALIGNED_REPORT_AFTER, POINT_ANSWER_MAX, POINT_TIME_SHARE};
 use crate::names::GenerationId;
 use crate::protocols::{
     AbandonReason, CheckpointEvent, CheckpointInput, CheckpointOutput, CheckpointProtocol, Fault, LifeView,
@@ -103,7 +103,7 @@ impl Coordinated {
         let refused = match &self.state {
             State::Fenced => Some(RefuseReason::NotRunning),
             _ if self.finishing => Some(RefuseReason::Finishing),
-            State::Idle if self.sent.0 == u32::MAX => Some(RefuseReason::EpochsUsedUp),
+            State::Idle if self.sent.0 >= EPOCH_MAX => Some(RefuseReason::EpochsUsedUp),
             State::Idle => None,
             // The cut comes after this request too: it serves both.
             State::Asking { source: first, asked } => {

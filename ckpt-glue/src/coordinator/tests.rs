@@ -235,6 +235,19 @@ fn the_user_is_told_when_points_do_not_line_up() {
     .assert_eq(&outputs(&mut coordinated).join("\n"));
 }
 
+/// The last epoch named is one that a port can be loaded with.
+#[test]
+fn epochs_end_where_ports_do() {
+    let mut coordinated = Coordinated::new(CheckpointConfig::default(), Sabotage::none());
+    coordinated.begin(NOW, LifeView { epoch: Epoch(EPOCH_MAX - 1), ..life(0) });
+    coordinated.handle(NOW, CheckpointInput::Request(Source::Command));
+    coordinated.handle(NOW, images(EPOCH_MAX, &[0, 1]));
+    coordinated.handle(NOW, CheckpointInput::CommitDurable(key(EPOCH_MAX)));
+    outputs(&mut coordinated);
+    coordinated.handle(NOW, CheckpointInput::Request(Source::Command));
+    assert_eq!(outputs(&mut coordinated), ["(refused: EpochsUsedUp)"]);
+}
+
 #[test]
 fn the_timer_asks_once_for_each_interval() {
     let every = Duration::from_secs(10);

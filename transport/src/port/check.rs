@@ -6,7 +6,7 @@ use core::fmt;
 use hashbrown::HashMap;
 
 use crate::bytering::ByteRing;
-use crate::config::{INCOMING_MAX, PENDING_MESSAGES_MAX, WINDOW_FRAMES_MAX};
+use crate::config::{EPOCH_MAX, INCOMING_MAX, PENDING_MESSAGES_MAX, WINDOW_FRAMES_MAX};
 use crate::hash::PlainHasher;
 use crate::ids::{JobTag, LinkIndex, OpId};
 use crate::link::queues::{Envelope, Pending, Queues, Sent, SentBody};
@@ -152,7 +152,7 @@ impl Port {
         let port = Place::Port;
         port.at_most("next operation", self.next_op, NUMBER_MAX)?;
         port.at_most("pause", self.pause, NUMBER_MAX)?;
-        port.at_most("epoch", u64::from(self.epoch.0), u64::from(u32::MAX / 2))?;
+        port.at_most("epoch", u64::from(self.epoch.0), EPOCH_MAX.into())?;
         let mut progresses = Progresses::default();
         let mut reorder_bytes = 0;
         for (i, link) in self.links.iter().enumerate() {
