@@ -314,6 +314,8 @@ pub enum StopReason {
     },
     /// The store does not answer whether it is fenced.
     StoreSilent,
+    /// A job that was restarted finds no generation that it could go back to.
+    NothingToRestore,
 }
 
 /// What is done about a fault.

@@ -25,7 +25,8 @@ use crate::sabotage::{Rule, Sabotage};
 pub enum Beginning {
     /// A new job: the program starts from the beginning.
     Fresh,
-    /// From the newest committed generation; from the beginning if there is none.
+    /// From the newest committed generation. There must be one, now and after every fault: whoever restarts a job does not want it
+    /// from the beginning.
     Newest,
     /// From this generation, which the user named.
     Named(GenerationId),
@@ -449,7 +450,10 @@ impl Recovery {
                 let Some(store) = store else { return };
                 let decision = self.decision(*counter, *store);
                 self.committed = store.newest;
-                if after.is_zero() {
+                if decision.restore.is_none() && self.beginning != Beginning::Fresh {
+                    let reason = StopReason::NothingToRestore;
+                    self.over(Ending::Failed { fault: self.last_fault, reason });
+                } else if after.is_zero() {
                     self.decide(decision);
                 } else {
                     self.state = State::BackingOff { until: now + after, decision };

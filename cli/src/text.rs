@@ -51,7 +51,9 @@ pub(crate) fn refused(reason: RefuseReason) -> &'static str {
         }
         RefuseReason::Finishing => "the program has finished: there is nothing left to save",
         RefuseReason::NoAnswer => "not all ranks said how far they are in time; try again later",
-        RefuseReason::EpochsUsedUp => "this life has used up its epoch numbers; stop the job and restart it",
+        RefuseReason::EpochsUsedUp => {
+            "the job has used up its epoch numbers and cannot be saved any more; it goes on, and begins anew with `stillwire run`"
+        }
     }
 }
 
@@ -70,6 +72,10 @@ pub(crate) fn stop_reason(reason: StopReason) -> String {
         }
         StopReason::NodesMissing { answered, nodes } => format!("{answered} of {nodes} nodes answer"),
         StopReason::StoreSilent => "the job's directory could not be read; see the message above".to_owned(),
+        StopReason::NothingToRestore => {
+            "no generation is left that can be restored, and a restarted job does not begin anew by itself; `stillwire ls` shows what is there"
+                .to_owned()
+        }
     }
 }
 

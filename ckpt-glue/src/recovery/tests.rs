@@ -236,6 +236,26 @@ fn a_named_generation_holds_until_the_job_has_committed_its_own() {
     .assert_eq(&outputs(&mut recovery).join("\n"));
 }
 
+/// Whoever restarts a job, or sees it roll back after that, never gets it from its beginning.
+#[test]
+fn a_restarted_job_does_not_begin_anew() {
+    let mut recovery = with(&[Input::Begin(Beginning::Newest), fenced(1)]);
+    assert_eq!(step(&mut recovery, &Some(store(1, None))), ["over: NothingToRestore"]);
+    let started = [
+        Input::Begin(Beginning::Newest),
+        fenced(1),
+        store(1, Some(generation(4))),
+        Input::DecisionDurable { life: FIRST },
+        restart(),
+        fenced(2),
+    ];
+    let mut recovery = with(&started);
+    assert_eq!(step(&mut recovery, &Some(store(2, None))), ["over: NothingToRestore"]);
+    let mut inputs = begun();
+    inputs.extend([restart(), fenced(2)]);
+    assert_eq!(step(&mut with(&inputs), &Some(store(2, None))), ["decide life 2 from the beginning"]);
+}
+
 /// R9: keepers that were started anew do not make a majority.
 #[test]
 fn a_majority_of_keepers_must_remember() {

@@ -218,7 +218,8 @@ impl World {
         }
         let counter_last = self.newest_counter();
         trace!(self.trace, self.queue.now(), Who::Plan, "the job is started again after life {counter_last}");
-        self.start_job(Beginning::Newest, counter_last);
+        let saved = !self.judges.restored.commits().is_empty();
+        self.start_job(if saved { Beginning::Newest } else { Beginning::Fresh }, counter_last);
     }
 
     pub(crate) fn store_fenced(&mut self, job: u32, counter: u32) {
