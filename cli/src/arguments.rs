@@ -58,7 +58,8 @@ saved, and are ended after the time that ranks may take to come up (--start-time
 Go on with a job whose processes are gone, from its last checkpoint.
 
 DIR is the job's directory: everything that is needed (program, arguments, ranks, settings) stands in it. Damaged \
-generations are passed over, with a message, in favour of the newest whole one. Each restart is a life of its own: two \
+generations are passed over, with a message, in favour of the newest whole one. A job that has finished is not restarted, \
+unless you name a generation to begin from. Each restart is a life of its own: two \
 restarts of one generation never mix.")]
     Restart(RestartArguments),
     /// List the running jobs

@@ -83,6 +83,10 @@ pub(crate) enum CliError {
         "the job has no committed generation to restart from; start it anew (`stillwire run`), or `stillwire ls` shows what is there"
     )]
     NothingToRestart,
+    #[error(
+        "this job finished at {at} UTC; there is nothing to restart. Its last part runs again from a generation that you name (--generation; `stillwire ls` lists them)"
+    )]
+    Finished { at: String },
     #[error("generation {generation} cannot be restored: {problem}; `stillwire ls` lists the others")]
     Damaged { generation: GenerationId, problem: String },
     #[error(

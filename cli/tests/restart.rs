@@ -75,8 +75,31 @@ fn two_restarts_of_one_generation_are_two_lives() {
     verified(&second);
     // And a third one, after both: a life of its own again.
     fs::remove_file(place.enough()).unwrap();
-    let (from, third) = go_on(&place, &[]);
+    let newest = place.generations("committed").pop().expect("one of life 2");
+    let (from, third) = go_on(&place, &["--generation", &newest]);
     assert!(from.starts_with("2.") && third.stderr.contains("life 3."), "{from} {third:?}");
+}
+
+#[test]
+fn a_finished_job_is_not_restarted_unless_a_generation_is_named() {
+    let place = Place::new();
+    place.with_generations();
+    let listed = || done(&mut stillwire(&["ls", &place.job_text()]));
+    assert!(!listed().stdout.contains("finished"), "its launcher was killed");
+    let (_, ended) = go_on(&place, &[]);
+    assert!(listed().stdout.contains("finished 20"), "{:?}", listed());
+    let refused = done(&mut stillwire(&["restart", &place.job_text()]));
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    refused.says(&["this job finished at 20", "there is nothing to restart", "--generation"]);
+    let newest = place.generations("committed").pop().expect("it was saved");
+    let (from, again) = go_on(&place, &["--generation", &newest]);
+    assert_eq!(from, newest);
+    assert_eq!(outcome(&again), outcome(&ended), "its last part gives the same result again");
+    let report = done(&mut stillwire(&["ls", "--json", &place.job_text()])).json();
+    assert!(report["finished_unix_ms"].is_number(), "{report}");
+    let record = done(&mut stillwire(&["inspect", &place.job().join("end-00000003").display().to_string()]));
+    record.says(&[]);
+    assert!(record.stdout.contains("stillwire end 1"), "{record:?}");
 }
 
 #[test]

@@ -86,6 +86,9 @@ pub fn manifest(bytes: &[u8]) {
         if let Ok(decision) = store::Decision::parse(&bytes) {
             same(&decision.emit(), &bytes);
         }
+        if let Ok(end) = store::End::parse(&bytes) {
+            same(&end.emit(), &bytes);
+        }
     }
 }
 

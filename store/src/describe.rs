@@ -22,6 +22,8 @@ pub struct JobReport {
     pub life: Option<String>,
     /// The generation that it started from.
     pub started_from: Option<String>,
+    /// When the job has finished, in milliseconds since 1970; `None` if it can go on.
+    pub finished_unix_ms: Option<u64>,
     /// Decision records that cannot be read, and why. Generations do not depend on them.
     pub damaged_decisions: Vec<String>,
     /// Every generation on disk, oldest first.
@@ -209,6 +211,7 @@ impl<S: Storage> JobDirectory<S> {
             command: file.command.iter().map(text).collect(),
             life: decision.map(|decision| decision.life.to_string()),
             started_from: decision.and_then(|decision| decision.from).map(|from| from.to_string()),
+            finished_unix_ms: self.end().ok().flatten().map(|end| end.ended_unix_ms),
             damaged_decisions,
             generations,
         })

@@ -28,5 +28,5 @@ pub use checksum::ImageDigest;
 pub use error::{CommitError, ImageError, RecordError, StoreError};
 pub use image::{Identity, ImageReader, ImageSummary, ImageWriter, Section};
 pub use job::{CommitRequest, GenerationId, ImageClaim, JobDirectory};
-pub use record::{CheckpointSettings, CommitRecord, Decision, JobFile, Manifest};
+pub use record::{CheckpointSettings, CommitRecord, Decision, End, JobFile, Manifest};
 pub use storage::{Directory, Memory, Storage, StorageError};

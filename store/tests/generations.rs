@@ -619,6 +619,28 @@ fn a_coordinator_that_counts_lives_itself_is_held_to_the_same_rules() {
 }
 
 #[test]
+fn a_job_has_finished_until_a_later_life_is_decided() {
+    let (mut directory, first) = job();
+    assert_eq!(directory.end(), Ok(None));
+    let other = life(9, 9);
+    assert!(directory.write_end(other, 5).is_err(), "only the newest life can finish the job");
+    directory.write_end(first, 5).unwrap();
+    directory.write_end(first, 6).unwrap();
+    assert_eq!(directory.end(), Ok(Some(store::End { job: JOB, life: first, ended_unix_ms: 5 })));
+    let file = job_file();
+    assert_eq!(directory.describe(&file, Depth::Tables).unwrap().finished_unix_ms, Some(5));
+    // The note is durable, and a later life takes the job up again.
+    directory.storage().crash(&mut |_| 0);
+    assert!(directory.end().unwrap().is_some());
+    let second = directory.start_life(3, None).unwrap().life;
+    assert_eq!(directory.end(), Ok(None));
+    assert_eq!(directory.describe(&file, Depth::Tables).unwrap().finished_unix_ms, None);
+    assert!(directory.write_end(first, 7).is_err());
+    directory.write_end(second, 8).unwrap();
+    assert_eq!(directory.end().unwrap().map(|end| end.ended_unix_ms), Some(8));
+}
+
+#[test]
 fn a_record_that_can_neither_be_kept_nor_taken_back_is_unsettled() {
     let (mut directory, life) = job();
     let id = generation(life, 1);

@@ -11,7 +11,7 @@ use common::{JOB, generation, job_file, life};
 use store::image::layout::VERSION;
 use store::image::{Identity, ImageSummary, KindSummary, Section, encode_image, parse_image};
 use store::record::ManifestImage;
-use store::{CommitRecord, Decision, ImageDigest, JobFile, Manifest, kinds};
+use store::{CommitRecord, Decision, End, ImageDigest, JobFile, Manifest, kinds};
 use transport::{Epoch, Rank};
 
 fn golden(name: &str, now: &[u8]) -> Vec<u8> {
@@ -52,6 +52,11 @@ fn the_records_of_version_1_are_read_and_still_written() {
     let then = golden("v1.decision-first", &first.emit());
     assert_eq!(Decision::parse(&then), Ok(first));
     assert_eq!(first.emit(), then);
+
+    let end = End { job: JOB, life: life(2, 0xdead_beef), ended_unix_ms: 1_795_249_799_999 };
+    let then = golden("v1.end", &end.emit());
+    assert_eq!(End::parse(&then), Ok(end));
+    assert_eq!(end.emit(), then);
 
     let then = golden("v1.job", &job_file().emit());
     assert_eq!(JobFile::parse(&then), Ok(job_file()));

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use store::image::{ImageSummary, KindSummary};
 use store::record::ManifestImage;
 use store::{
-    CheckpointSettings, CommitRecord, Decision, ImageDigest, JobFile, Manifest, RecordError,
+    CheckpointSettings, CommitRecord, Decision, End, ImageDigest, JobFile, Manifest, RecordError,
     checksum::checksum,
 };
 use transport::{JobId, Rank};
@@ -23,6 +23,10 @@ fn decision() -> Decision {
     Decision { job: JOB, life: life(2, 9), from: Some(generation(life(1, 2), 3)) }
 }
 
+fn end() -> End {
+    End { job: JOB, life: life(2, 9), ended_unix_ms: 1 }
+}
+
 fn manifest() -> Manifest {
     let kinds = vec![KindSummary { kind: 0x101, sections: 1, bytes: 10 }];
     let summary = ImageSummary { digest: ImageDigest(3), bytes: 200, kinds };
@@ -33,12 +37,13 @@ fn manifest() -> Manifest {
 
 /// One record of each kind, and what its reader says to any bytes.
 type Reader = fn(&[u8]) -> Result<Vec<u8>, RecordError>;
-fn all() -> [(Vec<u8>, Reader); 4] {
+fn all() -> [(Vec<u8>, Reader); 5] {
     [
         (job_file().emit(), |bytes| JobFile::parse(bytes).map(|record| record.emit())),
         (decision().emit(), |bytes| Decision::parse(bytes).map(|record| record.emit())),
         (manifest().emit(), |bytes| Manifest::parse(bytes).map(|record| record.emit())),
         (commit_record().emit(), |bytes| CommitRecord::parse(bytes).map(|record| record.emit())),
+        (end().emit(), |bytes| End::parse(bytes).map(|record| record.emit())),
     ]
 }
 
@@ -95,7 +100,7 @@ fn another_kind_of_record_is_named() {
 
 #[test]
 fn another_version_is_named() {
-    for ((record, read), what) in all().iter().zip(["job", "decision", "manifest", "commit"]) {
+    for ((record, read), what) in all().iter().zip(["job", "decision", "manifest", "commit", "end"]) {
         let forged = forge(record, &format!("stillwire {what} 1"), &format!("stillwire {what} 2"));
         let error = read(&forged).unwrap_err();
         assert!(
@@ -153,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn a_record_that_parses_has_one_spelling(lines in "[ -~\n]{0,200}", which in 0..4usize) {
+    fn a_record_that_parses_has_one_spelling(lines in "[ -~\n]{0,200}", which in 0..5usize) {
         let (record, read) = &all()[which];
         let first = record.iter().position(|byte| *byte == b'\n').unwrap() + 1;
         let text = format!("{}{lines}", str::from_utf8(&record[..first]).unwrap());

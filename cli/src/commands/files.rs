@@ -7,7 +7,7 @@ use nic_freeze::PortReport;
 use serde::Serialize;
 use store::describe::{DamageReport, GenerationReport, ImageReport, JobReport, describe_image};
 use store::job::{Depth, GenerationState};
-use store::{CommitRecord, Decision, Directory, ImageReader, JobFile, Manifest, Storage as _, kinds};
+use store::{CommitRecord, Decision, Directory, End, ImageReader, JobFile, Manifest, Storage as _, kinds};
 
 use super::restart::{open_job, resolve};
 use super::{print_json, say, tell};
@@ -32,6 +32,9 @@ fn print_job(report: &JobReport) -> io::Result<()> {
     if let Some(life) = &report.life {
         let from = report.started_from.as_deref().unwrap_or("the beginning");
         say!("life {life}, started from {from}")?;
+    }
+    if let Some(finished) = report.finished_unix_ms {
+        say!("finished {} UTC", utc(finished))?;
     }
     for problem in &report.damaged_decisions {
         say!("{problem}")?;
@@ -193,6 +196,8 @@ fn inspect_file(storage: &mut Directory, name: &str) -> Result<Inspected, CliErr
         CommitRecord::parse(&bytes).map(drop)
     } else if bytes.starts_with(b"stillwire decision ") {
         Decision::parse(&bytes).map(drop)
+    } else if bytes.starts_with(b"stillwire end ") {
+        End::parse(&bytes).map(drop)
     } else {
         JobFile::parse(&bytes).map(drop)
     };
@@ -282,7 +287,7 @@ fn print_image(image: &ImageReport) -> io::Result<()> {
 }
 
 /// A time as people write it: `2026-11-21 08:30:00`.
-fn utc(unix_ms: u64) -> String {
+pub(crate) fn utc(unix_ms: u64) -> String {
     let seconds = unix_ms / 1000;
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     // Days to a date, after Howard Hinnant's "chrono-compatible low-level date algorithms": eras of 400 years from March.

@@ -9,6 +9,7 @@ use ckpt_glue::recovery::Beginning;
 use store::job::{Depth, GenerationState};
 use store::{Directory, GenerationId, JobDirectory, JobFile, StorageError, StoreError};
 
+use super::files::utc;
 use super::progress::{Progress, Reading};
 use super::run::{Place, check_bind, lock, read_settings, supervise};
 use super::tell;
@@ -86,6 +87,9 @@ fn choose(
     reading: &mut Reading,
 ) -> Result<(Beginning, BTreeSet<GenerationId>), CliError> {
     let Some(argument) = argument else {
+        if let Some(end) = directory.end()? {
+            return Err(CliError::Finished { at: utc(end.ended_unix_ms) });
+        }
         let generations = directory.generations()?;
         let any = generations.iter().any(|found| found.state == GenerationState::Committed);
         return if any { newest_whole(directory, reading) } else { Err(CliError::NothingToRestart) };

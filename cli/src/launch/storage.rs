@@ -38,6 +38,8 @@ pub(crate) enum Task {
         life: Life,
         keep: u32,
     },
+    /// The job has finished.
+    End(Life),
     /// Nothing runs any more: leave nothing half done behind.
     Discard,
 }
@@ -69,6 +71,7 @@ pub(crate) enum Done {
     },
     Collected,
     NotCollected(StoreError),
+    Ended(Result<(), StoreError>),
     Discarded(Result<Vec<GenerationId>, StoreError>),
 }
 
@@ -184,6 +187,7 @@ impl Worker {
                 Ok(_) => Done::Collected,
                 Err(error) => Done::NotCollected(error),
             },
+            Task::End(life) => Done::Ended(self.directory.write_end(life, unix_ms())),
             Task::Discard => Done::Discarded(self.directory.discard_unfinished()),
         }
     }

@@ -7,7 +7,7 @@ use transport::Life;
 use super::names::{self, AtTop};
 use super::{GenerationId, GenerationState, JobDirectory};
 use crate::error::{CommitError, RecordError, StoreError};
-use crate::record::Decision;
+use crate::record::{Decision, End};
 use crate::sabotage::{Rule, Sabotage};
 use crate::storage::{Storage, StorageError};
 
@@ -119,6 +119,34 @@ impl<S: Storage> JobDirectory<S> {
         }
         // A faster decider may have taken a higher counter; this life was then over before it began.
         self.lives()?.admit(life).map_err(|_| StoreError::LifeTaken { counter })
+    }
+
+    /// Notes, durably, that the job has finished in the newest life. Writing it again is no error: the first stays.
+    pub fn write_end(&mut self, life: Life, ended_unix_ms: u64) -> Result<(), StoreError> {
+        self.expect_current(life)?;
+        let (path, end) = (names::end(life), End { job: self.job, life, ended_unix_ms });
+        match self.write_record(&path, &names::temporary(&path), &end.emit()) {
+            Err(StoreError::Storage(StorageError::AlreadyExists { .. })) => Ok(()),
+            written => written,
+        }
+    }
+
+    /// When the job has finished, if its newest life was its last. A later life, begun from an older generation, is on its way again.
+    pub fn end(&mut self) -> Result<Option<End>, StoreError> {
+        let Some(life) = self.newest_decision()?.map(|decision| decision.life) else { return Ok(None) };
+        let path = names::end(life);
+        let end = match self.read_record(&path, End::parse) {
+            Err(StoreError::Storage(StorageError::NotFound { .. })) => return Ok(None),
+            read => read?,
+        };
+        let error = if end.job != self.job {
+            RecordError::WrongJob { expected: self.job, found: end.job }
+        } else if end.life != life {
+            RecordError::Line { line: 3, expected: "life COUNTER.NONCE, the newest decided" }
+        } else {
+            return Ok(Some(end));
+        };
+        Err(StoreError::Record { path, error })
     }
 
     /// The highest counter of any life that left a trace; 0 if none did.

@@ -3,6 +3,7 @@
 //! ```text
 //! job                                        what the job is
 //! decision-00000002                          life 2 and what it starts from
+//! end-00000002                               life 2 has finished the job
 //! life-00000002-00000000deadbeef/
 //!   epoch-00000003/
 //!     rank-00000000.image                    one per rank; with .tmp behind it while it is written
@@ -30,6 +31,10 @@ pub(crate) fn temporary(path: &str) -> String {
 
 pub(super) fn decision(counter: u32) -> String {
     format!("decision-{counter:08}")
+}
+
+pub(super) fn end(life: Life) -> String {
+    format!("end-{:08}", life.counter)
 }
 
 /// A decision while it is written; the nonce keeps two deciders from writing one file.

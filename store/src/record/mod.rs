@@ -14,11 +14,13 @@
 
 mod commit;
 mod decision;
+mod end;
 mod grammar;
 mod job_file;
 mod manifest;
 
 pub use commit::CommitRecord;
 pub use decision::Decision;
+pub use end::End;
 pub use job_file::{CheckpointSettings, JobFile};
 pub use manifest::{Manifest, ManifestImage};

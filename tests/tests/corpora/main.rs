@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use ckpt_glue::control::stream;
 use ckpt_glue::{ControlKey, JobConfig};
-use store::{CommitRecord, Decision, JobFile, Manifest};
+use store::{CommitRecord, Decision, End, JobFile, Manifest};
 use transport::wire::Frame;
 
 /// Longer files are replayed as they are: cutting and flipping costs the square of the length.
@@ -141,6 +141,7 @@ fn manifests() {
             |bytes| Manifest::parse(bytes).is_ok(),
             |bytes| CommitRecord::parse(bytes).is_ok(),
             |bytes| Decision::parse(bytes).is_ok(),
+            |bytes| End::parse(bytes).is_ok(),
         ],
     );
 }

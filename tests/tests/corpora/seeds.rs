@@ -11,7 +11,7 @@ use ckpt_glue::{Control, ControlKey, ExitStatus, JobConfig, Layout, NodeIndex, P
 use store::image::{ImageSummary, KindSummary, encode_image};
 use store::record::ManifestImage;
 use store::{
-    CheckpointSettings, CommitRecord, Decision, GenerationId, Identity, ImageDigest, JobFile, Manifest,
+    CheckpointSettings, CommitRecord, Decision, End, GenerationId, Identity, ImageDigest, JobFile, Manifest,
     Section,
 };
 use transport::wire::{
@@ -197,6 +197,7 @@ fn record_seeds() -> Vec<Seed> {
         ("commit".to_owned(), commit.emit()),
         ("decision-fresh".to_owned(), decision(None)),
         ("decision-restart".to_owned(), decision(Some(generation))),
+        ("end".to_owned(), End { job: JOB, life: LIFE, ended_unix_ms: 1_700_000_000_000 }.emit()),
     ]
 }
 

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use ckpt_glue::job::{self, FinalReport};
+use ckpt_glue::recovery::Ending;
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
 use super::super::limits::{EVENTS_PER_ROUND, OUTPUT_GRACE};
@@ -45,8 +46,13 @@ impl Shell<'_> {
             Done::Discarded(Err(error)) => {
                 self.tell(&Notice::Store { what: "removing what was not finished", error: &error });
             }
-            Done::Collected | Done::Noted | Done::Discarded(Ok(_)) => {}
+            Done::Ended(Err(error)) => self.not_ended(&error),
+            Done::Collected | Done::Noted | Done::Ended(Ok(())) | Done::Discarded(Ok(_)) => {}
         }
+    }
+
+    fn not_ended(&mut self, error: &store::StoreError) {
+        self.tell(&Notice::Store { what: "the note that the job has finished", error });
     }
 
     /// The last things: what ended processes have printed, and what is half done on disk. A commit that was under way when a
@@ -69,6 +75,11 @@ impl Shell<'_> {
                     self.on_pipe(event.data());
                 }
             }
+        }
+        if report.ending == Ending::Finished
+            && let Some(life) = self.job.status().life
+        {
+            self.store.ask(Task::End(life));
         }
         self.store.ask(Task::Discard);
         let mut collecting = false;
@@ -97,7 +108,8 @@ impl Shell<'_> {
                 }
                 // Nothing is decided any more.
                 Done::Fenced { .. } | Done::FenceFailed(_) | Done::Decided(_) | Done::NotDecided { .. } => {}
-                Done::Noted => {}
+                Done::Ended(Err(error)) => self.not_ended(&error),
+                Done::Noted | Done::Ended(Ok(())) => {}
             }
             if discarded && !collecting {
                 return;
