@@ -84,7 +84,7 @@ pub(crate) enum CliError {
     )]
     NothingToRestart,
     #[error(
-        "this job finished at {at} UTC; there is nothing to restart. Its last part runs again from a generation that you name (--generation; `stillwire ls` lists them)"
+        "this job finished at {at} UTC; there is nothing to restart. To run its last part again, name a generation (--generation), if `stillwire ls` lists one"
     )]
     Finished { at: String },
     #[error("generation {generation} cannot be restored: {problem}; `stillwire ls` lists the others")]

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use support::{Done, Place, Running, done, flip, outcome, signal, stillwire, verified};
+use support::{Done, Place, Running, done, flip, outcome, signal, stillwire, verified, wait_until};
 
 fn restarts(done: &Done) -> bool {
     done.stderr.contains("begins from generation")
@@ -222,6 +222,16 @@ fn nothing_committed_is_no_restart() {
     let done_job = place.run(&[]).finish();
     verified(&done_job);
     assert_eq!(outcome(&done_job)["rounds"], 1);
+    let refused = done(&mut stillwire(&["restart", &place.job_text()]));
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    refused.says(&["this job finished at 20", "stillwire ls"]);
+
+    let place = Place::new();
+    let mut job = place.run(&[]);
+    job.wait_for("all ranks run");
+    job.signal("KILL");
+    job.finish();
+    wait_until("the guard has cleaned up", || place.lock_is_free());
     let refused = done(&mut stillwire(&["restart", &place.job_text()]));
     assert_eq!(refused.code, Some(1), "{refused:?}");
     refused.says(&["no committed generation", "stillwire run"]);

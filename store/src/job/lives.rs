@@ -124,7 +124,7 @@ impl<S: Storage> JobDirectory<S> {
     /// Notes, durably, that the job has finished in the newest life. Writing it again is no error: the first stays.
     pub fn write_end(&mut self, life: Life, ended_unix_ms: u64) -> Result<(), StoreError> {
         self.expect_current(life)?;
-        let (path, end) = (names::end(life), End { job: self.job, life, ended_unix_ms });
+        let (path, end) = (names::end(life.counter), End { job: self.job, life, ended_unix_ms });
         match self.write_record(&path, &names::temporary(&path), &end.emit()) {
             Err(StoreError::Storage(StorageError::AlreadyExists { .. })) => Ok(()),
             written => written,
@@ -133,15 +133,16 @@ impl<S: Storage> JobDirectory<S> {
 
     /// When the job has finished, if its newest life was its last. A later life, begun from an older generation, is on its way again.
     pub fn end(&mut self) -> Result<Option<End>, StoreError> {
-        let Some(life) = self.newest_decision()?.map(|decision| decision.life) else { return Ok(None) };
-        let path = names::end(life);
+        // A decision that cannot be read still took its counter.
+        let Some((counter, decision)) = self.lives()?.decisions.pop_last() else { return Ok(None) };
+        let path = names::end(counter);
         let end = match self.read_record(&path, End::parse) {
             Err(StoreError::Storage(StorageError::NotFound { .. })) => return Ok(None),
             read => read?,
         };
         let error = if end.job != self.job {
             RecordError::WrongJob { expected: self.job, found: end.job }
-        } else if end.life != life {
+        } else if end.life.counter != counter || decision.is_ok_and(|decision| decision.life != end.life) {
             RecordError::Line { line: 3, expected: "life COUNTER.NONCE, the newest decided" }
         } else {
             return Ok(Some(end));

@@ -33,8 +33,8 @@ pub(super) fn decision(counter: u32) -> String {
     format!("decision-{counter:08}")
 }
 
-pub(super) fn end(life: Life) -> String {
-    format!("end-{:08}", life.counter)
+pub(super) fn end(counter: u32) -> String {
+    format!("end-{counter:08}")
 }
 
 /// A decision while it is written; the nonce keeps two deciders from writing one file.
