@@ -35,10 +35,14 @@ pub(crate) struct Mpi {
     pub(crate) is_old_openmpi: bool,
 }
 
-/// Names of MPI libraries, and of which family they are. `libmpi_abi` is the standard's own interface, which both have; who
-/// it is shows in what it needs.
-const NAMES: [(&str, Family); 3] =
-    [("libmpi.so.12", Family::Mpich), ("libmpi.so.40", Family::OpenMpi), ("libmpi_abi.so", Family::Mpich)];
+/// Names of MPI libraries, and of which family they are, the surest first. `libmpi_abi` is the standard's own interface, which
+/// both have, and `libmpi.so` without a number is what python may load of either; who it is shows in what it needs.
+const NAMES: [(&str, Family); 4] = [
+    ("libmpi.so.12", Family::Mpich),
+    ("libmpi.so.40", Family::OpenMpi),
+    ("libmpi_abi.so", Family::Mpich),
+    ("libmpi.so", Family::Mpich),
+];
 
 impl Mpi {
     /// The MPI library among those that a program loads.
@@ -83,6 +87,8 @@ mod tests {
         assert_eq!(family(&["libc.so.6", "libmpi.so.12", "libfabric.so.1"]), Some(Family::Mpich));
         assert_eq!(family(&["libmpi.so.40", "libopen-pal.so.80"]), Some(Family::OpenMpi));
         assert_eq!(family(&["libmpi_abi.so.1"]), Some(Family::Mpich));
+        assert_eq!(family(&["libmpi.so"]), Some(Family::Mpich));
+        assert_eq!(family(&["libmpi.so", "libopen-pal.so.80"]), Some(Family::OpenMpi));
         assert_eq!(family(&["libmpi_abi.so.0", "libopen-pal.so.0"]), Some(Family::OpenMpi));
         assert_eq!(family(&["libmpifort.so.12", "libc.so.6"]), None);
         let old =
