@@ -41,6 +41,10 @@ pub(crate) enum CliError {
     NoMpirun { library: PathBuf },
     #[error("{option} cannot be used here: the program is an MPI program ({library}). {instead}")]
     NotForMpi { option: &'static str, library: PathBuf, instead: &'static str },
+    #[error(
+        "{ranks} ranks need {needed} open files of the launcher, and {found} are allowed; raise the limit (ulimit -n)"
+    )]
+    Descriptors { ranks: u32, needed: u64, found: u64 },
     #[error("mpirun ({path}) could not be started: {error}")]
     Mpirun { path: PathBuf, error: io::Error },
     #[error("the program {name} cannot be started: {problem}")]

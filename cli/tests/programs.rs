@@ -245,3 +245,17 @@ fn every_exit_code_is_produced() {
     job.signal("INT");
     assert_eq!(job.finish().code, Some(130));
 }
+
+#[test]
+fn descriptors_are_enough_or_missed_at_once() {
+    let run = |limit: &str, ranks: &str| {
+        let script = format!("ulimit {limit}; exec {STILLWIRE} run --quiet -n {ranks} -- sh -c 'ulimit -Sn'");
+        done(Command::new("sh").args(["-c", &script]))
+    };
+    let raised = run("-Sn 80", "30");
+    assert_eq!(raised.code, Some(0), "{raised:?}");
+    assert_eq!(raised.stdout.lines().filter(|line| line.ends_with("] 80")).count(), 30, "{raised:?}");
+    let refused = run("-n 200", "30");
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    refused.says(&["30 ranks need 248 open files", "200 are allowed", "ulimit -n"]);
+}

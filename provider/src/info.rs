@@ -16,6 +16,7 @@ use crate::address::{ADDRESS_BYTES, Address};
 use crate::av::resolve;
 use crate::boundary::{EINVAL, Errno, Result, status, text};
 use crate::identity::{identity, own_ip};
+use crate::launcher::is_alone_by_mistake;
 use crate::limits::{CONTEXT_SIZE, EAGER_BYTES_MAX, IOV_MAX, MESSAGE_BYTES_MAX};
 
 /// `FI_ADDR` format of our addresses, and number of our protocol.
@@ -95,7 +96,7 @@ pub(crate) unsafe extern "C" fn getinfo(
             let hints = Hints::new(hints);
             let terms = agree(api, &hints)?;
             let places = places(text(node), text(service), flags, &hints)?;
-            if identity().is_none() {
+            if identity().is_none() || is_alone_by_mistake() {
                 return Err(ENODATA);
             }
             let info = build(api, &terms, &places, &hints)?;

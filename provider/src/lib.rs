@@ -27,6 +27,7 @@ mod eq;
 mod fabric;
 mod identity;
 mod info;
+mod launcher;
 mod limits;
 mod memory;
 mod mr;

@@ -6,6 +6,12 @@ use std::time::Duration;
 /// ended, and the job rolls back.
 pub(crate) const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
 
+/// Descriptors of the launcher for one rank: two sockets, two pipes; while it is started, the other ends of them.
+pub(crate) const DESCRIPTORS_PER_RANK: u64 = 4;
+
+/// Descriptors of the launcher for everything else: files of the job, people's commands, a rank that is being started.
+pub(crate) const DESCRIPTORS_BESIDE: u64 = 128;
+
 /// Bytes of answers of PMI that wait for one rank, which asks and does not read.
 pub(crate) const PMI_QUEUE_BYTES_MAX: usize = 1 << 20;
 

@@ -10,6 +10,7 @@
 //! One thread, one loop ([`shell`]): everything that happens is an event of `epoll`, and every event goes through the
 //! machines, which alone decide. A guard process ([`guard`]) cleans up if this one is killed.
 
+mod descriptors;
 pub(crate) mod guard;
 pub(crate) mod limits;
 mod lines;

@@ -19,6 +19,7 @@ use nix::unistd::{AccessFlags, Pid, access, getpid, getppid};
 use session::launch::{Launch, SOCKET_VARIABLE};
 use transport::Life;
 
+use super::descriptors::{self, Descriptors};
 use super::limits::{CONTROL_QUEUE_BYTES_MAX, READ_BYTES};
 use super::pmi;
 use crate::error::CliError;
@@ -102,7 +103,12 @@ pub(crate) struct Heard {
 impl Process {
     /// Starts a rank. It dies with this thread: a launcher that is killed leaves no process. `pmi`: its end of the socket over
     /// which programs of MPI libraries find each other.
-    pub(crate) fn spawn(program: &Program, launch: &Launch, pmi: UnixStream) -> io::Result<(Process, Pipes)> {
+    pub(crate) fn spawn(
+        program: &Program,
+        launch: &Launch,
+        pmi: UnixStream,
+        descriptors: Descriptors,
+    ) -> io::Result<(Process, Pipes)> {
         let (ours, theirs) = UnixStream::pair()?;
         // The record fits the socket's buffer many times over, so nobody has to read for this to return.
         (&ours).write_all(&launch.emit())?;
@@ -128,7 +134,7 @@ impl Process {
             .stderr(Stdio::piped())
             // A group of its own: it can be ended with everything that it started, and Ctrl-C reaches the launcher alone.
             .process_group(0);
-        prepare_child(&mut command, [theirs.as_raw_fd(), pmi.as_raw_fd()]);
+        prepare_child(&mut command, [theirs.as_raw_fd(), pmi.as_raw_fd()], descriptors);
         let mut child = command.spawn()?;
         let pid = Pid::from_raw(i32::try_from(child.id()).map_err(|_| ErrorKind::InvalidData)?);
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
@@ -229,16 +235,17 @@ impl Process {
     }
 }
 
-fn prepare_child(command: &mut Command, sockets: [i32; 2]) {
+fn prepare_child(command: &mut Command, sockets: [i32; 2], descriptors: Descriptors) {
     end_with_launcher(command, Signal::SIGKILL);
-    // SAFETY: between fork and exec only async-signal-safe calls may be made. This is a plain system call (fcntl) without
-    // allocation or locks, and the closure captures two integers.
+    // SAFETY: between fork and exec only async-signal-safe calls may be made. These are plain system calls (fcntl,
+    // setrlimit) without allocation or locks, and the closure captures integers.
     unsafe {
         command.pre_exec(move || {
             for socket in sockets {
                 let fd = std::os::fd::BorrowedFd::borrow_raw(socket);
                 nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
             }
+            descriptors::restore(descriptors)?;
             Ok(())
         });
     }

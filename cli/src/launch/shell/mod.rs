@@ -21,6 +21,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use store::{Directory, JobDirectory};
 use transport::Rank;
 
+use super::descriptors::{self, Descriptors};
 use super::guard::Guard;
 use super::limits::{EVENTS_PER_ROUND, NEWS_EVERY, ROOM_EVERY};
 use super::lines::{Channel, LineReader};
@@ -52,6 +53,8 @@ enum Source {
 struct Shell<'a> {
     plan: &'a Plan,
     key: [u8; 16],
+    /// What ranks are given.
+    descriptors: Descriptors,
     started: Instant,
     job: Job,
     keeper: Keeper,
@@ -97,6 +100,7 @@ impl<'a> Shell<'a> {
         registration: &Registration,
         observer: &'a mut dyn Observer,
     ) -> Result<Shell<'a>, CliError> {
+        let descriptors = descriptors::provide(plan.ranks)?;
         let signals = take_signals()?;
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|_| CliError::NoRandomness)?;
@@ -119,6 +123,7 @@ impl<'a> Shell<'a> {
         let mut shell = Shell {
             plan,
             key,
+            descriptors,
             started,
             job,
             keeper,

@@ -83,7 +83,7 @@ impl Shell<'_> {
             directory: self.plan.directory.clone(),
         };
         let pmi = self.pmi_socket(rank, decision.life)?;
-        let (process, pipes) = Process::spawn(&self.plan.program, &launch, pmi)?;
+        let (process, pipes) = Process::spawn(&self.plan.program, &launch, pmi, self.descriptors)?;
         self.guard.add(process.pid);
         let pid = process.pid;
         let token = self.token();
