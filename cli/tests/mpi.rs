@@ -226,7 +226,11 @@ fn linked(name: &str) -> TempDir {
     let at = |path: &str| folder.path().join(path).display().to_string();
     fs::create_dir_all(folder.path().join("lib")).unwrap();
     fs::write(at("lib.c"), "int MPI_Init(void) { return 0; }\n").unwrap();
-    fs::write(at("prog.c"), "int MPI_Init(void); int main(void) { return MPI_Init(); }\n").unwrap();
+    fs::write(
+        at("prog.c"),
+        "int MPI_Init(void); int main(int count, char **words) { return count > 1 ? 3 : MPI_Init(); }\n",
+    )
+    .unwrap();
     let library = at(&format!("lib/{name}"));
     cc(&["-shared", "-fPIC", &format!("-Wl,-soname,{name}"), "-o", &library, &at("lib.c")]);
     cc(&["-o", &at("prog"), &at("prog.c"), &library, "-Wl,-rpath,$ORIGIN/lib"]);
@@ -260,6 +264,20 @@ fn what_an_mpi_program_cannot_have_is_refused_before_anything_is_made() {
     let done = refused(&[], provider.path());
     assert_eq!(done.code, Some(1), "{done:?}");
     done.says(&["needs libmpi.so.12", "LD_LIBRARY_PATH"]);
+}
+
+#[test]
+fn an_mpi_program_that_dies_before_it_begins_is_not_started_again() {
+    let (mpich, provider) = (linked("libmpi.so.12"), provider());
+    let run = |words: &[&str]| {
+        let mut command = stillwire(&["run", "-n", "2", "--"]);
+        done(command.env("STILLWIRE_PROVIDER", provider.path()).arg(program(&mpich)).args(words))
+    };
+    assert_eq!(run(&[]).code, Some(0));
+    let failed = run(&["a word"]);
+    assert_eq!(failed.code, Some(3), "{failed:?}");
+    failed.says(&["died (exit code 3)", "cannot be rolled back"]);
+    assert!(!failed.stderr.contains("rolling back"), "{failed:?}");
 }
 
 /// What stands for Open MPI's launcher: prints its words as that prints them, and does what the variable `DO` says.

@@ -42,6 +42,7 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
         bind,
         auth,
         provider: None,
+        is_mpi: false,
         mpi_problem: Some("it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned()),
     };
     if !arguments.quiet {

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig};
+use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig, OnFault};
 use ckpt_glue::control::FaultReport;
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::protocols::StopReason;
@@ -84,7 +84,7 @@ pub(crate) struct RunReport {
 
 pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError> {
     let job = fresh_job()?;
-    let config = job_config(&arguments);
+    let mut config = job_config(&arguments);
     config.validate()?;
     check_bind(arguments.bind)?;
     let mut program = program(&arguments)?;
@@ -92,6 +92,8 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     let provider = provider::find(None);
     if let Some(mpi) = &detected.mpi {
         check_options(&arguments, mpi)?;
+        // There is no image of it to go back to.
+        config.fault.on_fault = OnFault::Abort;
         if let Err(error) = provider {
             return Err(error);
         }
@@ -128,6 +130,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         bind: SocketAddr::new(arguments.bind, 0),
         auth,
         provider: provider.ok(),
+        is_mpi: detected.mpi.is_some(),
         mpi_problem,
     };
     let place = make_place(&arguments, &plan)?;

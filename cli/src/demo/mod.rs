@@ -109,6 +109,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         auth: AuthLevel::Header,
         provider: None,
+        is_mpi: false,
         mpi_problem: None,
     })
 }

@@ -66,6 +66,8 @@ pub(crate) struct Plan {
     pub(crate) auth: AuthLevel,
     /// The provider's library, whose variables stand in the program's environment.
     pub(crate) provider: Option<PathBuf>,
+    /// The program is known to be one of an MPI library, before any rank has shown it.
+    pub(crate) is_mpi: bool,
     /// Why a rank must not be a program of an MPI library.
     pub(crate) mpi_problem: Option<String>,
 }

@@ -138,7 +138,7 @@ impl<'a> Shell<'a> {
             guard,
             observer,
             mpi: None,
-            has_mpi: false,
+            has_mpi: plan.is_mpi,
             verdict: None,
             over: None,
             stops: 0,
