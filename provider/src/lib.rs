@@ -32,6 +32,7 @@ mod limits;
 mod memory;
 mod mr;
 mod msg;
+mod rehearsal;
 mod rma;
 mod tagged;
 

@@ -49,6 +49,9 @@ pub(crate) const HELPER_TICK: Duration = Duration::from_millis(1);
 /// once, also while its program computes; without a keeper there is nobody who could answer for the endpoint later.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(5);
 
+/// Longest wait of a rehearsal for the rails to give their buffers back.
+pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(1);
+
 /// How long a closing endpoint stays after all is done, to acknowledge once more what a peer sends again: some probe timeouts.
 /// Also how often peers that have not finished are probed.
 pub(crate) const QUIET: Duration = Duration::from_millis(2);

@@ -38,6 +38,7 @@ use crate::identity::{Identity, rail_choice};
 use crate::limits::{
     COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX, QUIET, SILENCE_MAX,
 };
+use crate::rehearsal::{self, Rehearsal};
 pub(crate) use receive::{Inbound, Peek};
 use regions::{OpenWrite, Regions};
 pub(crate) use remote::{Local, Place};
@@ -66,6 +67,7 @@ pub(crate) struct Engine {
     directed: bool,
     closing: AtomicBool,
     state: Mutex<State>,
+    rehearsal: Mutex<Option<Rehearsal>>,
 }
 
 /// What an engine needs to start.
@@ -154,6 +156,7 @@ impl Engine {
             directed,
             closing: AtomicBool::new(false),
             state: Mutex::new(state),
+            rehearsal: Mutex::new(None),
         });
         engine.open_service(&mut engine.lock())?;
         let weak = Arc::downgrade(&engine);
@@ -166,7 +169,21 @@ impl Engine {
                 });
             }
         });
+        if let Some(settings) = rehearsal::Settings::from_environment() {
+            *engine.rehearsal.lock().unwrap_or_else(PoisonError::into_inner) =
+                Rehearsal::start(&engine, settings);
+        }
         Ok(engine)
+    }
+
+    /// Who it is, and the endpoint below.
+    pub(crate) fn endpoint(&self) -> (PortId, &Endpoint) {
+        (self.port, &self.endpoint)
+    }
+
+    /// Whether it is on its way out.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -327,6 +344,9 @@ impl Engine {
     /// Stays until every peer has what was sent to it, or has been silent for `SILENCE_MAX`.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
+        if let Some(rehearsal) = self.rehearsal.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            rehearsal.join();
+        }
         let left = self.endpoint.leave(SILENCE_MAX, QUIET, |completion| {
             let mut state = self.lock();
             self.handle(&mut state, completion);

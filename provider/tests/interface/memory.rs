@@ -129,6 +129,29 @@ fn an_injected_write_is_counted_when_the_peer_can_see_it() {
     assert_eq!(close(region), 0);
 }
 
+/// FI_ORDER_WAW, also of what finds no window and is announced, while later requests find one again.
+#[test]
+fn writes_to_one_place_happen_in_order() {
+    const WRITES: u64 = 400;
+    for _ in 0..20 {
+        let (one, two, to_two, _) = pair();
+        let mut memory = vec![0u8; 8];
+        let region = two.register(&mut memory, 5);
+        for number in 1..=WRITES {
+            let bytes = number.to_le_bytes();
+            // SAFETY: injected bytes are copied at once.
+            accepted(&[&two], || unsafe {
+                (one.remote().inject)(one.ep, bytes.as_ptr().cast(), 8, to_two, 0, 5)
+            });
+        }
+        while one.counted() < WRITES {
+            two.counted();
+        }
+        assert_eq!(memory, WRITES.to_le_bytes(), "an earlier write came after the last one");
+        assert_eq!(close(region), 0);
+    }
+}
+
 #[test]
 fn data_beside_a_write_reaches_the_peers_queue() {
     let (one, two, to_two, to_one) = pair();
