@@ -44,7 +44,6 @@ const ALL: u64 = PRIMARY | MESSAGE_WAYS | REMOTE_WAYS | ALWAYS | ON_REQUEST;
 /// Messages of one sender are matched in order; requests to memory are executed in order, among themselves and before later
 /// messages, but for long writes, whose bound `max_order_*` tell.
 const ORDERS: u64 = flag::ORDER_SAS
-    | flag::ORDER_SAR
     | flag::ORDER_RAR
     | flag::ORDER_RAW
     | flag::ORDER_WAR

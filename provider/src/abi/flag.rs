@@ -57,7 +57,6 @@ pub const ORDER_RAS: u64 = 1 << 2;
 pub const ORDER_WAR: u64 = 1 << 3;
 pub const ORDER_WAW: u64 = 1 << 4;
 pub const ORDER_WAS: u64 = 1 << 5;
-pub const ORDER_SAR: u64 = 1 << 6;
 pub const ORDER_SAW: u64 = 1 << 7;
 pub const ORDER_SAS: u64 = 1 << 8;
 pub const ORDER_RMA_RAR: u64 = 1 << 32;

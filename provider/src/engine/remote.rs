@@ -1,6 +1,5 @@
 //! Requests to peers' memory, at the side that asks.
 
-use endpoint::SendBuffer;
 use transport::slab::SlabKey;
 use transport::{LinkIndex, Outgoing};
 
@@ -8,7 +7,7 @@ use super::receive::{Received, below};
 use super::service::Waiting;
 use super::sinks::{Submit, tick};
 use super::wire::{Kind, Record};
-use super::{Engine, Operation, Request, SPACE_READ, SPACE_SERVICE, SPACE_WRITE, State, context_of};
+use super::{Engine, Operation, Request, SPACE_READ, SPACE_WRITE, State, context_of};
 use crate::abi::{ADDR_NOTAVAIL, FiAddr, flag};
 use crate::boundary::{EAGAIN, EINVAL, EMSGSIZE, Result};
 use crate::cq::{Entry, Failure};
@@ -92,7 +91,8 @@ impl Engine {
             if !long {
                 payload.gather(&mut message);
             }
-            self.send_record(link, &message).inspect_err(|_| _ = state.requests.remove(key))?;
+            let sent = self.send_record(state, link, &message);
+            sent.inspect_err(|_| _ = state.requests.remove(key))?;
             if long {
                 let outgoing = payload_of(SPACE_WRITE, context_of(key), context_of(key));
                 match self.send_long(link, outgoing, payload, false) {
@@ -146,7 +146,7 @@ impl Engine {
                 asked.op = Some(op);
             }
             let record = Record { kind: Kind::Read, request: context_of(key), bytes: bytes as u64, ..record };
-            self.send_record(link, &head(&record, 0)).inspect_err(|_| {
+            self.send_record(state, link, &head(&record, 0)).inspect_err(|_| {
                 self.endpoint.cancel(op);
                 state.requests.remove(key);
             })
@@ -193,7 +193,8 @@ impl Engine {
                 compare.gather(&mut message);
                 message.resize(REQUEST_HEAD_BYTES + 2 * local.bytes, 0);
             }
-            self.send_record(link, &message).inspect_err(|_| _ = state.requests.remove(key))
+            let sent = self.send_record(state, link, &message);
+            sent.inspect_err(|_| _ = state.requests.remove(key))
         })
     }
 
@@ -232,10 +233,6 @@ impl Engine {
             Err(_) => {}
         }
         asked
-    }
-
-    fn send_record(&self, link: LinkIndex, message: &[u8]) -> Result<()> {
-        self.send_below(link, record_envelope(), SendBuffer::Copied(message)).map(|_| ())
     }
 
     /// One of the things has happened that a request waits for. `failure`: it went wrong.
@@ -291,11 +288,6 @@ impl Engine {
         }
         self.remote_step(state, key, answer.failure);
     }
-}
-
-/// Records need no completion of their own: the answer is one.
-pub(super) fn record_envelope() -> Outgoing {
-    Outgoing { space: SPACE_SERVICE, tag: 0, data: 0, context: 0, silent: true }
 }
 
 /// A payload that belongs to a request.

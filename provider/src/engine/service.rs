@@ -1,15 +1,16 @@
 //! Requests of peers to our memory. They come as messages, and our own progress reads and writes: no peer touches our memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use endpoint::{BorrowedBuffer, ReceiveBuffer, SendBuffer};
+use transport::config::INCOMING_MAX;
 use transport::slab::SlabKey;
 use transport::{LinkIndex, Outgoing};
 
 use super::arithmetic;
 use super::receive::Received;
 use super::regions::{OpenWrite, failure};
-use super::remote::{payload_of, record_envelope};
+use super::remote::payload_of;
 use super::sinks::tick;
 use super::wire::{Kind, Record};
 use super::{Engine, Request, SPACE_READ, SPACE_SERVICE, SPACE_WRITE, State, context_of};
@@ -27,6 +28,20 @@ pub(super) struct Service {
     answers: Vec<(LinkIndex, Vec<u8>)>,
     /// What found no room on its link, in order.
     waiting: VecDeque<(LinkIndex, Waiting)>,
+    /// By link.
+    orders: Vec<Order>,
+}
+
+/// The order of the messages with records on one link. Below, messages are matched in order, but not complete in order: one that finds no window is
+/// fetched later, and others overtake it.
+#[derive(Default)]
+struct Order {
+    /// Messages sent.
+    sent: u64,
+    /// Messages worked off.
+    served: u64,
+    /// Those that overtook others, by number.
+    early: BTreeMap<u64, Vec<u8>>,
 }
 
 /// A message that waits for room.
@@ -63,7 +78,15 @@ impl Drop for Buffer {
 
 impl Service {
     pub(super) fn new() -> Service {
-        Service { buffers: Vec::new(), answers: Vec::new(), waiting: VecDeque::new() }
+        Service { buffers: Vec::new(), answers: Vec::new(), waiting: VecDeque::new(), orders: Vec::new() }
+    }
+
+    fn order(&mut self, link: LinkIndex) -> &mut Order {
+        let at = link.0 as usize;
+        if self.orders.len() <= at {
+            self.orders.resize_with(at + 1, Order::default);
+        }
+        &mut self.orders[at]
     }
 
     pub(super) fn wait(&mut self, link: LinkIndex, message: Waiting) {
@@ -126,7 +149,42 @@ impl Engine {
         let start = state.service.buffers[number].start;
         // SAFETY: a part of the buffer whose message is complete: the endpoint writes to it no more until the buffer is posted
         // again, which happens below, after the last use of this slice.
-        let mut rest = unsafe { core::slice::from_raw_parts(start.add(offset), bytes) };
+        let message = unsafe { core::slice::from_raw_parts(start.add(offset), bytes) };
+        self.serve_in_order(state, received.source, received.data, message);
+        if received.finished {
+            state.requests.remove(key);
+            if let Err(Errno(error)) = self.post_service(state, number) {
+                complain(format_args!("a buffer for peers' requests cannot be posted again: error {error}"));
+            }
+        }
+    }
+
+    /// Does what the message with this number asks for, and what waited for it; or keeps it until the messages before it have come. Those
+    /// have been matched and granted, so at most as many are kept as a link may have announced.
+    fn serve_in_order(&self, state: &mut State, link: LinkIndex, number: u64, message: &[u8]) {
+        let order = state.service.order(link);
+        if number != order.served {
+            if number < order.served || order.early.len() >= INCOMING_MAX {
+                complain(format_args!(
+                    "a peer numbers its requests to memory wrongly ({number} after {}); one is ignored",
+                    order.served
+                ));
+                return;
+            }
+            order.early.insert(number, message.to_vec());
+            return;
+        }
+        self.serve_records(state, link, message);
+        loop {
+            let order = state.service.order(link);
+            order.served += 1;
+            let Some(message) = order.early.remove(&order.served) else { break };
+            self.serve_records(state, link, &message);
+        }
+    }
+
+    fn serve_records(&self, state: &mut State, link: LinkIndex, message: &[u8]) {
+        let mut rest = message;
         while !rest.is_empty() {
             let Ok((record, payload, behind)) = Record::parse(rest) else {
                 complain(format_args!(
@@ -134,15 +192,19 @@ impl Engine {
                 ));
                 break;
             };
-            self.serve(state, received.source, &record, payload);
+            self.serve(state, link, &record, payload);
             rest = behind;
         }
-        if received.finished {
-            state.requests.remove(key);
-            if let Err(Errno(error)) = self.post_service(state, number) {
-                complain(format_args!("a buffer for peers' requests cannot be posted again: error {error}"));
-            }
-        }
+    }
+
+    /// Sends a message with records.
+    pub(super) fn send_record(&self, state: &mut State, link: LinkIndex, message: &[u8]) -> Result<()> {
+        let number = state.service.order(link).sent;
+        // Records need no completion of their own: the answer is one.
+        let outgoing = Outgoing { space: SPACE_SERVICE, tag: 0, data: number, context: 0, silent: true };
+        self.send_below(link, outgoing, SendBuffer::Copied(message))?;
+        state.service.order(link).sent += 1;
+        Ok(())
     }
 
     fn serve(&self, state: &mut State, link: LinkIndex, record: &Record, payload: &[u8]) {
@@ -309,11 +371,13 @@ impl Engine {
     /// Sends one message; gives it back if there is no room.
     fn send_waiting(&self, state: &mut State, link: LinkIndex, message: Waiting) -> Option<Waiting> {
         let sent = match &message {
-            Waiting::Record(bytes) => self.send_below(link, record_envelope(), SendBuffer::Copied(bytes)),
-            Waiting::Long { outgoing, payload } => self.send_long(link, *outgoing, payload, false),
+            Waiting::Record(bytes) => self.send_record(state, link, bytes),
+            Waiting::Long { outgoing, payload } => {
+                self.send_long(link, *outgoing, payload, false).map(|_| ())
+            }
             Waiting::Read { request, bytes } if bytes.len() <= COPIED_BYTES_MAX => {
                 let outgoing = Outgoing { silent: true, ..payload_of(SPACE_READ, *request, 0) };
-                self.send_below(link, outgoing, SendBuffer::Copied(bytes))
+                self.send_below(link, outgoing, SendBuffer::Copied(bytes)).map(|_| ())
             }
             Waiting::Read { .. } if !self.endpoint.can_send(link, 0) => Err(EAGAIN),
             Waiting::Read { .. } => {
