@@ -1,4 +1,4 @@
-//! Line charts as SVG: panels side by side, a logarithmic axis of time.
+//! Line charts as SVG: panels side by side, logarithmic vertical axes.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,8 @@ const BETWEEN: f64 = 50.0;
 const BELOW: f64 = 90.0;
 
 /// Colours that people with colour blindness can tell apart (Okabe and Ito 2008).
-const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+const COLOURS: [&str; 8] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"];
 
 /// A line: one value per place on the horizontal axis.
 pub(crate) struct Line {
@@ -29,7 +30,7 @@ pub(crate) struct Panel {
     pub(crate) reference: Option<(String, f64)>,
 }
 
-/// Several diagrams with common axes.
+/// Several diagrams with a common horizontal axis.
 pub(crate) struct Chart {
     pub(crate) title: String,
     pub(crate) subtitle: String,
@@ -38,6 +39,8 @@ pub(crate) struct Chart {
     /// Labels of the places on the horizontal axis.
     pub(crate) places: Vec<String>,
     pub(crate) panels: Vec<Panel>,
+    /// Each panel has a vertical axis of its own; the title tells its unit.
+    pub(crate) own_axes: bool,
 }
 
 /// Powers of ten that enclose all values.
@@ -47,9 +50,9 @@ struct Decades {
 }
 
 impl Decades {
-    fn of(chart: &Chart) -> Decades {
-        let lines = chart.panels.iter().flat_map(|panel| &panel.lines).flat_map(|line| &line.values);
-        let references = chart.panels.iter().filter_map(|panel| panel.reference.as_ref().map(|(_, at)| at));
+    fn of(panels: &[Panel]) -> Decades {
+        let lines = panels.iter().flat_map(|panel| &panel.lines).flat_map(|line| &line.values);
+        let references = panels.iter().filter_map(|panel| panel.reference.as_ref().map(|(_, at)| at));
         let values = lines.chain(references).copied().filter(|value| *value > 0.0);
         let (least, most) =
             values.fold((f64::MAX, f64::MIN), |(least, most), value| (least.min(value), most.max(value)));
@@ -71,7 +74,7 @@ impl Decades {
 
 /// Draws.
 pub(crate) fn svg(chart: &Chart) -> String {
-    let decades = Decades::of(chart);
+    let common = Decades::of(&chart.panels);
     let labels = labels(chart);
     let panels = count(chart.panels.len());
     let width = LEFT + panels * (PANEL_WIDTH + BETWEEN) + 20.0;
@@ -91,7 +94,8 @@ pub(crate) fn svg(chart: &Chart) -> String {
             r#"<g transform="translate({} {TOP})">"#,
             LEFT + count(i) * (PANEL_WIDTH + BETWEEN)
         );
-        draw(&mut out, chart, panel, &decades, &labels);
+        let own = chart.own_axes.then(|| Decades::of(std::slice::from_ref(panel)));
+        draw(&mut out, chart, panel, own.as_ref().unwrap_or(&common), &labels);
         out.push_str("</g>\n");
     }
     legend(&mut out, &labels);
@@ -202,12 +206,13 @@ mod tests {
             horizontal: "n".to_owned(),
             places: vec!["1".to_owned(), "2".to_owned()],
             panels: vec![Panel { title: "p".to_owned(), lines: vec![line], reference: None }],
+            own_axes: false,
         }
     }
 
     #[test]
     fn values_lie_on_a_logarithmic_axis_of_whole_decades() {
-        let decades = Decades::of(&chart(vec![0.5, 50.0]));
+        let decades = Decades::of(&chart(vec![0.5, 50.0]).panels);
         assert_eq!((decades.least, decades.most), (-1, 2));
         assert_eq!(decades.height(100.0), 0.0);
         assert_eq!(decades.height(0.1), PANEL_HEIGHT);

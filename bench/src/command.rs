@@ -12,6 +12,7 @@ use crate::checkpointable::{self, CheckpointableOptions};
 use crate::freeze::{self, FreezeOptions};
 use crate::latency::{self, LatencyOptions};
 use crate::loss::{self, LossOptions};
+use crate::mpi::{self, MpiOptions};
 use crate::protocol::{self, ProtocolOptions};
 use crate::rate::{self, RateOptions};
 
@@ -52,9 +53,18 @@ ratio with its 95 % interval over many pairs of processes.")]
     Checkpointable(CheckpointableArguments),
     /// Cost of the protocol alone, without any socket
     Protocol(ProtocolArguments),
-    /// All of them, one after the other, with what they print in a folder
+    /// MPICH over ours and over what it ships with
     #[command(long_about = "\
-All of them, one after the other, with what they print in a folder.
+MPICH over ours and over what it ships with.
+
+One MPICH, two ranks, one measuring program; under it in turns ours over shared memory and over UDP, libfabric's shm, tcp and \
+udp;ofi_rxd, UCX over shared memory and over TCP, and MPICH's own shared memory. Half round trip, bandwidth and messages per second \
+by length; allreduce, alltoall, put and get. Before anything is timed, each stack moves every kind of transfer with every byte \
+compared; one that fails is named with the reason. Wants an MPICH that has mpicc (pip install mpich==5.0.2).")]
+    Mpi(MpiArguments),
+    /// All of them but mpi, one after the other, with what they print in a folder
+    #[command(long_about = "\
+All of them but mpi, one after the other, with what they print in a folder.
 
 Leaves NAME.json and NAME.txt of each bench, and freeze.svg. The machine should have nothing else to do.")]
     All {
@@ -185,6 +195,60 @@ impl From<&CheckpointableArguments> for CheckpointableOptions {
     }
 }
 
+/// What to measure of MPI.
+#[derive(Args, Clone, Debug)]
+pub struct MpiArguments {
+    /// Folder of an MPICH, with mpicc and mpiexec in it or in its bin [default: target/mpi/mpich, which tests/mpi/run makes]
+    #[arg(long, value_name = "DIR")]
+    mpich: Option<PathBuf>,
+    /// Folder of libstillwire_fi.so [default: that of this program]
+    #[arg(long, value_name = "DIR")]
+    provider: Option<PathBuf>,
+    /// Only these stacks; a wrong name is told which there are
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    stacks: Vec<String>,
+    /// Lengths of messages [default: twelve from 0 to 64 MiB]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=mpi::MESSAGE_BYTES_MAX))]
+    bytes: Vec<u64>,
+    /// Runs of each stack
+    #[arg(long, default_value_t = MpiOptions::default().repetitions as u64, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    repetitions: u64,
+    /// Length of each of a figure's blocks, ms
+    #[arg(long, default_value_t = MpiOptions::default().block_us / 1000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    block_ms: u64,
+    /// A run of a stack that takes longer is ended, and the stack left out
+    #[arg(long, value_name = "SECONDS", default_value_t = MpiOptions::default().run_seconds_max, value_parser = clap::value_parser!(u64).range(1..=800))]
+    run_seconds_max: u64,
+    /// Fewer lengths, two short runs of each stack: shows that everything works in about a minute
+    #[arg(long)]
+    quick: bool,
+    /// Also draw half round trips and bandwidth as a chart
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+impl From<&MpiArguments> for MpiOptions {
+    fn from(arguments: &MpiArguments) -> MpiOptions {
+        let mut options = MpiOptions {
+            mpich: arguments.mpich.clone(),
+            provider: arguments.provider.clone(),
+            stacks: arguments.stacks.clone(),
+            repetitions: usize::try_from(arguments.repetitions).unwrap_or(1),
+            block_us: arguments.block_ms * 1000,
+            run_seconds_max: arguments.run_seconds_max,
+            ..MpiOptions::default()
+        };
+        if arguments.quick {
+            let bytes = vec![0, 8, 1 << 10, 64 << 10, 1 << 20, 4 << 20];
+            options = MpiOptions { bytes, repetitions: 2, blocks: 3, block_us: 5_000, ..options };
+        }
+        if !arguments.bytes.is_empty() {
+            options.bytes.clone_from(&arguments.bytes);
+        }
+        options
+    }
+}
+
 /// What to measure of the protocol.
 #[derive(Args, Clone, Debug)]
 pub struct ProtocolArguments {
@@ -241,6 +305,13 @@ impl Bench {
                 Shown::of(&report)?
             }
             Bench::Checkpointable(arguments) => Shown::of(&checkpointable::run(&arguments.into())?)?,
+            Bench::Mpi(arguments) => {
+                let report = mpi::run(&arguments.into())?;
+                if let Some(file) = &arguments.svg {
+                    write(file, &report.svg())?;
+                }
+                Shown::of(&report)?
+            }
             Bench::Protocol(ProtocolArguments { runs }) => {
                 Shown::of(&protocol::run(&ProtocolOptions { runs: *runs, ..ProtocolOptions::default() })?)?
             }

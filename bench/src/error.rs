@@ -60,6 +60,9 @@ pub enum BenchError {
         /// "with" or "without".
         expected: &'static str,
     },
+    /// MPI stacks could not be measured.
+    #[error(transparent)]
+    Mpi(#[from] crate::mpi::MpiError),
     /// A file could not be written.
     #[error("{path} could not be written: {error}; name a file in a folder that exists")]
     Write {

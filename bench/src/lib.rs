@@ -16,6 +16,7 @@ pub mod freeze;
 pub mod latency;
 pub mod loss;
 mod machine;
+pub mod mpi;
 mod pair;
 mod progress;
 pub mod protocol;

@@ -10,7 +10,10 @@ use crate::conversation::{hear, tell};
 use crate::error::BenchError;
 
 /// First argument of a measuring process; the second is its role.
-const ARGUMENT: &str = "bench-worker";
+pub(crate) const ARGUMENT: &str = "bench-worker";
+
+/// Arguments before those of a role: the program, [`ARGUMENT`], the role.
+pub(crate) const ARGUMENTS: usize = 3;
 
 /// What a measuring process runs.
 type Role = fn(&mut Parent) -> Result<(), BenchError>;
@@ -21,6 +24,7 @@ const ROLES: &[(&str, Role)] = &[
     (crate::checkpointable::ROLE, crate::checkpointable::work),
     (crate::loss::ROLE, crate::loss::work),
     (crate::rate::ROLE, crate::rate::work),
+    (crate::mpi::ROLE, crate::mpi::work),
     (crate::freeze::PORT, crate::freeze::measure),
     (crate::freeze::SENDER, crate::freeze::send),
     (crate::freeze::CROWD, crate::freeze::crowd),

@@ -276,6 +276,7 @@ impl FreezeReport {
                 panel("dump", dump, [|row| row.dump_us_p50, |row| row.dump_us_p99]),
                 panel("thaw", thaw, [|row| row.thaw_us_p50, |row| row.thaw_us_p99]),
             ],
+            own_axes: false,
         })
     }
 }
