@@ -220,6 +220,21 @@ fn an_mpi_program_is_not_saved_and_says_so() {
     assert!(processes.iter().all(|process| !runs(*process)));
 }
 
+#[test]
+fn what_a_library_leaves_in_memory_goes_when_its_job_is_ended() {
+    let provider = provider();
+    let name = format!("mpich_shm_test{}_", std::process::id());
+    let file = |rank: u32| PathBuf::from(format!("/dev/shm/{name}{rank}"));
+    let steps: [&[&str]; 4] = [&["map", &format!("shm:{name}")], &BARRIER, &["env:PMI_RANK"], &["sleep:60"]];
+    let mut job = Running::start(clients(provider.path(), 2, &["--json"], &steps));
+    // Behind the barrier both have them.
+    job.wait_for("PMI_RANK=");
+    assert!(file(0).exists() && file(1).exists());
+    job.signal("INT");
+    assert_eq!(job.finish().code, Some(130));
+    assert!(!file(0).exists() && !file(1).exists());
+}
+
 /// A folder with an empty MPI library, `lib/NAME`, and a program `prog` that is linked to it.
 fn linked(name: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! What the processes of ranks have mapped: whether the provider is among it, and no shared memory of an MPI library.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use nix::unistd::Pid;
 use transport::Rank;
@@ -16,6 +16,8 @@ pub(crate) struct Findings {
     pub(crate) without_provider: Vec<Rank>,
     /// Two ranks, and the file that both have mapped: messages between them may go past the provider.
     pub(crate) shared: Option<(Rank, Rank, String)>,
+    /// Files of MPI libraries in memory, which stay there when a rank is killed.
+    pub(crate) files: BTreeSet<PathBuf>,
 }
 
 /// Looks at the processes of ranks, which are named by their process groups: the program may be a child of what was started.
@@ -31,6 +33,8 @@ pub(crate) fn look(ranks: &[(Rank, Pid)], provider: &Path) -> Findings {
             .or_default()
             .push_str(&std::fs::read_to_string(entry.path().join("maps")).unwrap_or_default());
     }
+    // Of one that has just ended nothing can be said: how it ended is.
+    maps.retain(|_, text| !text.is_empty());
     judge(&maps, &provider.to_string_lossy())
 }
 
@@ -50,6 +54,9 @@ fn judge(maps: &BTreeMap<Rank, String>, provider: &str) -> Findings {
             let (Some(rights), Some(device), Some(inode)) = (rights, device, inode) else { continue };
             if !rights.ends_with('s') || !SHARED_BY_MPI.iter().any(|start| name.starts_with(start)) {
                 continue;
+            }
+            if path.starts_with("/dev/shm/") {
+                findings.files.insert(PathBuf::from(path));
             }
             let (first, _) = *files.entry((device, inode)).or_insert((*rank, path));
             if first != *rank && findings.shared.is_none() {
@@ -90,7 +97,8 @@ mod tests {
             format!("{PROVIDER}7f02-7f03 rw-s 00000000 00:1b {inode} /dev/shm/{name}\n")
         };
         let (one, two) = (shared(5, "mpich_shm_1_0"), shared(6, "mpich_shm_1_1"));
-        assert_eq!(judged(&[&one, &two]).shared, None, "one of its own each");
+        let own = judged(&[&one, &two]);
+        assert_eq!((own.shared, own.files.len()), (None, 2), "one of its own each");
         let gone = shared(5, "mpich_shm_1_0 (deleted)");
         assert_eq!(judged(&[&one, &gone]).shared, Some((Rank(0), Rank(1), "/dev/shm/mpich_shm_1_0".into())));
         let programs = shared(9, "the_programs_own");

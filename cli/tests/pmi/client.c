@@ -4,6 +4,7 @@
  *   flood:COUNT  asks so many times and reads nothing
  *   hear:TEXT    reads a line that begins so; else exit code 90
  *   map          maps the provider's file, as libfabric would
+ *   shm:NAME     makes /dev/shm/NAME%r and maps it, as libraries do
  *   env:NAME     prints a variable
  *   only:RANK    leaves the next step to that rank
  *   exit:CODE, signal:NUMBER, sleep:SECONDS
@@ -66,6 +67,16 @@ static void map(void)
         exit(92);
 }
 
+static void share(const char *name)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "/dev/shm/%s%s", name, rank);
+    int file = open(path, O_RDWR | O_CREAT, 0600);
+    if (file < 0 || ftruncate(file, 4096) != 0 ||
+        mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) == MAP_FAILED)
+        exit(94);
+}
+
 int main(int count, char **steps)
 {
     signal(SIGPIPE, SIG_IGN);
@@ -90,6 +101,8 @@ int main(int count, char **steps)
             hear(rest);
         } else if (strcmp(step, "map") == 0) {
             map();
+        } else if (strncmp(step, "shm:", 4) == 0) {
+            share(rest);
         } else if (strncmp(step, "env:", 4) == 0) {
             printf("%s=%s\n", rest, getenv(rest) ? getenv(rest) : "");
         } else if (strncmp(step, "exit:", 5) == 0) {

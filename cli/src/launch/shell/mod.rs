@@ -4,9 +4,10 @@ mod mpi;
 mod ranks;
 mod records;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::control::JobPhase;
@@ -71,6 +72,8 @@ struct Shell<'a> {
     mpi: Option<MpiSide>,
     /// Some rank was a program of an MPI library.
     has_mpi: bool,
+    /// Files that MPI libraries have made in memory, and remove when their ranks end by themselves.
+    mpi_files: BTreeSet<PathBuf>,
     /// Why the launcher has ended the job.
     verdict: Option<String>,
     over: Option<FinalReport>,
@@ -139,6 +142,7 @@ impl<'a> Shell<'a> {
             observer,
             mpi: None,
             has_mpi: plan.is_mpi,
+            mpi_files: BTreeSet::new(),
             verdict: None,
             over: None,
             stops: 0,
@@ -313,13 +317,16 @@ impl<'a> Shell<'a> {
             // There is one keeper, and tools do not speak to it.
             keeper::Output::Send { .. } => {}
             keeper::Output::Spawn { rank, decision } => self.spawn(rank, decision),
-            keeper::Output::Kill { rank, life } => match self.processes.get(&rank) {
-                Some(process) if process.life == life => process.kill(),
-                _ => {
-                    let status = ExitStatus::Signal(Signal::SIGKILL as u8);
-                    self.tell_keeper(keeper::Input::ProcessEnded { rank, life, status });
+            keeper::Output::Kill { rank, life } => {
+                self.note_mpi_files();
+                match self.processes.get(&rank) {
+                    Some(process) if process.life == life => process.kill(),
+                    _ => {
+                        let status = ExitStatus::Signal(Signal::SIGKILL as u8);
+                        self.tell_keeper(keeper::Input::ProcessEnded { rank, life, status });
+                    }
                 }
-            },
+            }
             keeper::Output::WriteExitedImage { rank, generation, record } => {
                 match self.write_exited(rank, generation, &record) {
                     Ok((digest, bytes)) => {

@@ -28,6 +28,8 @@ pub(super) struct MpiSide {
     server: pmi::Server,
     lines: PmiLines,
     look: Look,
+    /// The files of its ranks are known.
+    noted: bool,
 }
 
 /// Whether it has been looked that messages go over the provider.
@@ -42,7 +44,7 @@ impl MpiSide {
     fn new(job: transport::JobId, life: Life, ranks: u32, start_timeout: std::time::Duration) -> MpiSide {
         let name = format!("stillwire-{job}-{life}");
         let server = pmi::Server::new(name, ranks, start_timeout);
-        MpiSide { life, server, lines: PmiLines::default(), look: Look::NotYet }
+        MpiSide { life, server, lines: PmiLines::default(), look: Look::NotYet, noted: false }
     }
 }
 
@@ -87,7 +89,7 @@ impl Shell<'_> {
             mpi.server.handle_timeout(now);
         }
         if look.is_some_and(|due| due <= Instant::now()) {
-            self.look_at_mappings();
+            self.look_at_mappings(None);
         }
     }
 
@@ -187,9 +189,9 @@ impl Shell<'_> {
             }
             pmi::Output::Began { rank } => self.on_begun(rank),
             pmi::Output::Finished { rank } => {
-                if self.mpi.as_ref().is_some_and(|mpi| mpi.look != Look::Done) {
-                    self.look_at_mappings();
-                }
+                // Before the first barrier nothing is known of the others.
+                let met = self.mpi.as_ref().is_some_and(|mpi| mpi.server.barriers_passed() > 0);
+                self.look_at_mappings((!met).then_some(rank));
                 let port = PortId::of_rank(rank, 0);
                 self.speak_for(rank, Message::Closed { port, links: Vec::new(), last: true });
             }
@@ -252,18 +254,43 @@ impl Shell<'_> {
         self.speak_for(rank, Message::Fault { report });
     }
 
+    /// Notes once which files in memory the ranks have, before they are killed and cannot remove them.
+    pub(super) fn note_mpi_files(&mut self) {
+        let (Some(mpi), Some(provider)) = (&mut self.mpi, &self.plan.provider) else { return };
+        if core::mem::replace(&mut mpi.noted, true) || !self.has_mpi {
+            return;
+        }
+        let ranks: Vec<_> = self.processes.iter().map(|(rank, process)| (*rank, process.pid)).collect();
+        self.mpi_files.append(&mut mappings::look(&ranks, provider).files);
+    }
+
+    /// Removes what killed ranks have left in memory. Nobody else has files of these names: ranks of this job had them mapped.
+    pub(super) fn remove_mpi_files(&mut self) {
+        for file in core::mem::take(&mut self.mpi_files) {
+            // Most often its owner has removed it.
+            let _ = std::fs::remove_file(file);
+        }
+    }
+
     /// Messages of an MPI library go over the provider, and not past it: looked at once, when all have come up.
-    fn look_at_mappings(&mut self) {
+    /// Before that, only one rank is looked at.
+    fn look_at_mappings(&mut self, only: Option<Rank>) {
         let Some(mpi) = &mut self.mpi else { return };
-        mpi.look = Look::Done;
+        if mpi.look == Look::Done {
+            return;
+        }
+        if only.is_none() {
+            mpi.look = Look::Done;
+        }
         let Some(provider) = &self.plan.provider else { return };
         let ranks: Vec<(Rank, nix::unistd::Pid)> = self
             .processes
             .iter()
-            .filter(|(rank, _)| mpi.server.has_begun(**rank))
+            .filter(|(rank, _)| mpi.server.has_begun(**rank) && only.is_none_or(|only| only == **rank))
             .map(|(rank, process)| (*rank, process.pid))
             .collect();
-        let findings = mappings::look(&ranks, provider);
+        let mut findings = mappings::look(&ranks, provider);
+        self.mpi_files.append(&mut findings.files);
         if let Some(rank) = findings.without_provider.first() {
             let words = format!(
                 "its MPI library has not loaded the provider {}; `stillwire doctor PROGRAM` says why",

@@ -58,6 +58,7 @@ impl Shell<'_> {
     /// The last things: what ended processes have printed, and what is half done on disk. A commit that was under way when a
     /// job was stopped has its outcome now: it goes into the report.
     pub(super) fn leave(&mut self, report: &mut FinalReport) {
+        self.remove_mpi_files();
         // No process is left that could print more than the pipes hold.
         self.leaving = true;
         self.listen_again();
