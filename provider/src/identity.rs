@@ -12,7 +12,6 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use drivers::{RAILS_VARIABLE, RailChoice};
 use transport::{JobId, JobKey, Life};
 
 use crate::boundary::complain;
@@ -143,14 +142,6 @@ pub(crate) fn own_ip() -> IpAddr {
         return IpAddr::V4(Ipv4Addr::LOCALHOST);
     }
     outward_ip().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
-}
-
-/// Which rails endpoints get.
-pub(crate) fn rail_choice() -> RailChoice {
-    RailChoice::from_environment().unwrap_or_else(|error| {
-        complain(format_args!("{RAILS_VARIABLE}: {error}; it is ignored"));
-        RailChoice::Auto
-    })
 }
 
 /// Ranks on this host and ranks of the job, as launchers say it: hydra (MPICH, Intel MPI), Open MPI.

@@ -48,16 +48,13 @@ pub enum SessionError {
     /// The start of the job.
     #[error(transparent)]
     Enrolment(#[from] EnrolmentError),
-    /// The choice of rails.
-    #[error("{variable}: {0}", variable = drivers::RAILS_VARIABLE)]
-    Rails(#[from] drivers::choice::UnknownChoice),
-    /// A NIC.
+    /// The rails.
     #[error("no rail could be opened on {bind}: {source}")]
-    Driver {
+    Rails {
         /// Where it was to receive.
         bind: std::net::IpAddr,
         /// What the driver said.
-        source: drivers::DriverError,
+        source: drivers::RailsError,
     },
     /// The endpoint.
     #[error(transparent)]

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ckpt_glue::control::{ControlKey, ControlReader, CutMode, Message, PortEntry, Registration};
 use ckpt_glue::enrolment::{Enrolment, Started};
-use drivers::RailChoice;
 use drivers::udp::UdpConfig;
 use endpoint::{Endpoint, EndpointConfig};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -151,8 +150,8 @@ fn port_config(launch: &Launch) -> PortConfig {
 }
 
 fn open_endpoint(launch: &Launch, restored: Option<nic_freeze::Loaded>) -> Result<Endpoint, SessionError> {
-    let opened = RailChoice::from_environment()?.open(&UdpConfig::new(launch.bind));
-    let rails = opened.map_err(|source| SessionError::Driver { bind: launch.bind.ip(), source })?;
+    let opened = drivers::open_rails(&UdpConfig::new(launch.bind));
+    let rails = opened.map_err(|source| SessionError::Rails { bind: launch.bind.ip(), source })?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spin = if (launch.ranks as usize) <= cores { SPIN } else { SPIN_SHARED };
     let config = EndpointConfig { helper: true, helper_tick: HELPER_TICK, spin };

@@ -34,7 +34,7 @@ use crate::abi::{ADDR_NOTAVAIL, FiAddr};
 use crate::address::Address;
 use crate::av;
 use crate::boundary::{EINVAL, Errno, Result, complain};
-use crate::identity::{Identity, rail_choice};
+use crate::identity::Identity;
 use crate::limits::{
     COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX, QUIET, SILENCE_MAX,
 };
@@ -128,7 +128,7 @@ impl Engine {
             config.auth = AuthLevel::Full;
             config.network = true;
         }
-        let rails = rail_choice().open(&UdpConfig::new(bind)).map_err(|error| {
+        let rails = drivers::open_rails(&UdpConfig::new(bind)).map_err(|error| {
             complain(format_args!("no rail at {bind}: {error}"));
             Errno(libc::EADDRNOTAVAIL)
         })?;

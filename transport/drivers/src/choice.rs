@@ -4,11 +4,48 @@ use core::str::FromStr;
 
 use crate::driver::Driver;
 use crate::error::DriverError;
+use crate::fault::{FaultDriver, Faults, FaultsError};
 use crate::shm::{ShmConfig, ShmDriver};
 use crate::udp::{UdpConfig, UdpDriver};
 
 /// Names the rails that ports of a process get: `auto`, `udp`, `shm`.
 pub const RAILS_VARIABLE: &str = "STILLWIRE_RAILS";
+
+/// Faults that every rail of the process gets, for tests of programs: as [`Faults`] reads them, such as `loss=1%`.
+pub const FAULTS_VARIABLE: &str = "STILLWIRE_FAULTS";
+
+/// Opens the rails that the environment asks for.
+///
+/// # Errors
+/// [`RailsError`].
+pub fn open_rails(udp: &UdpConfig) -> Result<Vec<Box<dyn Driver>>, RailsError> {
+    let choice = match std::env::var_os(RAILS_VARIABLE) {
+        None => RailChoice::Auto,
+        Some(text) => text.to_string_lossy().parse()?,
+    };
+    let faults: Option<Faults> = match std::env::var_os(FAULTS_VARIABLE) {
+        None => None,
+        Some(text) => Some(text.to_string_lossy().parse()?),
+    };
+    let rails = choice.open(udp)?;
+    let Some(faults) = faults else { return Ok(rails) };
+    tracing::warn!(?faults, "faults are injected into every rail");
+    Ok(rails.into_iter().map(|rail| Box::new(FaultDriver::new(rail, faults)) as Box<dyn Driver>).collect())
+}
+
+/// Why there are no rails.
+#[derive(Debug, thiserror::Error)]
+pub enum RailsError {
+    /// What [`RAILS_VARIABLE`] says.
+    #[error("{variable}: {0}", variable = RAILS_VARIABLE)]
+    Choice(#[from] UnknownChoice),
+    /// What [`FAULTS_VARIABLE`] says.
+    #[error("{variable}: {0}", variable = FAULTS_VARIABLE)]
+    Faults(#[from] FaultsError),
+    /// A rail.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}
 
 /// Which rails a port gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,17 +60,6 @@ pub enum RailChoice {
 }
 
 impl RailChoice {
-    /// What [`RAILS_VARIABLE`] says.
-    ///
-    /// # Errors
-    /// If it is set to something else.
-    pub fn from_environment() -> Result<RailChoice, UnknownChoice> {
-        match std::env::var_os(RAILS_VARIABLE) {
-            None => Ok(RailChoice::Auto),
-            Some(text) => text.to_string_lossy().parse(),
-        }
-    }
-
     /// Opens the rails. Rails within the host come first.
     ///
     /// # Errors

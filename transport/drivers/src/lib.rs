@@ -26,7 +26,7 @@ mod sleep;
 mod staging;
 pub mod udp;
 
-pub use choice::{RAILS_VARIABLE, RailChoice};
+pub use choice::{FAULTS_VARIABLE, RAILS_VARIABLE, RailChoice, RailsError, open_rails};
 pub use counters::Counters;
 pub use driver::{Apart, Armed, Caps, Driver, EachApart, Notice, Path, Wake};
 pub use error::{DriverError, Errno, Operation};
