@@ -27,7 +27,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     // What libfabric loads.
-    ("stillwire-provider", &["stillwire-drivers", "stillwire-endpoint", "stillwire-transport"]),
+    (
+        "stillwire-provider",
+        &["stillwire-drivers", "stillwire-endpoint", "stillwire-nic-freeze", "stillwire-transport"],
+    ),
     ("stillwire-examples", &["stillwire-session"]),
     // All that is pure, and the driver trait, which the simulated NIC implements.
     (
