@@ -12,8 +12,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 use crate::error::DumpError;
 use crate::records::{
     CompletionRecord, GrantRecord, HeaderRecord, IncomingRecord, LinkRecord, OpenRecord, PAYLOAD_RECEIVE,
-    PAYLOAD_SEND, PayloadRecord, PostedRecord, SendRecord, SentRecord, StreamRecord, WaitingRecord,
-    link_flags,
+    PAYLOAD_SEND, PayloadRecord, PostedRecord, SendRecord, StreamRecord, WaitingRecord, link_flags,
+    pending_record,
 };
 
 /// The user's memory, as the shell that owns it knows it: by operation. `None`: not the shell's, or saved otherwise.
@@ -180,22 +180,21 @@ fn push_link(out: &mut Vec<u8>, link: &LinkView<'_>) {
         push(out, &record);
         return;
     };
-    let (sent, open) = (queues.sent(), queues.open());
+    let (frames, open) = (queues.frames(), queues.open());
     let (first, second) = queues.copied();
     record.ring_start = U64::new(queues.copied_start());
     record.ring_bytes = count(first.len() + second.len());
-    record.sent = count(sent.len());
+    record.sent = count(frames.0.len() + frames.1.len());
     record.pending = count(queues.pending().len());
     record.grants = count(queues.control().len());
     record.streams = count(queues.streams().len());
     record.incoming = count(queues.incoming().len());
     record.flags = U16::new(link_flags(link.ends(), open.is_some()));
     push(out, &record);
-    for frame in sent {
-        push(out, &SentRecord::sent(&frame));
-    }
+    out.extend_from_slice(frames.0.as_bytes());
+    out.extend_from_slice(frames.1.as_bytes());
     for pending in queues.pending() {
-        push(out, &SentRecord::pending(pending));
+        push(out, &pending_record(pending));
     }
     for control in queues.control() {
         push(out, &GrantRecord::new(control));

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use transport::matching::{Envelope as Matched, Message, MessageKey, MultiReceive, Pattern, Receive};
 use transport::port::state::{
-    Arrived, Control, Ends, Envelope, Incoming, LinkState, Open, Pending, PortState, SendOp, SentBody,
+    Arrived, Control, Ends, Envelope, FrameRecord, Incoming, LinkState, Open, Pending, PortState, SendOp,
     SentFrame, Stream, Target, WaitingMessage,
 };
 use transport::slab::SlabKey;
@@ -165,9 +165,9 @@ fn link(reader: &mut Reader<'_>, i: u64) -> Result<LinkState, LoadError> {
     let record = reader.record::<LinkRecord>("link")?;
     let flags = record.flags.get();
     field(flags & !LINK_FLAGS == 0, "link", i, "flags", flags.into())?;
-    let sent = reader.records::<SentRecord>("sent frames", record.sent.get())?;
+    let sent = reader.records::<FrameRecord>("sent frames", record.sent.get())?;
     let sent = sent.iter().map(|record| sent_frame(i, record)).collect::<Result<_, _>>()?;
-    let pending = reader.records::<SentRecord>("pending messages", record.pending.get())?;
+    let pending = reader.records::<FrameRecord>("pending messages", record.pending.get())?;
     let pending = pending.iter().map(|record| pending_message(i, record)).collect::<Result<_, _>>()?;
     let grants = reader.records::<GrantRecord>("grants", record.grants.get())?;
     let grant =
@@ -208,19 +208,7 @@ fn link(reader: &mut Reader<'_>, i: u64) -> Result<LinkState, LoadError> {
     })
 }
 
-fn envelope(record: &SentRecord) -> Envelope {
-    Envelope {
-        space: Space(record.space),
-        tag: record.tag.get(),
-        data: record.data.get(),
-        total: record.total.get(),
-        op: OpId(record.op.get()),
-        context: record.context.get(),
-        silent: record.flags & SENT_SILENT != 0,
-    }
-}
-
-fn small_offset(link: u64, record: &SentRecord) -> Result<u32, LoadError> {
+fn small_offset(link: u64, record: &FrameRecord) -> Result<u32, LoadError> {
     let offset = record.offset.get();
     u32::try_from(offset).map_err(|_| LoadError::Field {
         what: "frame of link",
@@ -230,34 +218,22 @@ fn small_offset(link: u64, record: &SentRecord) -> Result<u32, LoadError> {
     })
 }
 
-fn sent_frame(link: u64, record: &SentRecord) -> Result<SentFrame, LoadError> {
-    let last = record.flags & SENT_LAST != 0;
-    let op = OpId(record.op.get());
-    let body = match record.kind {
-        SENT_EAGER => SentBody::Eager { envelope: envelope(record), last },
-        SENT_MORE => SentBody::More { envelope: envelope(record), offset: small_offset(link, record)?, last },
-        SENT_ANNOUNCE => SentBody::Announce { op },
-        SENT_GRANT => SentBody::Grant { op, total: record.total.get() },
-        SENT_DATA => SentBody::Data { op, offset: record.offset.get() },
-        SENT_CLOSE => SentBody::Close,
-        found => {
-            return Err(LoadError::Field {
-                what: "frame of link",
-                index: link,
-                field: "kind",
-                found: found.into(),
-            });
-        }
-    };
+fn sent_frame(link: u64, record: &FrameRecord) -> Result<SentFrame, LoadError> {
+    if record.kind == FrameRecord::MORE {
+        small_offset(link, record)?;
+    }
+    let unknown =
+        LoadError::Field { what: "frame of link", index: link, field: "kind", found: record.kind.into() };
+    let body = record.body().ok_or(unknown)?;
     let frame = SentFrame { body, start: record.start.get(), payload_bytes: record.bytes.get() };
-    spelled("frame of link", link, record, &SentRecord::sent(&frame))?;
+    spelled("frame of link", link, record, &FrameRecord::new(&frame))?;
     Ok(frame)
 }
 
-fn pending_message(link: u64, record: &SentRecord) -> Result<Pending, LoadError> {
+fn pending_message(link: u64, record: &FrameRecord) -> Result<Pending, LoadError> {
     let pending = match record.kind {
         PENDING_COPIED => Pending::Copied {
-            envelope: envelope(record),
+            envelope: record.envelope(),
             start: record.start.get(),
             sent: small_offset(link, record)?,
         },
@@ -267,7 +243,7 @@ fn pending_message(link: u64, record: &SentRecord) -> Result<Pending, LoadError>
             return Err(LoadError::Field { what: "message of link", index: link, field: "kind", found });
         }
     };
-    spelled("message of link", link, record, &SentRecord::pending(&pending))?;
+    spelled("message of link", link, record, &pending_record(&pending))?;
     Ok(pending)
 }
 

@@ -1,4 +1,5 @@
 //! The bytes of a port section, version 1. Everything is little-endian; records have a fixed size and no alignment.
+//! A frame, sent and not acknowledged, has the form in which its link keeps it: transport's [`FrameRecord`].
 //!
 //! ```text
 //! header
@@ -16,9 +17,8 @@
 
 use transport::matching::{Message, MessageKey, Receive};
 use transport::port::state::{
-    Arrived, Control, Ends, Envelope, Incoming, Open, Pending, SendOp, SentBody, SentFrame,
+    Arrived, Control, Ends, FrameRecord, Incoming, Open, Pending, SendOp, Stream, Target,
 };
-use transport::port::state::{Stream, Target};
 use transport::{Event, OpId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -77,21 +77,6 @@ records! {
         owed: U32,
         announced: U16,
         flags: U16,
-    }
-    /// A frame sent and not acknowledged, or a message without a number (kinds from [`PENDING_COPIED`]).
-    SentRecord, 64 {
-        kind: u8,
-        flags: u8,
-        space: u8,
-        reserved: u8,
-        bytes: U32,
-        start: U64,
-        op: U64,
-        tag: U64,
-        data: U64,
-        total: U64,
-        context: U64,
-        offset: U64,
     }
     GrantRecord, 16 { op: U64, total: U64, }
     StreamRecord, 24 { op: U64, offset: U64, end: U64, }
@@ -194,17 +179,9 @@ pub(crate) const LINK_PEER_CLOSED: u16 = 1 << 2;
 pub(crate) const LINK_OPEN: u16 = 1 << 3;
 pub(crate) const LINK_FLAGS: u16 = (1 << 4) - 1;
 
-pub(crate) const SENT_EAGER: u8 = 1;
-pub(crate) const SENT_MORE: u8 = 2;
-pub(crate) const SENT_ANNOUNCE: u8 = 3;
-pub(crate) const SENT_GRANT: u8 = 4;
-pub(crate) const SENT_DATA: u8 = 5;
-pub(crate) const SENT_CLOSE: u8 = 6;
+/// Kinds of [`FrameRecord`] beyond those of frames: messages without a number.
 pub(crate) const PENDING_COPIED: u8 = 17;
 pub(crate) const PENDING_ANNOUNCE: u8 = 18;
-
-pub(crate) const SENT_LAST: u8 = 1;
-pub(crate) const SENT_SILENT: u8 = 1 << 1;
 
 pub(crate) const TARGET_NOWHERE: u8 = 0;
 pub(crate) const TARGET_POSTED: u8 = 1;
@@ -236,77 +213,15 @@ pub(crate) fn link_flags(ends: Ends, open: bool) -> u16 {
         | bit(open, LINK_OPEN)
 }
 
-impl SentRecord {
-    const EMPTY: SentRecord = SentRecord {
-        kind: 0,
-        flags: 0,
-        space: 0,
-        reserved: 0,
-        bytes: U32::ZERO,
-        start: U64::ZERO,
-        op: U64::ZERO,
-        tag: U64::ZERO,
-        data: U64::ZERO,
-        total: U64::ZERO,
-        context: U64::ZERO,
-        offset: U64::ZERO,
-    };
-
-    #[inline]
-    fn message(kind: u8, envelope: &Envelope) -> SentRecord {
-        SentRecord {
-            kind,
-            flags: if envelope.silent { SENT_SILENT } else { 0 },
-            space: envelope.space.0,
-            op: U64::new(envelope.op.0),
-            tag: U64::new(envelope.tag),
-            data: U64::new(envelope.data),
-            total: U64::new(envelope.total),
-            context: U64::new(envelope.context),
-            ..SentRecord::EMPTY
-        }
-    }
-
-    #[inline]
-    fn operation(kind: u8, op: OpId) -> SentRecord {
-        SentRecord { kind, op: U64::new(op.0), ..SentRecord::EMPTY }
-    }
-
-    #[inline]
-    pub(crate) fn sent(frame: &SentFrame) -> SentRecord {
-        let mut record = match &frame.body {
-            SentBody::Eager { envelope, last } => {
-                let record = SentRecord::message(SENT_EAGER, envelope);
-                SentRecord { flags: record.flags | u8::from(*last), ..record }
-            }
-            SentBody::More { envelope, offset, last } => {
-                let record = SentRecord::message(SENT_MORE, envelope);
-                let offset = U64::new(u64::from(*offset));
-                SentRecord { flags: record.flags | u8::from(*last), offset, ..record }
-            }
-            SentBody::Announce { op } => SentRecord::operation(SENT_ANNOUNCE, *op),
-            SentBody::Grant { op, total } => {
-                SentRecord { total: U64::new(*total), ..SentRecord::operation(SENT_GRANT, *op) }
-            }
-            SentBody::Data { op, offset } => {
-                SentRecord { offset: U64::new(*offset), ..SentRecord::operation(SENT_DATA, *op) }
-            }
-            SentBody::Close => SentRecord { kind: SENT_CLOSE, ..SentRecord::EMPTY },
-        };
-        record.bytes = U32::new(frame.payload_bytes);
-        record.start = U64::new(frame.start);
-        record
-    }
-
-    pub(crate) fn pending(pending: &Pending) -> SentRecord {
-        match pending {
-            Pending::Copied { envelope, start, sent } => SentRecord {
-                start: U64::new(*start),
-                offset: U64::new(u64::from(*sent)),
-                ..SentRecord::message(PENDING_COPIED, envelope)
-            },
-            Pending::Announce { op } => SentRecord::operation(PENDING_ANNOUNCE, *op),
-        }
+/// A message without a number, in the form of a frame.
+pub(crate) fn pending_record(pending: &Pending) -> FrameRecord {
+    match pending {
+        Pending::Copied { envelope, start, sent } => FrameRecord {
+            start: U64::new(*start),
+            offset: U64::new(u64::from(*sent)),
+            ..FrameRecord::of_message(PENDING_COPIED, envelope)
+        },
+        Pending::Announce { op } => FrameRecord::of_operation(PENDING_ANNOUNCE, *op),
     }
 }
 

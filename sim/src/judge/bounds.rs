@@ -79,7 +79,7 @@ impl BoundsJudge {
             within(
                 whose,
                 [
-                    ("frames in flight", queues.sent().len() as u64, WINDOW_FRAMES_MAX),
+                    ("frames in flight", queues.sent().count() as u64, WINDOW_FRAMES_MAX),
                     ("copied bytes", (first.len() + second.len()) as u64, self.copied_bytes),
                     ("messages to be sent", queues.pending().len() as u64, PENDING_MESSAGES_MAX as u64),
                     ("payloads going out", queues.streams().len() as u64, ANNOUNCED_MAX as u64),

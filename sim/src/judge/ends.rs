@@ -59,7 +59,7 @@ impl EndsJudge {
                 return Err(left(format!("{n} {what} at port {} of rank {rank}", port.id())));
             }
             for link in port.links() {
-                let acked = link.next() - link.queues().map_or(0, |queues| queues.sent().len() as u64);
+                let acked = link.next() - link.queues().map_or(0, |queues| queues.sent().count() as u64);
                 let mut sent = acked;
                 if let Some(queues) = link.queues() {
                     let waits = queues.pending().len() + queues.streams().len() + queues.incoming().len();

@@ -86,7 +86,7 @@ pub(crate) fn link_ends(frozen: &[FrozenPort]) -> Vec<LinkEnd> {
     let mut ends = Vec::with_capacity(16);
     for port in frozen {
         for link in port.links() {
-            let held = link.queues().map_or(0, |queues| queues.sent().len() as u64);
+            let held = link.queues().map_or(0, |queues| queues.sent().count() as u64);
             ends.push(LinkEnd {
                 peer: link.peer().rank().0,
                 port: u32::try_from(port.id().0 & 0xffff_ffff).unwrap_or(u32::MAX),

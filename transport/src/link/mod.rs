@@ -7,6 +7,7 @@
 pub(crate) mod congestion;
 pub(crate) mod queues;
 pub(crate) mod receive;
+pub(crate) mod record;
 pub(crate) mod recovery;
 pub(crate) mod send;
 pub(crate) mod timer;
@@ -91,66 +92,69 @@ pub(crate) struct BeforeCut {
 ///     expected
 /// .......|--reorder buffer-----|...................      (receiving)
 /// ```
+///
+/// What an image holds comes first and lies in one cache line: a dump of thousands of links reads no other of an idle one.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Link {
     /// The port at the other end.
     pub(crate) peer: PortId,
-    /// Where the peer can be reached, per rail.
-    pub(crate) paths: [Option<Path>; RAILS_MAX],
-    /// Index of the link at the peer, once told.
-    pub(crate) peer_index: Option<u32>,
-    /// Highest epoch heard from the peer.
-    pub(crate) peer_epoch: Epoch,
-    pub(crate) flags: Flags,
-
     /// Number of the next frame to send.
     pub(crate) next: u64,
+    /// Number of the next frame to be counted.
+    pub(crate) expected: u64,
+    /// `expected` in the last frame we sent.
+    pub(crate) ack_told: u64,
+    /// Everything that is waiting, in flight, or half received; `None` until there is traffic.
+    pub(crate) queues: Option<Box<Queues>>,
+    pub(crate) flags: Flags,
+    /// Announced operations without a grant.
+    pub(crate) announced: u16,
+
+    /// Copied frames in flight, and bytes below: what counts against the peer's window.
+    pub(crate) copied_frames: u16,
     /// Oldest frame not yet cumulatively acknowledged. `acked <= next`.
     pub(crate) acked: u64,
     /// Number of the next transmission: frames put on the wire, resends and unnumbered ones included, from 1.
     pub(crate) transmissions: u64,
-    /// What the peer takes beyond its acknowledgement.
-    pub(crate) peer_window_bytes: u32,
-    pub(crate) peer_window_frames: u16,
-    /// Copied frames and bytes in flight: what counts against the peer's window.
-    pub(crate) copied_frames: u16,
     pub(crate) copied_bytes: u32,
     /// All payload bytes in flight: what counts against the congestion window.
     pub(crate) flight_bytes: u32,
     /// Congestion window in bytes.
     pub(crate) congestion_bytes: u32,
-    /// Announced operations without a grant.
-    pub(crate) announced: u16,
+    /// What the peer takes beyond its acknowledgement.
+    pub(crate) peer_window_bytes: u32,
+    pub(crate) peer_window_frames: u16,
 
-    /// Number of the next frame to be counted.
-    pub(crate) expected: u64,
-    /// `expected` in the last frame we sent.
-    pub(crate) ack_told: u64,
+    /// Copied messages that the peer may still send by what we told it, and bytes below.
+    pub(crate) promised_frames: u16,
+    pub(crate) promised_bytes: u32,
     /// Newest transmission number of the peer; 0 before the first.
     pub(crate) newest: u64,
-    /// Copied bytes that the peer may still send by what we told it.
-    pub(crate) promised_bytes: u32,
-    /// Copied messages, likewise.
-    pub(crate) promised_frames: u16,
     /// Newest transmission number that was a sign of life: [`Link::newest`], or that of a frame of a higher epoch.
     pub(crate) heard: u64,
-    /// Rail over which the newest was heard.
-    pub(crate) heard_rail: u8,
-    /// Frames counted since the last acknowledgement.
-    pub(crate) unacknowledged: u16,
-
-    /// Pause number of the newest STOPPED hint.
-    pub(crate) peer_pause: u64,
     /// When the peer was last heard, and since when it owes us something; port time, nanoseconds.
     pub(crate) heard_at: u64,
+    /// Frames counted since the last acknowledgement.
+    pub(crate) unacknowledged: u16,
+    /// Rail over which the newest was heard.
+    pub(crate) heard_rail: u8,
+
+    /// Highest epoch heard from the peer.
+    pub(crate) peer_epoch: Epoch,
+    /// Index of the link at the peer, once told.
+    pub(crate) peer_index: Option<u32>,
+    /// Where the peer can be reached, per rail.
+    pub(crate) paths: [Option<Path>; RAILS_MAX],
+    /// Pause number of the newest STOPPED hint.
+    pub(crate) peer_pause: u64,
     pub(crate) recovery: Recovery,
     pub(crate) timers: Timers,
     /// Set by every cut; of use while the peer has not been heard to have cut too.
     pub(crate) before_cut: BeforeCut,
-    /// Everything that is waiting, in flight or half received; `None` until there is traffic.
-    pub(crate) queues: Option<Box<Queues>>,
 }
 
+const _: () = assert!(core::mem::offset_of!(Link, acked) < 64, "what an image holds lies in one cache line");
 const _: () = assert!(size_of::<Link>() <= 256, "an idle link costs at most 256 bytes (design)");
 
 impl Link {

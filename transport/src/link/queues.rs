@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use crate::bytering::ByteRing;
 use crate::ids::OpId;
 use crate::link::receive::{Incoming, Open, Reorder};
+use crate::link::record::FrameRecord;
 use crate::matching::Space;
 
 /// Envelope of a message that we send.
@@ -119,17 +120,14 @@ impl SentBody {
     }
 }
 
-/// A numbered frame that has not been cumulatively acknowledged.
+/// How things stand with a numbered frame that has not been cumulatively acknowledged: what no image holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sent {
-    pub(crate) body: SentBody,
-    /// Where its copied payload starts in the ring; with the length, also up to where the ring is free once this frame
-    /// is acknowledged.
-    pub(crate) start: u64,
-    pub(crate) payload_bytes: u32,
     /// Last transmission: its number, its time (port time, nanoseconds), its rail.
     pub(crate) transmission: u64,
     pub(crate) sent_at: u64,
+    /// Also in the frame's record; here for those who count bytes and look at nothing else.
+    pub(crate) payload_bytes: u32,
     pub(crate) rail: u8,
     /// Reported as received out of order: not sent again, but kept (R5).
     pub(crate) selected: bool,
@@ -139,17 +137,12 @@ pub(crate) struct Sent {
     pub(crate) resent: bool,
 }
 
-impl Sent {
-    /// Whether its payload is held in the link's ring.
-    pub(crate) fn is_copied(&self) -> bool {
-        self.body.is_copied()
-    }
-}
-
 /// The queues of one link.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    /// Frames `acked..next`, in order.
+    /// Frames `acked..next`, in order: what they carry.
+    pub(crate) frames: VecDeque<FrameRecord>,
+    /// The same frames: how things stand with them.
     pub(crate) sent: VecDeque<Sent>,
     /// Copied payload of `sent` and `pending`, in order.
     pub(crate) copied: ByteRing,
@@ -168,6 +161,7 @@ pub(crate) struct Queues {
 impl Queues {
     pub(crate) fn new(copied_bytes_max: usize) -> Queues {
         Queues {
+            frames: VecDeque::new(),
             sent: VecDeque::new(),
             copied: ByteRing::new(copied_bytes_max),
             pending: VecDeque::new(),
@@ -178,6 +172,22 @@ impl Queues {
             open: None,
             reorder: Reorder::default(),
         }
+    }
+
+    /// Keeps a frame that has just got the next number.
+    pub(crate) fn keep(&mut self, frame: FrameRecord, sent: Sent) {
+        self.frames.push_back(frame);
+        self.sent.push_back(sent);
+    }
+
+    /// Takes out the oldest frame.
+    pub(crate) fn pop_oldest(&mut self) -> Option<(FrameRecord, Sent)> {
+        Some((self.frames.pop_front()?, self.sent.pop_front()?))
+    }
+
+    /// Takes out the newest frame.
+    pub(crate) fn pop_newest(&mut self) -> Option<(FrameRecord, Sent)> {
+        Some((self.frames.pop_back()?, self.sent.pop_back()?))
     }
 
     /// Puts a copied message back to the head of what waits, or a fragment back to the message that is there; `start` is

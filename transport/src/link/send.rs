@@ -1,7 +1,7 @@
 //! The sending half of a link: what to send next, and what an acknowledgement frees.
 
 use crate::config::{ANNOUNCED_MAX, CHECKPOINTABLE, WINDOW_FRAMES_MAX};
-use crate::link::queues::{Pending, Sent, SentBody};
+use crate::link::queues::Pending;
 use crate::link::recovery::Sample;
 use crate::link::timer::NEVER;
 use crate::link::{Flags, Link};
@@ -149,11 +149,6 @@ impl Link {
         self.queues.as_ref().is_some_and(|queues| !queues.pending.is_empty()) && self.acked == self.next
     }
 
-    /// Takes a frame out of what counts as in flight.
-    pub(crate) fn leave_flight(&mut self, sent: &Sent) {
-        self.flight_bytes = self.flight_bytes.saturating_sub(sent.payload_bytes);
-    }
-
     /// Marks the frames that `bitmap` reports as received out of order; returns the bytes newly reported, and whether a
     /// needless resend was seen.
     pub(crate) fn select(&mut self, bitmap: u64, echo: u64, now: u64) -> (u32, bool) {
@@ -222,19 +217,5 @@ impl Link {
             }
         }
         self.flight_bytes = 0;
-    }
-}
-
-impl Sent {
-    /// The operation that completes once this frame is acknowledged, with its context.
-    pub(crate) fn completes(&self) -> Option<(crate::ids::OpId, u64)> {
-        match self.body {
-            SentBody::Eager { envelope, last: true } | SentBody::More { envelope, last: true, .. }
-                if !envelope.silent =>
-            {
-                Some((envelope.op, envelope.context))
-            }
-            _ => None,
-        }
     }
 }

@@ -9,8 +9,9 @@ use crate::bytering::ByteRing;
 use crate::config::{EPOCH_MAX, INCOMING_MAX, PENDING_MESSAGES_MAX, WINDOW_FRAMES_MAX};
 use crate::hash::PlainHasher;
 use crate::ids::{JobTag, LinkIndex, OpId};
-use crate::link::queues::{Envelope, Pending, Queues, Sent, SentBody};
+use crate::link::queues::{Envelope, Pending, Queues, SentBody};
 use crate::link::receive::{Incoming, Open, Target};
+use crate::link::record::FrameRecord;
 use crate::link::{Flags, Link};
 use crate::matching::{MatchError, Message, MessageKey, Receive};
 use crate::message::Event;
@@ -184,9 +185,10 @@ impl Port {
         let Some(queues) = &link.queues else {
             return place.equal("unacknowledged frames", link.in_flight(), 0);
         };
-        place.equal("frames kept", queues.sent.len() as u64, link.in_flight())?;
+        place.equal("frames kept", queues.frames.len() as u64, link.in_flight())?;
+        place.equal("frames looked after", queues.sent.len() as u64, link.in_flight())?;
         let mut walk = Walk::new(self, index, progresses, queues.copied.start());
-        queues.sent.iter().try_for_each(|sent| walk.sent(sent, &queues.copied, close_sent))?;
+        queues.frames.iter().try_for_each(|frame| walk.frame(frame, &queues.copied, close_sent))?;
         walk.pending(queues)?;
         walk.streams(queues)?;
         place.equal("ring", walk.ring, queues.copied.end())?;
@@ -367,13 +369,12 @@ impl Port {
 
 /// What is in flight is counted in three ways.
 fn check_flight(place: Place, link: &Link, queues: &Queues) -> Result<(), StateError> {
-    let bytes = |counts: fn(&&Sent) -> bool| -> u64 {
-        queues.sent.iter().filter(counts).map(|sent| u64::from(sent.payload_bytes)).sum()
-    };
-    place.equal("copied bytes in flight", link.copied_bytes.into(), bytes(|sent| sent.is_copied()))?;
-    let copied = queues.sent.iter().filter(|sent| sent.is_copied()).count();
-    place.equal("copied frames in flight", link.copied_frames.into(), copied as u64)?;
-    let flying = bytes(|sent| !sent.lost && !sent.selected);
+    let copied = || queues.frames.iter().filter(|frame| frame.is_copied());
+    let bytes = copied().map(|frame| u64::from(frame.bytes.get())).sum();
+    place.equal("copied bytes in flight", link.copied_bytes.into(), bytes)?;
+    place.equal("copied frames in flight", link.copied_frames.into(), copied().count() as u64)?;
+    let flying = queues.sent.iter().filter(|sent| !sent.lost && !sent.selected);
+    let flying = flying.map(|sent| u64::from(sent.payload_bytes)).sum();
     place.equal("bytes in flight", link.flight_bytes.into(), flying)
 }
 
@@ -407,14 +408,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn sent(&mut self, sent: &Sent, ring: &ByteRing, close_sent: bool) -> Result<(), StateError> {
+    fn frame(&mut self, frame: &FrameRecord, ring: &ByteRing, close_sent: bool) -> Result<(), StateError> {
         let place = self.place;
-        let payload = u64::from(sent.payload_bytes);
-        place.holds(
-            "no frame but grants behind a close",
-            !self.closed || matches!(sent.body, SentBody::Grant { .. }),
-        )?;
-        match sent.body {
+        let payload = u64::from(frame.bytes.get());
+        let grant = frame.kind == FrameRecord::GRANT;
+        place.holds("no frame but grants behind a close", !self.closed || grant)?;
+        let unknown =
+            StateError::Value { place, field: "kind of a frame", found: frame.kind.into(), needed: 0 };
+        match frame.body().ok_or(unknown)? {
             SentBody::Eager { envelope, last } => self.fragment(&envelope, 0, payload, last)?,
             SentBody::More { envelope, offset, last } => {
                 place.holds("offset of a later fragment", offset > 0)?;
@@ -436,10 +437,10 @@ impl<'a> Walk<'a> {
                 self.closed = true;
             }
         }
-        place.equal("place in the ring", sent.start, self.ring)?;
-        if sent.is_copied() {
+        place.equal("place in the ring", frame.start.get(), self.ring)?;
+        if frame.is_copied() {
             self.ring += payload;
-        } else if !matches!(sent.body, SentBody::Data { .. }) {
+        } else if frame.kind != FrameRecord::DATA {
             place.equal("payload of a frame without one", payload, 0)?;
         }
         place.at_most("place in the ring", self.ring, ring.end())
@@ -509,7 +510,7 @@ impl<'a> Walk<'a> {
                     self.envelope(&envelope)?;
                     let sent = u64::from(sent);
                     // Of a message whose earlier fragments have all been acknowledged no frame is left.
-                    let unknown = i == 0 && !queues.sent.iter().any(Sent::is_copied);
+                    let unknown = i == 0 && !queues.frames.iter().any(FrameRecord::is_copied);
                     if sent == 0 || unknown {
                         self.begin(envelope.op)?;
                     }

@@ -12,6 +12,7 @@ use crate::hash::PlainHasher;
 use crate::ids::LinkIndex;
 use crate::link::queues::{Queues, Sent};
 use crate::link::receive::Target;
+use crate::link::record::FrameRecord;
 use crate::link::{Flags, Link};
 use crate::matching::MessageKey;
 use crate::port::check::{NUMBER_MAX, Place, StateError};
@@ -134,10 +135,10 @@ impl Port {
             && state.open.is_none();
         if !idle {
             link.queues = Some(Box::new(self.load_queues(index, state, keys)?));
-            let queues = link.queues.iter().flat_map(|queues| &queues.sent);
-            let copied = queues.filter(|sent| sent.is_copied());
-            let (frames, bytes) = copied.fold((0u16, 0u32), |(frames, bytes), sent| {
-                (frames.saturating_add(1), bytes.saturating_add(sent.payload_bytes))
+            let frames = link.queues.iter().flat_map(|queues| &queues.frames);
+            let copied = frames.filter(|frame| frame.is_copied());
+            let (frames, bytes) = copied.fold((0u16, 0u32), |(frames, bytes), frame| {
+                (frames.saturating_add(1), bytes.saturating_add(frame.bytes.get()))
             });
             link.copied_frames = frames;
             link.copied_bytes = bytes;
@@ -170,19 +171,19 @@ impl Port {
                 needed: 0,
             })?);
         }
-        let sent = state.sent.into_iter().map(|sent| Sent {
-            body: sent.body,
-            start: sent.start,
-            payload_bytes: sent.payload_bytes,
-            transmission: 0,
-            sent_at: 0,
-            rail: 0,
-            selected: false,
-            lost: false,
-            resent: true,
-        });
         let mut queues = Queues::new(bytes_max);
-        queues.sent = sent.collect();
+        for frame in &state.sent {
+            let sent = Sent {
+                transmission: 0,
+                sent_at: 0,
+                payload_bytes: frame.payload_bytes,
+                rail: 0,
+                selected: false,
+                lost: false,
+                resent: true,
+            };
+            queues.keep(FrameRecord::new(frame), sent);
+        }
         queues.copied = copied;
         queues.pending = state.pending.into();
         queues.control = state.control.into();

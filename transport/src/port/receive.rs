@@ -3,8 +3,8 @@
 use crate::auth::Context;
 use crate::config::{CHECKPOINTABLE, EPOCH_STEP_MAX, EVENTS_MAX, LINKS_MAX, WINDOW_FRAMES_MAX};
 use crate::ids::{Epoch, LinkIndex, OpId, PortId, RailIndex};
-use crate::link::queues::SentBody;
 use crate::link::receive::Held;
+use crate::link::record::FrameRecord;
 use crate::link::recovery::Sample;
 use crate::link::timer::NEVER;
 use crate::link::{Flags, congestion, unwrap};
@@ -496,7 +496,7 @@ impl Port {
         while self.links[index.0 as usize].acked < ack {
             let link = &mut self.links[index.0 as usize];
             let Some(queues) = &mut link.queues else { break };
-            let Some(sent) = queues.sent.pop_front() else { break };
+            let Some((frame, sent)) = queues.pop_oldest() else { break };
             link.acked += 1;
             if !sent.selected {
                 bytes += sent.payload_bytes;
@@ -508,18 +508,16 @@ impl Port {
                     Sample::None => {}
                 }
                 if !sent.lost {
-                    link.leave_flight(&sent);
+                    link.flight_bytes = link.flight_bytes.saturating_sub(sent.payload_bytes);
                 }
             }
-            if sent.is_copied() {
+            queues.copied.release_before(frame.ring_end());
+            if frame.is_copied() {
                 link.copied_bytes = link.copied_bytes.saturating_sub(sent.payload_bytes);
                 link.copied_frames = link.copied_frames.saturating_sub(1);
-                queues_release(link, sent.start + u64::from(sent.payload_bytes));
-            } else {
-                queues_release(link, sent.start);
             }
             self.acked_total += 1;
-            self.complete(index, &sent);
+            self.complete(index, &frame);
         }
         if let Some(rail) = arrived_over {
             self.trust_rail(rail);
@@ -528,20 +526,21 @@ impl Port {
     }
 
     /// An acknowledged frame may have been the last of its message.
-    fn complete(&mut self, index: LinkIndex, sent: &crate::link::queues::Sent) {
-        if let Some((op, context)) = sent.completes() {
+    fn complete(&mut self, index: LinkIndex, frame: &FrameRecord) {
+        if let Some((op, context)) = frame.completes() {
             self.events.push_back(Event::SendDone { op, context });
         }
-        match sent.body {
-            SentBody::Data { op, .. } => {
+        match frame.kind {
+            FrameRecord::DATA => {
+                let op = OpId(frame.op.get());
                 if let Some(send) = self.sends.get_mut(&op) {
-                    send.acked += u64::from(sent.payload_bytes);
+                    send.acked += u64::from(frame.bytes.get());
                     if send.granted == Some(send.acked) {
                         self.finish_send(op);
                     }
                 }
             }
-            SentBody::Close => {
+            FrameRecord::CLOSE => {
                 let peer = self.links[index.0 as usize].peer;
                 self.events.push_back(Event::LinkClosed { link: index, peer });
             }
@@ -612,12 +611,6 @@ impl Port {
         link.timers.stopped =
             if self.sabotage.has(Rule::StoppedExpiry) { now + (1 << 60) } else { now + expected };
         link.timers.reorder = NEVER;
-    }
-}
-
-fn queues_release(link: &mut crate::link::Link, before: u64) {
-    if let Some(queues) = &mut link.queues {
-        queues.copied.release_before(before);
     }
 }
 

@@ -59,17 +59,19 @@ impl Port {
         let Some(queues) = &mut link.queues else { return };
         queues.lost.clear();
         // From the newest to the oldest, each to the head of its queue: their order stays.
-        while let Some(sent) = queues.sent.pop_back() {
-            match sent.body {
-                SentBody::Eager { envelope, .. } => queues.queue_again(envelope, sent.start, 0),
-                SentBody::More { envelope, offset, .. } => queues.queue_again(envelope, sent.start, offset),
+        while let Some((frame, _)) = queues.pop_newest() {
+            let start = frame.start.get();
+            let Some(body) = frame.body() else { continue };
+            match body {
+                SentBody::Eager { envelope, .. } => queues.queue_again(envelope, start, 0),
+                SentBody::More { envelope, offset, .. } => queues.queue_again(envelope, start, offset),
                 SentBody::Announce { op } => {
                     link.announced = link.announced.saturating_sub(1);
                     let converted = self.sends.get(&op).filter(|send| send.owned.is_some());
                     match converted.map(|send| send.envelope) {
                         Some(envelope) => {
                             // Its payload is still in the ring, and the peer may have a window by now.
-                            queues.queue_again(envelope, sent.start - envelope.total, 0);
+                            queues.queue_again(envelope, start - envelope.total, 0);
                             self.sends.remove(&op);
                         }
                         None => queues.pending.push_front(Pending::Announce { op }),

@@ -2,7 +2,6 @@
 
 use crate::bytering::ByteRing;
 use crate::ids::LinkIndex;
-use crate::link::queues::Sent;
 use crate::message::Buffers;
 use crate::port::{FrozenPort, Port};
 use crate::sabotage::Sabotage;
@@ -31,9 +30,10 @@ impl Port {
     /// R5 out: what has been reported as received out of order is thrown away, as if it were acknowledged for good.
     pub(crate) fn free_selected(&mut self, index: LinkIndex) {
         let Some(queues) = &mut self.links[index.0 as usize].queues else { return };
-        let freed = |sent: &&Sent| sent.selected && sent.is_copied() && sent.payload_bytes > 0;
-        for sent in queues.sent.iter().filter(freed) {
-            blank(&mut queues.copied, sent.start, sent.payload_bytes as usize);
+        for (frame, sent) in queues.frames.iter().zip(&queues.sent) {
+            if sent.selected && frame.is_copied() && sent.payload_bytes > 0 {
+                blank(&mut queues.copied, frame.start.get(), sent.payload_bytes as usize);
+            }
         }
     }
 }

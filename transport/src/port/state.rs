@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use crate::ids::{Epoch, JobTag, Life, LinkIndex, OpId, PortId};
 pub use crate::link::queues::{Control, Envelope, Pending, SentBody, Stream};
 pub use crate::link::receive::{Incoming, Open, Target};
+pub use crate::link::record::FrameRecord;
 use crate::link::{Flags, Link};
 use crate::matching::{Message, MessageKey, Receive};
 use crate::message::Event;
@@ -262,7 +263,7 @@ impl<'a> QueuesView<'a> {
     #[inline]
     #[must_use]
     pub fn copied_start(&self) -> u64 {
-        let used = !self.queues.sent.is_empty() || !self.queues.pending.is_empty();
+        let used = !self.queues.frames.is_empty() || !self.queues.pending.is_empty();
         if used { self.queues.copied.start() } else { 0 }
     }
 
@@ -275,12 +276,18 @@ impl<'a> QueuesView<'a> {
 
     /// See [`LinkState::sent`].
     #[inline]
-    pub fn sent(&self) -> impl ExactSizeIterator<Item = SentFrame> + 'a {
-        self.queues.sent.iter().map(|sent| SentFrame {
-            body: sent.body,
-            start: sent.start,
-            payload_bytes: sent.payload_bytes,
+    pub fn sent(&self) -> impl Iterator<Item = SentFrame> + 'a {
+        self.queues.frames.iter().filter_map(|frame| {
+            let (start, payload_bytes) = (frame.start.get(), frame.bytes.get());
+            Some(SentFrame { body: frame.body()?, start, payload_bytes })
         })
+    }
+
+    /// The same as bytes: at most two pieces of memory.
+    #[inline]
+    #[must_use]
+    pub fn frames(&self) -> (&'a [FrameRecord], &'a [FrameRecord]) {
+        self.queues.frames.as_slices()
     }
 
     /// See [`LinkState::pending`].

@@ -6,6 +6,7 @@ use crate::auth::Context;
 use crate::config::{CHECKPOINTABLE, PTO_MAX, SLOW_AFTER};
 use crate::ids::{LinkIndex, RailIndex};
 use crate::link::queues::{Control, Envelope, Pending, Sent, SentBody, Stream};
+use crate::link::record::FrameRecord;
 use crate::link::send::Action;
 use crate::link::timer::NEVER;
 use crate::link::{Flags, low};
@@ -179,7 +180,7 @@ impl Port {
                 let start = self.ring_end(index);
                 Some(self.number(
                     index,
-                    SentBody::Close,
+                    FrameRecord::of_operation(FrameRecord::CLOSE, crate::ids::OpId(0)),
                     &Body::Close,
                     start,
                     Source::Nothing,
@@ -238,10 +239,11 @@ impl Port {
         now: u64,
         frame: &mut [u8],
     ) -> Option<Transmit> {
-        let sent = self.links[index.0 as usize].queues.as_ref()?.sent.get(place)?;
-        let body_bytes = match sent.body {
-            SentBody::Eager { .. } => wire::EAGER_BYTES,
-            SentBody::Data { .. } => wire::DATA_BYTES,
+        let queues = self.links[index.0 as usize].queues.as_ref()?;
+        let (kept, sent) = (*queues.frames.get(place)?, queues.sent.get(place)?);
+        let body_bytes = match kept.kind {
+            FrameRecord::EAGER => wire::EAGER_BYTES,
+            FrameRecord::DATA => wire::DATA_BYTES,
             _ => 0,
         };
         let link = &self.links[index.0 as usize];
@@ -264,20 +266,18 @@ impl Port {
         sent.transmission = link.transmissions;
         sent.sent_at = now;
         sent.rail = rail.0;
-        let sent = *sent;
         link.flight_bytes += sent.payload_bytes;
         link.timers.probe = now + link.recovery.probe_timeout_ns();
         link.forget_found();
         self.counters.frames_resent += 1;
-        let (body, source) = self.rebuild(index, &sent)?;
+        let (body, source) = self.rebuild(index, &kept)?;
         Some(self.write(index, rail, now, &body, Number::Of { number, wait: true }, source, frame))
     }
 
     /// The body of a frame that was sent before: headers are built anew, never resent as bytes (R4).
-    fn rebuild(&self, index: LinkIndex, sent: &Sent) -> Option<(Body, Source)> {
-        let bytes = sent.payload_bytes as usize;
-        let ring = Source::Ring { start: sent.start, bytes };
-        Some(match sent.body {
+    fn rebuild(&self, index: LinkIndex, kept: &FrameRecord) -> Option<(Body, Source)> {
+        let ring = Source::Ring { start: kept.start.get(), bytes: kept.bytes.get() as usize };
+        Some(match kept.body()? {
             SentBody::Eager { envelope, .. } => (eager(&envelope), ring),
             SentBody::More { .. } => (Body::More, ring),
             SentBody::Announce { op } => (announce(self.sends.get(&op)?), Source::Nothing),
@@ -286,7 +286,7 @@ impl Port {
             }
             SentBody::Data { op, offset } => {
                 debug_assert!(self.sends.get(&op).is_some_and(|send| send.link == index));
-                let payload = UserPayload { op, offset, bytes: sent.payload_bytes };
+                let payload = UserPayload { op, offset, bytes: kept.bytes.get() };
                 (Body::Data(wire::Data { operation: op, offset }), Source::Operation { payload })
             }
             SentBody::Close => (Body::Close, Source::Nothing),
@@ -306,7 +306,7 @@ impl Port {
         let body = Body::Grant(wire::Grant { operation: op, total });
         Some(self.number(
             index,
-            SentBody::Grant { op, total },
+            FrameRecord { total: total.into(), ..FrameRecord::of_operation(FrameRecord::GRANT, op) },
             &body,
             start,
             Source::Nothing,
@@ -341,13 +341,15 @@ impl Port {
         link.flags.remove(Flags::STREAM_TURN);
         let start = start + u64::from(before);
         let source = Source::Ring { start, bytes };
-        Some(if before == 0 {
-            let body = eager(&envelope);
-            self.number(index, SentBody::Eager { envelope, last }, &body, start, source, rail, now, frame)
+        let (kind, body) = if before == 0 {
+            (FrameRecord::EAGER, eager(&envelope))
         } else {
-            let sent = SentBody::More { envelope, offset: before, last };
-            self.number(index, sent, &Body::More, start, source, rail, now, frame)
-        })
+            (FrameRecord::MORE, Body::More)
+        };
+        let mut kept = FrameRecord::of_message(kind, &envelope);
+        kept.flags |= u8::from(last);
+        kept.offset = u64::from(before).into();
+        Some(self.number(index, kept, &body, start, source, rail, now, frame))
     }
 
     fn perform_announce(
@@ -377,7 +379,8 @@ impl Port {
             }
         };
         let body = announce(self.sends.get(&op)?);
-        Some(self.number(index, SentBody::Announce { op }, &body, start, Source::Nothing, rail, now, frame))
+        let kept = FrameRecord::of_operation(FrameRecord::ANNOUNCE, op);
+        Some(self.number(index, kept, &body, start, Source::Nothing, rail, now, frame))
     }
 
     fn perform_stream(
@@ -401,16 +404,15 @@ impl Port {
         }
         let body = Body::Data(wire::Data { operation: op, offset });
         let source = Source::Operation { payload: UserPayload { op, offset, bytes } };
-        Some(self.number(index, SentBody::Data { op, offset }, &body, start, source, rail, now, frame))
+        let kept = FrameRecord { offset: offset.into(), ..FrameRecord::of_operation(FrameRecord::DATA, op) };
+        Some(self.number(index, kept, &body, start, source, rail, now, frame))
     }
 
     /// Up to where the ring has been handed to frames: what a frame without copied payload records, so that its
     /// acknowledgement frees what came before it.
     fn ring_end(&self, index: LinkIndex) -> u64 {
         let Some(queues) = &self.links[index.0 as usize].queues else { return 0 };
-        queues.sent.back().map_or(queues.copied.start(), |sent| {
-            sent.start + if sent.is_copied() { u64::from(sent.payload_bytes) } else { 0 }
-        })
+        queues.frames.back().map_or(queues.copied.start(), FrameRecord::ring_end)
     }
 
     /// Gives a frame its number and sends it for the first time.
@@ -418,7 +420,7 @@ impl Port {
     fn number(
         &mut self,
         index: LinkIndex,
-        body: SentBody,
+        mut kept: FrameRecord,
         wire_body: &Body,
         start: u64,
         source: Source,
@@ -439,23 +441,23 @@ impl Port {
             // The peer owes us something from now on, not since it last spoke.
             link.heard_at = link.heard_at.max(now);
         }
+        kept.start = start.into();
+        kept.bytes = payload_bytes.into();
         let sent = Sent {
-            body,
-            start,
-            payload_bytes,
             transmission: link.transmissions,
             sent_at: now,
+            payload_bytes,
             rail: rail.0,
             selected: false,
             lost: false,
             resent: false,
         };
         link.flight_bytes += payload_bytes;
-        if sent.is_copied() {
+        if kept.is_copied() {
             link.copied_bytes += payload_bytes;
             link.copied_frames += 1;
         }
-        link.queues(copied_bytes_max).sent.push_back(sent);
+        link.queues(copied_bytes_max).keep(kept, sent);
         link.timers.probe = now + link.recovery.probe_timeout_ns();
         // Held back behind this frame? Then the acknowledgement is what we wait for.
         let wait = link.flight_bytes >= link.congestion_bytes
