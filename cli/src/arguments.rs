@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ckpt_glue::config::OnFault;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use session::RAILS_VARIABLE;
+use drivers::RailChoice;
 use store::GenerationId;
 
 use crate::exit::Exit;
@@ -163,29 +164,6 @@ pub(crate) enum AuthArgument {
     Full,
 }
 
-/// Over what ranks talk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum RailsArgument {
-    /// Shared memory within the host, UDP otherwise
-    Auto,
-    /// UDP alone
-    Udp,
-    /// Shared memory alone
-    Shm,
-}
-
-impl RailsArgument {
-    /// As the variable says it that ranks read.
-    pub(crate) fn variable(self) -> (OsString, OsString) {
-        let value = match self {
-            RailsArgument::Auto => "auto",
-            RailsArgument::Udp => "udp",
-            RailsArgument::Shm => "shm",
-        };
-        (RAILS_VARIABLE.into(), value.into())
-    }
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
     /// How many ranks
@@ -201,9 +179,9 @@ pub(crate) struct RunArguments {
     /// What the authentication of frames covers; by default the payload too unless --bind is a loopback address
     #[arg(long, value_enum)]
     pub(crate) auth: Option<AuthArgument>,
-    /// Over what ranks talk; by default what STILLWIRE_RAILS says, or auto
-    #[arg(long, value_enum)]
-    pub(crate) rails: Option<RailsArgument>,
+    /// Over what ranks talk: shared memory within the host and UDP otherwise, or one of them alone; by default what STILLWIRE_RAILS says, or auto
+    #[arg(long, value_parser = PossibleValuesParser::new(RailChoice::ALL.map(RailChoice::name)))]
+    pub(crate) rails: Option<String>,
     /// Set a variable in the program's environment; may be given several times
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = environment_entry)]
     pub(crate) environment: Vec<(String, String)>,

@@ -119,6 +119,8 @@ impl Drop for Bed<'_> {
 impl Inner {
     /// Prepares every rail for a sleep. False: a frame may be there already.
     pub(crate) fn arm(&mut self) -> bool {
+        // Whatever ends the sleep, the next round finds it.
+        self.look_everywhere();
         self.rails.iter_mut().flatten().all(|driver| matches!(driver.arm(), Ok(Armed::Sleep)))
     }
 }

@@ -221,6 +221,29 @@ fn a_sleeper_wakes_for_either_kind_of_rail() {
     }
 }
 
+/// A socket that has been quiet for long is looked at more rarely, but always after a sleep that it may have ended.
+#[test]
+fn the_first_round_after_a_sleep_looks_at_every_rail() {
+    let (b, c) = (
+        open(1, AuthLevel::Header, vec![shm(0), udp()], false),
+        open(2, AuthLevel::Header, vec![udp()], false),
+    );
+    let to_b = link(&c, 1, &b);
+    for i in 0..8 {
+        for _ in 0..1000 {
+            b.progress();
+        }
+        assert!(b.prepare_sleep());
+        let known = b.with_port(|port| port.counters().frames_received);
+        send(&c, to_b, 5 * i);
+        // Loopback has delivered when the call returns, or soon after.
+        std::thread::sleep(Duration::from_millis(5));
+        b.progress();
+        assert!(b.with_port(|port| port.counters().frames_received) > known, "message {i}");
+        receive(&b, 5 * i);
+    }
+}
+
 #[test]
 fn a_program_that_computes_is_acknowledged_by_its_helper() {
     let (a, b) = (open(0, AuthLevel::Off, vec![shm(0)], false), open(1, AuthLevel::Off, vec![shm(0)], true));

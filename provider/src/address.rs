@@ -141,6 +141,16 @@ mod tests {
         }
     }
 
+    /// The longest: shared memory, and IPv6 with a scope. Whoever is elsewhere needs the second one.
+    #[test]
+    fn every_rail_finds_room() {
+        let shm = drivers::shm::ShmDriver::open(&drivers::shm::ShmConfig::default()).unwrap();
+        let udp = UdpAddress("[fe80::1%7]:4000".parse().unwrap());
+        let rails = vec![drivers::Driver::local_address(&shm), RawAddress::from(udp)];
+        let address = Address { port: PortId(1), rails };
+        assert_eq!(Address::parse(&address.emit()), Some(address));
+    }
+
     #[test]
     fn the_layout_is_fixed() {
         let bytes = address(&["10.1.2.3:4660"]).emit();

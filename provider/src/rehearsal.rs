@@ -5,6 +5,7 @@
 //! finds what a dump would lose. `stillwire bench freeze --mpi` switches it on, and reads the reports.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -26,6 +27,9 @@ const REPORT_VARIABLE: &str = "STILLWIRE_REHEARSE_REPORT";
 
 /// Of so many rehearsals one compares the dump with the port.
 const COMPARE_EVERY: u64 = 16;
+
+/// Samples of each kind that are kept: the newest. A report's p99 wants thousands, and a program may run for days.
+const SAMPLES_MAX: usize = 1 << 16;
 
 /// What was asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -107,9 +111,10 @@ fn rehearse(engine: &Weak<Engine>, settings: &Settings) {
 /// What was measured, in microseconds.
 #[derive(Default)]
 struct Taken {
-    freeze: Vec<f64>,
-    dump: Vec<f64>,
-    thaw: Vec<f64>,
+    freeze: VecDeque<f64>,
+    dump: VecDeque<f64>,
+    thaw: VecDeque<f64>,
+    freezes: u64,
     handovers: u64,
     compared: u64,
     refused: u64,
@@ -130,7 +135,7 @@ impl Taken {
         let begun = Instant::now();
         nic_freeze::dump(frozen.port(), &mut self.section);
         let dumped = begun.elapsed();
-        if (self.freeze.len() as u64).is_multiple_of(COMPARE_EVERY) {
+        if self.freezes.is_multiple_of(COMPARE_EVERY) {
             self.compared += 1;
             if let Err(mismatch) =
                 nic_freeze::compare(nic_freeze::SECTION_VERSION, &self.section, frozen.port())
@@ -139,9 +144,10 @@ impl Taken {
                 complain(format_args!("a dump is not what was frozen: {mismatch}"));
             }
         }
-        self.freeze.push(micros(frozen.split().freeze));
-        self.dump.push(micros(dumped));
-        self.thaw.push(micros(frozen.thaw()));
+        self.freezes += 1;
+        keep(&mut self.freeze, frozen.split().freeze);
+        keep(&mut self.dump, dumped);
+        keep(&mut self.thaw, frozen.thaw());
     }
 
     fn report(&mut self, port: PortId) -> String {
@@ -149,6 +155,7 @@ impl Taken {
         for (name, samples) in
             [("freeze", &mut self.freeze), ("dump", &mut self.dump), ("thaw", &mut self.thaw)]
         {
+            let samples = samples.make_contiguous();
             samples.sort_unstable_by(f64::total_cmp);
             let at = |part: usize| {
                 samples.get(samples.len().saturating_sub(1) * part / 1000).copied().unwrap_or(0.0)
@@ -162,18 +169,16 @@ impl Taken {
         }
         format!(
             "{{\"port\":\"{:016x}\",\"freezes\":{},\"refused\":{},\"compared\":{},\"mismatches\":{},\"handovers\":{}{times}}}\n",
-            port.0,
-            self.freeze.len(),
-            self.refused,
-            self.compared,
-            self.mismatches,
-            self.handovers,
+            port.0, self.freezes, self.refused, self.compared, self.mismatches, self.handovers,
         )
     }
 }
 
-fn micros(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
+fn keep(samples: &mut VecDeque<f64>, time: Duration) {
+    if samples.len() == SAMPLES_MAX {
+        samples.pop_front();
+    }
+    samples.push_back(time.as_secs_f64() * 1e6);
 }
 
 #[cfg(test)]
@@ -181,14 +186,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_has_the_middle_and_the_ends() {
-        let sample: Vec<f64> = (0..=1000).rev().map(f64::from).collect();
-        let mut taken =
-            Taken { freeze: sample.clone(), dump: sample.clone(), thaw: sample, ..Taken::default() };
+    fn a_report_has_the_middle_and_the_ends_of_the_newest_samples() {
+        let mut taken = Taken { freezes: 7, ..Taken::default() };
+        for n in 0..SAMPLES_MAX + 5000 {
+            for samples in [&mut taken.freeze, &mut taken.dump, &mut taken.thaw] {
+                keep(samples, Duration::from_micros(if n < 5000 { 1_000_000 } else { n as u64 % 1024 }));
+            }
+        }
+        assert_eq!(taken.thaw.len(), SAMPLES_MAX);
         let text = taken.report(PortId(7));
+        assert!(text.contains(r#""freezes":7,"#), "{text}");
         assert!(
-            text.contains(r#""freezes":1001,"#)
-                && text.contains(r#""thaw_us_p50":500.00,"thaw_us_p99":990.00,"thaw_us_max":1000.00}"#),
+            text.contains(r#""thaw_us_p50":511.00,"thaw_us_p99":1013.00,"thaw_us_max":1023.00}"#),
             "{text}"
         );
         assert!(Taken::default().report(PortId(7)).contains(r#""freeze_us_p50":0.00"#));

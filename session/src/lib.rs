@@ -54,7 +54,6 @@ mod session;
 mod traffic;
 mod writer;
 
-pub use drivers::RAILS_VARIABLE;
 pub use error::{RegionError, SessionError, StateError};
 pub use message::{From, Message, Outcome, Request, Tags, Waiting};
 pub use region::{Protect, Region};

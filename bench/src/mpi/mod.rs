@@ -21,7 +21,7 @@ use crate::progress::Steps;
 pub use error::MpiError;
 use figures::Figures;
 pub(crate) use launcher::{ROLE, work};
-pub use report::{Left, MpiReport, MpiRow, OperationRow};
+pub use report::{Left, MpiReport, MpiRow, OperationRow, Standing};
 use setup::Setup;
 pub use stacks::Reach;
 use stacks::Stack;

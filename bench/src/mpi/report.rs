@@ -46,15 +46,9 @@ pub struct MpiRow {
     pub messages_per_s: f64,
     /// The half round trips of the repetitions.
     pub half_rtt_us_spread: Summary,
-    /// Of ours: half round trip, to that of the fastest stack that reaches as far and is not ours.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ratio_to_best: Option<f64>,
-    /// That stack.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub best: Option<&'static str>,
-    /// Of ours: half round trip, to that of libfabric's tcp.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ratio_to_tcp: Option<f64>,
+    /// By half round trip.
+    #[serde(flatten)]
+    pub standing: Standing,
     /// Of ours: messages per second, to those of the stack with the most that reaches as far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_ratio_to_best: Option<f64>,
@@ -79,15 +73,9 @@ pub struct OperationRow {
     pub us: f64,
     /// The repetitions.
     pub us_spread: Summary,
-    /// Of ours: to the fastest stack that reaches as far and is not ours.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ratio_to_best: Option<f64>,
-    /// That stack.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub best: Option<&'static str>,
-    /// Of ours: to libfabric's tcp.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ratio_to_tcp: Option<f64>,
+    /// By its time.
+    #[serde(flatten)]
+    pub standing: Standing,
 }
 
 /// The result.
@@ -144,12 +132,18 @@ impl Field<'_> {
     }
 }
 
-/// How one of ours stands; nothing for the others.
-#[derive(Default)]
-struct Standing {
-    best: Option<&'static str>,
-    to_best: Option<f64>,
-    to_tcp: Option<f64>,
+/// How one of ours stands, as ratios of times; nothing for the others.
+#[derive(Clone, Default, Serialize, Debug)]
+pub struct Standing {
+    /// To the fastest stack that reaches as far and is not ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_to_best: Option<f64>,
+    /// That stack.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best: Option<&'static str>,
+    /// To libfabric's tcp.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_to_tcp: Option<f64>,
 }
 
 impl Standing {
@@ -159,8 +153,8 @@ impl Standing {
             return Standing::default();
         }
         let best = field.best(stack.reach, kind, bytes);
-        let to_best = best.and_then(|best| field.ratio(stack.name, best, kind, bytes));
-        Standing { best, to_best, to_tcp: field.ratio(stack.name, TCP, kind, bytes) }
+        let ratio_to_best = best.and_then(|best| field.ratio(stack.name, best, kind, bytes));
+        Standing { ratio_to_best, best, ratio_to_tcp: field.ratio(stack.name, TCP, kind, bytes) }
     }
 }
 
@@ -250,7 +244,6 @@ fn row(field: &Field<'_>, measured: &Measured, bytes: u64) -> MpiRow {
     let messages_per_s = 1.0 / measured.median(Kind::Stream, bytes);
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
     let gbytes_per_s = messages_per_s * bytes as f64 / 1e9;
-    let latency = Standing::of(field, measured, Kind::Pingpong, bytes);
     let rate = Standing::of(field, measured, Kind::Stream, bytes);
     MpiRow {
         stack: measured.stack.name,
@@ -260,28 +253,23 @@ fn row(field: &Field<'_>, measured: &Measured, bytes: u64) -> MpiRow {
         gbytes_per_s,
         messages_per_s,
         half_rtt_us_spread,
-        ratio_to_best: latency.to_best,
-        best: latency.best,
-        ratio_to_tcp: latency.to_tcp,
-        rate_ratio_to_best: rate.to_best.map(f64::recip),
+        standing: Standing::of(field, measured, Kind::Pingpong, bytes),
+        rate_ratio_to_best: rate.ratio_to_best.map(f64::recip),
         rate_best: rate.best,
-        rate_ratio_to_tcp: rate.to_tcp.map(f64::recip),
+        rate_ratio_to_tcp: rate.ratio_to_tcp.map(f64::recip),
     }
 }
 
 fn operation(field: &Field<'_>, measured: &Measured, kind: Kind, bytes: u64) -> OperationRow {
     let times: Vec<f64> = measured.seconds(kind, bytes).iter().map(|seconds| seconds * 1e6).collect();
     let us_spread = Summary::of(&times);
-    let Standing { best, to_best, to_tcp } = Standing::of(field, measured, kind, bytes);
     OperationRow {
         stack: measured.stack.name,
         operation: kind.name(),
         bytes,
         us: us_spread.median,
         us_spread,
-        ratio_to_best: to_best,
-        best,
-        ratio_to_tcp: to_tcp,
+        standing: Standing::of(field, measured, kind, bytes),
     }
 }
 
@@ -402,9 +390,10 @@ impl MpiReport {
                 writeln!(f, "{name:>26} {time:>20} {time_tcp:>8} {rate:>20} {rate_tcp:>8}")
             };
             for row in rows {
-                let time = shown(row.ratio_to_best, row.best);
+                let time = shown(row.standing.ratio_to_best, row.standing.best);
                 let rate = shown(row.rate_ratio_to_best, row.rate_best);
-                let to_tcp = [row.ratio_to_tcp, row.rate_ratio_to_tcp].map(|ratio| shown(ratio, None));
+                let to_tcp =
+                    [row.standing.ratio_to_tcp, row.rate_ratio_to_tcp].map(|ratio| shown(ratio, None));
                 let [time_tcp, rate_tcp] = to_tcp;
                 line(length(row.bytes), [time, time_tcp, rate, rate_tcp])?;
             }
@@ -413,7 +402,12 @@ impl MpiReport {
                 let none = String::new;
                 line(
                     name,
-                    [shown(row.ratio_to_best, row.best), shown(row.ratio_to_tcp, None), none(), none()],
+                    [
+                        shown(row.standing.ratio_to_best, row.standing.best),
+                        shown(row.standing.ratio_to_tcp, None),
+                        none(),
+                        none(),
+                    ],
                 )?;
             }
         }
@@ -471,7 +465,7 @@ mod tests {
         ]);
         let ours = &report.rows[0];
         assert_eq!(
-            (ours.stack, ours.bytes, ours.best, ours.rate_best),
+            (ours.stack, ours.bytes, ours.standing.best, ours.rate_best),
             (OURS_SHM, 8, Some("ofi-shm"), Some("mpich-shm"))
         );
         let near = |value: Option<f64>, expected: f64| {
@@ -481,11 +475,11 @@ mod tests {
         near(Some(ours.half_rtt_us), 2.0);
         near(Some(ours.messages_per_s), 1e7);
         near(Some(ours.gbytes_per_s), 0.08);
-        near(ours.ratio_to_best, 2.0);
-        near(ours.ratio_to_tcp, 0.25);
+        near(ours.standing.ratio_to_best, 2.0);
+        near(ours.standing.ratio_to_tcp, 0.25);
         near(ours.rate_ratio_to_best, 2.0);
         near(ours.rate_ratio_to_tcp, 10.0);
-        assert!(report.rows[1].ratio_to_best.is_none());
+        assert!(report.rows[1].standing.ratio_to_best.is_none());
         assert_eq!((report.operations.len(), report.operations[0].operation), (4, "put"));
         let met: Vec<(&str, bool)> = report.bars.iter().map(|bar| (bar.name, bar.met)).collect();
         assert_eq!(

@@ -12,6 +12,7 @@ use ckpt_glue::control::FaultReport;
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::protocols::StopReason;
 use ckpt_glue::recovery::{Beginning, Ending};
+use drivers::RAILS_VARIABLE;
 use serde::Serialize;
 use store::job::GenerationState;
 use store::storage::DirectoryLock;
@@ -21,7 +22,7 @@ use transport::config::AuthLevel;
 
 use super::progress::Progress;
 use super::{print_json, tell};
-use crate::arguments::{AuthArgument, FaultAction, RailsArgument, RunArguments};
+use crate::arguments::{AuthArgument, FaultAction, RunArguments};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::limits::OUTPUT_GRACE;
@@ -150,8 +151,8 @@ fn program(arguments: &RunArguments) -> Result<Program, CliError> {
         directory: std::env::current_dir()?,
         environment: arguments
             .rails
-            .map(RailsArgument::variable)
-            .into_iter()
+            .iter()
+            .map(|rails| (OsString::from(RAILS_VARIABLE), OsString::from(rails)))
             .chain(arguments.environment.iter().map(to_os))
             .collect(),
     };

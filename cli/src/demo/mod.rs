@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use ckpt_glue::config::{CheckpointConfig, JobConfig};
 use ckpt_glue::recovery::Beginning;
+use drivers::{RAILS_VARIABLE, RailChoice};
 use transport::config::AuthLevel;
 
-use crate::arguments::{DemoArguments, RailsArgument};
+use crate::arguments::DemoArguments;
 use crate::commands::print_json;
 use crate::commands::run::{create_job, exit_of, fresh_job, temporary_directory};
 use crate::error::CliError;
@@ -95,7 +96,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         program: Program {
             command,
             directory: std::env::current_dir()?,
-            environment: vec![RailsArgument::Udp.variable()],
+            environment: vec![(RAILS_VARIABLE.into(), RailChoice::Udp.name().into())],
         },
         directory,
         keep: 2,

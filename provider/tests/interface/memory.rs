@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use stillwire_fi::abi::*;
 
-use crate::rig::{accepted, close, pair, pattern};
+use crate::rig::{Rig, accepted, close, pair, pattern};
 
 fn at(number: usize) -> *mut c_void {
     number as *mut c_void
@@ -108,6 +108,13 @@ fn what_the_owner_has_not_opened_is_refused() {
     assert_eq!(one.next(&[&two]).error.map(|error| error.0), Some(errno::ENOKEY), "closed");
 }
 
+/// Writes `number` to the start of the region with key 5.
+fn inject(one: &Rig, two: &Rig, to_two: u64, number: u64) {
+    let bytes = number.to_le_bytes();
+    // SAFETY: injected bytes are copied at once.
+    accepted(&[two], || unsafe { (one.remote().inject)(one.ep, bytes.as_ptr().cast(), 8, to_two, 0, 5) });
+}
+
 #[test]
 fn an_injected_write_is_counted_when_the_peer_can_see_it() {
     const WRITES: u64 = 500;
@@ -115,11 +122,7 @@ fn an_injected_write_is_counted_when_the_peer_can_see_it() {
     let mut memory = vec![0u8; 8];
     let region = two.register(&mut memory, 5);
     for number in 1..=WRITES {
-        let bytes = number.to_le_bytes();
-        // SAFETY: injected bytes are copied at once.
-        accepted(&[&two], || unsafe {
-            (one.remote().inject)(one.ep, bytes.as_ptr().cast(), 8, to_two, 0, 5)
-        });
+        inject(&one, &two, to_two, number);
         while one.counted() < number {
             two.counted();
         }
@@ -138,11 +141,7 @@ fn writes_to_one_place_happen_in_order() {
         let mut memory = vec![0u8; 8];
         let region = two.register(&mut memory, 5);
         for number in 1..=WRITES {
-            let bytes = number.to_le_bytes();
-            // SAFETY: injected bytes are copied at once.
-            accepted(&[&two], || unsafe {
-                (one.remote().inject)(one.ep, bytes.as_ptr().cast(), 8, to_two, 0, 5)
-            });
+            inject(&one, &two, to_two, number);
         }
         while one.counted() < WRITES {
             two.counted();

@@ -60,6 +60,19 @@ pub enum RailChoice {
 }
 
 impl RailChoice {
+    /// All there are.
+    pub const ALL: [RailChoice; 3] = [RailChoice::Auto, RailChoice::Udp, RailChoice::Shm];
+
+    /// As [`RAILS_VARIABLE`] says it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            RailChoice::Auto => "auto",
+            RailChoice::Udp => "udp",
+            RailChoice::Shm => "shm",
+        }
+    }
+
     /// Opens the rails. Rails within the host come first.
     ///
     /// # Errors
@@ -94,12 +107,8 @@ impl FromStr for RailChoice {
     type Err = UnknownChoice;
 
     fn from_str(text: &str) -> Result<RailChoice, UnknownChoice> {
-        match text {
-            "auto" => Ok(RailChoice::Auto),
-            "udp" => Ok(RailChoice::Udp),
-            "shm" => Ok(RailChoice::Shm),
-            _ => Err(UnknownChoice { found: text.to_owned() }),
-        }
+        let known = RailChoice::ALL.into_iter().find(|choice| choice.name() == text);
+        known.ok_or_else(|| UnknownChoice { found: text.to_owned() })
     }
 }
 

@@ -375,6 +375,13 @@ fn check_flight(place: Place, link: &Link, queues: &Queues) -> Result<(), StateE
     place.equal("copied frames in flight", link.copied_frames.into(), copied().count() as u64)?;
     let flying = queues.sent.iter().filter(|sent| !sent.lost && !sent.selected);
     let flying = flying.map(|sent| u64::from(sent.payload_bytes)).sum();
+    for (frame, sent) in queues.frames.iter().zip(&queues.sent) {
+        place.equal(
+            "payload of a frame looked after",
+            sent.payload_bytes.into(),
+            frame.bytes.get().into(),
+        )?;
+    }
     place.equal("bytes in flight", link.flight_bytes.into(), flying)
 }
 

@@ -174,11 +174,7 @@ impl Port {
             if rail.losses < RAIL_LOSSES_MAX || rail.suspect_until > now {
                 continue;
             }
-            let others = self
-                .rails
-                .iter()
-                .enumerate()
-                .any(|(j, other)| j != i && other.alive && other.suspect_until <= now);
+            let others = self.rails.iter().enumerate().any(|(j, other)| j != i && other.is_trusted(now));
             if !others {
                 continue;
             }

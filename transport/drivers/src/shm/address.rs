@@ -5,10 +5,10 @@
 //! | 0 | 1 | kind of driver: 3 |
 //! | 1 | 1 | version of this layout and of the segment's: 1 |
 //! | 2 | 8 | host: boot, namespaces and user, as a hash |
-//! | 10 | 8 | start of the owning process, clock ticks |
-//! | 18 | 4 | its process id |
-//! | 22 | 4 | its descriptor of the segment |
-//! | 26 | 2 | which of its segments: descriptors are used again |
+//! | 10 | 4 | start of the owning process, clock ticks, the low half |
+//! | 14 | 4 | its process id |
+//! | 18 | 4 | its descriptor of the segment |
+//! | 22 | 2 | which of its segments: descriptors are used again |
 //!
 //! Little-endian.
 
@@ -18,7 +18,7 @@ use super::host::{Host, Process};
 
 const KIND: u8 = 3;
 const VERSION: u8 = 1;
-const BYTES: usize = 28;
+const BYTES: usize = 24;
 
 /// What an address must be, for messages.
 pub(super) const EXPECTED: &str =
@@ -39,10 +39,10 @@ impl Place {
         bytes[0] = KIND;
         bytes[1] = VERSION;
         bytes[2..10].copy_from_slice(&self.host.0.to_le_bytes());
-        bytes[10..18].copy_from_slice(&self.owner.start.to_le_bytes());
-        bytes[18..22].copy_from_slice(&self.owner.pid.to_le_bytes());
-        bytes[22..26].copy_from_slice(&self.descriptor.to_le_bytes());
-        bytes[26..28].copy_from_slice(&self.serial.to_le_bytes());
+        bytes[10..14].copy_from_slice(&self.owner.start.to_le_bytes());
+        bytes[14..18].copy_from_slice(&self.owner.pid.to_le_bytes());
+        bytes[18..22].copy_from_slice(&self.descriptor.to_le_bytes());
+        bytes[22..24].copy_from_slice(&self.serial.to_le_bytes());
         RawAddress::new(&bytes).unwrap_or(RawAddress::NONE)
     }
 
@@ -59,7 +59,7 @@ impl Place {
         let (serial, _) = rest.split_first_chunk()?;
         Some(Place {
             host: Host(u64::from_le_bytes(*host)),
-            owner: Process { pid: u32::from_le_bytes(*pid), start: u64::from_le_bytes(*start) },
+            owner: Process { pid: u32::from_le_bytes(*pid), start: u32::from_le_bytes(*start) },
             descriptor: u32::from_le_bytes(*descriptor),
             serial: u16::from_le_bytes(*serial),
         })
@@ -74,7 +74,7 @@ mod tests {
     fn an_address_comes_back_as_it_was() {
         let place = Place {
             host: Host(0x0123_4567_89ab_cdef),
-            owner: Process { pid: 4_000_000, start: 1 << 40 },
+            owner: Process { pid: 4_000_000, start: 1 << 31 },
             descriptor: 1023,
             serial: 7,
         };

@@ -24,8 +24,8 @@ impl Host {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Process {
     pub(super) pid: u32,
-    /// Clock ticks from boot to its start.
-    pub(super) start: u64,
+    /// Clock ticks from boot to its start, the low half: it tells apart processes that started within 497 days.
+    pub(super) start: u32,
 }
 
 impl Process {
@@ -35,28 +35,29 @@ impl Process {
         Ok(Process { pid, start })
     }
 
-    /// In 64 bits, never 0. The start's low half tells apart processes that started within 497 days.
+    /// In 64 bits, never 0.
     pub(super) fn short(self) -> u64 {
-        u64::from(self.pid) << 32 | self.start & 0xffff_ffff
+        u64::from(self.pid) << 32 | u64::from(self.start)
     }
 }
 
 /// Whether the process that [`Process::short`] was made of still runs.
 pub(super) fn is_alive(short: u64) -> bool {
-    u32::try_from(short >> 32).ok().and_then(state_and_start).is_some_and(|(state, start)| {
-        !matches!(state, 'Z' | 'X') && start & 0xffff_ffff == short & 0xffff_ffff
-    })
+    u32::try_from(short >> 32)
+        .ok()
+        .and_then(state_and_start)
+        .is_some_and(|(state, start)| !matches!(state, 'Z' | 'X') && u64::from(start) == short & 0xffff_ffff)
 }
 
 /// Fields 3 and 22 of `/proc/PID/stat` (proc_pid_stat(5)); the name in field 2 may hold anything, even parentheses.
-fn state_and_start(pid: u32) -> Option<(char, u64)> {
+fn state_and_start(pid: u32) -> Option<(char, u32)> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = core::str::from_utf8(&stat[name_end + 1..]).ok()?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
-    let start = fields.nth(18)?.parse().ok()?;
-    Some((state, start))
+    let start: u64 = fields.nth(18)?.parse().ok()?;
+    Some((state, u32::try_from(start & 0xffff_ffff).ok()?))
 }
 
 #[cfg(test)]

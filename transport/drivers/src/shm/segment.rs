@@ -75,7 +75,7 @@ impl Inbox {
             front.u32(at).store(value, Ordering::Relaxed);
         }
         front.u32(HEADER_PID).store(place.owner.pid, Ordering::Relaxed);
-        front.u64(HEADER_START).store(place.owner.start, Ordering::Relaxed);
+        front.u32(HEADER_START).store(place.owner.start, Ordering::Relaxed);
         front.u32(HEADER_SERIAL).store(u32::from(place.serial), Ordering::Relaxed);
         front.u32(HEADER_BELL).store(bell, Ordering::Relaxed);
         front.u32(HEADER_VERSION).store(VERSION, Ordering::Relaxed);
@@ -163,7 +163,7 @@ impl Outbox {
             return Err(Refused::Foreign);
         }
         let same = front.u32(HEADER_PID).load(Ordering::Relaxed) == place.owner.pid
-            && front.u64(HEADER_START).load(Ordering::Relaxed) == place.owner.start
+            && front.u32(HEADER_START).load(Ordering::Relaxed) == place.owner.start
             && front.u32(HEADER_SERIAL).load(Ordering::Relaxed) == u32::from(place.serial);
         if !same {
             return Err(Refused::Gone);
