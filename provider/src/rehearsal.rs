@@ -124,6 +124,8 @@ struct Taken {
 
 impl Taken {
     fn once(&mut self, endpoint: &Endpoint) {
+        let section_bytes = self.section.len();
+        nic_freeze::make_room(&mut self.section, section_bytes);
         let frozen = match endpoint.freeze(DRAIN_MAX) {
             Ok(frozen) => frozen,
             Err(error) => {

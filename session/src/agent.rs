@@ -52,6 +52,8 @@ struct Part {
     finished: Option<Vec<u8>>,
     /// When the program came to its newest point.
     entered: Instant,
+    /// Of the port's section in the newest image.
+    port_bytes: usize,
 }
 
 pub(crate) struct Agent {
@@ -75,7 +77,14 @@ impl Agent {
     ) -> std::io::Result<Agent> {
         let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
         let participant = Participant::new(identity.rank, CutMode::Counted, epoch, points, Sabotage::none());
-        let part = Part { participant, line, end: End::NotYet, finished: None, entered: Instant::now() };
+        let part = Part {
+            participant,
+            line,
+            end: End::NotYet,
+            finished: None,
+            entered: Instant::now(),
+            port_bytes: 0,
+        };
         Ok(Agent { identity, endpoint, images, started: Instant::now(), part: Mutex::new(part), bell })
     }
 
@@ -212,9 +221,12 @@ impl Agent {
                 Output::TakeCut { epoch } => {
                     let entered = if memory.is_some() { part.entered } else { Instant::now() };
                     let image = match (&mut memory, &part.finished) {
-                        (Some(memory), _) => Some(self.capture(entered, epoch, &mut **memory)),
+                        (Some(memory), _) => {
+                            Some(self.capture(entered, epoch, &mut **memory, &mut part.port_bytes))
+                        }
                         (None, Some(state)) => {
-                            Some(self.capture(entered, epoch, &mut FinishedMemory { state: state.clone() }))
+                            let mut memory = FinishedMemory { state: state.clone() };
+                            Some(self.capture(entered, epoch, &mut memory, &mut part.port_bytes))
                         }
                         (None, None) => None,
                     };
@@ -236,8 +248,14 @@ impl Agent {
         }
     }
 
-    fn capture(&self, entered: Instant, epoch: Epoch, memory: &mut dyn Memory) -> crate::writer::Image {
-        match crate::capture::capture(&self.endpoint, entered, epoch, memory) {
+    fn capture(
+        &self,
+        entered: Instant,
+        epoch: Epoch,
+        memory: &mut dyn Memory,
+        port_bytes: &mut usize,
+    ) -> crate::writer::Image {
+        match crate::capture::capture(&self.endpoint, entered, epoch, memory, port_bytes) {
             Ok(image) => image,
             Err(error) => self.die(&error),
         }

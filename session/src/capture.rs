@@ -10,7 +10,7 @@ use transport::Epoch;
 use transport::config::STOPPED_MIN;
 use transport::port::Census;
 
-use crate::limits::{COPY_BYTES_PER_SECOND, DRAIN_MAX};
+use crate::limits::{COPY_BYTES_PER_SECOND, DRAIN_MAX, PORT_ROOM_BYTES_MAX};
 use crate::message::{Message, Outcome};
 use crate::port_section;
 use crate::region::{Protect, Region};
@@ -103,13 +103,17 @@ pub(crate) fn note(state: &mut SessionState, peers: &Peers, completion: Completi
     }
 }
 
-/// Freezes the port, raises its epoch, copies port and memory, thaws. `entered`: when the program stopped.
+/// Freezes the port, raises its epoch, copies port and memory, thaws. `entered`: when the program stopped. `port_bytes`: of
+/// the port's section, the last time and this time.
 pub(crate) fn capture(
     endpoint: &Endpoint,
     entered: Instant,
     epoch: Epoch,
     memory: &mut dyn Memory,
+    port_bytes: &mut usize,
 ) -> Result<Image, CaptureError> {
+    let mut room = Vec::new();
+    nic_freeze::make_room(&mut room, (*port_bytes).min(PORT_ROOM_BYTES_MAX));
     let expected = Duration::from_nanos(memory.bytes().saturating_mul(1_000_000_000) / COPY_BYTES_PER_SECOND);
     if expected >= STOPPED_MIN {
         endpoint.announce_pause(expected);
@@ -124,7 +128,9 @@ pub(crate) fn capture(
     }
     let messages = states(frozen.port().census());
     let mut sections = memory.sections();
-    sections.push(port_section::dump(&frozen)?);
+    let port = port_section::dump(&frozen, room)?;
+    *port_bytes = port.bytes.len();
+    sections.push(port);
     let dump = dumping.elapsed();
     let thaw = frozen.thaw();
     let statistics = CutStatistics {

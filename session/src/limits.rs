@@ -42,6 +42,10 @@ pub const HELPER_TICK: Duration = Duration::from_millis(1);
 /// Piece in which an image is handed to the store; between two of them a cancelled image is noticed.
 pub const WRITE_PIECE_BYTES: usize = 8 << 20;
 
+/// Memory that is made ready before a freeze for the port's section, at most: far more than the queues of a thousand links. Beyond
+/// it lies large payload, whose copy takes so much longer that the difference is not felt.
+pub const PORT_ROOM_BYTES_MAX: usize = 16 << 20;
+
 /// Bytes of messages that wait for a keeper to read them. A rank says a few hundred bytes per checkpoint and none without a command, so
 /// that this is a keeper which has not read for thousands of reports.
 pub const LINE_BYTES_MAX: usize = 256 << 10;

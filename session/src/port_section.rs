@@ -5,10 +5,9 @@ use nic_freeze::DumpError;
 
 use crate::writer::OwnedSection;
 
-/// Copies a frozen port.
-pub(crate) fn dump(frozen: &Frozen<'_>) -> Result<OwnedSection, DumpError> {
+/// Copies a frozen port into `bytes`.
+pub(crate) fn dump(frozen: &Frozen<'_>, mut bytes: Vec<u8>) -> Result<OwnedSection, DumpError> {
     let port = frozen.port();
-    let mut bytes = Vec::new();
     nic_freeze::dump(port, &mut bytes);
     nic_freeze::append_payloads(port, frozen.buffers(), &mut bytes)?;
     Ok(OwnedSection {

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use endpoint::{BufferTable, Completion, Endpoint, Frozen, ReceiveBuffer, SendBuffer};
-use nic_freeze::{Payloads, append_payloads, dump};
+use nic_freeze::{Payloads, append_payloads, dump, make_room};
 use serde::{Deserialize, Serialize};
 use transport::port::state::SentBody;
 use transport::{FrozenPort, LinkIndex, OpId, Receive};
@@ -85,6 +85,7 @@ pub(super) struct Figures {
     pub(super) thaw: Tail,
     pub(super) first_round: Tail,
     pub(super) hints: Tail,
+    pub(super) room: Tail,
     pub(super) payload_bytes: usize,
     pub(super) payload_copy: Option<Tail>,
     pub(super) memcpy: Option<Tail>,
@@ -273,6 +274,7 @@ impl Program {
             thaw: tail(&samples.thaw),
             first_round: tail(&samples.first_round),
             hints: tail(&samples.hints),
+            room: tail(&samples.room),
             payload_bytes: samples.payload_bytes,
             payload_copy: some(&samples.payload_copy),
             memcpy: some(&samples.memcpy),
@@ -300,6 +302,9 @@ impl Program {
 
     /// One freeze, dump and thaw.
     fn plain(&mut self, samples: &mut Samples) -> Result<(), BenchError> {
+        let asked = Instant::now();
+        make_room(&mut self.section, samples.dump_bytes);
+        samples.room.push(micros(asked.elapsed()));
         let asked = Instant::now();
         let frozen = self.endpoint.freeze(DRAIN_MAX)?;
         let froze = Instant::now();
@@ -354,6 +359,7 @@ struct Samples {
     thaw: Vec<f64>,
     first_round: Vec<f64>,
     hints: Vec<f64>,
+    room: Vec<f64>,
     payload_copy: Vec<f64>,
     memcpy: Vec<f64>,
     copy_ratio: Vec<f64>,
