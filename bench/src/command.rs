@@ -1,9 +1,11 @@
 //! The benches as commands: one place for their flags, for the program `bench` and for `stillwire bench`.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use drivers::RailChoice;
 use serde::Serialize;
 
 use crate::BenchError;
@@ -15,6 +17,7 @@ use crate::loss::{self, LossOptions};
 use crate::mpi::{self, MpiOptions};
 use crate::protocol::{self, ProtocolOptions};
 use crate::rate::{self, RateOptions};
+use crate::rehearsal::{self, RehearsalOptions};
 
 /// Which bench.
 #[derive(Subcommand, Clone, Debug)]
@@ -41,7 +44,12 @@ Eight processes send bursts of 32 messages to one port without pause; its helper
 instants. Before that it gets the memory ready that the dump goes to (room). Freeze: until no thread and no driver can touch the \
 port's memory. Dump: the port's state as bytes, payload by reference. Thaw: until the first frame can be sent. Every 20th freeze is announced to the peers and copies payload; it is timed \
 apart. Links beyond the eight have made contact and fallen silent. In flight: payload sent or announced and not acknowledged, \
-counted from the frozen port.")]
+counted from the frozen port.
+
+With --mpi: ports frozen under a running MPI program. A program that checks its own results runs under MPICH, in turns without \
+and with each port of each rank being frozen, dumped and thawed every few milliseconds; it is not told. Prints freeze, dump and thaw by \
+rank, dumps that were compared with the port, and the slowdown; exit code 3 if a result is wrong, a port was not frozen, or a \
+dump is not what was frozen. Without a PROGRAM one of ours runs: collectives, messages and one-sided operations at once.")]
     Freeze(FreezeArguments),
     /// What it costs in normal running that a port can be checkpointed
     #[command(long_about = "\
@@ -152,8 +160,70 @@ pub struct FreezeArguments {
     #[arg(long)]
     quick: bool,
     /// Also draw the rows as a chart
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "mpi")]
     svg: Option<PathBuf>,
+    /// Freeze the ports of a running MPI program
+    #[arg(long, conflicts_with_all = ["samples", "links", "kib", "no_dump_row", "quick"])]
+    mpi: bool,
+    #[command(flatten)]
+    rehearsal: RehearsalArguments,
+}
+
+/// What to freeze under MPI.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Options with --mpi")]
+pub struct RehearsalArguments {
+    /// Milliseconds between two freezes of a port
+    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().every_ms, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    every_ms: u32,
+    /// Ports are frozen again and again for so long, over all runs; a PROGRAM is run until then
+    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().seconds, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// Runs with freezes; each has a run without before it and after it
+    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().pairs, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pairs: u32,
+    /// Processes
+    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().ranks, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    ranks: u32,
+    /// What they talk over: auto, shm or udp
+    #[arg(long, requires = "mpi", default_value = RailChoice::Auto.name())]
+    rails: RailChoice,
+    /// At each freeze, hand all links from shared memory to UDP, or back; wants --rails auto
+    #[arg(long, requires = "mpi")]
+    handover: bool,
+    /// The result of PROGRAM is right if it prints TEXT [default: if its exit code is 0]
+    #[arg(long, requires = "program", value_name = "TEXT")]
+    expect: Option<String>,
+    /// A run of PROGRAM that takes longer is ended, and wrong
+    #[arg(long, requires = "program", value_name = "SECONDS", default_value_t = RehearsalOptions::default().run_seconds_max, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    run_seconds_max: u64,
+    /// Folder of an MPICH, with mpicc and mpiexec in it or in its bin [default: target/mpi/mpich, which tests/mpi/run makes, or the one in PATH]
+    #[arg(long, requires = "mpi", value_name = "DIR")]
+    mpich: Option<PathBuf>,
+    /// Folder of libstillwire_fi.so [default: that of this program]
+    #[arg(long, requires = "mpi", value_name = "DIR")]
+    provider: Option<PathBuf>,
+    /// A program for that MPICH, with its arguments, instead of ours
+    #[arg(last = true, requires = "mpi", value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+impl From<&RehearsalArguments> for RehearsalOptions {
+    fn from(arguments: &RehearsalArguments) -> RehearsalOptions {
+        RehearsalOptions {
+            mpich: arguments.mpich.clone(),
+            provider: arguments.provider.clone(),
+            every_ms: arguments.every_ms,
+            seconds: arguments.seconds,
+            pairs: arguments.pairs,
+            ranks: arguments.ranks,
+            rails: arguments.rails,
+            handover: arguments.handover,
+            program: arguments.program.clone(),
+            expect: arguments.expect.clone(),
+            run_seconds_max: arguments.run_seconds_max,
+        }
+    }
 }
 
 /// What to measure of being checkpointable.
@@ -198,7 +268,7 @@ impl From<&CheckpointableArguments> for CheckpointableOptions {
 /// What to measure of MPI.
 #[derive(Args, Clone, Debug)]
 pub struct MpiArguments {
-    /// Folder of an MPICH, with mpicc and mpiexec in it or in its bin [default: target/mpi/mpich, which tests/mpi/run makes]
+    /// Folder of an MPICH, with mpicc and mpiexec in it or in its bin [default: target/mpi/mpich, which tests/mpi/run makes, or the one in PATH]
     #[arg(long, value_name = "DIR")]
     mpich: Option<PathBuf>,
     /// Folder of libstillwire_fi.so [default: that of this program]
@@ -276,11 +346,12 @@ fn quick_freeze() -> FreezeOptions {
 }
 
 impl Bench {
-    /// Runs the bench; its report as text, or as one JSON object.
+    /// Runs the bench.
     ///
     /// # Errors
     /// [`BenchError`].
-    pub fn run(&self, json: bool) -> Result<String, BenchError> {
+    pub fn run(&self, json: bool) -> Result<Outcome, BenchError> {
+        let mut right = true;
         let shown = match self {
             Bench::Latency(LatencyArguments { pairs, runs, rounds }) => {
                 Shown::of(&latency::run(&LatencyOptions { pairs: *pairs, runs: *runs, rounds: *rounds })?)?
@@ -296,6 +367,14 @@ impl Bench {
                 let rates_ppm = ppm.clone();
                 let options = LossOptions { runs: *runs, rates_ppm, losses: *losses, run_bytes: mib << 20 };
                 Shown::of(&loss::run(&options)?)?
+            }
+            Bench::Freeze(FreezeArguments { mpi: true, rehearsal, .. }) => {
+                if rehearsal.handover && rehearsal.rails != RailChoice::Auto {
+                    return Err(BenchError::OneRail { rails: rehearsal.rails.name() });
+                }
+                let report = rehearsal::run(&rehearsal.into())?;
+                right = report.problems.is_empty();
+                Shown::of(&report)?
             }
             Bench::Freeze(arguments) => {
                 let report = freeze::run(&arguments.into())?;
@@ -317,8 +396,17 @@ impl Bench {
             }
             Bench::All { out, quick } => all(out, *quick)?,
         };
-        Ok(if json { shown.json } else { shown.text })
+        Ok(Outcome { report: if json { shown.json } else { shown.text }, right })
     }
+}
+
+/// What a bench has to say.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Text, or one JSON object.
+    pub report: String,
+    /// Whether what it ran came to the right result. Bars that are missed are no fault.
+    pub right: bool,
 }
 
 /// A report in both forms.

@@ -60,6 +60,12 @@ pub enum BenchError {
         /// "with" or "without".
         expected: &'static str,
     },
+    /// Links can be handed over only where there are two rails.
+    #[error("--handover wants --rails auto: with {rails} alone there is no other rail to hand links to")]
+    OneRail {
+        /// What was asked for.
+        rails: &'static str,
+    },
     /// MPI stacks could not be measured.
     #[error(transparent)]
     Mpi(#[from] crate::mpi::MpiError),

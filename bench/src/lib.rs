@@ -21,6 +21,7 @@ mod pair;
 mod progress;
 pub mod protocol;
 pub mod rate;
+pub mod rehearsal;
 pub mod report;
 mod statistics;
 mod worker;

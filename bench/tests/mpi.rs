@@ -1,4 +1,4 @@
-//! `bench mpi` with a real MPICH. `tests/mpi/run` sets one up, builds the provider, and names their folders.
+//! `bench mpi` and `bench freeze --mpi` with a real MPICH. `tests/mpi/run` sets one up, builds the provider, and names their folders.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -16,15 +16,16 @@ const MPICH: &str = "STILLWIRE_TEST_MPICH";
 /// Folder of the provider's library.
 const PROVIDER: &str = "STILLWIRE_TEST_PROVIDER";
 
-/// The bench with these arguments; nothing where there is no MPICH.
+/// A bench with these arguments; nothing where there is no MPICH.
 fn bench(test: &str, arguments: &str) -> Option<Command> {
     let (Some(mpich), Some(provider)) = (std::env::var_os(MPICH), std::env::var_os(PROVIDER)) else {
         skipped::skipped(test, "no MPICH and provider are named; tests/mpi/run sets them up");
         return None;
     };
     let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
-    command.arg("mpi").arg("--mpich").arg(mpich).arg("--provider").arg(provider);
-    command.args(arguments.split(' '));
+    let mut arguments = arguments.split(' ');
+    command.args(arguments.next()).args(["--mpich".into(), mpich, "--provider".into(), provider]);
+    command.args(arguments);
     Some(command)
 }
 
@@ -33,7 +34,7 @@ fn ours_and_a_peer_are_measured_and_compared() {
     let folder = tempfile::tempdir().expect("a folder");
     let svg = folder.path().join("mpi.svg");
     let test = "ours_and_a_peer_are_measured_and_compared";
-    let arguments = "--quick --stacks stillwire-shm,ofi-tcp --bytes 0,8,65536 --json";
+    let arguments = "mpi --quick --stacks stillwire-shm,ofi-tcp --bytes 0,8,65536 --json";
     let Some(mut command) = bench(test, arguments) else { return };
     let output = command.arg("--svg").arg(&svg).output().expect("the bench starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -66,7 +67,7 @@ fn ours_and_a_peer_are_measured_and_compared() {
 fn a_stack_that_takes_too_long_is_ended_and_named() {
     let test = "a_stack_that_takes_too_long_is_ended_and_named";
     // A block of 10 s, in a run of 1 s at most.
-    let arguments = "--stacks ofi-tcp --bytes 8 --repetitions 1 --block-ms 10000 --run-seconds-max 1";
+    let arguments = "mpi --stacks ofi-tcp --bytes 8 --repetitions 1 --block-ms 10000 --run-seconds-max 1";
     let Some(mut command) = bench(test, arguments) else { return };
     let output = command.output().expect("the bench starts");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -78,7 +79,7 @@ fn a_stack_that_takes_too_long_is_ended_and_named() {
 #[test]
 fn an_interrupted_bench_leaves_no_rank() {
     let test = "an_interrupted_bench_leaves_no_rank";
-    let arguments = "--stacks stillwire-shm --bytes 8 --repetitions 1 --block-ms 10000";
+    let arguments = "mpi --stacks stillwire-shm --bytes 8 --repetitions 1 --block-ms 10000";
     let Some(mut command) = bench(test, arguments) else { return };
     for signal in [Signal::SIGINT, Signal::SIGKILL] {
         let mut bench =
@@ -100,6 +101,51 @@ fn an_interrupted_bench_leaves_no_rank() {
             assert!(Instant::now() < until, "processes are still there after {signal}: {below:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+}
+
+#[test]
+fn ports_are_frozen_under_a_program_that_does_not_notice() {
+    let test = "ports_are_frozen_under_a_program_that_does_not_notice";
+    let arguments = "freeze --mpi --seconds 3 --pairs 1 --every-ms 3 --handover --json";
+    let Some(mut command) = bench(test, arguments) else { return };
+    let output = command.output().expect("the bench starts");
+    let (said, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}{why}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!((&report["bench"], &report["verified"]), (&"freeze_mpi".into(), &true.into()));
+    let ranks = report["ranks"].as_array().expect("ranks");
+    assert_eq!(ranks.len(), 2);
+    for row in ranks.iter().chain([&report]) {
+        let above_zero = ["freezes", "dumps_compared", "handovers", "frames_away", "frames_back"];
+        for key in above_zero.iter().chain(&["freeze_us_p50", "dump_us_p99", "thaw_us_p999"]) {
+            assert!(row[key].as_f64().is_some_and(|value| value > 0.0), "{key} in {row}");
+        }
+        assert_eq!((row["refused"].as_u64(), row["mismatches"].as_u64()), (Some(0), Some(0)), "{row}");
+    }
+    assert!(report["slowdown"].as_f64().is_some_and(|slowdown| slowdown > 0.0), "{report}");
+}
+
+#[test]
+fn a_program_that_is_wrong_under_freezes_alone_is_told_with_an_exit_code() {
+    let test = "a_program_that_is_wrong_under_freezes_alone_is_told_with_an_exit_code";
+    for (program, code, words) in [
+        ("exit 7", 1, "the program does not run without freezes either: mpiexec ended with"),
+        ("exit ${STILLWIRE_REHEARSE_MS:-0}", 3, "WRONG: with freezes: mpiexec ended with"),
+        ("echo right ${STILLWIRE_REHEARSE_MS:+not}", 3, "with freezes: the program did not print 'right\n"),
+        // No MPI program at all.
+        ("echo right", 3, "no port of rank 0 was frozen"),
+    ] {
+        let arguments = "freeze --mpi --seconds 1 --pairs 1 --ranks 1";
+        let Some(mut command) = bench(test, arguments) else { return };
+        if program.starts_with("echo") {
+            command.args(["--expect", "right\n"]);
+        }
+        let output = command.args(["--", "sh", "-c", program]).output().expect("the bench starts");
+        let said = [&output.stdout[..], &output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert_eq!(output.status.code(), Some(code), "{program}: {said}");
+        assert!(said.contains(words), "{program}: {said}");
     }
 }
 

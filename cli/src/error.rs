@@ -128,6 +128,7 @@ impl CliError {
             CliError::Config(_)
             | CliError::NoSuchRule { .. }
             | CliError::Scale(_)
+            | CliError::Bench(bench::BenchError::OneRail { .. })
             | CliError::NotForMpi { .. } => Exit::Usage,
             _ => Exit::Failed,
         }

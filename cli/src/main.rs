@@ -76,8 +76,9 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
         Command::Demo(demo) => demo::demo(&demo, json),
         Command::Sim(sim) => commands::sim::simulate(sim.command, json),
         Command::Bench(bench) => {
-            commands::say!("{}", bench.command.run(json)?)?;
-            Ok(Exit::Success)
+            let outcome = bench.command.run(json)?;
+            commands::say!("{}", outcome.report)?;
+            Ok(if outcome.right { Exit::Success } else { Exit::Unverified })
         }
         Command::Example(_) | Command::Guard { .. } | Command::DemoRank(_) => Ok(Exit::Success),
     }

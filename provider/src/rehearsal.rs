@@ -22,13 +22,16 @@ use crate::limits::DRAIN_MAX;
 const EVERY_VARIABLE: &str = "STILLWIRE_REHEARSE_MS";
 /// If it is 1, each rehearsal hands all links over to another rail, or back.
 const HANDOVER_VARIABLE: &str = "STILLWIRE_REHEARSE_HANDOVER";
-/// Folder into which each endpoint writes what it has measured: a file of its own, one JSON object.
+/// Folder into which each endpoint writes what it has measured: a file of its own, one JSON object with counts, and with samples in microseconds.
 const REPORT_VARIABLE: &str = "STILLWIRE_REHEARSE_REPORT";
+
+/// The rank of this process, as launchers say it.
+const RANK_VARIABLES: [&str; 2] = ["PMI_RANK", "OMPI_COMM_WORLD_RANK"];
 
 /// Of so many rehearsals one compares the dump with the port.
 const COMPARE_EVERY: u64 = 16;
 
-/// Samples of each kind that are kept: the newest. A report's p99 wants thousands, and a program may run for days.
+/// Samples of each kind that are kept: the newest. A report's p99.9 wants thousands, and a program may run for days.
 const SAMPLES_MAX: usize = 1 << 16;
 
 /// What was asked for.
@@ -93,9 +96,9 @@ fn rehearse(engine: &Weak<Engine>, settings: &Settings) {
         std::thread::sleep(settings.every);
         let Some(engine) = engine.upgrade().filter(|engine| !engine.is_closing()) else { break };
         let (port, endpoint) = engine.endpoint();
-        if settings.handover && endpoint.frames_by_rail().len() > 1 {
-            endpoint.use_rail(0, taken.handovers % 2 == 1);
-            taken.handovers += 1;
+        taken.ways.look(&endpoint.frames_by_rail());
+        if settings.handover && taken.ways.frames.len() > 1 {
+            taken.ways.hand_over(endpoint);
         }
         taken.once(endpoint);
         last = Some(port);
@@ -108,6 +111,38 @@ fn rehearse(engine: &Weak<Engine>, settings: &Settings) {
     }
 }
 
+/// Which way frames went. The first rail, shared memory where there are several, is in use after an even number of handovers.
+#[derive(Default)]
+struct Ways {
+    handovers: u64,
+    /// By rail, so far.
+    frames: Vec<u64>,
+    /// Over the other rails, while the first was not in use.
+    away: u64,
+    /// Over the first, after its links had come back.
+    back: u64,
+}
+
+impl Ways {
+    fn look(&mut self, frames: &[u64]) {
+        let since = |rail: usize| {
+            let before = self.frames.get(rail).copied().unwrap_or(0);
+            frames.get(rail).map_or(0, |now| now.saturating_sub(before))
+        };
+        if self.handovers % 2 == 1 {
+            self.away += (1..frames.len()).map(since).sum::<u64>();
+        } else if self.handovers > 0 {
+            self.back += since(0);
+        }
+        frames.clone_into(&mut self.frames);
+    }
+
+    fn hand_over(&mut self, endpoint: &Endpoint) {
+        endpoint.use_rail(0, self.handovers % 2 == 1);
+        self.handovers += 1;
+    }
+}
+
 /// What was measured, in microseconds.
 #[derive(Default)]
 struct Taken {
@@ -115,7 +150,7 @@ struct Taken {
     dump: VecDeque<f64>,
     thaw: VecDeque<f64>,
     freezes: u64,
-    handovers: u64,
+    ways: Ways,
     compared: u64,
     refused: u64,
     mismatches: u64,
@@ -152,27 +187,24 @@ impl Taken {
         keep(&mut self.thaw, frozen.thaw());
     }
 
-    fn report(&mut self, port: PortId) -> String {
-        let mut times = String::new();
-        for (name, samples) in
-            [("freeze", &mut self.freeze), ("dump", &mut self.dump), ("thaw", &mut self.thaw)]
-        {
-            let samples = samples.make_contiguous();
-            samples.sort_unstable_by(f64::total_cmp);
-            let at = |part: usize| {
-                samples.get(samples.len().saturating_sub(1) * part / 1000).copied().unwrap_or(0.0)
-            };
-            times += &format!(
-                r#","{name}_us_p50":{:.2},"{name}_us_p99":{:.2},"{name}_us_max":{:.2}"#,
-                at(500),
-                at(990),
-                at(1000)
-            );
+    fn report(&self, port: PortId) -> String {
+        let Ways { handovers, frames, away, back } = &self.ways;
+        let rank = RANK_VARIABLES.iter().find_map(|name| std::env::var(name).ok()?.parse::<u32>().ok());
+        let mut text = format!(
+            r#"{{"port":"{:016x}","rank":{},"freezes":{},"refused":{},"compared":{},"mismatches":{},"handovers":{handovers}"#,
+            port.0,
+            rank.map_or("null".to_owned(), |rank| rank.to_string()),
+            self.freezes,
+            self.refused,
+            self.compared,
+            self.mismatches,
+        );
+        text += &format!(r#","frames_away":{away},"frames_back":{back},"frames_by_rail":{frames:?}"#);
+        for (name, samples) in [("freeze", &self.freeze), ("dump", &self.dump), ("thaw", &self.thaw)] {
+            let samples: Vec<String> = samples.iter().map(|sample| format!("{sample:.3}")).collect();
+            text += &format!(r#","{name}_us":[{}]"#, samples.join(","));
         }
-        format!(
-            "{{\"port\":\"{:016x}\",\"freezes\":{},\"refused\":{},\"compared\":{},\"mismatches\":{},\"handovers\":{}{times}}}\n",
-            port.0, self.freezes, self.refused, self.compared, self.mismatches, self.handovers,
-        )
+        text + "}\n"
     }
 }
 
@@ -188,20 +220,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_has_the_middle_and_the_ends_of_the_newest_samples() {
+    fn a_report_has_the_counts_and_the_newest_samples() {
         let mut taken = Taken { freezes: 7, ..Taken::default() };
-        for n in 0..SAMPLES_MAX + 5000 {
-            for samples in [&mut taken.freeze, &mut taken.dump, &mut taken.thaw] {
-                keep(samples, Duration::from_micros(if n < 5000 { 1_000_000 } else { n as u64 % 1024 }));
-            }
+        for n in 0..SAMPLES_MAX as u64 + 2 {
+            keep(&mut taken.thaw, Duration::from_nanos(n));
         }
         assert_eq!(taken.thaw.len(), SAMPLES_MAX);
+        taken.ways.look(&[3, 4]);
         let text = taken.report(PortId(7));
-        assert!(text.contains(r#""freezes":7,"#), "{text}");
-        assert!(
-            text.contains(r#""thaw_us_p50":511.00,"thaw_us_p99":1013.00,"thaw_us_max":1023.00}"#),
-            "{text}"
-        );
-        assert!(Taken::default().report(PortId(7)).contains(r#""freeze_us_p50":0.00"#));
+        assert!(text.starts_with(r#"{"port":"0000000000000007","rank":"#), "{text}");
+        for part in
+            [r#""freezes":7,"#, r#""frames_by_rail":[3, 4],"#, r#""dump_us":[],"thaw_us":[0.002,0.003,"#]
+        {
+            assert!(text.contains(part), "{part}: {}", &text[..400]);
+        }
+        assert!(text.ends_with(",65.537]}\n"));
+    }
+
+    #[test]
+    fn frames_are_counted_by_the_way_that_links_had_been_told_to_take() {
+        let mut ways = Ways::default();
+        ways.look(&[10, 1]);
+        assert_eq!((ways.away, ways.back), (0, 0), "nothing was handed over yet");
+        ways.handovers = 1;
+        ways.look(&[12, 8]);
+        assert_eq!((ways.away, ways.back), (7, 0));
+        ways.handovers = 2;
+        ways.look(&[17, 9]);
+        assert_eq!((ways.away, ways.back), (7, 5));
     }
 }

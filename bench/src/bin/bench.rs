@@ -15,13 +15,16 @@ struct Arguments {
     json: bool,
 }
 
+/// The exit code if what a bench ran came to a wrong result; the same as `stillwire`'s.
+const WRONG: u8 = 3;
+
 fn main() -> ExitCode {
     bench::run_if_worker();
     let arguments = Arguments::parse();
     match arguments.bench.run(arguments.json) {
-        Ok(text) => {
-            println!("{text}");
-            ExitCode::SUCCESS
+        Ok(outcome) => {
+            println!("{}", outcome.report);
+            if outcome.right { ExitCode::SUCCESS } else { ExitCode::from(WRONG) }
         }
         Err(error) => {
             eprintln!("bench: {error}");

@@ -8,7 +8,7 @@ pub enum MpiError {
     /// No MPI to build and start the measuring program with.
     #[error(
         "no mpicc and mpiexec in {}: set MPICH up (python3 -m venv DIR, then DIR/bin/pip install mpich==5.0.2; tests/mpi/run does \
-         the same) and name its folder: --mpich DIR", looked_in(.looked)
+         the same) and name its folder (--mpich DIR) or have its bin in PATH", looked_in(.looked)
     )]
     NoMpich {
         /// Where they were looked for.
@@ -45,6 +45,12 @@ pub enum MpiError {
     Nothing {
         /// Of each stack.
         reasons: String,
+    },
+    /// The program to be frozen does not run over ours at all.
+    #[error("the program does not run without freezes either: {reason}")]
+    Program {
+        /// Why.
+        reason: String,
     },
     /// No folder for the measuring program.
     #[error(

@@ -19,15 +19,21 @@ use crate::machine::Machine;
 use crate::progress::Steps;
 
 pub use error::MpiError;
-use figures::Figures;
-pub(crate) use launcher::{ROLE, work};
+use figures::{CHECKED, Figures};
+pub(crate) use launcher::{Launch, ROLE, work};
 pub use report::{Left, MpiReport, MpiRow, OperationRow, Standing};
-use setup::Setup;
+pub(crate) use setup::Setup;
 pub use stacks::Reach;
 use stacks::Stack;
 
 /// The longest message of the measuring program.
 pub const MESSAGE_BYTES_MAX: u64 = 64 << 20;
+
+/// The measuring program.
+const SOURCE: &str = include_str!("../../mpi/figures.c");
+
+/// Ranks of every run: more than processors would measure the scheduler.
+const RANKS: u32 = 2;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -93,6 +99,25 @@ pub fn run(options: &MpiOptions) -> Result<MpiReport, BenchError> {
     let stacks = stacks::named(&options.stacks)?;
     let ours = stacks.iter().any(|stack| stack.ours);
     let setup = Setup::find(options.mpich.as_deref(), options.provider.as_deref(), ours)?;
+    let program = setup.compile("figures", SOURCE)?;
+    let launch = |stack: &Stack, arguments: &[String], checks: bool| {
+        let mut variables: Vec<_> =
+            stack.variables.iter().map(|(name, value)| (*name, value.into())).collect();
+        if checks {
+            variables.push(("MPIR_CVAR_DEBUG_SUMMARY", "1".into()));
+        }
+        let program = std::iter::once(program.clone().into()).chain(arguments.iter().map(Into::into));
+        Launch {
+            setup: &setup,
+            ranks: RANKS,
+            program: program.collect(),
+            ours: stack.ours,
+            variables,
+            seconds_max: options.run_seconds_max,
+            purpose: if checks { "check every byte" } else { "measure" },
+        }
+        .run()
+    };
     let machine = Machine::here();
     let mut progress = Steps::new("mpi", stacks.len() * (options.repetitions + 1));
     let lengths = options.bytes.iter().map(u64::to_string);
@@ -107,17 +132,15 @@ pub fn run(options: &MpiOptions) -> Result<MpiReport, BenchError> {
     let mut measured: Vec<Measured> = Vec::new();
     for stack in stacks {
         progress.step(format_args!("{}, every byte compared", stack.name));
-        match launcher::run(&setup, stack, &check, options.run_seconds_max) {
-            Ok(_) => measured.push(Measured { stack, runs: Vec::new() }),
+        match launch(stack, &check, true).and_then(|output| is_checked(stack, &output)) {
+            Ok(()) => measured.push(Measured { stack, runs: Vec::new() }),
             Err(reason) => leave(stack, reason),
         }
     }
     for repetition in 1..=options.repetitions {
         measured.retain_mut(|Measured { stack, runs }| {
             progress.step(format_args!("{}, repetition {repetition}", stack.name));
-            match launcher::run(&setup, stack, &measure, options.run_seconds_max)
-                .and_then(|output| figures::parse(&output))
-            {
+            match launch(stack, &measure, false).and_then(|output| figures::parse(&output)) {
                 Ok(figures) => {
                     runs.push(figures);
                     true
@@ -135,4 +158,15 @@ pub fn run(options: &MpiOptions) -> Result<MpiReport, BenchError> {
         return Err(MpiError::Nothing { reasons: reasons.join("; ") }.into());
     }
     Ok(MpiReport::new(machine, options, &measured, left))
+}
+
+/// Whether every byte was compared, and MPICH took the stack.
+fn is_checked(stack: &Stack, output: &str) -> Result<(), String> {
+    if !output.lines().any(|line| line == CHECKED) {
+        return Err(format!("the measuring program ended before it said '{CHECKED}'"));
+    }
+    if !output.contains(stack.summary) {
+        return Err(format!("MPICH did not take it: its summary does not say '{}'", stack.summary));
+    }
+    Ok(())
 }

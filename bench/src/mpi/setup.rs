@@ -8,9 +8,6 @@ use std::process::{Command, Stdio};
 
 use super::error::MpiError;
 
-/// The measuring program.
-const SOURCE: &str = include_str!("../../mpi/figures.c");
-
 /// The provider's library, as cargo names it.
 const LIBRARY: &str = "libstillwire_fi.so";
 
@@ -18,23 +15,29 @@ const LIBRARY: &str = "libstillwire_fi.so";
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) mpiexec: PathBuf,
-    /// The measuring program, compiled for this MPI.
-    pub(crate) program: PathBuf,
+    mpicc: PathBuf,
     /// Folder of the provider's library, if ours is measured.
     pub(crate) provider: Option<PathBuf>,
+    /// Folder for programs, and for what else a bench keeps while it runs.
+    pub(crate) folder: PathBuf,
     /// Job key of our runs.
     pub(crate) key: PathBuf,
 }
 
 impl Setup {
-    /// Finds everything, and compiles the measuring program.
+    /// Finds everything.
     pub(crate) fn find(mpich: Option<&Path>, provider: Option<&Path>, ours: bool) -> Result<Setup, MpiError> {
         let tools = tools(mpich)?;
         let provider = if ours { Some(library_folder(provider)?) } else { None };
         let folder = cache()?;
         std::fs::create_dir_all(&folder).map_err(|error| MpiError::Folder { path: folder.clone(), error })?;
-        let program = compile(&tools.join("mpicc"), &folder)?;
-        Ok(Setup { mpiexec: tools.join("mpiexec"), program, provider, key: folder.join("key") })
+        let [mpiexec, mpicc] = ["mpiexec", "mpicc"].map(|tool| tools.join(tool));
+        Ok(Setup { mpiexec, mpicc, provider, key: folder.join("key"), folder })
+    }
+
+    /// Compiles a measuring program.
+    pub(crate) fn compile(&self, name: &str, source: &str) -> Result<PathBuf, MpiError> {
+        compile(&self.mpicc, &self.folder, name, source)
     }
 }
 
@@ -46,7 +49,10 @@ fn tools(mpich: Option<&Path>) -> Result<PathBuf, MpiError> {
             let package = Path::new(env!("CARGO_MANIFEST_DIR"));
             let target = std::env::var_os("CARGO_TARGET_DIR")
                 .map_or_else(|| package.parent().unwrap_or(package).join("target"), PathBuf::from);
-            vec![target.join("mpi/mpich/bin")]
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            // Other MPIs have an mpiexec too.
+            let mpichs = std::env::split_paths(&path).filter(|folder| folder.join("mpichversion").is_file());
+            std::iter::once(target.join("mpi/mpich/bin")).chain(mpichs).collect()
         }
     };
     let complete = |folder: &&PathBuf| ["mpicc", "mpiexec"].iter().all(|tool| folder.join(tool).is_file());
@@ -78,13 +84,13 @@ fn cache() -> Result<PathBuf, MpiError> {
 }
 
 /// Compiles, under a name that belongs to this compiler: benches with other libraries may run at the same time.
-fn compile(mpicc: &Path, folder: &Path) -> Result<PathBuf, MpiError> {
+fn compile(mpicc: &Path, folder: &Path, name: &str, text: &str) -> Result<PathBuf, MpiError> {
     let mut hasher = DefaultHasher::new();
     mpicc.as_os_str().as_bytes().hash(&mut hasher);
-    let program = folder.join(format!("figures-{:016x}", hasher.finish()));
+    let program = folder.join(format!("{name}-{:016x}", hasher.finish()));
     let source = program.with_extension("c");
     let fresh = program.with_extension(std::process::id().to_string());
-    std::fs::write(&source, SOURCE).map_err(|error| MpiError::Folder { path: source.clone(), error })?;
+    std::fs::write(&source, text).map_err(|error| MpiError::Folder { path: source.clone(), error })?;
     let failed = |what: String| MpiError::Compile { mpicc: mpicc.to_owned(), what };
     let output = Command::new(mpicc)
         .args(["-O2", "-std=gnu11", "-o"])

@@ -19,7 +19,7 @@ pub enum Reach {
 pub(crate) struct Stack {
     pub(crate) name: &'static str,
     pub(crate) reach: Reach,
-    /// Ours needs the provider's library and the job key.
+    /// Ours needs the provider: its library, the job key, and that MPICH takes it.
     pub(crate) ours: bool,
     /// Environment that selects it.
     pub(crate) variables: &'static [(&'static str, &'static str)],
@@ -44,7 +44,7 @@ pub(crate) const STACKS: [Stack; 8] = [
         name: OURS_SHM,
         reach: Reach::Host,
         ours: true,
-        variables: &[OFI, NOLOCAL, ("FI_PROVIDER", "stillwire"), ("STILLWIRE_RAILS", "shm")],
+        variables: &[("STILLWIRE_RAILS", "shm")],
         summary: "libfabric provider: stillwire",
     },
     Stack {
@@ -72,7 +72,7 @@ pub(crate) const STACKS: [Stack; 8] = [
         name: OURS_UDP,
         reach: Reach::Network,
         ours: true,
-        variables: &[OFI, NOLOCAL, ("FI_PROVIDER", "stillwire"), ("STILLWIRE_RAILS", "udp")],
+        variables: &[("STILLWIRE_RAILS", "udp")],
         summary: "libfabric provider: stillwire",
     },
     Stack {

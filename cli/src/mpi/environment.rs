@@ -41,7 +41,7 @@ pub(crate) fn variables(library: &Path) -> Vec<(&'static str, OsString)> {
         ("OMPI_MCA_mtl_ofi_provider_include", "stillwire"),
         ("OMPI_MCA_btl", "^sm,vader,smcuda,tcp,uct"),
         ("OMPI_MCA_coll", "^sm,xhc,acoll"),
-        ("OMPI_MCA_osc", "^sm"),
+        ("OMPI_MCA_osc", "^sm,ucx"),
     ];
     variables.extend(fixed.map(|(name, value)| (name, value.into())));
     variables
