@@ -192,6 +192,11 @@ impl BufferTable {
         unsafe { Payload::borrowed(start, bytes) }
     }
 
+    /// Where the payload of a send lies in this process's memory; 0: the operation is unknown, or its memory is not to be named.
+    pub(crate) fn place_of(&self, op: OpId) -> u64 {
+        self.sends.get(&op).map_or(0, |sending| sending.bytes.as_slice().as_ptr() as u64)
+    }
+
     /// Gives a payload back to its user if no NIC can read it any more. `Err`: not yet.
     pub(crate) fn take_send(&mut self, op: OpId, completed: [u64; RAILS_MAX]) -> Result<Option<Vec<u8>>, ()> {
         let Some(sending) = self.sends.get(&op) else { return Ok(None) };
@@ -229,7 +234,7 @@ impl Payloads for BufferTable {
 impl BufferTable {
     /// Where a piece belongs. `None`: nowhere. A multi-receive may be taken back while a message is on its way into it: the rest of that
     /// message is for nobody.
-    fn target(&mut self, receive: OpId, offset: u64, bytes: usize) -> Option<&mut [u8]> {
+    pub(crate) fn target(&mut self, receive: OpId, offset: u64, bytes: usize) -> Option<&mut [u8]> {
         let buffer = self.receives.get_mut(&receive)?;
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         let place = buffer.as_mut_slice().get_mut(from..from.saturating_add(bytes));

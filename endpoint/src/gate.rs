@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) rounds: AtomicU64,
     /// Threads that sleep in [`Endpoint::wait`]; they make progress by themselves.
     pub(crate) sleepers: AtomicU64,
+    /// Threads that wait for the gate.
+    knocking: AtomicU64,
     pub(crate) closed: AtomicBool,
     pub(crate) bell: Bell,
     pub(crate) attendant: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -57,6 +59,22 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        if let Some(inner) = self.try_lock() {
+            return inner;
+        }
+        self.knocking.fetch_add(1, Ordering::Relaxed);
+        let inner = self.wait_for_lock();
+        self.knocking.fetch_sub(1, Ordering::Relaxed);
+        inner
+    }
+
+    /// Whether somebody waits for the gate: who could hold it for long gives it up then.
+    fn is_wanted(&self) -> bool {
+        self.knocking.load(Ordering::Relaxed) > 0
+    }
+
+    #[cold]
+    fn wait_for_lock(&self) -> MutexGuard<'_, Inner> {
         // A panic in a progress call is a bug that has been reported already; the state machine itself stays consistent,
         // for it never runs user code.
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -64,7 +82,11 @@ impl Shared {
 
     /// As [`Inner::progress`]; for calls that do not give all they have found to their caller.
     fn progress(&self, inner: &mut Inner) -> bool {
-        let happened = inner.progress(self.clock.now());
+        self.progress_at(inner, self.clock.now())
+    }
+
+    pub(crate) fn progress_at(&self, inner: &mut Inner, now: transport::Instant) -> bool {
+        let happened = inner.progress(now, || self.is_wanted());
         if happened {
             self.bell.ring_for_sleepers(self);
         }
@@ -84,6 +106,10 @@ impl Shared {
     /// Turns into completions what a call has brought about at once, and sends what may be sent.
     fn collect_and_transmit(&self, inner: &mut Inner) {
         self.telling(inner, |inner| {
+            if inner.pull(|| self.is_wanted()) && inner.port.wants_to_pull() {
+                // The rest is for whoever makes progress next, and who sleeps has to know.
+                self.bell.ring();
+            }
             inner.collect();
             self.transmit(inner);
         });
@@ -166,6 +192,7 @@ impl Endpoint {
             config,
             rounds: AtomicU64::new(0),
             sleepers: AtomicU64::new(0),
+            knocking: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             bell,
             attendant: OnceLock::new(),

@@ -71,9 +71,7 @@ fn watch(shared: &Shared) {
             return;
         };
         // A sleeper may wait for less than a completion: for a message, or for room.
-        if inner.progress(now) {
-            shared.bell.ring_for_sleepers(shared);
-        }
+        shared.progress_at(&mut inner, now);
         if !inner.completions.is_empty()
             && let Some(attend) = shared.attendant.get()
         {

@@ -121,7 +121,8 @@ impl Inner {
     pub(crate) fn arm(&mut self) -> bool {
         // Whatever ends the sleep, the next round finds it.
         self.look_everywhere();
-        self.rails.iter_mut().flatten().all(|driver| matches!(driver.arm(), Ok(Armed::Sleep)))
+        !self.port.wants_to_pull()
+            && self.rails.iter_mut().flatten().all(|driver| matches!(driver.arm(), Ok(Armed::Sleep)))
     }
 }
 
@@ -153,9 +154,7 @@ impl Endpoint {
                 let now = shared.clock.now();
                 let rounds = shared.rounds.load(Ordering::Relaxed).wrapping_add(1);
                 shared.rounds.store(rounds, Ordering::Relaxed);
-                if inner.progress(now) {
-                    shared.bell.ring_for_sleepers(shared);
-                }
+                shared.progress_at(&mut inner, now);
                 if !inner.completions.is_empty() || met(&mut inner) {
                     return true;
                 }

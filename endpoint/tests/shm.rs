@@ -1,4 +1,4 @@
-//! Endpoints over shared memory: bulk that is copied ahead and bulk that is pulled, while both ends are frozen and thawed; sleeping
+//! Endpoints over shared memory: bulk in frames and bulk that is pulled, while both ends are frozen and thawed; sleeping
 //! on sockets and shared memory at one time.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,8 +17,8 @@ use transport::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn shm(copied_ahead: usize) -> Box<dyn Driver> {
-    Box::new(ShmDriver::open(&ShmConfig { copied_ahead, ..ShmConfig::default() }).expect("memory and /proc"))
+fn shm(pull: bool) -> Box<dyn Driver> {
+    Box::new(ShmDriver::open(&ShmConfig { pull, ..ShmConfig::default() }).expect("memory and /proc"))
 }
 
 fn udp() -> Box<dyn Driver> {
@@ -88,10 +88,10 @@ fn receive(endpoint: &Endpoint, i: u64) {
     }
 }
 
-/// Sends through freezes of both ends. A freeze withdraws what is offered, and never waits.
-fn under_freezes(auth: AuthLevel, copied_ahead: usize) {
+/// Sends through freezes of both ends, which come between the pieces of what is pulled, and wait for nobody.
+fn under_freezes(auth: AuthLevel, pull: bool) {
     const MESSAGES: u64 = 150;
-    let (a, b) = (open(0, auth, vec![shm(copied_ahead)], true), open(1, auth, vec![shm(copied_ahead)], true));
+    let (a, b) = (open(0, auth, vec![shm(pull)], true), open(1, auth, vec![shm(pull)], true));
     let to_b = link(&a, 1, &b);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -116,24 +116,27 @@ fn under_freezes(auth: AuthLevel, copied_ahead: usize) {
         (0..MESSAGES).for_each(|i| receive(&b, i));
         done.store(true, Ordering::Relaxed);
     });
-    assert_eq!(b.with_port(|port| port.counters().dropped_malformed), 0);
+    let counters = b.with_port(|port| *port.counters());
+    assert_eq!(counters.dropped_malformed, 0);
+    let long = (0..MESSAGES).filter(|i| payload(*i).len() > a.copied_bytes_max()).count() as u64;
+    assert_eq!(counters.messages_pulled, if pull { long } else { 0 });
 }
 
 #[test]
-fn bulk_that_is_copied_ahead_arrives_under_freezes() {
-    under_freezes(AuthLevel::Off, usize::MAX);
+fn bulk_in_frames_arrives_under_freezes() {
+    under_freezes(AuthLevel::Off, false);
 }
 
 #[test]
 fn bulk_that_is_pulled_arrives_under_freezes() {
-    under_freezes(AuthLevel::Header, 0);
+    under_freezes(AuthLevel::Header, true);
 }
 
 /// R24: peers meet in shared memory where both have it, in whatever order their rails are, and over UDP otherwise.
 #[test]
 fn peers_find_the_rail_that_they_share() {
-    let a = open(0, AuthLevel::Full, vec![udp(), shm(0)], true);
-    let b = open(1, AuthLevel::Full, vec![shm(0), udp()], true);
+    let a = open(0, AuthLevel::Full, vec![udp(), shm(true)], true);
+    let b = open(1, AuthLevel::Full, vec![shm(true), udp()], true);
     let c = open(2, AuthLevel::Full, vec![udp()], true);
     let (to_b, to_c) = (link(&a, 1, &b), link(&a, 2, &c));
     let _ = (link(&b, 0, &a), link(&c, 0, &a));
@@ -155,7 +158,7 @@ fn peers_find_the_rail_that_they_share() {
 #[test]
 fn links_are_handed_over_under_traffic() {
     const MESSAGES: u64 = 300;
-    let rails = || vec![shm(2), udp()];
+    let rails = || vec![shm(true), udp()];
     let (a, b) = (open(0, AuthLevel::Header, rails(), true), open(1, AuthLevel::Header, rails(), true));
     let to_b = link(&a, 1, &b);
     let _ = link(&b, 0, &a);
@@ -186,7 +189,7 @@ fn links_are_handed_over_under_traffic() {
 #[test]
 fn a_peer_without_its_segment_is_reached_over_udp() {
     let (a, b) = (
-        open(0, AuthLevel::Header, vec![shm(0), udp()], true),
+        open(0, AuthLevel::Header, vec![shm(true), udp()], true),
         open(1, AuthLevel::Header, vec![udp()], true),
     );
     let gone = ShmDriver::open(&ShmConfig::default()).expect("memory and /proc").local_address();
@@ -200,7 +203,7 @@ fn a_peer_without_its_segment_is_reached_over_udp() {
 
 #[test]
 fn a_sleeper_wakes_for_either_kind_of_rail() {
-    let rails = || vec![udp(), shm(0)];
+    let rails = || vec![udp(), shm(true)];
     let b = open(1, AuthLevel::Header, rails(), false);
     for only in 0..2 {
         let c = open(2 + only, AuthLevel::Header, rails(), false);
@@ -225,7 +228,7 @@ fn a_sleeper_wakes_for_either_kind_of_rail() {
 #[test]
 fn the_first_round_after_a_sleep_looks_at_every_rail() {
     let (b, c) = (
-        open(1, AuthLevel::Header, vec![shm(0), udp()], false),
+        open(1, AuthLevel::Header, vec![shm(true), udp()], false),
         open(2, AuthLevel::Header, vec![udp()], false),
     );
     let to_b = link(&c, 1, &b);
@@ -246,7 +249,8 @@ fn the_first_round_after_a_sleep_looks_at_every_rail() {
 
 #[test]
 fn a_program_that_computes_is_acknowledged_by_its_helper() {
-    let (a, b) = (open(0, AuthLevel::Off, vec![shm(0)], false), open(1, AuthLevel::Off, vec![shm(0)], true));
+    let (a, b) =
+        (open(0, AuthLevel::Off, vec![shm(true)], false), open(1, AuthLevel::Off, vec![shm(true)], true));
     let to_b = link(&a, 1, &b);
     let receive = Receive {
         space: Space(0),

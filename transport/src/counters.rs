@@ -66,4 +66,6 @@ counters! {
     messages_unexpected,
     /// Copied messages that were announced instead, because the peer's window was full.
     messages_converted,
+    /// Messages whose payload was pulled out of the sender's memory (R11).
+    messages_pulled,
 }

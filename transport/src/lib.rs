@@ -27,6 +27,8 @@ pub use config::{AuthLevel, PortConfig};
 pub use counters::Counters;
 pub use ids::{AddressId, Epoch, JobId, JobTag, Life, LinkIndex, OpId, PortId, RailIndex, Rank, RawAddress};
 pub use matching::Space;
-pub use message::{Buffers, Event, Outgoing, Payload, Receive, SendError, Silence, Transmit, UserPayload};
+pub use message::{
+    Announced, Buffers, Event, Outgoing, Payload, Pull, Receive, SendError, Silence, Transmit, UserPayload,
+};
 pub use port::{FrozenPort, Port, Restart};
 pub use time::Instant;

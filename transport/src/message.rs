@@ -131,6 +131,36 @@ pub struct Transmit {
     pub payload: Option<UserPayload>,
     /// What the shell must do before the frame may leave, when the tag covers a payload that the port cannot see.
     pub seal: Option<crate::auth::Seal>,
+    /// The frame announces a payload of the user to a peer on this host: the shell says where it lies ([`crate::wire::tell_place`]).
+    pub announced: Option<Announced>,
+}
+
+/// An announcement whose payload a peer on this host may pull.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Announced {
+    /// The send.
+    pub op: OpId,
+    /// Where its body begins in the frame.
+    pub body: usize,
+}
+
+/// A piece of a payload that the shell pulls out of the memory of a peer on this host (R11).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pull {
+    /// Link to the peer.
+    pub link: LinkIndex,
+    /// Rail that reaches it within the host.
+    pub rail: RailIndex,
+    /// The peer, as the rail's driver knows it.
+    pub from: AddressId,
+    /// Where the piece lies in the peer's memory.
+    pub place: u64,
+    /// Receive into whose buffer it goes.
+    pub receive: OpId,
+    /// Where in that buffer.
+    pub offset: u64,
+    /// Length of the piece.
+    pub bytes: u64,
 }
 
 /// Why a peer does not answer.

@@ -439,20 +439,6 @@ fn a_dead_rail_is_passed_over_and_tried_again() {
     assert!(world.nodes[0].events.iter().any(|event| matches!(event, Event::RailBack { .. })));
 }
 
-/// Two ports with a second rail, which ends at their host.
-fn on_one_host() -> World {
-    let mut world = World::new(2, &config(), 1500);
-    for i in 0..2 {
-        world.port(i).add_rail_within_host(transport::RawAddress::new(&[9, i as u8]).expect("short"), 1500);
-    }
-    for (from, to) in [(0, 1), (1, 0)] {
-        let link = world.link(from, to);
-        world.port(from).set_path(link, transport::RailIndex(1), transport::AddressId(to as u32));
-    }
-    world.rails = 2;
-    world
-}
-
 /// Sends messages of all kinds, and waits for them: frames that left over each rail meanwhile.
 fn exchange(world: &mut World, tags: std::ops::Range<u64>) -> [u64; 2] {
     let before = (world.received(1).len(), world.frames_over);
@@ -473,7 +459,7 @@ fn exchange(world: &mut World, tags: std::ops::Range<u64>) -> [u64; 2] {
 /// R24: a link that has a rail within the host uses no other, while it works.
 #[test]
 fn peers_on_one_host_talk_within_it() {
-    let mut world = on_one_host();
+    let mut world = World::on_one_host();
     let [network, within] = exchange(&mut world, 0..30);
     assert!(network == 0 && within > 60, "{network} and {within}");
     world.dead_rail = Some(1);
@@ -488,7 +474,7 @@ fn peers_on_one_host_talk_within_it() {
 /// R24: a frame that was lost within the host is sent again there.
 #[test]
 fn a_loss_within_the_host_is_mended_within_it() {
-    let mut world = on_one_host();
+    let mut world = World::on_one_host();
     world.fate = Box::new(|_, _, _, n| if n % 10 == 3 { Fate::Lose } else { Fate::Deliver });
     let [network, within] = exchange(&mut world, 0..60);
     let resent = world.port(0).counters().frames_resent;
@@ -499,7 +485,7 @@ fn a_loss_within_the_host_is_mended_within_it() {
 /// R24: one peer that cannot be reached within the host does not keep others from it, and is reached over the network.
 #[test]
 fn a_lost_path_is_done_without() {
-    let mut world = on_one_host();
+    let mut world = World::on_one_host();
     for i in 0..2 {
         world.port(i).lose_path(transport::RailIndex(1), transport::AddressId(1 - i as u32));
     }
@@ -513,7 +499,7 @@ fn a_lost_path_is_done_without() {
 /// R21: what needs no tag within the host is a stranger's anywhere else.
 #[test]
 fn a_frame_without_a_tag_counts_only_within_the_host() {
-    let mut world = on_one_host();
+    let mut world = World::on_one_host();
     world.send(0, 1, 1, b"within the host");
     world.pump();
     let (_, to, rail, bytes) = world.wire.pop_front().expect("a frame");

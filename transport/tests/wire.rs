@@ -33,7 +33,14 @@ fn bodies() -> Vec<Body> {
         Body::Probe,
         Body::Eager(Eager { tag: 1, data: 2, total: 3, space: Space(1) }),
         Body::More,
-        Body::Announce(Announce { operation: OpId(4), tag: 1, data: 2, total: 1 << 40, space: Space(0) }),
+        Body::Announce(Announce {
+            operation: OpId(4),
+            tag: 1,
+            data: 2,
+            total: 1 << 40,
+            space: Space(0),
+            place: 5 << 48,
+        }),
         Body::Grant(Grant { operation: OpId(4), total: 9 }),
         Body::Data(Data { operation: OpId(4), offset: 1 << 33 }),
         Body::Close,
@@ -90,7 +97,7 @@ fn golden_bytes() {
         Announce
         04000000000000000100000000000000
         02000000000000000000000000010000
-        0000000000000000
+        0000000000000005
         Grant
         04000000000000000900000000000000
         Data

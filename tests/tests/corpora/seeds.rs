@@ -42,7 +42,7 @@ const LIFE: Life = Life { counter: 3, nonce: 0x0123_4567_89ab_cdef };
 fn frame_seeds() -> Vec<Seed> {
     let op = OpId(0x1234_5678_9abc);
     let envelope = Eager { tag: 7, data: 8, total: 5, space: Space(1) };
-    let announce = Announce { operation: op, tag: 7, data: 8, total: 1 << 33, space: Space(0) };
+    let announce = Announce { operation: op, tag: 7, data: 8, total: 1 << 33, space: Space(0), place: 0 };
     let bodies: [(&str, Body, &[u8]); 11] = [
         ("ack", Body::Ack, b""),
         ("probe", Body::Probe, b""),
@@ -80,7 +80,8 @@ fn port_seeds() -> Vec<Seed> {
     let contact =
         Contact { from: crate::properties::PEER, to: crate::properties::OWN, link: LinkIndex(0), address };
     let eager = |total| Body::Eager(Eager { tag: 7, data: 8, total, space: Space(0) });
-    let announce = Body::Announce(Announce { operation: op, tag: 7, data: 8, total: 100, space: Space(0) });
+    let announce =
+        Body::Announce(Announce { operation: op, tag: 7, data: 8, total: 100, space: Space(0), place: 0 });
     let resync = |heard| Body::Resync(Resync { expected: 0, next: 2, heard });
     let conversations: [(&str, &[Said<'_>]); 6] = [
         ("short", &[(eager(5), b"hello"), (eager(5), b"again"), (Body::Ack, b"")]),

@@ -170,6 +170,14 @@ pub trait Driver: Send {
         self.receive(frames_max, &mut |frame| each(frame, None))
     }
 
+    /// Reads `to.len()` bytes at `place` of the memory of the process that holds the address, a peer on this host (R11). False: that is not
+    /// possible, not permitted, or the peer has dropped its driver; what `to` holds then is arbitrary. What was read had lain there while the
+    /// peer still had its driver.
+    fn pull(&mut self, from: AddressId, place: u64, to: &mut [u8]) -> bool {
+        let _ = (from, place, to);
+        false
+    }
+
     /// Frames committed since the driver was opened.
     fn staged_total(&self) -> u64;
 
@@ -254,6 +262,9 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
     }
     fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
         (**self).receive_apart(frames_max, each)
+    }
+    fn pull(&mut self, from: AddressId, place: u64, to: &mut [u8]) -> bool {
+        (**self).pull(from, place, to)
     }
     fn staged_total(&self) -> u64 {
         (**self).staged_total()

@@ -318,3 +318,26 @@ fn what_is_read_from_an_offer_that_ends_meanwhile_does_not_count() {
     stop.store(true, Ordering::Relaxed);
     receiver.join().expect("every payload was whole");
 }
+
+#[test]
+fn what_is_pulled_out_of_a_peers_memory_had_lain_there_while_it_had_its_driver() {
+    let (a, mut b) = (open(), open());
+    let from = b.resolve(&a.local_address()).expect("this host");
+    let (user, mut pulled) = (pattern(5, LARGE), vec![0; LARGE]);
+    assert!(b.pull(from, user.as_ptr() as u64, &mut pulled));
+    assert!(pulled == user);
+    assert!(!b.pull(from, 8, &mut pulled), "nothing can lie there");
+    let from = b.resolve(&open().local_address()).expect("this host");
+    assert!(!b.pull(from, user.as_ptr() as u64, &mut pulled), "its driver is gone");
+    let mut unwilling = ShmDriver::open(&ShmConfig { pull: false, ..ShmConfig::default() }).expect("memory");
+    let from = b.resolve(&unwilling.local_address()).expect("this host");
+    assert!(!b.pull(from, user.as_ptr() as u64, &mut pulled), "its memory is not to be read");
+    let from = unwilling.resolve(&a.local_address()).expect("this host");
+    assert!(!unwilling.pull(from, user.as_ptr() as u64, &mut pulled), "it reads nobody's");
+    let from = b.resolve(&a.local_address()).expect("this host");
+    b.forget(from);
+    assert!(!b.pull(from, user.as_ptr() as u64, &mut pulled), "it has been forgotten");
+    let from = b.resolve(&a.local_address()).expect("this host");
+    drop(a);
+    assert!(!b.pull(from, user.as_ptr() as u64, &mut pulled), "its driver was dropped meanwhile");
+}

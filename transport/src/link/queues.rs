@@ -8,6 +8,7 @@ use crate::ids::OpId;
 use crate::link::receive::{Incoming, Open, Reorder};
 use crate::link::record::FrameRecord;
 use crate::matching::Space;
+use crate::port::pull::Pulling;
 
 /// Envelope of a message that we send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,6 +157,10 @@ pub(crate) struct Queues {
     /// Copied message of which fragments are missing.
     pub(crate) open: Option<Open>,
     pub(crate) reorder: Reorder,
+    /// Payloads that are being pulled, in the order of their grants in `control`. In no image, like the next.
+    pub(crate) pulls: VecDeque<Pulling>,
+    /// Where the payloads of announcements lie that no receive has matched, as far as the peer has said so.
+    pub(crate) places: VecDeque<(OpId, u64)>,
 }
 
 impl Queues {
@@ -171,6 +176,8 @@ impl Queues {
             incoming: Vec::new(),
             open: None,
             reorder: Reorder::default(),
+            pulls: VecDeque::new(),
+            places: VecDeque::new(),
         }
     }
 

@@ -89,7 +89,7 @@ impl Link {
         if self.in_flight() >= WINDOW_FRAMES_MAX {
             return Action::Idle;
         }
-        if !queues.control.is_empty() {
+        if queues.control_is_due() {
             return Action::Control;
         }
         let message = queues.pending.front().map_or(Action::Idle, |front| self.next_message(front, sabotage));

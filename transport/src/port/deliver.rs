@@ -197,6 +197,7 @@ impl Port {
             bytes: announce.total,
         };
         if let Some((receive, placement)) = self.matcher.take_receive(&envelope) {
+            self.keep_place(index, announce.operation, announce.place);
             let incoming = Incoming {
                 peer_op: announce.operation,
                 op: receive.op,
@@ -217,6 +218,7 @@ impl Port {
             self.counters.dropped_no_room += 1;
             return false;
         }
+        self.keep_place(index, announce.operation, announce.place);
         self.counters.messages_unexpected += 1;
         true
     }

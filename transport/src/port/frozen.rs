@@ -120,6 +120,7 @@ impl FrozenPort {
         port.rails.clear();
         port.ready.clear();
         port.starved.clear();
+        port.pulling.clear();
         port.deadlines.clear();
         port.reorder_bytes = 0;
         port.counters = Default::default();
@@ -153,6 +154,9 @@ impl FrozenPort {
             link.recovery = Recovery::default();
             link.timers = Timers::default();
             if let Some(queues) = &mut link.queues {
+                // The peer is another process now.
+                queues.pulls.clear();
+                queues.places.clear();
                 queues.reorder.clear();
             }
             link.lose_all(false);

@@ -11,6 +11,7 @@ mod deliver;
 mod filling;
 mod frozen;
 mod load;
+pub(crate) mod pull;
 mod rails;
 mod receive;
 mod resync;
@@ -84,6 +85,8 @@ pub struct Port {
     pub(crate) ready: VecDeque<LinkIndex>,
     /// Links whose peers wait for room.
     pub(crate) starved: Vec<LinkIndex>,
+    /// Links with payloads to be pulled, one entry for each.
+    pub(crate) pulling: VecDeque<LinkIndex>,
     /// Deadlines of links, lazily: an entry may be early, never late.
     pub(crate) deadlines: BinaryHeap<Reverse<(u64, LinkIndex)>>,
     pub(crate) events: VecDeque<Event>,
@@ -140,6 +143,7 @@ impl Port {
             reorder_bytes: 0,
             ready: VecDeque::new(),
             starved: Vec::new(),
+            pulling: VecDeque::new(),
             deadlines: BinaryHeap::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
@@ -415,6 +419,7 @@ impl Port {
             self.events.push_back(received(source, &incoming));
         } else {
             queues.incoming.push(incoming);
+            self.begin_pull(source, &incoming);
             if multi {
                 self.begin_filling(incoming.op);
             }
@@ -470,6 +475,7 @@ impl Port {
             Arrived::Announced(op) => {
                 let copied_bytes_max = self.config.link_copied_bytes_max;
                 let source = message.envelope.source;
+                self.forget_place(source, op);
                 let queues = self.links[source.0 as usize].queues(copied_bytes_max);
                 queues.control.push_back(Control::Grant { op, total: 0 });
                 self.make_ready(source);

@@ -10,7 +10,7 @@ use crate::link::record::FrameRecord;
 use crate::link::send::Action;
 use crate::link::timer::NEVER;
 use crate::link::{Flags, low};
-use crate::message::{Transmit, UserPayload};
+use crate::message::{Announced, Transmit, UserPayload};
 use crate::port::{Port, SendOp, nanos};
 use crate::time::Instant;
 use crate::wire::{self, Body, Contact, Flags as HeaderFlags, HEADER_BYTES, Header};
@@ -541,7 +541,8 @@ impl Port {
             let contact = Contact { from: own, to: link.peer, link: index, address };
             at += contact.emit(&mut frame[at..]);
         }
-        at += body.emit(&mut frame[at..]);
+        let body_bytes = body.emit(&mut frame[at..]);
+        at += body_bytes;
         // What a peer that has not cut cannot read is no answer to it: that one comes in a frame of its own.
         let answers = before.is_none() || matches!(numbered, Number::None(Unnumbered::Now));
         if answers {
@@ -550,6 +551,7 @@ impl Port {
             link.timers.ack = NEVER;
             link.flags.remove(Flags::ACK_NOW);
         }
+        let body_at = at - body_bytes;
         let context = Context { seq, transmission, from: own, to: link.peer };
         let to = link.paths[usize::from(rail.0)];
         let (copied, payload) = match source {
@@ -576,7 +578,16 @@ impl Port {
             frame_bytes: at + copied,
             payload,
             seal,
+            announced: self.told_where(rail, body, body_at),
         }
+    }
+
+    /// R11: a peer on this host is told where the user's payload lies.
+    fn told_where(&self, rail: RailIndex, body: &Body, body_at: usize) -> Option<Announced> {
+        let Body::Announce(wire::Announce { operation: op, .. }) = *body else { return None };
+        let within_host = self.rails[usize::from(rail.0)].within_host;
+        let users = self.sends.get(&op)?.owned.is_none();
+        (within_host && users).then_some(Announced { op, body: body_at })
     }
 }
 
@@ -603,5 +614,7 @@ fn announce(send: &SendOp) -> Body {
         data: envelope.data,
         total: envelope.total,
         space: envelope.space,
+        // Only the shell knows.
+        place: 0,
     })
 }

@@ -7,12 +7,12 @@
 //! | 16 | 8 | data | user data beside the payload |
 //! | 24 | 8 | total | bytes of the whole message |
 //! | 32 | 1 | space | matching space |
-//! | 33 | 7 | reserved | zero |
+//! | 33 | 7 | place | where the payload lies in the sender's memory, within a host (R11); 0: not told |
 
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Malformed, reserved, short};
+use super::{Malformed, short};
 use crate::ids::OpId;
 use crate::matching::Space;
 
@@ -31,7 +31,15 @@ pub struct Announce {
     pub total: u64,
     /// Matching space.
     pub space: Space,
+    /// Where the payload lies in the sender's memory, for a receiver on its host; 0: not told. Below [`PLACE_END`].
+    pub place: u64,
 }
+
+/// No place lies here or beyond: it has seven bytes, and user memory ends before on every machine.
+pub const PLACE_END: u64 = 1 << 56;
+
+/// Where in the body the place lies.
+const PLACE_AT: usize = 33;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -41,7 +49,7 @@ struct Raw {
     data: U64,
     total: U64,
     space: u8,
-    reserved: [u8; 7],
+    place: [u8; 7],
 }
 
 const _: () = assert!(size_of::<Raw>() == BYTES);
@@ -49,13 +57,15 @@ const _: () = assert!(size_of::<Raw>() == BYTES);
 impl Announce {
     pub(super) fn parse(bytes: &[u8]) -> Result<Announce, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
-        reserved(&raw.reserved)?;
+        let mut place = [0; 8];
+        place[..7].copy_from_slice(&raw.place);
         Ok(Announce {
             operation: OpId(raw.operation.get()),
             tag: raw.tag.get(),
             data: raw.data.get(),
             total: raw.total.get(),
             space: Space(raw.space),
+            place: u64::from_le_bytes(place),
         })
     }
 
@@ -66,9 +76,16 @@ impl Announce {
             data: U64::new(self.data),
             total: U64::new(self.total),
             space: self.space.0,
-            reserved: [0; 7],
+            place: [0; 7],
         };
         out[..BYTES].copy_from_slice(raw.as_bytes());
+        tell_place(out, self.place);
         BYTES
     }
+}
+
+/// Writes where the payload lies into the body of an announcement that has been written already. One that has no room for it is not told.
+pub fn tell_place(body: &mut [u8], place: u64) {
+    let told = if place < PLACE_END { place } else { 0 };
+    body[PLACE_AT..BYTES].copy_from_slice(&told.to_le_bytes()[..BYTES - PLACE_AT]);
 }

@@ -15,7 +15,7 @@ mod header;
 mod resync;
 mod stopped;
 
-pub use announce::Announce;
+pub use announce::{Announce, PLACE_END, tell_place};
 pub use contact::Contact;
 pub use data::Data;
 pub use eager::Eager;

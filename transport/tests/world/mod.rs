@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use transport::config::RAILS_MAX;
 use transport::port::Census;
-use transport::wire::Frame;
+use transport::wire::{Frame, tell_place};
 use transport::{
     AddressId, AuthLevel, Buffers, Epoch, Event, FrozenPort, Instant, JobId, JobKey, Life, LinkIndex, OpId,
-    Outgoing, Payload, Port, PortConfig, PortId, RailIndex, Rank, RawAddress, Receive, Restart, Space,
+    Outgoing, Payload, Port, PortConfig, PortId, Pull, RailIndex, Rank, RawAddress, Receive, Restart, Space,
 };
 
 pub(crate) const DELAY: Duration = Duration::from_micros(5);
 pub(crate) const KEY: JobKey = JobKey(*b"a key of 16 byte");
 pub(crate) const LIFE: Life = Life { counter: 1, nonce: 77 };
+
+/// Where every payload begins, below the operation that it belongs to.
+const PLACE: u64 = 0x1000;
 
 /// Buffers of one port: posted receives by operation, payloads of user sends by operation.
 #[derive(Clone, Default)]
@@ -67,6 +70,8 @@ pub(crate) struct World {
     pub(crate) rails: u8,
     /// Loses everything.
     pub(crate) dead_rail: Option<u8>,
+    /// Peers on the host are told where payloads lie: see [`World::pull`].
+    pub(crate) tells_places: bool,
     /// Frames that left over each rail.
     pub(crate) frames_over: [u64; RAILS_MAX],
 }
@@ -105,8 +110,23 @@ impl World {
             frames: 0,
             rails: 1,
             dead_rail: None,
+            tells_places: false,
             frames_over: [0; RAILS_MAX],
         }
+    }
+
+    /// Two ports with a second rail, which ends at their host.
+    pub(crate) fn on_one_host() -> World {
+        let mut world = World::new(2, &config(), 1500);
+        for i in 0..2 {
+            world.port(i).add_rail_within_host(RawAddress::new(&[9, i as u8]).expect("short"), 1500);
+        }
+        for (from, to) in [(0, 1), (1, 0)] {
+            let link = world.link(from, to);
+            world.port(from).set_path(link, RailIndex(1), AddressId(to as u32));
+        }
+        world.rails = 2;
+        world
     }
 
     pub(crate) fn port(&mut self, node: usize) -> &mut Port {
@@ -210,6 +230,9 @@ impl World {
                 };
                 quiet = 0;
                 let mut bytes = buffer[..transmit.frame_bytes].to_vec();
+                if let Some(announced) = transmit.announced.filter(|_| self.tells_places) {
+                    tell_place(&mut bytes[announced.body..], announced.op.0 << 32 | PLACE);
+                }
                 if let Some(piece) = transmit.payload {
                     let source = &memory.sending[&piece.op];
                     let from = piece.offset as usize;
@@ -240,6 +263,19 @@ impl World {
             }
         }
         self.wire.make_contiguous().sort_by_key(|(due, ..)| *due);
+    }
+
+    /// Has a port pull its next piece, if it wants one; `there`: it is to be had.
+    pub(crate) fn pull(&mut self, node: usize, bytes_max: u64, there: bool) -> Option<Pull> {
+        let pull = self.port(node).next_pull(bytes_max)?;
+        if there {
+            let (op, from) = (OpId(pull.place >> 32), (pull.place & 0xffff_ffff) - PLACE);
+            let payload = &self.nodes[pull.from.0 as usize].memory.sending[&op];
+            let piece = payload[from as usize..(from + pull.bytes) as usize].to_vec();
+            self.nodes[node].memory.place(pull.receive, pull.offset, &piece);
+        }
+        self.port(node).pulled(&pull, there);
+        Some(pull)
     }
 
     pub(crate) fn collect(&mut self, node: usize) {

@@ -315,6 +315,10 @@ impl<D: Driver> Driver for FaultDriver<D> {
         self.inner.path(to)
     }
 
+    fn pull(&mut self, from: AddressId, place: u64, to: &mut [u8]) -> bool {
+        !self.is_dead() && self.inner.pull(from, place, to)
+    }
+
     fn lease(&mut self) -> Option<&mut [u8]> {
         if !self.leased {
             self.take_switched();

@@ -42,6 +42,8 @@ pub(super) const HEADER_SERIAL: usize = 40;
 pub(super) const HEADER_BELL: usize = 44;
 /// 1: the owner has gone.
 pub(super) const HEADER_CLOSED: usize = 48;
+/// Where in the owner's memory its key lies; 0: its memory is not to be read.
+pub(super) const HEADER_KEY_ADDRESS: usize = 56;
 
 /// 1: the receiver sleeps, or is about to; whoever makes it 0 rings.
 pub(super) const ARMED: usize = 64;

@@ -23,7 +23,7 @@ mod segment;
 mod tests;
 
 use core::ops::Range;
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 use core::task::Poll;
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -31,7 +31,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use transport::{AddressId, RawAddress};
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::counters::Counters;
 use crate::driver::{Apart, Armed, Caps, Driver, EachApart, Notice, Path, Wake};
@@ -45,7 +44,7 @@ use crate::sleep::wait_readable;
 use crate::staging::Staging;
 
 use incoming::{Desk, EachFetch, Incoming};
-use layout::{ACTIVE, ACTIVE_WORDS, AREA_BYTES, ARMED, RINGS_MAX};
+use layout::{ACTIVE, ACTIVE_WORDS, AREA_BYTES, ARMED, HEADER_KEY_ADDRESS, RINGS_MAX};
 use outgoing::{Offer, Outcome, Sender};
 use peers::Peers;
 use pull::Key;
@@ -88,7 +87,7 @@ pub struct ShmDriver {
     config: ShmConfig,
     inbox: Inbox,
     /// What receivers read to be sure that they read us; see [`Key`]. Boxed: its address is told to others.
-    _key: Box<u64>,
+    key: Box<AtomicU64>,
     peers: Peers,
     staging: Staging,
     /// The oldest frames of `staging`: those that have been written.
@@ -116,17 +115,18 @@ impl ShmDriver {
     /// `CannotOpen`: there is no `/proc`, or the system refuses memory or descriptors.
     pub fn open(config: &ShmConfig) -> Result<ShmDriver, DriverError> {
         let inbox = Inbox::create()?;
-        if config.pull {
-            pull::permit();
-        }
         let own = inbox.place.encode();
-        let key = Box::new(xxh3_64(own.as_bytes()));
+        let key = Box::new(AtomicU64::new(Key::value_of(&own)));
         let sender = Sender {
             process: inbox.place.owner,
-            key: Key { address: (&raw const *key) as u64, value: *key },
+            key: Key { address: (&raw const *key) as u64, value: Key::value_of(&own) },
             copied_ahead: config.copied_ahead,
             offer_bytes_min: if config.pull { SHM_OFFER_BYTES_MIN } else { usize::MAX },
         };
+        if config.pull {
+            pull::permit();
+            inbox.front.u64(HEADER_KEY_ADDRESS).store(sender.key.address, Ordering::Release);
+        }
         Ok(ShmDriver {
             caps: Caps {
                 kind: "shm",
@@ -141,7 +141,7 @@ impl ShmDriver {
             config: *config,
             peers: Peers::new(inbox.place.host, sender),
             inbox,
-            _key: key,
+            key,
             staging: Staging::new(SHM_STAGED_FRAMES, SHM_FRAME_BYTES_MAX),
             handed: VecDeque::new(),
             written: Vec::new(),
@@ -385,6 +385,10 @@ impl Driver for ShmDriver {
         self.peers.knows(to).then_some(Path { frame_bytes_max: self.caps.frame_bytes_max, on_host: true })
     }
 
+    fn pull(&mut self, from: AddressId, place: u64, to: &mut [u8]) -> bool {
+        self.config.pull && self.peers.pull(from, place, to)
+    }
+
     fn lease(&mut self) -> Option<&mut [u8]> {
         self.staging.lease()
     }
@@ -495,5 +499,7 @@ impl Drop for ShmDriver {
     fn drop(&mut self) {
         // Payload is dropped with the staging ring: nobody may use what is read of it from here on.
         self.end_offers(None);
+        // From here on nobody believes what is read of our memory.
+        self.key.store(0, Ordering::SeqCst);
     }
 }

@@ -8,6 +8,7 @@ use transport::{AddressId, RawAddress};
 use super::address::{EXPECTED, Place};
 use super::host::Host;
 use super::outgoing::{Outcome, Outgoing, Sender};
+use super::pull::{Key, pull};
 use super::segment::{Outbox, Refused};
 use crate::counters::Counters;
 use crate::error::{DriverError, Operation};
@@ -39,6 +40,8 @@ struct Peer {
     full: u32,
     /// That it cannot be reached has been told.
     told: bool,
+    /// What is read to be sure that it is the peer; `None`: its memory cannot be read.
+    key: Option<Key>,
 }
 
 impl Peers {
@@ -52,8 +55,12 @@ impl Peers {
         if let Some(id) = self.by_address.get(address) {
             return Ok(*id);
         }
+        let mut key = None;
         let there = match Outbox::open(&place) {
-            Ok(_) => true,
+            Ok(outbox) => {
+                key = outbox.key_address().map(|at| Key { address: at, value: Key::value_of(address) });
+                true
+            }
             // Who is not there now is never there again: its frames are lost.
             Err(Refused::Gone | Refused::Full) => false,
             Err(Refused::Foreign) => return Err(unusable),
@@ -65,7 +72,7 @@ impl Peers {
             return Err(DriverError::AddressesFull { addresses: ADDRESSES_MAX });
         }
         let id = AddressId(u32::try_from(self.table.len()).unwrap_or(u32::MAX));
-        self.table.push(Some(Peer { place, ring: None, gone: false, full: 0, told: !there }));
+        self.table.push(Some(Peer { place, ring: None, gone: false, full: 0, told: !there, key }));
         self.by_address.insert(*address, id);
         if !there {
             self.lost.push_back(id);
@@ -114,6 +121,16 @@ impl Peers {
         counters.lost_receiver_full += 1;
         peer.full = peer.full.wrapping_add(1);
         None
+    }
+
+    /// Reads a peer's memory. One whose memory cannot be read is not tried again.
+    pub(super) fn pull(&mut self, id: AddressId, place: u64, to: &mut [u8]) -> bool {
+        let Some(peer) = self.get(id) else { return false };
+        let read = peer.key.is_some_and(|key| pull(peer.place.owner.pid, key, place, to));
+        if !read {
+            peer.key = None;
+        }
+        read
     }
 
     /// Tells a peer of its frames. False: it has gone, and its ring should be parted from.

@@ -4,6 +4,8 @@ use std::io::IoSliceMut;
 
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
+use transport::RawAddress;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// A sender's key: where it lies in its memory, and what it is. Read along with every payload, because a process id alone may have passed to
 /// another process meanwhile.
@@ -11,6 +13,13 @@ use nix::unistd::Pid;
 pub(super) struct Key {
     pub(super) address: u64,
     pub(super) value: u64,
+}
+
+impl Key {
+    /// The key of the process that holds a segment.
+    pub(super) fn value_of(segment: &RawAddress) -> u64 {
+        xxh3_64(segment.as_bytes())
+    }
 }
 
 /// Reads `to.len()` bytes at `address` of the process that holds `key`. False: it is not permitted, the process has gone, or its

@@ -20,8 +20,9 @@ use super::address::Place;
 use super::host::{Host, Process};
 use super::layout::{
     ACTIVE, ACTIVE_WORDS, AREA_BYTES, ARMED, FRONT_BYTES, HEADER_AREA_BYTES, HEADER_BELL, HEADER_CLOSED,
-    HEADER_MAGIC, HEADER_PID, HEADER_RINGS, HEADER_SERIAL, HEADER_SLOT_BYTES, HEADER_SLOTS, HEADER_START,
-    HEADER_VERSION, MAGIC, RING_BYTES, RINGS_MAX, SEGMENT_BYTES, SLOT_BYTES, SLOTS, VERSION, ring_at,
+    HEADER_KEY_ADDRESS, HEADER_MAGIC, HEADER_PID, HEADER_RINGS, HEADER_SERIAL, HEADER_SLOT_BYTES,
+    HEADER_SLOTS, HEADER_START, HEADER_VERSION, MAGIC, RING_BYTES, RINGS_MAX, SEGMENT_BYTES, SLOT_BYTES,
+    SLOTS, VERSION, ring_at,
 };
 use super::map::Mapping;
 use crate::error::{DriverError, Errno, Operation};
@@ -178,6 +179,11 @@ impl Outbox {
     /// Whether its owner has closed it. One that was killed has not.
     pub(super) fn is_closed(&self) -> bool {
         self.front.u32(HEADER_CLOSED).load(Ordering::Relaxed) != 0
+    }
+
+    /// Where the owner's key lies in its memory; `None`: its memory is not to be read.
+    pub(super) fn key_address(&self) -> Option<u64> {
+        Some(self.front.u64(HEADER_KEY_ADDRESS).load(Ordering::Acquire)).filter(|address| *address != 0)
     }
 
     pub(super) fn owner(&self) -> Process {
