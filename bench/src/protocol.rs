@@ -4,7 +4,7 @@
 //! kernel's.
 
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use transport::config::AuthLevel;
@@ -17,6 +17,11 @@ use crate::statistics::Summary;
 
 const RAIL: RailIndex = RailIndex(0);
 const FRAME_BYTES: usize = 65_507;
+
+/// Links that have fallen silent, of each port.
+const IDLE_LINKS: usize = 4096;
+/// Longer than an acknowledgement is delayed.
+const ACKNOWLEDGED_AFTER: Duration = Duration::from_millis(1);
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +49,19 @@ pub struct ProtocolRow {
     pub receive_ns: Summary,
 }
 
+/// The same with thousands of links that have fallen silent, and without, in turns.
+#[derive(Clone, Serialize, Debug)]
+pub struct IdleRow {
+    /// Silent links of each port.
+    pub idle_links: usize,
+    /// A message, sent and received, among them.
+    pub message_ns: Summary,
+    /// Without them.
+    pub alone_ns: Summary,
+    /// Median of the ratios of neighbouring runs.
+    pub ratio: f64,
+}
+
 /// The result.
 #[derive(Clone, Serialize, Debug)]
 pub struct ProtocolReport {
@@ -53,6 +71,8 @@ pub struct ProtocolReport {
     pub machine: Machine,
     /// Each level of authentication.
     pub rows: Vec<ProtocolRow>,
+    /// What idle links cost.
+    pub idle: IdleRow,
 }
 
 impl fmt::Display for ProtocolReport {
@@ -64,7 +84,12 @@ impl fmt::Display for ProtocolReport {
             let show = |of: &Summary| format!("{:.0}, {:.0}", of.min, of.median);
             write!(f, "\n{:>8} {:>14} {:>14}", row.auth, show(&row.send_ns), show(&row.receive_ns))?;
         }
-        Ok(())
+        let IdleRow { idle_links, message_ns, alone_ns, ratio } = &self.idle;
+        write!(
+            f,
+            "\namong {idle_links} idle links {:.0} ns per message, without them {:.0}: ratio {ratio:.2}",
+            message_ns.median, alone_ns.median
+        )
     }
 }
 
@@ -76,7 +101,8 @@ pub fn run(options: &ProtocolOptions) -> Result<ProtocolReport, BenchError> {
     let machine = Machine::here();
     let levels = [("off", AuthLevel::Off), ("header", AuthLevel::Header), ("full", AuthLevel::Full)];
     let rows = levels.map(|(name, level)| measure(name, level, options));
-    Ok(ProtocolReport { bench: "protocol", machine, rows: rows.into_iter().collect::<Result<_, _>>()? })
+    let rows = rows.into_iter().collect::<Result<_, _>>()?;
+    Ok(ProtocolReport { bench: "protocol", machine, rows, idle: measure_idle(options)? })
 }
 
 /// An 8-byte message lands here.
@@ -107,40 +133,106 @@ impl End {
     }
 }
 
-fn measure(
-    name: &'static str,
-    level: AuthLevel,
-    options: &ProtocolOptions,
-) -> Result<ProtocolRow, BenchError> {
-    let mut ends = [End::new(0, level), End::new(1, level)];
-    let mut frame = vec![0; FRAME_BYTES];
-    let (mut sends, mut receives) = (Vec::new(), Vec::new());
-    let clock = Instant::now();
+/// Two ports that talk to each other.
+struct Pair {
+    ends: [End; 2],
+    frame: Vec<u8>,
+    clock: Instant,
+}
+
+impl Pair {
+    fn new(level: AuthLevel) -> Pair {
+        let ends = [End::new(0, level), End::new(1, level)];
+        Pair { ends, frame: vec![0; FRAME_BYTES], clock: Instant::now() }
+    }
+
+    /// Each port hears one message from so many others, and never again.
+    fn hear_from(&mut self, others: usize, level: AuthLevel) -> Result<(), BenchError> {
+        let now = transport::Instant::from_nanos(nanos(&self.clock));
+        for rank in (2u32..).take(others) {
+            for end in &mut self.ends {
+                let known = end.port.connect(pair::port_id(rank));
+                end.port.set_path(known, RAIL, AddressId(rank));
+                let mut other = pair::port_with(rank, level);
+                other.add_rail(RawAddress::NONE, FRAME_BYTES);
+                let link = other.connect(end.port.id());
+                other.set_path(link, RAIL, AddressId(0));
+                other.send(link, pair::silent(1), Payload::Copied(&[7; 8]))?;
+                end.port.post_receive(pair::receive(1, 8, 0), &mut end.landing)?;
+                while let Some(written) = other.poll_transmit(now, RAIL, &mut self.frame) {
+                    let frame = &self.frame[..written.frame_bytes];
+                    end.port.handle_frame(now, RAIL, frame, &mut end.landing);
+                }
+                // The acknowledgement; nobody needs it, but the link owes nothing then.
+                let later = now + ACKNOWLEDGED_AFTER;
+                end.port.handle_timeout(later);
+                while end.port.poll_transmit(later, RAIL, &mut self.frame).is_some() {}
+                while end.port.poll_event().is_some() {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Nanoseconds per message: to send it, and to receive it.
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-    for _ in 0..options.runs {
+    fn run(&mut self, messages: usize) -> Result<(f64, f64), BenchError> {
         let (mut send_ns, mut receive_ns) = (0, 0);
-        for i in 0..options.messages {
-            let now = transport::Instant::from_nanos(nanos(&clock));
-            let [a, b] = &mut ends;
+        for i in 0..messages {
+            let now = transport::Instant::from_nanos(nanos(&self.clock));
+            let [a, b] = &mut self.ends;
             let (from, to) = if i % 2 == 0 { (a, b) } else { (b, a) };
             from.port.send(from.link, pair::silent(1), Payload::Copied(&[7; 8]))?;
-            let Some(written) = from.port.poll_transmit(now, RAIL, &mut frame) else { continue };
-            let sent = nanos(&clock);
+            let Some(written) = from.port.poll_transmit(now, RAIL, &mut self.frame) else { continue };
+            let sent = nanos(&self.clock);
             send_ns += sent - now.as_nanos();
             let now = transport::Instant::from_nanos(sent);
             to.port.post_receive(pair::receive(1, 8, 0), &mut to.landing)?;
-            to.port.handle_frame(now, RAIL, &frame[..written.frame_bytes], &mut to.landing);
+            to.port.handle_frame(now, RAIL, &self.frame[..written.frame_bytes], &mut to.landing);
             let received = to.port.poll_event();
             debug_assert!(matches!(received, Some(Event::Received { .. })));
             if to.port.poll_timeout().is_some_and(|due| due <= now) {
                 to.port.handle_timeout(now);
             }
-            receive_ns += nanos(&clock) - sent;
+            receive_ns += nanos(&self.clock) - sent;
         }
-        sends.push(send_ns as f64 / options.messages as f64);
-        receives.push(receive_ns as f64 / options.messages as f64);
+        Ok((send_ns as f64 / messages as f64, receive_ns as f64 / messages as f64))
+    }
+}
+
+fn measure(
+    name: &'static str,
+    level: AuthLevel,
+    options: &ProtocolOptions,
+) -> Result<ProtocolRow, BenchError> {
+    let mut pair = Pair::new(level);
+    let (mut sends, mut receives) = (Vec::new(), Vec::new());
+    for _ in 0..options.runs {
+        let (send_ns, receive_ns) = pair.run(options.messages)?;
+        sends.push(send_ns);
+        receives.push(receive_ns);
     }
     Ok(ProtocolRow { auth: name, send_ns: Summary::of(&sends), receive_ns: Summary::of(&receives) })
+}
+
+fn measure_idle(options: &ProtocolOptions) -> Result<IdleRow, BenchError> {
+    let level = AuthLevel::Header;
+    let mut pairs = [Pair::new(level), Pair::new(level)];
+    pairs[0].hear_from(IDLE_LINKS, level)?;
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..options.runs {
+        for (pair, times) in pairs.iter_mut().zip(&mut times) {
+            let (send_ns, receive_ns) = pair.run(options.messages)?;
+            times.push(send_ns + receive_ns);
+        }
+    }
+    let [among, alone] = &times;
+    let ratios: Vec<f64> = among.iter().zip(alone).map(|(among, alone)| among / alone).collect();
+    Ok(IdleRow {
+        idle_links: IDLE_LINKS,
+        message_ns: Summary::of(among),
+        alone_ns: Summary::of(alone),
+        ratio: Summary::of(&ratios).median,
+    })
 }
 
 fn nanos(clock: &Instant) -> u64 {

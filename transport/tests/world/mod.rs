@@ -356,7 +356,7 @@ impl World {
 }
 
 fn describe(now: Instant, from: usize, to: usize, frame: &Frame<'_>, fate: Fate) -> String {
-    let name = |i: usize| char::from(b'a' + i as u8);
+    let name = |i: usize| if i < 26 { char::from(b'a' + i as u8).to_string() } else { format!("n{i}") };
     let header = &frame.header;
     let number = if header.kind.numbered() { format!(" {}", header.seq) } else { String::new() };
     let selective =
