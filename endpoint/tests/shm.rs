@@ -195,10 +195,27 @@ fn a_peer_without_its_segment_is_reached_over_udp() {
     let gone = ShmDriver::open(&ShmConfig::default()).expect("memory and /proc").local_address();
     let to_b = a.connect(PortId::of_rank(Rank(1), 0), &[gone, b.addresses()[0]]).expect("reachable");
     let _ = link(&b, 0, &a);
-    for i in 0..5 {
-        send(&a, to_b, i);
-        receive(&b, i);
-    }
+    // The rail as a whole works: it hears of another peer all the time.
+    let c = open(2, AuthLevel::Header, vec![shm(true)], true);
+    let (to_c, _) = (link(&a, 2, &c), link(&c, 0, &a));
+    let reached = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| {
+            let (mut i, started) = (0, Instant::now());
+            while !reached.load(Ordering::Relaxed) && started.elapsed() < LIMIT {
+                send(&a, to_c, i);
+                receive(&c, i);
+                while a.poll().is_some() {}
+                i += 1;
+            }
+        });
+        for i in 0..5 {
+            send(&a, to_b, i);
+            receive(&b, i);
+        }
+        reached.store(true, Ordering::Relaxed);
+        others.join().expect("the peer in shared memory is served all the time");
+    });
 }
 
 #[test]

@@ -21,6 +21,9 @@ use transport::{Epoch, Instant, JobId, Life, PortId, Rank, RawAddress};
 
 pub(crate) const JOB: JobId = JobId(7);
 
+/// Steps without any time passing, at most.
+const STANDSTILL_MAX: u32 = 100_000;
+
 /// How long a message, a write, a start of a process takes.
 #[derive(Clone, Copy)]
 pub(crate) struct Delays {
@@ -158,6 +161,7 @@ impl World {
 
     /// Runs until nothing happens before `until`.
     pub(crate) fn run_until(&mut self, until: Instant) {
+        let mut standstill = 0;
         loop {
             self.settle();
             let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
@@ -169,6 +173,12 @@ impl World {
             let Some(next) = queued.into_iter().chain(timer).min().filter(|next| *next <= until) else {
                 break;
             };
+            standstill = if next > self.now { 0 } else { standstill + 1 };
+            assert!(
+                standstill < STANDSTILL_MAX,
+                "time stands still at {:?}: a timer is due for ever",
+                self.now
+            );
             self.now = self.now.max(next);
             if queued == Some(next) {
                 let (_, happening) = self.queue.pop_first().unwrap();
