@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use endpoint::Endpoint;
 use transport::PortId;
+use transport::config::AuthLevel;
 
 use crate::boundary::complain;
 use crate::engine::Engine;
@@ -150,6 +151,7 @@ struct Taken {
     dump: VecDeque<f64>,
     thaw: VecDeque<f64>,
     freezes: u64,
+    auth: Option<AuthLevel>,
     ways: Ways,
     compared: u64,
     refused: u64,
@@ -182,6 +184,7 @@ impl Taken {
             }
         }
         self.freezes += 1;
+        self.auth = Some(frozen.port().auth_level());
         keep(&mut self.freeze, frozen.split().freeze);
         keep(&mut self.dump, dumped);
         keep(&mut self.thaw, frozen.thaw());
@@ -191,9 +194,15 @@ impl Taken {
         let Ways { handovers, frames, away, back } = &self.ways;
         let rank = RANK_VARIABLES.iter().find_map(|name| std::env::var(name).ok()?.parse::<u32>().ok());
         let mut text = format!(
-            r#"{{"port":"{:016x}","rank":{},"freezes":{},"refused":{},"compared":{},"mismatches":{},"handovers":{handovers}"#,
+            r#"{{"port":"{:016x}","rank":{},"auth":{},"freezes":{},"refused":{},"compared":{},"mismatches":{},"handovers":{handovers}"#,
             port.0,
             rank.map_or("null".to_owned(), |rank| rank.to_string()),
+            match self.auth {
+                None => "null",
+                Some(AuthLevel::Off) => r#""off""#,
+                Some(AuthLevel::Header) => r#""header""#,
+                Some(AuthLevel::Full) => r#""full""#,
+            },
             self.freezes,
             self.refused,
             self.compared,

