@@ -122,8 +122,21 @@ pub const PMI_LINE_BYTES_MAX: usize = 2048;
 /// Keys of one line of PMI. The longest command of the protocol has six.
 pub const PMI_FIELDS_MAX: usize = 32;
 
-/// Lines of a PMI command that has several: a `spawn` with its arguments and hints.
-pub const PMI_LONG_LINES_MAX: usize = 1 << 16;
+/// Bytes of a PMI command that has several lines: a `spawn` with its arguments and hints.
+pub const PMI_LONG_BYTES_MAX: usize = 1 << 20;
+
+/// Keys of such a command. MPICH's own client stops at 1,000.
+pub const PMI_LONG_FIELDS_MAX: usize = 4096;
+
+/// Programs of one `spawn`, each with arguments of its own.
+pub const PMI_SPAWN_COMMANDS_MAX: u32 = 256;
+
+/// Spawned processes that run at one time in a job. A program that spawns without end is told so before the machine has no
+/// room left.
+pub const PMI_SPAWN_PROCESSES_MAX: u32 = 1024;
+
+/// Bytes of keys and values that a spawned world may put, for each of its processes.
+pub const PMI_SPAWNED_STORE_BYTES_MAX: usize = 256 << 10;
 
 /// Bytes of one line that clients of PMI-1 read: their buffer has 1,024, with a zero at its end.
 pub const PMI_REPLY_BYTES_MAX: usize = 1023;

@@ -166,13 +166,160 @@ fn what_is_no_pmi_ends_the_job_with_a_reason() {
     }
 }
 
+/// What rank 0 says to spawn so many clients with these steps after `init`; the next step comes when they run.
+fn spawning(processes: u32, hints: &[(&str, &str)], program: &str, steps: &[&str]) -> Vec<String> {
+    let mut lines =
+        vec!["mcmd=spawn".to_owned(), format!("nprocs={processes}"), format!("execname={program}")];
+    let steps = INIT.iter().chain(steps);
+    lines.extend((1..).zip(steps).map(|(at, step)| format!("arg{at}={step}")));
+    lines.push(format!("argcnt={}", lines.len() - 3));
+    lines.extend(["preput_num=1", "preput_key_0=PORT", "preput_val_0=here"].map(String::from));
+    lines.push(format!("info_num={}", hints.len()));
+    for (at, (key, value)) in hints.iter().enumerate() {
+        lines.extend([format!("info_key_{at}={key}"), format!("info_val_{at}={value}")]);
+    }
+    lines.push("endcmd".to_owned());
+    lines.into_iter().flat_map(|line| ["only:0".to_owned(), format!("say:{line}")]).collect()
+}
+
+/// Runs two ranks, of which the first spawns two clients with these steps, is answered so, and goes on.
+fn spawns(options: &[&str], child: &[&str], answer: &str, then: &[&str]) -> Done {
+    let spawn = spawning(2, &[], client(), child);
+    let spawn: Vec<&str> = spawn.iter().map(String::as_str).collect();
+    let answer = format!("hear:cmd=spawn_result {answer}");
+    ends(2, options, &[&["map"], &BARRIER, &spawn, &["only:0", &answer], then])
+}
+
 #[test]
-fn more_processes_are_refused() {
-    let spawn =
-        ["say:mcmd=spawn", "say:nprocs=1", "say:execname=x", "say:endcmd", "hear:cmd=spawn_result rc=-1"];
-    let done = ends(1, &[], &[&["map"], &spawn, &END]);
-    assert_eq!(done.code, Some(0), "{done:?}");
-    done.says(&["MPI_Comm_spawn"]);
+fn spawned_processes_are_a_world_of_their_own() {
+    let child = [
+        "say:cmd=get_my_kvsname",
+        "hear:cmd=my_kvsname kvsname=stillwire-",
+        "say:cmd=publish_name service=up port=p",
+        "hear:cmd=publish_result",
+        "say:cmd=barrier_in",
+        "hear:cmd=barrier_out",
+        "env:PMI_SPAWNED",
+        "env:PMI_RANK",
+        "env:PMI_SIZE",
+        "env:FI_PROVIDER",
+        "say:cmd=finalize",
+        "hear:cmd=finalize_ack",
+    ];
+    // The ranks end first: the job is over when the last of all has ended.
+    let done = spawns(&["--json"], &[&child[..], &["sleep:1", "env:PMI_FD"]].concat(), "rc=0", &END);
+    let report = done.json();
+    assert_eq!((done.code, &report["outcome"]), (Some(0), &"finished".into()), "{done:?}");
+    for line in ["[1:0] PMI_SPAWNED=1", "[1:1] PMI_RANK=1", "[1:0] PMI_SIZE=2", "[1:1] FI_PROVIDER=stillwire"]
+    {
+        assert!(done.stderr.lines().any(|seen| seen == line), "{line}: {done:?}");
+    }
+    assert_eq!(done.stderr.matches("PMI_FD=").count(), 2, "{done:?}");
+    let told = spawns(&[], &[&child[..], &["sleep:1"]].concat(), "rc=0", &END);
+    told.says(&["rank 0 has spawned world 1, 2 processes", "waiting for 2 spawned processes"]);
+}
+
+#[test]
+fn what_cannot_be_spawned_is_told_to_the_program() {
+    for (program, hints, words) in [
+        ("no-such-program", &[][..], "no directory in PATH"),
+        ("/etc", &[], "no file that may be executed"),
+        ("client", &[("host", "elsewhere.example")], "host 'elsewhere.example' is not this one"),
+        ("client", &[("wdir", "/no/such/folder")], "/no/such/folder is not there"),
+        ("client", &[("path", "/no/such:/nor/such")], "no directory in PATH"),
+    ] {
+        let spawn = spawning(2, hints, program, &[]);
+        let spawn: Vec<&str> = spawn.iter().map(String::as_str).collect();
+        let done = ends(1, &[], &[&["map"], &spawn, &["hear:cmd=spawn_result rc=-1"], &END]);
+        assert_eq!(done.code, Some(0), "{done:?}");
+        done.says(&["rank 0 asks for more processes", words]);
+    }
+    let spawn = spawning(100_000, &[], client(), &[]);
+    let spawn: Vec<&str> = spawn.iter().map(String::as_str).collect();
+    let done = ends(1, &[], &[&["map"], &spawn, &["hear:cmd=spawn_result rc=-1"], &END]);
+    done.says(&["100000 processes beside 0 that run already, at most 1024"]);
+}
+
+#[test]
+fn hints_say_where_a_spawned_program_is_and_where_it_runs() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().canonicalize().unwrap();
+    std::os::unix::fs::symlink(client(), folder.join("a client")).unwrap();
+    let text = folder.display().to_string();
+    let hints = [("path", text.as_str()), ("wdir", &text), ("host", "localhost"), ("what", "ever")];
+    let spawn = spawning(1, &hints, "a client", &["cwd", "say:cmd=finalize", "hear:cmd=finalize_ack"]);
+    let spawn: Vec<&str> = spawn.iter().map(String::as_str).collect();
+    let done = ends(1, &[], &[&["map"], &spawn, &["hear:cmd=spawn_result rc=0"], &END]);
+    assert_eq!((done.code, done.stdout), (Some(0), format!("[1:0] {text}\n")));
+}
+
+#[test]
+fn a_spawned_process_that_fails_ends_the_job() {
+    for (child, code, words) in [
+        (
+            &["only:1", "say:cmd=abort exitcode=7", "sleep:60"][..],
+            7,
+            "rank 1 of spawned world 1 aborted the job (code 7)",
+        ),
+        (&["only:1", "exit:3", "sleep:60"], 3, "rank 1 of spawned world 1 died (exit code 3)"),
+        (&["only:0", "signal:9", "sleep:60"], 137, "rank 0 of spawned world 1 died (SIGKILL)"),
+        (&["only:1", "exit:0", "sleep:60"], 4, "rank 1 of spawned world 1 died (exit code 0)"),
+        (
+            &["say:cmd=finalize", "hear:cmd=finalize_ack", "only:1", "exit:6"],
+            6,
+            "rank 1 of spawned world 1 died (exit code 6)",
+        ),
+        (
+            &["only:0", "say:GET / HTTP/1.1", "sleep:60"],
+            4,
+            "rank 0 of spawned world 1 is ended: it sent a line",
+        ),
+    ] {
+        let done = spawns(&[], child, "rc=0", &["sleep:60"]);
+        assert_eq!(done.code, Some(code), "{done:?}");
+        done.says(&[words, "the job ends"]);
+    }
+    // Also when the ranks have ended well before.
+    let late = spawns(
+        &[],
+        &["say:cmd=barrier_in", "hear:cmd=barrier_out", "sleep:1", "only:1", "exit:9", "sleep:60"],
+        "rc=0",
+        &END,
+    );
+    assert_eq!(late.code, Some(9), "{late:?}");
+    late.says(&["waiting for 2 spawned processes", "rank 1 of spawned world 1 died (exit code 9)"]);
+}
+
+#[test]
+fn a_spawned_program_that_is_none_of_mpi_is_found_out() {
+    for (program, options, words) in [
+        ("true", &[][..], "it ended without calling MPI_Init, for which rank 0, which spawned it, waits"),
+        ("sleep", &["--start-timeout", "1s"], "did not call MPI_Init within 1"),
+    ] {
+        let program = format!("say:execname={program}");
+        let spawn = ["say:mcmd=spawn", "say:nprocs=1", &program, "say:argcnt=1", "say:arg1=60", "say:endcmd"];
+        let done = ends(1, options, &[&["map"], &spawn, &["hear:cmd=spawn_result rc=0", "sleep:60"]]);
+        assert_eq!(done.code, Some(4), "{done:?}");
+        done.says(&["rank 0 of spawned world 1 is ended", words]);
+    }
+}
+
+#[test]
+fn ctrl_c_ends_spawned_processes_also_when_the_ranks_have_ended() {
+    for (then, event) in
+        [(&["sleep:60"][..], "has spawned world 1"), (&END[..], "waiting for 2 spawned processes")]
+    {
+        let provider = provider();
+        let spawn = spawning(2, &[], client(), &["say:cmd=barrier_in", "hear:cmd=barrier_out", "sleep:60"]);
+        let spawn: Vec<&str> = spawn.iter().map(String::as_str).collect();
+        let steps: [&[&str]; 4] = [&["map"], &spawn, &["hear:cmd=spawn_result rc=0"], then];
+        let mut job = Running::start(clients(provider.path(), 1, &[], &steps));
+        job.wait_for(event);
+        let processes = children(job.pid());
+        job.signal("INT");
+        assert_eq!(job.finish().code, Some(130));
+        assert!(processes.iter().all(|process| !runs(*process)));
+    }
 }
 
 #[test]

@@ -2,13 +2,16 @@
 //!
 //! A line is `cmd=NAME key=value ...` and ends with a newline. Keys and values are separated by single spaces, and hold none
 //! but behind a backslash; values are kept as they came, backslashes included, for they only travel through. A command that
-//! needs many lines begins with `mcmd=NAME` and ends with a line `endcmd`.
+//! needs many lines begins with `mcmd=NAME` and ends with a line `endcmd`; each line between them is `key=value`. Clients escape
+//! nothing there: a value that holds a newline goes on in the next line.
 
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 use core::fmt::Write as _;
 
-use crate::limits::{PMI_FIELDS_MAX, PMI_LINE_BYTES_MAX, PMI_LONG_LINES_MAX, PMI_REPLY_BYTES_MAX};
+use crate::limits::{
+    PMI_FIELDS_MAX, PMI_LINE_BYTES_MAX, PMI_LONG_BYTES_MAX, PMI_LONG_FIELDS_MAX, PMI_REPLY_BYTES_MAX,
+};
 
 /// Why bytes are no command.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -17,10 +20,10 @@ pub enum NoCommand {
     #[error("a line of more than {PMI_LINE_BYTES_MAX} bytes")]
     TooLong,
     /// A command of several lines that does not end.
-    #[error("a command of more than {PMI_LONG_LINES_MAX} lines")]
-    TooManyLines,
+    #[error("a command of more than {PMI_LONG_BYTES_MAX} bytes")]
+    TooLarge,
     /// More keys than any command has.
-    #[error("a line of more than {PMI_FIELDS_MAX} keys")]
+    #[error("a line of more than {PMI_FIELDS_MAX} keys, or a command of more than {PMI_LONG_FIELDS_MAX}")]
     TooManyFields,
     /// Bytes that are no text.
     #[error("bytes that are no text")]
@@ -53,47 +56,95 @@ impl Command {
     }
 }
 
-/// Takes the bytes of one rank and hands out commands.
+/// Takes the bytes of one client and hands out commands.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LineReader {
     held: Vec<u8>,
-    /// A command of several lines that has not ended: its name, and how many lines it has so far. What they say is not
-    /// kept: no such command is carried out.
-    long: Option<(String, usize)>,
+    /// Bytes of what is held that have been taken.
+    taken: usize,
+    /// Bytes behind those in which no line ends: they are not looked at again.
+    looked: usize,
+    long: Option<Long>,
+}
+
+/// A command of several lines that has not ended.
+#[derive(Clone, Debug)]
+struct Long {
+    command: Command,
+    bytes: usize,
 }
 
 impl LineReader {
     /// Takes what came.
     pub(super) fn feed(&mut self, bytes: &[u8]) {
+        self.held.drain(..self.taken);
+        self.taken = 0;
         self.held.extend_from_slice(bytes);
     }
 
     /// The next command, if it is whole. After an error nothing more can be read.
     pub(super) fn next_command(&mut self) -> Result<Option<Command>, NoCommand> {
         loop {
-            let end = self.held.iter().take(PMI_LINE_BYTES_MAX).position(|byte| *byte == b'\n');
-            let Some(end) = end else {
-                let room = self.held.len() < PMI_LINE_BYTES_MAX;
-                return if room { Ok(None) } else { Err(NoCommand::TooLong) };
+            let (room, error) = match &self.long {
+                Some(long) => (PMI_LONG_BYTES_MAX - long.bytes, NoCommand::TooLarge),
+                None => (PMI_LINE_BYTES_MAX, NoCommand::TooLong),
             };
-            let line: Vec<u8> = self.held.drain(..=end).collect();
-            let text = core::str::from_utf8(&line[..end]).map_err(|_| NoCommand::NoText)?;
+            let rest = &self.held[self.taken..];
+            let ahead = rest.iter().take(room).skip(self.looked);
+            let Some(end) = ahead.copied().position(|byte| byte == b'\n').map(|at| at + self.looked) else {
+                self.looked = rest.len();
+                return if rest.len() < room { Ok(None) } else { Err(error) };
+            };
+            let text = core::str::from_utf8(&rest[..end]).map_err(|_| NoCommand::NoText)?;
             if text.contains('\0') {
                 return Err(NoCommand::NoText);
             }
-            match self.long.take() {
-                Some((name, _)) if text == "endcmd" => {
-                    return Ok(Some(Command { name, fields: Vec::new() }));
+            self.looked = 0;
+            self.taken += end + 1;
+            match (self.long.take(), text.strip_prefix("mcmd=")) {
+                (Some(long), _) if text == "endcmd" => return Ok(Some(long.command)),
+                (Some(mut long), _) => {
+                    long.bytes += end + 1;
+                    long.command.add_line(text)?;
+                    self.long = Some(long);
                 }
-                Some((_, PMI_LONG_LINES_MAX)) => return Err(NoCommand::TooManyLines),
-                Some((name, lines)) => self.long = Some((name, lines + 1)),
-                None => match text.strip_prefix("mcmd=") {
-                    Some(name) => self.long = Some((name.to_string(), 0)),
-                    None => return parse(text).map(Some),
-                },
+                (None, Some(name)) => {
+                    let command = Command { name: name.to_string(), fields: Vec::new() };
+                    self.long = Some(Long { command, bytes: end + 1 });
+                }
+                (None, None) => return parse(text).map(Some),
             }
         }
     }
+}
+
+impl Command {
+    /// Adds a line of a long command: a key that has not been named before, or the rest of the value before.
+    fn add_line(&mut self, line: &str) -> Result<(), NoCommand> {
+        let named = line.split_once('=').filter(|(key, _)| is_long_key(key) && self.get(key).is_none());
+        if named.is_some() && self.fields.len() == PMI_LONG_FIELDS_MAX {
+            return Err(NoCommand::TooManyFields);
+        }
+        match (named, self.fields.last_mut()) {
+            (Some((key, value)), _) => self.fields.push((key.to_string(), value.to_string())),
+            (None, Some((_, value))) => {
+                value.push('\n');
+                value.push_str(line);
+            }
+            // Nothing to go on with.
+            (None, None) => {}
+        }
+        Ok(())
+    }
+}
+
+/// Whether a line of a long command begins with one of its keys: `spawn` is the only one, and its arguments may hold newlines.
+fn is_long_key(key: &str) -> bool {
+    const PLAIN: [&str; 7] =
+        ["nprocs", "execname", "totspawns", "spawnssofar", "argcnt", "preput_num", "info_num"];
+    const COUNTED: [&str; 5] = ["arg", "preput_key_", "preput_val_", "info_key_", "info_val_"];
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    PLAIN.contains(&key) || COUNTED.iter().any(|start| key.strip_prefix(start).is_some_and(is_number))
 }
 
 fn parse(line: &str) -> Result<Command, NoCommand> {

@@ -1,4 +1,4 @@
-//! The space of keys and values that ranks share.
+//! The keys and values that the ranks of a world share, and the names that all worlds do.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -29,14 +29,20 @@ impl NotKept {
 }
 
 /// Keys and values, in the order in which they came, so that a key's index stays what it is.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Store {
     entries: Vec<(String, String)>,
     index: BTreeMap<String, usize>,
     bytes: usize,
+    /// Bytes that it may hold.
+    room: usize,
 }
 
 impl Store {
+    pub(super) fn new(room: usize) -> Store {
+        Store { entries: Vec::new(), index: BTreeMap::new(), bytes: 0, room }
+    }
+
     pub(super) fn get(&self, key: &str) -> Option<&str> {
         self.index.get(key).map(|at| self.entries[*at].1.as_str())
     }
@@ -51,7 +57,7 @@ impl Store {
         let known = self.index.get(key).copied();
         let freed = known.map_or(0, |at| self.entries[at].0.len() * 2 + self.entries[at].1.len());
         let bytes = self.bytes - freed + key.len() * 2 + value.len();
-        if bytes > PMI_STORE_BYTES_MAX {
+        if bytes > self.room {
             return Err(NotKept::Full);
         }
         self.bytes = bytes;

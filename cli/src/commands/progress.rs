@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{JobPhase, JobStatus};
 use ckpt_glue::job::{Event, Record};
+use ckpt_glue::pmi::Member;
 use ckpt_glue::protocols::CheckpointEvent;
 use store::GenerationId;
+use transport::Rank;
 
 use super::printer::{Printer, Stream};
 use super::tell;
@@ -33,8 +35,10 @@ impl Progress {
         Ok(Progress { quiet, json, width, printer: Printer::start()? })
     }
 
-    fn line(&self, rank: u32, channel: Channel, line: &[u8]) {
-        let mut bytes = format!("[{rank:>width$}] ", width = self.width).into_bytes();
+    fn line(&self, member: Member, channel: Channel, line: &[u8]) {
+        let (Member { world, rank: Rank(rank) }, width) = (member, self.width);
+        let head = if world == 0 { format!("[{rank:>width$}] ") } else { format!("[{world}:{rank}] ") };
+        let mut bytes = head.into_bytes();
         bytes.extend_from_slice(line);
         bytes.push(b'\n');
         let stream = if channel == Channel::Output && !self.json { Stream::Output } else { Stream::Error };
@@ -54,12 +58,22 @@ impl Progress {
     fn mpi_notice(&self, at: Duration, notice: &MpiNotice<'_>) {
         match notice {
             MpiNotice::BrokenOff { words } => self.warn(words),
-            MpiNotice::SpawnRefused { rank } => self.warn(&format!(
-                "rank {rank} asks for more processes (MPI_Comm_spawn), which `stillwire run` does not start; your own mpiexec \
-                 does (`stillwire env`)"
-            )),
-            MpiNotice::Barrier { missing, waited } => {
-                self.say(at, &format!("{missing} has not come to a barrier of the launcher for {waited:?}"));
+            MpiNotice::SpawnRefused { by, why } => {
+                self.warn(&format!("{by} asks for more processes (MPI_Comm_spawn), which are not started: {why}"));
+            }
+            MpiNotice::Spawned { by, world, processes } => {
+                self.say(at, &format!("{by} has spawned world {world}, {processes} processes"));
+            }
+            MpiNotice::Ended { member, status } if !status.is_success() => {
+                self.say(at, &format!("{member} ended: {}", text::status(*status)));
+            }
+            MpiNotice::Ended { .. } => {}
+            MpiNotice::SpawnedRemain { processes } => {
+                self.say(at, &format!("waiting for {processes} spawned processes to end"));
+            }
+            MpiNotice::Barrier { world, missing, waited } => {
+                let of = if *world == 0 { String::new() } else { format!(" of spawned world {world}") };
+                self.say(at, &format!("{missing}{of} has not come to a barrier of the launcher for {waited:?}"));
             }
             MpiNotice::SharedMemory { one, other, path } => self.warn(&format!(
                 "ranks {one} and {other} share memory of their MPI library ({path}): messages may go past the provider"
@@ -80,7 +94,7 @@ impl Observer for Progress {
 
     fn notice(&mut self, at: Duration, notice: &Notice<'_>) {
         match notice {
-            Notice::Line { rank, channel, line } => self.line(rank.0, *channel, line),
+            Notice::Line { member, channel, line } => self.line(*member, *channel, line),
             Notice::Event(event) => {
                 if let Some(words) = event_words(event) {
                     self.say(at, &words);

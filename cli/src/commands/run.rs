@@ -217,7 +217,7 @@ pub(crate) fn supervise(
     }
     // Nothing is left to clean up: from here on a signal may end this process where it stands.
     launch::give_signals_back();
-    let limit = (outcome.report.ending == Ending::Stopped).then_some(OUTPUT_GRACE);
+    let limit = (exit == Exit::Stopped).then_some(OUTPUT_GRACE);
     if !observer.finish(limit) {
         return Ok(exit);
     }
@@ -234,12 +234,13 @@ pub(crate) fn supervise(
 }
 
 pub(crate) fn exit_of(outcome: &Outcome) -> Exit {
+    if let Some(verdict) = &outcome.verdict {
+        return verdict.exit_code.map_or(Exit::JobFailed, Exit::Program);
+    }
     match outcome.report.ending {
         Ending::Finished => Exit::Success,
         Ending::Stopped => Exit::Stopped,
-        Ending::Failed { fault: Some(fault), .. } if outcome.is_mpi && outcome.verdict.is_none() => {
-            program_exit(&fault.report)
-        }
+        Ending::Failed { fault: Some(fault), .. } if outcome.is_mpi => program_exit(&fault.report),
         Ending::Failed { .. } => Exit::JobFailed,
     }
 }
@@ -260,9 +261,9 @@ fn summarize(plan: &Plan, outcome: &Outcome, took: Duration) -> RunReport {
     let exit_code = exit_of(outcome).code();
     let Outcome { report, is_mpi, verdict } = outcome;
     let (outcome, reason) = match report.ending {
+        _ if verdict.is_some() => ("failed", verdict.as_ref().map(|verdict| verdict.words.clone())),
         Ending::Finished => ("finished", None),
         Ending::Stopped => ("stopped", Some("the job was stopped".to_owned())),
-        Ending::Failed { .. } if verdict.is_some() => ("failed", verdict.clone()),
         Ending::Failed { fault: Some(fault), reason: StopReason::OnFaultAbort } if *is_mpi => {
             let fault = text::report(&fault.report);
             ("failed", Some(format!("{fault}; the job ends: an MPI program cannot be rolled back yet")))

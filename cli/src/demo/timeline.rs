@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{FaultReport, ImageContent, ImageReport, MessageStates};
 use ckpt_glue::job::{Event, FinalReport};
+use ckpt_glue::pmi::Member;
 use ckpt_glue::protocols::CheckpointEvent;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -244,13 +245,13 @@ impl Observer for Timeline {
             Notice::Event(event) => self.on_event(event),
             Notice::Spawned { rank, pid, .. } => drop(self.pids.insert(*rank, *pid)),
             Notice::Ended { rank, .. } => drop(self.pids.remove(rank)),
-            Notice::Line { rank: Rank(0), channel: Channel::Output, line } => {
+            Notice::Line { member: Member { world: 0, rank: Rank(0) }, channel: Channel::Output, line } => {
                 match serde_json::from_slice::<Outcome>(line) {
                     Ok(outcome) => self.summary.outcome = Some(outcome),
                     Err(_) => self.say(&String::from_utf8_lossy(line)),
                 }
             }
-            Notice::Line { rank, line, .. } => {
+            Notice::Line { member: Member { rank, .. }, line, .. } => {
                 self.say(&format!("[{rank}] {}", String::from_utf8_lossy(line)))
             }
             Notice::NotSpawned { rank, error } => {

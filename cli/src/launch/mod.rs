@@ -4,7 +4,7 @@
 //!   Job (coordinator) <-> Keeper       pure machines, in this process
 //!        |                  |
 //!   StoreWorker          Process per rank: socket (control messages), socket (PMI), two pipes (what it prints)
-//!   (records, a thread)
+//!   (records, a thread)       and per spawned process: socket (PMI), two pipes
 //! ```
 //!
 //! One thread, one loop ([`shell`]): everything that happens is an event of `epoll`, and every event goes through the
@@ -80,5 +80,14 @@ pub(crate) struct Outcome {
     /// Its ranks were programs of an MPI library.
     pub(crate) is_mpi: bool,
     /// Why the launcher has ended it, if that is the reason.
-    pub(crate) verdict: Option<String>,
+    pub(crate) verdict: Option<Verdict>,
+}
+
+/// Why the launcher has ended a job.
+#[derive(Clone, Debug)]
+pub(crate) struct Verdict {
+    /// In words.
+    pub(crate) words: String,
+    /// The program's own exit code, if it is that of a process.
+    pub(crate) exit_code: Option<u8>,
 }

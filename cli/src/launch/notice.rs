@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ckpt_glue::control::JobStatus;
 use ckpt_glue::job::Event;
 use ckpt_glue::names::ExitStatus;
-use ckpt_glue::pmi::Ranks;
+use ckpt_glue::pmi::{Member, Ranks};
 use nix::unistd::Pid;
 use store::GenerationId;
 use store::job::Damage;
@@ -34,8 +34,8 @@ pub(crate) enum Notice<'a> {
     Misbehaves { rank: Rank, reason: String },
     /// Something that only jobs of MPI libraries have.
     Mpi(MpiNotice<'a>),
-    /// A line that a rank printed.
-    Line { rank: Rank, channel: Channel, line: &'a [u8] },
+    /// A line that a process printed.
+    Line { member: Member, channel: Channel, line: &'a [u8] },
     /// Nothing runs any more.
     Over,
 }
@@ -45,10 +45,16 @@ pub(crate) enum Notice<'a> {
 pub(crate) enum MpiNotice<'a> {
     /// The launcher ends the job, and why.
     BrokenOff { words: &'a str },
-    /// A rank asked for more processes, which there are not.
-    SpawnRefused { rank: Rank },
-    /// Ranks have been waiting at a barrier of PMI for those.
-    Barrier { missing: &'a Ranks, waited: Duration },
+    /// A process asked for more processes, which are not started.
+    SpawnRefused { by: Member, why: &'a str },
+    /// Ranks have spawned processes.
+    Spawned { by: Member, world: u32, processes: u32 },
+    /// A spawned process has ended.
+    Ended { member: Member, status: ExitStatus },
+    /// All ranks have ended, and so many spawned processes have not.
+    SpawnedRemain { processes: usize },
+    /// Processes of a world have been waiting at a barrier of PMI for those.
+    Barrier { world: u32, missing: &'a Ranks, waited: Duration },
     /// Two ranks share memory of their MPI library.
     SharedMemory { one: Rank, other: Rank, path: &'a str },
     /// A checkpoint was asked for, of a program that has none.

@@ -1,10 +1,10 @@
-//! The sockets over which ranks speak PMI.
+//! The sockets over which processes speak PMI.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
-use transport::Rank;
+use ckpt_glue::pmi::Member;
 
 use super::limits::{PMI_QUEUE_BYTES_MAX, READ_BYTES};
 
@@ -12,6 +12,9 @@ use super::limits::{PMI_QUEUE_BYTES_MAX, READ_BYTES};
 pub(crate) const FD_VARIABLE: &str = "PMI_FD";
 pub(crate) const RANK_VARIABLE: &str = "PMI_RANK";
 pub(crate) const SIZE_VARIABLE: &str = "PMI_SIZE";
+
+/// Tells a process that others have spawned it, and wait for it.
+pub(crate) const SPAWNED_VARIABLE: &str = "PMI_SPAWNED";
 
 /// Ranks on this host, and which of them this is: programs choose a device by it, and the provider knows that nobody has to be
 /// reached over a network.
@@ -32,41 +35,41 @@ struct Line {
     waiting: Vec<u8>,
 }
 
-/// The launcher's ends, by rank.
+/// The launcher's ends.
 #[derive(Debug, Default)]
-pub(crate) struct PmiLines(BTreeMap<Rank, Line>);
+pub(crate) struct PmiLines(BTreeMap<Member, Line>);
 
 impl PmiLines {
-    pub(crate) fn insert(&mut self, rank: Rank, stream: UnixStream) -> std::io::Result<()> {
+    pub(crate) fn insert(&mut self, member: Member, stream: UnixStream) -> std::io::Result<()> {
         stream.set_nonblocking(true)?;
-        self.0.insert(rank, Line { stream, waiting: Vec::new() });
+        self.0.insert(member, Line { stream, waiting: Vec::new() });
         Ok(())
     }
 
-    pub(crate) fn remove(&mut self, rank: Rank) {
-        self.0.remove(&rank);
+    pub(crate) fn remove(&mut self, member: Member) {
+        self.0.remove(&member);
     }
 
-    pub(crate) fn stream(&self, rank: Rank) -> Option<&UnixStream> {
-        self.0.get(&rank).map(|line| &line.stream)
+    pub(crate) fn stream(&self, member: Member) -> Option<&UnixStream> {
+        self.0.get(&member).map(|line| &line.stream)
     }
 
-    /// Whether a line waits for the rank to read.
-    pub(crate) fn has_waiting(&self, rank: Rank) -> bool {
-        self.0.get(&rank).is_some_and(|line| !line.waiting.is_empty())
+    /// Whether a line waits for the process to read.
+    pub(crate) fn has_waiting(&self, member: Member) -> bool {
+        self.0.get(&member).is_some_and(|line| !line.waiting.is_empty())
     }
 
-    /// Sends a line, or keeps it until the rank reads. `false`: the rank asks, and reads no answers.
-    pub(crate) fn send(&mut self, rank: Rank, text: &str) -> bool {
-        let Some(line) = self.0.get_mut(&rank) else { return true };
+    /// Sends a line, or keeps it until the process reads. `false`: it asks, and reads no answers.
+    pub(crate) fn send(&mut self, member: Member, text: &str) -> bool {
+        let Some(line) = self.0.get_mut(&member) else { return true };
         line.waiting.extend_from_slice(text.as_bytes());
-        self.flush(rank);
-        self.0.get(&rank).is_none_or(|line| line.waiting.len() <= PMI_QUEUE_BYTES_MAX)
+        self.flush(member);
+        self.0.get(&member).is_none_or(|line| line.waiting.len() <= PMI_QUEUE_BYTES_MAX)
     }
 
-    /// Sends what waits, as far as the rank reads.
-    pub(crate) fn flush(&mut self, rank: Rank) {
-        let Some(line) = self.0.get_mut(&rank) else { return };
+    /// Sends what waits, as far as the process reads.
+    pub(crate) fn flush(&mut self, member: Member) {
+        let Some(line) = self.0.get_mut(&member) else { return };
         let mut sent = 0;
         while sent < line.waiting.len() {
             match line.stream.write(&line.waiting[sent..]) {
@@ -81,8 +84,8 @@ impl PmiLines {
     }
 
     /// Reads what has come, up to a bound: who asks without end must not keep the launcher from others.
-    pub(crate) fn hear(&mut self, rank: Rank) -> Said {
-        let Some(line) = self.0.get_mut(&rank) else { return Said { bytes: Vec::new(), closed: true } };
+    pub(crate) fn hear(&mut self, member: Member) -> Said {
+        let Some(line) = self.0.get_mut(&member) else { return Said { bytes: Vec::new(), closed: true } };
         let mut bytes = vec![0; READ_BYTES];
         loop {
             match line.stream.read(&mut bytes) {

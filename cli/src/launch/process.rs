@@ -1,4 +1,4 @@
-//! The process of one rank.
+//! The processes of a job: of a rank, and of what ranks spawn.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStderr, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use ckpt_glue::control::{Control, ControlKey, ControlReader, ControlWriter};
 use ckpt_glue::error::Malformed;
@@ -73,10 +73,16 @@ impl Program {
     }
 }
 
+/// A process, and all that it starts: a process group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    pub(crate) pid: Pid,
+}
+
 /// A started rank.
 #[derive(Debug)]
 pub(crate) struct Process {
-    pub(crate) pid: Pid,
+    pub(crate) group: Group,
     pub(crate) life: Life,
     stream: UnixStream,
     writer: ControlWriter,
@@ -84,7 +90,7 @@ pub(crate) struct Process {
     waiting: Vec<u8>,
 }
 
-/// The pipes that carry what a rank prints.
+/// The pipes that carry what a process prints.
 #[derive(Debug)]
 pub(crate) struct Pipes {
     pub(crate) stdout: OwnedFd,
@@ -100,9 +106,87 @@ pub(crate) struct Heard {
     pub(crate) malformed: Option<Malformed>,
 }
 
+/// Which of how many processes one is to an MPI library, and its end of the socket over which those find each other.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) rank: u32,
+    pub(crate) ranks: u32,
+    pub(crate) pmi: UnixStream,
+}
+
+impl Group {
+    /// Starts a process that ranks have spawned.
+    pub(crate) fn spawn(
+        program: &Program,
+        seat: Seat,
+        descriptors: Descriptors,
+    ) -> io::Result<(Group, Pipes)> {
+        let mut command = command(program, &seat);
+        command.env(pmi::SPAWNED_VARIABLE, "1").env_remove(SOCKET_VARIABLE);
+        prepare_child(&mut command, [seat.pmi.as_raw_fd(); 2], descriptors);
+        Group::start(&mut command)
+    }
+
+    fn start(command: &mut Command) -> io::Result<(Group, Pipes)> {
+        let mut child = command.spawn()?;
+        let pid = Pid::from_raw(i32::try_from(child.id()).map_err(|_| ErrorKind::InvalidData)?);
+        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+            return Err(ErrorKind::BrokenPipe.into());
+        };
+        let pipes = Pipes { stdout: non_blocking(stdout.into())?, stderr: non_blocking(stderr.into())? };
+        Ok((Group { pid }, pipes))
+    }
+
+    /// Ends it at once, with all processes that it started. The status is collected as for any other end.
+    pub(crate) fn kill(self) {
+        // No such group: it has ended already.
+        let _ = killpg(self.pid, Signal::SIGKILL);
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn try_wait(self) -> Option<ExitStatus> {
+        match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(_, code)) => {
+                Some(ExitStatus::Code(u8::try_from(code & 0xff).unwrap_or(u8::MAX)))
+            }
+            Ok(WaitStatus::Signaled(_, signal, _)) => {
+                Some(ExitStatus::Signal(u8::try_from(signal as i32).unwrap_or(u8::MAX)))
+            }
+            Ok(_) | Err(Errno::EINTR) => None,
+            // Somebody else collected it, which nobody does.
+            Err(_) => Some(ExitStatus::Signal(0)),
+        }
+    }
+}
+
+/// A program with what every process of a job has. It dies with this thread: a launcher that is killed leaves no process.
+fn command(program: &Program, seat: &Seat) -> Command {
+    let mut command = Command::new(&program.command[0]);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_foreign(name)) {
+        command.env_remove(name);
+    }
+    let (rank, ranks) = (seat.rank.to_string(), seat.ranks.to_string());
+    command
+        .args(&program.command[1..])
+        .current_dir(&program.directory)
+        .envs(program.environment.iter().map(|(name, value)| (name, value)))
+        .env(RANK_VARIABLE, &rank)
+        .env(RANKS_VARIABLE, &ranks)
+        .env(pmi::FD_VARIABLE, seat.pmi.as_raw_fd().to_string())
+        .env(pmi::RANK_VARIABLE, &rank)
+        .env(pmi::SIZE_VARIABLE, &ranks)
+        .env(pmi::LOCAL_RANK_VARIABLE, &rank)
+        .env(pmi::LOCAL_SIZE_VARIABLE, &ranks)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        // A group of its own: it can be ended with everything that it started, and Ctrl-C reaches the launcher alone.
+        .process_group(0);
+    command
+}
+
 impl Process {
-    /// Starts a rank. It dies with this thread: a launcher that is killed leaves no process. `pmi`: its end of the socket over
-    /// which programs of MPI libraries find each other.
+    /// Starts a rank. `pmi`: its end of the socket over which programs of MPI libraries find each other.
     pub(crate) fn spawn(
         program: &Program,
         launch: &Launch,
@@ -113,37 +197,14 @@ impl Process {
         // The record fits the socket's buffer many times over, so nobody has to read for this to return.
         (&ours).write_all(&launch.emit())?;
         ours.set_nonblocking(true)?;
-        let mut command = Command::new(&program.command[0]);
-        for (name, _) in std::env::vars_os().filter(|(name, _)| is_foreign(name)) {
-            command.env_remove(name);
-        }
-        command
-            .args(&program.command[1..])
-            .current_dir(&program.directory)
-            .envs(program.environment.iter().map(|(name, value)| (name, value)))
-            .env(SOCKET_VARIABLE, theirs.as_raw_fd().to_string())
-            .env(RANK_VARIABLE, launch.rank.to_string())
-            .env(RANKS_VARIABLE, launch.ranks.to_string())
-            .env(pmi::FD_VARIABLE, pmi.as_raw_fd().to_string())
-            .env(pmi::RANK_VARIABLE, launch.rank.to_string())
-            .env(pmi::SIZE_VARIABLE, launch.ranks.to_string())
-            .env(pmi::LOCAL_RANK_VARIABLE, launch.rank.to_string())
-            .env(pmi::LOCAL_SIZE_VARIABLE, launch.ranks.to_string())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            // A group of its own: it can be ended with everything that it started, and Ctrl-C reaches the launcher alone.
-            .process_group(0);
-        prepare_child(&mut command, [theirs.as_raw_fd(), pmi.as_raw_fd()], descriptors);
-        let mut child = command.spawn()?;
-        let pid = Pid::from_raw(i32::try_from(child.id()).map_err(|_| ErrorKind::InvalidData)?);
-        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err(ErrorKind::BrokenPipe.into());
-        };
-        let pipes = Pipes { stdout: non_blocking_out(stdout)?, stderr: non_blocking_err(stderr)? };
+        let seat = Seat { rank: launch.rank.0, ranks: launch.ranks, pmi };
+        let mut command = command(program, &seat);
+        command.env(SOCKET_VARIABLE, theirs.as_raw_fd().to_string());
+        prepare_child(&mut command, [theirs.as_raw_fd(), seat.pmi.as_raw_fd()], descriptors);
+        let (group, pipes) = Group::start(&mut command)?;
         let key = ControlKey::new(&launch.key);
         let process = Process {
-            pid,
+            group,
             life: launch.life,
             stream: ours,
             writer: ControlWriter::new(key.clone()),
@@ -155,12 +216,6 @@ impl Process {
 
     pub(crate) fn stream(&self) -> &UnixStream {
         &self.stream
-    }
-
-    /// Ends it at once, with all processes that it started. The status is collected as for any other end.
-    pub(crate) fn kill(&self) {
-        // No such group: it has ended already.
-        let _ = killpg(self.pid, Signal::SIGKILL);
     }
 
     /// Sends a message, or keeps it until the rank reads. `false`: the rank does not read for too long.
@@ -218,21 +273,6 @@ impl Process {
             }
         }
     }
-
-    /// How it ended, if it has.
-    pub(crate) fn try_wait(&self) -> Option<ExitStatus> {
-        match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(_, code)) => {
-                Some(ExitStatus::Code(u8::try_from(code & 0xff).unwrap_or(u8::MAX)))
-            }
-            Ok(WaitStatus::Signaled(_, signal, _)) => {
-                Some(ExitStatus::Signal(u8::try_from(signal as i32).unwrap_or(u8::MAX)))
-            }
-            Ok(_) | Err(Errno::EINTR) => None,
-            // Somebody else collected it, which nobody does.
-            Err(_) => Some(ExitStatus::Signal(0)),
-        }
-    }
 }
 
 fn prepare_child(command: &mut Command, sockets: [i32; 2], descriptors: Descriptors) {
@@ -267,14 +307,6 @@ pub(crate) fn end_with_launcher(command: &mut Command, signal: Signal) {
             Ok(())
         });
     }
-}
-
-fn non_blocking_out(pipe: ChildStdout) -> io::Result<OwnedFd> {
-    non_blocking(pipe.into())
-}
-
-fn non_blocking_err(pipe: ChildStderr) -> io::Result<OwnedFd> {
-    non_blocking(pipe.into())
 }
 
 pub(crate) fn non_blocking(fd: OwnedFd) -> io::Result<OwnedFd> {

@@ -6,6 +6,7 @@
  *   map          maps the provider's file, as libfabric would
  *   shm:NAME     makes /dev/shm/NAME%r and maps it, as libraries do
  *   env:NAME     prints a variable
+ *   cwd          prints the working directory
  *   only:RANK    leaves the next step to that rank
  *   exit:CODE, signal:NUMBER, sleep:SECONDS
  */
@@ -105,6 +106,9 @@ int main(int count, char **steps)
             share(rest);
         } else if (strncmp(step, "env:", 4) == 0) {
             printf("%s=%s\n", rest, getenv(rest) ? getenv(rest) : "");
+        } else if (strcmp(step, "cwd") == 0) {
+            char path[4096];
+            printf("%s\n", getcwd(path, sizeof path));
         } else if (strncmp(step, "exit:", 5) == 0) {
             exit(atoi(rest));
         } else if (strncmp(step, "signal:", 7) == 0) {

@@ -3,6 +3,7 @@
 mod mpi;
 mod ranks;
 mod records;
+mod spawned;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,6 +16,7 @@ use ckpt_glue::job::{self, FinalReport, Job, JobSettings};
 use ckpt_glue::keeper::{self, Keeper};
 use ckpt_glue::layout::Layout;
 use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
+use ckpt_glue::pmi::Member;
 use ckpt_glue::sabotage::Sabotage;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
@@ -30,9 +32,10 @@ use super::notice::{MpiNotice, Notice, Observer};
 use super::process::Process;
 use super::requests::{Answered, Requests};
 use super::storage::{StoreWorker, Task, errno};
-use super::{Outcome, Plan, registry::Registration};
+use super::{Outcome, Plan, Verdict, registry::Registration};
 use crate::error::CliError;
 use mpi::MpiSide;
+use spawned::Spawned;
 
 /// Where an event of `epoll` comes from.
 #[derive(Debug)]
@@ -42,10 +45,10 @@ enum Source {
     /// People's commands: the listener, and who is connected.
     Requests(u64),
     Connection(Rank),
-    /// What a rank says over PMI.
-    Pmi(Rank),
+    /// What a process says over PMI.
+    Pmi(Member),
     Pipe {
-        rank: Rank,
+        member: Member,
         channel: Channel,
         lines: LineReader,
     },
@@ -61,6 +64,7 @@ struct Shell<'a> {
     keeper: Keeper,
     directory: JobDirectory<Directory>,
     processes: BTreeMap<Rank, Process>,
+    spawned: Spawned,
     epoll: Epoll,
     sources: BTreeMap<u64, Source>,
     next_token: u64,
@@ -75,7 +79,7 @@ struct Shell<'a> {
     /// Files that MPI libraries have made in memory, and remove when their ranks end by themselves.
     mpi_files: BTreeSet<PathBuf>,
     /// Why the launcher has ended the job.
-    verdict: Option<String>,
+    verdict: Option<Verdict>,
     over: Option<FinalReport>,
     stops: u32,
     /// Outputs of ranks that nobody reads, for want of room: they are not in `epoll`.
@@ -132,6 +136,7 @@ impl<'a> Shell<'a> {
             keeper,
             directory,
             processes: BTreeMap::new(),
+            spawned: Spawned::default(),
             epoll,
             sources: BTreeMap::new(),
             next_token: 0,
@@ -171,6 +176,7 @@ impl<'a> Shell<'a> {
             self.pump();
             if let Some(mut report) = self.over
                 && self.processes.is_empty()
+                && self.spawned_are_over()
             {
                 self.leave(&mut report);
                 return Ok(report);
@@ -319,8 +325,9 @@ impl<'a> Shell<'a> {
             keeper::Output::Spawn { rank, decision } => self.spawn(rank, decision),
             keeper::Output::Kill { rank, life } => {
                 self.note_mpi_files();
+                self.spawned.kill();
                 match self.processes.get(&rank) {
-                    Some(process) if process.life == life => process.kill(),
+                    Some(process) if process.life == life => process.group.kill(),
                     _ => {
                         let status = ExitStatus::Signal(Signal::SIGKILL as u8);
                         self.tell_keeper(keeper::Input::ProcessEnded { rank, life, status });
@@ -365,9 +372,9 @@ impl<'a> Shell<'a> {
                 let rank = *rank;
                 self.on_connection(token, rank, flags);
             }
-            Some(Source::Pmi(rank)) => {
-                let rank = *rank;
-                self.on_pmi_socket(rank, flags);
+            Some(Source::Pmi(member)) => {
+                let member = *member;
+                self.on_pmi_socket(member, flags);
             }
             Some(Source::Pipe { .. }) => self.on_pipe(token),
         }
@@ -383,7 +390,7 @@ impl<'a> Shell<'a> {
                 }
                 Some(_) => {
                     self.stops += 1;
-                    self.tell_job(job::Input::Stop);
+                    self.stop();
                 }
                 None => {}
             }
@@ -392,15 +399,15 @@ impl<'a> Shell<'a> {
 
     fn on_pipe(&mut self, token: u64) {
         let at = self.started.elapsed();
-        let Some(Source::Pipe { rank, channel, lines }) = self.sources.get_mut(&token) else { return };
-        let (rank, channel) = (*rank, *channel);
+        let Some(Source::Pipe { member, channel, lines }) = self.sources.get_mut(&token) else { return };
+        let (member, channel) = (*member, *channel);
         let observer = &mut *self.observer;
         if !self.leaving && !observer.takes_lines() {
             let _ = self.epoll.delete(lines.pipe());
             self.held.push(token);
             return;
         }
-        let open = lines.read(&mut |line| observer.notice(at, &Notice::Line { rank, channel, line }));
+        let open = lines.read(&mut |line| observer.notice(at, &Notice::Line { member, channel, line }));
         if !open {
             let _ = self.epoll.delete(lines.pipe());
             self.sources.remove(&token);
@@ -424,7 +431,7 @@ impl<'a> Shell<'a> {
         match self.requests.read(client, &status, self.has_mpi) {
             Answered::Wait => {}
             Answered::Checkpoint => self.tell_job(job::Input::Request(ckpt_glue::control::Source::Command)),
-            Answered::Stop => self.tell_job(job::Input::Stop),
+            Answered::Stop => self.stop(),
             Answered::Gone => {
                 // Closing the descriptor has taken it out of `epoll`.
                 self.sources.remove(&token);
@@ -437,8 +444,9 @@ impl Drop for Shell<'_> {
     /// Whatever went wrong: no process is left.
     fn drop(&mut self) {
         for process in self.processes.values() {
-            process.kill();
+            process.group.kill();
         }
+        self.spawned.kill();
     }
 }
 

@@ -9,15 +9,15 @@ use ckpt_glue::control::{Control, CutMode, FaultReport, JobPhase, Message, PortE
 use ckpt_glue::job::Event;
 use ckpt_glue::keeper;
 use ckpt_glue::names::{ExitStatus, Party};
-use ckpt_glue::pmi::{self, Refused};
+use ckpt_glue::pmi::{self, Member};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
 use transport::{Life, PortId, Rank};
 
 use super::super::limits::LOOK_AFTER;
-use super::super::mappings;
 use super::super::notice::{MpiNotice, Notice};
 use super::super::pmi::PmiLines;
+use super::super::{Verdict, mappings};
 use super::{Shell, Source, watch};
 
 /// What a job of an MPI library has besides.
@@ -48,22 +48,40 @@ impl MpiSide {
     }
 }
 
+impl MpiSide {
+    pub(super) fn server(&self) -> &pmi::Server {
+        &self.server
+    }
+}
+
 impl Shell<'_> {
-    /// A socket for a rank that is about to be started; the other end is kept.
-    pub(super) fn pmi_socket(&mut self, rank: Rank, life: Life) -> io::Result<UnixStream> {
+    /// A socket for a rank that is about to be started in a life.
+    pub(super) fn pmi_of_life(&mut self, rank: Rank, life: Life) -> io::Result<UnixStream> {
         if self.mpi.as_ref().is_none_or(|mpi| mpi.life != life) {
             self.sources.retain(|_, source| !matches!(source, Source::Pmi(_)));
             let timeout = self.plan.config.fault.start_timeout;
             self.mpi = Some(MpiSide::new(self.plan.job, life, self.plan.ranks, timeout));
         }
+        self.pmi_socket(Member::of_job(rank))
+    }
+
+    /// A socket for a process that is about to be started; the other end is kept.
+    pub(super) fn pmi_socket(&mut self, member: Member) -> io::Result<UnixStream> {
         let (ours, theirs) = UnixStream::pair()?;
         let token = self.token();
         watch(&self.epoll, ours.as_fd(), token)?;
-        self.sources.insert(token, Source::Pmi(rank));
+        self.sources.insert(token, Source::Pmi(member));
         if let Some(mpi) = &mut self.mpi {
-            mpi.lines.insert(rank, ours)?;
+            mpi.lines.insert(member, ours)?;
         }
         Ok(theirs)
+    }
+
+    pub(super) fn tell_pmi(&mut self, input: pmi::Input) {
+        let now = self.now();
+        if let Some(mpi) = &mut self.mpi {
+            mpi.server.handle(now, input);
+        }
     }
 
     pub(super) fn poll_pmi(&mut self) -> Option<pmi::Output> {
@@ -93,74 +111,72 @@ impl Shell<'_> {
         }
     }
 
-    pub(super) fn on_pmi_socket(&mut self, rank: Rank, flags: EpollFlags) {
+    pub(super) fn on_pmi_socket(&mut self, member: Member, flags: EpollFlags) {
         if flags.contains(EpollFlags::EPOLLOUT) {
             if let Some(mpi) = &mut self.mpi {
-                mpi.lines.flush(rank);
+                mpi.lines.flush(member);
             }
-            self.watch_pmi(rank);
+            self.watch_pmi(member);
         }
         if !flags.difference(EpollFlags::EPOLLOUT).is_empty() {
-            self.hear_pmi(rank);
+            self.hear_pmi(member);
         }
     }
 
-    /// Takes what a rank has said over PMI. `false`: there was nothing.
-    pub(super) fn hear_pmi(&mut self, rank: Rank) -> bool {
+    /// Takes what a process has said over PMI. `false`: there was nothing.
+    pub(super) fn hear_pmi(&mut self, member: Member) -> bool {
         let now = self.now();
         let Some(mpi) = &mut self.mpi else { return false };
-        let said = mpi.lines.hear(rank);
+        let said = mpi.lines.hear(member);
         if said.closed {
             // Its process has ended, or is about to: how is said better by its status.
-            self.forget_pmi(rank);
+            self.forget_pmi(member);
             return false;
         }
         let any = !said.bytes.is_empty();
-        mpi.server.handle(now, pmi::Input::Bytes { rank, bytes: said.bytes });
+        mpi.server.handle(now, pmi::Input::Bytes { member, bytes: said.bytes });
         if mpi.look == Look::NotYet && mpi.server.barriers_passed() > 0 {
             mpi.look = Look::At(Instant::now() + LOOK_AFTER);
         }
         any
     }
 
-    /// Takes all that a rank has said that has ended.
-    pub(super) fn hear_last_of_pmi(&mut self, rank: Rank) {
-        while self.hear_pmi(rank) {
+    /// Takes all that a process has said that has ended.
+    pub(super) fn hear_last_of_pmi(&mut self, member: Member) {
+        while self.hear_pmi(member) {
             self.pump();
         }
     }
 
-    /// The process of a rank has ended, and the keeper knows.
-    pub(super) fn end_pmi(&mut self, rank: Rank) {
-        let now = self.now();
-        if let Some(mpi) = &mut self.mpi {
-            mpi.server.handle(now, pmi::Input::Gone { rank });
-        }
-        self.forget_pmi(rank);
+    /// A process has ended; if it is a rank's, the keeper knows.
+    pub(super) fn end_pmi(&mut self, member: Member) {
+        self.tell_pmi(pmi::Input::Gone { member });
+        self.forget_pmi(member);
     }
 
-    fn forget_pmi(&mut self, rank: Rank) {
-        self.sources.retain(|_, source| !matches!(source, Source::Pmi(of) if *of == rank));
+    fn forget_pmi(&mut self, member: Member) {
+        self.sources.retain(|_, source| !matches!(source, Source::Pmi(of) if *of == member));
         if let Some(mpi) = &mut self.mpi {
-            mpi.lines.remove(rank);
+            mpi.lines.remove(member);
         }
     }
 
     /// Asks `epoll` for room to write only while something waits.
-    fn watch_pmi(&mut self, rank: Rank) {
+    fn watch_pmi(&mut self, member: Member) {
         let Some(mpi) = &self.mpi else { return };
-        let Some(stream) = mpi.lines.stream(rank) else { return };
-        let found = self.sources.iter().find(|(_, source)| matches!(source, Source::Pmi(of) if *of == rank));
+        let Some(stream) = mpi.lines.stream(member) else { return };
+        let found =
+            self.sources.iter().find(|(_, source)| matches!(source, Source::Pmi(of) if *of == member));
         let Some((token, _)) = found else { return };
         let mut flags = EpollFlags::EPOLLIN;
-        flags.set(EpollFlags::EPOLLOUT, mpi.lines.has_waiting(rank));
+        flags.set(EpollFlags::EPOLLOUT, mpi.lines.has_waiting(member));
         // Fails only for a descriptor that is being closed.
         let _ = self.epoll.modify(stream, &mut EpollEvent::new(flags, *token));
     }
 
     /// Whether a rank is an MPI program: the launcher speaks for it.
     pub(super) fn is_mpi(&self, rank: Rank) -> bool {
-        self.mpi.as_ref().is_some_and(|mpi| mpi.server.has_begun(rank))
+        self.mpi.as_ref().is_some_and(|mpi| mpi.server.has_begun(Member::of_job(rank)))
     }
 
     /// Names the ranks that have not begun although others have, when that ends the job.
@@ -171,52 +187,56 @@ impl Shell<'_> {
             let timeout = self.plan.config.fault.start_timeout;
             let words = format!("{ranks} did not call MPI_Init within {timeout:?} (--start-timeout)");
             self.tell(&Notice::Mpi(MpiNotice::BrokenOff { words: &words }));
-            self.verdict.get_or_insert(words);
+            self.verdict.get_or_insert(Verdict { words, exit_code: None });
         }
     }
 
     pub(super) fn on_pmi(&mut self, output: pmi::Output) {
         match output {
-            pmi::Output::Send { rank, line } => {
+            pmi::Output::Send { member, line } => {
                 let Some(mpi) = &mut self.mpi else { return };
-                if !mpi.lines.send(rank, &line) {
-                    self.break_off(
-                        rank,
-                        "it asks the launcher's PMI server and does not read the answers".into(),
-                    );
+                if !mpi.lines.send(member, &line) {
+                    let why = "it asks the launcher's PMI server and does not read the answers";
+                    self.break_off(member, why.into());
                 }
-                self.watch_pmi(rank);
+                self.watch_pmi(member);
             }
-            pmi::Output::Began { rank } => self.on_begun(rank),
-            pmi::Output::Finished { rank } => {
+            pmi::Output::Began { member } => self.on_begun(member),
+            pmi::Output::Finished { member } => {
+                let Some(rank) = member.job_rank() else { return };
                 // Before the first barrier nothing is known of the others.
                 let met = self.mpi.as_ref().is_some_and(|mpi| mpi.server.barriers_passed() > 0);
                 self.look_at_mappings((!met).then_some(rank));
                 let port = PortId::of_rank(rank, 0);
                 self.speak_for(rank, Message::Closed { port, links: Vec::new(), last: true });
             }
-            pmi::Output::Aborted { rank, code } => {
-                self.speak_for(rank, Message::Fault { report: FaultReport::Aborted { rank, code } });
+            pmi::Output::Aborted { member, code } => match member.job_rank() {
+                Some(rank) => {
+                    self.speak_for(rank, Message::Fault { report: FaultReport::Aborted { rank, code } });
+                }
+                None => self.fail(member, format!("{member} aborted the job (code {code})"), Some(code)),
+            },
+            pmi::Output::Broken { member, why } => self.break_off(member, why.to_string()),
+            pmi::Output::Spawn { by, world, commands } => self.on_spawn(by, world, &commands),
+            pmi::Output::Refused { member, why } => {
+                self.tell(&Notice::Mpi(MpiNotice::SpawnRefused { by: member, why: &why.to_string() }));
             }
-            pmi::Output::Broken { rank, why } => self.break_off(rank, why.to_string()),
-            pmi::Output::Refused { rank, what: Refused::Spawn } => {
-                self.tell(&Notice::Mpi(MpiNotice::SpawnRefused { rank }))
-            }
-            pmi::Output::Waiting { missing, waited } => {
-                self.tell(&Notice::Mpi(MpiNotice::Barrier { missing: &missing, waited }))
+            pmi::Output::Waiting { world, missing, waited } => {
+                self.tell(&Notice::Mpi(MpiNotice::Barrier { world, missing: &missing, waited }))
             }
         }
     }
 
-    fn on_begun(&mut self, rank: Rank) {
+    fn on_begun(&mut self, member: Member) {
+        let Some(rank) = member.job_rank() else { return };
         // There is no image of an MPI program to go back to.
         self.job.end_on_fault();
         self.has_mpi = true;
         if let Some(problem) = &self.plan.mpi_problem {
-            return self.break_off(rank, format!("it is an MPI program, and {problem}"));
+            return self.break_off(member, format!("it is an MPI program, and {problem}"));
         }
         let Some(process) = self.processes.get(&rank) else { return };
-        let pid = u32::try_from(process.pid.as_raw()).unwrap_or(0);
+        let pid = u32::try_from(process.group.pid.as_raw()).unwrap_or(0);
         // Its port is the provider's, which finds its peers without us; here it stands for "has not finished".
         let port = PortEntry { port: PortId::of_rank(rank, 0), rails: Vec::new() };
         let registration = Registration { rank, pid, mode: CutMode::Instant, ports: vec![port] };
@@ -237,18 +257,24 @@ impl Shell<'_> {
         self.tell_keeper(keeper::Input::Control(control));
     }
 
-    /// Ends a rank, and with it the job: why, is the job's report.
-    fn break_off(&mut self, rank: Rank, why: String) {
-        if !matches!(self.job.status().phase, JobPhase::Starting | JobPhase::Running | JobPhase::Finishing) {
+    /// Whether the job runs, or is about to.
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.job.status().phase, JobPhase::Starting | JobPhase::Running | JobPhase::Finishing)
+    }
+
+    /// Ends a process, and with it the job: why, is the job's report.
+    fn break_off(&mut self, member: Member, why: String) {
+        let words = format!("{member} is ended: {why}");
+        let Some(rank) = member.job_rank() else { return self.fail(member, words, None) };
+        if !self.is_running() {
             // It is being ended already, for a reason of its own.
             return;
         }
         self.job.end_on_fault();
-        let words = format!("rank {rank} is ended: {why}");
         self.tell(&Notice::Mpi(MpiNotice::BrokenOff { words: &words }));
-        self.verdict.get_or_insert(words);
+        self.verdict.get_or_insert(Verdict { words, exit_code: None });
         if let Some(process) = self.processes.get(&rank) {
-            process.kill();
+            process.group.kill();
         }
         let report = FaultReport::RankDied { rank, status: ExitStatus::Signal(Signal::SIGKILL as u8) };
         self.speak_for(rank, Message::Fault { report });
@@ -260,7 +286,9 @@ impl Shell<'_> {
         if core::mem::replace(&mut mpi.noted, true) || !self.has_mpi {
             return;
         }
-        let ranks: Vec<_> = self.processes.iter().map(|(rank, process)| (*rank, process.pid)).collect();
+        let ranks = self.processes.iter().map(|(rank, process)| (*rank, process.group.pid));
+        // Whose a file is does not matter here.
+        let ranks: Vec<_> = ranks.chain(self.spawned.groups().map(|group| (Rank(0), group.pid))).collect();
         self.mpi_files.append(&mut mappings::look(&ranks, provider).files);
     }
 
@@ -286,8 +314,10 @@ impl Shell<'_> {
         let ranks: Vec<(Rank, nix::unistd::Pid)> = self
             .processes
             .iter()
-            .filter(|(rank, _)| mpi.server.has_begun(**rank) && only.is_none_or(|only| only == **rank))
-            .map(|(rank, process)| (*rank, process.pid))
+            .filter(|(rank, _)| {
+                mpi.server.has_begun(Member::of_job(**rank)) && only.is_none_or(|only| only == **rank)
+            })
+            .map(|(rank, process)| (*rank, process.group.pid))
             .collect();
         let mut findings = mappings::look(&ranks, provider);
         self.mpi_files.append(&mut findings.files);
@@ -296,7 +326,7 @@ impl Shell<'_> {
                 "its MPI library has not loaded the provider {}; `stillwire doctor PROGRAM` says why",
                 provider.display()
             );
-            self.break_off(*rank, words);
+            self.break_off(Member::of_job(*rank), words);
         }
         if let Some((one, other, path)) = &findings.shared {
             self.tell(&Notice::Mpi(MpiNotice::SharedMemory { one: *one, other: *other, path }));

@@ -6,6 +6,7 @@ use std::os::fd::AsFd as _;
 use ckpt_glue::control::{Control, Decision, ExitedRecord};
 use ckpt_glue::keeper;
 use ckpt_glue::names::{ExitStatus, GenerationId, ImageDigest, Party};
+use ckpt_glue::pmi::Member;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use session::launch::Launch;
 use store::image::Exited;
@@ -14,7 +15,7 @@ use transport::Rank;
 
 use super::super::lines::{Channel, LineReader};
 use super::super::notice::Notice;
-use super::super::process::Process;
+use super::super::process::{Pipes, Process};
 use super::super::storage::errno;
 use super::{Shell, Source, watch};
 use crate::convert;
@@ -29,7 +30,7 @@ impl Shell<'_> {
         }
         let Some(process) = self.processes.get_mut(&rank) else { return };
         if !process.send(control) {
-            process.kill();
+            process.group.kill();
             let reason = "it does not read its control messages".to_owned();
             self.tell(&Notice::Misbehaves { rank, reason });
             return;
@@ -82,22 +83,28 @@ impl Shell<'_> {
             bind: self.plan.bind,
             directory: self.plan.directory.clone(),
         };
-        let pmi = self.pmi_socket(rank, decision.life)?;
+        let pmi = self.pmi_of_life(rank, decision.life)?;
         let (process, pipes) = Process::spawn(&self.plan.program, &launch, pmi, self.descriptors)?;
-        self.guard.add(process.pid);
-        let pid = process.pid;
+        self.guard.add(process.group.pid);
+        let pid = process.group.pid;
         let token = self.token();
         let watched = watch(&self.epoll, process.stream().as_fd(), token);
         self.sources.insert(token, Source::Connection(rank));
         self.processes.insert(rank, process);
         watched?;
+        self.watch_pipes(Member::of_job(rank), pipes)?;
+        self.tell(&Notice::Spawned { rank, pid });
+        Ok(())
+    }
+
+    /// Listens to what a process prints.
+    pub(super) fn watch_pipes(&mut self, member: Member, pipes: Pipes) -> io::Result<()> {
         for (channel, pipe) in [(Channel::Output, pipes.stdout), (Channel::Error, pipes.stderr)] {
             let token = self.token();
             let lines = LineReader::new(pipe);
             watch(&self.epoll, lines.pipe().as_fd(), token)?;
-            self.sources.insert(token, Source::Pipe { rank, channel, lines });
+            self.sources.insert(token, Source::Pipe { member, channel, lines });
         }
-        self.tell(&Notice::Spawned { rank, pid });
         Ok(())
     }
 
@@ -146,22 +153,23 @@ impl Shell<'_> {
         let ended: Vec<(Rank, ExitStatus)> = self
             .processes
             .iter()
-            .filter_map(|(rank, process)| process.try_wait().map(|status| (*rank, status)))
+            .filter_map(|(rank, process)| process.group.try_wait().map(|status| (*rank, status)))
             .collect();
         for (rank, status) in ended {
             self.hear(rank);
-            self.hear_last_of_pmi(rank);
+            self.hear_last_of_pmi(Member::of_job(rank));
             let Some(process) = self.processes.remove(&rank) else { continue };
             // What it started and left behind goes with it.
-            process.kill();
-            self.guard.remove(process.pid);
+            process.group.kill();
+            self.guard.remove(process.group.pid);
             self.sources.retain(|_, source| !matches!(source, Source::Connection(of) if *of == rank));
             self.tell(&Notice::Ended { rank, status });
             self.tell_keeper(keeper::Input::ProcessEnded { rank, life: process.life, status });
             self.pump();
-            self.end_pmi(rank);
+            self.end_pmi(Member::of_job(rank));
             self.pump();
         }
+        self.collect_spawned();
     }
 
     pub(super) fn on_connection(&mut self, token: u64, rank: Rank, flags: EpollFlags) {
@@ -193,7 +201,7 @@ impl Shell<'_> {
         }
         if let Some(error) = heard.malformed {
             if let Some(process) = self.processes.get(&rank) {
-                process.kill();
+                process.group.kill();
             }
             self.tell(&Notice::Misbehaves { rank, reason: error.to_string() });
         }

@@ -1,0 +1,471 @@
+//! The machine: what clients say, and what they are told.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use transport::Instant;
+
+use super::line::{Command, LineReader, Reply};
+use super::member::{Member, Ranks};
+use super::spawn::{self, Heard, Spawn};
+use super::store::Services;
+use super::world::{Asks, Barrier, Origin, Phase, World};
+use super::{Broken, Input, Output, Refused};
+use crate::limits::{
+    PMI_KEY_BYTES_MAX, PMI_NAME_BYTES_MAX, PMI_NEWS_EVERY, PMI_SPAWN_PROCESSES_MAX, PMI_VALUE_BYTES_MAX,
+};
+use crate::queue::Queue;
+
+/// The server.
+#[derive(Debug)]
+pub struct Server {
+    name: String,
+    /// Those of which a process may still speak; world 0 always.
+    worlds: BTreeMap<u32, World>,
+    /// Worlds that were ever spawned: their numbers are not used again.
+    spawned: u32,
+    services: Services,
+    start_timeout: Duration,
+    outputs: Queue<Output>,
+}
+
+impl Server {
+    /// A server for `ranks` ranks. `name`: of their space of keys; unlike any other's on this host, for MPI libraries name
+    /// files after it. `start_timeout`: for the first barrier, from the first rank that comes to the last, and for spawned
+    /// processes until they begin.
+    ///
+    /// # Panics
+    /// If the name is longer than [`PMI_NAME_BYTES_MAX`] less the number of a world.
+    #[must_use]
+    pub fn new(name: String, ranks: u32, start_timeout: Duration) -> Server {
+        assert!(name.len() + "-4294967295".len() <= PMI_NAME_BYTES_MAX, "a name of {} bytes", name.len());
+        let worlds = BTreeMap::from([(0, World::of_job(name.clone(), ranks))]);
+        let services = Services::default();
+        Server { name, worlds, spawned: 0, services, start_timeout, outputs: Queue::default() }
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Bytes { member, bytes } => self.on_bytes(now, member, &bytes),
+            Input::Spawned { world, outcome } => self.on_spawned(world, outcome),
+            Input::Gone { member } => self.on_gone(member),
+        }
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let is_due = |(_, world): &(&u32, &World)| world.due().is_some_and(|due| due <= now);
+        let due: Vec<u32> = self.worlds.iter().filter(is_due).map(|(number, _)| *number).collect();
+        for number in due {
+            self.late_to_begin(now, number);
+            self.late_to_barrier(now, number);
+        }
+    }
+
+    /// When [`Server::handle_timeout`] has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.worlds.values().filter_map(World::due).min()
+    }
+
+    /// The next thing to do; call until there is none.
+    #[must_use]
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop()
+    }
+
+    /// Whether a process has begun, and may have finished since.
+    #[must_use]
+    pub fn has_begun(&self, member: Member) -> bool {
+        matches!(self.phase(member), Phase::Attached | Phase::Finished)
+    }
+
+    /// Whether a process has finished and may end.
+    #[must_use]
+    pub fn has_finished(&self, member: Member) -> bool {
+        self.phase(member) == Phase::Finished
+    }
+
+    /// Barriers at which all ranks of the job have met.
+    #[must_use]
+    pub fn barriers_passed(&self) -> u64 {
+        self.worlds.get(&0).map_or(0, |world| world.barriers_passed)
+    }
+
+    /// Ranks of the job that have said nothing; `None` if none has said anything, as in a job that has nothing to do with MPI.
+    #[must_use]
+    pub fn silent(&self) -> Option<Ranks> {
+        let world = self.worlds.get(&0)?;
+        let silent = world.in_phase(Phase::Silent);
+        (!silent.0.is_empty() && silent.0.len() < world.clients.len()).then_some(silent)
+    }
+
+    fn phase(&self, member: Member) -> Phase {
+        let client = self.worlds.get(&member.world).and_then(|world| world.client(member.rank));
+        client.map_or(Phase::Gone, |client| client.phase)
+    }
+
+    fn late_to_begin(&mut self, now: Instant, number: u32) {
+        let Some(world) = self.worlds.get_mut(&number) else { return };
+        let Some(origin) =
+            world.origin.as_mut().filter(|origin| origin.begin_until.is_some_and(|at| at <= now))
+        else {
+            return;
+        };
+        origin.begin_until = None;
+        let waited = now.since(origin.since);
+        let missing = world.in_phase(Phase::Silent);
+        if let Some(rank) = missing.0.first().copied() {
+            self.break_off(Member { world: number, rank }, Broken::NeverBegan { missing, waited });
+        }
+    }
+
+    fn late_to_barrier(&mut self, now: Instant, number: u32) {
+        let Some(world) = self.worlds.get_mut(&number) else { return };
+        let (first, ranks) = (world.barriers_passed == 0, world.ranks());
+        let Some(barrier) = world.barrier.as_mut().filter(|barrier| barrier.report_at <= now) else { return };
+        let missing = Ranks(ranks.filter(|rank| !barrier.entered.contains(rank)).collect());
+        let waiting = u32::try_from(barrier.entered.len()).unwrap_or(u32::MAX);
+        let waited = now.since(barrier.since);
+        barrier.report_at = now + PMI_NEWS_EVERY;
+        match missing.0.first().copied() {
+            Some(rank) if first => {
+                self.break_off(
+                    Member { world: number, rank },
+                    Broken::NeverCame { missing, waiting, waited },
+                );
+            }
+            _ => self.outputs.push(Output::Waiting { world: number, missing, waited }),
+        }
+    }
+
+    fn on_bytes(&mut self, now: Instant, member: Member, bytes: &[u8]) {
+        let Member { world, rank } = member;
+        if let Some(client) = self.worlds.get_mut(&world).and_then(|world| world.client_mut(rank)) {
+            client.lines.feed(bytes);
+        }
+        loop {
+            let client = self.worlds.get_mut(&world).and_then(|world| world.client_mut(rank));
+            let Some(client) = client.filter(|client| !client.deaf) else { return };
+            let done = match client.lines.next_command() {
+                Ok(None) => return,
+                Ok(Some(command)) => self.on_command(now, member, &command),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(why) = done {
+                self.break_off(member, why);
+            }
+        }
+    }
+
+    /// Ends a process, and listens to it no more.
+    fn break_off(&mut self, member: Member, why: Broken) {
+        if let Some(client) =
+            self.worlds.get_mut(&member.world).and_then(|world| world.client_mut(member.rank))
+        {
+            client.deaf = true;
+        }
+        self.outputs.push(Output::Broken { member, why });
+    }
+
+    fn on_gone(&mut self, member: Member) {
+        let Some(world) = self.worlds.get_mut(&member.world) else { return };
+        let waiting = world.waiting_besides(member.rank);
+        let by = world.origin.map(|origin| origin.by);
+        let Some(client) = world.client_mut(member.rank) else { return };
+        let was = core::mem::replace(&mut client.phase, Phase::Gone);
+        if was == Phase::Gone {
+            return;
+        }
+        client.deaf = true;
+        client.lines = LineReader::default();
+        client.asks = Asks::Nothing;
+        let over = member.world != 0 && world.living() == 0;
+        match (waiting, was, by) {
+            (1.., ..) => self.break_off(member, Broken::Left { waiting }),
+            (0, Phase::Silent, Some(by)) => self.break_off(member, Broken::NotMpi { by }),
+            _ => {}
+        }
+        if over {
+            self.worlds.remove(&member.world);
+        }
+    }
+
+    fn on_command(&mut self, now: Instant, member: Member, command: &Command) -> Result<(), Broken> {
+        let Some(world) = self.worlds.get(&member.world) else { return Ok(()) };
+        let Some(client) = world.client(member.rank) else { return Ok(()) };
+        let out_of_turn = |when| Err(Broken::OutOfTurn { name: command.name.clone(), when });
+        let is_abort = command.name == "abort";
+        match (client.phase, command.name.as_str()) {
+            (Phase::Silent, "init") => {
+                self.on_init(member, command);
+                return Ok(());
+            }
+            (Phase::Silent, _) => return out_of_turn("before `init`"),
+            (Phase::Attached, "init") => return out_of_turn("a second time"),
+            (Phase::Finished | Phase::Gone, _) => return out_of_turn("after `finalize`"),
+            (Phase::Attached, _) => {}
+        }
+        if world.barrier.as_ref().is_some_and(|barrier| barrier.entered.contains(&member.rank)) && !is_abort {
+            return out_of_turn("while it waits at a barrier");
+        }
+        match &client.asks {
+            Asks::Waits if !is_abort => return out_of_turn("while it waits for processes that it spawns"),
+            Asks::Part(_) if !is_abort && command.name != "spawn" => {
+                return out_of_turn("between two parts of a `spawn`");
+            }
+            _ => {}
+        }
+        let reply = match command.name.as_str() {
+            "get_maxes" => Reply::new("maxes")
+                .with("kvsname_max", PMI_NAME_BYTES_MAX)
+                .with("keylen_max", PMI_KEY_BYTES_MAX)
+                .with("vallen_max", PMI_VALUE_BYTES_MAX),
+            "get_appnum" => Reply::new("appnum").with("appnum", client.program),
+            "get_universe_size" => Reply::new("universe_size").with("size", self.universe()),
+            "get_my_kvsname" => Reply::new("my_kvsname").with("kvsname", &world.name),
+            "put" => self.put(member, command)?,
+            "get" => get(world, command)?,
+            "getbyidx" => get_by_index(world, command)?,
+            "publish_name" => self.publish(command)?,
+            "lookup_name" => self.look_up(command)?,
+            "unpublish_name" => self.unpublish(command)?,
+            "barrier_in" => return self.on_barrier(now, member, command),
+            "finalize" => return self.on_finalize(member),
+            "abort" => {
+                self.on_abort(member, command);
+                return Ok(());
+            }
+            "spawn" => return self.on_spawn(now, member, command),
+            name => return Err(Broken::Unknown { name: name.chars().take(40).collect() }),
+        };
+        self.send(member, reply);
+        Ok(())
+    }
+
+    /// Processes that a program may count on.
+    fn universe(&self) -> usize {
+        self.worlds.get(&0).map_or(0, |world| world.clients.len())
+    }
+
+    fn send(&mut self, member: Member, reply: Reply) {
+        self.outputs.push(Output::Send { member, line: reply.emit() });
+    }
+
+    fn on_init(&mut self, member: Member, command: &Command) {
+        // We speak 1.1. Who wants another protocol is told so; who wants more of this one makes do with less.
+        let speaks = command.number::<u32>("pmi_version") == Some(1);
+        let reply = Reply::new("response_to_init").with("pmi_version", 1).with("pmi_subversion", 1);
+        self.send(member, reply.with("rc", if speaks { 0 } else { -1 }));
+        if speaks {
+            if let Some(world) = self.worlds.get_mut(&member.world) {
+                if let Some(client) = world.client_mut(member.rank) {
+                    client.phase = Phase::Attached;
+                }
+                world.note_begun();
+            }
+            self.outputs.push(Output::Began { member });
+        }
+    }
+
+    fn on_barrier(&mut self, now: Instant, member: Member, command: &Command) -> Result<(), Broken> {
+        if command.get("group").is_some_and(|group| group != "WORLD") {
+            // PMI 1.2, of which we did not speak.
+            let name = command.name.clone();
+            return Err(Broken::OutOfTurn { name, when: "for a group, which PMI 1.1 does not have" });
+        }
+        let Some(world) = self.worlds.get_mut(&member.world) else { return Ok(()) };
+        let first = if world.barriers_passed == 0 { self.start_timeout } else { PMI_NEWS_EVERY };
+        let fresh = || Barrier { entered: BTreeSet::new(), since: now, report_at: now + first };
+        let barrier = world.barrier.get_or_insert_with(fresh);
+        barrier.entered.insert(member.rank);
+        if barrier.entered.len() == world.clients.len() {
+            world.barrier = None;
+            world.barriers_passed += 1;
+            for rank in world.ranks() {
+                self.send(Member { rank, ..member }, Reply::new("barrier_out").with("rc", 0));
+            }
+            return Ok(());
+        }
+        // Who is gone will not come.
+        let waiting = world.waiting_besides(member.rank) + 1;
+        let gone = world.in_phase(Phase::Gone).0.into_iter().chain(world.in_phase(Phase::Finished).0).min();
+        if let Some(rank) = gone {
+            self.break_off(Member { rank, ..member }, Broken::Left { waiting });
+        }
+        Ok(())
+    }
+
+    fn on_finalize(&mut self, member: Member) -> Result<(), Broken> {
+        let Some(world) = self.worlds.get_mut(&member.world) else { return Ok(()) };
+        if let Some(client) = world.client_mut(member.rank) {
+            client.phase = Phase::Finished;
+        }
+        let waiting = world.waiting_besides(member.rank);
+        // In this order: the process stands still until it has its answer.
+        self.outputs.push(Output::Finished { member });
+        self.send(member, Reply::new("finalize_ack").with("rc", 0));
+        if waiting > 0 { Err(Broken::Left { waiting }) } else { Ok(()) }
+    }
+
+    fn on_abort(&mut self, member: Member, command: &Command) {
+        // A process has 8 bits of exit code, of which 0 says that all is well.
+        let code = command.number::<i64>("exitcode").unwrap_or(1);
+        let code = u8::try_from(code & 0xff).ok().filter(|code| *code != 0).unwrap_or(1);
+        if let Some(client) =
+            self.worlds.get_mut(&member.world).and_then(|world| world.client_mut(member.rank))
+        {
+            client.deaf = true;
+        }
+        self.outputs.push(Output::Aborted { member, code });
+    }
+
+    fn on_spawn(&mut self, now: Instant, member: Member, command: &Command) -> Result<(), Broken> {
+        let heard = {
+            let Some(asks) = self.asks(member) else { return Ok(()) };
+            let before = match core::mem::take(asks) {
+                Asks::Part(spawning) => Some(spawning),
+                Asks::Nothing | Asks::Waits => None,
+            };
+            spawn::hear(before, command)?
+        };
+        match heard {
+            Heard::Part(spawning) => {
+                if let Some(asks) = self.asks(member) {
+                    *asks = Asks::Part(spawning);
+                }
+            }
+            Heard::Refused(why) => self.refuse(member, why),
+            Heard::Whole(spawn) => {
+                if let Err(why) = self.begin_world(now, member, spawn) {
+                    self.refuse(member, why);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn asks(&mut self, member: Member) -> Option<&mut Asks> {
+        let world = self.worlds.get_mut(&member.world)?;
+        world.client_mut(member.rank).map(|client| &mut client.asks)
+    }
+
+    /// Makes the world of a spawn, and has its processes started.
+    fn begin_world(&mut self, now: Instant, by: Member, spawn: Spawn) -> Result<(), Refused> {
+        let running: u32 = self.worlds.range(1..).map(|(_, world)| world.living()).sum();
+        if running + spawn.processes > PMI_SPAWN_PROCESSES_MAX {
+            return Err(Refused::Processes { asked: spawn.processes, running });
+        }
+        let number = self.spawned.checked_add(1).ok_or(Refused::Worlds)?;
+        let name = format!("{}-{number}", self.name);
+        let origin = Origin::new(by, now, self.start_timeout);
+        let world = World::spawned(name, &spawn, origin).map_err(|_| Refused::Keys)?;
+        self.spawned = number;
+        self.worlds.insert(number, world);
+        if let Some(asks) = self.asks(by) {
+            *asks = Asks::Waits;
+        }
+        self.outputs.push(Output::Spawn { by, world: number, commands: spawn.commands });
+        Ok(())
+    }
+
+    fn refuse(&mut self, member: Member, why: Refused) {
+        self.outputs.push(Output::Refused { member, why });
+        self.send(member, Reply::new("spawn_result").with("rc", -1).with("msg", "refused"));
+    }
+
+    fn on_spawned(&mut self, number: u32, outcome: Result<(), &'static str>) {
+        let Some(by) = self.worlds.get(&number).and_then(|world| world.origin).map(|origin| origin.by) else {
+            return;
+        };
+        if outcome.is_err() {
+            self.worlds.remove(&number);
+        }
+        // It may have gone meanwhile.
+        let Some(asks) = self.asks(by).filter(|asks| matches!(asks, Asks::Waits)) else { return };
+        *asks = Asks::Nothing;
+        let reply = Reply::new("spawn_result");
+        // Codes of single processes are not told: all run, or none does.
+        self.send(
+            by,
+            match outcome {
+                Ok(()) => reply.with("rc", 0),
+                Err(word) => reply.with("rc", -1).with("msg", word),
+            },
+        );
+    }
+
+    fn put(&mut self, member: Member, command: &Command) -> Result<Reply, Broken> {
+        let reply = Reply::new("put_result");
+        let Some(world) = self.worlds.get_mut(&member.world) else { return Ok(reply.with("rc", -1)) };
+        if let Some(refused) = other_space(world, command)? {
+            return Ok(reply.with("rc", -1).with("msg", refused));
+        }
+        let kept = world.store.put(needed(command, "key")?, needed(command, "value")?);
+        Ok(match kept {
+            Ok(()) => reply.with("rc", 0).with("msg", "success"),
+            Err(error) => reply.with("rc", -1).with("msg", error.word()),
+        })
+    }
+
+    fn publish(&mut self, command: &Command) -> Result<Reply, Broken> {
+        let reply = Reply::new("publish_result");
+        let kept = self.services.publish(needed(command, "service")?, needed(command, "port")?);
+        Ok(match kept {
+            Ok(()) => reply.with("rc", 0).with("info", "ok"),
+            Err(error) => reply.with("rc", -1).with("info", error.word()).with("msg", error.word()),
+        })
+    }
+
+    fn look_up(&self, command: &Command) -> Result<Reply, Broken> {
+        let reply = Reply::new("lookup_result");
+        Ok(match self.services.lookup(needed(command, "service")?) {
+            Some(port) => reply.with("rc", 0).with("info", "ok").with("port", port),
+            None => reply.with("rc", -1).with("info", "not_found").with("msg", "not_found"),
+        })
+    }
+
+    fn unpublish(&mut self, command: &Command) -> Result<Reply, Broken> {
+        let reply = Reply::new("unpublish_result");
+        Ok(if self.services.unpublish(needed(command, "service")?) {
+            reply.with("rc", 0).with("info", "ok")
+        } else {
+            reply.with("rc", -1).with("info", "not_found").with("msg", "not_found")
+        })
+    }
+}
+
+fn get(world: &World, command: &Command) -> Result<Reply, Broken> {
+    let reply = Reply::new("get_result");
+    let key = needed(command, "key")?;
+    Ok(match (other_space(world, command)?, world.store.get(key)) {
+        (Some(refused), _) => reply.with("rc", -1).with("msg", refused).with("value", "unknown"),
+        (None, Some(value)) => reply.with("rc", 0).with("msg", "success").with("value", value),
+        (None, None) => reply.with("rc", -1).with("msg", "no_such_key").with("value", "unknown"),
+    })
+}
+
+fn get_by_index(world: &World, command: &Command) -> Result<Reply, Broken> {
+    let reply = Reply::new("getbyidx_results");
+    let index: usize = needed(command, "idx")?.parse().unwrap_or(usize::MAX);
+    Ok(match (other_space(world, command)?, world.store.at(index)) {
+        (Some(refused), _) => reply.with("rc", -1).with("reason", refused),
+        (None, Some((key, value))) => {
+            reply.with("rc", 0).with("nextidx", index + 1).with("key", key).with("val", value)
+        }
+        (None, None) => reply.with("rc", -2).with("reason", "no_more_keyvals"),
+    })
+}
+
+/// A process reads and writes the keys of its own world.
+fn other_space(world: &World, command: &Command) -> Result<Option<&'static str>, Broken> {
+    Ok((needed(command, "kvsname")? != world.name).then_some("no_such_kvsname"))
+}
+
+fn needed<'a>(command: &'a Command, key: &'static str) -> Result<&'a str, Broken> {
+    command.get(key).ok_or_else(|| Broken::Missing { name: command.name.to_string(), key })
+}

@@ -1,0 +1,176 @@
+//! The processes that were started together: their ranks, their keys, and where they meet.
+
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use transport::{Instant, Rank};
+
+use super::line::LineReader;
+use super::member::{Member, Ranks};
+use super::spawn::{Spawn, Spawning};
+use super::store::{NotKept, Store};
+use crate::limits::{PMI_SPAWNED_STORE_BYTES_MAX, PMI_STORE_BYTES_MAX};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    Silent,
+    Attached,
+    Finished,
+    Gone,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    pub(super) phase: Phase,
+    pub(super) lines: LineReader,
+    /// Nothing that it says is heard any more.
+    pub(super) deaf: bool,
+    /// Which command of its spawn it runs.
+    pub(super) program: u32,
+    pub(super) asks: Asks,
+}
+
+/// Whether a client asks for more processes.
+#[derive(Clone, Default, Debug)]
+pub(super) enum Asks {
+    #[default]
+    Nothing,
+    /// It has said a part of it.
+    Part(Spawning),
+    /// It waits until they have been started.
+    Waits,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Barrier {
+    pub(super) entered: BTreeSet<Rank>,
+    pub(super) since: Instant,
+    pub(super) report_at: Instant,
+}
+
+/// What a spawned world is to those that wait for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Origin {
+    pub(super) by: Member,
+    /// When its processes were started.
+    pub(super) since: Instant,
+    /// When all of them must have begun; `None` once they have.
+    pub(super) begin_until: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) name: String,
+    pub(super) clients: Vec<Client>,
+    pub(super) store: Store,
+    pub(super) barrier: Option<Barrier>,
+    pub(super) barriers_passed: u64,
+    /// `None` for the ranks of the job, of which the keeper knows.
+    pub(super) origin: Option<Origin>,
+}
+
+impl World {
+    pub(super) fn of_job(name: String, ranks: u32) -> World {
+        let client = Client {
+            phase: Phase::Silent,
+            lines: LineReader::default(),
+            deaf: false,
+            program: 0,
+            asks: Asks::Nothing,
+        };
+        let clients = alloc::vec![client; ranks as usize];
+        let mut world = World {
+            name,
+            clients,
+            store: Store::new(PMI_STORE_BYTES_MAX),
+            barrier: None,
+            barriers_passed: 0,
+            origin: None,
+        };
+        let kept = world.put_mapping();
+        debug_assert!(kept.is_ok(), "{kept:?}");
+        world
+    }
+
+    /// The world of a spawn, with the keys that whoever spawns it has for it.
+    pub(super) fn spawned(name: String, spawn: &Spawn, origin: Origin) -> Result<World, NotKept> {
+        let mut world = World::of_job(name, spawn.processes);
+        let programs = (0..).zip(&spawn.commands);
+        let programs =
+            programs.flat_map(|(at, command)| core::iter::repeat_n(at, command.processes as usize));
+        for (client, program) in world.clients.iter_mut().zip(programs) {
+            client.program = program;
+        }
+        world.store = Store::new(PMI_SPAWNED_STORE_BYTES_MAX * world.clients.len());
+        world.origin = Some(origin);
+        world.put_mapping()?;
+        for (key, value) in &spawn.keys {
+            world.store.put(key, value)?;
+        }
+        Ok(world)
+    }
+
+    /// From node 0 on as many nodes as ranks, one rank on each. Whatever a library would do through shared memory of its own,
+    /// which no image of a rank could hold, it then does through its network, which is ours.
+    fn put_mapping(&mut self) -> Result<(), NotKept> {
+        let mapping = format!("(vector,(0,{},1))", self.clients.len());
+        self.store.put("PMI_process_mapping", &mapping)
+    }
+
+    pub(super) fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+        (0..u32::try_from(self.clients.len()).unwrap_or(u32::MAX)).map(Rank)
+    }
+
+    pub(super) fn client(&self, rank: Rank) -> Option<&Client> {
+        self.clients.get(rank.0 as usize)
+    }
+
+    pub(super) fn client_mut(&mut self, rank: Rank) -> Option<&mut Client> {
+        self.clients.get_mut(rank.0 as usize)
+    }
+
+    /// The ranks in a phase.
+    pub(super) fn in_phase(&self, phase: Phase) -> Ranks {
+        let is = |rank: &Rank| self.client(*rank).is_some_and(|client| client.phase == phase);
+        Ranks(self.ranks().filter(is).collect())
+    }
+
+    /// Clients that have not gone.
+    pub(super) fn living(&self) -> u32 {
+        let living = self.clients.iter().filter(|client| client.phase != Phase::Gone).count();
+        u32::try_from(living).unwrap_or(u32::MAX)
+    }
+
+    /// When something about it is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let begin = self.origin.and_then(|origin| origin.begin_until);
+        self.barrier.as_ref().map(|barrier| barrier.report_at).into_iter().chain(begin).min()
+    }
+
+    /// A process has begun; the last one ends the wait for them.
+    pub(super) fn note_begun(&mut self) {
+        if self.clients.iter().all(|client| client.phase != Phase::Silent)
+            && let Some(origin) = &mut self.origin
+        {
+            origin.begin_until = None;
+        }
+    }
+
+    /// How many wait at the barrier, but for this one; 0 if there is none.
+    pub(super) fn waiting_besides(&self, rank: Rank) -> u32 {
+        let others = self
+            .barrier
+            .as_ref()
+            .map(|barrier| barrier.entered.iter().filter(|entered| **entered != rank).count());
+        u32::try_from(others.unwrap_or(0)).unwrap_or(u32::MAX)
+    }
+}
+
+impl Origin {
+    pub(super) fn new(by: Member, now: Instant, start_timeout: Duration) -> Origin {
+        Origin { by, since: now, begin_until: Some(now + start_timeout) }
+    }
+}
