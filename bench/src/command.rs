@@ -176,6 +176,9 @@ pub struct RehearsalArguments {
     /// Milliseconds between two freezes of a port
     #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().every_ms, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     every_ms: u32,
+    /// A port stands still for so long each time, as while the memory of its process is saved, and tells its peers before; 0: only for the dump
+    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().pause_ms, value_parser = clap::value_parser!(u32).range(..=10_000))]
+    pause_ms: u32,
     /// Ports are frozen again and again for so long, over all runs; a PROGRAM is run until then
     #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().seconds, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
@@ -214,6 +217,7 @@ impl From<&RehearsalArguments> for RehearsalOptions {
             mpich: arguments.mpich.clone(),
             provider: arguments.provider.clone(),
             every_ms: arguments.every_ms,
+            pause_ms: arguments.pause_ms,
             seconds: arguments.seconds,
             pairs: arguments.pairs,
             ranks: arguments.ranks,

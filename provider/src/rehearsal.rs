@@ -23,6 +23,9 @@ use crate::limits::DRAIN_MAX;
 const EVERY_VARIABLE: &str = "STILLWIRE_REHEARSE_MS";
 /// If it is 1, each rehearsal hands all links over to another rail, or back.
 const HANDOVER_VARIABLE: &str = "STILLWIRE_REHEARSE_HANDOVER";
+/// Milliseconds that a port stands still in each rehearsal, as for a process whose memory is saved; peers are told before. Without it: no longer than
+/// the dump takes.
+const PAUSE_VARIABLE: &str = "STILLWIRE_REHEARSE_PAUSE_MS";
 /// Folder into which each endpoint writes what it has measured: a file of its own, one JSON object with counts, and with samples in microseconds.
 const REPORT_VARIABLE: &str = "STILLWIRE_REHEARSE_REPORT";
 
@@ -39,25 +42,30 @@ const SAMPLES_MAX: usize = 1 << 16;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Settings {
     every: Duration,
+    pause: Duration,
     handover: bool,
     report: Option<PathBuf>,
 }
 
 impl Settings {
     pub(crate) fn from_environment() -> Option<Settings> {
-        let text = std::env::var_os(EVERY_VARIABLE)?;
-        let every = text.to_str().and_then(|text| text.parse().ok()).filter(|every| *every > 0);
-        if every.is_none() {
-            complain(format_args!(
-                "{EVERY_VARIABLE} is {text:?}, expected milliseconds such as 5; it is ignored"
-            ));
-        }
         Some(Settings {
-            every: Duration::from_millis(every?),
+            every: milliseconds(EVERY_VARIABLE)?,
+            pause: milliseconds(PAUSE_VARIABLE).unwrap_or_default(),
             handover: std::env::var_os(HANDOVER_VARIABLE).is_some_and(|value| value == "1"),
             report: std::env::var_os(REPORT_VARIABLE).map(PathBuf::from),
         })
     }
+}
+
+/// What a variable says; told if it says nothing that counts.
+fn milliseconds(variable: &str) -> Option<Duration> {
+    let text = std::env::var_os(variable)?;
+    let found = text.to_str().and_then(|text| text.parse().ok()).filter(|found| *found > 0);
+    if found.is_none() {
+        complain(format_args!("{variable} is {text:?}, expected milliseconds such as 5; it is ignored"));
+    }
+    found.map(Duration::from_millis)
 }
 
 /// The thread of one endpoint. Dropping it ends it.
@@ -101,7 +109,7 @@ fn rehearse(engine: &Weak<Engine>, settings: &Settings) {
         if settings.handover && taken.ways.frames.len() > 1 {
             taken.ways.hand_over(endpoint);
         }
-        taken.once(endpoint);
+        taken.once(endpoint, settings.pause);
         last = Some(port);
     }
     if let (Some(folder), Some(port)) = (&settings.report, last) {
@@ -160,9 +168,12 @@ struct Taken {
 }
 
 impl Taken {
-    fn once(&mut self, endpoint: &Endpoint) {
+    fn once(&mut self, endpoint: &Endpoint, pause: Duration) {
         let section_bytes = self.section.len();
         nic_freeze::make_room(&mut self.section, section_bytes);
+        if !pause.is_zero() {
+            endpoint.announce_pause(pause);
+        }
         let frozen = match endpoint.freeze(DRAIN_MAX) {
             Ok(frozen) => frozen,
             Err(error) => {
@@ -185,6 +196,7 @@ impl Taken {
         }
         self.freezes += 1;
         self.auth = Some(frozen.port().auth_level());
+        std::thread::sleep(pause);
         keep(&mut self.freeze, frozen.split().freeze);
         keep(&mut self.dump, dumped);
         keep(&mut self.thaw, frozen.thaw());

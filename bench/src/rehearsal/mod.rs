@@ -40,6 +40,8 @@ pub struct RehearsalOptions {
     pub provider: Option<PathBuf>,
     /// Milliseconds between two freezes of a port.
     pub every_ms: u32,
+    /// Milliseconds that a port stands still each time, its peers told before; 0: no longer than the dump takes.
+    pub pause_ms: u32,
     /// For so long ports are frozen again and again, over all runs.
     pub seconds: u64,
     /// Runs with freezes; each has a run without before it and after it.
@@ -64,6 +66,7 @@ impl Default for RehearsalOptions {
             mpich: None,
             provider: None,
             every_ms: 5,
+            pause_ms: 0,
             seconds: 60,
             pairs: 3,
             ranks: 2,
@@ -181,6 +184,9 @@ fn one_run(
     if let Some(folder) = folder {
         variables.push(("STILLWIRE_REHEARSE_MS", options.every_ms.to_string().into()));
         variables.push(("STILLWIRE_REHEARSE_REPORT", folder.path().into()));
+        if options.pause_ms > 0 {
+            variables.push(("STILLWIRE_REHEARSE_PAUSE_MS", options.pause_ms.to_string().into()));
+        }
         if options.handover {
             variables.push(("STILLWIRE_REHEARSE_HANDOVER", "1".into()));
         }

@@ -101,6 +101,8 @@ pub struct RehearsalReport {
     pub rails: &'static str,
     /// Milliseconds between two freezes of a port.
     pub every_ms: u32,
+    /// Milliseconds that a port stood still each time; 0: no longer than the dump took.
+    pub pause_ms: u32,
     /// Whether links were to be handed over at each freeze.
     pub handover: bool,
     /// Runs with freezes.
@@ -157,6 +159,7 @@ impl RehearsalReport {
             processes: options.ranks,
             rails: options.rails.name(),
             every_ms: options.every_ms,
+            pause_ms: options.pause_ms,
             handover: options.handover,
             pairs: frozen.len(),
             frozen_seconds,
@@ -190,8 +193,12 @@ impl fmt::Display for RehearsalReport {
         writeln!(f, "program  {}: {} ranks under MPICH, rails {}", self.program, self.processes, self.rails)?;
         writeln!(
             f,
-            "freezes  every {} ms in each rank, for {:.1} s in {} runs; in turns with {} runs without",
-            self.every_ms, self.frozen_seconds, self.pairs, self.plain_seconds.runs
+            "freezes  every {} ms in each rank{}, for {:.1} s in {} runs; in turns with {} runs without",
+            self.every_ms,
+            if self.pause_ms > 0 { format!(", each for {} ms", self.pause_ms) } else { String::new() },
+            self.frozen_seconds,
+            self.pairs,
+            self.plain_seconds.runs
         )?;
         writeln!(
             f,
