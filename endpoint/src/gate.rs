@@ -402,8 +402,39 @@ impl Endpoint {
         // Relaxed, and not an atomic addition: a lost count only makes the helper look once more.
         let rounds = &self.shared.rounds;
         rounds.store(rounds.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if inner.is_quiet() {
+            return None;
+        }
         self.shared.progress(&mut inner);
         inner.next_completion()
+    }
+
+    /// For a program that polls: makes progress if there is any to make, and looks a few times more where that has been worth it. False: no
+    /// completion waits, and nothing was found by looks that cost a few loads.
+    #[must_use]
+    pub fn look(&self) -> bool {
+        let shared = &*self.shared;
+        // Somebody else makes progress, or the port is frozen.
+        let Some(mut inner) = shared.try_lock() else { return true };
+        shared.rounds.store(shared.rounds.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let mut spell = inner.patience.begin();
+        let mut worked = false;
+        loop {
+            let quiet = inner.is_quiet();
+            if !quiet {
+                shared.progress(&mut inner);
+                worked = true;
+                if !inner.completions.is_empty() {
+                    inner.patience.rewarded(spell);
+                    return true;
+                }
+            }
+            if !spell.goes_on(quiet) || shared.is_wanted() {
+                inner.patience.disappointed();
+                return worked;
+            }
+            core::hint::spin_loop();
+        }
     }
 
     /// The next completion that is there already: no progress is made for it.

@@ -10,6 +10,7 @@ use transport::{
 
 use crate::buffers::{Bringing, BufferTable, ReceiveBuffer, SendBuffer};
 use crate::frozen::Seat;
+use crate::patience::Patience;
 
 /// Frames taken from a rail in one round: what fits the caches, and lets acknowledgements out in between.
 const RECEIVE_BURST: usize = 32;
@@ -29,9 +30,12 @@ const PULL_ROUND_BYTES: u64 = 4 << 20;
 /// rail ends at this host: a look at a socket is a system call, one at shared memory a load.
 const QUIET_LOOKS: u32 = 256;
 
-/// It is looked at once in so many rounds then, and in every one again as soon as something comes, or before a sleep: a frame waits for so many
-/// rounds at most, and each round pays for a sixteenth of the call.
-const QUIET_LOOKS_SPARED: u32 = 16;
+/// It is looked at once in so many rounds then, and in every one again as soon as something comes, or before a sleep.
+const QUIET_LOOKS_SPARED: u32 = 8;
+
+/// Looks of a program that polls, of which one is a whole round, whatever the others see: the clock is read in that, and a spared rail
+/// looked at in one of 32. Few, because between two looks a program may give its processor away.
+const GLANCES_PER_ROUND: u32 = 4;
 
 /// Frames that one rail takes before it is the next one's turn: few enough to spread a window, enough for one segmented call.
 const TURN_FRAMES: usize = 8;
@@ -107,6 +111,8 @@ pub(crate) struct Inner {
     within_host: bool,
     /// Looks at each rail in a row that found nothing.
     empty_looks: [u32; RAILS_MAX],
+    pub(crate) glances: u32,
+    pub(crate) patience: Patience,
 }
 
 impl Inner {
@@ -123,6 +129,8 @@ impl Inner {
             turn: 0,
             within_host,
             empty_looks: [0; RAILS_MAX],
+            glances: 0,
+            patience: Patience::default(),
         }
     }
 
@@ -148,6 +156,23 @@ impl Inner {
                 Ok(op)
             }
         }
+    }
+
+    /// Whether a round would find nothing, as far as a few loads can tell: no clock is read. Now and then it says no, for what is due.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        self.glances = self.glances.wrapping_add(1);
+        !self.glances.is_multiple_of(GLANCES_PER_ROUND)
+            && self.completions.is_empty()
+            && !self.behind
+            && self.held.is_empty()
+            && !self.port.wants_to_transmit()
+            && !self.port.wants_to_pull()
+            && self.rails.iter().zip(&self.empty_looks).all(|(rail, empty_looks)| {
+                rail.as_ref().is_none_or(|driver| {
+                    let spared = self.within_host && !driver.caps().within_host && *empty_looks > QUIET_LOOKS;
+                    spared || driver.is_quiet()
+                })
+            })
     }
 
     /// One round: what has come, what is due, what may leave. True if anything happened.

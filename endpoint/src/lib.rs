@@ -18,6 +18,7 @@ mod frozen;
 mod gate;
 mod helper;
 mod inner;
+mod patience;
 #[cfg(test)]
 mod testing;
 mod wait;

@@ -154,7 +154,9 @@ impl Endpoint {
                 let now = shared.clock.now();
                 let rounds = shared.rounds.load(Ordering::Relaxed).wrapping_add(1);
                 shared.rounds.store(rounds, Ordering::Relaxed);
-                shared.progress_at(&mut inner, now);
+                if !inner.is_quiet() {
+                    shared.progress_at(&mut inner, now);
+                }
                 if !inner.completions.is_empty() || met(&mut inner) {
                     return true;
                 }

@@ -30,6 +30,9 @@ pub(crate) const SERVICE_BYTES: usize = 8 * COPIED_BYTES_MAX;
 /// Buffers for requests of peers: one is filled while another is worked off.
 pub(crate) const SERVICE_BUFFERS: usize = 3;
 
+/// Longest copy for a peer whose memory is kept for the next one.
+pub(crate) const SPARE_BYTES_MAX: usize = 16 << 20;
+
 /// Requests to peers' memory that one endpoint may have open. Each may cost its target an answer that waits.
 pub(crate) const REMOTE_REQUESTS_MAX: usize = 4096;
 

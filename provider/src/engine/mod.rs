@@ -215,10 +215,12 @@ impl Engine {
 
     /// One round of progress, unless another thread makes one at this moment.
     pub(crate) fn progress(&self) {
-        if let Some(mut state) = self.try_lock()
-            && self.sinks.have_room()
+        // Most looks find nothing: they should cost no more than looking. Now and then one says otherwise, and what else waits is seen to.
+        if self.sinks.have_room()
+            && self.endpoint.look()
+            && let Some(mut state) = self.try_lock()
         {
-            let first = self.endpoint.poll();
+            let first = self.endpoint.take_completion();
             self.work_off(&mut state, first);
         }
     }
@@ -264,7 +266,9 @@ impl Engine {
                     receive::Received { source, tag, data, offset, bytes, sent_bytes, finished, buffer };
                 self.received(state, SlabKey::from_bits(context), received);
             }
-            Completion::SendDone { context, .. } => self.sent(state, SlabKey::from_bits(context)),
+            Completion::SendDone { context, buffer, .. } => {
+                self.sent(state, SlabKey::from_bits(context), buffer);
+            }
             Completion::Report(Event::Inconsistent { peer, .. }) => {
                 complain(format_args!("the link to {peer} is inconsistent; messages to and from it stop"));
             }
@@ -288,11 +292,14 @@ impl Engine {
         }
     }
 
-    fn sent(&self, state: &mut State, key: SlabKey) {
+    fn sent(&self, state: &mut State, key: SlabKey, buffer: Option<Vec<u8>>) {
         match state.requests.get(key) {
             Some(Request::Send(_)) => self.finish_send(state, key),
             Some(Request::Remote(_)) => self.remote_step(state, key, 0),
-            Some(Request::Served) => _ = state.requests.remove(key),
+            Some(Request::Served) => {
+                state.requests.remove(key);
+                state.service.recycle(buffer.unwrap_or_default());
+            }
             _ => {}
         }
     }

@@ -17,7 +17,7 @@ use super::{Engine, Request, SPACE_READ, SPACE_SERVICE, SPACE_WRITE, State, cont
 use crate::abi::flag;
 use crate::boundary::{EAGAIN, Errno, Result, complain};
 use crate::cq::Entry;
-use crate::limits::{COPIED_BYTES_MAX, SERVICE_BUFFERS, SERVICE_BYTES};
+use crate::limits::{COPIED_BYTES_MAX, SERVICE_BUFFERS, SERVICE_BYTES, SPARE_BYTES_MAX};
 use crate::memory::Segments;
 
 /// What serving peers needs.
@@ -30,6 +30,8 @@ pub(super) struct Service {
     waiting: VecDeque<(LinkIndex, Waiting)>,
     /// By link.
     orders: Vec<Order>,
+    /// Memory of a long copy that a peer has got: new memory costs as much as the copy.
+    spare: Vec<u8>,
 }
 
 /// The order of the messages with records on one link. Below, messages are matched in order, but not complete in order: one that finds no window is
@@ -77,8 +79,31 @@ impl Drop for Buffer {
 }
 
 impl Service {
+    /// Empty memory for a copy of so many bytes.
+    fn room_for(&mut self, bytes: usize) -> Vec<u8> {
+        if bytes <= COPIED_BYTES_MAX || self.spare.capacity() < bytes {
+            return Vec::with_capacity(bytes);
+        }
+        let mut room = core::mem::take(&mut self.spare);
+        room.clear();
+        room
+    }
+
+    /// A peer has got a copy.
+    pub(super) fn recycle(&mut self, copy: Vec<u8>) {
+        if (self.spare.capacity()..=SPARE_BYTES_MAX).contains(&copy.capacity()) {
+            self.spare = copy;
+        }
+    }
+
     pub(super) fn new() -> Service {
-        Service { buffers: Vec::new(), answers: Vec::new(), waiting: VecDeque::new(), orders: Vec::new() }
+        Service {
+            buffers: Vec::new(),
+            answers: Vec::new(),
+            waiting: VecDeque::new(),
+            orders: Vec::new(),
+            spare: Vec::new(),
+        }
     }
 
     fn order(&mut self, link: LinkIndex) -> &mut Order {
@@ -314,12 +339,13 @@ impl Engine {
     fn serve_read(&self, state: &mut State, link: LinkIndex, record: &Record) {
         match self.regions.find(record.key, record.address, record.bytes, flag::REMOTE_READ) {
             Ok((_, place)) => {
-                let mut bytes = Vec::with_capacity(usize::try_from(record.bytes).unwrap_or(0));
+                let length = usize::try_from(record.bytes).unwrap_or(0);
+                let mut bytes = state.service.room_for(length);
                 // SAFETY: the region's owner has opened these bytes to reads of peers (fi_mr(3)), and `find` has checked the
                 // bounds; the copy goes through raw pointers into memory with room for it.
                 unsafe {
-                    core::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), bytes.capacity());
-                    bytes.set_len(bytes.capacity());
+                    core::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), length);
+                    bytes.set_len(length);
                 }
                 tick(&self.sinks.remote_reads, false);
                 state.service.wait(link, Waiting::Read { request: record.request, bytes });
@@ -349,7 +375,14 @@ impl Engine {
     }
 
     /// Sends what waits, as far as there is room.
+    #[inline]
     pub(super) fn flush(&self, state: &mut State) {
+        if !state.service.answers.is_empty() || !state.service.waiting.is_empty() {
+            self.send_answers(state);
+        }
+    }
+
+    fn send_answers(&self, state: &mut State) {
         for (link, message) in state.service.answers.drain(..) {
             state.service.waiting.push_back((link, Waiting::Record(message)));
         }

@@ -178,6 +178,11 @@ pub trait Driver: Send {
         false
     }
 
+    /// Whether a `receive` would find and do nothing, as far as a few loads can tell. False is always right.
+    fn is_quiet(&self) -> bool {
+        false
+    }
+
     /// Frames committed since the driver was opened.
     fn staged_total(&self) -> u64;
 
@@ -265,6 +270,9 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
     }
     fn pull(&mut self, from: AddressId, place: u64, to: &mut [u8]) -> bool {
         (**self).pull(from, place, to)
+    }
+    fn is_quiet(&self) -> bool {
+        (**self).is_quiet()
     }
     fn staged_total(&self) -> u64 {
         (**self).staged_total()

@@ -323,19 +323,20 @@ impl Port {
         now: u64,
         frame: &mut [u8],
     ) -> Option<Transmit> {
-        let first_room = self.room(index, rail, wire::EAGER_BYTES, frame);
-        let more_room = self.room(index, rail, 0, frame);
+        let queues = self.links[index.0 as usize].queues.as_ref()?;
+        let Some(&Pending::Copied { envelope, start, sent: before }) = queues.pending.front() else {
+            return None;
+        };
+        let room = self.room(index, rail, if before == 0 { wire::EAGER_BYTES } else { 0 }, frame);
         let link = &mut self.links[index.0 as usize];
         let queues = link.queues.as_mut()?;
-        let Some(Pending::Copied { envelope, start, sent }) = queues.pending.front_mut() else { return None };
-        let (envelope, start, before) = (*envelope, *start, *sent);
         let left = usize::try_from(envelope.total).unwrap_or(usize::MAX) - before as usize;
         // The whole message fitted the window when its first fragment left: the receiver keeps room for the rest.
-        let bytes = left.min(if before == 0 { first_room } else { more_room });
+        let bytes = left.min(room);
         let last = bytes == left;
         if last {
             queues.pending.pop_front();
-        } else {
+        } else if let Some(Pending::Copied { sent, .. }) = queues.pending.front_mut() {
             *sent += u32::try_from(bytes).unwrap_or(u32::MAX);
         }
         link.flags.remove(Flags::STREAM_TURN);

@@ -42,6 +42,8 @@ pub(super) const HEADER_SERIAL: usize = 40;
 pub(super) const HEADER_BELL: usize = 44;
 /// 1: the owner has gone.
 pub(super) const HEADER_CLOSED: usize = 48;
+/// 1: the owner makes a barrier in all processes between saying that it looks no more and its last look.
+pub(super) const HEADER_BARRIER: usize = 52;
 /// Where in the owner's memory its key lies; 0: its memory is not to be read.
 pub(super) const HEADER_KEY_ADDRESS: usize = 56;
 
@@ -102,6 +104,8 @@ pub(super) fn slot_at(number: u64) -> usize {
     usize::try_from(number % SLOTS as u64).unwrap_or(0) * SLOT_BYTES
 }
 
+/// Bytes of a cache line: the first one of a slot has its word.
+pub(super) const SLOT_LINE_BYTES: usize = 64;
 pub(super) const SLOT_BODY: usize = 8;
 pub(super) const SLOT_PLACE: usize = 8;
 pub(super) const SLOT_LONG_BYTES: usize = 12;

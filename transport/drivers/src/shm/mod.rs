@@ -11,6 +11,7 @@
 //! `SHM_OFFER_PATIENCE`. So neither ever waits for the other.
 
 mod address;
+mod barrier;
 mod host;
 mod incoming;
 mod layout;
@@ -23,7 +24,7 @@ mod segment;
 mod tests;
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Poll;
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -197,7 +198,9 @@ impl ShmDriver {
     }
 
     fn announce(&mut self) {
-        for to in core::mem::take(&mut self.written) {
+        // Taken out and put back, so that its memory is used again.
+        let mut written = core::mem::take(&mut self.written);
+        for to in written.drain(..) {
             if self.peers.announce(to) {
                 self.counters.send_calls += 1;
             } else {
@@ -205,6 +208,7 @@ impl ShmDriver {
                 self.peers.part(to);
             }
         }
+        self.written = written;
     }
 
     /// Completes what is done, in order.
@@ -276,8 +280,7 @@ impl ShmDriver {
         let (word, bit) = (ring / 64, 1u64 << (ring % 64));
         let bits = self.inbox.front.u64(ACTIVE + word * 8);
         bits.fetch_and(!bit, Ordering::SeqCst);
-        // The other side of `Outbox::announce`.
-        fence(Ordering::SeqCst);
+        self.inbox.meet_senders();
         if let Some(incoming) = &mut self.rings[ring] {
             incoming.quiet_looks = 0;
             if incoming.has_frame() {
@@ -439,6 +442,12 @@ impl Driver for ShmDriver {
         }))
     }
 
+    fn is_quiet(&self) -> bool {
+        let no_sender_is_new =
+            || self.active_bits.iter().enumerate().all(|(word, known)| self.inbox.active(word) & !known == 0);
+        self.handed.is_empty() && !self.armed && !self.has_frame() && no_sender_is_new()
+    }
+
     fn staged_total(&self) -> u64 {
         self.staging.staged_total()
     }
@@ -473,10 +482,9 @@ impl Driver for ShmDriver {
         self.inbox.silence();
         self.armed = true;
         self.inbox.front.u32(ARMED).store(1, Ordering::SeqCst);
-        // The other side of `Outbox::announce`.
-        fence(Ordering::SeqCst);
+        let met = self.inbox.meet_senders();
         self.look_for_senders();
-        if self.has_frame() {
+        if !met || self.has_frame() {
             self.disarm();
             return Ok(Armed::FrameWaiting);
         }

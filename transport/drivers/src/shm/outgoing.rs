@@ -7,8 +7,8 @@ use super::host::{Process, is_alive};
 use super::layout::{
     AREA, AREA_BYTES, COPIED, ENTRY_KEY, ENTRY_KEY_ADDRESS, ENTRY_OWNER, ENTRY_PULL, ENTRY_TAKEN,
     HEAD_BYTES_MAX, INLINE_BYTES_MAX, Kind, OFFERED, PULL_PERMITTED, RINGS_MAX, SLOT_ADDRESS, SLOT_BODY,
-    SLOT_HEAD, SLOT_LONG_BYTES, SLOT_PAYLOAD_BYTES, SLOT_PLACE, SLOT_STATE, SLOTS, WITHDRAWN, Word, entry,
-    slot_at,
+    SLOT_HEAD, SLOT_LINE_BYTES, SLOT_LONG_BYTES, SLOT_PAYLOAD_BYTES, SLOT_PLACE, SLOT_STATE, SLOTS,
+    WITHDRAWN, Word, entry, slot_at,
 };
 use super::map::Mapping;
 use super::pull::Key;
@@ -111,8 +111,11 @@ impl Outgoing {
         let Staged { head, payload, .. } = frame;
         let mut outcome = Outcome::Written;
         let word = if head.len() + payload.len() <= INLINE_BYTES_MAX {
-            self.map.write(slot + SLOT_BODY, head);
+            // The line of the word last, and at one go: a receiver that looks at it all the time would take it away in between.
+            let (beside_word, rest) = head.split_at(head.len().min(SLOT_LINE_BYTES - SLOT_BODY));
+            self.map.write(slot + SLOT_BODY + beside_word.len(), rest);
             self.map.write(slot + SLOT_BODY + head.len(), payload);
+            self.map.write(slot + SLOT_BODY, beside_word);
             Word { kind: Kind::Inline, first: self.fresh, bytes: head.len() + payload.len() }
         } else if payload.is_empty() || head.len() > HEAD_BYTES_MAX {
             let Some(place) = self.allocate(head.len() + payload.len(), number + 1) else {

@@ -4,7 +4,7 @@
 //! kills them, it cannot collide with a name, it does not depend on the size of `/dev/shm`, and it can be sealed: nobody can shrink it
 //! under the others. The kernel lets only processes of the same user open it. The bell, an anonymous pipe, is found the same way.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, compiler_fence, fence};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -17,12 +17,13 @@ use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{ftruncate, pipe2};
 
 use super::address::Place;
+use super::barrier;
 use super::host::{Host, Process};
 use super::layout::{
-    ACTIVE, ACTIVE_WORDS, AREA_BYTES, ARMED, FRONT_BYTES, HEADER_AREA_BYTES, HEADER_BELL, HEADER_CLOSED,
-    HEADER_KEY_ADDRESS, HEADER_MAGIC, HEADER_PID, HEADER_RINGS, HEADER_SERIAL, HEADER_SLOT_BYTES,
-    HEADER_SLOTS, HEADER_START, HEADER_VERSION, MAGIC, RING_BYTES, RINGS_MAX, SEGMENT_BYTES, SLOT_BYTES,
-    SLOTS, VERSION, ring_at,
+    ACTIVE, ACTIVE_WORDS, AREA_BYTES, ARMED, FRONT_BYTES, HEADER_AREA_BYTES, HEADER_BARRIER, HEADER_BELL,
+    HEADER_CLOSED, HEADER_KEY_ADDRESS, HEADER_MAGIC, HEADER_PID, HEADER_RINGS, HEADER_SERIAL,
+    HEADER_SLOT_BYTES, HEADER_SLOTS, HEADER_START, HEADER_VERSION, MAGIC, RING_BYTES, RINGS_MAX,
+    SEGMENT_BYTES, SLOT_BYTES, SLOTS, VERSION, ring_at,
 };
 use super::map::Mapping;
 use crate::error::{DriverError, Errno, Operation};
@@ -45,6 +46,8 @@ pub(super) struct Inbox {
     /// The end that is read, and the one that others open for writing.
     bell: (File, OwnedFd),
     pub(super) place: Place,
+    /// Peers rely on it that barriers are made for them.
+    barriers: bool,
 }
 
 impl Inbox {
@@ -79,9 +82,11 @@ impl Inbox {
         front.u32(HEADER_START).store(place.owner.start, Ordering::Relaxed);
         front.u32(HEADER_SERIAL).store(u32::from(place.serial), Ordering::Relaxed);
         front.u32(HEADER_BELL).store(bell, Ordering::Relaxed);
+        let barriers = barrier::take_part() && barrier::everywhere();
+        front.u32(HEADER_BARRIER).store(u32::from(barriers), Ordering::Relaxed);
         front.u32(HEADER_VERSION).store(VERSION, Ordering::Relaxed);
         front.u64(HEADER_MAGIC).store(MAGIC, Ordering::Release);
-        let inbox = Inbox { file, front, bell: (File::from(listened), rung), place };
+        let inbox = Inbox { file, front, bell: (File::from(listened), rung), place, barriers };
         // What every peer will do: says at once if there is no `/proc`, or if this process may not be looked at.
         Outbox::open(&inbox.place).map_err(|refused| match refused {
             Refused::Gone => Errno(libc::ENOENT),
@@ -105,6 +110,13 @@ impl Inbox {
         let mut rung = [0; 64];
         // Nothing to read: nobody has rung.
         let _ = (&self.bell.0).read(&mut rung);
+    }
+
+    /// Between saying that we sleep, or do not look at a ring any more, and the last look: the other side of [`Outbox::announce`]. False: a
+    /// frame may be missed.
+    pub(super) fn meet_senders(&self) -> bool {
+        fence(Ordering::SeqCst);
+        !self.barriers || barrier::everywhere()
     }
 
     /// Which rings have a bit in word `word`.
@@ -138,6 +150,8 @@ pub(super) struct Outbox {
     pub(super) front: Mapping,
     file: OwnedFd,
     owner: Process,
+    /// The owner makes our barriers.
+    spared: bool,
     /// The other end of its bell, once it had to be rung.
     bell: Option<File>,
 }
@@ -169,7 +183,8 @@ impl Outbox {
         if !same {
             return Err(Refused::Gone);
         }
-        Ok(Outbox { front, file, owner: place.owner, bell: None })
+        let spared = front.u32(HEADER_BARRIER).load(Ordering::Relaxed) == 1 && barrier::take_part();
+        Ok(Outbox { front, file, owner: place.owner, spared, bell: None })
     }
 
     pub(super) fn map_ring(&self, ring: usize) -> Result<Mapping, Errno> {
@@ -194,7 +209,11 @@ impl Outbox {
     pub(super) fn announce(&mut self, ring: usize) {
         // The owner does the same the other way round: it says that it stops looking, or sleeps, and then looks once more. Either it
         // sees the frames, or we see what it said.
-        core::sync::atomic::fence(Ordering::SeqCst);
+        if self.spared {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
         let (word, bit) = (ACTIVE + ring / 64 * 8, 1u64 << (ring % 64));
         let active = self.front.u64(word);
         if active.load(Ordering::Relaxed) & bit == 0 {
