@@ -5,13 +5,23 @@
 mod support;
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::num::NonZero;
+use std::os::fd::FromRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
+use ckpt_glue::control::{ClosedLink, Control, ControlKey, ControlReader, ControlWriter, Message};
+use ckpt_glue::names::Party;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+use session::launch::Launch;
 use support::{Done, Running, children, done, runs, stillwire, wait_until};
 use tempfile::TempDir;
+use transport::{Epoch, PortId, Rank};
 
 fn cc(arguments: &[&str]) {
     let output = Command::new("cc").args(arguments).output().expect("a C compiler");
@@ -94,6 +104,79 @@ fn a_rank_is_part_of_no_other_job() {
         (Some(0), "[0] PMIX_RANK=\n[0] PMI_SIZE=1\n[0] PMI_PORT=\n"),
         "{done:?}"
     );
+}
+
+/// R12: what a rank's provider leaves with the keeper when it closes a port, another rank's provider gets.
+#[test]
+fn the_keeper_answers_for_ports_that_providers_have_closed() {
+    let provider = provider();
+    let this = std::env::current_exe().unwrap();
+    let mut run = stillwire(&["run", "-n", "2", "--"]);
+    run.env("STILLWIRE_PROVIDER", provider.path()).arg(this).args([
+        "--exact",
+        "a_rank_that_closes_or_asks",
+        "--ignored",
+        "--nocapture",
+    ]);
+    let done = done(&mut run);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.stdout.contains("it has everything before 41"), "{done:?}");
+}
+
+#[test]
+#[ignore = "a rank that the test before runs"]
+fn a_rank_that_closes_or_asks() {
+    let pmi: i32 = std::env::var("PMI_FD").expect("a rank of a job").parse().unwrap();
+    // SAFETY: the launcher opened the descriptor for this process, and nothing else here knows of it.
+    let mut pmi = unsafe { UnixStream::from_raw_fd(pmi) };
+    let mut pmi_says = |line: &str| {
+        pmi.write_all(format!("{line}\n").as_bytes()).unwrap();
+        assert!(pmi.read(&mut [0; 1024]).unwrap() > 0);
+    };
+    let library = Path::new(&std::env::var_os("FI_PROVIDER_PATH").unwrap()).join("libstillwire_fi.so");
+    let library = fs::File::open(library).unwrap();
+    // SAFETY: a mapping that nobody reads; the launcher looks whether it is there.
+    let mapped = unsafe {
+        mmap(None, NonZero::new(4096).unwrap(), ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE, library, 0)
+    };
+    mapped.unwrap();
+    let number: i32 = std::env::var("STILLWIRE_SOCKET").unwrap().parse().unwrap();
+    // SAFETY: as above.
+    let mut keeper = unsafe { UnixStream::from_raw_fd(number) };
+    let launch = Launch::read(&mut keeper).unwrap();
+    let key = ControlKey::new(&launch.key);
+    let (mut writer, mut reader) = (ControlWriter::new(key.clone()), ControlReader::new(key));
+    let (closed, asker) = (PortId::of_rank(Rank(0), 1), PortId::of_rank(Rank(1), 1));
+    let mut say = |message| {
+        let Launch { job, life, rank, .. } = launch;
+        let mut bytes = Vec::new();
+        let sender = Party::Rank(rank);
+        writer.emit(&Control { job, life, epoch: Epoch(0), sender, message }, &mut bytes);
+        (&keeper).write_all(&bytes).unwrap();
+    };
+    pmi_says(INIT[0].strip_prefix("say:").unwrap());
+    pmi_says("cmd=barrier_in");
+    if launch.rank == Rank(0) {
+        let links = vec![ClosedLink { peer: asker, next: 7, expected: 41 }];
+        say(Message::Closed { port: closed, links, last: true });
+    } else {
+        let started = Instant::now();
+        let mut chunk = [0; 4096];
+        loop {
+            say(Message::ClosedQuery { port: closed, peer: asker });
+            let got = (&keeper).read(&mut chunk).unwrap();
+            reader.feed(&chunk[..got]);
+            match reader.next().unwrap().map(|control| control.message) {
+                Some(Message::ClosedAnswer { link: Some(link), .. }) => {
+                    break println!("it has everything before {}", link.expected);
+                }
+                _ => assert!(started.elapsed() < Duration::from_secs(30), "no answer"),
+            }
+        }
+    }
+    pmi_says("cmd=finalize");
+    // The keeper's socket closes with the process.
+    std::mem::forget((pmi, keeper));
 }
 
 #[test]

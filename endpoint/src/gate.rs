@@ -521,10 +521,12 @@ impl Endpoint {
         Ok(self.shared.lock().port.final_counters().collect())
     }
 
-    /// Ends all links without a keeper that could answer for this port later: makes progress until every peer has
-    /// everything or has closed by itself, then for `quiet` longer, so that a peer whose last acknowledgement was lost gets
-    /// another. A peer that waits for its program is waited for; one that has not been heard for `silence` is given up.
-    /// Completions that come meanwhile are for `each`.
+    /// Ends all links, whether or not a keeper answers for this port later: makes progress until every peer has everything or
+    /// has closed by itself, then for `quiet` longer, so that a peer whose last acknowledgement was lost gets another. A peer
+    /// that waits for its program is waited for; one that has not been heard for `silence` is given up. Completions that come
+    /// meanwhile are for `each`. `closed` is asked again and again about the peers that are waited for: which of them a
+    /// keeper knows to have closed, and the first frame that each has not got (R12). Returns the final counters for the
+    /// keeper of this port.
     ///
     /// # Errors
     /// [`EndpointError::Linger`] if peers were given up.
@@ -533,7 +535,8 @@ impl Endpoint {
         silence: Duration,
         quiet: Duration,
         mut each: impl FnMut(Completion),
-    ) -> Result<(), EndpointError> {
+        mut closed: impl FnMut(&[PortId]) -> Vec<(PortId, u64)>,
+    ) -> Result<Vec<FinalCounters>, EndpointError> {
         let started = self.shared.clock.now();
         {
             let mut inner = self.shared.lock();
@@ -555,6 +558,10 @@ impl Endpoint {
             }
             if looked.is_none_or(|looked| now.since(looked) >= quiet) {
                 looked = Some(now);
+                let waited_for: Vec<PortId> = inner.port.unsettled_peers().collect();
+                for (peer, expected) in closed(&waited_for) {
+                    inner.port.peer_has_closed(now, peer, expected);
+                }
                 unsettled = inner.port.probe_unsettled(now, silence);
                 self.shared.telling(&mut inner, |inner| inner.transmit(now));
             }
@@ -570,6 +577,6 @@ impl Endpoint {
             self.wait(quiet);
         };
         self.shared.closed.store(true, Ordering::Relaxed);
-        result
+        result.map(|()| self.shared.lock().port.final_counters().collect())
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use drivers::Driver;
+use drivers::fault::{FaultDriver, Faults, Rate};
 use drivers::udp::{UdpConfig, UdpDriver};
 use endpoint::{
     BorrowedPayload, Completion, Endpoint, EndpointConfig, EndpointError, ReceiveBuffer, SendBuffer,
@@ -16,15 +17,23 @@ use transport::{
     Epoch, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, Receive, Space,
 };
 
+/// There is no keeper.
+fn nobody(_: &[PortId]) -> Vec<(PortId, u64)> {
+    Vec::new()
+}
+
 /// Longest wait for anything here: what a busy machine may need, many times over.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn open(rank: u32) -> Endpoint {
+    let here = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    open_over(rank, Box::new(UdpDriver::open(&UdpConfig::new(here)).expect("a socket")))
+}
+
+fn open_over(rank: u32, rail: Box<dyn Driver>) -> Endpoint {
     let life = Life { counter: 1, nonce: 5 };
     let config = PortConfig::new(JobId(1).tag());
     let port = Port::new(config, PortId::of_rank(Rank(rank), 0), life, Epoch(0), Some(&JobKey([9; 16])));
-    let here = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-    let rail: Box<dyn Driver> = Box::new(UdpDriver::open(&UdpConfig::new(here)).expect("a socket"));
     Endpoint::open(port, vec![rail], EndpointConfig::default()).expect("an endpoint")
 }
 
@@ -143,14 +152,57 @@ fn leaving_waits_for_peers_that_live_and_gives_up_those_that_do_not() {
     let (a, b, link) = pair();
     a.send(link, outgoing(1), SendBuffer::Copied(b"hello")).expect("there is room");
     // The helper of the other end acknowledges; its program does nothing.
-    a.leave(silence, Duration::from_millis(2), drop).expect("the peer lives");
+    a.leave(silence, Duration::from_millis(2), drop, nobody).expect("the peer lives");
     assert!(b.peek(&any(1)).is_some(), "left before the message was there");
 
     let (a, b, link) = pair();
     drop(b);
     a.send(link, outgoing(1), SendBuffer::Copied(b"hello")).expect("there is room");
-    let left = a.leave(silence, Duration::from_millis(2), drop);
+    let left = a.leave(silence, Duration::from_millis(2), drop, nobody);
     assert!(matches!(left, Err(EndpointError::Linger { links: 1, .. })), "{left:?}");
+}
+
+/// R12: the last acknowledgement of all is lost, and whoever owed it has gone. Only its keeper can say so.
+#[test]
+fn a_keeper_answers_for_a_peer_whose_last_acknowledgement_is_lost() {
+    let (silence, quiet) = (Duration::from_millis(500), Duration::from_millis(2));
+    for kept in [true, false] {
+        let here = UdpConfig::new(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
+        let rail = FaultDriver::new(UdpDriver::open(&here).expect("a socket"), Faults::NONE);
+        let switch = rail.switch();
+        let (a, b) = (open(0), open_over(1, Box::new(rail)));
+        let link = a.connect(PortId::of_rank(Rank(1), 0), &b.addresses()).expect("reachable");
+        a.send(link, outgoing(1), SendBuffer::Copied(b"hello")).expect("there is room");
+        let started = Instant::now();
+        while b.peek(&any(1)).is_none() {
+            b.progress();
+            assert!(started.elapsed() < DEADLINE, "the message does not come");
+        }
+        switch.set_faults(Faults { loss: Rate::percent(100), ..Faults::NONE });
+        let closed = std::sync::OnceLock::new();
+        let left = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let heard =
+                    b.leave(DEADLINE, quiet, drop, nobody).expect("it has heard that its peer closes");
+                let to_a = heard
+                    .iter()
+                    .find(|link| link.peer == PortId::of_rank(Rank(0), 0))
+                    .expect("they have spoken");
+                closed.set((PortId::of_rank(Rank(1), 0), to_a.expected)).expect("once");
+                drop(b);
+            });
+            let keeper = |asked: &[PortId]| {
+                assert_eq!(asked, [PortId::of_rank(Rank(1), 0)]);
+                closed.get().filter(|_| kept).copied().into_iter().collect()
+            };
+            a.leave(silence, quiet, drop, keeper)
+        });
+        match left {
+            Ok(_) => assert!(kept, "nobody has said that the peer has everything"),
+            Err(EndpointError::Linger { links: 1, .. }) => assert!(!kept, "the keeper was not believed"),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]
@@ -180,7 +232,7 @@ fn leaving_waits_for_a_receive_however_long_the_peers_program_takes() {
             }
         }
     });
-    a.leave(silence, Duration::from_millis(2), drop).expect("the peer lives");
+    a.leave(silence, Duration::from_millis(2), drop, nobody).expect("the peer lives");
     let (bytes, _) = receiver.join().expect("the receiver ends");
     assert_eq!(bytes, 100_000);
 }

@@ -18,6 +18,7 @@ use crate::boundary::{
 use crate::engine::sinks::Sinks;
 use crate::engine::{Engine, Opening};
 use crate::identity::{identity, own_ip};
+use crate::keeper::{Keeper, keeper};
 use crate::limits::{CONTEXT_SIZE, MULTI_RECEIVE_FREE_MIN};
 use crate::{atomic, av, cntr, cq, domain, msg, rma, tagged};
 
@@ -76,7 +77,7 @@ impl EndpointObject {
         let identity = identity().ok_or(Errno(libc::EACCES))?;
         let (port, bind) = match self.place {
             Some(place) => (port_at(place), place),
-            None => (random_port(), SocketAddr::new(own_ip(), 0)),
+            None => (keeper().map_or_else(random_port, Keeper::new_port), SocketAddr::new(own_ip(), 0)),
         };
         let engine = Engine::open(Opening {
             identity,

@@ -27,6 +27,7 @@ mod eq;
 mod fabric;
 mod identity;
 mod info;
+mod keeper;
 mod launcher;
 mod limits;
 mod memory;

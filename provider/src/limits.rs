@@ -52,6 +52,15 @@ pub(crate) const HELPER_TICK: Duration = Duration::from_millis(1);
 /// once, also while its program computes; without a keeper there is nobody who could answer for the endpoint later.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(5);
 
+/// Links whose final counters go to the keeper in one message.
+pub(crate) const CLOSED_LINKS_PER_MESSAGE: usize = ckpt_glue::limits::ENTRIES_MAX;
+
+/// Longest wait for a keeper that does not read, or has not said everything of the launch record.
+pub(crate) const KEEPER_WRITE_MAX: Duration = Duration::from_secs(2);
+
+/// Answers of the keeper that wait for the port that asked.
+pub(crate) const ANSWERS_MAX: usize = 1 << 12;
+
 /// Longest wait of a rehearsal for the rails to give their buffers back.
 pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(1);
 

@@ -38,7 +38,8 @@ pub const SOCKET_VARIABLE: &str = "STILLWIRE_SOCKET";
 /// Exit status of a process whose launcher is gone: it ends by itself, for nobody can save or recover it any more.
 pub const EXIT_LAUNCHER_GONE: i32 = 113;
 
-const MAGIC: [u8; 8] = *b"SWLAUNCH";
+/// What a launch record begins with.
+pub const MAGIC: [u8; 8] = *b"SWLAUNCH";
 const VERSION: u16 = 1;
 const HEAD_BYTES: usize = 14;
 const FIXED_BYTES: usize = 89;

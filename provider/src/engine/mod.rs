@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use drivers::udp::UdpConfig;
-use endpoint::{Completion, Endpoint, EndpointConfig, EndpointError};
+use endpoint::{Completion, Endpoint, EndpointConfig};
 use transport::config::{AuthLevel, PortConfig};
 use transport::matching::MessageKey;
 use transport::slab::{Slab, SlabKey};
@@ -35,6 +35,7 @@ use crate::address::Address;
 use crate::av;
 use crate::boundary::{EINVAL, Errno, Result, complain};
 use crate::identity::Identity;
+use crate::keeper::keeper;
 use crate::limits::{
     COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX, QUIET, SILENCE_MAX,
 };
@@ -354,13 +355,22 @@ impl Engine {
         if let Some(rehearsal) = self.rehearsal.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             rehearsal.join();
         }
-        let left = self.endpoint.leave(SILENCE_MAX, QUIET, |completion| {
+        let keeper = keeper();
+        let each = |completion| {
             let mut state = self.lock();
             self.handle(&mut state, completion);
             self.flush(&mut state);
-        });
-        if let Err(error @ EndpointError::Linger { .. }) = left {
-            complain(format_args!("{error}"));
+        };
+        let closed = |peers: &[PortId]| {
+            let Some(keeper) = keeper else { return Vec::new() };
+            for peer in peers {
+                keeper.ask(*peer, self.port);
+            }
+            keeper.answers(self.port)
+        };
+        match self.endpoint.leave(SILENCE_MAX, QUIET, each, closed) {
+            Ok(counters) => _ = keeper.map(|keeper| keeper.port_closed(self.port, &counters)),
+            Err(error) => complain(format_args!("{error}")),
         }
     }
 }

@@ -29,7 +29,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     // What libfabric loads.
     (
         "stillwire-provider",
-        &["stillwire-drivers", "stillwire-endpoint", "stillwire-nic-freeze", "stillwire-transport"],
+        &[
+            "stillwire-ckpt-glue",
+            "stillwire-drivers",
+            "stillwire-endpoint",
+            "stillwire-nic-freeze",
+            "stillwire-session",
+            "stillwire-store",
+            "stillwire-transport",
+        ],
     ),
     ("stillwire-examples", &["stillwire-session"]),
     // All that is pure, and the driver trait, which the simulated NIC implements.

@@ -46,10 +46,7 @@ impl Port {
         let mut unsettled = Unsettled::default();
         for i in 0..self.links.len() {
             let link = &mut self.links[i];
-            let settled = !link.has_history() && link.queues.is_none()
-                || link.flags.contains(Flags::PEER_CLOSED)
-                || link.is_settled() && link.flags.contains(Flags::CLOSE_SENT);
-            if settled || link.flags.contains(Flags::BROKEN) {
+            if link.needs_nothing_more() {
                 continue;
             }
             if link.heard_at >= since {
@@ -61,6 +58,11 @@ impl Port {
             self.make_ready(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
         }
         unsettled
+    }
+
+    /// The peers of those links.
+    pub fn unsettled_peers(&self) -> impl Iterator<Item = PortId> {
+        self.links.iter().filter(|link| !link.needs_nothing_more()).map(|link| link.peer)
     }
 
     /// The final counters of every link that was used: what a keeper needs to answer for this port once it is closed
@@ -99,5 +101,14 @@ impl Port {
             link.flags.insert(Flags::BROKEN);
             self.events.push_back(event);
         }
+    }
+}
+
+impl Link {
+    /// Whether the peer has everything that was sent, the close included, or has closed by itself, or can have nothing more.
+    fn needs_nothing_more(&self) -> bool {
+        !self.has_history() && self.queues.is_none()
+            || self.flags.intersects(Flags::PEER_CLOSED | Flags::BROKEN)
+            || self.is_settled() && self.flags.contains(Flags::CLOSE_SENT)
     }
 }

@@ -243,10 +243,13 @@ impl Shell<'_> {
         self.speak_for(rank, Message::Hello { registration });
     }
 
-    /// What the keeper tells a rank that does not know of it.
-    pub(super) fn answer_for(&mut self, rank: Rank, message: &Message) {
-        if matches!(message, Message::Start { .. }) {
-            self.speak_for(rank, Message::Running { ranks: 1, counted: 0 });
+    /// What the keeper tells a rank whose program does not know of it.
+    pub(super) fn answer_for(&mut self, rank: Rank, control: &Control) {
+        match control.message {
+            Message::Start { .. } => self.speak_for(rank, Message::Running { ranks: 1, counted: 0 }),
+            // Its provider has asked for it.
+            Message::ClosedAnswer { .. } => self.send_to_process(rank, control),
+            _ => {}
         }
     }
 

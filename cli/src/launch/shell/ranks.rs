@@ -26,8 +26,12 @@ const CLOSED_PORTS_VERSION: u16 = 1;
 impl Shell<'_> {
     pub(super) fn send(&mut self, rank: Rank, control: &Control) {
         if self.is_mpi(rank) {
-            return self.answer_for(rank, &control.message);
+            return self.answer_for(rank, control);
         }
+        self.send_to_process(rank, control);
+    }
+
+    pub(super) fn send_to_process(&mut self, rank: Rank, control: &Control) {
         let Some(process) = self.processes.get_mut(&rank) else { return };
         if !process.send(control) {
             process.group.kill();
