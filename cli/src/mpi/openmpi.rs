@@ -26,7 +26,9 @@ pub(crate) fn mpirun(mpi: &Mpi) -> Result<PathBuf, CliError> {
 
 fn is_openmpi(file: &Path) -> bool {
     let output = Command::new(file).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
-    output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("Open MPI"))
+    // Debian's calls itself by its program's name: "mpirun.openmpi (OpenRTE) 4.1.4".
+    let is_named = |text: &str| ["Open MPI", "OpenRTE"].iter().any(|name| text.contains(name));
+    output.is_ok_and(|output| is_named(&String::from_utf8_lossy(&output.stdout)))
 }
 
 /// The options that it is given, before the program.

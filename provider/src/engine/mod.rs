@@ -40,6 +40,7 @@ use crate::limits::{
     COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX, QUIET, SILENCE_MAX,
 };
 use crate::rehearsal::{self, Rehearsal};
+use receive::Glance;
 pub(crate) use receive::{Inbound, Peek};
 use regions::{OpenWrite, Regions};
 pub(crate) use remote::{Local, Place};
@@ -93,6 +94,7 @@ struct State {
     changes: u64,
     /// Messages that were set aside, by the context of the call.
     claims: HashMap<usize, MessageKey>,
+    glance: Glance,
     service: Service,
     /// Open requests to peers' memory.
     remote_open: usize,
@@ -145,6 +147,7 @@ impl Engine {
             sources: Vec::new(),
             changes: vector.changes(),
             claims: HashMap::new(),
+            glance: Glance::Free,
             service: Service::new(),
             remote_open: 0,
         };

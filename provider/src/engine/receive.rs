@@ -33,6 +33,37 @@ pub(crate) struct Peek {
     pub(crate) submit: Submit,
 }
 
+/// Whether a look at messages of any source may find one.
+///
+/// MPICH takes messages to oneself past the provider, and looks first there, then here, then makes progress on both. A
+/// program that sends to itself and to others and then probes for any source would find a peer's message here before its
+/// own has come up there; the receive that follows looks in the other place first, and gets the wrong one. So the first
+/// look after a send finds nothing, and the next one, before which MPICH has made progress on both, is a real one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Glance {
+    /// Looks are real.
+    Free,
+    /// Something was sent: the next look finds nothing.
+    Held,
+    /// A look has found nothing for that reason. Whatever is sent meanwhile, the next one is real.
+    Due,
+}
+
+impl Glance {
+    pub(super) fn sent(&mut self) {
+        if *self == Glance::Free {
+            *self = Glance::Held;
+        }
+    }
+
+    /// Takes one look: whether it is real.
+    fn is_real(&mut self) -> bool {
+        let held = *self == Glance::Held;
+        *self = if held { Glance::Due } else { Glance::Free };
+        !held
+    }
+}
+
 /// A receive that waits or fills.
 pub(super) struct Posted {
     context: usize,
@@ -148,7 +179,10 @@ impl Engine {
         let mut state = self.lock();
         let source = self.source_link(&mut state, peek.from)?;
         let pattern = Pattern { space: peek.space, source, tag: peek.tag, ignore: peek.ignore };
-        let found = if peek.submit.flags & (flag::CLAIM | flag::DISCARD) == 0 {
+        let keeps = peek.submit.flags & (flag::CLAIM | flag::DISCARD) == 0;
+        let found = if keeps && source.is_none() && !state.glance.is_real() {
+            None
+        } else if keeps {
             self.endpoint.peek(&pattern)
         } else {
             self.endpoint.claim(&pattern).map(|(key, envelope)| {

@@ -78,6 +78,7 @@ impl Engine {
             }
             return Err(error);
         }
+        state.glance.sent();
         if early {
             tick(&self.sinks.sends, false);
             if wanted {
