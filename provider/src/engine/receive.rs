@@ -319,3 +319,22 @@ fn settle(state: &mut State, key: SlabKey, result: core::result::Result<OpId, Ma
 fn kind_of(space: Space) -> u64 {
     if space == SPACE_TAGGED { flag::TAGGED } else { flag::MSG }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_look_after_a_send_finds_nothing_and_the_next_one_is_real() {
+        let mut glance = Glance::Free;
+        assert!(glance.is_real() && glance.is_real());
+        glance.sent();
+        glance.sent();
+        assert!(!glance.is_real());
+        // A program that sends before each look must see messages all the same.
+        glance.sent();
+        assert!(glance.is_real());
+        glance.sent();
+        assert!(!glance.is_real() && glance.is_real() && glance.is_real());
+    }
+}
