@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use drivers::DriverError;
-use transport::config::RAILS_MAX;
+use transport::config::{LINKS_MAX, RAILS_MAX};
 
 /// Why an endpoint could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +32,11 @@ pub enum EndpointError {
         /// Our rails.
         rails: usize,
     },
+    /// Peers beyond the bound.
+    #[error(
+        "a port has at most {LINKS_MAX} links, and all are taken: no further peer can be reached from this endpoint"
+    )]
+    Links,
     /// A driver did not give its buffers back in time.
     #[error(
         "freezing waited {waited:?} for rail {rail} to give its buffers back, and gave up: the port goes on running; check the NIC"

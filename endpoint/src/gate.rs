@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 
 use drivers::Driver;
 use nic_freeze::Carried;
-use transport::config::RAILS_MAX;
+use transport::config::{LINKS_MAX, RAILS_MAX};
 use transport::matching::{Envelope, MatchError, MessageKey, Pattern};
 use transport::port::{FinalCounters, Unsettled};
 use transport::{
@@ -222,9 +222,12 @@ impl Endpoint {
     /// that is left and that it can use.
     ///
     /// # Errors
-    /// [`EndpointError::Unreachable`] if no rail can use any address.
+    /// [`EndpointError::Unreachable`] if no rail can use any address, [`EndpointError::Links`] if there are too many peers.
     pub fn connect(&self, peer: PortId, addresses: &[RawAddress]) -> Result<LinkIndex, EndpointError> {
         let mut inner = self.shared.lock();
+        if inner.port.link_to(peer).is_none() && inner.port.links() >= LINKS_MAX {
+            return Err(EndpointError::Links);
+        }
         let link = inner.port.connect(peer);
         let rails = inner.rails.len();
         let (mut met, mut used) = ([false; RAILS_MAX], vec![false; addresses.len()]);

@@ -14,7 +14,8 @@ use crate::abi::{
 };
 use crate::address::{ADDRESS_BYTES, Address};
 use crate::boundary::{
-    EBUSY, EINVAL, ENOSYS, Errno, Result, behind, count, hand_out, missing, put_text, retire, status, text,
+    EBUSY, EINVAL, ENOSYS, Errno, Result, behind, complain, count, hand_out, missing, put_text, retire,
+    status, text,
 };
 use crate::domain;
 
@@ -199,6 +200,18 @@ fn answers(numbers: *mut FiAddr, flags: u64, context: Opaque) -> Answers {
     Answers { numbers, errors }
 }
 
+/// The address in these bytes, if it is one of ours with a place; else a person is told what it is.
+fn usable(i: usize, bytes: &[u8; ADDRESS_BYTES]) -> Result<Address> {
+    let address = Address::parse(bytes);
+    if address.as_ref().is_none_or(|address| address.rails.is_empty()) {
+        complain(format_args!(
+            "address {i} of fi_av_insert ({:02x?} ..) is not one of this provider and version: it was cut off, or its endpoint has another provider",
+            &bytes[..8]
+        ));
+    }
+    address.filter(|address| !address.rails.is_empty()).ok_or(EINVAL)
+}
+
 unsafe extern "C" fn insert(
     fid: *mut FidAv,
     addresses: Const,
@@ -218,7 +231,7 @@ unsafe extern "C" fn insert(
         for i in 0..addresses_count {
             // SAFETY: the application passes `count` addresses of the length that `fi_getinfo` told.
             let bytes = unsafe { &*addresses.cast::<[u8; ADDRESS_BYTES]>().add(i) };
-            let number = Address::parse(bytes).ok_or(EINVAL).and_then(|address| vector.insert(address));
+            let number = usable(i, bytes).and_then(|address| vector.insert(address));
             // SAFETY: the application's arrays have `count` places.
             inserted += unsafe { answers.put(i, number) };
         }

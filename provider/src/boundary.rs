@@ -20,6 +20,7 @@ pub(crate) const EAGAIN: Errno = Errno(libc::EAGAIN);
 pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);
 pub(crate) const ENOSYS: Errno = Errno(libc::ENOSYS);
 pub(crate) const EBUSY: Errno = Errno(libc::EBUSY);
+pub(crate) const ENOMEM: Errno = Errno(libc::ENOMEM);
 pub(crate) const EMSGSIZE: Errno = Errno(libc::EMSGSIZE);
 
 /// Runs the body of a call that answers a length or a negative error number.

@@ -19,11 +19,12 @@ use crate::abi::{
     WAIT_NONE, WAIT_UNSPEC, WAIT_YIELD, errno, version,
 };
 use crate::boundary::{
-    EAGAIN, EBUSY, EINVAL, ENOSYS, Errno, Result, behind, hand_out, length, missing, put_text, retire, status,
+    EAGAIN, EBUSY, EINVAL, ENOSYS, Errno, Result, behind, complain, hand_out, length, missing, put_text,
+    retire, status,
 };
 use crate::domain;
 use crate::engine::Engine;
-use crate::limits::{CQ_ENTRIES, WAIT_SLICE};
+use crate::limits::{CQ_ENTRIES, CQ_ENTRIES_MAX, WAIT_SLICE};
 
 /// A completion, as an engine reports it.
 #[derive(Clone, Debug)]
@@ -177,6 +178,9 @@ impl Queue {
     /// # Safety
     /// `out` has room for `count` entries of the queue's format, and `sources` for as many numbers, or is null.
     unsafe fn take(&self, out: Opaque, count: usize, sources: *mut FiAddr) -> Result<usize> {
+        if out.is_null() && count > 0 {
+            return Err(EINVAL);
+        }
         if self.waiting.load(Ordering::Acquire) == 0 {
             self.progress();
             if self.waiting.load(Ordering::Acquire) == 0 {
@@ -283,6 +287,12 @@ pub(crate) unsafe extern "C" fn open(
         let (size, format, wait) = attr
             .as_ref()
             .map_or((0, CQ_FORMAT_UNSPEC, WAIT_NONE), |attr| (attr.size, attr.format, attr.wait_obj));
+        if size > CQ_ENTRIES_MAX {
+            complain(format_args!(
+                "a completion queue of {size} entries was asked for, the most is {CQ_ENTRIES_MAX}"
+            ));
+            return Err(EINVAL);
+        }
         let bell = match wait {
             WAIT_NONE | WAIT_YIELD => None,
             WAIT_UNSPEC | WAIT_FD => Some(Bell::new()?),

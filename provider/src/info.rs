@@ -6,11 +6,12 @@
 //! Everything handed out is freed by libfabric with `free()`, so it comes from `calloc` and `strdup`.
 
 use core::ffi::{c_char, c_int};
+use std::net::SocketAddr;
 
 use crate::abi::{
-    AV_TABLE, AV_UNSPEC, EP_RDM, EP_UNSPEC, FORMAT_UNSPEC, FiDomainAttr, FiEpAttr, FiFabricAttr, FiInfo,
-    FiRxAttr, FiTxAttr, MR_BASIC, MR_SCALABLE, MR_UNSPEC, Opaque, PROGRESS_AUTO, PROGRESS_UNSPEC,
-    PROV_SPECIFIC, RM_ENABLED, RM_UNSPEC, THREAD_SAFE, THREAD_UNSPEC, flag, version,
+    AV_TABLE, EP_RDM, EP_UNSPEC, FORMAT_UNSPEC, FiDomainAttr, FiEpAttr, FiFabricAttr, FiInfo, FiRxAttr,
+    FiTxAttr, MR_BASIC, MR_SCALABLE, MR_UNSPEC, Opaque, PROGRESS_AUTO, PROGRESS_UNSPEC, PROV_SPECIFIC,
+    RM_ENABLED, RM_UNSPEC, THREAD_SAFE, THREAD_UNSPEC, flag, version,
 };
 use crate::address::{ADDRESS_BYTES, Address};
 use crate::av::resolve;
@@ -195,7 +196,8 @@ fn agree(api: u32, hints: &Hints<'_>) -> Result<Terms> {
         control_progress: or(domain_hint!(hints, control_progress), PROGRESS_UNSPEC, PROGRESS_AUTO),
         data_progress: or(domain_hint!(hints, data_progress), PROGRESS_UNSPEC, PROGRESS_AUTO),
         resource_mgmt: or(domain_hint!(hints, resource_mgmt), RM_UNSPEC, RM_ENABLED),
-        av_type: or(domain_hint!(hints, av_type), AV_UNSPEC, AV_TABLE),
+        // Both kinds are there; who does not know of kinds gets the quicker one.
+        av_type: if hints.domain.is_null() { AV_TABLE } else { domain_hint!(hints, av_type) },
         tag_format,
         transmit_flags,
         receive_flags,
@@ -264,7 +266,7 @@ fn agree_mr_mode(api: u32, hints: &Hints<'_>) -> Result<c_int> {
 
 /// Own and peer's address, where they are known.
 struct Places {
-    source: Option<[u8; ADDRESS_BYTES]>,
+    source: [u8; ADDRESS_BYTES],
     destination: Option<[u8; ADDRESS_BYTES]>,
 }
 
@@ -284,6 +286,8 @@ fn places(node: Option<&str>, service: Option<&str>, flags: u64, hints: &Hints<'
     } else if node.is_some() || service.is_some() {
         destination = Some(Address::at_place(resolve(node, service)?).emit());
     }
+    // An endpoint that is opened at port 0 takes a free one.
+    let source = source.unwrap_or_else(|| Address::at_place(SocketAddr::new(own_ip(), 0)).emit());
     Ok(Places { source, destination })
 }
 
@@ -308,7 +312,7 @@ fn build(api: u32, terms: &Terms, places: &Places, hints: &Hints<'_>) -> Result<
     let (info, transmit, receive) = (zeroed::<FiInfo>()?, zeroed::<FiTxAttr>()?, zeroed::<FiRxAttr>()?);
     let (endpoint, domain, fabric) =
         (zeroed::<FiEpAttr>()?, zeroed::<FiDomainAttr>()?, zeroed::<FiFabricAttr>()?);
-    let (source, source_bytes) = copied(places.source)?;
+    let (source, source_bytes) = copied(Some(places.source))?;
     let (destination, destination_bytes) = copied(places.destination)?;
     let given_domain = domain_hint!(hints, domain);
     // SAFETY: all of them were just allocated, zeroed, with the size of their type; zeros are a value of every field.

@@ -39,6 +39,9 @@ pub(crate) const REMOTE_REQUESTS_MAX: usize = 4096;
 /// Entries that a completion queue holds, if it was not opened with a larger size, before nothing more is taken from the port.
 pub(crate) const CQ_ENTRIES: usize = 1 << 16;
 
+/// Entries that a completion queue may be asked to hold.
+pub(crate) const CQ_ENTRIES_MAX: usize = 1 << 24;
+
 /// Completions that one call takes from an endpoint, so that a reader gets on although more keep coming.
 pub(crate) const COMPLETIONS_PER_ROUND: usize = 256;
 

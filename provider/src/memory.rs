@@ -2,7 +2,7 @@
 
 use libc::iovec;
 
-use crate::boundary::{EINVAL, Result};
+use crate::boundary::{EINVAL, ENOMEM, Result};
 use crate::limits::IOV_MAX;
 
 /// The segments of one call's buffer. Reading and writing them is the caller's promise, made once in [`Segments::new`].
@@ -75,6 +75,13 @@ impl Segments {
         }
     }
 
+    /// All bytes, in memory of ours.
+    pub(crate) fn copied(&self) -> Result<Vec<u8>> {
+        let mut bytes = with_room(self.bytes)?;
+        self.gather(&mut bytes);
+        Ok(bytes)
+    }
+
     /// Appends all bytes to `out`.
     pub(crate) fn gather(&self, out: &mut Vec<u8>) {
         for (start, bytes) in &self.parts[..self.count] {
@@ -92,4 +99,11 @@ impl Segments {
             bytes = &bytes[taken..];
         }
     }
+}
+
+/// An empty vector with room for so many bytes, a number that somebody else has named: too many are an error, not the end of the process.
+pub(crate) fn with_room(bytes: usize) -> Result<Vec<u8>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(bytes).map_err(|_| ENOMEM)?;
+    Ok(room)
 }

@@ -6,18 +6,20 @@
 //!
 //! * `send`, `receive`: messages;
 //! * `remote`: requests to peers' memory; `service`: peers' requests to ours; [`wire`]: how they are written;
+//! * `report`: what a person is told of peers;
 //! * [`regions`]: the memory that is open to peers; [`sinks`]: queues and counters.
 
 pub(crate) mod arithmetic;
 mod receive;
 pub(crate) mod regions;
 mod remote;
+mod report;
 mod send;
 mod service;
 pub(crate) mod sinks;
 pub(crate) mod wire;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,9 +28,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use drivers::udp::UdpConfig;
 use endpoint::{Completion, Endpoint, EndpointConfig};
 use transport::config::{AuthLevel, PortConfig};
-use transport::matching::MessageKey;
+use transport::matching::{Envelope, MessageKey};
 use transport::slab::{Slab, SlabKey};
-use transport::{Epoch, Event, LinkIndex, OpId, Port, PortId, Space};
+use transport::{Epoch, LinkIndex, OpId, Port, PortId, Space};
 
 use crate::abi::{ADDR_NOTAVAIL, FiAddr};
 use crate::address::Address;
@@ -93,11 +95,13 @@ struct State {
     sources: Vec<Option<FiAddr>>,
     changes: u64,
     /// Messages that were set aside, by the context of the call.
-    claims: HashMap<usize, MessageKey>,
+    claims: HashMap<usize, (MessageKey, Envelope)>,
     glance: Glance,
     service: Service,
     /// Open requests to peers' memory.
     remote_open: usize,
+    /// Peers of which a person has been told that they are silent.
+    silent: BTreeSet<PortId>,
 }
 
 /// An operation that is under way. Its key is the context of the endpoint's operation.
@@ -150,6 +154,7 @@ impl Engine {
             glance: Glance::Free,
             service: Service::new(),
             remote_open: 0,
+            silent: BTreeSet::new(),
         };
         let engine = Arc::new(Engine {
             endpoint,
@@ -273,11 +278,9 @@ impl Engine {
             Completion::SendDone { context, buffer, .. } => {
                 self.sent(state, SlabKey::from_bits(context), buffer);
             }
-            Completion::Report(Event::Inconsistent { peer, .. }) => {
-                complain(format_args!("the link to {peer} is inconsistent; messages to and from it stop"));
-            }
+            Completion::Report(event) => self.report(state, &event),
             Completion::RailDead { reason, .. } => complain(format_args!("a rail is dead: {reason}")),
-            Completion::CutRequired { .. } | Completion::Report(_) => {}
+            Completion::CutRequired { .. } => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! Receiving messages: posted receives, looks at waiting messages, claims, cancellation.
 
 use endpoint::{BorrowedBuffer, ReceiveBuffer};
-use transport::matching::{Envelope, MatchError, MessageKey, Pattern};
+use transport::matching::{Envelope, MatchError, Pattern};
 use transport::slab::SlabKey;
 use transport::{LinkIndex, OpId, Space};
 
@@ -10,7 +10,7 @@ use super::{DATA_PRESENT, Engine, Operation, Request, SPACE_TAGGED, State, conte
 use crate::abi::{ADDR_UNSPEC, FiAddr, errno, flag};
 use crate::boundary::{EAGAIN, EINVAL, Errno, Result};
 use crate::cq::{Entry, Failure};
-use crate::memory::Segments;
+use crate::memory::{Segments, with_room};
 
 /// A receive that the program posts.
 pub(crate) struct Inbound<'a> {
@@ -94,7 +94,7 @@ impl Engine {
     pub(crate) fn receive(&self, inbound: &Inbound<'_>) -> Result<()> {
         let mut state = self.lock();
         let source = self.source_link(&mut state, inbound.from)?;
-        let (buffer, segments) = below(inbound.buffer);
+        let (buffer, segments) = below(inbound.buffer)?;
         let multi = inbound.multi.is_some();
         let posted = self.posted(inbound.space, inbound.submit, inbound.buffer, segments, multi);
         let key = state.requests.insert(Request::Receive(posted));
@@ -187,7 +187,7 @@ impl Engine {
         } else {
             self.endpoint.claim(&pattern).map(|(key, envelope)| {
                 if peek.submit.flags & flag::CLAIM != 0 {
-                    state.claims.insert(peek.submit.context, key);
+                    state.claims.insert(peek.submit.context, (key, envelope));
                 } else {
                     let _ = self.endpoint.discard(key);
                 }
@@ -195,18 +195,18 @@ impl Engine {
             })
         };
         let entry = match found {
-            Some(envelope) => self.seen(&mut state, peek, &envelope),
+            Some(envelope) => self.seen(&mut state, peek.space, peek.submit, &envelope),
             None => self.unseen(peek),
         };
         self.sinks.receive.push(entry);
         Ok(())
     }
 
-    fn seen(&self, state: &mut State, peek: &Peek, envelope: &Envelope) -> Entry {
+    fn seen(&self, state: &mut State, space: Space, submit: Submit, envelope: &Envelope) -> Entry {
         let has_data = envelope.data & DATA_PRESENT != 0;
         Entry {
-            context: peek.submit.context,
-            flags: flag::RECV | kind_of(peek.space) | if has_data { flag::REMOTE_CQ_DATA } else { 0 },
+            context: submit.context,
+            flags: flag::RECV | kind_of(space) | if has_data { flag::REMOTE_CQ_DATA } else { 0 },
             bytes: usize::try_from(envelope.bytes).unwrap_or(usize::MAX),
             buffer: 0,
             data: envelope.data & (DATA_PRESENT - 1),
@@ -231,29 +231,20 @@ impl Engine {
 
     /// Receives the message that was set aside under this context, or throws it away.
     pub(crate) fn receive_claimed(&self, space: Space, buffer: &Segments, submit: Submit) -> Result<()> {
+        // Before the message is given up for good.
+        let room = if submit.flags & flag::DISCARD == 0 { Some(below(buffer)?) } else { None };
         let mut state = self.lock();
-        let claimed: MessageKey = state.claims.remove(&submit.context).ok_or(EINVAL)?;
-        if submit.flags & flag::DISCARD != 0 {
+        let (claimed, envelope) = state.claims.remove(&submit.context).ok_or(EINVAL)?;
+        let Some((below, segments)) = room else {
             if !self.endpoint.discard(claimed) {
                 return Err(EINVAL);
             }
             if self.sinks.receive.wants(submit.flags) {
-                let flags = flag::RECV | kind_of(space);
-                let entry = Entry {
-                    context: submit.context,
-                    flags,
-                    bytes: 0,
-                    buffer: 0,
-                    data: 0,
-                    tag: 0,
-                    source: ADDR_UNSPEC,
-                    failure: None,
-                };
+                let entry = self.seen(&mut state, space, submit, &envelope);
                 self.sinks.receive.push(entry);
             }
             return Ok(());
-        }
-        let (below, segments) = below(buffer);
+        };
         let posted = self.posted(space, submit, buffer, segments, false);
         let key = state.requests.insert(Request::Receive(posted));
         let result = self.endpoint.receive_claimed(claimed, context_of(key), below);
@@ -287,13 +278,15 @@ impl Engine {
 }
 
 /// The buffer for the endpoint: the program's own, or one of ours for memory in segments.
-pub(super) fn below(buffer: &Segments) -> (ReceiveBuffer, Option<Segments>) {
+pub(super) fn below(buffer: &Segments) -> Result<(ReceiveBuffer, Option<Segments>)> {
     if buffer.is_contiguous() {
         // SAFETY: the program leaves the buffer alone until it is told of the completion (fi_msg(3)): `Segments::new`.
         let borrowed = unsafe { BorrowedBuffer::new(buffer.start(), buffer.bytes()) };
-        (ReceiveBuffer::Borrowed(borrowed), None)
+        Ok((ReceiveBuffer::Borrowed(borrowed), None))
     } else {
-        (ReceiveBuffer::Owned(vec![0; buffer.bytes()]), Some(buffer.clone()))
+        let mut own = with_room(buffer.bytes())?;
+        own.resize(buffer.bytes(), 0);
+        Ok((ReceiveBuffer::Owned(own), Some(buffer.clone())))
     }
 }
 

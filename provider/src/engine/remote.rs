@@ -116,7 +116,7 @@ impl Engine {
         }
         self.ask(place, submit, |state, link, record| {
             let wanted = self.sinks.transmit.wants(submit.flags);
-            let (own, segments) = below(buffer);
+            let (own, segments) = below(buffer)?;
             let flags = flag::RMA | flag::READ;
             let asked = Asked {
                 context: submit.context,

@@ -121,9 +121,7 @@ impl Engine {
         if !self.endpoint.can_send(link, 0) {
             return Err(EAGAIN);
         }
-        let mut bytes = Vec::with_capacity(payload.bytes());
-        payload.gather(&mut bytes);
-        self.send_below(link, outgoing, SendBuffer::Owned(bytes))
+        self.send_below(link, outgoing, SendBuffer::Owned(payload.copied()?))
     }
 
     pub(super) fn send_below(

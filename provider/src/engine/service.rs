@@ -15,10 +15,10 @@ use super::sinks::tick;
 use super::wire::{Kind, Record};
 use super::{Engine, Request, SPACE_READ, SPACE_SERVICE, SPACE_WRITE, State, context_of};
 use crate::abi::flag;
-use crate::boundary::{EAGAIN, Errno, Result, complain};
+use crate::boundary::{EAGAIN, ENOMEM, Errno, Result, complain};
 use crate::cq::Entry;
 use crate::limits::{COPIED_BYTES_MAX, SERVICE_BUFFERS, SERVICE_BYTES, SPARE_BYTES_MAX};
-use crate::memory::Segments;
+use crate::memory::{Segments, with_room};
 
 /// What serving peers needs.
 pub(super) struct Service {
@@ -80,13 +80,13 @@ impl Drop for Buffer {
 
 impl Service {
     /// Empty memory for a copy of so many bytes.
-    fn room_for(&mut self, bytes: usize) -> Vec<u8> {
+    fn room_for(&mut self, bytes: usize) -> Result<Vec<u8>> {
         if bytes <= COPIED_BYTES_MAX || self.spare.capacity() < bytes {
-            return Vec::with_capacity(bytes);
+            return with_room(bytes);
         }
         let mut room = core::mem::take(&mut self.spare);
         room.clear();
-        room
+        Ok(room)
     }
 
     /// A peer has got a copy.
@@ -339,8 +339,11 @@ impl Engine {
     fn serve_read(&self, state: &mut State, link: LinkIndex, record: &Record) {
         match self.regions.find(record.key, record.address, record.bytes, flag::REMOTE_READ) {
             Ok((_, place)) => {
-                let length = usize::try_from(record.bytes).unwrap_or(0);
-                let mut bytes = state.service.room_for(length);
+                let length = usize::try_from(record.bytes).unwrap_or(usize::MAX);
+                let Ok(mut bytes) = state.service.room_for(length) else {
+                    state.service.answer(link, &Record::answer(record.request, failure(ENOMEM), 0), &[]);
+                    return;
+                };
                 // SAFETY: the region's owner has opened these bytes to reads of peers (fi_mr(3)), and `find` has checked the
                 // bounds; the copy goes through raw pointers into memory with room for it.
                 unsafe {

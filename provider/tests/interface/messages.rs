@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use stillwire_fi::abi::*;
 
-use crate::rig::{Rig, accepted, close, getinfo, pair, pattern};
+use crate::rig::{ADDRESS_BYTES, Rig, accepted, close, getinfo, pair, pattern};
 
 fn at(number: usize) -> *mut c_void {
     number as *mut c_void
@@ -22,6 +22,8 @@ fn what_is_offered_is_what_was_asked_for_or_nothing() {
             "MPICH scores every info and takes the caps of the first: there is one"
         );
         assert_eq!((*(*info).domain_attr).mr_mode, 0);
+        assert_eq!((*info).src_addrlen, ADDRESS_BYTES);
+        assert_eq!((*(*info).domain_attr).av_type, AV_TABLE, "MPICH finds addresses more quickly in a table");
         let mut hints: FiInfo = core::mem::zeroed();
         let ep: *mut FiEpAttr = Box::into_raw(Box::new(core::mem::zeroed()));
         let domain: *mut FiDomainAttr = Box::into_raw(Box::new(core::mem::zeroed()));
@@ -38,6 +40,7 @@ fn what_is_offered_is_what_was_asked_for_or_nothing() {
         let info = getinfo(&raw const hints).unwrap();
         assert_eq!((*(*info).domain_attr).threading, THREAD_DOMAIN);
         assert_eq!((*(*info).ep_attr).mem_tag_format, 0xffff);
+        assert_eq!((*(*info).domain_attr).av_type, AV_UNSPEC, "both kinds are there");
         assert_ne!((*info).caps & flag::SEND, 0, "tagged messages are sent");
         assert_eq!((*info).caps & flag::RMA, 0);
     }
@@ -253,7 +256,8 @@ fn messages_can_be_looked_at_claimed_and_thrown_away() {
     assert_eq!((done.context, done.bytes), (8, 50_000));
     assert_eq!(buffer[..50_000], pattern(50_000, 50_000));
     assert_eq!(look(&two, flag::CLAIM | flag::DISCARD, 7, &mut []), 0);
-    assert_eq!(two.next(&[&one]).context, 7);
+    let thrown = two.next(&[&one]);
+    assert_eq!((thrown.context, thrown.bytes, thrown.tag), (7, 50, 4));
     assert_eq!(
         look(&two, flag::CLAIM, 7, &mut buffer),
         -(libc::EINVAL as isize),

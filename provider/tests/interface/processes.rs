@@ -1,7 +1,9 @@
 //! Two processes. The child is this test program again, told by its environment what to do.
 
 use core::ffi::c_void;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::ptr::null_mut;
 
@@ -9,35 +11,50 @@ use stillwire_fi::abi::*;
 
 use crate::rig::{ADDRESS_BYTES, Rig, accepted, close, pattern, provider};
 
-const ROLE: &str = "STILLWIRE_TEST_ROLE";
+const CHILD: &str = "STILLWIRE_TEST_CHILD";
 const MARK: &str = "child says ";
 
-fn at(number: usize) -> *mut c_void {
+pub(crate) fn at(number: usize) -> *mut c_void {
     number as *mut c_void
 }
 
+/// Whether this is the process at the other end of a test.
+pub(crate) fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
 /// A child process at the other ends of two pipes.
-struct Peer {
+pub(crate) struct Peer {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Peer {
-    fn start(test: &str, role: &str) -> Peer {
+    /// This test program again, as the other end of a test.
+    pub(crate) fn start(test: &str) -> Peer {
+        Peer::spawn(&mut Peer::command(test))
+    }
+
+    /// As [`Peer::start`], with a key of its own. What it says to a person is for [`Peer::errors`].
+    pub(crate) fn with_key(test: &str, key: &Path) -> Peer {
+        Peer::spawn(Peer::command(test).env("STILLWIRE_KEY_FILE", key).stderr(Stdio::piped()))
+    }
+
+    fn command(test: &str) -> Command {
         provider();
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture", "--test-threads", "1"])
-            .env(ROLE, role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture", "--test-threads", "1"]).env(CHILD, "1");
+        command
+    }
+
+    fn spawn(command: &mut Command) -> Peer {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         Peer { child, input, output: BufReader::new(output) }
     }
 
-    fn hear(&mut self) -> String {
+    pub(crate) fn hear(&mut self) -> String {
         let mut line = String::new();
         loop {
             line.clear();
@@ -48,7 +65,7 @@ impl Peer {
         }
     }
 
-    fn tell(&mut self, what: &str) {
+    pub(crate) fn tell(&mut self, what: &str) {
         writeln!(self.input, "{what}").unwrap();
     }
 
@@ -56,23 +73,37 @@ impl Peer {
         drop(self.input);
         assert!(self.child.wait().unwrap().success());
     }
+
+    /// The signal that has ended it.
+    pub(crate) fn ends(mut self) -> Option<i32> {
+        self.child.wait().unwrap().signal()
+    }
+
+    /// What it has said to a person, once it has ended.
+    pub(crate) fn errors(mut self) -> String {
+        drop(self.input);
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{said}");
+        said
+    }
 }
 
-fn say(what: &str) {
+pub(crate) fn say(what: &str) {
     println!("\n{MARK}{what}");
 }
 
-fn hear() -> String {
+pub(crate) fn hear() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     line.trim().to_owned()
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn address(text: &str) -> [u8; ADDRESS_BYTES] {
+pub(crate) fn address(text: &str) -> [u8; ADDRESS_BYTES] {
     let bytes: Vec<_> =
         (0..ADDRESS_BYTES).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect();
     bytes.try_into().unwrap()
@@ -93,10 +124,10 @@ fn passive_owner() {
 
 #[test]
 fn memory_of_a_process_that_computes_is_served() {
-    if std::env::var_os(ROLE).is_some() {
+    if is_child() {
         return passive_owner();
     }
-    let mut peer = Peer::start("processes::memory_of_a_process_that_computes_is_served", "owner");
+    let mut peer = Peer::start("processes::memory_of_a_process_that_computes_is_served");
     let rig = Rig::new();
     let owner = rig.insert(&address(&peer.hear()));
     let payload = pattern(300_000, 4);
@@ -136,11 +167,11 @@ fn hasty_sender() {
 
 #[test]
 fn what_was_accepted_is_delivered_although_the_sender_closes_at_once() {
-    if std::env::var_os(ROLE).is_some() {
+    if is_child() {
         return hasty_sender();
     }
     let test = "processes::what_was_accepted_is_delivered_although_the_sender_closes_at_once";
-    let mut peer = Peer::start(test, "sender");
+    let mut peer = Peer::start(test);
     let rig = Rig::new();
     peer.tell(&hex(&rig.address()));
     // Longer than a silent peer would be waited for: this one only computes.

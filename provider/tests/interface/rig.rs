@@ -73,7 +73,7 @@ pub(crate) fn getinfo(hints: *const FiInfo) -> Result<*mut FiInfo, c_int> {
 pub(crate) struct Rig {
     fabric: *mut FidFabric,
     pub(crate) domain: *mut FidDomain,
-    vector: *mut FidAv,
+    pub(crate) vector: *mut FidAv,
     pub(crate) queue: *mut FidCq,
     pub(crate) counter: *mut FidCntr,
     pub(crate) ep: *mut FidEp,

@@ -1,0 +1,48 @@
+//! What a person is told of peers. No call can answer that a peer is silent: it may only be slow, and what was sent to it stays with us
+//! until it answers. Whoever started the job ends it if the peer has died.
+
+use transport::{Event, PortId, Silence};
+
+use super::{Engine, State};
+use crate::abi::ADDR_NOTAVAIL;
+use crate::boundary::complain;
+
+impl Engine {
+    /// Tells of events that no completion and no error number tells.
+    pub(super) fn report(&self, state: &mut State, event: &Event) {
+        match event {
+            Event::Inconsistent { peer, peer_expected, oldest_held, next, .. } => complain(format_args!(
+                "{} expects message part {peer_expected}, we hold {oldest_held} to {next}: the link is inconsistent, and nothing goes over it any more",
+                self.name(*peer)
+            )),
+            Event::PeerSilent { peer, silence: Silence::Gone, since, .. } => {
+                state.silent.insert(*peer);
+                let strays = self.endpoint.with_port(|port| {
+                    let counters = port.counters();
+                    counters.dropped_job + counters.dropped_tag
+                });
+                complain(format_args!(
+                    "{} has not answered for {since:.0?}: it has ended, is stopped, cannot be reached, or has another job's key \
+                     ({strays} frames of other jobs were dropped here). What was sent to it is kept",
+                    self.name(*peer)
+                ));
+            }
+            // One that was merely slow has not been told of.
+            Event::PeerBack { peer, .. } if state.silent.remove(peer) => {
+                complain(format_args!("{} answers again", self.name(*peer)))
+            }
+            _ => {}
+        }
+    }
+
+    /// A peer as its program knows it: its number in the address vector, and its address.
+    fn name(&self, peer: PortId) -> String {
+        match self.vector.number(peer) {
+            ADDR_NOTAVAIL => format!("a peer that is in no address vector ({peer})"),
+            number => match self.vector.address(number) {
+                Some(address) => format!("peer {number} ({address})"),
+                None => format!("peer {number}"),
+            },
+        }
+    }
+}
