@@ -465,6 +465,64 @@ fn what_a_library_leaves_in_memory_goes_when_its_job_is_ended() {
     assert!(!file(0).exists() && !file(1).exists());
 }
 
+#[test]
+fn what_a_library_leaves_in_memory_goes_when_its_launcher_is_killed() {
+    let provider = provider();
+    let name = format!("mpich_shm_kill{}_", std::process::id());
+    let others = PathBuf::from(format!("/dev/shm/mpich_shm_others{}", std::process::id()));
+    fs::write(&others, b"of another job").unwrap();
+    let file = |rank: u32| PathBuf::from(format!("/dev/shm/{name}{rank}"));
+    let steps: [&[&str]; 4] = [&["map", &format!("shm:{name}")], &BARRIER, &["env:PMI_RANK"], &["sleep:60"]];
+    let mut job = Running::start(clients(provider.path(), 2, &["--json"], &steps));
+    job.wait_for("PMI_RANK=");
+    assert!(file(0).exists() && file(1).exists());
+    // The guard looks several times in the first second.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let processes = children(job.pid());
+    job.signal("KILL");
+    wait_until("nothing of the job runs", || processes.iter().all(|process| !runs(*process)));
+    assert!(!file(0).exists() && !file(1).exists());
+    assert!(others.exists(), "a file that no rank had");
+    fs::remove_file(others).unwrap();
+}
+
+/// What the ranks of a job see as its key, one line each, and everything that others can read of them.
+fn keys(script: &str, command: &mut Command) -> (Vec<String>, String) {
+    let done = done(command.env_remove("STILLWIRE_KEY_FILE").args(["--", "sh", "-c", script]));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let lines = |mark: &str| {
+        done.stdout
+            .lines()
+            .filter_map(|line| line.split_once(mark))
+            .map(|(_, rest)| rest.to_owned())
+            .collect()
+    };
+    let keys: Vec<String> = lines("] key:");
+    (keys, lines("] words:").concat())
+}
+
+#[test]
+fn each_job_has_a_key_of_its_own_that_stands_nowhere_else() {
+    let script =
+        "echo key:$(od -An -tx1 < $STILLWIRE_KEY_FILE | tr -d ' ') $(stat -Lc %a $STILLWIRE_KEY_FILE)
+        echo words:$(cat /proc/self/cmdline /proc/$PPID/cmdline /proc/self/environ | tr '\\0\\n' '  ')";
+    let ((one, words), (other, _)) = (
+        keys(script, &mut stillwire(&["run", "-n", "2"])),
+        keys(script, &mut stillwire(&["run", "-n", "2"])),
+    );
+    assert_eq!((one.len(), other.len()), (2, 2));
+    assert!(one[0] == one[1] && other[0] == other[1] && one[0] != other[0], "{one:?} {other:?}");
+    let (key, mode) = one[0].split_once(' ').unwrap();
+    assert_eq!((key.len(), mode), (32, "600"));
+    assert!(words.contains("STILLWIRE_KEY_FILE") && !words.contains(key), "{words}");
+    // Jobs that are to meet are given a common one.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("common").display().to_string();
+    let mut command = stillwire(&["run", "-n", "1", "--env", &format!("STILLWIRE_KEY_FILE={file}")]);
+    let named = done(command.args(["--", "sh", "-c", "echo $STILLWIRE_KEY_FILE"]));
+    assert!(named.stdout.contains(&file), "{named:?}");
+}
+
 /// A folder with an empty MPI library, `lib/NAME`, and a program `prog` that is linked to it.
 fn linked(name: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();

@@ -17,6 +17,7 @@ use super::{print_json, tell};
 use crate::arguments::RunArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::launch::key::{KEY_FILE_VARIABLE, KeyFile};
 use crate::launch::limits::{MPIRUN_END_MAX, OUTPUT_GRACE};
 use crate::launch::{LineReader, Program, non_blocking, take_signals};
 use crate::mpi::openmpi::{mpirun, options, untag};
@@ -75,6 +76,8 @@ pub(crate) fn run(
 struct Mpirun {
     child: Child,
     pipes: Vec<(Stream, LineReader)>,
+    /// Its ranks read it when they start.
+    _key: KeyFile,
 }
 
 impl Mpirun {
@@ -92,8 +95,9 @@ impl Mpirun {
                 passed.push(name.to_owned());
             }
         }
-        if std::env::var_os("STILLWIRE_KEY_FILE").is_some() {
-            passed.push("STILLWIRE_KEY_FILE".to_owned());
+        let key = KeyFile::fresh()?;
+        if !passed.iter().any(|name| name == KEY_FILE_VARIABLE) {
+            passed.push(KEY_FILE_VARIABLE.to_owned());
         }
         let mut command = Command::new(path);
         for (name, _) in std::env::vars_os().filter(|(name, _)| environment::is_foreign(name)) {
@@ -103,6 +107,7 @@ impl Mpirun {
             .args(options(mpi, arguments.ranks, &passed))
             .args(&program.command)
             .current_dir(&program.directory)
+            .envs(key.variable())
             .envs(program.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -120,7 +125,7 @@ impl Mpirun {
         if let Some(pipe) = stderr {
             pipes.push((Stream::Error, LineReader::new(non_blocking(pipe.into())?)));
         }
-        Ok(Mpirun { child, pipes })
+        Ok(Mpirun { child, pipes, _key: key })
     }
 
     /// Passes its lines on until it has ended. Also: whether a person ended it.

@@ -2,13 +2,16 @@
 //!
 //! It reads from a pipe which processes there are, `+PID` and `-PID`, and waits for the pipe to end. If it ends without
 //! `done`, the launcher is dead: the guard ends all process groups, so nothing of the job goes on running, and then removes
-//! what is half written in the job's directory, unless another launcher has taken it over.
+//! what is half written in the job's directory, unless another launcher has taken it over, and what the MPI libraries of the ranks have left in
+//! memory. The ranks end at the same instant as the launcher, and can no longer be asked what they had: so it is noted while they run, often in
+//! the beginning, when libraries make their files, and seldom later.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
@@ -16,12 +19,17 @@ use nix::unistd::Pid;
 use store::{Directory, JobDirectory};
 
 use super::Plan;
+use super::mappings;
 use super::registry;
 use crate::error::CliError;
 
 /// Longest wait for killed processes to be gone. They write nothing any more as soon as the signal is delivered; what
 /// remains is that somebody collects them.
 const GONE_MAX: Duration = Duration::from_secs(2);
+
+/// First and longest time between two looks at what the ranks have in memory; each is twice as long as the one before.
+const LOOK_FIRST: Duration = Duration::from_millis(50);
+const LOOK_MAX: Duration = Duration::from_secs(60);
 
 /// The launcher's end.
 #[derive(Debug)]
@@ -75,17 +83,21 @@ impl Drop for Guard {
 pub(crate) fn watch(job: &str, directory: &Path) {
     // Whatever ends the launcher must not end the guard before it has done its work.
     let _ = SigSet::all().thread_block();
-    let mut groups = BTreeSet::new();
+    let notes = Arc::new(Notes::default());
+    let looking = Arc::clone(&notes);
+    // Without it nothing is missed but files in memory.
+    let _ = std::thread::Builder::new().name("look".into()).spawn(move || looking.keep());
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };
         let pid = || line.get(1..).and_then(|text| text.parse::<i32>().ok()).filter(|pid| *pid > 1);
         match (line.as_bytes().first(), pid()) {
-            (Some(b'+'), Some(pid)) => drop(groups.insert(pid)),
-            (Some(b'-'), Some(pid)) => drop(groups.remove(&pid)),
+            (Some(b'+'), Some(pid)) => notes.add(pid),
+            (Some(b'-'), Some(pid)) => drop(notes.lock().groups.remove(&pid)),
             _ if line == "done" => return,
             _ => {}
         }
     }
+    let Noted { groups, files, .. } = core::mem::take(&mut *notes.lock());
     for pid in &groups {
         // No such group: it has ended already.
         let _ = killpg(Pid::from_raw(*pid), Signal::SIGKILL);
@@ -94,7 +106,62 @@ pub(crate) fn watch(job: &str, directory: &Path) {
     while groups.iter().any(|pid| kill(Pid::from_raw(*pid), None).is_ok()) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
     }
+    for file in files {
+        // Most often its owner has removed it. Nobody else has files of these names: ranks of this job had them mapped.
+        let _ = std::fs::remove_file(file);
+    }
     clean(job, directory.to_path_buf());
+}
+
+/// What is known of the ranks.
+#[derive(Debug, Default)]
+struct Noted {
+    groups: BTreeSet<i32>,
+    files: BTreeSet<PathBuf>,
+    /// Ranks have been started since the last look.
+    fresh: bool,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    noted: Mutex<Noted>,
+    started: Condvar,
+}
+
+impl Notes {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Noted> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, group: i32) {
+        let mut noted = self.lock();
+        noted.groups.insert(group);
+        noted.fresh = true;
+        self.started.notify_one();
+    }
+
+    /// Notes files for ever.
+    fn keep(&self) {
+        let mut pause = LOOK_MAX;
+        loop {
+            let noted = self.lock();
+            let (mut noted, _) = self
+                .started
+                .wait_timeout_while(noted, pause, |noted| !noted.fresh)
+                .unwrap_or_else(PoisonError::into_inner);
+            if core::mem::take(&mut noted.fresh) {
+                pause = LOOK_FIRST;
+                drop(noted);
+                std::thread::sleep(pause);
+                noted = self.lock();
+            }
+            let groups = noted.groups.clone();
+            drop(noted);
+            let mut files = mappings::files_of(&groups);
+            self.lock().files.append(&mut files);
+            pause = (pause * 2).min(LOOK_MAX);
+        }
+    }
 }
 
 fn clean(job: &str, directory: PathBuf) {

@@ -22,7 +22,17 @@ pub(crate) struct Findings {
 
 /// Looks at the processes of ranks, which are named by their process groups: the program may be a child of what was started.
 pub(crate) fn look(ranks: &[(Rank, Pid)], provider: &Path) -> Findings {
-    let groups: BTreeMap<i32, Rank> = ranks.iter().map(|(rank, group)| (group.as_raw(), *rank)).collect();
+    let groups = ranks.iter().map(|(rank, group)| (group.as_raw(), *rank)).collect();
+    judge(&maps_of(&groups), &provider.to_string_lossy())
+}
+
+/// Files of MPI libraries in memory that processes of these groups have mapped.
+pub(crate) fn files_of(groups: &BTreeSet<i32>) -> BTreeSet<PathBuf> {
+    let groups = groups.iter().zip(0..).map(|(group, number)| (*group, Rank(number))).collect();
+    judge(&maps_of(&groups), "").files
+}
+
+fn maps_of(groups: &BTreeMap<i32, Rank>) -> BTreeMap<Rank, String> {
     let mut maps: BTreeMap<Rank, String> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -35,7 +45,7 @@ pub(crate) fn look(ranks: &[(Rank, Pid)], provider: &Path) -> Findings {
     }
     // Of one that has just ended nothing can be said: how it ended is.
     maps.retain(|_, text| !text.is_empty());
-    judge(&maps, &provider.to_string_lossy())
+    maps
 }
 
 fn judge(maps: &BTreeMap<Rank, String>, provider: &str) -> Findings {

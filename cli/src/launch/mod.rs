@@ -12,6 +12,7 @@
 
 mod descriptors;
 pub(crate) mod guard;
+pub(crate) mod key;
 pub(crate) mod limits;
 mod lines;
 mod mappings;

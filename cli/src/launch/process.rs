@@ -20,6 +20,7 @@ use session::launch::{Launch, SOCKET_VARIABLE};
 use transport::Life;
 
 use super::descriptors::{self, Descriptors};
+use super::key::KeyFile;
 use super::limits::{CONTROL_QUEUE_BYTES_MAX, READ_BYTES};
 use super::pmi;
 use crate::error::CliError;
@@ -112,6 +113,8 @@ pub(crate) struct Seat {
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
     pub(crate) pmi: UnixStream,
+    /// Where the provider finds the job's key, as a variable.
+    pub(crate) key: Option<(&'static str, PathBuf)>,
 }
 
 impl Group {
@@ -169,6 +172,7 @@ fn command(program: &Program, seat: &Seat) -> Command {
     command
         .args(&program.command[1..])
         .current_dir(&program.directory)
+        .envs(seat.key.clone())
         .envs(program.environment.iter().map(|(name, value)| (name, value)))
         .env(RANK_VARIABLE, &rank)
         .env(RANKS_VARIABLE, &ranks)
@@ -186,18 +190,19 @@ fn command(program: &Program, seat: &Seat) -> Command {
 }
 
 impl Process {
-    /// Starts a rank. `pmi`: its end of the socket over which programs of MPI libraries find each other.
+    /// Starts a rank. `pmi`: its end of the socket over which programs of MPI libraries find each other; `key`: the job's, for their provider.
     pub(crate) fn spawn(
         program: &Program,
         launch: &Launch,
         pmi: UnixStream,
+        key: &KeyFile,
         descriptors: Descriptors,
     ) -> io::Result<(Process, Pipes)> {
         let (ours, theirs) = UnixStream::pair()?;
         // The record fits the socket's buffer many times over, so nobody has to read for this to return.
         (&ours).write_all(&launch.emit())?;
         ours.set_nonblocking(true)?;
-        let seat = Seat { rank: launch.rank.0, ranks: launch.ranks, pmi };
+        let seat = Seat { rank: launch.rank.0, ranks: launch.ranks, pmi, key: key.variable() };
         let mut command = command(program, &seat);
         command.env(SOCKET_VARIABLE, theirs.as_raw_fd().to_string());
         prepare_child(&mut command, [theirs.as_raw_fd(), seat.pmi.as_raw_fd()], descriptors);

@@ -26,6 +26,7 @@ use transport::Rank;
 
 use super::descriptors::{self, Descriptors};
 use super::guard::Guard;
+use super::key::KeyFile;
 use super::limits::{EVENTS_PER_ROUND, NEWS_EVERY, ROOM_EVERY};
 use super::lines::{Channel, LineReader};
 use super::notice::{MpiNotice, Notice, Observer};
@@ -57,6 +58,8 @@ enum Source {
 struct Shell<'a> {
     plan: &'a Plan,
     key: [u8; 16],
+    /// The same for programs of MPI libraries.
+    key_file: KeyFile,
     /// What ranks are given.
     descriptors: Descriptors,
     started: Instant,
@@ -130,6 +133,7 @@ impl<'a> Shell<'a> {
         let mut shell = Shell {
             plan,
             key,
+            key_file: KeyFile::new(&key)?,
             descriptors,
             started,
             job,

@@ -88,7 +88,8 @@ impl Shell<'_> {
             directory: self.plan.directory.clone(),
         };
         let pmi = self.pmi_of_life(rank, decision.life)?;
-        let (process, pipes) = Process::spawn(&self.plan.program, &launch, pmi, self.descriptors)?;
+        let (process, pipes) =
+            Process::spawn(&self.plan.program, &launch, pmi, &self.key_file, self.descriptors)?;
         self.guard.add(process.group.pid);
         let pid = process.group.pid;
         let token = self.token();

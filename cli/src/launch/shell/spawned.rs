@@ -95,7 +95,7 @@ impl Shell<'_> {
 
     fn start_spawned(&mut self, member: Member, ranks: u32, program: &Program) -> io::Result<()> {
         let pmi: UnixStream = self.pmi_socket(member)?;
-        let seat = Seat { rank: member.rank.0, ranks, pmi };
+        let seat = Seat { rank: member.rank.0, ranks, pmi, key: self.key_file.variable() };
         let (group, pipes) = Group::spawn(program, seat, self.descriptors)?;
         self.guard.add(group.pid);
         self.spawned.processes.insert(member, Running { group, given_up: false });

@@ -1,0 +1,76 @@
+//! A job's key for programs that know the provider, and nothing of the launcher.
+//!
+//! The key lies in memory that only this process has, and is opened by way of /proc, which asks for the right to look into this process:
+//! another user does not have it. So it stands in no argument, no environment and no directory, is found behind any script and any mpirun on
+//! this host, and is gone with the launcher.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::PathBuf;
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::{Mode, fchmod};
+
+/// Names the file with the key, for the provider. One that a person has set counts: jobs that are to meet need a common key.
+pub(crate) const KEY_FILE_VARIABLE: &str = "STILLWIRE_KEY_FILE";
+
+/// The file. It is there as long as this is.
+#[derive(Debug)]
+pub(crate) struct KeyFile {
+    file: OwnedFd,
+}
+
+impl KeyFile {
+    pub(crate) fn new(key: &[u8; 16]) -> io::Result<KeyFile> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let mut file = File::from(memfd_create(c"stillwire-key", flags)?);
+        fchmod(file.as_fd(), Mode::S_IRUSR | Mode::S_IWUSR)?;
+        file.write_all(key)?;
+        let seals =
+            SealFlag::F_SEAL_SEAL | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE;
+        fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(seals))?;
+        Ok(KeyFile { file: file.into() })
+    }
+
+    /// With a key that nobody else has.
+    pub(crate) fn fresh() -> io::Result<KeyFile> {
+        let mut key = [0; 16];
+        getrandom::fill(&mut key).map_err(io::Error::other)?;
+        KeyFile::new(&key)
+    }
+
+    /// The variable with its place; `None` if a person has named another file.
+    pub(crate) fn variable(&self) -> Option<(&'static str, PathBuf)> {
+        if std::env::var_os(KEY_FILE_VARIABLE).is_some() {
+            return None;
+        }
+        let place = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
+        Some((KEY_FILE_VARIABLE, place.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_key_is_there_for_this_user_as_long_as_the_launcher_says() {
+        let file = KeyFile::new(b"sixteen bytes...").unwrap();
+        let Some((_, place)) = file.variable() else { return };
+        assert_eq!(std::fs::read(&place).unwrap(), b"sixteen bytes...");
+        assert_eq!(std::fs::metadata(&place).unwrap().mode() & 0o777, 0o600);
+        assert!(
+            std::fs::OpenOptions::new()
+                .append(true)
+                .open(&place)
+                .and_then(|mut file| file.write_all(b"x"))
+                .is_err()
+        );
+        drop(file);
+        assert!(std::fs::read(&place).is_err());
+    }
+}
