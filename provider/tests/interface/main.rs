@@ -1,6 +1,7 @@
 //! The provider as libfabric uses it: the built library is opened with `dlopen`, and everything goes through its C tables.
 
 mod hostile;
+mod many;
 mod memory;
 mod messages;
 mod processes;
