@@ -24,6 +24,8 @@ pub enum Violation {
     Damaged { rank: u32, messages: u32 },
     /// Bytes were placed where no receive was posted.
     Stray { rank: u32, pieces: u32 },
+    /// A payload was pulled whose send was over.
+    PulledTooLate { rank: u32, from: u32, op: u64 },
     /// A completion came for an operation that the program did not wait for.
     Unasked { rank: u32, op: u64 },
     /// The program ended with another result than the oracle's.

@@ -49,6 +49,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
         message_bytes_max: u32::try_from(random.between(900, 2400)).unwrap_or(900),
         tight_bounds: random.percent(40),
         congested: random.percent(30),
+        pulls: false,
         helper: random.percent(70),
         weather: weather(random),
         control_ns_max: random.log_between(2 * MICRO, 120 * MICRO),
@@ -68,6 +69,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
     commands(random, &mut plan);
     crash(random, &mut plan);
     troubles(random, &mut plan);
+    plan.pulls = plan.auth == Auth::Off && random.percent(40);
     plan
 }
 

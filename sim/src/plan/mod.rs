@@ -213,6 +213,8 @@ pub struct Plan {
     pub tight_bounds: bool,
     /// The ports treat the path as a network: congestion control.
     pub congested: bool,
+    /// Ranks of a node read long payloads out of each other's memory (R11). Only where frames carry no tags, as within a host.
+    pub pulls: bool,
     /// A helper makes progress while the program computes.
     pub helper: bool,
     /// How the network is when nothing special happens.

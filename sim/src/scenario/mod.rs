@@ -85,6 +85,7 @@ pub fn plain() -> Plan {
         message_bytes_max: 1500,
         tight_bounds: false,
         congested: false,
+        pulls: false,
         helper: true,
         weather: Weather { jitter_ns: 2000, ..Weather::default() },
         control_ns_max: 20 * MICRO,

@@ -134,6 +134,7 @@ fn setting(plan: &mut Plan, name: &str, words: &mut Words<'_>) -> Result<(), Sce
         "auth" => plan.auth = words.one_of(&AUTHS)?,
         "tight-bounds" => plan.tight_bounds = words.one_of(&YES_OR_NO)?,
         "congested" => plan.congested = words.one_of(&YES_OR_NO)?,
+        "pulls" => plan.pulls = words.one_of(&YES_OR_NO)?,
         "helper" => plan.helper = words.one_of(&YES_OR_NO)?,
         "weather" => plan.weather = weather(words)?,
         "control-time" => plan.control_ns_max = words.duration(TIME_MAX)?,
@@ -153,7 +154,7 @@ fn setting(plan: &mut Plan, name: &str, words: &mut Words<'_>) -> Result<(), Sce
 }
 
 const SETTINGS: &str = "'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, ports, rails, mode, auth, \
-                        frame-bytes, messages, reserve, floors, message-bytes, tight-bounds, congested, helper, weather, \
+                        frame-bytes, messages, reserve, floors, message-bytes, tight-bounds, congested, pulls, helper, weather, \
                         control-time, write-time, pause-time, drift)";
 
 fn floors(words: &mut Words<'_>) -> Result<Floors, ScenarioError> {

@@ -32,6 +32,7 @@ pub fn write_plan(plan: &Plan) -> String {
         message_bytes_max,
         tight_bounds,
         congested,
+        pulls,
         helper,
         weather: usual_weather,
         control_ns_max,
@@ -60,6 +61,7 @@ pub fn write_plan(plan: &Plan) -> String {
     let switches = [
         ("tight-bounds", plan.tight_bounds, tight_bounds),
         ("congested", plan.congested, congested),
+        ("pulls", plan.pulls, pulls),
         ("helper", plan.helper, helper),
     ];
     for (name, value, usual) in switches {

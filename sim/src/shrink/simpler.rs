@@ -68,6 +68,7 @@ impl Shrinker<'_> {
         }
         self.take_with(|plan| plan.tight_bounds = plain.tight_bounds);
         self.take_with(|plan| plan.congested = plain.congested);
+        self.take_with(|plan| plan.pulls = plain.pulls);
         self.take_with(|plan| plan.helper = plain.helper);
         self.take_with(|plan| plan.frame_bytes_max = plain.frame_bytes_max);
         self.take_with(|plan| plan.message_bytes_max = plain.message_bytes_max);

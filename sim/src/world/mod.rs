@@ -9,6 +9,7 @@ mod image;
 mod keepers;
 mod process;
 mod progress;
+mod pull;
 mod rank;
 mod station;
 mod steps;

@@ -2,12 +2,13 @@
 
 use ckpt_glue::Participant;
 use drivers::Driver as _;
-use transport::wire::Header;
+use transport::wire::{Header, tell_place};
 use transport::{Event as PortEvent, Port, RailIndex};
 
 use super::World;
 use super::event::Event;
 use super::process::{NEVER, Phase, PortHost, Process};
+use super::pull::Place;
 use crate::engine::queue::{MICRO, Nanos};
 use crate::engine::trace::Who;
 use crate::judge::Violation;
@@ -110,6 +111,7 @@ impl World {
         self.read_mailbox(number);
         self.participant_timeout(number);
         let more_frames = self.take_frames(number);
+        self.pull(number);
         self.frames_passed();
         self.crash_overdue();
         self.take_events(number);
@@ -132,7 +134,7 @@ impl World {
     fn rest(&mut self, number: u32, step: Step, more_frames: bool, blocked: Nanos) {
         let now = self.queue.now();
         let mut next = blocked;
-        if more_frames {
+        if more_frames || self.processes[at(number)].ports.iter().any(Port::wants_to_pull) {
             next = next.min(now + 200);
         }
         match step {
@@ -321,7 +323,7 @@ impl World {
 
     /// A few frames of one port over one rail: how many, and until when the NIC is full.
     fn send_over(&mut self, number: u32, port: usize, rail: usize, station: usize) -> (usize, Nanos) {
-        let World { processes, stations, nodes, queue, .. } = self;
+        let World { processes, stations, nodes, queue, plan, .. } = self;
         let process = &mut processes[at(number)];
         let local = nodes[at(process.node)].clock.read(queue.now());
         let truth = truth_of(process);
@@ -346,6 +348,12 @@ impl World {
             // judges of the cut and of order find out.
             let said = Header::parse(lease).map_or(truth.epoch, |header| header.epoch.0);
             place.nic.set_sender(Truth { epoch: truth.epoch.min(said), ..truth });
+            if let Some(announced) = transmit.announced.filter(|_| plan.pulls)
+                && let Some(frame) = place.nic.lease()
+            {
+                let told = Place { process: number, port: port_number, op: announced.op, offset: 0 };
+                tell_place(&mut frame[announced.body..], told.bits());
+            }
             let payload = match transmit.payload {
                 None => drivers::Payload::EMPTY,
                 Some(part) => {

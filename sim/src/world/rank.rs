@@ -179,7 +179,8 @@ impl World {
             let mut addresses = Vec::new();
             for place in places {
                 let nic = &self.stations[*place].nic;
-                port.add_rail(nic.local_address(), nic.caps().frame_bytes_max);
+                let add = if self.plan.pulls { Port::add_rail_within_host } else { Port::add_rail };
+                add(port, nic.local_address(), nic.caps().frame_bytes_max);
                 addresses.push(nic.local_address());
             }
             entries.push(PortEntry { port: port.id(), rails: addresses });
