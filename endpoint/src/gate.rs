@@ -21,6 +21,9 @@ use crate::helper::Helper;
 use crate::inner::{Completion, Inner, rail_index};
 use crate::wait::Bell;
 
+/// How long a peer is silent before a closing endpoint asks its keeper about it, and how often it asks: a thousand times what a probe takes.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+
 /// Settings of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointConfig {
@@ -527,8 +530,8 @@ impl Endpoint {
     /// Ends all links, whether or not a keeper answers for this port later: makes progress until every peer has everything or
     /// has closed by itself, then for `quiet` longer, so that a peer whose last acknowledgement was lost gets another. A peer
     /// that waits for its program is waited for; one that has not been heard for `silence` is given up. Completions that come
-    /// meanwhile are for `each`. `closed` is asked again and again about the peers that are waited for: which of them a
-    /// keeper knows to have closed, and the first frame that each has not got (R12). Returns the final counters for the
+    /// meanwhile are for `each`. `closed` is asked now and then about peers that are waited for and silent: which of
+    /// them a keeper knows to have closed, and the first frame that each has not got (R12). Returns the final counters for the
     /// keeper of this port.
     ///
     /// # Errors
@@ -548,7 +551,7 @@ impl Endpoint {
             }
         }
         let (mut heard, mut frames) = (started, 0);
-        let (mut looked, mut unsettled) = (None, Unsettled::default());
+        let (mut looked, mut unsettled, mut asked) = (None, Unsettled::default(), None);
         let result = loop {
             while let Some(completion) = self.poll() {
                 each(completion);
@@ -561,9 +564,13 @@ impl Endpoint {
             }
             if looked.is_none_or(|looked| now.since(looked) >= quiet) {
                 looked = Some(now);
-                let waited_for: Vec<PortId> = inner.port.unsettled_peers().collect();
-                for (peer, expected) in closed(&waited_for) {
-                    inner.port.peer_has_closed(now, peer, expected);
+                // A peer that lives answers probes, so the keeper is seldom asked, and by few.
+                if asked.is_none_or(|asked| now.since(asked) >= ASK_EVERY) {
+                    asked = Some(now);
+                    let silent: Vec<PortId> = inner.port.silent_unsettled(now, ASK_EVERY).collect();
+                    for (peer, expected) in closed(&silent) {
+                        inner.port.peer_has_closed(now, peer, expected);
+                    }
                 }
                 unsettled = inner.port.probe_unsettled(now, silence);
                 self.shared.telling(&mut inner, |inner| inner.transmit(now));

@@ -194,8 +194,8 @@ fn a_keeper_answers_for_a_peer_whose_last_acknowledgement_is_lost() {
                 drop(b);
             });
             let keeper = |asked: &[PortId]| {
-                assert_eq!(asked, [PortId::of_rank(Rank(1), 0)]);
-                closed.get().filter(|_| kept).copied().into_iter().collect()
+                assert!(asked.iter().all(|peer| *peer == PortId::of_rank(Rank(1), 0)), "{asked:?}");
+                closed.get().filter(|_| kept && !asked.is_empty()).copied().into_iter().collect()
             };
             a.leave(silence, quiet, drop, keeper)
         });

@@ -60,9 +60,11 @@ impl Port {
         unsettled
     }
 
-    /// The peers of those links.
-    pub fn unsettled_peers(&self) -> impl Iterator<Item = PortId> {
-        self.links.iter().filter(|link| !link.needs_nothing_more()).map(|link| link.peer)
+    /// The peers of those links that have not been heard within `silence`.
+    pub fn silent_unsettled(&self, now: Instant, silence: Duration) -> impl Iterator<Item = PortId> {
+        let since = self.port_time(now).saturating_sub(nanos(silence));
+        let silent = move |link: &&Link| !link.needs_nothing_more() && link.heard_at < since;
+        self.links.iter().filter(silent).map(|link| link.peer)
     }
 
     /// The final counters of every link that was used: what a keeper needs to answer for this port once it is closed
