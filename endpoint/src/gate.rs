@@ -21,7 +21,7 @@ use crate::helper::Helper;
 use crate::inner::{Completion, Inner, rail_index};
 use crate::wait::Bell;
 
-/// How long a peer is silent before a closing endpoint asks its keeper about it, and how often it asks: a thousand times what a probe takes.
+/// How long a peer is silent before a closing endpoint asks its keeper about it, and how often it asks. A peer that lives answers a probe long before.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
 /// Settings of an endpoint.
