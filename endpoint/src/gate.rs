@@ -415,8 +415,8 @@ impl Endpoint {
         inner.next_completion()
     }
 
-    /// For a program that polls: makes progress if there is any to make, and looks a few times more where that has been worth it. False: no
-    /// completion waits, and nothing was found by looks that cost a few loads.
+    /// For a program that polls: makes progress if there is any to make, and looks a few times more where that has been worth it; gives the processor away
+    /// where it has not for long. False: no completion waits, and nothing was found by looks that cost a few loads.
     #[must_use]
     pub fn look(&self) -> bool {
         let shared = &*self.shared;
@@ -436,7 +436,11 @@ impl Endpoint {
                 }
             }
             if !spell.goes_on(quiet) || shared.is_wanted() {
-                inner.patience.disappointed();
+                let give_away = inner.patience.disappointed(spell);
+                drop(inner);
+                if give_away {
+                    std::thread::yield_now();
+                }
                 return worked;
             }
             core::hint::spin_loop();
