@@ -41,7 +41,8 @@ trips in which a frame with a message was lost, above the median of those in whi
 Freeze, dump and thaw of a port under bursts from eight processes.
 
 Eight processes send bursts of 32 messages to one port without pause; its helper thread runs; the program freezes it at random \
-instants. Before that it gets the memory ready that the dump goes to (room). Freeze: until no thread and no driver can touch the \
+instants. Before that it gets the memory ready that the dump goes to (room), and what the dump will read into the caches (warm), while messages \
+still come and go. Freeze: until no thread and no driver can touch the \
 port's memory. Dump: the port's state as bytes, payload by reference. Thaw: until the first frame can be sent. Every 20th freeze is announced to the peers and copies payload; it is timed \
 apart. Links beyond the eight have made contact and fallen silent. In flight: payload sent or announced and not acknowledged, \
 counted from the frozen port.

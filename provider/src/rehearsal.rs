@@ -174,6 +174,7 @@ impl Taken {
         if !pause.is_zero() {
             endpoint.announce_pause(pause);
         }
+        endpoint.warm();
         let frozen = match endpoint.freeze(DRAIN_MAX) {
             Ok(frozen) => frozen,
             Err(error) => {

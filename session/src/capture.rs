@@ -118,6 +118,7 @@ pub(crate) fn capture(
     if expected >= STOPPED_MIN {
         endpoint.announce_pause(expected);
     }
+    endpoint.warm();
     let stop = entered.elapsed();
     let mut frozen = endpoint.freeze(DRAIN_MAX)?;
     let freeze = frozen.split().freeze;

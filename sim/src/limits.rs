@@ -26,7 +26,7 @@ pub const FRAMES_DELIVERED_MIN: u64 = 2_000;
 /// Checkpoint commands that a judged history must give.
 pub const CHECKPOINT_COMMANDS_MIN: u32 = 3;
 
-/// Histories within which the loss of any one rule must be noticed. The rule that takes longest takes 168.
+/// Histories within which the loss of any one rule must be noticed. The rule that takes longest takes 24.
 pub const SABOTAGE_HISTORIES: u64 = 300;
 
 /// Events after which a history counts as one that never ends: an ordinary one takes some 10,000.

@@ -83,6 +83,7 @@ pub fn switches() -> Vec<Switch> {
         ("rendezvous-offsets", Rule::RendezvousOffsets),
         ("stopped-expiry", Rule::StoppedExpiry),
         ("11-write-into-others", Rule::Bypass),
+        ("11-pulled-in-part", Rule::PulledWhole),
     ];
     let mut all: Vec<Switch> = of_transport
         .map(|(name, rule)| {

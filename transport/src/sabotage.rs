@@ -25,6 +25,8 @@ pub enum Rule {
     StoppedExpiry,
     /// R11: payload reaches memory only after its frame has passed every check.
     Bypass,
+    /// R11: nothing is granted in place of a payload only when all of it has been pulled.
+    PulledWhole,
 }
 
 /// The rule that is out, if any.

@@ -86,6 +86,7 @@ pub(super) struct Figures {
     pub(super) first_round: Tail,
     pub(super) hints: Tail,
     pub(super) room: Tail,
+    pub(super) warm: Tail,
     pub(super) payload_bytes: usize,
     pub(super) payload_copy: Option<Tail>,
     pub(super) memcpy: Option<Tail>,
@@ -275,6 +276,7 @@ impl Program {
             first_round: tail(&samples.first_round),
             hints: tail(&samples.hints),
             room: tail(&samples.room),
+            warm: tail(&samples.warm),
             payload_bytes: samples.payload_bytes,
             payload_copy: some(&samples.payload_copy),
             memcpy: some(&samples.memcpy),
@@ -305,6 +307,9 @@ impl Program {
         let asked = Instant::now();
         make_room(&mut self.section, samples.dump_bytes);
         samples.room.push(micros(asked.elapsed()));
+        let asked = Instant::now();
+        self.endpoint.warm();
+        samples.warm.push(micros(asked.elapsed()));
         let asked = Instant::now();
         let frozen = self.endpoint.freeze(DRAIN_MAX)?;
         let froze = Instant::now();
@@ -360,6 +365,7 @@ struct Samples {
     first_round: Vec<f64>,
     hints: Vec<f64>,
     room: Vec<f64>,
+    warm: Vec<f64>,
     payload_copy: Vec<f64>,
     memcpy: Vec<f64>,
     copy_ratio: Vec<f64>,

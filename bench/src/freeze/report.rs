@@ -85,6 +85,9 @@ pub struct FreezeRow {
     /// Getting memory ready for the dump, before the freeze.
     pub room_us_p50: f64,
     pub room_us_p99: f64,
+    /// Bringing what the dump will read into the caches, before the freeze.
+    pub warm_us_p50: f64,
+    pub warm_us_p99: f64,
     /// Payload of the last copy; 0 if there was none.
     pub payload_copy_bytes: usize,
     pub payload_copy_us_p50: Option<f64>,
@@ -128,6 +131,8 @@ impl FreezeRow {
             hints_us_p99: of.hints.p99,
             room_us_p50: of.room.p50,
             room_us_p99: of.room.p99,
+            warm_us_p50: of.warm.p50,
+            warm_us_p99: of.warm.p99,
             payload_copy_bytes: of.payload_bytes,
             payload_copy_us_p50: of.payload_copy.map(|tail| tail.p50),
             payload_copy_us_p99: of.payload_copy.map(|tail| tail.p99),
@@ -197,8 +202,8 @@ impl fmt::Display for FreezeReport {
         writeln!(f, "freeze   us: median, p99, p99.9; {} senders at most", super::SENDERS)?;
         writeln!(
             f,
-            "{:>6} {:>9} {:>6}  {:>23}  {:>23}  {:>23}  {:>7}  {:>5}  {:>16}",
-            "links", "in flight", "n", "freeze", "dump", "thaw", "hints", "room", "copy (memcpy)"
+            "{:>6} {:>9} {:>6}  {:>23}  {:>23}  {:>23}  {:>7}  {:>5}  {:>5}  {:>16}",
+            "links", "in flight", "n", "freeze", "dump", "thaw", "hints", "room", "warm", "copy (memcpy)"
         )?;
         for row in &self.rows {
             let three = |p50: f64, p99: f64, p999: f64| format!("{p50:.2} {p99:7.1} {p999:7.1}");
@@ -208,7 +213,7 @@ impl fmt::Display for FreezeReport {
             };
             writeln!(
                 f,
-                "{:>6} {:>9} {:>6}  {:>23}  {:>23}  {:>23}  {:>7.1}  {:>5.1}  {copy:>16}{}",
+                "{:>6} {:>9} {:>6}  {:>23}  {:>23}  {:>23}  {:>7.1}  {:>5.1}  {:>5.1}  {copy:>16}{}",
                 row.links,
                 bytes(row.bytes_in_flight),
                 row.samples,
@@ -217,6 +222,7 @@ impl fmt::Display for FreezeReport {
                 three(row.thaw_us_p50, row.thaw_us_p99, row.thaw_us_p999),
                 row.hints_us_p50,
                 row.room_us_p50,
+                row.warm_us_p50,
                 if row.name == DUMP_ROW { "  64 links with 32 unacknowledged frames" } else { "" },
             )?;
         }

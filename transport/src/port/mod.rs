@@ -20,6 +20,7 @@ mod sabotaged;
 pub mod state;
 mod timeout;
 mod transmit;
+mod warm;
 
 pub use check::{NUMBER_MAX, Place, StateError};
 pub use closing::Unsettled;

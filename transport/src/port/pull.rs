@@ -11,6 +11,7 @@ use crate::link::queues::{Control, Queues};
 use crate::link::receive::Incoming;
 use crate::message::Pull;
 use crate::port::{Port, received};
+use crate::sabotage::Rule;
 
 /// A payload that is being pulled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,7 +119,7 @@ impl Port {
         let Pulling { peer_op, done, .. } = *pulling;
         let of_peer = |incoming: &Incoming| incoming.peer_op == peer_op;
         let Some(place) = queues.incoming.iter().position(of_peer) else { return };
-        if done < queues.incoming[place].granted {
+        if done < queues.incoming[place].granted && !self.sabotage.has(Rule::PulledWhole) {
             return;
         }
         let mut incoming = queues.incoming.remove(place);

@@ -167,6 +167,10 @@ pub struct LinkView<'a> {
 }
 
 impl<'a> LinkView<'a> {
+    pub(crate) fn new(link: &'a Link) -> LinkView<'a> {
+        LinkView { link }
+    }
+
     /// See [`LinkState::peer`].
     #[inline]
     #[must_use]

@@ -1,0 +1,30 @@
+//! What a dump will read, brought into the caches before the port stands still for it.
+
+use core::hint::black_box;
+
+use zerocopy::IntoBytes as _;
+
+use crate::port::Port;
+use crate::port::state::LinkView;
+
+/// Bytes that memory hands over at one time.
+const CACHE_LINE_BYTES: usize = 64;
+
+impl Port {
+    /// Reads of `links_max` links, from the one numbered `first` on, what a dump of the frozen port reads of them: their counters and what
+    /// they have not got acknowledged. Nothing changes. The number to go on with; `None`: that was all.
+    #[must_use]
+    pub fn warm(&self, first: usize, links_max: usize) -> Option<usize> {
+        let links = self.links.get(first..).unwrap_or_default();
+        for link in links.iter().take(links_max) {
+            let link = LinkView::new(link);
+            black_box(link.next());
+            let Some(queues) = link.queues() else { continue };
+            let (frames, copied) = (queues.frames(), queues.copied());
+            for bytes in [frames.0.as_bytes(), frames.1.as_bytes(), copied.0, copied.1] {
+                black_box(bytes.iter().step_by(CACHE_LINE_BYTES).fold(0, |all, byte| all ^ byte));
+            }
+        }
+        (links.len() > links_max).then_some(first + links_max)
+    }
+}
