@@ -195,6 +195,11 @@ fn a_program_that_fails_passes_its_code_on() {
     }
     let failed_after_all = ends(2, &["--json"], &[&["map"], &END, &["exit:6"]]);
     assert_eq!((failed_after_all.code, &failed_after_all.json()["exit_code"]), (Some(6), &6.into()));
+    // The others have their time, as under MPICH's own mpiexec.
+    let one = ["only:1", "say:cmd=finalize", "only:1", "hear:cmd=finalize_ack", "only:1", "exit:6"];
+    let others_go_on = ends(2, &[], &[&["map"], &one, &["sleep:1", "env:PMI_RANK"], &END]);
+    assert_eq!((others_go_on.code, others_go_on.stdout.as_str()), (Some(6), "[0] PMI_RANK=0\n"));
+    others_go_on.says(&["rank 1 ended with exit code 6"]);
 }
 
 #[test]
@@ -276,6 +281,7 @@ fn spawns(options: &[&str], child: &[&str], answer: &str, then: &[&str]) -> Done
 #[test]
 fn spawned_processes_are_a_world_of_their_own() {
     let child = [
+        "map",
         "say:cmd=get_my_kvsname",
         "hear:cmd=my_kvsname kvsname=stillwire-",
         "say:cmd=publish_name service=up port=p",
@@ -330,7 +336,7 @@ fn hints_say_where_a_spawned_program_is_and_where_it_runs() {
     std::os::unix::fs::symlink(client(), folder.join("a client")).unwrap();
     let text = folder.display().to_string();
     let hints = [("path", text.as_str()), ("wdir", &text), ("host", "localhost"), ("what", "ever")];
-    let spawn = spawning(1, &hints, "a client", &["cwd", "say:cmd=finalize", "hear:cmd=finalize_ack"]);
+    let spawn = spawning(1, &hints, "a client", &["map", "cwd", "say:cmd=finalize", "hear:cmd=finalize_ack"]);
     let spawn: Vec<&str> = spawn.iter().map(String::as_str).collect();
     let done = ends(1, &[], &[&["map"], &spawn, &["hear:cmd=spawn_result rc=0"], &END]);
     assert_eq!((done.code, done.stdout), (Some(0), format!("[1:0] {text}\n")));
@@ -348,7 +354,7 @@ fn a_spawned_process_that_fails_ends_the_job() {
         (&["only:0", "signal:9", "sleep:60"], 137, "rank 0 of spawned world 1 died (SIGKILL)"),
         (&["only:1", "exit:0", "sleep:60"], 4, "rank 1 of spawned world 1 died (exit code 0)"),
         (
-            &["say:cmd=finalize", "hear:cmd=finalize_ack", "only:1", "exit:6"],
+            &["map", "say:cmd=finalize", "hear:cmd=finalize_ack", "only:1", "exit:6"],
             6,
             "rank 1 of spawned world 1 died (exit code 6)",
         ),
@@ -365,7 +371,7 @@ fn a_spawned_process_that_fails_ends_the_job() {
     // Also when the ranks have ended well before.
     let late = spawns(
         &[],
-        &["say:cmd=barrier_in", "hear:cmd=barrier_out", "sleep:1", "only:1", "exit:9", "sleep:60"],
+        &["map", "say:cmd=barrier_in", "hear:cmd=barrier_out", "sleep:1", "only:1", "exit:9", "sleep:60"],
         "rc=0",
         &END,
     );
@@ -393,7 +399,8 @@ fn ctrl_c_ends_spawned_processes_also_when_the_ranks_have_ended() {
         [(&["sleep:60"][..], "has spawned world 1"), (&END[..], "waiting for 2 spawned processes")]
     {
         let provider = provider();
-        let spawn = spawning(2, &[], client(), &["say:cmd=barrier_in", "hear:cmd=barrier_out", "sleep:60"]);
+        let spawn =
+            spawning(2, &[], client(), &["map", "say:cmd=barrier_in", "hear:cmd=barrier_out", "sleep:60"]);
         let spawn: Vec<&str> = spawn.iter().map(String::as_str).collect();
         let steps: [&[&str]; 4] = [&["map"], &spawn, &["hear:cmd=spawn_result rc=0"], then];
         let mut job = Running::start(clients(provider.path(), 1, &[], &steps));
@@ -412,6 +419,14 @@ fn a_library_that_takes_another_way_is_found_out() {
     for (done, rank) in [(early, "rank 0"), (late, "rank 1")] {
         assert_eq!(done.code, Some(4), "{done:?}");
         done.says(&[rank, "has not loaded the provider", "libstillwire_fi.so", "stillwire doctor"]);
+    }
+    // Spawned ones too, at the end or a while after they have met.
+    let early = spawns(&[], &["only:1", "say:cmd=finalize", "hear:cmd=finalize_ack"], "rc=0", &["sleep:60"]);
+    let met = ["say:cmd=barrier_in", "hear:cmd=barrier_out", "only:0", "map", "sleep:60"];
+    let late = spawns(&[], &met, "rc=0", &["sleep:60"]);
+    for done in [early, late] {
+        assert_eq!(done.code, Some(4), "{done:?}");
+        done.says(&["rank 1 of spawned world 1", "has not loaded the provider"]);
     }
 }
 

@@ -90,10 +90,10 @@ impl Server {
         self.phase(member) == Phase::Finished
     }
 
-    /// Barriers at which all ranks of the job have met.
+    /// Barriers at which all processes of a world have met; world 0 is that of the ranks of the job.
     #[must_use]
-    pub fn barriers_passed(&self) -> u64 {
-        self.worlds.get(&0).map_or(0, |world| world.barriers_passed)
+    pub fn barriers_passed(&self, world: u32) -> u64 {
+        self.worlds.get(&world).map_or(0, |world| world.barriers_passed)
     }
 
     /// Ranks of the job that have said nothing; `None` if none has said anything, as in a job that has nothing to do with MPI.

@@ -402,7 +402,7 @@ fn a_spawn_is_a_world_of_its_own() {
     assert_eq!(say_as(&mut server, one(0), "cmd=barrier_in\n"), []);
     assert_eq!(say_as(&mut server, one(1), "cmd=barrier_in\n"), []);
     assert_eq!(say_as(&mut server, one(2), "cmd=barrier_in\n").len(), 3);
-    assert_eq!(server.barriers_passed(), 0);
+    assert_eq!((server.barriers_passed(0), server.barriers_passed(1)), (0, 1));
 }
 
 #[test]

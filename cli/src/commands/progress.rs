@@ -76,7 +76,7 @@ impl Progress {
                 self.say(at, &format!("{missing}{of} has not come to a barrier of the launcher for {waited:?}"));
             }
             MpiNotice::SharedMemory { one, other, path } => self.warn(&format!(
-                "ranks {one} and {other} share memory of their MPI library ({path}): messages may go past the provider"
+                "{one} and {other} share memory of their MPI library ({path}): messages may go past the provider"
             )),
             MpiNotice::NoCheckpoints => self.say(at, &format!("no checkpoint: {NO_CHECKPOINTS}")),
         }

@@ -1,8 +1,9 @@
-//! What the processes of ranks have mapped: whether the provider is among it, and no shared memory of an MPI library.
+//! What the processes of an MPI job have mapped: whether the provider is among it, and no shared memory of an MPI library.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use ckpt_glue::pmi::Member;
 use nix::unistd::Pid;
 use transport::Rank;
 
@@ -12,34 +13,35 @@ const SHARED_BY_MPI: [&str; 5] = ["mpich_", "Intel_MPI", "sm_segment", "vader_se
 /// What was found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Findings {
-    /// Ranks in none of whose processes the provider is loaded.
-    pub(crate) without_provider: Vec<Rank>,
-    /// Two ranks, and the file that both have mapped: messages between them may go past the provider.
-    pub(crate) shared: Option<(Rank, Rank, String)>,
-    /// Files of MPI libraries in memory, which stay there when a rank is killed.
+    /// Members in none of whose processes the provider is loaded.
+    pub(crate) without_provider: Vec<Member>,
+    /// Two of them, and the file that both have mapped: messages between them may go past the provider.
+    pub(crate) shared: Option<(Member, Member, String)>,
+    /// Files of MPI libraries in memory, which stay there when a process is killed.
     pub(crate) files: BTreeSet<PathBuf>,
 }
 
-/// Looks at the processes of ranks, which are named by their process groups: the program may be a child of what was started.
-pub(crate) fn look(ranks: &[(Rank, Pid)], provider: &Path) -> Findings {
-    let groups = ranks.iter().map(|(rank, group)| (group.as_raw(), *rank)).collect();
+/// Looks at processes, which are named by their groups: the program may be a child of what was started.
+pub(crate) fn look(members: &[(Member, Pid)], provider: &Path) -> Findings {
+    let groups = members.iter().map(|(member, group)| (group.as_raw(), *member)).collect();
     judge(&maps_of(&groups), &provider.to_string_lossy())
 }
 
 /// Files of MPI libraries in memory that processes of these groups have mapped.
 pub(crate) fn files_of(groups: &BTreeSet<i32>) -> BTreeSet<PathBuf> {
-    let groups = groups.iter().zip(0..).map(|(group, number)| (*group, Rank(number))).collect();
+    let groups =
+        groups.iter().zip(0..).map(|(group, number)| (*group, Member::of_job(Rank(number)))).collect();
     judge(&maps_of(&groups), "").files
 }
 
-fn maps_of(groups: &BTreeMap<i32, Rank>) -> BTreeMap<Rank, String> {
-    let mut maps: BTreeMap<Rank, String> = BTreeMap::new();
+fn maps_of(groups: &BTreeMap<i32, Member>) -> BTreeMap<Member, String> {
+    let mut maps: BTreeMap<Member, String> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        let Some(rank) = group_of(pid).and_then(|group| groups.get(&group)) else { continue };
+        let Some(member) = group_of(pid).and_then(|group| groups.get(&group)) else { continue };
         // It may have ended just now.
-        maps.entry(*rank)
+        maps.entry(*member)
             .or_default()
             .push_str(&std::fs::read_to_string(entry.path().join("maps")).unwrap_or_default());
     }
@@ -48,12 +50,12 @@ fn maps_of(groups: &BTreeMap<i32, Rank>) -> BTreeMap<Rank, String> {
     maps
 }
 
-fn judge(maps: &BTreeMap<Rank, String>, provider: &str) -> Findings {
+fn judge(maps: &BTreeMap<Member, String>, provider: &str) -> Findings {
     let mut findings = Findings::default();
-    let mut files: BTreeMap<(&str, &str), (Rank, &str)> = BTreeMap::new();
-    for (rank, text) in maps {
+    let mut files: BTreeMap<(&str, &str), (Member, &str)> = BTreeMap::new();
+    for (member, text) in maps {
         if !text.lines().any(|line| line.ends_with(provider)) {
-            findings.without_provider.push(*rank);
+            findings.without_provider.push(*member);
         }
         for line in text.lines() {
             // Addresses, rights, offset, device, inode, path.
@@ -68,9 +70,9 @@ fn judge(maps: &BTreeMap<Rank, String>, provider: &str) -> Findings {
             if path.starts_with("/dev/shm/") {
                 findings.files.insert(PathBuf::from(path));
             }
-            let (first, _) = *files.entry((device, inode)).or_insert((*rank, path));
-            if first != *rank && findings.shared.is_none() {
-                findings.shared = Some((first, *rank, path.to_owned()));
+            let (first, _) = *files.entry((device, inode)).or_insert((*member, path));
+            if first != *member && findings.shared.is_none() {
+                findings.shared = Some((first, *member, path.to_owned()));
             }
         }
     }
@@ -89,8 +91,12 @@ mod tests {
 
     const PROVIDER: &str = "7f00-7f01 r-xp 00000000 fe:00 77 /opt/my lib/libstillwire_fi.so\n";
 
+    fn rank(rank: u32) -> Member {
+        Member::of_job(Rank(rank))
+    }
+
     fn judged(maps: &[&str]) -> Findings {
-        let ranks = (0..).map(Rank).zip(maps.iter().map(|text| (*text).to_owned()));
+        let ranks = (0..).map(rank).zip(maps.iter().map(|text| (*text).to_owned()));
         judge(&ranks.collect(), "/opt/my lib/libstillwire_fi.so")
     }
 
@@ -98,7 +104,7 @@ mod tests {
     fn the_provider_is_looked_for_in_every_rank() {
         assert_eq!(judged(&[PROVIDER, PROVIDER]), Findings::default());
         let other = PROVIDER.replace("my lib", "another");
-        assert_eq!(judged(&[PROVIDER, &other, ""]).without_provider, [Rank(1), Rank(2)]);
+        assert_eq!(judged(&[PROVIDER, &other, ""]).without_provider, [rank(1), rank(2)]);
     }
 
     #[test]
@@ -110,7 +116,7 @@ mod tests {
         let own = judged(&[&one, &two]);
         assert_eq!((own.shared, own.files.len()), (None, 2), "one of its own each");
         let gone = shared(5, "mpich_shm_1_0 (deleted)");
-        assert_eq!(judged(&[&one, &gone]).shared, Some((Rank(0), Rank(1), "/dev/shm/mpich_shm_1_0".into())));
+        assert_eq!(judged(&[&one, &gone]).shared, Some((rank(0), rank(1), "/dev/shm/mpich_shm_1_0".into())));
         let programs = shared(9, "the_programs_own");
         assert_eq!(judged(&[&programs, &programs]).shared, None);
         let private = one.replace("rw-s", "rw-p");

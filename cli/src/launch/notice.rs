@@ -55,8 +55,8 @@ pub(crate) enum MpiNotice<'a> {
     SpawnedRemain { processes: usize },
     /// Processes of a world have been waiting at a barrier of PMI for those.
     Barrier { world: u32, missing: &'a Ranks, waited: Duration },
-    /// Two ranks share memory of their MPI library.
-    SharedMemory { one: Rank, other: Rank, path: &'a str },
+    /// Two processes share memory of their MPI library.
+    SharedMemory { one: Member, other: Member, path: &'a str },
     /// A checkpoint was asked for, of a program that has none.
     NoCheckpoints,
 }

@@ -17,6 +17,7 @@ use ckpt_glue::keeper::{self, Keeper};
 use ckpt_glue::layout::Layout;
 use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
+use ckpt_glue::recovery::Ending;
 use ckpt_glue::sabotage::Sabotage;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
@@ -101,7 +102,9 @@ pub(crate) fn run(
     let mut shell = Shell::new(plan, registration, observer)?;
     let report = shell.run()?;
     shell.observer.notice(shell.started.elapsed(), &Notice::Over);
-    Ok(Outcome { report, is_mpi: shell.has_mpi, verdict: shell.verdict.take() })
+    let verdict = shell.verdict.take();
+    let verdict = verdict.or_else(|| shell.failed_after_all().filter(|_| report.ending == Ending::Finished));
+    Ok(Outcome { report, is_mpi: shell.has_mpi, verdict })
 }
 
 impl<'a> Shell<'a> {

@@ -1,5 +1,6 @@
 //! Ranks that are programs of an MPI library: they speak PMI, and the launcher speaks for them to the keeper.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -12,6 +13,7 @@ use ckpt_glue::names::{ExitStatus, Party};
 use ckpt_glue::pmi::{self, Member};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use transport::{Life, PortId, Rank};
 
 use super::super::limits::LOOK_AFTER;
@@ -27,15 +29,17 @@ pub(super) struct MpiSide {
     life: Life,
     server: pmi::Server,
     lines: PmiLines,
-    look: Look,
+    /// By world that has met.
+    looks: BTreeMap<u32, Look>,
     /// The files of its ranks are known.
     noted: bool,
+    /// The first rank that has ended with an exit code of its own after MPI_Finalize.
+    failed: Option<(Rank, u8)>,
 }
 
-/// Whether it has been looked that messages go over the provider.
+/// Whether it has been looked that messages of a world go over the provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Look {
-    NotYet,
     At(Instant),
     Done,
 }
@@ -44,7 +48,14 @@ impl MpiSide {
     fn new(job: transport::JobId, life: Life, ranks: u32, start_timeout: std::time::Duration) -> MpiSide {
         let name = format!("stillwire-{job}-{life}");
         let server = pmi::Server::new(name, ranks, start_timeout);
-        MpiSide { life, server, lines: PmiLines::default(), look: Look::NotYet, noted: false }
+        MpiSide {
+            life,
+            server,
+            lines: PmiLines::default(),
+            looks: BTreeMap::new(),
+            noted: false,
+            failed: None,
+        }
     }
 }
 
@@ -91,11 +102,9 @@ impl Shell<'_> {
     /// When something about PMI is due, as time since the job's start and as time of this machine.
     pub(super) fn pmi_due(&self) -> (Option<transport::Instant>, Option<Instant>) {
         let Some(mpi) = &self.mpi else { return (None, None) };
-        let look = match mpi.look {
-            Look::At(at) => Some(at),
-            Look::NotYet | Look::Done => None,
-        };
-        (mpi.server.poll_timeout(), look)
+        let looks =
+            mpi.looks.values().filter_map(|look| if let Look::At(at) = look { Some(*at) } else { None });
+        (mpi.server.poll_timeout(), looks.min())
     }
 
     pub(super) fn pmi_timeouts(&mut self) {
@@ -107,7 +116,7 @@ impl Shell<'_> {
             mpi.server.handle_timeout(now);
         }
         if look.is_some_and(|due| due <= Instant::now()) {
-            self.look_at_mappings(None);
+            self.look_at_worlds(|_, look| matches!(look, Look::At(at) if at <= Instant::now()));
         }
     }
 
@@ -135,8 +144,8 @@ impl Shell<'_> {
         }
         let any = !said.bytes.is_empty();
         mpi.server.handle(now, pmi::Input::Bytes { member, bytes: said.bytes });
-        if mpi.look == Look::NotYet && mpi.server.barriers_passed() > 0 {
-            mpi.look = Look::At(Instant::now() + LOOK_AFTER);
+        if mpi.server.barriers_passed(member.world) > 0 {
+            mpi.looks.entry(member.world).or_insert_with(|| Look::At(Instant::now() + LOOK_AFTER));
         }
         any
     }
@@ -152,6 +161,30 @@ impl Shell<'_> {
     pub(super) fn end_pmi(&mut self, member: Member) {
         self.tell_pmi(pmi::Input::Gone { member });
         self.forget_pmi(member);
+        if let Some(mpi) = &mut self.mpi
+            && !self.spawned.iter().any(|(other, _)| other.world == member.world)
+            && member.job_rank().is_none()
+        {
+            mpi.looks.remove(&member.world);
+        }
+    }
+
+    /// How a rank has ended, as the keeper is to see it. After MPI_Finalize an exit code is no fault: others may still need their time, and
+    /// nobody needs this rank any more. The job fails by it when all have ended.
+    pub(super) fn status_for_keeper(&mut self, rank: Rank, status: ExitStatus) -> ExitStatus {
+        match (&mut self.mpi, status) {
+            (Some(mpi), ExitStatus::Code(code @ 1..)) if mpi.server.has_finished(Member::of_job(rank)) => {
+                mpi.failed.get_or_insert((rank, code));
+                ExitStatus::Code(0)
+            }
+            _ => status,
+        }
+    }
+
+    /// What is wrong with a job whose ranks have all ended.
+    pub(super) fn failed_after_all(&self) -> Option<Verdict> {
+        let (rank, code) = self.mpi.as_ref()?.failed?;
+        Some(Verdict { words: format!("rank {rank} ended with exit code {code}"), exit_code: Some(code) })
     }
 
     fn forget_pmi(&mut self, member: Member) {
@@ -203,10 +236,8 @@ impl Shell<'_> {
             }
             pmi::Output::Began { member } => self.on_begun(member),
             pmi::Output::Finished { member } => {
+                self.look_at_finished(member);
                 let Some(rank) = member.job_rank() else { return };
-                // Before the first barrier nothing is known of the others.
-                let met = self.mpi.as_ref().is_some_and(|mpi| mpi.server.barriers_passed() > 0);
-                self.look_at_mappings((!met).then_some(rank));
                 let port = PortId::of_rank(rank, 0);
                 self.speak_for(rank, Message::Closed { port, links: Vec::new(), last: true });
             }
@@ -289,10 +320,14 @@ impl Shell<'_> {
         if core::mem::replace(&mut mpi.noted, true) || !self.has_mpi {
             return;
         }
-        let ranks = self.processes.iter().map(|(rank, process)| (*rank, process.group.pid));
-        // Whose a file is does not matter here.
-        let ranks: Vec<_> = ranks.chain(self.spawned.groups().map(|group| (Rank(0), group.pid))).collect();
-        self.mpi_files.append(&mut mappings::look(&ranks, provider).files);
+        let files = mappings::look(&self.members(), provider).files;
+        self.mpi_files.extend(files);
+    }
+
+    /// The processes of the job, and those that were spawned.
+    fn members(&self) -> Vec<(Member, Pid)> {
+        let ranks = self.processes.iter().map(|(rank, process)| (Member::of_job(*rank), process.group.pid));
+        ranks.chain(self.spawned.iter().map(|(member, group)| (member, group.pid))).collect()
     }
 
     /// Removes what killed ranks have left in memory. Nobody else has files of these names: ranks of this job had them mapped.
@@ -303,33 +338,45 @@ impl Shell<'_> {
         }
     }
 
-    /// Messages of an MPI library go over the provider, and not past it: looked at once, when all have come up.
-    /// Before that, only one rank is looked at.
-    fn look_at_mappings(&mut self, only: Option<Rank>) {
+    /// A process is about to end: it is looked at before, with its world, unless that has been done.
+    fn look_at_finished(&mut self, member: Member) {
+        let Some(mpi) = &self.mpi else { return };
+        if mpi.server.barriers_passed(member.world) > 0 {
+            self.look_at_worlds(|world, look| world == member.world && look != Look::Done);
+        } else {
+            // Before the first barrier nothing is known of the others.
+            self.look_at_mappings(|other| other == member);
+        }
+    }
+
+    /// Looks at the worlds of which this says so.
+    fn look_at_worlds(&mut self, due: impl Fn(u32, Look) -> bool) {
         let Some(mpi) = &mut self.mpi else { return };
-        if mpi.look == Look::Done {
-            return;
+        let mut worlds = Vec::new();
+        for (world, look) in &mut mpi.looks {
+            if due(*world, *look) {
+                *look = Look::Done;
+                worlds.push(*world);
+            }
         }
-        if only.is_none() {
-            mpi.look = Look::Done;
+        if !worlds.is_empty() {
+            self.look_at_mappings(|member| worlds.contains(&member.world));
         }
-        let Some(provider) = &self.plan.provider else { return };
-        let ranks: Vec<(Rank, nix::unistd::Pid)> = self
-            .processes
-            .iter()
-            .filter(|(rank, _)| {
-                mpi.server.has_begun(Member::of_job(**rank)) && only.is_none_or(|only| only == **rank)
-            })
-            .map(|(rank, process)| (*rank, process.group.pid))
-            .collect();
-        let mut findings = mappings::look(&ranks, provider);
+    }
+
+    /// Messages of an MPI library go over the provider, and not past it: looked at once for each world, when all of it have come up.
+    fn look_at_mappings(&mut self, wanted: impl Fn(Member) -> bool) {
+        let (Some(mpi), Some(provider)) = (&self.mpi, &self.plan.provider) else { return };
+        let mut members = self.members();
+        members.retain(|(member, _)| mpi.server.has_begun(*member) && wanted(*member));
+        let mut findings = mappings::look(&members, provider);
         self.mpi_files.append(&mut findings.files);
-        if let Some(rank) = findings.without_provider.first() {
+        if let Some(member) = findings.without_provider.first() {
             let words = format!(
                 "its MPI library has not loaded the provider {}; `stillwire doctor PROGRAM` says why",
                 provider.display()
             );
-            self.break_off(Member::of_job(*rank), words);
+            self.break_off(*member, words);
         }
         if let Some((one, other, path)) = &findings.shared {
             self.tell(&Notice::Mpi(MpiNotice::SharedMemory { one: *one, other: *other, path }));

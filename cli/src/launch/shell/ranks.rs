@@ -169,6 +169,7 @@ impl Shell<'_> {
             self.guard.remove(process.group.pid);
             self.sources.retain(|_, source| !matches!(source, Source::Connection(of) if *of == rank));
             self.tell(&Notice::Ended { rank, status });
+            let status = self.status_for_keeper(rank, status);
             self.tell_keeper(keeper::Input::ProcessEnded { rank, life: process.life, status });
             self.pump();
             self.end_pmi(Member::of_job(rank));

@@ -41,8 +41,8 @@ struct NotStarted {
 }
 
 impl Spawned {
-    pub(super) fn groups(&self) -> impl Iterator<Item = Group> {
-        self.processes.values().map(|running| running.group)
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Member, Group)> {
+        self.processes.iter().map(|(member, running)| (*member, running.group))
     }
 
     pub(super) fn group(&self, member: Member) -> Option<Group> {
@@ -50,7 +50,7 @@ impl Spawned {
     }
 
     pub(super) fn kill(&self) {
-        self.groups().for_each(Group::kill);
+        self.iter().for_each(|(_, group)| group.kill());
     }
 }
 
