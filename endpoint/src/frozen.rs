@@ -44,7 +44,12 @@ impl Endpoint {
     pub fn warm(&self) {
         let mut next = Some(0);
         while let Some(first) = next {
-            next = self.shared.lock().port.warm(first, WARMED_AT_A_TIME);
+            let mut inner = self.shared.lock();
+            next = inner.port.warm(first, WARMED_AT_A_TIME);
+            // What a freeze itself needs comes last, so that it is still there.
+            if next.is_none() {
+                inner.collect_all();
+            }
         }
     }
 
