@@ -46,7 +46,7 @@ impl Rule {
     }
 }
 
-/// Which rule is out. In a real build: none.
+/// Which rule is out. Without the simulator: none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sabotage(#[cfg(feature = "sabotage")] Option<Rule>);
 

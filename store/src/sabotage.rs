@@ -15,7 +15,7 @@ pub enum Rule {
     NoFence,
 }
 
-/// Which rule is out. In a real build: none.
+/// Which rule is out. Without the simulator: none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sabotage(#[cfg(feature = "sabotage")] Option<Rule>);
 

@@ -59,6 +59,17 @@ fn the_used_link_behaves_as_if_it_were_alone() {
 }
 
 #[test]
+fn all_links_are_warmed_in_pieces() {
+    let (mut world, _) = conversation(IDLE);
+    let port = world.port(0);
+    for at_a_time in [1, 128, IDLE, IDLE + 1, IDLE + 2] {
+        let pieces = std::iter::successors(Some(0), |first| port.warm(*first, at_a_time));
+        assert_eq!(pieces.count(), (IDLE + 1).div_ceil(at_a_time), "pieces of {at_a_time}");
+    }
+    assert_eq!(port.warm(usize::MAX, 1), None);
+}
+
+#[test]
 fn nothing_is_queued_on_idle_links() {
     let (mut world, _) = conversation(IDLE);
     let frozen: FrozenPort = world.freeze(0);

@@ -25,6 +25,6 @@ impl Port {
                 black_box(bytes.iter().step_by(CACHE_LINE_BYTES).fold(0, |all, byte| all ^ byte));
             }
         }
-        (links.len() > links_max).then_some(first + links_max)
+        (links.len() > links_max).then(|| first + links_max)
     }
 }
