@@ -232,8 +232,8 @@ impl Payloads for BufferTable {
 }
 
 impl BufferTable {
-    /// Where a piece belongs. `None`: nowhere. A multi-receive may be taken back while a message is on its way into it: the rest of that
-    /// message is for nobody.
+    /// Where a piece belongs. `None`: nowhere. A multi-receive may be taken back, and a buffer abandoned, while a message is on its way into it: the
+    /// rest of that message is for nobody.
     pub(crate) fn target(&mut self, receive: OpId, offset: u64, bytes: usize) -> Option<&mut [u8]> {
         let buffer = self.receives.get_mut(&receive)?;
         let from = usize::try_from(offset).unwrap_or(usize::MAX);

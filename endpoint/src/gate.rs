@@ -348,6 +348,12 @@ impl Endpoint {
         if inner.port.cancel(op) { inner.buffers.take_receive(op) } else { None }
     }
 
+    /// Takes the buffer of a receive away, whatever has become of the receive: from now on nothing is written to it. What has been matched with it
+    /// goes on, for nobody, and completes.
+    pub fn abandon(&self, op: OpId) -> Option<ReceiveBuffer> {
+        self.shared.lock().buffers.take_receive(op)
+    }
+
     /// Sets the message aside that a receive with this pattern would get, and names it.
     #[must_use]
     pub fn claim(&self, pattern: &Pattern) -> Option<(MessageKey, Envelope)> {

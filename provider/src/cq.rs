@@ -456,6 +456,7 @@ unsafe extern "C" fn strerror(
         libc::ENOMSG => c"no message waits",
         libc::EACCES => c"the memory region does not grant this access",
         libc::EINVAL => c"the place lies outside of the memory region",
+        libc::EFAULT => c"the peer has no memory at this address, or none for this access",
         errno::ETRUNC => c"the message was longer than the buffer",
         errno::ENOKEY => c"the peer has no memory region with this key",
         _ => c"the operation failed",

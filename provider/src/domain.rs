@@ -1,13 +1,14 @@
 //! fi_domain(3): the domain object, which owns memory regions, and from which everything else comes.
 
 use core::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::abi::{
     CLASS_DOMAIN, CLASS_FABRIC, FiAtomicAttr, FiInfo, FiOps, FiOpsDomain, Fid, FidDomain, FidEp, FidFabric,
     MR_BASIC, MR_PROV_KEY, MR_VIRT_ADDR, Opaque,
 };
 use crate::boundary::{EBUSY, EINVAL, ENOSYS, behind, given, hand_out, missing, retire, status};
+use crate::engine::Engine;
 use crate::engine::regions::Regions;
 use crate::{atomic, av, cntr, cq, ep, fabric, mr};
 
@@ -15,6 +16,21 @@ use crate::{atomic, av, cntr, cq, ep, fabric, mr};
 pub(crate) struct Domain {
     pub(crate) fabric: fabric::Handle,
     pub(crate) regions: Arc<Regions>,
+    /// Its enabled endpoints, which write for peers into its regions.
+    engines: Mutex<Vec<Weak<Engine>>>,
+}
+
+impl Domain {
+    pub(crate) fn join(&self, engine: &Arc<Engine>) {
+        let mut engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        engines.retain(|engine| engine.strong_count() > 0);
+        engines.push(Arc::downgrade(engine));
+    }
+
+    pub(crate) fn engines(&self) -> Vec<Arc<Engine>> {
+        let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        engines.iter().filter_map(Weak::upgrade).collect()
+    }
 }
 
 pub(crate) type Handle = Arc<Domain>;
@@ -68,7 +84,7 @@ pub(crate) unsafe fn open(
             ops: &raw const DOMAIN_OPS,
             mr: &raw const mr::OPS,
         };
-        let domain = Arc::new(Domain { fabric: Arc::clone(fabric), regions });
+        let domain = Arc::new(Domain { fabric: Arc::clone(fabric), regions, engines: Mutex::default() });
         // SAFETY: `FidDomain` begins with a `fid`; `out` is the application's.
         unsafe { hand_out(fid, domain, out) }.map(|_| ())
     })

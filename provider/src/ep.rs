@@ -88,6 +88,7 @@ impl EndpointObject {
             sinks: sinks.clone(),
             directed: can(flag::DIRECTED_RECV),
         })?;
+        self.domain.join(&engine);
         for queue in sinks.queues() {
             queue.join(&engine)?;
         }

@@ -18,7 +18,7 @@ use crate::av::resolve;
 use crate::boundary::{EINVAL, Errno, Result, status, text};
 use crate::identity::{identity, own_ip};
 use crate::launcher::is_alone_by_mistake;
-use crate::limits::{CONTEXT_SIZE, EAGER_BYTES_MAX, IOV_MAX, MESSAGE_BYTES_MAX};
+use crate::limits::{CONTEXT_SIZE, EAGER_BYTES_MAX, IOV_MAX, MESSAGE_BYTES_MAX, PIECE_BYTES_MAX};
 
 /// `FI_ADDR` format of our addresses, and number of our protocol.
 const FORMAT: u32 = PROV_SPECIFIC | 0x5357;
@@ -232,6 +232,7 @@ fn check_endpoint(hints: &Hints<'_>) -> Result<()> {
     fits(matches!(attr.r#type, EP_UNSPEC | EP_RDM) && matches!(attr.protocol, 0 | FORMAT))?;
     fits(attr.max_msg_size <= MESSAGE_BYTES_MAX && attr.auth_key_size == 0)?;
     fits(attr.max_order_raw_size <= EAGER_BYTES_MAX && attr.max_order_waw_size <= EAGER_BYTES_MAX)?;
+    fits(attr.max_order_war_size <= PIECE_BYTES_MAX)?;
     fits(attr.tx_ctx_cnt <= 1 && attr.rx_ctx_cnt <= 1)
 }
 
@@ -355,7 +356,7 @@ fn fill_attributes(terms: &Terms, transmit: &mut FiTxAttr, receive: &mut FiRxAtt
     endpoint.protocol_version = 1;
     endpoint.max_msg_size = MESSAGE_BYTES_MAX;
     endpoint.max_order_raw_size = EAGER_BYTES_MAX;
-    endpoint.max_order_war_size = MESSAGE_BYTES_MAX;
+    endpoint.max_order_war_size = PIECE_BYTES_MAX;
     endpoint.max_order_waw_size = EAGER_BYTES_MAX;
     endpoint.mem_tag_format = terms.tag_format;
     endpoint.tx_ctx_cnt = 1;

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use transport::config::ANNOUNCED_MAX;
+
 /// Bytes of payload that are copied at once and travel with their envelope. One UDP frame on a host; above it the two copies
 /// cost more than the round trip that asks for the payload.
 pub(crate) const EAGER_BYTES_MAX: usize = 16 << 10;
@@ -30,11 +32,30 @@ pub(crate) const SERVICE_BYTES: usize = 8 * COPIED_BYTES_MAX;
 /// Buffers for requests of peers: one is filled while another is worked off.
 pub(crate) const SERVICE_BUFFERS: usize = 3;
 
-/// Longest copy for a peer whose memory is kept for the next one.
-pub(crate) const SPARE_BYTES_MAX: usize = 16 << 20;
+/// A longer read or write of a peer's memory is asked for in pieces of this length, so that what a target holds for one of them is bounded.
+pub(crate) const PIECE_BYTES_MAX: usize = 4 << 20;
+
+/// Copies for peers whose memory is kept for the next ones.
+pub(crate) const SPARES_MAX: usize = PIECES_OPEN_MAX;
+
+/// Pieces of one request that are asked for at one time: one is copied while another is on its way.
+pub(crate) const PIECES_OPEN_MAX: usize = 4;
 
 /// Requests to peers' memory that one endpoint may have open. Each may cost its target an answer that waits.
 pub(crate) const REMOTE_REQUESTS_MAX: usize = 4096;
+
+/// Long writes, or pieces of them, that one link may have open: their payloads are announced, and must leave room for what the peer has asked
+/// for itself, else two targets that make each other wait could wait for ever.
+pub(crate) const LONG_WRITES_MAX: usize = ANNOUNCED_MAX / 2;
+
+/// Bytes that a target holds for one peer (copies of what it reads, answers that wait) before the peer's further requests wait.
+pub(crate) const LINK_DEBT_BYTES_MAX: usize = 4 * PIECE_BYTES_MAX;
+
+/// Likewise for all peers of an endpoint. Above it one request of each is served at a time, so that nobody waits for what others do not take.
+pub(crate) const DEBT_BYTES_MAX: usize = 256 << 20;
+
+/// Messages of one peer that wait: what its open requests and its answers to ours may come to.
+pub(crate) const STALLED_MESSAGES_MAX: usize = 2 * PIECES_OPEN_MAX * REMOTE_REQUESTS_MAX;
 
 /// Entries that a completion queue holds, if it was not opened with a larger size, before nothing more is taken from the port.
 pub(crate) const CQ_ENTRIES: usize = 1 << 16;
@@ -71,7 +92,8 @@ pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// Also how often peers that have not finished are probed.
 pub(crate) const QUIET: Duration = Duration::from_millis(2);
 
-/// Longest wait for writes of peers into a memory region that is being closed.
+/// Longest wait for writes of peers into a memory region that is being closed. What has not ended by then is cut off: a piece of a write takes
+/// milliseconds, unless its peer is stopped or dead.
 pub(crate) const REGION_CLOSE_MAX: Duration = Duration::from_secs(3);
 
 /// Longest sleep in a blocking call between two looks at what no descriptor tells.

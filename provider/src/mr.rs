@@ -10,7 +10,7 @@ use crate::abi::{
     CLASS_CNTR, CLASS_DOMAIN, CLASS_EP, CLASS_MR, Const, FiMrAttr, FiOps, FiOpsMr, Fid, FidCntr, FidDomain,
     FidMr, Opaque, flag,
 };
-use crate::boundary::{EBUSY, EINVAL, Result, behind, given, hand_out, missing, retire, status};
+use crate::boundary::{EINVAL, Result, behind, given, hand_out, missing, retire, status};
 use crate::engine::regions::Region;
 use crate::limits::REGION_CLOSE_MAX;
 use crate::{cntr, domain};
@@ -133,8 +133,8 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         let started = Instant::now();
         while registered.region.is_in_use() {
             if started.elapsed() > REGION_CLOSE_MAX {
-                domain_complaint(&registered.region);
-                return Err(EBUSY);
+                cut_off(registered);
+                break;
             }
             std::thread::yield_now();
         }
@@ -144,10 +144,12 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-fn domain_complaint(region: &Region) {
+fn cut_off(registered: &Registered) {
+    let writes: usize =
+        registered.domain.engines().iter().map(|engine| engine.cut_off_writes(&registered.region)).sum();
     crate::boundary::complain(format_args!(
-        "memory region {:#x} is being written by a peer that has been silent for {REGION_CLOSE_MAX:?}: it stays open",
-        region.key
+        "memory region {:#x} is closed although {writes} writes of peers into it had not ended after {REGION_CLOSE_MAX:?}: they are cut off",
+        registered.region.key
     ));
 }
 

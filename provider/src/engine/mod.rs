@@ -5,11 +5,14 @@
 //! it, so peers are served while the program computes.
 //!
 //! * `send`, `receive`: messages;
-//! * `remote`: requests to peers' memory; `service`: peers' requests to ours; [`wire`]: how they are written;
+//! * `remote`: requests to peers' memory, `pieces`: long ones; `service`: peers' requests to ours, `debt`: what is held for them; [`wire`]: how they
+//!   are written;
 //! * `report`: what a person is told of peers;
 //! * [`regions`]: the memory that is open to peers; [`sinks`]: queues and counters.
 
 pub(crate) mod arithmetic;
+mod debt;
+mod pieces;
 mod receive;
 pub(crate) mod regions;
 mod remote;
@@ -44,7 +47,7 @@ use crate::limits::{
 use crate::rehearsal::{self, Rehearsal};
 use receive::Glance;
 pub(crate) use receive::{Inbound, Peek};
-use regions::{OpenWrite, Regions};
+use regions::Regions;
 pub(crate) use remote::{Local, Place};
 pub(crate) use send::Outbound;
 use service::Service;
@@ -109,19 +112,16 @@ enum Request {
     Receive(receive::Posted),
     Send(send::Sending),
     Remote(remote::Asked),
+    /// A request that is asked for in pieces.
+    Pieces(Box<pieces::Pieces>),
     /// A buffer for requests of peers, by number.
     Service(usize),
     /// A peer's long write into our memory.
-    Landing {
-        write: OpenWrite,
-        request: u64,
-        data: Option<u32>,
-        bytes: u64,
-    },
+    Landing(service::Landing),
     /// A payload that belongs to no memory of ours.
     Swallow,
-    /// A payload that a peer has asked for.
-    Served,
+    /// A copy of so many bytes that a peer has asked for.
+    Served(LinkIndex, usize),
 }
 
 impl Engine {
@@ -292,10 +292,10 @@ impl Engine {
                 let number = *number;
                 self.serve_message(state, key, number, &received);
             }
-            Some(Request::Landing { .. }) => self.write_landed(state, key, received.source),
+            Some(Request::Landing(_)) => self.write_landed(state, key, &received),
             Some(Request::Swallow) => _ = state.requests.remove(key),
             // A multi-receive that was taken back while a message was on its way into it.
-            None | Some(Request::Send(_) | Request::Served) => {}
+            None | Some(Request::Send(_) | Request::Served(..) | Request::Pieces(_)) => {}
         }
     }
 
@@ -303,8 +303,10 @@ impl Engine {
         match state.requests.get(key) {
             Some(Request::Send(_)) => self.finish_send(state, key),
             Some(Request::Remote(_)) => self.remote_step(state, key, 0),
-            Some(Request::Served) => {
+            Some(Request::Served(link, bytes)) => {
+                let (link, bytes) = (*link, *bytes);
                 state.requests.remove(key);
+                state.service.paid(link, bytes);
                 state.service.recycle(buffer.unwrap_or_default());
             }
             _ => {}

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use crate::abi::{ADDR_UNSPEC, errno};
 use crate::boundary::{EBUSY, Errno, Result};
 use crate::cntr;
+use crate::memory::is_mapped;
 
 /// One region.
 pub(crate) struct Region {
@@ -15,6 +16,8 @@ pub(crate) struct Region {
     start: usize,
     bytes: usize,
     access: u64,
+    /// Not all of it is mapped, as where a whole address space is registered for windows without bounds: the kernel is asked for each access.
+    guarded: bool,
     /// Writes of peers that have begun and not ended.
     writers: AtomicUsize,
     counter: OnceLock<cntr::Handle>,
@@ -24,6 +27,11 @@ impl Region {
     /// Whether a peer's write is half-way.
     pub(crate) fn is_in_use(&self) -> bool {
         self.writers.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether its memory may be missing.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.guarded
     }
 
     /// Counts writes of peers into this region.
@@ -47,7 +55,7 @@ impl OpenWrite {
         OpenWrite(region)
     }
 
-    pub(crate) fn region(&self) -> &Region {
+    pub(crate) fn region(&self) -> &Arc<Region> {
         &self.0
     }
 }
@@ -88,6 +96,7 @@ impl Regions {
             start,
             bytes,
             access,
+            guarded: !is_mapped(start, bytes),
             writers: AtomicUsize::new(0),
             counter: OnceLock::new(),
         });
@@ -169,7 +178,8 @@ mod tests {
     fn the_whole_address_space_is_a_region() {
         let regions = Regions::new(false, false);
         regions.register(0, usize::MAX, REMOTE_WRITE, 0).unwrap();
-        let (_, place) = regions.find(0, 0x7fff_1234_5678, 8, REMOTE_WRITE).unwrap();
+        let (region, place) = regions.find(0, 0x7fff_1234_5678, 8, REMOTE_WRITE).unwrap();
+        assert!(region.is_guarded());
         assert_eq!(place as usize, 0x7fff_1234_5678);
     }
 

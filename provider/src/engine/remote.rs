@@ -11,7 +11,9 @@ use super::{Engine, Operation, Request, SPACE_READ, SPACE_WRITE, State, context_
 use crate::abi::{ADDR_NOTAVAIL, FiAddr, flag};
 use crate::boundary::{EAGAIN, EINVAL, EMSGSIZE, Result};
 use crate::cq::{Entry, Failure};
-use crate::limits::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX, REMOTE_REQUESTS_MAX, REQUEST_HEAD_BYTES};
+use crate::limits::{
+    EAGER_BYTES_MAX, MESSAGE_BYTES_MAX, PIECE_BYTES_MAX, REMOTE_REQUESTS_MAX, REQUEST_HEAD_BYTES,
+};
 use crate::memory::Segments;
 
 /// Where in a peer's memory.
@@ -37,10 +39,7 @@ pub(crate) struct Local<'a> {
 
 /// A request that waits for its answer.
 pub(super) struct Asked {
-    context: usize,
-    /// Of its entry.
-    flags: u64,
-    wanted: bool,
+    pub(super) ends: Ends,
     /// Things that have to happen before it is over.
     steps: u8,
     failure: u32,
@@ -48,6 +47,23 @@ pub(super) struct Asked {
     op: Operation,
     /// Where an answer's payload goes, if not straight into the buffer.
     result: Option<Segments>,
+    /// It takes one of the link's places for long writes.
+    long_write: Option<LinkIndex>,
+}
+
+/// Who hears of the end of a request.
+#[derive(Clone, Copy)]
+pub(super) enum Ends {
+    /// The program: its context, the flags of the entry, and whether it wants one.
+    Program { context: usize, flags: u64, wanted: bool },
+    /// A longer request, of which this is a piece.
+    Whole(SlabKey),
+}
+
+impl Asked {
+    fn new(ends: Ends, steps: u8) -> Asked {
+        Asked { ends, steps, failure: 0, op: None, result: None, long_write: None }
+    }
 }
 
 impl Engine {
@@ -66,46 +82,54 @@ impl Engine {
         {
             return Err(EMSGSIZE);
         }
-        let long = bytes > EAGER_BYTES_MAX;
-        let flags = flag::RMA | flag::WRITE;
         let wanted = !inject && self.sinks.transmit.wants(submit.flags);
+        let ends = Ends::Program { context: submit.context, flags: flag::RMA | flag::WRITE, wanted };
         self.ask(place, submit, |state, link, record| {
-            let record = Record {
-                kind: if long { Kind::WriteLong } else { Kind::Write },
-                data: data.map(low_half),
-                bytes: bytes as u64,
-                ..record
-            };
-            let asked = Asked {
-                context: submit.context,
-                flags,
-                wanted,
-                steps: if long { 2 } else { 1 },
-                failure: 0,
-                op: None,
-                result: None,
-            };
-            let key = state.requests.insert(Request::Remote(asked));
-            let record = Record { request: context_of(key), ..record };
-            let mut message = head(&record, if long { 0 } else { bytes });
-            if !long {
-                payload.gather(&mut message);
+            let data = data.map(low_half);
+            if bytes > PIECE_BYTES_MAX {
+                let record = Record { kind: Kind::WriteLong, data, ..record };
+                return self.ask_in_pieces(state, link, record, payload, ends);
             }
+            if bytes > EAGER_BYTES_MAX {
+                let record = Record { kind: Kind::WriteLong, data, bytes: bytes as u64, ..record };
+                return self.write_long(state, link, record, payload, ends);
+            }
+            let key = state.requests.insert(Request::Remote(Asked::new(ends, 1)));
+            let record =
+                Record { kind: Kind::Write, data, bytes: bytes as u64, request: context_of(key), ..record };
+            let mut message = head(&record, bytes);
+            payload.gather(&mut message);
             let sent = self.send_record(state, link, &message);
-            sent.inspect_err(|_| _ = state.requests.remove(key))?;
-            if long {
-                let outgoing = payload_of(SPACE_WRITE, context_of(key), context_of(key));
-                match self.send_long(link, outgoing, payload, false) {
-                    Ok(_) => {}
-                    // The request is out: its payload must follow, as soon as there is room.
-                    Err(EAGAIN) => {
-                        state.service.wait(link, Waiting::Long { outgoing, payload: payload.clone() })
-                    }
-                    Err(_) => self.remote_step(state, key, libc::ESHUTDOWN as u32),
-                }
-            }
-            Ok(())
+            sent.inspect_err(|_| _ = state.requests.remove(key))
         })
+    }
+
+    /// Announces a write, whose payload follows in a message of its own.
+    pub(super) fn write_long(
+        &self,
+        state: &mut State,
+        link: LinkIndex,
+        record: Record,
+        payload: &Segments,
+        ends: Ends,
+    ) -> Result<()> {
+        if !state.service.may_write_long(link) {
+            return Err(EAGAIN);
+        }
+        let asked = Asked { long_write: Some(link), ..Asked::new(ends, 2) };
+        let key = state.requests.insert(Request::Remote(asked));
+        let record = Record { request: context_of(key), ..record };
+        let sent = self.send_record(state, link, &head(&record, 0));
+        sent.inspect_err(|_| _ = state.requests.remove(key))?;
+        state.service.long_write_begins(link);
+        let outgoing = payload_of(SPACE_WRITE, context_of(key), context_of(key));
+        match self.send_long(link, outgoing, payload, false) {
+            Ok(_) => {}
+            // The request is out: its payload must follow, as soon as there is room.
+            Err(EAGAIN) => state.service.wait(link, Waiting::Long { outgoing, payload: payload.clone() }),
+            Err(_) => self.remote_step(state, key, libc::ESHUTDOWN as u32),
+        }
+        Ok(())
     }
 
     /// Reads from a peer's memory.
@@ -114,42 +138,50 @@ impl Engine {
         if bytes > MESSAGE_BYTES_MAX {
             return Err(EMSGSIZE);
         }
+        let wanted = self.sinks.transmit.wants(submit.flags);
+        let ends = Ends::Program { context: submit.context, flags: flag::RMA | flag::READ, wanted };
         self.ask(place, submit, |state, link, record| {
-            let wanted = self.sinks.transmit.wants(submit.flags);
-            let (own, segments) = below(buffer)?;
-            let flags = flag::RMA | flag::READ;
-            let asked = Asked {
-                context: submit.context,
-                flags,
-                wanted,
-                steps: 1,
-                failure: 0,
-                op: None,
-                result: segments,
-            };
-            let key = state.requests.insert(Request::Remote(asked));
-            let receive = transport::Receive {
-                space: SPACE_READ,
-                source: Some(link),
-                tag: context_of(key),
-                ignore: 0,
-                bytes_max: bytes as u64,
-                context: context_of(key),
-                multi: None,
-            };
-            let posted = self.endpoint.post_receive(receive, own);
-            let Ok(op) = posted else {
-                state.requests.remove(key);
-                return Err(EAGAIN);
-            };
-            if let Some(Request::Remote(asked)) = state.requests.get_mut(key) {
-                asked.op = Some(op);
+            let record = Record { kind: Kind::Read, ..record };
+            if bytes > PIECE_BYTES_MAX {
+                return self.ask_in_pieces(state, link, record, buffer, ends);
             }
-            let record = Record { kind: Kind::Read, request: context_of(key), bytes: bytes as u64, ..record };
-            self.send_record(state, link, &head(&record, 0)).inspect_err(|_| {
-                self.endpoint.cancel(op);
-                state.requests.remove(key);
-            })
+            self.read_once(state, link, Record { bytes: bytes as u64, ..record }, buffer, ends)
+        })
+    }
+
+    /// Asks for bytes, which come in one message.
+    pub(super) fn read_once(
+        &self,
+        state: &mut State,
+        link: LinkIndex,
+        record: Record,
+        buffer: &Segments,
+        ends: Ends,
+    ) -> Result<()> {
+        let (own, segments) = below(buffer)?;
+        let asked = Asked { result: segments, ..Asked::new(ends, 1) };
+        let key = state.requests.insert(Request::Remote(asked));
+        let receive = transport::Receive {
+            space: SPACE_READ,
+            source: Some(link),
+            tag: context_of(key),
+            ignore: 0,
+            bytes_max: record.bytes,
+            context: context_of(key),
+            multi: None,
+        };
+        let posted = self.endpoint.post_receive(receive, own);
+        let Ok(op) = posted else {
+            state.requests.remove(key);
+            return Err(EAGAIN);
+        };
+        if let Some(Request::Remote(asked)) = state.requests.get_mut(key) {
+            asked.op = Some(op);
+        }
+        let record = Record { request: context_of(key), ..record };
+        self.send_record(state, link, &head(&record, 0)).inspect_err(|_| {
+            self.endpoint.cancel(op);
+            state.requests.remove(key);
         })
     }
 
@@ -175,15 +207,9 @@ impl Engine {
             let record =
                 Record { kind, atomic: (local.datatype, local.op), bytes: local.bytes as u64, ..record };
             let flags = flag::ATOMIC | if local.result.is_some() { flag::READ } else { flag::WRITE };
-            let asked = Asked {
-                context: submit.context,
-                flags,
-                wanted: !inject && self.sinks.transmit.wants(submit.flags),
-                steps: 1,
-                failure: 0,
-                op: None,
-                result: local.result.cloned(),
-            };
+            let wanted = !inject && self.sinks.transmit.wants(submit.flags);
+            let ends = Ends::Program { context: submit.context, flags, wanted };
+            let asked = Asked { result: local.result.cloned(), ..Asked::new(ends, 1) };
             let key = state.requests.insert(Request::Remote(asked));
             let mut message = head(&Record { request: context_of(key), ..record }, payload_bytes);
             local.operands.gather(&mut message);
@@ -216,21 +242,19 @@ impl Engine {
                 kind: Kind::Read,
                 atomic: (0, 0),
                 data: None,
+                partial: false,
                 failure: 0,
                 request: 0,
                 address: place.address,
                 key: place.key,
                 bytes: 0,
             };
-            ask(&mut state, link, record)
+            state.remote_open += 1;
+            ask(&mut state, link, record).inspect_err(|_| state.remote_open -= 1)
         };
-        match asked {
-            Ok(()) => state.remote_open += 1,
-            Err(EAGAIN) => {
-                drop(state);
-                self.progress();
-            }
-            Err(_) => {}
+        if asked == Err(EAGAIN) {
+            drop(state);
+            self.progress();
         }
         asked
     }
@@ -244,15 +268,26 @@ impl Engine {
             return;
         }
         let Some(Request::Remote(asked)) = state.requests.remove(key) else { return };
+        if let Some(link) = asked.long_write {
+            state.service.long_write_ends(link);
+        }
+        match asked.ends {
+            Ends::Whole(whole) => self.piece_ended(state, whole, asked.failure),
+            ends => self.remote_ended(state, ends, asked.failure),
+        }
+    }
+
+    /// Tells the program that a request is over.
+    pub(super) fn remote_ended(&self, state: &mut State, ends: Ends, failure: u32) {
+        let Ends::Program { context, flags, wanted } = ends else { return };
         state.remote_open = state.remote_open.saturating_sub(1);
-        let failed = asked.failure != 0;
-        let counter = if asked.flags & flag::READ != 0 { &self.sinks.reads } else { &self.sinks.writes };
-        tick(counter, failed);
-        if asked.wanted || failed {
-            let number = i32::try_from(asked.failure).unwrap_or(crate::abi::errno::EOTHER);
+        let failed = failure != 0;
+        tick(if flags & flag::READ != 0 { &self.sinks.reads } else { &self.sinks.writes }, failed);
+        if wanted || failed {
+            let number = i32::try_from(failure).unwrap_or(crate::abi::errno::EOTHER);
             self.sinks.transmit.push(Entry {
-                context: asked.context,
-                flags: asked.flags,
+                context,
+                flags,
                 bytes: 0,
                 buffer: 0,
                 data: 0,

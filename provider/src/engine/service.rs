@@ -1,6 +1,7 @@
 //! Requests of peers to our memory. They come as messages, and our own progress reads and writes: no peer touches our memory.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use endpoint::{BorrowedBuffer, ReceiveBuffer, SendBuffer};
 use transport::config::INCOMING_MAX;
@@ -8,17 +9,21 @@ use transport::slab::SlabKey;
 use transport::{LinkIndex, Outgoing};
 
 use super::arithmetic;
+use super::debt::{Debt, Total};
 use super::receive::Received;
-use super::regions::{OpenWrite, failure};
+use super::regions::{OpenWrite, Region, failure};
 use super::remote::payload_of;
 use super::sinks::tick;
 use super::wire::{Kind, Record};
-use super::{Engine, Request, SPACE_READ, SPACE_SERVICE, SPACE_WRITE, State, context_of};
-use crate::abi::flag;
-use crate::boundary::{EAGAIN, ENOMEM, Errno, Result, complain};
+use super::{Engine, Operation, Request, SPACE_READ, SPACE_SERVICE, SPACE_WRITE, State, context_of};
+use crate::abi::{errno, flag};
+use crate::boundary::{EAGAIN, EMSGSIZE, ENOMEM, Errno, Result, complain};
 use crate::cq::Entry;
-use crate::limits::{COPIED_BYTES_MAX, SERVICE_BUFFERS, SERVICE_BYTES, SPARE_BYTES_MAX};
-use crate::memory::{Segments, with_room};
+use crate::limits::{
+    COPIED_BYTES_MAX, LONG_WRITES_MAX, PIECE_BYTES_MAX, REQUEST_HEAD_BYTES, SERVICE_BUFFERS, SERVICE_BYTES,
+    SPARES_MAX, STALLED_MESSAGES_MAX,
+};
+use crate::memory::{Segments, read_guarded, with_room, write_guarded};
 
 /// What serving peers needs.
 pub(super) struct Service {
@@ -30,8 +35,14 @@ pub(super) struct Service {
     waiting: VecDeque<(LinkIndex, Waiting)>,
     /// By link.
     orders: Vec<Order>,
-    /// Memory of a long copy that a peer has got: new memory costs as much as the copy.
-    spare: Vec<u8>,
+    /// What is held for all peers.
+    held: Total,
+    /// Links whose requests wait.
+    stalled: Vec<LinkIndex>,
+    /// Requests in pieces that found no room for the next one.
+    later: Vec<SlabKey>,
+    /// Memory of long copies that peers have got: new memory costs as much as the copy.
+    spares: Vec<Vec<u8>>,
 }
 
 /// The order of the messages with records on one link. Below, messages are matched in order, but not complete in order: one that finds no window is
@@ -44,21 +55,34 @@ struct Order {
     served: u64,
     /// Those that overtook others, by number.
     early: BTreeMap<u64, Vec<u8>>,
+    /// What is held for the peer.
+    debt: Debt,
+    /// Our long writes that are open.
+    long_writes: usize,
+}
+
+/// A peer's long write into our memory.
+pub(super) struct Landing {
+    /// `None`: the region was closed meanwhile.
+    write: Option<OpenWrite>,
+    link: LinkIndex,
+    op: Operation,
+    /// Where the bytes belong, if they come elsewhere first because the memory may be missing.
+    elsewhere: Option<usize>,
+    request: u64,
+    data: Option<u32>,
+    partial: bool,
+    bytes: usize,
 }
 
 /// A message that waits for room.
 pub(super) enum Waiting {
+    /// Answers, which are held for the peer.
     Record(Vec<u8>),
     /// Bytes that a peer has asked for.
-    Read {
-        request: u64,
-        bytes: Vec<u8>,
-    },
+    Read { request: u64, bytes: Vec<u8> },
     /// The program's payload of a long write.
-    Long {
-        outgoing: Outgoing,
-        payload: Segments,
-    },
+    Long { outgoing: Outgoing, payload: Segments },
 }
 
 struct Buffer {
@@ -81,19 +105,61 @@ impl Drop for Buffer {
 impl Service {
     /// Empty memory for a copy of so many bytes.
     fn room_for(&mut self, bytes: usize) -> Result<Vec<u8>> {
-        if bytes <= COPIED_BYTES_MAX || self.spare.capacity() < bytes {
-            return with_room(bytes);
+        let fits = |spare: &Vec<u8>| spare.capacity() >= bytes;
+        match self.spares.iter().rposition(fits).filter(|_| bytes > COPIED_BYTES_MAX) {
+            Some(at) => {
+                let mut room = self.spares.swap_remove(at);
+                room.clear();
+                Ok(room)
+            }
+            None => with_room(bytes),
         }
-        let mut room = core::mem::take(&mut self.spare);
-        room.clear();
-        Ok(room)
     }
 
     /// A peer has got a copy.
     pub(super) fn recycle(&mut self, copy: Vec<u8>) {
-        if (self.spare.capacity()..=SPARE_BYTES_MAX).contains(&copy.capacity()) {
-            self.spare = copy;
+        if copy.capacity() == 0 {
+            return;
         }
+        if self.spares.len() == SPARES_MAX {
+            // Longer ones serve more.
+            let Some(least) = self.spares.iter_mut().min_by_key(|spare| spare.capacity()) else { return };
+            if least.capacity() < copy.capacity() {
+                *least = copy;
+            }
+        } else {
+            self.spares.push(copy);
+        }
+    }
+
+    /// A peer has taken so many bytes that were held for it.
+    pub(super) fn paid(&mut self, link: LinkIndex, bytes: usize) {
+        let Some(order) = self.orders.get_mut(link.0 as usize) else { return };
+        order.debt.shrink(&mut self.held, bytes);
+    }
+
+    fn owe(&mut self, link: LinkIndex, bytes: usize) {
+        self.order(link);
+        self.orders[link.0 as usize].debt.grow(&mut self.held, bytes);
+    }
+
+    /// Whether the link has room for one more long write of ours.
+    pub(super) fn may_write_long(&mut self, link: LinkIndex) -> bool {
+        self.order(link).long_writes < LONG_WRITES_MAX
+    }
+
+    pub(super) fn long_write_begins(&mut self, link: LinkIndex) {
+        self.order(link).long_writes += 1;
+    }
+
+    pub(super) fn long_write_ends(&mut self, link: LinkIndex) {
+        let order = self.order(link);
+        order.long_writes = order.long_writes.saturating_sub(1);
+    }
+
+    /// A request in pieces asks for the next one when there is room.
+    pub(super) fn ask_later(&mut self, whole: SlabKey) {
+        self.later.push(whole);
     }
 
     pub(super) fn new() -> Service {
@@ -102,7 +168,10 @@ impl Service {
             answers: Vec::new(),
             waiting: VecDeque::new(),
             orders: Vec::new(),
-            spare: Vec::new(),
+            held: Total::default(),
+            stalled: Vec::new(),
+            later: Vec::new(),
+            spares: Vec::new(),
         }
     }
 
@@ -119,9 +188,7 @@ impl Service {
     }
 
     fn answer(&mut self, link: LinkIndex, answer: &Record, payload: &[u8]) {
-        let room = |message: &Vec<u8>| {
-            message.len() + crate::limits::REQUEST_HEAD_BYTES + payload.len() <= COPIED_BYTES_MAX
-        };
+        let room = |message: &Vec<u8>| message.len() + REQUEST_HEAD_BYTES + payload.len() <= COPIED_BYTES_MAX;
         let open = self.answers.iter_mut().find(|(to, message)| *to == link && room(message));
         let message = match open {
             Some((_, message)) => message,
@@ -133,6 +200,7 @@ impl Service {
         };
         answer.emit(message);
         message.extend_from_slice(payload);
+        self.owe(link, REQUEST_HEAD_BYTES + payload.len());
     }
 }
 
@@ -199,27 +267,76 @@ impl Engine {
             order.early.insert(number, message.to_vec());
             return;
         }
-        self.serve_records(state, link, message);
+        self.serve_or_stall(state, link, message);
         loop {
             let order = state.service.order(link);
             order.served += 1;
             let Some(message) = order.early.remove(&order.served) else { break };
-            self.serve_records(state, link, &message);
+            self.serve_or_stall(state, link, &message);
         }
     }
 
-    fn serve_records(&self, state: &mut State, link: LinkIndex, message: &[u8]) {
+    fn serve_or_stall(&self, state: &mut State, link: LinkIndex, message: &[u8]) {
+        let waits = state.service.order(link).debt.is_stalled();
+        let rest = if waits { message } else { self.serve_records(state, link, message) };
+        if rest.is_empty() {
+            return;
+        }
+        if !waits {
+            state.service.stalled.push(link);
+        }
+        if !state.service.order(link).debt.stall(rest) {
+            complain(format_args!(
+                "a peer has more than {STALLED_MESSAGES_MAX} requests to memory open; some are ignored"
+            ));
+        }
+    }
+
+    /// Goes on with requests that have waited until less is held for their peers. True if any has been served.
+    fn serve_stalled(&self, state: &mut State) -> bool {
+        let mut served = false;
+        for link in core::mem::take(&mut state.service.stalled) {
+            while let Some(message) = state.service.order(link).debt.next_stalled() {
+                let rest = self.serve_records(state, link, &message);
+                served |= rest.len() < message.len();
+                if !rest.is_empty() {
+                    let rest = rest.to_vec();
+                    state.service.order(link).debt.stall_again(rest);
+                    state.service.stalled.push(link);
+                    break;
+                }
+            }
+        }
+        served
+    }
+
+    /// Serves records up to one that has to wait. Answers what is left.
+    fn serve_records<'a>(&self, state: &mut State, link: LinkIndex, message: &'a [u8]) -> &'a [u8] {
         let mut rest = message;
         while !rest.is_empty() {
             let Ok((record, payload, behind)) = Record::parse(rest) else {
                 complain(format_args!(
                     "a peer's request to memory is malformed; the rest of its message is ignored"
                 ));
-                break;
+                return &[];
             };
+            let costs = match record.kind {
+                Kind::Done => 0,
+                Kind::Read | Kind::WriteLong | Kind::AtomicFetch | Kind::AtomicCompare => {
+                    record.bytes.min(PIECE_BYTES_MAX as u64)
+                }
+                Kind::Write | Kind::Atomic => 0,
+            };
+            let costs = REQUEST_HEAD_BYTES + usize::try_from(costs).unwrap_or(PIECE_BYTES_MAX);
+            state.service.order(link);
+            let Service { orders, held, .. } = &state.service;
+            if record.kind != Kind::Done && !orders[link.0 as usize].debt.may_grow(held, costs) {
+                return rest;
+            }
             self.serve(state, link, &record, payload);
             rest = behind;
         }
+        rest
     }
 
     /// Sends a message with records.
@@ -255,10 +372,13 @@ impl Engine {
         record: &Record,
         payload: &[u8],
     ) -> Result<Vec<u8>> {
-        let (region, place) =
-            self.regions.find(record.key, record.address, record.bytes, flag::REMOTE_WRITE)?;
-        // SAFETY: the region's owner has opened these bytes to writes of peers (fi_mr(3)), and `find` has checked the bounds.
-        unsafe { core::ptr::copy_nonoverlapping(payload.as_ptr(), place, payload.len()) };
+        let (region, place) = self.find(record, flag::REMOTE_WRITE)?;
+        if region.is_guarded() {
+            write_guarded(place, payload)?;
+        } else {
+            // SAFETY: the region's owner has opened these bytes to writes of peers (fi_mr(3)), and `find` has checked the bounds.
+            unsafe { core::ptr::copy_nonoverlapping(payload.as_ptr(), place, payload.len()) };
+        }
         region.written();
         self.was_written(state, link, record.data, record.bytes);
         Ok(Vec::new())
@@ -284,28 +404,41 @@ impl Engine {
 
     /// Prepares for the payload that follows in a message of its own.
     fn serve_long_write(&self, state: &mut State, link: LinkIndex, record: &Record) {
-        let found = self.regions.find(record.key, record.address, record.bytes, flag::REMOTE_WRITE);
+        let found = self.find(record, flag::REMOTE_WRITE);
+        let length = usize::try_from(record.bytes).unwrap_or(usize::MAX);
         let mut failed = None;
-        let (request, buffer, bytes_max) = match found {
-            Ok((region, place)) => {
-                let bytes = usize::try_from(record.bytes).unwrap_or(0);
-                // SAFETY: as in `serve_write`; closing the region waits for the end of `OpenWrite`.
-                let buffer = unsafe { BorrowedBuffer::new(place, bytes) };
-                let landing = Request::Landing {
-                    write: OpenWrite::begin(region),
+        let landed = found.and_then(|(region, place)| {
+            let buffer = if region.is_guarded() {
+                let mut bytes = state.service.room_for(length)?;
+                bytes.resize(length, 0);
+                state.service.owe(link, length);
+                ReceiveBuffer::Owned(bytes)
+            } else {
+                // SAFETY: as in `serve_write`; closing the region waits for the end of `OpenWrite`, or takes the buffer away.
+                ReceiveBuffer::Borrowed(unsafe { BorrowedBuffer::new(place, length) })
+            };
+            Ok((region, place, buffer))
+        });
+        let (key, buffer, bytes_max) = match landed {
+            Ok((region, place, buffer)) => {
+                let landing = Landing {
+                    write: Some(OpenWrite::begin(region)),
+                    link,
+                    op: None,
+                    elsewhere: matches!(buffer, ReceiveBuffer::Owned(_)).then_some(place as usize),
                     request: record.request,
                     data: record.data,
-                    bytes: record.bytes,
+                    partial: record.partial,
+                    bytes: length,
                 };
-                (landing, ReceiveBuffer::Borrowed(buffer), record.bytes)
+                (state.requests.insert(Request::Landing(landing)), buffer, record.bytes)
             }
             Err(error) => {
                 failed = Some(error);
                 // The payload is on its way all the same; it is received with length zero.
-                (Request::Swallow, ReceiveBuffer::Owned(Vec::new()), 0)
+                (state.requests.insert(Request::Swallow), ReceiveBuffer::Owned(Vec::new()), 0)
             }
         };
-        let key = state.requests.insert(request);
         let receive = transport::Receive {
             space: SPACE_WRITE,
             source: Some(link),
@@ -315,42 +448,100 @@ impl Engine {
             context: context_of(key),
             multi: None,
         };
-        if self.endpoint.post_receive(receive, buffer).is_err() {
-            state.requests.remove(key);
-            failed = Some(Errno(libc::ENOMEM));
+        match (self.endpoint.post_receive(receive, buffer), state.requests.get_mut(key)) {
+            (Ok(op), Some(Request::Landing(landing))) => landing.op = Some(op),
+            (Ok(_), _) => {}
+            (Err(_), _) => {
+                if let Some(Request::Landing(landing)) = state.requests.remove(key)
+                    && landing.elsewhere.is_some()
+                {
+                    state.service.paid(link, length);
+                }
+                failed = Some(ENOMEM);
+            }
         }
         if let Some(error) = failed {
             state.service.answer(link, &Record::answer(record.request, failure(error), 0), &[]);
         }
     }
 
-    /// A peer's long write is in our memory.
-    pub(super) fn write_landed(&self, state: &mut State, key: SlabKey, link: LinkIndex) {
-        let Some(Request::Landing { write, request, data, bytes }) = state.requests.remove(key) else {
-            return;
+    /// A peer's long write has come.
+    pub(super) fn write_landed(&self, state: &mut State, key: SlabKey, received: &Received) {
+        let Some(Request::Landing(landing)) = state.requests.remove(key) else { return };
+        let (link, request) = (landing.link, landing.request);
+        let written = match (&landing.write, landing.elsewhere, &received.buffer) {
+            // The region was closed meanwhile.
+            (None, ..) => Err(Errno(libc::ECANCELED)),
+            (Some(_), Some(place), Some(bytes)) => {
+                let stored = usize::try_from(received.bytes).unwrap_or(usize::MAX).min(bytes.len());
+                write_guarded(core::ptr::with_exposed_provenance_mut(place), &bytes[..stored])
+            }
+            (Some(_), Some(_), None) => Err(Errno(errno::EOTHER)),
+            (Some(_), None, _) => Ok(()),
         };
-        write.region().written();
-        drop(write);
-        self.was_written(state, link, data, bytes);
-        state.service.answer(link, &Record::answer(request, 0, 0), &[]);
+        if landing.elsewhere.is_some() {
+            state.service.paid(link, landing.bytes);
+        }
+        if let (Ok(()), Some(write), false) = (written, &landing.write, landing.partial) {
+            write.region().written();
+            self.was_written(state, link, landing.data, landing.bytes as u64);
+        }
+        drop(landing);
+        let failed = written.err().map_or(0, failure);
+        state.service.answer(link, &Record::answer(request, failed, 0), &[]);
+    }
+
+    /// Cuts off the writes of peers into a region that is being closed: whatever still comes is for nobody, and they hear that it failed.
+    pub(crate) fn cut_off_writes(&self, region: &Arc<Region>) -> usize {
+        let mut state = self.lock();
+        let mut cut = 0;
+        let into_it = |landing: &Landing| {
+            landing.write.as_ref().is_some_and(|write| Arc::ptr_eq(write.region(), region))
+        };
+        let keys: Vec<SlabKey> = state
+            .requests
+            .iter()
+            .filter(|(_, request)| matches!(request, Request::Landing(landing) if into_it(landing)))
+            .map(|(key, _)| key)
+            .collect();
+        for key in keys {
+            if let Some(Request::Landing(landing)) = state.requests.get_mut(key) {
+                if landing.elsewhere.is_none()
+                    && let Some(op) = landing.op
+                {
+                    drop(self.endpoint.abandon(op));
+                }
+                landing.write = None;
+                cut += 1;
+            }
+        }
+        cut
     }
 
     /// Answers with a copy: what a peer reads is fixed at one instant, and the memory may be closed before it is on its way.
     fn serve_read(&self, state: &mut State, link: LinkIndex, record: &Record) {
-        match self.regions.find(record.key, record.address, record.bytes, flag::REMOTE_READ) {
-            Ok((_, place)) => {
-                let length = usize::try_from(record.bytes).unwrap_or(usize::MAX);
-                let Ok(mut bytes) = state.service.room_for(length) else {
-                    state.service.answer(link, &Record::answer(record.request, failure(ENOMEM), 0), &[]);
-                    return;
-                };
-                // SAFETY: the region's owner has opened these bytes to reads of peers (fi_mr(3)), and `find` has checked the
-                // bounds; the copy goes through raw pointers into memory with room for it.
-                unsafe {
-                    core::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), length);
-                    bytes.set_len(length);
+        let copied = self.find(record, flag::REMOTE_READ).and_then(|(region, place)| {
+            let length = usize::try_from(record.bytes).unwrap_or(usize::MAX);
+            let mut bytes = state.service.room_for(length)?;
+            if region.is_guarded() {
+                bytes.resize(length, 0);
+                read_guarded(place, &mut bytes)?;
+                return Ok(bytes);
+            }
+            // SAFETY: the region's owner has opened these bytes to reads of peers (fi_mr(3)), and `find` has checked the
+            // bounds; the copy goes through raw pointers into memory with room for it.
+            unsafe {
+                core::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), length);
+                bytes.set_len(length);
+            }
+            Ok(bytes)
+        });
+        match copied {
+            Ok(bytes) => {
+                if !record.partial {
+                    tick(&self.sinks.remote_reads, false);
                 }
-                tick(&self.sinks.remote_reads, false);
+                state.service.owe(link, bytes.len());
                 state.service.wait(link, Waiting::Read { request: record.request, bytes });
             }
             Err(error) => {
@@ -359,16 +550,36 @@ impl Engine {
         }
     }
 
+    /// The memory that a request is for.
+    fn find(&self, record: &Record, access: u64) -> Result<(Arc<Region>, *mut u8)> {
+        if record.bytes > PIECE_BYTES_MAX as u64 {
+            return Err(EMSGSIZE);
+        }
+        self.regions.find(record.key, record.address, record.bytes, access)
+    }
+
     fn serve_atomic(&self, record: &Record, payload: &[u8]) -> Result<Vec<u8>> {
         let access = match record.kind {
             Kind::Atomic => flag::REMOTE_WRITE,
             _ => flag::REMOTE_READ,
         };
-        let (region, place) = self.regions.find(record.key, record.address, record.bytes, access)?;
+        let (region, place) = self.find(record, access)?;
         let _alone = self.regions.atomics();
         let bytes = usize::try_from(record.bytes).map_err(|_| Errno(libc::EINVAL))?;
-        // SAFETY: `find` has checked the bounds, and the region's owner has opened them (fi_mr(3)).
-        let before = unsafe { arithmetic::perform(record.atomic.0, record.atomic.1, payload, place, bytes) }?;
+        let (datatype, op) = record.atomic;
+        let before = if region.is_guarded() {
+            let mut memory = vec![0; bytes];
+            read_guarded(place, &mut memory)?;
+            // SAFETY: memory of our own of this length.
+            let before = unsafe { arithmetic::perform(datatype, op, payload, memory.as_mut_ptr(), bytes) }?;
+            if memory != before {
+                write_guarded(place, &memory)?;
+            }
+            before
+        } else {
+            // SAFETY: `find` has checked the bounds, and the region's owner has opened them (fi_mr(3)).
+            unsafe { arithmetic::perform(datatype, op, payload, place, bytes) }?
+        };
         region.written();
         tick(
             if record.kind == Kind::Atomic { &self.sinks.remote_writes } else { &self.sinks.remote_reads },
@@ -380,8 +591,21 @@ impl Engine {
     /// Sends what waits, as far as there is room.
     #[inline]
     pub(super) fn flush(&self, state: &mut State) {
-        if !state.service.answers.is_empty() || !state.service.waiting.is_empty() {
+        let Service { answers, waiting, stalled, later, .. } = &state.service;
+        if !(answers.is_empty() && waiting.is_empty() && stalled.is_empty() && later.is_empty()) {
+            self.send_what_waits(state);
+        }
+    }
+
+    fn send_what_waits(&self, state: &mut State) {
+        for whole in core::mem::take(&mut state.service.later) {
+            self.ask_pieces(state, whole);
+        }
+        loop {
             self.send_answers(state);
+            if state.service.stalled.is_empty() || !self.serve_stalled(state) {
+                break;
+            }
         }
     }
 
@@ -407,21 +631,26 @@ impl Engine {
     /// Sends one message; gives it back if there is no room.
     fn send_waiting(&self, state: &mut State, link: LinkIndex, message: Waiting) -> Option<Waiting> {
         let sent = match &message {
-            Waiting::Record(bytes) => self.send_record(state, link, bytes),
+            Waiting::Record(bytes) => {
+                self.send_record(state, link, bytes).inspect(|()| state.service.paid(link, bytes.len()))
+            }
             Waiting::Long { outgoing, payload } => {
                 self.send_long(link, *outgoing, payload, false).map(|_| ())
             }
             Waiting::Read { request, bytes } if bytes.len() <= COPIED_BYTES_MAX => {
                 let outgoing = Outgoing { silent: true, ..payload_of(SPACE_READ, *request, 0) };
-                self.send_below(link, outgoing, SendBuffer::Copied(bytes)).map(|_| ())
+                let sent = self.send_below(link, outgoing, SendBuffer::Copied(bytes));
+                sent.map(|_| state.service.paid(link, bytes.len()))
             }
             Waiting::Read { .. } if !self.endpoint.can_send(link, 0) => Err(EAGAIN),
             Waiting::Read { .. } => {
                 let Waiting::Read { request, bytes } = message else { return None };
-                let key = state.requests.insert(Request::Served);
+                let length = bytes.len();
+                let key = state.requests.insert(Request::Served(link, length));
                 let outgoing = payload_of(SPACE_READ, request, context_of(key));
                 if self.send_below(link, outgoing, SendBuffer::Owned(bytes)).is_err() {
                     state.requests.remove(key);
+                    state.service.paid(link, length);
                     complain(format_args!(
                         "a payload that a peer has asked for could not be sent: its link is closed"
                     ));

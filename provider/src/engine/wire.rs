@@ -4,13 +4,13 @@
 //! | at | bytes | field |
 //! |---|---|---|
 //! | 0 | 1 | kind: see [`Kind`] |
-//! | 1 | 1 | flags: 1: data for the target's completion queue follows at 4 |
+//! | 1 | 1 | flags: 1: data for the target's completion queue follows at 4; 2: a piece of a longer request, which is not counted yet |
 //! | 2 | 1, 1 | atomic operations: type and operation, as the interface numbers them |
 //! | 4 | 4 | data for the completion queue; of an answer: 0, or an error number |
 //! | 8 | 8 | request, as its asker numbers it |
 //! | 16 | 8 | address, as the interface means it: an offset, or a virtual address |
 //! | 24 | 8 | key of the memory region |
-//! | 32 | 8 | bytes that are written, read or operated on |
+//! | 32 | 8 | bytes that are written, read or operated on; at most [`crate::limits::PIECE_BYTES_MAX`] |
 //! | 40 | .. | payload: bytes to write, operands, or what an answer brings |
 //!
 //! A long write is followed by a message with its payload, matched by the request's number; a read is answered by one.
@@ -61,6 +61,8 @@ pub(crate) struct Record {
     pub(crate) atomic: (u8, u8),
     /// Data for the target's completion queue.
     pub(crate) data: Option<u32>,
+    /// More of the same request follows.
+    pub(crate) partial: bool,
     /// Error number of an answer.
     pub(crate) failure: u32,
     pub(crate) request: u64,
@@ -71,7 +73,17 @@ pub(crate) struct Record {
 
 impl Record {
     pub(crate) fn answer(request: u64, failure: u32, bytes: u64) -> Record {
-        Record { kind: Kind::Done, atomic: (0, 0), data: None, failure, request, address: 0, key: 0, bytes }
+        Record {
+            kind: Kind::Done,
+            atomic: (0, 0),
+            data: None,
+            partial: false,
+            failure,
+            request,
+            address: 0,
+            key: 0,
+            bytes,
+        }
     }
 
     /// Bytes of payload that follow in the same message.
@@ -85,7 +97,8 @@ impl Record {
 
     pub(crate) fn emit(&self, out: &mut Vec<u8>) {
         let word = self.data.unwrap_or(self.failure);
-        out.extend([self.kind as u8, u8::from(self.data.is_some()), self.atomic.0, self.atomic.1]);
+        let flags = u8::from(self.data.is_some()) | u8::from(self.partial) << 1;
+        out.extend([self.kind as u8, flags, self.atomic.0, self.atomic.1]);
         out.extend(word.to_le_bytes());
         for field in [self.request, self.address, self.key, self.bytes] {
             out.extend(field.to_le_bytes());
@@ -102,11 +115,12 @@ impl Record {
             u64::from_le_bytes(field)
         };
         let word = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
-        let has_data = head[1] == 1;
+        let has_data = head[1] & 1 != 0;
         let record = Record {
-            kind: Kind::of(head[0]).filter(|_| head[1] <= 1).ok_or(malformed)?,
+            kind: Kind::of(head[0]).filter(|_| head[1] <= 3).ok_or(malformed)?,
             atomic: (head[2], head[3]),
             data: has_data.then_some(word),
+            partial: head[1] & 2 != 0,
             failure: if has_data { 0 } else { word },
             request: number(8),
             address: number(16),
@@ -128,6 +142,7 @@ mod tests {
             kind: Kind::Write,
             atomic: (3, 4),
             data: Some(0x0102_0304),
+            partial: true,
             failure: 0,
             request: 7,
             address: 8,

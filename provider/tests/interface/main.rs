@@ -1,5 +1,6 @@
 //! The provider as libfabric uses it: the built library is opened with `dlopen`, and everything goes through its C tables.
 
+mod bounds;
 mod hostile;
 mod many;
 mod memory;

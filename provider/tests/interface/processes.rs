@@ -41,6 +41,25 @@ impl Peer {
         Peer::spawn(Peer::command(test).env("STILLWIRE_KEY_FILE", key).stderr(Stdio::piped()))
     }
 
+    /// As [`Peer::start`], over these rails only.
+    pub(crate) fn over(test: &str, rails: &str) -> Peer {
+        Peer::spawn(Peer::command(test).env("STILLWIRE_RAILS", rails))
+    }
+
+    /// Waits until it has stopped itself.
+    pub(crate) fn stops(&self) {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        let flags = nix::sys::wait::WaitPidFlag::WUNTRACED;
+        let status = nix::sys::wait::waitpid(pid, Some(flags)).unwrap();
+        assert!(matches!(status, nix::sys::wait::WaitStatus::Stopped(..)), "{status:?}");
+    }
+
+    /// Lets a stopped one go on.
+    pub(crate) fn goes_on(&self) {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
+    }
+
     fn command(test: &str) -> Command {
         provider();
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -69,7 +88,7 @@ impl Peer {
         writeln!(self.input, "{what}").unwrap();
     }
 
-    fn ends_well(mut self) {
+    pub(crate) fn ends_well(mut self) {
         drop(self.input);
         assert!(self.child.wait().unwrap().success());
     }

@@ -331,7 +331,7 @@ impl<'a> Shell<'a> {
             keeper::Output::Send { .. } => {}
             keeper::Output::Spawn { rank, decision } => self.spawn(rank, decision),
             keeper::Output::Kill { rank, life } => {
-                self.note_mpi_files();
+                self.note_last_mpi_files();
                 self.spawned.kill();
                 match self.processes.get(&rank) {
                     Some(process) if process.life == life => process.group.kill(),

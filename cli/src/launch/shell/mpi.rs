@@ -31,7 +31,9 @@ pub(super) struct MpiSide {
     lines: PmiLines,
     /// By world that has met.
     looks: BTreeMap<u32, Look>,
-    /// The files of its ranks are known.
+    /// By world: barriers at which it has been looked which files its processes have.
+    barriers_seen: BTreeMap<u32, u64>,
+    /// That has been looked before its ranks are killed.
     noted: bool,
     /// The first rank that has ended with an exit code of its own after MPI_Finalize.
     failed: Option<(Rank, u8)>,
@@ -53,6 +55,7 @@ impl MpiSide {
             server,
             lines: PmiLines::default(),
             looks: BTreeMap::new(),
+            barriers_seen: BTreeMap::new(),
             noted: false,
             failed: None,
         }
@@ -144,8 +147,14 @@ impl Shell<'_> {
         }
         let any = !said.bytes.is_empty();
         mpi.server.handle(now, pmi::Input::Bytes { member, bytes: said.bytes });
-        if mpi.server.barriers_passed(member.world) > 0 {
+        let barriers = mpi.server.barriers_passed(member.world);
+        if barriers > 0 {
             mpi.looks.entry(member.world).or_insert_with(|| Look::At(Instant::now() + LOOK_AFTER));
+        }
+        let seen = mpi.barriers_seen.entry(member.world).or_default();
+        if *seen < barriers && mpi.looks.get(&member.world) != Some(&Look::Done) {
+            *seen = barriers;
+            self.note_mpi_files();
         }
         any
     }
@@ -314,10 +323,18 @@ impl Shell<'_> {
         self.speak_for(rank, Message::Fault { report });
     }
 
-    /// Notes once which files in memory the ranks have, before they are killed and cannot remove them.
-    pub(super) fn note_mpi_files(&mut self) {
-        let (Some(mpi), Some(provider)) = (&mut self.mpi, &self.plan.provider) else { return };
-        if core::mem::replace(&mut mpi.noted, true) || !self.has_mpi {
+    /// Before ranks are killed: as [`Shell::note_mpi_files`], once.
+    pub(super) fn note_last_mpi_files(&mut self) {
+        if self.mpi.as_mut().is_some_and(|mpi| !core::mem::replace(&mut mpi.noted, true)) {
+            self.note_mpi_files();
+        }
+    }
+
+    /// Notes which files in memory the ranks have: who is killed cannot remove them, and who is dead cannot be asked any more. Libraries make
+    /// theirs between the barriers of MPI_Init.
+    fn note_mpi_files(&mut self) {
+        let Some(provider) = &self.plan.provider else { return };
+        if !self.has_mpi {
             return;
         }
         let files = mappings::look(&self.members(), provider).files;
