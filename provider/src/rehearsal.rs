@@ -110,6 +110,7 @@ fn rehearse(engine: &Weak<Engine>, settings: &Settings) {
             taken.ways.hand_over(endpoint);
         }
         taken.once(endpoint, settings.pause);
+        taken.strangers = engine.strangers();
         last = Some(port);
     }
     if let (Some(folder), Some(port)) = (&settings.report, last) {
@@ -164,6 +165,8 @@ struct Taken {
     compared: u64,
     refused: u64,
     mismatches: u64,
+    /// Frames that were dropped because they were of another job, or not authentic.
+    strangers: u64,
     section: Vec<u8>,
 }
 
@@ -221,7 +224,10 @@ impl Taken {
             self.compared,
             self.mismatches,
         );
-        text += &format!(r#","frames_away":{away},"frames_back":{back},"frames_by_rail":{frames:?}"#);
+        let strangers = self.strangers;
+        text += &format!(
+            r#","strangers":{strangers},"frames_away":{away},"frames_back":{back},"frames_by_rail":{frames:?}"#
+        );
         for (name, samples) in [("freeze", &self.freeze), ("dump", &self.dump), ("thaw", &self.thaw)] {
             let samples: Vec<String> = samples.iter().map(|sample| format!("{sample:.3}")).collect();
             text += &format!(r#","{name}_us":[{}]"#, samples.join(","));

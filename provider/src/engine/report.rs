@@ -17,10 +17,7 @@ impl Engine {
             )),
             Event::PeerSilent { peer, silence: Silence::Gone, since, .. } => {
                 state.silent.insert(*peer);
-                let strays = self.endpoint.with_port(|port| {
-                    let counters = port.counters();
-                    counters.dropped_job + counters.dropped_tag
-                });
+                let strays = self.strangers();
                 complain(format_args!(
                     "{} has not answered for {since:.0?}: it has ended, is stopped, cannot be reached, or has another job's key \
                      ({strays} frames of other jobs were dropped here). What was sent to it is kept",
@@ -33,6 +30,14 @@ impl Engine {
             }
             _ => {}
         }
+    }
+
+    /// Frames that were dropped because they were of another job, or not authentic.
+    pub(crate) fn strangers(&self) -> u64 {
+        self.endpoint.with_port(|port| {
+            let counters = port.counters();
+            counters.dropped_job + counters.dropped_tag
+        })
     }
 
     /// A peer as its program knows it: its number in the address vector, and its address.

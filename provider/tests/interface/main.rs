@@ -2,6 +2,7 @@
 
 mod bounds;
 mod hostile;
+mod jobs;
 mod many;
 mod memory;
 mod messages;

@@ -11,7 +11,7 @@ use stillwire_fi::abi::*;
 
 use crate::rig::{ADDRESS_BYTES, Rig, accepted, close, pattern, provider};
 
-const CHILD: &str = "STILLWIRE_TEST_CHILD";
+pub(crate) const CHILD: &str = "STILLWIRE_TEST_CHILD";
 const MARK: &str = "child says ";
 
 pub(crate) fn at(number: usize) -> *mut c_void {
