@@ -3,24 +3,30 @@
 use core::ffi::c_int;
 use core::time::Duration;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use crate::abi::{
-    CLASS_CNTR, CLASS_DOMAIN, FiCntrAttr, FiOps, FiOpsCntr, Fid, FidCntr, FidDomain, Opaque, WAIT_NONE,
-    WAIT_UNSPEC, WAIT_YIELD, errno,
+    CLASS_CNTR, CLASS_DOMAIN, CONTROL_GETWAIT, CONTROL_GETWAITOBJ, FiCntrAttr, FiOps, FiOpsCntr, Fid,
+    FidCntr, FidDomain, Opaque, WAIT_FD, WAIT_NONE, WAIT_SET, WAIT_UNSPEC, WAIT_YIELD, errno,
 };
-use crate::boundary::{EBUSY, ENOSYS, Errno, behind, caught, hand_out, missing, retire, status};
+use crate::bell::Bell;
+use crate::boundary::{EBUSY, EINVAL, ENOSYS, Errno, behind, caught, hand_out, missing, retire, status};
 use crate::domain;
 use crate::engine::Engine;
+use crate::limits::WAIT_SLICE;
+use crate::waitset::{self, Member};
 
 /// What is behind a counter.
 #[derive(Default)]
 pub(crate) struct Counter {
     done: AtomicU64,
     failed: AtomicU64,
+    /// What `fi_poll`, or `fi_wait`, was last told of: both counts.
+    told: Mutex<(u64, u64)>,
     /// Endpoints that count here.
     engines: RwLock<Vec<Arc<Engine>>>,
+    bell: Option<Bell>,
 }
 
 impl Counter {
@@ -28,13 +34,47 @@ impl Counter {
         let counter = if failed { &self.failed } else { &self.done };
         // Release: who reads the count sees the memory that the operation has written.
         counter.fetch_add(1, Ordering::Release);
+        self.ring();
     }
 
-    pub(crate) fn join(&self, engine: &Arc<Engine>) {
+    fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        (self.done.load(Ordering::Acquire), self.failed.load(Ordering::Acquire))
+    }
+
+    /// Whether it has changed since it was last asked this, or set.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.progress();
+        let now = self.counts();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        core::mem::replace(&mut *told, now) != now
+    }
+
+    /// Whether a thread may sleep: nothing has been counted since it was last asked this, and nothing waits at an endpoint.
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        self.progress();
+        let may = !self.bell.as_ref().is_some_and(Bell::hush);
+        let engines = self.engines.read().unwrap_or_else(PoisonError::into_inner);
+        may && engines.iter().all(|engine| engine.prepare_sleep())
+    }
+
+    pub(crate) fn join(&self, engine: &Arc<Engine>) -> crate::boundary::Result<()> {
+        if let Some(bell) = &self.bell {
+            bell.join(engine)?;
+        }
         self.engines.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(engine));
+        Ok(())
     }
 
     pub(crate) fn leave(&self, engine: &Arc<Engine>) {
+        if let Some(bell) = &self.bell {
+            bell.leave(engine);
+        }
         let mut engines = self.engines.write().unwrap_or_else(PoisonError::into_inner);
         engines.retain(|other| !Arc::ptr_eq(other, engine));
     }
@@ -58,7 +98,7 @@ static OPS: FiOps = FiOps {
     size: size_of::<FiOps>(),
     close,
     bind: missing::bind,
-    control: missing::control,
+    control,
     ops_open: missing::ops_open,
     tostr: missing::tostr,
     ops_set: missing::ops_set,
@@ -77,16 +117,24 @@ pub(crate) unsafe extern "C" fn open(
         // SAFETY: the table of domains alone leads here.
         let domain: &domain::Handle = unsafe { behind(fid, CLASS_DOMAIN) }?;
         // SAFETY: the application's structure, or null for defaults.
-        if let Some(attr) = unsafe { attr.as_ref() }
-            && !matches!(attr.wait_obj, WAIT_NONE | WAIT_UNSPEC | WAIT_YIELD)
-        {
-            return Err(ENOSYS);
+        let (wait, place) = unsafe { attr.as_ref() }
+            .map_or((WAIT_NONE, core::ptr::null_mut()), |attr| (attr.wait_obj, attr.wait_set));
+        let bell = match wait {
+            // Ringing costs a system call for each operation: only who asks for a descriptor has one.
+            WAIT_NONE | WAIT_UNSPEC | WAIT_YIELD => None,
+            WAIT_FD | WAIT_SET => Some(Bell::new()?),
+            _ => return Err(ENOSYS),
+        };
+        let counter = Arc::new(Counter { bell, ..Counter::default() });
+        if let (WAIT_SET, Some(bell)) = (wait, &counter.bell) {
+            // SAFETY: the application names a wait set.
+            unsafe { waitset::set(place) }?.join(Member::Counter(Arc::downgrade(&counter)), bell)?;
         }
         let handle = FidCntr {
             fid: Fid { fclass: CLASS_CNTR, context, ops: &raw const OPS },
             ops: &raw const CNTR_OPS,
         };
-        let owned = Owned { counter: Arc::default(), _domain: Arc::clone(domain) };
+        let owned = Owned { counter, _domain: Arc::clone(domain) };
         // SAFETY: `FidCntr` begins with a `fid`; `out` is the application's.
         unsafe { hand_out(handle, owned, out) }.map(|_| ())
     })
@@ -113,6 +161,26 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: Opaque) -> c_int {
+    status("fi_control", || {
+        // SAFETY: this table is that of counters alone.
+        let counter = unsafe { counter(fid.cast()) }?;
+        if argument.is_null() {
+            return Err(EINVAL);
+        }
+        match (command, &counter.bell) {
+            // SAFETY: the application passes a place for a descriptor.
+            (CONTROL_GETWAIT, Some(bell)) => unsafe { argument.cast::<c_int>().write(bell.raw_fd()) },
+            // SAFETY: the application passes a place for a kind of wait object.
+            (CONTROL_GETWAITOBJ, bell) => unsafe {
+                argument.cast::<u32>().write(if bell.is_some() { WAIT_FD } else { WAIT_NONE });
+            },
+            _ => return Err(ENOSYS),
+        }
+        Ok(())
+    })
+}
+
 fn value(name: &str, fid: *mut FidCntr, look: impl FnOnce(&Counter) -> u64) -> u64 {
     // SAFETY: the table of counters alone leads here.
     caught(name, || unsafe { counter(fid) }.map(|counter| look(counter))).unwrap_or(0)
@@ -133,8 +201,15 @@ unsafe extern "C" fn readerr(fid: *mut FidCntr) -> u64 {
 }
 
 fn change(name: &str, fid: *mut FidCntr, change: impl FnOnce(&Counter)) -> c_int {
-    // SAFETY: the table of counters alone leads here.
-    status(name, || unsafe { counter(fid) }.map(|counter| change(counter)))
+    status(name, || {
+        // SAFETY: the table of counters alone leads here.
+        let counter = unsafe { counter(fid) }?;
+        change(counter);
+        // The application knows what it has set (fi_poll(3)).
+        *counter.told.lock().unwrap_or_else(PoisonError::into_inner) = counter.counts();
+        counter.ring();
+        Ok(())
+    })
 }
 
 unsafe extern "C" fn add(fid: *mut FidCntr, value: u64) -> c_int {
@@ -171,7 +246,12 @@ unsafe extern "C" fn wait(fid: *mut FidCntr, threshold: u64, timeout_ms: c_int) 
             if limit.is_some_and(|limit| started.elapsed() >= limit) {
                 return Err(Errno(libc::ETIMEDOUT));
             }
-            std::thread::yield_now();
+            let slice =
+                limit.map_or(WAIT_SLICE, |limit| (limit - started.elapsed().min(limit)).min(WAIT_SLICE));
+            match &counter.bell {
+                Some(bell) if counter.prepare_sleep() => bell.sleep(slice),
+                _ => std::thread::yield_now(),
+            }
         }
     })
 }

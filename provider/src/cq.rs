@@ -3,21 +3,17 @@
 use core::ffi::{c_char, c_int};
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
-
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::abi::{
     CLASS_CQ, CLASS_DOMAIN, CONTROL_GETWAIT, CONTROL_GETWAITOBJ, CQ_FORMAT_CONTEXT, CQ_FORMAT_DATA,
     CQ_FORMAT_MSG, CQ_FORMAT_TAGGED, CQ_FORMAT_UNSPEC, Const, FiAddr, FiCqAttr, FiCqDataEntry, FiCqEntry,
     FiCqErrEntry, FiCqMsgEntry, FiCqTaggedEntry, FiOps, FiOpsCq, Fid, FidCq, FidDomain, Opaque, WAIT_FD,
-    WAIT_NONE, WAIT_UNSPEC, WAIT_YIELD, errno, version,
+    WAIT_NONE, WAIT_SET, WAIT_UNSPEC, WAIT_YIELD, errno, version,
 };
+use crate::bell::Bell;
 use crate::boundary::{
     EAGAIN, EBUSY, EINVAL, ENOSYS, Errno, Result, behind, complain, hand_out, length, missing, put_text,
     retire, status,
@@ -25,6 +21,7 @@ use crate::boundary::{
 use crate::domain;
 use crate::engine::Engine;
 use crate::limits::{CQ_ENTRIES, CQ_ENTRIES_MAX, WAIT_SLICE};
+use crate::waitset::{self, Member};
 
 /// A completion, as an engine reports it.
 #[derive(Clone, Debug)]
@@ -64,16 +61,6 @@ pub(crate) struct Queue {
     _domain: domain::Handle,
 }
 
-/// What a blocked reader sleeps on.
-struct Bell {
-    /// Rung by each new entry.
-    event: EventFd,
-    /// Readable when `event` is, or when a frame may be waiting at an endpoint.
-    epoll: Epoll,
-    /// The endpoints' descriptors, which are ours to close.
-    rails: Mutex<Vec<(usize, OwnedFd)>>,
-}
-
 pub(crate) type Handle = Arc<Queue>;
 
 impl Queue {
@@ -93,20 +80,14 @@ impl Queue {
         if let Some(bell) = &self.bell
             && entries.len() == 1
         {
-            // Full means that it is ringing already.
-            let _ = bell.event.write(1);
+            bell.ring();
         }
     }
 
     /// An endpoint's completions come here.
     pub(crate) fn join(&self, engine: &Arc<Engine>) -> Result<()> {
         if let Some(bell) = &self.bell {
-            let mut rails = bell.rails.lock().unwrap_or_else(PoisonError::into_inner);
-            for fd in engine.descriptors()? {
-                let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
-                bell.epoll.add(fd.as_fd(), event).map_err(|error| Errno(error as c_int))?;
-                rails.push((Arc::as_ptr(engine) as usize, fd));
-            }
+            bell.join(engine)?;
         }
         self.engines.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(engine));
         Ok(())
@@ -116,15 +97,16 @@ impl Queue {
         let mut engines = self.engines.write().unwrap_or_else(PoisonError::into_inner);
         engines.retain(|other| !Arc::ptr_eq(other, engine));
         if let Some(bell) = &self.bell {
-            let mut rails = bell.rails.lock().unwrap_or_else(PoisonError::into_inner);
-            rails.retain(|(owner, fd)| {
-                let stays = *owner != Arc::as_ptr(engine) as usize;
-                if !stays {
-                    let _ = bell.epoll.delete(fd);
-                }
-                stays
-            });
+            bell.leave(engine);
         }
+    }
+
+    /// Whether a completion can be read, after a round of progress if none is waiting.
+    pub(crate) fn is_ready(&self) -> bool {
+        if self.waiting.load(Ordering::Acquire) == 0 {
+            self.progress();
+        }
+        self.waiting.load(Ordering::Acquire) > 0
     }
 
     fn progress(&self) {
@@ -141,7 +123,7 @@ impl Queue {
             if entries.is_empty()
                 && let Some(bell) = &self.bell
             {
-                let _ = bell.event.read();
+                bell.hush();
             }
             entries.is_empty()
         };
@@ -242,24 +224,6 @@ impl Queue {
     }
 }
 
-impl Bell {
-    fn new() -> Result<Bell> {
-        let failed = |error: nix::Error| Errno(error as c_int);
-        let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).map_err(failed)?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
-        epoll.add(&event, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(failed)?;
-        Ok(Bell { event, epoll, rails: Mutex::default() })
-    }
-
-    fn sleep(&self, longest: Duration) {
-        let mut fds = [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)];
-        let timeout =
-            PollTimeout::try_from(longest.max(Duration::from_millis(1))).unwrap_or(PollTimeout::MAX);
-        // An interrupted sleep is a short one.
-        let _ = poll(&mut fds, timeout);
-    }
-}
-
 static OPS: FiOps = FiOps {
     size: size_of::<FiOps>(),
     close,
@@ -284,9 +248,10 @@ pub(crate) unsafe extern "C" fn open(
         let domain: &domain::Handle = unsafe { behind(fid, CLASS_DOMAIN) }?;
         // SAFETY: the application's structure, or null for defaults.
         let attr = unsafe { attr.as_mut() };
-        let (size, format, wait) = attr
-            .as_ref()
-            .map_or((0, CQ_FORMAT_UNSPEC, WAIT_NONE), |attr| (attr.size, attr.format, attr.wait_obj));
+        let (size, format, wait, place) =
+            attr.as_ref().map_or((0, CQ_FORMAT_UNSPEC, WAIT_NONE, core::ptr::null_mut()), |attr| {
+                (attr.size, attr.format, attr.wait_obj, attr.wait_set)
+            });
         if size > CQ_ENTRIES_MAX {
             complain(format_args!(
                 "a completion queue of {size} entries was asked for, the most is {CQ_ENTRIES_MAX}"
@@ -295,9 +260,11 @@ pub(crate) unsafe extern "C" fn open(
         }
         let bell = match wait {
             WAIT_NONE | WAIT_YIELD => None,
-            WAIT_UNSPEC | WAIT_FD => Some(Bell::new()?),
+            WAIT_UNSPEC | WAIT_FD | WAIT_SET => Some(Bell::new()?),
             _ => return Err(ENOSYS),
         };
+        // SAFETY: the application names a wait set, if it says so.
+        let set = if wait == WAIT_SET { Some(unsafe { waitset::set(place) }?) } else { None };
         let format = match format {
             CQ_FORMAT_UNSPEC => CQ_FORMAT_CONTEXT,
             CQ_FORMAT_CONTEXT..=CQ_FORMAT_TAGGED => format,
@@ -320,8 +287,12 @@ pub(crate) unsafe extern "C" fn open(
         };
         let handle =
             FidCq { fid: Fid { fclass: CLASS_CQ, context, ops: &raw const OPS }, ops: &raw const CQ_OPS };
+        let queue = Arc::new(queue);
+        if let (Some(set), Some(bell)) = (set, &queue.bell) {
+            set.join(Member::Queue(Arc::downgrade(&queue)), bell)?;
+        }
         // SAFETY: `FidCq` begins with a `fid`; `out` is the application's.
-        unsafe { hand_out(handle, Arc::new(queue), out) }.map(|_| ())
+        unsafe { hand_out(handle, queue, out) }.map(|_| ())
     })
 }
 
@@ -348,7 +319,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: Opaque) ->
         match (command, &queue.bell) {
             // SAFETY: the application passes a place for a descriptor.
             (CONTROL_GETWAIT, Some(bell)) => unsafe {
-                argument.cast::<c_int>().write(bell.epoll.0.as_raw_fd());
+                argument.cast::<c_int>().write(bell.raw_fd());
             },
             // SAFETY: the application passes a place for a kind of wait object.
             (CONTROL_GETWAITOBJ, bell) => unsafe {
@@ -438,7 +409,7 @@ unsafe extern "C" fn signal(fid: *mut FidCq) -> c_int {
         let queue: &Handle = unsafe { behind(fid, CLASS_CQ) }?;
         queue.signaled.store(true, Ordering::Release);
         if let Some(bell) = &queue.bell {
-            let _ = bell.event.write(1);
+            bell.ring();
         }
         Ok(())
     })

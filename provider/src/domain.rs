@@ -10,7 +10,7 @@ use crate::abi::{
 use crate::boundary::{EBUSY, EINVAL, ENOSYS, behind, given, hand_out, missing, retire, status};
 use crate::engine::Engine;
 use crate::engine::regions::Regions;
-use crate::{atomic, av, cntr, cq, ep, fabric, mr};
+use crate::{atomic, av, cntr, cq, ep, fabric, mr, waitset};
 
 /// What is behind a domain.
 pub(crate) struct Domain {
@@ -52,7 +52,7 @@ static DOMAIN_OPS: FiOpsDomain = FiOpsDomain {
     endpoint: ep::open,
     scalable_ep,
     cntr_open: cntr::open,
-    poll_open,
+    poll_open: waitset::open_poll,
     stx_ctx,
     srx_ctx,
     query_atomic,
@@ -118,10 +118,6 @@ unsafe extern "C" fn endpoint2(
 }
 
 unsafe extern "C" fn scalable_ep(_: *mut FidDomain, _: *mut FiInfo, _: *mut *mut FidEp, _: Opaque) -> c_int {
-    -ENOSYS.0
-}
-
-unsafe extern "C" fn poll_open(_: *mut FidDomain, _: Opaque, _: *mut Opaque) -> c_int {
     -ENOSYS.0
 }
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::abi::{
-    CLASS_AV, CLASS_CNTR, CLASS_CQ, CLASS_DOMAIN, CLASS_EP, CLASS_EQ, CONTROL_ENABLE, CONTROL_GETOPSFLAG,
-    CONTROL_SETOPSFLAG, Const, FiInfo, FiOps, FiOpsCm, FiOpsEp, Fid, FidCq, FidDomain, FidEp,
-    OPT_CM_DATA_SIZE, OPT_ENDPOINT, OPT_MIN_MULTI_RECV, Opaque, errno, flag,
+    CLASS_AV, CLASS_CNTR, CLASS_CQ, CLASS_DOMAIN, CLASS_EP, CLASS_EQ, CONTROL_ALIAS, CONTROL_ENABLE,
+    CONTROL_GETOPSFLAG, CONTROL_SETOPSFLAG, Const, FiAlias, FiInfo, FiOps, FiOpsCm, FiOpsEp, Fid, FidCq,
+    FidDomain, FidEp, OPT_CM_DATA_SIZE, OPT_ENDPOINT, OPT_MIN_MULTI_RECV, Opaque, errno, flag,
 };
 use crate::address::{ADDRESS_BYTES, Address, port_at, random_port};
 use crate::av::put_address;
@@ -34,6 +34,9 @@ pub(crate) struct EndpointObject {
     multi_free_min: AtomicUsize,
     bound: Mutex<Bound>,
     engine: OnceLock<Arc<Engine>>,
+    /// Held by each alias (fi_endpoint(3)), which has the same engine and flags of its own.
+    aliases: Arc<()>,
+    is_alias: bool,
 }
 
 #[derive(Default)]
@@ -93,7 +96,7 @@ impl EndpointObject {
             queue.join(&engine)?;
         }
         for counter in sinks.counters() {
-            counter.join(&engine);
+            counter.join(&engine)?;
         }
         self.engine.set(engine).map_err(|_| EBUSY)
     }
@@ -175,20 +178,48 @@ pub(crate) unsafe extern "C" fn open(
             multi_free_min: AtomicUsize::new(MULTI_RECEIVE_FREE_MIN),
             bound: Mutex::default(),
             engine: OnceLock::new(),
-        };
-        let handle = FidEp {
-            fid: Fid { fclass: CLASS_EP, context, ops: &raw const OPS },
-            ops: &raw const EP_OPS,
-            cm: &raw const CM_OPS,
-            msg: &raw const msg::OPS,
-            rma: &raw const rma::OPS,
-            tagged: &raw const tagged::OPS,
-            atomic: &raw const atomic::OPS,
-            collective: core::ptr::null_mut(),
+            aliases: Arc::default(),
+            is_alias: false,
         };
         // SAFETY: `FidEp` begins with a `fid`; `out` is the application's.
-        unsafe { hand_out(handle, object, out) }.map(|_| ())
+        unsafe { hand_out(handle(context), object, out) }.map(|_| ())
     })
+}
+
+fn handle(context: Opaque) -> FidEp {
+    FidEp {
+        fid: Fid { fclass: CLASS_EP, context, ops: &raw const OPS },
+        ops: &raw const EP_OPS,
+        cm: &raw const CM_OPS,
+        msg: &raw const msg::OPS,
+        rma: &raw const rma::OPS,
+        tagged: &raw const tagged::OPS,
+        atomic: &raw const atomic::OPS,
+        collective: core::ptr::null_mut(),
+    }
+}
+
+impl EndpointObject {
+    /// Another handle of an enabled endpoint, with other default flags for the calls of one direction.
+    fn alias(&self, flags: u64) -> Result<EndpointObject> {
+        let (transmit, receive) = match flags & (flag::SEND | flag::RECV) {
+            flag::SEND => (flags & !flag::SEND, self.receive_flags()),
+            flag::RECV => (self.transmit_flags(), flags & !flag::RECV),
+            _ => return Err(EINVAL),
+        };
+        Ok(EndpointObject {
+            domain: Arc::clone(&self.domain),
+            caps: self.caps,
+            place: self.place,
+            transmit_flags: AtomicU64::new(transmit),
+            receive_flags: AtomicU64::new(receive),
+            multi_free_min: AtomicUsize::new(self.multi_free_min.load(Ordering::Relaxed)),
+            bound: Mutex::default(),
+            engine: OnceLock::from(Arc::clone(self.engine()?)),
+            aliases: Arc::clone(&self.aliases),
+            is_alias: true,
+        })
+    }
 }
 
 /// The endpoint behind a handle.
@@ -203,7 +234,13 @@ pub(crate) unsafe fn endpoint<'a>(fid: *mut FidEp) -> Result<&'a EndpointObject>
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status("fi_close", || {
         // SAFETY: this table is that of endpoints alone.
-        unsafe { endpoint(fid.cast()) }?.disable();
+        let object = unsafe { endpoint(fid.cast()) }?;
+        if !object.is_alias {
+            if Arc::strong_count(&object.aliases) > 1 {
+                return Err(EBUSY);
+            }
+            object.disable();
+        }
         // SAFETY: as above; the application closes it and uses it no more.
         unsafe { retire::<FidEp, EndpointObject>(fid) };
         Ok(())
@@ -275,6 +312,13 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: Opaque) ->
         let object = unsafe { endpoint(fid.cast()) }?;
         match command {
             CONTROL_ENABLE => object.enable(),
+            CONTROL_ALIAS => {
+                // SAFETY: the application passes a `struct fi_alias` with a place for the handle.
+                let (alias, context) = unsafe { (given(argument.cast::<FiAlias>())?, (*fid).context) };
+                let other = object.alias(alias.flags)?;
+                // SAFETY: `FidEp` begins with a `fid`; the place is the application's.
+                unsafe { hand_out(handle(context), other, alias.fid.cast()) }.map(|_| ())
+            }
             CONTROL_GETOPSFLAG | CONTROL_SETOPSFLAG => {
                 // SAFETY: the application passes 64 bits of flags.
                 let flags = unsafe { argument.cast::<u64>().as_mut() }.ok_or(EINVAL)?;

@@ -4,11 +4,11 @@ use core::ffi::c_int;
 use std::sync::Arc;
 
 use crate::abi::{
-    CLASS_CQ, CLASS_FABRIC, FiFabricAttr, FiInfo, FiOps, FiOpsFabric, Fid, FidCq, FidDomain, FidFabric,
-    Opaque,
+    CLASS_CNTR, CLASS_CQ, CLASS_FABRIC, CLASS_WAIT, FiFabricAttr, FiInfo, FiOps, FiOpsFabric, Fid, FidCq,
+    FidDomain, FidFabric, Opaque,
 };
 use crate::boundary::{EAGAIN, EBUSY, EINVAL, ENOSYS, behind, given, hand_out, missing, retire, status};
-use crate::{cq, domain, eq};
+use crate::{cntr, cq, domain, eq, waitset};
 
 /// What is behind a fabric.
 pub(crate) struct Fabric {
@@ -33,7 +33,7 @@ static FABRIC_OPS: FiOpsFabric = FiOpsFabric {
     domain: open_domain,
     passive_ep,
     eq_open: eq::open,
-    wait_open,
+    wait_open: waitset::open_wait,
     trywait,
     domain2,
 };
@@ -99,10 +99,6 @@ unsafe extern "C" fn passive_ep(_: *mut FidFabric, _: *mut FiInfo, _: *mut Opaqu
     -ENOSYS.0
 }
 
-unsafe extern "C" fn wait_open(_: *mut FidFabric, _: Opaque, _: *mut Opaque) -> c_int {
-    -ENOSYS.0
-}
-
 /// fi_poll(3): whether the application may sleep on the descriptors of these objects.
 unsafe extern "C" fn trywait(_: *mut FidFabric, fids: *mut *mut Fid, count: c_int) -> c_int {
     status("fi_trywait", || {
@@ -110,12 +106,17 @@ unsafe extern "C" fn trywait(_: *mut FidFabric, fids: *mut *mut Fid, count: c_in
             // SAFETY: the application passes `count` handles.
             let fid = unsafe { *given(fids.add(i))? };
             // SAFETY: every handle begins with a `fid`.
-            if unsafe { given(fid) }?.fclass == CLASS_CQ {
+            let may = match unsafe { given(fid) }?.fclass {
                 // SAFETY: the class says that it is a completion queue of ours.
-                let queue: &cq::Handle = unsafe { behind(fid.cast::<FidCq>(), CLASS_CQ) }?;
-                if !queue.prepare_sleep() {
-                    return Err(EAGAIN);
-                }
+                CLASS_CQ => unsafe { behind::<FidCq, cq::Handle>(fid.cast(), CLASS_CQ) }?.prepare_sleep(),
+                // SAFETY: the class says that it is a counter of ours.
+                CLASS_CNTR => unsafe { cntr::counter(fid.cast()) }?.prepare_sleep(),
+                // SAFETY: the class says that it is a wait set of ours.
+                CLASS_WAIT => unsafe { waitset::set(fid.cast()) }?.prepare_sleep(),
+                _ => true,
+            };
+            if !may {
+                return Err(EAGAIN);
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! `libstillwire_fi.so`: the libfabric provider. MPI libraries load it as they are and use the transport as their device.
 //!
-//! One file per object of the interface: `info`, `fabric`, `domain`, `av`, `mr`, `cq`, `cntr`, `eq`, `ep`;
+//! One file per object of the interface: `info`, `fabric`, `domain`, `av`, `mr`, `cq`, `cntr`, `eq`, `ep`, `waitset`;
 //! `msg`, `tagged`, `rma`, `atomic` hold the calls of an endpoint. They translate between C and Rust and decide nothing. What
 //! becomes of a request is decided in `engine`, over one [`endpoint::Endpoint`] for each enabled endpoint.
 //!
@@ -17,6 +17,7 @@ pub mod abi;
 mod address;
 mod atomic;
 mod av;
+mod bell;
 mod boundary;
 mod cntr;
 mod cq;
@@ -36,6 +37,7 @@ mod msg;
 mod rehearsal;
 mod rma;
 mod tagged;
+mod waitset;
 
 use core::ffi::c_char;
 

@@ -52,7 +52,7 @@ macro_rules! all {
 }
 
 fn constants(out: &mut String) {
-    let numbers: [(&str, u64); 37] = [
+    let numbers: [(&str, u64); 41] = [
         ("FI_EP_RDM", EP_RDM.into()),
         ("FI_AV_TABLE", AV_TABLE.into()),
         ("FI_THREAD_SAFE", THREAD_SAFE.into()),
@@ -69,6 +69,10 @@ fn constants(out: &mut String) {
         ("FI_CLASS_EQ", CLASS_EQ as u64),
         ("FI_CLASS_CQ", CLASS_CQ as u64),
         ("FI_CLASS_CNTR", CLASS_CNTR as u64),
+        ("FI_CLASS_WAIT", CLASS_WAIT as u64),
+        ("FI_CLASS_POLL", CLASS_POLL as u64),
+        ("FI_WAIT_SET", WAIT_SET.into()),
+        ("FI_ALIAS", CONTROL_ALIAS as u64),
         ("FI_ENABLE", CONTROL_ENABLE as u64),
         ("FI_GETWAIT", CONTROL_GETWAIT as u64),
         ("FI_GETWAITOBJ", CONTROL_GETWAITOBJ as u64),
@@ -112,9 +116,9 @@ fn structures_are_laid_out_as_the_headers_say() {
     }
     text.push_str("#include <rdma/providers/fi_prov.h>\n");
     let out = &mut text;
-    all!(out, old, Fid FidFabric FidDomain FidEp FidAv FidMr FidEq FidCq FidCntr);
+    all!(out, old, Fid FidFabric FidDomain FidEp FidAv FidMr FidEq FidCq FidCntr FidWait FidPoll FiAlias);
     all!(out, old, FiOps FiOpsFabric FiOpsDomain FiOpsMr FiOpsEp FiOpsCm FiOpsMsg FiOpsTagged FiOpsRma);
-    all!(out, old, FiOpsAtomic FiOpsAv FiOpsCq FiOpsCntr FiOpsEq FiProvider);
+    all!(out, old, FiOpsAtomic FiOpsAv FiOpsCq FiOpsCntr FiOpsEq FiOpsWait FiOpsPoll FiWaitAttr FiPollAttr FiProvider);
     all!(out, old, FiInfo FiTxAttr FiRxAttr FiEpAttr FiDomainAttr FiFabricAttr FiAvAttr FiCqAttr FiCntrAttr);
     all!(out, old, FiEqAttr FiMrAttr FiMsg FiMsgTagged FiMsgRma FiMsgAtomic FiRmaIov FiRmaIoc FiIoc);
     all!(out, old, FiMsgFetch FiMsgCompare FiAtomicAttr);

@@ -198,6 +198,15 @@ c_struct! { FiCntrAttr = "fi_cntr_attr", 24 {
     flags: u64,
 } }
 
+c_struct! { FiWaitAttr = "fi_wait_attr", 16 {
+    wait_obj: u32,
+    flags: u64,
+} }
+
+c_struct! { FiPollAttr = "fi_poll_attr", 8 {
+    flags: u64,
+} }
+
 c_struct! { FiEqAttr = "fi_eq_attr", 32 {
     size: usize,
     flags: u64,

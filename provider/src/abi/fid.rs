@@ -2,7 +2,7 @@
 
 use super::{
     FiOps, FiOpsAtomic, FiOpsAv, FiOpsCm, FiOpsCntr, FiOpsCq, FiOpsDomain, FiOpsEp, FiOpsEq, FiOpsFabric,
-    FiOpsMr, FiOpsMsg, FiOpsRma, FiOpsTagged, Opaque, c_struct,
+    FiOpsMr, FiOpsMsg, FiOpsPoll, FiOpsRma, FiOpsTagged, FiOpsWait, Opaque, c_struct,
 };
 
 /// Classes of objects.
@@ -15,6 +15,8 @@ pub const CLASS_MR: usize = 12;
 pub const CLASS_EQ: usize = 13;
 pub const CLASS_CQ: usize = 14;
 pub const CLASS_CNTR: usize = 15;
+pub const CLASS_WAIT: usize = 16;
+pub const CLASS_POLL: usize = 17;
 
 c_struct! { Fid = "fid", 24 {
     fclass: usize,
@@ -69,6 +71,21 @@ c_struct! { FidCq = "fid_cq", 32 {
 c_struct! { FidCntr = "fid_cntr", 32 {
     fid: Fid,
     ops: *const FiOpsCntr,
+} }
+
+c_struct! { FidWait = "fid_wait", 32 {
+    fid: Fid,
+    ops: *const FiOpsWait,
+} }
+
+c_struct! { FidPoll = "fid_poll", 32 {
+    fid: Fid,
+    ops: *const FiOpsPoll,
+} }
+
+c_struct! { FiAlias = "fi_alias", 16 {
+    fid: *mut *mut Fid,
+    flags: u64,
 } }
 
 /// Commands of `fi_control`.

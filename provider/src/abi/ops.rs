@@ -7,8 +7,8 @@ use libc::iovec;
 
 use super::{
     FiAddr, FiAtomicAttr, FiAvAttr, FiCntrAttr, FiCqAttr, FiCqErrEntry, FiEqAttr, FiEqErrEntry, FiFabricAttr,
-    FiInfo, FiIoc, FiMrAttr, FiMsg, FiMsgAtomic, FiMsgRma, FiMsgTagged, Fid, FidAv, FidCntr, FidCq,
-    FidDomain, FidEp, FidEq, FidFabric, FidMr, Opaque, c_struct,
+    FiInfo, FiIoc, FiMrAttr, FiMsg, FiMsgAtomic, FiMsgRma, FiMsgTagged, FiPollAttr, FiWaitAttr, Fid, FidAv,
+    FidCntr, FidCq, FidDomain, FidEp, FidEq, FidFabric, FidMr, FidPoll, FidWait, Opaque, c_struct,
 };
 
 /// `const void *`.
@@ -29,7 +29,7 @@ c_struct! { FiOpsFabric = "fi_ops_fabric", 56 {
     domain: unsafe extern "C" fn(*mut FidFabric, *mut FiInfo, *mut *mut FidDomain, Opaque) -> c_int,
     passive_ep: unsafe extern "C" fn(*mut FidFabric, *mut FiInfo, *mut Opaque, Opaque) -> c_int,
     eq_open: unsafe extern "C" fn(*mut FidFabric, *mut FiEqAttr, *mut *mut FidEq, Opaque) -> c_int,
-    wait_open: unsafe extern "C" fn(*mut FidFabric, Opaque, *mut Opaque) -> c_int,
+    wait_open: unsafe extern "C" fn(*mut FidFabric, *mut FiWaitAttr, *mut *mut FidWait) -> c_int,
     trywait: unsafe extern "C" fn(*mut FidFabric, *mut *mut Fid, c_int) -> c_int,
     domain2: unsafe extern "C" fn(*mut FidFabric, *mut FiInfo, *mut *mut FidDomain, u64, Opaque) -> c_int,
 } }
@@ -41,12 +41,24 @@ c_struct! { FiOpsDomain = "fi_ops_domain", 96 {
     endpoint: unsafe extern "C" fn(*mut FidDomain, *mut FiInfo, *mut *mut FidEp, Opaque) -> c_int,
     scalable_ep: unsafe extern "C" fn(*mut FidDomain, *mut FiInfo, *mut *mut FidEp, Opaque) -> c_int,
     cntr_open: unsafe extern "C" fn(*mut FidDomain, *mut FiCntrAttr, *mut *mut FidCntr, Opaque) -> c_int,
-    poll_open: unsafe extern "C" fn(*mut FidDomain, Opaque, *mut Opaque) -> c_int,
+    poll_open: unsafe extern "C" fn(*mut FidDomain, *mut FiPollAttr, *mut *mut FidPoll) -> c_int,
     stx_ctx: unsafe extern "C" fn(*mut FidDomain, Opaque, *mut Opaque, Opaque) -> c_int,
     srx_ctx: unsafe extern "C" fn(*mut FidDomain, Opaque, *mut *mut FidEp, Opaque) -> c_int,
     query_atomic: unsafe extern "C" fn(*mut FidDomain, u32, u32, *mut FiAtomicAttr, u64) -> c_int,
     query_collective: unsafe extern "C" fn(*mut FidDomain, u32, Opaque, u64) -> c_int,
     endpoint2: unsafe extern "C" fn(*mut FidDomain, *mut FiInfo, *mut *mut FidEp, u64, Opaque) -> c_int,
+} }
+
+c_struct! { FiOpsWait = "fi_ops_wait", 16 {
+    size: usize,
+    wait: unsafe extern "C" fn(*mut FidWait, c_int) -> c_int,
+} }
+
+c_struct! { FiOpsPoll = "fi_ops_poll", 32 {
+    size: usize,
+    poll: unsafe extern "C" fn(*mut FidPoll, *mut Opaque, c_int) -> c_int,
+    poll_add: unsafe extern "C" fn(*mut FidPoll, *mut Fid, u64) -> c_int,
+    poll_del: unsafe extern "C" fn(*mut FidPoll, *mut Fid, u64) -> c_int,
 } }
 
 c_struct! { FiOpsMr = "fi_ops_mr", 32 {

@@ -8,3 +8,4 @@ mod memory;
 mod messages;
 mod processes;
 mod rig;
+mod sets;

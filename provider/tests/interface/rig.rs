@@ -71,13 +71,16 @@ pub(crate) fn getinfo(hints: *const FiInfo) -> Result<*mut FiInfo, c_int> {
 
 /// An enabled endpoint with everything around it.
 pub(crate) struct Rig {
-    fabric: *mut FidFabric,
+    pub(crate) fabric: *mut FidFabric,
     pub(crate) domain: *mut FidDomain,
     pub(crate) vector: *mut FidAv,
     pub(crate) queue: *mut FidCq,
     pub(crate) counter: *mut FidCntr,
     pub(crate) ep: *mut FidEp,
 }
+
+// SAFETY: every call of the provider may be made by any thread (FI_THREAD_SAFE).
+unsafe impl Sync for Rig {}
 
 /// A completion or an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
