@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::abi::{CLASS_UNSPEC, Fid, errno};
 use crate::limits::QUARANTINE_MAX;
+pub(crate) use crate::log::complain;
 
 /// An error number of the system or of [`errno`], positive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,15 +54,6 @@ pub(crate) fn caught<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<
         complain(format_args!("{name} panicked, which is a bug; the call fails with FI_EOTHER"));
         Err(Errno(errno::EOTHER))
     })
-}
-
-/// Says to a person what no error number can.
-pub(crate) fn complain(what: core::fmt::Arguments<'_>) {
-    let rank = std::env::var("PMI_RANK").or_else(|_| std::env::var("PMIX_RANK"));
-    match rank {
-        Ok(rank) => eprintln!("stillwire: rank {rank}, process {}: {what}", std::process::id()),
-        Err(_) => eprintln!("stillwire: process {}: {what}", std::process::id()),
-    }
 }
 
 /// An object of the interface: what C sees, and what is ours behind it.

@@ -422,7 +422,17 @@ unsafe extern "C" fn strerror(
     out: *mut c_char,
     room: usize,
 ) -> *const c_char {
-    let text: &core::ffi::CStr = match number {
+    let text = words(number);
+    if let Ok(words) = text.to_str() {
+        // SAFETY: the application's memory, as C promises for `fi_cq_strerror`.
+        unsafe { put_text(words, out, room) };
+    }
+    text.as_ptr()
+}
+
+/// Why an operation has failed.
+pub(crate) fn words(number: c_int) -> &'static core::ffi::CStr {
+    match number {
         libc::ECANCELED => c"the operation was cancelled",
         libc::ENOMSG => c"no message waits",
         libc::EACCES => c"the memory region does not grant this access",
@@ -431,10 +441,5 @@ unsafe extern "C" fn strerror(
         errno::ETRUNC => c"the message was longer than the buffer",
         errno::ENOKEY => c"the peer has no memory region with this key",
         _ => c"the operation failed",
-    };
-    if let Ok(words) = text.to_str() {
-        // SAFETY: the application's memory, as C promises for `fi_cq_strerror`.
-        unsafe { put_text(words, out, room) };
     }
-    text.as_ptr()
 }

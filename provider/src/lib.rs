@@ -31,6 +31,7 @@ mod info;
 mod keeper;
 mod launcher;
 mod limits;
+mod log;
 mod memory;
 mod mr;
 mod msg;
@@ -51,7 +52,7 @@ unsafe extern "C" fn cleanup() {}
 /// What libfabric looks for in a provider's library. The answer is never freed: libfabric keeps it, and writes to `context`.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut FiProvider {
-    Box::into_raw(Box::new(FiProvider {
+    let provider = Box::into_raw(Box::new(FiProvider {
         version: abi::version(0, 1),
         // Libfabric wants at least what the application asks for, and checks no upper bound.
         fi_version: abi::version(2, 99),
@@ -60,5 +61,7 @@ pub extern "C" fn fi_prov_ini() -> *mut FiProvider {
         getinfo: info::getinfo,
         fabric: fabric::fabric,
         cleanup,
-    }))
+    }));
+    log::known_as(provider);
+    provider
 }

@@ -39,6 +39,8 @@ pub(crate) struct Peek {
 /// program that sends to itself and to others and then probes for any source would find a peer's message here before its
 /// own has come up there; the receive that follows looks in the other place first, and gets the wrong one. So the first
 /// look after a send finds nothing, and the next one, before which MPICH has made progress on both, is a real one.
+///
+/// A message that a look has shown stays visible until something is received, whatever is sent meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Glance {
     /// Looks are real.
@@ -47,20 +49,46 @@ pub(super) enum Glance {
     Held,
     /// A look has found nothing for that reason. Whatever is sent meanwhile, the next one is real.
     Due,
+    /// A look has found a message. Whether something was sent since.
+    Shown(bool),
 }
 
 impl Glance {
     pub(super) fn sent(&mut self) {
-        if *self == Glance::Free {
-            *self = Glance::Held;
+        match self {
+            Glance::Free => *self = Glance::Held,
+            Glance::Shown(sent) => *sent = true,
+            Glance::Held | Glance::Due => {}
+        }
+    }
+
+    /// A look has found a message, which is still there.
+    fn shown(&mut self) {
+        if !matches!(self, Glance::Shown(_)) {
+            *self = Glance::Shown(false);
+        }
+    }
+
+    /// Something is received, perhaps what was shown.
+    fn received(&mut self) {
+        if let Glance::Shown(sent) = *self {
+            *self = if sent { Glance::Held } else { Glance::Free };
         }
     }
 
     /// Takes one look: whether it is real.
     fn is_real(&mut self) -> bool {
-        let held = *self == Glance::Held;
-        *self = if held { Glance::Due } else { Glance::Free };
-        !held
+        match self {
+            Glance::Shown(_) => true,
+            Glance::Held => {
+                *self = Glance::Due;
+                false
+            }
+            Glance::Free | Glance::Due => {
+                *self = Glance::Free;
+                true
+            }
+        }
     }
 }
 
@@ -95,6 +123,7 @@ impl Engine {
         let mut state = self.lock();
         let source = self.source_link(&mut state, inbound.from)?;
         let (buffer, segments) = below(inbound.buffer)?;
+        state.glance.received();
         let multi = inbound.multi.is_some();
         let posted = self.posted(inbound.space, inbound.submit, inbound.buffer, segments, multi);
         let key = state.requests.insert(Request::Receive(posted));
@@ -183,8 +212,9 @@ impl Engine {
         let found = if keeps && source.is_none() && !state.glance.is_real() {
             None
         } else if keeps {
-            self.endpoint.peek(&pattern)
+            self.endpoint.peek(&pattern).inspect(|_| state.glance.shown())
         } else {
+            state.glance.received();
             self.endpoint.claim(&pattern).map(|(key, envelope)| {
                 if peek.submit.flags & flag::CLAIM != 0 {
                     state.claims.insert(peek.submit.context, (key, envelope));
@@ -329,5 +359,18 @@ mod tests {
         assert!(glance.is_real());
         glance.sent();
         assert!(!glance.is_real() && glance.is_real() && glance.is_real());
+    }
+
+    #[test]
+    fn what_was_shown_stays_visible_until_something_is_received() {
+        let mut glance = Glance::Free;
+        glance.shown();
+        glance.sent();
+        assert!(glance.is_real() && glance.is_real());
+        glance.received();
+        assert!(!glance.is_real() && glance.is_real());
+        glance.shown();
+        glance.received();
+        assert!(glance.is_real(), "nothing was sent");
     }
 }

@@ -309,8 +309,11 @@ impl Engine {
     }
 
     /// A peer has answered.
-    pub(super) fn answered(&self, state: &mut State, answer: &Record, payload: &[u8]) {
+    pub(super) fn answered(&self, state: &mut State, link: LinkIndex, answer: &Record, payload: &[u8]) {
         let key = SlabKey::from_bits(answer.request);
+        if answer.failure != 0 {
+            self.note_refusal(link, answer.failure);
+        }
         let Some(Request::Remote(asked)) = state.requests.get_mut(key) else { return };
         if let Some(segments) = &asked.result
             && asked.op.is_none()

@@ -1,11 +1,11 @@
 //! What a person is told of peers. No call can answer that a peer is silent: it may only be slow, and what was sent to it stays with us
 //! until it answers. Whoever started the job ends it if the peer has died.
 
-use transport::{Event, PortId, Silence};
+use transport::{Event, LinkIndex, PortId, Silence};
 
 use super::{Engine, State};
 use crate::abi::ADDR_NOTAVAIL;
-use crate::boundary::complain;
+use crate::log::{complain, note};
 
 impl Engine {
     /// Tells of events that no completion and no error number tells.
@@ -30,6 +30,17 @@ impl Engine {
             }
             _ => {}
         }
+    }
+
+    /// A peer has refused a request to its memory.
+    pub(super) fn note_refusal(&self, link: LinkIndex, failure: u32) {
+        let number = i32::try_from(failure).unwrap_or(crate::abi::errno::EOTHER);
+        let peer = self.endpoint.with_port(|port| port.peer(link));
+        let peer = peer.map_or_else(|| "a peer".to_owned(), |peer| self.name(peer));
+        note(format_args!(
+            "{peer} has refused a request to its memory: {}",
+            crate::cq::words(number).to_string_lossy()
+        ));
     }
 
     /// Frames that were dropped because they were of another job, or not authentic.

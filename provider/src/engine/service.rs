@@ -351,7 +351,7 @@ impl Engine {
 
     fn serve(&self, state: &mut State, link: LinkIndex, record: &Record, payload: &[u8]) {
         let served = match record.kind {
-            Kind::Done => return self.answered(state, record, payload),
+            Kind::Done => return self.answered(state, link, record, payload),
             Kind::Write => self.serve_write(state, link, record, payload),
             Kind::WriteLong => return self.serve_long_write(state, link, record),
             Kind::Read => return self.serve_read(state, link, record),

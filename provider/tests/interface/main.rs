@@ -3,6 +3,7 @@
 mod bounds;
 mod hostile;
 mod jobs;
+mod logs;
 mod many;
 mod memory;
 mod messages;

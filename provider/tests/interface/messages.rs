@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use stillwire_fi::abi::*;
 
-use crate::rig::{ADDRESS_BYTES, Rig, accepted, close, getinfo, pair, pattern};
+use crate::rig::{ADDRESS_BYTES, Done, Rig, accepted, close, getinfo, pair, pattern};
 
 fn at(number: usize) -> *mut c_void {
     number as *mut c_void
@@ -265,6 +265,82 @@ fn messages_can_be_looked_at_claimed_and_thrown_away() {
     );
     for _ in 0..3 {
         assert_eq!(one.next(&[&two]).error, None, "every send completes");
+    }
+}
+
+/// What FI_PEEK promises (fi_tagged(3)): a look takes nothing, ends at once either way, and shows the oldest message that matches. A look for any source
+/// right after a send may be told once that nothing is there.
+#[test]
+fn looks_change_nothing_and_what_was_shown_stays() {
+    let (one, two, to_two, to_one) = pair();
+    let three = Rig::new();
+    let from_three = two.insert(&three.address());
+    let to_two_too = three.insert(&two.address());
+    // SAFETY: injected bytes are copied at once.
+    let inject = |rig: &Rig, to: u64, tag: u64, bytes: usize| {
+        accepted(&[], || unsafe { (rig.tagged().inject)(rig.ep, [0u8; 64].as_ptr().cast(), bytes, to, tag) });
+    };
+    inject(&one, to_two, 4, 10);
+    inject(&one, to_two, 4, 20);
+    while look_from(&two, to_one, 4).error.is_some() {
+        one.counted();
+    }
+    inject(&three, to_two_too, 4, 30);
+    while look_from(&two, from_three, 4).error.is_some() {
+        three.counted();
+    }
+    let any = || look_from(&two, ADDR_UNSPEC, 4);
+    // Each time the oldest, of any source or of the one that is named, also after a send.
+    for _ in 0..3 {
+        assert_eq!(
+            (any().bytes, look_from(&two, to_one, 4).bytes, look_from(&two, from_three, 4).bytes),
+            (10, 10, 30)
+        );
+        inject(&two, to_one, 9, 1);
+        assert_eq!(look_from(&two, to_one, 4).bytes, 10, "of one source: after a send too");
+        assert_eq!(any().bytes, 10, "it has been shown");
+    }
+    assert_eq!(look_from(&two, ADDR_UNSPEC, 5).error, Some((libc::ENOMSG, 0)), "another tag");
+    let mut buffer = [0u8; 64];
+    for bytes in [10, 20, 30] {
+        // SAFETY: the buffer lives until the completion has been read.
+        accepted(&[], || unsafe {
+            (two.tagged().recv)(two.ep, buffer.as_mut_ptr().cast(), 64, null_mut(), ADDR_UNSPEC, 4, 0, at(1))
+        });
+        assert_eq!(two.next(&[&one, &three]).bytes, bytes);
+        inject(&two, to_one, 9, 1);
+        // At most one look in vain, whatever is sent.
+        let found = (0..2).map(|_| any()).find(|done| done.error.is_none());
+        assert_eq!(
+            found.map(|done| done.bytes),
+            [(10, Some(20)), (20, Some(30)), (30, None)]
+                .into_iter()
+                .find(|(now, _)| *now == bytes)
+                .unwrap()
+                .1
+        );
+    }
+}
+
+/// One look, and what it was told.
+fn look_from(rig: &Rig, from: u64, tag: u64) -> Done {
+    let message = FiMsgTagged {
+        msg_iov: null_mut(),
+        desc: null_mut(),
+        iov_count: 0,
+        addr: from,
+        tag,
+        ignore: 0,
+        context: at(3),
+        data: 0,
+    };
+    // SAFETY: no buffer is named.
+    accepted(&[], || unsafe { (rig.tagged().recvmsg)(rig.ep, &raw const message, flag::PEEK) });
+    loop {
+        let done = rig.next(&[]);
+        if done.context == 3 {
+            return done;
+        }
     }
 }
 
