@@ -1,5 +1,7 @@
 //! Atomic operations: what becomes of memory, an operand, and perhaps a value to compare with (fi_atomic(3)).
 
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
 use crate::boundary::{Errno, Result};
 
 /// `enum fi_op`.
@@ -147,7 +149,8 @@ pub(crate) fn value_bytes(datatype: u8, op: u8) -> Result<usize> {
 /// Returns what was there before.
 ///
 /// # Safety
-/// `bytes` bytes at `place` may be read and written, by nobody else meanwhile that expects more than a torn value.
+/// `bytes` bytes at `place` may be read, and written if the operation changes them, by nobody else meanwhile that expects more than a torn value
+/// where it is not aligned or longer than 8 bytes.
 pub(crate) unsafe fn perform(
     datatype: u8,
     op: u8,
@@ -156,6 +159,76 @@ pub(crate) unsafe fn perform(
     bytes: usize,
 ) -> Result<Vec<u8>> {
     with_type!(datatype, each(op, payload, place, bytes))
+}
+
+/// A number that the processor changes in one step.
+trait Word {
+    type Bits: Copy + Eq;
+    fn load(&self) -> Self::Bits;
+    fn replace(&self, old: Self::Bits, new: Self::Bits) -> core::result::Result<Self::Bits, Self::Bits>;
+}
+
+macro_rules! words {
+    ($($atomic:ty = $bits:ty),*) => {$(
+        impl Word for $atomic {
+            type Bits = $bits;
+            fn load(&self) -> $bits {
+                <$atomic>::load(self, Ordering::Acquire)
+            }
+            fn replace(&self, old: $bits, new: $bits) -> core::result::Result<$bits, $bits> {
+                self.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Acquire)
+            }
+        }
+    )*};
+}
+
+words!(AtomicU8 = u8, AtomicU16 = u16, AtomicU32 = u32, AtomicU64 = u64);
+
+/// Changes a number in one step, also where the owner's own threads change it meanwhile. Stores only what is another value: memory that is
+/// looked at may be constant. Returns what was there before.
+///
+/// # Safety
+/// `place` is valid and aligned for a `W`; `T` and `W::Bits` are numbers of the same size as `W`.
+unsafe fn update<T: Value, W: Word>(place: *mut u8, apply: impl Fn(T) -> Result<T>) -> Result<T> {
+    // SAFETY: as the caller says; an atomic may be shared with others that use it as one.
+    let word = unsafe { &*place.cast::<W>() };
+    let mut old = word.load();
+    loop {
+        // SAFETY: numbers of the same size, as the caller says.
+        let (memory, new) = unsafe {
+            let memory: T = core::mem::transmute_copy(&old);
+            (memory, core::mem::transmute_copy::<T, W::Bits>(&apply(memory)?))
+        };
+        if new == old {
+            return Ok(memory);
+        }
+        match word.replace(old, new) {
+            Ok(_) => return Ok(memory),
+            Err(now) => old = now,
+        }
+    }
+}
+
+/// As [`update`], for numbers that the processor does not change in one step.
+///
+/// # Safety
+/// `place` is valid for a `T`.
+unsafe fn update_unaligned<T: Value>(place: *mut u8, apply: impl Fn(T) -> Result<T>) -> Result<T> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let place = place.cast::<T>();
+        let memory = place.read_unaligned();
+        let new = apply(memory)?;
+        if bytes_of(&new) != bytes_of(&memory) {
+            place.write_unaligned(new);
+        }
+        Ok(memory)
+    }
+}
+
+fn bytes_of<T: Value>(value: &T) -> &[u8] {
+    // SAFETY: all types here are numbers or pairs of them: bytes without gaps.
+    unsafe { core::slice::from_raw_parts((&raw const *value).cast::<u8>(), size_of::<T>()) }
 }
 
 fn each<T: Value>(op: u8, payload: &[u8], place: *mut u8, bytes: usize) -> Result<Vec<u8>> {
@@ -169,12 +242,19 @@ fn each<T: Value>(op: u8, payload: &[u8], place: *mut u8, bytes: usize) -> Resul
         // SAFETY: all three lie within their bounds (checked above; `place` by the contract of `perform`), and any bytes are a
         // number.
         unsafe {
-            let memory: T = place.add(at).cast::<T>().read_unaligned();
             let operand: T = payload.as_ptr().add(at).cast::<T>().read_unaligned();
             let compare: T = payload.as_ptr().add(compare_at).cast::<T>().read_unaligned();
-            let result = T::apply(op, memory, operand, compare).ok_or(Errno(libc::EOPNOTSUPP))?;
-            before.extend_from_slice(core::slice::from_raw_parts(place.add(at), size));
-            place.add(at).cast::<T>().write_unaligned(result);
+            let place = place.add(at);
+            let apply = |memory| T::apply(op, memory, operand, compare).ok_or(Errno(libc::EOPNOTSUPP));
+            let aligned = place.addr().is_multiple_of(size);
+            let memory = match size {
+                1 => update::<T, AtomicU8>(place, apply),
+                2 if aligned => update::<T, AtomicU16>(place, apply),
+                4 if aligned => update::<T, AtomicU32>(place, apply),
+                8 if aligned => update::<T, AtomicU64>(place, apply),
+                _ => update_unaligned(place, apply),
+            }?;
+            before.extend_from_slice(bytes_of(&memory));
         }
     }
     Ok(before)
@@ -210,6 +290,58 @@ mod tests {
         assert_eq!(run(4, op::CSWAP_GT, 5i32, &[9, 4]), (5, 5));
         assert_eq!(run(1, op::MSWAP, 0b1100u8, &[0b1010, 0b0110]), (0b1100, 0b1010));
         assert_eq!(run(6, op::SUM, i64::MAX, &[1]), (i64::MAX, i64::MIN));
+    }
+
+    #[test]
+    fn only_what_changes_is_stored() {
+        // SAFETY: plain allocation of a page, which is given back.
+        unsafe {
+            let page = libc::mmap(
+                core::ptr::null_mut(),
+                4096,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(page, libc::MAP_FAILED);
+            let nothing = [0u8; 32];
+            let ones = [1u8; 32];
+            // Aligned and not, short and long: a store would be a signal.
+            for (offset, datatype, bytes) in
+                [(0, 7, 8), (8, 1, 1), (3, 7, 8), (0, 15, 16), (16, 11, 16), (4, 8, 4)]
+            {
+                let place = page.cast::<u8>().add(offset);
+                for (op, payload) in [(op::READ, &ones[..]), (op::SUM, &nothing[..])] {
+                    let before = perform(datatype, op, &payload[..bytes], place, bytes);
+                    assert_eq!(before, Ok(vec![0; bytes]), "type {datatype}, operation {op}");
+                }
+            }
+            let mismatch = [9u64, 1].map(u64::to_le_bytes).concat();
+            assert_eq!(perform(7, op::CSWAP, &mismatch, page.cast(), 8), Ok(vec![0; 8]));
+            assert_eq!(perform(7, op::MIN, &ones[..8], page.cast(), 8), Ok(vec![0; 8]));
+            libc::munmap(page, 4096);
+        }
+    }
+
+    #[test]
+    fn what_the_owners_threads_add_meanwhile_is_not_lost() {
+        const ROUNDS: u64 = 20_000;
+        let word = AtomicU64::new(0);
+        let place = word.as_ptr() as usize;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    word.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            for i in 0..ROUNDS {
+                let op = if i % 2 == 0 { op::SUM } else { op::READ };
+                // SAFETY: an atomic, which the other thread uses as one.
+                unsafe { perform(7, op, &1u64.to_le_bytes(), place as *mut u8, 8) }.unwrap();
+            }
+        });
+        assert_eq!(word.into_inner(), ROUNDS + ROUNDS / 2);
     }
 
     #[test]
