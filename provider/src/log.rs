@@ -16,7 +16,14 @@ const CORE: c_int = 0;
 /// As libfabric knows us.
 static PROVIDER: AtomicPtr<FiProvider> = AtomicPtr::new(core::ptr::null_mut());
 
+/// What launchers call the rank of a process.
+const RANK_VARIABLES: [&str; 2] = ["PMI_RANK", "PMIX_RANK"];
+
+/// The rank. Read when the library is loaded: later the program may be changing its environment while a thread of ours would read it.
+static RANK: OnceLock<Option<String>> = OnceLock::new();
+
 pub(crate) fn known_as(provider: *mut FiProvider) {
+    RANK.get_or_init(|| RANK_VARIABLES.iter().find_map(|name| std::env::var(name).ok()));
     PROVIDER.store(provider, Ordering::Release);
 }
 
@@ -82,26 +89,55 @@ fn logged(what: &str) -> bool {
 
 /// Who speaks: rank and process.
 fn named(what: core::fmt::Arguments<'_>) -> String {
-    let rank = std::env::var("PMI_RANK").or_else(|_| std::env::var("PMIX_RANK"));
     let process = std::process::id();
-    rank.map_or_else(
-        |_| format!("process {process}: {what}"),
-        |rank| format!("rank {rank}, process {process}: {what}"),
-    )
+    match RANK.get().and_then(Option::as_deref) {
+        Some(rank) => format!("rank {rank}, process {process}: {what}"),
+        None => format!("process {process}: {what}"),
+    }
 }
 
-/// Says to a person what no error number can.
+/// Says to a person what no error number can. Nothing comes of it where nobody listens: the program has done nothing wrong.
 pub(crate) fn complain(what: core::fmt::Arguments<'_>) {
     let text = named(what);
     tracing::warn!("{text}");
-    if !logged(&text) {
-        eprintln!("stillwire: {text}");
-    }
+    without_broken_pipe(|| {
+        if !logged(&text) {
+            let line = format!("stillwire: {text}\n");
+            // SAFETY: so many bytes of a string. What cannot be written (nobody reads, the disk is full) is not said.
+            unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+        }
+    });
 }
 
 /// Says why a call or an operation has failed whose error number the program gets: for who has the log on.
 pub(crate) fn note(what: core::fmt::Arguments<'_>) {
     let text = named(what);
     tracing::info!("{text}");
-    logged(&text);
+    without_broken_pipe(|| _ = logged(&text));
+}
+
+/// Does something for which this thread gets no `SIGPIPE`, whatever the program does with that signal.
+fn without_broken_pipe(act: impl FnOnce()) {
+    // SAFETY: sets of signals are numbers; all are filled before they are used, and the thread's mask is put back.
+    unsafe {
+        let mut pipe: libc::sigset_t = core::mem::zeroed();
+        let mut before: libc::sigset_t = core::mem::zeroed();
+        let mut waiting: libc::sigset_t = core::mem::zeroed();
+        libc::sigemptyset(&raw mut pipe);
+        libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
+        libc::sigpending(&raw mut waiting);
+        let known = libc::sigismember(&raw const waiting, libc::SIGPIPE) == 1;
+        if libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut before) != 0 {
+            return;
+        }
+        act();
+        if !known {
+            // Ours, if there is one: it is for this thread alone.
+            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            while libc::sigtimedwait(&raw const pipe, core::ptr::null_mut(), &raw const at_once) < 0
+                && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
+            {}
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, core::ptr::null_mut());
+    }
 }
