@@ -9,7 +9,7 @@ use drivers::Driver;
 use nic_freeze::Carried;
 use transport::config::{LINKS_MAX, RAILS_MAX};
 use transport::matching::{Envelope, MatchError, MessageKey, Pattern};
-use transport::port::{FinalCounters, Unsettled};
+use transport::port::{FinalCounters, Stopped, Unsettled};
 use transport::{
     Event, FrozenPort, LinkIndex, OpId, Outgoing, Port, PortId, RawAddress, Receive, Restart, SendError,
 };
@@ -354,6 +354,25 @@ impl Endpoint {
         self.shared.lock().buffers.take_receive(op)
     }
 
+    /// Takes back a receive for several messages: it is given no more of them. What it has been given is reported as ever, and the end of it either
+    /// with the last message, which is finished then, or by [`Completion::Stopped`]. False: it takes none any more.
+    pub fn stop(&self, op: OpId, context: u64) -> bool {
+        let mut inner = self.shared.lock();
+        let Some(stopped) = inner.port.stop(op) else { return false };
+        if stopped == Stopped::AtOnce {
+            self.shared.telling(&mut inner, |inner| {
+                // What it has been given comes first, however many wait.
+                inner.collect_all();
+                let buffer = match inner.buffers.take_receive(op) {
+                    Some(ReceiveBuffer::Owned(buffer)) => Some(buffer),
+                    _ => None,
+                };
+                inner.completions.push_back(Completion::Stopped { context, buffer });
+            });
+        }
+        true
+    }
+
     /// Sets the message aside that a receive with this pattern would get, and names it.
     #[must_use]
     pub fn claim(&self, pattern: &Pattern) -> Option<(MessageKey, Envelope)> {
@@ -542,17 +561,14 @@ impl Endpoint {
     /// that waits for its program is waited for; one that has not been heard for `silence` is given up. Completions that come
     /// meanwhile are for `each`. `closed` is asked now and then about peers that are waited for and silent: which of
     /// them a keeper knows to have closed, and the first frame that each has not got (R12). Returns the final counters for the
-    /// keeper of this port.
-    ///
-    /// # Errors
-    /// [`EndpointError::Linger`] if peers were given up.
+    /// keeper of this port, and beside them [`EndpointError::Linger`] if peers were given up.
     pub fn leave(
         &self,
         silence: Duration,
         quiet: Duration,
         mut each: impl FnMut(Completion),
         mut closed: impl FnMut(&[PortId]) -> Vec<(PortId, u64)>,
-    ) -> Result<Vec<FinalCounters>, EndpointError> {
+    ) -> (Vec<FinalCounters>, Result<(), EndpointError>) {
         let started = self.shared.clock.now();
         {
             let mut inner = self.shared.lock();
@@ -597,6 +613,6 @@ impl Endpoint {
             self.wait(quiet);
         };
         self.shared.closed.store(true, Ordering::Relaxed);
-        result.map(|()| self.shared.lock().port.final_counters().collect())
+        (self.shared.lock().port.final_counters().collect(), result)
     }
 }

@@ -71,6 +71,13 @@ pub enum Completion {
         /// The buffer, if it had been handed over and is finished.
         buffer: Option<Vec<u8>>,
     },
+    /// Nothing more comes into a buffer that [`crate::Endpoint::stop`] has taken back, and no message has said so.
+    Stopped {
+        /// Context of the receive.
+        context: u64,
+        /// The buffer, if it had been handed over.
+        buffer: Option<Vec<u8>>,
+    },
     /// A message has been received by its peer.
     SendDone {
         /// The send.

@@ -152,14 +152,15 @@ fn leaving_waits_for_peers_that_live_and_gives_up_those_that_do_not() {
     let (a, b, link) = pair();
     a.send(link, outgoing(1), SendBuffer::Copied(b"hello")).expect("there is room");
     // The helper of the other end acknowledges; its program does nothing.
-    a.leave(silence, Duration::from_millis(2), drop, nobody).expect("the peer lives");
+    a.leave(silence, Duration::from_millis(2), drop, nobody).1.expect("the peer lives");
     assert!(b.peek(&any(1)).is_some(), "left before the message was there");
 
     let (a, b, link) = pair();
     drop(b);
     a.send(link, outgoing(1), SendBuffer::Copied(b"hello")).expect("there is room");
-    let left = a.leave(silence, Duration::from_millis(2), drop, nobody);
+    let (counters, left) = a.leave(silence, Duration::from_millis(2), drop, nobody);
     assert!(matches!(left, Err(EndpointError::Linger { links: 1, .. })), "{left:?}");
+    assert_eq!(counters.len(), 1, "the keeper answers all the same (R12)");
 }
 
 /// R12: the last acknowledgement of all is lost, and whoever owed it has gone. Only its keeper can say so.
@@ -184,8 +185,8 @@ fn a_keeper_answers_for_a_peer_whose_last_acknowledgement_is_lost() {
         let closed = std::sync::OnceLock::new();
         let left = std::thread::scope(|scope| {
             scope.spawn(|| {
-                let heard =
-                    b.leave(DEADLINE, quiet, drop, nobody).expect("it has heard that its peer closes");
+                let (heard, left) = b.leave(DEADLINE, quiet, drop, nobody);
+                left.expect("it has heard that its peer closes");
                 let to_a = heard
                     .iter()
                     .find(|link| link.peer == PortId::of_rank(Rank(0), 0))
@@ -197,10 +198,10 @@ fn a_keeper_answers_for_a_peer_whose_last_acknowledgement_is_lost() {
                 assert!(asked.iter().all(|peer| *peer == PortId::of_rank(Rank(1), 0)), "{asked:?}");
                 closed.get().filter(|_| kept && !asked.is_empty()).copied().into_iter().collect()
             };
-            a.leave(silence, quiet, drop, keeper)
+            a.leave(silence, quiet, drop, keeper).1
         });
         match left {
-            Ok(_) => assert!(kept, "nobody has said that the peer has everything"),
+            Ok(()) => assert!(kept, "nobody has said that the peer has everything"),
             Err(EndpointError::Linger { links: 1, .. }) => assert!(!kept, "the keeper was not believed"),
             other => panic!("{other:?}"),
         }
@@ -234,7 +235,7 @@ fn leaving_waits_for_a_receive_however_long_the_peers_program_takes() {
             }
         }
     });
-    a.leave(silence, Duration::from_millis(2), drop, nobody).expect("the peer lives");
+    a.leave(silence, Duration::from_millis(2), drop, nobody).1.expect("the peer lives");
     let (bytes, _) = receiver.join().expect("the receiver ends");
     assert_eq!(bytes, 100_000);
 }

@@ -133,6 +133,11 @@ pub(crate) unsafe extern "C" fn open(
             if attr.rx_ctx_bits != 0 || !attr.name.is_null() {
                 return Err(ENOSYS);
             }
+            // Addresses are in when the call returns: nobody would post the event that `FI_EVENT` makes a program wait for. `FI_READ` is of shared
+            // vectors. That names follow each other (`FI_SYMMETRIC`) need not be known.
+            if attr.flags & !flag::SYMMETRIC != 0 {
+                return Err(ENOSYS);
+            }
             if attr.r#type == crate::abi::AV_UNSPEC {
                 attr.r#type = crate::abi::AV_TABLE;
             }

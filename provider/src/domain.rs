@@ -75,8 +75,9 @@ pub(crate) unsafe fn open(
         let fabric: &fabric::Handle = unsafe { behind(fid, CLASS_FABRIC) }?;
         // SAFETY: the application passes an info that it took from `fi_getinfo`.
         let info = unsafe { given(info) }?;
-        // SAFETY: as above; the part may be missing.
-        let mode = unsafe { info.domain_attr.as_ref() }.map_or(0, |attr| attr.mr_mode);
+        let attr = info.domain_attr;
+        // SAFETY: as above; the part may be missing, and shorter than ours if an older libfabric has made it: one field is read that all have.
+        let mode = if attr.is_null() { 0 } else { unsafe { (&raw const (*attr).mr_mode).read() } };
         let mode = if mode == MR_BASIC { MR_VIRT_ADDR | MR_PROV_KEY } else { mode };
         let regions = Arc::new(Regions::new(mode & MR_VIRT_ADDR != 0, mode & MR_PROV_KEY != 0));
         let fid = FidDomain {

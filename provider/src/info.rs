@@ -29,8 +29,8 @@ const REMOTE_WAYS: u64 = flag::READ | flag::WRITE | flag::REMOTE_READ | flag::RE
 /// What costs nothing and is on even if not asked for.
 const ALWAYS: u64 = flag::MULTI_RECV | flag::SOURCE | flag::LOCAL_COMM | flag::REMOTE_COMM;
 /// Secondary ones that change what a call means.
-const ON_REQUEST: u64 = flag::DIRECTED_RECV | flag::RMA_EVENT;
-const TRANSMIT_CAPS: u64 = PRIMARY | flag::SEND | flag::READ | flag::WRITE;
+const ON_REQUEST: u64 = flag::DIRECTED_RECV | flag::RMA_EVENT | flag::FENCE;
+const TRANSMIT_CAPS: u64 = PRIMARY | flag::SEND | flag::READ | flag::WRITE | flag::FENCE;
 const RECEIVE_CAPS: u64 = PRIMARY
     | flag::RECV
     | flag::REMOTE_READ

@@ -328,6 +328,66 @@ fn a_buffer_for_several_messages_is_finished_when_nothing_more_comes() {
     }
 }
 
+/// R18: a buffer for several messages that is taken back is finished when what it has taken has come, also if the port comes from an image. What
+/// follows waits for another receive.
+#[test]
+fn a_buffer_that_is_taken_back_keeps_the_messages_on_their_way_into_it() {
+    for restarted in [false, true] {
+        let mut world = World::new(2, &config(), 1500);
+        let source = Some(world.link(1, 0));
+        let (long, short) = (pattern(1, 20_000), pattern(2, 100));
+        let many = transport::Receive {
+            space: transport::Space(0),
+            source,
+            tag: 0,
+            ignore: u64::MAX,
+            bytes_max: 100_000,
+            context: 0,
+            multi: Some(100),
+        };
+        let node = &mut world.nodes[1];
+        let op = node.port.as_mut().expect("it runs").post_receive(many, &mut node.memory).expect("room");
+        world.fate = Box::new(|_, _, frame, _| {
+            if frame.header.kind == transport::wire::Kind::Data { Fate::Lose } else { Fate::Deliver }
+        });
+        world.send_user(0, 1, 1, long.clone());
+        world.send(0, 1, 2, &short);
+        world.run(MS);
+        assert_eq!(world.received(1), [(op, 2, 100)]);
+        assert_eq!(world.port(1).stop(op), Some(transport::port::Stopped::WithTheLastMessage));
+        assert_eq!(world.port(1).stop(op), None, "it takes none any more");
+        world.send(0, 1, 3, &short);
+        world.run(MS);
+        if restarted {
+            for node in 0..2 {
+                let state = world.freeze(node).state();
+                let loaded = transport::FrozenPort::from_state(config(), Some(&world::KEY), state);
+                let (frozen, _) = loaded.expect("a possible state");
+                let life = transport::Life { counter: 2, nonce: 78 };
+                world.restart(node, frozen, life, 1500);
+            }
+        }
+        world.fate = Box::new(|_, _, _, _| Fate::Deliver);
+        world.run(100 * MS);
+        let finished: Vec<_> = world.nodes[1]
+            .events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Received { tag, finished, .. } => Some((*tag, *finished)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(finished, [(2, false), (1, true)], "restarted: {restarted}");
+        assert_eq!(world.nodes[1].memory.posted[&op], [long, short.clone()].concat());
+        let later = world.receive(1, None, Some(3), 100);
+        world.run(MS);
+        assert_eq!(world.received(1).last(), Some(&(later, 3, 100)));
+    }
+    let mut world = World::new(2, &config(), 1500);
+    let op = world.receive(1, None, None, 100);
+    assert_eq!(world.port(1).stop(op), Some(transport::port::Stopped::AtOnce), "nothing is on its way");
+}
+
 /// R12.
 #[test]
 fn closing_is_told_and_acknowledged() {

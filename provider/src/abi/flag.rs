@@ -47,6 +47,9 @@ pub const COMPARE_ATOMIC: u64 = 1 << 59;
 /// Of `fi_av_insertsym`, `fi_av_open`: report each address by itself.
 pub const SYNC_ERR: u64 = 1 << 58;
 
+/// Of `fi_av_open`: addresses follow each other.
+pub const SYMMETRIC: u64 = 1 << 59;
+
 /// Mode bits: what a provider may demand of its user. This one demands nothing.
 pub const MODE_CONTEXT: u64 = 1 << 59;
 

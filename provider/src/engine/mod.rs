@@ -236,8 +236,8 @@ impl Engine {
 
     /// What the helper has found while the program was elsewhere.
     fn attend(&self) {
-        if !self.closing.load(Ordering::Acquire)
-            && let Some(mut state) = self.try_lock()
+        if let Some(mut state) = self.try_lock()
+            && !self.closing.load(Ordering::Acquire)
             && self.sinks.have_room()
         {
             let first = self.endpoint.take_completion();
@@ -275,6 +275,7 @@ impl Engine {
                     receive::Received { source, tag, data, offset, bytes, sent_bytes, finished, buffer };
                 self.received(state, SlabKey::from_bits(context), received);
             }
+            Completion::Stopped { context, .. } => self.receive_ended(state, SlabKey::from_bits(context)),
             Completion::SendDone { context, buffer, .. } => {
                 self.sent(state, SlabKey::from_bits(context), buffer);
             }
@@ -294,7 +295,6 @@ impl Engine {
             }
             Some(Request::Landing(_)) => self.write_landed(state, key, &received),
             Some(Request::Swallow) => _ = state.requests.remove(key),
-            // A multi-receive that was taken back while a message was on its way into it.
             None | Some(Request::Send(_) | Request::Served(..) | Request::Pieces(_)) => {}
         }
     }
@@ -360,6 +360,8 @@ impl Engine {
     /// Stays until every peer has what was sent to it, or has been silent for `SILENCE_MAX`.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
+        // The helper looks at it under the lock: what it has begun is over now.
+        drop(self.lock());
         if let Some(rehearsal) = self.rehearsal.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             rehearsal.join();
         }
@@ -376,9 +378,13 @@ impl Engine {
             }
             keeper.answers(self.port)
         };
-        match self.endpoint.leave(SILENCE_MAX, QUIET, each, closed) {
-            Ok(counters) => _ = keeper.map(|keeper| keeper.port_closed(self.port, &counters)),
-            Err(error) => complain(format_args!("{error}")),
+        let (counters, left) = self.endpoint.leave(SILENCE_MAX, QUIET, each, closed);
+        if let Err(error) = left {
+            complain(format_args!("{error}"));
+        }
+        if let Some(keeper) = keeper {
+            // Those that were not given up may still ask.
+            keeper.port_closed(self.port, &counters);
         }
     }
 }

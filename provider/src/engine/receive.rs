@@ -104,6 +104,8 @@ pub(super) struct Posted {
     op: Operation,
     /// Several messages go into the buffer.
     multi: bool,
+    /// The program has taken it back, and hears so when what it had been given has come.
+    cancelled: bool,
 }
 
 /// A complete message, as the endpoint reports it.
@@ -120,11 +122,15 @@ pub(super) struct Received {
 
 impl Engine {
     pub(crate) fn receive(&self, inbound: &Inbound<'_>) -> Result<()> {
+        let multi = inbound.multi.is_some();
+        if multi && !inbound.buffer.is_contiguous() {
+            // Where a message has come would not be a place in the program's memory.
+            return Err(EINVAL);
+        }
         let mut state = self.lock();
         let source = self.source_link(&mut state, inbound.from)?;
         let (buffer, segments) = below(inbound.buffer)?;
         state.glance.received();
-        let multi = inbound.multi.is_some();
         let posted = self.posted(inbound.space, inbound.submit, inbound.buffer, segments, multi);
         let key = state.requests.insert(Request::Receive(posted));
         let receive = transport::Receive {
@@ -156,6 +162,7 @@ impl Engine {
             segments,
             op: None,
             multi,
+            cancelled: false,
         }
     }
 
@@ -176,7 +183,8 @@ impl Engine {
         let bytes = usize::try_from(received.bytes).unwrap_or(usize::MAX);
         let cut_bytes = usize::try_from(received.sent_bytes - received.bytes).unwrap_or(usize::MAX);
         let failure = (cut_bytes > 0).then_some(Failure { number: errno::ETRUNC, cut_bytes });
-        let released = received.finished && posted.multi;
+        let cancelled = posted.cancelled;
+        let released = received.finished && posted.multi && !cancelled;
         let has_data = received.data & DATA_PRESENT != 0;
         let entry = Entry {
             context: posted.context,
@@ -192,12 +200,16 @@ impl Engine {
             failure,
         };
         let told = posted.wanted || released || failure.is_some();
-        if received.finished {
-            state.requests.remove(key);
-        }
         tick(&self.sinks.receives, failure.is_some());
         if told {
             self.sinks.receive.push(entry);
+        }
+        if received.finished {
+            if cancelled {
+                self.receive_ended(state, key);
+            } else {
+                state.requests.remove(key);
+            }
         }
     }
 
@@ -205,6 +217,9 @@ impl Engine {
     /// is set aside under the call's context, with `FI_DISCARD` it is thrown away.
     pub(crate) fn peek(&self, peek: &Peek) -> Result<()> {
         self.progress();
+        if !self.sinks.receive.has_room() {
+            return Err(EAGAIN);
+        }
         let mut state = self.lock();
         let source = self.source_link(&mut state, peek.from)?;
         let pattern = Pattern { space: peek.space, source, tag: peek.tag, ignore: peek.ignore };
@@ -281,22 +296,35 @@ impl Engine {
         settle(&mut state, key, result)
     }
 
-    /// Takes back a receive that no message has been given to. Its entry says that it was cancelled.
+    /// Takes back a receive that no message has been given to. Its entry says that it was cancelled. A buffer for several messages gets no more
+    /// of them; its entry follows those of the messages that are in it, or on their way.
     pub(crate) fn cancel(&self, context: usize) {
         let mut state = self.lock();
         let found = state.requests.iter().find_map(|(key, request)| match request {
-            Request::Receive(posted) if posted.context == context => Some((key, posted.op?)),
+            Request::Receive(posted) if posted.context == context && !posted.cancelled => {
+                Some((key, posted.op?, posted.multi))
+            }
             _ => None,
         });
-        let Some((key, op)) = found else { return };
-        if self.endpoint.cancel(op).is_none() {
-            return;
+        let Some((key, op, multi)) = found else { return };
+        if !multi {
+            if self.endpoint.cancel(op).is_some() {
+                self.receive_ended(&mut state, key);
+            }
+        } else if self.endpoint.stop(op, context_of(key))
+            && let Some(Request::Receive(posted)) = state.requests.get_mut(key)
+        {
+            posted.cancelled = true;
         }
+    }
+
+    /// A receive that was taken back is over.
+    pub(super) fn receive_ended(&self, state: &mut State, key: SlabKey) {
         let Some(Request::Receive(posted)) = state.requests.remove(key) else { return };
         tick(&self.sinks.receives, true);
         self.sinks.receive.push(Entry {
-            context,
-            flags: flag::RECV | posted.kind,
+            context: posted.context,
+            flags: flag::RECV | posted.kind | if posted.multi { flag::MULTI_RECV } else { 0 },
             bytes: 0,
             buffer: posted.buffer,
             data: 0,

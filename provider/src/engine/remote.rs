@@ -234,7 +234,7 @@ impl Engine {
         let mut state = self.lock();
         let link = self.route(&mut state, place.peer)?;
         let open = state.remote_open;
-        let fenced = submit.flags & flag::FENCE != 0 && open > 0;
+        let fenced = submit.flags & flag::FENCE != 0 && state.has_open_transmits();
         let asked = if fenced || open >= REMOTE_REQUESTS_MAX {
             Err(EAGAIN)
         } else {

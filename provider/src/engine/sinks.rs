@@ -27,6 +27,11 @@ impl Side {
         self.queue.is_some() && (!self.selective || flags & flag::COMPLETION != 0)
     }
 
+    /// Whether one more entry finds room.
+    pub(crate) fn has_room(&self) -> bool {
+        self.queue.as_ref().is_none_or(|queue| queue.has_room())
+    }
+
     pub(crate) fn push(&self, entry: Entry) {
         if let Some(queue) = &self.queue {
             queue.push(entry);
@@ -50,8 +55,7 @@ pub(crate) struct Sinks {
 impl Sinks {
     /// Whether what comes next finds room.
     pub(crate) fn have_room(&self) -> bool {
-        let room = |side: &Side| side.queue.as_ref().is_none_or(|queue| queue.has_room());
-        room(&self.transmit) && room(&self.receive)
+        self.transmit.has_room() && self.receive.has_room()
     }
 
     /// All queues and all counters, each once.

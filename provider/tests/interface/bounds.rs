@@ -286,7 +286,12 @@ fn a_region_can_be_closed_although_a_peer_has_died_or_stopped_in_the_middle_of_a
     let landed = memory.clone();
     assert!(landed != pattern(16 * PIECE, 6), "it was to stop in the middle");
     peer.goes_on();
-    assert_eq!(peer.hear(), format!("{:?}", Some((libc::ECANCELED, 0))));
+    // The pieces that were open are cut off; one that comes later finds no region.
+    let heard = peer.hear();
+    assert!(
+        [libc::ECANCELED, errno::ENOKEY].map(|error| format!("{:?}", Some((error, 0)))).contains(&heard),
+        "{heard}"
+    );
     assert!(memory == landed, "a closed region was written to");
     // The key is free, and its memory works.
     let region = rig.register(&mut memory, 9);

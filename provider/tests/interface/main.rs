@@ -8,5 +8,6 @@ mod many;
 mod memory;
 mod messages;
 mod processes;
+mod promises;
 mod rig;
 mod sets;

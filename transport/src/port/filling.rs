@@ -15,7 +15,27 @@ pub(crate) struct Filling {
     used_up: bool,
 }
 
+/// What follows for a buffer that is given no more messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stopped {
+    /// Messages that it has taken are still to come into it: the last one's event says that it is finished.
+    WithTheLastMessage,
+    /// Nothing comes into it, and no event says so.
+    AtOnce,
+}
+
 impl Port {
+    /// A receive for several messages is given no more.
+    pub(crate) fn stop_filling(&mut self, op: OpId) -> Stopped {
+        match self.filling.get_mut(&op) {
+            Some(filling) => {
+                filling.used_up = true;
+                Stopped::WithTheLastMessage
+            }
+            None => Stopped::AtOnce,
+        }
+    }
+
     /// A receive for several messages has taken one that is not complete yet.
     pub(crate) fn begin_filling(&mut self, op: OpId) {
         self.filling.entry(op).or_default().incomplete += 1;

@@ -24,6 +24,7 @@ mod warm;
 
 pub use check::{NUMBER_MAX, Place, StateError};
 pub use closing::Unsettled;
+pub use filling::Stopped;
 pub use frozen::{FrozenPort, Restart};
 pub use load::KeyChange;
 pub(crate) use state::SendOp;
@@ -431,6 +432,12 @@ impl Port {
     /// Takes back a receive that nothing has been matched to: no event follows, the answer says it all.
     pub fn cancel(&mut self, op: OpId) -> bool {
         self.matcher.cancel(op).is_some()
+    }
+
+    /// Takes back a receive for several messages: it is given no more of them. `None`: it takes none any more.
+    pub fn stop(&mut self, op: OpId) -> Option<Stopped> {
+        self.matcher.cancel(op)?;
+        Some(self.stop_filling(op))
     }
 
     /// The envelope of the message that a receive with this pattern would get, which goes on waiting.
