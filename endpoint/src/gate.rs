@@ -271,6 +271,7 @@ impl Endpoint {
     ) -> Result<OpId, SendError> {
         let mut inner = self.shared.lock();
         let op = inner.send(link, outgoing, buffer)?;
+        inner.patience.sent();
         self.shared.telling(&mut inner, |inner| self.shared.transmit(inner));
         Ok(op)
     }
@@ -326,6 +327,7 @@ impl Endpoint {
         match port.post_receive(receive, buffers) {
             Ok(posted) => {
                 debug_assert_eq!(posted, op);
+                inner.patience.posted();
                 self.shared.collect_and_transmit(&mut inner);
                 Ok(posted)
             }
@@ -450,13 +452,14 @@ impl Endpoint {
         shared.rounds.store(shared.rounds.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         let mut spell = inner.patience.begin();
         let mut worked = false;
+        let mut quiet = inner.is_quiet();
         loop {
-            let quiet = inner.is_quiet();
             if !quiet {
                 shared.progress(&mut inner);
                 worked = true;
                 if !inner.completions.is_empty() {
-                    inner.patience.rewarded(spell);
+                    let found = inner.completions.len();
+                    inner.patience.rewarded(spell, found);
                     return true;
                 }
             }
@@ -469,6 +472,7 @@ impl Endpoint {
                 return worked;
             }
             core::hint::spin_loop();
+            quiet = inner.is_still_quiet();
         }
     }
 
