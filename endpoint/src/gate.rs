@@ -270,8 +270,11 @@ impl Endpoint {
         buffer: SendBuffer<'_>,
     ) -> Result<OpId, SendError> {
         let mut inner = self.shared.lock();
-        let op = inner.send(link, outgoing, buffer)?;
         inner.patience.sent();
+        if let Some(op) = inner.send_short(link, &outgoing, &buffer, self.shared.clock) {
+            return Ok(op);
+        }
+        let op = inner.send(link, outgoing, buffer)?;
         self.shared.telling(&mut inner, |inner| self.shared.transmit(inner));
         Ok(op)
     }
@@ -480,6 +483,15 @@ impl Endpoint {
     #[must_use]
     pub fn take_completion(&self) -> Option<Completion> {
         self.shared.lock().next_completion()
+    }
+
+    /// Appends up to `most` completions that are there already to `to`.
+    pub fn take_completions(&self, most: usize, to: &mut Vec<Completion>) {
+        let mut inner = self.shared.lock();
+        for _ in 0..most {
+            let Some(completion) = inner.next_completion() else { break };
+            to.push(completion);
+        }
     }
 
     /// Has `attend` called by the helper whenever it has found completions while the program is elsewhere, so that what a

@@ -4,11 +4,13 @@ use std::collections::VecDeque;
 
 use drivers::{Driver, DriverError, Notice};
 use transport::config::{AuthLevel, RAILS_MAX};
+use transport::wire::HEAD_BYTES_MAX;
 use transport::{
     Epoch, Event, Instant, LinkIndex, OpId, Outgoing, Payload, Port, RailIndex, RawAddress, SendError,
 };
 
 use crate::buffers::{Bringing, BufferTable, ReceiveBuffer, SendBuffer};
+use crate::clock::Clock;
 use crate::frozen::Seat;
 use crate::patience::Patience;
 
@@ -36,6 +38,9 @@ const QUIET_LOOKS_SPARED: u32 = 8;
 /// Looks of a program that polls, of which one is a whole round, whatever the others see: the clock is read in that, and a spared rail
 /// looked at in one of 32. Few, because between two looks a program may give its processor away.
 const GLANCES_PER_ROUND: u32 = 4;
+
+/// Payload up to this many bytes goes the short way, over a rail that ends at this host.
+const SHORT_BYTES_MAX: usize = 128;
 
 /// Frames that one rail takes before it is the next one's turn: few enough to spread a window, enough for one segmented call.
 const TURN_FRAMES: usize = 8;
@@ -114,8 +119,8 @@ pub(crate) struct Inner {
     held: Vec<(OpId, u64)>,
     /// Whose turn it is.
     turn: usize,
-    /// One of the rails ends at this host.
-    within_host: bool,
+    /// The rail that ends at this host.
+    within_host: Option<usize>,
     /// Looks at each rail in a row that found nothing.
     empty_looks: [u32; RAILS_MAX],
     pub(crate) glances: u32,
@@ -124,7 +129,7 @@ pub(crate) struct Inner {
 
 impl Inner {
     pub(crate) fn new(port: Port, rails: Vec<Box<dyn Driver>>, buffers: BufferTable) -> Inner {
-        let within_host = rails.iter().any(|driver| driver.caps().within_host);
+        let within_host = rails.iter().position(|driver| driver.caps().within_host);
         let rails = rails.into_iter().map(Some).collect();
         Inner {
             port: Seat::new(port),
@@ -165,6 +170,35 @@ impl Inner {
         }
     }
 
+    /// Sends a short copied message to a peer on this host at once, if nothing stands before it: see [`Port::send_short`].
+    #[inline]
+    pub(crate) fn send_short(
+        &mut self,
+        link: LinkIndex,
+        outgoing: &Outgoing,
+        buffer: &SendBuffer<'_>,
+        clock: Clock,
+    ) -> Option<OpId> {
+        let SendBuffer::Copied(payload) = buffer else { return None };
+        let i = self.within_host?;
+        let driver = self.rails[i].as_mut()?;
+        if payload.len() > SHORT_BYTES_MAX {
+            return None;
+        }
+        let mut frame = [0; HEAD_BYTES_MAX + SHORT_BYTES_MAX];
+        let short = self.port.send_short(clock.now(), rail_index(i), link, outgoing, payload, &mut frame)?;
+        let frame = &frame[..short.frame_bytes];
+        if !driver.send_short(short.to, frame) {
+            // Without a lease it is lost, and comes again.
+            if let Some(buffer) = driver.lease() {
+                buffer[..frame.len()].copy_from_slice(frame);
+                driver.commit(short.to, frame.len(), drivers::Payload::EMPTY);
+            }
+            self.hand_over(i);
+        }
+        Some(short.op)
+    }
+
     /// Whether a round would find nothing, as far as a few loads can tell: no clock is read. Now and then it says no, for what is due.
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.glances = self.glances.wrapping_add(1);
@@ -180,7 +214,9 @@ impl Inner {
             && !self.port.wants_to_pull()
             && self.rails.iter().zip(&self.empty_looks).all(|(rail, empty_looks)| {
                 rail.as_ref().is_none_or(|driver| {
-                    let spared = self.within_host && !driver.caps().within_host && *empty_looks > QUIET_LOOKS;
+                    let spared = self.within_host.is_some()
+                        && !driver.caps().within_host
+                        && *empty_looks > QUIET_LOOKS;
                     spared || driver.is_quiet()
                 })
             })
@@ -214,7 +250,7 @@ impl Inner {
         for i in 0..self.rails.len() {
             let Inner { port, rails, buffers, empty_looks, within_host, .. } = self;
             let Some(driver) = &mut rails[i] else { continue };
-            if *within_host && !driver.caps().within_host {
+            if within_host.is_some() && !driver.caps().within_host {
                 empty_looks[i] = empty_looks[i].wrapping_add(1);
                 if empty_looks[i] > QUIET_LOOKS && !empty_looks[i].is_multiple_of(QUIET_LOOKS_SPARED) {
                     continue;
@@ -286,12 +322,17 @@ impl Inner {
             happened = true;
             idle = 0;
             self.empty_looks[i] = 0;
-            if let Some(Err(error)) = self.rails[i].as_mut().map(|driver| driver.flush()) {
-                self.rail_failed(i, error);
-            }
-            self.take_notices(i);
+            self.hand_over(i);
         }
         happened
+    }
+
+    /// Hands what is staged to a rail.
+    fn hand_over(&mut self, i: usize) {
+        if let Some(Err(error)) = self.rails[i].as_mut().map(|driver| driver.flush()) {
+            self.rail_failed(i, error);
+        }
+        self.take_notices(i);
     }
 
     /// Stages frames on one rail until the port has none, the rail no room, or its turn is over. True if any was staged.

@@ -63,7 +63,8 @@ pub(crate) const CQ_ENTRIES: usize = 1 << 16;
 /// Entries that a completion queue may be asked to hold.
 pub(crate) const CQ_ENTRIES_MAX: usize = 1 << 24;
 
-/// Completions that one call takes from an endpoint, so that a reader gets on although more keep coming.
+/// Completions that one call takes from an endpoint, so that a reader gets on although more keep coming. By so many a completion queue may be
+/// fuller than it was opened for.
 pub(crate) const COMPLETIONS_PER_ROUND: usize = 256;
 
 /// Closed objects whose handles are still recognised as closed.

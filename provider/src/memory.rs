@@ -6,12 +6,23 @@ use crate::boundary::{EINVAL, ENOMEM, Errno, Result};
 use crate::limits::IOV_MAX;
 
 /// The segments of one call's buffer. Reading and writing them is the caller's promise, made once in [`Segments::new`].
+///
+/// Nearly all have one, so that one lies here: a buffer is passed on by value several times on its way.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Segments {
-    parts: [(usize, usize); IOV_MAX],
-    count: usize,
+    first: Segment,
+    others: Box<[Segment]>,
+    /// Of all of them.
     bytes: usize,
 }
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Segment {
+    start: usize,
+    bytes: usize,
+}
+
+const _: () = assert!(size_of::<Segments>() <= 40);
 
 impl Segments {
     /// The segments that C names.
@@ -23,7 +34,14 @@ impl Segments {
         if count > IOV_MAX || (iov.is_null() && count > 0) {
             return Err(EINVAL);
         }
-        let mut segments = Segments::default();
+        if count == 1 {
+            // SAFETY: one segment, as the caller says.
+            let part = unsafe { &*iov };
+            // SAFETY: as the caller says.
+            return unsafe { Segments::one(part.iov_base, part.iov_len) };
+        }
+        let mut parts = Vec::with_capacity(count);
+        let mut bytes = 0usize;
         for i in 0..count {
             // SAFETY: `i < count`.
             let part = unsafe { &*iov.add(i) };
@@ -33,21 +51,28 @@ impl Segments {
             if part.iov_base.is_null() {
                 return Err(EINVAL);
             }
-            segments.parts[segments.count] = (part.iov_base as usize, part.iov_len);
-            segments.count += 1;
-            segments.bytes = segments.bytes.checked_add(part.iov_len).ok_or(EINVAL)?;
+            parts.push(Segment { start: part.iov_base as usize, bytes: part.iov_len });
+            bytes = bytes.checked_add(part.iov_len).ok_or(EINVAL)?;
         }
-        Ok(segments)
+        let first = if parts.is_empty() { Segment::default() } else { parts.remove(0) };
+        Ok(Segments { first, others: parts.into_boxed_slice(), bytes })
     }
 
     /// One segment.
     ///
     /// # Safety
     /// As for [`Segments::new`].
+    #[inline]
     pub(crate) unsafe fn one(start: *const core::ffi::c_void, bytes: usize) -> Result<Segments> {
-        let part = iovec { iov_base: start.cast_mut(), iov_len: bytes };
-        // SAFETY: one segment; the rest is the caller's promise.
-        unsafe { Segments::new(&raw const part, 1) }
+        if start.is_null() && bytes > 0 {
+            return Err(EINVAL);
+        }
+        let start = if bytes == 0 { 0 } else { start as usize };
+        Ok(Segments { first: Segment { start, bytes }, others: Box::default(), bytes })
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Segment> {
+        core::iter::once(&self.first).chain(&self.others)
     }
 
     /// `bytes` bytes from `offset` on.
@@ -73,20 +98,20 @@ impl Segments {
 
     /// Start of the first segment; null if there is none.
     pub(crate) fn start(&self) -> *mut u8 {
-        self.parts[0].0 as *mut u8
+        self.first.start as *mut u8
     }
 
     /// Whether the bytes lie in one piece.
     pub(crate) fn is_contiguous(&self) -> bool {
-        self.count <= 1
+        self.others.is_empty()
     }
 
     /// The bytes in one piece, if they lie so.
     pub(crate) fn contiguous(&self) -> Option<&[u8]> {
-        match self.count {
-            0 => Some(&[]),
+        match (self.bytes, self.is_contiguous()) {
+            (0, _) => Some(&[]),
             // SAFETY: valid for reads by the contract of `Segments::new`.
-            1 => Some(unsafe { core::slice::from_raw_parts(self.start(), self.bytes) }),
+            (_, true) => Some(unsafe { core::slice::from_raw_parts(self.start(), self.bytes) }),
             _ => None,
         }
     }
@@ -100,7 +125,7 @@ impl Segments {
 
     /// Appends all bytes to `out`.
     pub(crate) fn gather(&self, out: &mut Vec<u8>) {
-        for (start, bytes) in &self.parts[..self.count] {
+        for Segment { start, bytes } in self.parts().filter(|part| part.bytes > 0) {
             // SAFETY: valid for reads by the contract of `Segments::new`.
             out.extend_from_slice(unsafe { core::slice::from_raw_parts(*start as *const u8, *bytes) });
         }
@@ -108,7 +133,7 @@ impl Segments {
 
     /// Stores `bytes` from the start on; what does not fit is left out.
     pub(crate) fn scatter(&self, mut bytes: &[u8]) {
-        for (start, room) in &self.parts[..self.count] {
+        for Segment { start, bytes: room } in self.parts().filter(|part| part.bytes > 0) {
             let taken = bytes.len().min(*room);
             // SAFETY: valid for writes by the contract of `Segments::new`, and the source is memory of ours.
             unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), *start as *mut u8, taken) };

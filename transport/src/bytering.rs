@@ -100,6 +100,7 @@ impl ByteRing {
     ///
     /// # Errors
     /// [`RingFull`] if they are more than [`ByteRing::free`]; nothing is appended then.
+    #[inline]
     pub fn push(&mut self, bytes: &[u8]) -> Result<u64, RingFull> {
         if bytes.len() > self.free() {
             return Err(RingFull { bytes: bytes.len(), free: self.free(), bytes_max: self.bytes_max });
@@ -166,6 +167,7 @@ impl ByteRing {
     ///
     /// # Panics
     /// If they are not all held.
+    #[inline]
     pub fn copy_to(&self, offset: u64, out: &mut [u8]) {
         let (first, second) = self.slices(offset, out.len());
         let (out_first, out_second) = out.split_at_mut(first.len());

@@ -101,6 +101,8 @@ struct State {
     claims: HashMap<usize, (MessageKey, Envelope)>,
     glance: Glance,
     service: Service,
+    /// Completions that are being worked off; kept for its memory.
+    batch: Vec<Completion>,
     /// Open requests to peers' memory.
     remote_open: usize,
     /// Peers of which a person has been told that they are silent.
@@ -153,6 +155,7 @@ impl Engine {
             claims: HashMap::new(),
             glance: Glance::Free,
             service: Service::new(),
+            batch: Vec::new(),
             remote_open: 0,
             silent: BTreeSet::new(),
         };
@@ -229,8 +232,7 @@ impl Engine {
             && self.endpoint.look()
             && let Some(mut state) = self.try_lock()
         {
-            let first = self.endpoint.take_completion();
-            self.work_off(&mut state, first);
+            self.work_off(&mut state);
         }
     }
 
@@ -240,19 +242,17 @@ impl Engine {
             && !self.closing.load(Ordering::Acquire)
             && self.sinks.have_room()
         {
-            let first = self.endpoint.take_completion();
-            self.work_off(&mut state, first);
+            self.work_off(&mut state);
         }
     }
 
-    fn work_off(&self, state: &mut State, first: Option<Completion>) {
-        let mut next = first;
-        let mut rest = COMPLETIONS_PER_ROUND;
-        while let Some(completion) = next {
+    fn work_off(&self, state: &mut State) {
+        let mut batch = core::mem::take(&mut state.batch);
+        self.endpoint.take_completions(COMPLETIONS_PER_ROUND, &mut batch);
+        for completion in batch.drain(..) {
             self.handle(state, completion);
-            rest -= 1;
-            next = if rest > 0 && self.sinks.have_room() { self.endpoint.take_completion() } else { None };
         }
+        state.batch = batch;
         self.flush(state);
     }
 

@@ -142,6 +142,13 @@ pub trait Driver: Send {
     /// scatter/gather entries, or a copy if the payload is not in registered memory.
     fn commit(&mut self, to: AddressId, frame_bytes: usize, payload: Payload);
 
+    /// Hands one short frame over at once, as lease, commit and flush would. False: it cannot go this way, because frames are staged before it,
+    /// or for any other reason; nothing has happened then.
+    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
+        let _ = (to, frame);
+        false
+    }
+
     /// Hands staged frames to the NIC, and collects completions. Returns how many frames it handed over; those it could not
     /// (the NIC is full) stay staged for the next flush.
     /// AF_XDP: publishes the TX ring, `sendto` only under need_wakeup, reads the completion ring. Verbs: one `post_send` of a
@@ -258,6 +265,9 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
     }
     fn commit(&mut self, to: AddressId, frame_bytes: usize, payload: Payload) {
         (**self).commit(to, frame_bytes, payload);
+    }
+    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
+        (**self).send_short(to, frame)
     }
     fn flush(&mut self) -> Result<usize, DriverError> {
         (**self).flush()

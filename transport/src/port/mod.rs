@@ -17,6 +17,7 @@ mod receive;
 mod resync;
 #[cfg(feature = "sabotage")]
 mod sabotaged;
+mod short;
 pub mod state;
 mod timeout;
 mod transmit;
@@ -27,6 +28,7 @@ pub use closing::Unsettled;
 pub use filling::Stopped;
 pub use frozen::{FrozenPort, Restart};
 pub use load::KeyChange;
+pub use short::Short;
 pub(crate) use state::SendOp;
 pub use state::{Arrived, Census, FinalCounters};
 

@@ -17,7 +17,7 @@ use crate::wire::{self, Body, Contact, Flags as HeaderFlags, HEADER_BYTES, Heade
 
 /// Where the payload of a frame is.
 #[derive(Clone, Copy)]
-enum Source {
+pub(super) enum Source {
     Nothing,
     /// In the link's ring.
     Ring {
@@ -118,7 +118,7 @@ impl Port {
 
     /// Longest payload behind a body of `body_bytes` in one frame of this link on this rail. A frame fits all rails of its
     /// link: another may have to carry it when it is sent again.
-    fn room(&self, index: LinkIndex, rail: RailIndex, body_bytes: usize, frame: &[u8]) -> usize {
+    pub(super) fn room(&self, index: LinkIndex, rail: RailIndex, body_bytes: usize, frame: &[u8]) -> usize {
         let link = &self.links[index.0 as usize];
         let shortest = link.paths.iter().flatten().map(|path| path.frame_bytes_max.get()).min();
         let frame_bytes = (shortest.unwrap_or(0) as usize)
@@ -418,7 +418,7 @@ impl Port {
 
     /// Gives a frame its number and sends it for the first time.
     #[expect(clippy::too_many_arguments, reason = "one frame's worth of facts, each of its own type")]
-    fn number(
+    pub(super) fn number(
         &mut self,
         index: LinkIndex,
         mut kept: FrameRecord,
@@ -598,7 +598,7 @@ fn owned_piece(send: Option<&SendOp>, payload: UserPayload) -> Option<&[u8]> {
     owned.get(from..from + payload.bytes as usize)
 }
 
-fn eager(envelope: &Envelope) -> Body {
+pub(super) fn eager(envelope: &Envelope) -> Body {
     Body::Eager(wire::Eager {
         tag: envelope.tag,
         data: envelope.data,

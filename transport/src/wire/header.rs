@@ -213,6 +213,7 @@ impl Header {
     }
 
     /// Writes the header to the start of `out`, which holds at least [`HEADER_BYTES`].
+    #[inline]
     pub fn emit(&self, out: &mut [u8]) {
         let Ok((raw, _)) = Raw::mut_from_prefix(out) else { unreachable!("a buffer shorter than a header") };
         *raw = Raw {

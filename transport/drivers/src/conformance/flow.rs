@@ -162,3 +162,40 @@ pub(super) fn every_loss_is_counted(fixture: &mut dyn Fixture) {
     assert_eq!(b.counters().frames_received, came.len() as u64);
     assert_eq!(b.counters().bytes_received, came.len() as u64 * 8);
 }
+
+/// One after the other, whichever way they go: a short frame that was refused has not been sent.
+pub(super) fn short_frames_keep_their_turn(fixture: &mut dyn Fixture) {
+    let (mut a, mut b, to) = pair(fixture);
+    let (mut sent, mut direct) = (Vec::new(), 0);
+    for i in 0..40u8 {
+        let frame = vec![i; 40 + usize::from(i)];
+        let staged = a.staged_total();
+        if a.send_short(to, &frame) {
+            direct += 1;
+            assert_eq!(
+                (a.staged_total(), a.completed_total()),
+                (staged + 1, staged + 1),
+                "it is counted, and done"
+            );
+        } else {
+            assert_eq!(a.staged_total(), staged);
+            stage(fixture, a.as_mut(), to, &frame, Payload::EMPTY);
+            if i % 3 == 0 {
+                assert!(!a.send_short(to, &frame), "a frame is staged before it");
+                stage(fixture, a.as_mut(), to, &[i; 20], Payload::EMPTY);
+                flush_all(fixture, a.as_mut());
+                sent.push(frame);
+                sent.push(vec![i; 20]);
+                continue;
+            }
+            flush_all(fixture, a.as_mut());
+        }
+        sent.push(frame);
+    }
+    let came = collect(fixture, b.as_mut(), sent.len());
+    if direct > 0 {
+        assert_eq!(came, sent, "{direct} of them went the short way");
+    } else {
+        assert!(came.iter().all(|frame| sent.contains(frame)), "a frame that was never sent, or was altered");
+    }
+}

@@ -68,6 +68,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("completions_catch_up", flow::completions_catch_up),
     ("drain_gives_every_buffer_back", flow::drain_gives_every_buffer_back),
     ("every_loss_is_counted", flow::every_loss_is_counted),
+    ("short_frames_keep_their_turn", flow::short_frames_keep_their_turn),
     ("resolving_is_idempotent", life::resolving_is_idempotent),
     ("foreign_addresses_are_refused", life::foreign_addresses_are_refused),
     ("unknown_addresses_lose_frames", life::unknown_addresses_lose_frames),
@@ -102,8 +103,8 @@ macro_rules! conformance_suite {
             random_frames_arrive_unaltered a_rail_reaches_itself rails_do_not_mix
             receive_gives_no_more_than_asked a_lease_is_stable_until_its_commit
             a_full_ring_pushes_back nothing_to_do_is_no_error completions_catch_up
-            drain_gives_every_buffer_back every_loss_is_counted resolving_is_idempotent
-            foreign_addresses_are_refused unknown_addresses_lose_frames
+            drain_gives_every_buffer_back every_loss_is_counted short_frames_keep_their_turn
+            resolving_is_idempotent foreign_addresses_are_refused unknown_addresses_lose_frames
             a_dropped_receiver_is_only_silent dropping_a_driver_gives_payload_back
             waiting_ends_in_time a_frame_wakes_the_waiter the_descriptor_tells_of_frames);
     };

@@ -6,7 +6,8 @@ use core::sync::atomic::Ordering;
 use super::layout::{
     AREA, AREA_BYTES, COPIED, ENTRY_KEY, ENTRY_KEY_ADDRESS, ENTRY_OWNER, ENTRY_PULL, ENTRY_TAKEN,
     HEAD_BYTES_MAX, Kind, OFFERED, PULL_PERMITTED, PULL_REFUSED, SLOT_ADDRESS, SLOT_BODY, SLOT_HEAD,
-    SLOT_LONG_BYTES, SLOT_PAYLOAD_BYTES, SLOT_PLACE, SLOT_STATE, SLOTS, TAKEN, Word, entry, slot_at,
+    SLOT_LINE_BYTES, SLOT_LONG_BYTES, SLOT_PAYLOAD_BYTES, SLOT_PLACE, SLOT_STATE, SLOTS, TAKEN, Word, entry,
+    slot_at,
 };
 use super::map::Mapping;
 use super::pull::{Key, pull};
@@ -69,6 +70,7 @@ impl Incoming {
             let word = self.map.u64(slot).load(Ordering::Acquire);
             let Some(word) = Word::decode(word, self.next) else { break };
             self.next += 1;
+            self.look_ahead();
             let taken = word.and_then(|word| {
                 if word.first {
                     self.meet(desk);
@@ -90,6 +92,13 @@ impl Incoming {
             desk.front.u64(entry(self.ring, ENTRY_TAKEN)).store(self.next, Ordering::Release);
         }
         given
+    }
+
+    /// Has the lines of the next slot on their way while this frame is handled: they come from another core's cache.
+    fn look_ahead(&self) {
+        let next = slot_at(self.next);
+        self.map.u64(next).load(Ordering::Relaxed);
+        self.map.u64(next + SLOT_LINE_BYTES).load(Ordering::Relaxed);
     }
 
     /// A new sender: finds out whether its memory can be read, and tells it.

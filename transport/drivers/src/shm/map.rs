@@ -62,8 +62,14 @@ impl Mapping {
 
     /// Copies out of the mapping. What a peer writes meanwhile may come out mixed, but nothing else can go wrong: bytes have no invalid
     /// values, and nobody holds a reference to the source.
+    #[inline]
     pub(super) fn read(&self, at: usize, to: &mut [u8]) {
         let from = self.at(at, to.len(), 1);
+        if to.len() <= COPY_BYTES {
+            // SAFETY: `from` is mapped for as many bytes, and `to` is our own memory, which never is part of a mapping of ours.
+            unsafe { core::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }
+            return;
+        }
         for (i, to) in to.chunks_mut(COPY_BYTES).enumerate() {
             // SAFETY: `from` is mapped for as many bytes as all chunks have, and `to` is our own memory, which never is part of a mapping
             // of ours.
@@ -72,8 +78,14 @@ impl Mapping {
     }
 
     /// Copies into the mapping.
+    #[inline]
     pub(super) fn write(&self, at: usize, from: &[u8]) {
         let to = self.at(at, from.len(), 1);
+        if from.len() <= COPY_BYTES {
+            // SAFETY: as for `read`, the other way round.
+            unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+            return;
+        }
         for (i, from) in from.chunks(COPY_BYTES).enumerate() {
             // SAFETY: as for `read`, the other way round.
             unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to.add(i * COPY_BYTES), from.len()) }

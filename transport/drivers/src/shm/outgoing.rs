@@ -111,12 +111,8 @@ impl Outgoing {
         let Staged { head, payload, .. } = frame;
         let mut outcome = Outcome::Written;
         let word = if head.len() + payload.len() <= INLINE_BYTES_MAX {
-            // The line of the word last, and at one go: a receiver that looks at it all the time would take it away in between.
-            let (beside_word, rest) = head.split_at(head.len().min(SLOT_LINE_BYTES - SLOT_BODY));
-            self.map.write(slot + SLOT_BODY + beside_word.len(), rest);
-            self.map.write(slot + SLOT_BODY + head.len(), payload);
-            self.map.write(slot + SLOT_BODY, beside_word);
-            Word { kind: Kind::Inline, first: self.fresh, bytes: head.len() + payload.len() }
+            self.write_inline(head, payload, self.fresh);
+            None
         } else if payload.is_empty() || head.len() > HEAD_BYTES_MAX {
             let Some(place) = self.allocate(head.len() + payload.len(), number + 1) else {
                 return Outcome::Full;
@@ -125,7 +121,7 @@ impl Outgoing {
             self.map.write(AREA + place + head.len(), payload);
             self.set(slot + SLOT_PLACE, place);
             self.set(slot + SLOT_LONG_BYTES, head.len() + payload.len());
-            Word { kind: Kind::Long, first: self.fresh, bytes: 0 }
+            Some(Word { kind: Kind::Long, first: self.fresh, bytes: 0 })
         } else {
             let state = if payload.len() >= self.sender.offer_bytes_min && self.may_offer() && self.is_ahead()
             {
@@ -141,14 +137,42 @@ impl Outgoing {
             self.set(slot + SLOT_PAYLOAD_BYTES, payload.len());
             self.map.u32(slot + SLOT_STATE).store(state, Ordering::Relaxed);
             self.map.write(slot + SLOT_HEAD, head);
-            Word { kind: Kind::Split, first: self.fresh, bytes: head.len() }
+            Some(Word { kind: Kind::Split, first: self.fresh, bytes: head.len() })
         };
-        // Release: whoever sees the word sees the frame.
-        self.map.u64(slot).store(word.encode(number), Ordering::Release);
+        if let Some(word) = word {
+            // Release: whoever sees the word sees the frame.
+            self.map.u64(slot).store(word.encode(number), Ordering::Release);
+        }
         self.next += 1;
         self.fresh = false;
         self.written = true;
         outcome
+    }
+
+    /// Writes one frame that fits a slot, and tells the receiver. False: it does not fit, there is no room, or the receiver has closed its
+    /// segment; nothing has happened.
+    pub(super) fn write_short(&mut self, frame: &[u8]) -> bool {
+        let room = self.next - self.taken < SLOTS as u64 || self.look_for_room();
+        if frame.len() > INLINE_BYTES_MAX || self.fresh || self.written || !room || self.outbox.is_closed() {
+            return false;
+        }
+        self.write_inline(frame, &[], false);
+        self.next += 1;
+        self.outbox.announce(self.ring);
+        true
+    }
+
+    /// Puts the frame into the slot that is next.
+    fn write_inline(&mut self, head: &[u8], payload: &[u8], first: bool) {
+        let slot = slot_at(self.next);
+        // The line of the word last, and at one go: a receiver that looks at it all the time would take it away in between.
+        let (beside_word, rest) = head.split_at(head.len().min(SLOT_LINE_BYTES - SLOT_BODY));
+        self.map.write(slot + SLOT_BODY + beside_word.len(), rest);
+        self.map.write(slot + SLOT_BODY + head.len(), payload);
+        self.map.write(slot + SLOT_BODY, beside_word);
+        let word = Word { kind: Kind::Inline, first, bytes: head.len() + payload.len() };
+        // Release: whoever sees the word sees the frame.
+        self.map.u64(slot).store(word.encode(self.next), Ordering::Release);
     }
 
     fn set(&self, at: usize, value: usize) {

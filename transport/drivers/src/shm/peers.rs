@@ -123,6 +123,12 @@ impl Peers {
         None
     }
 
+    /// Writes one frame and tells its peer. False: nothing was written.
+    pub(super) fn write_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
+        let Some(ring) = self.ring(to) else { return false };
+        ring.write_short(frame)
+    }
+
     /// Reads a peer's memory. One whose memory cannot be read is not tried again.
     pub(super) fn pull(&mut self, id: AddressId, place: u64, to: &mut [u8]) -> bool {
         let Some(peer) = self.get(id) else { return false };

@@ -1,0 +1,166 @@
+//! The short way of a message is the long way in fewer steps: the same frame, the same state; and it is taken only where nothing waits.
+
+#[expect(clippy::cast_possible_truncation, reason = "test data")]
+mod world;
+
+use std::time::Duration;
+
+use transport::port::Short;
+use transport::{AddressId, Event, LinkIndex, Outgoing, Payload, RailIndex, Space, Transmit};
+use world::{World, pattern};
+
+const MS: Duration = Duration::from_millis(1);
+const NETWORK: RailIndex = RailIndex(0);
+const WITHIN: RailIndex = RailIndex(1);
+
+fn outgoing(tag: u64, silent: bool) -> Outgoing {
+    Outgoing { space: Space(3), tag, data: tag << 40, context: tag + 7, silent }
+}
+
+/// Two ports on one host that know each other.
+fn acquainted() -> World {
+    let mut world = World::on_one_host();
+    for (from, to) in [(0, 1), (1, 0)] {
+        world.send(from, to, 1, b"hello");
+    }
+    world.run(MS);
+    world
+}
+
+fn short(world: &mut World, rail: RailIndex, tag: u64, payload: &[u8], frame: &mut [u8]) -> Option<Short> {
+    let now = world.now;
+    world.port(0).send_short(now, rail, LinkIndex(0), &outgoing(tag, tag.is_multiple_of(2)), payload, frame)
+}
+
+fn long(world: &mut World, tag: u64, payload: &[u8], frame: &mut [u8]) -> Transmit {
+    let now = world.now;
+    let port = world.port(0);
+    let outgoing = outgoing(tag, tag.is_multiple_of(2));
+    port.send(LinkIndex(0), outgoing, Payload::Copied(payload)).expect("there is room");
+    assert!(port.poll_transmit(now, NETWORK, frame).is_none(), "it stays within the host");
+    port.poll_transmit(now, WITHIN, frame).expect("nothing holds it back")
+}
+
+fn state(world: &mut World) -> String {
+    let frozen = world.freeze(0);
+    let state = format!("{:?}", frozen.state());
+    world.thaw(0, frozen);
+    state
+}
+
+/// R5, R14, R17: what is sent the short way is in an image, and comes again, like all else.
+#[test]
+fn it_writes_the_frame_and_leaves_the_state_of_the_long_way() {
+    let (mut one, mut other) = (acquainted(), acquainted());
+    for (tag, bytes) in [(10, 0), (11, 1), (12, 8), (13, 128), (14, 700)] {
+        let payload = pattern(tag, bytes);
+        let (mut short_frame, mut long_frame) = ([0; 2000], [0; 2000]);
+        let sent =
+            short(&mut one, WITHIN, tag, &payload, &mut short_frame).expect("nothing stands before it");
+        let transmit = long(&mut other, tag, &payload, &mut long_frame);
+        assert_eq!((sent.to, sent.frame_bytes), (transmit.to, transmit.frame_bytes));
+        assert_eq!(short_frame, long_frame);
+        assert_eq!(one.port(0).poll_timeout(), other.port(0).poll_timeout());
+        assert!(!one.port(0).wants_to_transmit());
+    }
+    assert_eq!(state(&mut one), state(&mut other));
+    // None of those frames has arrived: all come again by themselves, in either world.
+    for world in [&mut one, &mut other] {
+        let ops: Vec<_> = (0..6).map(|_| world.receive(1, None, None, 1000)).collect();
+        // One in another space waits for nobody.
+        world.run(20 * MS);
+        assert_eq!(world.received(1).len(), 1, "space 3 is nobody's: only the first message matches");
+        assert_eq!(world.port(1).unexpected_bytes(), 1 + 8 + 128 + 700);
+        assert_eq!(ops.len(), 6);
+        let done = |event: &&Event| matches!(event, Event::SendDone { context: 18 | 20, .. });
+        assert_eq!(world.nodes[0].events.iter().filter(done).count(), 2, "the odd ones are not silent");
+        assert!(world.port(0).is_settled());
+    }
+}
+
+/// It is refused, and nothing has happened: the state is that of a world in which nobody has asked.
+fn refused(what: &str, make: impl Fn() -> World, bytes: usize, rail: RailIndex) {
+    let (mut asked, mut other) = (make(), make());
+    let mut frame = [0; 2000];
+    assert_eq!(short(&mut asked, rail, 5, &pattern(5, bytes), &mut frame), None, "{what}");
+    assert!(frame == [0; 2000], "{what}");
+    let wants = |world: &mut World| (world.port(0).wants_to_transmit(), world.port(0).poll_timeout());
+    assert_eq!(wants(&mut asked), wants(&mut other), "{what}");
+    assert!(state(&mut asked) == state(&mut other), "{what}");
+}
+
+#[test]
+fn whatever_stands_before_a_message_sends_it_the_long_way() {
+    let stranger = || {
+        let mut world = World::on_one_host();
+        world.link(0, 1);
+        world
+    };
+    refused("the peer does not know us yet", stranger, 8, WITHIN);
+    refused("a rail of the network", acquainted, 8, NETWORK);
+    refused("no such rail", acquainted, 8, RailIndex(3));
+    refused("more than a frame", acquainted, 1450, WITHIN);
+    let cases: [(&str, fn(&mut World)); 7] = [
+        ("a message waits", |world| {
+            let waiting = Payload::Copied(b"first");
+            world.port(0).send(LinkIndex(0), outgoing(4, true), waiting).expect("room");
+        }),
+        ("the link is closing", |world| world.port(0).close_link(LinkIndex(0))),
+        ("the rail is not to be used", |world| world.port(0).set_rail_alive(WITHIN, false)),
+        ("there is no path", |world| world.port(0).clear_path(LinkIndex(0), WITHIN)),
+        ("the other rail takes shorter frames", |world| {
+            world.port(0).shrink_path(NETWORK, AddressId(1), 119);
+        }),
+        ("a hint is due", |world| {
+            let now = world.now;
+            assert_eq!(world.port(0).announce_pause(now, 20 * MS), 1);
+        }),
+        ("the end of a pause is to be told", |world| {
+            let frozen = world.freeze(0);
+            world.thaw(0, frozen);
+        }),
+    ];
+    for (what, act) in cases {
+        let make = || {
+            let mut world = acquainted();
+            act(&mut world);
+            world
+        };
+        refused(what, make, 8, WITHIN);
+    }
+    let mut world = acquainted();
+    let (now, mut frame) = (world.now, [0; 2000]);
+    let unknown = LinkIndex(9);
+    assert!(world.port(0).send_short(now, WITHIN, unknown, &outgoing(1, true), b"", &mut frame).is_none());
+}
+
+/// R20: who is told to wait waits this way too.
+#[test]
+fn a_stopped_peer_is_sent_nothing() {
+    let stopped = || {
+        let mut world = acquainted();
+        let now = world.now;
+        world.port(1).announce_pause(now, 20 * MS);
+        world.run(Duration::from_micros(50));
+        world
+    };
+    refused("the peer has said that it is stopped", stopped, 8, WITHIN);
+}
+
+/// R17: the window holds the short way back too.
+#[test]
+fn a_full_window_is_respected() {
+    let full = || {
+        let mut world = acquainted();
+        let mut frame = [0; 2000];
+        for i in 0..256 {
+            assert!(short(&mut world, WITHIN, 2, &[0; 8], &mut frame).is_some(), "message {i}");
+        }
+        world
+    };
+    refused("the window is full", full, 8, WITHIN);
+    let mut world = full();
+    // All of them are lost, and come again.
+    world.run(40 * MS);
+    assert!(world.port(0).is_settled());
+}
