@@ -89,6 +89,9 @@ fn refused(what: &str, make: impl Fn() -> World, bytes: usize, rail: RailIndex) 
     assert!(state(&mut asked) == state(&mut other), "{what}");
 }
 
+/// Something that stands before a message.
+type Act = fn(&mut World);
+
 #[test]
 fn whatever_stands_before_a_message_sends_it_the_long_way() {
     let stranger = || {
@@ -100,7 +103,7 @@ fn whatever_stands_before_a_message_sends_it_the_long_way() {
     refused("a rail of the network", acquainted, 8, NETWORK);
     refused("no such rail", acquainted, 8, RailIndex(3));
     refused("more than a frame", acquainted, 1450, WITHIN);
-    let cases: [(&str, fn(&mut World)); 7] = [
+    let cases: [(&str, Act); 7] = [
         ("a message waits", |world| {
             let waiting = Payload::Copied(b"first");
             world.port(0).send(LinkIndex(0), outgoing(4, true), waiting).expect("room");
