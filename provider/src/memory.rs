@@ -54,8 +54,7 @@ impl Segments {
             parts.push(Segment { start: part.iov_base as usize, bytes: part.iov_len });
             bytes = bytes.checked_add(part.iov_len).ok_or(EINVAL)?;
         }
-        let first = if parts.is_empty() { Segment::default() } else { parts.remove(0) };
-        Ok(Segments { first, others: parts.into_boxed_slice(), bytes })
+        Ok(Segments::of(parts))
     }
 
     /// One segment.
@@ -71,24 +70,29 @@ impl Segments {
         Ok(Segments { first: Segment { start, bytes }, others: Box::default(), bytes })
     }
 
+    /// Their bytes together are no more than a number can say.
+    fn of(mut parts: Vec<Segment>) -> Segments {
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        let first = if parts.is_empty() { Segment::default() } else { parts.remove(0) };
+        Segments { first, others: parts.into_boxed_slice(), bytes }
+    }
+
     fn parts(&self) -> impl Iterator<Item = &Segment> {
         core::iter::once(&self.first).chain(&self.others)
     }
 
     /// `bytes` bytes from `offset` on.
     pub(crate) fn part(&self, mut offset: usize, mut bytes: usize) -> Segments {
-        let mut part = Segments::default();
-        for (start, length) in &self.parts[..self.count] {
+        let mut parts = Vec::new();
+        for Segment { start, bytes: length } in self.parts() {
             let taken = length.saturating_sub(offset).min(bytes);
             if taken > 0 {
-                part.parts[part.count] = (start + offset, taken);
-                part.count += 1;
-                part.bytes += taken;
+                parts.push(Segment { start: start + offset, bytes: taken });
             }
             offset = offset.saturating_sub(*length);
             bytes -= taken;
         }
-        part
+        Segments::of(parts)
     }
 
     /// Bytes of all segments.
