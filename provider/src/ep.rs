@@ -92,11 +92,10 @@ impl EndpointObject {
             directed: can(flag::DIRECTED_RECV),
         })?;
         self.domain.join(&engine);
-        for queue in sinks.queues() {
-            queue.join(&engine)?;
-        }
-        for counter in sinks.counters() {
-            counter.join(&engine)?;
+        if let Err(error) = join_all(sinks, &engine) {
+            engine.close();
+            leave_all(sinks, &engine);
+            return Err(error);
         }
         self.engine.set(engine).map_err(|_| EBUSY)
     }
@@ -105,12 +104,27 @@ impl EndpointObject {
         let Some(engine) = self.engine.get() else { return };
         engine.close();
         let bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        for queue in bound.sinks.queues() {
-            queue.leave(engine);
-        }
-        for counter in bound.sinks.counters() {
-            counter.leave(engine);
-        }
+        leave_all(&bound.sinks, engine);
+    }
+}
+
+/// Has whoever reads these queues and counters make progress on the engine.
+fn join_all(sinks: &Sinks, engine: &Arc<Engine>) -> Result<()> {
+    for queue in sinks.queues() {
+        queue.join(engine)?;
+    }
+    for counter in sinks.counters() {
+        counter.join(engine)?;
+    }
+    Ok(())
+}
+
+fn leave_all(sinks: &Sinks, engine: &Arc<Engine>) {
+    for queue in sinks.queues() {
+        queue.leave(engine);
+    }
+    for counter in sinks.counters() {
+        counter.leave(engine);
     }
 }
 

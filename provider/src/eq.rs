@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use crate::abi::{
     CLASS_EQ, CLASS_FABRIC, Const, FiEqAttr, FiEqEntry, FiEqErrEntry, FiOps, FiOpsEq, Fid, FidEq, FidFabric,
-    Opaque, errno,
+    Opaque, WAIT_NONE, WAIT_UNSPEC, WAIT_YIELD, errno, flag,
 };
 use crate::boundary::{
-    EAGAIN, EINVAL, Errno, Result, behind, hand_out, length, missing, put_text, retire, status,
+    EAGAIN, EINVAL, ENOSYS, Errno, Result, behind, hand_out, length, missing, put_text, retire, status,
 };
 use crate::fabric;
 
@@ -21,6 +21,8 @@ const EVENTS_MAX: usize = 1 << 12;
 /// What is behind an event queue.
 pub(crate) struct Events {
     waiting: Mutex<VecDeque<(u32, Vec<u8>)>>,
+    /// It was opened with `FI_WRITE`.
+    may_be_written: bool,
     _fabric: fabric::Handle,
 }
 
@@ -41,16 +43,30 @@ const PEEK: u64 = crate::abi::flag::PEEK;
 
 pub(crate) unsafe extern "C" fn open(
     fid: *mut FidFabric,
-    _: *mut FiEqAttr,
+    attr: *mut FiEqAttr,
     out: *mut *mut FidEq,
     context: Opaque,
 ) -> c_int {
     status("fi_eq_open", || {
         // SAFETY: the table of fabrics alone leads here.
         let fabric: &fabric::Handle = unsafe { behind(fid, CLASS_FABRIC) }?;
+        // SAFETY: the application's structure, or null for defaults.
+        let (flags, wait) =
+            unsafe { attr.as_ref() }.map_or((0, WAIT_NONE), |attr| (attr.flags, attr.wait_obj));
+        if flags & !(flag::WRITE | flag::AFFINITY) != 0 {
+            return Err(Errno(errno::EBADFLAGS));
+        }
+        // There is no descriptor to sleep on.
+        if !matches!(wait, WAIT_NONE | WAIT_UNSPEC | WAIT_YIELD) {
+            return Err(ENOSYS);
+        }
         let handle =
             FidEq { fid: Fid { fclass: CLASS_EQ, context, ops: &raw const OPS }, ops: &raw const EQ_OPS };
-        let events = Events { waiting: Mutex::default(), _fabric: fabric.clone() };
+        let events = Events {
+            waiting: Mutex::default(),
+            may_be_written: flags & flag::WRITE != 0,
+            _fabric: fabric.clone(),
+        };
         // SAFETY: `FidEq` begins with a `fid`; `out` is the application's.
         unsafe { hand_out(handle, events, out) }.map(|_| ())
     })
@@ -135,7 +151,7 @@ unsafe extern "C" fn write(fid: *mut FidEq, event: u32, buffer: Const, bytes: us
     length("fi_eq_write", || {
         // SAFETY: the table of event queues alone leads here.
         let events = unsafe { behind::<FidEq, Events>(fid, CLASS_EQ) }?;
-        if buffer.is_null() || bytes > size_of::<FiEqEntry>() {
+        if !events.may_be_written || buffer.is_null() || bytes > size_of::<FiEqEntry>() {
             return Err(EINVAL);
         }
         // SAFETY: the application passes so many bytes.

@@ -107,18 +107,18 @@ unsafe fn register(
     // SAFETY: the table of memory calls is the domain's alone.
     let domain: &domain::Handle = unsafe { behind(fid.cast::<FidDomain>(), CLASS_DOMAIN) }?;
     let region = domain.regions.register(start as usize, bytes, access, key)?;
-    let key = region.key;
+    let (key, regions) = (region.key, &domain.regions);
     let handle = FidMr {
         fid: Fid { fclass: CLASS_MR, context, ops: &raw const MR_OPS },
         // Nothing of a local buffer has to be described.
         mem_desc: core::ptr::null_mut(),
         key,
     };
-    let registered = Registered { domain: Arc::clone(domain), region };
+    let registered = Registered { domain: Arc::clone(domain), region: Arc::clone(&region) };
     // SAFETY: `FidMr` begins with a `fid`; `out` is the application's.
     let handed = unsafe { hand_out(handle, registered, out) };
     if handed.is_err() {
-        domain.regions.remove(key);
+        regions.remove(&region);
     }
     handed.map(|_| ())
 }
@@ -127,8 +127,8 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status("fi_close", || {
         // SAFETY: this table is that of memory regions alone.
         let registered: &Registered = unsafe { behind(fid.cast::<FidMr>(), CLASS_MR) }?;
-        registered.domain.regions.remove(registered.region.key);
-        // A peer may be half-way through a long write: the memory is the application's again only when that is over. The
+        registered.domain.regions.remove(&registered.region);
+        // A peer's request may be half-way: the memory is the application's again only when that is over. The
         // helper thread makes progress meanwhile.
         let started = Instant::now();
         while registered.region.is_in_use() {

@@ -21,6 +21,7 @@ pub const INJECT: u64 = 1 << 25;
 pub const INJECT_COMPLETE: u64 = 1 << 26;
 pub const TRANSMIT_COMPLETE: u64 = 1 << 27;
 pub const DELIVERY_COMPLETE: u64 = 1 << 28;
+pub const AFFINITY: u64 = 1 << 29;
 pub const COMMIT_COMPLETE: u64 = 1 << 30;
 pub const MATCH_COMPLETE: u64 = 1 << 31;
 pub const HMEM: u64 = 1 << 47;

@@ -18,15 +18,15 @@ pub(crate) struct Region {
     access: u64,
     /// Not all of it is mapped, as where a whole address space is registered for windows without bounds: the kernel is asked for each access.
     guarded: bool,
-    /// Writes of peers that have begun and not ended.
-    writers: AtomicUsize,
+    /// What peers do in it that has begun and not ended.
+    uses: AtomicUsize,
     counter: OnceLock<cntr::Handle>,
 }
 
 impl Region {
-    /// Whether a peer's write is half-way.
+    /// Whether a peer's request is half-way.
     pub(crate) fn is_in_use(&self) -> bool {
-        self.writers.load(Ordering::Acquire) > 0
+        self.uses.load(Ordering::Acquire) > 0
     }
 
     /// Whether its memory may be missing.
@@ -46,23 +46,18 @@ impl Region {
     }
 }
 
-/// A peer's write into a region that has begun; over when this is dropped.
-pub(crate) struct OpenWrite(Arc<Region>);
+/// A peer's request that has found a region: the program's memory stays where it is until this is dropped.
+pub(crate) struct Use(Arc<Region>);
 
-impl OpenWrite {
-    pub(crate) fn begin(region: Arc<Region>) -> OpenWrite {
-        region.writers.fetch_add(1, Ordering::AcqRel);
-        OpenWrite(region)
-    }
-
+impl Use {
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.0
     }
 }
 
-impl Drop for OpenWrite {
+impl Drop for Use {
     fn drop(&mut self) {
-        self.0.writers.fetch_sub(1, Ordering::AcqRel);
+        self.0.uses.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -97,7 +92,7 @@ impl Regions {
             bytes,
             access,
             guarded: !is_mapped(start, bytes),
-            writers: AtomicUsize::new(0),
+            uses: AtomicUsize::new(0),
             counter: OnceLock::new(),
         });
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
@@ -108,19 +103,17 @@ impl Regions {
         Ok(region)
     }
 
-    /// Requests for this key are refused from now on.
-    pub(crate) fn remove(&self, key: u64) {
-        self.table.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
+    /// Requests for this region are refused from now on. One that has got its key meanwhile stays.
+    pub(crate) fn remove(&self, region: &Arc<Region>) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if table.get(&region.key).is_some_and(|found| Arc::ptr_eq(found, region)) {
+            table.remove(&region.key);
+        }
     }
 
-    /// Where `bytes` bytes at `address` of the region with this key lie, if that kind of access is granted.
-    pub(crate) fn find(
-        &self,
-        key: u64,
-        address: u64,
-        bytes: u64,
-        access: u64,
-    ) -> Result<(Arc<Region>, *mut u8)> {
+    /// Where `bytes` bytes at `address` of the region with this key lie, if that kind of access is granted. Who closes the region waits for the end
+    /// of the use: it begins under the table's lock, so no use begins once the region is out of the table.
+    pub(crate) fn find(&self, key: u64, address: u64, bytes: u64, access: u64) -> Result<(Use, *mut u8)> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let region = table.get(&key).ok_or(Errno(errno::ENOKEY))?;
         if region.access & access != access {
@@ -135,7 +128,8 @@ impl Regions {
             return Err(outside);
         }
         let start = region.start.checked_add(offset).ok_or(outside)?;
-        Ok((Arc::clone(region), start as *mut u8))
+        region.uses.fetch_add(1, Ordering::AcqRel);
+        Ok((Use(Arc::clone(region)), start as *mut u8))
     }
 
     /// Keeps all other atomic operations out.
@@ -154,14 +148,14 @@ mod tests {
     use super::*;
     use crate::abi::flag::{REMOTE_READ, REMOTE_WRITE};
 
-    fn error(found: Result<(Arc<Region>, *mut u8)>) -> Option<c_int> {
+    fn error(found: Result<(Use, *mut u8)>) -> Option<c_int> {
         found.err().map(|error| error.0)
     }
 
     #[test]
     fn bounds_and_access_are_checked() {
         let regions = Regions::new(false, false);
-        regions.register(0x1000, 16, REMOTE_READ, 5).unwrap();
+        let region = regions.register(0x1000, 16, REMOTE_READ, 5).unwrap();
         let (_, place) = regions.find(5, 4, 12, REMOTE_READ).unwrap();
         assert_eq!(place as usize, 0x1004);
         assert_eq!(error(regions.find(5, 4, 13, REMOTE_READ)), Some(libc::EINVAL));
@@ -170,8 +164,25 @@ mod tests {
         assert_eq!(error(regions.find(5, 0, 1, REMOTE_WRITE)), Some(libc::EACCES));
         assert_eq!(error(regions.find(6, 0, 1, REMOTE_READ)), Some(errno::ENOKEY));
         assert!(regions.register(0, 1, 0, 5).is_err(), "a key is given once");
-        regions.remove(5);
+        regions.remove(&region);
         assert_eq!(error(regions.find(5, 0, 1, REMOTE_READ)), Some(errno::ENOKEY));
+        regions.register(0x1000, 16, REMOTE_READ, 5).unwrap();
+        regions.remove(&region);
+        assert_eq!(error(regions.find(5, 0, 1, REMOTE_READ)), None, "the key is another region's now");
+    }
+
+    #[test]
+    fn a_region_is_in_use_from_when_it_is_found() {
+        let regions = Regions::new(false, false);
+        let region = regions.register(0x1000, 16, REMOTE_READ | REMOTE_WRITE, 5).unwrap();
+        let read = regions.find(5, 0, 1, REMOTE_READ).unwrap();
+        let write = regions.find(5, 0, 1, REMOTE_WRITE).unwrap();
+        assert!(regions.find(5, 0, 17, REMOTE_WRITE).is_err());
+        regions.remove(&region);
+        drop(read);
+        assert!(region.is_in_use());
+        drop(write);
+        assert!(!region.is_in_use());
     }
 
     #[test]
@@ -179,7 +190,7 @@ mod tests {
         let regions = Regions::new(false, false);
         regions.register(0, usize::MAX, REMOTE_WRITE, 0).unwrap();
         let (region, place) = regions.find(0, 0x7fff_1234_5678, 8, REMOTE_WRITE).unwrap();
-        assert!(region.is_guarded());
+        assert!(region.region().is_guarded());
         assert_eq!(place as usize, 0x7fff_1234_5678);
     }
 

@@ -9,7 +9,7 @@ use super::sinks::{Submit, tick};
 use super::wire::{Kind, Record};
 use super::{Engine, Operation, Request, SPACE_READ, SPACE_WRITE, State, context_of};
 use crate::abi::{ADDR_NOTAVAIL, FiAddr, flag};
-use crate::boundary::{EAGAIN, EINVAL, EMSGSIZE, Result};
+use crate::boundary::{EAGAIN, EINVAL, EMSGSIZE, ENOMEM, Result};
 use crate::cq::{Entry, Failure};
 use crate::limits::{
     EAGER_BYTES_MAX, MESSAGE_BYTES_MAX, PIECE_BYTES_MAX, REMOTE_REQUESTS_MAX, REQUEST_HEAD_BYTES,
@@ -126,8 +126,10 @@ impl Engine {
         match self.send_long(link, outgoing, payload, false) {
             Ok(_) => {}
             // The request is out: its payload must follow, as soon as there is room.
-            Err(EAGAIN) => state.service.wait(link, Waiting::Long { outgoing, payload: payload.clone() }),
-            Err(_) => self.remote_step(state, key, libc::ESHUTDOWN as u32),
+            Err(EAGAIN | ENOMEM) => {
+                state.service.wait(link, Waiting::Long { outgoing, payload: payload.clone() })
+            }
+            Err(_) => self.remote_failed(state, key, libc::ESHUTDOWN as u32),
         }
         Ok(())
     }
@@ -257,6 +259,14 @@ impl Engine {
             self.progress();
         }
         asked
+    }
+
+    /// A request is over, whatever it still waits for.
+    pub(super) fn remote_failed(&self, state: &mut State, key: SlabKey, failure: u32) {
+        if let Some(Request::Remote(asked)) = state.requests.get_mut(key) {
+            asked.steps = 1;
+        }
+        self.remote_step(state, key, failure);
     }
 
     /// One of the things has happened that a request waits for. `failure`: it went wrong.

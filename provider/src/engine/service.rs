@@ -11,7 +11,7 @@ use transport::{LinkIndex, Outgoing};
 use super::arithmetic;
 use super::debt::{Debt, Total};
 use super::receive::Received;
-use super::regions::{OpenWrite, Region, failure};
+use super::regions::{Region, Use, failure};
 use super::remote::payload_of;
 use super::sinks::tick;
 use super::wire::{Kind, Record};
@@ -29,6 +29,8 @@ use crate::memory::{Segments, read_guarded, with_room, write_guarded};
 pub(super) struct Service {
     /// Buffers into which requests come.
     buffers: Vec<Buffer>,
+    /// Those that found no room among the posted receives, by number.
+    unposted: Vec<usize>,
     /// Answers that have not been sent, by link: several records make one message.
     answers: Vec<(LinkIndex, Vec<u8>)>,
     /// What found no room on its link, in order.
@@ -64,7 +66,7 @@ struct Order {
 /// A peer's long write into our memory.
 pub(super) struct Landing {
     /// `None`: the region was closed meanwhile.
-    write: Option<OpenWrite>,
+    write: Option<Use>,
     link: LinkIndex,
     op: Operation,
     /// Where the bytes belong, if they come elsewhere first because the memory may be missing.
@@ -165,6 +167,7 @@ impl Service {
     pub(super) fn new() -> Service {
         Service {
             buffers: Vec::new(),
+            unposted: Vec::new(),
             answers: Vec::new(),
             waiting: VecDeque::new(),
             orders: Vec::new(),
@@ -231,7 +234,10 @@ impl Engine {
             multi: Some(COPIED_BYTES_MAX as u64),
         };
         let posted = self.endpoint.post_receive(receive, ReceiveBuffer::Borrowed(below));
-        posted.map(|_| ()).map_err(|_| Errno(libc::ENOMEM))
+        posted.map(|_| ()).map_err(|_| {
+            state.requests.remove(key);
+            ENOMEM
+        })
     }
 
     /// Does what a message asks for.
@@ -246,8 +252,9 @@ impl Engine {
         self.serve_in_order(state, received.source, received.data, message);
         if received.finished {
             state.requests.remove(key);
-            if let Err(Errno(error)) = self.post_service(state, number) {
-                complain(format_args!("a buffer for peers' requests cannot be posted again: error {error}"));
+            if self.post_service(state, number).is_err() {
+                // The program has posted as many receives as there may be.
+                state.service.unposted.push(number);
             }
         }
     }
@@ -372,14 +379,15 @@ impl Engine {
         record: &Record,
         payload: &[u8],
     ) -> Result<Vec<u8>> {
-        let (region, place) = self.find(record, flag::REMOTE_WRITE)?;
-        if region.is_guarded() {
+        let (write, place) = self.find(record, flag::REMOTE_WRITE)?;
+        if write.region().is_guarded() {
             write_guarded(place, payload)?;
         } else {
-            // SAFETY: the region's owner has opened these bytes to writes of peers (fi_mr(3)), and `find` has checked the bounds.
+            // SAFETY: the region's owner has opened these bytes to writes of peers (fi_mr(3)), and `find` has checked the bounds; closing the
+            // region waits for the end of `write`.
             unsafe { core::ptr::copy_nonoverlapping(payload.as_ptr(), place, payload.len()) };
         }
-        region.written();
+        write.region().written();
         self.was_written(state, link, record.data, record.bytes);
         Ok(Vec::new())
     }
@@ -407,22 +415,22 @@ impl Engine {
         let found = self.find(record, flag::REMOTE_WRITE);
         let length = usize::try_from(record.bytes).unwrap_or(usize::MAX);
         let mut failed = None;
-        let landed = found.and_then(|(region, place)| {
-            let buffer = if region.is_guarded() {
+        let landed = found.and_then(|(write, place)| {
+            let buffer = if write.region().is_guarded() {
                 let mut bytes = state.service.room_for(length)?;
                 bytes.resize(length, 0);
                 state.service.owe(link, length);
                 ReceiveBuffer::Owned(bytes)
             } else {
-                // SAFETY: as in `serve_write`; closing the region waits for the end of `OpenWrite`, or takes the buffer away.
+                // SAFETY: as in `serve_write`; closing the region waits for the end of the use, or takes the buffer away.
                 ReceiveBuffer::Borrowed(unsafe { BorrowedBuffer::new(place, length) })
             };
-            Ok((region, place, buffer))
+            Ok((write, place, buffer))
         });
         let (key, buffer, bytes_max) = match landed {
-            Ok((region, place, buffer)) => {
+            Ok((write, place, buffer)) => {
                 let landing = Landing {
-                    write: Some(OpenWrite::begin(region)),
+                    write: Some(write),
                     link,
                     op: None,
                     elsewhere: matches!(buffer, ReceiveBuffer::Owned(_)).then_some(place as usize),
@@ -520,16 +528,16 @@ impl Engine {
 
     /// Answers with a copy: what a peer reads is fixed at one instant, and the memory may be closed before it is on its way.
     fn serve_read(&self, state: &mut State, link: LinkIndex, record: &Record) {
-        let copied = self.find(record, flag::REMOTE_READ).and_then(|(region, place)| {
+        let copied = self.find(record, flag::REMOTE_READ).and_then(|(read, place)| {
             let length = usize::try_from(record.bytes).unwrap_or(usize::MAX);
             let mut bytes = state.service.room_for(length)?;
-            if region.is_guarded() {
+            if read.region().is_guarded() {
                 bytes.resize(length, 0);
                 read_guarded(place, &mut bytes)?;
                 return Ok(bytes);
             }
             // SAFETY: the region's owner has opened these bytes to reads of peers (fi_mr(3)), and `find` has checked the
-            // bounds; the copy goes through raw pointers into memory with room for it.
+            // bounds; closing the region waits for the end of `read`; the copy goes through raw pointers into memory with room for it.
             unsafe {
                 core::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), length);
                 bytes.set_len(length);
@@ -551,7 +559,7 @@ impl Engine {
     }
 
     /// The memory that a request is for.
-    fn find(&self, record: &Record, access: u64) -> Result<(Arc<Region>, *mut u8)> {
+    fn find(&self, record: &Record, access: u64) -> Result<(Use, *mut u8)> {
         if record.bytes > PIECE_BYTES_MAX as u64 {
             return Err(EMSGSIZE);
         }
@@ -559,15 +567,16 @@ impl Engine {
     }
 
     fn serve_atomic(&self, record: &Record, payload: &[u8]) -> Result<Vec<u8>> {
+        let (datatype, op) = record.atomic;
         let access = match record.kind {
+            _ if op == arithmetic::op::READ => flag::REMOTE_READ,
             Kind::Atomic => flag::REMOTE_WRITE,
-            _ => flag::REMOTE_READ,
+            _ => flag::REMOTE_READ | flag::REMOTE_WRITE,
         };
-        let (region, place) = self.find(record, access)?;
+        let (used, place) = self.find(record, access)?;
         let _alone = self.regions.atomics();
         let bytes = usize::try_from(record.bytes).map_err(|_| Errno(libc::EINVAL))?;
-        let (datatype, op) = record.atomic;
-        let before = if region.is_guarded() {
+        let before = if used.region().is_guarded() {
             let mut memory = vec![0; bytes];
             read_guarded(place, &mut memory)?;
             // SAFETY: memory of our own of this length.
@@ -577,10 +586,13 @@ impl Engine {
             }
             before
         } else {
-            // SAFETY: `find` has checked the bounds, and the region's owner has opened them (fi_mr(3)).
+            // SAFETY: `find` has checked the bounds, and the region's owner has opened them (fi_mr(3)); closing the region waits for the end of
+            // `used`.
             unsafe { arithmetic::perform(datatype, op, payload, place, bytes) }?
         };
-        region.written();
+        if op != arithmetic::op::READ {
+            used.region().written();
+        }
         tick(
             if record.kind == Kind::Atomic { &self.sinks.remote_writes } else { &self.sinks.remote_reads },
             false,
@@ -591,13 +603,19 @@ impl Engine {
     /// Sends what waits, as far as there is room.
     #[inline]
     pub(super) fn flush(&self, state: &mut State) {
-        let Service { answers, waiting, stalled, later, .. } = &state.service;
-        if !(answers.is_empty() && waiting.is_empty() && stalled.is_empty() && later.is_empty()) {
+        let Service { answers, waiting, stalled, later, unposted, .. } = &state.service;
+        let nothing = answers.is_empty() && waiting.is_empty() && stalled.is_empty() && later.is_empty();
+        if !nothing || !unposted.is_empty() {
             self.send_what_waits(state);
         }
     }
 
     fn send_what_waits(&self, state: &mut State) {
+        for number in core::mem::take(&mut state.service.unposted) {
+            if self.post_service(state, number).is_err() {
+                state.service.unposted.push(number);
+            }
+        }
         for whole in core::mem::take(&mut state.service.later) {
             self.ask_pieces(state, whole);
         }
@@ -631,16 +649,13 @@ impl Engine {
     /// Sends one message; gives it back if there is no room.
     fn send_waiting(&self, state: &mut State, link: LinkIndex, message: Waiting) -> Option<Waiting> {
         let sent = match &message {
-            Waiting::Record(bytes) => {
-                self.send_record(state, link, bytes).inspect(|()| state.service.paid(link, bytes.len()))
-            }
+            Waiting::Record(bytes) => self.send_record(state, link, bytes),
             Waiting::Long { outgoing, payload } => {
                 self.send_long(link, *outgoing, payload, false).map(|_| ())
             }
             Waiting::Read { request, bytes } if bytes.len() <= COPIED_BYTES_MAX => {
                 let outgoing = Outgoing { silent: true, ..payload_of(SPACE_READ, *request, 0) };
-                let sent = self.send_below(link, outgoing, SendBuffer::Copied(bytes));
-                sent.map(|_| state.service.paid(link, bytes.len()))
+                self.send_below(link, outgoing, SendBuffer::Copied(bytes)).map(|_| ())
             }
             Waiting::Read { .. } if !self.endpoint.can_send(link, 0) => Err(EAGAIN),
             Waiting::Read { .. } => {
@@ -658,6 +673,18 @@ impl Engine {
                 return None;
             }
         };
-        (sent == Err(EAGAIN)).then_some(message)
+        match (sent, &message) {
+            // A payload of which no copy can be made must follow all the same: there may be memory later.
+            (Err(EAGAIN | ENOMEM), _) => return Some(message),
+            // Sent, or its link is closed.
+            (_, Waiting::Record(bytes) | Waiting::Read { bytes, .. }) => {
+                state.service.paid(link, bytes.len())
+            }
+            (Ok(()), Waiting::Long { .. }) => {}
+            (Err(Errno(_)), Waiting::Long { outgoing, .. }) => {
+                self.remote_failed(state, SlabKey::from_bits(outgoing.context), libc::ESHUTDOWN as u32);
+            }
+        }
+        None
     }
 }

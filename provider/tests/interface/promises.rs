@@ -250,3 +250,105 @@ fn a_vector_that_would_report_events_is_not_there() {
         }
     }
 }
+
+/// The child may not make files as long as shared memory for its peers.
+fn small_files() {
+    let small = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
+    // SAFETY: a bound for this process.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const small) }, 0);
+    let (one, two, to_two, _) = pair();
+    let mut received = [0u8; 8];
+    receive(&two, &mut received, 1, 1);
+    // SAFETY: injected bytes are copied at once.
+    accepted(&[&two], || unsafe { (one.tagged().inject)(one.ep, b"whatever".as_ptr().cast(), 8, to_two, 1) });
+    assert_eq!(two.next(&[&one]).error, None);
+    assert_eq!(&received, b"whatever");
+}
+
+#[test]
+fn a_bound_of_the_length_of_files_leaves_udp() {
+    if is_child() {
+        return small_files();
+    }
+    Peer::start("promises::a_bound_of_the_length_of_files_leaves_udp").ends_well();
+}
+
+#[test]
+fn the_library_stays_when_it_is_closed() {
+    if !is_child() {
+        return Peer::start("promises::the_library_stays_when_it_is_closed").ends_well();
+    }
+    let path = std::ffi::CString::new(crate::rig::library().to_str().unwrap()).unwrap();
+    // SAFETY: plain loading and closing of a library of ours.
+    unsafe {
+        let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+        assert!(!handle.is_null());
+        assert_eq!(libc::dlclose(handle), 0);
+        assert!(!libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD).is_null());
+    }
+}
+
+#[test]
+fn an_event_queue_is_what_it_was_opened_for() {
+    let rig = Rig::new();
+    // SAFETY: attributes are whole, and entries as long as they say.
+    unsafe {
+        let fabric = rig.fabric();
+        let open = (*(*fabric).ops).eq_open;
+        let entry = [0u8; 24];
+        for (flags, wait, answer) in [
+            (0, WAIT_FD, -libc::ENOSYS),
+            (flag::MORE, WAIT_NONE, -errno::EBADFLAGS),
+            (0, WAIT_NONE, 0),
+            (flag::WRITE, WAIT_UNSPEC, 0),
+        ] {
+            let mut attr: FiEqAttr = core::mem::zeroed();
+            (attr.flags, attr.wait_obj) = (flags, wait);
+            let mut queue = null_mut();
+            assert_eq!(open(fabric, &raw mut attr, &raw mut queue, null_mut()), answer, "{flags:#x} {wait}");
+            if answer == 0 {
+                let written = ((*(*queue).ops).write)(queue, 0, entry.as_ptr().cast(), 24, 0);
+                assert_eq!(written, if flags == 0 { -(libc::EINVAL as isize) } else { 24 });
+                assert_eq!(crate::rig::close(queue), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_region_that_is_open_for_reading_is_not_changed() {
+    const SUM: u32 = 2;
+    const READ: u32 = 10;
+    const INT64: u32 = 6;
+    let (one, two, to_two, _) = pair();
+    let memory = 40i64.to_le_bytes();
+    let (add, mut before) = (2i64, 0i64);
+    let mut region = null_mut();
+    // SAFETY: memory and buffers live until the completions have been read, and the region is closed.
+    unsafe {
+        let (start, only) = (memory.as_ptr().cast(), flag::REMOTE_READ);
+        let reg = (*(*two.domain).mr).reg;
+        assert_eq!(reg(two.domain.cast(), start, 8, only, 0, 5, 0, &raw mut region, null_mut()), 0);
+        for (op, answer) in [(READ, None), (SUM, Some((libc::EACCES, 0)))] {
+            accepted(&[&two], || {
+                (one.atomics().readwrite)(
+                    one.ep,
+                    (&raw const add).cast(),
+                    1,
+                    null_mut(),
+                    (&raw mut before).cast(),
+                    null_mut(),
+                    to_two,
+                    0,
+                    5,
+                    INT64,
+                    op,
+                    at(1),
+                )
+            });
+            assert_eq!(one.next(&[&two]).error, answer, "operation {op}");
+        }
+        assert_eq!((before, std::hint::black_box(&memory)), (40, &40i64.to_le_bytes()));
+    }
+    assert_eq!(crate::rig::close(region), 0);
+}

@@ -31,7 +31,7 @@ fn prepare_environment() {
     });
 }
 
-fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     // Cargo puts it beside the test program.
     std::env::current_exe().unwrap().with_file_name("libstillwire_fi.so")
 }
@@ -131,6 +131,10 @@ impl Rig {
             fine(((*(*ep).fid.ops).control)(fid, CONTROL_ENABLE, null_mut()));
         }
         Rig { fabric, domain, vector, queue, counter, ep }
+    }
+
+    pub(crate) fn fabric(&self) -> *mut FidFabric {
+        self.fabric
     }
 
     pub(crate) fn address(&self) -> [u8; ADDRESS_BYTES] {

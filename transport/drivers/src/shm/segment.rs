@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicU16;
 
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{ftruncate, pipe2};
 
@@ -68,6 +69,10 @@ impl Inbox {
         let file = memfd_create(c"stillwire", flags).map_err(errno)?;
         fchmod(file.as_fd(), Mode::S_IRUSR | Mode::S_IWUSR).map_err(errno)?;
         let bytes = i64::try_from(SEGMENT_BYTES).map_err(|_| Errno(libc::EFBIG))?;
+        // Beyond the bound (`ulimit -f`) the kernel would send a signal that ends the process.
+        if getrlimit(Resource::RLIMIT_FSIZE).map_err(errno)?.0 < SEGMENT_BYTES as u64 {
+            return Err(Errno(libc::EFBIG));
+        }
         ftruncate(file.as_fd(), bytes).map_err(errno)?;
         fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(SEALS)).map_err(errno)?;
         let front = Mapping::new(file.as_fd(), 0, FRONT_BYTES)?;
