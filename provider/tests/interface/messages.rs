@@ -278,6 +278,7 @@ fn looks_change_nothing_and_what_was_shown_stays() {
     let to_two_too = three.insert(&two.address());
     // SAFETY: injected bytes are copied at once.
     let inject = |rig: &Rig, to: u64, tag: u64, bytes: usize| {
+        // SAFETY: injected bytes are copied at once.
         accepted(&[], || unsafe { (rig.tagged().inject)(rig.ep, [0u8; 64].as_ptr().cast(), bytes, to, tag) });
     };
     inject(&one, to_two, 4, 10);
