@@ -15,9 +15,26 @@ use crate::freeze::{self, FreezeOptions};
 use crate::latency::{self, LatencyOptions};
 use crate::loss::{self, LossOptions};
 use crate::mpi::{self, MpiOptions};
+use crate::number::number;
 use crate::protocol::{self, ProtocolOptions};
 use crate::rate::{self, RateOptions};
 use crate::rehearsal::{self, RehearsalOptions};
+
+/// Most of what is repeated, by what it is: enough for days of measuring.
+const PAIRS_MAX: u64 = 1000;
+const RUNS_MAX: u64 = 100_000;
+const SAMPLES_MAX: u64 = 1_000_000;
+const ROUNDS_MAX: u64 = 100_000_000;
+const MESSAGES_MAX: u64 = 1_000_000_000;
+/// MiB of a message, and of one run of a stream of them.
+const MESSAGE_MIB_MAX: u64 = 1024;
+const STREAM_MIB_MAX: u64 = 1 << 20;
+/// Links that a measured port has; each peer is a port of its own.
+const LINKS_MAX: u64 = 4096;
+/// KiB in flight: a GiB.
+const FLIGHT_KIB_MAX: u64 = 1 << 20;
+/// Every frame is lost.
+const PPM_MAX: u64 = 1_000_000;
 
 /// Which bench.
 #[derive(Subcommand, Clone, Debug)]
@@ -90,13 +107,13 @@ Leaves NAME.json and NAME.txt of each bench, and freeze.svg. The machine should 
 #[derive(Args, Clone, Debug)]
 pub struct LatencyArguments {
     /// Pairs of processes, one after the other
-    #[arg(long, default_value_t = LatencyOptions::default().pairs)]
+    #[arg(long, default_value_t = LatencyOptions::default().pairs, value_parser = number::<usize>(1..=PAIRS_MAX))]
     pairs: usize,
     /// Runs of each side, per pair
-    #[arg(long, default_value_t = LatencyOptions::default().runs)]
+    #[arg(long, default_value_t = LatencyOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
     runs: usize,
     /// Round trips per run
-    #[arg(long, default_value_t = LatencyOptions::default().rounds)]
+    #[arg(long, default_value_t = LatencyOptions::default().rounds, value_parser = number::<usize>(1..=ROUNDS_MAX))]
     rounds: usize,
 }
 
@@ -104,13 +121,13 @@ pub struct LatencyArguments {
 #[derive(Args, Clone, Debug)]
 pub struct RateArguments {
     /// Pairs of processes, one after the other
-    #[arg(long, default_value_t = RateOptions::default().pairs)]
+    #[arg(long, default_value_t = RateOptions::default().pairs, value_parser = number::<usize>(1..=PAIRS_MAX))]
     pairs: usize,
     /// Runs of each side, per pair
-    #[arg(long, default_value_t = RateOptions::default().runs)]
+    #[arg(long, default_value_t = RateOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
     runs: usize,
     /// Messages per run
-    #[arg(long, default_value_t = RateOptions::default().messages)]
+    #[arg(long, default_value_t = RateOptions::default().messages, value_parser = number::<usize>(1..=MESSAGES_MAX))]
     messages: usize,
 }
 
@@ -118,10 +135,10 @@ pub struct RateArguments {
 #[derive(Args, Clone, Debug)]
 pub struct BulkArguments {
     /// Runs of each kind and size
-    #[arg(long, default_value_t = BulkOptions::default().runs)]
+    #[arg(long, default_value_t = BulkOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
     runs: usize,
     /// Sizes of message, MiB
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64])]
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64], value_parser = number::<usize>(1..=MESSAGE_MIB_MAX))]
     mib: Vec<usize>,
 }
 
@@ -129,16 +146,16 @@ pub struct BulkArguments {
 #[derive(Args, Clone, Debug)]
 pub struct LossArguments {
     /// Runs of the stream with losses, per rate
-    #[arg(long, default_value_t = LossOptions::default().runs)]
+    #[arg(long, default_value_t = LossOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
     runs: usize,
     /// Rates of loss, in a million frames
-    #[arg(long, value_delimiter = ',', default_values_t = LossOptions::default().rates_ppm)]
+    #[arg(long, value_delimiter = ',', default_values_t = LossOptions::default().rates_ppm, value_parser = number::<u32>(0..=PPM_MAX))]
     ppm: Vec<u32>,
     /// Lost frames per rate after which there are enough round trips
-    #[arg(long, default_value_t = LossOptions::default().losses)]
+    #[arg(long, default_value_t = LossOptions::default().losses, value_parser = number::<usize>(1..=SAMPLES_MAX))]
     losses: usize,
     /// MiB of one run of the stream
-    #[arg(long, default_value_t = LossOptions::default().run_bytes >> 20)]
+    #[arg(long, default_value_t = LossOptions::default().run_bytes >> 20, value_parser = number::<usize>(1..=STREAM_MIB_MAX))]
     mib: usize,
 }
 
@@ -146,19 +163,19 @@ pub struct LossArguments {
 #[derive(Args, Clone, Debug)]
 pub struct FreezeArguments {
     /// Freezes per row
-    #[arg(long, default_value_t = FreezeOptions::default().samples)]
+    #[arg(long, default_value_t = FreezeOptions::default().samples, value_parser = number::<usize>(1..=SAMPLES_MAX))]
     samples: usize,
     /// Links of the port
-    #[arg(long, value_delimiter = ',', default_values_t = FreezeOptions::default().links)]
+    #[arg(long, value_delimiter = ',', default_values_t = FreezeOptions::default().links, value_parser = number::<usize>(1..=LINKS_MAX))]
     links: Vec<usize>,
     /// Bytes in flight, KiB
-    #[arg(long, value_delimiter = ',', default_values_t = [0, 64, 1 << 10, 16 << 10, 64 << 10])]
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 64, 1 << 10, 16 << 10, 64 << 10], value_parser = number::<u64>(0..=FLIGHT_KIB_MAX))]
     kib: Vec<u64>,
     /// Leave out the row that the bar of the dump is about: 1,024 links, 64 of them with 32 unacknowledged frames
     #[arg(long)]
     no_dump_row: bool,
     /// Fewer freezes, fewer rows: shows that everything works in some ten seconds
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["samples", "links", "kib", "no_dump_row"])]
     quick: bool,
     /// Also draw the rows as a chart
     #[arg(long, value_name = "FILE", conflicts_with = "mpi")]
@@ -175,19 +192,19 @@ pub struct FreezeArguments {
 #[command(next_help_heading = "Options with --mpi")]
 pub struct RehearsalArguments {
     /// Milliseconds between two freezes of a port
-    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().every_ms, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().every_ms, value_parser = number::<u32>(1..=60_000))]
     every_ms: u32,
     /// A port stands still for so long each time, as while the memory of its process is saved, and tells its peers before; 0: only for the dump
-    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().pause_ms, value_parser = clap::value_parser!(u32).range(..=10_000))]
+    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().pause_ms, value_parser = number::<u32>(0..=10_000))]
     pause_ms: u32,
     /// Ports are frozen again and again for so long, over all runs; a PROGRAM is run until then
-    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().seconds, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().seconds, value_parser = number::<u64>(1..=86_400))]
     seconds: u64,
     /// Runs with freezes; each has a run without before it and after it
-    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().pairs, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().pairs, value_parser = number::<u32>(1..=1000))]
     pairs: u32,
     /// Processes
-    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().ranks, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().ranks, value_parser = number::<u32>(1..=1024))]
     ranks: u32,
     /// What they talk over: auto, shm or udp
     #[arg(long, requires = "mpi", default_value = RailChoice::Auto.name())]
@@ -199,7 +216,7 @@ pub struct RehearsalArguments {
     #[arg(long, requires = "program", value_name = "TEXT")]
     expect: Option<String>,
     /// A run of PROGRAM that takes longer is ended, and wrong
-    #[arg(long, requires = "program", value_name = "SECONDS", default_value_t = RehearsalOptions::default().run_seconds_max, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, requires = "program", value_name = "SECONDS", default_value_t = RehearsalOptions::default().run_seconds_max, value_parser = number::<u64>(1..=86_400))]
     run_seconds_max: u64,
     /// Folder of an MPICH, with mpicc and mpiexec in it or in its bin [default: target/mpi/mpich, which tests/mpi/run makes, or the one in PATH]
     #[arg(long, requires = "mpi", value_name = "DIR")]
@@ -235,16 +252,16 @@ impl From<&RehearsalArguments> for RehearsalOptions {
 #[derive(Args, Clone, Debug)]
 pub struct CheckpointableArguments {
     /// Pairs of processes of each build, one after the other
-    #[arg(long, default_value_t = CheckpointableOptions::default().pairs)]
+    #[arg(long, default_value_t = CheckpointableOptions::default().pairs, value_parser = number::<usize>(1..=PAIRS_MAX))]
     pairs: usize,
     /// Runs of each build, per pair and figure
-    #[arg(long, default_value_t = CheckpointableOptions::default().runs)]
+    #[arg(long, default_value_t = CheckpointableOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
     runs: usize,
     /// Round trips per run
-    #[arg(long, default_value_t = CheckpointableOptions::default().rounds)]
+    #[arg(long, default_value_t = CheckpointableOptions::default().rounds, value_parser = number::<usize>(1..=ROUNDS_MAX))]
     rounds: usize,
     /// Messages per run
-    #[arg(long, default_value_t = CheckpointableOptions::default().messages)]
+    #[arg(long, default_value_t = CheckpointableOptions::default().messages, value_parser = number::<usize>(1..=MESSAGES_MAX))]
     messages: usize,
     /// The ordinary program `bench`; without it, cargo builds both
     #[arg(long, value_name = "FILE", requires = "without")]
@@ -283,19 +300,19 @@ pub struct MpiArguments {
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     stacks: Vec<String>,
     /// Lengths of messages [default: twelve from 0 to 64 MiB]
-    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=mpi::MESSAGE_BYTES_MAX))]
+    #[arg(long, value_delimiter = ',', value_parser = number::<u64>(0..=mpi::MESSAGE_BYTES_MAX))]
     bytes: Vec<u64>,
     /// Runs of each stack
-    #[arg(long, default_value_t = MpiOptions::default().repetitions as u64, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, default_value_t = MpiOptions::default().repetitions as u64, value_parser = number::<u64>(1..=1000))]
     repetitions: u64,
     /// Length of each of a figure's blocks, ms
-    #[arg(long, default_value_t = MpiOptions::default().block_us / 1000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, default_value_t = MpiOptions::default().block_us / 1000, value_parser = number::<u64>(1..=10_000))]
     block_ms: u64,
     /// A run of a stack that takes longer is ended, and the stack left out
-    #[arg(long, value_name = "SECONDS", default_value_t = MpiOptions::default().run_seconds_max, value_parser = clap::value_parser!(u64).range(1..=800))]
+    #[arg(long, value_name = "SECONDS", default_value_t = MpiOptions::default().run_seconds_max, value_parser = number::<u64>(1..=800))]
     run_seconds_max: u64,
     /// Fewer lengths, two short runs of each stack: shows that everything works in about a minute
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["repetitions", "block_ms"])]
     quick: bool,
     /// Also draw half round trips and bandwidth as a chart
     #[arg(long, value_name = "FILE")]
@@ -328,7 +345,7 @@ impl From<&MpiArguments> for MpiOptions {
 #[derive(Args, Clone, Debug)]
 pub struct ProtocolArguments {
     /// Runs per level of authentication
-    #[arg(long, default_value_t = ProtocolOptions::default().runs)]
+    #[arg(long, default_value_t = ProtocolOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
     runs: usize,
 }
 

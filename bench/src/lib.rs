@@ -17,6 +17,7 @@ pub mod latency;
 pub mod loss;
 mod machine;
 pub mod mpi;
+pub mod number;
 mod pair;
 mod progress;
 pub mod protocol;

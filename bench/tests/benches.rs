@@ -84,6 +84,36 @@ fn freeze() {
     assert!(drawn.starts_with("<svg ") && drawn.ends_with("</svg>\n"));
 }
 
+#[test]
+fn sizes_that_measure_nothing_are_refused() {
+    for (arguments, words) in [
+        ("latency --runs 0", "'--runs <RUNS>': expected a whole number from 1 to"),
+        ("latency --pairs 0", "'--pairs <PAIRS>': expected a whole number from 1 to"),
+        ("latency --rounds x", "'--rounds <ROUNDS>': expected a whole number from 1 to"),
+        ("rate --messages 0", "'--messages <MESSAGES>': expected a whole number from 1 to"),
+        ("bulk --mib 0", "'--mib <MIB>': expected a whole number from 1 to 1024"),
+        ("bulk --mib 4,0", "invalid value '0' for '--mib <MIB>'"),
+        ("bulk --runs 0", "--runs"),
+        ("loss --ppm 99999999", "'--ppm <PPM>': expected a whole number from 0 to 1000000"),
+        ("loss --losses 0", "--losses"),
+        ("loss --mib 0", "--mib"),
+        ("protocol --runs 0", "'--runs <RUNS>': expected a whole number from 1 to"),
+        ("checkpointable --rounds 0", "--rounds"),
+        ("freeze --samples 0", "--samples"),
+        ("freeze --links 0", "'--links <LINKS>': expected a whole number from 1 to"),
+        ("freeze --quick --links 4", "cannot be used with"),
+        ("freeze --quick --kib 0", "cannot be used with"),
+        ("freeze --quick --samples 9", "cannot be used with"),
+        ("freeze --quick --no-dump-row", "cannot be used with"),
+        ("mpi --quick --repetitions 3", "cannot be used with"),
+        ("mpi --block-ms 0", "expected a whole number from 1 to 10000"),
+    ] {
+        let output = Command::new(BENCH).args(arguments.split(' ')).output().expect("the bench starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(words), "{arguments}: {said}");
+    }
+}
+
 /// The measurement itself needs two builds, which `./check --long` makes.
 #[test]
 fn checkpointable_wants_one_program_of_each_build() {
