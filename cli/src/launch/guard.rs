@@ -14,7 +14,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
 use store::{Directory, JobDirectory};
 
@@ -23,8 +23,7 @@ use super::mappings;
 use super::registry;
 use crate::error::CliError;
 
-/// Longest wait for killed processes to be gone. They write nothing any more as soon as the signal is delivered; what
-/// remains is that somebody collects them.
+/// Longest wait for killed processes to be gone: one that is in the kernel ends when it leaves it.
 const GONE_MAX: Duration = Duration::from_secs(2);
 
 /// First and longest time between two looks at what the ranks have in memory; each is twice as long as the one before.
@@ -103,7 +102,7 @@ pub(crate) fn watch(job: &str, directory: &Path) {
         let _ = killpg(Pid::from_raw(*pid), Signal::SIGKILL);
     }
     let until = Instant::now() + GONE_MAX;
-    while groups.iter().any(|pid| kill(Pid::from_raw(*pid), None).is_ok()) && Instant::now() < until {
+    while groups.iter().any(|pid| is_alive(*pid)) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
     }
     for file in files {
@@ -111,6 +110,15 @@ pub(crate) fn watch(job: &str, directory: &Path) {
         let _ = std::fs::remove_file(file);
     }
     clean(job, directory.to_path_buf());
+}
+
+/// Whether a process can still do anything. One that has ended and waits to be collected cannot; its parent may never do so.
+fn is_alive(pid: i32) -> bool {
+    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok().and_then(|stat| {
+        // The name before it may hold anything, parentheses too.
+        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
+    });
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 /// What is known of the ranks.
@@ -174,5 +182,27 @@ fn clean(job: &str, directory: PathBuf) {
         eprintln!(
             "stillwire: the launcher of job {job} was killed; its unfinished generation could not be removed: {error}"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_nobody_collects_has_ended() {
+        let own = i32::try_from(std::process::id()).expect("an id");
+        assert!(is_alive(own));
+        let mut child = Command::new("sleep").arg("60").spawn().expect("a process");
+        let pid = i32::try_from(child.id()).expect("an id");
+        assert!(is_alive(pid));
+        child.kill().expect("it runs");
+        // It is delivered; the process ends when it is scheduled. Nobody has collected it: the id is taken as before.
+        while is_alive(pid) {
+            std::thread::yield_now();
+        }
+        assert!(nix::sys::signal::kill(Pid::from_raw(pid), None).is_ok());
+        child.wait().expect("a child");
+        assert!(!is_alive(pid));
     }
 }
