@@ -163,7 +163,7 @@ impl Sum {
 mod tests {
     use super::*;
 
-    /// Histories of the test below: enough that a kind of fault in 5 % of all histories is in at least 4 % of these.
+    /// Histories of the test below, from seed 0: enough for 5 % of them to be a number that means something.
     const HISTORIES: u64 = 600;
 
     /// R6 and everything else that the judges know, under all kinds of faults.
@@ -178,7 +178,7 @@ mod tests {
         assert!(report.crashes_min >= 1 && report.restarts_min >= 1, "{report:#?}");
         assert!(report.commits > HISTORIES, "{report:#?}");
         for (fault, histories) in report.faults.each() {
-            assert!(histories * 100 >= HISTORIES * 4, "{} in {histories} histories only", fault.name());
+            assert!(histories * 100 >= HISTORIES * 5, "{} in {histories} histories only", fault.name());
         }
     }
 }

@@ -20,11 +20,13 @@
 //! messages, which frames are lost, how long each control message takes).
 
 mod read;
+mod settings;
 mod units;
 mod words;
 mod write;
 
 pub use read::{STEPS_MAX, TEXT_BYTES_MAX, parse};
+pub use settings::{SETTINGS, Setting};
 pub use words::ScenarioError;
 pub use write::write_plan;
 

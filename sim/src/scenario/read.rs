@@ -1,5 +1,6 @@
 //! Reading a scenario. Believes nothing: every number has its range, so that no text can make a world that panics.
 
+use super::settings::SETTINGS;
 use super::words::{ScenarioError, Words};
 use super::{Expectation, Scenario, plain};
 use crate::engine::queue::{Nanos, SECOND};
@@ -118,6 +119,10 @@ fn setting(plan: &mut Plan, name: &str, words: &mut Words<'_>) -> Result<(), Sce
     const YES_OR_NO: [(&str, bool); 2] = [("yes", true), ("no", false)];
     const MODES: [(&str, Mode); 2] = [("instant", Mode::Instant), ("counted", Mode::Counted)];
     const AUTHS: [(&str, Auth); 3] = [("off", Auth::Off), ("header", Auth::Header), ("full", Auth::Full)];
+    // What the list does not have is no setting: help and errors are made of it.
+    if name != "seed" && SETTINGS.iter().all(|setting| setting.name != name) {
+        return Err(no_setting(words, name));
+    }
     let ranks_max = u32::try_from(RANKS_MAX).unwrap_or(u32::MAX);
     match name {
         "seed" => plan.seed = words.number("a seed", 0..=u64::MAX)?,
@@ -148,14 +153,15 @@ fn setting(plan: &mut Plan, name: &str, words: &mut Words<'_>) -> Result<(), Sce
                 }
             }
         }
-        _ => return Err(words.wrong(SETTINGS, Some(name))),
+        _ => return Err(no_setting(words, name)),
     }
     Ok(())
 }
 
-const SETTINGS: &str = "'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, ports, rails, mode, auth, \
-                        frame-bytes, messages, reserve, floors, message-bytes, tight-bounds, congested, pulls, helper, weather, \
-                        control-time, write-time, pause-time, drift)";
+fn no_setting(words: &Words<'_>, name: &str) -> ScenarioError {
+    let names = SETTINGS.map(|setting| setting.name).join(", ");
+    words.wrong(format!("'expect', 'at', 'on' or a setting (seed or seeds, {names})"), Some(name))
+}
 
 fn floors(words: &mut Words<'_>) -> Result<Floors, ScenarioError> {
     let frames = words.number("frames", 0..=FRAMES_MAX)?;

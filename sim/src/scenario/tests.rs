@@ -125,7 +125,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "seeds 2 to 3\nseed 2": line 2: expected one line 'seed', found 'seed 2'
         "seeds 3 to 2": line 1: expected the last seed from 3 to 1002, found '2'
         "seeds 0 to 1000": line 1: expected the last seed from 0 to 999, found '1000'
-        "colour blue": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, ports, rails, mode, auth, frame-bytes, messages, reserve, floors, message-bytes, tight-bounds, congested, pulls, helper, weather, control-time, write-time, pause-time, drift), found 'colour'
+        "colour blue": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, weather, control-time, write-time, pause-time, drift), found 'colour'
         "mode sometimes": line 1: expected 'instant' or 'counted', found 'sometimes'
         "helper maybe": line 1: expected 'yes' or 'no', found 'maybe'
         "weather rain 3%": line 1: expected 'still', 'loss', 'duplication', 'reordering', 'corruption', 'delay' or 'jitter', found 'rain'
@@ -151,8 +151,26 @@ fn what_is_wrong_is_said_with_its_line() {
         "expect holds": line 1: expected ':', found 'holds'
         "expect without 99-none: holds": line 1: expected the name of a rule, as 'sim sabotage' lists them, found '99-none'
         "expect: Not A Kind": line 1: expected 'holds' or the kind of a violation, found 'Not'
-        "naïve \u{7} line": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, ports, rails, mode, auth, frame-bytes, messages, reserve, floors, message-bytes, tight-bounds, congested, pulls, helper, weather, control-time, write-time, pause-time, drift), found 'naïve'
+        "naïve \u{7} line": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, weather, control-time, write-time, pause-time, drift), found 'naïve'
     "#]].assert_eq(&errors.concat());
+}
+
+#[test]
+fn each_setting_is_listed_with_what_is_usual() {
+    for setting in SETTINGS {
+        let line = format!("{} {}\n", setting.name, setting.usual);
+        let read = parse_plan(&line).unwrap_or_else(|error| panic!("{line}{error}"));
+        assert_eq!(read, plain(), "{line}");
+    }
+    // Whatever a plan says is one of them.
+    for seed in 0..100 {
+        for line in write_plan(&generate(seed, 4)).lines() {
+            let name = line.split(' ').next().unwrap_or_default();
+            let known =
+                ["seed", "at", "on"].contains(&name) || SETTINGS.iter().any(|setting| setting.name == name);
+            assert!(known, "{line}");
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,55 @@
+//! The settings of a scenario, in one list: what is read, what an error proposes, and what `sim scenario --help` explains.
+
+/// A setting.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The first word of its line.
+    pub name: &'static str,
+    /// What follows, where the setting is left out.
+    pub usual: &'static str,
+    /// What it is, where the name does not say it; may have several lines, of at most 66 letters.
+    pub meaning: &'static str,
+}
+
+const fn setting(name: &'static str, usual: &'static str, meaning: &'static str) -> Setting {
+    Setting { name, usual, meaning }
+}
+
+/// All but the seed, which has two forms.
+pub const SETTINGS: [Setting; 20] = [
+    setting("ranks", "4", ""),
+    setting("nodes", "2", ""),
+    setting("ports", "1", "of each rank"),
+    setting("rails", "1", "of each port"),
+    setting(
+        "mode",
+        "instant",
+        "ranks are saved at any instant; or counted: at points of their\n\
+         program",
+    ),
+    setting("auth", "off", "of frames; or header, full"),
+    setting("messages", "1200", "of the program, at least"),
+    setting("reserve", "0", "messages of further rounds, until the floors are reached"),
+    setting(
+        "floors",
+        "0 frames, 0 commands, 0 restarts, crash by 0 frames",
+        "what must have happened before the program may end; by so many\n\
+         frames the first planned crash happens in any case",
+    ),
+    setting("message-bytes", "1500", "at most"),
+    setting("frame-bytes", "512", "at most"),
+    setting("tight-bounds", "no", "the ports' bounds are so tight that senders run into them"),
+    setting("congested", "no", "the ports treat the path as a network"),
+    setting("pulls", "no", "receivers read large payloads out of their sender's memory"),
+    setting("helper", "yes", "a helper makes progress while the program computes"),
+    setting(
+        "weather",
+        "jitter 2us",
+        "and any of: loss 2.5%, duplication 1%, reordering 1%,\n\
+         corruption 1%, delay 0.1%; or only: still",
+    ),
+    setting("control-time", "20us", "of a control message, at most"),
+    setting("write-time", "100us", "of an image or a record, at most"),
+    setting("pause-time", "20us", "from freeze to thaw, at most"),
+    setting("drift", "0", "of the clock of each node, in parts per 2^20"),
+];
