@@ -206,8 +206,8 @@ fn decisions_are_named_and_nothing_depends_on_them() {
 fn the_job_file() {
     let original = Original::new();
     let damages: [(&str, Damage); 4] = [
-        ("the file is damaged", |path| flip(path, 40)),
-        ("cut off", |path| cut_off(path, 20)),
+        ("is damaged: every generation of the job needs it", |path| flip(path, 40)),
+        ("cut off: every generation of the job needs it", |path| cut_off(path, 20)),
         ("another kind of file", |path| fs::write(path, b"").unwrap()),
         ("holds no job", |path| fs::remove_file(path).unwrap()),
     ];

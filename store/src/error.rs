@@ -151,7 +151,7 @@ pub enum ImageError {
     HalfWritten,
     /// Another kind of file.
     #[error(
-        "an image begins with the bytes {expected:02x?}, this file with {found:02x?}; it is not an image"
+        "an image begins with the bytes {expected:02x?}, this file with {found:02x?}; it is damaged, or no image: restart from another generation"
     )]
     NotAnImage { expected: [u8; 4], found: [u8; 4] },
     /// The header's checksum does not fit the header.
@@ -263,14 +263,16 @@ pub enum RecordError {
     UnsupportedVersion { what: &'static str, found: u16, readable: RangeInclusive<u16> },
     /// The checksum line is missing.
     #[error(
-        "the last line should be `checksum` and 16 hexadecimal digits; the file is cut off: restart from another generation"
+        "the last line should be `checksum` and 16 hexadecimal digits; the file is cut off: {}",
+        way_without(what)
     )]
-    CutOff,
+    CutOff { what: &'static str },
     /// The checksum does not fit the lines.
     #[error(
-        "the checksum line says {expected:016x}, the lines above give {found:016x}; the file is damaged: restart from another generation"
+        "the checksum line says {expected:016x}, the lines above give {found:016x}; the file is damaged: {}",
+        way_without(what)
     )]
-    Damaged { expected: u64, found: u64 },
+    Damaged { what: &'static str, expected: u64, found: u64 },
     /// A line is not the one the format has there.
     #[error(
         "line {line} should be `{expected}`; the file is not in the format it claims: use the build that wrote it"
@@ -299,6 +301,16 @@ pub enum RecordError {
         "rank {rank}: the manifest says {manifest}, the commit record {commit}; one of them is damaged: restart from another generation"
     )]
     DigestsDiffer { rank: Rank, manifest: ImageDigest, commit: ImageDigest },
+}
+
+/// What to do without a text record.
+fn way_without(what: &str) -> &'static str {
+    match what {
+        "job" => "every generation of the job needs it; put a copy of it back",
+        "decision" => "no generation needs it, the job can go on without",
+        "end" => "it says only that the job has finished; remove it to go on from a generation",
+        _ => "restart from another generation",
+    }
 }
 
 /// A number of bytes as people read it.

@@ -437,7 +437,7 @@ fn damaged_or_exchanged_records_are_refused() {
             matches!(error, StoreError::Record { error: RecordError::Damaged { .. }, .. })
         }),
         (Box::new(|disk| assert!(disk.truncate(&of(second, "commit"), 40))), |error| {
-            matches!(error, StoreError::Record { error: RecordError::CutOff, .. })
+            matches!(error, StoreError::Record { error: RecordError::CutOff { .. }, .. })
         }),
         (Box::new(|disk| assert!(disk.damage(&of(second, "manifest"), 40, 1))), |error| {
             matches!(error, StoreError::Record { error: RecordError::Damaged { .. }, .. })

@@ -63,7 +63,7 @@ fn a_record_cut_off_anywhere_is_refused() {
         for length in 0..record.len() {
             let error = read(&record[..length]).expect_err("a cut off record");
             assert!(
-                matches!(error, RecordError::NotThisRecord { .. } | RecordError::CutOff),
+                matches!(error, RecordError::NotThisRecord { .. } | RecordError::CutOff { .. }),
                 "{length}: {error}"
             );
         }

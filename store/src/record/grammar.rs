@@ -68,16 +68,17 @@ impl<'a> LineReader<'a> {
         let version = first.strip_prefix(FIRST_WORD).and_then(|rest| rest.strip_prefix(form.what));
         let version =
             version.and_then(|rest| rest.strip_prefix(' ')).and_then(decimal::<u16>).ok_or(wrong)?;
+        let cut_off = || RecordError::CutOff { what: form.what };
         let (lines, sum_line) = match bytes.len().checked_sub(CHECKSUM_LINE_BYTES).filter(|at| *at > end) {
             Some(at) => bytes.split_at(at),
-            None => return Err(RecordError::CutOff),
+            None => return Err(cut_off()),
         };
         let sum = str::from_utf8(sum_line).ok().and_then(|line| line.strip_prefix(CHECKSUM_KEY));
         let sum = sum.and_then(|line| line.strip_suffix('\n')).and_then(hexadecimal::<16>);
-        let expected = sum.and_then(|sum| u64::try_from(sum).ok()).ok_or(RecordError::CutOff)?;
+        let expected = sum.and_then(|sum| u64::try_from(sum).ok()).ok_or_else(cut_off)?;
         let found = checksum(lines);
         if expected != found {
-            return Err(RecordError::Damaged { expected, found });
+            return Err(RecordError::Damaged { what: form.what, expected, found });
         }
         if !form.readable().contains(&version) {
             let (what, readable) = (form.what, form.readable());
