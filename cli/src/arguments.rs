@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bench::number::number;
 use ckpt_glue::config::OnFault;
+use ckpt_glue::limits::CHECKPOINT_EVERY_MIN;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use drivers::RailChoice;
@@ -108,10 +110,23 @@ slow is no reason.")]
     Example(Passed),
     /// Simulate jobs under faults: run, swarm, sabotage, scenario, shrink, scale
     Sim(SimArguments),
-    /// Measure against bare baselines: latency, rate, bulk, loss, checkpointable, freeze, protocol, all
+    /// Measure against bare baselines: latency, rate, bulk, loss, freeze, checkpointable, protocol, mpi, all
     Bench(BenchArguments),
-    /// Clean up after a launcher that was killed; started by the launcher itself
-    #[command(name = "__guard", hide = true)]
+}
+
+/// What this program starts of itself. These are no commands of people: no help lists them, and none is proposed to somebody
+/// who has misspelt one.
+#[derive(Debug, Parser)]
+#[command(name = "stillwire", disable_help_subcommand = true)]
+pub(crate) struct OwnArguments {
+    #[command(subcommand)]
+    pub(crate) command: OwnCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum OwnCommand {
+    /// Clean up after a launcher that was killed
+    #[command(name = "__guard")]
     Guard {
         /// The job's id
         job: String,
@@ -119,13 +134,13 @@ slow is no reason.")]
         directory: PathBuf,
     },
     /// Answer a question of `doctor` in a process of its own
-    #[command(name = "__probe", hide = true)]
+    #[command(name = "__probe")]
     Probe {
         #[command(subcommand)]
         probe: crate::commands::doctor::probe::Probe,
     },
     /// The program that `demo` runs on each rank
-    #[command(name = "__demo-rank", hide = true)]
+    #[command(name = "__demo-rank")]
     DemoRank(DemoRankArguments),
 }
 
@@ -167,7 +182,7 @@ pub(crate) enum AuthArgument {
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
     /// How many ranks
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = number::<u32>(1..=4096))]
     pub(crate) ranks: u32,
     #[command(flatten)]
     pub(crate) checkpoint: CheckpointArguments,
@@ -196,17 +211,17 @@ pub(crate) struct RunArguments {
 #[derive(Debug, Args)]
 pub(crate) struct CheckpointArguments {
     /// Time from one checkpoint to the next, such as 5m, 30s, 250ms; without it, only on command
-    #[arg(long = "ckpt-every", value_name = "D", value_parser = ckpt_glue::parse_duration)]
+    #[arg(long = "ckpt-every", value_name = "D", value_parser = duration_argument)]
     pub(crate) every: Option<Duration>,
     /// The job's directory, made if it does not exist. Without it: ./stillwire-JOB with --ckpt-every, else a temporary one
     /// that goes when the job has ended well or committed nothing
     #[arg(long = "ckpt-dir", value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
     /// Time that one checkpoint may take, from the command until all images are durable; then it is given up
-    #[arg(long = "ckpt-timeout", value_name = "D", default_value = "1m", value_parser = ckpt_glue::parse_duration)]
+    #[arg(long = "ckpt-timeout", value_name = "D", default_value = "1m", value_parser = duration_argument)]
     pub(crate) timeout: Duration,
     /// Generations that are kept: the newest ones
-    #[arg(long, value_name = "G", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "G", default_value_t = 2, value_parser = number::<u32>(1..=65536))]
     pub(crate) keep: u32,
 }
 
@@ -216,10 +231,10 @@ pub(crate) struct FaultArguments {
     #[arg(long, value_enum, hide_possible_values = true)]
     pub(crate) on_fault: Option<FaultAction>,
     /// Attempts to recover since the last checkpoint, before the job gives up
-    #[arg(long, value_name = "K", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=65536))]
+    #[arg(long, value_name = "K", default_value_t = 5, value_parser = number::<u32>(0..=65536))]
     pub(crate) retries: u32,
     /// Time that all ranks may take to come up, each time
-    #[arg(long, value_name = "D", default_value = "1m", value_parser = ckpt_glue::parse_duration)]
+    #[arg(long, value_name = "D", default_value = "1m", value_parser = duration_argument)]
     pub(crate) start_timeout: Duration,
 }
 
@@ -278,10 +293,10 @@ pub(crate) struct VerifyArguments {
 #[derive(Debug, Args)]
 pub(crate) struct DemoArguments {
     /// Kill the process so many milliseconds after the third checkpoint; by default at a random instant
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = number::<u64>(0..=3_600_000))]
     pub(crate) kill_after: Option<u64>,
     /// Repeat the benchmark at least so often, each time with all its verifications
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u32>(1..=1_000_000))]
     pub(crate) rounds: u32,
     /// Problem class: S (65,536 keys), W (1,048,576) or A (8,388,608)
     #[arg(long, default_value = "W", ignore_case = true, value_parser = ["S", "W", "A"])]
@@ -311,6 +326,15 @@ fn environment_entry(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A time that something may take, or that passes between two things.
+fn duration_argument(text: &str) -> Result<Duration, String> {
+    let duration = ckpt_glue::parse_duration(text).map_err(|error| error.to_string())?;
+    if duration < CHECKPOINT_EVERY_MIN {
+        return Err(format!("expected at least {}", ckpt_glue::write_duration(CHECKPOINT_EVERY_MIN)));
+    }
+    Ok(duration)
+}
+
 fn address_argument(text: &str) -> Result<IpAddr, String> {
     let wrong = |_| {
         format!("expected an IPv4 or IPv6 address of this host, such as 127.0.0.1 or ::1, found `{text}`")
@@ -318,11 +342,11 @@ fn address_argument(text: &str) -> Result<IpAddr, String> {
     text.parse().map_err(wrong)
 }
 
-fn generation_argument(text: &str) -> Result<GenerationArgument, store::job::NotAGenerationId> {
-    match text.parse() {
-        Ok(epoch) => Ok(GenerationArgument::Epoch(epoch)),
-        Err(_) => text.parse().map(GenerationArgument::Whole),
-    }
+fn generation_argument(text: &str) -> Result<GenerationArgument, String> {
+    let whole = || text.parse().map(GenerationArgument::Whole);
+    text.parse().map(GenerationArgument::Epoch).or_else(|_| whole()).map_err(|_: store::job::NotAGenerationId| {
+        "expected a generation as `stillwire ls` lists it, such as 2.00000000deadbeef/3, or its epoch alone, such as 3".to_owned()
+    })
 }
 
 #[cfg(test)]
@@ -333,6 +357,7 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+        OwnArguments::command().debug_assert();
     }
 }
 

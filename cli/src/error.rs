@@ -102,11 +102,22 @@ pub(crate) enum CliError {
     #[error("{path}: {}; expected {expected}", crate::text::io(.error))]
     File { path: PathBuf, error: io::Error, expected: &'static str },
     #[error(
-        "{path} cannot be made: nothing can be made in the folder above it; name another directory with --ckpt-dir"
+        "{path}: expected an image, a manifest or another file in a job's directory, found {found}; `stillwire ls DIR` lists a job's generations, whose files lie in DIR/life-*/epoch-*"
+    )]
+    NotOfAJob { path: PathBuf, found: &'static str },
+    #[error(
+        "{path} cannot be made: No such file or directory, though the folder above it is there; its file system has no folders of people's own (as /proc), or it has been removed: name another directory with --ckpt-dir"
     )]
     NoPlace { path: PathBuf },
     #[error("{reason}")]
     CheckpointFailed { reason: String },
+    #[error(
+        "{histories} histories from seed {first_seed} on: the last seed would be above {}, the largest; name a smaller --first-seed, or fewer --histories",
+        u64::MAX
+    )]
+    SeedsUsedUp { histories: u64, first_seed: u64 },
+    #[error(transparent)]
+    Rails(#[from] drivers::RailsError),
     #[error("no rule is called {rule}; there are {known}")]
     NoSuchRule { rule: String, known: String },
     #[error("{path}: {error}; `stillwire sim scenario --help` explains the language")]
@@ -127,6 +138,8 @@ impl CliError {
             CliError::Damaged { .. } => Exit::Unverified,
             CliError::Config(_)
             | CliError::NoSuchRule { .. }
+            | CliError::SeedsUsedUp { .. }
+            | CliError::Rails(_)
             | CliError::Scale(_)
             | CliError::Bench(bench::BenchError::OneRail { .. })
             | CliError::NotForMpi { .. } => Exit::Usage,

@@ -10,36 +10,52 @@ mod launch;
 mod mpi;
 mod text;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{Parser as _, Subcommand as _};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Command, OwnArguments, OwnCommand};
 use error::CliError;
 use exit::Exit;
 
 fn main() -> ExitCode {
     // A bench measures between processes, which are this program started again.
     bench::run_if_worker();
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(usage) => {
-            // Where the message cannot be written, the exit code still says what it is.
-            let _ = usage.print();
-            return if usage.use_stderr() { Exit::Usage.into() } else { Exit::Success.into() };
-        }
-    };
-    let json = arguments.json;
-    let result = match arguments.command {
-        Command::Example(passed) => return commands::example(passed.arguments),
-        Command::Guard { job, directory } => {
+    let is_own = |name: OsString| name.to_str().is_some_and(OwnCommand::has_subcommand);
+    if std::env::args_os().nth(1).is_some_and(is_own) {
+        return match OwnArguments::try_parse() {
+            Ok(own) => serve(own.command),
+            Err(usage) => explain(&usage),
+        };
+    }
+    match Arguments::try_parse() {
+        Ok(Arguments { command: Command::Example(passed), .. }) => commands::example(passed.arguments),
+        Ok(arguments) => end(perform(arguments.command, arguments.json)),
+        Err(usage) => explain(&usage),
+    }
+}
+
+/// Does what another process of this program asks for.
+fn serve(command: OwnCommand) -> ExitCode {
+    match command {
+        OwnCommand::Guard { job, directory } => {
             launch::guard::watch(&job, &directory);
-            Ok(Exit::Success)
+            ExitCode::SUCCESS
         }
-        Command::DemoRank(rank) => return demo::program::main(&rank),
-        command => perform(command, json),
-    };
+        OwnCommand::Probe { probe } => end(commands::doctor::probe::answer(&probe)),
+        OwnCommand::DemoRank(rank) => demo::program::main(&rank),
+    }
+}
+
+fn explain(usage: &clap::Error) -> ExitCode {
+    // Where the message cannot be written, the exit code still says what it is.
+    let _ = usage.print();
+    if usage.use_stderr() { Exit::Usage.into() } else { Exit::Success.into() }
+}
+
+fn end(result: Result<Exit, CliError>) -> ExitCode {
     match result {
         Ok(exit) => exit.into(),
         Err(error) => {
@@ -71,7 +87,6 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
         Command::Inspect(inspect) => commands::files::inspect(&inspect.file, json),
         Command::Verify(verify) => commands::files::verify(&verify.directory, verify.generation, json),
         Command::Doctor { program } => commands::doctor::doctor(program, json),
-        Command::Probe { probe } => commands::doctor::probe::answer(&probe),
         Command::Env { provider_dir } => commands::env::env(provider_dir, json),
         Command::Demo(demo) => demo::demo(&demo, json),
         Command::Sim(sim) => commands::sim::simulate(sim.command, json),
@@ -80,6 +95,6 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
             commands::say!("{}", outcome.report)?;
             Ok(if outcome.right { Exit::Success } else { Exit::Unverified })
         }
-        Command::Example(_) | Command::Guard { .. } | Command::DemoRank(_) => Ok(Exit::Success),
+        Command::Example(_) => Ok(Exit::Success),
     }
 }

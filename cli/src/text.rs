@@ -23,6 +23,9 @@ pub(crate) fn report(report: &FaultReport) -> String {
         FaultReport::DecisionFailed { errno: number } => {
             format!("the decision about the next life could not be written: {}", errno(*number))
         }
+        FaultReport::StartTimedOut { .. } => format!(
+            "{report}: in the time that --start-timeout gives, every rank opens a session or initialises MPI, or all end well"
+        ),
         report => report.to_string(),
     }
 }

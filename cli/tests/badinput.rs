@@ -19,19 +19,80 @@ fn refused(arguments: &[&str], words: &[&str]) -> Done {
 #[test]
 fn command_lines() {
     refused(&["run", "-n", "4", "--ckpt-evry", "5m", "--", "true"], &["--ckpt-evry", "--ckpt-every"]);
-    refused(&["run", "-n", "0", "--", "true"], &["0 is not in 1..=4096"]);
-    refused(&["run", "-n", "many", "--", "true"], &["many", "invalid digit"]);
+    refused(
+        &["run", "-n", "0", "--", "true"],
+        &["'0' for '--ranks <N>': expected a whole number from 1 to 4096"],
+    );
+    refused(
+        &["run", "-n", "many", "--", "true"],
+        &["'many' for '--ranks <N>': expected a whole number from 1 to 4096"],
+    );
     refused(&["run", "--", "true"], &["--ranks"]);
     refused(&["run", "-n", "2"], &["PROGRAM"]);
     refused(&["run", "-n", "2", "--ckpt-every", "5", "--", "true"], &["`5` is not a duration", "5m"]);
-    refused(&["run", "-n", "2", "--ckpt-every", "0s", "--", "true"], &["checkpoint.every", "at least 1ms"]);
+    for option in ["--ckpt-every", "--ckpt-timeout", "--start-timeout"] {
+        let words = [format!("'0s' for '{option} <D>'"), "expected at least 1ms".to_owned()];
+        refused(&["run", "-n", "2", option, "0s", "--", "true"], &words.each_ref().map(String::as_str));
+    }
     refused(&["run", "-n", "2", "--on-fault", "panic", "--", "true"], &["restart", "abort"]);
     refused(&["run", "-n", "2", "--env", "NAME", "--", "true"], &["expected NAME=VALUE, found `NAME`"]);
     refused(&["run", "-n", "2", "--bind", "300.1.1.1", "--", "true"], &["IPv4 or IPv6 address", "300.1.1.1"]);
-    refused(&["sim", "swarm", "--histories", "0"], &["0 is not in 1.."]);
-    refused(&["restart", "here", "--generation", "newest"], &["COUNTER.NONCE/EPOCH"]);
+    refused(
+        &["sim", "swarm", "--histories", "0"],
+        &["'--histories <HISTORIES>': expected a whole number from 1 to"],
+    );
+    refused(
+        &["sim", "swarm", "--threads", "0"],
+        &["'--threads <THREADS>': expected a whole number from 1 to"],
+    );
+    refused(&["sim", "run", "--seed", "x"], &["'--seed <SEED>': expected a whole number from 0 to"]);
+    let last = u64::MAX.to_string();
+    refused(
+        &["sim", "swarm", "--first-seed", &last, "--histories", "3"],
+        &["3 histories from seed", "--first-seed"],
+    );
+    let words = ["as `stillwire ls` lists it", "or its epoch alone"];
+    refused(&["restart", "here", "--generation", "newest"], &words);
     refused(&["demo", "--class", "Z"], &["S, W, A"]);
     refused(&["frobnicate"], &["frobnicate"]);
+}
+
+#[test]
+fn what_is_no_command_for_people_is_not_proposed_to_them() {
+    for misspelt in ["frob", "demoo", "guard", "__frob", "probe"] {
+        let done = refused(&[misspelt], &["unrecognized subcommand"]);
+        for own in ["__guard", "__probe", "__demo-rank"] {
+            assert!(!done.stderr.contains(own), "{done:?}");
+        }
+    }
+    refused(&["demoo"], &["'demo'"]);
+    // They are there all the same.
+    let own = refused(&["__demo-rank"], &["--class", "--until"]);
+    assert!(!own.stderr.contains("unrecognized"), "{own:?}");
+}
+
+#[test]
+fn rails_in_the_environment_are_checked_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |variable: &str, value: &str, by_option: bool| {
+        let mut command = stillwire(&["run", "-n", "2", "--ckpt-dir"]);
+        command.arg(folder.path().join("job"));
+        if by_option {
+            command.args(["--env", &format!("{variable}={value}")]);
+        } else {
+            command.env(variable, value);
+        }
+        let done = done(command.args(["--", STILLWIRE, "example", "ring", "--steps", "10"]));
+        assert_eq!(done.code, Some(2), "{done:?}");
+        assert!(!done.stderr.contains("life 1"), "{done:?}");
+        assert!(!folder.path().join("job").exists());
+        done
+    };
+    for by_option in [false, true] {
+        let words = ["STILLWIRE_RAILS: the rails are 'foo', expected auto, udp or shm"];
+        run("STILLWIRE_RAILS", "foo", by_option).says(&words);
+        run("STILLWIRE_FAULTS", "loss=lots", by_option).says(&["STILLWIRE_FAULTS: "]);
+    }
 }
 
 #[test]
@@ -57,13 +118,31 @@ fn files_that_are_none() {
     missing.says(&["/no/such/file: No such file", "expected an image, a manifest", "stillwire ls"]);
     let nowhere = done(&mut stillwire(&["run", "-n", "1", "--ckpt-dir", "/proc/nothing", "--", "true"]));
     assert_eq!(nowhere.code, Some(1), "{nowhere:?}");
-    nowhere.says(&["/proc/nothing", "name another directory with --ckpt-dir"]);
-    let done_missing = done(&mut stillwire(&["ls", "/no/such/place"]));
-    assert_eq!(done_missing.code, Some(1), "{done_missing:?}");
+    nowhere.says(&[
+        "/proc/nothing cannot be made: No such file",
+        "(as /proc)",
+        "another directory with --ckpt-dir",
+    ]);
+    for command in ["ls", "verify", "restart"] {
+        let missing = done(&mut stillwire(&[command, "/no/such/place"]));
+        assert_eq!(missing.code, Some(1), "{missing:?}");
+        missing.says(&["/no/such/place: No such file or directory; expected the directory of a job"]);
+        assert!(!missing.stderr.contains("stillwire ls"), "{missing:?}");
+    }
     let file = folder.path().join("image");
     for (content, words) in [
-        (b"".as_slice(), "cut off"),
-        (b"this is no image, but it is long enough to be one: at least sixty-four bytes of header, and more".as_slice(), "is not an image"),
+        (b"".as_slice(), "found an empty file; `stillwire ls DIR` lists"),
+        (
+            b"root:x:0:0:root:/root:/bin/bash".as_slice(),
+            "expected an image, a manifest or another file in a job's directory",
+        ),
+        (b"SWIM and no more".as_slice(), "cut off"),
+        (
+            b"stillwire job 1\nchecksum 0123456789abcdef\n".as_slice(),
+            "every generation of the job needs it; put a copy",
+        ),
+        (b"stillwire decision 1\n".as_slice(), "no generation needs it"),
+        (b"stillwire end 1\n".as_slice(), "remove it to go on"),
         (b"stillwire manifest 1\njob 0\n".as_slice(), "cut off"),
         (b"stillwire commit 9\n".as_slice(), "cut off"),
     ] {
@@ -72,6 +151,10 @@ fn files_that_are_none() {
         assert_eq!(done.code, Some(1), "{done:?}");
         done.says(&[words]);
     }
+    let lock = folder.path().join("lock");
+    fs::write(&lock, b"").unwrap();
+    done(&mut stillwire(&["inspect", &lock.display().to_string()]))
+        .says(&["found the lock of a job's directory"]);
 }
 
 #[test]
@@ -127,7 +210,12 @@ fn peers_that_cannot_be_reached() {
         format!("[ $STILLWIRE_RANK = 1 ] && exec sleep 60; exec {STILLWIRE} example ring --steps 10");
     let done = done(command.args(["sh", "-c", &script]));
     assert_eq!(done.code, Some(4), "{done:?}");
-    done.says(&["0 of 2 ranks have come up", "only 0 of 2 ranks came up in time"]);
+    done.says(&[
+        "0 of 2 ranks have come up",
+        "only 0 of 2 ranks came up in time",
+        "--start-timeout",
+        "opens a session",
+    ]);
 }
 
 #[test]

@@ -26,6 +26,28 @@ fn a_seed_prints_the_same_digest_every_time_and_in_a_swarm() {
 }
 
 #[test]
+fn a_swarm_reports_under_the_keys_that_others_rely_on() {
+    let report = sim(&["swarm", "--histories", "3", "--first-seed", "7", "--threads", "1", "--json"]).json();
+    assert_eq!((&report["histories"], &report["violations"]), (&3.into(), &0.into()), "{report}");
+    assert!(report["histories_per_minute"].as_f64().is_some_and(|speed| speed > 0.0), "{report}");
+    assert!(report["faults"].is_object(), "{report}");
+}
+
+#[test]
+fn the_help_of_scenarios_has_every_setting() {
+    let help = sim(&["scenario", "--help"]).stdout;
+    for setting in ::sim::scenario::SETTINGS {
+        let line = format!("\n  {} {}", setting.name, setting.usual);
+        assert!(help.contains(&line), "{line}: {help}");
+        assert!(setting.meaning.lines().all(|meaning| help.contains(meaning)), "{line}: {help}");
+    }
+    assert!(
+        help.contains("\n  pulls no") && help.contains("\n  mode instant                   ranks are"),
+        "{help}"
+    );
+}
+
+#[test]
 fn the_trace_is_in_the_object_only_if_asked_for() {
     let object = |arguments: &[&str]| sim(arguments).json();
     let (with, without) =
@@ -87,6 +109,8 @@ fn a_failing_history_is_reduced_to_a_scenario_that_bites() {
     const RULE: &str = "duplicate-filter";
     let hunt = sim(&["sabotage", "--rule", RULE, "--histories", "50", "--json"]).json();
     let report = hunt["rules"].as_array().and_then(|reports| reports.first()).expect("a report");
+    assert_eq!((&report["rule"], &report["found"]), (&RULE.into(), &true.into()), "{report}");
+    assert!(report["after_histories"].as_u64().is_some_and(|after| (1..=50).contains(&after)), "{report}");
     let seed = report["seed"].to_string();
     let shrunk = sim(&["shrink", "--seed", &seed, "--without", RULE, "--runs", "100"]);
     assert_eq!(shrunk.code, Some(0), "{}", shrunk.stderr);

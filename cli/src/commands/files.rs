@@ -6,6 +6,7 @@ use std::path::Path;
 use nic_freeze::PortReport;
 use serde::Serialize;
 use store::describe::{DamageReport, GenerationReport, ImageReport, JobReport, describe_image};
+use store::image::layout::MAGIC;
 use store::job::{Depth, GenerationState};
 use store::{CommitRecord, Decision, Directory, End, ImageReader, JobFile, Manifest, Storage as _, kinds};
 
@@ -141,7 +142,7 @@ pub(crate) fn inspect(path: &Path, json: bool) -> Result<Exit, CliError> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let mut storage = Directory::open(folder)?;
-    let inspected = inspect_file(&mut storage, &name)?;
+    let inspected = inspect_file(&mut storage, &name, &path)?;
     let exit = match &inspected {
         Inspected::Image { damage: Some(problem), .. } => {
             tell(format_args!("{problem}"));
@@ -175,12 +176,23 @@ pub(crate) fn inspect(path: &Path, json: bool) -> Result<Exit, CliError> {
     Ok(exit)
 }
 
-fn inspect_file(storage: &mut Directory, name: &str) -> Result<Inspected, CliError> {
+fn inspect_file(storage: &mut Directory, name: &str, path: &Path) -> Result<Inspected, CliError> {
     const RECORD_MARK: &[u8] = b"stillwire ";
+    /// An image whose writer did not come to its end begins with zeros.
+    const IMAGE_MARKS: [[u8; 4]; 2] = [MAGIC, [0; 4]];
     let mut head = [0; 10];
     let length = usize::try_from(storage.length(name)?.min(10)).unwrap_or(10);
     storage.read_range(name, 0, &mut head[..length])?;
     if head[..length] != *RECORD_MARK {
+        let is_marked = IMAGE_MARKS.iter().any(|mark| head[..length].starts_with(mark));
+        if !is_marked && !name.ends_with(".image") {
+            let found = match (length, name) {
+                (0, "lock") => "the lock of a job's directory, in which nothing ever stands",
+                (0, _) => "an empty file",
+                _ => "something else",
+            };
+            return Err(CliError::NotOfAJob { path: path.to_owned(), found });
+        }
         let image = describe_image(storage, name)?;
         let reader = ImageReader::open(storage, name)?;
         let damage = reader.verify(storage).err().map(|error| error.to_string());

@@ -54,6 +54,11 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
 
 /// Opens a job's directory, and says so if it is none.
 pub(crate) fn open_job(path: &Path) -> Result<(JobDirectory<Directory>, JobFile), CliError> {
+    path.metadata().map_err(|error| CliError::File {
+        path: path.to_path_buf(),
+        error,
+        expected: "the directory of a job, as `stillwire run` names it when it begins (--ckpt-dir)",
+    })?;
     match JobDirectory::open(Directory::open(path)?) {
         Ok(opened) => Ok(opened),
         Err(StoreError::Storage(StorageError::NotFound { .. })) => {

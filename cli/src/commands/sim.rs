@@ -8,13 +8,18 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use bench::number::number;
 use clap::Subcommand;
 use sim::sabotage::{self, Switch};
+use sim::scenario::{SETTINGS, Setting};
 use sim::swarm::{Sum, SwarmReport};
 
 use crate::commands::print_json;
 use crate::error::CliError;
 use crate::exit::Exit;
+
+/// Threads of a swarm: more than any machine has cores for.
+const THREADS_MAX: u64 = 1024;
 
 /// What to simulate.
 #[derive(Subcommand, Clone, Debug)]
@@ -47,13 +52,13 @@ reported, or one that `sim sabotage` reported, with the same rule taken out by -
     /// Run many histories of a 4-rank job, each with faults of its own, and judge them
     Swarm {
         /// How many
-        #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
+        #[arg(long, default_value_t = 2000, value_parser = number::<u64>(1..=u64::MAX))]
         histories: u64,
         /// First seed; the others follow it
-        #[arg(long, default_value_t = 0)]
+        #[arg(long, default_value_t = 0, value_parser = number::<u64>(0..=u64::MAX))]
         first_seed: u64,
         /// Threads [default: one per core]
-        #[arg(long)]
+        #[arg(long, value_parser = number::<usize>(1..=THREADS_MAX))]
         threads: Option<usize>,
     },
     /// Take the rules of the protocol out one at a time, and see after how many histories the judges notice
@@ -62,7 +67,7 @@ reported, or one that `sim sabotage` reported, with the same rule taken out by -
         #[arg(long)]
         rule: Option<String>,
         /// Histories after which a rule counts as not noticed
-        #[arg(long, default_value_t = sim::limits::SABOTAGE_HISTORIES, value_parser = clap::value_parser!(u64).range(1..))]
+        #[arg(long, default_value_t = sim::limits::SABOTAGE_HISTORIES, value_parser = number::<u64>(1..=u64::MAX))]
         histories: u64,
     },
 }
@@ -85,8 +90,10 @@ fn cores() -> usize {
 }
 
 /// What `sim scenario --help` says: the language is explained where it is used.
-fn scenario_help() -> &'static str {
-    "\
+fn scenario_help() -> String {
+    let settings: String = SETTINGS.iter().map(setting_help).collect();
+    format!(
+        "\
 Run a scenario: a plan written by hand or by `shrink`, with what must come of it.
 
 The plan runs for each `expect` line, and the exit code is 3 if one does not come true. A scenario is text, a line for \
@@ -95,33 +102,12 @@ each thing; `#` begins a comment line.
   expect: holds                  all properties hold
   expect without RULE: KIND      with that rule of the protocol taken out, a violation of this kind
   seed 7                         draws what the plan leaves open
-  seeds 0 to 9                   all of these: what holds, must hold with all; what is violated, with one
+  seeds 0 to 9                   all of these: what holds, must hold with all; what is
+                                 violated, with one
 
 Settings, each on a line of its own. Those that are left out are as here:
 
-  ranks 4
-  nodes 2
-  ports 1                        of each rank
-  rails 1                        of each port
-  mode instant                   ranks are saved at any instant; or counted: at points of the program
-  auth off                       of frames; or header, full
-  messages 1200                  of the program, at least
-  reserve 0                      messages of further rounds, until the floors are reached
-  floors 0 frames, 0 commands, 0 restarts, crash by 0 frames
-                                 what must have happened before the program may end; by so many frames
-                                 the first planned crash happens in any case
-  message-bytes 1500             at most
-  frame-bytes 512                at most
-  tight-bounds no                the ports' bounds are so tight that senders run into them
-  congested no                   the ports treat the path as a network
-  helper yes                     a helper makes progress while the program computes
-  weather jitter 2us             and any of: loss 2.5%, duplication 1%, reordering 1%, corruption 1%,
-                                 delay 0.1%; or only: still
-  control-time 20us              of a control message, at most
-  write-time 100us               of an image or a record, at most
-  pause-time 20us                from freeze to thaw, at most
-  drift 0                        of the clock of each node, in parts per 2^20
-
+{settings}
 Steps say when and what:
 
   at 1200 frames: checkpoint when ready    once so many frames have been delivered
@@ -145,6 +131,21 @@ Moments: frozen, dumping, saved, committing, decided, restoring. What can be don
   stall rank 2 for 5ms
 
 `stillwire sim run --seed N --plan` prints the plan of a seed in this language."
+    )
+}
+
+/// A setting in its column, and beside it, or below where it is long, what it means.
+fn setting_help(setting: &Setting) -> String {
+    const COLUMN: usize = 33;
+    let mut text = format!("  {} {}", setting.name, setting.usual);
+    for line in setting.meaning.lines() {
+        if text.len() >= COLUMN {
+            text += "\n";
+        }
+        let column = text.len() - text.rfind('\n').map_or(0, |at| at + 1);
+        text += &format!("{:width$}{line}", "", width = COLUMN - column);
+    }
+    text + "\n"
 }
 
 fn verdict(fine: bool) -> Exit {
@@ -160,11 +161,14 @@ fn switch_named(rule: &str) -> Result<Switch, CliError> {
 }
 
 fn run_swarm(histories: u64, first_seed: u64, threads: usize, json: bool) -> Result<Exit, CliError> {
+    if first_seed.checked_add(histories - 1).is_none() {
+        return Err(CliError::SeedsUsedUp { histories, first_seed });
+    }
     let begun = Instant::now();
     let next = AtomicU64::new(0);
     let total = Mutex::new(Sum::default());
     std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
+        for _ in 0..threads {
             scope.spawn(|| {
                 let mut sum = Sum::default();
                 loop {
@@ -182,7 +186,7 @@ fn run_swarm(histories: u64, first_seed: u64, threads: usize, json: bool) -> Res
         }
     });
     let sum = total.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let report = sum.report(first_seed, threads.max(1), begun.elapsed().as_secs_f64());
+    let report = sum.report(first_seed, threads, begun.elapsed().as_secs_f64());
     if json {
         print_json(&report)?;
     } else {

@@ -12,6 +12,8 @@ use std::process::{Command, Stdio};
 use ckpt_glue::control::{Control, ControlKey, ControlReader, ControlWriter};
 use ckpt_glue::error::Malformed;
 use ckpt_glue::names::ExitStatus;
+use drivers::fault::Faults;
+use drivers::{FAULTS_VARIABLE, RAILS_VARIABLE, RailChoice, RailsError};
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg, pthread_sigmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -42,10 +44,28 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Whether it can be started at all: asked once before anything of a job is made, so that a misspelt name does not look
-    /// like a job whose ranks die.
+    /// Whether it can be started at all, and can open its rails: asked once before anything of a job is made, so that a misspelt
+    /// name does not look like a job whose ranks die.
     pub(crate) fn check(&self) -> Result<(), CliError> {
+        self.check_rails()?;
         self.find(&self.command[0]).map(drop)
+    }
+
+    /// What the ranks' drivers will read in their environment.
+    fn check_rails(&self) -> Result<(), RailsError> {
+        if let Some(rails) = self.variable(RAILS_VARIABLE) {
+            rails.to_string_lossy().parse::<RailChoice>()?;
+        }
+        if let Some(faults) = self.variable(FAULTS_VARIABLE) {
+            faults.to_string_lossy().parse::<Faults>()?;
+        }
+        Ok(())
+    }
+
+    /// A variable as the program will find it.
+    fn variable(&self, name: &str) -> Option<OsString> {
+        let given = self.environment.iter().rev().find(|(found, _)| found == name);
+        given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
     }
 
     /// The file that is run for a name.
@@ -64,9 +84,7 @@ impl Program {
                 (false, false) => Err(refused("there is no such file".to_owned())),
             };
         }
-        let given = self.environment.iter().rev().find(|(name, _)| name == "PATH");
-        let path = given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os("PATH"));
-        let path = path.unwrap_or_default();
+        let path = self.variable("PATH").unwrap_or_default();
         let mut files = std::env::split_paths(&path).map(|folder| self.directory.join(folder).join(name));
         let missing =
             "no directory in PATH has such a program; for a file right here, write ./ before its name";

@@ -5,6 +5,7 @@ use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use bench::number::number;
 use clap::Args;
 use sim::history::{History, RunReport, plan_of};
 use sim::scenario::{Outcome, TEXT_BYTES_MAX, parse, write_plan};
@@ -21,7 +22,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunArguments {
     /// Seed of the history, as `swarm` and `sabotage` name it
-    #[arg(long)]
+    #[arg(long, value_parser = number::<u64>(0..=u64::MAX))]
     seed: u64,
     /// Take this rule of the protocol out, as `sabotage` does
     #[arg(long, value_name = "RULE")]
@@ -49,13 +50,13 @@ pub(crate) struct ScenarioArguments {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ShrinkArguments {
     /// Seed of a history that fails
-    #[arg(long)]
+    #[arg(long, value_parser = number::<u64>(0..=u64::MAX))]
     seed: u64,
     /// The rule of the protocol without which it fails
     #[arg(long, value_name = "RULE")]
     without: Option<String>,
     /// Histories that may be run
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = number::<u32>(1..=u32::MAX.into()))]
     runs: u32,
 }
 

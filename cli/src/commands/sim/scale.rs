@@ -2,6 +2,7 @@
 
 use std::io::{self, Write as _};
 
+use bench::number::number;
 use clap::Args;
 use sim::scale::{EVENTS_RANKS_MAX, Markers, Report, Row, Settings, Taken, costs};
 
@@ -14,16 +15,16 @@ use crate::text::{bytes, nanos};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ScaleArguments {
     /// Ranks of the largest job; the others have 16, 32, 64, ... ranks
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(0..=u32::MAX.into()))]
     ranks: u32,
     /// Ranks on each node
-    #[arg(long, value_name = "R", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "R", default_value_t = 64, value_parser = number::<u32>(1..=u32::MAX.into()))]
     ranks_per_node: u32,
     /// Keepers below each keeper in the tree
-    #[arg(long, value_name = "K", default_value_t = 16)]
+    #[arg(long, value_name = "K", default_value_t = 16, value_parser = number::<u32>(1..=ckpt_glue::limits::FAN_OUT_MAX.into()))]
     fan_out: u32,
     /// Checkpoints, one after the other; messages are those of one, times the longest
-    #[arg(long, value_name = "C", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "C", default_value_t = 1, value_parser = number::<u32>(1..=u32::MAX.into()))]
     checkpoints: u32,
 }
 
