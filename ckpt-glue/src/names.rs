@@ -97,15 +97,6 @@ impl ExitStatus {
     pub fn is_success(self) -> bool {
         self == ExitStatus::Code(0)
     }
-
-    /// What a shell would report: the code, or 128 plus the signal's number.
-    #[must_use]
-    pub fn as_shell_code(self) -> u8 {
-        match self {
-            ExitStatus::Code(code) => code,
-            ExitStatus::Signal(signal) => 128u8.saturating_add(signal),
-        }
-    }
 }
 
 impl fmt::Display for ExitStatus {

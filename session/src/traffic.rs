@@ -114,14 +114,6 @@ impl Session {
         }
     }
 
-    /// Waits for all of them, in their order.
-    ///
-    /// # Errors
-    /// As for [`Session::wait`].
-    pub fn wait_all(&mut self, requests: &[Request]) -> Result<Vec<Outcome>, SessionError> {
-        requests.iter().map(|request| self.wait(*request)).collect()
-    }
-
     pub(crate) fn send_in(
         &mut self,
         space: Space,

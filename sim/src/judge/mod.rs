@@ -100,10 +100,4 @@ impl Judges {
     pub fn has_failed(&self) -> bool {
         !self.violations.is_empty()
     }
-
-    /// Takes out what was found.
-    #[must_use]
-    pub fn into_violations(self) -> Vec<Violation> {
-        self.violations
-    }
 }

@@ -171,15 +171,6 @@ impl Program {
         self.round
     }
 
-    /// Where it stands, for reports.
-    #[must_use]
-    pub fn position(&self) -> String {
-        format!(
-            "round {} sent {} posted {} received {} outstanding {}",
-            self.round, self.sent, self.posted, self.received, self.sends_outstanding
-        )
-    }
-
     /// What it waits for, in words.
     #[must_use]
     pub fn waits_for(&self, script: &Script) -> String {

@@ -391,41 +391,6 @@ impl World {
         )
     }
 
-    /// Counters of all ports that are not zero, for reports of histories that are stuck.
-    #[must_use]
-    pub fn ports_text(&self) -> String {
-        use std::fmt::Write as _;
-        let mut text = String::new();
-        for process in &self.processes {
-            for port in &process.ports {
-                let _ = write!(
-                    text,
-                    "rank {} port {}: round {} unexpected {}B reorder {}B",
-                    process.rank,
-                    port.id(),
-                    process.program.round(),
-                    port.unexpected_bytes(),
-                    port.reorder_bytes()
-                );
-                let _ = write!(
-                    text,
-                    " settled {} due {:?} wake {} timer {} busy {} {}",
-                    port.is_settled(),
-                    port.poll_timeout(),
-                    process.wake_at,
-                    process.timer_at,
-                    process.busy_until,
-                    process.program.position(),
-                );
-                for (name, n) in port.counters().each().filter(|(_, n)| *n > 0) {
-                    let _ = write!(text, " {name}={n}");
-                }
-                text.push('\n');
-            }
-        }
-        text
-    }
-
     /// Violations so far.
     #[must_use]
     pub fn violations(&self) -> &[Violation] {

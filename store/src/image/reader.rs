@@ -42,18 +42,6 @@ impl ImageReader {
         Ok(ImageReader { path: path.to_owned(), header, entries, digest: digest(&head, &table) })
     }
 
-    /// Reads the header alone.
-    pub fn read_header<S: Storage>(storage: &mut S, path: &str) -> Result<Header, StoreError> {
-        let failed = |error| StoreError::Image { path: path.to_owned(), error };
-        let found_bytes = storage.length(path)?;
-        if found_bytes < SHORTEST as u64 {
-            return Err(failed(ImageError::TooShort { expected_bytes: SHORTEST as u64, found_bytes }));
-        }
-        let mut head = [0; HEADER_BYTES];
-        storage.read_range(path, 0, &mut head)?;
-        Header::parse(&head).map_err(failed)
-    }
-
     /// `Ok` if the image is that of `identity`.
     pub fn expect(&self, identity: &Identity) -> Result<(), StoreError> {
         identity.check(&self.header.identity).map_err(|error| self.failed(error))

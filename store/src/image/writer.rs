@@ -243,12 +243,6 @@ impl<F> ImageWriter<F> {
         Ok(storage.remove_file(&self.temporary)?)
     }
 
-    /// Bytes so far, sections and padding.
-    #[must_use]
-    pub fn bytes_written(&self) -> u64 {
-        self.encoder.position
-    }
-
     fn finish_in_place<S>(&mut self, storage: &mut S) -> Result<ImageSummary, StoreError>
     where
         S: Storage<File = F>,
