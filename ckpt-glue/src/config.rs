@@ -1,4 +1,6 @@
-//! What a user can choose about a job's checkpoints and recovery: the fault-tolerance part of a job file.
+//! A job's settings of checkpoints and recovery, as they stand in its job file. The launcher sets those that it has options
+//! for: `every`, `timeout`, `on_fault`, `restarts_max`, `start_timeout`. The others have their defaults; they are here for the machines,
+//! which the simulator runs with other values too.
 //!
 //! ```json
 //! { "checkpoint": { "protocol": "coordinated", "every": "5m", "timeout": "1m" },
