@@ -9,6 +9,7 @@
 //! ----|--reported--|--late----|--to read--|--to flush--|-- free --
 //! ```
 
+use core::ops::Range;
 use core::task::Poll;
 use core::time::Duration;
 
@@ -93,6 +94,11 @@ pub struct SimNic {
     receive_truths: Box<[Truth]>,
     arrived: u64,
     taken: u64,
+}
+
+fn addresses(memory: &[u8]) -> Range<usize> {
+    let Range { start, end } = memory.as_ptr_range();
+    start.addr()..end.addr()
 }
 
 fn slot_of(number: u64, slots: usize) -> usize {
@@ -392,6 +398,10 @@ impl Driver for SimNic {
         Ok(if self.completed == self.staged { Poll::Ready(()) } else { Poll::Pending })
     }
 
+    fn device_mappings(&self) -> Vec<Range<usize>> {
+        [&self.frames, &self.receive_frames].map(|buffers| addresses(buffers)).to_vec()
+    }
+
     fn arm(&mut self) -> Result<Armed, DriverError> {
         self.alive(Operation::Wait)?;
         Ok(if self.waiting() > 0 { Armed::FrameWaiting } else { Armed::Sleep })
@@ -402,5 +412,28 @@ impl Driver for SimNic {
         // Virtual time passes only between calls.
         let _ = timeout;
         Ok(if self.waiting() > 0 { Wake::Frame } else { Wake::Timeout })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_device_writes_while_a_port_stands_still_is_its_own() {
+        let mut nic = SimNic::new(NicId(0), 64);
+        assert_eq!(nic.drain(), Ok(Poll::Ready(())));
+        let mappings = nic.device_mappings();
+        let is_inside = |memory: &[u8]| {
+            let found = addresses(memory);
+            mappings.iter().any(|mapping| mapping.start <= found.start && found.end <= mapping.end)
+        };
+        assert!(nic.write_arriving(&[7; 64], Truth::default()));
+        assert!(is_inside(nic.lease().expect("all are free")));
+        let mut given = 0;
+        nic.receive(8, &mut |frame| given += usize::from(is_inside(frame) && frame == [7; 64]))
+            .expect("alive");
+        assert_eq!(given, 1);
+        assert!(!is_inside(&[0; 8]), "somebody else's");
     }
 }
