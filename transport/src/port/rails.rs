@@ -123,6 +123,15 @@ impl Port {
         }
     }
 
+    /// Forgets where the peer of `link` is reached over `rail`.
+    pub fn clear_path(&mut self, link: LinkIndex, rail: RailIndex) {
+        if let Some(path) =
+            self.links.get_mut(link.0 as usize).and_then(|link| link.paths.get_mut(usize::from(rail.0)))
+        {
+            *path = None;
+        }
+    }
+
     pub(crate) fn rail_is_usable(&mut self, rail: RailIndex, now: u64) -> bool {
         let others =
             self.rails.iter().enumerate().any(|(i, other)| i != usize::from(rail.0) && other.is_trusted(now));
