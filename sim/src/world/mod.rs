@@ -11,6 +11,7 @@ mod process;
 mod progress;
 mod pull;
 mod rank;
+mod short;
 mod station;
 mod steps;
 mod tasks;
@@ -91,6 +92,8 @@ pub struct World {
     queue: Queue<Event>,
     trace: Trace,
     counts: FaultCounts,
+    /// Frames that left past all queues.
+    frames_short: u64,
     judges: Judges,
     network: Network,
     stations: Vec<Station>,
@@ -195,6 +198,7 @@ impl World {
             queue: Queue::default(),
             trace: Trace::new(trace),
             counts: FaultCounts::default(),
+            frames_short: 0,
             judges,
             network,
             stations: Vec::new(),
@@ -375,8 +379,9 @@ impl World {
     #[must_use]
     pub fn summary(&self) -> String {
         format!(
-            "{} frames, {} events, {} rounds, {} us, {} commands, {} begun, {} commits, {} crashes, {} lives, {} operator, {} control, {:?}",
+            "{} frames, {} at once, {} events, {} rounds, {} us, {} commands, {} begun, {} commits, {} crashes, {} lives, {} operator, {} control, {:?}",
             self.frames_delivered,
+            self.frames_short,
             self.events,
             self.script.round_count(),
             self.queue.now() / 1000,

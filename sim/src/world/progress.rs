@@ -9,6 +9,7 @@ use super::World;
 use super::event::Event;
 use super::process::{NEVER, Phase, PortHost, Process};
 use super::pull::Place;
+use super::short::ShortWay;
 use crate::engine::queue::{MICRO, Nanos};
 use crate::engine::trace::Who;
 use crate::judge::Violation;
@@ -265,16 +266,25 @@ impl World {
             if self.processes[at(number)].program.round() + 1 >= self.script.round_count() {
                 self.last_round();
             }
-            let World { processes, judges, script, queue, .. } = self;
+            let World { processes, judges, script, queue, plan, nodes, .. } = self;
             let process = &mut processes[at(number)];
             if process.phase != Phase::Running || process.busy_until > queue.now() {
                 return Step::Blocked;
             }
-            let mut host = PortHost { process: number, ports: &mut process.ports, judge: &mut judges.cut };
+            let short = plan.pulls.then(|| ShortWay {
+                now: nodes[at(process.node)].clock.read(queue.now()),
+                rails: at(plan.rails),
+                frames: Vec::new(),
+            });
+            let ports = &mut process.ports;
+            let mut host = PortHost { process: number, ports, judge: &mut judges.cut, short };
             let step = process.program.step(script, &mut host);
+            let frames = host.short.map_or_else(Vec::new, |way| way.frames);
             if self.sabotage.loose_buffers() && step != Step::Ready {
                 process.program.overwrite_sends();
             }
+            self.send_short_frames(number, frames);
+            let process = &mut self.processes[at(number)];
             if step == Step::Finished && !process.finished {
                 process.finished = true;
                 self.rank_finished(number);
@@ -375,7 +385,7 @@ impl World {
     }
 }
 
-fn truth_of(process: &Process) -> Truth {
+pub(super) fn truth_of(process: &Process) -> Truth {
     Truth { process: process.number, epoch: process.epoch, life: process.life_number, damaged: false }
 }
 

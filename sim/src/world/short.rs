@@ -1,0 +1,75 @@
+//! Short messages that leave while the program hands them over, past queues, as a shell sends them to peers on its host.
+
+use drivers::Driver as _;
+use transport::wire::HEAD_BYTES_MAX;
+use transport::{AddressId, Instant, LinkIndex, OpId, Outgoing, Port, RailIndex};
+
+use super::World;
+use super::progress::truth_of;
+
+/// The longest that go the short way.
+const BYTES_MAX: usize = 400;
+
+/// The short way of one process, for one step of its program.
+pub(crate) struct ShortWay {
+    /// The process's own clock.
+    pub(crate) now: Instant,
+    pub(crate) rails: usize,
+    pub(crate) frames: Vec<ShortFrame>,
+}
+
+/// A frame that its port takes for sent.
+pub(crate) struct ShortFrame {
+    port: u32,
+    rail: RailIndex,
+    to: AddressId,
+    bytes: Vec<u8>,
+}
+
+impl ShortWay {
+    /// Sends, if the port lets it go at once, over the first rail that does.
+    pub(crate) fn send(
+        &mut self,
+        port: &mut Port,
+        number: u32,
+        link: LinkIndex,
+        outgoing: &Outgoing,
+        payload: &[u8],
+    ) -> Option<OpId> {
+        if payload.len() > BYTES_MAX {
+            return None;
+        }
+        (0..self.rails).find_map(|rail| {
+            let rail = RailIndex(u8::try_from(rail).ok()?);
+            let mut bytes = vec![0; HEAD_BYTES_MAX + BYTES_MAX];
+            let short = port.send_short(self.now, rail, link, outgoing, payload, &mut bytes)?;
+            bytes.truncate(short.frame_bytes);
+            self.frames.push(ShortFrame { port: number, rail, to: short.to, bytes });
+            Some(short.op)
+        })
+    }
+}
+
+impl World {
+    /// Hands the frames of a step to the NICs. What finds no room is lost, and comes again.
+    pub(super) fn send_short_frames(&mut self, number: u32, frames: Vec<ShortFrame>) {
+        let of = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+        let rails = of(self.plan.rails);
+        for frame in frames {
+            let process = &self.processes[of(number)];
+            let station = process.stations[of(frame.port) * rails + usize::from(frame.rail.0)];
+            let truth = truth_of(process);
+            let place = &mut self.stations[station];
+            place.report_completions(self.queue.now());
+            if let Some(lease) = place.nic.lease() {
+                lease[..frame.bytes.len()].copy_from_slice(&frame.bytes);
+                place.nic.set_sender(truth);
+                place.nic.commit(frame.to, frame.bytes.len(), drivers::Payload::EMPTY);
+                // A dead NIC has no buffer to lease.
+                let _ = place.nic.flush();
+                self.frames_short += 1;
+            }
+            self.ring_doorbell(station);
+        }
+    }
+}
