@@ -73,3 +73,19 @@ impl World {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_of_a_node_send_at_once() {
+        let plans = (0..).map(|seed| crate::plan::generate(seed, 4));
+        let at_once = plans.filter(|plan| plan.pulls).take(5).map(|plan| {
+            let mut world = World::new(plan, false);
+            world.run();
+            world.frames_short
+        });
+        assert!(at_once.sum::<u64>() > 100);
+    }
+}
