@@ -15,7 +15,7 @@ use crate::error::EndpointError;
 use crate::gate::{Endpoint, Shared};
 use crate::inner::{Completion, Inner};
 
-/// Links that are looked at while the gate is held: some 10 µs.
+/// Links that are looked at while the gate is held; whoever waits for it gets it in between.
 const WARMED_AT_A_TIME: usize = 128;
 
 /// Where the time of a freeze went.

@@ -17,7 +17,7 @@ const CORE: c_int = 0;
 static PROVIDER: AtomicPtr<FiProvider> = AtomicPtr::new(core::ptr::null_mut());
 
 /// What launchers call the rank of a process.
-const RANK_VARIABLES: [&str; 2] = ["PMI_RANK", "PMIX_RANK"];
+const RANK_VARIABLES: [&str; 3] = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"];
 
 /// The rank. Read when the library is loaded: later the program may be changing its environment while a thread of ours would read it.
 static RANK: OnceLock<Option<String>> = OnceLock::new();
@@ -25,6 +25,11 @@ static RANK: OnceLock<Option<String>> = OnceLock::new();
 pub(crate) fn known_as(provider: *mut FiProvider) {
     RANK.get_or_init(|| RANK_VARIABLES.iter().find_map(|name| std::env::var(name).ok()));
     PROVIDER.store(provider, Ordering::Release);
+}
+
+/// The rank of this process, as its launcher has named it.
+pub(crate) fn rank() -> Option<&'static str> {
+    RANK.get()?.as_deref()
 }
 
 type Enabled = unsafe extern "C" fn(*const FiProvider, c_int, c_int) -> c_int;
@@ -90,7 +95,7 @@ fn logged(what: &str) -> bool {
 /// Who speaks: rank and process.
 fn named(what: core::fmt::Arguments<'_>) -> String {
     let process = std::process::id();
-    match RANK.get().and_then(Option::as_deref) {
+    match rank() {
         Some(rank) => format!("rank {rank}, process {process}: {what}"),
         None => format!("process {process}: {what}"),
     }

@@ -29,9 +29,6 @@ const PAUSE_VARIABLE: &str = "STILLWIRE_REHEARSE_PAUSE_MS";
 /// Folder into which each endpoint writes what it has measured: a file of its own, one JSON object with counts, and with samples in microseconds.
 const REPORT_VARIABLE: &str = "STILLWIRE_REHEARSE_REPORT";
 
-/// The rank of this process, as launchers say it.
-const RANK_VARIABLES: [&str; 2] = ["PMI_RANK", "OMPI_COMM_WORLD_RANK"];
-
 /// Of so many rehearsals one compares the dump with the port.
 const COMPARE_EVERY: u64 = 16;
 
@@ -208,7 +205,7 @@ impl Taken {
 
     fn report(&self, port: PortId) -> String {
         let Ways { handovers, frames, away, back } = &self.ways;
-        let rank = RANK_VARIABLES.iter().find_map(|name| std::env::var(name).ok()?.parse::<u32>().ok());
+        let rank = crate::log::rank().and_then(|rank| rank.parse::<u32>().ok());
         let mut text = format!(
             r#"{{"port":"{:016x}","rank":{},"auth":{},"freezes":{},"refused":{},"compared":{},"mismatches":{},"handovers":{handovers}"#,
             port.0,

@@ -7,7 +7,7 @@ mod world;
 use std::time::Duration;
 
 use transport::port::Arrived;
-use transport::{Event, LinkIndex};
+use transport::{Event, LinkIndex, OpId};
 use world::{Fate, World, config, pattern};
 
 const MS: Duration = Duration::from_millis(1);
@@ -277,53 +277,62 @@ fn messages_that_were_matched_in_order_may_be_complete_in_another() {
     }
 }
 
+/// A buffer of node 1 for several messages, and a long one (its announcement has come, its payload is lost on the way) and a short one into it.
+fn half_filled(bytes_max: u64) -> (World, OpId, Vec<u8>, Vec<u8>) {
+    let mut world = World::new(2, &config(), 1500);
+    let source = Some(world.link(1, 0));
+    let (long, short) = (pattern(1, 20_000), pattern(2, 100));
+    let many = transport::Receive {
+        space: transport::Space(0),
+        source,
+        tag: 0,
+        ignore: u64::MAX,
+        bytes_max,
+        context: 0,
+        multi: Some(100),
+    };
+    let node = &mut world.nodes[1];
+    let op = node.port.as_mut().expect("it runs").post_receive(many, &mut node.memory).expect("room");
+    world.fate =
+        Box::new(
+            |_, _, frame, _| {
+                if frame.header.kind == transport::wire::Kind::Data { Fate::Lose } else { Fate::Deliver }
+            },
+        );
+    world.send_user(0, 1, 1, long.clone());
+    world.send(0, 1, 2, &short);
+    world.run(MS);
+    assert_eq!(world.received(1), [(op, 2, 100)]);
+    (world, op, long, short)
+}
+
+/// Both nodes go on, perhaps from their images, and nothing is lost any more: which messages came, and whether the buffer was finished then.
+fn go_on(world: &mut World, restarted: bool) -> Vec<(u64, bool)> {
+    if restarted {
+        for node in 0..2 {
+            let state = world.freeze(node).state();
+            let loaded = transport::FrozenPort::from_state(config(), Some(&world::KEY), state);
+            let (frozen, _) = loaded.expect("a possible state");
+            let life = transport::Life { counter: 2, nonce: 78 };
+            world.restart(node, frozen, life, 1500);
+        }
+    }
+    world.fate = Box::new(|_, _, _, _| Fate::Deliver);
+    world.run(100 * MS);
+    let finished = world.nodes[1].events.iter().filter_map(|event| match event {
+        Event::Received { tag, finished, .. } => Some((*tag, *finished)),
+        _ => None,
+    });
+    finished.collect()
+}
+
 /// R18: a buffer for several messages goes back to the program when the last one is complete, whichever that is, also if the port comes
 /// from an image.
 #[test]
 fn a_buffer_for_several_messages_is_finished_when_nothing_more_comes() {
     for restarted in [false, true] {
-        let mut world = World::new(2, &config(), 1500);
-        let source = Some(world.link(1, 0));
-        let space = transport::Space(0);
-        let (long, short) = (pattern(1, 20_000), pattern(2, 100));
-        let many = transport::Receive {
-            space,
-            source,
-            tag: 0,
-            ignore: u64::MAX,
-            bytes_max: 20_150,
-            context: 0,
-            multi: Some(100),
-        };
-        let node = &mut world.nodes[1];
-        let op = node.port.as_mut().expect("it runs").post_receive(many, &mut node.memory).expect("room");
-        world.fate = Box::new(|_, _, frame, _| {
-            if frame.header.kind == transport::wire::Kind::Data { Fate::Lose } else { Fate::Deliver }
-        });
-        world.send_user(0, 1, 1, long.clone());
-        world.send(0, 1, 2, &short);
-        world.run(MS);
-        assert_eq!(world.received(1), [(op, 2, 100)]);
-        if restarted {
-            for node in 0..2 {
-                let state = world.freeze(node).state();
-                let loaded = transport::FrozenPort::from_state(config(), Some(&world::KEY), state);
-                let (frozen, _) = loaded.expect("a possible state");
-                let life = transport::Life { counter: 2, nonce: 78 };
-                world.restart(node, frozen, life, 1500);
-            }
-        }
-        world.fate = Box::new(|_, _, _, _| Fate::Deliver);
-        world.run(100 * MS);
-        let finished: Vec<_> = world.nodes[1]
-            .events
-            .iter()
-            .filter_map(|event| match event {
-                Event::Received { tag, finished, .. } => Some((*tag, *finished)),
-                _ => None,
-            })
-            .collect();
-        assert_eq!(finished, [(2, false), (1, true)], "restarted: {restarted}");
+        let (mut world, op, long, short) = half_filled(20_150);
+        assert_eq!(go_on(&mut world, restarted), [(2, false), (1, true)], "restarted: {restarted}");
         assert_eq!(world.nodes[1].memory.posted[&op], [long, short].concat());
     }
 }
@@ -333,51 +342,12 @@ fn a_buffer_for_several_messages_is_finished_when_nothing_more_comes() {
 #[test]
 fn a_buffer_that_is_taken_back_keeps_the_messages_on_their_way_into_it() {
     for restarted in [false, true] {
-        let mut world = World::new(2, &config(), 1500);
-        let source = Some(world.link(1, 0));
-        let (long, short) = (pattern(1, 20_000), pattern(2, 100));
-        let many = transport::Receive {
-            space: transport::Space(0),
-            source,
-            tag: 0,
-            ignore: u64::MAX,
-            bytes_max: 100_000,
-            context: 0,
-            multi: Some(100),
-        };
-        let node = &mut world.nodes[1];
-        let op = node.port.as_mut().expect("it runs").post_receive(many, &mut node.memory).expect("room");
-        world.fate = Box::new(|_, _, frame, _| {
-            if frame.header.kind == transport::wire::Kind::Data { Fate::Lose } else { Fate::Deliver }
-        });
-        world.send_user(0, 1, 1, long.clone());
-        world.send(0, 1, 2, &short);
-        world.run(MS);
-        assert_eq!(world.received(1), [(op, 2, 100)]);
+        let (mut world, op, long, short) = half_filled(100_000);
         assert_eq!(world.port(1).stop(op), Some(transport::port::Stopped::WithTheLastMessage));
         assert_eq!(world.port(1).stop(op), None, "it takes none any more");
         world.send(0, 1, 3, &short);
         world.run(MS);
-        if restarted {
-            for node in 0..2 {
-                let state = world.freeze(node).state();
-                let loaded = transport::FrozenPort::from_state(config(), Some(&world::KEY), state);
-                let (frozen, _) = loaded.expect("a possible state");
-                let life = transport::Life { counter: 2, nonce: 78 };
-                world.restart(node, frozen, life, 1500);
-            }
-        }
-        world.fate = Box::new(|_, _, _, _| Fate::Deliver);
-        world.run(100 * MS);
-        let finished: Vec<_> = world.nodes[1]
-            .events
-            .iter()
-            .filter_map(|event| match event {
-                Event::Received { tag, finished, .. } => Some((*tag, *finished)),
-                _ => None,
-            })
-            .collect();
-        assert_eq!(finished, [(2, false), (1, true)], "restarted: {restarted}");
+        assert_eq!(go_on(&mut world, restarted), [(2, false), (1, true)], "restarted: {restarted}");
         assert_eq!(world.nodes[1].memory.posted[&op], [long, short.clone()].concat());
         let later = world.receive(1, None, Some(3), 100);
         world.run(MS);

@@ -76,28 +76,24 @@ impl Engine {
                 ..pieces.record
             };
             let (link, buffer) = (pieces.link, pieces.buffer.part(offset, bytes));
+            // Counted before it is asked for: one that fails at once has ended when the call returns.
+            pieces.asked += bytes;
+            pieces.open += 1;
             let asked = match record.kind {
                 Kind::Read => self.read_once(state, link, record, &buffer, Ends::Whole(whole)),
                 _ => self.write_long(state, link, record, &buffer, Ends::Whole(whole)),
             };
+            let Err(error) = asked else { continue };
             let Some(Request::Pieces(pieces)) = state.requests.get_mut(whole) else { return };
-            match asked {
-                Ok(()) => {
-                    pieces.asked += bytes;
-                    pieces.open += 1;
-                }
-                Err(EAGAIN) => {
-                    if pieces.open == 0 {
-                        // No end of a piece will bring us back here.
-                        state.service.ask_later(whole);
-                    }
-                    break;
-                }
-                Err(error) => {
-                    pieces.failure = u32::try_from(error.0).unwrap_or(ENOMEM.0 as u32);
-                    break;
-                }
+            pieces.asked -= bytes;
+            pieces.open -= 1;
+            if error != EAGAIN {
+                pieces.failure = u32::try_from(error.0).unwrap_or(ENOMEM.0 as u32);
+            } else if pieces.open == 0 {
+                // No end of a piece will bring us back here.
+                state.service.ask_later(whole);
             }
+            break;
         }
         self.end_pieces(state, whole);
     }

@@ -328,11 +328,10 @@ impl Engine {
                 return &[];
             };
             let costs = match record.kind {
-                Kind::Done => 0,
                 Kind::Read | Kind::WriteLong | Kind::AtomicFetch | Kind::AtomicCompare => {
                     record.bytes.min(PIECE_BYTES_MAX as u64)
                 }
-                Kind::Write | Kind::Atomic => 0,
+                Kind::Done | Kind::Write | Kind::Atomic => 0,
             };
             let costs = REQUEST_HEAD_BYTES + usize::try_from(costs).unwrap_or(PIECE_BYTES_MAX);
             state.service.order(link);

@@ -40,7 +40,12 @@ pub const SETTINGS: [Setting; 20] = [
     setting("frame-bytes", "512", "at most"),
     setting("tight-bounds", "no", "the ports' bounds are so tight that senders run into them"),
     setting("congested", "no", "the ports treat the path as a network"),
-    setting("pulls", "no", "receivers read large payloads out of their sender's memory"),
+    setting(
+        "pulls",
+        "no",
+        "ranks of a node read large payloads out of their sender's memory,\n\
+         and short messages leave at once",
+    ),
     setting("helper", "yes", "a helper makes progress while the program computes"),
     setting(
         "weather",
