@@ -12,6 +12,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stillwire-drivers", &["stillwire-transport"]),
     ("stillwire-nic-freeze", &["stillwire-transport"]),
     ("stillwire-endpoint", &["stillwire-drivers", "stillwire-nic-freeze", "stillwire-transport"]),
+    // Knows processes alone: no port, no job, no container of images.
+    ("stillwire-process", &[]),
     // The names of jobs, lives and epochs are the transport's.
     ("stillwire-store", &["stillwire-transport"]),
     ("stillwire-ckpt-glue", &["stillwire-nic-freeze", "stillwire-store", "stillwire-transport"]),

@@ -1,0 +1,133 @@
+//! What a process has open.
+
+use serde::{Deserialize, Serialize};
+
+/// A descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Descriptor {
+    /// Its number.
+    pub number: u32,
+    /// Index into [`super::Files::open`]: several descriptors may share one offset.
+    pub open: u32,
+    /// `FD_CLOEXEC`.
+    pub closes_on_exec: bool,
+}
+
+/// An open file description.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OpenFile {
+    /// `F_GETFL`: access mode and status flags.
+    pub flags: u32,
+    /// What it is.
+    pub what: What,
+}
+
+/// What a description describes, and how to make it anew.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum What {
+    /// The launcher gives a new one, by this name (such as `stdout`, `pmi`).
+    HandedIn {
+        /// Which one.
+        name: String,
+    },
+    /// Its owner in the process makes a new one after the restore; until then the number is kept free.
+    Remade {
+        /// Who, for reports.
+        owner: String,
+    },
+    /// A regular file.
+    Regular(Regular),
+    /// A directory.
+    Directory {
+        /// Its path.
+        path: Vec<u8>,
+        /// Position in the list of its entries.
+        position: u64,
+    },
+    /// A character device that has no state, such as `/dev/null`.
+    Device {
+        /// Its path.
+        path: Vec<u8>,
+    },
+    /// An end of a pipe; both ends are in this process. Named pipes are refused.
+    Pipe {
+        /// Which pipe: equal for both ends.
+        pipe: u64,
+        /// Whether this is the end that is read.
+        is_reader: bool,
+        /// `F_GETPIPE_SZ`.
+        capacity: u32,
+        /// What is in it; with one of the reading ends.
+        content: Vec<u8>,
+    },
+    /// An end of a pair of connected Unix sockets; both ends are in this process.
+    SocketPair {
+        /// This end.
+        socket: u64,
+        /// The other end; 0: it was closed.
+        peer: u64,
+        /// `SOCK_STREAM`, `SOCK_DGRAM`, `SOCK_SEQPACKET`.
+        kind: i32,
+        /// What waits to be read at this end, by message.
+        content: Vec<Vec<u8>>,
+    },
+    /// `eventfd(2)`.
+    Event {
+        /// Its counter.
+        count: u64,
+        /// `EFD_SEMAPHORE`.
+        is_semaphore: bool,
+    },
+    /// `epoll_create(2)`.
+    Poll {
+        /// What it watches.
+        watched: Vec<Watched>,
+    },
+    /// `timerfd_create(2)`.
+    Timer {
+        /// Clock.
+        clock: i32,
+        /// What is left.
+        time: super::signals::IntervalTimer,
+        /// Expirations that were not read; a restored timer tells them as soon as it fires.
+        ticks: u64,
+    },
+    /// `signalfd(2)`.
+    Signal {
+        /// The signals.
+        mask: u64,
+    },
+    /// Memory that regions map as well (`memfd_create(2)`, an unlinked file, a file of `/dev/shm`).
+    Shared {
+        /// Index into [`super::memory::Memory::shared`].
+        object: u32,
+        /// File offset.
+        position: u64,
+    },
+}
+
+/// A regular file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Regular {
+    /// Where it was found.
+    pub path: Vec<u8>,
+    /// Offset.
+    pub position: u64,
+    /// Its length at the cut.
+    pub bytes: u64,
+    /// When it was changed last, nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Its content, if it has no name any more.
+    pub content: Option<Vec<u8>>,
+}
+
+/// What an epoll descriptor watches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Watched {
+    /// The descriptor's number.
+    pub number: u32,
+    /// `EPOLL…`.
+    pub events: u32,
+    /// What the program gets back.
+    pub data: u64,
+}
