@@ -92,6 +92,30 @@ pub enum Completion {
         /// Its payload, if it had been handed over.
         buffer: Option<Vec<u8>>,
     },
+    /// The link of a message is broken ([`Event::Inconsistent`], which has been reported): what the peer has of it is unknown.
+    SendFailed {
+        /// The send.
+        op: OpId,
+        /// Its context.
+        context: u64,
+        /// Its payload, if it had been handed over.
+        buffer: Option<Vec<u8>>,
+    },
+    /// Likewise, of a message on its way into a receive, or of the only link from which one could come.
+    ReceiveFailed {
+        /// The receive.
+        op: OpId,
+        /// Its context.
+        context: u64,
+        /// The broken link.
+        source: LinkIndex,
+        /// Tag of the message; 0 if none had come.
+        tag: u64,
+        /// Nothing more comes into the buffer.
+        finished: bool,
+        /// The buffer, if it had been handed over and is finished.
+        buffer: Option<Vec<u8>>,
+    },
     /// A peer has cut: this rank must, straight to this epoch.
     CutRequired {
         /// The higher epoch.
@@ -108,6 +132,14 @@ pub enum Completion {
     },
 }
 
+/// A send that is over for the protocol.
+#[derive(Clone, Copy)]
+struct Over {
+    op: OpId,
+    context: u64,
+    failed: bool,
+}
+
 pub(crate) struct Inner {
     pub(crate) port: Seat,
     pub(crate) rails: Vec<Option<Box<dyn Driver>>>,
@@ -115,8 +147,8 @@ pub(crate) struct Inner {
     pub(crate) completions: VecDeque<Completion>,
     /// Events may have been left with the port, for want of room.
     behind: bool,
-    /// Sends that are done for the protocol, whose payload a NIC still reads.
-    held: Vec<(OpId, u64)>,
+    /// Sends that are over for the protocol, whose payload a NIC still reads.
+    held: Vec<Over>,
     /// Whose turn it is.
     turn: usize,
     /// The rail that ends at this host.
@@ -427,14 +459,7 @@ impl Inner {
             let Some(event) = self.port.poll_event() else { return };
             match event {
                 Event::Received { op, context, source, tag, data, offset, bytes, sent_bytes, finished } => {
-                    let buffer = if finished {
-                        match self.buffers.take_receive(op) {
-                            Some(ReceiveBuffer::Owned(buffer)) => Some(buffer),
-                            _ => None,
-                        }
-                    } else {
-                        None
-                    };
+                    let buffer = self.received_into(op, finished);
                     self.completions.push_back(Completion::Received {
                         op,
                         context,
@@ -448,7 +473,19 @@ impl Inner {
                         buffer,
                     });
                 }
-                Event::SendDone { op, context } => self.send_done(op, context),
+                Event::ReceiveFailed { op, context, source, tag, finished } => {
+                    let buffer = self.received_into(op, finished);
+                    self.completions.push_back(Completion::ReceiveFailed {
+                        op,
+                        context,
+                        source,
+                        tag,
+                        finished,
+                        buffer,
+                    });
+                }
+                Event::SendDone { op, context } => self.send_over(Over { op, context, failed: false }),
+                Event::SendFailed { op, context } => self.send_over(Over { op, context, failed: true }),
                 Event::CutRequired { epoch } => self.completions.push_back(Completion::CutRequired { epoch }),
                 Event::PeerAppeared { link, rail, address, .. } => {
                     if let Err(error) = self.add_path(link, usize::from(rail.0), &address) {
@@ -463,16 +500,28 @@ impl Inner {
     /// Gives back the payloads that NICs were still reading and read no more.
     pub(crate) fn release_held(&mut self) {
         if !self.held.is_empty() {
-            for (op, context) in core::mem::take(&mut self.held) {
-                self.send_done(op, context);
+            for over in core::mem::take(&mut self.held) {
+                self.send_over(over);
             }
         }
     }
 
-    fn send_done(&mut self, op: OpId, context: u64) {
+    /// The buffer of a receive, for its owner, if it had been handed over and is finished.
+    fn received_into(&mut self, op: OpId, finished: bool) -> Option<Vec<u8>> {
+        match if finished { self.buffers.take_receive(op) } else { None } {
+            Some(ReceiveBuffer::Owned(buffer)) => Some(buffer),
+            _ => None,
+        }
+    }
+
+    fn send_over(&mut self, over: Over) {
+        let Over { op, context, failed } = over;
         match self.buffers.take_send(op, self.completed()) {
+            Ok(buffer) if failed => {
+                self.completions.push_back(Completion::SendFailed { op, context, buffer })
+            }
             Ok(buffer) => self.completions.push_back(Completion::SendDone { op, context, buffer }),
-            Err(()) => self.held.push((op, context)),
+            Err(()) => self.held.push(over),
         }
     }
 

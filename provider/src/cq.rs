@@ -433,6 +433,7 @@ unsafe extern "C" fn strerror(
 /// Why an operation has failed.
 pub(crate) fn words(number: c_int) -> &'static core::ffi::CStr {
     match number {
+        libc::ECONNABORTED => c"the link to the peer is inconsistent, and nothing goes over it any more",
         libc::ECANCELED => c"the operation was cancelled",
         libc::ENOMSG => c"no message waits",
         libc::EACCES => c"the memory region does not grant this access",

@@ -206,6 +206,26 @@ pub enum Event {
         /// Its context.
         context: u64,
     },
+    /// The link of a message is broken ([`Event::Inconsistent`]): what the peer has of it is unknown, and its payload may be reused.
+    SendFailed {
+        /// The send.
+        op: OpId,
+        /// Its context.
+        context: u64,
+    },
+    /// The link is broken over which a message was on its way into a receive, or from which alone it could come.
+    ReceiveFailed {
+        /// The receive.
+        op: OpId,
+        /// Its context.
+        context: u64,
+        /// The broken link.
+        source: LinkIndex,
+        /// Tag of the message; 0 if none had come.
+        tag: u64,
+        /// Nothing more comes into the buffer.
+        finished: bool,
+    },
     /// A port that we did not know has made contact; it cannot be answered before [`crate::Port::set_path`].
     PeerAppeared {
         /// The new link.
@@ -259,7 +279,8 @@ pub enum Event {
         /// Its peer.
         peer: PortId,
     },
-    /// Both ends of a link do not fit together after a restart (R10): the generation must not be used.
+    /// Both ends of a link do not fit together after a restart (R10): the generation must not be used. What was under way on the link ends with
+    /// [`Event::SendFailed`] and [`Event::ReceiveFailed`], which follow.
     Inconsistent {
         /// The link.
         link: LinkIndex,
@@ -285,7 +306,8 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether the program waits for it: such an event is part of the port's state (rule 5), the others are reports.
+    /// Whether the program waits for it: such an event is part of the port's state (rule 5), the others are reports. Of a broken link nothing is:
+    /// no image with it is used.
     #[must_use]
     pub fn is_completion(&self) -> bool {
         matches!(
@@ -324,6 +346,14 @@ pub enum SendError {
     /// The link is not known, or closed by us.
     #[error("link {link:?} does not exist or has been closed")]
     Closed {
+        /// The link.
+        link: LinkIndex,
+    },
+    /// The ends of the link contradict each other (R10).
+    #[error(
+        "nothing goes over link {link:?} any more: its ends contradict each other since a restart; start from another generation"
+    )]
+    Broken {
         /// The link.
         link: LinkIndex,
     },

@@ -7,10 +7,11 @@
 //! * `send`, `receive`: messages;
 //! * `remote`: requests to peers' memory, `pieces`: long ones; `service`: peers' requests to ours, `debt`: what is held for them; [`wire`]: how they
 //!   are written;
-//! * `report`: what a person is told of peers;
+//! * `report`: what a person is told of peers, `broken`: what becomes of requests to one that nothing reaches any more;
 //! * [`regions`]: the memory that is open to peers; [`sinks`]: queues and counters.
 
 pub(crate) mod arithmetic;
+mod broken;
 mod debt;
 mod pieces;
 mod receive;
@@ -279,6 +280,12 @@ impl Engine {
             Completion::SendDone { context, buffer, .. } => {
                 self.sent(state, SlabKey::from_bits(context), buffer);
             }
+            Completion::SendFailed { context, buffer, .. } => {
+                self.send_broken(state, SlabKey::from_bits(context), buffer);
+            }
+            Completion::ReceiveFailed { context, tag, finished, .. } => {
+                self.receive_broken(state, SlabKey::from_bits(context), tag, finished);
+            }
             Completion::Report(event) => self.report(state, &event),
             Completion::RailDead { reason, .. } => complain(format_args!("a rail is dead: {reason}")),
             Completion::CutRequired { .. } => {}
@@ -302,7 +309,10 @@ impl Engine {
     fn sent(&self, state: &mut State, key: SlabKey, buffer: Option<Vec<u8>>) {
         match state.requests.get(key) {
             Some(Request::Send(_)) => self.finish_send(state, key),
-            Some(Request::Remote(_)) => self.remote_step(state, key, 0),
+            Some(Request::Remote(_)) => {
+                remote::payload_out(state, key, false);
+                self.remote_step(state, key, 0);
+            }
             Some(Request::Served(link, bytes)) => {
                 let (link, bytes) = (*link, *bytes);
                 state.requests.remove(key);

@@ -318,6 +318,38 @@ impl Engine {
         }
     }
 
+    /// The message on its way into a receive, or the only one that could come, will not come. `finished`: nothing more comes into the buffer.
+    pub(super) fn fail_receive(
+        &self,
+        state: &mut State,
+        key: SlabKey,
+        tag: u64,
+        finished: bool,
+        number: i32,
+    ) {
+        let Some(Request::Receive(posted)) = state.requests.get(key) else { return };
+        let released = finished && posted.multi && !posted.cancelled;
+        tick(&self.sinks.receives, true);
+        self.sinks.receive.push(Entry {
+            context: posted.context,
+            flags: flag::RECV | posted.kind | if released { flag::MULTI_RECV } else { 0 },
+            bytes: 0,
+            buffer: posted.buffer,
+            data: 0,
+            tag: if posted.kind == flag::TAGGED { tag } else { 0 },
+            source: ADDR_UNSPEC,
+            failure: Some(Failure { number, cut_bytes: 0 }),
+        });
+        if !finished {
+            return;
+        }
+        if posted.cancelled {
+            self.receive_ended(state, key);
+        } else {
+            state.requests.remove(key);
+        }
+    }
+
     /// A receive that was taken back is over.
     pub(super) fn receive_ended(&self, state: &mut State, key: SlabKey) {
         let Some(Request::Receive(posted)) = state.requests.remove(key) else { return };

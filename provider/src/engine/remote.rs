@@ -4,6 +4,7 @@ use transport::slab::SlabKey;
 use transport::{LinkIndex, Outgoing};
 
 use super::receive::{Received, below};
+use super::regions::failure;
 use super::service::Waiting;
 use super::sinks::{Submit, tick};
 use super::wire::{Kind, Record};
@@ -40,6 +41,7 @@ pub(crate) struct Local<'a> {
 /// A request that waits for its answer.
 pub(super) struct Asked {
     pub(super) ends: Ends,
+    pub(super) link: LinkIndex,
     /// Things that have to happen before it is over.
     steps: u8,
     failure: u32,
@@ -48,7 +50,9 @@ pub(super) struct Asked {
     /// Where an answer's payload goes, if not straight into the buffer.
     result: Option<Segments>,
     /// It takes one of the link's places for long writes.
-    long_write: Option<LinkIndex>,
+    long_write: bool,
+    /// Its payload is being sent from the program's buffer.
+    payload_out: bool,
 }
 
 /// Who hears of the end of a request.
@@ -61,8 +65,8 @@ pub(super) enum Ends {
 }
 
 impl Asked {
-    fn new(ends: Ends, steps: u8) -> Asked {
-        Asked { ends, steps, failure: 0, op: None, result: None, long_write: None }
+    fn new(ends: Ends, link: LinkIndex, steps: u8) -> Asked {
+        Asked { ends, link, steps, failure: 0, op: None, result: None, long_write: false, payload_out: false }
     }
 }
 
@@ -94,7 +98,7 @@ impl Engine {
                 let record = Record { kind: Kind::WriteLong, data, bytes: bytes as u64, ..record };
                 return self.write_long(state, link, record, payload, ends);
             }
-            let key = state.requests.insert(Request::Remote(Asked::new(ends, 1)));
+            let key = state.requests.insert(Request::Remote(Asked::new(ends, link, 1)));
             let record =
                 Record { kind: Kind::Write, data, bytes: bytes as u64, request: context_of(key), ..record };
             let mut message = head(&record, bytes);
@@ -116,7 +120,7 @@ impl Engine {
         if !state.service.may_write_long(link) {
             return Err(EAGAIN);
         }
-        let asked = Asked { long_write: Some(link), ..Asked::new(ends, 2) };
+        let asked = Asked { long_write: true, ..Asked::new(ends, link, 2) };
         let key = state.requests.insert(Request::Remote(asked));
         let record = Record { request: context_of(key), ..record };
         let sent = self.send_record(state, link, &head(&record, 0));
@@ -124,12 +128,12 @@ impl Engine {
         state.service.long_write_begins(link);
         let outgoing = payload_of(SPACE_WRITE, context_of(key), context_of(key));
         match self.send_long(link, outgoing, payload, false) {
-            Ok(_) => {}
+            Ok(_) => payload_out(state, key, true),
             // The request is out: its payload must follow, as soon as there is room.
             Err(EAGAIN | ENOMEM) => {
                 state.service.wait(link, Waiting::Long { outgoing, payload: payload.clone() })
             }
-            Err(_) => self.remote_failed(state, key, libc::ESHUTDOWN as u32),
+            Err(error) => self.remote_failed(state, key, failure(error)),
         }
         Ok(())
     }
@@ -161,7 +165,7 @@ impl Engine {
         ends: Ends,
     ) -> Result<()> {
         let (own, segments) = below(buffer)?;
-        let asked = Asked { result: segments, ..Asked::new(ends, 1) };
+        let asked = Asked { result: segments, ..Asked::new(ends, link, 1) };
         let key = state.requests.insert(Request::Remote(asked));
         let receive = transport::Receive {
             space: SPACE_READ,
@@ -211,7 +215,7 @@ impl Engine {
             let flags = flag::ATOMIC | if local.result.is_some() { flag::READ } else { flag::WRITE };
             let wanted = !inject && self.sinks.transmit.wants(submit.flags);
             let ends = Ends::Program { context: submit.context, flags, wanted };
-            let asked = Asked { result: local.result.cloned(), ..Asked::new(ends, 1) };
+            let asked = Asked { result: local.result.cloned(), ..Asked::new(ends, link, 1) };
             let key = state.requests.insert(Request::Remote(asked));
             let mut message = head(&Record { request: context_of(key), ..record }, payload_bytes);
             local.operands.gather(&mut message);
@@ -269,6 +273,17 @@ impl Engine {
         self.remote_step(state, key, failure);
     }
 
+    /// Nothing more comes over the link of a request. Its payload is the program's again when the rails have done with it, which they will say.
+    pub(super) fn remote_broken(&self, state: &mut State, key: SlabKey, failure: u32) {
+        match state.requests.get_mut(key) {
+            Some(Request::Remote(asked)) if asked.payload_out => {
+                asked.steps = 1;
+                asked.failure = asked.failure.max(failure);
+            }
+            _ => self.remote_failed(state, key, failure),
+        }
+    }
+
     /// One of the things has happened that a request waits for. `failure`: it went wrong.
     pub(super) fn remote_step(&self, state: &mut State, key: SlabKey, failure: u32) {
         let Some(Request::Remote(asked)) = state.requests.get_mut(key) else { return };
@@ -278,8 +293,8 @@ impl Engine {
             return;
         }
         let Some(Request::Remote(asked)) = state.requests.remove(key) else { return };
-        if let Some(link) = asked.long_write {
-            state.service.long_write_ends(link);
+        if asked.long_write {
+            state.service.long_write_ends(asked.link);
         }
         match asked.ends {
             Ends::Whole(whole) => self.piece_ended(state, whole, asked.failure),
@@ -335,6 +350,13 @@ impl Engine {
             self.endpoint.cancel(op);
         }
         self.remote_step(state, key, answer.failure);
+    }
+}
+
+/// Whether the payload of a long write is being sent from the program's buffer.
+pub(super) fn payload_out(state: &mut State, key: SlabKey, out: bool) {
+    if let Some(Request::Remote(asked)) = state.requests.get_mut(key) {
+        asked.payload_out = out;
     }
 }
 

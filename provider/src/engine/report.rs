@@ -11,10 +11,13 @@ impl Engine {
     /// Tells of events that no completion and no error number tells.
     pub(super) fn report(&self, state: &mut State, event: &Event) {
         match event {
-            Event::Inconsistent { peer, peer_expected, oldest_held, next, .. } => complain(format_args!(
-                "{} expects message part {peer_expected}, we hold {oldest_held} to {next}: the link is inconsistent, and nothing goes over it any more",
-                self.name(*peer)
-            )),
+            Event::Inconsistent { link, peer, peer_expected, oldest_held, next } => {
+                complain(format_args!(
+                    "{} expects message part {peer_expected}, we hold {oldest_held} to {next}: the link is inconsistent, and nothing goes over it any more",
+                    self.name(*peer)
+                ));
+                self.link_broken(state, *link);
+            }
             Event::PeerSilent { peer, silence: Silence::Gone, since, .. } => {
                 state.silent.insert(*peer);
                 let strays = self.strangers();

@@ -8,7 +8,7 @@ use super::sinks::{Submit, tick};
 use super::{Engine, Request, SPACE_TAGGED, State, context_of, data_word};
 use crate::abi::{FiAddr, flag};
 use crate::boundary::{EAGAIN, EMSGSIZE, Errno, Result};
-use crate::cq::Entry;
+use crate::cq::{Entry, Failure};
 use crate::limits::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX};
 use crate::memory::Segments;
 
@@ -149,6 +149,7 @@ impl Engine {
             SendError::Full { .. } => EAGAIN,
             SendError::TooLong { .. } => EMSGSIZE,
             SendError::Closed { .. } => Errno(libc::ESHUTDOWN),
+            SendError::Broken { .. } => Errno(libc::ECONNABORTED),
         })
     }
 
@@ -158,6 +159,15 @@ impl Engine {
         if let Some(flags) = sending.flags {
             self.sinks.transmit.push(sent_entry(sending.context, flags));
         }
+    }
+
+    /// Whoever wanted no entry hears of a failure all the same.
+    pub(super) fn fail_send(&self, sending: &Sending, number: i32) {
+        tick(&self.sinks.sends, true);
+        self.sinks.transmit.push(Entry {
+            failure: Some(Failure { number, cut_bytes: 0 }),
+            ..sent_entry(sending.context, sending.flags.unwrap_or(flag::SEND))
+        });
     }
 }
 

@@ -12,7 +12,7 @@ use super::arithmetic;
 use super::debt::{Debt, Total};
 use super::receive::Received;
 use super::regions::{Region, Use, failure};
-use super::remote::payload_of;
+use super::remote::{payload_of, payload_out};
 use super::sinks::tick;
 use super::wire::{Kind, Record};
 use super::{Engine, Operation, Request, SPACE_READ, SPACE_SERVICE, SPACE_WRITE, State, context_of};
@@ -30,7 +30,7 @@ pub(super) struct Service {
     /// Buffers into which requests come.
     buffers: Vec<Buffer>,
     /// Those that found no room among the posted receives, by number.
-    unposted: Vec<usize>,
+    pub(super) unposted: Vec<usize>,
     /// Answers that have not been sent, by link: several records make one message.
     answers: Vec<(LinkIndex, Vec<u8>)>,
     /// What found no room on its link, in order.
@@ -67,14 +67,14 @@ struct Order {
 pub(super) struct Landing {
     /// `None`: the region was closed meanwhile.
     write: Option<Use>,
-    link: LinkIndex,
+    pub(super) link: LinkIndex,
     op: Operation,
     /// Where the bytes belong, if they come elsewhere first because the memory may be missing.
-    elsewhere: Option<usize>,
+    pub(super) elsewhere: Option<usize>,
     request: u64,
     data: Option<u32>,
     partial: bool,
-    bytes: usize,
+    pub(super) bytes: usize,
 }
 
 /// A message that waits for room.
@@ -649,9 +649,9 @@ impl Engine {
     fn send_waiting(&self, state: &mut State, link: LinkIndex, message: Waiting) -> Option<Waiting> {
         let sent = match &message {
             Waiting::Record(bytes) => self.send_record(state, link, bytes),
-            Waiting::Long { outgoing, payload } => {
-                self.send_long(link, *outgoing, payload, false).map(|_| ())
-            }
+            Waiting::Long { outgoing, payload } => self
+                .send_long(link, *outgoing, payload, false)
+                .map(|_| payload_out(state, SlabKey::from_bits(outgoing.context), true)),
             Waiting::Read { request, bytes } if bytes.len() <= COPIED_BYTES_MAX => {
                 let outgoing = Outgoing { silent: true, ..payload_of(SPACE_READ, *request, 0) };
                 self.send_below(link, outgoing, SendBuffer::Copied(bytes)).map(|_| ())
@@ -680,8 +680,8 @@ impl Engine {
                 state.service.paid(link, bytes.len())
             }
             (Ok(()), Waiting::Long { .. }) => {}
-            (Err(Errno(_)), Waiting::Long { outgoing, .. }) => {
-                self.remote_failed(state, SlabKey::from_bits(outgoing.context), libc::ESHUTDOWN as u32);
+            (Err(error), Waiting::Long { outgoing, .. }) => {
+                self.remote_failed(state, SlabKey::from_bits(outgoing.context), failure(error));
             }
         }
         None

@@ -1,6 +1,7 @@
 //! The provider as libfabric uses it: the built library is opened with `dlopen`, and everything goes through its C tables.
 
 mod bounds;
+mod broken;
 mod hostile;
 mod jobs;
 mod logs;

@@ -96,14 +96,6 @@ impl Port {
             self.events.push_back(Event::PeerClosed { link: index, peer });
         }
     }
-
-    pub(crate) fn break_link(&mut self, index: LinkIndex, event: Event) {
-        let link = &mut self.links[index.0 as usize];
-        if !link.flags.contains(Flags::BROKEN) {
-            link.flags.insert(Flags::BROKEN);
-            self.events.push_back(event);
-        }
-    }
 }
 
 impl Link {

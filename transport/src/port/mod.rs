@@ -4,6 +4,7 @@
 //! [`Port::poll_transmit`] for every rail until it answers `None`, then sleep until [`Port::poll_timeout`] at most. What
 //! each of the three answers may change with any other call, and only then.
 
+mod broken;
 mod check;
 mod closing;
 mod cut;
@@ -252,6 +253,9 @@ impl Port {
     ) -> Result<OpId, SendError> {
         let copied_bytes_max = self.config.link_copied_bytes_max;
         let entry = self.links.get_mut(link.0 as usize).ok_or(SendError::Closed { link })?;
+        if entry.flags.contains(Flags::BROKEN) {
+            return Err(SendError::Broken { link });
+        }
         if entry.flags.contains(Flags::CLOSING) {
             return Err(SendError::Closed { link });
         }
@@ -320,7 +324,12 @@ impl Port {
         };
         loop {
             match self.matcher.post(posted)? {
-                Post::Posted => break,
+                Post::Posted => {
+                    if let Some(source) = receive.source.filter(|source| self.is_broken(*source)) {
+                        self.fail_one_posted(source, op, receive.context);
+                    }
+                    break;
+                }
                 Post::Matched { key, message, placement, rest } => {
                     let context = receive.context;
                     let target = Target::Posted {
@@ -379,6 +388,11 @@ impl Port {
                     }
                     self.redirect(envelope.source, key, target);
                 }
+            }
+            Arrived::Announced(_) if self.is_broken(envelope.source) => {
+                let finished = self.fill_at_once(op, finished);
+                self.fail_receive(op, context, &envelope, finished);
+                self.release_unexpected(0);
             }
             Arrived::Announced(peer_op) => {
                 let incoming = Incoming {
@@ -482,6 +496,7 @@ impl Port {
                     self.redirect(message.envelope.source, key, Target::Nowhere);
                 }
             }
+            Arrived::Announced(_) if self.is_broken(message.envelope.source) => self.release_unexpected(0),
             Arrived::Announced(op) => {
                 let copied_bytes_max = self.config.link_copied_bytes_max;
                 let source = message.envelope.source;
@@ -541,7 +556,7 @@ impl Port {
         !self.ready.is_empty() || CHECKPOINTABLE && self.news_due
     }
 
-    /// Whether a send on this link, with this much copied payload, would be accepted now.
+    /// Whether a send on this link, with this much copied payload, would find room now. A broken link has room: the send says what is wrong.
     #[must_use]
     pub fn can_send(&self, link: LinkIndex, copied_bytes: usize) -> bool {
         let Some(entry) = self.links.get(link.0 as usize) else { return false };
