@@ -1,5 +1,7 @@
 //! Writing an image: one pass, no seeking but for the header.
 
+use std::os::fd::{AsFd, BorrowedFd};
+
 use super::layout::{ENCODING_PLAIN, Entry, HEADER_BYTES, Header, VERSION, emit_table, table_bytes};
 use super::parse::digest;
 use super::{Identity, ImageSummary, Section};
@@ -8,7 +10,7 @@ use crate::error::{CommitError, ImageError, StoreError};
 use crate::limits::{
     IMAGE_BYTES_MAX, PADDING_BYTES_MAX, PAGE_ALIGNED_BYTES_MIN, SECTIONS_MAX, WRITE_BUFFER_BYTES,
 };
-use crate::storage::{Storage, StorageError, parent_and_name};
+use crate::storage::{Directory, DirectoryFile, Storage, StorageError, parent_and_name};
 
 /// What lies between two sections.
 const ZEROS: [u8; 4096] = [0; 4096];
@@ -66,6 +68,15 @@ impl Encoder {
         let checksum = self.open.as_mut().expect("a section is open");
         checksum.update(bytes);
         self.position = self.position.saturating_add(bytes.len() as u64);
+        if self.position > IMAGE_BYTES_MAX - table_bytes(SECTIONS_MAX) { Err(FULL) } else { Ok(()) }
+    }
+
+    /// Ends the open section, whose bytes came past this encoder.
+    fn end_outside(&mut self, bytes: u64, checksum: u64) -> Result<(), ImageError> {
+        self.open.take().expect("a section is open");
+        self.position = self.position.saturating_add(bytes);
+        let entry = self.entries.last_mut().expect("an open section has an entry");
+        (entry.stored_bytes, entry.bytes, entry.checksum) = (bytes, bytes, checksum);
         if self.position > IMAGE_BYTES_MAX - table_bytes(SECTIONS_MAX) { Err(FULL) } else { Ok(()) }
     }
 
@@ -296,5 +307,45 @@ impl<F> ImageWriter<F> {
 
     fn image_error(&self, error: ImageError) -> StoreError {
         StoreError::Image { path: self.path.clone(), error }
+    }
+}
+
+/// A section that another process writes: pages of a process, by a fork of it.
+impl ImageWriter<DirectoryFile> {
+    /// Opens a section that begins at a page of the file, and returns its offset. Whoever writes it uses
+    /// [`ImageWriter::file`] and offsets of its own; [`ImageWriter::end_outside`] says what was written.
+    ///
+    /// # Panics
+    /// If the section before was not ended.
+    pub fn begin_outside(
+        &mut self,
+        storage: &mut Directory,
+        kind: u32,
+        version: u16,
+        id: u64,
+    ) -> Result<u64, StoreError> {
+        self.begin_section(storage, Section { kind, version, id, bytes: &[] }, PAGE_ALIGNED_BYTES_MIN)?;
+        self.flush(storage)?;
+        Ok(self.encoder.position)
+    }
+
+    /// Ends that section: the file has `bytes` from its offset on, and this is their checksum.
+    ///
+    /// # Panics
+    /// If no section is open.
+    pub fn end_outside(
+        &mut self,
+        storage: &mut Directory,
+        bytes: u64,
+        checksum: u64,
+    ) -> Result<(), StoreError> {
+        self.encoder.end_outside(bytes, checksum).map_err(|error| self.image_error(error))?;
+        Ok(storage.pass_over(&mut self.file, bytes)?)
+    }
+
+    /// The file below.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }

@@ -1,7 +1,8 @@
 //! A real directory.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -26,6 +27,12 @@ pub struct Directory {
 pub struct DirectoryFile {
     file: File,
     path: String,
+}
+
+impl AsFd for DirectoryFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 /// Held while one process works on a directory; the kernel lets go of it when the process ends, however it ends.
@@ -72,6 +79,14 @@ impl Directory {
             Err(TryLockError::WouldBlock) => Err(StorageError::Locked { path: self.shown(path) }),
             Err(TryLockError::Error(error)) => Err(self.failed(Operation::Lock, path, 0, &error)),
         }
+    }
+
+    /// The next bytes of `file` come after `bytes` that somebody else has written.
+    pub(crate) fn pass_over(&self, file: &mut DirectoryFile, bytes: u64) -> Result<(), StorageError> {
+        let failed = |error: io::Error| self.failed(Operation::Append, &file.path, 0, &error);
+        let end = i64::try_from(bytes).map_err(|_| failed(Errno::EFBIG.into()))?;
+        (&file.file).seek(SeekFrom::Current(end)).map_err(failed)?;
+        Ok(())
     }
 
     fn make_missing(&self, path: &Path) -> io::Result<()> {

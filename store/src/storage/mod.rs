@@ -10,7 +10,7 @@ mod memory;
 
 use core::fmt;
 
-pub use directory::{Directory, DirectoryLock};
+pub use directory::{Directory, DirectoryFile, DirectoryLock};
 pub use memory::{Fault, Memory};
 
 use crate::error::bytes_text;
