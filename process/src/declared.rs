@@ -1,0 +1,45 @@
+//! What the parts of a process that know of checkpoints say beforehand: what of it is not to be saved, because somebody
+//! else makes it anew.
+
+use std::ops::Range;
+use std::os::fd::RawFd;
+
+/// Descriptors and memory that are not saved.
+///
+/// A number that is declared and not open is passed over. All numbers that share one open file description are what one
+/// of them was declared as: a program may have duplicated its standard output.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Declared {
+    /// Descriptors that whoever starts the restored process hands in, by the name under which it does.
+    pub handed_in: Vec<(String, RawFd)>,
+    /// Descriptors that their owner in the process makes anew after the restore, such as the transport's sockets; who.
+    pub remade: Vec<(String, RawFd)>,
+    /// Addresses whose pages and mappings are left out, because their owner maps them anew before anybody touches them.
+    pub ignored_memory: Vec<Range<u64>>,
+}
+
+impl Declared {
+    /// Nothing declared.
+    #[must_use]
+    pub fn new() -> Declared {
+        Declared::default()
+    }
+
+    /// Whether an address lies in memory that is left out.
+    #[must_use]
+    pub fn ignores(&self, address: u64) -> bool {
+        self.ignored_memory.iter().any(|range| range.contains(&address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_ends_before_its_end() {
+        let declared = Declared { ignored_memory: vec![0x1000..0x2000, 0x5000..0x6000], ..Declared::new() };
+        let seen = [0xfff, 0x1000, 0x1fff, 0x2000, 0x5000, 0x6000].map(|address| declared.ignores(address));
+        assert_eq!(seen, [false, true, true, false, true, false]);
+    }
+}
