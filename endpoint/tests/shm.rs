@@ -286,3 +286,52 @@ fn a_program_that_computes_is_acknowledged_by_its_helper() {
         assert!(started.elapsed() < LIMIT, "nobody pulls and acknowledges");
     }
 }
+
+/// A segment has rings for so many senders.
+const RINGS: usize = 256;
+
+#[test]
+fn senders_beyond_the_rings_of_a_receiver_reach_it_over_the_other_rail_at_once() {
+    const LATE: u32 = 3;
+    const MESSAGES: u64 = 200;
+    let both = || vec![shm(true), udp()];
+    let b = open(0, AuthLevel::Header, both(), true);
+    let crowd: Vec<ShmDriver> = (0..RINGS)
+        .map(|_| {
+            let mut rail = ShmDriver::open(&ShmConfig::default()).expect("memory and /proc");
+            let to = rail.resolve(&b.addresses()[0]).expect("this host");
+            rail.lease().expect("room")[0] = 1;
+            rail.commit(to, 1, drivers::Payload::EMPTY);
+            assert_eq!(rail.flush(), Ok(1), "there is a ring for each of {RINGS}");
+            rail
+        })
+        .collect();
+    for rank in 1..=LATE {
+        let a = open(rank, AuthLevel::Header, both(), true);
+        let to_b = link(&a, 0, &b);
+        for i in 0..MESSAGES {
+            // Short ones only: what is lost with the first of them comes again.
+            let outgoing = Outgoing { space: Space(0), tag: i, data: 0, context: i, silent: false };
+            a.send(to_b, outgoing, SendBuffer::Copied(&payload(0))).expect("there is room");
+            let receive = Receive {
+                space: Space(0),
+                source: None,
+                tag: i,
+                ignore: 0,
+                bytes_max: 8,
+                context: i,
+                multi: None,
+            };
+            b.post_receive(receive, ReceiveBuffer::Owned(vec![0; 8])).expect("room");
+            let started = Instant::now();
+            while !matches!(b.poll(), Some(Completion::Received { .. })) {
+                assert!(started.elapsed() < LIMIT, "message {i} of {rank} does not come");
+                while a.poll().is_some() {}
+            }
+        }
+        let frames = a.frames_by_rail();
+        assert!(frames[0] <= 2, "rank {rank} tried {} frames where there is no ring", frames[0]);
+        assert!(frames[1] >= MESSAGES, "{frames:?}");
+    }
+    drop(crowd);
+}

@@ -21,7 +21,17 @@ pub(super) fn take_part() -> bool {
 
 /// Makes the barrier, here and in all who take part. False: it was not made.
 pub(super) fn everywhere() -> bool {
+    #[cfg(test)]
+    if REFUSED.get() {
+        return false;
+    }
     membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The kernel has no memory for it, for the calls of this thread.
+    pub(super) static REFUSED: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
 }
 
 #[cfg(test)]

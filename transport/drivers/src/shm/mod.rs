@@ -274,16 +274,16 @@ impl ShmDriver {
         }
     }
 
-    /// Stops looking at a ring that has been quiet for long, unless a frame comes at this moment.
+    /// Stops looking at a ring that has been quiet for long, unless a frame comes at this moment, or might come unseen.
     fn leave(&mut self, at: usize) {
         let ring = self.active[at];
         let (word, bit) = (ring / 64, 1u64 << (ring % 64));
         let bits = self.inbox.front.u64(ACTIVE + word * 8);
         bits.fetch_and(!bit, Ordering::SeqCst);
-        self.inbox.meet_senders();
+        let met = self.inbox.meet_senders();
         if let Some(incoming) = &mut self.rings[ring] {
             incoming.quiet_looks = 0;
-            if incoming.has_frame() {
+            if !met || incoming.has_frame() {
                 bits.fetch_or(bit, Ordering::SeqCst);
                 return;
             }

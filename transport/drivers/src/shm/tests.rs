@@ -2,9 +2,10 @@
 
 use core::sync::atomic::Ordering;
 
+use super::barrier::REFUSED;
 use super::layout::{ACTIVE, ENTRY_OWNER, ENTRY_TAKEN, RING_BYTES, RINGS_MAX, SLOTS, Word, entry, slot_at};
 use super::segment::Outbox;
-use super::{ShmConfig, ShmDriver};
+use super::{QUIET_LOOKS, QUIET_RINGS, ShmConfig, ShmDriver};
 use crate::driver::Driver;
 use crate::payload::Payload;
 
@@ -183,5 +184,30 @@ fn mappings_are_told_and_are_the_segment_only() {
             number(from) <= range.start && range.end <= number(to)
         });
         assert!(found, "{line} is no mapping of a segment");
+    }
+}
+
+#[test]
+fn a_quiet_ring_is_looked_at_on_where_its_sender_cannot_be_met() {
+    const SENDERS: usize = QUIET_RINGS + 2;
+    for refused in [true, false] {
+        let mut b = open();
+        let mut senders: Vec<ShmDriver> = (0..SENDERS).map(|_| open()).collect();
+        for a in &mut senders {
+            let to = a.resolve(&b.local_address()).expect("this host");
+            a.lease().expect("room")[0] = 1;
+            a.commit(to, 1, Payload::EMPTY);
+            a.flush().expect("a live rail");
+        }
+        assert_eq!(b.receive(SENDERS, &mut |_| ()), Ok(SENDERS));
+        REFUSED.set(refused);
+        for _ in 0..(2 + SENDERS) * QUIET_LOOKS as usize {
+            b.receive(1, &mut |_| ()).expect("a live rail");
+        }
+        REFUSED.set(false);
+        let looked_at = b.active.len();
+        // Without the barrier of a kernel that has none, senders make their own, and nothing can be refused.
+        let can_refuse = refused && super::barrier::everywhere();
+        assert_eq!(looked_at, if can_refuse { SENDERS } else { QUIET_RINGS }, "refused: {refused}");
     }
 }
