@@ -65,6 +65,16 @@ pub enum EndpointError {
         /// Links with something left.
         links: usize,
     },
+    /// Peers that live have not received what was sent to them, and were not waited for any longer.
+    #[error(
+        "closing waited {waited:.0?} for {links} peers to receive what was sent to them, and gave up: what they have not received is lost"
+    )]
+    Unreceived {
+        /// How long.
+        waited: Duration,
+        /// Links with something left.
+        links: usize,
+    },
     /// A helper thread could not be started.
     #[error("the helper thread could not be started: {0}; raise the limit of threads (ulimit -u)")]
     Helper(std::io::Error),

@@ -9,7 +9,7 @@ use drivers::Driver;
 use nic_freeze::Carried;
 use transport::config::{LINKS_MAX, RAILS_MAX};
 use transport::matching::{Envelope, MatchError, MessageKey, Pattern};
-use transport::port::{FinalCounters, Stopped, Unsettled};
+use transport::port::{FinalCounters, Stopped};
 use transport::{
     Event, FrozenPort, LinkIndex, OpId, Outgoing, Port, PortId, RawAddress, Receive, Restart, SendError,
 };
@@ -20,9 +20,6 @@ use crate::error::EndpointError;
 use crate::helper::Helper;
 use crate::inner::{Completion, Inner, rail_index};
 use crate::wait::Bell;
-
-/// How long a peer is silent before a closing endpoint asks its keeper about it, and how often it asks. A peer that lives answers a probe long before.
-const ASK_EVERY: Duration = Duration::from_millis(50);
 
 /// Settings of an endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +94,7 @@ impl Shared {
     }
 
     /// Does something that may leave completions, for which somebody else may be waiting.
-    fn telling<R>(&self, inner: &mut Inner, act: impl FnOnce(&mut Inner) -> R) -> R {
+    pub(crate) fn telling<R>(&self, inner: &mut Inner, act: impl FnOnce(&mut Inner) -> R) -> R {
         let known = inner.completions.len();
         let result = act(inner);
         if inner.completions.len() > known {
@@ -570,65 +567,5 @@ impl Endpoint {
         }
         self.shared.closed.store(true, Ordering::Relaxed);
         Ok(self.shared.lock().port.final_counters().collect())
-    }
-
-    /// Ends all links, whether or not a keeper answers for this port later: makes progress until every peer has everything or
-    /// has closed by itself, then for `quiet` longer, so that a peer whose last acknowledgement was lost gets another. A peer
-    /// that waits for its program is waited for; one that has not been heard for `silence` is given up. Completions that come
-    /// meanwhile are for `each`. `closed` is asked now and then about peers that are waited for and silent: which of
-    /// them a keeper knows to have closed, and the first frame that each has not got (R12). Returns the final counters for the
-    /// keeper of this port, and beside them [`EndpointError::Linger`] if peers were given up.
-    pub fn leave(
-        &self,
-        silence: Duration,
-        quiet: Duration,
-        mut each: impl FnMut(Completion),
-        mut closed: impl FnMut(&[PortId]) -> Vec<(PortId, u64)>,
-    ) -> (Vec<FinalCounters>, Result<(), EndpointError>) {
-        let started = self.shared.clock.now();
-        {
-            let mut inner = self.shared.lock();
-            for i in 0..inner.port.links() {
-                inner.port.close_link(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
-            }
-        }
-        let (mut heard, mut frames) = (started, 0);
-        let (mut looked, mut unsettled, mut asked) = (None, Unsettled::default(), None);
-        let result = loop {
-            while let Some(completion) = self.poll() {
-                each(completion);
-            }
-            let now = self.shared.clock.now();
-            let mut inner = self.shared.lock();
-            let received = inner.port.counters().frames_received;
-            if received != frames {
-                (heard, frames) = (now, received);
-            }
-            if looked.is_none_or(|looked| now.since(looked) >= quiet) {
-                looked = Some(now);
-                // A peer that lives answers probes, so the keeper is seldom asked, and by few.
-                if asked.is_none_or(|asked| now.since(asked) >= ASK_EVERY) {
-                    asked = Some(now);
-                    let silent: Vec<PortId> = inner.port.silent_unsettled(now, ASK_EVERY).collect();
-                    for (peer, expected) in closed(&silent) {
-                        inner.port.peer_has_closed(now, peer, expected);
-                    }
-                }
-                unsettled = inner.port.probe_unsettled(now, silence);
-                self.shared.telling(&mut inner, |inner| inner.transmit(now));
-            }
-            drop(inner);
-            if unsettled.heard == 0 && now.since(heard) >= quiet {
-                if unsettled.silent == 0 {
-                    break Ok(());
-                }
-                if now.since(started) >= silence {
-                    break Err(EndpointError::Linger { waited: silence, links: unsettled.silent });
-                }
-            }
-            self.wait(quiet);
-        };
-        self.shared.closed.store(true, Ordering::Relaxed);
-        (self.shared.lock().port.final_counters().collect(), result)
     }
 }

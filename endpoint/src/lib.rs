@@ -18,6 +18,7 @@ mod frozen;
 mod gate;
 mod helper;
 mod inner;
+mod leaving;
 mod patience;
 #[cfg(test)]
 mod testing;
@@ -28,3 +29,4 @@ pub use error::EndpointError;
 pub use frozen::{Frozen, PauseSplit};
 pub use gate::{Endpoint, EndpointConfig};
 pub use inner::Completion;
+pub use leaving::{Leaving, Linger};

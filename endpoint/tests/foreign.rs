@@ -10,16 +10,46 @@ use drivers::Driver;
 use drivers::fault::{FaultDriver, Faults, Rate};
 use drivers::udp::{UdpConfig, UdpDriver};
 use endpoint::{
-    BorrowedPayload, Completion, Endpoint, EndpointConfig, EndpointError, ReceiveBuffer, SendBuffer,
+    BorrowedPayload, Completion, Endpoint, EndpointConfig, EndpointError, Leaving, Linger, ReceiveBuffer,
+    SendBuffer,
 };
 use transport::matching::Pattern;
 use transport::{
     Epoch, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, Receive, Space,
 };
 
+/// What a keeper answers about silent peers, and whom the endpoint has said that it waits for.
+struct Asked<F> {
+    keeper: F,
+    told: Vec<Vec<PortId>>,
+}
+
+impl<F: FnMut(&[PortId]) -> Vec<(PortId, u64)>> Leaving for Asked<F> {
+    fn completed(&mut self, _: Completion) {}
+
+    fn closed(&mut self, silent: &[PortId]) -> Vec<(PortId, u64)> {
+        (self.keeper)(silent)
+    }
+
+    fn waiting(&mut self, waited: Duration, peers: &[PortId]) {
+        assert!(waited >= TOLD_AFTER);
+        self.told.push(peers.to_vec());
+    }
+}
+
+fn asking<F: FnMut(&[PortId]) -> Vec<(PortId, u64)>>(keeper: F) -> Asked<F> {
+    Asked { keeper, told: Vec::new() }
+}
+
 /// There is no keeper.
 fn nobody(_: &[PortId]) -> Vec<(PortId, u64)> {
     Vec::new()
+}
+
+const TOLD_AFTER: Duration = Duration::from_millis(100);
+
+fn linger(silence: Duration) -> Linger {
+    Linger { silence, quiet: Duration::from_millis(2), told_after: TOLD_AFTER, most: DEADLINE }
 }
 
 /// Longest wait for anything here: what a busy machine may need, many times over.
@@ -152,13 +182,13 @@ fn leaving_waits_for_peers_that_live_and_gives_up_those_that_do_not() {
     let (a, b, link) = pair();
     a.send(link, outgoing(1), SendBuffer::Copied(b"hello")).expect("there is room");
     // The helper of the other end acknowledges; its program does nothing.
-    a.leave(silence, Duration::from_millis(2), drop, nobody).1.expect("the peer lives");
+    a.leave(linger(silence), &mut asking(nobody)).1.expect("the peer lives");
     assert!(b.peek(&any(1)).is_some(), "left before the message was there");
 
     let (a, b, link) = pair();
     drop(b);
     a.send(link, outgoing(1), SendBuffer::Copied(b"hello")).expect("there is room");
-    let (counters, left) = a.leave(silence, Duration::from_millis(2), drop, nobody);
+    let (counters, left) = a.leave(linger(silence), &mut asking(nobody));
     assert!(matches!(left, Err(EndpointError::Linger { links: 1, .. })), "{left:?}");
     assert_eq!(counters.len(), 1, "the keeper answers all the same (R12)");
 }
@@ -166,7 +196,7 @@ fn leaving_waits_for_peers_that_live_and_gives_up_those_that_do_not() {
 /// R12: the last acknowledgement of all is lost, and whoever owed it has gone. Only its keeper can say so.
 #[test]
 fn a_keeper_answers_for_a_peer_whose_last_acknowledgement_is_lost() {
-    let (silence, quiet) = (Duration::from_millis(500), Duration::from_millis(2));
+    let silence = Duration::from_millis(500);
     for kept in [true, false] {
         let here = UdpConfig::new(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
         let rail = FaultDriver::new(UdpDriver::open(&here).expect("a socket"), Faults::NONE);
@@ -185,7 +215,7 @@ fn a_keeper_answers_for_a_peer_whose_last_acknowledgement_is_lost() {
         let closed = std::sync::OnceLock::new();
         let left = std::thread::scope(|scope| {
             scope.spawn(|| {
-                let (heard, left) = b.leave(DEADLINE, quiet, drop, nobody);
+                let (heard, left) = b.leave(linger(DEADLINE), &mut asking(nobody));
                 left.expect("it has heard that its peer closes");
                 let to_a = heard
                     .iter()
@@ -198,7 +228,7 @@ fn a_keeper_answers_for_a_peer_whose_last_acknowledgement_is_lost() {
                 assert!(asked.iter().all(|peer| *peer == PortId::of_rank(Rank(1), 0)), "{asked:?}");
                 closed.get().filter(|_| kept && !asked.is_empty()).copied().into_iter().collect()
             };
-            a.leave(silence, quiet, drop, keeper).1
+            a.leave(linger(silence), &mut asking(keeper)).1
         });
         match left {
             Ok(()) => assert!(kept, "nobody has said that the peer has everything"),
@@ -235,7 +265,24 @@ fn leaving_waits_for_a_receive_however_long_the_peers_program_takes() {
             }
         }
     });
-    a.leave(silence, Duration::from_millis(2), drop, nobody).1.expect("the peer lives");
+    a.leave(linger(silence), &mut asking(nobody)).1.expect("the peer lives");
     let (bytes, _) = receiver.join().expect("the receiver ends");
     assert_eq!(bytes, 100_000);
+}
+
+#[test]
+fn a_peer_that_lives_and_never_receives_is_named_and_given_up_after_a_time() {
+    let (a, b, link) = pair();
+    a.send(link, outgoing(1), SendBuffer::Owned(vec![7; 100_000])).expect("there is room");
+    let most = 7 * TOLD_AFTER;
+    let mut asked = asking(nobody);
+    let (counters, left) = a.leave(Linger { most, ..linger(DEADLINE) }, &mut asked);
+    match left {
+        Err(EndpointError::Unreceived { waited, links: 1 }) => assert!(waited >= most),
+        other => panic!("{other:?}"),
+    }
+    let peer = vec![PortId::of_rank(Rank(1), 0)];
+    assert!(!asked.told.is_empty() && asked.told.iter().all(|told| *told == peer), "{:?}", asked.told);
+    assert_eq!(counters.len(), 1, "the keeper answers all the same (R12)");
+    drop(b);
 }

@@ -7,6 +7,7 @@ use libc::iovec;
 
 use crate::abi::{Const, FiAddr, FiIoc, FiMsgAtomic, FiOpsAtomic, FidEp, Opaque, flag};
 use crate::boundary::{EINVAL, Errno, Result, given, length, status};
+use crate::callflags::{self, of_call};
 use crate::engine::arithmetic::{op, value_bytes};
 use crate::engine::sinks::Submit;
 use crate::engine::{Local, Place};
@@ -128,7 +129,7 @@ unsafe fn operate(fid: *mut FidEp, vectors: Vectors, place: Place, operation: Op
             op: u8::try_from(operation.op).map_err(|_| EINVAL)?,
             bytes: all,
         };
-        let flags = operation.flags.unwrap_or_else(|| object.transmit_flags());
+        let flags = of_call(operation.flags, callflags::REQUEST, || object.transmit_flags())?;
         let submit = Submit { context: operation.context as usize, flags };
         object.engine()?.operate(place, &local, submit, operation.inject).map(|()| 0)
     })

@@ -17,6 +17,7 @@ use crate::boundary::{
     EBUSY, EINVAL, ENOSYS, Errno, Result, behind, complain, count, hand_out, missing, put_text, retire,
     status, text,
 };
+use crate::callflags::{self, known};
 use crate::domain;
 
 /// Addresses of one vector: as many as a job may have links.
@@ -231,7 +232,7 @@ unsafe extern "C" fn insert(
         if addresses.is_null() && addresses_count > 0 {
             return Err(EINVAL);
         }
-        let answers = answers(numbers, flags, context);
+        let answers = answers(numbers, known(flags, callflags::INSERT)?, context);
         let mut inserted = 0;
         for i in 0..addresses_count {
             // SAFETY: the application passes `count` addresses of the length that `fi_getinfo` told.
@@ -267,6 +268,7 @@ unsafe extern "C" fn insertsvc(
     count("fi_av_insertsvc", || {
         // SAFETY: the table of address vectors alone leads here.
         let vector = unsafe { vector(fid) }?;
+        known(flags, callflags::INSERT)?;
         // SAFETY: the application's strings.
         let (node, service) = unsafe { (text(node), text(service)) };
         let number = resolve(node, Some(service.ok_or(EINVAL)?))
@@ -310,7 +312,7 @@ unsafe extern "C" fn insertsym(
         let vector = unsafe { vector(fid) }?;
         // SAFETY: the application's strings.
         let (node, service) = unsafe { (text(node).ok_or(EINVAL)?, text(service).ok_or(EINVAL)?) };
-        let answers = answers(numbers, flags, context);
+        let answers = answers(numbers, known(flags, callflags::INSERT)?, context);
         let mut inserted = 0;
         for i in 0..nodes.checked_mul(services).filter(|all| *all <= ADDRESSES_MAX).ok_or(EINVAL)? {
             let place = following(node, i / services)

@@ -131,6 +131,14 @@ impl Queue {
         may && engines.iter().all(|engine| engine.prepare_sleep())
     }
 
+    /// What has waited for room may come.
+    #[cold]
+    fn tell_of_room(&self) {
+        for engine in &*self.engines.read().unwrap_or_else(PoisonError::into_inner) {
+            engine.has_room_again();
+        }
+    }
+
     fn entry_bytes(&self) -> usize {
         match self.format {
             CQ_FORMAT_MSG => size_of::<FiCqMsgEntry>(),
@@ -169,6 +177,7 @@ impl Queue {
                 return Err(EAGAIN);
             }
         }
+        let was_full = !self.has_room();
         let mut entries = self.lock();
         if entries.front().is_some_and(|entry| entry.failure.is_some()) {
             return Err(Errno(errno::EAVAIL));
@@ -187,6 +196,10 @@ impl Queue {
             taken += 1;
         }
         self.waiting.store(entries.len(), Ordering::Release);
+        drop(entries);
+        if was_full && taken > 0 {
+            self.tell_of_room();
+        }
         if taken == 0 && count > 0 { Err(EAGAIN) } else { Ok(taken) }
     }
 

@@ -15,12 +15,13 @@ use crate::av::put_address;
 use crate::boundary::{
     EBUSY, EINVAL, ENOSYS, Errno, Result, behind, given, hand_out, length, missing, retire, status,
 };
+use crate::callflags::known;
 use crate::engine::sinks::Sinks;
 use crate::engine::{Engine, Opening};
 use crate::identity::{identity, own_ip};
 use crate::keeper::{Keeper, keeper};
 use crate::limits::{CONTEXT_SIZE, MULTI_RECEIVE_FREE_MIN};
-use crate::{atomic, av, cntr, cq, domain, msg, rma, tagged};
+use crate::{atomic, av, callflags, cntr, cq, domain, msg, rma, tagged};
 
 /// What is behind an endpoint.
 pub(crate) struct EndpointObject {
@@ -187,8 +188,14 @@ pub(crate) unsafe extern "C" fn open(
             domain: Arc::clone(domain),
             caps: info.caps,
             place,
-            transmit_flags: AtomicU64::new(transmit.map_or(0, |attr| attr.op_flags)),
-            receive_flags: AtomicU64::new(receive.map_or(0, |attr| attr.op_flags)),
+            transmit_flags: AtomicU64::new(known(
+                transmit.map_or(0, |attr| attr.op_flags),
+                callflags::TRANSMIT_DEFAULT,
+            )?),
+            receive_flags: AtomicU64::new(known(
+                receive.map_or(0, |attr| attr.op_flags),
+                callflags::RECEIVE_DEFAULT,
+            )?),
             multi_free_min: AtomicUsize::new(MULTI_RECEIVE_FREE_MIN),
             bound: Mutex::default(),
             engine: OnceLock::new(),
@@ -217,8 +224,8 @@ impl EndpointObject {
     /// Another handle of an enabled endpoint, with other default flags for the calls of one direction.
     fn alias(&self, flags: u64) -> Result<EndpointObject> {
         let (transmit, receive) = match flags & (flag::SEND | flag::RECV) {
-            flag::SEND => (flags & !flag::SEND, self.receive_flags()),
-            flag::RECV => (self.transmit_flags(), flags & !flag::RECV),
+            flag::SEND => (default_flags(flags)?, self.receive_flags()),
+            flag::RECV => (self.transmit_flags(), default_flags(flags)?),
             _ => return Err(EINVAL),
         };
         Ok(EndpointObject {
@@ -234,6 +241,14 @@ impl EndpointObject {
             is_alias: true,
         })
     }
+}
+
+/// The flags for calls of one direction that have none of their own; `flags` names the direction besides.
+fn default_flags(flags: u64) -> Result<u64> {
+    let direction = flags & (flag::SEND | flag::RECV);
+    let allowed =
+        if direction == flag::SEND { callflags::TRANSMIT_DEFAULT } else { callflags::RECEIVE_DEFAULT };
+    known(flags & !direction, allowed)
 }
 
 /// The endpoint behind a handle.
@@ -344,7 +359,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: Opaque) ->
                 if command == CONTROL_GETOPSFLAG {
                     *flags = slot.load(Ordering::Relaxed);
                 } else {
-                    slot.store(*flags & !(flag::SEND | flag::RECV), Ordering::Relaxed);
+                    slot.store(default_flags(*flags)?, Ordering::Relaxed);
                 }
                 Ok(())
             }

@@ -16,6 +16,7 @@ use crate::abi::{
 use crate::address::{ADDRESS_BYTES, Address};
 use crate::av::resolve;
 use crate::boundary::{EINVAL, Errno, Result, status, text};
+use crate::callflags;
 use crate::identity::{identity, own_ip};
 use crate::launcher::is_alone_by_mistake;
 use crate::limits::{CONTEXT_SIZE, EAGER_BYTES_MAX, IOV_MAX, MESSAGE_BYTES_MAX, PIECE_BYTES_MAX};
@@ -57,17 +58,6 @@ const ORDERS: u64 = flag::ORDER_SAS
     | flag::ORDER_ATOMIC_RAW
     | flag::ORDER_ATOMIC_WAR
     | flag::ORDER_ATOMIC_WAW;
-
-/// Flags that calls without flags of their own may have.
-const TRANSMIT_FLAGS: u64 = flag::COMPLETION
-    | flag::INJECT
-    | flag::INJECT_COMPLETE
-    | flag::TRANSMIT_COMPLETE
-    | flag::DELIVERY_COMPLETE
-    | flag::MATCH_COMPLETE
-    | flag::MORE
-    | flag::FENCE;
-const RECEIVE_FLAGS: u64 = flag::COMPLETION | flag::MULTI_RECV | flag::MORE;
 
 /// Format of tags: every bit is the application's.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
@@ -169,7 +159,7 @@ fn agree(api: u32, hints: &Hints<'_>) -> Result<Terms> {
     check_names(hints)?;
     let (mut transmit_flags, mut receive_flags, mut tag_format) = (flag::TRANSMIT_COMPLETE, 0, TAG_FORMAT);
     if let Some(attr) = hints.transmit {
-        fits(attr.caps & !TRANSMIT_CAPS == 0 && attr.op_flags & !TRANSMIT_FLAGS == 0)?;
+        fits(attr.caps & !TRANSMIT_CAPS == 0 && attr.op_flags & !callflags::TRANSMIT_DEFAULT == 0)?;
         fits(attr.msg_order & !ORDERS == 0 && attr.comp_order == 0)?;
         fits(attr.inject_size <= EAGER_BYTES_MAX && attr.size <= CONTEXT_SIZE)?;
         fits(attr.iov_limit <= IOV_MAX && attr.rma_iov_limit <= 1)?;
@@ -178,7 +168,7 @@ fn agree(api: u32, hints: &Hints<'_>) -> Result<Terms> {
         }
     }
     if let Some(attr) = hints.receive {
-        fits(attr.caps & !RECEIVE_CAPS == 0 && attr.op_flags & !RECEIVE_FLAGS == 0)?;
+        fits(attr.caps & !RECEIVE_CAPS == 0 && attr.op_flags & !callflags::RECEIVE_DEFAULT == 0)?;
         fits(attr.msg_order & !ORDERS == 0 && attr.comp_order == 0)?;
         fits(attr.size <= CONTEXT_SIZE && attr.iov_limit <= IOV_MAX)?;
         receive_flags = attr.op_flags;

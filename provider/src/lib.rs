@@ -19,6 +19,7 @@ mod atomic;
 mod av;
 mod bell;
 mod boundary;
+mod callflags;
 mod cntr;
 mod cq;
 mod domain;

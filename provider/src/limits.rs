@@ -57,8 +57,11 @@ pub(crate) const DEBT_BYTES_MAX: usize = 256 << 20;
 /// Messages of one peer that wait: what its open requests and its answers to ours may come to.
 pub(crate) const STALLED_MESSAGES_MAX: usize = 2 * PIECES_OPEN_MAX * REMOTE_REQUESTS_MAX;
 
-/// Entries that a completion queue holds, if it was not opened with a larger size, before nothing more is taken from the port.
+/// Entries that a completion queue holds, if it was not opened with a larger size, before calls whose completions go there are refused.
 pub(crate) const CQ_ENTRIES: usize = 1 << 16;
+
+/// Messages that have come into buffers for several and wait for room in a completion queue. Beyond it nothing more is taken from the port: peers' requests wait, too.
+pub(crate) const BACKLOG_MAX: usize = CQ_ENTRIES;
 
 /// Entries that a completion queue may be asked to hold.
 pub(crate) const CQ_ENTRIES_MAX: usize = 1 << 24;
@@ -76,6 +79,16 @@ pub(crate) const HELPER_TICK: Duration = Duration::from_millis(1);
 /// A peer that has not been heard for this long while an endpoint closes is taken for gone. A living peer's helper answers at
 /// once, also while its program computes; without a keeper there is nobody who could answer for the endpoint later.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// A peer that lives and does not receive what was sent to it is waited for so long when an endpoint closes, unless a person says otherwise: its program may compute for
+/// long before it receives.
+pub(crate) const LINGER_MAX: Duration = Duration::from_secs(3600);
+
+/// When a person is first told of such a peer; again after twice as long, and so on.
+pub(crate) const LINGER_TOLD_AFTER: Duration = Duration::from_secs(5);
+
+/// Peers that are named then.
+pub(crate) const LINGER_NAMED_MAX: usize = 4;
 
 /// Links whose final counters go to the keeper in one message.
 pub(crate) const CLOSED_LINKS_PER_MESSAGE: usize = ckpt_glue::limits::ENTRIES_MAX;

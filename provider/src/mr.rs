@@ -11,6 +11,7 @@ use crate::abi::{
     FidMr, Opaque, flag,
 };
 use crate::boundary::{EINVAL, Result, behind, given, hand_out, missing, retire, status};
+use crate::callflags::{self, known};
 use crate::engine::regions::Region;
 use crate::limits::REGION_CLOSE_MAX;
 use crate::{cntr, domain};
@@ -40,11 +41,12 @@ unsafe extern "C" fn reg(
     access: u64,
     _offset: u64,
     key: u64,
-    _flags: u64,
+    flags: u64,
     out: *mut *mut FidMr,
     context: Opaque,
 ) -> c_int {
     status("fi_mr_reg", || {
+        known(flags, callflags::REGISTER)?;
         // SAFETY: as C promises for `fi_mr_reg`.
         unsafe { register(fid, start, bytes, access, key, out, context) }
     })
@@ -57,11 +59,12 @@ unsafe extern "C" fn regv(
     access: u64,
     _offset: u64,
     key: u64,
-    _flags: u64,
+    flags: u64,
     out: *mut *mut FidMr,
     context: Opaque,
 ) -> c_int {
     status("fi_mr_regv", || {
+        known(flags, callflags::REGISTER)?;
         if count != 1 {
             return Err(EINVAL);
         }
@@ -76,10 +79,11 @@ unsafe extern "C" fn regv(
 unsafe extern "C" fn regattr(
     fid: *mut Fid,
     attr: *const FiMrAttr,
-    _flags: u64,
+    flags: u64,
     out: *mut *mut FidMr,
 ) -> c_int {
     status("fi_mr_regattr", || {
+        known(flags, callflags::REGISTER)?;
         // Only the fields that all versions have are read.
         // SAFETY: as C promises for `fi_mr_regattr`; fields are read one by one, behind the end of an older structure nothing.
         unsafe {

@@ -4,6 +4,7 @@ use libc::iovec;
 
 use crate::abi::{Const, FiAddr, FiMsg, FiOpsMsg, FidEp, Opaque, flag};
 use crate::boundary::{given, length};
+use crate::callflags::{self, of_call};
 use crate::engine::sinks::Submit;
 use crate::engine::{Inbound, Outbound, SPACE_MESSAGES};
 use crate::ep::endpoint;
@@ -46,7 +47,7 @@ unsafe fn transmit(
     length("fi_send", || {
         // SAFETY: as the caller says.
         let object = unsafe { endpoint(fid) }?;
-        let flags = manner.flags.unwrap_or_else(|| object.transmit_flags());
+        let flags = of_call(manner.flags, callflags::SEND, || object.transmit_flags())?;
         let message = Outbound {
             to,
             space: SPACE_MESSAGES,
@@ -72,7 +73,7 @@ unsafe fn post(
     length("fi_recv", || {
         // SAFETY: as the caller says.
         let object = unsafe { endpoint(fid) }?;
-        let flags = flags.unwrap_or_else(|| object.receive_flags());
+        let flags = of_call(flags, callflags::RECEIVE, || object.receive_flags())?;
         let inbound = Inbound {
             space: SPACE_MESSAGES,
             from,

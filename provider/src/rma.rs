@@ -4,6 +4,7 @@ use libc::iovec;
 
 use crate::abi::{Const, FiAddr, FiMsgRma, FiOpsRma, FidEp, Opaque, flag};
 use crate::boundary::{EINVAL, Result, given, length};
+use crate::callflags::{self, of_call};
 use crate::engine::Place;
 use crate::engine::sinks::Submit;
 use crate::ep::endpoint;
@@ -34,7 +35,7 @@ unsafe fn fetch(
     length("fi_read", || {
         // SAFETY: as the caller says.
         let object = unsafe { endpoint(fid) }?;
-        let flags = flags.unwrap_or_else(|| object.transmit_flags());
+        let flags = of_call(flags, callflags::REQUEST, || object.transmit_flags())?;
         let submit = Submit { context: context as usize, flags };
         object.engine()?.read(place, &buffer?, submit).map(|()| 0)
     })
@@ -63,7 +64,7 @@ unsafe fn put(
     length("fi_write", || {
         // SAFETY: as the caller says.
         let object = unsafe { endpoint(fid) }?;
-        let flags = manner.flags.unwrap_or_else(|| object.transmit_flags());
+        let flags = of_call(manner.flags, callflags::SEND, || object.transmit_flags())?;
         let submit = Submit { context: context as usize, flags };
         object.engine()?.write(place, &payload?, manner.data, submit, manner.inject).map(|()| 0)
     })

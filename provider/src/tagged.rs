@@ -4,6 +4,7 @@ use libc::iovec;
 
 use crate::abi::{Const, FiAddr, FiMsgTagged, FiOpsTagged, FidEp, Opaque, flag};
 use crate::boundary::{Result, given, length};
+use crate::callflags::{self, of_call};
 use crate::engine::sinks::Submit;
 use crate::engine::{Inbound, Outbound, Peek, SPACE_TAGGED};
 use crate::ep::endpoint;
@@ -54,7 +55,7 @@ unsafe fn transmit(
     length("fi_tsend", || {
         // SAFETY: as the caller says.
         let object = unsafe { endpoint(fid) }?;
-        let flags = manner.flags.unwrap_or_else(|| object.transmit_flags());
+        let flags = of_call(manner.flags, callflags::SEND, || object.transmit_flags())?;
         let message = Outbound {
             to,
             space: SPACE_TAGGED,
@@ -88,7 +89,7 @@ unsafe fn post(
     length("fi_trecv", || {
         // SAFETY: as the caller says.
         let object = unsafe { endpoint(fid) }?;
-        let flags = flags.unwrap_or_else(|| object.receive_flags());
+        let flags = of_call(flags, callflags::RECEIVE_TAGGED, || object.receive_flags())?;
         let submit = Submit { context: context as usize, flags };
         let Wanted { from, tag, ignore } = wanted;
         let engine = object.engine()?;

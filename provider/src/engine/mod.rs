@@ -8,10 +8,14 @@
 //! * `remote`: requests to peers' memory, `pieces`: long ones; `service`: peers' requests to ours, `debt`: what is held for them; [`wire`]: how they
 //!   are written;
 //! * `report`: what a person is told of peers, `broken`: what becomes of requests to one that nothing reaches any more;
+//! * `backlog`: what becomes of completions for which a queue has no room;
+//! * `closing`: what a closing endpoint waits for;
 //! * [`regions`]: the memory that is open to peers; [`sinks`]: queues and counters.
 
 pub(crate) mod arithmetic;
+mod backlog;
 mod broken;
+mod closing;
 mod debt;
 mod pieces;
 mod receive;
@@ -23,14 +27,14 @@ mod service;
 pub(crate) mod sinks;
 pub(crate) mod wire;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use drivers::udp::UdpConfig;
-use endpoint::{Completion, Endpoint, EndpointConfig};
+use endpoint::{Completion, Endpoint, EndpointConfig, Linger};
 use transport::config::{AuthLevel, PortConfig};
 use transport::matching::{Envelope, MessageKey};
 use transport::slab::{Slab, SlabKey};
@@ -41,10 +45,7 @@ use crate::address::Address;
 use crate::av;
 use crate::boundary::{EINVAL, Errno, Result, complain};
 use crate::identity::Identity;
-use crate::keeper::keeper;
-use crate::limits::{
-    COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX, QUIET, SILENCE_MAX,
-};
+use crate::limits::{COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX};
 use crate::rehearsal::{self, Rehearsal};
 use receive::Glance;
 pub(crate) use receive::{Inbound, Peek};
@@ -74,6 +75,8 @@ pub(crate) struct Engine {
     /// Receives look at where a message comes from.
     directed: bool,
     closing: AtomicBool,
+    /// How long it stays for its peers when it closes.
+    linger: Linger,
     state: Mutex<State>,
     rehearsal: Mutex<Option<Rehearsal>>,
 }
@@ -102,6 +105,8 @@ struct State {
     claims: HashMap<usize, (MessageKey, Envelope)>,
     glance: Glance,
     service: Service,
+    /// Completions that wait for room in a queue.
+    backlog: VecDeque<Completion>,
     /// Completions that are being worked off; kept for its memory.
     batch: Vec<Completion>,
     /// Open requests to peers' memory.
@@ -156,6 +161,7 @@ impl Engine {
             claims: HashMap::new(),
             glance: Glance::Free,
             service: Service::new(),
+            backlog: VecDeque::new(),
             batch: Vec::new(),
             remote_open: 0,
             silent: BTreeSet::new(),
@@ -168,6 +174,7 @@ impl Engine {
             sinks,
             directed,
             closing: AtomicBool::new(false),
+            linger: closing::linger(),
             state: Mutex::new(state),
             rehearsal: Mutex::new(None),
         });
@@ -223,14 +230,13 @@ impl Engine {
 
     /// Whether a thread may sleep until a descriptor is readable.
     pub(crate) fn prepare_sleep(&self) -> bool {
-        self.endpoint.prepare_sleep()
+        self.has_no_backlog() && self.endpoint.prepare_sleep()
     }
 
     /// One round of progress, unless another thread makes one at this moment.
     pub(crate) fn progress(&self) {
         // Most looks find nothing: they should cost no more than looking. Now and then one says otherwise, and what else waits is seen to.
-        if self.sinks.have_room()
-            && self.endpoint.look()
+        if self.endpoint.look()
             && let Some(mut state) = self.try_lock()
         {
             self.work_off(&mut state);
@@ -241,24 +247,33 @@ impl Engine {
     fn attend(&self) {
         if let Some(mut state) = self.try_lock()
             && !self.closing.load(Ordering::Acquire)
-            && self.sinks.have_room()
         {
             self.work_off(&mut state);
         }
     }
 
     fn work_off(&self, state: &mut State) {
-        let mut batch = core::mem::take(&mut state.batch);
-        self.endpoint.take_completions(COMPLETIONS_PER_ROUND, &mut batch);
-        for completion in batch.drain(..) {
-            self.handle(state, completion);
+        if state.backlog.is_empty() || self.shrink_backlog(state) {
+            let mut batch = core::mem::take(&mut state.batch);
+            self.endpoint.take_completions(COMPLETIONS_PER_ROUND, &mut batch);
+            for completion in batch.drain(..) {
+                self.handle(state, completion);
+            }
+            state.batch = batch;
         }
-        state.batch = batch;
         self.flush(state);
     }
 
     /// Everything the endpoint reports comes through here.
     fn handle(&self, state: &mut State, completion: Completion) {
+        if self.must_wait(state, &completion) {
+            state.backlog.push_back(completion);
+        } else {
+            self.perform(state, completion);
+        }
+    }
+
+    fn perform(&self, state: &mut State, completion: Completion) {
         match completion {
             Completion::Received {
                 context,
@@ -364,37 +379,6 @@ impl Engine {
             state.changes = changes;
             state.routes.clear();
             state.sources.clear();
-        }
-    }
-
-    /// Stays until every peer has what was sent to it, or has been silent for `SILENCE_MAX`.
-    pub(crate) fn close(&self) {
-        self.closing.store(true, Ordering::Release);
-        // The helper looks at it under the lock: what it has begun is over now.
-        drop(self.lock());
-        if let Some(rehearsal) = self.rehearsal.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            rehearsal.join();
-        }
-        let keeper = keeper();
-        let each = |completion| {
-            let mut state = self.lock();
-            self.handle(&mut state, completion);
-            self.flush(&mut state);
-        };
-        let closed = |peers: &[PortId]| {
-            let Some(keeper) = keeper else { return Vec::new() };
-            for peer in peers {
-                keeper.ask(*peer, self.port);
-            }
-            keeper.answers(self.port)
-        };
-        let (counters, left) = self.endpoint.leave(SILENCE_MAX, QUIET, each, closed);
-        if let Err(error) = left {
-            complain(format_args!("{error}"));
-        }
-        if let Some(keeper) = keeper {
-            // Those that were not given up may still ask.
-            keeper.port_closed(self.port, &counters);
         }
     }
 }

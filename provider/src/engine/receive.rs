@@ -103,7 +103,7 @@ pub(super) struct Posted {
     segments: Option<Segments>,
     op: Operation,
     /// Several messages go into the buffer.
-    multi: bool,
+    pub(super) multi: bool,
     /// The program has taken it back, and hears so when what it had been given has come.
     cancelled: bool,
 }
@@ -127,6 +127,7 @@ impl Engine {
             // Where a message has come would not be a place in the program's memory.
             return Err(EINVAL);
         }
+        self.wants_room(&self.sinks.receive)?;
         let mut state = self.lock();
         let source = self.source_link(&mut state, inbound.from)?;
         let (buffer, segments) = below(inbound.buffer)?;
@@ -217,9 +218,7 @@ impl Engine {
     /// is set aside under the call's context, with `FI_DISCARD` it is thrown away.
     pub(crate) fn peek(&self, peek: &Peek) -> Result<()> {
         self.progress();
-        if !self.sinks.receive.has_room() {
-            return Err(EAGAIN);
-        }
+        self.wants_room(&self.sinks.receive)?;
         let mut state = self.lock();
         let source = self.source_link(&mut state, peek.from)?;
         let pattern = Pattern { space: peek.space, source, tag: peek.tag, ignore: peek.ignore };
@@ -276,6 +275,7 @@ impl Engine {
 
     /// Receives the message that was set aside under this context, or throws it away.
     pub(crate) fn receive_claimed(&self, space: Space, buffer: &Segments, submit: Submit) -> Result<()> {
+        self.wants_room(&self.sinks.receive)?;
         // Before the message is given up for good.
         let room = if submit.flags & flag::DISCARD == 0 { Some(below(buffer)?) } else { None };
         let mut state = self.lock();

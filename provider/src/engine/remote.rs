@@ -237,6 +237,8 @@ impl Engine {
         submit: Submit,
         ask: impl FnOnce(&mut State, LinkIndex, Record) -> Result<()>,
     ) -> Result<()> {
+        // Whoever wants no entry gets one if the request fails.
+        self.wants_room(&self.sinks.transmit)?;
         let mut state = self.lock();
         let link = self.route(&mut state, place.peer)?;
         let open = state.remote_open;

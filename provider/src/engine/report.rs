@@ -55,7 +55,7 @@ impl Engine {
     }
 
     /// A peer as its program knows it: its number in the address vector, and its address.
-    fn name(&self, peer: PortId) -> String {
+    pub(super) fn name(&self, peer: PortId) -> String {
         match self.vector.number(peer) {
             ADDR_NOTAVAIL => format!("a peer that is in no address vector ({peer})"),
             number => match self.vector.address(number) {

@@ -33,8 +33,7 @@ pub(super) struct Sending {
 }
 
 /// Completion levels at which the peer must have the message.
-const UNTIL_RECEIVED: u64 =
-    flag::TRANSMIT_COMPLETE | flag::DELIVERY_COMPLETE | flag::COMMIT_COMPLETE | flag::MATCH_COMPLETE;
+const UNTIL_RECEIVED: u64 = flag::TRANSMIT_COMPLETE | flag::DELIVERY_COMPLETE | flag::MATCH_COMPLETE;
 
 impl State {
     /// Whether anything that was sent, or asked of a peer, is not complete: a fence waits for it.
@@ -52,6 +51,10 @@ impl Engine {
         {
             return Err(EMSGSIZE);
         }
+        let wanted = !message.inject && self.sinks.transmit.wants(flags);
+        if wanted {
+            self.wants_room(&self.sinks.transmit)?;
+        }
         let mut state = self.lock();
         if flags & flag::FENCE != 0 && state.has_open_transmits() {
             drop(state);
@@ -60,13 +63,9 @@ impl Engine {
         }
         let link = self.route(&mut state, message.to)?;
         let kind = if message.space == SPACE_TAGGED { flag::TAGGED } else { flag::MSG };
-        let wanted = !message.inject && self.sinks.transmit.wants(flags);
         // Only a long message, or one that wants to know of its match, is asked for by the receiver.
         let copied = bytes <= EAGER_BYTES_MAX && (message.inject || flags & flag::MATCH_COMPLETE == 0);
         let early = copied && (message.inject || flags & UNTIL_RECEIVED == 0);
-        if early && wanted && !self.sinks.transmit.has_room() {
-            return Err(EAGAIN);
-        }
         let sending = Sending { context: message.submit.context, flags: wanted.then_some(flag::SEND | kind) };
         // A completion that nobody counts and nobody reads needs no trace.
         let tracked = !early && (wanted || self.sinks.sends.is_some()) || !copied;

@@ -339,6 +339,9 @@ impl Engine {
             if record.kind != Kind::Done && !orders[link.0 as usize].debt.may_grow(held, costs) {
                 return rest;
             }
+            if record.data.is_some() && !self.sinks.receive.has_room() {
+                return rest;
+            }
             self.serve(state, link, &record, payload);
             rest = behind;
         }

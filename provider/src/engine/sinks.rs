@@ -53,11 +53,6 @@ pub(crate) struct Sinks {
 }
 
 impl Sinks {
-    /// Whether what comes next finds room.
-    pub(crate) fn have_room(&self) -> bool {
-        self.transmit.has_room() && self.receive.has_room()
-    }
-
     /// All queues and all counters, each once.
     pub(crate) fn queues(&self) -> Vec<&cq::Handle> {
         let mut queues: Vec<&cq::Handle> = Vec::new();

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod broken;
+mod full;
 mod hostile;
 mod jobs;
 mod logs;

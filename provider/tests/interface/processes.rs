@@ -46,6 +46,12 @@ impl Peer {
         Peer::spawn(Peer::command(test).env("STILLWIRE_RAILS", rails))
     }
 
+    /// As [`Peer::with_key`], with one more variable.
+    pub(crate) fn with_variable(test: &str, key: &Path, variable: (&str, &str)) -> Peer {
+        let mut command = Peer::command(test);
+        Peer::spawn(command.env("STILLWIRE_KEY_FILE", key).env(variable.0, variable.1).stderr(Stdio::piped()))
+    }
+
     /// Waits until it has stopped itself.
     pub(crate) fn stops(&self) {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
@@ -206,4 +212,35 @@ fn what_was_accepted_is_delivered_although_the_sender_closes_at_once() {
     }
     assert_eq!(peer.hear(), "closed");
     peer.ends_well();
+}
+
+/// A send that is never received, to an endpoint of the same process.
+fn unheard_sender() {
+    let (one, two) = (Rig::new(), Rig::new());
+    let to = one.insert(&two.address());
+    let payload = pattern(100_000, 1);
+    // SAFETY: the payload outlives the endpoint.
+    accepted(&[], || unsafe {
+        (one.plain().send)(one.ep, payload.as_ptr().cast(), payload.len(), null_mut(), to, at(1))
+    });
+    drop(one);
+}
+
+#[test]
+fn closing_does_not_wait_for_ever_for_a_peer_that_lives_and_never_receives() {
+    if is_child() {
+        return unheard_sender();
+    }
+    let test = "processes::closing_does_not_wait_for_ever_for_a_peer_that_lives_and_never_receives";
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    let said = Peer::with_variable(test, &key, ("STILLWIRE_LINGER_S", "6")).errors();
+    let waits: Vec<&str> =
+        said.lines().filter(|line| line.contains("closing an endpoint has waited")).collect();
+    assert!(
+        waits.len() >= 2 && waits.iter().all(|line| line.contains("for peer 0 (fi_addr_stillwire://")),
+        "{said}"
+    );
+    assert!(waits[0].contains("STILLWIRE_LINGER_S") && waits[0].contains("after 6s is lost"), "{said}");
+    assert!(said.contains(" for 1 peers to receive what was sent to them, and gave up"), "{said}");
 }

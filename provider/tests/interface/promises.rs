@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 use stillwire_fi::abi::*;
 
 use crate::processes::{Peer, at, hear, is_child, say};
-use crate::rig::{ADDRESS_BYTES, Rig, accepted, pair, pattern};
+use crate::rig::{ADDRESS_BYTES, Rig, accepted, close, pair, pattern};
 
 /// Gives the calls without flags of their own these flags.
 fn default_flags(rig: &Rig, flags: u64) {
@@ -351,4 +351,79 @@ fn a_region_that_is_open_for_reading_is_not_changed() {
         assert_eq!((before, std::hint::black_box(&memory)), (40, &40i64.to_le_bytes()));
     }
     assert_eq!(crate::rig::close(region), 0);
+}
+
+#[test]
+fn flags_that_are_not_honoured_are_refused() {
+    const BAD: isize = -(errno::EBADFLAGS as isize);
+    let (one, two, to_two, _) = pair();
+    let mut bytes = [1u8; 8];
+    let region = two.register(&mut bytes, 5);
+    let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 8 };
+    let message = FiMsg {
+        msg_iov: &raw const part,
+        desc: null_mut(),
+        iov_count: 1,
+        addr: to_two,
+        context: at(1),
+        data: 0,
+    };
+    let place = FiRmaIov { addr: 0, len: 8, key: 5 };
+    // SAFETY: zero is a value of every field.
+    let (mut tagged, mut remote): (FiMsgTagged, FiMsgRma) = unsafe { core::mem::zeroed() };
+    tagged.msg_iov = &raw const part;
+    tagged.iov_count = 1;
+    tagged.addr = to_two;
+    remote.msg_iov = &raw const part;
+    remote.iov_count = 1;
+    remote.addr = to_two;
+    remote.rma_iov = &raw const place;
+    remote.rma_iov_count = 1;
+    for bad in [1u64 << 63, flag::TRIGGER, flag::COMMIT_COMPLETE, flag::RECV | flag::SEND] {
+        let flags = bad | flag::COMPLETION;
+        // SAFETY: refused before anything is touched.
+        unsafe {
+            assert_eq!((one.plain().sendmsg)(one.ep, &raw const message, flags), BAD, "{bad:x}");
+            assert_eq!((one.plain().recvmsg)(one.ep, &raw const message, flags), BAD, "{bad:x}");
+            assert_eq!((one.tagged().sendmsg)(one.ep, &raw const tagged, flags), BAD, "{bad:x}");
+            assert_eq!((one.tagged().recvmsg)(one.ep, &raw const tagged, flags), BAD, "{bad:x}");
+            assert_eq!((one.remote().writemsg)(one.ep, &raw const remote, flags), BAD, "{bad:x}");
+            assert_eq!((one.remote().readmsg)(one.ep, &raw const remote, flags), BAD, "{bad:x}");
+        }
+    }
+    // Looks are for messages with tags.
+    // SAFETY: as above.
+    assert_eq!(unsafe { (one.plain().recvmsg)(one.ep, &raw const message, flag::PEEK) }, BAD);
+    let control = |command: i32, mut flags: u64| {
+        // SAFETY: 64 bits of flags.
+        unsafe { ((*(*one.ep).fid.ops).control)(one.ep.cast(), command, (&raw mut flags).cast()) }
+    };
+    assert_eq!(control(CONTROL_SETOPSFLAG, flag::SEND | flag::COMMIT_COMPLETE), -errno::EBADFLAGS);
+    assert_eq!(control(CONTROL_SETOPSFLAG, flag::RECV | flag::DELIVERY_COMPLETE), -errno::EBADFLAGS);
+    let mut other = null_mut();
+    // SAFETY: refused.
+    let answer = unsafe {
+        let reg = (*(*one.domain).mr).reg;
+        reg(
+            one.domain.cast(),
+            bytes.as_ptr().cast(),
+            8,
+            flag::REMOTE_READ,
+            0,
+            6,
+            1 << 63,
+            &raw mut other,
+            null_mut(),
+        )
+    };
+    assert_eq!(answer, -errno::EBADFLAGS);
+    // And those that are honoured are not.
+    for level in [0, flag::INJECT_COMPLETE, flag::TRANSMIT_COMPLETE, flag::DELIVERY_COMPLETE, flag::FENCE] {
+        // SAFETY: the bytes outlive the completion.
+        accepted(&[&two], || unsafe {
+            (one.remote().writemsg)(one.ep, &raw const remote, level | flag::COMPLETION)
+        });
+        assert_eq!(one.next(&[&two]).error, None);
+    }
+    assert_eq!(close(region), 0);
 }

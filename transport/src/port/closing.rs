@@ -67,6 +67,11 @@ impl Port {
         self.links.iter().filter(silent).map(|link| link.peer)
     }
 
+    /// The peers of all links that [`Port::probe_unsettled`] counts.
+    pub fn unsettled(&self) -> impl Iterator<Item = PortId> {
+        self.links.iter().filter(|link| !link.needs_nothing_more()).map(|link| link.peer)
+    }
+
     /// The final counters of every link that was used: what a keeper needs to answer for this port once it is closed
     /// (R12).
     pub fn final_counters(&self) -> impl Iterator<Item = FinalCounters> {
