@@ -1,18 +1,21 @@
 //! An endpoint that stands still: the gate is held, the NICs have given every buffer back.
 
+use core::ops::Range;
 use core::task::Poll;
 use core::time::Duration;
+use std::os::fd::RawFd;
 use std::sync::MutexGuard;
 use std::time::Instant;
 
+use drivers::Driver;
 use nic_freeze::{Freeze, FreezeError, Refused};
 use transport::config::CHECKPOINTABLE;
-use transport::{FrozenPort, Port, RailIndex};
+use transport::{FrozenPort, Port, RailIndex, Restart};
 
 use crate::buffers::BufferTable;
 use crate::clock::Clock;
 use crate::error::EndpointError;
-use crate::gate::{Endpoint, Shared};
+use crate::gate::{Endpoint, Shared, add_rails};
 use crate::inner::{Completion, Inner};
 
 /// Links that are looked at while the gate is held; whoever waits for it gets it in between.
@@ -31,9 +34,10 @@ pub struct PauseSplit {
 
 /// A frozen endpoint. Whoever wants something of it waits at the gate until it is thawed.
 pub struct Frozen<'a> {
-    /// `None` only inside of `thaw`.
+    /// `None` only inside of `thaw` and `restart`.
     port: Option<FrozenPort>,
     inner: MutexGuard<'a, Inner>,
+    shared: &'a Shared,
     clock: Clock,
     split: PauseSplit,
 }
@@ -74,7 +78,7 @@ impl Endpoint {
         inner.release_held();
         let done = Instant::now();
         let split = PauseSplit { gate: entered - asked, drain: done - entered, freeze: done - asked };
-        Ok(Frozen { port: Some(port), inner, clock: shared.clock, split })
+        Ok(Frozen { port: Some(port), inner, shared, clock: shared.clock, split })
     }
 }
 
@@ -148,6 +152,33 @@ impl Frozen<'_> {
         let asked = Instant::now();
         self.put_back();
         asked.elapsed()
+    }
+
+    /// What the rails have of the system: descriptors, and mappings. An image of the process holds none of them.
+    #[must_use]
+    pub fn system(&self) -> (Vec<RawFd>, Vec<Range<usize>>) {
+        let rails = || self.inner.rails.iter().flatten();
+        (
+            rails().flat_map(|driver| driver.descriptors()).collect(),
+            rails().flat_map(|driver| driver.device_mappings()).collect(),
+        )
+    }
+
+    /// In a process that was restored with this frozen endpoint in its memory: goes on in a new life, on new rails. What the old rails had of
+    /// the system ended with the process that was saved, and nothing of it is given back. Every peer has to be connected anew.
+    ///
+    /// # Errors
+    /// [`EndpointError::Rails`], [`EndpointError::Descriptor`]: the endpoint is of no use then.
+    pub fn restart(mut self, rails: Vec<Box<dyn Driver>>, restart: Restart) -> Result<(), EndpointError> {
+        let Some(frozen) = self.port.take() else { return Ok(()) };
+        let mut port = frozen.restart(self.clock.now(), restart);
+        let added = add_rails(&mut port, &rails);
+        let watched = self.shared.bell.watch(&rails);
+        // Dropping them would close descriptors and unmap addresses that are somebody else's now.
+        self.inner.replace_rails(rails).into_iter().for_each(core::mem::forget);
+        self.inner.port.put(port);
+        added?;
+        watched.map_err(EndpointError::Descriptor)
     }
 
     fn put_back(&mut self) {

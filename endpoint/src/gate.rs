@@ -131,6 +131,22 @@ impl Shared {
     }
 }
 
+/// Rail i of the port is `rails[i]`.
+pub(crate) fn add_rails(port: &mut Port, rails: &[Box<dyn Driver>]) -> Result<(), EndpointError> {
+    if rails.is_empty() || rails.len() > RAILS_MAX {
+        return Err(EndpointError::Rails { rails: rails.len() });
+    }
+    for driver in rails {
+        let (address, caps) = (driver.local_address(), driver.caps());
+        if caps.within_host {
+            port.add_rail_within_host(address, caps.frame_bytes_max);
+        } else {
+            port.add_rail(address, caps.frame_bytes_max);
+        }
+    }
+    Ok(())
+}
+
 /// One endpoint of this process. Clones share it.
 #[derive(Clone)]
 pub struct Endpoint {
@@ -174,17 +190,7 @@ impl Endpoint {
         clock: Clock,
         buffers: BufferTable,
     ) -> Result<Endpoint, EndpointError> {
-        if rails.is_empty() || rails.len() > RAILS_MAX {
-            return Err(EndpointError::Rails { rails: rails.len() });
-        }
-        for driver in &rails {
-            let (address, caps) = (driver.local_address(), driver.caps());
-            if caps.within_host {
-                port.add_rail_within_host(address, caps.frame_bytes_max);
-            } else {
-                port.add_rail(address, caps.frame_bytes_max);
-            }
-        }
+        add_rails(&mut port, &rails)?;
         let bell = Bell::new(&rails).map_err(EndpointError::Descriptor)?;
         let shared = Arc::new(Shared {
             inner: Mutex::new(Inner::new(port, rails, buffers)),
@@ -505,11 +511,12 @@ impl Endpoint {
         inner.completions.is_empty() && inner.arm()
     }
 
-    /// Descriptors that become readable when a frame comes: duplicates, one for each rail that has one.
+    /// A descriptor that becomes readable when a frame comes over any rail that has one: a duplicate, which goes on being right when the rails are
+    /// others.
     ///
     /// # Errors
     /// That of duplicating: no descriptor is left.
-    pub fn descriptors(&self) -> std::io::Result<Vec<OwnedFd>> {
+    pub fn descriptor(&self) -> std::io::Result<OwnedFd> {
         self.shared.bell.rails()
     }
 

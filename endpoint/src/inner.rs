@@ -178,6 +178,14 @@ impl Inner {
         }
     }
 
+    /// Other rails in the place of those before, which are returned.
+    pub(crate) fn replace_rails(&mut self, rails: Vec<Box<dyn Driver>>) -> Vec<Option<Box<dyn Driver>>> {
+        self.within_host = rails.iter().position(|driver| driver.caps().within_host);
+        self.turn = 0;
+        self.look_everywhere();
+        core::mem::replace(&mut self.rails, rails.into_iter().map(Some).collect())
+    }
+
     /// Takes a message over, without sending anything.
     pub(crate) fn send(
         &mut self,

@@ -2,11 +2,12 @@
 
 use core::time::Duration;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use drivers::{Armed, Driver};
 use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 use transport::LinkIndex;
@@ -22,8 +23,10 @@ const POLLED: Duration = Duration::from_micros(50);
 /// event of its own, for one that they shared would be used up by the first.
 pub(crate) struct Bell {
     beds: Mutex<Beds>,
-    /// Our own duplicates: a rail may die and close its descriptor while somebody sleeps on it.
-    rails: Vec<OwnedFd>,
+    /// Readable when a rail's descriptor is. Who sleeps on it need not know the rails: one may die, and a restored process has others.
+    rails: Epoll,
+    /// How many rails it watches.
+    watched: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -46,12 +49,21 @@ fn event() -> std::io::Result<Arc<EventFd>> {
 impl Bell {
     pub(crate) fn new(rails: &[Box<dyn Driver>]) -> std::io::Result<Bell> {
         let beds = Mutex::new(Beds { taken: Vec::new(), free: vec![event()?] });
-        let rails = rails
-            .iter()
-            .filter_map(|driver| driver.fd())
-            .map(|fd| fd.try_clone_to_owned())
-            .collect::<Result<_, _>>()?;
-        Ok(Bell { beds, rails })
+        let bell =
+            Bell { beds, rails: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?, watched: AtomicUsize::new(0) };
+        bell.watch(rails)?;
+        Ok(bell)
+    }
+
+    /// Watches these rails. Those before are not watched any more once their descriptors are closed.
+    pub(crate) fn watch(&self, rails: &[Box<dyn Driver>]) -> std::io::Result<()> {
+        let mut watched = 0;
+        for fd in rails.iter().filter_map(|driver| driver.fd()) {
+            self.rails.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+            watched += 1;
+        }
+        self.watched.store(watched, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Wakes whoever sleeps.
@@ -81,22 +93,22 @@ impl Bell {
         self.beds.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    pub(crate) fn rails(&self) -> std::io::Result<Vec<OwnedFd>> {
-        self.rails.iter().map(OwnedFd::try_clone).collect()
+    pub(crate) fn rails(&self) -> std::io::Result<OwnedFd> {
+        self.rails.0.try_clone()
     }
 
     /// Rails without a descriptor can only be polled.
     fn longest(&self, rails: usize) -> Duration {
-        if self.rails.len() < rails { POLLED } else { Duration::from_secs(1) }
+        if self.watched.load(Ordering::Relaxed) < rails { POLLED } else { Duration::from_secs(1) }
     }
 }
 
 impl Bed<'_> {
     /// Sleeps until a frame or a ring, for `timeout` at most.
     pub(crate) fn sleep(&self, timeout: Duration) {
-        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(self.bell.rails.len() + 1);
-        fds.extend(self.event.iter().map(|event| PollFd::new(event.as_fd(), PollFlags::POLLIN)));
-        fds.extend(self.bell.rails.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
+        let rails = self.bell.rails.0.as_fd();
+        let event = self.event.as_ref().map_or(rails, |event| event.as_fd());
+        let mut fds = [rails, event].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         // Who cannot be rung for looks by itself.
         let timeout = if self.event.is_some() { timeout } else { timeout.min(POLLED) };
         // An interrupted sleep is a short one; the caller looks again anyway.

@@ -77,10 +77,9 @@ impl Bell {
     /// Frames that come to this endpoint wake the sleeper.
     pub(crate) fn join(&self, engine: &Arc<Engine>) -> Result<()> {
         let mut rails = self.rails.lock().unwrap_or_else(PoisonError::into_inner);
-        for fd in engine.descriptors()? {
-            self.epoll.add(fd.as_fd(), readable()).map_err(failed)?;
-            rails.push((Arc::as_ptr(engine) as usize, fd));
-        }
+        let fd = engine.descriptor()?;
+        self.epoll.add(fd.as_fd(), readable()).map_err(failed)?;
+        rails.push((Arc::as_ptr(engine) as usize, fd));
         Ok(())
     }
 

@@ -223,9 +223,9 @@ impl Engine {
         Address { port: self.port, rails: self.endpoint.addresses() }
     }
 
-    /// Descriptors that become readable when a frame comes.
-    pub(crate) fn descriptors(&self) -> Result<Vec<OwnedFd>> {
-        self.endpoint.descriptors().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EMFILE)))
+    /// A descriptor that becomes readable when a frame comes.
+    pub(crate) fn descriptor(&self) -> Result<OwnedFd> {
+        self.endpoint.descriptor().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EMFILE)))
     }
 
     /// Whether a thread may sleep until a descriptor is readable.

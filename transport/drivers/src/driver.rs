@@ -11,7 +11,7 @@
 use core::ops::Range;
 use core::task::Poll;
 use core::time::Duration;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 
 use transport::{AddressId, RawAddress};
 
@@ -215,6 +215,11 @@ pub trait Driver: Send {
         Vec::new()
     }
 
+    /// Descriptors that this driver has opened, and those of peers that it holds. Like the mappings, never part of an image.
+    fn descriptors(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
+
     /// Something that the driver found out since the last call. Poll after `flush`.
     fn poll_notice(&mut self) -> Option<Notice> {
         None
@@ -295,6 +300,9 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
     }
     fn device_mappings(&self) -> Vec<Range<usize>> {
         (**self).device_mappings()
+    }
+    fn descriptors(&self) -> Vec<RawFd> {
+        (**self).descriptors()
     }
     fn poll_notice(&mut self) -> Option<Notice> {
         (**self).poll_notice()

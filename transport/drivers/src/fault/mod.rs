@@ -23,7 +23,7 @@ use core::ops::Range;
 use core::task::Poll;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 
 use transport::{AddressId, Instant, RawAddress};
 
@@ -430,6 +430,10 @@ impl<D: Driver> Driver for FaultDriver<D> {
 
     fn device_mappings(&self) -> Vec<Range<usize>> {
         self.inner.device_mappings()
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        self.inner.descriptors()
     }
 
     fn poll_notice(&mut self) -> Option<Notice> {

@@ -28,7 +28,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Poll;
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::time::Instant;
 
 use transport::{AddressId, RawAddress};
@@ -478,6 +478,10 @@ impl Driver for ShmDriver {
     fn device_mappings(&self) -> Vec<Range<usize>> {
         let rings = self.rings.iter().flatten().map(Incoming::mapping);
         core::iter::once(self.inbox.front.range()).chain(rings).chain(self.peers.mappings()).collect()
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        self.inbox.descriptors().into_iter().chain(self.peers.descriptors()).collect()
     }
 
     fn poll_notice(&mut self) -> Option<Notice> {

@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::RawFd;
 
 use transport::{AddressId, RawAddress};
 
@@ -167,6 +168,11 @@ impl Peers {
 
     pub(super) fn mappings(&self) -> impl Iterator<Item = Range<usize>> {
         self.table.iter().flatten().filter_map(|peer| peer.ring.as_ref()).flat_map(Outgoing::mappings)
+    }
+
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        let rings = self.table.iter().flatten().filter_map(|peer| peer.ring.as_ref());
+        rings.flat_map(|ring| ring.outbox.descriptors())
     }
 }
 

@@ -7,7 +7,7 @@
 use core::sync::atomic::{Ordering, compiler_fence, fence};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::sync::atomic::AtomicU16;
 
@@ -110,6 +110,10 @@ impl Inbox {
         &self.bell.0
     }
 
+    pub(super) fn descriptors(&self) -> [RawFd; 3] {
+        [self.file.as_raw_fd(), self.bell.0.as_raw_fd(), self.bell.1.as_raw_fd()]
+    }
+
     /// Takes back what was rung.
     pub(super) fn silence(&self) {
         let mut rung = [0; 64];
@@ -190,6 +194,10 @@ impl Outbox {
         }
         let spared = front.u32(HEADER_BARRIER).load(Ordering::Relaxed) == 1 && barrier::take_part();
         Ok(Outbox { front, file, owner: place.owner, spared, bell: None })
+    }
+
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        core::iter::once(self.file.as_raw_fd()).chain(self.bell.as_ref().map(AsRawFd::as_raw_fd))
     }
 
     pub(super) fn map_ring(&self, ring: usize) -> Result<Mapping, Errno> {

@@ -211,3 +211,22 @@ fn a_quiet_ring_is_looked_at_on_where_its_sender_cannot_be_met() {
         assert_eq!(looked_at, if can_refuse { SENDERS } else { QUIET_RINGS }, "refused: {refused}");
     }
 }
+
+#[test]
+fn the_descriptors_of_a_rail_are_told() {
+    let (mut a, b) = (open(), open());
+    let to = a.resolve(&b.local_address()).expect("this host");
+    a.lease().expect("room")[0] = 1;
+    a.commit(to, 1, Payload::EMPTY);
+    a.flush().expect("a living rail");
+    let behind = |driver: &ShmDriver| -> Vec<String> {
+        let link = |number| std::fs::read_link(format!("/proc/self/fd/{number}")).expect("open");
+        driver.descriptors().into_iter().map(|number| link(number).to_string_lossy().into_owned()).collect()
+    };
+    let kinds = |links: Vec<String>| {
+        let of = |start: &str| links.iter().filter(|link| link.starts_with(start)).count();
+        (of("/memfd:stillwire"), of("pipe:"), links.len())
+    };
+    assert_eq!(kinds(behind(&b)), (1, 2, 3), "its segment, and both ends of its bell");
+    assert_eq!(kinds(behind(&a)), (2, 2, 4), "the peer's segment besides");
+}

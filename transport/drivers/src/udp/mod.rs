@@ -22,7 +22,7 @@ use core::task::Poll;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
 
 use socket2::Socket;
 use transport::{AddressId, RawAddress};
@@ -230,6 +230,11 @@ impl Driver for UdpDriver {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let own = core::iter::once(&self.socket).chain(&self.fragmenting);
+        own.chain(self.peers.sockets()).map(|socket| socket.as_raw_fd()).collect()
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<Wake, DriverError> {

@@ -64,6 +64,11 @@ impl Peers {
         }
     }
 
+    /// The sockets of peers that have one of their own.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.table.iter().flatten().filter_map(|peer| peer.connected.as_ref()).map(|own| &own.socket)
+    }
+
     /// No path resolved from now on takes longer frames.
     pub(super) fn limit_frames(&mut self, frame_bytes_max: usize) {
         self.frame_bytes_max = self.frame_bytes_max.min(frame_bytes_max);

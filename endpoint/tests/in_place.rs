@@ -1,0 +1,156 @@
+//! Endpoints that are frozen and go on in a new life, in the same memory, on new rails: what a restored process does with its ports
+//! (R5, R7, R10). Messages of all lengths are under way meanwhile; none is lost, doubled or changed.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::time::{Duration, Instant};
+
+use drivers::Driver;
+use drivers::shm::{ShmConfig, ShmDriver};
+use drivers::udp::{UdpConfig, UdpDriver};
+use endpoint::{Completion, Endpoint, EndpointConfig, Frozen, ReceiveBuffer, SendBuffer};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use transport::{
+    Epoch, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, Receive, Restart, Space,
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const DRAIN: Duration = Duration::from_secs(1);
+const LIVES: u32 = 12;
+/// Of each side, in each life.
+const MESSAGES: u64 = 30;
+
+fn id(rank: u32) -> PortId {
+    PortId::of_rank(Rank(rank), 0)
+}
+
+fn rails(count: usize) -> Vec<Box<dyn Driver>> {
+    let here = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    let udp: Box<dyn Driver> = Box::new(UdpDriver::open(&UdpConfig::new(here)).expect("a socket"));
+    let shm =
+        || -> Box<dyn Driver> { Box::new(ShmDriver::open(&ShmConfig::default()).expect("memory and /proc")) };
+    if count == 2 { vec![shm(), udp] } else { vec![udp] }
+}
+
+fn open(rank: u32) -> Endpoint {
+    let life = Life { counter: 1, nonce: 5 };
+    let config = PortConfig::new(JobId(1).tag());
+    let port = Port::new(config, id(rank), life, Epoch(0), Some(&JobKey([9; 16])));
+    Endpoint::open(port, rails(2), EndpointConfig::default()).expect("an endpoint")
+}
+
+fn payload(rank: u32, i: u64) -> Vec<u8> {
+    let bytes = [8, 5000, 1_500_000, 70_000, 300_001, 0][usize::try_from(i % 6).expect("small")];
+    (0..bytes).map(|at: u64| (i * 7 + u64::from(rank) + at * 13 + at / 256).to_le_bytes()[0]).collect()
+}
+
+/// One of the two ends: sends message after message, and receives the other's.
+struct End {
+    rank: u32,
+    endpoint: Endpoint,
+    link: LinkIndex,
+    sent: u64,
+    done: u64,
+    received: u64,
+}
+
+impl End {
+    fn send(&mut self) {
+        let bytes = payload(self.rank, self.sent);
+        let outgoing =
+            Outgoing { space: Space(0), tag: self.sent, data: 0, context: self.sent, silent: false };
+        let buffer = if bytes.len() <= self.endpoint.copied_bytes_max() {
+            SendBuffer::Copied(&bytes)
+        } else {
+            SendBuffer::Owned(bytes)
+        };
+        self.endpoint.send(self.link, outgoing, buffer).expect("there is room");
+        self.sent += 1;
+    }
+
+    fn post(&self, tag: u64) {
+        let bytes_max = 2_000_000;
+        let receive =
+            Receive { space: Space(0), source: None, tag, ignore: 0, bytes_max, context: tag, multi: None };
+        let buffer = ReceiveBuffer::Owned(vec![0; usize::try_from(bytes_max).expect("small")]);
+        self.endpoint.post_receive(receive, buffer).expect("room");
+    }
+
+    fn poll(&mut self) {
+        match self.endpoint.poll() {
+            Some(Completion::Received { tag, bytes, buffer, .. }) => {
+                let mut found = buffer.expect("it was handed over");
+                found.truncate(usize::try_from(bytes).expect("small"));
+                assert!(found == payload(1 - self.rank, tag), "message {tag} to rank {}", self.rank);
+                self.received += 1;
+            }
+            Some(Completion::SendDone { .. }) => self.done += 1,
+            Some(Completion::Report(_)) | None => {}
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+
+    fn restart(frozen: Frozen<'_>, life: u32, count: usize) {
+        let restart = Restart { life: Life { counter: life, nonce: 5 } };
+        frozen.restart(rails(count), restart).expect("rails");
+    }
+}
+
+#[test]
+fn messages_survive_new_lives_in_place() {
+    let (a, b) = (open(0), open(1));
+    let mut ends = [(0, a.clone()), (1, b.clone())].map(|(rank, endpoint)| {
+        let other = if rank == 0 { &b } else { &a };
+        let link = endpoint.connect(id(1 - rank), &other.addresses()).expect("reachable");
+        End { rank, endpoint, link, sent: 0, done: 0, received: 0 }
+    });
+    let asleep = a.descriptor().expect("a descriptor");
+    for life in 2..LIVES + 2 {
+        // Some receives are posted before the cut, some messages come before their receive, and some are not sent yet.
+        let before = u64::from(life) % 7 * 4;
+        for i in 0..MESSAGES {
+            for end in &mut ends {
+                end.send();
+                if i < before {
+                    end.post(end.sent - 1);
+                }
+                end.poll();
+            }
+        }
+        for _ in 0..life * 3 {
+            ends.iter_mut().for_each(End::poll);
+        }
+        let mut frozen = [&a, &b].map(|end| end.freeze(DRAIN).expect("nothing is held"));
+        let (descriptors, mappings) = frozen[0].system();
+        assert!(!descriptors.is_empty() && (mappings.is_empty() == (life > 2 && life % 3 == 0)));
+        frozen.iter_mut().for_each(|end| end.port_mut().set_epoch(Epoch(life)));
+        // Now and then without shared memory, as on hosts of their own.
+        let count = if (life + 1) % 3 == 0 { 1 } else { 2 };
+        frozen.into_iter().for_each(|end| End::restart(end, life, count));
+        for end in &ends {
+            let other = if end.rank == 0 { &b } else { &a };
+            let link = end.endpoint.connect(id(1 - end.rank), &other.addresses()).expect("reachable");
+            assert_eq!(link, end.link, "a link keeps its index");
+        }
+        for end in &ends {
+            (end.sent - MESSAGES + before..end.sent).for_each(|tag| end.post(tag));
+        }
+        let started = Instant::now();
+        while ends.iter().any(|end| end.received < end.sent || end.done < end.sent) {
+            ends.iter_mut().for_each(End::poll);
+            assert!(
+                started.elapsed() < LIMIT,
+                "life {life}: {:?}",
+                ends.each_ref().map(|end| (end.sent, end.done, end.received))
+            );
+        }
+    }
+    // Who had gone to sleep on a descriptor before all this is woken by the newest rails.
+    while a.poll().is_some() || b.poll().is_some() {}
+    let link = ends[1].link;
+    assert!(a.prepare_sleep(), "nothing is on its way");
+    let outgoing = Outgoing { space: Space(0), tag: 0, data: 0, context: 0, silent: true };
+    b.send(link, outgoing, SendBuffer::Copied(b"wake up")).expect("room");
+    let mut ready = [PollFd::new(asleep.as_fd(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut ready, PollTimeout::from(10_000u16)), Ok(1), "{}", asleep.as_raw_fd());
+}
