@@ -3,5 +3,26 @@
 //! What a process is besides the bytes of its pages is a [`state::ProcessState`], one section of an image; its pages are another
 //! section, in the order of [`state::memory::PageRun`]s; its descriptors a third ([`state::files`]).
 
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "64-bit processors only (arch/): addresses and lengths are the same as u64 and usize; the kernel's small answers fit"
+)]
+
+mod arch;
+pub mod build_id;
+pub mod capture;
 pub mod declared;
+mod maps;
+mod pages;
+mod preflight;
+pub mod refuse;
+mod scratch;
+mod smaps;
 pub mod state;
+mod stop;
+mod sys;
+
+pub use pages::Sum;
+pub use preflight::{machine, refusals};
+pub use stop::StopFault;
+pub use sys::Errno;

@@ -1,0 +1,115 @@
+//! What the tests put into programs with `LD_PRELOAD`: a thread that saves the program when it is told to.
+//!
+//! `STILLWIRE_PRELOAD_CONTROL` is the number of a connected Unix socket. A line `capture PATH MODE` on it makes an image;
+//! the answer is a line `captured ...`, or `failed: ` and the reason. A restored program says `restored`.
+
+#[path = "../tests/support/container.rs"]
+mod container;
+
+use std::ffi::c_int;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, FromRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+
+use process::capture::{Mode, Options, Outcome, Prepared, Sink};
+use process::declared::Declared;
+use process::state::Files;
+
+const CONTROL: &str = "STILLWIRE_PRELOAD_CONTROL";
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn(c_int, *const *const i8, *const *const i8) = construct;
+
+extern "C" fn construct(_count: c_int, _arguments: *const *const i8, _environment: *const *const i8) {
+    let control = std::env::var(CONTROL).ok().and_then(|number| number.parse::<RawFd>().ok());
+    let Some(control) = control else { return };
+    // Programs that this one starts are not ours.
+    // SAFETY: before `main`, with one thread.
+    unsafe { std::env::remove_var(CONTROL) };
+    // The agent runs no handler of the program's: threads inherit what is blocked.
+    let (mut all, mut before) = (set(), set());
+    // SAFETY: masks of this frame.
+    unsafe {
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+    }
+    let agent = std::thread::Builder::new().name("agent".to_owned()).spawn(move || agent(control));
+    agent.expect("a thread can be started");
+    // SAFETY: what was there.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+}
+
+fn set() -> libc::sigset_t {
+    // SAFETY: a set of signals may be all zeros.
+    unsafe { std::mem::zeroed() }
+}
+
+fn agent(control: RawFd) {
+    // SAFETY: whoever started the program gave the number to us.
+    let stream = unsafe { UnixStream::from_raw_fd(control) };
+    let mut reader = BufReader::new(stream.try_clone().expect("a second descriptor"));
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).unwrap_or(0) == 0 {
+            return;
+        }
+        let mut words = line.split_whitespace();
+        let answer = match (words.next(), words.next(), words.next()) {
+            (Some("capture"), Some(path), Some(mode)) => capture(path, mode, control),
+            _ => Err(io::Error::other(format!("not a command: {line:?}"))),
+        };
+        let answer = answer.unwrap_or_else(|error| format!("failed: {error}"));
+        if writeln!(&stream, "{answer}").is_err() {
+            return;
+        }
+    }
+}
+
+fn declared(control: RawFd) -> Declared {
+    let named = |(name, fd): (&str, RawFd)| (name.to_owned(), fd);
+    Declared {
+        handed_in: [("stdin", 0), ("stdout", 1), ("stderr", 2), ("control", control)].map(named).to_vec(),
+        ..Declared::new()
+    }
+}
+
+fn capture(path: &str, mode: &str, control: RawFd) -> io::Result<String> {
+    let mode = match mode {
+        "fork" => Mode::Fork,
+        "sync" => Mode::Sync,
+        other => return Err(io::Error::other(format!("no mode {other:?}"))),
+    };
+    let (file, pages) = create(path)?;
+    let options = Options { mode, ..Options::default() };
+    let prepared = Prepared::look(&declared(control), options).map_err(io::Error::other)?;
+    let sink = Sink { file: pages.as_fd(), offset: container::PAGES_OFFSET };
+    let captured = match prepared.capture(sink, &mut container::Sum::new()).map_err(io::Error::other)? {
+        Outcome::Restored => return Ok("restored".to_owned()),
+        Outcome::Captured(captured) => captured,
+    };
+    let (mode, pause) = (captured.mode(), captured.pause());
+    let image = captured.finish().map_err(io::Error::other)?;
+    container::finish(&file, image.pages_bytes, image.pages_sum, &image.state, &Files::default())?;
+    Ok(format!(
+        "captured {mode:?} stop_ns={} state_ns={} memory_ns={} total_ns={} threads={} rewound={} bytes={}",
+        pause.stop_ns,
+        pause.state_ns,
+        pause.memory_ns,
+        pause.total_ns,
+        pause.threads,
+        pause.rewound,
+        image.pages_bytes
+    ))
+}
+
+/// The file, and a second descriptor for the pages: past the page cache where the file system can do that. State and
+/// descriptors are no whole pages.
+fn create(path: &str) -> io::Result<(File, File)> {
+    let plain = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+    let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path);
+    let pages = direct.or_else(|_| plain.try_clone())?;
+    Ok((plain, pages))
+}

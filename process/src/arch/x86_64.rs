@@ -1,0 +1,283 @@
+//! x86-64.
+
+use std::arch::{asm, naked_asm};
+use std::ffi::c_void;
+
+/// Bytes of a page.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// Name of the architecture in an image.
+pub(crate) const NAME: &str = "x86_64";
+
+/// Words of [`call_noting_registers`]: rbx, rbp, r12, r13, r14, r15, rsp (at the return address), and MXCSR with the
+/// x87 control word above it.
+pub(crate) const REGISTERS: usize = 8;
+
+/// What [`call_noting_registers`] returns the second time.
+pub(crate) const RESTORED: u64 = 1;
+
+/// Bytes of the instruction that makes a system call.
+const CALL_BYTES: u64 = 2;
+
+/// A number as the kernel writes it.
+pub(crate) fn u16_of(bytes: [u8; 2]) -> u16 {
+    u16::from_le_bytes(bytes)
+}
+
+/// A system call. Returns what the kernel returned: a value, or -4095..0 for an error.
+///
+/// # Safety
+/// That of the call.
+#[inline]
+pub(crate) unsafe fn syscall(number: i64, arguments: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = arguments;
+    let result: isize;
+    // SAFETY: the kernel preserves all registers but rax, rcx and r11; the caller answers for what the call does.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    result
+}
+
+/// Writes down the registers that a call preserves, calls `call(argument)`, and returns what that returned. Whoever
+/// later gives the noted registers to [`return_to`] returns from here once more.
+///
+/// # Safety
+/// `registers` has room for [`REGISTERS`] words; `call` does not unwind.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn call_noting_registers(
+    registers: *mut u64,
+    call: unsafe extern "C" fn(*mut c_void) -> u64,
+    argument: *mut c_void,
+) -> u64 {
+    naked_asm!(
+        "mov [rdi], rbx",
+        "mov [rdi + 8], rbp",
+        "mov [rdi + 16], r12",
+        "mov [rdi + 24], r13",
+        "mov [rdi + 32], r14",
+        "mov [rdi + 40], r15",
+        "mov [rdi + 48], rsp",
+        "mov qword ptr [rdi + 56], 0",
+        "stmxcsr [rdi + 56]",
+        "fnstcw [rdi + 60]",
+        "sub rsp, 8",
+        "mov rdi, rdx",
+        "call rsi",
+        "add rsp, 8",
+        "ret",
+    )
+}
+
+/// Returns `value` from the call of [`call_noting_registers`] that noted `registers`.
+///
+/// # Safety
+/// The stack above the noted stack pointer is what it was then.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn return_to(registers: *const u64, value: u64) -> ! {
+    naked_asm!(
+        "mov rbx, [rdi]",
+        "mov rbp, [rdi + 8]",
+        "mov r12, [rdi + 16]",
+        "mov r13, [rdi + 24]",
+        "mov r14, [rdi + 32]",
+        "mov r15, [rdi + 40]",
+        "ldmxcsr [rdi + 56]",
+        "fldcw [rdi + 60]",
+        "mov rsp, [rdi + 48]",
+        "mov rax, rsi",
+        "ret",
+    )
+}
+
+/// Where a handler returns to. Debuggers and unwinders know these nine bytes.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn return_from_handler() {
+    naked_asm!(".byte 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00", "syscall")
+}
+
+/// Bases of FS and GS of the calling thread.
+pub(crate) fn segment_bases() -> (u64, u64) {
+    const ARCH_GET_FS: usize = 0x1003;
+    const ARCH_GET_GS: usize = 0x1004;
+    let mut bases = [0u64; 2];
+    for (base, code) in bases.iter_mut().zip([ARCH_GET_FS, ARCH_GET_GS]) {
+        // SAFETY: the kernel writes one word.
+        unsafe { syscall(libc::SYS_arch_prctl, [code, std::ptr::from_mut(base) as usize, 0, 0, 0, 0]) };
+    }
+    (bases[0], bases[1])
+}
+
+/// The registers of a thread that a signal has stopped, in its signal frame.
+#[derive(Clone, Copy)]
+pub(crate) struct Frame(*mut libc::ucontext_t);
+
+impl Frame {
+    /// The frame whose context a handler was given.
+    ///
+    /// # Safety
+    /// The context must stay in place for as long as this is used, and no one else may write to it.
+    pub(crate) unsafe fn of(context: *mut c_void) -> Frame {
+        Frame(context.cast())
+    }
+
+    fn register(self, index: i32) -> *mut i64 {
+        // SAFETY: the caller of `of` answers for the context; the index is one of libc's.
+        unsafe { (&raw mut (*self.0).uc_mcontext.gregs).cast::<i64>().add(index as usize) }
+    }
+
+    /// If the thread was interrupted in the call `number`, which `/proc/TID/syscall` told with stack pointer and program
+    /// counter, and would return `EINTR` from it, lets it make the call again. Whether it was so.
+    pub(crate) fn rewind(self, call: Call) -> bool {
+        // SAFETY: registers of a frame that is in place.
+        unsafe {
+            let (pc, sp, result) =
+                (self.register(libc::REG_RIP), self.register(libc::REG_RSP), self.register(libc::REG_RAX));
+            let is_it = *result == -i64::from(libc::EINTR)
+                && (*pc).cast_unsigned() == call.pc
+                && (*sp).cast_unsigned() == call.sp;
+            if is_it {
+                *pc = call.pc.wrapping_sub(CALL_BYTES).cast_signed();
+                *result = call.number;
+            }
+            is_it
+        }
+    }
+}
+
+/// A system call in which a thread waits, as `/proc/TID/syscall` has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Call {
+    pub(crate) number: i64,
+    pub(crate) sp: u64,
+    pub(crate) pc: u64,
+}
+
+/// Leaf, sub-leaf, register (eax, ebx, ecx, edx) and the bits of CPUID by which libraries choose code. Left out are bits for
+/// kernels (virtual machines, monitoring, power, speculation), and those that the kernel itself sets.
+const FEATURES: [(u32, u32, usize, u32); 12] = [
+    (
+        1,
+        0,
+        2,
+        !(1 << 2
+            | 1 << 3
+            | 1 << 4
+            | 1 << 5
+            | 1 << 6
+            | 1 << 7
+            | 1 << 8
+            | 1 << 10
+            | 1 << 14
+            | 1 << 15
+            | 1 << 18
+            | 1 << 31),
+    ),
+    (
+        1,
+        0,
+        3,
+        !(1 << 7 | 1 << 9 | 1 << 12 | 1 << 14 | 1 << 18 | 1 << 21 | 1 << 22 | 1 << 27 | 1 << 29 | 1 << 31),
+    ),
+    (7, 0, 1, !(1 << 1 | 1 << 12 | 1 << 15)),
+    (7, 0, 2, !(1 << 4)),
+    (7, 0, 3, !(0x3f << 26 | 1 << 9 | 1 << 10 | 1 << 13)),
+    (7, 1, 0, u32::MAX),
+    (7, 1, 3, u32::MAX),
+    // xsaveopt, xsavec, xgetbv with ecx 1.
+    (0xd, 1, 0, 0b111),
+    (0x8000_0001, 0, 2, !(1 << 2 | 1 << 3 | 1 << 10 | 1 << 12 | 1 << 13 | 1 << 22)),
+    (0x8000_0001, 0, 3, u32::MAX),
+    // A clock that ticks at one rate.
+    (0x8000_0007, 0, 3, 1 << 8),
+    // clzero, rdpru.
+    (0x8000_0008, 0, 1, 1 << 0 | 1 << 4),
+];
+
+/// The words of [`FEATURES`].
+pub(crate) fn features() -> Vec<u32> {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    let word = |(leaf, sub, register, mask): &(u32, u32, usize, u32)| {
+        if *leaf > __cpuid(leaf & 0x8000_0000).eax {
+            return 0;
+        }
+        let words = __cpuid_count(*leaf, *sub);
+        [words.eax, words.ebx, words.ecx, words.edx][*register] & mask
+    };
+    FEATURES.iter().map(word).collect()
+}
+
+/// Components of the vector state that the kernel saves (XCR0), and the bytes of that state.
+pub(crate) fn vector_state() -> (u64, u32) {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    const OSXSAVE: u32 = 1 << 27;
+    if __cpuid(1).ecx & OSXSAVE == 0 {
+        return (0, 512);
+    }
+    let (low, high): (u32, u32);
+    // SAFETY: xgetbv of register 0 is allowed where OSXSAVE is set.
+    unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack)) };
+    (u64::from(high) << 32 | u64::from(low), __cpuid_count(0xd, 0).ebx)
+}
+
+/// Whether the calling thread runs with a shadow stack.
+pub(crate) fn has_shadow_stack() -> bool {
+    const ARCH_SHSTK_STATUS: usize = 0x5005;
+    let mut features = 0u64;
+    // SAFETY: the kernel writes one word.
+    let answer = unsafe {
+        syscall(
+            libc::SYS_arch_prctl,
+            [ARCH_SHSTK_STATUS, std::ptr::from_mut(&mut features) as usize, 0, 0, 0, 0],
+        )
+    };
+    answer == 0 && features & 1 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn counts(argument: *mut c_void) -> u64 {
+        // SAFETY: the test gives a counter.
+        let count = unsafe { &mut *argument.cast::<u64>() };
+        *count += 1;
+        *count
+    }
+
+    #[test]
+    fn a_call_returns_again_to_the_registers_that_were_noted() {
+        let mut registers = [0u64; REGISTERS];
+        let mut count = 0u64;
+        // SAFETY: room for the registers; `counts` does not unwind.
+        let value = unsafe {
+            call_noting_registers(registers.as_mut_ptr(), counts, std::ptr::from_mut(&mut count).cast())
+        };
+        // Volatile: this line runs twice, which the compiler does not know.
+        // SAFETY: a live local variable.
+        let times = unsafe { std::ptr::read_volatile(&raw const count) };
+        assert_eq!(times, 1);
+        if value == 1 {
+            // SAFETY: this frame has not been left.
+            unsafe { return_to(registers.as_ptr(), 77) };
+        }
+        assert_eq!(value, 77);
+        assert_eq!(registers[7] as u32 & 0x1f80, 0x1f80, "MXCSR masks exceptions");
+    }
+
+    #[test]
+    fn a_system_call_returns_the_value_or_the_error() {
+        // SAFETY: neither call touches memory.
+        let (pid, error) = unsafe {
+            (syscall(libc::SYS_getpid, [0; 6]), syscall(libc::SYS_close, [usize::MAX, 0, 0, 0, 0, 0]))
+        };
+        assert_eq!(pid, std::process::id() as isize);
+        assert_eq!(error, -(libc::EBADF as isize));
+    }
+}

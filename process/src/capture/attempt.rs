@@ -1,0 +1,501 @@
+//! One capture.
+
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::Ordering;
+
+use super::describe::{Regions, Smaps};
+use super::facts::Facts;
+use super::room::{DONE, FAILED, Room, Size};
+use super::save::{self, Fault, SaveFault, SaveRoom, Work};
+use super::{CaptureError, Mode, Options, Sink};
+use crate::arch;
+use crate::declared::Declared;
+use crate::pages::Sum;
+use crate::preflight::{self, Look};
+use crate::scratch::Scratch;
+use crate::state::ProcessState;
+use crate::state::threads::At;
+use crate::stop::{self, Noted, StopFault, Stopped};
+use crate::sys::{self, Errno};
+
+/// A process that was looked at, and room for its state.
+pub struct Prepared {
+    look: Look,
+    options: Options,
+    room: Room,
+    // After `room`, which lies in it.
+    scratch: Scratch,
+}
+
+/// How often [`Prepared::capture`] returned.
+pub enum Outcome {
+    /// The first time: the process goes on.
+    Captured(Box<Captured>),
+    /// Once more: this is the restored process, and its threads have gone on.
+    Restored,
+}
+
+/// Times of one stop, ns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pause {
+    /// Until all threads stood still.
+    pub stop_ns: u64,
+    /// Writing down what the kernel knows.
+    pub state_ns: u64,
+    /// Copying shared memory; fork, or writing all pages.
+    pub memory_ns: u64,
+    /// From the first signal until the threads could go on.
+    pub total_ns: u64,
+    /// Threads that stood still.
+    pub threads: u32,
+    /// Of these, interrupted in a system call that they make again.
+    pub rewound: u32,
+}
+
+/// What is ready when all pages are written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Image {
+    /// Everything but pages and descriptors.
+    pub state: ProcessState,
+    /// Bytes that were written from the sink's offset on.
+    pub pages_bytes: u64,
+    /// Their checksum.
+    pub pages_sum: u64,
+}
+
+/// A process was captured; its pages are written, or are being written.
+pub struct Captured {
+    mode: Mode,
+    pause: Pause,
+    child: Option<u32>,
+    prepared: Prepared,
+    noted: Facts,
+    threads: Vec<(u32, Noted)>,
+    agent: At,
+    maps_bytes: usize,
+}
+
+impl Prepared {
+    /// Looks at the process. Ordinary code: threads run, memory may be allocated.
+    pub fn look(declared: &Declared, options: Options) -> Result<Prepared, CaptureError> {
+        stop::install()
+            .map_err(|errno| CaptureError::Call { call: "rt_sigaction of the stop signal", errno })?;
+        let look = preflight::look(declared)?;
+        let size = Size {
+            maps: look.maps_bytes,
+            smaps: look.smaps_bytes,
+            pages: look.pages,
+            shared: look.shared_bytes,
+            threads: look.threads,
+        };
+        let (scratch, room) = Room::new(size.with_margin())
+            .map_err(|errno| CaptureError::Call { call: "mmap of the capture's own memory", errno })?;
+        let mut prepared = Prepared { look, options, room, scratch };
+        prepared.look.plan.ignored.push(prepared.scratch.range());
+        prepared.look.plan.ignored.sort_by_key(|range| range.start);
+        Ok(prepared)
+    }
+
+    /// Captures. All other threads of the process stand still meanwhile, and go on before this returns, however it
+    /// returns. The calling thread must have been started by the C library, and is part of the image.
+    pub fn capture(self, sink: Sink<'_>, sum: &mut dyn Sum) -> Result<Outcome, CaptureError> {
+        let size = self.look.threads * 2 + 64;
+        let mut attempt = ManuallyDrop::new(Attempt {
+            registers: [0; arch::REGISTERS],
+            mode: self.options.mode,
+            offset: sink.offset,
+            sink: sink.number(),
+            sum,
+            facts: Facts::NOTHING,
+            threads: Vec::with_capacity(size),
+            maps_bytes: 0,
+            pause: Pause::default(),
+            child: None,
+            outcome: Ok(()),
+            prepared: ManuallyDrop::new(self),
+        });
+        let signals = BlockedSignals::new();
+        // Before the stop: this thread can ask for itself at any time.
+        let own = (sys::thread_id(), stop::note_self());
+        let attempt_address: *mut Attempt<'_> = &raw mut *attempt;
+        // SAFETY: the registers have room; `in_stop` does not unwind, and is the only user of the attempt meanwhile.
+        let returned = unsafe {
+            arch::call_noting_registers(
+                (&raw mut (*attempt_address).registers).cast(),
+                in_stop,
+                attempt_address.cast(),
+            )
+        };
+        let is_restored = returned == arch::RESTORED;
+        if is_restored {
+            stop::forget();
+        }
+        signals.restore();
+        let mut attempt = ManuallyDrop::into_inner(attempt);
+        let prepared = ManuallyDrop::into_inner(attempt.prepared);
+        if is_restored {
+            // It was left out of the image: nothing is mapped there, or something else.
+            std::mem::forget(prepared.scratch);
+            return Ok(Outcome::Restored);
+        }
+        attempt.outcome.map_err(InStop::into_error)?;
+        attempt.threads.push(own);
+        let agent = At::Agent { registers: attempt.registers.to_vec(), mask: u64::MAX };
+        Ok(Outcome::Captured(Box::new(Captured {
+            mode: attempt.mode,
+            pause: attempt.pause,
+            child: attempt.child,
+            noted: attempt.facts,
+            threads: attempt.threads,
+            agent,
+            maps_bytes: attempt.maps_bytes,
+            prepared,
+        })))
+    }
+}
+
+/// What failed while threads stood still. Turned into words when they go on.
+#[derive(Clone, Copy)]
+enum InStop {
+    Stop(StopFault),
+    Call(&'static str, Errno),
+    Grown(&'static str),
+    Save(SaveFault),
+}
+
+impl InStop {
+    fn into_error(self) -> CaptureError {
+        match self {
+            InStop::Stop(fault) => CaptureError::Stop { fault, about: preflight::describe(fault) },
+            InStop::Call(what, Errno(libc::ENOBUFS)) | InStop::Grown(what) => CaptureError::Grown { what },
+            InStop::Call(call, errno) => CaptureError::Call { call, errno },
+            InStop::Save(fault) => fault.into(),
+        }
+    }
+}
+
+/// Everything that the stop reads and writes: made before it, looked at after it.
+struct Attempt<'a> {
+    registers: [u64; arch::REGISTERS],
+    mode: Mode,
+    sink: i32,
+    offset: u64,
+    sum: &'a mut dyn Sum,
+    facts: Facts,
+    threads: Vec<(u32, Noted)>,
+    maps_bytes: usize,
+    pause: Pause,
+    child: Option<u32>,
+    outcome: Result<(), InStop>,
+    prepared: ManuallyDrop<Prepared>,
+}
+
+unsafe extern "C" fn in_stop(attempt: *mut c_void) -> u64 {
+    // SAFETY: `capture` gives its attempt, and does not touch it meanwhile.
+    let attempt = unsafe { &mut *attempt.cast::<Attempt<'_>>() };
+    let began = sys::now_ns();
+    // A fork takes some 20 ms a GB; a thread that waits much longer than the whole needs is on its own.
+    let patience_s = u32::try_from(30 + attempt.prepared.look.pages / (1 << 16)).unwrap_or(u32::MAX);
+    attempt.outcome = match stop::stop(attempt.prepared.options.stop_timeout_ns, patience_s) {
+        Err(fault) => Err(InStop::Stop(fault)),
+        Ok(stopped) => {
+            attempt.pause.stop_ns = sys::now_ns() - began;
+            let outcome = attempt.stopped(&stopped);
+            let released = stopped.release().map_err(InStop::Stop);
+            attempt.pause.total_ns = sys::now_ns() - began;
+            match (outcome, released) {
+                (Ok(()), Err(lost)) => {
+                    // Threads ran while their state was taken: it is worth nothing.
+                    attempt.end_child();
+                    Err(lost)
+                }
+                (outcome, _) => outcome,
+            }
+        }
+    };
+    0
+}
+
+impl Attempt<'_> {
+    /// No allocation, no lock, no panic from here on.
+    fn stopped(&mut self, stopped: &Stopped) -> Result<(), InStop> {
+        let began = sys::now_ns();
+        self.pause.rewound = stopped.rewind();
+        let room = &mut self.prepared.room;
+        self.maps_bytes = sys::read_whole(c"/proc/self/maps", room.maps)
+            .map_err(|errno| InStop::Call("reading /proc/self/maps", errno))?;
+        self.facts.look().map_err(|errno| InStop::Call("asking for the state of the process", errno))?;
+        for thread in stopped.threads() {
+            if self.threads.len() + 1 >= self.threads.capacity() {
+                return Err(InStop::Grown("threads"));
+            }
+            self.threads.push(thread);
+        }
+        self.pause.threads = u32::try_from(self.threads.len()).unwrap_or(u32::MAX);
+        stopped.beat();
+        let looked = sys::now_ns();
+        self.pause.state_ns = looked - began;
+        let outcome = self.memory(stopped);
+        self.pause.memory_ns = sys::now_ns() - looked;
+        outcome
+    }
+
+    fn memory(&mut self, stopped: &Stopped) -> Result<(), InStop> {
+        let Prepared { look, room, .. } = &mut *self.prepared;
+        let maps = room.maps.get(..self.maps_bytes).unwrap_or(&[]);
+        let shared =
+            save::copy_shared(maps, &look.plan, room.shared_runs, room.copies).map_err(InStop::Save)?;
+        stopped.beat();
+        let work = Work {
+            plan: &look.plan,
+            maps,
+            shared: room.shared_runs.get(..shared).unwrap_or(&[]),
+            sink: self.sink,
+            offset: self.offset,
+        };
+        let report = room.report;
+        if self.mode == Mode::Fork {
+            keep_from_child(&*look, false);
+            let child = fork();
+            match child {
+                Ok(0) => {
+                    let save_room = SaveRoom { runs: room.runs, guards: room.guards, buffer: room.buffer };
+                    in_child(&work, (&mut *room.child_maps, &mut *room.smaps), save_room, self.sum, report)
+                }
+                child => {
+                    keep_from_child(&*look, true);
+                    match child {
+                        Ok(child) => {
+                            self.child = u32::try_from(child).ok();
+                            return Ok(());
+                        }
+                        // Memory or processes are limited: the pages can still be written here.
+                        Err(_) => self.mode = Mode::Sync,
+                    }
+                }
+            }
+        }
+        save::protect(maps, &look.plan, true).map_err(InStop::Save)?;
+        let save_room = SaveRoom { runs: room.runs, guards: room.guards, buffer: room.buffer };
+        let saved = save::save(&work, save_room, self.sum, report);
+        let protected = save::protect(maps, &look.plan, false);
+        saved.and(protected).map_err(InStop::Save)
+    }
+
+    fn end_child(&mut self) {
+        if let Some(child) = self.child.take() {
+            kill(child);
+        }
+    }
+}
+
+/// Regions that the program wants no child to have are given to ours, and taken from later ones again.
+fn keep_from_child(look: &Look, keep: bool) {
+    for (range, advice) in &look.kept {
+        let advice = if keep { advice.keep } else { advice.give };
+        let bytes = (range.end - range.start) as usize;
+        // SAFETY: says only what a fork does. A region that is gone meanwhile is an error without effect.
+        let _ =
+            unsafe { sys::call(libc::SYS_madvise, [range.start as usize, bytes, advice as usize, 0, 0, 0]) };
+    }
+}
+
+/// A child without exit signal: the program's `wait(2)` does not see it.
+fn fork() -> Result<usize, Errno> {
+    // SAFETY: no flag: a copy of this process, of which only this thread runs.
+    unsafe { sys::call(libc::SYS_clone, [0; 6]) }
+}
+
+fn in_child(
+    work: &Work<'_>,
+    (maps, smaps): (&mut [u8], &mut [u8]),
+    room: SaveRoom<'_>,
+    sum: &mut dyn Sum,
+    report: &super::room::Report,
+) -> ! {
+    // SAFETY: this process has but this thread, and shares nothing with the program but the scratch and open files.
+    unsafe {
+        let _ = sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize);
+        let _ = sys::prctl(libc::PR_SET_NAME, crate::preflight::WRITER.as_ptr() as usize);
+        // Others who wait for the end of a pipe or connection must not wait for us.
+        let sink = work.sink as usize;
+        if let Some(below) = sink.checked_sub(1) {
+            let _ = sys::call(libc::SYS_close_range, [0, below, 0, 0, 0, 0]);
+        }
+        let _ = sys::call(libc::SYS_close_range, [sink + 1, u32::MAX as usize, 0, 0, 0, 0]);
+    }
+    let outcome =
+        all_is_there(work, maps).and_then(|()| save::protect(work.maps, work.plan, true)).and_then(|()| {
+            // Before the pages are written: later, the parent's text may be another.
+            let read = sys::read_whole(c"/proc/self/smaps", smaps);
+            let read = read.map_err(|errno| SaveFault { fault: Fault::Maps, address: 0, errno })?;
+            report.smaps.store(read as u64, Ordering::Relaxed);
+            save::save(work, room, sum, report)
+        });
+    if let Err(fault) = outcome {
+        save::tell(report, fault);
+    }
+    loop {
+        // SAFETY: ends this process.
+        let _ = unsafe { sys::call(libc::SYS_exit_group, [usize::from(outcome.is_err()), 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Whether the child has every region that is to be saved.
+fn all_is_there(work: &Work<'_>, maps: &mut [u8]) -> Result<(), SaveFault> {
+    let fault = |address, errno| SaveFault { fault: Fault::Maps, address, errno };
+    let read = sys::read_whole(c"/proc/self/maps", maps).map_err(|errno| fault(0, errno))?;
+    let maps = maps.get(..read).unwrap_or(&[]);
+    for line in crate::maps::lines(work.maps).flatten() {
+        if work.plan.saved(&line) != crate::pages::Saved::Changed {
+            continue;
+        }
+        for part in work.plan.parts(&line) {
+            if !save::covers(maps, part.clone()) {
+                return Err(SaveFault {
+                    fault: Fault::Missing,
+                    address: part.start,
+                    errno: Errno(libc::ENOMEM),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn kill(child: u32) -> i32 {
+    // SAFETY: our own child.
+    let _ = unsafe { sys::call(libc::SYS_kill, [child as usize, libc::SIGKILL as usize, 0, 0, 0, 0]) };
+    wait(child).unwrap_or(0)
+}
+
+/// Waits for the end of our child.
+fn wait(child: u32) -> Result<i32, Errno> {
+    let mut status = 0i32;
+    loop {
+        // SAFETY: the kernel writes the status.
+        let answer = unsafe {
+            let flags = libc::__WALL as usize;
+            sys::call(libc::SYS_wait4, [child as usize, &raw mut status as usize, flags, 0, 0, 0])
+        };
+        match answer {
+            Ok(_) => return Ok(status),
+            Err(Errno(libc::EINTR)) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+impl Captured {
+    /// Who writes the pages, as it came.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// How long threads stood still.
+    #[must_use]
+    pub fn pause(&self) -> Pause {
+        self.pause
+    }
+
+    /// Bytes of pages that are written.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        self.prepared.room.report.written.load(Ordering::Acquire)
+    }
+
+    /// Gives the image up: whoever writes it is ended. What was written stays in the sink.
+    pub fn cancel(mut self) {
+        if let Some(child) = self.child.take() {
+            kill(child);
+        }
+    }
+
+    /// Waits until all pages are written, and puts the state together.
+    pub fn finish(mut self) -> Result<Image, CaptureError> {
+        let report = self.prepared.room.report;
+        let status = match self.child.take() {
+            None => 0,
+            // Somebody else waits for all children, ours too: what it reported is there.
+            Some(child) => wait(child).unwrap_or(0),
+        };
+        match report.stage.load(Ordering::Acquire) {
+            DONE => {}
+            FAILED => {
+                let fault = Fault::ALL.get(report.fault.load(Ordering::Relaxed) as usize);
+                return Err(SaveFault {
+                    fault: *fault.unwrap_or(&Fault::Maps),
+                    address: report.address.load(Ordering::Relaxed),
+                    errno: Errno(report.errno.load(Ordering::Relaxed).cast_signed()),
+                }
+                .into());
+            }
+            _ => return Err(CaptureError::ChildEnded { status }),
+        }
+        let room = &self.prepared.room;
+        let maps = room.maps.get(..self.maps_bytes).unwrap_or(&[]);
+        let smaps = room.smaps.get(..report.smaps.load(Ordering::Relaxed) as usize).unwrap_or(&[]);
+        let (runs, guards) = (report.runs.load(Ordering::Relaxed), report.guards.load(Ordering::Relaxed));
+        let regions = Regions {
+            maps,
+            in_child: Smaps::parse(smaps),
+            before: &self.prepared.look.smaps,
+            plan: &self.prepared.look.plan,
+            runs: room.runs.get(..runs as usize).unwrap_or(&[]),
+            guards: room.guards.get(..guards as usize).unwrap_or(&[]),
+        };
+        let state =
+            super::describe::state(&regions, &self.noted, &self.threads, &self.agent, &self.prepared.look)?;
+        Ok(Image {
+            state,
+            pages_bytes: report.bytes.load(Ordering::Relaxed),
+            pages_sum: report.sum.load(Ordering::Relaxed),
+        })
+    }
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        if let Some(child) = self.child.take() {
+            kill(child);
+        }
+    }
+}
+
+/// All signals of the calling thread are blocked until they are put back: a handler of the program's must not run here.
+struct BlockedSignals {
+    mask: u64,
+    stack: libc::stack_t,
+}
+
+impl BlockedSignals {
+    fn new() -> BlockedSignals {
+        let all = u64::MAX;
+        let mut kept = BlockedSignals {
+            mask: 0,
+            stack: libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 },
+        };
+        // SAFETY: the kernel reads the one mask and writes the other, and the description of the signal stack.
+        unsafe {
+            let _ = sys::call(
+                libc::SYS_rt_sigprocmask,
+                [libc::SIG_SETMASK as usize, &raw const all as usize, &raw mut kept.mask as usize, 8, 0, 0],
+            );
+            let _ = sys::call(libc::SYS_sigaltstack, [0, &raw mut kept.stack as usize, 0, 0, 0, 0]);
+        }
+        kept
+    }
+
+    fn restore(self) {
+        // SAFETY: as it was before; a restored thread has lost its signal stack.
+        unsafe {
+            let _ = sys::call(libc::SYS_sigaltstack, [&raw const self.stack as usize, 0, 0, 0, 0, 0]);
+            let _ = sys::call(
+                libc::SYS_rt_sigprocmask,
+                [libc::SIG_SETMASK as usize, &raw const self.mask as usize, 0, 8, 0, 0],
+            );
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The state of this process, taken while all its threads but one stand still.
+//!
+//! [`Prepared::look`] is ordinary code: it finds what cannot be saved, and makes room. [`Prepared::capture`] stops the
+//! threads, writes down what the kernel knows, forks or writes the pages itself, and lets the threads go on. Between stop
+//! and release nothing allocates, takes a lock, or traces: a stopped thread may hold any lock.
+//!
+//! In the restored process `capture` returns a second time, with [`Outcome::Restored`].
+
+mod attempt;
+mod describe;
+mod facts;
+mod room;
+mod save;
+
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+pub use attempt::{Captured, Image, Outcome, Pause, Prepared};
+
+use crate::refuse::Refusal;
+use crate::stop::StopFault;
+use crate::sys::Errno;
+use save::{Fault, SaveFault};
+
+/// Who writes the pages, and when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Mode {
+    /// A forked child, while the program runs.
+    Fork,
+    /// The capturing thread, while the program stands still.
+    Sync,
+}
+
+/// What a capture is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Who writes. [`Mode::Fork`] falls back to [`Mode::Sync`] where the kernel refuses a fork.
+    pub mode: Mode,
+    /// How long a thread may take to stop, ns.
+    pub stop_timeout_ns: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { mode: Mode::Fork, stop_timeout_ns: 2_000_000_000 }
+    }
+}
+
+/// Where the pages go.
+#[derive(Clone, Copy, Debug)]
+pub struct Sink<'a> {
+    /// A file. Written with `pwritev(2)`; with `O_DIRECT` as long as the file system takes that.
+    pub file: BorrowedFd<'a>,
+    /// Where the first page goes; a multiple of the page's length.
+    pub offset: u64,
+}
+
+/// Why there is no image. The threads go on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CaptureError {
+    /// The process holds something that cannot be saved.
+    Refused(Vec<Refusal>),
+    /// Not all threads stopped.
+    Stop {
+        /// Why.
+        fault: StopFault,
+        /// What is known of the thread that did not.
+        about: String,
+    },
+    /// The process changed between look and stop in a way that leaves no room; the next attempt looks again.
+    Grown {
+        /// What has no room.
+        what: &'static str,
+    },
+    /// The kernel refused a call that is needed.
+    Call {
+        /// Which one.
+        call: &'static str,
+        /// Why.
+        errno: Errno,
+    },
+    /// The pages could not be gathered or written.
+    Pages {
+        /// What failed.
+        what: &'static str,
+        /// Where in the process.
+        address: u64,
+        /// Why.
+        errno: Errno,
+    },
+    /// The child that wrote the pages ended before it was done.
+    ChildEnded {
+        /// As `waitpid(2)` has it.
+        status: i32,
+    },
+}
+
+impl fmt::Display for CaptureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CaptureError::Refused(refusals) => {
+                f.write_str("this process cannot be saved: ")?;
+                for (n, refusal) in refusals.iter().enumerate() {
+                    write!(f, "{}{refusal}", if n == 0 { "" } else { "; " })?;
+                }
+                Ok(())
+            }
+            CaptureError::Stop { fault, about } if about.is_empty() => write!(f, "{fault}"),
+            CaptureError::Stop { fault, about } => write!(f, "{fault}: {about}"),
+            CaptureError::Grown { what } => {
+                write!(f, "the process has grown while it was looked at: {what}; try again")
+            }
+            CaptureError::Call { call, errno } => write!(f, "{call}: {errno}"),
+            CaptureError::Pages { what, address, errno } => write!(f, "{what} at {address:#x}: {errno}"),
+            CaptureError::ChildEnded { status } if libc::WIFSIGNALED(*status) => write!(
+                f,
+                "the process that wrote the pages was ended by signal {}; was there memory left?",
+                libc::WTERMSIG(*status)
+            ),
+            CaptureError::ChildEnded { status } => {
+                write!(f, "the process that wrote the pages ended with status {status:#x} before it was done")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CaptureError {}
+
+impl From<SaveFault> for CaptureError {
+    fn from(fault: SaveFault) -> CaptureError {
+        if fault.errno == Errno(libc::ENOBUFS) {
+            return CaptureError::Grown { what: "pages" };
+        }
+        let what = match fault.fault {
+            Fault::Maps => "the list of regions cannot be read",
+            Fault::Scan => "the page tables cannot be read",
+            Fault::Missing => "a region did not reach the forked child (MADV_DONTFORK, just now?)",
+            Fault::Unreadable => "a region cannot be made readable",
+            Fault::Write => "pages cannot be written",
+        };
+        CaptureError::Pages { what, address: fault.address, errno: fault.errno }
+    }
+}
+
+impl Sink<'_> {
+    fn number(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+}
+
+/// Where a restored process goes on.
+fn resume_entry() -> u64 {
+    crate::arch::return_to as *const () as u64
+}

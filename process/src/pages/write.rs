@@ -1,0 +1,228 @@
+//! Pages on their way into a file: straight from where they lie, in pieces of some megabytes.
+
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Run, Sum};
+use crate::sys::{self, Errno};
+
+/// Bytes of one write.
+const WRITE_BYTES: u64 = 4 << 20;
+/// Pieces of one write.
+const PIECES: usize = 256;
+
+/// What was being written when it failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WriteFault {
+    pub(crate) errno: Errno,
+    /// Address of the first page of the write.
+    pub(crate) address: u64,
+}
+
+/// Memory that changes while it is written, because the writer itself uses it: it goes through a buffer, so that the file
+/// gets the bytes that were summed.
+pub(crate) struct InUse<'a> {
+    /// Pages, rising: the writer's stack, and its checksum.
+    pub(crate) ranges: [Range<u64>; 2],
+    /// The buffer, whole pages.
+    pub(crate) buffer: &'a mut [u8],
+}
+
+impl InUse<'_> {
+    /// How much from `address` on, at most `bytes`, is of one kind: in use, or not.
+    fn kind(&self, address: u64, bytes: u64) -> (bool, u64) {
+        let mut until = address + bytes;
+        for range in &self.ranges {
+            if range.contains(&address) {
+                return (true, range.end.min(until) - address);
+            }
+            if address < range.start {
+                until = until.min(range.start);
+            }
+        }
+        (false, until - address)
+    }
+}
+
+/// Where the pages go.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) sink: RawFd,
+    pub(crate) offset: u64,
+    /// Tells others how far it is.
+    pub(crate) written: &'a AtomicU64,
+}
+
+/// Writes the content of `runs`.
+pub(crate) fn write(
+    runs: &[Run],
+    target: Target<'_>,
+    in_use: &mut InUse<'_>,
+    sum: &mut dyn Sum,
+) -> Result<(), WriteFault> {
+    let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
+    let mut at = target.offset;
+    let mut runs = runs.iter().copied();
+    let mut rest: Option<Run> = None;
+    loop {
+        let (mut filled, mut bytes, mut address, mut buffered) = (0, 0, 0, 0usize);
+        while filled < PIECES && bytes < WRITE_BYTES {
+            let Some(run) = rest.take().or_else(|| runs.next()) else { break };
+            let (is_in_use, mut take) = in_use.kind(run.source, run.bytes().min(WRITE_BYTES - bytes));
+            let mut source = run.source;
+            if is_in_use {
+                let room = in_use.buffer.get_mut(buffered..).unwrap_or(&mut []);
+                take = take.min(room.len() as u64);
+                if take == 0 {
+                    rest = Some(run);
+                    break;
+                }
+                // SAFETY: the writer's own memory is mapped and readable; the buffer is none of it.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(source as *const u8, room.as_mut_ptr(), take as usize);
+                }
+                source = room.as_ptr() as u64;
+                buffered += take as usize;
+            }
+            if take < run.bytes() {
+                let (after, left) = (run.address + take, run.bytes() - take);
+                rest = Some(Run { source: run.source + take, ..Run::in_place(after, left) });
+            }
+            if filled == 0 {
+                address = run.address;
+            }
+            if let Some(piece) = pieces.get_mut(filled) {
+                *piece = libc::iovec { iov_base: source as *mut _, iov_len: take as usize };
+            }
+            filled += 1;
+            bytes += take;
+        }
+        let Some(pieces) = pieces.get_mut(..filled).filter(|pieces| !pieces.is_empty()) else {
+            return Ok(());
+        };
+        // The write comes first: it finds out, without a signal, whether all of it can be read.
+        all(pieces, target.sink, at).map_err(|errno| WriteFault { errno, address })?;
+        at += bytes;
+        for piece in &*pieces {
+            // SAFETY: the kernel has just read these bytes, and nobody else runs who could take them away or change them.
+            sum.update(unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) });
+        }
+        target.written.store(at - target.offset, Ordering::Release);
+    }
+}
+
+/// Writes all pieces. They are as they were when it returns.
+fn all(pieces: &mut [libc::iovec], sink: RawFd, offset: u64) -> Result<(), Errno> {
+    let (mut first, mut done_of_first, mut at) = (0, 0usize, offset);
+    while let Some(left) = pieces.get_mut(first..).filter(|left| !left.is_empty()) {
+        let Some(head) = left.first_mut() else { return Ok(()) };
+        let whole = *head;
+        head.iov_base = whole.iov_base.wrapping_byte_add(done_of_first);
+        head.iov_len = whole.iov_len - done_of_first;
+        // SAFETY: what cannot be read ends the call with EFAULT.
+        let answer = unsafe { sys::write_vector_at(sink, left, at) };
+        if let Some(head) = left.first_mut() {
+            *head = whole;
+        }
+        let mut written = match answer {
+            Ok(0) => return Err(Errno(libc::ENOSPC)),
+            Ok(written) => written,
+            Err(Errno(libc::EINTR)) => continue,
+            Err(Errno(libc::EINVAL)) if stop_direct(sink) => continue,
+            Err(errno) => return Err(errno),
+        };
+        at += written as u64;
+        while let Some(piece) = pieces.get(first).filter(|piece| written >= piece.iov_len - done_of_first) {
+            written -= piece.iov_len - done_of_first;
+            (first, done_of_first) = (first + 1, 0);
+        }
+        done_of_first += written;
+    }
+    Ok(())
+}
+
+/// A file system that takes no direct writes, or not from these addresses, gets them through the page cache. Whether this
+/// changed anything.
+fn stop_direct(sink: RawFd) -> bool {
+    let fcntl = |command: i32, argument: usize| {
+        // SAFETY: no memory is touched.
+        unsafe { sys::call(libc::SYS_fcntl, [sink as usize, command as usize, argument, 0, 0, 0]) }
+    };
+    let direct = libc::O_DIRECT as usize;
+    match fcntl(libc::F_GETFL, 0) {
+        Ok(flags) if flags & direct != 0 => fcntl(libc::F_SETFL, flags & !direct).is_ok(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    struct Count(u64, u64);
+
+    impl Sum for Count {
+        fn update(&mut self, bytes: &[u8]) {
+            for byte in bytes {
+                self.0 = self.0.wrapping_mul(31).wrapping_add(u64::from(*byte));
+            }
+            self.1 += bytes.len() as u64;
+        }
+
+        fn value(&self) -> u64 {
+            self.0
+        }
+    }
+
+    #[test]
+    fn runs_come_one_after_the_other_and_large_ones_in_pieces() {
+        let pages = 3000usize;
+        let memory: Vec<u8> = (0..(pages + 1) * 4096).map(|at| (at / 4096 * 7 + at % 13) as u8).collect();
+        let start = memory.as_ptr() as u64;
+        let base = start.next_multiple_of(4096);
+        // One longer than a write, then more short ones than a write has pieces.
+        let mut runs = vec![Run { address: 0x1000, source: base, pages: 2300 }];
+        runs.extend((0..300).map(|n| Run {
+            address: n << 40,
+            source: base + (2300 + 2 * n) * 4096,
+            pages: 1,
+        }));
+        let expected: Vec<u8> = runs
+            .iter()
+            .flat_map(|run| {
+                let from = (run.source - start) as usize;
+                memory[from..from + run.bytes() as usize].iter().copied()
+            })
+            .collect();
+        let file = tempfile::tempfile().expect("a temporary file");
+        let (mut sum, written) = (Count(0, 0), AtomicU64::new(0));
+        let target = Target { sink: file.as_raw_fd(), offset: 8192, written: &written };
+        // Of these pages, some go through a buffer that is smaller than they are.
+        let mut buffer = vec![0; 2 * 4096];
+        let page = |n: u64| base + n * 4096;
+        let ranges = [page(5)..page(12), page(2290)..page(2310)];
+        let mut in_use = InUse { ranges, buffer: &mut buffer };
+        write(&runs, target, &mut in_use, &mut sum).expect("room for it");
+        assert_eq!(written.load(Ordering::Relaxed), expected.len() as u64);
+        let mut read = vec![0; expected.len()];
+        file.read_exact_at(&mut read, 8192).expect("as many bytes");
+        assert!(read == expected);
+        let mut whole = Count(0, 0);
+        whole.update(&expected);
+        assert_eq!((whole.0, whole.1), (sum.0, sum.1));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        let runs = [Run { address: 0x7000, source: 0x1000, pages: 1 }];
+        let target = Target { sink: file.as_raw_fd(), offset: 0, written: &AtomicU64::new(0) };
+        let mut in_use = InUse { ranges: [0..0, 0..0], buffer: &mut [] };
+        let fault = write(&runs, target, &mut in_use, &mut Count(0, 0));
+        assert_eq!(fault, Err(WriteFault { errno: Errno(libc::EFAULT), address: 0x7000 }));
+    }
+}

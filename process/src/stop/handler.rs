@@ -1,0 +1,207 @@
+//! What a thread does when it is told to stop: note, wait, return. No allocation, no lock, no thread-local storage, no
+//! panic: it may have interrupted anything.
+
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+
+use super::table::{ENTERED, Noted, RseqAnswer, STOPPED, TABLE, WANTED, let_go, staged};
+use crate::arch;
+use crate::sys::{self, Answer, Errno};
+
+/// Used by the GNU C library inside of `setuid(3)` and its like, which blocks it nowhere else; no program can block it
+/// through that library.
+pub(super) const SIGNAL: i32 = 33;
+
+/// Threads look this often whether whoever stopped them lives.
+const WATCH_NS: u64 = 1_000_000_000;
+
+/// `struct sigaction` of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct KernelAction {
+    pub(crate) handler: usize,
+    pub(crate) flags: u64,
+    pub(crate) restorer: usize,
+    pub(crate) mask: u64,
+}
+
+impl KernelAction {
+    pub(crate) const DEFAULT: KernelAction = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+}
+
+const SA_RESTORER: u64 = 0x0400_0000;
+
+/// Sets and reads the disposition of a signal.
+///
+/// # Safety
+/// `new` is a handler that may run at any time.
+pub(crate) unsafe fn action(signal: i32, new: Option<&KernelAction>) -> Answer<KernelAction> {
+    let mut old = KernelAction::DEFAULT;
+    let new = new.map_or(0, |new| std::ptr::from_ref(new) as usize);
+    // SAFETY: the kernel reads one and writes the other; the caller answers for the handler.
+    unsafe {
+        sys::call(libc::SYS_rt_sigaction, [signal as usize, new, &raw mut old as usize, 8, 0, 0])?;
+    }
+    Ok(old)
+}
+
+/// Puts the handler in place, before whatever is there. It stays: a signal that comes late must find it.
+pub(crate) fn install() -> Answer<()> {
+    let ours = KernelAction {
+        handler: on_signal as *const () as usize,
+        // Calls that the kernel restarts by itself are no work for us.
+        flags: (libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK) as u64 | SA_RESTORER,
+        restorer: arch::return_from_handler as *const () as usize,
+        mask: u64::MAX,
+    };
+    // SAFETY: nothing is changed.
+    let present = unsafe { action(SIGNAL, None) }?;
+    if present.handler == ours.handler {
+        return Ok(());
+    }
+    TABLE.earlier[0].store(present.handler as u64, Ordering::Relaxed);
+    TABLE.earlier[1].store(present.flags, Ordering::Relaxed);
+    find_rseq();
+    // SAFETY: `on_signal` may interrupt anything.
+    unsafe { action(SIGNAL, Some(&ours)) }.map(drop)
+}
+
+/// Looks where the C library keeps its registrations of `rseq(2)`.
+fn find_rseq() {
+    let symbol = |name: &std::ffi::CStr| {
+        // SAFETY: a name that ends with a zero byte.
+        unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+    };
+    let (offset, size) = (symbol(c"__rseq_offset"), symbol(c"__rseq_size"));
+    if offset.is_null() || size.is_null() {
+        return;
+    }
+    // SAFETY: the C library documents the two as `ptrdiff_t` and `unsigned int`.
+    let (offset, size) = unsafe { (*offset.cast::<isize>(), *size.cast::<u32>()) };
+    if size > 0 {
+        TABLE.rseq_offset.store(offset as i64 as u64, Ordering::Relaxed);
+        TABLE.rseq_bytes.store(size.max(RSEQ_BYTES_MIN), Ordering::Relaxed);
+    }
+}
+
+/// Length of the first `struct rseq`; no kernel takes less.
+const RSEQ_BYTES_MIN: u32 = 32;
+/// What the C library puts before its abort handlers on x86.
+pub(crate) const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+
+/// Asks the kernel whether the calling thread's `rseq` is where the C library says: registering it once more is refused
+/// with `EBUSY` if it is the same, and with `EINVAL` if it is another.
+fn rseq(tls_base: u64) -> RseqAnswer {
+    let known_bytes = TABLE.rseq_bytes.load(Ordering::Relaxed);
+    let address = tls_base.wrapping_add(TABLE.rseq_offset.load(Ordering::Relaxed));
+    if known_bytes == 0 {
+        return RseqAnswer::Nothing;
+    }
+    let register = |bytes: u32, flags: usize| {
+        // SAFETY: the memory belongs to the C library for just this; the registration does not outlive this function.
+        unsafe {
+            sys::call(
+                libc::SYS_rseq,
+                [address as usize, bytes as usize, flags, RSEQ_SIGNATURE as usize, 0, 0],
+            )
+        }
+    };
+    for bytes in [RSEQ_BYTES_MIN, known_bytes.next_multiple_of(RSEQ_BYTES_MIN)] {
+        match register(bytes, 0) {
+            Err(Errno(libc::EBUSY)) => return RseqAnswer::Library { address, bytes },
+            Err(Errno(libc::EINVAL | libc::EPERM)) => {}
+            Err(_) => return RseqAnswer::Nothing,
+            Ok(_) => {
+                const UNREGISTER: usize = 1;
+                let _ = register(bytes, UNREGISTER);
+                return RseqAnswer::Nothing;
+            }
+        }
+    }
+    RseqAnswer::Foreign
+}
+
+/// What the kernel knows of the calling thread.
+pub(super) fn note(frame: u64) -> Noted {
+    const PR_GET_TID_ADDRESS: i32 = 40;
+    let (tls_base, gs_base) = arch::segment_bases();
+    let mut noted = Noted { frame, tls_base, gs_base, ..Noted::NOTHING };
+    let (mut head, mut bytes, mut death) = (0u64, 0u64, 0i32);
+    // SAFETY: each call writes to a variable of its type, or to nothing.
+    unsafe {
+        let _ = sys::call(
+            libc::SYS_get_robust_list,
+            [0, &raw mut head as usize, &raw mut bytes as usize, 0, 0, 0],
+        );
+        let _ = sys::prctl(PR_GET_TID_ADDRESS, &raw mut noted.tid_address as usize);
+        let _ = sys::prctl(libc::PR_GET_NAME, noted.name.as_mut_ptr() as usize);
+        let _ = sys::prctl(libc::PR_GET_PDEATHSIG, &raw mut death as usize);
+        noted.timer_slack_ns = sys::prctl(libc::PR_GET_TIMERSLACK, 0).unwrap_or(0) as u64;
+        noted.seccomp = u8::try_from(sys::prctl(libc::PR_GET_SECCOMP, 0).unwrap_or(0)).unwrap_or(0);
+    }
+    noted.robust_list = (head, bytes);
+    noted.parent_death_signal = u8::try_from(death).unwrap_or(0);
+    noted.rseq = rseq(tls_base);
+    noted
+}
+
+/// The handler. A request to stop carries the number of the stop, and below it the thread's slot.
+extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives a whole siginfo; the value is read only where the code says that it is one.
+    let request = unsafe {
+        ((*info).si_code == libc::SI_QUEUE && (*info).si_pid() as u32 == sys::process_id())
+            .then(|| (*info).si_value().sival_ptr as u64)
+    };
+    let Some(request) = request else { return pass_on(signal, info, context) };
+    let (number, index) = ((request >> 32) as u32, (request & 0xffff_ffff) as usize);
+    let Some(slot) = TABLE.slots.get(index) else { return };
+    let is_wanted = slot
+        .stage
+        .compare_exchange(
+            staged(number, WANTED),
+            staged(number, ENTERED),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        )
+        .is_ok();
+    if !is_wanted {
+        return;
+    }
+    slot.note(note(context as u64));
+    slot.stage.store(staged(number, STOPPED), Ordering::Release);
+    TABLE.arrived.fetch_add(1, Ordering::AcqRel);
+    sys::futex_wake(&TABLE.arrived);
+    wait(number);
+}
+
+/// Waits until the stop is over, or until whoever stopped is seen to be dead.
+fn wait(number: u32) {
+    let (mut seen, mut silent_s) = (0, 0);
+    while TABLE.held.load(Ordering::Acquire) == number {
+        let waited = sys::futex_wait(&TABLE.held, number, WATCH_NS);
+        if waited != Err(Errno(libc::ETIMEDOUT)) {
+            continue;
+        }
+        let beat = TABLE.heartbeat.load(Ordering::Relaxed);
+        silent_s = if beat == seen { silent_s + 1 } else { 0 };
+        seen = beat;
+        let agent = TABLE.agent.load(Ordering::Relaxed) as usize;
+        // SAFETY: signal 0 only asks.
+        let answer = unsafe { sys::call(libc::SYS_tgkill, [sys::process_id() as usize, agent, 0, 0, 0, 0]) };
+        if answer == Err(Errno(libc::ESRCH)) || silent_s > TABLE.patience_s.load(Ordering::Relaxed) {
+            let_go(number);
+        }
+    }
+}
+
+/// Not ours: calls the handler that was there before.
+fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let handler = TABLE.earlier[0].load(Ordering::Relaxed) as usize;
+    // Neither the default nor "ignored": the default would end the process for a stray signal.
+    if handler > libc::SIG_IGN {
+        // SAFETY: the program, or its C library, has installed it for this signal; a handler of one argument ignores the rest.
+        let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void) =
+            unsafe { std::mem::transmute(handler) };
+        handler(signal, info, context);
+    }
+}

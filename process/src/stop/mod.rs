@@ -1,0 +1,357 @@
+//! All threads but the calling one stand still, each in a signal handler that notes what the kernel knows of its thread.
+//!
+//! The signal is the one with which the GNU C library tells all threads about a new user id: its own functions never
+//! block it. Requests of ours carry a value by which the handler knows them; all others go on to the handler that was
+//! there before.
+//!
+//! No thread stands still for ever. Whoever stopped it shows by a heartbeat that it lives; if that stops, or if its thread
+//! is gone, a waiting thread ends the stop for all.
+
+mod handler;
+mod table;
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+
+use crate::arch::{self, Call, Frame};
+use crate::maps::number;
+use crate::sys::{self, Answer, Errno, Text};
+
+pub(crate) use handler::{KernelAction, RSEQ_SIGNATURE, action, install};
+use table::{CANCELLED, ENTERED, GONE, STOPPED, Slot, TABLE, WANTED, let_go, staged};
+pub(crate) use table::{Noted, RseqAnswer, THREADS_MAX};
+
+/// Time between two looks at threads that have not come; one that ended meanwhile is found then.
+const LOOK_AGAIN_NS: u64 = 20_000_000;
+
+/// Looks before the first sleep: a thread that runs on another processor needs a few microseconds.
+const SPINS: u32 = 2_000;
+
+/// Why threads could not be stopped. All go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StopFault {
+    /// A thread did not come to its handler in time.
+    Late {
+        /// Its id.
+        tid: u32,
+        /// How long it was waited for, ns.
+        waited_ns: u64,
+    },
+    /// The kernel did not take the signal for a thread.
+    Signal {
+        /// Its id.
+        tid: u32,
+        /// Why.
+        errno: Errno,
+    },
+    /// The list of threads could not be read.
+    List {
+        /// Why.
+        errno: Errno,
+    },
+    /// There are more threads than can be stopped.
+    TooMany,
+    /// The threads went on by themselves, because the one that had stopped them gave no sign of life.
+    Lost,
+}
+
+impl fmt::Display for StopFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StopFault::Late { tid, waited_ns } => {
+                let ms = waited_ns / 1_000_000;
+                write!(
+                    f,
+                    "thread {tid} did not stop within {ms} ms: it keeps signal {} from itself by system calls ",
+                    handler::SIGNAL
+                )?;
+                f.write_str("of its own, or waits in the kernel where no signal reaches it")
+            }
+            StopFault::Signal { tid, errno } => {
+                write!(
+                    f,
+                    "thread {tid} could not be sent a signal: {errno}; look at the limit of pending signals (ulimit -i)"
+                )
+            }
+            StopFault::List { errno } => {
+                write!(f, "the list of threads, /proc/self/task, cannot be read: {errno}")
+            }
+            StopFault::TooMany => write!(f, "the process has more than {THREADS_MAX} threads"),
+            StopFault::Lost => {
+                f.write_str("the threads went on by themselves: the one that had stopped them was held up")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StopFault {}
+
+/// Threads that stand still until this is dropped.
+pub(crate) struct Stopped {
+    number: u32,
+    slots: usize,
+}
+
+/// Stops all threads but the calling one. `patience_s`: after how many seconds without [`Stopped::beat`] they go on.
+pub(crate) fn stop(timeout_ns: u64, patience_s: u32) -> Result<Stopped, StopFault> {
+    let number = TABLE.held.load(Ordering::Acquire).wrapping_add(1) | 1;
+    // The number stands above the stage in a slot's word, and above the slot in a signal's value.
+    let number = if number > u32::MAX >> 4 { 1 } else { number };
+    TABLE.agent.store(sys::thread_id(), Ordering::Relaxed);
+    TABLE.patience_s.store(patience_s, Ordering::Relaxed);
+    TABLE.arrived.store(0, Ordering::Relaxed);
+    TABLE.held.store(number, Ordering::Release);
+    let mut stopped = Stopped { number, slots: 0 };
+    let deadline = sys::now_ns().saturating_add(timeout_ns);
+    // A thread that was not yet seen may have made another one: look until a look finds nobody new.
+    loop {
+        let before = stopped.slots;
+        stopped.signal_new()?;
+        if stopped.slots == before {
+            return Ok(stopped);
+        }
+        stopped.wait_for(before, deadline, timeout_ns)?;
+    }
+}
+
+impl Stopped {
+    /// Says that the stopping thread lives.
+    pub(crate) fn beat(&self) {
+        TABLE.heartbeat.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Lets all threads go on. An error if they already did.
+    pub(crate) fn release(self) -> Result<(), StopFault> {
+        let were_held = self.end();
+        std::mem::forget(self);
+        if were_held { Ok(()) } else { Err(StopFault::Lost) }
+    }
+
+    fn end(&self) -> bool {
+        // Who has not come does not stop any more.
+        for slot in self.used() {
+            let _ = slot.stage.compare_exchange(
+                staged(self.number, WANTED),
+                staged(self.number, CANCELLED),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+        }
+        let_go(self.number)
+    }
+
+    /// What each stopped thread noted, with its id.
+    pub(crate) fn threads(&self) -> impl Iterator<Item = (u32, Noted)> {
+        self.used()
+            .iter()
+            .filter(|slot| slot.stage.load(Ordering::Acquire) == staged(self.number, STOPPED))
+            .map(|slot| (slot.tid.load(Ordering::Relaxed), slot.noted()))
+    }
+
+    /// Lets every thread that was interrupted in a system call, and would see `EINTR` from it, make that call again.
+    /// How many.
+    pub(crate) fn rewind(&self) -> u32 {
+        let mut rewound = 0;
+        for slot in self.used() {
+            // SAFETY: only this thread looks at calls.
+            let call = unsafe { *slot.call.get() };
+            let Some(call) = call else { continue };
+            if slot.stage.load(Ordering::Acquire) == staged(self.number, STOPPED) {
+                // SAFETY: the thread waits in its handler, above its frame.
+                let frame = unsafe { Frame::of(slot.noted().frame as *mut std::ffi::c_void) };
+                rewound += u32::from(frame.rewind(call));
+            }
+        }
+        rewound
+    }
+
+    fn used(&self) -> &'static [Slot] {
+        TABLE.slots.get(..self.slots).unwrap_or(&[])
+    }
+
+    /// Signals all threads that have no slot yet.
+    fn signal_new(&mut self) -> Result<(), StopFault> {
+        let own = sys::thread_id();
+        let list = |errno| StopFault::List { errno };
+        let directory = sys::open_at(libc::AT_FDCWD, c"/proc/self/task", libc::O_DIRECTORY).map_err(list)?;
+        let mut buffer = [0u64; 512];
+        let outcome = loop {
+            // SAFETY: the kernel fills the buffer, within its length.
+            let filled = unsafe {
+                sys::call(
+                    libc::SYS_getdents64,
+                    [directory as usize, buffer.as_mut_ptr() as usize, size_of_val(&buffer), 0, 0, 0],
+                )
+            };
+            match filled {
+                Ok(0) => break Ok(()),
+                Err(errno) => break Err(list(errno)),
+                Ok(filled) => {
+                    // SAFETY: as many bytes of it were written.
+                    let bytes = unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), filled) };
+                    let mut signalled = Ok(());
+                    each_number(bytes, |tid| {
+                        if signalled.is_ok() && tid != own && !self.knows(tid) {
+                            signalled = self.signal(tid);
+                        }
+                    });
+                    if signalled.is_err() {
+                        break signalled;
+                    }
+                }
+            }
+        };
+        sys::close(directory);
+        outcome
+    }
+
+    fn knows(&self, tid: u32) -> bool {
+        // The kernel may give the id of a thread that ended to a new one.
+        self.used().iter().any(|slot| {
+            slot.tid.load(Ordering::Relaxed) == tid
+                && slot.stage.load(Ordering::Acquire) != staged(self.number, GONE)
+        })
+    }
+
+    fn signal(&mut self, tid: u32) -> Result<(), StopFault> {
+        // A slot that a thread of an earlier, abandoned stop still writes to is left to it.
+        let free = |slot: &Slot| slot.stage.load(Ordering::Acquire) & 7 != ENTERED;
+        let index = loop {
+            let slot = TABLE.slots.get(self.slots).ok_or(StopFault::TooMany)?;
+            self.slots += 1;
+            if free(slot) {
+                break self.slots - 1;
+            }
+        };
+        let Some(slot) = TABLE.slots.get(index) else { return Err(StopFault::TooMany) };
+        slot.tid.store(tid, Ordering::Relaxed);
+        slot.stage.store(staged(self.number, WANTED), Ordering::Release);
+        // Right before the signal: what the thread waits in now, it is interrupted in.
+        // SAFETY: only this thread looks at calls.
+        unsafe { *slot.call.get() = call_of(tid) };
+        match send(tid, u64::from(self.number) << 32 | index as u64) {
+            Ok(()) => Ok(()),
+            Err(Errno(libc::ESRCH)) => {
+                slot.stage.store(staged(self.number, GONE), Ordering::Release);
+                Ok(())
+            }
+            Err(errno) => Err(StopFault::Signal { tid, errno }),
+        }
+    }
+
+    /// Waits for the slots from `first` on.
+    fn wait_for(&self, first: usize, deadline: u64, timeout_ns: u64) -> Result<(), StopFault> {
+        let mut spins = SPINS;
+        loop {
+            let arrived = TABLE.arrived.load(Ordering::Acquire);
+            let missing = self.used().iter().skip(first).find(|slot| {
+                let stage = slot.stage.load(Ordering::Acquire);
+                stage == staged(self.number, WANTED) || stage == staged(self.number, ENTERED)
+            });
+            let Some(missing) = missing else { return Ok(()) };
+            if spins > 0 {
+                spins -= 1;
+                std::hint::spin_loop();
+                continue;
+            }
+            self.beat();
+            let now = sys::now_ns();
+            if now >= deadline {
+                let tid = missing.tid.load(Ordering::Relaxed);
+                return Err(StopFault::Late { tid, waited_ns: timeout_ns });
+            }
+            if sys::futex_wait(&TABLE.arrived, arrived, LOOK_AGAIN_NS) == Err(Errno(libc::ETIMEDOUT)) {
+                self.bury(first);
+            }
+        }
+    }
+
+    /// Finds threads that ended before they came.
+    fn bury(&self, first: usize) {
+        let pid = sys::process_id() as usize;
+        for slot in self.used().iter().skip(first) {
+            let tid = slot.tid.load(Ordering::Relaxed) as usize;
+            // SAFETY: signal 0 only asks.
+            let answer = unsafe { sys::call(libc::SYS_tgkill, [pid, tid, 0, 0, 0, 0]) };
+            if answer == Err(Errno(libc::ESRCH)) {
+                let _ = slot.stage.compare_exchange(
+                    staged(self.number, WANTED),
+                    staged(self.number, GONE),
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                );
+            }
+        }
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// In a restored process: the stop in which it was saved is over, its threads went on by other ways.
+pub(crate) fn forget() {
+    let number = TABLE.held.load(Ordering::Acquire);
+    TABLE.held.store(number.wrapping_add(number & 1), Ordering::Release);
+}
+
+/// What the kernel knows of the calling thread, as the others note it.
+pub(crate) fn note_self() -> Noted {
+    handler::note(0)
+}
+
+fn send(tid: u32, value: u64) -> Answer<()> {
+    // `siginfo_t` of a queued signal: number, error, code, padding, sender's process and user, value.
+    let mut info = [0u64; 16];
+    let pid = sys::process_id();
+    // SAFETY: no memory is touched.
+    let uid = unsafe { sys::call(libc::SYS_getuid, [0; 6]) }.unwrap_or(0);
+    info[0] = handler::SIGNAL as u64;
+    info[1] = u64::from((libc::SI_QUEUE).cast_unsigned());
+    info[2] = u64::from(pid) | (uid as u64) << 32;
+    info[3] = value;
+    // SAFETY: the kernel reads 128 bytes.
+    unsafe {
+        sys::call(
+            libc::SYS_rt_tgsigqueueinfo,
+            [pid as usize, tid as usize, handler::SIGNAL as usize, info.as_ptr() as usize, 0, 0],
+        )
+    }
+    .map(drop)
+}
+
+/// The system call that a thread waits in; `None` if it runs.
+fn call_of(tid: u32) -> Option<Call> {
+    let path = Text::<64>::new().push(b"/proc/self/task/").number(tid).push(b"/syscall");
+    let mut text = [0u8; 256];
+    let filled = sys::read_whole(path.as_path(), &mut text).ok()?;
+    // "number 0x… (six arguments) 0x(stack pointer) 0x(program counter)", or "running", or "-1 0x… 0x…" outside of any call.
+    let text = text.get(..filled)?.trim_ascii_end();
+    let (call_number, _) = number(text, 10)?;
+    let mut words = text
+        .rsplit(|byte| *byte == b' ')
+        .map(|word| word.strip_prefix(b"0x").and_then(|digits| number(digits, 16)).map(|(value, _)| value));
+    let (pc, sp) = (words.next()??, words.next()??);
+    Some(Call { number: call_number.cast_signed(), sp, pc })
+}
+
+/// Calls `each` with every name of a directory's entries that is a number.
+fn each_number(entries: &[u8], mut each: impl FnMut(u32)) {
+    /// Inode, offset; then length, type, name.
+    const LENGTH_AT: usize = 16;
+    const NAME_AT: usize = 19;
+    let mut rest = entries;
+    while let Some([low, high]) = rest.get(LENGTH_AT..LENGTH_AT + 2) {
+        let bytes = usize::from(arch::u16_of([*low, *high]));
+        let name = rest.get(NAME_AT..bytes).unwrap_or(&[]);
+        if let Some((tid, _)) = number(name, 10)
+            && let Ok(tid) = u32::try_from(tid)
+        {
+            each(tid);
+        }
+        let Some(after) = rest.get(bytes..).filter(|_| bytes > NAME_AT) else { return };
+        rest = after;
+    }
+}

@@ -1,0 +1,145 @@
+//! What a stop and the handlers of its threads tell each other. It lies in the library's own memory, is never taken down,
+//! and so may be looked at by a thread that comes too late.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Threads of one process that can be stopped.
+pub(crate) const THREADS_MAX: usize = 4096;
+
+/// What a thread notes of itself in the handler.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Noted {
+    /// Address of its signal frame's context.
+    pub(crate) frame: u64,
+    pub(crate) tls_base: u64,
+    pub(crate) gs_base: u64,
+    pub(crate) tid_address: u64,
+    pub(crate) robust_list: (u64, u64),
+    pub(crate) timer_slack_ns: u64,
+    pub(crate) rseq: RseqAnswer,
+    pub(crate) name: [u8; 16],
+    pub(crate) parent_death_signal: u8,
+    /// Strict seccomp, or a filter.
+    pub(crate) seccomp: u8,
+}
+
+/// What the kernel said of a thread's registration of `rseq(2)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RseqAnswer {
+    /// There is none.
+    Nothing,
+    /// The C library's, at this address with this length.
+    Library { address: u64, bytes: u32 },
+    /// One that the C library does not know.
+    Foreign,
+}
+
+impl Noted {
+    pub(crate) const NOTHING: Noted = Noted {
+        frame: 0,
+        tls_base: 0,
+        gs_base: 0,
+        tid_address: 0,
+        robust_list: (0, 0),
+        timer_slack_ns: 0,
+        rseq: RseqAnswer::Nothing,
+        name: [0; 16],
+        parent_death_signal: 0,
+        seccomp: 0,
+    };
+}
+
+/// Stages of a slot. Above them stands the number of the stop, so that a thread that comes late finds another word.
+pub(super) const WANTED: u32 = 1;
+/// The thread is in its handler and writes.
+pub(super) const ENTERED: u32 = 2;
+/// It has written, and waits.
+pub(super) const STOPPED: u32 = 3;
+/// It ended before it came.
+pub(super) const GONE: u32 = 4;
+/// It is not waited for any more.
+pub(super) const CANCELLED: u32 = 5;
+/// Bits of a stage.
+const STAGE_BITS: u32 = 3;
+
+pub(super) struct Slot {
+    pub(super) stage: AtomicU32,
+    pub(super) tid: AtomicU32,
+    noted: UnsafeCell<Noted>,
+    /// The call in which the thread waited just before its signal; only the stopping thread looks at it.
+    pub(super) call: UnsafeCell<Option<crate::arch::Call>>,
+}
+
+// SAFETY: `noted` is written by the thread that moved `stage` from WANTED to ENTERED, and read after it stored STOPPED; `call`
+// belongs to the one thread that stops others.
+unsafe impl Sync for Slot {}
+
+impl Slot {
+    const fn empty() -> Slot {
+        Slot {
+            stage: AtomicU32::new(0),
+            tid: AtomicU32::new(0),
+            noted: UnsafeCell::new(Noted::NOTHING),
+            call: UnsafeCell::new(None),
+        }
+    }
+
+    /// What its thread noted; it must have stopped.
+    pub(super) fn noted(&self) -> Noted {
+        // SAFETY: the caller has seen STOPPED, after which the thread writes no more.
+        unsafe { *self.noted.get() }
+    }
+
+    /// Where its thread notes; only that thread, between ENTERED and STOPPED.
+    pub(super) fn note(&self, noted: Noted) {
+        // SAFETY: see above.
+        unsafe { *self.noted.get() = noted }
+    }
+}
+
+/// `stage` of a slot in the stop `number`.
+pub(super) fn staged(number: u32, stage: u32) -> u32 {
+    number << STAGE_BITS | stage
+}
+
+pub(super) struct Table {
+    /// Number of the stop: odd while threads must wait. A futex.
+    pub(super) held: AtomicU32,
+    /// Threads that have come in this stop. A futex.
+    pub(super) arrived: AtomicU32,
+    /// Changes as long as the stopping thread lives.
+    pub(super) heartbeat: AtomicU64,
+    /// Seconds without heartbeat after which threads go on by themselves.
+    pub(super) patience_s: AtomicU32,
+    /// Who stops.
+    pub(super) agent: AtomicU32,
+    /// Handler that was there before ours, and its flags.
+    pub(super) earlier: [AtomicU64; 2],
+    /// Where the C library keeps `struct rseq`, from the thread pointer; 0 bytes: nowhere.
+    pub(super) rseq_offset: AtomicU64,
+    pub(super) rseq_bytes: AtomicU32,
+    pub(super) slots: [Slot; THREADS_MAX],
+}
+
+pub(super) static TABLE: Table = Table {
+    held: AtomicU32::new(0),
+    arrived: AtomicU32::new(0),
+    heartbeat: AtomicU64::new(0),
+    patience_s: AtomicU32::new(0),
+    agent: AtomicU32::new(0),
+    earlier: [AtomicU64::new(0), AtomicU64::new(0)],
+    rseq_offset: AtomicU64::new(0),
+    rseq_bytes: AtomicU32::new(0),
+    slots: [const { Slot::empty() }; THREADS_MAX],
+};
+
+/// Ends the stop `number`, if it is not over; whether it was not.
+pub(super) fn let_go(number: u32) -> bool {
+    let ended = TABLE
+        .held
+        .compare_exchange(number, number.wrapping_add(1), Ordering::AcqRel, Ordering::Acquire)
+        .is_ok();
+    crate::sys::futex_wake(&TABLE.held);
+    ended
+}

@@ -1,0 +1,74 @@
+//! An image as the tests write it: a page with lengths, the pages, the state, the descriptors.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use process::state::{Files, ProcessState, VERSION};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Where the pages begin.
+pub(crate) const PAGES_OFFSET: u64 = 4096;
+const MAGIC: u64 = 0x7374_6b6e_6974_7365;
+
+/// The checksum of the pages.
+pub(crate) struct Sum(Xxh3);
+
+impl Sum {
+    #[allow(dead_code, reason = "only the one who writes sums")]
+    pub(crate) fn new() -> Sum {
+        Sum(Xxh3::new())
+    }
+}
+
+impl process::Sum for Sum {
+    fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    fn value(&self) -> u64 {
+        self.0.digest()
+    }
+}
+
+/// Writes what comes after the pages, and the page before them.
+#[allow(dead_code, reason = "only the preloaded library writes")]
+pub(crate) fn finish(
+    file: &File,
+    pages_bytes: u64,
+    pages_sum: u64,
+    state: &ProcessState,
+    files: &Files,
+) -> io::Result<()> {
+    let (state, files) = (state.encode(), files.encode());
+    let at = PAGES_OFFSET + pages_bytes;
+    file.write_all_at(&state, at)?;
+    file.write_all_at(&files, at + state.len() as u64)?;
+    let words = [MAGIC, pages_bytes, pages_sum, state.len() as u64, files.len() as u64];
+    let head: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    file.write_all_at(&head, 0)
+}
+
+/// Reads all but the pages, whose bytes begin at [`PAGES_OFFSET`]: state, descriptors, bytes of pages, their checksum.
+#[allow(dead_code, reason = "not every test reads")]
+pub(crate) fn read(file: &File) -> io::Result<(ProcessState, Files, u64, u64)> {
+    let mut words = [0u64; 5];
+    for (index, word) in words.iter_mut().enumerate() {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, index as u64 * 8)?;
+        *word = u64::from_le_bytes(bytes);
+    }
+    let [magic, pages_bytes, pages_sum, state_bytes, files_bytes] = words;
+    if magic != MAGIC {
+        return Err(io::Error::other("not an image of the tests"));
+    }
+    let section = |at: u64, bytes: u64| {
+        let mut section = vec![0; usize::try_from(bytes).map_err(io::Error::other)?];
+        file.read_exact_at(&mut section, at)?;
+        Ok::<_, io::Error>(section)
+    };
+    let at = PAGES_OFFSET + pages_bytes;
+    let state = ProcessState::decode(VERSION, &section(at, state_bytes)?).map_err(io::Error::other)?;
+    let files = Files::decode(VERSION, &section(at + state_bytes, files_bytes)?).map_err(io::Error::other)?;
+    Ok((state, files, pages_bytes, pages_sum))
+}

@@ -1,0 +1,183 @@
+//! Programs of `tests/programs`, started with the library that saves them.
+
+#![allow(dead_code, reason = "no test uses all of it")]
+
+pub(crate) mod container;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use process::state::ProcessState;
+
+/// How long a test waits for an answer or a line before it fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Folder of what is built: above the one of test programs.
+fn built() -> PathBuf {
+    let here = std::env::current_exe().expect("a test is a program");
+    here.ancestors().nth(2).expect("deps lies in it").to_path_buf()
+}
+
+/// The library. Cargo builds it for a run of all tests, not for one of a single test.
+pub(crate) fn preload() -> &'static Path {
+    static PRELOAD: OnceLock<PathBuf> = OnceLock::new();
+    PRELOAD.get_or_init(|| {
+        let folder = built();
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(root()).args([
+            "build",
+            "--quiet",
+            "-p",
+            "stillwire-process",
+            "--example",
+            "preload",
+        ]);
+        if folder.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().expect("cargo runs").success(), "the library is built");
+        folder.join("examples/libpreload.so")
+    })
+}
+
+/// Compiles `tests/programs/NAME.c`.
+pub(crate) fn compile(name: &str, options: &[&str]) -> PathBuf {
+    let folder = built().join("programs");
+    std::fs::create_dir_all(&folder).expect("a folder for programs");
+    let program = folder.join(format!("{name}-{}", std::process::id()));
+    let source = root().join(format!("tests/programs/{name}.c"));
+    let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    cc.args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program).arg(source);
+    assert!(cc.args(options).arg("-lm").status().expect("a C compiler").success(), "{name}.c is compiled");
+    program
+}
+
+/// A program that runs.
+pub(crate) struct Program {
+    pub(crate) child: Child,
+    pub(crate) output: BufReader<ChildStdout>,
+    control: BufReader<UnixStream>,
+}
+
+/// Starts a program with the library. Its standard input and output are pipes.
+pub(crate) fn start(command: &mut Command) -> Program {
+    let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+    ours.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let number = theirs.as_raw_fd();
+    command
+        .env("LD_PRELOAD", preload())
+        .env("STILLWIRE_PRELOAD_CONTROL", number.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    // SAFETY: one system call, between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            let flags = libc::fcntl(number, libc::F_SETFD, 0);
+            if flags < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+        });
+    }
+    let mut child = command.spawn().expect("the program starts");
+    drop(theirs);
+    let output = BufReader::new(child.stdout.take().expect("a pipe"));
+    Program { child, output, control: BufReader::new(ours) }
+}
+
+impl Program {
+    /// Sends a command to the library, and returns its answer.
+    pub(crate) fn ask(&mut self, command: &str) -> String {
+        writeln!(self.control.get_mut(), "{command}").expect("the library listens");
+        self.answer()
+    }
+
+    /// The library's next line.
+    pub(crate) fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.control.read_line(&mut line).expect("an answer in time");
+        line.trim_end().to_owned()
+    }
+
+    /// Captures into `path`, and returns what the library said.
+    pub(crate) fn capture(&mut self, path: &Path, mode: &str) -> String {
+        let answer = self.ask(&format!("capture {} {mode}", path.display()));
+        assert!(answer.starts_with("captured "), "{answer}");
+        answer
+    }
+
+    /// The program's next line.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("the program prints lines");
+        line.trim_end().to_owned()
+    }
+
+    /// Ends its input, and waits for it: everything it still printed. It must succeed.
+    pub(crate) fn finish(mut self) -> String {
+        drop(self.child.stdin.take());
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).expect("text");
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "{status}: {rest}");
+        rest
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The state in an image, and what is needed to look into its pages.
+pub(crate) struct Image {
+    pub(crate) state: ProcessState,
+    file: File,
+}
+
+impl Image {
+    pub(crate) fn open(path: &Path) -> Image {
+        let file = File::open(path).expect("the image");
+        let (state, _, pages_bytes, pages_sum) = container::read(&file).expect("an image");
+        let mut sum = container::Sum::new();
+        let mut buffer = vec![0; 1 << 20];
+        let mut at = 0;
+        while at < pages_bytes {
+            let piece = usize::try_from(pages_bytes - at).map_or(buffer.len(), |left| left.min(buffer.len()));
+            let piece = &mut buffer[..piece];
+            std::os::unix::fs::FileExt::read_exact_at(&file, piece, container::PAGES_OFFSET + at)
+                .expect("pages");
+            process::Sum::update(&mut sum, piece);
+            at += piece.len() as u64;
+        }
+        assert_eq!(process::Sum::value(&sum), pages_sum, "checksum of the pages");
+        assert_eq!(state.memory.pages() * 4096, pages_bytes);
+        Image { state, file }
+    }
+
+    /// Saved bytes of the process's memory; `None` where the image holds none.
+    pub(crate) fn bytes(&self, address: u64, bytes: usize) -> Option<Vec<u8>> {
+        let mut offset = container::PAGES_OFFSET;
+        for run in &self.state.memory.runs {
+            let end = run.address + run.pages * 4096;
+            if (run.address..end).contains(&address) && address + bytes as u64 <= end {
+                let mut found = vec![0; bytes];
+                let at = offset + address - run.address;
+                std::os::unix::fs::FileExt::read_exact_at(&self.file, &mut found, at).expect("pages");
+                return Some(found);
+            }
+            offset += run.pages * 4096;
+        }
+        None
+    }
+}
