@@ -3,15 +3,15 @@
 use core::ffi::{c_char, c_int};
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 use crate::abi::{
-    CLASS_CQ, CLASS_DOMAIN, CONTROL_GETWAIT, CONTROL_GETWAITOBJ, CQ_FORMAT_CONTEXT, CQ_FORMAT_DATA,
-    CQ_FORMAT_MSG, CQ_FORMAT_TAGGED, CQ_FORMAT_UNSPEC, Const, FiAddr, FiCqAttr, FiCqDataEntry, FiCqEntry,
-    FiCqErrEntry, FiCqMsgEntry, FiCqTaggedEntry, FiOps, FiOpsCq, Fid, FidCq, FidDomain, Opaque, WAIT_FD,
-    WAIT_NONE, WAIT_SET, WAIT_UNSPEC, WAIT_YIELD, errno, version,
+    CLASS_CQ, CLASS_DOMAIN, CONTROL_GETWAIT, CONTROL_GETWAITOBJ, CQ_COND_NONE, CQ_COND_THRESHOLD,
+    CQ_FORMAT_CONTEXT, CQ_FORMAT_DATA, CQ_FORMAT_MSG, CQ_FORMAT_TAGGED, CQ_FORMAT_UNSPEC, Const, FiAddr,
+    FiCqAttr, FiCqDataEntry, FiCqEntry, FiCqErrEntry, FiCqMsgEntry, FiCqTaggedEntry, FiOps, FiOpsCq, Fid,
+    FidCq, FidDomain, Opaque, WAIT_FD, WAIT_NONE, WAIT_SET, WAIT_UNSPEC, WAIT_YIELD, errno, version,
 };
 use crate::bell::Bell;
 use crate::boundary::{
@@ -55,7 +55,14 @@ pub(crate) struct Queue {
     format: u32,
     engines: RwLock<Vec<Arc<Engine>>>,
     bell: Option<Bell>,
+    /// A signal that came while nobody waited: the next one to wait takes it.
     signaled: AtomicBool,
+    /// Signals so far: each ends the waits that were going on.
+    signals: AtomicU64,
+    /// Threads that wait.
+    waiters: AtomicUsize,
+    /// Waits are for as many entries as the call says.
+    has_threshold: bool,
     /// Whether applications of this version know `src_addr` of error entries.
     knows_source: bool,
     _domain: domain::Handle,
@@ -203,7 +210,16 @@ impl Queue {
         if taken == 0 && count > 0 { Err(EAGAIN) } else { Ok(taken) }
     }
 
-    /// As [`Queue::take`], after a sleep if nothing is there.
+    /// Whether so many entries wait, or a failure that is read before there are.
+    fn holds(&self, entries: usize) -> bool {
+        if self.waiting.load(Ordering::Acquire) < entries {
+            self.progress();
+        }
+        let waiting = self.lock();
+        waiting.len() >= entries || waiting.iter().any(|entry| entry.failure.is_some())
+    }
+
+    /// As [`Queue::take`], after a sleep if fewer than `least` are there. When the time is over it takes what there is.
     ///
     /// # Safety
     /// As for [`Queue::take`].
@@ -212,28 +228,67 @@ impl Queue {
         out: Opaque,
         count: usize,
         sources: *mut FiAddr,
+        least: usize,
         timeout_ms: c_int,
     ) -> Result<usize> {
         let started = Instant::now();
         let limit = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        let _waiter = Waiter::new(&self.waiters);
+        let signals = self.signals.load(Ordering::SeqCst);
+        let is_signaled = || self.signals.load(Ordering::SeqCst) != signals;
         loop {
-            // SAFETY: as the caller says.
-            match unsafe { self.take(out, count, sources) } {
-                Err(EAGAIN) => {}
-                other => return other,
+            let over = limit.is_some_and(|limit| started.elapsed() >= limit);
+            if least <= 1 || over || self.holds(least) {
+                // SAFETY: as the caller says.
+                match unsafe { self.take(out, count, sources) } {
+                    Err(EAGAIN) => {}
+                    other => return other,
+                }
             }
-            if self.signaled.swap(false, Ordering::AcqRel)
-                || limit.is_some_and(|limit| started.elapsed() >= limit)
-            {
+            if over || is_signaled() || self.signaled.swap(false, Ordering::SeqCst) {
                 return Err(EAGAIN);
             }
             let slice =
                 limit.map_or(WAIT_SLICE, |limit| (limit - started.elapsed().min(limit)).min(WAIT_SLICE));
             match &self.bell {
-                Some(bell) if self.prepare_sleep() => bell.sleep(slice),
+                Some(bell) if self.prepare_sleep() => {
+                    if is_signaled() {
+                        // What has been silenced was for the others, too.
+                        bell.ring();
+                    } else {
+                        bell.sleep(slice);
+                    }
+                }
                 _ => std::thread::yield_now(),
             }
         }
+    }
+
+    /// Ends the waits that are going on, or the next one.
+    fn signal(&self) {
+        self.signals.fetch_add(1, Ordering::SeqCst);
+        if self.waiters.load(Ordering::SeqCst) == 0 {
+            self.signaled.store(true, Ordering::SeqCst);
+        }
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+}
+
+/// A thread that waits, for as long as this lives.
+struct Waiter<'a>(&'a AtomicUsize);
+
+impl Waiter<'_> {
+    fn new(waiters: &AtomicUsize) -> Waiter<'_> {
+        waiters.fetch_add(1, Ordering::SeqCst);
+        Waiter(waiters)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -261,10 +316,14 @@ pub(crate) unsafe extern "C" fn open(
         let domain: &domain::Handle = unsafe { behind(fid, CLASS_DOMAIN) }?;
         // SAFETY: the application's structure, or null for defaults.
         let attr = unsafe { attr.as_mut() };
-        let (size, format, wait, place) =
-            attr.as_ref().map_or((0, CQ_FORMAT_UNSPEC, WAIT_NONE, core::ptr::null_mut()), |attr| {
-                (attr.size, attr.format, attr.wait_obj, attr.wait_set)
+        let (size, format, wait, condition, place) = attr
+            .as_ref()
+            .map_or((0, CQ_FORMAT_UNSPEC, WAIT_NONE, CQ_COND_NONE, core::ptr::null_mut()), |attr| {
+                (attr.size, attr.format, attr.wait_obj, attr.wait_cond, attr.wait_set)
             });
+        if condition > CQ_COND_THRESHOLD {
+            return Err(ENOSYS);
+        }
         if size > CQ_ENTRIES_MAX {
             complain(format_args!(
                 "a completion queue of {size} entries was asked for, the most is {CQ_ENTRIES_MAX}"
@@ -295,6 +354,9 @@ pub(crate) unsafe extern "C" fn open(
             engines: RwLock::default(),
             bell,
             signaled: AtomicBool::new(false),
+            signals: AtomicU64::new(0),
+            waiters: AtomicUsize::new(0),
+            has_threshold: condition == CQ_COND_THRESHOLD,
             knows_source: domain.fabric.api_version >= version(1, 20),
             _domain: Arc::clone(domain),
         };
@@ -374,14 +436,16 @@ unsafe extern "C" fn sreadfrom(
     out: Opaque,
     count: usize,
     sources: *mut FiAddr,
-    _cond: Const,
+    condition: Const,
     timeout_ms: c_int,
 ) -> isize {
     length("fi_cq_sread", || {
         // SAFETY: the table of completion queues alone leads here.
         let queue: &Handle = unsafe { behind(fid, CLASS_CQ) }?;
+        // More than the call has room for would never be read.
+        let least = if queue.has_threshold { (condition as usize).min(count) } else { 1 };
         // SAFETY: as C promises for `fi_cq_sreadfrom`.
-        unsafe { queue.wait(out, count, sources, timeout_ms) }
+        unsafe { queue.wait(out, count, sources, least, timeout_ms) }
     })
 }
 
@@ -420,10 +484,7 @@ unsafe extern "C" fn signal(fid: *mut FidCq) -> c_int {
     status("fi_cq_signal", || {
         // SAFETY: the table of completion queues alone leads here.
         let queue: &Handle = unsafe { behind(fid, CLASS_CQ) }?;
-        queue.signaled.store(true, Ordering::Release);
-        if let Some(bell) = &queue.bell {
-            bell.ring();
-        }
+        queue.signal();
         Ok(())
     })
 }

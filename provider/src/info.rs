@@ -6,7 +6,8 @@
 //! Everything handed out is freed by libfabric with `free()`, so it comes from `calloc` and `strdup`.
 
 use core::ffi::{c_char, c_int};
-use std::net::SocketAddr;
+use core::ptr::null;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::abi::{
     AV_TABLE, EP_RDM, EP_UNSPEC, FORMAT_UNSPEC, FiDomainAttr, FiEpAttr, FiFabricAttr, FiInfo, FiRxAttr,
@@ -83,7 +84,10 @@ pub(crate) unsafe extern "C" fn getinfo(
     status("fi_getinfo", || {
         // SAFETY: libfabric passes what the application gave: strings, hints, and a place for the answer.
         unsafe {
-            let hints = Hints::new(hints);
+            // Who only wants to know which providers there are is told so, whatever it wishes for.
+            let only_names = flags & flag::PROV_ATTR_ONLY != 0;
+            let hints = Hints::new(if only_names { null() } else { hints });
+            let (node, service) = if only_names { (null(), null()) } else { (node, service) };
             let terms = agree(api, &hints)?;
             let places = places(text(node), text(service), flags, &hints)?;
             if identity().is_none() || is_alone_by_mistake() {
@@ -117,7 +121,7 @@ impl Hints<'_> {
                 transmit: info.and_then(|info| info.tx_attr.as_ref()),
                 receive: info.and_then(|info| info.rx_attr.as_ref()),
                 endpoint: info.and_then(|info| info.ep_attr.as_ref()),
-                domain: info.map_or(core::ptr::null(), |info| info.domain_attr),
+                domain: info.map_or(null(), |info| info.domain_attr),
                 fabric: info.and_then(|info| info.fabric_attr.as_ref()),
             }
         }
@@ -266,6 +270,9 @@ fn places(node: Option<&str>, service: Option<&str>, flags: u64, hints: &Hints<'
     let hinted = |start: Opaque, bytes: usize| unsafe {
         (!start.is_null() && bytes == ADDRESS_BYTES).then(|| start.cast::<[u8; ADDRESS_BYTES]>().read())
     };
+    if flags & flag::NUMERICHOST != 0 && node.is_some_and(|node| node.parse::<IpAddr>().is_err()) {
+        return Err(ENODATA);
+    }
     let mut source = hints.info.and_then(|info| hinted(info.src_addr, info.src_addrlen));
     let mut destination = hints.info.and_then(|info| hinted(info.dest_addr, info.dest_addrlen));
     if flags & flag::SOURCE != 0 {

@@ -174,6 +174,10 @@ pub const WAIT_MUTEX_COND: u32 = 4;
 pub const WAIT_YIELD: u32 = 5;
 pub const WAIT_POLLFD: u32 = 6;
 
+/// `enum fi_cq_wait_cond`.
+pub const CQ_COND_NONE: u32 = 0;
+pub const CQ_COND_THRESHOLD: u32 = 1;
+
 /// `enum fi_cq_format`.
 pub const CQ_FORMAT_UNSPEC: u32 = 0;
 pub const CQ_FORMAT_CONTEXT: u32 = 1;

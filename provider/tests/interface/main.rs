@@ -13,3 +13,4 @@ mod processes;
 mod promises;
 mod rig;
 mod sets;
+mod waits;
