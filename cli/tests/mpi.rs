@@ -431,6 +431,27 @@ fn a_library_that_takes_another_way_is_found_out() {
 }
 
 #[test]
+fn memory_that_ranks_share_past_the_provider_is_in_the_report() {
+    let name = |number: u32| format!("mpich_shm_both{}_{number}", std::process::id());
+    let same = |number: u32| format!("same:{}", name(number));
+    // As libraries make it at first, and much later.
+    let early = ends(2, &[], &[&["map", &same(0)], &BARRIER, &END]);
+    let late = ends(2, &["--json"], &[&["map"], &BARRIER, &["sleep:2", &same(1)], &BARRIER, &END]);
+    let none = ends(2, &["--json"], &[&["map"], &BARRIER, &END]);
+    for number in 0..2 {
+        // The launcher removes those that it has seen.
+        let _ = fs::remove_file(format!("/dev/shm/{}", name(number)));
+    }
+    assert_eq!((early.code, late.code, none.code), (Some(0), Some(0), Some(0)), "{early:?} {late:?}");
+    early.says(&["warning: rank 0 and rank 1 share memory of their MPI library (/dev/shm/mpich_shm_both"]);
+    let warnings = |done: &Done| done.json()["warnings"].as_array().expect("a list").clone();
+    let said = warnings(&late);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].as_str().is_some_and(|words| words.contains(&name(1))), "{said:?}");
+    assert!(warnings(&none).is_empty());
+}
+
+#[test]
 fn without_a_provider_no_mpi_program_runs() {
     let folder = tempfile::tempdir().unwrap();
     let done = done(&mut clients(folder.path(), 2, &[], &[&["sleep:60"]]));

@@ -59,7 +59,9 @@ impl Progress {
         match notice {
             MpiNotice::BrokenOff { words } => self.warn(words),
             MpiNotice::SpawnRefused { by, why } => {
-                self.warn(&format!("{by} asks for more processes (MPI_Comm_spawn), which are not started: {why}"));
+                self.warn(&format!(
+                    "{by} asks for more processes (MPI_Comm_spawn), which are not started: {why}"
+                ));
             }
             MpiNotice::Spawned { by, world, processes } => {
                 self.say(at, &format!("{by} has spawned world {world}, {processes} processes"));
@@ -73,11 +75,12 @@ impl Progress {
             }
             MpiNotice::Barrier { world, missing, waited } => {
                 let of = if *world == 0 { String::new() } else { format!(" of spawned world {world}") };
-                self.say(at, &format!("{missing}{of} has not come to a barrier of the launcher for {waited:?}"));
+                self.say(
+                    at,
+                    &format!("{missing}{of} has not come to a barrier of the launcher for {waited:?}"),
+                );
             }
-            MpiNotice::SharedMemory { one, other, path } => self.warn(&format!(
-                "{one} and {other} share memory of their MPI library ({path}): messages may go past the provider"
-            )),
+            MpiNotice::SharedMemory { words } => self.warn(words),
             MpiNotice::NoCheckpoints => self.say(at, &format!("no checkpoint: {NO_CHECKPOINTS}")),
         }
     }

@@ -81,6 +81,8 @@ pub(crate) struct RunReport {
     /// What a shell sees.
     pub(crate) exit_code: u8,
     pub(crate) seconds: f64,
+    /// What a person should know although nothing has failed by it.
+    pub(crate) warnings: Vec<String>,
 }
 
 pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError> {
@@ -223,7 +225,12 @@ pub(crate) fn supervise(
     }
     if json {
         print_json(&summary)?;
-    } else if let Some(reason) = &summary.reason {
+        return Ok(exit);
+    }
+    for warning in &summary.warnings {
+        tell(format_args!("warning: {warning}"));
+    }
+    if let Some(reason) = &summary.reason {
         tell(format_args!("{reason}"));
         if let Some(generation) = &summary.committed {
             let path = place.path.display();
@@ -259,7 +266,7 @@ fn program_exit(report: &FaultReport) -> Exit {
 
 fn summarize(plan: &Plan, outcome: &Outcome, took: Duration) -> RunReport {
     let exit_code = exit_of(outcome).code();
-    let Outcome { report, is_mpi, verdict } = outcome;
+    let Outcome { report, is_mpi, verdict, warnings } = outcome;
     let (outcome, reason) = match report.ending {
         _ if verdict.is_some() => ("failed", verdict.as_ref().map(|verdict| verdict.words.clone())),
         Ending::Finished => ("finished", None),
@@ -284,6 +291,7 @@ fn summarize(plan: &Plan, outcome: &Outcome, took: Duration) -> RunReport {
         rollbacks: report.rollbacks,
         exit_code,
         seconds: took.as_secs_f64(),
+        warnings: warnings.clone(),
     }
 }
 

@@ -82,6 +82,8 @@ pub(crate) struct Outcome {
     pub(crate) is_mpi: bool,
     /// Why the launcher has ended it, if that is the reason.
     pub(crate) verdict: Option<Verdict>,
+    /// What a person should know although nothing has failed by it.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Why the launcher has ended a job.

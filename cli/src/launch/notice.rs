@@ -56,7 +56,7 @@ pub(crate) enum MpiNotice<'a> {
     /// Processes of a world have been waiting at a barrier of PMI for those.
     Barrier { world: u32, missing: &'a Ranks, waited: Duration },
     /// Two processes share memory of their MPI library.
-    SharedMemory { one: Member, other: Member, path: &'a str },
+    SharedMemory { words: &'a str },
     /// A checkpoint was asked for, of a program that has none.
     NoCheckpoints,
 }

@@ -4,6 +4,7 @@
  *   flood:COUNT  asks so many times and reads nothing
  *   hear:TEXT    reads a line that begins so; else exit code 90
  *   map          maps the provider's file, as libfabric would
+ *   same:NAME    makes /dev/shm/NAME if it is not there, and maps it, as libraries do that share memory
  *   shm:NAME     makes /dev/shm/NAME%r and maps it, as libraries do
  *   env:NAME     prints a variable
  *   cwd          prints the working directory
@@ -68,7 +69,7 @@ static void map(void)
         exit(92);
 }
 
-static void share(const char *name)
+static void share(const char *name, const char *rank)
 {
     char path[4096];
     snprintf(path, sizeof path, "/dev/shm/%s%s", name, rank);
@@ -103,7 +104,9 @@ int main(int count, char **steps)
         } else if (strcmp(step, "map") == 0) {
             map();
         } else if (strncmp(step, "shm:", 4) == 0) {
-            share(rest);
+            share(rest, rank);
+        } else if (strncmp(step, "same:", 5) == 0) {
+            share(rest, "");
         } else if (strncmp(step, "env:", 4) == 0) {
             printf("%s=%s\n", rest, getenv(rest) ? getenv(rest) : "");
         } else if (strcmp(step, "cwd") == 0) {

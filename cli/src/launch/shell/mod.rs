@@ -84,6 +84,8 @@ struct Shell<'a> {
     mpi_files: BTreeSet<PathBuf>,
     /// Why the launcher has ended the job.
     verdict: Option<Verdict>,
+    /// What the final report warns of.
+    warnings: Vec<String>,
     over: Option<FinalReport>,
     stops: u32,
     /// Outputs of ranks that nobody reads, for want of room: they are not in `epoll`.
@@ -104,7 +106,7 @@ pub(crate) fn run(
     shell.observer.notice(shell.started.elapsed(), &Notice::Over);
     let verdict = shell.verdict.take();
     let verdict = verdict.or_else(|| shell.failed_after_all().filter(|_| report.ending == Ending::Finished));
-    Ok(Outcome { report, is_mpi: shell.has_mpi, verdict })
+    Ok(Outcome { report, is_mpi: shell.has_mpi, verdict, warnings: core::mem::take(&mut shell.warnings) })
 }
 
 impl<'a> Shell<'a> {
@@ -156,6 +158,7 @@ impl<'a> Shell<'a> {
             has_mpi: plan.is_mpi,
             mpi_files: BTreeSet::new(),
             verdict: None,
+            warnings: Vec::new(),
             over: None,
             stops: 0,
             held: Vec::new(),

@@ -44,6 +44,8 @@ pub(super) struct MpiSide {
 enum Look {
     At(Instant),
     Done,
+    /// Also once more, when the first of its processes finished.
+    Last,
 }
 
 impl MpiSide {
@@ -119,7 +121,7 @@ impl Shell<'_> {
             mpi.server.handle_timeout(now);
         }
         if look.is_some_and(|due| due <= Instant::now()) {
-            self.look_at_worlds(|_, look| matches!(look, Look::At(at) if at <= Instant::now()));
+            self.look_at_worlds(Look::Done, |_, look| matches!(look, Look::At(at) if at <= Instant::now()));
         }
     }
 
@@ -152,7 +154,7 @@ impl Shell<'_> {
             mpi.looks.entry(member.world).or_insert_with(|| Look::At(Instant::now() + LOOK_AFTER));
         }
         let seen = mpi.barriers_seen.entry(member.world).or_default();
-        if *seen < barriers && mpi.looks.get(&member.world) != Some(&Look::Done) {
+        if *seen < barriers && matches!(mpi.looks.get(&member.world), None | Some(Look::At(_))) {
             *seen = barriers;
             self.note_mpi_files();
         }
@@ -355,11 +357,11 @@ impl Shell<'_> {
         }
     }
 
-    /// A process is about to end: it is looked at before, with its world, unless that has been done.
+    /// A process is about to end: it is looked at before, with its world, unless that has been done for another one of its world.
     fn look_at_finished(&mut self, member: Member) {
         let Some(mpi) = &self.mpi else { return };
         if mpi.server.barriers_passed(member.world) > 0 {
-            self.look_at_worlds(|world, look| world == member.world && look != Look::Done);
+            self.look_at_worlds(Look::Last, |world, look| world == member.world && look != Look::Last);
         } else {
             // Before the first barrier nothing is known of the others.
             self.look_at_mappings(|other| other == member);
@@ -367,12 +369,12 @@ impl Shell<'_> {
     }
 
     /// Looks at the worlds of which this says so.
-    fn look_at_worlds(&mut self, due: impl Fn(u32, Look) -> bool) {
+    fn look_at_worlds(&mut self, then: Look, due: impl Fn(u32, Look) -> bool) {
         let Some(mpi) = &mut self.mpi else { return };
         let mut worlds = Vec::new();
         for (world, look) in &mut mpi.looks {
             if due(*world, *look) {
-                *look = Look::Done;
+                *look = then;
                 worlds.push(*world);
             }
         }
@@ -381,7 +383,8 @@ impl Shell<'_> {
         }
     }
 
-    /// Messages of an MPI library go over the provider, and not past it: looked at once for each world, when all of it have come up.
+    /// Messages of an MPI library go over the provider, and not past it: looked at for each world when all of it have come up, and when the first
+    /// of it has finished.
     fn look_at_mappings(&mut self, wanted: impl Fn(Member) -> bool) {
         let (Some(mpi), Some(provider)) = (&self.mpi, &self.plan.provider) else { return };
         let mut members = self.members();
@@ -396,7 +399,13 @@ impl Shell<'_> {
             self.break_off(*member, words);
         }
         if let Some((one, other, path)) = &findings.shared {
-            self.tell(&Notice::Mpi(MpiNotice::SharedMemory { one: *one, other: *other, path }));
+            let words = format!(
+                "{one} and {other} share memory of their MPI library ({path}): messages may go past the provider, and will be in no checkpoint"
+            );
+            if !self.warnings.contains(&words) {
+                self.tell(&Notice::Mpi(MpiNotice::SharedMemory { words: &words }));
+                self.warnings.push(words);
+            }
         }
     }
 }
