@@ -58,7 +58,11 @@ fn agent(control: RawFd) {
         }
         let mut words = line.split_whitespace();
         let answer = match (words.next(), words.next(), words.next()) {
-            (Some("capture"), Some(path), Some(mode)) => capture(path, mode, control),
+            (Some("capture"), Some(path), Some(mode)) => {
+                capture(path, mode, control, &mut container::Sum::new())
+            }
+            (Some("allocate-in-stop"), None, None) => capture("/dev/null", "sync", control, &mut Allocating),
+            (Some("processes"), Some(processes), None) => limit(processes),
             _ => Err(io::Error::other(format!("not a command: {line:?}"))),
         };
         let answer = answer.unwrap_or_else(|error| format!("failed: {error}"));
@@ -66,6 +70,17 @@ fn agent(control: RawFd) {
             return;
         }
     }
+}
+
+/// How many processes its user may have, as far as this program makes any.
+fn limit(processes: &str) -> io::Result<String> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a limit of this frame.
+    unsafe { libc::getrlimit(libc::RLIMIT_NPROC, &raw mut limit) };
+    limit.rlim_cur = processes.parse().map_err(io::Error::other)?;
+    // SAFETY: a limit of this frame.
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit) };
+    if set == 0 { Ok("limited".to_owned()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn declared(control: RawFd) -> Declared {
@@ -76,7 +91,26 @@ fn declared(control: RawFd) -> Declared {
     }
 }
 
-fn capture(path: &str, mode: &str, control: RawFd) -> io::Result<String> {
+/// Whether no thread of the program runs: then its allocator must not be entered.
+#[unsafe(no_mangle)]
+pub extern "C" fn stillwire_threads_are_stopped() -> c_int {
+    c_int::from(process::threads_are_stopped())
+}
+
+/// What no checksum may do.
+struct Allocating;
+
+impl process::Sum for Allocating {
+    fn update(&mut self, bytes: &[u8]) {
+        std::hint::black_box(bytes.to_vec());
+    }
+
+    fn value(&self) -> u64 {
+        0
+    }
+}
+
+fn capture(path: &str, mode: &str, control: RawFd, sum: &mut dyn process::Sum) -> io::Result<String> {
     let mode = match mode {
         "fork" => Mode::Fork,
         "sync" => Mode::Sync,
@@ -86,15 +120,16 @@ fn capture(path: &str, mode: &str, control: RawFd) -> io::Result<String> {
     let options = Options { mode, ..Options::default() };
     let prepared = Prepared::look(&declared(control), options).map_err(io::Error::other)?;
     let sink = Sink { file: pages.as_fd(), offset: container::PAGES_OFFSET };
-    let captured = match prepared.capture(sink, &mut container::Sum::new()).map_err(io::Error::other)? {
+    let captured = match prepared.capture(sink, sum).map_err(io::Error::other)? {
         Outcome::Restored => return Ok("restored".to_owned()),
         Outcome::Captured(captured) => captured,
     };
     let (mode, pause) = (captured.mode(), captured.pause());
+    let refused = captured.fork_refused().map_or(String::new(), |errno| format!(" (no fork: {errno})"));
     let image = captured.finish().map_err(io::Error::other)?;
     container::finish(&file, image.pages_bytes, image.pages_sum, &image.state, &Files::default())?;
     Ok(format!(
-        "captured {mode:?} stop_ns={} state_ns={} memory_ns={} total_ns={} threads={} rewound={} bytes={}",
+        "captured {mode:?} stop_ns={} state_ns={} memory_ns={} total_ns={} threads={} rewound={} bytes={}{refused}",
         pause.stop_ns,
         pause.state_ns,
         pause.memory_ns,

@@ -24,5 +24,5 @@ mod sys;
 
 pub use pages::Sum;
 pub use preflight::{machine, refusals};
-pub use stop::StopFault;
+pub use stop::{StopFault, threads_are_stopped};
 pub use sys::Errno;

@@ -68,6 +68,7 @@ pub struct Image {
 pub struct Captured {
     mode: Mode,
     pause: Pause,
+    fork_refused: Option<Errno>,
     child: Option<u32>,
     prepared: Prepared,
     noted: Facts,
@@ -111,6 +112,7 @@ impl Prepared {
             threads: Vec::with_capacity(size),
             maps_bytes: 0,
             pause: Pause::default(),
+            fork_refused: None,
             child: None,
             outcome: Ok(()),
             prepared: ManuallyDrop::new(self),
@@ -145,6 +147,7 @@ impl Prepared {
         Ok(Outcome::Captured(Box::new(Captured {
             mode: attempt.mode,
             pause: attempt.pause,
+            fork_refused: attempt.fork_refused,
             child: attempt.child,
             noted: attempt.facts,
             threads: attempt.threads,
@@ -186,6 +189,7 @@ struct Attempt<'a> {
     threads: Vec<(u32, Noted)>,
     maps_bytes: usize,
     pause: Pause,
+    fork_refused: Option<Errno>,
     child: Option<u32>,
     outcome: Result<(), InStop>,
     prepared: ManuallyDrop<Prepared>,
@@ -271,7 +275,10 @@ impl Attempt<'_> {
                             return Ok(());
                         }
                         // Memory or processes are limited: the pages can still be written here.
-                        Err(_) => self.mode = Mode::Sync,
+                        Err(errno) => {
+                            self.fork_refused = Some(errno);
+                            self.mode = Mode::Sync;
+                        }
                     }
                 }
             }
@@ -392,6 +399,12 @@ impl Captured {
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// Why there was no fork although one was asked for: a limit of memory or processes.
+    #[must_use]
+    pub fn fork_refused(&self) -> Option<Errno> {
+        self.fork_refused
     }
 
     /// How long threads stood still.

@@ -86,6 +86,13 @@ impl fmt::Display for StopFault {
 
 impl std::error::Error for StopFault {}
 
+/// Whether a capture is under way and all other threads stand still, or are about to. True also in the child that writes an
+/// image. For allocators that check that nobody allocates then.
+#[must_use]
+pub fn threads_are_stopped() -> bool {
+    TABLE.held.load(Ordering::Acquire) & 1 == 1
+}
+
 /// Threads that stand still until this is dropped.
 pub(crate) struct Stopped {
     number: u32,
@@ -353,5 +360,107 @@ fn each_number(entries: &[u8], mut each: impl FnMut(u32)) {
         }
         let Some(after) = rest.get(bytes..).filter(|_| bytes > NAME_AT) else { return };
         rest = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// One stop at a time.
+    static STOPS: Mutex<()> = Mutex::new(());
+    const TIMEOUT_NS: u64 = 10_000_000_000;
+
+    /// A thread that counts until it is told to end.
+    struct Counter {
+        count: Arc<AtomicU64>,
+        ends: Arc<AtomicBool>,
+    }
+
+    impl Counter {
+        fn new() -> Counter {
+            let (count, ends) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+            let (counting, ending) = (Arc::clone(&count), Arc::clone(&ends));
+            std::thread::spawn(move || {
+                while !ending.load(Ordering::Relaxed) {
+                    counting.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let counter = Counter { count, ends };
+            counter.goes_on();
+            counter
+        }
+
+        /// Waits until it has counted on.
+        fn goes_on(&self) {
+            let before = self.count.load(Ordering::Relaxed);
+            while self.count.load(Ordering::Relaxed) == before {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    impl Drop for Counter {
+        fn drop(&mut self) {
+            self.ends.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn no_thread_runs_until_the_release() {
+        let _turn = STOPS.lock();
+        install().expect("a handler");
+        let counter = Counter::new();
+        for _ in 0..20 {
+            // Nothing may allocate, or wait for another thread, between here and the release.
+            let stopped = stop(TIMEOUT_NS, 60);
+            let before = counter.count.load(Ordering::Relaxed);
+            let from = sys::now_ns();
+            while sys::now_ns() - from < 2_000_000 {}
+            let after = counter.count.load(Ordering::Relaxed);
+            let released = stopped.map(Stopped::release);
+            assert_eq!((before, released), (after, Ok(Ok(()))));
+            counter.goes_on();
+        }
+    }
+
+    /// Whoever stopped them has ended, and never let them go.
+    #[test]
+    fn threads_go_on_by_themselves_when_their_stopper_is_gone() {
+        let _turn = STOPS.lock();
+        install().expect("a handler");
+        let counter = Counter::new();
+        let stopper = std::thread::spawn(|| std::mem::forget(stop(TIMEOUT_NS, 60)));
+        stopper.join().expect("it ends without a release");
+        counter.goes_on();
+        assert!(!threads_are_stopped());
+    }
+
+    /// It lives, and hangs.
+    #[test]
+    fn threads_go_on_by_themselves_without_a_sign_of_life() {
+        let _turn = STOPS.lock();
+        install().expect("a handler");
+        let counter = Counter::new();
+        let stopped = stop(TIMEOUT_NS, 0);
+        let from = sys::now_ns();
+        // No clock of another thread: this one only waits until the others went on.
+        while threads_are_stopped() && sys::now_ns() - from < TIMEOUT_NS {}
+        assert_eq!(stopped.map(Stopped::release), Ok(Err(StopFault::Lost)));
+        counter.goes_on();
+    }
+
+    #[test]
+    fn a_stop_leaves_the_library_s_own_use_of_the_signal_alone() {
+        let _turn = STOPS.lock();
+        install().expect("a handler");
+        let _counter = Counter::new();
+        // Tells all threads by signal 33, and waits for their answers.
+        // SAFETY: the group that the process already has.
+        assert_eq!(unsafe { libc::setgid(libc::getgid()) }, 0);
     }
 }

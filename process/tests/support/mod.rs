@@ -56,7 +56,7 @@ pub(crate) fn compile(name: &str, options: &[&str]) -> PathBuf {
     let folder = built().join("programs");
     std::fs::create_dir_all(&folder).expect("a folder for programs");
     let program = folder.join(format!("{name}-{}", std::process::id()));
-    let source = root().join(format!("tests/programs/{name}.c"));
+    let source = self::program(&format!("{name}.c"));
     let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     cc.args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program).arg(source);
     assert!(cc.args(options).arg("-lm").status().expect("a C compiler").success(), "{name}.c is compiled");
@@ -70,13 +70,23 @@ pub(crate) struct Program {
     control: BufReader<UnixStream>,
 }
 
+/// The path of `tests/programs/NAME`.
+pub(crate) fn program(name: &str) -> PathBuf {
+    root().join("tests/programs").join(name)
+}
+
 /// Starts a program with the library. Its standard input and output are pipes.
 pub(crate) fn start(command: &mut Command) -> Program {
+    start_with(command, preload())
+}
+
+/// Starts a program with a copy of the library.
+pub(crate) fn start_with(command: &mut Command, library: &Path) -> Program {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     ours.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let number = theirs.as_raw_fd();
     command
-        .env("LD_PRELOAD", preload())
+        .env("LD_PRELOAD", library)
         .env("STILLWIRE_PRELOAD_CONTROL", number.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
@@ -103,7 +113,11 @@ impl Program {
     /// The library's next line.
     pub(crate) fn answer(&mut self) -> String {
         let mut line = String::new();
-        self.control.read_line(&mut line).expect("an answer in time");
+        match self.control.read_line(&mut line) {
+            // It ended with commands unread.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+            read => drop(read.expect("an answer in time")),
+        }
         line.trim_end().to_owned()
     }
 
@@ -112,6 +126,12 @@ impl Program {
         let answer = self.ask(&format!("capture {} {mode}", path.display()));
         assert!(answer.starts_with("captured "), "{answer}");
         answer
+    }
+
+    /// Writes to the program's input.
+    pub(crate) fn poke(&mut self, text: &str) {
+        let input = self.child.stdin.as_mut().expect("a pipe");
+        input.write_all(text.as_bytes()).and_then(|()| input.flush()).expect("the program reads");
     }
 
     /// The program's next line.
