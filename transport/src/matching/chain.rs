@@ -1,5 +1,5 @@
 //! Queues threaded through the slots of a slab: appending, and removing from anywhere, in constant time without memory of
-//! their own. Every node lies in one chain per lane.
+//! their own. Every node lies in one chain per lane, of which its table says how many there are.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -8,9 +8,6 @@ use crate::ids::LinkIndex;
 use crate::slab::{NO_SLOT, SLOTS_KEPT, Slab};
 
 use super::Space;
-
-/// Chains that a node is part of.
-const LANES: usize = 3;
 
 /// Chains in a new set of buckets; a power of two.
 const BUCKETS_MIN: usize = 16;
@@ -22,13 +19,13 @@ struct Neighbours {
 }
 
 #[derive(Clone)]
-pub(super) struct Node<T> {
+pub(super) struct Node<T, const LANES: usize> {
     lanes: [Neighbours; LANES],
     pub(super) value: T,
 }
 
-impl<T> Node<T> {
-    pub(super) fn new(value: T) -> Node<T> {
+impl<T, const LANES: usize> Node<T, LANES> {
+    pub(super) fn new(value: T) -> Node<T, LANES> {
         Node { lanes: [Neighbours { before: NO_SLOT, after: NO_SLOT }; LANES], value }
     }
 
@@ -38,7 +35,7 @@ impl<T> Node<T> {
     }
 }
 
-pub(super) type Nodes<T> = Slab<Node<T>>;
+pub(super) type Nodes<T, const LANES: usize> = Slab<Node<T, LANES>>;
 
 /// Ends of a queue of nodes.
 #[derive(Clone, Copy)]
@@ -51,7 +48,12 @@ impl Chain {
     pub(super) const EMPTY: Chain = Chain { first: NO_SLOT, last: NO_SLOT };
 
     #[inline]
-    pub(super) fn append<T>(&mut self, nodes: &mut Nodes<T>, lane: usize, index: u32) {
+    pub(super) fn append<T, const LANES: usize>(
+        &mut self,
+        nodes: &mut Nodes<T, LANES>,
+        lane: usize,
+        index: u32,
+    ) {
         nodes.at_mut(index).lanes[lane] = Neighbours { before: self.last, after: NO_SLOT };
         if self.last == NO_SLOT {
             self.first = index;
@@ -62,7 +64,12 @@ impl Chain {
     }
 
     #[inline]
-    pub(super) fn remove<T>(&mut self, nodes: &mut Nodes<T>, lane: usize, index: u32) {
+    pub(super) fn remove<T, const LANES: usize>(
+        &mut self,
+        nodes: &mut Nodes<T, LANES>,
+        lane: usize,
+        index: u32,
+    ) {
         let Neighbours { before, after } = nodes.at(index).lanes[lane];
         if before == NO_SLOT {
             debug_assert_eq!(self.first, index, "removed from a chain that it is not part of");
@@ -78,9 +85,28 @@ impl Chain {
         }
     }
 
+    /// The nodes from the newest to the oldest.
+    pub(super) fn walk_back<T, const LANES: usize>(
+        self,
+        nodes: &Nodes<T, LANES>,
+        lane: usize,
+    ) -> impl Iterator<Item = (u32, &T)> {
+        let mut next = self.last;
+        core::iter::from_fn(move || {
+            let index = next;
+            let node = (index != NO_SLOT).then(|| nodes.at(index))?;
+            next = node.lanes[lane].before;
+            Some((index, &node.value))
+        })
+    }
+
     /// The nodes from the oldest to the newest.
     #[inline]
-    pub(super) fn walk<T>(self, nodes: &Nodes<T>, lane: usize) -> impl Iterator<Item = (u32, &T)> {
+    pub(super) fn walk<T, const LANES: usize>(
+        self,
+        nodes: &Nodes<T, LANES>,
+        lane: usize,
+    ) -> impl Iterator<Item = (u32, &T)> {
         let mut next = self.first;
         core::iter::from_fn(move || {
             let index = next;

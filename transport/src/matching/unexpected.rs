@@ -30,7 +30,7 @@ struct Entry<U> {
 
 #[derive(Clone)]
 pub(super) struct Unexpected<U> {
-    nodes: Nodes<Entry<U>>,
+    nodes: Nodes<Entry<U>, 3>,
     arrival: Chain,
     claims: Chain,
     /// Claimed messages: in `nodes` and `claims`, in no other chain.
