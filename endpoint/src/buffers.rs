@@ -139,11 +139,68 @@ pub(crate) struct Sending {
     staged: [u64; RAILS_MAX],
 }
 
+/// Buffers of receives, by operation. Operations are numbers that are given out in turn and most receives are over soon, so nearly all have a place of
+/// their own; a receive whose place is taken by an older one lies in the table.
+struct Receives {
+    places: Box<[Option<(OpId, ReceiveBuffer)>]>,
+    others: Table<ReceiveBuffer>,
+}
+
+/// Places, a power of two: receives that a program has posted at one time, if it is no exception.
+const PLACES: usize = 256;
+
+impl Default for Receives {
+    fn default() -> Receives {
+        Receives { places: (0..PLACES).map(|_| None).collect(), others: Table::default() }
+    }
+}
+
+impl Receives {
+    fn place(op: OpId) -> usize {
+        usize::try_from(op.0 % PLACES as u64).unwrap_or(0)
+    }
+
+    #[inline]
+    fn insert(&mut self, op: OpId, buffer: ReceiveBuffer) {
+        let place = &mut self.places[Receives::place(op)];
+        if place.is_none() {
+            *place = Some((op, buffer));
+        } else {
+            self.others.insert(op, buffer);
+        }
+    }
+
+    #[inline]
+    fn get(&self, op: OpId) -> Option<&ReceiveBuffer> {
+        match &self.places[Receives::place(op)] {
+            Some((here, buffer)) if *here == op => Some(buffer),
+            _ => self.others.get(&op),
+        }
+    }
+
+    #[inline]
+    fn get_mut(&mut self, op: OpId) -> Option<&mut ReceiveBuffer> {
+        match &mut self.places[Receives::place(op)] {
+            Some((here, buffer)) if *here == op => Some(buffer),
+            _ => self.others.get_mut(&op),
+        }
+    }
+
+    #[inline]
+    fn remove(&mut self, op: OpId) -> Option<ReceiveBuffer> {
+        let place = &mut self.places[Receives::place(op)];
+        match place.take_if(|(here, _)| *here == op) {
+            Some((_, buffer)) => Some(buffer),
+            None => self.others.remove(&op),
+        }
+    }
+}
+
 /// All buffers of one endpoint, by operation.
 #[derive(Default)]
 pub struct BufferTable {
     sends: Table<Sending>,
-    receives: Table<ReceiveBuffer>,
+    receives: Receives,
 }
 
 impl BufferTable {
@@ -210,7 +267,7 @@ impl BufferTable {
     }
 
     pub(crate) fn take_receive(&mut self, op: OpId) -> Option<ReceiveBuffer> {
-        self.receives.remove(&op)
+        self.receives.remove(op)
     }
 
     /// A rail has been replaced or dropped.
@@ -227,7 +284,7 @@ impl Payloads for BufferTable {
     }
 
     fn receive_buffer(&self, op: OpId) -> Option<&[u8]> {
-        self.receives.get(&op).map(ReceiveBuffer::as_slice)
+        self.receives.get(op).map(ReceiveBuffer::as_slice)
     }
 }
 
@@ -235,7 +292,7 @@ impl BufferTable {
     /// Where a piece belongs. `None`: nowhere. A multi-receive may be taken back, and a buffer abandoned, while a message is on its way into it: the
     /// rest of that message is for nobody.
     pub(crate) fn target(&mut self, receive: OpId, offset: u64, bytes: usize) -> Option<&mut [u8]> {
-        let buffer = self.receives.get_mut(&receive)?;
+        let buffer = self.receives.get_mut(receive)?;
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         let place = buffer.as_mut_slice().get_mut(from..from.saturating_add(bytes));
         debug_assert!(place.is_some(), "{bytes} bytes at {offset} lie outside of receive {receive:?}");
@@ -264,5 +321,30 @@ impl Buffers for Bringing<'_> {
 
     fn fetch(&mut self, receive: OpId, offset: u64, bytes: usize) -> bool {
         self.buffers.target(receive, offset, bytes).is_none_or(|place| self.apart.fetch(place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receives_that_share_a_place_are_kept_apart() {
+        let mut table = BufferTable::default();
+        let ops: Vec<OpId> = [5, 5 + PLACES as u64, 6, 5 + 7 * PLACES as u64].map(OpId).into();
+        for (byte, op) in (0..).zip(&ops) {
+            table.keep_receive(*op, ReceiveBuffer::Owned(vec![byte; 4]));
+        }
+        for (byte, op) in (0u8..).zip(&ops) {
+            assert_eq!(table.receive_buffer(*op), Some(&[byte; 4][..]));
+            table.place(*op, 1, &[9, 9]);
+            assert_eq!(table.receive_buffer(*op), Some(&[byte, 9, 9, byte][..]));
+        }
+        assert!(table.receive_buffer(OpId(5 + 2 * PLACES as u64)).is_none());
+        for (byte, op) in (0u8..).zip(&ops) {
+            let Some(ReceiveBuffer::Owned(bytes)) = table.take_receive(*op) else { panic!("{op:?} is gone") };
+            assert_eq!(bytes, [byte, 9, 9, byte]);
+            assert!(table.take_receive(*op).is_none());
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The gate: the one lock through which everything reaches the port.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
@@ -334,7 +335,11 @@ impl Endpoint {
             Ok(posted) => {
                 debug_assert_eq!(posted, op);
                 inner.patience.posted();
-                self.shared.collect_and_transmit(&mut inner);
+                if inner.has_news() {
+                    self.shared.collect_and_transmit(&mut inner);
+                } else {
+                    self.shared.transmit(&mut inner);
+                }
                 Ok(posted)
             }
             Err(error) => {
@@ -489,12 +494,8 @@ impl Endpoint {
     }
 
     /// Appends up to `most` completions that are there already to `to`.
-    pub fn take_completions(&self, most: usize, to: &mut Vec<Completion>) {
-        let mut inner = self.shared.lock();
-        for _ in 0..most {
-            let Some(completion) = inner.next_completion() else { break };
-            to.push(completion);
-        }
+    pub fn take_completions(&self, most: usize, to: &mut VecDeque<Completion>) {
+        self.shared.lock().give_completions(most, to);
     }
 
     /// Has `attend` called by the helper whenever it has found completions while the program is elsewhere, so that what a

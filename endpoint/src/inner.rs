@@ -157,6 +157,8 @@ pub(crate) struct Inner {
     empty_looks: [u32; RAILS_MAX],
     pub(crate) glances: u32,
     pub(crate) patience: Patience,
+    /// Where a frame of the short way is written.
+    short: [u8; HEAD_BYTES_MAX + SHORT_BYTES_MAX],
 }
 
 impl Inner {
@@ -175,6 +177,7 @@ impl Inner {
             empty_looks: [0; RAILS_MAX],
             glances: 0,
             patience: Patience::default(),
+            short: [0; HEAD_BYTES_MAX + SHORT_BYTES_MAX],
         }
     }
 
@@ -225,8 +228,8 @@ impl Inner {
         if payload.len() > SHORT_BYTES_MAX {
             return None;
         }
-        let mut frame = [0; HEAD_BYTES_MAX + SHORT_BYTES_MAX];
-        let short = self.port.send_short(clock.now(), rail_index(i), link, outgoing, payload, &mut frame)?;
+        let frame = &mut self.short;
+        let short = self.port.send_short(clock.now(), rail_index(i), link, outgoing, payload, frame)?;
         let frame = &frame[..short.frame_bytes];
         if !driver.send_short(short.to, frame) {
             // Without a lease it is lost, and comes again.
@@ -445,6 +448,24 @@ impl Inner {
             self.collect();
         }
         next
+    }
+
+    /// Whether what a call has brought about has to be looked at: the port has something to say, or to pull.
+    pub(crate) fn has_news(&self) -> bool {
+        self.behind || self.port.has_events() || self.port.wants_to_pull() || !self.held.is_empty()
+    }
+
+    /// Moves up to `most` completions to the end of `to`.
+    pub(crate) fn give_completions(&mut self, most: usize, to: &mut VecDeque<Completion>) {
+        if to.is_empty() && self.completions.len() <= most && !self.behind {
+            // No completion moves.
+            core::mem::swap(&mut self.completions, to);
+            return;
+        }
+        for _ in 0..most {
+            let Some(completion) = self.next_completion() else { break };
+            to.push_back(completion);
+        }
     }
 
     /// Turns the port's events into completions, as far as there is room for them.

@@ -108,7 +108,7 @@ struct State {
     /// Completions that wait for room in a queue.
     backlog: VecDeque<Completion>,
     /// Completions that are being worked off; kept for its memory.
-    batch: Vec<Completion>,
+    batch: VecDeque<Completion>,
     /// Open requests to peers' memory.
     remote_open: usize,
     /// Peers of which a person has been told that they are silent.
@@ -162,7 +162,7 @@ impl Engine {
             glance: Glance::Free,
             service: Service::new(),
             backlog: VecDeque::new(),
-            batch: Vec::new(),
+            batch: VecDeque::new(),
             remote_open: 0,
             silent: BTreeSet::new(),
         };

@@ -510,6 +510,12 @@ impl Port {
         true
     }
 
+    /// Whether [`Port::poll_event`] has something to say.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// Next thing that the owner should know.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
