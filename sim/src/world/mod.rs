@@ -94,6 +94,8 @@ pub struct World {
     counts: FaultCounts,
     /// Frames that left past all queues.
     frames_short: u64,
+    /// Messages that were received the short way.
+    messages_at_once: u64,
     judges: Judges,
     network: Network,
     stations: Vec<Station>,
@@ -199,6 +201,7 @@ impl World {
             trace: Trace::new(trace),
             counts: FaultCounts::default(),
             frames_short: 0,
+            messages_at_once: 0,
             judges,
             network,
             stations: Vec::new(),

@@ -161,7 +161,9 @@ impl World {
 
     /// Gives waiting frames to the ports. True if some are left for the next turn.
     fn take_frames(&mut self, number: u32) -> bool {
-        let World { processes, stations, nodes, judges, queue, frames_delivered, plan, .. } = self;
+        let World {
+            processes, stations, nodes, judges, queue, frames_delivered, messages_at_once, plan, ..
+        } = self;
         let process = &mut processes[at(number)];
         let local = nodes[at(process.node)].clock.read(queue.now());
         if process.phase != Phase::Running {
@@ -182,11 +184,13 @@ impl World {
                     let Some(truth) = station.nic.next_truth() else { break };
                     let suspicion = Suspicion::of(&truth, process.life_number, process.epoch);
                     let before = suspicion.map(|_| Effect::of(port, buffers.placed));
+                    let at_once = port.counters().messages_at_once;
                     let mut give = |frame: &[u8]| port.handle_frame(local, index, frame, buffers);
                     if station.nic.receive(1, &mut give).is_err() {
                         break;
                     }
                     *frames_delivered += 1;
+                    *messages_at_once += port.counters().messages_at_once - at_once;
                     if let (Some(suspicion), Some(before)) = (suspicion, before)
                         && !Effect::of(port, buffers.placed).is_one_drop_after(&before)
                     {

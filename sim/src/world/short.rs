@@ -79,13 +79,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_of_a_node_send_at_once() {
+    fn ranks_of_a_node_send_at_once_and_ranks_receive_at_once() {
         let plans = (0..).map(|seed| crate::plan::generate(seed, 4));
         let at_once = plans.filter(|plan| plan.pulls).take(5).map(|plan| {
             let mut world = World::new(plan, false);
             world.run();
-            world.frames_short
+            (world.frames_short, world.messages_at_once)
         });
-        assert!(at_once.sum::<u64>() > 100);
+        let (sent, received) = at_once.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+        assert!(sent > 100 && received > 50, "{sent} sent, {received} received");
     }
 }

@@ -56,7 +56,7 @@ impl Port {
         bounds || promised || self.sabotage.has(Rule::WindowBounds)
     }
 
-    fn use_promise(&mut self, index: LinkIndex, bytes: usize, messages: u16) {
+    pub(super) fn use_promise(&mut self, index: LinkIndex, bytes: usize, messages: u16) {
         let link = &mut self.links[index.0 as usize];
         link.promised_bytes = link.promised_bytes.saturating_sub(u32::try_from(bytes).unwrap_or(u32::MAX));
         link.promised_frames = link.promised_frames.saturating_sub(messages);

@@ -4,6 +4,7 @@
 //! [`Port::poll_transmit`] for every rail until it answers `None`, then sleep until [`Port::poll_timeout`] at most. What
 //! each of the three answers may change with any other call, and only then.
 
+mod at_once;
 mod broken;
 mod check;
 mod closing;

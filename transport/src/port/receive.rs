@@ -27,7 +27,11 @@ impl Port {
     pub fn handle_frame(&mut self, now: Instant, rail: RailIndex, bytes: &[u8], buffers: &mut impl Buffers) {
         self.counters.frames_received += 1;
         match Frame::parse(bytes) {
-            Ok(frame) => self.handle(now, rail, bytes, &frame, Piece::Here(frame.payload), buffers),
+            Ok(frame) => {
+                if !self.take_at_once(self.port_time(now), rail, bytes, &frame, buffers) {
+                    self.handle(now, rail, bytes, &frame, Piece::Here(frame.payload), buffers);
+                }
+            }
             Err(_) => self.counters.dropped_malformed += 1,
         }
     }
@@ -52,7 +56,7 @@ impl Port {
         }
     }
 
-    fn handle(
+    pub(super) fn handle(
         &mut self,
         now: Instant,
         rail: RailIndex,
@@ -402,7 +406,7 @@ impl Port {
 
     /// A frame has been counted: its number is ours, an acknowledgement is owed (R5: counted, not acknowledged, is what
     /// an image goes by).
-    fn count(&mut self, index: LinkIndex, payload_bytes: usize, now: u64) {
+    pub(super) fn count(&mut self, index: LinkIndex, payload_bytes: usize, now: u64) {
         self.counters.frames_counted += 1;
         let link = &mut self.links[index.0 as usize];
         link.expected += 1;
