@@ -57,8 +57,8 @@ pub enum What {
         is_reader: bool,
         /// `F_GETPIPE_SZ`.
         capacity: u32,
-        /// What is in it; with one of the reading ends.
-        content: Vec<u8>,
+        /// What is in it, with one of the reading ends; of a pipe of packets each, of any other one piece.
+        content: Vec<Vec<u8>>,
     },
     /// An end of a pair of connected Unix sockets; both ends are in this process.
     SocketPair {
@@ -68,8 +68,14 @@ pub enum What {
         peer: u64,
         /// `SOCK_STREAM`, `SOCK_DGRAM`, `SOCK_SEQPACKET`.
         kind: i32,
-        /// What waits to be read at this end, by message.
+        /// What waits to be read at this end, by message; of a stream, one piece.
         content: Vec<Vec<u8>>,
+        /// Bit 0: it receives no more; bit 1: it sends no more.
+        shut: u8,
+        /// `SO_SNDBUF`, `SO_RCVBUF`, as the kernel tells them: twice what was set.
+        buffer_bytes: (u32, u32),
+        /// `SO_PASSCRED`.
+        passes_credentials: bool,
     },
     /// `eventfd(2)`.
     Event {
@@ -89,7 +95,7 @@ pub enum What {
         clock: i32,
         /// What is left.
         time: super::signals::IntervalTimer,
-        /// Expirations that were not read; a restored timer tells them as soon as it fires.
+        /// Expirations that were not read.
         ticks: u64,
     },
     /// `signalfd(2)`.
@@ -102,6 +108,13 @@ pub enum What {
         /// Index into [`super::memory::Memory::shared`].
         object: u32,
         /// File offset.
+        position: u64,
+    },
+    /// A file of `/proc` or `/sys`: the kernel makes what is read from it. Of `/proc`, the process's own part only.
+    Kernel {
+        /// Its path, with `self` for the process's number.
+        path: Vec<u8>,
+        /// Offset.
         position: u64,
     },
 }
@@ -117,15 +130,48 @@ pub struct Regular {
     pub bytes: u64,
     /// When it was changed last, nanoseconds since 1970.
     pub modified_ns: i64,
+    /// `st_dev` and `st_ino`: two descriptions of one file without a name are known by them, and a file that was put in
+    /// the place of another one.
+    pub identity: (u64, u64),
     /// Its content, if it has no name any more.
     pub content: Option<Vec<u8>>,
+    /// `F_GET_SEALS`, of memory with a descriptor (`memfd_create(2)`).
+    pub seals: u32,
+    /// What the process has locked of it.
+    pub locks: Vec<Lock>,
+}
+
+/// Which call a lock was made with, and so who owns it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LockKind {
+    /// `flock(2)`: the open file description.
+    Whole,
+    /// `F_SETLK`: the process.
+    Process,
+    /// `F_OFD_SETLK`: the open file description.
+    Description,
+}
+
+/// A lock on a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Lock {
+    /// How it was made.
+    pub kind: LockKind,
+    /// Nobody else may have one.
+    pub is_exclusive: bool,
+    /// First byte.
+    pub start: u64,
+    /// Last byte; `None`: to the end, wherever that is.
+    pub last: Option<u64>,
 }
 
 /// What an epoll descriptor watches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Watched {
-    /// The descriptor's number.
+    /// The number under which it was added.
     pub number: u32,
+    /// Index into [`super::Files::open`]: the number may have been closed since, or mean something else.
+    pub open: u32,
     /// `EPOLL…`.
     pub events: u32,
     /// What the program gets back.

@@ -11,7 +11,7 @@ pub mod threads;
 
 use serde::{Deserialize, Serialize};
 
-use files::{Descriptor, OpenFile};
+use files::{Descriptor, OpenFile, What};
 use machine::Machine;
 use memory::Memory;
 use signals::Signals;
@@ -181,6 +181,33 @@ impl Files {
                     self.open.len()
                 ));
             }
+        }
+        self.open.iter().try_for_each(|open| self.check_open(open))
+    }
+
+    fn check_open(&self, open: &OpenFile) -> Result<(), String> {
+        match &open.what {
+            What::Poll { watched } => {
+                for entry in watched {
+                    if usize::try_from(entry.open).map_or(true, |open| open >= self.open.len()) {
+                        return Err(format!(
+                            "descriptor {} is watched, open file {} is not there",
+                            entry.number, entry.open
+                        ));
+                    }
+                }
+            }
+            What::SocketPair { socket, peer, .. } if *peer != 0 => {
+                let mutual = self.open.iter().any(|other| {
+                    matches!(&other.what, What::SocketPair { socket: other, peer: back, .. } if other == peer && back == socket)
+                });
+                if !mutual {
+                    return Err(format!(
+                        "socket {socket} is connected to {peer}, which is not connected to it"
+                    ));
+                }
+            }
+            _ => {}
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Sections read back as they were written, and what is none is refused.
 
-use super::files::{Descriptor, OpenFile, What};
+use super::files::{Descriptor, OpenFile, Watched, What};
 use super::machine::Machine;
 use super::memory::{Advice, Backing, Memory, PageRun, Parts, Protection, Region};
 use super::signals::{Action, IntervalTimer, Signals};
@@ -148,4 +148,29 @@ fn descriptors_rise_and_refer_to_what_there_is() {
     };
     assert!(wrong(|files| files.descriptors[1].number = 3).contains("descriptor 3 comes after 3"));
     assert!(wrong(|files| files.descriptors[1].open = 1).contains("descriptor 5 refers to open file 1 of 1"));
+}
+
+#[test]
+fn what_open_files_say_of_each_other_fits_together() {
+    let poll = |open| What::Poll { watched: vec![Watched { number: 9, open, events: 1, data: 7 }] };
+    let socket = |socket, peer| What::SocketPair {
+        socket,
+        peer,
+        kind: 1,
+        content: vec![b"waiting".to_vec()],
+        shut: 0,
+        buffer_bytes: (1, 2),
+        passes_credentials: false,
+    };
+    let decoded = |whats: &[What]| {
+        let open = whats.iter().map(|what| OpenFile { flags: 2, what: what.clone() }).collect();
+        let files = Files { open, descriptors: Vec::new() };
+        Files::decode(VERSION, &files.encode()).map(|again| assert_eq!(again, files))
+    };
+    let fault = |whats: &[What]| decoded(whats).expect_err("refused").to_string();
+    assert_eq!(decoded(&[poll(0)]), Ok(()));
+    assert!(fault(&[poll(1)]).contains("descriptor 9 is watched, open file 1 is not there"));
+    assert_eq!(decoded(&[socket(5, 6), socket(6, 5), socket(7, 0)]), Ok(()));
+    assert!(fault(&[socket(5, 6)]).contains("socket 5 is connected to 6"));
+    assert!(fault(&[socket(5, 6), socket(6, 7), socket(7, 6)]).contains("socket 5 is connected to 6"));
 }
