@@ -143,6 +143,8 @@ impl Prepared {
             let left = self.left.iter().find(|(id, _)| *id == timer.id);
             timer.time = left.map(|(_, left)| *left).unwrap_or_default();
         }
+        // Kernels differ in the order of their list.
+        timers.sort_unstable_by_key(|timer| timer.id);
         let mut waiting = self.waiting;
         fire_at_once(&mut timers, &mut waiting);
         Ok(Seen { pending: pending(None, waiting), interval_timers: self.interval, timers })

@@ -2,6 +2,9 @@
 //!
 //! [`prepare`] judges, in ordinary code, whether every descriptor can be saved. [`Prepared::look`] runs while all other
 //! threads stand still, and allocates nothing. [`Prepared::finish`] makes the section of an image of what was seen.
+//! [`remake`] makes the descriptors anew.
+
+#![expect(clippy::host_endian_bytes, reason = "the kernel speaks in the machine's order")]
 
 mod details;
 mod diagnosis;
