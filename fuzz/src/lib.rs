@@ -5,10 +5,12 @@
 
 mod dump;
 mod port;
+mod process;
 
 use store::Storage as _;
 use store::image::layout;
 
+pub use self::process::process;
 pub use dump::{dump, dump_config};
 pub use port::{OWN, PEER, port};
 

@@ -9,6 +9,8 @@ pub mod memory;
 pub mod signals;
 pub mod threads;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use files::{Descriptor, OpenFile, What};
@@ -182,34 +184,39 @@ impl Files {
                 ));
             }
         }
-        self.open.iter().try_for_each(|open| self.check_open(open))
+        self.check_watched()?;
+        self.check_sockets()
     }
 
-    fn check_open(&self, open: &OpenFile) -> Result<(), String> {
-        match &open.what {
-            What::Poll { watched } => {
-                for entry in watched {
-                    if usize::try_from(entry.open).map_or(true, |open| open >= self.open.len()) {
-                        return Err(format!(
-                            "descriptor {} is watched, open file {} is not there",
-                            entry.number, entry.open
-                        ));
-                    }
-                }
-            }
-            What::SocketPair { socket, peer, .. } if *peer != 0 => {
-                let mutual = self.open.iter().any(|other| {
-                    matches!(&other.what, What::SocketPair { socket: other, peer: back, .. } if other == peer && back == socket)
-                });
-                if !mutual {
+    fn check_watched(&self) -> Result<(), String> {
+        for open in &self.open {
+            let What::Poll { watched } = &open.what else { continue };
+            for entry in watched {
+                if usize::try_from(entry.open).map_or(true, |open| open >= self.open.len()) {
                     return Err(format!(
-                        "socket {socket} is connected to {peer}, which is not connected to it"
+                        "descriptor {} is watched, open file {} is not there",
+                        entry.number, entry.open
                     ));
                 }
             }
-            _ => {}
         }
         Ok(())
+    }
+
+    fn check_sockets(&self) -> Result<(), String> {
+        let mut peers = BTreeMap::new();
+        for open in &self.open {
+            let What::SocketPair { socket, peer, .. } = &open.what else { continue };
+            if peers.insert(*socket, *peer).is_some() {
+                return Err(format!("socket {socket} is there twice"));
+            }
+        }
+        match peers.iter().find(|(socket, peer)| **peer != 0 && peers.get(peer) != Some(*socket)) {
+            Some((socket, peer)) => {
+                Err(format!("socket {socket} is connected to {peer}, which is not connected to it"))
+            }
+            None => Ok(()),
+        }
     }
 }
 

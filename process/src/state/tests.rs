@@ -172,5 +172,16 @@ fn what_open_files_say_of_each_other_fits_together() {
     assert!(fault(&[poll(1)]).contains("descriptor 9 is watched, open file 1 is not there"));
     assert_eq!(decoded(&[socket(5, 6), socket(6, 5), socket(7, 0)]), Ok(()));
     assert!(fault(&[socket(5, 6)]).contains("socket 5 is connected to 6"));
+    assert!(fault(&[socket(5, 0), socket(5, 0)]).contains("socket 5 is there twice"));
     assert!(fault(&[socket(5, 6), socket(6, 7), socket(7, 6)]).contains("socket 5 is connected to 6"));
+}
+
+#[test]
+fn the_document_names_kinds_and_version() {
+    let document = include_str!("../../../docs/image-format.md");
+    for kind in [super::STATE_KIND, super::PAGES_KIND, super::FILES_KIND] {
+        assert!(document.contains(&format!("| {kind:#06x} | ")), "{kind:#06x}");
+        assert!(document.contains(&format!("### {kind:#06x}: ")), "{kind:#06x}");
+    }
+    assert!(document.contains(&format!("Their version is {VERSION} ")));
 }

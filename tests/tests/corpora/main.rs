@@ -6,6 +6,7 @@
 mod properties;
 
 mod dump_seeds;
+mod process_seeds;
 mod seeds;
 
 use std::fs;
@@ -163,6 +164,18 @@ fn control_frames() {
         &[
             |bytes| stream::parse(&ControlKey::new(&properties::CONTROL_KEY), bytes).is_ok(),
             |bytes| ckpt_glue::control::ExitedRecord::parse(bytes).is_ok(),
+        ],
+    );
+}
+
+#[test]
+fn process_sections() {
+    replay(
+        "process",
+        properties::process,
+        &[
+            |bytes| process::state::ProcessState::decode(process::state::VERSION, bytes).is_ok(),
+            |bytes| process::state::Files::decode(process::state::VERSION, bytes).is_ok(),
         ],
     );
 }

@@ -1,0 +1,4 @@
+//! See `properties::process`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| properties::process(bytes));

@@ -1,0 +1,24 @@
+//! The sections of a process: whatever the bytes are, they are refused, or read to something that is written and read
+//! again as the same.
+
+use ::process::state::{Files, ProcessState, VERSION};
+
+/// The state of a process, or its descriptors.
+pub fn process(bytes: &[u8]) {
+    if let Ok(state) = ProcessState::decode(VERSION, bytes) {
+        // Numbers have more than one spelling; what they mean has not.
+        assert_eq!(ProcessState::decode(VERSION, &state.encode()).as_ref(), Ok(&state));
+        let pages: u64 = state.memory.runs.iter().map(|run| run.pages).sum();
+        assert_eq!(pages, state.memory.pages());
+        assert!(state.memory.is_executable(state.resume.entry));
+        for run in &state.memory.runs {
+            assert!(state.memory.region_at(run.address).is_some());
+        }
+    }
+    if let Ok(files) = Files::decode(VERSION, bytes) {
+        assert_eq!(Files::decode(VERSION, &files.encode()).as_ref(), Ok(&files));
+        for descriptor in &files.descriptors {
+            assert!(files.open.get(descriptor.open as usize).is_some());
+        }
+    }
+}
