@@ -9,13 +9,12 @@ mod container;
 use std::ffi::c_int;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::{AsFd, FromRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 
 use process::capture::{Mode, Options, Outcome, Prepared, Sink};
 use process::declared::Declared;
-use process::state::Files;
 
 const CONTROL: &str = "STILLWIRE_PRELOAD_CONTROL";
 
@@ -83,10 +82,12 @@ fn limit(processes: &str) -> io::Result<String> {
     if set == 0 { Ok("limited".to_owned()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn declared(control: RawFd) -> Declared {
+fn declared(control: RawFd, image: [&File; 2]) -> Declared {
     let named = |(name, fd): (&str, RawFd)| (name.to_owned(), fd);
+    let image = image.map(|file| ("image", file.as_raw_fd()));
     Declared {
         handed_in: [("stdin", 0), ("stdout", 1), ("stderr", 2), ("control", control)].map(named).to_vec(),
+        remade: image.map(named).to_vec(),
         ..Declared::new()
     }
 }
@@ -118,16 +119,21 @@ fn capture(path: &str, mode: &str, control: RawFd, sum: &mut dyn process::Sum) -
     };
     let (file, pages) = create(path)?;
     let options = Options { mode, ..Options::default() };
-    let prepared = Prepared::look(&declared(control), options).map_err(io::Error::other)?;
+    let declared = declared(control, [&file, &pages]);
+    let prepared = Prepared::look(&declared, options).map_err(io::Error::other)?;
     let sink = Sink { file: pages.as_fd(), offset: container::PAGES_OFFSET };
     let captured = match prepared.capture(sink, sum).map_err(io::Error::other)? {
-        Outcome::Restored => return Ok("restored".to_owned()),
+        Outcome::Restored => {
+            // Open in the process that was saved, and not in this one.
+            std::mem::forget((file, pages));
+            return Ok("restored".to_owned());
+        }
         Outcome::Captured(captured) => captured,
     };
     let (mode, pause) = (captured.mode(), captured.pause());
     let refused = captured.fork_refused().map_or(String::new(), |errno| format!(" (no fork: {errno})"));
     let image = captured.finish().map_err(io::Error::other)?;
-    container::finish(&file, image.pages_bytes, image.pages_sum, &image.state, &Files::default())?;
+    container::finish(&file, image.pages_bytes, image.pages_sum, &image.state, &image.files)?;
     Ok(format!(
         "captured {mode:?} stop_ns={} state_ns={} memory_ns={} total_ns={} threads={} rewound={} bytes={}{refused}",
         pause.stop_ns,

@@ -47,14 +47,7 @@ pub enum Refusal {
         why: &'static str,
     },
     /// A descriptor.
-    Descriptor {
-        /// Its number.
-        number: u32,
-        /// What it leads to.
-        what: String,
-        /// Why not, and what to do.
-        why: &'static str,
-    },
+    Descriptor(crate::files::Refusal),
 }
 
 impl fmt::Display for Refusal {
@@ -74,7 +67,7 @@ impl fmt::Display for Refusal {
             ),
             Refusal::Thread { tid, name, why } => write!(f, "thread {tid} ({name}): {why}"),
             Refusal::Process { why } => f.write_str(why),
-            Refusal::Descriptor { number, what, why } => write!(f, "descriptor {number} ({what}): {why}"),
+            Refusal::Descriptor(refusal) => write!(f, "{refusal}"),
         }
     }
 }

@@ -11,11 +11,14 @@ use super::save::{self, Fault, SaveFault, SaveRoom, Work};
 use super::{CaptureError, Mode, Options, Sink};
 use crate::arch;
 use crate::declared::Declared;
+use crate::files::{self, FileId};
 use crate::pages::Sum;
 use crate::preflight::{self, Look};
 use crate::scratch::Scratch;
-use crate::state::ProcessState;
+use crate::signals;
+use crate::state::signals::Pending;
 use crate::state::threads::At;
+use crate::state::{Files, ProcessState};
 use crate::stop::{self, Noted, StopFault, Stopped};
 use crate::sys::{self, Errno};
 
@@ -23,6 +26,8 @@ use crate::sys::{self, Errno};
 pub struct Prepared {
     look: Look,
     options: Options,
+    files: files::Prepared,
+    signals: signals::Prepared,
     room: Room,
     // After `room`, which lies in it.
     scratch: Scratch,
@@ -58,6 +63,8 @@ pub struct Pause {
 pub struct Image {
     /// Everything but pages and descriptors.
     pub state: ProcessState,
+    /// Descriptors.
+    pub files: Files,
     /// Bytes that were written from the sink's offset on.
     pub pages_bytes: u64,
     /// Their checksum.
@@ -83,6 +90,8 @@ impl Prepared {
         stop::install()
             .map_err(|errno| CaptureError::Call { call: "rt_sigaction of the stop signal", errno })?;
         let look = preflight::look(declared)?;
+        let files = files::prepare(declared, look.shared_files()).map_err(CaptureError::from)?;
+        let signals = signals::prepare().map_err(CaptureError::Timers)?;
         let size = Size {
             maps: look.maps_bytes,
             smaps: look.smaps_bytes,
@@ -92,8 +101,8 @@ impl Prepared {
         };
         let (scratch, room) = Room::new(size.with_margin())
             .map_err(|errno| CaptureError::Call { call: "mmap of the capture's own memory", errno })?;
-        let mut prepared = Prepared { look, options, room, scratch };
-        prepared.look.plan.ignored.push(prepared.scratch.range());
+        let mut prepared = Prepared { look, options, files, signals, room, scratch };
+        prepared.look.plan.ignored.extend([prepared.scratch.range(), prepared.files.memory()]);
         prepared.look.plan.ignored.sort_by_key(|range| range.start);
         Ok(prepared)
     }
@@ -137,8 +146,9 @@ impl Prepared {
         let mut attempt = ManuallyDrop::into_inner(attempt);
         let prepared = ManuallyDrop::into_inner(attempt.prepared);
         if is_restored {
-            // It was left out of the image: nothing is mapped there, or something else.
-            std::mem::forget(prepared.scratch);
+            // Both were left out of the image: nothing is mapped there, or something else.
+            let Prepared { files, scratch, .. } = prepared;
+            std::mem::forget((files, scratch));
             return Ok(Outcome::Restored);
         }
         attempt.outcome.map_err(InStop::into_error)?;
@@ -164,6 +174,7 @@ enum InStop {
     Stop(StopFault),
     Call(&'static str, Errno),
     Grown(&'static str),
+    Files(files::Fault),
     Save(SaveFault),
 }
 
@@ -173,6 +184,8 @@ impl InStop {
             InStop::Stop(fault) => CaptureError::Stop { fault, about: preflight::describe(fault) },
             InStop::Call(what, Errno(libc::ENOBUFS)) | InStop::Grown(what) => CaptureError::Grown { what },
             InStop::Call(call, errno) => CaptureError::Call { call, errno },
+            InStop::Files(files::Fault::Full { .. }) => CaptureError::Grown { what: "descriptors" },
+            InStop::Files(fault) => CaptureError::Files(fault.to_string()),
             InStop::Save(fault) => fault.into(),
         }
     }
@@ -206,8 +219,8 @@ unsafe extern "C" fn in_stop(attempt: *mut c_void) -> u64 {
         Ok(stopped) => {
             attempt.pause.stop_ns = sys::now_ns() - began;
             let outcome = attempt.stopped(&stopped);
-            let released = stopped.release().map_err(InStop::Stop);
             attempt.pause.total_ns = sys::now_ns() - began;
+            let released = stopped.release().map_err(InStop::Stop);
             match (outcome, released) {
                 (Ok(()), Err(lost)) => {
                     // Threads ran while their state was taken: it is worth nothing.
@@ -230,6 +243,9 @@ impl Attempt<'_> {
         self.maps_bytes = sys::read_whole(c"/proc/self/maps", room.maps)
             .map_err(|errno| InStop::Call("reading /proc/self/maps", errno))?;
         self.facts.look().map_err(|errno| InStop::Call("asking for the state of the process", errno))?;
+        self.prepared.files.look().map_err(InStop::Files)?;
+        let timers = self.prepared.signals.look();
+        timers.map_err(|errno| InStop::Call("reading timers", errno))?;
         for thread in stopped.threads() {
             if self.threads.len() + 1 >= self.threads.capacity() {
                 return Err(InStop::Grown("threads"));
@@ -459,13 +475,32 @@ impl Captured {
             runs: room.runs.get(..runs as usize).unwrap_or(&[]),
             guards: room.guards.get(..guards as usize).unwrap_or(&[]),
         };
-        let state =
-            super::describe::state(&regions, &self.noted, &self.threads, &self.agent, &self.prepared.look)?;
+        let look = &self.prepared.look;
+        let mut state = super::describe::state(&regions, &self.noted, &self.threads, &self.agent, look)?;
+        let seen = self.prepared.signals.finish().map_err(CaptureError::Timers)?;
+        state.signals.pending = self.pending(seen.pending);
+        (state.signals.interval_timers, state.signals.timers) = (seen.interval_timers, seen.timers);
+        let objects: Vec<FileId> = super::describe::objects(&regions);
+        let refused = |refusals| CaptureError::from(files::PrepareError::Refused(refusals));
+        let files = self.prepared.files.finish(&objects).map_err(refused)?;
         Ok(Image {
             state,
+            files,
             pages_bytes: report.bytes.load(Ordering::Relaxed),
             pages_sum: report.sum.load(Ordering::Relaxed),
         })
+    }
+}
+
+impl Captured {
+    /// Signals that wait for the process, and those that wait for single threads.
+    fn pending(&self, of_process: Vec<Pending>) -> Vec<Pending> {
+        let of_all = of_process.iter().fold(0, |set, waiting| set | 1u64 << (waiting.signal - 1));
+        let mut pending = of_process;
+        for (tid, noted) in &self.threads {
+            pending.extend(signals::pending(Some(*tid), noted.pending & !of_all));
+        }
+        pending
     }
 }
 

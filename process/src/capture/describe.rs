@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::CaptureError;
 use super::facts::Facts;
+use crate::files::FileId;
 use crate::maps::{self, Line};
 use crate::pages::{Plan, Run, Saved};
 use crate::preflight::{self, Look};
@@ -115,6 +116,11 @@ pub(super) fn state(
     })
 }
 
+/// The files behind the shared objects of a state, in their order.
+pub(super) fn objects(regions: &Regions<'_>) -> Vec<FileId> {
+    preflight::shared_files(regions.maps, regions.plan)
+}
+
 fn page_runs(runs: &[Run]) -> Vec<PageRun> {
     let mut merged: Vec<PageRun> = Vec::new();
     for run in runs {
@@ -172,7 +178,8 @@ fn threads(noted: &[(u32, Noted)], agent: &At, refusals: &mut Vec<Refusal>) -> V
 fn backings(regions: &Regions<'_>, memory: &mut Memory) {
     let mut files: HashMap<(Vec<u8>, bool), u32> = HashMap::new();
     let mut objects: HashMap<((u32, u32), u64), u32> = HashMap::new();
-    for line in maps::lines(regions.maps).flatten().filter(|line| !line.is_everywhere()) {
+    let is_ours = |line: &Line<'_>| !line.is_everywhere() && regions.plan.parts(line).next().is_some();
+    for line in maps::lines(regions.maps).flatten().filter(is_ours) {
         let mut backing = if line.is_vdso() {
             Backing::Vdso
         } else if line.is_vvar() {

@@ -17,7 +17,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub use attempt::{Captured, Image, Outcome, Pause, Prepared};
 
+use crate::files::PrepareError;
 use crate::refuse::Refusal;
+use crate::signals::TimerError;
 use crate::stop::StopFault;
 use crate::sys::Errno;
 use save::{Fault, SaveFault};
@@ -79,6 +81,10 @@ pub enum CaptureError {
         /// Why.
         errno: Errno,
     },
+    /// Descriptors could not be looked at.
+    Files(String),
+    /// Timers cannot be saved.
+    Timers(TimerError),
     /// The pages could not be gathered or written.
     Pages {
         /// What failed.
@@ -111,6 +117,8 @@ impl fmt::Display for CaptureError {
                 write!(f, "the process has grown while it was looked at: {what}; try again")
             }
             CaptureError::Call { call, errno } => write!(f, "{call}: {errno}"),
+            CaptureError::Files(fault) => f.write_str(fault),
+            CaptureError::Timers(fault) => write!(f, "{fault}"),
             CaptureError::Pages { what, address, errno } => write!(f, "{what} at {address:#x}: {errno}"),
             CaptureError::ChildEnded { status } if libc::WIFSIGNALED(*status) => write!(
                 f,
@@ -125,6 +133,17 @@ impl fmt::Display for CaptureError {
 }
 
 impl std::error::Error for CaptureError {}
+
+impl From<PrepareError> for CaptureError {
+    fn from(error: PrepareError) -> CaptureError {
+        match error {
+            PrepareError::Refused(refusals) => {
+                CaptureError::Refused(refusals.into_iter().map(Refusal::Descriptor).collect())
+            }
+            other => CaptureError::Files(other.to_string()),
+        }
+    }
+}
 
 impl From<SaveFault> for CaptureError {
     fn from(fault: SaveFault) -> CaptureError {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::Kept;
+use crate::files::FileId;
 use crate::maps::{self, Line};
 use crate::pages::{Plan, Saved};
 use crate::refuse::Refusal;
@@ -76,6 +77,18 @@ fn why_not(line: &Line<'_>, entry: Option<&Entry>) -> Option<&'static str> {
     } else {
         None
     }
+}
+
+/// The files behind shared memory that is saved, in the order in which regions name them first.
+pub(crate) fn shared_files(maps: &[u8], plan: &Plan) -> Vec<FileId> {
+    let mut files = Vec::new();
+    for line in maps::lines(maps).flatten().filter(|line| plan.is_memory(line)) {
+        let id = FileId { device: libc::makedev(line.device.0, line.device.1), inode: line.inode };
+        if plan.parts(&line).next().is_some() && !files.contains(&id) {
+            files.push(id);
+        }
+    }
+    files
 }
 
 /// Regions that a fork would leave out or empty.

@@ -9,6 +9,7 @@ use std::ops::Range;
 use crate::arch::{self, PAGE_BYTES};
 use crate::capture::CaptureError;
 use crate::declared::Declared;
+use crate::files::FileId;
 use crate::pages::Plan;
 use crate::refuse::Refusal;
 use crate::smaps::Smaps;
@@ -16,7 +17,7 @@ use crate::state::machine::Machine;
 use crate::stop::StopFault;
 use crate::sys::Errno;
 
-pub(crate) use memory::refusals as memory_refusals;
+pub(crate) use memory::{refusals as memory_refusals, shared_files};
 pub(crate) use others::WRITER;
 
 /// What a fork does with a region, and what it does while the image is written.
@@ -42,6 +43,14 @@ pub(crate) struct Look {
     pub(crate) executable: Vec<u8>,
     pub(crate) auxiliary: Vec<u64>,
     pub(crate) machine: Machine,
+    shared_files: Vec<FileId>,
+}
+
+impl Look {
+    /// Files behind shared memory that the image holds.
+    pub(crate) fn shared_files(&self) -> Vec<FileId> {
+        self.shared_files.clone()
+    }
 }
 
 /// Everything of this process that cannot be saved; empty: a capture may be tried. Descriptors are looked at elsewhere.
@@ -81,6 +90,7 @@ pub(crate) fn look(declared: &Declared) -> Result<Look, CaptureError> {
     if !refusals.is_empty() {
         return Err(CaptureError::Refused(refusals));
     }
+    let shared_files = memory::shared_files(&maps, &plan);
     let amounts = memory::amounts(&maps, &smaps, &plan);
     Ok(Look {
         plan,
@@ -97,6 +107,7 @@ pub(crate) fn look(declared: &Declared) -> Result<Look, CaptureError> {
             .map(|word| word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
             .collect(),
         machine: machine(),
+        shared_files,
     })
 }
 

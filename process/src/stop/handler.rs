@@ -137,7 +137,7 @@ pub(super) fn note(frame: u64) -> Noted {
         let _ = sys::prctl(libc::PR_GET_NAME, noted.name.as_mut_ptr() as usize);
         let _ = sys::prctl(libc::PR_GET_PDEATHSIG, &raw mut death as usize);
         noted.timer_slack_ns = sys::prctl(libc::PR_GET_TIMERSLACK, 0).unwrap_or(0) as u64;
-        noted.seccomp = u8::try_from(sys::prctl(libc::PR_GET_SECCOMP, 0).unwrap_or(0)).unwrap_or(0);
+        let _ = sys::call(libc::SYS_rt_sigpending, [&raw mut noted.pending as usize, 8, 0, 0, 0, 0]);
     }
     noted.robust_list = (head, bytes);
     noted.parent_death_signal = u8::try_from(death).unwrap_or(0);

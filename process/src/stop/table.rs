@@ -18,10 +18,10 @@ pub(crate) struct Noted {
     pub(crate) robust_list: (u64, u64),
     pub(crate) timer_slack_ns: u64,
     pub(crate) rseq: RseqAnswer,
+    /// Signals that wait for it, or for the process as a whole.
+    pub(crate) pending: u64,
     pub(crate) name: [u8; 16],
     pub(crate) parent_death_signal: u8,
-    /// Strict seccomp, or a filter.
-    pub(crate) seccomp: u8,
 }
 
 /// What the kernel said of a thread's registration of `rseq(2)`.
@@ -44,9 +44,9 @@ impl Noted {
         robust_list: (0, 0),
         timer_slack_ns: 0,
         rseq: RseqAnswer::Nothing,
+        pending: 0,
         name: [0; 16],
         parent_death_signal: 0,
-        seccomp: 0,
     };
 }
 

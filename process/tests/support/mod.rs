@@ -90,9 +90,11 @@ pub(crate) fn start_with(command: &mut Command, library: &Path) -> Program {
         .env("STILLWIRE_PRELOAD_CONTROL", number.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
-    // SAFETY: one system call, between fork and exec.
+    // SAFETY: two system calls, between fork and exec.
     unsafe {
         command.pre_exec(move || {
+            // What whoever runs the tests left open is not the program's.
+            libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC.cast_signed());
             let flags = libc::fcntl(number, libc::F_SETFD, 0);
             if flags < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
         });
