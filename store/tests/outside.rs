@@ -1,5 +1,6 @@
 //! A section that another process writes into the file of an image.
 
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 
 use store::checksum::checksum;
@@ -32,7 +33,7 @@ fn a_section_written_by_somebody_else_stands_between_the_writers_own() {
     let offset = writer.begin_outside(job.storage(), PAGES, 1, 0).unwrap();
     assert_eq!(offset % 4096, 0, "pages can be mapped, and written directly");
     let pages: Vec<u8> = (0..5 * 4096u32).map(|i| i.to_le_bytes()[1]).collect();
-    let outside = std::fs::File::from(writer.file().try_clone_to_owned().unwrap());
+    let outside = std::fs::File::from(writer.file().as_fd().try_clone_to_owned().unwrap());
     outside.write_all_at(&pages, offset).unwrap();
     writer.end_outside(job.storage(), pages.len() as u64, checksum(&pages)).unwrap();
     writer.section(job.storage(), Section::new(0x8000_0002, 1, &after)).unwrap();

@@ -1,7 +1,5 @@
 //! Writing an image: one pass, no seeking but for the header.
 
-use std::os::fd::{AsFd, BorrowedFd};
-
 use super::layout::{ENCODING_PLAIN, Entry, HEADER_BYTES, Header, VERSION, emit_table, table_bytes};
 use super::parse::digest;
 use super::{Identity, ImageSummary, Section};
@@ -345,7 +343,7 @@ impl ImageWriter<DirectoryFile> {
 
     /// The file below.
     #[must_use]
-    pub fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    pub fn file(&self) -> &DirectoryFile {
+        &self.file
     }
 }
