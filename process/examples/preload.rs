@@ -1,7 +1,8 @@
 //! What the tests put into programs with `LD_PRELOAD`: a thread that saves the program when it is told to.
 //!
 //! `STILLWIRE_PRELOAD_CONTROL` is the number of a connected Unix socket. A line `capture PATH MODE` on it makes an image;
-//! the answer is a line `captured ...`, or `failed: ` and the reason. A restored program says `restored`.
+//! the answer is a line `captured ...`, or `failed: ` and the reason. With the path of an image in
+//! `STILLWIRE_PRELOAD_RESTORE` the program becomes the one that was saved, which then says `restored`.
 
 #[path = "../tests/support/container.rs"]
 mod container;
@@ -12,11 +13,17 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use process::capture::{Mode, Options, Outcome, Prepared, Sink};
 use process::declared::Declared;
+use process::files::Policy;
+use process::restore::Pages;
 
 const CONTROL: &str = "STILLWIRE_PRELOAD_CONTROL";
+const RESTORE: &str = "STILLWIRE_PRELOAD_RESTORE";
+/// Exit code where an image does not fit.
+const REFUSED: c_int = 3;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -25,6 +32,12 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const i8, *const *const i8) = c
 extern "C" fn construct(_count: c_int, _arguments: *const *const i8, _environment: *const *const i8) {
     let control = std::env::var(CONTROL).ok().and_then(|number| number.parse::<RawFd>().ok());
     let Some(control) = control else { return };
+    if let Some(path) = std::env::var_os(RESTORE) {
+        let error = restore(path.as_ref(), control);
+        eprintln!("refused: {error}");
+        // SAFETY: ends the process before the program has begun.
+        unsafe { libc::_exit(REFUSED) };
+    }
     // Programs that this one starts are not ours.
     // SAFETY: before `main`, with one thread.
     unsafe { std::env::remove_var(CONTROL) };
@@ -82,14 +95,28 @@ fn limit(processes: &str) -> io::Result<String> {
     if set == 0 { Ok("limited".to_owned()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn declared(control: RawFd, image: [&File; 2]) -> Declared {
+/// What whoever starts a program hands in.
+fn handed_in(control: RawFd) -> Vec<(String, RawFd)> {
     let named = |(name, fd): (&str, RawFd)| (name.to_owned(), fd);
-    let image = image.map(|file| ("image", file.as_raw_fd()));
-    Declared {
-        handed_in: [("stdin", 0), ("stdout", 1), ("stderr", 2), ("control", control)].map(named).to_vec(),
-        remade: image.map(named).to_vec(),
-        ..Declared::new()
-    }
+    [("stdin", 0), ("stdout", 1), ("stderr", 2), ("control", control)].map(named).to_vec()
+}
+
+fn declared(control: RawFd, image: [&File; 2]) -> Declared {
+    let remade = image.map(|file| ("image".to_owned(), file.as_raw_fd())).to_vec();
+    Declared { handed_in: handed_in(control), remade, ..Declared::new() }
+}
+
+/// Comes back only if it fails.
+fn restore(path: &Path, control: RawFd) -> io::Error {
+    let restore = || {
+        let file = File::open(path)?;
+        let (state, files, _, _) = container::read(&file)?;
+        let pages = Pages { file: file.as_fd(), offset: container::PAGES_OFFSET };
+        process::restore::restore(&state, &files, pages, &handed_in(control), Policy::default())
+            .map_err(io::Error::other)
+    };
+    let Err(error) = restore();
+    error
 }
 
 /// Whether no thread of the program runs: then its allocator must not be entered.

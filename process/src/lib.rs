@@ -17,6 +17,7 @@ mod maps;
 mod pages;
 mod preflight;
 pub mod refuse;
+pub mod restore;
 mod scratch;
 pub mod signals;
 mod smaps;

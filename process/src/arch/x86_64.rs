@@ -79,6 +79,7 @@ pub(crate) unsafe extern "C" fn call_noting_registers(
 ///
 /// # Safety
 /// The stack above the noted stack pointer is what it was then.
+#[cfg(test)]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn return_to(registers: *const u64, value: u64) -> ! {
     naked_asm!(

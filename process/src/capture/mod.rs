@@ -169,5 +169,5 @@ impl Sink<'_> {
 
 /// Where a restored process goes on.
 fn resume_entry() -> u64 {
-    crate::arch::return_to as *const () as u64
+    crate::restore::entry()
 }

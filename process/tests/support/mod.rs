@@ -4,6 +4,7 @@
 
 pub(crate) mod container;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
@@ -11,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use process::state::ProcessState;
@@ -53,9 +54,15 @@ pub(crate) fn preload() -> &'static Path {
 
 /// Compiles `tests/programs/NAME.c`.
 pub(crate) fn compile(name: &str, options: &[&str]) -> PathBuf {
+    // Tests run beside each other, and a program that is being written cannot be started.
+    static COMPILED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = built().join("programs");
     std::fs::create_dir_all(&folder).expect("a folder for programs");
     let program = folder.join(format!("{name}-{}", std::process::id()));
+    if !compiled.insert(program.clone()) {
+        return program;
+    }
     let source = self::program(&format!("{name}.c"));
     let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     cc.args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program).arg(source);
@@ -134,6 +141,18 @@ impl Program {
     pub(crate) fn poke(&mut self, text: &str) {
         let input = self.child.stdin.as_mut().expect("a pipe");
         input.write_all(text.as_bytes()).and_then(|()| input.flush()).expect("the program reads");
+    }
+
+    /// Writes to the program's input.
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        let input = self.child.stdin.as_mut().expect("its input is open");
+        input.write_all(bytes).and_then(|()| input.flush()).expect("the program reads");
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it ends");
     }
 
     /// The program's next line.

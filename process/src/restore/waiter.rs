@@ -1,0 +1,140 @@
+//! Thread ids on their way into a lock.
+//!
+//! A thread that takes a robust or priority-inheriting mutex has read its own id before it waits, and writes it into the mutex
+//! afterwards. So the id of such a thread is mended in its registers and on top of its stack, too; and only of such a one: its
+//! list of robust mutexes says that it takes one, or a register points to one.
+//!
+//! This runs in the restored process before its threads do, as `mutex` does.
+
+use super::mutex;
+use super::table::Span;
+
+/// Bytes of the stack that are looked at: the frame of the C library's function, and what it calls.
+const STACK_BYTES: u64 = 512;
+/// Below the stack pointer a function may keep data, too.
+const RED_ZONE_BYTES: u64 = 128;
+/// Where the list in a mutex points to the next one: what the list's head says of a mutex that is being taken.
+const NEXT: u64 = 32;
+const MUTEX_BYTES: u64 = 40;
+
+/// Memory that may be looked at.
+pub(super) struct Memory<'a> {
+    pub(super) spans: &'a [Span],
+}
+
+impl Memory<'_> {
+    /// The words of `start..end` that lie in a span with `at`.
+    ///
+    /// # Safety
+    ///
+    /// The spans are mapped, may be written, and nobody else uses them for as long as the words live.
+    unsafe fn words(&mut self, at: u64, start: u64, end: u64) -> Option<&mut [u32]> {
+        let after = self.spans.partition_point(|span| span.start <= at);
+        let span = self.spans.get(after.checked_sub(1)?).filter(|span| at < span.end)?;
+        let (start, end) = (start.max(span.start), end.min(span.end));
+        let words = end.checked_sub(start)? as usize / size_of::<u32>();
+        // SAFETY: inside of a span; the caller's promise.
+        (start % 4 == 0).then(|| unsafe { std::slice::from_raw_parts_mut(start as *mut u32, words) })
+    }
+
+    /// Whether a mutex that names its owner while it is being taken lies at `address`.
+    ///
+    /// # Safety
+    ///
+    /// As above.
+    unsafe fn is_named_mutex(&mut self, address: u64, threads: usize) -> bool {
+        let end = address.saturating_add(MUTEX_BYTES);
+        // SAFETY: the caller's promise.
+        let words = unsafe { self.words(address, address, end) };
+        words.is_some_and(|words| mutex::is_named_by_waiters(words, threads))
+    }
+}
+
+/// Mends what a stopped thread knows of its own id. `registers` are all but stack pointer and program counter, `pending` is the
+/// entry of its list of robust mutexes that says which one it takes. Returns how many words were changed.
+///
+/// # Safety
+///
+/// The memory is mapped, may be written, and nobody else uses it meanwhile.
+pub(super) unsafe fn mend(
+    memory: &mut Memory<'_>,
+    registers: &mut [u64],
+    stack: u64,
+    pending: u64,
+    (old, new): (u32, u32),
+    threads: usize,
+) -> usize {
+    let pending = (pending & !1).wrapping_sub(NEXT);
+    // SAFETY: the caller's promise.
+    let takes = unsafe {
+        memory.is_named_mutex(pending, threads)
+            || registers.iter().any(|register| memory.is_named_mutex(*register, threads))
+    };
+    if !takes {
+        return 0;
+    }
+    let mut mended = 0;
+    for register in registers.iter_mut().filter(|register| **register == u64::from(old)) {
+        *register = u64::from(new);
+        mended += 1;
+    }
+    let (start, end) = (stack.saturating_sub(RED_ZONE_BYTES) & !3, stack.saturating_add(STACK_BYTES));
+    // SAFETY: the caller's promise.
+    for word in unsafe { memory.words(stack, start, end) }.into_iter().flatten().filter(|word| **word == old)
+    {
+        *word = new;
+        mended += 1;
+    }
+    mended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(C, align(8))]
+    struct Lock([u32; 10]);
+
+    fn span<T>(of: &T) -> Span {
+        let start = std::ptr::from_ref(of) as u64;
+        Span { start, end: start + size_of::<T>() as u64 }
+    }
+
+    /// Registers and stack after mending: a thread with the id 700, now 41, whose first register points to a mutex of `kind`.
+    fn mended(kind: u32, by_list: bool) -> ([u64; 3], [u32; 400]) {
+        let lock = Box::new(Lock([700, 0, 700, 1, kind, 0, 8, 8, 8, 8]));
+        let mut stack = Box::new([5u32; 400]);
+        stack[100] = 700;
+        stack[300] = 700;
+        let at = &raw const stack[99] as u64;
+        let mut spans = [span(&*lock), span(&*stack)];
+        spans.sort_unstable_by_key(|span| span.start);
+        let address = std::ptr::from_ref(&*lock) as u64;
+        let mut registers = [if by_list { 3 } else { address }, 700, 0xff_0000_0000 | 700];
+        let pending = if by_list { (address + NEXT) | 1 } else { 0 };
+        // SAFETY: the test's own memory.
+        unsafe { mend(&mut Memory { spans: &spans }, &mut registers, at, pending, (700, 41), 3) };
+        registers[0] = 0;
+        (registers, *stack)
+    }
+
+    #[test]
+    fn a_thread_that_takes_a_named_mutex_gets_its_new_id() {
+        for (kind, by_list) in [(16, true), (16, false), (33, false), (50, true)] {
+            let (registers, stack) = mended(kind, by_list);
+            assert_eq!(registers, [0, 41, 0xff_0000_0000 | 700]);
+            assert_eq!((stack[100], stack[300]), (41, 700), "only the top of the stack");
+        }
+    }
+
+    #[test]
+    fn others_are_left_alone() {
+        for kind in [0, 1, 2, 3, 64, 1 << 20] {
+            let (registers, stack) = mended(kind, false);
+            assert_eq!((registers[1], stack[100]), (700, 700));
+        }
+        let mut registers = [u64::MAX, 0, 8, 700];
+        // SAFETY: no memory may be looked at.
+        assert_eq!(unsafe { mend(&mut Memory { spans: &[] }, &mut registers, 9, u64::MAX, (700, 1), 1) }, 0);
+    }
+}

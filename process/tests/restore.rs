@@ -1,0 +1,110 @@
+//! Programs are saved, killed and restored, generation after generation, and never notice.
+
+#[path = "../../tests/skipped.rs"]
+mod skipped;
+mod support;
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Command;
+
+use support::{Image, Program, compile, start};
+
+/// Starts the program of an image again, to become what it was.
+fn restart(image: &Path) -> Program {
+    let executable = Image::open(image).state.program.executable;
+    let mut command = Command::new(std::ffi::OsStr::from_bytes(&executable));
+    let mut program = start(command.env("STILLWIRE_PRELOAD_RESTORE", image));
+    assert_eq!(program.answer(), "restored");
+    program
+}
+
+/// Saves, kills and restores `program` three times; `between` is asked of every life.
+fn three_generations(mut program: Program, between: &dyn Fn(&mut Program)) -> Program {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    for generation in 0..3 {
+        between(&mut program);
+        program.capture(&path, if generation == 1 { "sync" } else { "fork" });
+        program = {
+            program.kill();
+            restart(&path)
+        };
+    }
+    between(&mut program);
+    program
+}
+
+/// Writes a byte, and waits for the program's answer.
+fn is_alive(program: &mut Program) {
+    program.write(b"x");
+    assert_eq!(program.line(), "alive");
+}
+
+#[test]
+fn threads_in_every_kind_of_wait_go_on() {
+    let mut program = start(&mut Command::new(compile("waits", &[])));
+    assert_eq!(program.line(), "ready");
+    let program = three_generations(program, &is_alive);
+    assert_eq!(program.finish(), "all came back\n");
+}
+
+#[test]
+fn mutexes_of_every_kind_keep_their_owners() {
+    let mut program = start(&mut Command::new(compile("mutexes", &[])));
+    assert_eq!(program.line(), "ready");
+    let program = three_generations(program, &is_alive);
+    assert_eq!(program.finish(), "all were owned\n");
+}
+
+#[test]
+fn memory_of_every_kind_is_what_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut program = start(Command::new(compile("mappings", &[])).arg(folder.path().join("data")));
+    assert_eq!(program.line(), "ready");
+    let program = three_generations(program, &is_alive);
+    assert_eq!(program.finish(), "all was there\n");
+}
+
+/// Whatever addresses the kernel gives the process that takes over, and whichever lives there are beside it.
+#[test]
+fn one_image_gives_many_lives() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    let mut program = start(&mut Command::new(compile("waits", &[])));
+    assert_eq!(program.line(), "ready");
+    program.capture(&path, "fork");
+    program.kill();
+    for _ in 0..100 {
+        let mut life = restart(&path);
+        is_alive(&mut life);
+        life.kill();
+    }
+    let mut lives: Vec<Program> = (0..8).map(|_| restart(&path)).collect();
+    for life in &mut lives {
+        is_alive(life);
+    }
+    // One ends, another is saved and goes on in a second generation; the others do not notice.
+    assert_eq!(lives.remove(3).finish(), "all came back\n");
+    let second = folder.path().join("second");
+    lives[0].capture(&second, "fork");
+    lives.push(restart(&second));
+    for mut life in lives {
+        is_alive(&mut life);
+        assert_eq!(life.finish(), "all came back\n");
+    }
+}
+
+#[test]
+fn python_and_numpy_come_back() {
+    let python = std::env::var_os("STILLWIRE_TEST_PYTHON").unwrap_or_else(|| "python3".into());
+    let has_numpy = Command::new(&python).args(["-c", "import numpy"]).output();
+    if !has_numpy.is_ok_and(|output| output.status.success()) {
+        let missing = "python3 with numpy (STILLWIRE_TEST_PYTHON names one)";
+        return skipped::skipped("python_and_numpy_come_back", missing);
+    }
+    let mut program = start(Command::new(python).arg(support::program("matrix.py")));
+    assert_eq!(program.line(), "ready");
+    let program = three_generations(program, &is_alive);
+    assert_eq!(program.finish(), "numbers kept True\n");
+}
