@@ -50,6 +50,17 @@ pub const NAME: &core::ffi::CStr = c"stillwire";
 
 unsafe extern "C" fn cleanup() {}
 
+/// Runs when the library is loaded. In a program that is saved as a whole process that is before its own constructors, because the launcher has
+/// it loaded before all others.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = construct;
+
+extern "C" fn construct() {
+    // A panic, which has been printed, must not unwind into the loader.
+    let _ = std::panic::catch_unwind(agent::enter);
+}
+
 /// What libfabric looks for in a provider's library. The answer is never freed: libfabric keeps it, and writes to `context`.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut FiProvider {

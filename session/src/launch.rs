@@ -38,6 +38,10 @@ pub const SOCKET_VARIABLE: &str = "STILLWIRE_SOCKET";
 /// Exit status of a process whose launcher is gone: it ends by itself, for nobody can save or recover it any more.
 pub const EXIT_LAUNCHER_GONE: i32 = 113;
 
+/// Stands in the file of every program that links this crate, so that the launcher can tell: such a program is saved at its own points, and
+/// others as whole processes.
+pub const NATIVE_MARK: &[u8] = b"\nstillwire: this program names the points at which it is saved\n";
+
 /// What a launch record begins with.
 pub const MAGIC: [u8; 8] = *b"SWLAUNCH";
 const VERSION: u16 = 1;

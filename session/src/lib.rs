@@ -44,7 +44,7 @@ mod control;
 pub mod error;
 pub mod launch;
 pub mod limits;
-mod line;
+pub mod line;
 mod message;
 mod open;
 mod port_section;

@@ -14,7 +14,7 @@ use nix::sys::socket::{MsgFlags, send};
 use crate::limits::{LINE_BYTES_MAX, LINE_WAIT_MAX};
 
 /// The writing half of the connection to the keeper.
-pub(crate) struct Line {
+pub struct Line {
     stream: UnixStream,
     writer: ControlWriter,
     /// What the socket had no room for.
@@ -24,12 +24,13 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    pub(crate) fn new(stream: UnixStream, key: ControlKey) -> Line {
+    /// The connection's writing half; `key` is the job's.
+    pub fn new(stream: UnixStream, key: ControlKey) -> Line {
         Line { stream, writer: ControlWriter::new(key), waiting: Vec::new(), since: None }
     }
 
     /// Hands a message over without waiting. What finds no room leaves with [`Line::flush`].
-    pub(crate) fn send(&mut self, control: &Control) -> Result<()> {
+    pub fn send(&mut self, control: &Control) -> Result<()> {
         if self.waiting.is_empty() {
             self.since = Some(Instant::now());
         }
@@ -49,7 +50,7 @@ impl Line {
     }
 
     /// Sends what the socket has room for.
-    pub(crate) fn flush(&mut self) -> Result<()> {
+    pub fn flush(&mut self) -> Result<()> {
         while !self.waiting.is_empty() {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
             match send(self.stream.as_fd().as_raw_fd(), &self.waiting, flags) {
@@ -69,17 +70,18 @@ impl Line {
     }
 
     /// What to wait for on the socket besides messages of the keeper.
-    pub(crate) fn wants(&self) -> PollFlags {
+    #[must_use]
+    pub fn wants(&self) -> PollFlags {
         if self.waiting.is_empty() { PollFlags::empty() } else { PollFlags::POLLOUT }
     }
 
     /// When [`Line::overdue`] is to be asked.
-    pub(crate) fn due(&self) -> Option<Instant> {
+    pub fn due(&self) -> Option<Instant> {
         self.since.filter(|_| !self.waiting.is_empty()).map(|since| since + LINE_WAIT_MAX)
     }
 
     /// Bytes that the keeper should have read long ago; told once.
-    pub(crate) fn overdue(&mut self, now: Instant) -> Option<usize> {
+    pub fn overdue(&mut self, now: Instant) -> Option<usize> {
         self.due().filter(|due| now >= *due)?;
         self.since = None;
         Some(self.waiting.len())

@@ -11,7 +11,7 @@ use store::{Directory, GenerationId, JobDirectory, JobFile, StorageError, StoreE
 
 use super::files::utc;
 use super::progress::{Progress, Reading};
-use super::run::{Place, check_bind, lock, read_settings, supervise};
+use super::run::{Place, check_bind, lock, read_saves, read_settings, supervise};
 use super::tell;
 use crate::arguments::{GenerationArgument, RestartArguments};
 use crate::convert;
@@ -44,6 +44,7 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
         provider: None,
         is_mpi: false,
         mpi_problem: Some("it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned()),
+        saves: read_saves(&file),
     };
     if !arguments.quiet {
         tell(format_args!("job {}, {} ranks, directory {}", plan.job, plan.ranks, path.display()));

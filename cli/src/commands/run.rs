@@ -28,7 +28,7 @@ use crate::exit::Exit;
 use crate::launch::limits::OUTPUT_GRACE;
 use crate::launch::registry::{Registration, runtime_directory};
 use crate::launch::requests::NO_CHECKPOINTS;
-use crate::launch::{self, Observer, Outcome, Plan, Program};
+use crate::launch::{self, Observer, Outcome, Plan, Program, Saves, whole};
 use crate::mpi::environment;
 use crate::mpi::program::{Detected, detect};
 use crate::mpi::{Family, Mpi, provider};
@@ -39,6 +39,7 @@ pub(crate) mod setting {
     pub(crate) const CONFIG: &str = "config";
     pub(crate) const BIND: &str = "bind";
     pub(crate) const AUTH: &str = "auth";
+    pub(crate) const SAVES: &str = "saves";
 }
 
 /// A job's directory that belongs to this launcher until it ends.
@@ -107,6 +108,13 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     if let Some(mpi) = detected.mpi.as_ref().filter(|mpi| mpi.family == Family::OpenMpi) {
         return super::mpirun::run(mpi, &program, &arguments, json);
     }
+    let saves = saves(&arguments, &detected, &program)?;
+    if saves == Saves::Process {
+        match &provider {
+            Ok(library) => whole::equip(&mut program, library),
+            Err(_) => return provider.map(|_| Exit::Success),
+        }
+    }
     let mpi_problem = match &provider {
         _ if arguments.checkpoint.every.is_some() => {
             Some(format!("{NO_CHECKPOINTS}; start it without --ckpt-every"))
@@ -135,6 +143,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         provider: provider.ok(),
         is_mpi: detected.mpi.is_some(),
         mpi_problem,
+        saves,
     };
     let place = make_place(&arguments, &plan)?;
     plan.directory = place.path.clone();
@@ -160,6 +169,13 @@ fn program(arguments: &RunArguments) -> Result<Program, CliError> {
     };
     program.check()?;
     Ok(program)
+}
+
+/// What is saved of a program. One of which nobody wants checkpoints is left as it is.
+fn saves(arguments: &RunArguments, detected: &Detected, program: &Program) -> Result<Saves, CliError> {
+    let wanted = arguments.checkpoint.every.is_some() || arguments.checkpoint.directory.is_some();
+    let whole = wanted && detected.mpi.is_none() && !whole::is_native(program)?;
+    Ok(if whole { Saves::Process } else { Saves::Points })
 }
 
 /// Refuses what an MPI program cannot have, before anything is made.
@@ -377,6 +393,7 @@ fn job_file(plan: &Plan) -> JobFile {
         (setting::CONFIG.to_owned(), plan.config.emit()),
         (setting::BIND.to_owned(), plan.bind.ip().to_string()),
         (setting::AUTH.to_owned(), auth.to_owned()),
+        (setting::SAVES.to_owned(), saves_word(plan.saves).to_owned()),
     ]);
     JobFile {
         job: plan.job,
@@ -390,6 +407,19 @@ fn job_file(plan: &Plan) -> JobFile {
         environment: plan.program.environment.iter().map(entry).collect(),
         settings,
     }
+}
+
+const fn saves_word(saves: Saves) -> &'static str {
+    match saves {
+        Saves::Points => "points",
+        Saves::Process => "process",
+    }
+}
+
+/// What is saved of a job's program, as [`job_file`] wrote it.
+pub(crate) fn read_saves(file: &JobFile) -> Saves {
+    let is_whole = file.settings.get(setting::SAVES).is_some_and(|text| text == saves_word(Saves::Process));
+    if is_whole { Saves::Process } else { Saves::Points }
 }
 
 /// The settings that [`job_file`] wrote.

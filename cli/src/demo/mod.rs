@@ -91,6 +91,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
     command.extend(words.map(Into::into));
     command.push(enough_file(&std::path::absolute(&directory)?).into_os_string());
     Ok(Plan {
+        saves: crate::launch::Saves::Points,
         job,
         ranks: RANKS,
         program: Program {

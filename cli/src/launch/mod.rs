@@ -23,6 +23,7 @@ pub(crate) mod registry;
 pub(crate) mod requests;
 mod shell;
 pub(crate) mod storage;
+pub(crate) mod whole;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -71,6 +72,17 @@ pub(crate) struct Plan {
     pub(crate) is_mpi: bool,
     /// Why a rank must not be a program of an MPI library.
     pub(crate) mpi_problem: Option<String>,
+    /// What is saved of it.
+    pub(crate) saves: Saves,
+}
+
+/// What an image of a rank holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Saves {
+    /// What the program itself names, at points of its own.
+    Points,
+    /// Its whole process, at any instant.
+    Process,
 }
 
 /// How a job has ended.

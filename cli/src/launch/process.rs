@@ -63,7 +63,8 @@ impl Program {
     }
 
     /// A variable as the program will find it.
-    fn variable(&self, name: &str) -> Option<OsString> {
+    pub(crate) fn variable(&self, name: impl AsRef<OsStr>) -> Option<OsString> {
+        let name = name.as_ref();
         let given = self.environment.iter().rev().find(|(found, _)| found == name);
         given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
     }
@@ -304,6 +305,8 @@ fn prepare_child(command: &mut Command, sockets: [i32; 2], descriptors: Descript
     // setrlimit) without allocation or locks, and the closure captures integers.
     unsafe {
         command.pre_exec(move || {
+            // Whatever the launcher itself was given: a program that is to be saved holds nothing that it does not know of.
+            libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
             for socket in sockets {
                 let fd = std::os::fd::BorrowedFd::borrow_raw(socket);
                 nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;

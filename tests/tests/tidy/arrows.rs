@@ -28,10 +28,26 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-transport",
         ],
     ),
+    // What lives in an unmodified program.
+    (
+        "stillwire-agent",
+        &[
+            "stillwire-ckpt-glue",
+            "stillwire-drivers",
+            "stillwire-endpoint",
+            "stillwire-nic-freeze",
+            "stillwire-process",
+            "stillwire-session",
+            "stillwire-store",
+            "stillwire-transport",
+        ],
+    ),
     // What libfabric loads.
     (
         "stillwire-provider",
         &[
+            "stillwire-agent",
+            "stillwire-process",
             "stillwire-ckpt-glue",
             "stillwire-drivers",
             "stillwire-endpoint",
@@ -67,12 +83,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "stillwire",
         &[
+            "stillwire-agent",
             "stillwire-bench",
             "stillwire-ckpt-glue",
             "stillwire-drivers",
             "stillwire-endpoint",
             "stillwire-examples",
             "stillwire-nic-freeze",
+            "stillwire-process",
             "stillwire-session",
             "stillwire-sim",
             "stillwire-store",
@@ -84,12 +102,14 @@ const ARROWS: &[(&str, &[&str])] = &[
         "stillwire-tests",
         &[
             "stillwire",
+            "stillwire-agent",
             "stillwire-bench",
             "stillwire-ckpt-glue",
             "stillwire-drivers",
             "stillwire-endpoint",
             "stillwire-examples",
             "stillwire-nic-freeze",
+            "stillwire-process",
             "stillwire-session",
             "stillwire-sim",
             "stillwire-store",

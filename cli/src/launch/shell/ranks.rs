@@ -17,6 +17,7 @@ use super::super::lines::{Channel, LineReader};
 use super::super::notice::Notice;
 use super::super::process::{Pipes, Process};
 use super::super::storage::errno;
+use super::super::{Saves, whole};
 use super::{Shell, Source, watch};
 use crate::convert;
 
@@ -87,9 +88,16 @@ impl Shell<'_> {
             bind: self.plan.bind,
             directory: self.plan.directory.clone(),
         };
+        let restored = match launch.restore.filter(|_| self.plan.saves == Saves::Process) {
+            Some(generation) => Some(
+                whole::restored(&self.plan.program, &mut self.directory, generation, rank)
+                    .map_err(io::Error::other)?,
+            ),
+            None => None,
+        };
+        let program = restored.as_ref().unwrap_or(&self.plan.program);
         let pmi = self.pmi_of_life(rank, decision.life)?;
-        let (process, pipes) =
-            Process::spawn(&self.plan.program, &launch, pmi, &self.key_file, self.descriptors)?;
+        let (process, pipes) = Process::spawn(program, &launch, pmi, &self.key_file, self.descriptors)?;
         self.guard.add(process.group.pid);
         let pid = process.group.pid;
         let token = self.token();

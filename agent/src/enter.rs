@@ -1,0 +1,88 @@
+//! How the library's constructor begins: a new process gets its agent, one that is to be restored becomes what it was.
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::os::fd::{AsFd as _, RawFd};
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use process::files::Policy;
+use process::restore::Pages;
+use process::state::{Files, ProcessState};
+use store::{Directory, ImageReader, JobDirectory, kinds};
+
+use crate::error::AgentError;
+use crate::image::handed_in;
+use crate::limits::SETTLED_AFTER;
+use crate::resident;
+use crate::seat::Seat;
+
+/// The launcher sets this variable to [`SAVE_PROCESS`] for programs that are saved as whole processes.
+pub const SAVE_VARIABLE: &str = "STILLWIRE_SAVE";
+/// See [`SAVE_VARIABLE`].
+pub const SAVE_PROCESS: &str = "process";
+
+/// What a process that cannot take its place exits with: as a program that could not be executed.
+const EXIT_NOT_STARTED: i32 = 126;
+
+/// Called by the constructor of the library, before the program runs. Returns at once unless this process is a rank whose program
+/// is saved as a whole; does not return in one that is restored.
+pub fn enter() {
+    if std::env::var_os(SAVE_VARIABLE).is_none_or(|value| value != SAVE_PROCESS) {
+        return;
+    }
+    let outcome = Seat::find().and_then(|seat| seat.map_or(Ok(()), begin));
+    if let Err(error) = outcome {
+        eprintln!("stillwire: {error}");
+        // What the constructors of libraries have registered is of no use to anybody.
+        // SAFETY: ends the process; nothing of it is used afterwards.
+        unsafe { libc::_exit(EXIT_NOT_STARTED) };
+    }
+}
+
+fn begin(seat: Seat) -> Result<(), AgentError> {
+    let storage = Directory::open(seat.launch.directory.clone()).map_err(store::StoreError::from)?;
+    let mut directory = JobDirectory::attach(storage, seat.launch.job);
+    if let Some(generation) = seat.launch.restore {
+        let reader = directory.open_committed_image(generation, seat.launch.rank)?;
+        match restore(seat.number(), &mut directory, &reader)? {}
+    }
+    // The agent takes no signal of the program's: a thread begins with its starter's mask.
+    let mut before = SigSet::empty();
+    let failed = |error: Errno| AgentError::Thread(error.into());
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before)).map_err(failed)?;
+    let run = move || {
+        std::thread::sleep(SETTLED_AFTER);
+        let stream = seat.take().map_err(AgentError::Line);
+        if let Err(error) = stream.and_then(|stream| resident::run(&stream, directory)) {
+            eprintln!("stillwire: this process cannot be saved any more: {error}");
+        }
+    };
+    let started = std::thread::Builder::new().name("stillwire".into()).spawn(run);
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None).map_err(failed)?;
+    started.map(drop).map_err(AgentError::Thread)
+}
+
+/// Makes this process what the image says. Returns only if that fails.
+fn restore(
+    line: RawFd,
+    directory: &mut JobDirectory<Directory>,
+    reader: &ImageReader,
+) -> Result<Infallible, AgentError> {
+    // What is restored cannot be told from what was saved afterwards: every byte is checked now.
+    reader.verify(directory.storage())?;
+    let mut section = |kind| -> Result<(u16, Vec<u8>), AgentError> {
+        let number = reader.find(kind)?;
+        let version = reader.entries()[number as usize].version;
+        Ok((version, reader.read_section(directory.storage(), number)?))
+    };
+    let (version, state) = section(kinds::PROCESS)?;
+    let state = ProcessState::decode(version, &state)?;
+    let (version, files) = section(kinds::PROCESS_FILES)?;
+    let files = Files::decode(version, &files)?;
+    let pages = &reader.entries()[reader.find(kinds::PROCESS_MEMORY)? as usize];
+    let path = directory.storage().root().join(reader.path());
+    let file = File::open(&path).map_err(|source| AgentError::Image { path, source })?;
+    let pages = Pages { file: file.as_fd(), offset: pages.offset };
+    Ok(process::restore::restore(&state, &files, pages, &handed_in(line), Policy::default())?)
+}

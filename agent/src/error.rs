@@ -1,0 +1,29 @@
+//! Why a process is no rank that can be saved, or cannot be restored.
+
+use std::path::PathBuf;
+
+use session::launch::LaunchError;
+use store::StoreError;
+
+/// Why.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AgentError {
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    #[error(transparent)]
+    Control(#[from] ckpt_glue::error::Malformed),
+    #[error(transparent)]
+    Enrolment(#[from] ckpt_glue::enrolment::EnrolmentError),
+    #[error("the keeper's line could not be taken over: {0}")]
+    Line(std::io::Error),
+    #[error("no thread for checkpoints: {0}")]
+    Thread(std::io::Error),
+    #[error("image not readable: {0}")]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    State(#[from] process::state::DecodeError),
+    #[error("{}: {source}", path.display())]
+    Image { path: PathBuf, source: std::io::Error },
+    #[error("the image cannot be restored: {0}")]
+    Restore(#[from] process::restore::RestoreError),
+}

@@ -1,0 +1,255 @@
+//! Images of this process: taken, written, given up.
+
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use ckpt_glue::control::{CutStatistics, NoImageReason};
+use ckpt_glue::names::ImageDigest;
+use ckpt_glue::participant::Input;
+use process::capture::{CaptureError, Captured, Options, Outcome, Prepared, Sink};
+use process::declared::Declared;
+use process::state;
+use store::checksum::Checksum;
+use store::storage::DirectoryFile;
+use store::{Directory, GenerationId, ImageWriter, JobDirectory, Section, StorageError, StoreError};
+use transport::{Epoch, Rank};
+
+use crate::error::AgentError;
+
+/// What became of a cut.
+pub(crate) enum Cut {
+    /// The image is being written.
+    Taken,
+    /// This is the restored process.
+    Restored,
+    Failed(NoImageReason),
+}
+
+/// By what names descriptors are handed to a restored process, besides the keeper's line.
+pub(crate) const LINE: &str = "keeper";
+const OUTPUTS: [(&str, RawFd); 2] = [("stdout", libc::STDOUT_FILENO), ("stderr", libc::STDERR_FILENO)];
+
+/// The socket for an MPI library, and the variable with its number.
+const PMI: &str = "pmi";
+const PMI_VARIABLE: &str = "PMI_FD";
+
+/// What the launcher hands to every process that it starts.
+pub(crate) fn handed_in(line: RawFd) -> Vec<(String, RawFd)> {
+    let pmi = pmi().map(|number| (PMI, number));
+    OUTPUTS.into_iter().chain([(LINE, line)]).chain(pmi).map(|(name, fd)| (name.to_owned(), fd)).collect()
+}
+
+fn pmi() -> Option<RawFd> {
+    std::env::var(PMI_VARIABLE).ok()?.parse().ok()
+}
+
+/// An image whose pages are being written by a fork of this process.
+struct Writing {
+    generation: GenerationId,
+    writer: ImageWriter<DirectoryFile>,
+    captured: Box<Captured>,
+    since: Instant,
+}
+
+pub(crate) struct Images {
+    directory: JobDirectory<Directory>,
+    line: RawFd,
+    /// What the program was given as its outputs: it may have closed them, or put other files in their place.
+    outputs: Vec<(String, OwnedFd)>,
+    pmi: Option<RawFd>,
+    writing: Option<Writing>,
+    /// What kept the last image from being taken, as it was told.
+    told: Option<String>,
+}
+
+/// The store's checksum, for pages.
+struct PagesSum(Checksum);
+
+impl process::Sum for PagesSum {
+    fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    fn value(&self) -> u64 {
+        self.0.value()
+    }
+}
+
+impl Images {
+    pub(crate) fn new(directory: JobDirectory<Directory>, line: &UnixStream) -> Result<Images, AgentError> {
+        let own = |(name, number): (&str, RawFd)| {
+            // SAFETY: borrowed for a duplicate; fails if the launcher has given none.
+            let output = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+            Some((name.to_owned(), output.try_clone_to_owned().ok()?))
+        };
+        let outputs = OUTPUTS.into_iter().filter_map(own).collect();
+        let (line, pmi) = (line.as_raw_fd(), pmi());
+        Ok(Images { directory, line, outputs, pmi, writing: None, told: None })
+    }
+
+    pub(crate) fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// Stops the program, takes its state, lets it go on. Returns a second time in a process that was restored from that.
+    pub(crate) fn take(&mut self, generation: GenerationId, rank: Rank) -> Cut {
+        let entered = Instant::now();
+        match self.try_take(generation, rank, entered) {
+            Ok(None) => {
+                // Threads that wrote the image are not here, and its file is another process's.
+                core::mem::forget(self.writing.take());
+                self.told = None;
+                Cut::Restored
+            }
+            Ok(Some(writing)) => {
+                self.writing = Some(writing);
+                self.told = None;
+                Cut::Taken
+            }
+            Err(error) => {
+                let reason = match &error {
+                    TakeError::Store(error) => NoImageReason::WriteFailed { errno: errno(error) },
+                    TakeError::Capture(_) => NoImageReason::Unsavable { what: 0 },
+                };
+                self.tell(rank, generation.epoch, &error);
+                Cut::Failed(reason)
+            }
+        }
+    }
+
+    fn try_take(
+        &mut self,
+        generation: GenerationId,
+        rank: Rank,
+        entered: Instant,
+    ) -> Result<Option<Writing>, TakeError> {
+        self.directory.begin_generation(generation)?;
+        let mut writer = core::mem::ManuallyDrop::new(self.directory.begin_image(generation, rank)?);
+        let taken = self.capture(&mut writer);
+        match taken {
+            Ok(Some(captured)) => {
+                let writer = core::mem::ManuallyDrop::into_inner(writer);
+                Ok(Some(Writing { generation, writer, captured, since: entered }))
+            }
+            // The writer is not dropped: its descriptor is not open here.
+            Ok(None) => Ok(None),
+            Err(error) => {
+                // The first error is the one that tells.
+                let _ = core::mem::ManuallyDrop::into_inner(writer).abandon(self.directory.storage());
+                Err(error)
+            }
+        }
+    }
+
+    fn capture(
+        &mut self,
+        writer: &mut ImageWriter<DirectoryFile>,
+    ) -> Result<Option<Box<Captured>>, TakeError> {
+        let offset = writer.begin_outside(self.directory.storage(), state::PAGES_KIND, state::VERSION, 0)?;
+        let outputs = self.outputs.iter().map(|(name, output)| (name.clone(), output.as_raw_fd()));
+        let declared = Declared {
+            handed_in: outputs
+                .chain([(LINE.to_owned(), self.line)])
+                .chain(self.pmi.map(|number| (PMI.to_owned(), number)))
+                .collect(),
+            remade: vec![("the image that is being written".to_owned(), writer.file().as_fd().as_raw_fd())],
+            ..Declared::new()
+        };
+        let prepared = Prepared::look(&declared, Options::default())?;
+        let sink = Sink { file: writer.file().as_fd(), offset };
+        match prepared.capture(sink, &mut PagesSum(Checksum::new()))? {
+            Outcome::Restored => Ok(None),
+            Outcome::Captured(captured) => Ok(Some(captured)),
+        }
+    }
+
+    /// What has become of the image that is being written, once it has.
+    pub(crate) fn look(&mut self, rank: Rank) -> Option<Input> {
+        let writing = self.writing.take_if(|writing| writing.captured.is_over())?;
+        let (epoch, since) = (writing.generation.epoch, writing.since);
+        let pause = writing.captured.pause();
+        match self.finish(writing) {
+            Ok((digest, bytes)) => {
+                let total = nanos(since.elapsed());
+                let statistics = CutStatistics {
+                    stop_ns: pause.stop_ns,
+                    dump_ns: pause.state_ns + pause.memory_ns,
+                    write_ns: total.saturating_sub(pause.total_ns),
+                    ..CutStatistics::default()
+                };
+                Some(Input::Captured { epoch, digest, bytes, statistics })
+            }
+            Err(error) => {
+                let reason = match &error {
+                    TakeError::Store(error) => NoImageReason::WriteFailed { errno: errno(error) },
+                    TakeError::Capture(_) => NoImageReason::WriteFailed { errno: libc::EIO.unsigned_abs() },
+                };
+                self.tell(rank, epoch, &error);
+                Some(Input::CaptureFailed { epoch, reason })
+            }
+        }
+    }
+
+    fn finish(&mut self, writing: Writing) -> Result<(ImageDigest, u64), TakeError> {
+        let Writing { mut writer, captured, .. } = writing;
+        let storage = self.directory.storage();
+        let written = captured.finish().map_err(TakeError::from).and_then(|image| {
+            writer.end_outside(storage, image.pages_bytes, image.pages_sum)?;
+            let (process, files) = (image.state.encode(), image.files.encode());
+            for (kind, bytes) in [(state::STATE_KIND, process), (state::FILES_KIND, files)] {
+                writer.section(storage, Section::new(kind, state::VERSION, &bytes))?;
+            }
+            Ok(())
+        });
+        if let Err(error) = written {
+            let _ = writer.abandon(storage);
+            return Err(error);
+        }
+        let summary = writer.finish(storage)?;
+        Ok((ImageDigest(summary.digest.0), summary.bytes))
+    }
+
+    /// An image of this epoch is not wanted any more.
+    pub(crate) fn cancel(&mut self, epoch: Epoch) {
+        if let Some(writing) = self.writing.take_if(|writing| writing.generation.epoch == epoch) {
+            writing.captured.cancel();
+            // What cannot be removed is collected with its generation.
+            let _ = writing.writer.abandon(self.directory.storage());
+        }
+    }
+
+    /// Says why there is no image, once for each reason in a row.
+    fn tell(&mut self, rank: Rank, epoch: Epoch, error: &TakeError) {
+        let words = error.to_string();
+        if self.told.as_ref() != Some(&words) {
+            eprintln!("stillwire: rank {rank}: no image of epoch {epoch}: {words}");
+            self.told = Some(words);
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum TakeError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+}
+
+fn nanos(time: core::time::Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The number that travels in a control message; the text stays here.
+fn errno(error: &StoreError) -> u32 {
+    let errno = match error {
+        StoreError::Storage(StorageError::NoSpace { .. }) => libc::ENOSPC,
+        StoreError::Storage(StorageError::Permission { .. }) => libc::EACCES,
+        StoreError::Storage(StorageError::ReadOnly { .. }) => libc::EROFS,
+        StoreError::Storage(StorageError::NotFound { .. }) => libc::ENOENT,
+        StoreError::Storage(StorageError::Io { errno, .. }) => *errno,
+        _ => libc::EIO,
+    };
+    errno.unsigned_abs()
+}

@@ -1,0 +1,15 @@
+//! What lives in an unmodified program that is to be saved: its part in checkpoints, its images, its return.
+//!
+//! The launcher starts such a program with a library of this project before all others, whose constructor calls [`enter`]. In a
+//! new process a thread begins, the *agent*, which speaks with the keeper and takes checkpoints. In a process that is to be
+//! restored the constructor never returns: the process becomes what its image says ([`process::restore`]), and the agent,
+//! a thread of that image, finds that it is in a new life.
+
+mod enter;
+mod error;
+mod image;
+mod limits;
+mod resident;
+mod seat;
+
+pub use enter::{SAVE_PROCESS, SAVE_VARIABLE, enter};

@@ -1,0 +1,106 @@
+//! Programs that are saved as whole processes: which those are, and how they are started.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::Path;
+
+use process::state::ProcessState;
+use session::launch::NATIVE_MARK;
+use store::{Directory, GenerationId, JobDirectory, StoreError, kinds};
+use transport::Rank;
+
+use super::Program;
+use crate::error::CliError;
+
+/// The loader's variable with libraries that come before all others.
+const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
+
+/// Bytes of a program's file that are read at once.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Whether a program names the points at which it is saved: its file says so.
+pub(crate) fn is_native(program: &Program) -> Result<bool, CliError> {
+    let path = program.find(&program.command[0])?;
+    let unreadable = |error| CliError::File { path: path.clone(), error, expected: "a program" };
+    let mut file = std::fs::File::open(&path).map_err(unreadable)?;
+    contains(&mut file, NATIVE_MARK).map_err(unreadable)
+}
+
+fn contains(file: &mut impl std::io::Read, words: &[u8]) -> std::io::Result<bool> {
+    let mut bytes = Vec::new();
+    loop {
+        let read = file.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut bytes)?;
+        if bytes.windows(words.len()).any(|window| window == words) {
+            return Ok(true);
+        }
+        if read == 0 {
+            return Ok(false);
+        }
+        // They may lie across the border.
+        bytes.drain(..bytes.len().saturating_sub(words.len()));
+    }
+}
+
+/// Has a program start with the library, whose constructor makes it one that can be saved.
+pub(crate) fn equip(program: &mut Program, library: &Path) {
+    let before = program.variable(OsStr::new(PRELOAD_VARIABLE)).filter(|before| !before.is_empty());
+    let mut libraries = library.as_os_str().to_owned();
+    if let Some(before) = before {
+        libraries.push(":");
+        libraries.push(before);
+    }
+    program.environment.push((PRELOAD_VARIABLE.into(), libraries));
+    program.environment.push((agent::SAVE_VARIABLE.into(), agent::SAVE_PROCESS.into()));
+}
+
+/// What is started to be restored from an image: the executable that ran, which may be the interpreter of what a person named.
+pub(super) fn restored(
+    program: &Program,
+    directory: &mut JobDirectory<Directory>,
+    generation: GenerationId,
+    rank: Rank,
+) -> Result<Program, StoreError> {
+    let reader = directory.open_committed_image(generation, rank)?;
+    let number = reader.find(kinds::PROCESS)?;
+    let bytes = reader.read_section(directory.storage(), number)?;
+    let version = reader.entries()[number as usize].version;
+    let state = ProcessState::decode(version, &bytes).map_err(|_| StoreError::Image {
+        path: reader.path().to_owned(),
+        error: store::ImageError::SectionUnreadable {
+            kind: kinds::PROCESS,
+            version,
+            bytes: bytes.len() as u64,
+        },
+    })?;
+    Ok(Program { command: vec![OsString::from_vec(state.program.executable)], ..program.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_found_wherever_they_lie() {
+        let words = b"a sentence of some length";
+        for place in [0, 1, CHUNK_BYTES - 30, CHUNK_BYTES - 7, CHUNK_BYTES, 3 * CHUNK_BYTES - 1] {
+            let mut bytes = vec![b'a'; 3 * CHUNK_BYTES + 100];
+            bytes[place..place + words.len()].copy_from_slice(words);
+            assert!(contains(&mut bytes.as_slice(), words).unwrap(), "{place}");
+            bytes[place + 3] = b'x';
+            assert!(!contains(&mut bytes.as_slice(), words).unwrap(), "{place}");
+        }
+    }
+
+    #[test]
+    fn this_program_has_points_of_its_own_and_a_shell_has_none() {
+        let program = |name: &str| Program {
+            command: vec![name.into()],
+            directory: "/".into(),
+            environment: Vec::new(),
+        };
+        assert!(!is_native(&program("/bin/sh")).unwrap());
+        let own = std::env::current_exe().unwrap();
+        assert!(is_native(&program(own.to_str().unwrap())).unwrap());
+    }
+}

@@ -1,0 +1,154 @@
+//! Programs that know nothing of checkpoints, under `stillwire run --ckpt-every`: saved as whole processes, killed, and restored, by the
+//! launcher itself or by `stillwire restart` in another one. No rank speaks to another here.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use support::{Done, Place, Running, done, signal, stillwire, wait_until};
+
+/// The provider's library, as cargo has built it for these tests.
+fn library() -> PathBuf {
+    let own = std::env::current_exe().expect("a running test");
+    let path = own.parent().expect("target/…/deps").join("libstillwire_fi.so");
+    assert!(path.is_file(), "{}: a dependency of these tests", path.display());
+    path
+}
+
+/// A program of the folder `tests/programs`, compiled once.
+fn steps() -> &'static str {
+    static PROGRAM: OnceLock<String> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/steps.c");
+        let program = format!("{}/steps-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+        let output = Command::new("cc").args(["-O1", "-o", &program, source]).output().expect("a C compiler");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        program
+    })
+}
+
+/// What the program prints last when nothing happens to it.
+fn sum(arguments: &[&str]) -> String {
+    let output = Command::new(steps()).args(arguments).output().expect("it runs");
+    let text = String::from_utf8(output.stdout).expect("words");
+    text.lines().last().expect("a sum").to_owned()
+}
+
+fn job(ranks: u32, place: &Place, words: &[&str]) -> Running {
+    let mut command = stillwire(&["run", "-n", &ranks.to_string(), "--ckpt-every", "100ms", "--ckpt-dir"]);
+    command.arg(place.job()).arg("--").args(words).env("STILLWIRE_PROVIDER", library());
+    Running::start(command)
+}
+
+/// Every rank has ended well with this as its last line.
+fn ended_with(done: &Done, ranks: u32, sum: &str) {
+    assert_eq!(done.code, Some(0), "{done:?}");
+    for rank in 0..ranks {
+        let start = format!("[{rank}] ");
+        let own: Vec<&str> = done.stdout.lines().filter_map(|line| line.strip_prefix(&start)).collect();
+        assert_eq!(own.last(), Some(&sum), "rank {rank}: {done:?}");
+        // What was printed after the checkpoint comes again; nothing before it is lost.
+        let numbers =
+            own.iter().filter_map(|line| line.strip_prefix("step ")?.split(' ').next()?.parse().ok());
+        let seen: BTreeSet<u64> = numbers.collect();
+        assert!(seen.iter().copied().eq(0..seen.len() as u64), "rank {rank}: {done:?}");
+    }
+}
+
+#[test]
+fn killed_ranks_go_on_from_the_last_checkpoint() {
+    let place = Place::new();
+    let arguments = ["80", "20000", "3000000"];
+    let mut job = job(2, &place, &[&[steps()], &arguments[..]].concat());
+    for rank in [1, 0, 1] {
+        job.wait_for("committed");
+        job.wait_for("committed");
+        signal(job.ranks()[rank], "KILL");
+        job.wait_for("begins from generation");
+        job.wait_for("all ranks run again");
+    }
+    let done = job.finish_reading();
+    ended_with(&done, 2, &sum(&arguments));
+    let processes: BTreeSet<&str> =
+        done.stdout.lines().filter_map(|line| line.rsplit_once("of process ")).map(|(_, pid)| pid).collect();
+    assert!(processes.len() >= 2 * 4, "two ranks in four lives: {done:?}");
+}
+
+#[test]
+fn a_job_goes_on_after_everything_has_died() {
+    let place = Place::new();
+    let arguments = ["60", "20000"];
+    let mut first = job(2, &place, &[&[steps()], &arguments[..]].concat());
+    first.wait_for("committed");
+    first.wait_for("committed");
+    first.signal("KILL");
+    drop(first.finish_reading());
+    wait_until("the guard has cleaned up", || place.lock_is_free());
+    let mut command = stillwire(&["restart", &place.job_text()]);
+    command.env("STILLWIRE_PROVIDER", library());
+    let done = Running::start(command).finish_reading();
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let sum = sum(&arguments);
+    for rank in 0..2 {
+        assert!(done.stdout.lines().any(|line| line == format!("[{rank}] {sum}")), "{done:?}");
+        // It did not begin again.
+        assert!(!done.stdout.contains(&format!("[{rank}] step 0 ")), "{done:?}");
+    }
+}
+
+#[test]
+fn what_a_script_or_a_wrapper_starts_in_its_own_place_is_saved() {
+    for wrapper in [&["env", "A=b"][..], &["sh", "-c", "sleep 0.3; exec \"$@\"", "sh"]] {
+        let place = Place::new();
+        let arguments = ["200", "20000"];
+        let mut job = job(1, &place, &[wrapper, &[steps()], &arguments].concat());
+        job.wait_for("committed");
+        signal(job.ranks()[0], "KILL");
+        job.wait_for("begins from generation");
+        ended_with(&job.finish_reading(), 1, &sum(&arguments));
+    }
+}
+
+#[test]
+fn what_cannot_be_saved_is_told_and_the_program_goes_on() {
+    let place = Place::new();
+    let script = format!(
+        "import os, subprocess, time\nchild = subprocess.Popen(['sleep', '1000'])\n\
+         while not os.path.exists('{}'): time.sleep(0.02)\nchild.kill(); child.wait(); print('done')",
+        place.enough().display()
+    );
+    let mut job = job(1, &place, &["env", "python3", "-c", &script]);
+    job.wait_for("no image of epoch");
+    job.wait_for("came to nothing");
+    job.wait_for("came to nothing");
+    place.let_end();
+    let done = job.finish_reading();
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.stdout.contains("[0] done"), "{done:?}");
+    done.says(&["rank 0: no image of epoch", "child"]);
+    assert_eq!(done.stderr.matches("no image of epoch").count(), 1, "once for each reason: {done:?}");
+}
+
+#[test]
+fn an_image_that_is_damaged_is_not_restored() {
+    let place = Place::new();
+    let mut first = job(1, &place, &[steps(), "1000", "20000"]);
+    first.wait_for("committed");
+    first.signal("KILL");
+    drop(first.finish_reading());
+    wait_until("the guard has cleaned up", || place.lock_is_free());
+    for generation in place.generations("committed") {
+        let image = place.file(&generation, "rank-00000000.image");
+        let mut bytes = std::fs::read(&image).expect("an image");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&image, bytes).expect("a file can be written");
+    }
+    let mut command = stillwire(&["restart", &place.job_text()]);
+    let done = done(command.env("STILLWIRE_PROVIDER", library()));
+    assert_eq!(done.code, Some(3), "{done:?}");
+    done.says(&["damaged", "rank-00000000.image"]);
+}

@@ -1,0 +1,24 @@
+/* Counts steps, touches memory in each, and prints where it is; the last line depends on all of them.
+   usage: steps STEPS MICROSECONDS-PER-STEP [BYTES] */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int main(int count, char **words)
+{
+    long steps = count > 1 ? atol(words[1]) : 10, pause_us = count > 2 ? atol(words[2]) : 1000;
+    size_t bytes = count > 3 ? strtoul(words[3], 0, 10) : 1 << 20;
+    uint64_t *memory = calloc(bytes / 8, 8), sum = 1469598103934665603u;
+    for (long step = 0; step < steps; step++) {
+        for (size_t i = step % 512; i < bytes / 8; i += 512)
+            memory[i] += i * 2654435761u + step;
+        printf("step %ld of process %d\n", step, (int)getpid());
+        fflush(stdout);
+        usleep(pause_us);
+    }
+    for (size_t i = 0; i < bytes / 8; i++)
+        sum = (sum ^ memory[i]) * 1099511628211u;
+    printf("sum %016llx\n", (unsigned long long)sum);
+    return 0;
+}
