@@ -96,6 +96,14 @@ fn one_image_gives_many_lives() {
 }
 
 #[test]
+fn live_vector_registers_come_back() {
+    let mut program = start(&mut Command::new(compile("vectors", &[])));
+    assert!(program.line().starts_with("ready "));
+    let program = three_generations(program, &is_alive);
+    assert_eq!(program.finish(), "all registers kept\n");
+}
+
+#[test]
 fn python_and_numpy_come_back() {
     let python = std::env::var_os("STILLWIRE_TEST_PYTHON").unwrap_or_else(|| "python3".into());
     let has_numpy = Command::new(&python).args(["-c", "import numpy"]).output();

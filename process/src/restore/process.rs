@@ -17,6 +17,13 @@ pub(super) fn seconds(time: IntervalTimer, parts_per_second: u64, part_ns: u64) 
     [interval, interval_part, left, left_part]
 }
 
+/// A timer of real time that goes on again and again, and has nothing left, has fired: the kernel starts it anew when its signal, which
+/// waits, is taken. Set to nothing it would never fire again.
+fn running(which: u64, timer: IntervalTimer) -> IntervalTimer {
+    let has_fired = which == libc::ITIMER_REAL as u64 && timer.interval_ns > 0;
+    IntervalTimer { left_ns: if has_fired { timer.left_ns.max(1) } else { timer.left_ns }, ..timer }
+}
+
 pub(super) fn settings(calls: &mut Calls, state: &ProcessState) -> Result<(), RestoreError> {
     let program = &state.program;
     for (signal, action) in (1..).zip(&state.signals.actions).filter(|(signal, _)| !FIXED.contains(signal)) {
@@ -65,7 +72,7 @@ pub(super) fn settings(calls: &mut Calls, state: &ProcessState) -> Result<(), Re
     }
     // These begin to run.
     for (which, timer) in (0u64..).zip(&state.signals.interval_timers) {
-        let value = calls.put_words(&seconds(*timer, 1_000_000, 1000));
+        let value = calls.put_words(&seconds(running(which, *timer), 1_000_000, 1000));
         calls.call(libc::SYS_setitimer, &[which, value, 0], 0, format!("set interval timer {which}"));
     }
     Ok(())
@@ -100,5 +107,17 @@ mod tests {
         assert_eq!(seconds(time, 1_000_000, 1000), [2, 500_001, 0, 1]);
         assert_eq!(seconds(time, 1_000_000_000, 1), [2, 500_000_001, 0, 1]);
         assert_eq!(seconds(IntervalTimer::default(), 1_000_000, 1000), [0; 4]);
+    }
+
+    #[test]
+    fn a_timer_whose_signal_waits_goes_on() {
+        let fired = IntervalTimer { left_ns: 0, interval_ns: 1_000_000 };
+        assert_eq!(running(0, fired), IntervalTimer { left_ns: 1, ..fired });
+        assert_eq!(
+            running(1, fired),
+            fired,
+            "a timer of processor time keeps its interval when it is stopped"
+        );
+        assert_eq!(running(0, IntervalTimer::default()), IntervalTimer::default());
     }
 }
