@@ -73,6 +73,9 @@ fn agent(control: RawFd) {
             (Some("capture"), Some(path), Some(mode)) => {
                 capture(path, mode, control, &mut container::Sum::new())
             }
+            (Some("capture-slowly"), Some(path), None) => {
+                capture(path, "sync", control, &mut Slow(container::Sum::new()))
+            }
             (Some("allocate-in-stop"), None, None) => capture("/dev/null", "sync", control, &mut Allocating),
             (Some("processes"), Some(processes), None) => limit(processes),
             _ => Err(io::Error::other(format!("not a command: {line:?}"))),
@@ -123,6 +126,31 @@ fn restore(path: &Path, control: RawFd) -> io::Error {
 #[unsafe(no_mangle)]
 pub extern "C" fn stillwire_threads_are_stopped() -> c_int {
     c_int::from(process::threads_are_stopped())
+}
+
+/// Keeps all threads waiting until the program has a signal.
+struct Slow(container::Sum);
+
+impl process::Sum for Slow {
+    fn update(&mut self, bytes: &[u8]) {
+        const PATIENCE_MS: u32 = 20_000;
+        let mut waiting = set();
+        for _ in 0..PATIENCE_MS {
+            // SAFETY: a set of this frame, and a microsecond's sleep.
+            unsafe {
+                libc::sigpending(&raw mut waiting);
+                if libc::sigismember(&raw const waiting, libc::SIGUSR1) == 1 {
+                    break;
+                }
+                libc::usleep(1000);
+            }
+        }
+        self.0.update(bytes);
+    }
+
+    fn value(&self) -> u64 {
+        self.0.value()
+    }
 }
 
 /// What no checksum may do.

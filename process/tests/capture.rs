@@ -199,6 +199,30 @@ fn an_ordinary_user_needs_no_privileges_and_where_no_fork_can_be_had_none_is_nee
     assert_eq!(program.finish(), "all came back\n");
 }
 
+/// A program that waits for a handled signal to end its call would wait for ever if the call were made again.
+#[test]
+fn a_signal_that_comes_in_the_stop_ends_the_call_that_it_would_have_ended() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    for call in ["pause", "read"] {
+        let mut program = start(Command::new(compile("interrupted", &[])).arg(call));
+        assert_eq!(program.line(), "ready");
+        program.tell(&format!("capture-slowly {}", path.display()));
+        // In the handler it waits for a futex.
+        let place = format!("/proc/{}/syscall", program.child.id());
+        let futex = format!("{} ", libc::SYS_futex);
+        while !std::fs::read_to_string(&place).expect("it lives").starts_with(&futex) {
+            std::thread::yield_now();
+        }
+        // SAFETY: a signal to our own child.
+        assert_eq!(unsafe { libc::kill(program.child.id().cast_signed(), libc::SIGUSR1) }, 0);
+        let answer = program.answer();
+        assert!(answer.starts_with("captured Sync "), "{answer}");
+        assert_eq!(program.line(), "interrupted");
+        assert_eq!(program.finish(), "");
+    }
+}
+
 #[test]
 fn a_child_is_refused_by_name_before_anything_is_stopped() {
     let folder = tempfile::tempdir().expect("a folder");

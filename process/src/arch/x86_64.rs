@@ -136,19 +136,48 @@ impl Frame {
     /// If the thread was interrupted in the call `number`, which `/proc/TID/syscall` told with stack pointer and program
     /// counter, and would return `EINTR` from it, lets it make the call again. Whether it was so.
     pub(crate) fn rewind(self, call: Call) -> bool {
+        let is_it = self.is_interrupted(call);
+        if is_it {
+            // SAFETY: registers of a frame that is in place.
+            unsafe {
+                *self.register(libc::REG_RIP) = call.pc.wrapping_sub(CALL_BYTES).cast_signed();
+                *self.register(libc::REG_RAX) = call.number;
+            }
+        }
+        is_it
+    }
+}
+
+impl Frame {
+    /// Whether the thread would return `EINTR` from `call`.
+    pub(crate) fn is_interrupted(self, call: Call) -> bool {
         // SAFETY: registers of a frame that is in place.
         unsafe {
-            let (pc, sp, result) =
-                (self.register(libc::REG_RIP), self.register(libc::REG_RSP), self.register(libc::REG_RAX));
-            let is_it = *result == -i64::from(libc::EINTR)
-                && (*pc).cast_unsigned() == call.pc
-                && (*sp).cast_unsigned() == call.sp;
-            if is_it {
-                *pc = call.pc.wrapping_sub(CALL_BYTES).cast_signed();
-                *result = call.number;
-            }
-            is_it
+            *self.register(libc::REG_RAX) == -i64::from(libc::EINTR)
+                && (*self.register(libc::REG_RIP)).cast_unsigned() == call.pc
+                && (*self.register(libc::REG_RSP)).cast_unsigned() == call.sp
         }
+    }
+
+    /// If the thread is about to make `call` again, lets it return `EINTR` from it instead.
+    pub(crate) fn interrupt(self, call: Call) {
+        // SAFETY: registers of a frame that is in place.
+        unsafe {
+            let (pc, result) = (self.register(libc::REG_RIP), self.register(libc::REG_RAX));
+            let is_again = (*pc).cast_unsigned() == call.pc.wrapping_sub(CALL_BYTES)
+                && (*self.register(libc::REG_RSP)).cast_unsigned() == call.sp
+                && *result == call.number;
+            if is_again {
+                *pc = call.pc.cast_signed();
+                *result = -i64::from(libc::EINTR);
+            }
+        }
+    }
+
+    /// Signals that are blocked once the frame is taken down.
+    pub(crate) fn mask(self) -> u64 {
+        // SAFETY: the kernel's mask is the first word of the C library's, in a frame that is in place.
+        unsafe { (&raw const (*self.0).uc_sigmask).cast::<u64>().read() }
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
 use super::table::{ENTERED, Noted, RseqAnswer, STOPPED, TABLE, WANTED, let_go, staged};
-use crate::arch;
+use crate::arch::{self, Call, Frame};
 use crate::sys::{self, Answer, Errno};
 
 /// Used by the GNU C library inside of `setuid(3)` and its like, which blocks it nowhere else; no program can block it
@@ -167,11 +167,39 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut c
     if !is_wanted {
         return;
     }
+    let call = slot.call();
+    // SAFETY: the kernel's frame, in which this thread returns.
+    let frame = unsafe { Frame::of(context) };
+    let was_interrupted = call.is_some_and(|call| frame.is_interrupted(call));
     slot.note(note(context as u64));
     slot.stage.store(staged(number, STOPPED), Ordering::Release);
     TABLE.arrived.fetch_add(1, Ordering::AcqRel);
     sys::futex_wake(&TABLE.arrived);
     wait(number);
+    if let Some(call) = call {
+        settle(frame, call, was_interrupted);
+    }
+}
+
+/// A signal that came meanwhile, and that the program handles, would have ended the call: its handler runs as soon as
+/// this one returns, and a program may wait for the call to end because of it, as with `pause(2)`.
+fn settle(frame: Frame, call: Call, was_interrupted: bool) {
+    let mut pending = 0u64;
+    // SAFETY: eight bytes, as the kernel's set has.
+    let _ = unsafe { sys::call(libc::SYS_rt_sigpending, [&raw mut pending as usize, 8, 0, 0, 0, 0]) };
+    let mut coming = pending & !frame.mask();
+    while coming != 0 {
+        let signal = coming.trailing_zeros().cast_signed() + 1;
+        coming &= coming - 1;
+        // SAFETY: nothing is changed.
+        let Ok(action) = (unsafe { action(signal, None) }) else { continue };
+        let is_handled = action.handler > libc::SIG_IGN && signal != SIGNAL;
+        // Calls that the kernel restarts after handlers with SA_RESTART do not return EINTR for those.
+        let ends_call = was_interrupted || action.flags & libc::SA_RESTART as u64 == 0;
+        if is_handled && ends_call {
+            frame.interrupt(call);
+        }
+    }
 }
 
 /// Waits until the stop is over, or until whoever stopped is seen to be dead.

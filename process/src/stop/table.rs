@@ -67,12 +67,12 @@ pub(super) struct Slot {
     pub(super) stage: AtomicU32,
     pub(super) tid: AtomicU32,
     noted: UnsafeCell<Noted>,
-    /// The call in which the thread waited just before its signal; only the stopping thread looks at it.
+    /// The call in which the thread waited just before its signal; written by the stopping thread.
     pub(super) call: UnsafeCell<Option<crate::arch::Call>>,
 }
 
 // SAFETY: `noted` is written by the thread that moved `stage` from WANTED to ENTERED, and read after it stored STOPPED; `call`
-// belongs to the one thread that stops others.
+// is written before the signal is sent, and read by its thread before STOPPED, and by the one that stops others.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -83,6 +83,12 @@ impl Slot {
             noted: UnsafeCell::new(Noted::NOTHING),
             call: UnsafeCell::new(None),
         }
+    }
+
+    /// What its thread was seen to wait in; for that thread, between ENTERED and STOPPED.
+    pub(super) fn call(&self) -> Option<crate::arch::Call> {
+        // SAFETY: the stopping thread wrote it before it sent the signal, and writes it next in another stop.
+        unsafe { *self.call.get() }
     }
 
     /// What its thread noted; it must have stopped.

@@ -115,8 +115,13 @@ pub(crate) fn start_with(command: &mut Command, library: &Path) -> Program {
 impl Program {
     /// Sends a command to the library, and returns its answer.
     pub(crate) fn ask(&mut self, command: &str) -> String {
-        writeln!(self.control.get_mut(), "{command}").expect("the library listens");
+        self.tell(command);
         self.answer()
+    }
+
+    /// Sends a command to the library.
+    pub(crate) fn tell(&mut self, command: &str) {
+        writeln!(self.control.get_mut(), "{command}").expect("the library listens");
     }
 
     /// The library's next line.
