@@ -98,9 +98,14 @@ MPICH and Intel MPI take them as they are; Open MPI's mpirun wants -x FI_PROVIDE
 Look at what a program would run over, and at what this machine allows: which MPI library and which libfabric the program \
 really loads, whether that takes the provider, and what the kernel permits. What is wrong is shown with what to do about it.
 
+With --pid it looks at a process that runs: whether it could be saved by a checkpoint, and what speaks against it.
+
 Without a program it looks at the provider and the machine. Ends with exit code 3 if something does not work; what is only \
 slow is no reason.")]
     Doctor {
+        /// A process that runs: could it be saved?
+        #[arg(long, value_name = "N", conflicts_with = "program")]
+        pid: Option<u32>,
         /// The program, as it is given to `run`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
         program: Vec<OsString>,

@@ -158,3 +158,40 @@ fn the_machine_alone() {
     let plain = doctor(folder.path(), &["--json", "sh", "-c", "true"]);
     assert!(finding(&plain, "MPI")["found"].as_str().unwrap().contains("none is linked"), "{plain:?}");
 }
+
+#[test]
+fn a_process_that_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |script: &str| {
+        let mut child = Command::new("bash")
+            .args(["-c", script])
+            .current_dir(folder.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+        assert_eq!(line, "up\n");
+        child
+    };
+    let close = "for fd in $(ls /proc/$$/fd); do [ $fd -lt 3 ] || eval \"exec $fd<&-\"; done;";
+    let mut good = start(&format!("{close} exec 5>file; echo up; read x"));
+    let seen = doctor(folder.path(), &["--json", "--pid", &good.id().to_string()]);
+    assert_eq!(finding(&seen, "process")["state"], "ok");
+    assert_eq!(seen.code, Some(0));
+    let mut bad = start(&format!("{close} mkfifo fifo; exec 5<>fifo; echo up; read x"));
+    let seen = doctor(folder.path(), &["--json", "--pid", &bad.id().to_string()]);
+    let process = finding(&seen, "process");
+    assert_eq!((seen.code, process["state"].as_str()), (Some(3), Some("problem")));
+    let found = process["found"].as_str().unwrap();
+    assert!(found.starts_with("descriptor 5 (") && found.contains("a named pipe"), "{found}");
+    assert_eq!(process["fix"], "close it before a checkpoint");
+    for child in [&mut good, &mut bad] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let gone = doctor(folder.path(), &["--json", "--pid", &good.id().to_string()]);
+    assert!(finding(&gone, "process")["found"].as_str().unwrap().contains("cannot be looked into"));
+}

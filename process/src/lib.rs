@@ -14,6 +14,7 @@ pub mod capture;
 pub mod declared;
 pub mod files;
 mod maps;
+pub mod outside;
 mod pages;
 mod preflight;
 pub mod refuse;

@@ -114,6 +114,36 @@ pub(super) struct Fact {
     pub(super) options: details::Options,
 }
 
+impl Fact {
+    pub(super) fn new(number: RawFd, closes_on_exec: bool, flags: u32) -> Fact {
+        Fact {
+            number,
+            closes_on_exec,
+            shares: 0,
+            declared: None,
+            kind: Kind::Other,
+            flags,
+            id: FileId::default(),
+            mode: 0,
+            device: 0,
+            links: 0,
+            bytes: 0,
+            modified_ns: 0,
+            file_system: 0,
+            position: 0,
+            extra: 0,
+            link: Span::default(),
+            details: Span::default(),
+            is_semaphore: None,
+            is_alone: false,
+            list: (0, 0),
+            has_control: false,
+            peer: None,
+            options: details::Options::default(),
+        }
+    }
+}
+
 /// Which entry of [`crate::declared::Declared`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Declaration {
@@ -258,31 +288,7 @@ impl Facts {
         // Before the stop, threads may close it meanwhile.
         let Ok(closes) = kernel::fcntl(number, libc::F_GETFD, 0) else { return Ok(()) };
         let Ok(flags) = kernel::fcntl(number, libc::F_GETFL, 0) else { return Ok(()) };
-        let fact = Fact {
-            number,
-            closes_on_exec: closes & libc::FD_CLOEXEC != 0,
-            shares: 0,
-            declared: None,
-            kind: Kind::Other,
-            flags: flags.cast_unsigned(),
-            id: FileId::default(),
-            mode: 0,
-            device: 0,
-            links: 0,
-            bytes: 0,
-            modified_ns: 0,
-            file_system: 0,
-            position: 0,
-            extra: 0,
-            link: Span::default(),
-            details: Span::default(),
-            is_semaphore: None,
-            is_alone: false,
-            list: (0, 0),
-            has_control: false,
-            peer: None,
-            options: details::Options::default(),
-        };
+        let fact = Fact::new(number, closes & libc::FD_CLOEXEC != 0, flags.cast_unsigned());
         push(&mut self.list, fact, Room::Descriptors)
     }
 
@@ -624,7 +630,7 @@ impl Facts {
 }
 
 /// What a descriptor is, by the name of its link.
-fn kind(link: &[u8], mode: u32) -> Kind {
+pub(super) fn kind(link: &[u8], mode: u32) -> Kind {
     if link.starts_with(b"pipe:[") {
         return Kind::Pipe;
     }

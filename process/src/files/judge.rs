@@ -30,6 +30,8 @@ pub(super) struct Context<'a> {
     pub(super) objects: &'a [FileId],
     /// Whether the threads still run: then names are compared with files, which takes time.
     pub(super) is_before: bool,
+    /// Whose descriptors they are.
+    pub(super) pid: u32,
 }
 
 type Verdict = Result<What, Refusal>;
@@ -158,6 +160,7 @@ impl Judge<'_> {
             Kind::Poll => self.poll(fact),
             Kind::Timer => self.timer(fact),
             Kind::Signal => self.number_after(fact, b"sigmask:", 16).map(|mask| What::Signal { mask }),
+            Kind::Socket if self.context.pid != crate::sys::process_id() => self.refuse(fact, why::SOCKET),
             Kind::Socket => {
                 Self::refuse_as(fact, super::refusal::socket(fact.number, self.link(fact)), why::SOCKET)
             }
@@ -189,7 +192,7 @@ impl Judge<'_> {
             return Ok(What::Shared { object, position: fact.position });
         }
         if KERNEL_FILE_SYSTEMS.contains(&fact.file_system) {
-            return match kernel_path(link) {
+            return match kernel_path(link, self.context.pid) {
                 Some(path) => Ok(What::Kernel { path, position: fact.position }),
                 None => self.refuse(fact, why::OTHER_PROCESS),
             };
@@ -255,7 +258,7 @@ impl Judge<'_> {
         if link.ends_with(DELETED) && !is_at(link, fact.id) {
             return self.refuse(fact, why::DIRECTORY_GONE);
         }
-        match kernel_path(link) {
+        match kernel_path(link, self.context.pid) {
             Some(path) => Ok(What::Directory { path, position: fact.position }),
             None => self.refuse(fact, why::OTHER_PROCESS),
         }
@@ -373,12 +376,12 @@ fn is_at(path: &[u8], id: FileId) -> bool {
 }
 
 /// A path that means the same in another process: of /proc, the part of this process is its own; another one's is none.
-fn kernel_path(path: &[u8]) -> Option<Vec<u8>> {
+fn kernel_path(path: &[u8], own: u32) -> Option<Vec<u8>> {
     let Some(rest) = path.strip_prefix(b"/proc/") else { return Some(path.to_vec()) };
     let Some((pid, rest)) = details::number(rest, 10) else { return Some(path.to_vec()) };
     // Threads get other numbers.
     let is_thread = rest.starts_with(b"/task/");
-    let is_own = pid == u64::from(crate::sys::process_id()) && !is_thread;
+    let is_own = pid == u64::from(own) && !is_thread;
     is_own.then(|| [b"/proc/self", rest].concat())
 }
 
@@ -395,7 +398,9 @@ mod tests {
 
     #[test]
     fn a_path_of_this_process_becomes_any_processs() {
-        let own = format!("/proc/{}/maps", std::process::id());
+        let me = std::process::id();
+        let own = format!("/proc/{me}/maps");
+        let kernel_path = |path: &[u8]| kernel_path(path, me);
         assert_eq!(kernel_path(own.as_bytes()).as_deref(), Some(&b"/proc/self/maps"[..]));
         assert_eq!(kernel_path(b"/proc/1/maps"), None);
         assert_eq!(kernel_path(b"/proc/cpuinfo").as_deref(), Some(&b"/proc/cpuinfo"[..]));

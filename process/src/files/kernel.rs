@@ -82,7 +82,12 @@ pub(super) fn entries(directory: RawFd, room: &mut [u8]) -> Answer<usize> {
 
 /// How the open file descriptions of two descriptors are ordered: an order that holds while they are open.
 pub(super) fn compare(left: RawFd, right: RawFd) -> Answer<Option<std::cmp::Ordering>> {
-    let me = crate::sys::process_id() as usize;
+    compare_in(crate::sys::process_id(), left, right)
+}
+
+/// Of a process that the caller may look into.
+pub(super) fn compare_in(pid: u32, left: RawFd, right: RawFd) -> Answer<Option<std::cmp::Ordering>> {
+    let me = pid as usize;
     // SAFETY: no memory is touched.
     let answer = unsafe { call(libc::SYS_kcmp, [me, me, KCMP_FILE, argument(left), argument(right), 0]) }?;
     Ok(ordering(answer))

@@ -12,6 +12,7 @@ mod event;
 mod facts;
 mod judge;
 mod kernel;
+mod other;
 mod outsiders;
 mod refusal;
 mod remake;
@@ -21,6 +22,7 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 
 pub use facts::{Fault, FileId, Room, UNNAMED_BYTES_MAX};
+pub use other::refusals_of;
 pub use refusal::Refusal;
 pub use remake::{Changed, Given, Grown, Policy, Remade, RemakeError, remake};
 
@@ -92,9 +94,9 @@ pub fn prepare(declared: &Declared, mapped: Vec<FileId>) -> Result<Prepared, Pre
             Err(fault) => return Err(fault.into()),
         }
     };
-    let context = Context { declared, objects: &mapped, is_before: true };
+    let context = Context { declared, objects: &mapped, is_before: true, pid: crate::sys::process_id() };
     let mut refusals = judge::judge(&seen, &context).err().unwrap_or_default();
-    refusals.extend(outside(&seen));
+    refusals.extend(outside(&seen, crate::sys::process_id()));
     if !refusals.is_empty() {
         refusals.sort_by_key(|refusal| refusal.number);
         refusals.dedup_by_key(|refusal| refusal.number);
@@ -127,10 +129,10 @@ fn room_for(seen: &Facts) -> Capacity {
 }
 
 /// Pipes and sockets that another process has open as well.
-fn outside(seen: &Facts) -> Vec<Refusal> {
+fn outside(seen: &Facts, pid: u32) -> Vec<Refusal> {
     let ours = || seen.list.iter().filter(|fact| matches!(fact.kind, Kind::Pipe | Kind::UnixSocket));
     let links: Vec<Vec<u8>> = ours().map(|fact| seen.blob.get(fact.link).to_vec()).collect();
-    let outsiders = outsiders::find(&links);
+    let outsiders = outsiders::find(&links, pid);
     let refusal = |fact: &facts::Fact| {
         let link = seen.blob.get(fact.link);
         let outsider = outsiders.get(link)?;
@@ -156,7 +158,8 @@ impl Prepared {
 
     /// What [`Prepared::look`] saw. `objects` are the files behind [`crate::state::memory::Memory::shared`], in its order.
     pub fn finish(&self, objects: &[FileId]) -> Result<Files, Vec<Refusal>> {
-        let context = Context { declared: &self.declared, objects, is_before: false };
+        let context =
+            Context { declared: &self.declared, objects, is_before: false, pid: crate::sys::process_id() };
         judge::judge(&self.facts, &context)
     }
 }

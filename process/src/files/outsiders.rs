@@ -10,9 +10,9 @@ pub(super) struct Outsider {
     pub(super) name: String,
 }
 
-/// Which of the links (`pipe:[7]`, `socket:[8]`) other processes have, and one of those. Processes whose descriptors may
+/// Which of the links (`pipe:[7]`, `socket:[8]`) processes other than `own` have, and one of those. Processes whose descriptors may
 /// not be listed are passed over: they belong to other users, and can have got ours from a common ancestor only.
-pub(super) fn find(links: &[Vec<u8>]) -> BTreeMap<Vec<u8>, Outsider> {
+pub(super) fn find(links: &[Vec<u8>], own: u32) -> BTreeMap<Vec<u8>, Outsider> {
     let mut found = BTreeMap::new();
     if links.is_empty() {
         return found;
@@ -20,7 +20,7 @@ pub(super) fn find(links: &[Vec<u8>]) -> BTreeMap<Vec<u8>, Outsider> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return found };
     for process in processes.flatten() {
         let pid = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
-        let Some(pid) = pid.filter(|pid| *pid != std::process::id()) else { continue };
+        let Some(pid) = pid.filter(|pid| *pid != own) else { continue };
         let Ok(descriptors) = std::fs::read_dir(process.path().join("fd")) else { continue };
         for descriptor in descriptors.flatten() {
             let Ok(link) = std::fs::read_link(descriptor.path()) else { continue };

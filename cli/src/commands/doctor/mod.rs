@@ -2,6 +2,7 @@
 
 mod machine;
 pub(crate) mod probe;
+mod process;
 mod program;
 
 use std::ffi::OsString;
@@ -72,6 +73,15 @@ pub(crate) fn doctor(command: Vec<OsString>, json: bool) -> Result<Exit, CliErro
         findings.extend(program::look(command, provider.as_deref())?);
     }
     findings.extend(machine::look()?);
+    report(findings, json)
+}
+
+/// Whether a process that runs could be saved.
+pub(crate) fn process(pid: u32, json: bool) -> Result<Exit, CliError> {
+    report(process::look(pid), json)
+}
+
+fn report(findings: Vec<Finding>, json: bool) -> Result<Exit, CliError> {
     let problems = findings.iter().filter(|finding| finding.state == State::Problem).count();
     if json {
         print_json(&DoctorReport { findings, problems })?;

@@ -1,0 +1,40 @@
+//! Whether a process that runs could be saved.
+
+use ::process::declared::Declared;
+use ::process::outside::refusals_of;
+
+use super::Finding;
+
+/// Looks from outside. Standard input, output and error are the launcher's, and so is what `PMI_FD` names.
+pub(super) fn look(pid: u32) -> Vec<Finding> {
+    let standard = ["stdin", "stdout", "stderr"].into_iter().zip(0..);
+    let mut handed_in: Vec<(String, i32)> =
+        standard.map(|(name, number)| (name.to_owned(), number)).collect();
+    handed_in.extend(pmi(pid).map(|number| ("pmi".to_owned(), number)));
+    let told = match refusals_of(pid, &Declared { handed_in, ..Declared::new() }) {
+        Ok(told) => told,
+        Err(error) => {
+            let found = format!("process {pid} cannot be looked into: {error}");
+            return vec![Finding::problem(
+                "process",
+                found,
+                "look as the user whose process it is, while it runs",
+            )];
+        }
+    };
+    if told.is_empty() {
+        return vec![Finding::ok("process", format!("nothing speaks against saving process {pid}"))];
+    }
+    let finding = |sentence: &String| {
+        // "descriptor 5 (what it is): why; what to do"
+        let (found, fix) = sentence.rsplit_once("; ").unwrap_or((sentence, "see docs/image-format.md"));
+        Finding::problem("process", found, fix)
+    };
+    told.iter().map(finding).collect()
+}
+
+fn pmi(pid: u32) -> Option<i32> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let entry = environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"PMI_FD="))?;
+    std::str::from_utf8(entry).ok()?.parse().ok()
+}
