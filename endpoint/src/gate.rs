@@ -505,7 +505,7 @@ impl Endpoint {
         self.shared.attendant.set(Box::new(attend)).is_ok()
     }
 
-    /// Prepares for a sleep on [`Endpoint::descriptors`]. False: something may be there already, so look again.
+    /// Prepares for a sleep on [`Endpoint::descriptor`]. False: something may be there already, so look again.
     #[must_use]
     pub fn prepare_sleep(&self) -> bool {
         let mut inner = self.shared.lock();

@@ -2,9 +2,9 @@
 //!
 //! It should be a fresh start of the program that the image is of, as early as a library can be (a constructor of one that is
 //! loaded before all others), so that `/proc/self/exe` is right and no other thread is there. Ordinary code compares the machine,
-//! opens what the process had open, and works out every system call that is left ([`plan`]). A loop of machine code,
+//! opens what the process had open, and works out every system call that is left (`plan`). A loop of machine code,
 //! which needs no memory but its table, unmaps everything, maps and fills the old regions, and jumps to the function
-//! that the image names ([`resume`]), which makes the threads. From then on the process is the old one.
+//! that the image names (`resume`), which makes the threads. From then on the process is the old one.
 
 mod gate;
 mod mutex;
