@@ -45,6 +45,10 @@ fn begin(seat: Seat) -> Result<(), AgentError> {
     let mut directory = JobDirectory::attach(storage, seat.launch.job);
     if let Some(generation) = seat.launch.restore {
         let reader = directory.open_committed_image(generation, seat.launch.rank)?;
+        if reader.find(kinds::PROCESS).is_err() {
+            // The program, which a script has started, named what was saved, and will read it.
+            return Ok(());
+        }
         match restore(seat.number(), &mut directory, &reader)? {}
     }
     // The agent takes no signal of the program's: a thread begins with its starter's mask.
@@ -53,6 +57,10 @@ fn begin(seat: Seat) -> Result<(), AgentError> {
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before)).map_err(failed)?;
     let run = move || {
         std::thread::sleep(SETTLED_AFTER);
+        // A program with points of its own, which a script has started, has taken it by now.
+        if !seat.is_free() {
+            return;
+        }
         let stream = seat.take().map_err(AgentError::Line);
         if let Err(error) = stream.and_then(|stream| resident::run(&stream, directory)) {
             eprintln!("stillwire: this process cannot be saved any more: {error}");

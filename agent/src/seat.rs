@@ -20,6 +20,14 @@ pub(crate) struct Seat {
     pub(crate) launch: Launch,
 }
 
+/// The launch record that waits on a socket, which stays there.
+fn waiting(number: RawFd) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; LAUNCH_BYTES_MAX + 64];
+    let found = recv(number, &mut bytes, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT).ok()?;
+    bytes.truncate(found);
+    bytes.starts_with(&launch::MAGIC).then_some(bytes)
+}
+
 /// Programs that only start others, in their own place at last. What they start takes the seat.
 const SHELLS: [&str; 8] = ["ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh"];
 
@@ -41,15 +49,17 @@ impl Seat {
         let number = std::env::var_os(SOCKET_VARIABLE);
         let number = number.as_ref().and_then(|text| text.to_str()?.parse::<RawFd>().ok());
         let Some(number) = number.filter(|number| *number > 2) else { return Ok(None) };
-        let mut bytes = [0; LAUNCH_BYTES_MAX + 64];
-        let Ok(found) = recv(number, &mut bytes, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) else {
-            return Ok(None);
-        };
-        if !bytes[..found].starts_with(&launch::MAGIC) || !is_started_by_peer(number) || is_shell() {
+        let Some(record) = waiting(number) else { return Ok(None) };
+        if !is_started_by_peer(number) || is_shell() {
             return Ok(None);
         }
-        let launch = Launch::read(&mut &bytes[..found])?;
+        let launch = Launch::read(&mut record.as_slice())?;
         Ok(Some(Seat { number, launch }))
+    }
+
+    /// Whether nobody has taken it since.
+    pub(crate) fn is_free(&self) -> bool {
+        waiting(self.number).is_some()
     }
 
     /// The socket, for this process alone.

@@ -206,8 +206,9 @@ fn peers_that_cannot_be_reached() {
     let mut command = stillwire(&["run", "-n", "2", "--retries", "0", "--start-timeout", "3s"]);
     command.arg("--ckpt-dir").arg(folder.path().join("job")).arg("--");
     // Rank 1 never opens its session, so rank 0 waits for its address in vain.
-    let script =
-        format!("[ $STILLWIRE_RANK = 1 ] && exec sleep 60; exec {STILLWIRE} example ring --steps 10");
+    let script = format!(
+        "[ $STILLWIRE_RANK = 1 ] && while :; do sleep 1; done; exec {STILLWIRE} example ring --steps 10"
+    );
     let done = done(command.args(["sh", "-c", &script]));
     assert_eq!(done.code, Some(4), "{done:?}");
     done.says(&[

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use support::{Done, Place, Running, done, signal, stillwire, wait_until};
+use support::{Done, Place, Running, done, signal, stillwire, verified, wait_until};
 
 /// The provider's library, as cargo has built it for these tests.
 fn library() -> PathBuf {
@@ -110,6 +110,23 @@ fn what_a_script_or_a_wrapper_starts_in_its_own_place_is_saved() {
         job.wait_for("begins from generation");
         ended_with(&job.finish_reading(), 1, &sum(&arguments));
     }
+}
+
+#[test]
+fn a_program_with_points_of_its_own_is_left_alone_behind_a_script() {
+    let place = Place::new();
+    let sort = place.sort();
+    let words: Vec<&str> =
+        ["sh", "-c", "exec \"$@\"", "sh"].into_iter().chain(sort.iter().map(String::as_str)).collect();
+    let mut job = job(2, &place, &words);
+    job.wait_for("committed");
+    job.wait_for("committed");
+    signal(job.ranks()[1], "KILL");
+    job.wait_for("begins from generation");
+    job.wait_for("all ranks run again");
+    job.wait_for("committed");
+    place.let_end();
+    verified(&job.finish_reading());
 }
 
 #[test]

@@ -227,8 +227,9 @@ fn a_signal_that_comes_in_the_stop_ends_the_call_that_it_would_have_ended() {
 fn a_child_is_refused_by_name_before_anything_is_stopped() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("image");
-    let mut program =
-        start(Command::new("sh").args(["-c", "sleep 600 & echo ready; read x; kill $!; wait; echo end"]));
+    let mut program = start(
+        Command::new("sh").args(["-c", "sleep 600 & sleep 0.2; echo ready; read x; kill $!; wait; echo end"]),
+    );
     assert_eq!(program.line(), "ready");
     let answer = program.ask(&format!("capture {} fork", path.display()));
     assert!(answer.starts_with("failed: this process cannot be saved: the child process "), "{answer}");

@@ -108,11 +108,16 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     if let Some(mpi) = detected.mpi.as_ref().filter(|mpi| mpi.family == Family::OpenMpi) {
         return super::mpirun::run(mpi, &program, &arguments, json);
     }
-    let saves = saves(&arguments, &detected, &program)?;
-    if saves == Saves::Process {
+    let wanted = saves(&arguments, &detected, &program)?;
+    let saves = if provider.is_ok() { wanted } else { Saves::Points };
+    if wanted == Saves::Process {
         match &provider {
             Ok(library) => whole::equip(&mut program, library),
-            Err(_) => return provider.map(|_| Exit::Success),
+            // It may be a script that starts one with points of its own.
+            Err(error) if !arguments.quiet => {
+                tell(format_args!("only a program that names its own points can be saved now: {error}"));
+            }
+            Err(_) => {}
         }
     }
     let mpi_problem = match &provider {

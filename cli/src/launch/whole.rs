@@ -62,7 +62,10 @@ pub(super) fn restored(
     rank: Rank,
 ) -> Result<Program, StoreError> {
     let reader = directory.open_committed_image(generation, rank)?;
-    let number = reader.find(kinds::PROCESS)?;
+    let Ok(number) = reader.find(kinds::PROCESS) else {
+        // A script has started a program that names its own points: it will do so again.
+        return Ok(program.clone());
+    };
     let bytes = reader.read_section(directory.storage(), number)?;
     let version = reader.entries()[number as usize].version;
     let state = ProcessState::decode(version, &bytes).map_err(|_| StoreError::Image {

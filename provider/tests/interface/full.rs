@@ -53,6 +53,9 @@ fn peers_are_served_however_full_a_queue_is() {
     let started = std::time::Instant::now();
     while receive() == 0 {
         assert!(started.elapsed().as_secs() < 60, "the queue does not become full");
+        // Few of them: an endpoint does not take any number of receives.
+        two.counted();
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
     assert_eq!(receive(), EAGAIN);
 
@@ -106,6 +109,6 @@ fn peers_are_served_however_full_a_queue_is() {
         (&memory[8..17], &memory[20..29], &memory[40..49]),
         (&b"9 bytes.."[..], &b"9 bytes.."[..], &b"9 bytes.."[..])
     );
-    assert_eq!(receive(), 0);
+    accepted(&[&two], receive);
     assert_eq!((close(region), close(other)), (0, 0));
 }
