@@ -61,8 +61,8 @@ fn ended_with(done: &Done, ranks: u32, sum: &str) {
 #[test]
 fn killed_ranks_go_on_from_the_last_checkpoint() {
     let place = Place::new();
-    let arguments = ["80", "20000", "3000000"];
-    let mut job = job(2, &place, &[&[steps()], &arguments[..]].concat());
+    let (arguments, enough) = (["80", "20000", "3000000"], place.enough().display().to_string());
+    let mut job = job(2, &place, &[&[steps()], &arguments[..], &[&enough]].concat());
     for rank in [1, 0, 1] {
         job.wait_for("committed");
         job.wait_for("committed");
@@ -70,6 +70,7 @@ fn killed_ranks_go_on_from_the_last_checkpoint() {
         job.wait_for("begins from generation");
         job.wait_for("all ranks run again");
     }
+    place.let_end();
     let done = job.finish_reading();
     ended_with(&done, 2, &sum(&arguments));
     let processes: BTreeSet<&str> =
@@ -80,13 +81,14 @@ fn killed_ranks_go_on_from_the_last_checkpoint() {
 #[test]
 fn a_job_goes_on_after_everything_has_died() {
     let place = Place::new();
-    let arguments = ["60", "20000"];
-    let mut first = job(2, &place, &[&[steps()], &arguments[..]].concat());
+    let (arguments, enough) = (["60", "20000", "1000000"], place.enough().display().to_string());
+    let mut first = job(2, &place, &[&[steps()], &arguments[..], &[&enough]].concat());
     first.wait_for("committed");
     first.wait_for("committed");
     first.signal("KILL");
     drop(first.finish_reading());
     wait_until("the guard has cleaned up", || place.lock_is_free());
+    place.let_end();
     let mut command = stillwire(&["restart", &place.job_text()]);
     command.env("STILLWIRE_PROVIDER", library());
     let done = Running::start(command).finish_reading();
@@ -103,11 +105,12 @@ fn a_job_goes_on_after_everything_has_died() {
 fn what_a_script_or_a_wrapper_starts_in_its_own_place_is_saved() {
     for wrapper in [&["env", "A=b"][..], &["sh", "-c", "sleep 0.3; exec \"$@\"", "sh"]] {
         let place = Place::new();
-        let arguments = ["200", "20000"];
-        let mut job = job(1, &place, &[wrapper, &[steps()], &arguments].concat());
+        let (arguments, enough) = (["50", "20000", "1000000"], place.enough().display().to_string());
+        let mut job = job(1, &place, &[wrapper, &[steps()], &arguments, &[&enough]].concat());
         job.wait_for("committed");
         signal(job.ranks()[0], "KILL");
         job.wait_for("begins from generation");
+        place.let_end();
         ended_with(&job.finish_reading(), 1, &sum(&arguments));
     }
 }
@@ -152,7 +155,7 @@ fn what_cannot_be_saved_is_told_and_the_program_goes_on() {
 #[test]
 fn an_image_that_is_damaged_is_not_restored() {
     let place = Place::new();
-    let mut first = job(1, &place, &[steps(), "1000", "20000"]);
+    let mut first = job(1, &place, &[steps(), "1000", "20000", "1000000"]);
     first.wait_for("committed");
     first.signal("KILL");
     drop(first.finish_reading());

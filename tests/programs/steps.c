@@ -1,5 +1,5 @@
 /* Counts steps, touches memory in each, and prints where it is; the last line depends on all of them.
-   usage: steps STEPS MICROSECONDS-PER-STEP [BYTES] */
+   usage: steps STEPS MICROSECONDS-PER-STEP BYTES [FILE]    the last step waits until FILE is there */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +11,8 @@ int main(int count, char **words)
     size_t bytes = count > 3 ? strtoul(words[3], 0, 10) : 1 << 20;
     uint64_t *memory = calloc(bytes / 8, 8), sum = 1469598103934665603u;
     for (long step = 0; step < steps; step++) {
+        while (step == steps - 1 && count > 4 && access(words[4], F_OK))
+            usleep(1000);
         for (size_t i = step % 512; i < bytes / 8; i += 512)
             memory[i] += i * 2654435761u + step;
         printf("step %ld of process %d\n", step, (int)getpid());
