@@ -26,6 +26,9 @@ use crate::error::CliError;
 /// Longest wait for killed processes to be gone: one that is in the kernel ends when it leaves it.
 const GONE_MAX: Duration = Duration::from_secs(2);
 
+/// How long the lock of a launcher that was killed may outlive it.
+const LOCK_MAX: Duration = Duration::from_secs(1);
+
 /// First and longest time between two looks at what the ranks have in memory; each is twice as long as the one before.
 const LOOK_FIRST: Duration = Duration::from_millis(50);
 const LOOK_MAX: Duration = Duration::from_secs(60);
@@ -176,8 +179,16 @@ fn clean(job: &str, directory: PathBuf) {
     let Ok(id) = u128::from_str_radix(job, 16).map(transport::JobId) else { return };
     registry::remove_abandoned(id);
     let Ok(storage) = Directory::open(directory) else { return };
-    // Held by somebody: another launcher goes on with the job and cleans up by itself.
-    let Ok(_lock) = storage.lock() else { return };
+    // The kernel closes the launcher's files one after the other: its lock may be held a little longer than its end of our pipe. Held for
+    // longer, it is another launcher's, which goes on with the job and cleans up by itself.
+    let until = Instant::now() + LOCK_MAX;
+    let _lock = loop {
+        match storage.lock() {
+            Ok(lock) => break lock,
+            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            Err(_) => return,
+        }
+    };
     if let Err(error) = JobDirectory::attach(storage.clone(), id).discard_unfinished() {
         eprintln!(
             "stillwire: the launcher of job {job} was killed; its unfinished generation could not be removed: {error}"
