@@ -12,7 +12,7 @@ use process::declared::Declared;
 use process::state;
 use store::checksum::Checksum;
 use store::storage::DirectoryFile;
-use store::{Directory, GenerationId, ImageWriter, JobDirectory, Section, StorageError, StoreError};
+use store::{Directory, GenerationId, ImageWriter, JobDirectory, Section, StoreError};
 use transport::{Epoch, Rank};
 
 use crate::error::AgentError;
@@ -97,7 +97,7 @@ impl Images {
         let entered = Instant::now();
         match self.try_take(generation, rank, entered) {
             Ok(None) => {
-                // Threads that wrote the image are not here, and its file is another process's.
+                // An older image that was being written has its writer, and its file, in the process that was saved.
                 core::mem::forget(self.writing.take());
                 self.told = None;
                 Cut::Restored
@@ -109,7 +109,7 @@ impl Images {
             }
             Err(error) => {
                 let reason = match &error {
-                    TakeError::Store(error) => NoImageReason::WriteFailed { errno: errno(error) },
+                    TakeError::Store(error) => NoImageReason::WriteFailed { errno: error.errno() },
                     TakeError::Capture(_) => NoImageReason::Unsavable { what: 0 },
                 };
                 self.tell(rank, generation.epoch, &error);
@@ -182,7 +182,7 @@ impl Images {
             }
             Err(error) => {
                 let reason = match &error {
-                    TakeError::Store(error) => NoImageReason::WriteFailed { errno: errno(error) },
+                    TakeError::Store(error) => NoImageReason::WriteFailed { errno: error.errno() },
                     TakeError::Capture(_) => NoImageReason::WriteFailed { errno: libc::EIO.unsigned_abs() },
                 };
                 self.tell(rank, epoch, &error);
@@ -239,17 +239,4 @@ enum TakeError {
 
 fn nanos(time: core::time::Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// The number that travels in a control message; the text stays here.
-fn errno(error: &StoreError) -> u32 {
-    let errno = match error {
-        StoreError::Storage(StorageError::NoSpace { .. }) => libc::ENOSPC,
-        StoreError::Storage(StorageError::Permission { .. }) => libc::EACCES,
-        StoreError::Storage(StorageError::ReadOnly { .. }) => libc::EROFS,
-        StoreError::Storage(StorageError::NotFound { .. }) => libc::ENOENT,
-        StoreError::Storage(StorageError::Io { errno, .. }) => *errno,
-        _ => libc::EIO,
-    };
-    errno.unsigned_abs()
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use ckpt_glue::control::{CutStatistics, NoImageReason};
 use ckpt_glue::names::ImageDigest;
 use ckpt_glue::participant::Input;
-use store::{Directory, GenerationId, JobDirectory, Section, StorageError, StoreError};
+use store::{Directory, GenerationId, JobDirectory, Section, StoreError};
 use transport::Epoch;
 
 use crate::agent::Agent;
@@ -100,7 +100,7 @@ pub(crate) fn start(
                     "stillwire: rank {}: image of epoch {epoch} not written: {error}",
                     agent.identity().rank
                 );
-                Input::CaptureFailed { epoch, reason: NoImageReason::WriteFailed { errno: errno(&error) } }
+                Input::CaptureFailed { epoch, reason: NoImageReason::WriteFailed { errno: error.errno() } }
             }
         };
         agent.handle(input, None);
@@ -142,17 +142,4 @@ fn write(
     statistics.write_ns = nanos(cut.elapsed());
     let (digest, bytes) = (ImageDigest(summary.digest.0), summary.bytes);
     Ok(Some(Input::Captured { epoch, digest, bytes, statistics }))
-}
-
-/// The number that travels in a control message; the text stays here.
-fn errno(error: &StoreError) -> u32 {
-    let errno = match error {
-        StoreError::Storage(StorageError::NoSpace { .. }) => nix::errno::Errno::ENOSPC as i32,
-        StoreError::Storage(StorageError::Permission { .. }) => nix::errno::Errno::EACCES as i32,
-        StoreError::Storage(StorageError::ReadOnly { .. }) => nix::errno::Errno::EROFS as i32,
-        StoreError::Storage(StorageError::NotFound { .. }) => nix::errno::Errno::ENOENT as i32,
-        StoreError::Storage(StorageError::Io { errno, .. }) => *errno,
-        _ => nix::errno::Errno::EIO as i32,
-    };
-    u32::try_from(errno).unwrap_or(0)
 }

@@ -301,8 +301,8 @@ impl Process {
 
 fn prepare_child(command: &mut Command, sockets: [i32; 2], descriptors: Descriptors) {
     end_with_launcher(command, Signal::SIGKILL);
-    // SAFETY: between fork and exec only async-signal-safe calls may be made. These are plain system calls (fcntl,
-    // setrlimit) without allocation or locks, and the closure captures integers.
+    // SAFETY: between fork and exec only async-signal-safe calls may be made. These are plain system calls (close_range,
+    // fcntl, setrlimit) without allocation or locks, and the closure captures integers.
     unsafe {
         command.pre_exec(move || {
             // Whatever the launcher itself was given: a program that is to be saved holds nothing that it does not know of.

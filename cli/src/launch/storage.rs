@@ -173,7 +173,7 @@ impl Worker {
                         self.restoring = from;
                         Done::Decided(life)
                     }
-                    Err(error) => Done::NotDecided { life, errno: errno(&error), error },
+                    Err(error) => Done::NotDecided { life, errno: error.errno(), error },
                 }
             }
             Task::Restored => {
@@ -215,7 +215,7 @@ impl Worker {
         if id.life.counter < self.refuse_below {
             let life = Life { counter: self.refuse_below, nonce: 0 };
             let error = StoreError::Commit { generation: id, error: CommitError::Fenced { life } };
-            return Done::NotCommitted { generation, errno: errno(&error), error };
+            return Done::NotCommitted { generation, errno: error.errno(), error };
         }
         let claim = |report: &ImageReport| ImageClaim {
             rank: report.rank,
@@ -237,7 +237,7 @@ impl Worker {
                 Err(StoreError::Commit { error: CommitError::AlreadyCommitted, .. }) => {
                     Done::Committed(generation)
                 }
-                _ => Done::NotCommitted { generation, errno: errno(&error), error },
+                _ => Done::NotCommitted { generation, errno: error.errno(), error },
             },
         }
     }
@@ -251,17 +251,4 @@ fn no_randomness() -> StoreError {
 pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// The number that travels in messages; the text is printed here.
-pub(crate) fn errno(error: &StoreError) -> u32 {
-    let errno = match error {
-        StoreError::Storage(StorageError::NoSpace { .. }) => Errno::ENOSPC as i32,
-        StoreError::Storage(StorageError::Permission { .. }) => Errno::EACCES as i32,
-        StoreError::Storage(StorageError::ReadOnly { .. }) => Errno::EROFS as i32,
-        StoreError::Storage(StorageError::NotFound { .. }) => Errno::ENOENT as i32,
-        StoreError::Storage(StorageError::Io { errno, .. }) => *errno,
-        _ => Errno::EIO as i32,
-    };
-    u32::try_from(errno).unwrap_or(0)
 }

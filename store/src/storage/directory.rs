@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use nix::sys::statvfs::statvfs;
 
 use super::{DirectoryEntry, EntryKind, Operation, Storage, StorageError};
+use crate::error::StoreError;
 use crate::limits::DIRECTORY_ENTRIES_MAX;
 
 /// Images hold a program's memory, secrets included: only their owner may read them.
@@ -133,6 +134,22 @@ impl Directory {
 fn free_bytes(root: &Path) -> Result<u64, Errno> {
     let found = statvfs(root)?;
     Ok(found.blocks_available().saturating_mul(found.fragment_size()))
+}
+
+impl StoreError {
+    /// The Linux error number that says most of it: what travels in a control message, where the words do not.
+    #[must_use]
+    pub fn errno(&self) -> u32 {
+        let errno = match self {
+            StoreError::Storage(StorageError::NoSpace { .. }) => Errno::ENOSPC as i32,
+            StoreError::Storage(StorageError::Permission { .. }) => Errno::EACCES as i32,
+            StoreError::Storage(StorageError::ReadOnly { .. }) => Errno::EROFS as i32,
+            StoreError::Storage(StorageError::NotFound { .. }) => Errno::ENOENT as i32,
+            StoreError::Storage(StorageError::Io { errno, .. }) => *errno,
+            _ => Errno::EIO as i32,
+        };
+        u32::try_from(errno).unwrap_or(0)
+    }
 }
 
 /// Renames without replacing. A hard link is the one exclusive way that NFS, Lustre and BeeGFS know as well as the

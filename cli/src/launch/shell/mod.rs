@@ -33,7 +33,7 @@ use super::lines::{Channel, LineReader};
 use super::notice::{MpiNotice, Notice, Observer};
 use super::process::Process;
 use super::requests::{Answered, Requests};
-use super::storage::{StoreWorker, Task, errno};
+use super::storage::{StoreWorker, Task};
 use super::{Outcome, Plan, Verdict, registry::Registration};
 use crate::error::CliError;
 use mpi::MpiSide;
@@ -354,7 +354,7 @@ impl<'a> Shell<'a> {
                             what: "the image of a rank that has ended",
                             error: &error,
                         });
-                        let errno = errno(&error);
+                        let errno = error.errno();
                         self.tell_keeper(keeper::Input::ExitedImageFailed { rank, generation, errno });
                     }
                 }

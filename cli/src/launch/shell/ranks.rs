@@ -16,7 +16,6 @@ use transport::Rank;
 use super::super::lines::{Channel, LineReader};
 use super::super::notice::Notice;
 use super::super::process::{Pipes, Process};
-use super::super::storage::errno;
 use super::super::{Saves, whole};
 use super::{Shell, Source, watch};
 use crate::convert;
@@ -63,7 +62,7 @@ impl Shell<'_> {
             Ok(None) => {}
             Err(error) => {
                 self.tell(&Notice::Store { what: "an image that is to be restored", error: &error });
-                return self.tell_keeper(keeper::Input::NotStarted { rank, errno: errno(&error) });
+                return self.tell_keeper(keeper::Input::NotStarted { rank, errno: error.errno() });
             }
         }
         match self.start_process(rank, decision) {
