@@ -1,5 +1,7 @@
 //! Text of `/proc/…/fdinfo`, read where nothing may allocate.
 
+use crate::maps::number;
+
 /// What sockets are set to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Options {
@@ -11,18 +13,6 @@ pub(super) struct Options {
     pub(super) receive_bytes: u32,
     /// `SO_PASSCRED`.
     pub(super) passes_credentials: bool,
-}
-
-/// A number at the start of a text, and what follows it.
-pub(super) fn number(text: &[u8], base: u32) -> Option<(u64, &[u8])> {
-    let mut value = 0u64;
-    let mut digits = 0;
-    for byte in text {
-        let Some(digit) = char::from(*byte).to_digit(base) else { break };
-        value = value.checked_mul(u64::from(base))?.checked_add(u64::from(digit))?;
-        digits += 1;
-    }
-    if digits == 0 { None } else { text.get(digits..).map(|rest| (value, rest)) }
 }
 
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {

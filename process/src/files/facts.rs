@@ -9,6 +9,7 @@ use std::os::fd::RawFd;
 use super::diagnosis::{self, Peer};
 use super::room::{Blob, Span, push};
 use super::{details, event, kernel};
+use crate::maps::number;
 use crate::sys::{self, Errno, Text};
 
 /// What there was too little room for.
@@ -273,7 +274,7 @@ impl Facts {
                 let length = usize::from(u16::from_ne_bytes([record[16], record[17]]));
                 let name = record.get(19..length).unwrap_or(&[]);
                 at += length.max(20);
-                let Some((number, _)) = details::number(name, 10) else { continue };
+                let Some((number, _)) = number(name, 10) else { continue };
                 let Ok(number) = RawFd::try_from(number) else { continue };
                 if number != directory {
                     self.add(number)?;

@@ -7,6 +7,7 @@ use super::details::{self, Options};
 use super::facts::{Declaration, Fact, Facts, FileId, Kind, UNNAMED_BYTES_MAX};
 use super::refusal::{Refusal, why};
 use crate::declared::Declared;
+use crate::maps;
 use crate::state::Files;
 use crate::state::files::{Descriptor, Lock, LockKind, OpenFile, Regular, Watched, What};
 use crate::state::signals::IntervalTimer;
@@ -245,9 +246,9 @@ impl Judge<'_> {
                 _ => return self.refuse(fact, why::LEASE),
             };
             let is_exclusive = words.nth(1) == Some(b"WRITE");
-            let start = words.nth(2).and_then(|word| details::number(word, 10)).map(|(start, _)| start);
+            let start = words.nth(2).and_then(|word| maps::number(word, 10)).map(|(start, _)| start);
             let Some(start) = start else { return self.refuse(fact, why::LEASE) };
-            let last = words.next().and_then(|word| details::number(word, 10)).map(|(last, _)| last);
+            let last = words.next().and_then(|word| maps::number(word, 10)).map(|(last, _)| last);
             locks.push(Lock { kind, is_exclusive, start, last });
         }
         Ok(locks)
@@ -378,7 +379,7 @@ fn is_at(path: &[u8], id: FileId) -> bool {
 /// A path that means the same in another process: of /proc, the part of this process is its own; another one's is none.
 fn kernel_path(path: &[u8], own: u32) -> Option<Vec<u8>> {
     let Some(rest) = path.strip_prefix(b"/proc/") else { return Some(path.to_vec()) };
-    let Some((pid, rest)) = details::number(rest, 10) else { return Some(path.to_vec()) };
+    let Some((pid, rest)) = maps::number(rest, 10) else { return Some(path.to_vec()) };
     // Threads get other numbers.
     let is_thread = rest.starts_with(b"/task/");
     let is_own = pid == u64::from(own) && !is_thread;

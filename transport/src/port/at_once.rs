@@ -7,7 +7,7 @@ use crate::ids::{LinkIndex, RailIndex};
 use crate::link::timer::NEVER;
 use crate::link::{Flags, Link, unwrap};
 use crate::matching::Envelope;
-use crate::message::{Buffers, Event};
+use crate::message::Buffers;
 use crate::port::Port;
 use crate::wire::{Body, Flags as HeaderFlags, Frame};
 
@@ -85,18 +85,7 @@ impl Port {
         if stored > 0 {
             buffers.place(receive.op, placement.offset, &frame.payload[..stored]);
         }
-        let finished = self.fill_at_once(receive.op, placement.last);
-        self.events.push_back(Event::Received {
-            op: receive.op,
-            context: receive.context,
-            source: index,
-            tag: eager.tag,
-            data: eager.data,
-            offset: placement.offset,
-            bytes: placement.bytes,
-            sent_bytes: eager.total,
-            finished,
-        });
+        self.tell_received(index, eager, &receive, placement);
         self.use_promise(index, frame.payload.len(), 1);
         self.count(index, frame.payload.len(), now);
         self.arm(index);
@@ -134,6 +123,7 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
+    use crate::message::Event;
     use alloc::format;
     use alloc::vec;
     use alloc::vec::Vec;

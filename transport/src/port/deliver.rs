@@ -7,7 +7,7 @@ use crate::ids::LinkIndex;
 use crate::link::Flags;
 use crate::link::queues::Stream;
 use crate::link::receive::{Incoming, Open, Target};
-use crate::matching::{Envelope, Message};
+use crate::matching::{Envelope, Message, Placement, Receive};
 use crate::message::{Buffers, Event, Piece};
 use crate::port::receive::fits;
 use crate::port::{Arrived, Port, received};
@@ -62,6 +62,29 @@ impl Port {
         link.promised_frames = link.promised_frames.saturating_sub(messages);
     }
 
+    /// A message that came in one frame is where its receive wants it.
+    #[inline]
+    pub(super) fn tell_received(
+        &mut self,
+        index: LinkIndex,
+        eager: &Eager,
+        receive: &Receive,
+        placement: Placement,
+    ) {
+        let finished = self.fill_at_once(receive.op, placement.last);
+        self.events.push_back(Event::Received {
+            op: receive.op,
+            context: receive.context,
+            source: index,
+            tag: eager.tag,
+            data: eager.data,
+            offset: placement.offset,
+            bytes: placement.bytes,
+            sent_bytes: eager.total,
+            finished,
+        });
+    }
+
     fn deliver_eager(
         &mut self,
         index: LinkIndex,
@@ -90,18 +113,7 @@ impl Port {
                 buffers.place(receive.op, placement.offset, &payload[..stored]);
             }
             if whole {
-                let finished = self.fill_at_once(receive.op, placement.last);
-                self.events.push_back(Event::Received {
-                    op: receive.op,
-                    context: receive.context,
-                    source: index,
-                    tag: eager.tag,
-                    data: eager.data,
-                    offset: placement.offset,
-                    bytes: placement.bytes,
-                    sent_bytes: eager.total,
-                    finished,
-                });
+                self.tell_received(index, eager, &receive, placement);
             } else if receive.multi.is_some() {
                 self.begin_filling(receive.op);
             }
