@@ -129,7 +129,10 @@ fn a_program_with_points_of_its_own_is_left_alone_behind_a_script() {
     job.wait_for("all ranks run again");
     job.wait_for("committed");
     place.let_end();
-    verified(&job.finish_reading());
+    let done = job.finish_reading();
+    verified(&done);
+    // Its line to the keeper is its own: nothing but the kill has ended a life.
+    assert_eq!(done.stderr.matches("died").count(), 1, "{done:?}");
 }
 
 #[test]
