@@ -94,7 +94,13 @@ fn a_finished_job_is_not_restarted_unless_a_generation_is_named() {
     let newest = place.generations("committed").pop().expect("it was saved");
     let (from, again) = go_on(&place, &["--generation", &newest]);
     assert_eq!(from, newest);
-    assert_eq!(outcome(&again), outcome(&ended), "its last part gives the same result again");
+    // A sort that was saved at the begin of an iteration comes to that point, and to its bursts, again.
+    let result = |done: &Done| {
+        let mut result = outcome(done);
+        result.as_object_mut().expect("an object").remove("burst_messages");
+        result
+    };
+    assert_eq!(result(&again), result(&ended), "its last part gives the same result again");
     let report = done(&mut stillwire(&["ls", "--json", &place.job_text()])).json();
     assert!(report["finished_unix_ms"].is_number(), "{report}");
     let record = done(&mut stillwire(&["inspect", &place.job().join("end-00000003").display().to_string()]));

@@ -20,10 +20,9 @@ pub fn refusals_of(pid: u32, declared: &Declared) -> io::Result<Vec<String>> {
     ignored.sort_by_key(|range| range.start);
     let plan = Plan { ignored, memory_devices: Vec::new() };
     let mut found: Vec<String> = files::refusals_of(pid, declared)?.iter().map(ToString::to_string).collect();
-    found.extend(
-        preflight::memory_refusals(&maps, &Smaps::parse(&smaps), &plan).iter().map(ToString::to_string),
-    );
-    found.extend(children(&folder));
+    let mut refusals = preflight::memory_refusals(&maps, &Smaps::parse(&smaps), &plan);
+    refusals.extend(preflight::children_of(pid));
+    found.extend(refusals.iter().map(ToString::to_string));
     let executable = fs::read_link(format!("{folder}/exe")).unwrap_or_default();
     if executable.as_os_str().as_encoded_bytes().ends_with(b" (deleted)") {
         found.push(format!(
@@ -32,22 +31,6 @@ pub fn refusals_of(pid: u32, declared: &Declared) -> io::Result<Vec<String>> {
         ));
     }
     Ok(found)
-}
-
-fn children(folder: &str) -> Vec<String> {
-    let threads = fs::read_dir(format!("{folder}/task")).into_iter().flatten().flatten();
-    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    let mut found = Vec::new();
-    for list in lists {
-        for pid in list.split_whitespace() {
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            let name = name.trim_end();
-            found.push(format!(
-                "the child process {pid} ({name}): only the process itself is saved; wait for its end before a checkpoint"
-            ));
-        }
-    }
-    found
 }
 
 #[cfg(test)]

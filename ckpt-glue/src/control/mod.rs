@@ -149,7 +149,8 @@ pub enum Message {
         /// Nanoseconds after which the image is not wanted any more.
         time_left_ns: u64,
     },
-    /// R -> K: the rank has raised its epoch because of traffic (R3), before the command came.
+    /// R -> K: the rank has raised its epoch: because of traffic (R3), before the command came; or for an image that is being
+    /// written, so that the keeper knows an end that comes before the image for one after the cut.
     CutSeen {
         /// Its new epoch.
         epoch: Epoch,

@@ -18,7 +18,7 @@ use crate::stop::StopFault;
 use crate::sys::Errno;
 
 pub(crate) use memory::{refusals as memory_refusals, shared_files};
-pub(crate) use others::WRITER;
+pub(crate) use others::{WRITER, children_of};
 
 /// What a fork does with a region, and what it does while the image is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -69,10 +69,14 @@ pub(super) fn children() -> Vec<Refusal> {
     if has_none {
         return Vec::new();
     }
-    let own = std::process::id();
+    children_of(std::process::id())
+}
+
+/// Child processes of a process, but for those that write an image.
+pub(crate) fn children_of(parent: u32) -> Vec<Refusal> {
     let child = |pid: u32| {
-        let (parent, name) = parent_and_name(pid)?;
-        let is_one = parent == own && name.as_bytes() != WRITER.to_bytes();
+        let (found, name) = parent_and_name(pid)?;
+        let is_one = found == parent && name.as_bytes() != WRITER.to_bytes();
         is_one.then_some(Refusal::Child { pid, name })
     };
     processes().filter_map(child).collect()
