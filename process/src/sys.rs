@@ -106,6 +106,19 @@ pub(crate) fn read_rest(fd: RawFd, buffer: &mut [u8]) -> Answer<usize> {
     }
 }
 
+/// Copies memory of this process, which may not be there any more.
+pub(crate) fn peek<T: Copy + Default>(address: u64) -> Answer<T> {
+    let mut value = T::default();
+    let bytes = size_of::<T>();
+    let local = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: bytes };
+    let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
+    let (local, remote) = (&raw const local as usize, &raw const remote as usize);
+    // SAFETY: the kernel writes into the value, whose bytes it has read; any bytes are one of the plain types that come here.
+    let copied =
+        unsafe { call(libc::SYS_process_vm_readv, [process_id() as usize, local, 1, remote, 1, 0]) }?;
+    if copied == bytes { Ok(value) } else { Err(Errno(libc::EFAULT)) }
+}
+
 pub(crate) fn process_id() -> u32 {
     // SAFETY: no memory is touched.
     unsafe { syscall(libc::SYS_getpid, [0; 6]) as u32 }

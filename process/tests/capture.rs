@@ -8,10 +8,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use process::state::memory::Advice;
 use process::state::threads::At;
-use support::{Image, compile, preload, start};
+use support::{Image, Program, compile, preload, start};
 
 #[test]
 fn threads_in_every_kind_of_wait_do_not_notice() {
@@ -28,6 +29,52 @@ fn threads_in_every_kind_of_wait_do_not_notice() {
     assert_eq!(in_handlers.count(), 14);
     assert_eq!(image.state.threads.len(), 15);
     assert_eq!(program.finish(), "all came back\n");
+}
+
+/// Each kind of wait has a second, and a capture every few milliseconds. That it ends at all is the point.
+#[test]
+fn waits_end_in_time_although_captures_come_faster() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    let mut program = start(Command::new(compile("timeouts", &[])).arg("1000"));
+    assert_eq!(program.line(), "ready");
+    let deadline = Instant::now() + support::PATIENCE;
+    let mut captures = 0;
+    while !program.has_spoken() && Instant::now() < deadline {
+        program.capture(&path, if captures % 5 == 4 { "sync" } else { "fork" });
+        captures += 1;
+    }
+    assert!(captures > 3 && program.has_spoken(), "{captures} captures, and a wait has not ended");
+    assert_eq!(program.line(), "all ended in time");
+    assert_eq!(program.finish(), "");
+}
+
+/// A wait that the kernel goes on with by itself, because the program was stopped and continued (SIGSTOP, a shell's ^Z).
+#[test]
+fn a_wait_that_was_continued_after_a_stop_is_not_interrupted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    let mut program = start(Command::new(compile("timeouts", &[])).args(["1500", "continued"]));
+    assert_eq!(program.line(), "ready");
+    let state = |program: &Program| {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", program.child.id())).expect("it lives");
+        stat.rsplit(") ").next().and_then(|fields| fields.chars().next()).expect("a state")
+    };
+    for _ in 0..5 {
+        // SAFETY: signals to our own child.
+        assert_eq!(unsafe { libc::kill(program.child.id().cast_signed(), libc::SIGSTOP) }, 0);
+        while state(&program) != 'T' {
+            std::thread::yield_now();
+        }
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::kill(program.child.id().cast_signed(), libc::SIGCONT) }, 0);
+        while state(&program) == 'T' {
+            std::thread::yield_now();
+        }
+        program.capture(&path, "fork");
+    }
+    assert_eq!(program.line(), "all ended in time");
+    assert_eq!(program.finish(), "");
 }
 
 /// Captures a program ten times while it works; it checks itself.

@@ -7,6 +7,7 @@ mod support;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use support::{Image, Program, compile, start};
 
@@ -47,6 +48,30 @@ fn threads_in_every_kind_of_wait_go_on() {
     assert_eq!(program.line(), "ready");
     let program = three_generations(program, &is_alive);
     assert_eq!(program.finish(), "all came back\n");
+}
+
+/// Each life captures at once: it gets only what the one before has left of every wait.
+#[test]
+fn waits_end_in_time_although_lives_are_shorter() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    let mut program = start(Command::new(compile("timeouts", &[])).arg("1000"));
+    assert_eq!(program.line(), "ready");
+    let deadline = Instant::now() + support::PATIENCE;
+    let mut lives = 1;
+    loop {
+        program.capture(&path, if lives % 3 == 2 { "sync" } else { "fork" });
+        // What it has printed goes with it, unless it is read here.
+        if program.has_spoken() || Instant::now() > deadline {
+            break;
+        }
+        program.kill();
+        program = restart(&path);
+        lives += 1;
+    }
+    assert!(lives > 3 && program.has_spoken(), "{lives} lives, and a wait has not ended");
+    assert_eq!(program.line(), "all ended in time");
+    assert_eq!(program.finish(), "");
 }
 
 #[test]

@@ -159,8 +159,8 @@ impl Frame {
         }
     }
 
-    /// If the thread is about to make `call` again, lets it return `EINTR` from it instead.
-    pub(crate) fn interrupt(self, call: Call) {
+    /// If the thread is about to make `call` again, lets it return `EINTR` from it instead. Whether it was so.
+    pub(crate) fn interrupt(self, call: Call) -> bool {
         // SAFETY: registers of a frame that is in place.
         unsafe {
             let (pc, result) = (self.register(libc::REG_RIP), self.register(libc::REG_RAX));
@@ -171,6 +171,21 @@ impl Frame {
                 *pc = call.pc.cast_signed();
                 *result = -i64::from(libc::EINTR);
             }
+            is_again
+        }
+    }
+
+    /// An argument of the system call that the thread is in, or is about to make.
+    pub(crate) fn argument(self, index: usize) -> u64 {
+        // SAFETY: a register of a frame that is in place.
+        ARGUMENTS.get(index).map_or(0, |register| unsafe { (*self.register(*register)).cast_unsigned() })
+    }
+
+    /// Changes it.
+    pub(crate) fn set_argument(self, index: usize, value: u64) {
+        if let Some(register) = ARGUMENTS.get(index) {
+            // SAFETY: a register of a frame that is in place.
+            unsafe { *self.register(*register) = value.cast_signed() };
         }
     }
 
@@ -179,6 +194,61 @@ impl Frame {
         // SAFETY: the kernel's mask is the first word of the C library's, in a frame that is in place.
         unsafe { (&raw const (*self.0).uc_sigmask).cast::<u64>().read() }
     }
+}
+
+/// Where a system call takes its arguments from.
+const ARGUMENTS: [i32; 6] =
+    [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
+
+/// How a call is told for how long it may wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Limit {
+    /// Milliseconds, as an `int`; negative: for ever.
+    Milliseconds,
+    /// Address of a `timespec`; 0: for ever.
+    Time,
+}
+
+/// A call that waits for a time from its beginning on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Timed {
+    pub(crate) number: i64,
+    /// Which argument says for how long.
+    pub(crate) argument: usize,
+    pub(crate) limit: Limit,
+}
+
+const fn timed(number: i64, argument: usize, limit: Limit) -> Timed {
+    Timed { number, argument, limit }
+}
+
+/// All of them that a signal ends with `EINTR`. Not here: those that write what is left of the time to where they have it from, as
+/// `select(2)` and `ppoll(2)` do, and those that know the end of their time.
+pub(crate) const TIMED: [Timed; 9] = [
+    timed(libc::SYS_poll, 2, Limit::Milliseconds),
+    timed(libc::SYS_epoll_wait, 3, Limit::Milliseconds),
+    timed(libc::SYS_epoll_pwait, 3, Limit::Milliseconds),
+    timed(libc::SYS_epoll_pwait2, 3, Limit::Time),
+    timed(libc::SYS_nanosleep, 0, Limit::Time),
+    timed(libc::SYS_clock_nanosleep, 2, Limit::Time),
+    timed(libc::SYS_futex, 3, Limit::Time),
+    timed(libc::SYS_rt_sigtimedwait, 2, Limit::Time),
+    timed(libc::SYS_semtimedop, 3, Limit::Time),
+];
+
+/// Calls that the kernel goes on with by itself (`restart_syscall(2)`), once a stopped process continues.
+const RESUMED: [i64; 4] = [libc::SYS_poll, libc::SYS_nanosleep, libc::SYS_clock_nanosleep, libc::SYS_futex];
+
+/// Bytes that load the number of a call, right before the instruction that makes it.
+pub(crate) const LOAD_BYTES: u64 = 5 + CALL_BYTES;
+
+/// Which call it is that the kernel goes on with, by the code that has made it. `syscall(2)` has the number from its caller: of
+/// a call that was made so, nothing is known.
+pub(crate) fn resumed(load: [u8; 5]) -> Option<i64> {
+    const MOVE_TO_EAX: u8 = 0xb8;
+    let [MOVE_TO_EAX, number @ ..] = load else { return None };
+    let number = i64::from(i32::from_le_bytes(number));
+    RESUMED.contains(&number).then_some(number)
 }
 
 /// A system call in which a thread waits, as `/proc/TID/syscall` has it.

@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
 use super::table::{ENTERED, Noted, RseqAnswer, STOPPED, TABLE, WANTED, let_go, staged};
+use super::waits;
 use crate::arch::{self, Call, Frame};
 use crate::sys::{self, Answer, Errno};
 
@@ -196,8 +197,8 @@ fn settle(frame: Frame, call: Call, was_interrupted: bool) {
         let is_handled = action.handler > libc::SIG_IGN && signal != SIGNAL;
         // Calls that the kernel restarts after handlers with SA_RESTART do not return EINTR for those.
         let ends_call = was_interrupted || action.flags & libc::SA_RESTART as u64 == 0;
-        if is_handled && ends_call {
-            frame.interrupt(call);
+        if is_handled && ends_call && frame.interrupt(call) {
+            waits::give_back(frame, call);
         }
     }
 }

@@ -9,11 +9,12 @@
 
 mod handler;
 mod table;
+mod waits;
 
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-use crate::arch::{self, Call, Frame};
+use crate::arch::{self, Call};
 use crate::maps::number;
 use crate::sys::{self, Answer, Errno, Text};
 
@@ -129,6 +130,7 @@ impl Stopped {
 
     /// Lets all threads go on. An error if they already did.
     pub(crate) fn release(self) -> Result<(), StopFault> {
+        self.shorten_waits();
         let were_held = self.end();
         std::mem::forget(self);
         if were_held { Ok(()) } else { Err(StopFault::Lost) }
@@ -155,21 +157,42 @@ impl Stopped {
             .map(|slot| (slot.tid.load(Ordering::Relaxed), slot.noted()))
     }
 
-    /// Lets every thread that was interrupted in a system call, and would see `EINTR` from it, make that call again.
-    /// How many.
+    /// Lets every thread that was interrupted in a system call, and would see `EINTR` from it, make that call again, for what is
+    /// left of its time. How many.
     pub(crate) fn rewind(&self) -> u32 {
+        for (slot, _) in self.frames() {
+            waits::keep(slot.frame(), self.number);
+        }
+        let now_ns = sys::now_ns();
+        TABLE.stopped_ns.store(now_ns, Ordering::Relaxed);
         let mut rewound = 0;
-        for slot in self.used() {
-            // SAFETY: only this thread looks at calls.
-            let call = unsafe { *slot.call.get() };
+        for (slot, call) in self.frames() {
             let Some(call) = call else { continue };
-            if slot.stage.load(Ordering::Acquire) == staged(self.number, STOPPED) {
-                // SAFETY: the thread waits in its handler, above its frame.
-                let frame = unsafe { Frame::of(slot.noted().frame as *mut std::ffi::c_void) };
-                rewound += u32::from(frame.rewind(call));
+            let frame = slot.frame();
+            let is_rewound = frame.rewind(call);
+            slot.is_rewound.store(is_rewound, Ordering::Relaxed);
+            if is_rewound {
+                rewound += 1;
+                waits::shorten(frame, call, self.number, now_ns);
             }
         }
         rewound
+    }
+
+    /// What was waited for in the stop is waited for no longer.
+    fn shorten_waits(&self) {
+        let now_ns = sys::now_ns();
+        for (slot, call) in self.frames() {
+            if let Some(call) = call.filter(|_| slot.is_rewound.load(Ordering::Relaxed)) {
+                waits::shorten(slot.frame(), call, self.number, now_ns);
+            }
+        }
+    }
+
+    /// The slots of threads that have stopped, and the calls that they were seen in.
+    fn frames(&self) -> impl Iterator<Item = (&'static Slot, Option<Call>)> {
+        let has_stopped = |slot: &&Slot| slot.stage.load(Ordering::Acquire) == staged(self.number, STOPPED);
+        self.used().iter().filter(has_stopped).map(|slot| (slot, slot.call()))
     }
 
     fn used(&self) -> &'static [Slot] {
@@ -233,6 +256,7 @@ impl Stopped {
         let Some(slot) = TABLE.slots.get(index) else { return Err(StopFault::TooMany) };
         slot.tid.store(tid, Ordering::Relaxed);
         slot.stage.store(staged(self.number, WANTED), Ordering::Release);
+        slot.is_rewound.store(false, Ordering::Relaxed);
         // Right before the signal: what the thread waits in now, it is interrupted in.
         // SAFETY: only this thread looks at calls.
         unsafe { *slot.call.get() = call_of(tid) };
@@ -301,6 +325,7 @@ impl Drop for Stopped {
 /// In a restored process: the stop in which it was saved is over, its threads went on by other ways.
 pub(crate) fn forget() {
     let number = TABLE.held.load(Ordering::Acquire);
+    waits::delay(TABLE.stopped_ns.load(Ordering::Relaxed), sys::now_ns());
     TABLE.held.store(number.wrapping_add(number & 1), Ordering::Release);
 }
 
@@ -341,7 +366,13 @@ fn call_of(tid: u32) -> Option<Call> {
         .rsplit(|byte| *byte == b' ')
         .map(|word| word.strip_prefix(b"0x").and_then(|digits| number(digits, 16)).map(|(value, _)| value));
     let (pc, sp) = (words.next()??, words.next()??);
-    Some(Call { number: call_number.cast_signed(), sp, pc })
+    let mut number = call_number.cast_signed();
+    if number == libc::SYS_restart_syscall {
+        // A signal frame forgets what was to be gone on with.
+        let load = sys::peek(pc.wrapping_sub(arch::LOAD_BYTES)).ok();
+        number = load.and_then(arch::resumed).unwrap_or(number);
+    }
+    Some(Call { number, sp, pc })
 }
 
 /// Calls `each` with every name of a directory's entries that is a number.

@@ -2,7 +2,9 @@
 //! and so may be looked at by a thread that comes too late.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use crate::arch::Frame;
 
 /// Threads of one process that can be stopped.
 pub(crate) const THREADS_MAX: usize = 4096;
@@ -69,6 +71,8 @@ pub(super) struct Slot {
     noted: UnsafeCell<Noted>,
     /// The call in which the thread waited just before its signal; written by the stopping thread.
     pub(super) call: UnsafeCell<Option<crate::arch::Call>>,
+    /// Whether that call was interrupted, and is made again.
+    pub(super) is_rewound: AtomicBool,
 }
 
 // SAFETY: `noted` is written by the thread that moved `stage` from WANTED to ENTERED, and read after it stored STOPPED; `call`
@@ -82,10 +86,11 @@ impl Slot {
             tid: AtomicU32::new(0),
             noted: UnsafeCell::new(Noted::NOTHING),
             call: UnsafeCell::new(None),
+            is_rewound: AtomicBool::new(false),
         }
     }
 
-    /// What its thread was seen to wait in; for that thread, between ENTERED and STOPPED.
+    /// What its thread was seen to wait in; for that thread, between ENTERED and STOPPED, and for the one that stops.
     pub(super) fn call(&self) -> Option<crate::arch::Call> {
         // SAFETY: the stopping thread wrote it before it sent the signal, and writes it next in another stop.
         unsafe { *self.call.get() }
@@ -95,6 +100,12 @@ impl Slot {
     pub(super) fn noted(&self) -> Noted {
         // SAFETY: the caller has seen STOPPED, after which the thread writes no more.
         unsafe { *self.noted.get() }
+    }
+
+    /// The frame in which its thread goes on; it must have stopped.
+    pub(super) fn frame(&self) -> Frame {
+        // SAFETY: the thread waits in its handler, above its frame.
+        unsafe { Frame::of(self.noted().frame as *mut std::ffi::c_void) }
     }
 
     /// Where its thread notes; only that thread, between ENTERED and STOPPED.
@@ -120,6 +131,8 @@ pub(super) struct Table {
     pub(super) patience_s: AtomicU32,
     /// Who stops.
     pub(super) agent: AtomicU32,
+    /// When threads had stopped, by the clock of `sys::now_ns`.
+    pub(super) stopped_ns: AtomicU64,
     /// Handler that was there before ours, and its flags.
     pub(super) earlier: [AtomicU64; 2],
     /// Where the C library keeps `struct rseq`, from the thread pointer; 0 bytes: nowhere.
@@ -134,6 +147,7 @@ pub(super) static TABLE: Table = Table {
     heartbeat: AtomicU64::new(0),
     patience_s: AtomicU32::new(0),
     agent: AtomicU32::new(0),
+    stopped_ns: AtomicU64::new(0),
     earlier: [AtomicU64::new(0), AtomicU64::new(0)],
     rseq_offset: AtomicU64::new(0),
     rseq_bytes: AtomicU32::new(0),

@@ -138,7 +138,9 @@ impl Program {
     /// Captures into `path`, and returns what the library said.
     pub(crate) fn capture(&mut self, path: &Path, mode: &str) -> String {
         let answer = self.ask(&format!("capture {} {mode}", path.display()));
-        assert!(answer.starts_with("captured "), "{answer}");
+        // It may have ended, and have said why.
+        let said = if answer.is_empty() { self.line() } else { String::new() };
+        assert!(answer.starts_with("captured "), "{answer}{said}");
         answer
     }
 
@@ -165,6 +167,14 @@ impl Program {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("the program prints lines");
         line.trim_end().to_owned()
+    }
+
+    /// Whether the program has printed something that was not read.
+    pub(crate) fn has_spoken(&self) -> bool {
+        let mut poll =
+            libc::pollfd { fd: self.output.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor of this frame; no wait.
+        !self.output.buffer().is_empty() || unsafe { libc::poll(&raw mut poll, 1, 0) } > 0
     }
 
     /// Ends its input, and waits for it: everything it still printed. It must succeed.
