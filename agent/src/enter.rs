@@ -91,6 +91,6 @@ fn restore(
     let pages = &reader.entries()[reader.find(kinds::PROCESS_MEMORY)? as usize];
     let path = directory.storage().root().join(reader.path());
     let file = File::open(&path).map_err(|source| AgentError::Image { path, source })?;
-    let pages = Pages { file: file.as_fd(), offset: pages.offset };
+    let pages = Pages { file: file.as_fd(), offset: pages.offset, below: None };
     Ok(process::restore::restore(&state, &files, pages, &handed_in(line), Policy::default())?)
 }

@@ -1,7 +1,8 @@
 //! What the tests put into programs with `LD_PRELOAD`: a thread that saves the program when it is told to.
 //!
 //! `STILLWIRE_PRELOAD_CONTROL` is the number of a connected Unix socket. A line `capture PATH MODE` on it makes an image;
-//! the answer is a line `captured ...`, or `failed: ` and the reason. With the path of an image in
+//! the answer is a line `captured ...`, or `failed: ` and the reason. The mode `scan` needs an image below: the last one of all pages
+//! that was made after a line `arm`. With the path of an image in
 //! `STILLWIRE_PRELOAD_RESTORE` the program becomes the one that was saved, which then says `restored`.
 
 #[path = "../tests/support/container.rs"]
@@ -18,7 +19,9 @@ use std::path::Path;
 use process::capture::{Mode, Options, Outcome, Prepared, Sink};
 use process::declared::Declared;
 use process::files::Policy;
-use process::restore::Pages;
+use process::restore::{Below, Pages};
+use process::state::memory::PageRun;
+use process::track::{Scope, Tracker};
 
 const CONTROL: &str = "STILLWIRE_PRELOAD_CONTROL";
 const RESTORE: &str = "STILLWIRE_PRELOAD_RESTORE";
@@ -63,6 +66,7 @@ fn agent(control: RawFd) {
     // SAFETY: whoever started the program gave the number to us.
     let stream = unsafe { UnixStream::from_raw_fd(control) };
     let mut reader = BufReader::new(stream.try_clone().expect("a second descriptor"));
+    let mut tracking = Tracking::default();
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line).unwrap_or(0) == 0 {
@@ -71,12 +75,15 @@ fn agent(control: RawFd) {
         let mut words = line.split_whitespace();
         let answer = match (words.next(), words.next(), words.next()) {
             (Some("capture"), Some(path), Some(mode)) => {
-                capture(path, mode, control, &mut container::Sum::new())
+                capture(path, mode, control, &mut tracking, &mut container::Sum::new())
             }
+            (Some("arm"), None, None) => tracking.arm(control),
             (Some("capture-slowly"), Some(path), None) => {
-                capture(path, "sync", control, &mut Slow(container::Sum::new()))
+                capture(path, "sync", control, &mut tracking, &mut Slow(container::Sum::new()))
             }
-            (Some("allocate-in-stop"), None, None) => capture("/dev/null", "sync", control, &mut Allocating),
+            (Some("allocate-in-stop"), None, None) => {
+                capture("/dev/null", "sync", control, &mut tracking, &mut Allocating)
+            }
             (Some("processes"), Some(processes), None) => limit(processes),
             _ => Err(io::Error::other(format!("not a command: {line:?}"))),
         };
@@ -113,8 +120,23 @@ fn declared(control: RawFd, image: [&File; 2]) -> Declared {
 fn restore(path: &Path, control: RawFd) -> io::Error {
     let restore = || {
         let file = File::open(path)?;
-        let (state, files, _, _) = container::read(&file)?;
-        let pages = Pages { file: file.as_fd(), offset: container::PAGES_OFFSET };
+        let container::Read { state, files, below, .. } = container::read(&file)?;
+        let (below_file, below_runs, unchanged) = match below {
+            Some((path, unchanged)) => {
+                let file = File::open(path)?;
+                let runs = container::read(&file)?.state.memory.runs;
+                (Some(file), runs, unchanged)
+            }
+            None => (None, Vec::new(), Vec::new()),
+        };
+        let offset = container::PAGES_OFFSET;
+        let below = below_file.as_ref().map(|file| Below {
+            file: file.as_fd(),
+            offset,
+            runs: &below_runs,
+            unchanged: &unchanged,
+        });
+        let pages = Pages { file: file.as_fd(), offset, below };
         process::restore::restore(&state, &files, pages, &handed_in(control), Policy::default())
             .map_err(io::Error::other)
     };
@@ -166,29 +188,78 @@ impl process::Sum for Allocating {
     }
 }
 
-fn capture(path: &str, mode: &str, control: RawFd, sum: &mut dyn process::Sum) -> io::Result<String> {
-    let mode = match mode {
-        "fork" => Mode::Fork,
-        "sync" => Mode::Sync,
-        other => return Err(io::Error::other(format!("no mode {other:?}"))),
-    };
+/// Which pages were written since the last image of all pages.
+#[derive(Default)]
+struct Tracking {
+    tracker: Option<Tracker>,
+    /// The last image of all pages that was made after arming.
+    below: Option<(String, Vec<PageRun>)>,
+}
+
+impl Tracking {
+    fn arm(&mut self, control: RawFd) -> io::Result<String> {
+        let failed = |errno: process::Errno| io::Error::from_raw_os_error(errno.0);
+        if self.tracker.is_none() {
+            self.tracker = Some(Tracker::open().map_err(failed)?);
+        }
+        let mut declared = Declared { handed_in: handed_in(control), ..Declared::new() };
+        let tracker = self.tracker.as_mut().expect("there is one now");
+        tracker.arm(&declared, Scope::Everything).map_err(failed)?;
+        tracker.declare(&mut declared);
+        Ok(format!("armed {} ranges", declared.tracked_memory.len()))
+    }
+}
+
+fn capture(
+    path: &str,
+    mode: &str,
+    control: RawFd,
+    tracking: &mut Tracking,
+    sum: &mut dyn process::Sum,
+) -> io::Result<String> {
+    const ROOM_BESIDES: u64 = 4 << 20;
     let (file, pages) = create(path)?;
-    let options = Options { mode, ..Options::default() };
-    let declared = declared(control, [&file, &pages]);
+    let mut declared = declared(control, [&file, &pages]);
+    let mut options = Options::default();
+    if let Some(tracker) = &tracking.tracker {
+        tracker.declare(&mut declared);
+    }
+    (options.mode, options.copy_bytes) = match (mode, &tracking.tracker, &tracking.below) {
+        ("fork", _, _) => (Mode::Fork, 0),
+        ("sync", _, _) => (Mode::Sync, 0),
+        ("scan", Some(tracker), Some(_)) => {
+            let extent = tracker.extent(&declared).map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
+            (Mode::Scan, extent.written_bytes * 2 + ROOM_BESIDES)
+        }
+        ("scan-without-room", Some(_), Some(_)) => (Mode::Scan, 4096),
+        (other, _, _) => return Err(io::Error::other(format!("no mode {other:?} now"))),
+    };
     let prepared = Prepared::look(&declared, options).map_err(io::Error::other)?;
     let sink = Sink { file: pages.as_fd(), offset: container::PAGES_OFFSET };
-    let captured = match prepared.capture(sink, sum).map_err(io::Error::other)? {
+    let mut captured = match prepared.capture(sink, sum).map_err(io::Error::other)? {
         Outcome::Restored => {
             // Open in the process that was saved, and not in this one.
             std::mem::forget((file, pages));
+            if let Some(tracker) = tracking.tracker.take() {
+                tracker.forget();
+            }
+            tracking.below = None;
             return Ok("restored".to_owned());
         }
         Outcome::Captured(captured) => captured,
     };
     let (mode, pause) = (captured.mode(), captured.pause());
     let refused = captured.fork_refused().map_or(String::new(), |errno| format!(" (no fork: {errno})"));
+    captured.write_copies(sink, sum).map_err(io::Error::other)?;
     let image = captured.finish().map_err(io::Error::other)?;
-    container::finish(&file, image.pages_bytes, image.pages_sum, &image.state, &image.files)?;
+    let below = match (mode, &tracking.below) {
+        (Mode::Scan, Some((path, _))) => Some((path.clone(), image.unchanged.clone())),
+        _ => None,
+    };
+    container::finish(&file, image.pages_bytes, image.pages_sum, &image.state, &image.files, &below)?;
+    if mode != Mode::Scan && tracking.tracker.is_some() {
+        tracking.below = Some((path.to_owned(), image.state.memory.runs));
+    }
     Ok(format!(
         "captured {mode:?} stop_ns={} state_ns={} memory_ns={} total_ns={} threads={} rewound={} bytes={}{refused}",
         pause.stop_ns,

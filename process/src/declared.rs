@@ -16,6 +16,9 @@ pub struct Declared {
     pub remade: Vec<(String, RawFd)>,
     /// Addresses whose pages and mappings are left out, because their owner maps them anew before anybody touches them.
     pub ignored_memory: Vec<Range<u64>>,
+    /// Addresses that the process's own tracker watches ([`crate::track::Tracker::declare`]), rising, without overlap. Memory
+    /// that is watched by others cannot be saved.
+    pub tracked_memory: Vec<Range<u64>>,
 }
 
 impl Declared {

@@ -25,6 +25,7 @@ mod smaps;
 pub mod state;
 mod stop;
 mod sys;
+pub mod track;
 
 pub use pages::Sum;
 pub use preflight::{machine, refusals};

@@ -16,9 +16,7 @@ pub fn refusals_of(pid: u32, declared: &Declared) -> io::Result<Vec<String>> {
     let folder = format!("/proc/{pid}");
     let maps = fs::read(format!("{folder}/maps"))?;
     let smaps = fs::read(format!("{folder}/smaps"))?;
-    let mut ignored = declared.ignored_memory.clone();
-    ignored.sort_by_key(|range| range.start);
-    let plan = Plan { ignored, memory_devices: Vec::new() };
+    let plan = Plan { memory_devices: Vec::new(), ..preflight::plan(declared) };
     let mut found: Vec<String> = files::refusals_of(pid, declared)?.iter().map(ToString::to_string).collect();
     let mut refusals = preflight::memory_refusals(&maps, &Smaps::parse(&smaps), &plan);
     refusals.extend(preflight::children_of(pid));

@@ -36,6 +36,19 @@ impl Scratch {
         start..start + self.bytes as u64
     }
 
+    /// Has the pages of a part made now. Where they cannot be, they are made when they are touched.
+    pub(crate) fn populate(&self, part: Range<u64>) {
+        const MADV_POPULATE_WRITE: usize = 23;
+        let part_bytes = (part.end - part.start) as usize;
+        assert!(part.end as usize <= self.bytes, "within the scratch");
+        if part_bytes > 0 {
+            let start = self.base.as_ptr() as usize + part.start as usize;
+            // SAFETY: our own mapping; what is in it stays.
+            let _ =
+                unsafe { sys::call(libc::SYS_madvise, [start, part_bytes, MADV_POPULATE_WRITE, 0, 0, 0]) };
+        }
+    }
+
     /// The room of `count` values from byte `at` on. Zeros are a value of every type that is asked for.
     ///
     /// # Safety

@@ -13,6 +13,8 @@ pub(crate) struct Entry {
     pub(crate) special: Special,
     /// Bytes of it that are private to the process, in memory or swapped out.
     pub(crate) private_bytes: u64,
+    /// Of these, in huge pages.
+    pub(crate) huge_bytes: u64,
     /// Its protection key; 0 is everybody's.
     pub(crate) protection_key: u64,
 }
@@ -58,6 +60,7 @@ impl Smaps {
                     advice: Advice::empty(),
                     special: Special::default(),
                     private_bytes: 0,
+                    huge_bytes: 0,
                     protection_key: 0,
                 });
             } else if let (Some(entry), Some((key, value))) = (entries.last_mut(), split(line)) {
@@ -79,6 +82,7 @@ impl Entry {
         let kilobytes = || number(value, 10).map_or(0, |(value, _)| value * 1024);
         match key {
             b"Anonymous" | b"Swap" => self.private_bytes += kilobytes(),
+            b"AnonHugePages" => self.huge_bytes += kilobytes(),
             b"ProtectionKey" => self.protection_key = number(value, 10).map_or(0, |(value, _)| value),
             b"VmFlags" => {
                 for flag in value.split(|byte| *byte == b' ') {

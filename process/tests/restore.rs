@@ -4,21 +4,10 @@
 mod skipped;
 mod support;
 
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use support::{Image, Program, compile, start};
-
-/// Starts the program of an image again, to become what it was.
-fn restart(image: &Path) -> Program {
-    let executable = Image::open(image).state.program.executable;
-    let mut command = Command::new(std::ffi::OsStr::from_bytes(&executable));
-    let mut program = start(command.env("STILLWIRE_PRELOAD_RESTORE", image));
-    assert_eq!(program.answer(), "restored");
-    program
-}
+use support::{Program, compile, restart, start};
 
 /// Saves, kills and restores `program` three times; `between` is asked of every life.
 fn three_generations(mut program: Program, between: &dyn Fn(&mut Program)) -> Program {

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 
+use super::copy::{self, CopyRoom};
 use super::describe::{Regions, Smaps};
 use super::facts::Facts;
 use super::room::{DONE, FAILED, Room, Size};
@@ -12,10 +13,11 @@ use super::{CaptureError, Mode, Options, Sink};
 use crate::arch;
 use crate::declared::Declared;
 use crate::files::{self, FileId};
-use crate::pages::Sum;
+use crate::pages::{InUse, Sum, Target};
 use crate::preflight::{self, Look};
 use crate::scratch::Scratch;
 use crate::signals;
+use crate::state::memory::PageRun;
 use crate::state::signals::Pending;
 use crate::state::threads::At;
 use crate::state::{Files, ProcessState};
@@ -69,6 +71,8 @@ pub struct Image {
     pub pages_bytes: u64,
     /// Their checksum.
     pub pages_sum: u64,
+    /// Pages that were not written, because the image below has them as they are. Empty in all modes but [`Mode::Scan`].
+    pub unchanged: Vec<PageRun>,
 }
 
 /// A process was captured; its pages are written, or are being written.
@@ -97,6 +101,7 @@ impl Prepared {
             smaps: look.smaps_bytes,
             pages: look.pages,
             shared: look.shared_bytes,
+            written: if options.mode == Mode::Scan { options.copy_bytes } else { 0 },
             threads: look.threads,
         };
         let (scratch, room) = Room::new(size.with_margin())
@@ -275,6 +280,19 @@ impl Attempt<'_> {
             offset: self.offset,
         };
         let report = room.report;
+        if self.mode == Mode::Scan {
+            let copy_room = CopyRoom {
+                runs: room.runs,
+                guards: room.guards,
+                unchanged: room.unchanged,
+                copies: room.written,
+            };
+            match copy::changed(&work, copy_room, report) {
+                // More was written than expected: all of it is saved.
+                Err(SaveFault { errno: Errno(libc::ENOBUFS), .. }) => self.mode = Mode::Fork,
+                copied => return copied.map_err(InStop::Save),
+            }
+        }
         if self.mode == Mode::Fork {
             keep_from_child(&*look, false);
             let child = fork();
@@ -457,9 +475,37 @@ impl Captured {
         }
     }
 
+    /// Writes what was copied in [`Mode::Scan`]; whoever writes in other modes has nothing to do here. Ordinary code, while the
+    /// program runs.
+    pub fn write_copies(&mut self, sink: Sink<'_>, sum: &mut dyn Sum) -> Result<(), CaptureError> {
+        if self.mode != Mode::Scan {
+            return Ok(());
+        }
+        let room = &mut self.prepared.room;
+        let report = room.report;
+        let runs = room.runs.get(..report.runs.load(Ordering::Relaxed) as usize).unwrap_or(&[]);
+        let target = Target { sink: sink.number(), offset: sink.offset, written: &report.written };
+        // All of it is in memory of the capture's own.
+        let mut in_use = InUse { ranges: [0..0, 0..0], buffer: &mut [] };
+        let written = crate::pages::write(runs, target, &mut in_use, sum);
+        written.map_err(|fault| SaveFault {
+            fault: Fault::Write,
+            address: fault.address,
+            errno: fault.errno,
+        })?;
+        report.sum.store(sum.value(), Ordering::Relaxed);
+        report.stage.store(DONE, Ordering::Release);
+        Ok(())
+    }
+
     /// Waits until all pages are written, and puts the state together.
+    ///
+    /// # Panics
+    /// In [`Mode::Scan`], if [`Captured::write_copies`] has not succeeded before.
     pub fn finish(mut self) -> Result<Image, CaptureError> {
         let report = self.prepared.room.report;
+        let is_written = self.mode != Mode::Scan || report.stage.load(Ordering::Acquire) == DONE;
+        assert!(is_written, "copies are written before");
         let status = match self.child.take() {
             None => 0,
             // Somebody else waits for all children, ours too: what it reported is there.
@@ -482,6 +528,11 @@ impl Captured {
         let maps = room.maps.get(..self.maps_bytes).unwrap_or(&[]);
         let smaps = room.smaps.get(..report.smaps.load(Ordering::Relaxed) as usize).unwrap_or(&[]);
         let (runs, guards) = (report.runs.load(Ordering::Relaxed), report.guards.load(Ordering::Relaxed));
+        let unchanged = match self.mode {
+            Mode::Scan => report.unchanged.load(Ordering::Relaxed) as usize,
+            Mode::Fork | Mode::Sync => 0,
+        };
+        let unchanged = super::describe::page_runs(room.unchanged.get(..unchanged).unwrap_or(&[]));
         let regions = Regions {
             maps,
             in_child: Smaps::parse(smaps),
@@ -503,6 +554,7 @@ impl Captured {
             files,
             pages_bytes: report.bytes.load(Ordering::Relaxed),
             pages_sum: report.sum.load(Ordering::Relaxed),
+            unchanged,
         })
     }
 }

@@ -121,7 +121,7 @@ pub(super) fn objects(regions: &Regions<'_>) -> Vec<FileId> {
     preflight::shared_files(regions.maps, regions.plan)
 }
 
-fn page_runs(runs: &[Run]) -> Vec<PageRun> {
+pub(super) fn page_runs(runs: &[Run]) -> Vec<PageRun> {
     let mut merged: Vec<PageRun> = Vec::new();
     for run in runs {
         match merged.last_mut() {

@@ -7,6 +7,7 @@
 //! In the restored process `capture` returns a second time, with [`Outcome::Restored`].
 
 mod attempt;
+mod copy;
 mod describe;
 mod facts;
 mod room;
@@ -29,6 +30,9 @@ use save::{Fault, SaveFault};
 pub enum Mode {
     /// A forked child, while the program runs.
     Fork,
+    /// The capturing thread, while the program runs, from a copy of those pages that were written since a
+    /// [`crate::track::Tracker`] armed them. The image needs one of all pages below it, whose cut came after that.
+    Scan,
     /// The capturing thread, while the program stands still.
     Sync,
 }
@@ -36,15 +40,18 @@ pub enum Mode {
 /// What a capture is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Who writes. [`Mode::Fork`] falls back to [`Mode::Sync`] where the kernel refuses a fork.
+    /// Who writes. [`Mode::Scan`] falls back to [`Mode::Fork`] where more was written than there is room for; that falls back
+    /// to [`Mode::Sync`] where the kernel refuses a fork.
     pub mode: Mode,
+    /// Room for copies in [`Mode::Scan`], bytes. It is memory in use from the look until the image is written.
+    pub copy_bytes: u64,
     /// How long a thread may take to stop, ns.
     pub stop_timeout_ns: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { mode: Mode::Fork, stop_timeout_ns: 2_000_000_000 }
+        Options { mode: Mode::Fork, copy_bytes: 0, stop_timeout_ns: 2_000_000_000 }
     }
 }
 

@@ -19,6 +19,8 @@ pub(super) struct Report {
     /// Where it failed.
     pub(super) address: AtomicU64,
     pub(super) runs: AtomicU64,
+    /// Runs of pages that were not copied, because they are in the image below.
+    pub(super) unchanged: AtomicU64,
     pub(super) guards: AtomicU64,
     pub(super) bytes: AtomicU64,
     /// Bytes that are written.
@@ -42,6 +44,8 @@ pub(super) struct Size {
     pub(super) pages: u64,
     /// Bytes of shared memory that may have to be copied.
     pub(super) shared: u64,
+    /// Bytes of pages that are copied because they were written.
+    pub(super) written: u64,
     pub(super) threads: usize,
 }
 
@@ -53,6 +57,7 @@ impl Size {
             smaps: self.smaps * 2 + (1 << 20),
             pages: self.pages * 2 + (64 << 10),
             shared: self.shared + self.shared / 4 + (64 << 10),
+            written: self.written,
             threads: self.threads * 2 + 64,
         }
     }
@@ -68,6 +73,9 @@ pub(super) struct Room {
     pub(super) guards: &'static mut [Run],
     pub(super) shared_runs: &'static mut [Run],
     pub(super) copies: &'static mut [u8],
+    /// Copies of private pages that were written.
+    pub(super) written: &'static mut [u8],
+    pub(super) unchanged: &'static mut [Run],
     /// Through which go the pages that their writer uses.
     pub(super) buffer: &'static mut [u8],
 }
@@ -87,7 +95,7 @@ impl Room {
             start..end
         };
         let run = size_of::<Run>() as u64;
-        // In the worst case every second page is a run; shared memory is scanned apart, and has pages of its own.
+        // In the worst case every second page is a run (and, of two lists, every second one of the other); shared memory is scanned apart, and has pages of its own.
         let runs = size.pages / 2 + 1;
         let shared_runs = size.shared / PAGE_BYTES + 1;
         let report = take(PAGE_BYTES);
@@ -95,7 +103,10 @@ impl Room {
         let lists =
             [take((runs + shared_runs) * run), take(GUARD_RUNS as u64 * run), take(shared_runs * run)];
         let (copies, buffer) = (take(size.shared), take(BUFFER_BYTES));
+        let (written, unchanged) = (take(size.written), take(if size.written == 0 { 0 } else { runs * run }));
         let scratch = Scratch::new(end)?;
+        // In the stop nothing is to wait for the kernel to make pages.
+        scratch.populate(written.clone());
         let bytes = |range: &Range<u64>| (range.end - range.start) as usize;
         // SAFETY: the parts do not overlap, start at pages, and are of types that may be all zeros.
         let room = unsafe {
@@ -109,6 +120,8 @@ impl Room {
                 shared_runs: scratch.slice(lists[2].start, bytes(&lists[2]) / size_of::<Run>()),
                 copies: scratch.slice(copies.start, bytes(&copies)),
                 buffer: scratch.slice(buffer.start, bytes(&buffer)),
+                written: scratch.slice(written.start, bytes(&written)),
+                unchanged: scratch.slice(unchanged.start, bytes(&unchanged) / size_of::<Run>()),
             }
         };
         Ok((scratch, room))

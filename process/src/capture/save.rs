@@ -148,7 +148,7 @@ fn find<'a>(
 }
 
 /// Where the file behind a mapping ends: pages after that cannot be read.
-fn readable_end(part: &Range<u64>) -> u64 {
+pub(super) fn readable_end(part: &Range<u64>) -> u64 {
     let is_readable = |page: u64| {
         const MADV_POPULATE_READ: usize = 22;
         let address = (part.start + page * PAGE_BYTES) as usize;
@@ -181,7 +181,7 @@ pub(super) fn protect(work_maps: &[u8], plan: &Plan, readable: bool) -> Result<(
     Ok(())
 }
 
-fn set_protection(address: u64, bytes: u64, protection: Protection) -> Answer<()> {
+pub(super) fn set_protection(address: u64, bytes: u64, protection: Protection) -> Answer<()> {
     let mut flags = 0;
     for (set, flag) in [
         (Protection::READ, libc::PROT_READ),

@@ -9,7 +9,7 @@ use crate::sys::{self, Answer, Errno};
 
 /// `struct pm_scan_arg`.
 #[repr(C)]
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Scan {
     size: u64,
     flags: u64,
@@ -36,11 +36,20 @@ struct Found {
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: usize = 0xc060_6610;
+/// A tracker watches the region: [`IS_WRITTEN`] says what it seems to.
+const IS_WATCHED: u64 = 1 << 0;
+/// Written since it was armed, or never armed.
+const IS_WRITTEN: u64 = 1 << 1;
 const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZERO: u64 = 1 << 5;
 const IS_GUARD: u64 = 1 << 8;
+
+/// Arms what it finds: the next write to such a page makes it a written one.
+const ARMING: u64 = 1 << 0;
+/// Fails with `EPERM` where nobody watches.
+const WATCHED_ONLY: u64 = 1 << 1;
 
 /// Entries of `/proc/self/pagemap`.
 const ENTRY_PRESENT: u64 = 1 << 63;
@@ -48,7 +57,7 @@ const ENTRY_SWAPPED: u64 = 1 << 62;
 const ENTRY_FILE: u64 = 1 << 61;
 const ENTRY_GUARD: u64 = 1 << 58;
 
-/// Ranges that one call returns.
+/// Ranges that one call returns. The kernel gathers 512; asked for more, it was seen to tell of some pages twice.
 const FOUND_MAX: usize = 256;
 
 /// Looks at the page tables of the process that made it.
@@ -66,9 +75,9 @@ impl Scanner {
             Scanner { pagemap, has_scan: true, knows_guards: true, found: [Found::default(); FOUND_MAX] };
         // An empty range asks what the kernel knows.
         let guards = Scan { any_of: IS_GUARD, returned: IS_GUARD, ..Scan::default() };
-        scanner.knows_guards = scanner.ask(guards, PAGE_BYTES..PAGE_BYTES).is_ok();
+        scanner.knows_guards = scanner.ask(&guards, PAGE_BYTES..PAGE_BYTES).is_ok();
         let present = Scan { any_of: IS_PRESENT, returned: IS_PRESENT, ..Scan::default() };
-        scanner.has_scan = scanner.ask(present, PAGE_BYTES..PAGE_BYTES).is_ok();
+        scanner.has_scan = scanner.ask(&present, PAGE_BYTES..PAGE_BYTES).is_ok();
         Ok(scanner)
     }
 
@@ -84,6 +93,47 @@ impl Scanner {
         let guard = if self.knows_guards { IS_GUARD } else { 0 };
         let without = IS_FILE | IS_ZERO | guard;
         self.scan(range, without, without, IS_PRESENT | IS_SWAPPED, runs)
+    }
+
+    /// Whether the kernel has the call that arms pages and tells which were written.
+    pub(crate) fn can_track(&self) -> bool {
+        self.has_scan
+    }
+
+    /// Tells the private pages of `range` that are not as their backing has them, as [`Scanner::changed`] finds them, and whether
+    /// they may have been written since they were armed. `is_anonymous`: no file lies behind any of it, so that the kernel
+    /// need not look at each page for one.
+    pub(crate) fn own(
+        &mut self,
+        range: Range<u64>,
+        is_anonymous: bool,
+        mut each: impl FnMut(Range<u64>, bool) -> Answer<()>,
+    ) -> Answer<()> {
+        let guard = if self.knows_guards { IS_GUARD } else { 0 };
+        let without = IS_ZERO | guard | if is_anonymous { 0 } else { IS_FILE };
+        let scan = Scan {
+            inverted: without,
+            all_of: without,
+            any_of: IS_PRESENT | IS_SWAPPED,
+            returned: IS_WATCHED | IS_WRITTEN,
+            ..Scan::default()
+        };
+        self.walk(range, &scan, |found| {
+            let is_clean = found.categories & (IS_WATCHED | IS_WRITTEN) == IS_WATCHED;
+            each(found.start..found.end, !is_clean)
+        })
+    }
+
+    /// Arms the pages of `range` that are there; none of it may be unwatched (`EPERM`). What is not there is not armed: it would
+    /// cost page tables, and whatever comes there is written then.
+    pub(crate) fn arm(&mut self, range: Range<u64>) -> Answer<()> {
+        let scan = Scan {
+            flags: ARMING | WATCHED_ONLY,
+            any_of: IS_PRESENT | IS_SWAPPED,
+            returned: IS_PRESENT,
+            ..Scan::default()
+        };
+        self.walk(range, &scan, |_| Ok(()))
     }
 
     /// Adds the pages of `range` that `madvise(2)` has made guards.
@@ -111,12 +161,22 @@ impl Scanner {
         any_of: u64,
         runs: &mut Runs<'_>,
     ) -> Answer<()> {
+        let scan = Scan { inverted, all_of, any_of, returned: IS_PRESENT, ..Scan::default() };
+        self.walk(range, &scan, |found| runs.push(Run::in_place(found.start, found.end - found.start)))
+    }
+
+    /// Tells of everything in `range` that `scan` asks for, by rising address.
+    fn walk(
+        &mut self,
+        range: Range<u64>,
+        scan: &Scan,
+        mut each: impl FnMut(&Found) -> Answer<()>,
+    ) -> Answer<()> {
         let mut at = range.start;
         while at < range.end {
-            let scan = Scan { inverted, all_of, any_of, returned: IS_PRESENT, ..Scan::default() };
             let (entries, walked) = self.ask(scan, at..range.end)?;
             for found in self.found.get(..entries).unwrap_or(&[]) {
-                runs.push(Run::in_place(found.start, found.end - found.start))?;
+                each(found)?;
             }
             if walked <= at {
                 return Err(Errno(libc::EIO));
@@ -127,14 +187,14 @@ impl Scanner {
     }
 
     /// One call: how many ranges it found, and how far it came.
-    fn ask(&mut self, scan: Scan, range: Range<u64>) -> Answer<(usize, u64)> {
+    fn ask(&mut self, scan: &Scan, range: Range<u64>) -> Answer<(usize, u64)> {
         let mut scan = Scan {
             size: size_of::<Scan>() as u64,
             start: range.start,
             end: range.end,
             vector: self.found.as_mut_ptr() as u64,
             vector_entries: FOUND_MAX as u64,
-            ..scan
+            ..*scan
         };
         // SAFETY: the kernel fills the vector within its length, and the argument.
         let entries = unsafe {

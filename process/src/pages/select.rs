@@ -27,6 +27,8 @@ pub(crate) struct Plan {
     pub(crate) ignored: Vec<Range<u64>>,
     /// Devices of file systems in memory.
     pub(crate) memory_devices: Vec<(u32, u32)>,
+    /// Addresses that our own tracker watches, rising, without overlap.
+    pub(crate) tracked: Vec<Range<u64>>,
 }
 
 impl Plan {
@@ -43,6 +45,17 @@ impl Plan {
         } else {
             Saved::Changed
         }
+    }
+
+    /// Whether our own tracker watches all of `line`.
+    pub(crate) fn is_tracked(&self, line: &Line<'_>) -> bool {
+        let mut at = line.start;
+        for tracked in &self.tracked {
+            if tracked.contains(&at) {
+                at = tracked.end;
+            }
+        }
+        at >= line.end
     }
 
     /// Whether a shared mapping is of memory that ends with the process, rather than of a file that stays.

@@ -43,7 +43,7 @@ pub(crate) fn refusals(maps: &[u8], smaps: &Smaps, plan: &Plan) -> Vec<Refusal> 
         if plan.parts(&line).next().is_none() {
             continue;
         }
-        if let Some(why) = why_not(&line, smaps.at(line.start)) {
+        if let Some(why) = why_not(&line, smaps.at(line.start), plan) {
             let name = String::from_utf8_lossy(line.name).into_owned();
             refusals.push(Refusal::Mapping { start: line.start, end: line.end, name, why });
         }
@@ -51,7 +51,7 @@ pub(crate) fn refusals(maps: &[u8], smaps: &Smaps, plan: &Plan) -> Vec<Refusal> 
     refusals
 }
 
-fn why_not(line: &Line<'_>, entry: Option<&Entry>) -> Option<&'static str> {
+fn why_not(line: &Line<'_>, entry: Option<&Entry>, plan: &Plan) -> Option<&'static str> {
     if line.is_vvar() || line.is_vdso() || line.is_everywhere() {
         return None;
     }
@@ -70,7 +70,7 @@ fn why_not(line: &Line<'_>, entry: Option<&Entry>) -> Option<&'static str> {
         Some(KERNEL)
     } else if special.is_device || (starts(b"/dev/") && !starts(b"/dev/shm/") && !starts(b"/dev/zero")) {
         Some(DEVICE)
-    } else if special.is_watched {
+    } else if special.is_watched && !plan.is_tracked(line) {
         Some(WATCHED)
     } else if entry.is_some_and(|entry| entry.protection_key != 0) {
         Some(KEY)
@@ -169,6 +169,16 @@ mod tests {
         }
         let text = b"1000-2000 rw-p 00000000 00:00 0 \nProtectionKey:  3\n";
         assert_eq!(refusals(maps, &Smaps::parse(text), &Plan::default()).len(), 1);
+    }
+
+    #[test]
+    fn what_our_own_tracker_watches_is_not_refused() {
+        let maps = b"1000-3000 rw-p 00000000 00:00 0 \n";
+        let text = b"1000-3000 rw-p 00000000 00:00 0 \nVmFlags: rd wr uw\n";
+        for (tracked, refused) in [(0x1000..0x3000, 0), (0x1000..0x2000, 1), (0..0, 1)] {
+            let plan = Plan { tracked: Vec::from([tracked]), ..Plan::default() };
+            assert_eq!(refusals(maps, &Smaps::parse(text), &plan).len(), refused);
+        }
     }
 
     #[test]

@@ -72,9 +72,7 @@ pub(crate) fn look(declared: &Declared) -> Result<Look, CaptureError> {
     let maps = read("/proc/self/maps")?;
     let text = read("/proc/self/smaps")?;
     let smaps = Smaps::parse(&text);
-    let mut ignored = declared.ignored_memory.clone();
-    ignored.sort_by_key(|range| range.start);
-    let plan = Plan { ignored, memory_devices: memory::memory_devices() };
+    let plan = plan(declared);
     let mut refusals = memory::refusals(&maps, &smaps, &plan);
     refusals.extend(others::sharers(&maps, &plan));
     refusals.extend(others::children());
@@ -109,6 +107,13 @@ pub(crate) fn look(declared: &Declared) -> Result<Look, CaptureError> {
         machine: machine(),
         shared_files,
     })
+}
+
+/// What is decided before anything is looked at.
+pub(crate) fn plan(declared: &Declared) -> Plan {
+    let mut ignored = declared.ignored_memory.clone();
+    ignored.sort_by_key(|range| range.start);
+    Plan { ignored, memory_devices: memory::memory_devices(), tracked: declared.tracked_memory.clone() }
 }
 
 /// This machine, as an image names it.

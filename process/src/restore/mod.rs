@@ -33,10 +33,10 @@ use std::sync::atomic::AtomicU32;
 use crate::arch::{self, PAGE_BYTES};
 use crate::files::{self, Given, Policy, RemakeError};
 use crate::maps;
-use crate::state::memory::{Backing, Protection};
+use crate::state::memory::{Backing, PageRun, Protection};
 use crate::state::{Files, ProcessState};
 
-use plan::{Calls, Opened};
+use plan::{Calls, FromBelow, Opened};
 use scaffold::Scaffold;
 use x86_64::ADDRESSES_END;
 
@@ -110,6 +110,21 @@ pub struct Pages<'a> {
     pub file: BorrowedFd<'a>,
     /// Offset of the section of pages in it.
     pub offset: u64,
+    /// The image below, if the capture left out what that one has ([`crate::capture::Mode::Scan`]).
+    pub below: Option<Below<'a>>,
+}
+
+/// An image of all pages, of which another one takes those that have not changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Below<'a> {
+    /// Its file.
+    pub file: BorrowedFd<'a>,
+    /// Offset of the section of pages in it.
+    pub offset: u64,
+    /// The pages in that section: its own [`crate::state::memory::Memory::runs`].
+    pub runs: &'a [PageRun],
+    /// The pages that are taken from it.
+    pub unchanged: &'a [PageRun],
 }
 
 /// Becomes the process of an image. `handed_in` are descriptors by the name that the image knows them by. Comes back only if
@@ -122,6 +137,8 @@ pub fn restore(
     policy: Policy,
 ) -> Result<Infallible, RestoreError> {
     gate::check_machine(&state.machine, &crate::machine())?;
+    let below = pages.below.map(|below| plan::below(state, below.runs, below.unchanged));
+    let below = below.transpose().map_err(|what| RestoreError::Inconsistent { what })?;
     alone()?;
     block_signals();
     // Looked at before descriptors are made anew: where a file is missing, nothing has been touched yet.
@@ -134,6 +151,7 @@ pub fn restore(
         shared.push(shared_memory(&object.name, object.bytes)?);
     }
     let mut kept: Vec<RawFd> = vec![libc::STDERR_FILENO, pages.file.as_raw_fd()];
+    kept.extend(pages.below.iter().map(|below| below.file.as_raw_fd()));
     kept.extend(mapped.iter().flatten().map(AsRawFd::as_raw_fd));
     let numbers: Vec<RawFd> = shared.iter().map(AsRawFd::as_raw_fd).collect();
     let given = Given { handed_in, shared: &numbers, kept: &kept, policy };
@@ -141,9 +159,9 @@ pub fn restore(
     // Their numbers are the restored process's now, or closed.
     let is_opened: Vec<bool> = mapped.iter().map(Option::is_some).collect();
     std::mem::forget((mapped, shared));
-    let [reports, pages_fd, mapped @ ..] = &remade.kept[..] else {
-        return Err(RestoreError::Inconsistent { what: "descriptors were lost".to_owned() });
-    };
+    let lost = || RestoreError::Inconsistent { what: "descriptors were lost".to_owned() };
+    let [reports, pages_fd, mapped @ ..] = &remade.kept[..] else { return Err(lost()) };
+    let (below_fd, mapped) = mapped.split_at_checked(usize::from(below.is_some())).ok_or_else(lost)?;
     for warning in &remade.warnings {
         report(*reports, warning);
     }
@@ -152,6 +170,10 @@ pub fn restore(
         files: is_opened.into_iter().map(|is_opened| if is_opened { numbers.next() } else { None }).collect(),
         shared: remade.shared.iter().map(|fd| fd.cast_unsigned()).collect(),
         pages: (pages_fd.cast_unsigned(), pages.offset),
+        below: below
+            .zip(pages.below)
+            .zip(below_fd.first())
+            .map(|((pieces, below), fd)| FromBelow { pages: (fd.cast_unsigned(), below.offset), pieces }),
         populates: populates(),
     };
     let directory = std::ffi::OsStr::from_bytes(&state.program.directory);

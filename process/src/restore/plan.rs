@@ -34,8 +34,18 @@ pub(super) struct Opened {
     pub(super) shared: Vec<u32>,
     /// The file with the pages, and where they begin.
     pub(super) pages: (u32, u64),
+    /// What is read from the image below.
+    pub(super) below: Option<FromBelow>,
     /// Whether the kernel makes pages on request (`MADV_POPULATE_WRITE`, Linux 5.14).
     pub(super) populates: bool,
+}
+
+/// Pages that are read from the image below.
+#[derive(Clone, Debug)]
+pub(super) struct FromBelow {
+    /// The file, and where its pages begin.
+    pub(super) pages: (u32, u64),
+    pub(super) pieces: Vec<Piece>,
 }
 
 /// The kernel's code and data in the image and here.
@@ -167,27 +177,82 @@ pub(super) struct Piece {
 /// The runs cut at the borders of regions.
 pub(super) fn pieces(state: &ProcessState) -> Vec<Piece> {
     let page = u64::from(state.machine.page_bytes);
-    let regions = &state.memory.regions;
     let (mut pieces, mut offset) = (Vec::new(), 0);
     for run in &state.memory.runs {
-        let end = run.address + run.pages * page;
-        let mut address = run.address;
-        while address < end {
-            let region = regions.partition_point(|region| region.end <= address);
-            let Some(found) = regions.get(region).filter(|found| found.start <= address) else { break };
-            let bytes = found.end.min(end) - address;
-            pieces.push(Piece { address, bytes, offset, region });
-            address += bytes;
-            offset += bytes;
-        }
+        cut(state, run.address, run.pages * page, offset, &mut pieces);
+        offset += run.pages * page;
     }
     pieces
 }
 
+fn cut(state: &ProcessState, start: u64, bytes: u64, offset: u64, pieces: &mut Vec<Piece>) {
+    let regions = &state.memory.regions;
+    let end = start + bytes;
+    let mut address = start;
+    while address < end {
+        let region = regions.partition_point(|region| region.end <= address);
+        let Some(found) = regions.get(region).filter(|found| found.start <= address) else { break };
+        let bytes = found.end.min(end) - address;
+        pieces.push(Piece { address, bytes, offset: offset + (address - start), region });
+        address += bytes;
+    }
+}
+
+/// What is taken from the image below, whose pages are `runs`; or why that cannot be.
+pub(super) fn below(
+    state: &ProcessState,
+    runs: &[PageRun],
+    unchanged: &[PageRun],
+) -> Result<Vec<Piece>, String> {
+    let page = u64::from(state.machine.page_bytes);
+    let end = |run: &PageRun| run.pages.checked_mul(page).and_then(|bytes| run.address.checked_add(bytes));
+    let mut offsets = Vec::with_capacity(runs.len());
+    let mut offset = 0;
+    for run in runs {
+        offsets.push(offset);
+        offset = u64::saturating_add(offset, run.pages.saturating_mul(page));
+    }
+    let (mut pieces, mut from) = (Vec::new(), 0);
+    for run in unchanged {
+        let lost = || format!("{} pages from {:#x} are not in the image below", run.pages, run.address);
+        let run_end = end(run).filter(|end| *end > run.address).ok_or_else(lost)?;
+        if run.address < from || run.address % page != 0 {
+            return Err(format!("the unchanged pages from {:#x} come twice, or out of order", run.address));
+        }
+        from = run_end;
+        let mut address = run.address;
+        while address < run_end {
+            let after = runs.partition_point(|below| below.address <= address);
+            let (source, offset) =
+                after.checked_sub(1).and_then(|at| runs.get(at).zip(offsets.get(at))).ok_or_else(lost)?;
+            let until = end(source).filter(|end| *end > address).ok_or_else(lost)?.min(run_end);
+            let before = pieces.len();
+            cut(state, address, until - address, offset + (address - source.address), &mut pieces);
+            let filled: u64 = pieces.iter().skip(before).map(|piece| piece.bytes).sum();
+            if filled != until - address {
+                return Err(format!("unchanged pages from {address:#x} lie in no region"));
+            }
+            address = until;
+        }
+    }
+    let own = |piece: &Piece| {
+        let after = state.memory.runs.partition_point(|run| run.address < piece.address + piece.bytes);
+        let last = after.checked_sub(1).and_then(|at| state.memory.runs.get(at));
+        last.is_some_and(|run| end(run).is_none_or(|end| end > piece.address))
+    };
+    match pieces.iter().find(|piece| own(piece)) {
+        Some(piece) => Err(format!("pages from {:#x} are changed and unchanged", piece.address)),
+        None => Ok(pieces),
+    }
+}
+
 /// Where thread ids may lie: the written memory, with the end of a lock that begins there.
-pub(super) fn written(state: &ProcessState) -> Vec<Span> {
+pub(super) fn written(state: &ProcessState, below: &[Piece]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
-    for piece in pieces(state) {
+    let mut pieces = pieces(state);
+    pieces.extend_from_slice(below);
+    pieces.sort_by_key(|piece| piece.address);
+    for piece in pieces {
         let Some(region) = state.memory.regions.get(piece.region) else { continue };
         if !region.protection.contains(Protection::READ | Protection::WRITE) {
             continue;
@@ -234,13 +299,17 @@ pub(super) fn memory(calls: &mut Calls, state: &ProcessState, opened: &Opened, k
     let pieces = pieces(state);
     let regions = &state.memory.regions;
     let mut has_pages = vec![false; regions.len()];
-    for piece in &pieces {
+    let below = opened.below.as_ref();
+    for piece in pieces.iter().chain(below.iter().flat_map(|below| &below.pieces)) {
         has_pages[piece.region] = true;
     }
     for (region, has_pages) in regions.iter().zip(&has_pages) {
         map(calls, state, opened, kernel, region, *has_pages);
     }
-    read(calls, state, opened, &pieces);
+    if let Some(below) = below {
+        read(calls, state, opened, below.pages, &below.pieces);
+    }
+    read(calls, state, opened, opened.pages, &pieces);
     for (region, has_pages) in regions.iter().zip(&has_pages) {
         settle(calls, state, region, *has_pages);
     }
@@ -336,9 +405,13 @@ fn advise(calls: &mut Calls, state: &ProcessState, region: &Region, advices: &[(
 }
 
 /// Pages lie one after the other in the file, so one call fills as many places as it may name.
-fn read(calls: &mut Calls, state: &ProcessState, opened: &Opened, pieces: &[Piece]) {
-    let mut batch = Batch { pieces: Vec::new(), bytes: 0, opened };
+fn read(calls: &mut Calls, state: &ProcessState, opened: &Opened, pages: (u32, u64), pieces: &[Piece]) {
+    let mut batch = Batch { pieces: Vec::new(), bytes: 0, end: 0, pages };
     for piece in pieces {
+        // What lies between in the image below was changed since.
+        if piece.offset != batch.end {
+            batch.flush(calls);
+        }
         let backing = state.memory.regions.get(piece.region).map(|region| region.backing);
         let is_own = matches!(backing, Some(Backing::Anonymous | Backing::Shared { .. }));
         if matches!(backing, None | Some(Backing::Vdso | Backing::Vvar)) {
@@ -374,14 +447,18 @@ fn read(calls: &mut Calls, state: &ProcessState, opened: &Opened, pieces: &[Piec
 }
 
 /// What the next call reads.
-struct Batch<'a> {
+struct Batch {
     pieces: Vec<Piece>,
     bytes: u64,
-    opened: &'a Opened,
+    /// Where the next piece has to lie in the section.
+    end: u64,
+    /// The file, and where its pages begin.
+    pages: (u32, u64),
 }
 
-impl Batch<'_> {
+impl Batch {
     fn push(&mut self, part: Piece) {
+        self.end = part.offset + part.bytes;
         match self.pieces.last_mut().filter(|last| last.address + last.bytes == part.address) {
             Some(last) => last.bytes += part.bytes,
             None => self.pieces.push(part),
@@ -390,7 +467,7 @@ impl Batch<'_> {
     }
 
     fn flush(&mut self, calls: &mut Calls) {
-        let (fd, start) = self.opened.pages;
+        let (fd, start) = self.pages;
         if let (Some(first), Some(last)) = (self.pieces.first(), self.pieces.last()) {
             let words: Vec<u64> = self.pieces.iter().flat_map(|piece| [piece.address, piece.bytes]).collect();
             let vector = calls.put_words(&words);

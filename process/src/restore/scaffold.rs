@@ -45,6 +45,8 @@ impl Scaffold {
         let stacks = base + PAGE_BYTES + redirected_bytes;
         let data = stacks + STACK_BYTES * state.threads.len() as u64;
 
+        let below = opened.below.as_ref().map_or(&[][..], |below| &below.pieces);
+        let below_fd = opened.below.as_ref().map(|below| &below.pages.0);
         let mut calls = Calls::new(data);
         let errors = calls.put(&sentence::errors());
         let threads: Vec<ThreadEntry> = (1u64..)
@@ -63,13 +65,14 @@ impl Scaffold {
             threads: calls.put_all(&threads),
             timers: calls.put_all(&timers(state)),
             pending: calls.put_all(&pending(state)),
-            written: calls.put_all(&plan::written(state)),
+            written: calls.put_all(&plan::written(state, below)),
         };
         let clear = calls.call_later("unmap the memory of the process that takes over", 2);
         plan::memory(&mut calls, state, opened, &kernel);
         plan::parts(&mut calls, state);
         process::settings(&mut calls, state)?;
-        for fd in opened.files.iter().flatten().chain(&opened.shared).chain([&opened.pages.0]) {
+        for fd in opened.files.iter().flatten().chain(&opened.shared).chain([&opened.pages.0]).chain(below_fd)
+        {
             calls.call(libc::SYS_close, &[u64::from(*fd)], 0, "close a file of the restore");
         }
         process::locks(&mut calls, files);

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use process::state::memory::PageRun;
 use process::state::{Files, ProcessState, VERSION};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -31,6 +32,9 @@ impl process::Sum for Sum {
     }
 }
 
+/// The image below, and the pages that it has for this one.
+pub(crate) type Below = Option<(String, Vec<PageRun>)>;
+
 /// Writes what comes after the pages, and the page before them.
 #[allow(dead_code, reason = "only the preloaded library writes")]
 pub(crate) fn finish(
@@ -39,36 +43,55 @@ pub(crate) fn finish(
     pages_sum: u64,
     state: &ProcessState,
     files: &Files,
+    below: &Below,
 ) -> io::Result<()> {
+    let below = postcard::to_allocvec(below).map_err(io::Error::other)?;
     let (state, files) = (state.encode(), files.encode());
-    let at = PAGES_OFFSET + pages_bytes;
-    file.write_all_at(&state, at)?;
-    file.write_all_at(&files, at + state.len() as u64)?;
-    let words = [MAGIC, pages_bytes, pages_sum, state.len() as u64, files.len() as u64];
+    let mut at = PAGES_OFFSET + pages_bytes;
+    for section in [&state, &files, &below] {
+        file.write_all_at(section, at)?;
+        at += section.len() as u64;
+    }
+    let [state, files, below] = [state, files, below].map(|section| section.len() as u64);
+    let words = [MAGIC, pages_bytes, pages_sum, state, files, below];
     let head: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     file.write_all_at(&head, 0)
 }
 
-/// Reads all but the pages, whose bytes begin at [`PAGES_OFFSET`]: state, descriptors, bytes of pages, their checksum.
+/// An image without its pages, whose bytes begin at [`PAGES_OFFSET`].
+#[allow(dead_code, reason = "not every test reads all of it")]
+pub(crate) struct Read {
+    pub(crate) state: ProcessState,
+    pub(crate) files: Files,
+    pub(crate) below: Below,
+    pub(crate) pages_bytes: u64,
+    pub(crate) pages_sum: u64,
+}
+
 #[allow(dead_code, reason = "not every test reads")]
-pub(crate) fn read(file: &File) -> io::Result<(ProcessState, Files, u64, u64)> {
-    let mut words = [0u64; 5];
+pub(crate) fn read(file: &File) -> io::Result<Read> {
+    let mut words = [0u64; 6];
     for (index, word) in words.iter_mut().enumerate() {
         let mut bytes = [0; 8];
         file.read_exact_at(&mut bytes, index as u64 * 8)?;
         *word = u64::from_le_bytes(bytes);
     }
-    let [magic, pages_bytes, pages_sum, state_bytes, files_bytes] = words;
+    let [magic, pages_bytes, pages_sum, state_bytes, files_bytes, below_bytes] = words;
     if magic != MAGIC {
         return Err(io::Error::other("not an image of the tests"));
     }
-    let section = |at: u64, bytes: u64| {
+    let mut at = PAGES_OFFSET + pages_bytes;
+    let mut section = |bytes: u64| {
         let mut section = vec![0; usize::try_from(bytes).map_err(io::Error::other)?];
         file.read_exact_at(&mut section, at)?;
+        at += bytes;
         Ok::<_, io::Error>(section)
     };
-    let at = PAGES_OFFSET + pages_bytes;
-    let state = ProcessState::decode(VERSION, &section(at, state_bytes)?).map_err(io::Error::other)?;
-    let files = Files::decode(VERSION, &section(at + state_bytes, files_bytes)?).map_err(io::Error::other)?;
-    Ok((state, files, pages_bytes, pages_sum))
+    Ok(Read {
+        state: ProcessState::decode(VERSION, &section(state_bytes)?).map_err(io::Error::other)?,
+        files: Files::decode(VERSION, &section(files_bytes)?).map_err(io::Error::other)?,
+        below: postcard::from_bytes(&section(below_bytes)?).map_err(io::Error::other)?,
+        pages_bytes,
+        pages_sum,
+    })
 }

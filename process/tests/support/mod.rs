@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -112,6 +113,15 @@ pub(crate) fn start_with(command: &mut Command, library: &Path) -> Program {
     Program { child, output, control: BufReader::new(ours) }
 }
 
+/// Starts the program of an image again, to become what it was.
+pub(crate) fn restart(image: &Path) -> Program {
+    let executable = Image::open(image).state.program.executable;
+    let mut command = Command::new(std::ffi::OsStr::from_bytes(&executable));
+    let mut program = start(command.env("STILLWIRE_PRELOAD_RESTORE", image));
+    assert_eq!(program.answer(), "restored");
+    program
+}
+
 impl Program {
     /// Sends a command to the library, and returns its answer.
     pub(crate) fn ask(&mut self, command: &str) -> String {
@@ -204,7 +214,7 @@ pub(crate) struct Image {
 impl Image {
     pub(crate) fn open(path: &Path) -> Image {
         let file = File::open(path).expect("the image");
-        let (state, _, pages_bytes, pages_sum) = container::read(&file).expect("an image");
+        let container::Read { state, pages_bytes, pages_sum, .. } = container::read(&file).expect("an image");
         let mut sum = container::Sum::new();
         let mut buffer = vec![0; 1 << 20];
         let mut at = 0;

@@ -107,7 +107,7 @@ fn state() -> ProcessState {
 }
 
 fn opened() -> Opened {
-    Opened { files: vec![Some(50)], shared: vec![60], pages: (70, 8192), populates: false }
+    Opened { files: vec![Some(50)], shared: vec![60], pages: (70, 8192), below: None, populates: false }
 }
 
 const SAME_KERNEL: Kernel =
@@ -238,6 +238,49 @@ fn large_pieces_are_made_and_filled_in_turn() {
 }
 
 #[test]
+fn unchanged_pages_come_from_the_image_below_and_the_others_after_them() {
+    let mut state = state();
+    let protection = Protection::READ | Protection::WRITE;
+    let region = |start, pages| region(start, pages, protection, Backing::Anonymous, Advice::empty());
+    // The image below has more than is left, and a run over the border of two regions.
+    state.memory.regions = vec![region(0x1000, 8), region(0x1008, 8), region(0x2000, 4)];
+    state.memory.guards.clear();
+    state.memory.runs = vec![run(0x1003, 1), run(0x2001, 2)];
+    let runs = [run(0x1000, 12), run(0x1800, 5), run(0x2000, 2), run(0x2003, 1)];
+    let unchanged = [run(0x1001, 2), run(0x1004, 6), run(0x2000, 1), run(0x2003, 1)];
+    let pieces = below(&state, &runs, &unchanged).expect("all is there");
+    let from = FromBelow { pages: (71, 4096), pieces };
+    let opened = Opened { below: Some(from), ..opened() };
+    let mut calls = Calls::new(0x5000_0000);
+    memory(&mut calls, &state, &opened, &Kernel::default());
+    let reads: Vec<[u64; 3]> = calls
+        .steps()
+        .iter()
+        .filter(|step| step.number == libc::SYS_preadv.cast_unsigned())
+        .map(|step| [step.arguments[0], step.arguments[3] / PAGE, step.want / PAGE])
+        .collect();
+    // The image's own are one run in its file, wherever they go.
+    assert_eq!(reads, [[71, 2, 2], [71, 5, 6], [71, 18, 1], [71, 20, 1], [70, 2, 3]]);
+}
+
+#[test]
+fn an_image_below_that_does_not_have_the_pages_is_told() {
+    let state = state();
+    let damaged = |runs: &[PageRun], unchanged: &[PageRun]| below(&state, runs, unchanged).unwrap_err();
+    let runs = [run(0x106, 2), run(0x109, 2)];
+    for unchanged in [run(0x105, 1), run(0x108, 1), run(0x106, 3), run(0x10a, 2), run(0x4000, 1)] {
+        let told = damaged(&runs, &[unchanged]);
+        assert!(told.ends_with("are not in the image below"), "{told}");
+    }
+    assert!(damaged(&[run(0x4000, 1)], &[run(0x4000, 1)]).ends_with("lie in no region"));
+    assert!(damaged(&[run(0x106, 6)], &[run(0x109, 1), run(0x109, 1)]).contains("come twice"));
+    assert!(damaged(&[run(0x106, 6)], &[run(0x108, 1)]).ends_with("are changed and unchanged"));
+    let huge = PageRun { address: 0x109 * PAGE, pages: u64::MAX };
+    assert!(damaged(&[huge], &[huge]).ends_with("are not in the image below"));
+    assert!(below(&state, &[huge], &[run(0x10a, 1)]).is_err());
+}
+
+#[test]
 fn the_kernels_code_is_mapped_first_and_looked_for() {
     let mut calls = Calls::new(0x5000_0000);
     memory(&mut calls, &state(), &opened(), &SAME_KERNEL);
@@ -273,7 +316,8 @@ fn a_held_file_that_is_gone_is_memory() {
 
 #[test]
 fn locks_are_looked_for_in_written_memory_without_guards() {
-    let spans: Vec<(u64, u64)> = written(&state()).into_iter().map(|span| (span.start, span.end)).collect();
+    let spans: Vec<(u64, u64)> =
+        written(&state(), &[]).into_iter().map(|span| (span.start, span.end)).collect();
     let page = |page: u64| page * PAGE;
     let wanted = [
         (page(0x106), page(0x107)),
@@ -298,7 +342,7 @@ fn whatever_the_decoder_lets_through_can_be_planned() {
             let mut calls = Calls::new(0x5000_0000);
             memory(&mut calls, &state, &opened(), &SAME_KERNEL);
             parts(&mut calls, &state);
-            let _ = written(&state);
+            let _ = written(&state, &[]);
         }
     }
     assert!(passed > 1000, "{passed}");

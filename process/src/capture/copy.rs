@@ -1,0 +1,93 @@
+//! Pages that were written since they were armed, copied while all threads stand still.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::room::Report;
+use super::save::{Fault, SaveFault, Work, readable_end, set_protection};
+use crate::maps::{self, Line};
+use crate::pages::{Run, Runs, Saved, Scanner};
+use crate::state::memory::Protection;
+use crate::sys::{Answer, Errno};
+
+/// Where lists and copies are written to.
+pub(super) struct CopyRoom<'a> {
+    pub(super) runs: &'a mut [Run],
+    pub(super) guards: &'a mut [Run],
+    pub(super) unchanged: &'a mut [Run],
+    pub(super) copies: &'a mut [u8],
+}
+
+/// Copies, and leaves the lists filled: `runs` has their content in the copies, `unchanged` is in the image below. `ENOBUFS`:
+/// there is no room for all of it.
+pub(super) fn changed(work: &Work<'_>, room: CopyRoom<'_>, report: &Report) -> Result<(), SaveFault> {
+    let fault = |address: u64| move |errno| SaveFault { fault: Fault::Scan, address, errno };
+    let mut scanner = Scanner::open().map_err(fault(0))?;
+    let (mut runs, mut guards) = (Runs::new(room.runs), Runs::new(room.guards));
+    let mut unchanged = Runs::new(room.unchanged);
+    let mut copies = Copies { room: room.copies, filled: 0 };
+    let mut shared = work.shared.iter().copied().peekable();
+    for line in maps::lines(work.maps) {
+        let Some(line) = line else {
+            return Err(SaveFault { fault: Fault::Maps, address: 0, errno: Errno(libc::EPROTO) });
+        };
+        let saved = work.plan.saved(&line);
+        for part in work.plan.parts(&line) {
+            let at = fault(part.start);
+            match saved {
+                Saved::Not => {}
+                Saved::Changed => {
+                    let each = |pages: Range<u64>, is_written| {
+                        if is_written {
+                            copies.take(&line, pages, &mut runs)
+                        } else {
+                            unchanged.push(Run::in_place(pages.start, pages.end - pages.start))
+                        }
+                    };
+                    scanner.own(part.clone(), line.is_anonymous(), each).map_err(at)?;
+                    scanner.guards(part, &mut guards).map_err(at)?;
+                }
+                Saved::Whole => {
+                    let readable = part.start..readable_end(&part);
+                    copies.take(&line, readable, &mut runs).map_err(at)?;
+                }
+                Saved::Copied | Saved::Vdso => {
+                    while let Some(run) = shared.next_if(|run| run.address < part.end) {
+                        runs.push(run).map_err(at)?;
+                    }
+                }
+            }
+        }
+    }
+    report.runs.store(runs.as_slice().len() as u64, Ordering::Relaxed);
+    report.unchanged.store(unchanged.as_slice().len() as u64, Ordering::Relaxed);
+    report.guards.store(guards.as_slice().len() as u64, Ordering::Relaxed);
+    report.bytes.store(runs.bytes(), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Copies of pages, one after the other.
+struct Copies<'a> {
+    room: &'a mut [u8],
+    filled: usize,
+}
+
+impl Copies<'_> {
+    fn take(&mut self, line: &Line<'_>, pages: Range<u64>, runs: &mut Runs<'_>) -> Answer<()> {
+        let bytes = (pages.end - pages.start) as usize;
+        let room = self.room.get_mut(self.filled..).and_then(|rest| rest.get_mut(..bytes));
+        let copy = room.ok_or(Errno(libc::ENOBUFS))?;
+        let is_readable = line.protection.contains(Protection::READ);
+        if !is_readable {
+            set_protection(pages.start, bytes as u64, Protection::READ)?;
+        }
+        // SAFETY: the pages are mapped, readable, and nobody else runs; the copy is none of them.
+        unsafe { std::ptr::copy_nonoverlapping(pages.start as *const u8, copy.as_mut_ptr(), bytes) };
+        let source = copy.as_ptr() as u64;
+        if !is_readable {
+            set_protection(pages.start, bytes as u64, line.protection)?;
+        }
+        self.filled += bytes;
+        runs.push(Run { source, ..Run::in_place(pages.start, bytes as u64) })
+    }
+}
