@@ -125,6 +125,19 @@ pub const PMI_FIELDS_MAX: usize = 32;
 /// Bytes of a PMI command that has several lines: a `spawn` with its arguments and hints.
 pub const PMI_LONG_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes of a PMI request that travels in a control message: a `spawn` of a rank that is saved whole. What waits on a rank's line is
+/// bounded too (`session::limits::LINE_BYTES_MAX`).
+pub const PMI_REQUEST_BYTES_MAX: usize = 128 << 10;
+
+/// Bytes of entries in one part of a rank's PMI state.
+pub const PMI_PART_BYTES_MAX: usize = 64 << 10;
+
+/// Entries of one part of a rank's PMI state.
+pub const PMI_PART_ENTRIES_MAX: usize = 1024;
+
+/// Bytes of the PMI requests of one rank that others see, and which its image therefore holds. MPI libraries put some hundred bytes.
+pub const PMI_KEPT_BYTES_MAX: usize = 8 << 20;
+
 /// Keys of such a command. MPICH's own client stops at 1,000.
 pub const PMI_LONG_FIELDS_MAX: usize = 4096;
 
@@ -163,3 +176,6 @@ pub const PMI_NAMED_MAX: usize = 8;
 const _: () = assert!(PMI_VALUE_BYTES_MAX + PMI_KEY_BYTES_MAX + 60 <= PMI_REPLY_BYTES_MAX);
 const _: () =
     assert!(PMI_NAME_BYTES_MAX + PMI_KEY_BYTES_MAX + PMI_VALUE_BYTES_MAX + 64 <= PMI_LINE_BYTES_MAX);
+const _: () =
+    assert!(PMI_LINE_BYTES_MAX < PMI_PART_BYTES_MAX, "every request that others see fits in a part");
+const _: () = assert!(PMI_REQUEST_BYTES_MAX + PMI_PART_BYTES_MAX < CONTROL_BYTES_MAX);

@@ -19,17 +19,20 @@ pub enum Rule {
     /// R9 out: a commit of the old life is still accepted after the decision to roll back. The store is told so by
     /// [`crate::job::Output::FenceStore`].
     NoFence,
+    /// R25 out: a program is given an answer over PMI that depends on what others have done after a cut that its own rank has not taken.
+    PmiAhead,
 }
 
 impl Rule {
     /// All of them, for a loop over the switches.
-    pub const ALL: [Rule; 6] = [
+    pub const ALL: [Rule; 7] = [
         Rule::EpochReuse,
         Rule::CutRefused,
         Rule::LifeReuse,
         Rule::KeyWithoutLife,
         Rule::CommitFirst,
         Rule::NoFence,
+        Rule::PmiAhead,
     ];
 
     /// The name in reports.
@@ -42,6 +45,7 @@ impl Rule {
             Rule::KeyWithoutLife => "8-key-without-life",
             Rule::CommitFirst => "8-commit-first",
             Rule::NoFence => "9-no-fence",
+            Rule::PmiAhead => "25-pmi-ahead",
         }
     }
 }

@@ -181,35 +181,38 @@ fn the_bytes_of_every_message() {
     }
     expect![[r#"
         version 1
-        KeeperHello: 77 bytes, checksum 3407e178, 0102100e0c
-        Fence: 78 bytes, checksum beac03e3, 0244605c5800
-        Fenced: 82 bytes, checksum fa9ee653, 03108070602202e3c200
-        NewLife: 127 bytes, checksum 2b9cb3d8, 040804201c9088c0b8b0a8a0980001000000040000000000
-        Hello: 98 bytes, checksum f4eea098, 05302e2c2a0c000000000100000060000000000000000000
-        Registered: 81 bytes, checksum fb87d5ec, 060000000000008001
-        Addresses: 136 bytes, checksum 3f771da4, 0703000000262422302e2c2a280000000018100840383028
-        Start: 82 bytes, checksum 99be9b7f, 08080604020000000000
-        Running: 81 bytes, checksum 6a123bc1, 094030201082624222
-        Request: 74 bytes, checksum d063797f, 1000
-        PointQuery: 77 bytes, checksum dac8aea7, 1102820181
-        PointReport: 88 bytes, checksum e9e3db42, 12151413120000000014100c08000000
-        Cut: 94 bytes, checksum c4535a9c, 134505c5840100030000000000000000000000800100
-        CutSeen: 77 bytes, checksum fcd2efa8, 1400000000
-        ImageDone: 178 bytes, checksum 55ee84a4, 153028201884038302181716151413121106000000000000
-        Images: 81 bytes, checksum 98f6baab, 16201c181400000000
-        NoImage: 86 bytes, checksum be3195c0, 173000000000e1c0a00480010000
-        Abandon: 77 bytes, checksum a54286cd, 1801080706
-        Committed: 77 bytes, checksum 8ea61d63, 1922302e2c
-        Fault: 80 bytes, checksum 9a79f7fe, 2000084038300111
-        Heartbeat: 77 bytes, checksum 181bc72e, 214000c281
-        Closed: 86 bytes, checksum ddaac974, 3089088c0b8b0a8a090000000000
-        ClosedQuery: 89 bytes, checksum 6df36c32, 314844605c5854504c0000180000000000
-        ClosedAnswer: 90 bytes, checksum dfc85954, 322010807060504030422202e3c2a2826200
-        Finalize: 77 bytes, checksum 00abbc26, 3301810084
-        FinalizeDone: 73 bytes, checksum 38792847, 34
-        Ended: 79 bytes, checksum 7c0fe1fb, 35131211180100
-        StatusQuery: 73 bytes, checksum da561e65, 40
-        StatusReport: 97 bytes, checksum dabc8981, 41000000c584440400000080040302012826242200000000
+        KeeperHello: 77 bytes, checksum 208c14f4, 0102100e0c
+        Fence: 78 bytes, checksum e8008b12, 0244605c5800
+        Fenced: 82 bytes, checksum e50fef28, 03108070602202e3c200
+        NewLife: 127 bytes, checksum be9105b6, 040804201c9088c0b8b0a8a0980001000000040000000000
+        Hello: 98 bytes, checksum 2bb8ae2c, 05302e2c2a0c000000000100000060000000000000000000
+        Registered: 81 bytes, checksum 72e8e0df, 060000000000008001
+        Addresses: 136 bytes, checksum bb4b51d3, 0703000000262422302e2c2a280000000018100840383028
+        Start: 82 bytes, checksum 0c203184, 08080604020000000000
+        Running: 81 bytes, checksum a0e5fe1a, 094030201082624222
+        Request: 74 bytes, checksum 1bc089d5, 1000
+        PointQuery: 77 bytes, checksum 1b29a12d, 1102820181
+        PointReport: 88 bytes, checksum 7b587c55, 12151413120000000014100c08000000
+        Cut: 94 bytes, checksum ff81ae62, 134505c5840100030000000000000000000000800100
+        CutSeen: 77 bytes, checksum 1749b8e0, 1400000000
+        ImageDone: 178 bytes, checksum f97e7738, 153028201884038302181716151413121106000000000000
+        Images: 81 bytes, checksum 3cd0c07e, 16201c181400000000
+        NoImage: 86 bytes, checksum 6291c0ab, 173000000000e1c0a00480010000
+        Abandon: 77 bytes, checksum 44011ff9, 1801080706
+        Committed: 77 bytes, checksum a1793ba4, 1922302e2c
+        Fault: 80 bytes, checksum 23995e3e, 2000084038300111
+        Heartbeat: 77 bytes, checksum 49ef47aa, 214000c281
+        Closed: 86 bytes, checksum b66c34e6, 3089088c0b8b0a8a090000000000
+        ClosedQuery: 89 bytes, checksum 3b61fc85, 314844605c5854504c0000180000000000
+        ClosedAnswer: 90 bytes, checksum 7026fa56, 322010807060504030422202e3c2a2826200
+        Finalize: 77 bytes, checksum 0d5ac406, 3301810084
+        FinalizeDone: 73 bytes, checksum 3109da25, 34
+        Ended: 79 bytes, checksum a591366e, 35131211180100
+        PmiRequest: 85 bytes, checksum 908855ca, 38989088c0b8b0a8a000000000
+        PmiAnswer: 98 bytes, checksum deb7a40d, 3900000080010000000403020102c5844404c68545050000
+        PmiState: 112 bytes, checksum 119b74de, 3a0000000000413121118171615100000000600000000100
+        StatusQuery: 73 bytes, checksum 437ca8ec, 40
+        StatusReport: 97 bytes, checksum 1c36003a, 41000000000000008302820116151413000000001814100c
     "#]]
     .assert_eq(&told);
 }

@@ -136,6 +136,10 @@ pub fn control(bytes: &[u8]) {
     if let Ok(record) = ckpt_glue::control::ExitedRecord::parse(bytes) {
         assert!(record.emit() == bytes, "{record:?}");
     }
+    if let Ok(state) = ckpt_glue::pmi::RankState::parse(bytes) {
+        // Where one part ends and the next begins is the writer's affair.
+        assert!(ckpt_glue::pmi::RankState::parse(&state.emit()).as_ref() == Ok(&state), "{state:?}");
+    }
     let mut reader = ckpt_glue::ControlReader::new(key);
     for piece in known.chunks(known.len() / 2 + 1) {
         reader.feed(piece);

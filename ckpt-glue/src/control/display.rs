@@ -67,6 +67,14 @@ impl fmt::Display for Message {
             Message::Finalize { ranks } => write!(f, "finalize {ranks}"),
             Message::FinalizeDone => write!(f, "finalize-done"),
             Message::Ended { ranks, status } => write!(f, "ended {ranks}, {status}"),
+            Message::PmiRequest { request } => write!(f, "pmi-request {}", request.number),
+            Message::PmiAnswer { answer } => {
+                write!(f, "pmi-answer {}, depends on {}", answer.number, answer.depends)
+            }
+            Message::PmiState { part, last } => {
+                let more = if *last { "" } else { ", more follow" };
+                write!(f, "pmi-state: {} barriers, {} kept{more}", part.barriers, part.kept.len())
+            }
             Message::StatusQuery => write!(f, "status?"),
             Message::StatusReport { status } => write!(f, "status {:?}", status.phase),
         }

@@ -38,6 +38,7 @@ pub use life::{Decision, FaultReport, JobPhase, JobStatus, NewLife, PortEntry, R
 pub use stream::{ControlKey, ControlReader, ControlWriter};
 
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
+use crate::pmi::{Answer, Asked, RankState};
 use wire::wire_enum;
 
 /// A control message with what is the same for all of them.
@@ -239,6 +240,24 @@ pub enum Message {
         /// A status that is not success, if there is one.
         status: ExitStatus,
     },
+    // --- PMI ---
+    /// R -> K: what the rank's program asks the keeper's PMI server.
+    PmiRequest {
+        /// The request.
+        request: Asked,
+    },
+    /// K -> R that asked.
+    PmiAnswer {
+        /// The answer.
+        answer: Answer,
+    },
+    /// R -> K: what the rank had done over PMI when it was saved (R26). Several messages for much.
+    PmiState {
+        /// A part of it.
+        part: RankState,
+        /// Whether this is the last part.
+        last: bool,
+    },
     // --- questions of people -------------------------------------------------------------------------------------------
     /// T -> C: what are you doing?
     StatusQuery,
@@ -277,6 +296,9 @@ wire_enum!(Message, "kind of message", {
     51 => Finalize { ranks },
     52 => FinalizeDone {},
     53 => Ended { ranks, status },
+    56 => PmiRequest { request },
+    57 => PmiAnswer { answer },
+    58 => PmiState { part, last },
     64 => StatusQuery {},
     65 => StatusReport { status },
 });

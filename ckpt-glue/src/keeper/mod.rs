@@ -20,6 +20,7 @@ use crate::control::{
 };
 use crate::layout::Layout;
 use crate::names::{ExitStatus, GenerationId, ImageDigest, NodeIndex, Party};
+use crate::pmi::{self, Answer};
 use crate::queue::Queue;
 use crate::sabotage::{Rule, Sabotage};
 use gather::{Count, Images, Points, Registrations};
@@ -71,6 +72,13 @@ pub enum Input {
         /// Its size.
         bytes: u64,
     },
+    /// The PMI server answers a rank.
+    PmiAnswer {
+        /// The rank.
+        rank: Rank,
+        /// The answer.
+        answer: Answer,
+    },
     /// The image of a rank that has ended could not be written.
     ExitedImageFailed {
         /// Its rank.
@@ -118,6 +126,8 @@ pub enum Output {
         /// Its content.
         record: ExitedRecord,
     },
+    /// Tell the PMI server.
+    Pmi(pmi::Input),
     /// The keeper has heard from no majority for too long and is ending its ranks.
     LeaseOver,
 }
@@ -252,6 +262,7 @@ impl Keeper {
                     self.on_images(generation.epoch, &[report]);
                 }
             }
+            Input::PmiAnswer { rank, answer } => self.send(Party::Rank(rank), Message::PmiAnswer { answer }),
             Input::ExitedImageFailed { rank, generation, errno } => {
                 if self.is_current(generation) {
                     let reason = crate::control::NoImageReason::WriteFailed { errno };

@@ -9,6 +9,7 @@ use super::ranks::RankPhase;
 use super::{Keeper, Output};
 use crate::control::{CutMode, ImageReport, Message, NoImageReason, PointSummary, PortEntry, Registration};
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
+use crate::pmi;
 use crate::sabotage::Rule;
 
 impl Keeper {
@@ -20,7 +21,7 @@ impl Keeper {
             Party::Rank(rank) => match held.ranks.get_mut(&rank) {
                 Some(kept) => {
                     kept.epoch = kept.epoch.max(epoch);
-                    self.on_rank_message(rank, message);
+                    self.on_rank_message(rank, epoch, message);
                 }
                 None => self.counters.stray_messages += 1,
             },
@@ -32,7 +33,7 @@ impl Keeper {
         }
     }
 
-    fn on_rank_message(&mut self, rank: Rank, message: Message) {
+    fn on_rank_message(&mut self, rank: Rank, epoch: Epoch, message: Message) {
         match message {
             Message::Hello { registration } if registration.rank == rank => self.on_hello(rank, registration),
             Message::Running { .. } => {
@@ -62,6 +63,12 @@ impl Keeper {
                 }
             }
             Message::ClosedQuery { port, peer } => self.on_closed_query(port, peer),
+            Message::PmiRequest { request } => {
+                self.outputs.push(Output::Pmi(pmi::Input::Request { rank, epoch, request }));
+            }
+            Message::PmiState { part, last } => {
+                self.outputs.push(Output::Pmi(pmi::Input::State { rank, part, last }));
+            }
             // Its epoch, in every message, has said it already.
             Message::CutSeen { .. } => {}
             _ => self.counters.stray_messages += 1,

@@ -77,6 +77,7 @@ fn text(output: Output) -> String {
         Output::WriteExitedImage { rank, generation, .. } => {
             format!("write image {} of {rank}", generation.epoch)
         }
+        Output::Pmi(input) => format!("pmi {input:?}"),
         Output::LeaseOver => String::from("lease over"),
     }
 }

@@ -11,6 +11,7 @@ use core::fmt::Write as _;
 
 use crate::limits::{
     PMI_FIELDS_MAX, PMI_LINE_BYTES_MAX, PMI_LONG_BYTES_MAX, PMI_LONG_FIELDS_MAX, PMI_REPLY_BYTES_MAX,
+    PMI_REQUEST_BYTES_MAX,
 };
 
 /// Why bytes are no command.
@@ -22,6 +23,9 @@ pub enum NoCommand {
     /// A command of several lines that does not end.
     #[error("a command of more than {PMI_LONG_BYTES_MAX} bytes")]
     TooLarge,
+    /// A request through a relay that is no whole command.
+    #[error("a request of more than {PMI_REQUEST_BYTES_MAX} bytes, or of several commands")]
+    NotWhole,
     /// More keys than any command has.
     #[error("a line of more than {PMI_FIELDS_MAX} keys, or a command of more than {PMI_LONG_FIELDS_MAX}")]
     TooManyFields,
@@ -116,6 +120,14 @@ impl LineReader {
             }
         }
     }
+}
+
+/// The one command that these bytes are.
+pub(super) fn whole(bytes: &[u8]) -> Result<Command, NoCommand> {
+    let mut reader = LineReader::default();
+    reader.feed(bytes);
+    let command = reader.next_command()?.ok_or(NoCommand::NotWhole)?;
+    if reader.taken == bytes.len() { Ok(command) } else { Err(NoCommand::NotWhole) }
 }
 
 impl Command {

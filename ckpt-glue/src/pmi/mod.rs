@@ -13,11 +13,18 @@
 //! The ranks of the job are world 0. A process may ask for more processes (`spawn`): they are a world of their own, with
 //! ranks from 0 on, keys and barriers, and find whoever asked through a key that it puts there for them. Names that programs
 //! publish are common to all worlds.
+//!
+//! A rank that is saved as a whole process has a [`Relay`] in it, and speaks through that: its requests are numbered, and what it has
+//! asked and been answered is a part of its image. The server itself is in no image: that of a new life is built from
+//! what the restored ranks tell (R26).
 
 mod line;
 mod member;
+mod rebuild;
+mod relay;
 mod server;
 mod spawn;
+mod state;
 mod store;
 mod world;
 
@@ -25,11 +32,15 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use transport::{Epoch, Rank};
+
 use crate::limits::{PMI_SPAWN_COMMANDS_MAX, PMI_SPAWN_PROCESSES_MAX};
 pub use line::NoCommand;
 pub use member::{Member, Ranks};
+pub use relay::{Relay, Unsavable};
 pub use server::Server;
 pub use spawn::SpawnCommand;
+pub use state::{Answer, Asked, Did, Kept, RankState, Text};
 
 /// What happens to the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,6 +51,24 @@ pub enum Input {
         member: Member,
         /// The bytes.
         bytes: Vec<u8>,
+    },
+    /// A rank of the job asks through its relay.
+    Request {
+        /// The rank.
+        rank: Rank,
+        /// Its epoch when it asked.
+        epoch: Epoch,
+        /// The request.
+        request: Asked,
+    },
+    /// A rank that has been restored tells what it has done in the lives before.
+    State {
+        /// The rank.
+        rank: Rank,
+        /// A part of it.
+        part: RankState,
+        /// Whether it is the last part.
+        last: bool,
     },
     /// The answer to [`Output::Spawn`].
     Spawned {
@@ -64,6 +93,13 @@ pub enum Output {
         member: Member,
         /// With its end.
         line: String,
+    },
+    /// Send this to a rank's relay.
+    Answer {
+        /// The rank.
+        rank: Rank,
+        /// The answer.
+        answer: Answer,
     },
     /// A process has begun: it runs a program of an MPI library.
     Began {
@@ -177,6 +213,33 @@ pub enum Broken {
     NotMpi {
         /// Who waits.
         by: Member,
+    },
+    /// It has begun through its agent, and speaks past it: its program has executed another one.
+    #[error("it speaks PMI to the launcher both through the agent in it and past that")]
+    TwoWays,
+    /// Its number is not the next one.
+    #[error("its PMI request {found} came where {expected} was expected")]
+    Misnumbered {
+        /// The next one.
+        expected: u64,
+        /// What came.
+        found: u64,
+    },
+    /// It was restored, and what it says of the lives before cannot be, by what others say.
+    #[error("what it has done over PMI before its checkpoint contradicts what others have: {what}")]
+    Contradicts {
+        /// What cannot be.
+        what: &'static str,
+    },
+    /// It was restored, and did not say what it had done.
+    #[error(
+        "{missing} did not tell what they had done over PMI before the checkpoint, within {waited:?} (--start-timeout)"
+    )]
+    Untold {
+        /// Those that have not; the first is the one that is ended.
+        missing: Ranks,
+        /// Since the first told.
+        waited: Duration,
     },
     /// It did not come to the first barrier, which is a part of `MPI_Init`.
     #[error(

@@ -6,12 +6,14 @@ use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use transport::Instant;
+use transport::{Epoch, Instant, Rank};
 
-use super::line::{Command, LineReader, Reply};
+use super::line::{self, Command, LineReader, Reply};
 use super::member::{Member, Ranks};
+use super::rebuild::Gathering;
 use super::spawn::{self, Heard, Spawn};
-use super::store::Services;
+use super::state::{Answer, Asked, Did, Kept, RankState, Text};
+use super::store::{NotKept, Services};
 use super::world::{Asks, Barrier, Origin, Phase, World};
 use super::{Broken, Input, Output, Refused};
 use crate::limits::{
@@ -22,14 +24,20 @@ use crate::queue::Queue;
 /// The server.
 #[derive(Debug)]
 pub struct Server {
-    name: String,
+    pub(super) name: String,
     /// Those of which a process may still speak; world 0 always.
-    worlds: BTreeMap<u32, World>,
+    pub(super) worlds: BTreeMap<u32, World>,
     /// Worlds that were ever spawned: their numbers are not used again.
     spawned: u32,
     services: Services,
-    start_timeout: Duration,
-    outputs: Queue<Output>,
+    pub(super) start_timeout: Duration,
+    /// Highest epoch of a request that was taken (R25).
+    pub(super) highest: Epoch,
+    /// The next place in the order of what others see.
+    pub(super) place: u64,
+    /// Until the restored ranks have told what they had done.
+    pub(super) gathering: Option<Gathering>,
+    pub(super) outputs: Queue<Output>,
 }
 
 impl Server {
@@ -43,16 +51,41 @@ impl Server {
     pub fn new(name: String, ranks: u32, start_timeout: Duration) -> Server {
         assert!(name.len() + "-4294967295".len() <= PMI_NAME_BYTES_MAX, "a name of {} bytes", name.len());
         let worlds = BTreeMap::from([(0, World::of_job(name.clone(), ranks))]);
-        let services = Services::default();
-        Server { name, worlds, spawned: 0, services, start_timeout, outputs: Queue::default() }
+        Server {
+            name,
+            worlds,
+            spawned: 0,
+            services: Services::default(),
+            start_timeout,
+            highest: Epoch(0),
+            place: 0,
+            gathering: None,
+            outputs: Queue::default(),
+        }
+    }
+
+    /// A server for ranks that have all been restored: it answers nobody before every one of them has told what it had done (R26), or has
+    /// gone. `name` is used if nobody knows another one.
+    ///
+    /// # Panics
+    /// As [`Server::new`].
+    #[must_use]
+    pub fn restored(name: String, ranks: u32, start_timeout: Duration) -> Server {
+        let gathering = Some(Gathering::default());
+        Server { gathering, ..Server::new(name, ranks, start_timeout) }
     }
 
     /// Takes one input.
     pub fn handle(&mut self, now: Instant, input: Input) {
         match input {
             Input::Bytes { member, bytes } => self.on_bytes(now, member, &bytes),
+            Input::Request { rank, epoch, request } => self.on_request(now, rank, epoch, request),
+            Input::State { rank, part, last } => self.on_state(now, rank, part, last),
             Input::Spawned { world, outcome } => self.on_spawned(world, outcome),
-            Input::Gone { member } => self.on_gone(member),
+            Input::Gone { member } => {
+                self.on_gone(member);
+                self.build_if_told(now);
+            }
         }
     }
 
@@ -64,12 +97,14 @@ impl Server {
             self.late_to_begin(now, number);
             self.late_to_barrier(now, number);
         }
+        self.late_to_tell(now);
     }
 
     /// When [`Server::handle_timeout`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.worlds.values().filter_map(World::due).min()
+        let told = self.gathering.as_ref().and_then(|gathering| gathering.until);
+        self.worlds.values().filter_map(World::due).chain(told).min()
     }
 
     /// The next thing to do; call until there is none.
@@ -88,6 +123,32 @@ impl Server {
     #[must_use]
     pub fn has_finished(&self, member: Member) -> bool {
         self.phase(member) == Phase::Finished
+    }
+
+    /// Whether a rank of the job speaks through a relay.
+    #[must_use]
+    pub fn is_relayed(&self, rank: Rank) -> bool {
+        let client = self.worlds.get(&0).and_then(|world| world.client(rank));
+        client.is_some_and(|client| client.relayed.is_some())
+    }
+
+    /// What a rank of the job has done, which has ended: for its images from then on (R26).
+    #[must_use]
+    pub fn state(&self, rank: Rank) -> RankState {
+        if let Some(told) = self.told(rank) {
+            return told.clone();
+        }
+        let Some(world) = self.worlds.get(&0) else { return RankState::default() };
+        let Some(client) = world.client(rank) else { return RankState::default() };
+        let relayed = client.relayed.clone().unwrap_or_default();
+        RankState {
+            name: if client.begun { world.name.as_str().into() } else { Text::default() },
+            finished: true,
+            barriers: client.barriers,
+            answered: relayed.taken,
+            kept: relayed.kept,
+            asked: None,
+        }
     }
 
     /// Barriers at which all processes of a world have met; world 0 is that of the ranks of the job.
@@ -146,6 +207,9 @@ impl Server {
     fn on_bytes(&mut self, now: Instant, member: Member, bytes: &[u8]) {
         let Member { world, rank } = member;
         if let Some(client) = self.worlds.get_mut(&world).and_then(|world| world.client_mut(rank)) {
+            if client.relayed.is_some() {
+                return self.break_off(member, Broken::TwoWays);
+            }
             client.lines.feed(bytes);
         }
         loop {
@@ -162,8 +226,36 @@ impl Server {
         }
     }
 
+    /// What a rank asks through its relay.
+    pub(super) fn on_request(&mut self, now: Instant, rank: Rank, epoch: Epoch, request: Asked) {
+        if let Some(gathering) = &mut self.gathering {
+            // It has told its state, and was not answered: this is an abort, or it has told nothing yet.
+            gathering.hold(rank, epoch, request);
+            return;
+        }
+        let member = Member::of_job(rank);
+        let Some(client) = self.worlds.get_mut(&0).and_then(|world| world.client_mut(rank)) else { return };
+        let relayed = client.relayed.get_or_insert_default();
+        let expected = relayed.taken + 1;
+        if client.deaf || request.number < expected {
+            return;
+        }
+        if request.number > expected {
+            return self.break_off(member, Broken::Misnumbered { expected, found: request.number });
+        }
+        relayed.taken = request.number;
+        let command = line::whole(&request.text.0);
+        relayed.answering = Some(request);
+        // R25
+        self.highest = self.highest.max(epoch);
+        let done = command.map_err(Broken::from).and_then(|command| self.on_command(now, member, &command));
+        if let Err(why) = done {
+            self.break_off(member, why);
+        }
+    }
+
     /// Ends a process, and listens to it no more.
-    fn break_off(&mut self, member: Member, why: Broken) {
+    pub(super) fn break_off(&mut self, member: Member, why: Broken) {
         if let Some(client) =
             self.worlds.get_mut(&member.world).and_then(|world| world.client_mut(member.rank))
         {
@@ -228,12 +320,10 @@ impl Server {
             "get_appnum" => Reply::new("appnum").with("appnum", client.program),
             "get_universe_size" => Reply::new("universe_size").with("size", self.universe()),
             "get_my_kvsname" => Reply::new("my_kvsname").with("kvsname", &world.name),
-            "put" => self.put(member, command)?,
+            "put" | "publish_name" | "unpublish_name" => return self.keep(member, command),
             "get" => get(world, command)?,
             "getbyidx" => get_by_index(world, command)?,
-            "publish_name" => self.publish(command)?,
             "lookup_name" => self.look_up(command)?,
-            "unpublish_name" => self.unpublish(command)?,
             "barrier_in" => return self.on_barrier(now, member, command),
             "finalize" => return self.on_finalize(member),
             "abort" => {
@@ -253,23 +343,38 @@ impl Server {
     }
 
     fn send(&mut self, member: Member, reply: Reply) {
-        self.outputs.push(Output::Send { member, line: reply.emit() });
+        self.answer(member, reply.emit(), Did::Nothing);
+    }
+
+    /// Answers the request that a process waits for.
+    fn answer(&mut self, member: Member, line: String, did: Did) {
+        let client = self.worlds.get_mut(&member.world).and_then(|world| world.client_mut(member.rank));
+        if let Some(relayed) = client.and_then(|client| client.relayed.as_mut()) {
+            let Some(Asked { number, .. }) = relayed.answering.take() else { return };
+            let depends = self.highest;
+            let answer = Answer { number, depends, did, text: Text(line.into_bytes()) };
+            self.outputs.push(Output::Answer { rank: member.rank, answer });
+        } else if !line.is_empty() {
+            self.outputs.push(Output::Send { member, line });
+        }
     }
 
     fn on_init(&mut self, member: Member, command: &Command) {
         // We speak 1.1. Who wants another protocol is told so; who wants more of this one makes do with less.
         let speaks = command.number::<u32>("pmi_version") == Some(1);
         let reply = Reply::new("response_to_init").with("pmi_version", 1).with("pmi_subversion", 1);
-        self.send(member, reply.with("rc", if speaks { 0 } else { -1 }));
-        if speaks {
-            if let Some(world) = self.worlds.get_mut(&member.world) {
-                if let Some(client) = world.client_mut(member.rank) {
-                    client.phase = Phase::Attached;
-                }
-                world.note_begun();
-            }
-            self.outputs.push(Output::Began { member });
+        let reply = reply.with("rc", if speaks { 0 } else { -1 });
+        let Some(world) = self.worlds.get_mut(&member.world).filter(|_| speaks) else {
+            return self.send(member, reply);
+        };
+        let name = world.name.as_str().into();
+        if let Some(client) = world.client_mut(member.rank) {
+            client.phase = Phase::Attached;
+            client.begun = true;
         }
+        world.note_begun();
+        self.answer(member, reply.emit(), Did::Began { name });
+        self.outputs.push(Output::Began { member });
     }
 
     fn on_barrier(&mut self, now: Instant, member: Member, command: &Command) -> Result<(), Broken> {
@@ -279,15 +384,25 @@ impl Server {
             return Err(Broken::OutOfTurn { name, when: "for a group, which PMI 1.1 does not have" });
         }
         let Some(world) = self.worlds.get_mut(&member.world) else { return Ok(()) };
-        let first = if world.barriers_passed == 0 { self.start_timeout } else { PMI_NEWS_EVERY };
+        let passed = world.barriers_passed;
+        if let Some(client) = world.client_mut(member.rank).filter(|client| client.barriers < passed) {
+            // R26: others have been answered in a life before.
+            client.barriers += 1;
+            self.answer(member, barrier_out(), Did::Met);
+            return Ok(());
+        }
+        let first = if passed == 0 { self.start_timeout } else { PMI_NEWS_EVERY };
         let fresh = || Barrier { entered: BTreeSet::new(), since: now, report_at: now + first };
         let barrier = world.barrier.get_or_insert_with(fresh);
         barrier.entered.insert(member.rank);
         if barrier.entered.len() == world.clients.len() {
             world.barrier = None;
             world.barriers_passed += 1;
+            for client in &mut world.clients {
+                client.barriers += 1;
+            }
             for rank in world.ranks() {
-                self.send(Member { rank, ..member }, Reply::new("barrier_out").with("rc", 0));
+                self.answer(Member { rank, ..member }, barrier_out(), Did::Met);
             }
             return Ok(());
         }
@@ -308,7 +423,7 @@ impl Server {
         let waiting = world.waiting_besides(member.rank);
         // In this order: the process stands still until it has its answer.
         self.outputs.push(Output::Finished { member });
-        self.send(member, Reply::new("finalize_ack").with("rc", 0));
+        self.answer(member, Reply::new("finalize_ack").with("rc", 0).emit(), Did::Finished);
         if waiting > 0 { Err(Broken::Left { waiting }) } else { Ok(()) }
     }
 
@@ -338,6 +453,8 @@ impl Server {
                 if let Some(asks) = self.asks(member) {
                     *asks = Asks::Part(spawning);
                 }
+                // Its relay sends the next part then.
+                self.answer(member, String::new(), Did::Nothing);
             }
             Heard::Refused(why) => self.refuse(member, why),
             Heard::Whole(spawn) => {
@@ -399,26 +516,60 @@ impl Server {
         );
     }
 
-    fn put(&mut self, member: Member, command: &Command) -> Result<Reply, Broken> {
-        let reply = Reply::new("put_result");
-        let Some(world) = self.worlds.get_mut(&member.world) else { return Ok(reply.with("rc", -1)) };
-        if let Some(refused) = other_space(world, command)? {
-            return Ok(reply.with("rc", -1).with("msg", refused));
-        }
-        let kept = world.store.put(needed(command, "key")?, needed(command, "value")?);
-        Ok(match kept {
-            Ok(()) => reply.with("rc", 0).with("msg", "success"),
-            Err(error) => reply.with("rc", -1).with("msg", error.word()),
-        })
+    /// A command that others see the effect of.
+    fn keep(&mut self, member: Member, command: &Command) -> Result<(), Broken> {
+        let done = self.change(member, command)?;
+        let (name, word) = match command.name.as_str() {
+            "put" => ("put_result", "msg"),
+            "publish_name" => ("publish_result", "info"),
+            _ => ("unpublish_result", "info"),
+        };
+        let reply = Reply::new(name).with("rc", if done.is_ok() { 0 } else { -1 });
+        let reply = match done {
+            Ok(()) if word == "msg" => reply.with(word, "success"),
+            Ok(()) => reply.with(word, "ok"),
+            Err(refused) if word == "msg" => reply.with(word, refused),
+            Err(refused) => reply.with(word, refused).with("msg", refused),
+        };
+        let did = if done.is_ok() { self.note_kept(member) } else { Did::Nothing };
+        self.answer(member, reply.emit(), did);
+        Ok(())
     }
 
-    fn publish(&mut self, command: &Command) -> Result<Reply, Broken> {
-        let reply = Reply::new("publish_result");
-        let kept = self.services.publish(needed(command, "service")?, needed(command, "port")?);
-        Ok(match kept {
-            Ok(()) => reply.with("rc", 0).with("info", "ok"),
-            Err(error) => reply.with("rc", -1).with("info", error.word()).with("msg", error.word()),
-        })
+    /// Carries it out, or says in a word why not.
+    pub(super) fn change(
+        &mut self,
+        member: Member,
+        command: &Command,
+    ) -> Result<Result<(), &'static str>, Broken> {
+        let value = |key| needed(command, key);
+        let done = match command.name.as_str() {
+            "put" => {
+                let Some(world) = self.worlds.get_mut(&member.world) else {
+                    return Ok(Err("no_such_kvsname"));
+                };
+                if let Some(refused) = other_space(world, command)? {
+                    return Ok(Err(refused));
+                }
+                world.store.put(value("key")?, value("value")?)
+            }
+            "publish_name" => self.services.publish(value("service")?, value("port")?),
+            _ if self.services.unpublish(value("service")?) => Ok(()),
+            _ => return Ok(Err("not_found")),
+        };
+        Ok(done.map_err(NotKept::word))
+    }
+
+    fn note_kept(&mut self, member: Member) -> Did {
+        let place = self.place;
+        self.place += 1;
+        let client = self.worlds.get_mut(&member.world).and_then(|world| world.client_mut(member.rank));
+        if let Some(relayed) = client.and_then(|client| client.relayed.as_mut())
+            && let Some(asked) = &relayed.answering
+        {
+            relayed.kept.push(Kept { place, text: asked.text.clone() });
+        }
+        Did::Kept { place }
     }
 
     fn look_up(&self, command: &Command) -> Result<Reply, Broken> {
@@ -428,15 +579,10 @@ impl Server {
             None => reply.with("rc", -1).with("info", "not_found").with("msg", "not_found"),
         })
     }
+}
 
-    fn unpublish(&mut self, command: &Command) -> Result<Reply, Broken> {
-        let reply = Reply::new("unpublish_result");
-        Ok(if self.services.unpublish(needed(command, "service")?) {
-            reply.with("rc", 0).with("info", "ok")
-        } else {
-            reply.with("rc", -1).with("info", "not_found").with("msg", "not_found")
-        })
-    }
+fn barrier_out() -> String {
+    Reply::new("barrier_out").with("rc", 0).emit()
 }
 
 fn get(world: &World, command: &Command) -> Result<Reply, Broken> {

@@ -11,6 +11,7 @@ use transport::{Instant, Rank};
 use super::line::LineReader;
 use super::member::{Member, Ranks};
 use super::spawn::{Spawn, Spawning};
+use super::state::{Asked, Kept};
 use super::store::{NotKept, Store};
 use crate::limits::{PMI_SPAWNED_STORE_BYTES_MAX, PMI_STORE_BYTES_MAX};
 
@@ -26,11 +27,27 @@ pub(super) enum Phase {
 pub(super) struct Client {
     pub(super) phase: Phase,
     pub(super) lines: LineReader,
+    /// It has said `init`, and may have ended since.
+    pub(super) begun: bool,
     /// Nothing that it says is heard any more.
     pub(super) deaf: bool,
     /// Which command of its spawn it runs.
     pub(super) program: u32,
     pub(super) asks: Asks,
+    /// Barriers at which it has met all others.
+    pub(super) barriers: u64,
+    pub(super) relayed: Option<Relayed>,
+}
+
+/// A client that speaks through a relay.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Relayed {
+    /// Number of the last request that was taken.
+    pub(super) taken: u64,
+    /// The request that has no answer yet.
+    pub(super) answering: Option<Asked>,
+    /// What others see of it.
+    pub(super) kept: Vec<Kept>,
 }
 
 /// Whether a client asks for more processes.
@@ -77,9 +94,12 @@ impl World {
         let client = Client {
             phase: Phase::Silent,
             lines: LineReader::default(),
+            begun: false,
             deaf: false,
             program: 0,
             asks: Asks::Nothing,
+            barriers: 0,
+            relayed: None,
         };
         let clients = alloc::vec![client; ranks as usize];
         let mut world = World {

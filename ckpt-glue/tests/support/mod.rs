@@ -308,6 +308,7 @@ impl World {
                     keeper::Input::ExitedImageDone { rank, generation, digest: ImageDigest(1), bytes: 64 };
                 self.after(write, Happening::ToKeeper(node, input));
             }
+            keeper::Output::Pmi(input) => panic!("no rank of this world speaks PMI: {input:?}"),
             keeper::Output::LeaseOver => self.note(&format!("keeper {node} has lost its lease")),
         }
     }

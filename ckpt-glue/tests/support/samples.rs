@@ -6,6 +6,7 @@ use ckpt_glue::control::checkpoint::{
 };
 use ckpt_glue::control::life::{FaultReport, JobPhase, JobStatus, NewLife, PortEntry, Registration, Watch};
 use ckpt_glue::control::{Control, Message};
+use ckpt_glue::pmi::{Answer, Asked, Did, Kept, RankState, Text};
 use ckpt_glue::{Decision, ExitStatus, GenerationId, ImageDigest, Layout, NodeIndex, Party};
 use transport::{Epoch, JobId, Life, PortId, Rank, RawAddress};
 
@@ -100,6 +101,37 @@ impl<'a> Numbers<'a> {
 
     fn closed_link(&mut self) -> ClosedLink {
         ClosedLink { peer: self.port(), next: self.long(), expected: self.long() }
+    }
+
+    fn text(&mut self) -> Text {
+        Text(self.some_of(Self::byte))
+    }
+
+    fn asked(&mut self) -> Asked {
+        Asked { number: self.long(), text: self.text() }
+    }
+
+    fn answer(&mut self) -> Answer {
+        let did = match self.below(5) {
+            0 => Did::Nothing,
+            1 => Did::Began { name: self.text() },
+            2 => Did::Kept { place: self.long() },
+            3 => Did::Met,
+            _ => Did::Finished,
+        };
+        Answer { number: self.long(), depends: self.epoch(), did, text: self.text() }
+    }
+
+    /// What a rank has done over PMI.
+    pub(crate) fn rank_state(&mut self) -> RankState {
+        RankState {
+            name: self.text(),
+            finished: self.flag(),
+            barriers: self.long(),
+            answered: self.long(),
+            kept: self.some_of(|numbers| Kept { place: numbers.long(), text: numbers.text() }),
+            asked: self.some(Self::asked),
+        }
     }
 
     fn image(&mut self) -> ImageReport {
@@ -259,6 +291,9 @@ impl<'a> Numbers<'a> {
             Message::Finalize { ranks: self.int() },
             Message::FinalizeDone,
             Message::Ended { ranks: self.int(), status: self.exit() },
+            Message::PmiRequest { request: self.asked() },
+            Message::PmiAnswer { answer: self.answer() },
+            Message::PmiState { part: self.rank_state(), last: self.flag() },
             Message::StatusQuery,
             Message::StatusReport { status: self.status() },
         ]

@@ -323,8 +323,9 @@ impl LargeJob {
                     };
                     self.rank_says(rank.0, Message::Hello { registration });
                 }
-                // In a world without faults nobody is killed and no rank ends.
+                // In a world without faults nobody is killed and no rank ends; none speaks PMI.
                 KeeperOutput::Kill { .. }
+                | KeeperOutput::Pmi(_)
                 | KeeperOutput::WriteExitedImage { .. }
                 | KeeperOutput::LeaseOver => {}
             }

@@ -78,6 +78,8 @@ impl World {
                     let task = Task::ExitedImageWritten { keeper: number, rank, generation, record };
                     self.task_after(delay, task);
                 }
+                // No rank of this world speaks PMI.
+                Output::Pmi(_) => {}
                 Output::LeaseOver => {
                     let who = Who::Keeper(self.keepers[at(number)].node);
                     trace!(self.trace, self.queue.now(), who, "lease over: ends its ranks");

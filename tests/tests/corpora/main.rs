@@ -164,6 +164,7 @@ fn control_frames() {
         &[
             |bytes| stream::parse(&ControlKey::new(&properties::CONTROL_KEY), bytes).is_ok(),
             |bytes| ckpt_glue::control::ExitedRecord::parse(bytes).is_ok(),
+            |bytes| ckpt_glue::pmi::RankState::parse(bytes).is_ok(),
         ],
     );
 }

@@ -7,6 +7,7 @@ use ckpt_glue::control::{
     ImageReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, NoImageReason, Point, PointSummary,
     PortEntry, Registration, Source, Watch, stream,
 };
+use ckpt_glue::pmi::{Answer, Asked, Did, Kept, RankState};
 use ckpt_glue::{Control, ControlKey, ExitStatus, JobConfig, Layout, NodeIndex, Party};
 use store::image::{ImageSummary, KindSummary, encode_image};
 use store::record::ManifestImage;
@@ -284,6 +285,7 @@ fn control_seeds() -> Vec<Seed> {
     let stream = seeds.iter().take(4).flat_map(|(_, bytes)| bytes.clone()).collect();
     seeds.push(("stream".to_owned(), stream));
     let ports = vec![ClosedPort { port: PortId::of_rank(Rank(2), 0), links: vec![CLOSED; 3] }];
+    seeds.push(("pmi-state".to_owned(), rank_state().emit()));
     seeds.push(("exited-record".to_owned(), ExitedRecord { status: ExitStatus::Code(0), ports }.emit()));
     seeds
 }
@@ -297,6 +299,7 @@ fn messages() -> Vec<Message> {
     let port = PortId::of_rank(rank, 0);
     let address = RawAddress::new(&[127, 0, 0, 1, 0x39, 0x30]).expect("6 bytes are an address");
     let ports = vec![PortEntry { port, rails: vec![address, address] }];
+    let answer = Answer { number: 5, depends: epoch, did: Did::Met, text: "cmd=barrier_out rc=0\n".into() };
     let new_life = NewLife {
         decision: ckpt_glue::Decision { life: LIFE, restore: Some(generation) },
         layout: Layout::even(4, 2, 16).expect("a small layout"),
@@ -353,5 +356,20 @@ fn messages() -> Vec<Message> {
         Message::Ended { ranks: 2, status: ExitStatus::Code(1) },
         Message::StatusQuery,
         Message::StatusReport { status },
+        Message::PmiRequest { request: Asked { number: 5, text: "cmd=barrier_in\n".into() } },
+        Message::PmiAnswer { answer },
+        Message::PmiState { part: rank_state(), last: true },
     ]
+}
+
+/// What a rank has done over PMI.
+fn rank_state() -> RankState {
+    RankState {
+        name: "stillwire-7".into(),
+        finished: false,
+        barriers: 1,
+        answered: 4,
+        kept: vec![Kept { place: 2, text: "cmd=put kvsname=stillwire-7 key=k value=v\n".into() }],
+        asked: Some(Asked { number: 5, text: "cmd=barrier_in\n".into() }),
+    }
 }

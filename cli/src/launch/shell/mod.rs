@@ -359,6 +359,7 @@ impl<'a> Shell<'a> {
                     }
                 }
             }
+            keeper::Output::Pmi(input) => self.tell_pmi(input),
             // Only with several nodes.
             keeper::Output::LeaseOver => {}
         }

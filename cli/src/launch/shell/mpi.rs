@@ -245,6 +245,9 @@ impl Shell<'_> {
                 }
                 self.watch_pmi(member);
             }
+            pmi::Output::Answer { rank, answer } => {
+                self.tell_keeper(keeper::Input::PmiAnswer { rank, answer });
+            }
             pmi::Output::Began { member } => self.on_begun(member),
             pmi::Output::Finished { member } => {
                 self.look_at_finished(member);
