@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, RawFd};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use process::files::Policy;
 use process::restore::Pages;
@@ -16,6 +17,7 @@ use crate::image::handed_in;
 use crate::limits::SETTLED_AFTER;
 use crate::resident;
 use crate::seat::Seat;
+use crate::this_rank;
 
 /// The launcher sets this variable to [`SAVE_PROCESS`] for programs that are saved as whole processes.
 pub const SAVE_VARIABLE: &str = "STILLWIRE_SAVE";
@@ -23,7 +25,7 @@ pub const SAVE_VARIABLE: &str = "STILLWIRE_SAVE";
 pub const SAVE_PROCESS: &str = "process";
 
 /// What a process that cannot take its place exits with: as a program that could not be executed.
-const EXIT_NOT_STARTED: i32 = 126;
+pub(crate) const EXIT_NOT_STARTED: i32 = 126;
 
 /// Called by the constructor of the library, before the program runs. Returns at once unless this process is a rank whose program
 /// is saved as a whole; does not return in one that is restored.
@@ -55,20 +57,30 @@ fn begin(seat: Seat) -> Result<(), AgentError> {
     let mut before = SigSet::empty();
     let failed = |error: Errno| AgentError::Thread(error.into());
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before)).map_err(failed)?;
+    this_rank::expect_agent().map_err(AgentError::Thread)?;
     let run = move || {
-        std::thread::sleep(SETTLED_AFTER);
+        settle();
         // A program with points of its own, which a script has started, has taken it by now.
-        if !seat.is_free() {
-            return;
+        if seat.is_free() {
+            let stream = seat.take().map_err(AgentError::Line);
+            if let Err(error) = stream.and_then(|stream| resident::run(&stream, directory)) {
+                eprintln!("stillwire: this process cannot be saved any more: {error}");
+            }
         }
-        let stream = seat.take().map_err(AgentError::Line);
-        if let Err(error) = stream.and_then(|stream| resident::run(&stream, directory)) {
-            eprintln!("stillwire: this process cannot be saved any more: {error}");
-        }
+        this_rank::give_up_agent();
     };
     let started = std::thread::Builder::new().name("stillwire".into()).spawn(run);
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None).map_err(failed)?;
     started.map(drop).map_err(AgentError::Thread)
+}
+
+/// Waits until the program shows that it is the one that a person means.
+fn settle() {
+    let Some(wake) = this_rank::wake_fd() else { return };
+    let timeout = PollTimeout::try_from(SETTLED_AFTER).unwrap_or(PollTimeout::MAX);
+    // An interrupted sleep is a short one; no signal comes here.
+    let _ = poll(&mut [PollFd::new(wake, PollFlags::POLLIN)], timeout);
+    this_rank::hush();
 }
 
 /// Makes this process what the image says. Returns only if that fails.

@@ -24,6 +24,10 @@ pub(crate) enum AgentError {
     State(#[from] process::state::DecodeError),
     #[error("{}: {source}", path.display())]
     Image { path: PathBuf, source: std::io::Error },
+    #[error("ports cannot be brought to a stand: {0}")]
+    Ports(#[from] endpoint::EndpointError),
+    #[error(transparent)]
+    Revive(#[from] crate::ports::ReviveError),
     #[error("the image cannot be restored: {0}")]
     Restore(#[from] process::restore::RestoreError),
 }

@@ -1,5 +1,6 @@
 //! Images of this process: taken, written, given up.
 
+use core::time::Duration;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
@@ -7,23 +8,39 @@ use std::time::Instant;
 use ckpt_glue::control::{CutStatistics, NoImageReason};
 use ckpt_glue::names::ImageDigest;
 use ckpt_glue::participant::Input;
+use endpoint::{Endpoint, EndpointError};
 use process::capture::{CaptureError, Captured, Options, Outcome, Prepared, Sink};
 use process::declared::Declared;
 use process::state;
 use store::checksum::Checksum;
 use store::storage::DirectoryFile;
-use store::{Directory, GenerationId, ImageWriter, JobDirectory, Section, StoreError};
-use transport::{Epoch, Rank};
+use store::{Directory, GenerationId, ImageWriter, JobDirectory, Section, StoreError, kinds};
+use transport::{Epoch, PortId, Rank};
 
 use crate::error::AgentError;
+use crate::limits::LOOKS_MAX;
+use crate::ports::{self, Dump, Standing, System};
 
 /// What became of a cut.
-pub(crate) enum Cut {
+pub(crate) enum Cut<'a> {
     /// The image is being written.
     Taken,
-    /// This is the restored process.
-    Restored,
+    /// This is the restored process; its ports still stand as they did.
+    Restored(Standing<'a>),
+    /// The ports may have the old epoch, or the new one.
     Failed(NoImageReason),
+}
+
+/// How an attempt ended that did not fail.
+enum Attempt<'a> {
+    Taken(Box<Writing>),
+    Restored(Standing<'a>),
+}
+
+/// What was looked at before the ports were frozen.
+struct Looked {
+    prepared: Prepared,
+    system: System,
 }
 
 /// By what names descriptors are handed to a restored process, besides the keeper's line.
@@ -49,6 +66,10 @@ struct Writing {
     generation: GenerationId,
     writer: ImageWriter<DirectoryFile>,
     captured: Box<Captured>,
+    ports: Vec<Dump>,
+    freeze: Duration,
+    dump: Duration,
+    thaw: Duration,
     since: Instant,
 }
 
@@ -58,9 +79,17 @@ pub(crate) struct Images {
     /// What the program was given as its outputs: it may have closed them, or put other files in their place.
     outputs: Vec<(String, OwnedFd)>,
     pmi: Option<RawFd>,
-    writing: Option<Writing>,
+    writing: Option<Box<Writing>>,
+    /// How long the ports stood still the last time.
+    expected: Duration,
     /// What kept the last image from being taken, as it was told.
     told: Option<String>,
+}
+
+/// How a capture ended.
+enum Half<'a> {
+    Captured { captured: Box<Captured>, ports: Vec<Dump>, freeze: Duration, dump: Duration, thaw: Duration },
+    Restored(Standing<'a>),
 }
 
 /// The store's checksum, for pages.
@@ -85,24 +114,29 @@ impl Images {
         };
         let outputs = OUTPUTS.into_iter().filter_map(own).collect();
         let (line, pmi) = (line.as_raw_fd(), pmi());
-        Ok(Images { directory, line, outputs, pmi, writing: None, told: None })
+        Ok(Images { directory, line, outputs, pmi, writing: None, expected: Duration::ZERO, told: None })
     }
 
     pub(crate) fn is_writing(&self) -> bool {
         self.writing.is_some()
     }
 
-    /// Stops the program, takes its state, lets it go on. Returns a second time in a process that was restored from that.
-    pub(crate) fn take(&mut self, generation: GenerationId, rank: Rank) -> Cut {
+    /// Freezes the ports, stops the program, takes its state, lets it go on. Returns a second time in a process that was restored from that.
+    pub(crate) fn take<'a>(
+        &mut self,
+        generation: GenerationId,
+        rank: Rank,
+        endpoints: &'a [Endpoint],
+    ) -> Cut<'a> {
         let entered = Instant::now();
-        match self.try_take(generation, rank, entered) {
-            Ok(None) => {
+        match self.try_take(generation, rank, endpoints, entered) {
+            Ok(Attempt::Restored(standing)) => {
                 // An older image that was being written has its writer, and its file, in the process that was saved.
                 core::mem::forget(self.writing.take());
                 self.told = None;
-                Cut::Restored
+                Cut::Restored(standing)
             }
-            Ok(Some(writing)) => {
+            Ok(Attempt::Taken(writing)) => {
                 self.writing = Some(writing);
                 self.told = None;
                 Cut::Taken
@@ -110,7 +144,9 @@ impl Images {
             Err(error) => {
                 let reason = match &error {
                     TakeError::Store(error) => NoImageReason::WriteFailed { errno: error.errno() },
-                    TakeError::Capture(_) => NoImageReason::Unsavable { what: 0 },
+                    TakeError::Capture(_) | TakeError::Freeze(_) | TakeError::Nameless { .. } => {
+                        NoImageReason::Unsavable { what: 0 }
+                    }
                 };
                 self.tell(rank, generation.epoch, &error);
                 Cut::Failed(reason)
@@ -118,22 +154,28 @@ impl Images {
         }
     }
 
-    fn try_take(
+    fn try_take<'a>(
         &mut self,
         generation: GenerationId,
         rank: Rank,
+        endpoints: &'a [Endpoint],
         entered: Instant,
-    ) -> Result<Option<Writing>, TakeError> {
+    ) -> Result<Attempt<'a>, TakeError> {
+        if let Some(port) = ports::nameless(endpoints, rank) {
+            return Err(TakeError::Nameless { port });
+        }
         self.directory.begin_generation(generation)?;
         let mut writer = core::mem::ManuallyDrop::new(self.directory.begin_image(generation, rank)?);
-        let taken = self.capture(&mut writer);
+        let taken = self.capture(&mut writer, generation.epoch, endpoints);
         match taken {
-            Ok(Some(captured)) => {
+            Ok(Half::Captured { captured, ports, freeze, dump, thaw }) => {
                 let writer = core::mem::ManuallyDrop::into_inner(writer);
-                Ok(Some(Writing { generation, writer, captured, since: entered }))
+                let writing =
+                    Writing { generation, writer, captured, ports, freeze, dump, thaw, since: entered };
+                Ok(Attempt::Taken(Box::new(writing)))
             }
             // The writer is not dropped: its descriptor is not open here.
-            Ok(None) => Ok(None),
+            Ok(Half::Restored(standing)) => Ok(Attempt::Restored(standing)),
             Err(error) => {
                 // The first error is the one that tells.
                 let _ = core::mem::ManuallyDrop::into_inner(writer).abandon(self.directory.storage());
@@ -142,39 +184,100 @@ impl Images {
         }
     }
 
-    fn capture(
-        &mut self,
-        writer: &mut ImageWriter<DirectoryFile>,
-    ) -> Result<Option<Box<Captured>>, TakeError> {
-        let offset = writer.begin_outside(self.directory.storage(), state::PAGES_KIND, state::VERSION, 0)?;
+    /// Looks at the process, then freezes its ports: the look takes far longer than they should stand. What rails have mapped or opened
+    /// meanwhile makes another look necessary.
+    fn freeze<'a>(
+        &self,
+        writer: &ImageWriter<DirectoryFile>,
+        endpoints: &'a [Endpoint],
+    ) -> Result<(Prepared, Standing<'a>), TakeError> {
+        let mut looks = 0;
+        loop {
+            let Looked { prepared, system } = self.look_at_process(writer, endpoints)?;
+            ports::prepare(endpoints, self.expected);
+            let standing = Standing::freeze(endpoints)?;
+            looks += 1;
+            if standing.system() == system || looks == LOOKS_MAX {
+                return Ok((prepared, standing));
+            }
+            standing.thaw();
+        }
+    }
+
+    fn look_at_process(
+        &self,
+        writer: &ImageWriter<DirectoryFile>,
+        endpoints: &[Endpoint],
+    ) -> Result<Looked, TakeError> {
+        let system = System::of(endpoints);
         let outputs = self.outputs.iter().map(|(name, output)| (name.clone(), output.as_raw_fd()));
+        let rails = system.descriptors.iter().map(|number| ("the transport".to_owned(), *number));
+        let image = ("the image that is being written".to_owned(), writer.file().as_fd().as_raw_fd());
         let declared = Declared {
             handed_in: outputs
                 .chain([(LINE.to_owned(), self.line)])
                 .chain(self.pmi.map(|number| (PMI.to_owned(), number)))
                 .collect(),
-            remade: vec![("the image that is being written".to_owned(), writer.file().as_fd().as_raw_fd())],
-            ..Declared::new()
+            remade: rails.chain([image]).collect(),
+            ignored_memory: system
+                .mappings
+                .iter()
+                .map(|range| range.start as u64..range.end as u64)
+                .collect(),
         };
-        let prepared = Prepared::look(&declared, Options::default())?;
+        Ok(Looked { prepared: Prepared::look(&declared, Options::default())?, system })
+    }
+
+    fn capture<'a>(
+        &mut self,
+        writer: &mut ImageWriter<DirectoryFile>,
+        epoch: Epoch,
+        endpoints: &'a [Endpoint],
+    ) -> Result<Half<'a>, TakeError> {
+        let offset = writer.begin_outside(self.directory.storage(), state::PAGES_KIND, state::VERSION, 0)?;
+        let (prepared, mut standing) = self.freeze(writer, endpoints)?;
+        let frozen = Instant::now();
+        // R2: what is in the image has the new epoch.
+        standing.raise(epoch);
+        let ports = standing.dump();
+        let dump = frozen.elapsed();
         let sink = Sink { file: writer.file().as_fd(), offset };
         match prepared.capture(sink, &mut PagesSum(Checksum::new()))? {
-            Outcome::Restored => Ok(None),
-            Outcome::Captured(captured) => Ok(Some(captured)),
+            Outcome::Restored => Ok(Half::Restored(standing)),
+            Outcome::Captured(captured) => {
+                let freeze = standing.freeze;
+                let thaw = standing.thaw();
+                self.expected = frozen.elapsed();
+                Ok(Half::Captured { captured, ports, freeze, dump, thaw })
+            }
         }
+    }
+
+    /// The ports of an image that has been restored.
+    pub(crate) fn ports_of(&mut self, generation: GenerationId, rank: Rank) -> Result<Vec<Dump>, AgentError> {
+        let reader = self.directory.open_committed_image(generation, rank)?;
+        let storage = self.directory.storage();
+        let sections = (0u32..).zip(reader.entries()).filter(|(_, entry)| entry.kind == kinds::PORT);
+        let ports = sections.map(|(number, entry)| {
+            Ok(Dump { port: PortId(entry.id), section: reader.read_section(storage, number)? })
+        });
+        ports.collect()
     }
 
     /// What has become of the image that is being written, once it has.
     pub(crate) fn look(&mut self, rank: Rank) -> Option<Input> {
         let writing = self.writing.take_if(|writing| writing.captured.is_over())?;
-        let (epoch, since) = (writing.generation.epoch, writing.since);
+        let Writing { generation, since, freeze, dump, thaw, .. } = *writing;
+        let epoch = generation.epoch;
         let pause = writing.captured.pause();
-        match self.finish(writing) {
+        match self.finish(*writing) {
             Ok((digest, bytes)) => {
                 let total = nanos(since.elapsed());
                 let statistics = CutStatistics {
                     stop_ns: pause.stop_ns,
-                    dump_ns: pause.state_ns + pause.memory_ns,
+                    freeze_ns: nanos(freeze),
+                    dump_ns: nanos(dump) + pause.state_ns + pause.memory_ns,
+                    thaw_ns: nanos(thaw),
                     write_ns: total.saturating_sub(pause.total_ns),
                     ..CutStatistics::default()
                 };
@@ -183,7 +286,7 @@ impl Images {
             Err(error) => {
                 let reason = match &error {
                     TakeError::Store(error) => NoImageReason::WriteFailed { errno: error.errno() },
-                    TakeError::Capture(_) => NoImageReason::WriteFailed { errno: libc::EIO.unsigned_abs() },
+                    _ => NoImageReason::WriteFailed { errno: libc::EIO.unsigned_abs() },
                 };
                 self.tell(rank, epoch, &error);
                 Some(Input::CaptureFailed { epoch, reason })
@@ -192,13 +295,17 @@ impl Images {
     }
 
     fn finish(&mut self, writing: Writing) -> Result<(ImageDigest, u64), TakeError> {
-        let Writing { mut writer, captured, .. } = writing;
+        let Writing { mut writer, captured, ports, .. } = writing;
         let storage = self.directory.storage();
         let written = captured.finish().map_err(TakeError::from).and_then(|image| {
             writer.end_outside(storage, image.pages_bytes, image.pages_sum)?;
             let (process, files) = (image.state.encode(), image.files.encode());
             for (kind, bytes) in [(state::STATE_KIND, process), (state::FILES_KIND, files)] {
                 writer.section(storage, Section::new(kind, state::VERSION, &bytes))?;
+            }
+            for Dump { port, section } in &ports {
+                let section = Section::new(nic_freeze::SECTION_KIND, nic_freeze::SECTION_VERSION, section);
+                writer.section(storage, section.with_id(port.0))?;
             }
             Ok(())
         });
@@ -235,6 +342,12 @@ enum TakeError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Capture(#[from] CaptureError),
+    #[error("its ports cannot be frozen: {0}")]
+    Freeze(#[from] EndpointError),
+    #[error(
+        "port {port:?} was opened at a place of the program's choice, and cannot be found elsewhere: let the provider choose (no node or service for fi_getinfo)"
+    )]
+    Nameless { port: PortId },
 }
 
 fn nanos(time: core::time::Duration) -> u64 {

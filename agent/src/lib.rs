@@ -4,12 +4,17 @@
 //! new process a thread begins, the *agent*, which speaks with the keeper and takes checkpoints. In a process that is to be
 //! restored the constructor never returns: the process becomes what its image says ([`process::restore`]), and the agent,
 //! a thread of that image, finds that it is in a new life.
+//!
+//! Whoever has ports in the process registers them with [`ThisRank`]: they stand still while it is captured, and go on in its next life.
 
 mod enter;
 mod error;
 mod image;
 mod limits;
+mod ports;
 mod resident;
 mod seat;
+mod this_rank;
 
 pub use enter::{SAVE_PROCESS, SAVE_VARIABLE, enter};
+pub use this_rank::{ThisRank, seated, this_rank};

@@ -10,3 +10,21 @@ pub(crate) const WRITING_SLICE: Duration = Duration::from_millis(2);
 
 /// Bytes taken from the keeper's line at once.
 pub(crate) const CHUNK_BYTES: usize = 16 << 10;
+
+/// Longest wait for a NIC to give its buffers back at a cut. Sockets give them back at once.
+pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(1);
+
+/// How often a process is looked at for one image, if messages have rails map more memory between look and freeze each time.
+pub(crate) const LOOKS_MAX: u32 = 4;
+
+/// Longest wait of a program that opens a port for the agent to take its seat.
+pub(crate) const SEAT_MAX: Duration = Duration::from_secs(10);
+
+/// Longest wait for a keeper to read what a port that has closed leaves with it.
+pub(crate) const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
+
+/// Links whose final counters go to the keeper in one message.
+pub(crate) const CLOSED_LINKS_PER_MESSAGE: usize = ckpt_glue::limits::ENTRIES_MAX;
+
+/// Answers of the keeper that wait for the port that asked.
+pub(crate) const ANSWERS_MAX: usize = 1 << 12;

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use ckpt_glue::control::{Control, ControlKey, ControlReader, CutMode, Message, Registration};
+use ckpt_glue::control::{ControlKey, ControlReader, CutMode, Message, PortEntry, Registration};
 use ckpt_glue::enrolment::Enrolment;
-use ckpt_glue::names::Party;
 use ckpt_glue::participant::{Input, Output, Participant};
 use ckpt_glue::sabotage::Sabotage;
+use endpoint::Endpoint;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
@@ -19,27 +19,62 @@ use session::launch::Launch;
 use session::limits::ENROL_MAX;
 use session::line::Line;
 use store::{Directory, GenerationId, JobDirectory};
-use transport::Epoch;
 
+use crate::enter::EXIT_NOT_STARTED;
 use crate::error::AgentError;
 use crate::image::{Cut, Images};
 use crate::limits::{CHUNK_BYTES, WRITING_SLICE};
+use crate::ports::{self, Standing};
+use crate::this_rank::{self, State, ThisRank};
 
 /// Starts the agent's first life; returns when the launcher has no use for this process any more.
 pub(crate) fn run(stream: &UnixStream, directory: JobDirectory<Directory>) -> Result<(), AgentError> {
     let mut images = Images::new(directory, stream)?;
+    let (launch, line) = be_told(stream)?;
+    let rank = ThisRank::seat(launch, line);
     loop {
         // Every turn is a life: a restored process goes on inside of the call that took its checkpoint.
-        let mut life = LifeOfAgent::begin(stream)?;
+        let mut life = LifeOfAgent::begin(rank)?;
         match life.live(stream, &mut images)? {
             End::Restored => {}
             End::LauncherGone => {
                 // Nobody can save, recover or end this process any more.
-                eprintln!("stillwire: rank {}: the launcher is gone; ending", life.launch.rank);
+                eprintln!("stillwire: rank {}: the launcher is gone; ending", rank.rank());
                 let _ = kill(getpid(), Signal::SIGKILL);
             }
         }
     }
+}
+
+/// Reads who this process is in a life that begins.
+fn be_told(stream: &UnixStream) -> Result<(Launch, Line), AgentError> {
+    stream.set_read_timeout(Some(ENROL_MAX)).map_err(AgentError::Line)?;
+    let launch = Launch::read(&mut &*stream)?;
+    let line = Line::new(stream.try_clone().map_err(AgentError::Line)?, ControlKey::new(&launch.key));
+    Ok((launch, line))
+}
+
+/// In a restored process: begins a new life, and has its ports, which still stand, go on in that.
+fn revive(
+    stream: &UnixStream,
+    images: &mut Images,
+    state: &mut State,
+    standing: Standing<'_>,
+) -> Result<(), AgentError> {
+    let (launch, line) = be_told(stream)?;
+    if let Some(generation) = launch.restore {
+        standing.compare(&images.ports_of(generation, launch.rank)?)?;
+    }
+    standing.restart(launch.life, launch.bind.ip())?;
+    state.be_born(launch, line);
+    Ok(())
+}
+
+/// Ends a restored process whose ports cannot go on: nothing may leave it over what the saved one had of the system.
+fn cannot_return(error: &AgentError) -> ! {
+    eprintln!("stillwire: {error}");
+    // SAFETY: ends the process; nothing of it is used afterwards.
+    unsafe { libc::_exit(EXIT_NOT_STARTED) }
 }
 
 /// How a life of an agent ends, besides with its process.
@@ -51,8 +86,8 @@ enum End {
 
 /// An agent in one life of its job.
 struct LifeOfAgent {
+    rank: &'static ThisRank,
     launch: Launch,
-    line: Line,
     reader: ControlReader,
     /// Until the job runs.
     enrolment: Option<Enrolment>,
@@ -61,31 +96,24 @@ struct LifeOfAgent {
 }
 
 impl LifeOfAgent {
-    /// Reads who this process is, and says that it is there.
-    fn begin(stream: &UnixStream) -> Result<LifeOfAgent, AgentError> {
-        stream.set_read_timeout(Some(ENROL_MAX)).map_err(AgentError::Line)?;
-        let launch = Launch::read(&mut &*stream)?;
-        let key = ControlKey::new(&launch.key);
-        let line = Line::new(stream.try_clone().map_err(AgentError::Line)?, key.clone());
+    /// Says that this process is there, and where its ports are.
+    fn begin(rank: &'static ThisRank) -> Result<LifeOfAgent, AgentError> {
+        let mut state = rank.lock();
+        let launch = state.launch.clone();
+        let entry = |(port, endpoint): (_, &Endpoint)| PortEntry { port, rails: endpoint.addresses() };
         let registration = Registration {
             rank: launch.rank,
             pid: std::process::id(),
             mode: CutMode::Instant,
-            ports: Vec::new(),
+            ports: state.open.iter().map(|(port, endpoint)| entry((*port, endpoint))).collect(),
         };
         let (enrolment, hello) = Enrolment::new(registration);
-        let epoch = launch.restore.map_or(Epoch(0), |generation| generation.epoch);
-        let participant = Participant::new(launch.rank, CutMode::Instant, epoch, 0, Sabotage::none());
-        let mut life = LifeOfAgent {
-            launch,
-            line,
-            reader: ControlReader::new(key),
-            enrolment: Some(enrolment),
-            participant,
-            began: Instant::now(),
-        };
-        life.say(hello)?;
-        Ok(life)
+        state.send(hello).map_err(AgentError::Line)?;
+        let participant = Participant::new(launch.rank, CutMode::Instant, state.epoch, 0, Sabotage::none());
+        let reader = ControlReader::new(ControlKey::new(&launch.key));
+        drop(state);
+        let began = Instant::now();
+        Ok(LifeOfAgent { rank, launch, reader, enrolment: Some(enrolment), participant, began })
     }
 
     fn live(&mut self, stream: &UnixStream, images: &mut Images) -> Result<End, AgentError> {
@@ -101,14 +129,16 @@ impl LifeOfAgent {
                 self.participant.handle(self.now(), done);
             }
             let now = self.now();
+            let required = self.rank.required();
+            if self.enrolment.is_none() && required > self.participant.epoch() {
+                self.participant.handle(now, Input::CutRequired { epoch: required });
+            }
             if self.participant.poll_timeout().is_some_and(|due| due <= now) {
                 self.participant.handle_timeout(now);
             }
-            if self.perform(images)? {
+            if self.perform(stream, images)? {
                 return Ok(End::Restored);
             }
-            // A keeper that is gone is noticed by the read below.
-            let _ = self.line.flush();
             self.wait(stream, images.is_writing());
             match recv(stream.as_raw_fd(), &mut chunk, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) => return Ok(End::LauncherGone),
@@ -120,53 +150,71 @@ impl LifeOfAgent {
     }
 
     fn hear(&mut self, message: Message) -> Result<(), AgentError> {
+        if let Message::ClosedAnswer { port, peer, link } = message {
+            self.rank.lock().hear_closed(port, peer, link);
+            return Ok(());
+        }
         let Some(enrolment) = &mut self.enrolment else {
             self.participant.handle(self.now(), Input::Message(message));
             return Ok(());
         };
-        if enrolment.handle(message)?.is_some() {
+        if let Some(started) = enrolment.handle(message)? {
             self.enrolment = None;
-            self.say(Message::Running { ranks: 1, counted: 0 })?;
+            let mut state = self.rank.lock();
+            state.send(Message::Running { ranks: 1, counted: 0 }).map_err(AgentError::Line)?;
+            state.begin_life(started.addresses);
+            for (peer, error) in state.connect_all() {
+                eprintln!("stillwire: rank {}: port {peer} cannot be reached: {error}", self.launch.rank);
+            }
         }
         Ok(())
     }
 
     /// Carries out what the participant wants. `true`: the process was restored meanwhile, and all that is known here is old.
-    fn perform(&mut self, images: &mut Images) -> Result<bool, AgentError> {
+    fn perform(&mut self, stream: &UnixStream, images: &mut Images) -> Result<bool, AgentError> {
         while let Some(output) = self.participant.poll_output() {
             match output {
                 Output::TakeCut { epoch } => {
+                    let mut state = self.rank.lock();
+                    let endpoints: Vec<Endpoint> = state.open.values().cloned().collect();
                     let generation = GenerationId { life: self.launch.life, epoch };
-                    match images.take(generation, self.launch.rank) {
+                    state.epoch = epoch;
+                    let failed = match images.take(generation, self.launch.rank, &endpoints) {
                         // The keeper knows then that what the program does from here on, its end included, comes after the cut.
-                        Cut::Taken => self.say(Message::CutSeen { epoch })?,
-                        Cut::Restored => return Ok(true),
-                        Cut::Failed(reason) => {
-                            let now = self.now();
-                            self.participant.handle(now, Input::CaptureFailed { epoch, reason });
+                        Cut::Taken => {
+                            state.send(Message::CutSeen { epoch }).map_err(AgentError::Line)?;
+                            None
                         }
+                        Cut::Restored(standing) => {
+                            if let Err(error) = revive(stream, images, &mut state, standing) {
+                                cannot_return(&error);
+                            }
+                            return Ok(true);
+                        }
+                        Cut::Failed(reason) => {
+                            ports::raise(&endpoints, epoch)?;
+                            Some(reason)
+                        }
+                    };
+                    drop(state);
+                    if let Some(reason) = failed {
+                        let now = self.now();
+                        self.participant.handle(now, Input::CaptureFailed { epoch, reason });
                     }
                 }
-                // There are no ports whose frames would carry it.
-                Output::RaiseEpoch { .. } => {}
+                Output::RaiseEpoch { epoch } => {
+                    let mut state = self.rank.lock();
+                    state.epoch = epoch;
+                    let endpoints: Vec<Endpoint> = state.open.values().cloned().collect();
+                    ports::raise(&endpoints, epoch)?;
+                }
                 Output::CancelImage { epoch } => images.cancel(epoch),
                 // Nothing older is kept here: the launcher collects.
                 Output::Committed { .. } => {}
-                Output::Send(message) => self.say(message)?,
+                Output::Send(message) => self.rank.lock().send(message).map_err(AgentError::Line)?,
             }
         }
         Ok(false)
-    }
-
-    fn say(&mut self, message: Message) -> Result<(), AgentError> {
-        let control = Control {
-            job: self.launch.job,
-            life: self.launch.life,
-            epoch: self.participant.epoch(),
-            sender: Party::Rank(self.launch.rank),
-            message,
-        };
-        self.line.send(&control).map_err(AgentError::Line)
     }
 
     fn now(&self) -> transport::Instant {
@@ -180,8 +228,16 @@ impl LifeOfAgent {
         // Rounded up: a timer that fires early would only come back here.
         let millis = due.map(|due: Duration| u16::try_from(due.as_millis() + 1).unwrap_or(u16::MAX));
         let timeout = millis.map_or(PollTimeout::NONE, PollTimeout::from);
-        let mut ready = [PollFd::new(stream.as_fd(), PollFlags::POLLIN | self.line.wants())];
+        let wants = {
+            let mut state = self.rank.lock();
+            // A keeper that is gone is noticed by the read that follows.
+            let _ = state.line.flush();
+            state.line.wants()
+        };
+        let mut ready = vec![PollFd::new(stream.as_fd(), PollFlags::POLLIN | wants)];
+        ready.extend(this_rank::wake_fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         // An interrupted sleep is a short one.
         let _ = poll(&mut ready, timeout);
+        this_rank::hush();
     }
 }

@@ -1,22 +1,30 @@
 //! The clock of this process as the protocol sees it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use nix::time::{ClockId, clock_gettime};
 use transport::Instant;
 
 /// Monotonic nanoseconds since the endpoint was opened. Read at every poll and send, so in one number: `std::time::Instant` takes
 /// seconds and nanoseconds apart three times on the way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Clock {
-    started_ns: u64,
+    /// Changes only while the gate is held. Relaxed: who reads an older one sees a time that is too early or too late once.
+    started_ns: AtomicU64,
 }
 
 impl Clock {
     pub(crate) fn start() -> Clock {
-        Clock { started_ns: monotonic_ns() }
+        Clock { started_ns: AtomicU64::new(monotonic_ns()) }
     }
 
-    pub(crate) fn now(self) -> Instant {
-        Instant::from_nanos(monotonic_ns().saturating_sub(self.started_ns))
+    /// In a restored process: goes on at `last`. The machine's clock may stand before the one of the machine that was left, or far behind it.
+    pub(crate) fn go_on_at(&self, last: Instant) {
+        self.started_ns.store(monotonic_ns().wrapping_sub(last.as_nanos()), Ordering::Relaxed);
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        Instant::from_nanos(monotonic_ns().wrapping_sub(self.started_ns.load(Ordering::Relaxed)))
     }
 }
 

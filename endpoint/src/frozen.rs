@@ -38,8 +38,9 @@ pub struct Frozen<'a> {
     port: Option<FrozenPort>,
     inner: MutexGuard<'a, Inner>,
     shared: &'a Shared,
-    clock: Clock,
     split: PauseSplit,
+    /// When it was frozen.
+    since: transport::Instant,
 }
 
 impl Endpoint {
@@ -55,6 +56,12 @@ impl Endpoint {
                 inner.collect_all();
             }
         }
+    }
+
+    /// As [`Frozen::system`], at this moment: a message may have a rail map a peer's memory at the next.
+    #[must_use]
+    pub fn system(&self) -> (Vec<RawFd>, Vec<Range<usize>>) {
+        self.shared.lock().system()
     }
 
     /// Freezes the endpoint: takes the gate, drains the rails, stops the port. Never waits for a peer.
@@ -78,11 +85,19 @@ impl Endpoint {
         inner.release_held();
         let done = Instant::now();
         let split = PauseSplit { gate: entered - asked, drain: done - entered, freeze: done - asked };
-        Ok(Frozen { port: Some(port), inner, shared, clock: shared.clock, split })
+        Ok(Frozen { port: Some(port), inner, shared, split, since: shared.clock.now() })
     }
 }
 
 impl Inner {
+    fn system(&self) -> (Vec<RawFd>, Vec<Range<usize>>) {
+        let rails = || self.rails.iter().flatten();
+        (
+            rails().flat_map(|driver| driver.descriptors()).collect(),
+            rails().flat_map(|driver| driver.device_mappings()).collect(),
+        )
+    }
+
     /// Brings the port to a stand. A rail that dies of it is taken out, like one that dies of anything else.
     fn drain(&mut self, clock: &Clock, deadline: Duration) -> Result<FrozenPort, EndpointError> {
         loop {
@@ -157,11 +172,7 @@ impl Frozen<'_> {
     /// What the rails have of the system: descriptors, and mappings. An image of the process holds none of them.
     #[must_use]
     pub fn system(&self) -> (Vec<RawFd>, Vec<Range<usize>>) {
-        let rails = || self.inner.rails.iter().flatten();
-        (
-            rails().flat_map(|driver| driver.descriptors()).collect(),
-            rails().flat_map(|driver| driver.device_mappings()).collect(),
-        )
+        self.inner.system()
     }
 
     /// In a process that was restored with this frozen endpoint in its memory: goes on in a new life, on new rails. What the old rails had of
@@ -171,7 +182,8 @@ impl Frozen<'_> {
     /// [`EndpointError::Rails`], [`EndpointError::Descriptor`]: the endpoint is of no use then.
     pub fn restart(mut self, rails: Vec<Box<dyn Driver>>, restart: Restart) -> Result<(), EndpointError> {
         let Some(frozen) = self.port.take() else { return Ok(()) };
-        let mut port = frozen.restart(self.clock.now(), restart);
+        self.shared.clock.go_on_at(self.since);
+        let mut port = frozen.restart(self.shared.clock.now(), restart);
         let added = add_rails(&mut port, &rails);
         let watched = self.shared.bell.watch(&rails);
         // Dropping them would close descriptors and unmap addresses that are somebody else's now.
@@ -183,7 +195,7 @@ impl Frozen<'_> {
 
     fn put_back(&mut self) {
         if let Some(frozen) = self.port.take() {
-            let now = self.clock.now();
+            let now = self.shared.clock.now();
             self.inner.port.put(frozen.thaw(now));
         }
     }

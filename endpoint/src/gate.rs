@@ -275,7 +275,7 @@ impl Endpoint {
     ) -> Result<OpId, SendError> {
         let mut inner = self.shared.lock();
         inner.patience.sent();
-        if let Some(op) = inner.send_short(link, &outgoing, &buffer, self.shared.clock) {
+        if let Some(op) = inner.send_short(link, &outgoing, &buffer, &self.shared.clock) {
             return Ok(op);
         }
         let op = inner.send(link, outgoing, buffer)?;

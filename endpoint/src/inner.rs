@@ -220,7 +220,7 @@ impl Inner {
         link: LinkIndex,
         outgoing: &Outgoing,
         buffer: &SendBuffer<'_>,
-        clock: Clock,
+        clock: &Clock,
     ) -> Option<OpId> {
         let SendBuffer::Copied(payload) = buffer else { return None };
         let i = self.within_host?;

@@ -3,6 +3,8 @@
 //! Ports of a rank that `stillwire run` has started are named after it. When one closes, its final counters go to the keeper, which
 //! answers for it from then on (R12): a peer whose last acknowledgement was lost asks the keeper instead of waiting for a process
 //! that is gone. Under a foreign launcher there is no such line, and closing endpoints linger instead.
+//!
+//! In a process that is saved as a whole the line is the agent's, which also knows where peers are after a restart.
 
 use std::io::Write as _;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
@@ -10,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use agent::ThisRank;
 use ckpt_glue::control::{ClosedLink, Control, ControlKey, ControlReader, ControlWriter, Message};
 use ckpt_glue::names::Party;
 use nix::sys::socket::{MsgFlags, recv};
@@ -23,8 +26,15 @@ use crate::limits::{ANSWERS_MAX, CLOSED_LINKS_PER_MESSAGE, KEEPER_WRITE_MAX};
 /// What the keeper said of a closed port: the port of ours that asked, the closed one, the first frame that it has not got.
 type Answer = (PortId, PortId, u64);
 
-/// The line, shared by all ports of this process.
-pub(crate) struct Keeper {
+/// The way to this rank's keeper.
+pub(crate) enum Keeper {
+    /// The process is saved as a whole.
+    Agent(&'static ThisRank),
+    Own(Box<OwnLine>),
+}
+
+/// A line of the provider's own, shared by all ports of this process.
+pub(crate) struct OwnLine {
     job: JobId,
     life: Life,
     rank: Rank,
@@ -45,13 +55,68 @@ struct Line {
 /// The line of this process, if its launcher has given it one.
 pub(crate) fn keeper() -> Option<&'static Keeper> {
     static KEEPER: OnceLock<Option<Keeper>> = OnceLock::new();
-    KEEPER.get_or_init(|| Keeper::take(std::env::var(SOCKET_VARIABLE).ok()?.parse().ok()?)).as_ref()
+    let find = || {
+        if let Some(rank) = agent::this_rank() {
+            return Some(Keeper::Agent(rank));
+        }
+        OwnLine::take(std::env::var(SOCKET_VARIABLE).ok()?.parse().ok()?).map(Box::new).map(Keeper::Own)
+    };
+    KEEPER.get_or_init(find).as_ref()
+}
+
+/// The rank of this process, if it is saved as a whole.
+pub(crate) fn this_rank() -> Option<&'static ThisRank> {
+    match keeper()? {
+        Keeper::Agent(rank) => Some(rank),
+        Keeper::Own(_) => None,
+    }
 }
 
 impl Keeper {
+    /// The name of another port of this rank. Number 0 stands for the rank as a whole.
+    pub(crate) fn new_port(&self) -> PortId {
+        match self {
+            Keeper::Agent(rank) => rank.new_port(),
+            Keeper::Own(line) => line.new_port(),
+        }
+    }
+
+    /// Leaves the final counters of a port with the keeper.
+    pub(crate) fn port_closed(&self, port: PortId, counters: &[FinalCounters]) {
+        let links: Vec<ClosedLink> = counters
+            .iter()
+            .map(|&FinalCounters { peer, next, expected }| ClosedLink { peer, next, expected })
+            .collect();
+        match self {
+            Keeper::Agent(rank) => rank.close_port(port, links),
+            Keeper::Own(line) => line.port_closed(port, &links),
+        }
+    }
+
+    /// Asks what a peer's port had received of `port` when it closed, if it has.
+    pub(crate) fn ask(&self, peer: PortId, port: PortId) {
+        if !is_named_after_its_rank(peer) {
+            return;
+        }
+        match self {
+            Keeper::Agent(rank) => rank.ask(peer, port),
+            Keeper::Own(line) => line.say(Message::ClosedQuery { port: peer, peer: port }),
+        }
+    }
+
+    /// What has come for `port`: closed peers, and the first frame that each has not got.
+    pub(crate) fn answers(&self, port: PortId) -> Vec<(PortId, u64)> {
+        match self {
+            Keeper::Agent(rank) => rank.answers(port),
+            Keeper::Own(line) => line.answers(port),
+        }
+    }
+}
+
+impl OwnLine {
     /// Takes over the socket with this number, if a launch record waits there. Anything else is somebody else's, and left alone:
     /// programs that a rank starts inherit the variable.
-    fn take(number: RawFd) -> Option<Keeper> {
+    fn take(number: RawFd) -> Option<OwnLine> {
         if number <= 2 {
             return None;
         }
@@ -65,32 +130,26 @@ impl Keeper {
             return None;
         }
         let stream = UnixStream::from(inherited.try_clone_to_owned().ok()?);
-        Keeper::open(stream)
+        OwnLine::open(stream)
             .inspect_err(|error| complain(format_args!("no keeper answers for this rank's ports: {error}")))
             .ok()
     }
 
-    fn open(mut stream: UnixStream) -> Result<Keeper, launch::LaunchError> {
+    fn open(mut stream: UnixStream) -> Result<OwnLine, launch::LaunchError> {
         stream.set_read_timeout(Some(KEEPER_WRITE_MAX))?;
         stream.set_write_timeout(Some(KEEPER_WRITE_MAX))?;
         let Launch { job, key, life, rank, .. } = Launch::read(&mut stream)?;
         let key = ControlKey::new(&key);
         let (writer, reader) = (ControlWriter::new(key.clone()), ControlReader::new(key));
         let line = Mutex::new(Line { stream: Some(stream), writer, reader, answers: Vec::new() });
-        Ok(Keeper { job, life, rank, ports: AtomicU32::new(0), line })
+        Ok(OwnLine { job, life, rank, ports: AtomicU32::new(0), line })
     }
 
-    /// The name of another port of this rank. Number 0 stands for the rank as a whole.
-    pub(crate) fn new_port(&self) -> PortId {
+    fn new_port(&self) -> PortId {
         PortId::of_rank(self.rank, self.ports.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Leaves the final counters of a port with the keeper.
-    pub(crate) fn port_closed(&self, port: PortId, counters: &[FinalCounters]) {
-        let links: Vec<ClosedLink> = counters
-            .iter()
-            .map(|&FinalCounters { peer, next, expected }| ClosedLink { peer, next, expected })
-            .collect();
+    fn port_closed(&self, port: PortId, links: &[ClosedLink]) {
         let mut parts = links.chunks(CLOSED_LINKS_PER_MESSAGE).peekable();
         if parts.peek().is_none() {
             self.say(Message::Closed { port, links: Vec::new(), last: true });
@@ -101,15 +160,7 @@ impl Keeper {
         }
     }
 
-    /// Asks what a peer's port had received of `port` when it closed, if it has.
-    pub(crate) fn ask(&self, peer: PortId, port: PortId) {
-        if is_named_after_its_rank(peer) {
-            self.say(Message::ClosedQuery { port: peer, peer: port });
-        }
-    }
-
-    /// What has come for `port`: closed peers, and the first frame that each has not got.
-    pub(crate) fn answers(&self, port: PortId) -> Vec<(PortId, u64)> {
+    fn answers(&self, port: PortId) -> Vec<(PortId, u64)> {
         let mut line = self.lock();
         line.read(self.job, self.life);
         let ours = line.answers.extract_if(.., |(asker, ..)| *asker == port);
@@ -202,8 +253,8 @@ mod tests {
     fn started() -> (Keeper, UnixStream) {
         let (mut launcher, process) = UnixStream::pair().unwrap();
         launcher.write_all(&launch().emit()).unwrap();
-        let keeper = Keeper::take(process.as_raw_fd()).expect("a launch record waits there");
-        (keeper, launcher)
+        let line = OwnLine::take(process.as_raw_fd()).expect("a launch record waits there");
+        (Keeper::Own(Box::new(line)), launcher)
     }
 
     fn said(launcher: &mut UnixStream) -> Vec<Control> {
@@ -303,7 +354,8 @@ mod tests {
             drop(launcher);
             assert_eq!(keeper.answers(port), []);
             keeper.port_closed(port, &[]);
-            assert!(keeper.lock().stream.is_none());
+            let Keeper::Own(line) = keeper else { panic!("there is no agent") };
+            assert!(line.lock().stream.is_none());
         }
     }
 
@@ -311,14 +363,14 @@ mod tests {
     fn sockets_of_others_are_left_alone() {
         let (mut theirs, process) = UnixStream::pair().unwrap();
         theirs.write_all(b"something else entirely").unwrap();
-        assert!(Keeper::take(process.as_raw_fd()).is_none());
+        assert!(OwnLine::take(process.as_raw_fd()).is_none());
         let mut bytes = [0; 14];
         (&process).read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"something else", "nothing was taken");
         let file = std::fs::File::open("/dev/null").unwrap();
-        assert!(Keeper::take(file.as_raw_fd()).is_none(), "no socket");
+        assert!(OwnLine::take(file.as_raw_fd()).is_none(), "no socket");
         assert!(
-            Keeper::take(1 << 20).is_none() && Keeper::take(0).is_none(),
+            OwnLine::take(1 << 20).is_none() && OwnLine::take(0).is_none(),
             "nothing open, and standard input"
         );
     }

@@ -33,6 +33,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use agent::ThisRank;
 use drivers::udp::UdpConfig;
 use endpoint::{Completion, Endpoint, EndpointConfig, Linger};
 use transport::config::{AuthLevel, PortConfig};
@@ -45,6 +46,7 @@ use crate::address::Address;
 use crate::av;
 use crate::boundary::{EINVAL, Errno, Result, complain};
 use crate::identity::Identity;
+use crate::keeper::this_rank;
 use crate::limits::{COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX};
 use crate::rehearsal::{self, Rehearsal};
 use receive::Glance;
@@ -68,6 +70,8 @@ const DATA_PRESENT: u64 = 1 << 32;
 /// One enabled endpoint.
 pub(crate) struct Engine {
     endpoint: Endpoint,
+    /// Where the process is saved as a whole.
+    rank: Option<&'static ThisRank>,
     port: PortId,
     vector: av::Handle,
     regions: Arc<Regions>,
@@ -143,16 +147,24 @@ impl Engine {
             config.auth = AuthLevel::Full;
             config.network = true;
         }
-        let rails = drivers::open_rails(&UdpConfig::new(bind)).map_err(|error| {
-            complain(format_args!("no rail at {bind}: {error}"));
-            Errno(libc::EADDRNOTAVAIL)
-        })?;
-        let state = Port::new(config, port, identity.life, Epoch(0), Some(&identity.key));
-        let settings = EndpointConfig { helper: true, helper_tick: HELPER_TICK, ..EndpointConfig::default() };
-        let endpoint = Endpoint::open(state, rails, settings).map_err(|error| {
-            complain(format_args!("the endpoint cannot be opened: {error}"));
-            Errno(libc::ENOMEM)
-        })?;
+        let open_endpoint = |life, epoch| {
+            let rails = drivers::open_rails(&UdpConfig::new(bind)).map_err(|error| {
+                complain(format_args!("no rail at {bind}: {error}"));
+                Errno(libc::EADDRNOTAVAIL)
+            })?;
+            let state = Port::new(config, port, life, epoch, Some(&identity.key));
+            let settings =
+                EndpointConfig { helper: true, helper_tick: HELPER_TICK, ..EndpointConfig::default() };
+            Endpoint::open(state, rails, settings).map_err(|error| {
+                complain(format_args!("the endpoint cannot be opened: {error}"));
+                Errno(libc::ENOMEM)
+            })
+        };
+        let rank = this_rank();
+        let endpoint = match rank {
+            Some(rank) => rank.open_port(port, open_endpoint)?,
+            None => open_endpoint(identity.life, Epoch(0))?,
+        };
         let state = State {
             requests: Slab::new(),
             routes: Vec::new(),
@@ -168,6 +180,7 @@ impl Engine {
         };
         let engine = Arc::new(Engine {
             endpoint,
+            rank,
             port,
             vector,
             regions,
@@ -303,7 +316,11 @@ impl Engine {
             }
             Completion::Report(event) => self.report(state, &event),
             Completion::RailDead { reason, .. } => complain(format_args!("a rail is dead: {reason}")),
-            Completion::CutRequired { .. } => {}
+            Completion::CutRequired { epoch } => {
+                if let Some(rank) = self.rank {
+                    rank.require_cut(epoch);
+                }
+            }
         }
     }
 
@@ -346,7 +363,11 @@ impl Engine {
             return Ok(*link);
         }
         let address = self.vector.address(number).ok_or(EINVAL)?;
-        let link = self.endpoint.connect(address.port, &address.rails).map_err(|error| {
+        let connected = match self.rank {
+            Some(rank) => rank.connect(&self.endpoint, address.port, &address.rails),
+            None => self.endpoint.connect(address.port, &address.rails),
+        };
+        let link = connected.map_err(|error| {
             complain(format_args!("{address}: {error}"));
             Errno(libc::EHOSTUNREACH)
         })?;

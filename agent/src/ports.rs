@@ -1,0 +1,155 @@
+//! The ports of this process at a cut: they stand still, are written down, and go on, here or in a new life.
+
+use core::ops::Range;
+use core::time::Duration;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::time::Instant;
+
+use drivers::RailsError;
+use drivers::udp::UdpConfig;
+use endpoint::{Endpoint, EndpointError, Frozen};
+use nic_freeze::Mismatch;
+use transport::{Epoch, Life, PortId, Rank, Restart};
+
+use crate::limits::DRAIN_MAX;
+
+/// What the rails of all ports have of the system, in order.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct System {
+    pub(crate) descriptors: Vec<RawFd>,
+    pub(crate) mappings: Vec<Range<usize>>,
+}
+
+impl System {
+    /// Of ports that run: it may be others a moment later.
+    pub(crate) fn of(endpoints: &[Endpoint]) -> System {
+        System::from_parts(endpoints.iter().map(Endpoint::system))
+    }
+
+    fn from_parts(parts: impl Iterator<Item = (Vec<RawFd>, Vec<Range<usize>>)>) -> System {
+        let mut all = System::default();
+        for (descriptors, mappings) in parts {
+            all.descriptors.extend(descriptors);
+            all.mappings.extend(mappings);
+        }
+        all.descriptors.sort_unstable();
+        all.mappings.sort_unstable_by_key(|range| range.start);
+        all
+    }
+}
+
+/// A port as it stood at the cut.
+#[derive(Debug)]
+pub(crate) struct Dump {
+    pub(crate) port: PortId,
+    pub(crate) section: Vec<u8>,
+}
+
+/// Why ports of an image cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReviveError {
+    #[error("no rail at {bind}: {source}")]
+    Rails { bind: SocketAddr, source: RailsError },
+    #[error("port {port} cannot go on: {source}")]
+    Endpoint { port: PortId, source: EndpointError },
+    #[error("port {port} is not what the image says of it: {source}")]
+    Mismatch { port: PortId, source: Mismatch },
+    #[error("the image has {found} ports, and the process {expected}")]
+    Count { found: usize, expected: usize },
+}
+
+/// The first port that could not find its peers in a new life, because it is not named after its rank.
+pub(crate) fn nameless(endpoints: &[Endpoint], rank: Rank) -> Option<PortId> {
+    endpoints.iter().map(|endpoint| endpoint.with_port(transport::Port::id)).find(|port| port.rank() != rank)
+}
+
+/// Tells peers that a pause of about `expected` is coming, and has at hand what a freeze will read.
+pub(crate) fn prepare(endpoints: &[Endpoint], expected: Duration) {
+    for endpoint in endpoints {
+        endpoint.announce_pause(expected);
+        endpoint.warm();
+    }
+}
+
+/// All ports of the process, frozen.
+pub(crate) struct Standing<'a> {
+    frozen: Vec<Frozen<'a>>,
+    pub(crate) freeze: Duration,
+}
+
+impl<'a> Standing<'a> {
+    /// Freezes all, one after the other. An error leaves none frozen.
+    pub(crate) fn freeze(endpoints: &'a [Endpoint]) -> Result<Standing<'a>, EndpointError> {
+        let started = Instant::now();
+        let frozen: Result<Vec<_>, _> = endpoints.iter().map(|endpoint| endpoint.freeze(DRAIN_MAX)).collect();
+        Ok(Standing { frozen: frozen?, freeze: started.elapsed() })
+    }
+
+    /// R2: all ports of a rank have one epoch.
+    pub(crate) fn raise(&mut self, epoch: Epoch) {
+        for frozen in &mut self.frozen {
+            if frozen.port().epoch() < epoch {
+                frozen.port_mut().set_epoch(epoch);
+            }
+        }
+    }
+
+    pub(crate) fn system(&self) -> System {
+        System::from_parts(self.frozen.iter().map(Frozen::system))
+    }
+
+    /// Writes all down. Payloads lie in the memory of the process.
+    pub(crate) fn dump(&self) -> Vec<Dump> {
+        let dump = |frozen: &Frozen<'_>| {
+            let mut section = Vec::new();
+            nic_freeze::dump(frozen.port(), &mut section);
+            Dump { port: frozen.port().id(), section }
+        };
+        self.frozen.iter().map(dump).collect()
+    }
+
+    /// Whether the ports in memory are those of the image.
+    pub(crate) fn compare(&self, sections: &[Dump]) -> Result<(), ReviveError> {
+        if sections.len() != self.frozen.len() {
+            return Err(ReviveError::Count { found: sections.len(), expected: self.frozen.len() });
+        }
+        for frozen in &self.frozen {
+            let port = frozen.port().id();
+            let found = sections.iter().find(|dump| dump.port == port).map_or(&[][..], |dump| &dump.section);
+            nic_freeze::compare(nic_freeze::SECTION_VERSION, found, frozen.port())
+                .map_err(|source| ReviveError::Mismatch { port, source })?;
+        }
+        Ok(())
+    }
+
+    /// In a restored process: each goes on in a new life, on new rails.
+    pub(crate) fn restart(self, life: Life, here: IpAddr) -> Result<(), ReviveError> {
+        let bind = SocketAddr::new(here, 0);
+        for frozen in self.frozen {
+            let port = frozen.port().id();
+            let rails = drivers::open_rails(&UdpConfig::new(bind))
+                .map_err(|source| ReviveError::Rails { bind, source })?;
+            let restarted = frozen.restart(rails, Restart { life });
+            restarted.map_err(|source| ReviveError::Endpoint { port, source })?;
+        }
+        Ok(())
+    }
+
+    /// All go on; how long that took.
+    pub(crate) fn thaw(self) -> Duration {
+        let started = Instant::now();
+        for frozen in self.frozen {
+            frozen.thaw();
+        }
+        started.elapsed()
+    }
+}
+
+/// Raises the epoch of all ports without an image (R2: a cut cannot be refused).
+pub(crate) fn raise(endpoints: &[Endpoint], epoch: Epoch) -> Result<(), EndpointError> {
+    let mut standing = Standing::freeze(endpoints)?;
+    standing.raise(epoch);
+    standing.thaw();
+    Ok(())
+}
