@@ -37,12 +37,6 @@ enum Attempt<'a> {
     Restored(Standing<'a>),
 }
 
-/// What was looked at before the ports were frozen.
-struct Looked {
-    prepared: Prepared,
-    system: System,
-}
-
 /// By what names descriptors are handed to a restored process, besides the keeper's line.
 pub(crate) const LINE: &str = "keeper";
 const OUTPUTS: [(&str, RawFd); 2] = [("stdout", libc::STDOUT_FILENO), ("stderr", libc::STDERR_FILENO)];
@@ -193,10 +187,16 @@ impl Images {
     ) -> Result<(Prepared, Standing<'a>), TakeError> {
         let mut looks = 0;
         loop {
-            let Looked { prepared, system } = self.look_at_process(writer, endpoints)?;
+            let system = System::of(endpoints);
+            let looked = self.look_at_process(writer, &system);
+            looks += 1;
+            let prepared = match looked {
+                // A peer's memory, or what it listens on, which nobody had declared.
+                Err(_) if looks < LOOKS_MAX && System::of(endpoints) != system => continue,
+                looked => looked?,
+            };
             ports::prepare(endpoints, self.expected);
             let standing = Standing::freeze(endpoints)?;
-            looks += 1;
             if standing.system() == system || looks == LOOKS_MAX {
                 return Ok((prepared, standing));
             }
@@ -207,9 +207,8 @@ impl Images {
     fn look_at_process(
         &self,
         writer: &ImageWriter<DirectoryFile>,
-        endpoints: &[Endpoint],
-    ) -> Result<Looked, TakeError> {
-        let system = System::of(endpoints);
+        system: &System,
+    ) -> Result<Prepared, TakeError> {
         let outputs = self.outputs.iter().map(|(name, output)| (name.clone(), output.as_raw_fd()));
         let rails = system.descriptors.iter().map(|number| ("the transport".to_owned(), *number));
         let image = ("the image that is being written".to_owned(), writer.file().as_fd().as_raw_fd());
@@ -225,7 +224,7 @@ impl Images {
                 .map(|range| range.start as u64..range.end as u64)
                 .collect(),
         };
-        Ok(Looked { prepared: Prepared::look(&declared, Options::default())?, system })
+        Ok(Prepared::look(&declared, Options::default())?)
     }
 
     fn capture<'a>(
