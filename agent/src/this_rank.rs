@@ -175,13 +175,14 @@ impl State {
     /// The job runs in this life: all peers are where `locations` says.
     pub(crate) fn begin_life(&mut self, locations: AddressTable) {
         self.locations = locations;
-        for (port, links) in core::mem::take(&mut self.closed) {
-            self.say_closed(port, &links);
-            self.closed.insert(port, links);
+        let unsaid = self.unsaid.take().unwrap_or_default();
+        let closed = core::mem::take(&mut self.closed);
+        for (port, links) in &closed {
+            self.say_closed(*port, links);
         }
-        for message in self.unsaid.take().unwrap_or_default() {
-            // As above.
-            let _ = self.send(message);
+        self.closed = closed;
+        for message in unsaid {
+            self.say(message);
         }
     }
 
@@ -226,6 +227,12 @@ impl State {
 impl ThisRank {
     /// Takes the seat: from here on the process is a rank with an agent.
     pub(crate) fn seat(launch: Launch, line: Line) -> &'static ThisRank {
+        let this: &'static ThisRank = Box::leak(Box::new(ThisRank::new(launch, line)));
+        set_stage(Stage::Seated(this));
+        this
+    }
+
+    fn new(launch: Launch, line: Line) -> ThisRank {
         let epoch = launch.restore.map_or(Epoch(0), |generation| generation.epoch);
         let rank = launch.rank;
         let state = State {
@@ -238,15 +245,7 @@ impl ThisRank {
             locations: AddressTable::new(),
             answers: Vec::new(),
         };
-        let this = ThisRank {
-            rank,
-            named: AtomicU32::new(0),
-            required: AtomicU32::new(0),
-            state: Mutex::new(state),
-        };
-        let this: &'static ThisRank = Box::leak(Box::new(this));
-        set_stage(Stage::Seated(this));
-        this
+        ThisRank { rank, named: AtomicU32::new(0), required: AtomicU32::new(0), state: Mutex::new(state) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -282,7 +281,9 @@ impl ThisRank {
     pub fn close_port(&self, port: PortId, links: Vec<ClosedLink>) {
         let mut state = self.lock();
         state.open.remove(&port);
-        state.say_closed(port, &links);
+        if state.unsaid.is_none() {
+            state.say_closed(port, &links);
+        }
         state.closed.insert(port, links);
         // The process may end at once.
         let until = Instant::now() + LAST_WORDS_MAX;
@@ -330,5 +331,132 @@ impl ThisRank {
     /// The highest epoch that was asked for by frames.
     pub(crate) fn required(&self) -> Epoch {
         Epoch(self.required.load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::os::unix::net::UnixStream;
+
+    use ckpt_glue::control::{ControlKey, ControlReader};
+    use drivers::udp::{UdpConfig, UdpDriver};
+    use endpoint::{Completion, EndpointConfig, SendBuffer};
+    use transport::config::AuthLevel;
+    use transport::{JobId, JobKey, Life, Outgoing, Port, PortConfig, Space};
+
+    use super::*;
+
+    const KEY: [u8; 16] = [3; 16];
+
+    fn launch(life: u32) -> Launch {
+        Launch {
+            job: JobId(7),
+            key: KEY,
+            life: Life { counter: life, nonce: 9 },
+            rank: Rank(2),
+            ranks: 4,
+            restore: None,
+            auth: AuthLevel::Header,
+            bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+            directory: "/tmp/somewhere".into(),
+        }
+    }
+
+    /// A line, and the keeper's end.
+    fn line() -> (Line, UnixStream) {
+        let (keeper, ours) = UnixStream::pair().unwrap();
+        keeper.set_nonblocking(true).unwrap();
+        (Line::new(ours, ControlKey::new(&KEY)), keeper)
+    }
+
+    fn heard(keeper: &mut UnixStream) -> Vec<(u32, Message)> {
+        let mut reader = ControlReader::new(ControlKey::new(&KEY));
+        let mut bytes = vec![0; 1 << 16];
+        // Nothing may have been said.
+        let read = keeper.read(&mut bytes).unwrap_or(0);
+        reader.feed(&bytes[..read]);
+        std::iter::from_fn(|| reader.next().unwrap())
+            .map(|control| (control.life.counter, control.message))
+            .collect()
+    }
+
+    fn endpoint(port: PortId, life: Life, epoch: Epoch) -> Endpoint {
+        let bind = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
+        let rail = Box::new(UdpDriver::open(&UdpConfig::new(bind)).unwrap());
+        let port = Port::new(PortConfig::new(JobId(7).tag()), port, life, epoch, Some(&JobKey(KEY)));
+        Endpoint::open(port, vec![rail], EndpointConfig::default()).unwrap()
+    }
+
+    // R12
+    #[test]
+    fn counters_of_closed_ports_are_told_in_every_life_once_it_runs() {
+        let (first, mut keeper) = line();
+        let rank = ThisRank::new(launch(1), first);
+        let port = rank.new_port();
+        assert_eq!(port, PortId::of_rank(Rank(2), 1));
+        let links = vec![ClosedLink { peer: PortId(5), next: 8, expected: 3 }];
+        rank.close_port(port, links.clone());
+        assert_eq!(heard(&mut keeper), [], "the keeper does not know yet who this is");
+        rank.lock().begin_life(AddressTable::new());
+        let closed = Message::Closed { port, links, last: true };
+        assert!(heard(&mut keeper).contains(&(1, closed.clone())));
+        let (second, mut keeper) = line();
+        rank.lock().be_born(launch(2), second);
+        rank.ask(PortId(5), port);
+        assert_eq!(heard(&mut keeper), []);
+        rank.lock().begin_life(AddressTable::new());
+        let query = Message::ClosedQuery { port: PortId(5), peer: port };
+        assert_eq!(heard(&mut keeper), [(2, closed), (2, query)]);
+    }
+
+    // R2
+    #[test]
+    fn a_port_begins_in_the_life_and_the_epoch_of_its_rank() {
+        let (line, _keeper) = line();
+        let rank = ThisRank::new(launch(3), line);
+        rank.lock().epoch = Epoch(6);
+        let port = rank.new_port();
+        let opened = rank.open_port::<()>(port, |life, epoch| Ok(endpoint(port, life, epoch))).unwrap();
+        assert_eq!(opened.with_port(|port| (port.life().counter, port.epoch())), (3, Epoch(6)));
+        assert!(rank.lock().open.contains_key(&port));
+        rank.close_port(port, Vec::new());
+        assert!(rank.lock().open.is_empty(), "a closed port is part of no image");
+    }
+
+    #[test]
+    fn the_keeper_knows_better_than_an_old_address_where_a_peer_is() {
+        let (line, _keeper) = line();
+        let rank = ThisRank::new(launch(1), line);
+        let life = Life { counter: 1, nonce: 9 };
+        let [ours, peer, left] =
+            [1, 2, 3].map(|number| endpoint(PortId::of_rank(Rank(number), 1), life, Epoch(0)));
+        let there = PortId::of_rank(Rank(2), 1);
+        rank.lock().begin_life([(there, peer.addresses())].into());
+        // What the program knows: a place where somebody else is now.
+        let link = rank.connect(&ours, there, &left.addresses()).unwrap();
+        let outgoing = Outgoing { space: Space(0), tag: 4, data: 0, context: 0, silent: false };
+        ours.send(link, outgoing, SendBuffer::Copied(b"hello")).unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while !matches!(peer.claim(&any()), Some((_, envelope)) if envelope.tag == 4) {
+            assert!(Instant::now() < until, "nothing came");
+            let _: Option<Completion> = peer.poll().or_else(|| ours.poll());
+        }
+    }
+
+    fn any() -> transport::matching::Pattern {
+        transport::matching::Pattern { space: Space(0), source: None, tag: 0, ignore: u64::MAX }
+    }
+
+    // R3
+    #[test]
+    fn the_highest_epoch_that_traffic_brings_counts() {
+        let (line, _keeper) = line();
+        let rank = ThisRank::new(launch(1), line);
+        for (brought, highest) in [(4, 4), (2, 4), (9, 9)] {
+            rank.require_cut(Epoch(brought));
+            assert_eq!(rank.required(), Epoch(highest));
+        }
     }
 }
