@@ -223,6 +223,7 @@ impl Images {
                 .iter()
                 .map(|range| range.start as u64..range.end as u64)
                 .collect(),
+            ..Declared::new()
         };
         Ok(Prepared::look(&declared, Options::default())?)
     }
