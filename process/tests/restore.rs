@@ -109,6 +109,15 @@ fn one_image_gives_many_lives() {
     }
 }
 
+/// Threads send themselves signals all the time: what they know of their own id on the way there is another one's by then.
+#[test]
+fn signals_and_alternate_stacks_come_back() {
+    let mut program = start(&mut Command::new(compile("handlers", &[])));
+    assert_eq!(program.line(), "ready");
+    let program = three_generations(program, &is_alive);
+    assert_eq!(program.finish(), "all signals counted\n");
+}
+
 #[test]
 fn live_vector_registers_come_back() {
     let mut program = start(&mut Command::new(compile("vectors", &[])));

@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 static atomic_int done;
-static atomic_long alarms, outer, inner;
+static atomic_long alarms, outer, inner, sent, taken;
+static pthread_t target;
 static __thread volatile long own;
 static __thread char *low, *high;
 
@@ -28,6 +29,11 @@ static void fail(const char *what) {
 static void on_alarm(int signal) {
     (void)signal;
     alarms++;
+}
+
+static void on_sent(int signal) {
+    (void)signal;
+    taken++;
 }
 
 static void on_inner(int signal) {
@@ -76,11 +82,24 @@ static void *jumping(void *x) {
     return x;
 }
 
+static void *sending(void *x) {
+    while (!done) {
+        long before = taken;
+        int error = pthread_kill(target, SIGURG);
+        if (error) fail("a signal to another thread");
+        sent++;
+        while (taken == before && !done) usleep(100);
+    }
+    return x;
+}
+
 int main(void) {
     struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
     sigaction(SIGALRM, &action, NULL);
     action.sa_handler = on_inner;
     sigaction(SIGUSR2, &action, NULL);
+    action.sa_handler = on_sent;
+    sigaction(SIGURG, &action, NULL);
     action.sa_sigaction = on_outer;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigaction(SIGUSR1, &action, NULL);
@@ -88,10 +107,12 @@ int main(void) {
     sigemptyset(&set);
     sigaddset(&set, SIGALRM);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    pthread_t threads[3];
+    pthread_t threads[4];
     pthread_create(&threads[0], NULL, with_stack, NULL);
     pthread_create(&threads[1], NULL, with_stack, NULL);
     pthread_create(&threads[2], NULL, jumping, NULL);
+    target = threads[2];
+    pthread_create(&threads[3], NULL, sending, NULL);
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     struct itimerval timer = {{0, 1000}, {0, 1000}};
     setitimer(ITIMER_REAL, &timer, NULL);
@@ -105,8 +126,8 @@ int main(void) {
         fflush(stdout);
     }
     done = 1;
-    for (int n = 0; n < 3; n++) pthread_join(threads[n], NULL);
-    if (inner != outer || !outer || !alarms) fail("the sums do not fit");
+    for (int n = 3; n >= 0; n--) pthread_join(threads[n], NULL);
+    if (inner != outer || !outer || !alarms || sent < taken || sent > taken + 1) fail("the sums do not fit");
     printf("all signals counted\n");
     return 0;
 }

@@ -3,6 +3,8 @@
 use std::arch::{asm, naked_asm};
 use std::ffi::c_void;
 
+use crate::sys::peek;
+
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
@@ -189,11 +191,60 @@ impl Frame {
         }
     }
 
+    /// Whether the thread has just been told `id` by the kernel, or is about to send a signal to a process or thread that it has
+    /// in a register already. Read from the code where it is; what is taken for such a place wrongly does no harm.
+    pub(crate) fn carries_id(self, ids: [u32; 2]) -> bool {
+        // SAFETY: registers of a frame that is in place.
+        let (pc, sp, result) = unsafe {
+            let of = |index| (*self.register(index)).cast_unsigned();
+            (of(libc::REG_RIP), of(libc::REG_RSP), of(libc::REG_RAX))
+        };
+        if ids.iter().any(|id| u64::from(*id) == result)
+            && peek::<[u8; 2]>(pc.wrapping_sub(CALL_BYTES)) == Ok(CALL)
+        {
+            return true;
+        }
+        match next_call(pc, Some(result)) {
+            Some(libc::SYS_getpid) => {
+                // A function that asks for the process's id alone: what matters is who has called it.
+                let caller = peek::<u64>(sp).ok();
+                caller.and_then(|caller| next_call(caller, None)).is_some_and(|next| SENDING.contains(&next))
+            }
+            next => next.is_some_and(|next| SENDING.contains(&next)),
+        }
+    }
+
     /// Signals that are blocked once the frame is taken down.
     pub(crate) fn mask(self) -> u64 {
         // SAFETY: the kernel's mask is the first word of the C library's, in a frame that is in place.
         unsafe { (&raw const (*self.0).uc_sigmask).cast::<u64>().read() }
     }
+}
+
+/// The instruction that makes a system call.
+const CALL: [u8; 2] = [0x0f, 0x05];
+
+/// Calls that name a process or a thread to send it a signal.
+const SENDING: [i64; 5] = [
+    libc::SYS_tgkill,
+    libc::SYS_tkill,
+    libc::SYS_kill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+];
+
+/// The first call that the code at `pc` comes to, if it is near and its number is loaded before it. `number` is what is loaded
+/// already.
+fn next_call(pc: u64, number: Option<u64>) -> Option<i64> {
+    let code = peek::<[u64; 8]>(pc).ok()?.map(u64::to_le_bytes);
+    let code = code.as_flattened();
+    let at = code.windows(CALL.len()).position(|bytes| bytes == CALL)?;
+    let loads = code.get(..at)?.windows(1 + size_of::<u32>());
+    let load = loads.rev().find_map(|bytes| {
+        let [MOVE_TO_EAX, number @ ..] = bytes else { return None };
+        Some(i64::from(u32::from_le_bytes(number.try_into().ok()?)))
+    });
+    load.or(number.map(u64::cast_signed))
 }
 
 /// Where a system call takes its arguments from.
@@ -239,13 +290,15 @@ pub(crate) const TIMED: [Timed; 9] = [
 /// Calls that the kernel goes on with by itself (`restart_syscall(2)`), once a stopped process continues.
 const RESUMED: [i64; 4] = [libc::SYS_poll, libc::SYS_nanosleep, libc::SYS_clock_nanosleep, libc::SYS_futex];
 
+/// The instruction that loads the number of a call; four bytes follow.
+const MOVE_TO_EAX: u8 = 0xb8;
+
 /// Bytes that load the number of a call, right before the instruction that makes it.
 pub(crate) const LOAD_BYTES: u64 = 5 + CALL_BYTES;
 
 /// Which call it is that the kernel goes on with, by the code that has made it. `syscall(2)` has the number from its caller: of
 /// a call that was made so, nothing is known.
 pub(crate) fn resumed(load: [u8; 5]) -> Option<i64> {
-    const MOVE_TO_EAX: u8 = 0xb8;
     let [MOVE_TO_EAX, number @ ..] = load else { return None };
     let number = i64::from(i32::from_le_bytes(number));
     RESUMED.contains(&number).then_some(number)
@@ -369,6 +422,19 @@ mod tests {
         }
         assert_eq!(value, 77);
         assert_eq!(registers[7] as u32 & 0x1f80, 0x1f80, "MXCSR masks exceptions");
+    }
+
+    #[test]
+    fn the_next_call_is_read_from_the_code() {
+        let mut code = [0x90u8; 96];
+        code[3..10].copy_from_slice(&[MOVE_TO_EAX, 0xea, 0, 0, 0, 0x0f, 0x05]);
+        let at = |offset: u64| code.as_ptr() as u64 + offset;
+        assert_eq!(next_call(at(0), None), Some(libc::SYS_tgkill));
+        assert_eq!(next_call(at(3), Some(1)), Some(libc::SYS_tgkill));
+        assert_eq!(next_call(at(8), Some(62)), Some(libc::SYS_kill), "the number is loaded already");
+        assert_eq!(next_call(at(8), None), None);
+        assert_eq!(next_call(at(10), Some(62)), None, "no call is near");
+        assert_eq!(next_call(16, Some(62)), None, "there is no code");
     }
 
     #[test]

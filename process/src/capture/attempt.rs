@@ -124,6 +124,7 @@ impl Prepared {
             sum,
             facts: Facts::NOTHING,
             threads: Vec::with_capacity(size),
+            waiting: Vec::with_capacity(size * Noted::USED_PAGES),
             maps_bytes: 0,
             pause: Pause::default(),
             fork_refused: None,
@@ -205,6 +206,8 @@ struct Attempt<'a> {
     sum: &'a mut dyn Sum,
     facts: Facts,
     threads: Vec<(u32, Noted)>,
+    /// Room for [`Work::waiting`].
+    waiting: Vec<u64>,
     maps_bytes: usize,
     pause: Pause,
     fork_refused: Option<Errno>,
@@ -255,8 +258,11 @@ impl Attempt<'_> {
             if self.threads.len() + 1 >= self.threads.capacity() {
                 return Err(InStop::Grown("threads"));
             }
+            self.waiting.extend(thread.1.used_pages());
             self.threads.push(thread);
         }
+        self.waiting.sort_unstable();
+        self.waiting.dedup();
         self.pause.threads = u32::try_from(self.threads.len()).unwrap_or(u32::MAX);
         stopped.beat();
         let looked = sys::now_ns();
@@ -276,6 +282,7 @@ impl Attempt<'_> {
             plan: &look.plan,
             maps,
             shared: room.shared_runs.get(..shared).unwrap_or(&[]),
+            waiting: &self.waiting,
             sink: self.sink,
             offset: self.offset,
         };
@@ -486,7 +493,7 @@ impl Captured {
         let runs = room.runs.get(..report.runs.load(Ordering::Relaxed) as usize).unwrap_or(&[]);
         let target = Target { sink: sink.number(), offset: sink.offset, written: &report.written };
         // All of it is in memory of the capture's own.
-        let mut in_use = InUse { ranges: [0..0, 0..0], buffer: &mut [] };
+        let mut in_use = InUse { ranges: [0..0, 0..0], waiting: &[], buffer: &mut [] };
         let written = crate::pages::write(runs, target, &mut in_use, sum);
         written.map_err(|fault| SaveFault {
             fault: Fault::Write,

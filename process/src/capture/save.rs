@@ -47,6 +47,8 @@ pub(super) struct Work<'a> {
     pub(super) maps: &'a [u8],
     /// Copies of shared memory, rising.
     pub(super) shared: &'a [Run],
+    /// Pages that threads use which wait for the end of the stop, rising; none in a child, which has no other threads.
+    pub(super) waiting: &'a [u64],
     pub(super) sink: RawFd,
     pub(super) offset: u64,
 }
@@ -67,7 +69,7 @@ pub(super) fn save(
 ) -> Result<(), SaveFault> {
     let SaveRoom { runs, guards, buffer } = room;
     let outcome = find(work, runs, guards, report).and_then(|runs| {
-        let mut in_use = InUse { ranges: in_use(work.maps, sum), buffer };
+        let mut in_use = InUse { ranges: in_use(work.maps, sum), waiting: work.waiting, buffer };
         let target = Target { sink: work.sink, offset: work.offset, written: &report.written };
         write(runs.as_slice(), target, &mut in_use, sum).map_err(|fault| SaveFault {
             fault: Fault::Write,

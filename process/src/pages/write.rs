@@ -5,6 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Run, Sum};
+use crate::arch::PAGE_BYTES;
 use crate::sys::{self, Errno};
 
 /// Bytes of one write.
@@ -20,11 +21,13 @@ pub(crate) struct WriteFault {
     pub(crate) address: u64,
 }
 
-/// Memory that changes while it is written, because the writer itself uses it: it goes through a buffer, so that the file
-/// gets the bytes that were summed.
+/// Memory that changes while it is written, because the writer itself uses it, or threads that wait: it goes through a buffer, so
+/// that the file gets the bytes that were summed.
 pub(crate) struct InUse<'a> {
     /// Pages, rising: the writer's stack, and its checksum.
     pub(crate) ranges: [Range<u64>; 2],
+    /// Addresses of pages that waiting threads use, rising.
+    pub(crate) waiting: &'a [u64],
     /// The buffer, whole pages.
     pub(crate) buffer: &'a mut [u8],
 }
@@ -40,6 +43,12 @@ impl InUse<'_> {
             if address < range.start {
                 until = until.min(range.start);
             }
+        }
+        let next = self.waiting.partition_point(|page| page + PAGE_BYTES <= address);
+        match self.waiting.get(next) {
+            Some(page) if *page <= address => return (true, until.min(page + PAGE_BYTES) - address),
+            Some(page) => until = until.min(*page),
+            None => {}
         }
         (false, until - address)
     }
@@ -205,7 +214,8 @@ mod tests {
         let mut buffer = vec![0; 2 * 4096];
         let page = |n: u64| base + n * 4096;
         let ranges = [page(5)..page(12), page(2290)..page(2310)];
-        let mut in_use = InUse { ranges, buffer: &mut buffer };
+        let waiting = [page(0), page(100), page(101), page(2293), page(2302), page(2999)];
+        let mut in_use = InUse { ranges, waiting: &waiting, buffer: &mut buffer };
         write(&runs, target, &mut in_use, &mut sum).expect("room for it");
         assert_eq!(written.load(Ordering::Relaxed), expected.len() as u64);
         let mut read = vec![0; expected.len()];
@@ -221,7 +231,7 @@ mod tests {
         let file = tempfile::tempfile().expect("a temporary file");
         let runs = [Run { address: 0x7000, source: 0x1000, pages: 1 }];
         let target = Target { sink: file.as_raw_fd(), offset: 0, written: &AtomicU64::new(0) };
-        let mut in_use = InUse { ranges: [0..0, 0..0], buffer: &mut [] };
+        let mut in_use = InUse { ranges: [0..0, 0..0], waiting: &[], buffer: &mut [] };
         let fault = write(&runs, target, &mut in_use, &mut Count(0, 0));
         assert_eq!(fault, Err(WriteFault { errno: Errno(libc::EFAULT), address: 0x7000 }));
     }

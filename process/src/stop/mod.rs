@@ -19,11 +19,14 @@ use crate::maps::number;
 use crate::sys::{self, Answer, Errno, Text};
 
 pub(crate) use handler::{KernelAction, RSEQ_SIGNATURE, action, install};
-use table::{CANCELLED, ENTERED, GONE, STOPPED, Slot, TABLE, WANTED, let_go, staged};
+use table::{CANCELLED, ENTERED, GONE, PASSED, STOPPED, Slot, TABLE, WANTED, let_go, staged};
 pub(crate) use table::{Noted, RseqAnswer, THREADS_MAX};
 
 /// Time between two looks at threads that have not come; one that ended meanwhile is found then.
 const LOOK_AGAIN_NS: u64 = 20_000_000;
+
+/// Time in which a thread leaves a place where it cannot be stopped.
+const PASSING_NS: u64 = 20_000;
 
 /// Looks before the first sleep: a thread that runs on another processor needs a few microseconds.
 const SPINS: u32 = 2_000;
@@ -255,6 +258,13 @@ impl Stopped {
         };
         let Some(slot) = TABLE.slots.get(index) else { return Err(StopFault::TooMany) };
         slot.tid.store(tid, Ordering::Relaxed);
+        slot.passes.store(0, Ordering::Relaxed);
+        self.tell(slot, index)
+    }
+
+    /// Tells the thread of a slot to stop.
+    fn tell(&self, slot: &Slot, index: usize) -> Result<(), StopFault> {
+        let tid = slot.tid.load(Ordering::Relaxed);
         slot.stage.store(staged(self.number, WANTED), Ordering::Release);
         slot.is_rewound.store(false, Ordering::Relaxed);
         // Right before the signal: what the thread waits in now, it is interrupted in.
@@ -275,9 +285,10 @@ impl Stopped {
         let mut spins = SPINS;
         loop {
             let arrived = TABLE.arrived.load(Ordering::Acquire);
+            self.tell_again(first)?;
             let missing = self.used().iter().skip(first).find(|slot| {
                 let stage = slot.stage.load(Ordering::Acquire);
-                stage == staged(self.number, WANTED) || stage == staged(self.number, ENTERED)
+                [WANTED, ENTERED, PASSED].into_iter().any(|coming| stage == staged(self.number, coming))
             });
             let Some(missing) = missing else { return Ok(()) };
             if spins > 0 {
@@ -295,6 +306,20 @@ impl Stopped {
                 self.bury(first);
             }
         }
+    }
+
+    /// Tells those to stop that were at a place where they cannot.
+    fn tell_again(&self, first: usize) -> Result<(), StopFault> {
+        let has_passed = |slot: &Slot| slot.stage.load(Ordering::Acquire) == staged(self.number, PASSED);
+        if self.used().iter().skip(first).any(has_passed) {
+            // A signal that came before they went on would find them at the same place.
+            let arrived = TABLE.arrived.load(Ordering::Acquire);
+            let _ = sys::futex_wait(&TABLE.arrived, arrived, PASSING_NS);
+        }
+        for (index, slot) in self.used().iter().enumerate().skip(first).filter(|(_, slot)| has_passed(slot)) {
+            self.tell(slot, index)?;
+        }
+        Ok(())
     }
 
     /// Finds threads that ended before they came.

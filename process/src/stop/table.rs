@@ -4,7 +4,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::arch::Frame;
+use crate::arch::{Frame, PAGE_BYTES};
 
 /// Threads of one process that can be stopped.
 pub(crate) const THREADS_MAX: usize = 4096;
@@ -50,6 +50,24 @@ impl Noted {
         name: [0; 16],
         parent_death_signal: 0,
     };
+
+    /// What the handler's own frames have room in.
+    const HANDLER_PAGES: u64 = 2;
+    /// Most pages of [`Noted::used_pages`].
+    pub(crate) const USED_PAGES: usize = Noted::HANDLER_PAGES as usize + 3;
+
+    /// Pages that change while the thread waits: below its signal frame are the frames of its handler, and into its `struct rseq` the
+    /// kernel writes on which processor it runs.
+    pub(crate) fn used_pages(&self) -> impl Iterator<Item = u64> {
+        let page_of = |address: u64| address / PAGE_BYTES * PAGE_BYTES;
+        let stack = page_of(self.frame.saturating_sub(Noted::HANDLER_PAGES * PAGE_BYTES))..=self.frame;
+        let rseq = match self.rseq {
+            RseqAnswer::Library { address, bytes } => address..address + u64::from(bytes),
+            RseqAnswer::Nothing | RseqAnswer::Foreign => 0..0,
+        };
+        let rseq = page_of(rseq.start)..rseq.end;
+        stack.step_by(PAGE_BYTES as usize).chain(rseq.step_by(PAGE_BYTES as usize))
+    }
 }
 
 /// Stages of a slot. Above them stands the number of the stop, so that a thread that comes late finds another word.
@@ -62,12 +80,16 @@ pub(super) const STOPPED: u32 = 3;
 pub(super) const GONE: u32 = 4;
 /// It is not waited for any more.
 pub(super) const CANCELLED: u32 = 5;
+/// It was at a place where it cannot be stopped, went on, and is to be told again.
+pub(super) const PASSED: u32 = 6;
 /// Bits of a stage.
 const STAGE_BITS: u32 = 3;
 
 pub(super) struct Slot {
     pub(super) stage: AtomicU32,
     pub(super) tid: AtomicU32,
+    /// How often it passed.
+    pub(super) passes: AtomicU32,
     noted: UnsafeCell<Noted>,
     /// The call in which the thread waited just before its signal; written by the stopping thread.
     pub(super) call: UnsafeCell<Option<crate::arch::Call>>,
@@ -84,6 +106,7 @@ impl Slot {
         Slot {
             stage: AtomicU32::new(0),
             tid: AtomicU32::new(0),
+            passes: AtomicU32::new(0),
             noted: UnsafeCell::new(Noted::NOTHING),
             call: UnsafeCell::new(None),
             is_rewound: AtomicBool::new(false),

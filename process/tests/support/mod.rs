@@ -118,7 +118,10 @@ pub(crate) fn restart(image: &Path) -> Program {
     let executable = Image::open(image).state.program.executable;
     let mut command = Command::new(std::ffi::OsStr::from_bytes(&executable));
     let mut program = start(command.env("STILLWIRE_PRELOAD_RESTORE", image));
-    assert_eq!(program.answer(), "restored");
+    let answer = program.answer();
+    if answer != "restored" {
+        panic!("{answer:?}; it ended with {}", program.child.wait().expect("it ends"));
+    }
     program
 }
 
