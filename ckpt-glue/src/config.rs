@@ -1,5 +1,5 @@
 //! A job's settings of checkpoints and recovery, as they stand in its job file. The launcher sets those that it has options
-//! for: `every`, `timeout`, `on_fault`, `restarts_max`, `start_timeout`. The others have their defaults; they are here for the machines,
+//! for: `every`, `timeout`, `on_fault`, `restarts_max`, `start_timeout`, `time_limit`. The others have their defaults; they are here for the machines,
 //! which the simulator runs with other values too.
 //!
 //! ```json
@@ -118,7 +118,7 @@ pub struct JobConfig {
     pub fault: FaultConfig,
     /// How keepers watch each other.
     pub keeper: KeeperConfig,
-    /// Time after which the job saves itself and ends; `None`: no limit.
+    /// Time from each start of the job until it has saved itself and ended; `None`: no limit.
     #[serde(with = "optional_text")]
     pub time_limit: Option<Duration>,
 }
@@ -177,6 +177,8 @@ impl JobConfig {
             "at least 1ms",
             &write_duration(timeout),
         )?;
+        let limit = self.time_limit.unwrap_or(CHECKPOINT_EVERY_MIN);
+        range(limit >= CHECKPOINT_EVERY_MIN, "time_limit", "at least 1ms", &write_duration(limit))?;
         let fault = &self.fault;
         range(
             fault.restarts_max <= RESTARTS_MAX,

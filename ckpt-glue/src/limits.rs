@@ -105,6 +105,16 @@ pub const CHECKPOINT_EVERY_MIN: Duration = Duration::from_millis(1);
 /// Longest duration that a job file may name: a year.
 pub const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
+/// Least time before a time limit at which the last checkpoint begins: the ranks stop, and what they wrote last is shown, in the same time.
+pub const TIME_LIMIT_LEAD_MIN: Duration = Duration::from_secs(1);
+
+/// Times that the last checkpoint before a time limit gets, of what the longer of the two before it took. One of the timer that has just begun
+/// comes first, and memory grows.
+pub const TIME_LIMIT_MARGIN: u32 = 3;
+
+/// How often the last checkpoint before a time limit is tried, if each attempt comes to nothing at once.
+pub const TIME_LIMIT_TRIES: u32 = 4;
+
 /// Shortest time between heartbeats of keepers.
 pub const HEARTBEAT_MIN: Duration = Duration::from_millis(1);
 

@@ -5,8 +5,8 @@ mod support;
 use std::time::Duration;
 
 use ckpt_glue::control::{CutMode, FaultReport, Message, Source};
-use ckpt_glue::job::{Event, StopCause};
-use ckpt_glue::protocols::{CheckpointEvent, StopReason};
+use ckpt_glue::job::{Event, StopCause, Unsaved};
+use ckpt_glue::protocols::{AbandonReason, CheckpointEvent, StopReason};
 use ckpt_glue::recovery::Ending;
 use ckpt_glue::{ExitStatus, NodeIndex, OnFault, participant::Input};
 use expect_test::expect;
@@ -259,16 +259,85 @@ fn a_person_stops_the_job_at_any_instant() {
     }
 }
 
+fn limited(ranks: u32, ms: u64) -> World {
+    let mut settings = config();
+    settings.time_limit = Some(Duration::from_millis(ms));
+    World::new(ranks, 1, 16, settings)
+}
+
+/// How a job ended whose time was limited.
+fn unsaved(world: &World) -> Option<Unsaved> {
+    let report = world.over.expect("it is over");
+    assert_eq!(report.ending, Ending::Stopped);
+    assert!(world.processes.is_empty(), "no process is left");
+    match report.stopped_by {
+        Some(StopCause::TimeLimit { unsaved }) => unsaved,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn the_time_limit_saves_and_stops() {
-    let mut settings = config();
-    settings.time_limit = Some(Duration::from_millis(200));
-    let mut world = World::new(2, 1, 16, settings);
-    world.run_ms(400);
-    let report = world.over.expect("it is over");
-    assert_eq!((report.ending, report.stopped_by), (Ending::Stopped, Some(StopCause::TimeLimit)));
+    let mut world = limited(2, 200);
+    world.run_ms(200);
+    assert_eq!(unsaved(&world), None);
+    let report = world.over.unwrap();
     assert_eq!(report.committed, world.store.commits.last().copied());
     assert_eq!(report.commits, 1);
+}
+
+#[test]
+fn a_time_limit_at_which_a_rank_cannot_be_saved_says_so() {
+    let mut world = limited(2, 200);
+    world.unsavable.insert(Rank(1));
+    world.run_ms(250);
+    let unsaved = unsaved(&world);
+    assert!(
+        matches!(unsaved, Some(Unsaved::Abandoned(AbandonReason::NoImage { rank: Rank(1), .. }))),
+        "{unsaved:?}"
+    );
+    let tries = |event: &&Event| {
+        matches!(event, Event::Checkpoint(CheckpointEvent::Begun { source: Source::TimeLimit, .. }))
+    };
+    let tries = world.events.iter().filter(tries).count();
+    assert!((2..=4).contains(&tries), "{tries} attempts");
+    assert_eq!(world.over.unwrap().committed, None);
+}
+
+#[test]
+fn a_rank_that_can_be_saved_a_little_later_is_saved_before_the_limit() {
+    let mut world = limited(2, 200);
+    world.unsavable.insert(Rank(1));
+    world.run_ms(110);
+    world.rank(1, Input::Unsavable { what: None });
+    world.run_ms(90);
+    assert_eq!(unsaved(&world), None);
+    assert!(world.over.unwrap().committed.is_some());
+}
+
+#[test]
+fn a_time_limit_comes_at_any_instant_of_a_recovery() {
+    for ms in 60..200 {
+        let mut world = limited(2, 200);
+        world.run_ms(ms);
+        if world.over.is_none() {
+            world.end(1, ExitStatus::Signal(9));
+        }
+        world.run_ms(250);
+        let unsaved = unsaved(&world);
+        let committed = world.over.unwrap().committed;
+        assert_eq!(committed, world.store.commits.last().copied(), "a fault after {ms} ms");
+        if ms < 150 {
+            assert!(unsaved.is_none() && committed.is_some(), "a fault after {ms} ms: {unsaved:?}");
+        }
+    }
+}
+
+#[test]
+fn a_time_limit_before_all_ranks_run_ends_the_job_with_nothing_saved() {
+    let mut world = limited(2, 4);
+    world.run_ms(100);
+    assert_eq!(unsaved(&world), Some(Unsaved::NotRunning));
 }
 
 // R12

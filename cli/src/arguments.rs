@@ -52,7 +52,9 @@ links shows which MPI library it uses. Programs of MPICH and Intel MPI are start
 handed to its own mpirun, with the provider selected. MPI programs cannot be saved yet: a rank that dies ends the job.
 
 Programs that use the `session` interface are checkpointed and rolled back. Programs that do neither run too, but cannot be \
-saved, and are ended after the time that ranks may take to come up (--start-timeout).")]
+saved, and are ended after the time that ranks may take to come up (--start-timeout).
+
+With --time-limit the job ends by itself: a last checkpoint begins so early that it is durable in time (three times as long before the limit as the longer of the last two took, at least 1s; as long as one may take, --ckpt-timeout, if none has been taken yet; but never before half of the limit for want of a measurement), and `stillwire restart` goes on with a limit of the same length, or its own.")]
     Run(RunArguments),
     /// Take a checkpoint of a running job now, and wait until it is durable
     Checkpoint(JobArgument),
@@ -215,16 +217,19 @@ pub(crate) struct RunArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckpointArguments {
-    /// Time from one checkpoint to the next, such as 5m, 30s, 250ms; without it, only on command
+    /// Time from one checkpoint to the next, such as 5m, 30s, 250ms; without it, only on command (`checkpoint`, or SIGUSR1 to this process)
     #[arg(long = "ckpt-every", value_name = "D", value_parser = duration_argument)]
     pub(crate) every: Option<Duration>,
-    /// The job's directory, made if it does not exist. Without it: ./stillwire-JOB with --ckpt-every, else a temporary one
-    /// that goes when the job has ended well or committed nothing
+    /// The job's directory, made if it does not exist. Without it: ./stillwire-JOB with --ckpt-every or --time-limit, else a
+    /// temporary one that goes when the job has ended well or committed nothing
     #[arg(long = "ckpt-dir", value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
     /// Time that one checkpoint may take, from the command until all images are durable; then it is given up
     #[arg(long = "ckpt-timeout", value_name = "D", default_value = "1m", value_parser = duration_argument)]
     pub(crate) timeout: Duration,
+    /// Time after which the job ends, with a last checkpoint shortly before it (exit code 5: go on with `restart`)
+    #[arg(long, value_name = "D", value_parser = duration_argument)]
+    pub(crate) time_limit: Option<Duration>,
     /// Generations that are kept: the newest ones
     #[arg(long, value_name = "G", default_value_t = 2, value_parser = number::<u32>(1..=65536))]
     pub(crate) keep: u32,
@@ -251,6 +256,9 @@ pub(crate) struct RestartArguments {
     /// The generation to restart from, as `ls` writes it (2.00000000deadbeef/3), or its epoch alone in the newest life
     #[arg(long, value_name = "G", value_parser = generation_argument)]
     pub(crate) generation: Option<GenerationArgument>,
+    /// Time after which this run of the job ends, with a last checkpoint shortly before it; by default what `run` was told
+    #[arg(long, value_name = "D", value_parser = duration_argument)]
+    pub(crate) time_limit: Option<Duration>,
     /// Print only what the program prints, and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,

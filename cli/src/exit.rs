@@ -15,6 +15,8 @@ pub(crate) enum Exit {
     Unverified,
     /// The job ended with a fault that it could not, or was not to, recover from.
     JobFailed,
+    /// The time limit ended the job, which is saved.
+    TimeLimit,
     /// A person ended the job.
     Stopped,
     /// The code with which an MPI program ended itself, as under its own mpiexec.
@@ -30,6 +32,7 @@ Exit codes:
   2    the command line is wrong; the message says what was expected
   3    it was done, and the result is wrong: a verification failed, a generation is damaged, `doctor` found a problem
   4    the job ended with a fault that it could not, or was not to, recover from
+  5    the job's time limit (--time-limit) has come, and all of it is saved: `stillwire restart` goes on
   130  somebody ended the job (Ctrl-C, `stillwire kill`, SIGTERM)
 An MPI program that fails passes its own on: the code of MPI_Abort or of the rank that ended with one, 128 and the number \
 of the signal that killed a rank.";
@@ -42,6 +45,7 @@ of the signal that killed a rank.";
             Exit::Usage => 2,
             Exit::Unverified => 3,
             Exit::JobFailed => 4,
+            Exit::TimeLimit => 5,
             Exit::Stopped => 130,
             Exit::Program(code) => code,
         }

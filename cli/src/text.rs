@@ -1,6 +1,7 @@
 //! What happened to a job, in words.
 
 use ckpt_glue::control::{FaultReport, NoImageReason, Source};
+use ckpt_glue::job::Unsaved;
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::protocols::{AbandonReason, Plan, RefuseReason, StopReason};
 use nix::errno::Errno;
@@ -58,6 +59,19 @@ pub(crate) fn refused(reason: RefuseReason) -> &'static str {
             "the job has used up its epoch numbers and cannot be saved any more; it goes on, and begins anew with `stillwire run`"
         }
     }
+}
+
+/// A time limit has ended a job. `any`: some generation is committed.
+pub(crate) fn time_limit(limit: &str, unsaved: Option<&Unsaved>, any: bool) -> String {
+    let why = match unsaved {
+        None => return format!("the time limit of {limit} has come; the job is saved"),
+        Some(Unsaved::Abandoned(reason)) => abandoned(reason),
+        Some(Unsaved::Refused(reason)) => refused(*reason).to_owned(),
+        Some(Unsaved::TooLate) => "it was not durable in time".to_owned(),
+        Some(Unsaved::NotRunning) => "not all ranks ran: the job was coming up, or going back".to_owned(),
+    };
+    let lost = if any { "what was done since the checkpoint before it is lost" } else { "nothing is saved" };
+    format!("the time limit of {limit} has come without a last checkpoint: {why}; {lost}")
 }
 
 pub(crate) fn stop_reason(reason: StopReason) -> String {

@@ -4,38 +4,8 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
-use std::process::Command;
-use std::sync::OnceLock;
-
+use support::programs::{library, steps, sum};
 use support::{Done, Place, Running, done, signal, stillwire, verified, wait_until};
-
-/// The provider's library, as cargo has built it for these tests.
-fn library() -> PathBuf {
-    let own = std::env::current_exe().expect("a running test");
-    let path = own.parent().expect("target/…/deps").join("libstillwire_fi.so");
-    assert!(path.is_file(), "{}: a dependency of these tests", path.display());
-    path
-}
-
-/// A program of the folder `tests/programs`, compiled once.
-fn steps() -> &'static str {
-    static PROGRAM: OnceLock<String> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/steps.c");
-        let program = format!("{}/steps-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
-        let output = Command::new("cc").args(["-O1", "-o", &program, source]).output().expect("a C compiler");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        program
-    })
-}
-
-/// What the program prints last when nothing happens to it.
-fn sum(arguments: &[&str]) -> String {
-    let output = Command::new(steps()).args(arguments).output().expect("it runs");
-    let text = String::from_utf8(output.stdout).expect("words");
-    text.lines().last().expect("a sum").to_owned()
-}
 
 fn job(ranks: u32, place: &Place, words: &[&str]) -> Running {
     let mut command = stillwire(&["run", "-n", &ranks.to_string(), "--ckpt-every", "100ms", "--ckpt-dir"]);
@@ -62,7 +32,7 @@ fn ended_with(done: &Done, ranks: u32, sum: &str) {
 fn killed_ranks_go_on_from_the_last_checkpoint() {
     let place = Place::new();
     let (arguments, enough) = (["80", "20000", "3000000"], place.enough().display().to_string());
-    let mut job = job(2, &place, &[&[steps()], &arguments[..], &[&enough]].concat());
+    let mut job = job(2, &place, &[&[steps().as_str()], &arguments[..], &[&enough]].concat());
     for rank in [1, 0, 1] {
         job.wait_for("committed");
         job.wait_for("committed");
@@ -82,7 +52,7 @@ fn killed_ranks_go_on_from_the_last_checkpoint() {
 fn a_job_goes_on_after_everything_has_died() {
     let place = Place::new();
     let (arguments, enough) = (["60", "20000", "1000000"], place.enough().display().to_string());
-    let mut first = job(2, &place, &[&[steps()], &arguments[..], &[&enough]].concat());
+    let mut first = job(2, &place, &[&[steps().as_str()], &arguments[..], &[&enough]].concat());
     first.wait_for("committed");
     first.wait_for("committed");
     first.signal("KILL");
@@ -106,7 +76,7 @@ fn what_a_script_or_a_wrapper_starts_in_its_own_place_is_saved() {
     for wrapper in [&["env", "A=b"][..], &["sh", "-c", "sleep 0.3; exec \"$@\"", "sh"]] {
         let place = Place::new();
         let (arguments, enough) = (["50", "20000", "1000000"], place.enough().display().to_string());
-        let mut job = job(1, &place, &[wrapper, &[steps()], &arguments, &[&enough]].concat());
+        let mut job = job(1, &place, &[wrapper, &[&steps()], &arguments, &[&enough]].concat());
         job.wait_for("committed");
         signal(job.ranks()[0], "KILL");
         job.wait_for("begins from generation");
@@ -158,7 +128,7 @@ fn what_cannot_be_saved_is_told_and_the_program_goes_on() {
 #[test]
 fn an_image_that_is_damaged_is_not_restored() {
     let place = Place::new();
-    let mut first = job(1, &place, &[steps(), "1000", "20000", "1000000"]);
+    let mut first = job(1, &place, &[&steps(), "1000", "20000", "1000000"]);
     first.wait_for("committed");
     first.signal("KILL");
     drop(first.finish_reading());

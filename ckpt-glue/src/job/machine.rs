@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 
 use transport::{Epoch, Instant, Life};
 
-use super::{Event, FinalReport, Input, JobSettings, Output, Record, StopCause};
+use super::limit::TimeLimit;
+use super::{Event, FinalReport, Input, JobSettings, Output, Record, StopCause, Unsaved};
 use crate::config::OnFault;
 use crate::control::{
     Control, Decision, FaultReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, PortEntry, Source, Watch,
@@ -67,7 +68,7 @@ pub struct Job {
     fence: (u32, bool),
     counted: Counted,
     leases: Option<Leases>,
-    time_over: Option<Instant>,
+    limit: Option<TimeLimit>,
     stopped_by: Option<StopCause>,
     fault_at: Option<Instant>,
     /// All ranks have ended, and a commit record is still being written: its outcome is waited for until then.
@@ -117,7 +118,7 @@ impl Job {
             fence: (0, false),
             counted: Counted::default(),
             leases: None,
-            time_over: config.time_limit.map(|limit| now + limit),
+            limit: config.time_limit.map(|limit| TimeLimit::new(limit, config.checkpoint.timeout, now)),
             stopped_by: None,
             fault_at: None,
             closing: None,
@@ -179,14 +180,7 @@ impl Job {
             let ranks = self.settings.layout.ranks();
             self.on_report(now, FaultReport::StartTimedOut { running: self.counted.running, ranks });
         }
-        if self.time_over.is_some_and(|at| now >= at) {
-            self.time_over = None;
-            if self.recovery.phase() == Phase::Running {
-                self.checkpoint.handle(now, CheckpointInput::Request(Source::TimeLimit));
-            } else {
-                self.stop(now, StopCause::TimeLimit);
-            }
-        }
+        self.watch_time(now);
         self.watch_keepers(now);
         self.watch_disk(now);
         if self.closing.is_some_and(|until| now >= until) {
@@ -201,7 +195,7 @@ impl Job {
         let lease = self.leases.map(|leases| leases.next.min(leases.root_heard + leases.watch.silence()));
         let all = [
             self.gather_until,
-            self.time_over,
+            self.limit.map(|limit| limit.due(self.can_save())),
             self.closing,
             self.writing.iter().map(|writing| writing.report).min(),
             lease,
@@ -366,6 +360,9 @@ impl Job {
         self.recovery.handle(now, recovery::Input::AllRunning);
         let epoch = self.recovery.restored().map_or(Epoch(0), |generation| generation.epoch);
         self.checkpoint.begin(now, LifeView { life, epoch, ranks: running, counted });
+        if let Some(limit) = &mut self.limit {
+            limit.begin_life(now);
+        }
         let since_fault = self.fault_at.take().map(|at| now.since(at));
         self.outputs.push(Output::Event(Event::AllRunning { life, since_fault }));
     }
@@ -419,6 +416,7 @@ impl Job {
     }
 
     fn stop(&mut self, now: Instant, cause: StopCause) {
+        self.limit = None;
         if self.closing.is_some() {
             // All ranks have ended as they should; only the wait is cut short.
             self.close(now);
@@ -433,6 +431,28 @@ impl Job {
     fn close(&mut self, now: Instant) {
         self.closing = None;
         self.recovery.handle(now, recovery::Input::AllEnded);
+    }
+
+    /// Whether a checkpoint can be asked for.
+    fn can_save(&self) -> bool {
+        self.recovery.phase() == Phase::Running && !self.counted.finished
+    }
+
+    fn watch_time(&mut self, now: Instant) {
+        let runs = self.can_save();
+        let Some(limit) = &mut self.limit else { return };
+        if limit.is_over(now) {
+            self.stop_in_time(now);
+        } else if limit.asks(now, runs) {
+            self.checkpoint.handle(now, CheckpointInput::Request(Source::TimeLimit));
+        }
+    }
+
+    /// The time limit has come, or everything that there was to save before it is saved.
+    fn stop_in_time(&mut self, now: Instant) {
+        let runs = self.recovery.phase() == Phase::Running;
+        let Some(limit) = self.limit.take() else { return };
+        self.stop(now, StopCause::TimeLimit { unsaved: limit.unsaved(runs, false) });
     }
 
     fn watch_keepers(&mut self, now: Instant) {
@@ -499,20 +519,29 @@ impl Job {
     }
 
     fn on_checkpoint_event(&mut self, now: Instant, event: CheckpointEvent) {
-        let source = match &event {
-            CheckpointEvent::Committed { generation, source, .. } => {
-                self.commits += 1;
-                self.recovery.handle(now, recovery::Input::Committed(*generation));
-                Some(*source)
+        if let CheckpointEvent::Committed { generation, .. } = &event {
+            self.commits += 1;
+            self.recovery.handle(now, recovery::Input::Committed(*generation));
+        }
+        let mut saved = false;
+        if let Some(limit) = &mut self.limit {
+            match &event {
+                CheckpointEvent::Committed { source, took, .. } => {
+                    saved = *source == Source::TimeLimit;
+                    limit.committed(*took, saved);
+                }
+                CheckpointEvent::Abandoned { source: Source::TimeLimit, reason, .. } => {
+                    limit.came_to_nothing(now, Unsaved::Abandoned(*reason));
+                }
+                CheckpointEvent::Refused { source: Source::TimeLimit, reason } => {
+                    limit.came_to_nothing(now, Unsaved::Refused(*reason));
+                }
+                _ => {}
             }
-            CheckpointEvent::Abandoned { source, .. } | CheckpointEvent::Refused { source, .. } => {
-                Some(*source)
-            }
-            CheckpointEvent::Begun { .. } | CheckpointEvent::PointsDoNotLineUp { .. } => None,
-        };
+        }
         self.outputs.push(Output::Event(Event::Checkpoint(event)));
-        if source == Some(Source::TimeLimit) && !self.counted.finished {
-            self.stop(now, StopCause::TimeLimit);
+        if saved && !self.counted.finished {
+            self.stop_in_time(now);
         }
     }
 
@@ -537,6 +566,10 @@ impl Job {
             recovery::Output::Over(ending) => {
                 if let Some(keep) = self.late {
                     self.outputs.push(Output::Collect { keep });
+                    // It was the last checkpoint, whose record was being written when the time was over.
+                    if let Some(StopCause::TimeLimit { unsaved }) = &mut self.stopped_by {
+                        unsaved.take_if(|unsaved| *unsaved == Unsaved::TooLate);
+                    }
                 }
                 let report = FinalReport {
                     ending,

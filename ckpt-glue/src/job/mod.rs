@@ -2,6 +2,7 @@
 //!
 //! The shell feeds [`Input`]s one at a time, carries out [`Output`]s in order, and nothing else decides anything.
 
+mod limit;
 mod machine;
 
 use alloc::vec::Vec;
@@ -13,7 +14,7 @@ use crate::config::JobConfig;
 use crate::control::{Control, Decision, FaultReport, ImageReport, Source};
 use crate::layout::Layout;
 use crate::names::{ExitStatus, GenerationId, Party};
-use crate::protocols::{CheckpointEvent, Fault, Plan};
+use crate::protocols::{AbandonReason, CheckpointEvent, Fault, Plan, RefuseReason};
 use crate::recovery::{Beginning, Ending};
 use crate::sabotage::Sabotage;
 
@@ -168,7 +169,23 @@ pub enum StopCause {
     /// A person.
     Person,
     /// Its time limit.
-    TimeLimit,
+    TimeLimit {
+        /// Why there is no checkpoint of its end, if there is none.
+        unsaved: Option<Unsaved>,
+    },
+}
+
+/// Why the last checkpoint before a time limit is missing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unsaved {
+    /// It was given up.
+    Abandoned(AbandonReason),
+    /// It was not begun.
+    Refused(RefuseReason),
+    /// It was not durable in time.
+    TooLate,
+    /// Not all ranks ran: the job was coming up, or going back after a fault.
+    NotRunning,
 }
 
 /// How a job ended.

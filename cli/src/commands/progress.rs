@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use ckpt_glue::control::{JobPhase, JobStatus};
+use ckpt_glue::control::{JobPhase, JobStatus, Source};
 use ckpt_glue::job::{Event, Record};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::protocols::CheckpointEvent;
@@ -190,6 +190,9 @@ pub(crate) fn event_words(event: &Event) -> Option<String> {
 
 fn checkpoint_words(event: &CheckpointEvent) -> Option<String> {
     Some(match event {
+        CheckpointEvent::Begun { source: Source::TimeLimit, .. } => {
+            "the time limit is near: the last checkpoint begins".to_owned()
+        }
         CheckpointEvent::Begun { .. } => return None,
         CheckpointEvent::Committed { generation, took, images, source } => {
             let bytes = images.iter().map(|image| image.bytes).sum();

@@ -25,7 +25,8 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
     let lock = lock(&Directory::open(&path)?, &path)?;
     let mut reading = Reading::new(arguments.quiet);
     let (beginning, suspects) = choose(&mut directory, arguments.generation, &mut reading)?;
-    let (config, bind, auth) = read_settings(&file)?;
+    let (mut config, bind, auth) = read_settings(&file)?;
+    config.time_limit = arguments.time_limit.or(config.time_limit);
     let program = program(&file);
     program.check()?;
     check_bind(bind.ip())?;

@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig, OnFault};
 use ckpt_glue::control::FaultReport;
+use ckpt_glue::job::StopCause;
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::protocols::StopReason;
 use ckpt_glue::recovery::{Beginning, Ending};
+use ckpt_glue::write_duration;
 use drivers::RAILS_VARIABLE;
 use serde::Serialize;
 use store::job::GenerationState;
@@ -22,7 +24,7 @@ use transport::config::AuthLevel;
 
 use super::progress::Progress;
 use super::{print_json, tell};
-use crate::arguments::{AuthArgument, FaultAction, RunArguments};
+use crate::arguments::{AuthArgument, CheckpointArguments, FaultAction, RunArguments};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::limits::OUTPUT_GRACE;
@@ -70,9 +72,9 @@ impl Place {
 pub(crate) struct RunReport {
     pub(crate) job: String,
     pub(crate) directory: String,
-    /// `finished`, `stopped` or `failed`.
+    /// `finished`, `stopped`, `time-limit` (and all is saved) or `failed`.
     pub(crate) outcome: &'static str,
-    /// For a failed one: why.
+    /// Unless it finished: why it ended.
     pub(crate) reason: Option<String>,
     /// The newest committed generation.
     pub(crate) committed: Option<String>,
@@ -178,7 +180,8 @@ fn program(arguments: &RunArguments) -> Result<Program, CliError> {
 
 /// What is saved of a program. One of which nobody wants checkpoints is left as it is.
 fn saves(arguments: &RunArguments, detected: &Detected, program: &Program) -> Result<Saves, CliError> {
-    let wanted = arguments.checkpoint.every.is_some() || arguments.checkpoint.directory.is_some();
+    let CheckpointArguments { every, directory, time_limit, .. } = &arguments.checkpoint;
+    let wanted = every.is_some() || directory.is_some() || time_limit.is_some();
     let whole = wanted && detected.mpi.is_none() && !whole::is_native(program)?;
     Ok(if whole { Saves::Process } else { Saves::Points })
 }
@@ -192,6 +195,9 @@ fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
             "--ckpt-every",
             "MPI programs run over the provider, but cannot be saved yet: start it without",
         );
+    }
+    if arguments.checkpoint.time_limit.is_some() {
+        return refused("--time-limit", "MPI programs cannot be saved before it yet: start it without");
     }
     if arguments.fault.on_fault == Some(FaultAction::Restart) {
         return refused(
@@ -267,7 +273,11 @@ pub(crate) fn exit_of(outcome: &Outcome) -> Exit {
     }
     match outcome.report.ending {
         Ending::Finished => Exit::Success,
-        Ending::Stopped => Exit::Stopped,
+        Ending::Stopped => match outcome.report.stopped_by {
+            Some(StopCause::TimeLimit { unsaved: None }) => Exit::TimeLimit,
+            Some(StopCause::TimeLimit { unsaved: Some(_) }) => Exit::JobFailed,
+            Some(StopCause::Person) | None => Exit::Stopped,
+        },
         Ending::Failed { fault: Some(fault), .. } if outcome.is_mpi => program_exit(&fault.report),
         Ending::Failed { .. } => Exit::JobFailed,
     }
@@ -291,7 +301,14 @@ fn summarize(plan: &Plan, outcome: &Outcome, took: Duration) -> RunReport {
     let (outcome, reason) = match report.ending {
         _ if verdict.is_some() => ("failed", verdict.as_ref().map(|verdict| verdict.words.clone())),
         Ending::Finished => ("finished", None),
-        Ending::Stopped => ("stopped", Some("the job was stopped".to_owned())),
+        Ending::Stopped => match report.stopped_by {
+            Some(StopCause::TimeLimit { unsaved }) => {
+                let limit = plan.config.time_limit.map(write_duration).unwrap_or_default();
+                let outcome = if unsaved.is_none() { "time-limit" } else { "failed" };
+                (outcome, Some(text::time_limit(&limit, unsaved.as_ref(), report.committed.is_some())))
+            }
+            Some(StopCause::Person) | None => ("stopped", Some("the job was stopped".to_owned())),
+        },
         Ending::Failed { fault: Some(fault), reason: StopReason::OnFaultAbort } if *is_mpi => {
             let fault = text::report(&fault.report);
             ("failed", Some(format!("{fault}; the job ends: an MPI program cannot be rolled back yet")))
@@ -335,6 +352,7 @@ fn job_config(arguments: &RunArguments) -> JobConfig {
             timeout: arguments.checkpoint.timeout,
             ..CheckpointConfig::default()
         },
+        time_limit: arguments.checkpoint.time_limit,
         fault: FaultConfig {
             on_fault: fault.on_fault.unwrap_or(FaultAction::Restart).into(),
             restarts_max: fault.retries,
@@ -347,10 +365,11 @@ fn job_config(arguments: &RunArguments) -> JobConfig {
 
 fn make_place(arguments: &RunArguments, plan: &Plan) -> Result<Place, CliError> {
     let name = format!("stillwire-{}", &plan.job.to_string()[..8]);
-    let (path, temporary) = match (&arguments.checkpoint.directory, arguments.checkpoint.every) {
-        (Some(directory), _) => (directory.clone(), false),
-        (None, Some(_)) => (PathBuf::from(name), false),
-        (None, None) => (temporary_directory(&name)?, true),
+    let CheckpointArguments { every, directory, time_limit, .. } = &arguments.checkpoint;
+    let (path, temporary) = match directory {
+        Some(directory) => (directory.clone(), false),
+        None if every.is_some() || time_limit.is_some() => (PathBuf::from(name), false),
+        None => (temporary_directory(&name)?, true),
     };
     create_job(path, temporary, plan)
 }
