@@ -15,6 +15,7 @@ use store::{Directory, ImageReader, JobDirectory, kinds};
 use crate::error::AgentError;
 use crate::image::handed_in;
 use crate::limits::SETTLED_AFTER;
+use crate::pmi::Pmi;
 use crate::resident;
 use crate::seat::Seat;
 use crate::this_rank;
@@ -53,17 +54,18 @@ fn begin(seat: Seat) -> Result<(), AgentError> {
         }
         match restore(seat.number(), &mut directory, &reader)? {}
     }
+    let mut pmi = Pmi::interpose()?;
     // The agent takes no signal of the program's: a thread begins with its starter's mask.
     let mut before = SigSet::empty();
     let failed = |error: Errno| AgentError::Thread(error.into());
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before)).map_err(failed)?;
     this_rank::expect_agent().map_err(AgentError::Thread)?;
     let run = move || {
-        settle();
+        settle(pmi.as_ref());
         // A program with points of its own, which a script has started, has taken it by now.
         if seat.is_free() {
             let stream = seat.take().map_err(AgentError::Line);
-            if let Err(error) = stream.and_then(|stream| resident::run(&stream, directory)) {
+            if let Err(error) = stream.and_then(|stream| resident::run(&stream, directory, pmi.as_mut())) {
                 eprintln!("stillwire: this process cannot be saved any more: {error}");
             }
         }
@@ -75,11 +77,12 @@ fn begin(seat: Seat) -> Result<(), AgentError> {
 }
 
 /// Waits until the program shows that it is the one that a person means.
-fn settle() {
+fn settle(pmi: Option<&Pmi>) {
     let Some(wake) = this_rank::wake_fd() else { return };
     let timeout = PollTimeout::try_from(SETTLED_AFTER).unwrap_or(PollTimeout::MAX);
     // An interrupted sleep is a short one; no signal comes here.
-    let _ = poll(&mut [PollFd::new(wake, PollFlags::POLLIN)], timeout);
+    let wanted = [PollFd::new(wake, PollFlags::POLLIN)].into_iter();
+    let _ = poll(&mut wanted.chain(pmi.and_then(Pmi::poll_fd)).collect::<Vec<_>>(), timeout);
     this_rank::hush();
 }
 

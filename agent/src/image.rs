@@ -19,6 +19,7 @@ use transport::{Epoch, PortId, Rank};
 
 use crate::error::AgentError;
 use crate::limits::LOOKS_MAX;
+use crate::pmi::launchers_socket;
 use crate::ports::{self, Dump, Standing, System};
 
 /// What became of a cut.
@@ -41,18 +42,13 @@ enum Attempt<'a> {
 pub(crate) const LINE: &str = "keeper";
 const OUTPUTS: [(&str, RawFd); 2] = [("stdout", libc::STDOUT_FILENO), ("stderr", libc::STDERR_FILENO)];
 
-/// The socket for an MPI library, and the variable with its number.
+/// The launcher's socket for an MPI library.
 const PMI: &str = "pmi";
-const PMI_VARIABLE: &str = "PMI_FD";
 
 /// What the launcher hands to every process that it starts.
 pub(crate) fn handed_in(line: RawFd) -> Vec<(String, RawFd)> {
-    let pmi = pmi().map(|number| (PMI, number));
+    let pmi = launchers_socket().map(|number| (PMI, number));
     OUTPUTS.into_iter().chain([(LINE, line)]).chain(pmi).map(|(name, fd)| (name.to_owned(), fd)).collect()
-}
-
-fn pmi() -> Option<RawFd> {
-    std::env::var(PMI_VARIABLE).ok()?.parse().ok()
 }
 
 /// An image whose pages are being written by a fork of this process.
@@ -107,7 +103,7 @@ impl Images {
             Some((name.to_owned(), output.try_clone_to_owned().ok()?))
         };
         let outputs = OUTPUTS.into_iter().filter_map(own).collect();
-        let (line, pmi) = (line.as_raw_fd(), pmi());
+        let (line, pmi) = (line.as_raw_fd(), launchers_socket());
         Ok(Images { directory, line, outputs, pmi, writing: None, expected: Duration::ZERO, told: None })
     }
 

@@ -11,10 +11,12 @@ mod enter;
 mod error;
 mod image;
 mod limits;
+mod pmi;
 mod ports;
 mod resident;
 mod seat;
 mod this_rank;
 
 pub use enter::{SAVE_PROCESS, SAVE_VARIABLE, enter};
+pub use pmi::LAUNCHERS_VARIABLE as PMI_LAUNCHERS_VARIABLE;
 pub use this_rank::{ThisRank, seated, this_rank};

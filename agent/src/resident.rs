@@ -24,19 +24,28 @@ use crate::enter::EXIT_NOT_STARTED;
 use crate::error::AgentError;
 use crate::image::{Cut, Images};
 use crate::limits::{CHUNK_BYTES, WRITING_SLICE};
+use crate::pmi::{Pmi, UNSAVABLE_PMI};
 use crate::ports::{self, Standing};
 use crate::this_rank::{self, State, ThisRank};
 
 /// Starts the agent's first life; returns when the launcher has no use for this process any more.
-pub(crate) fn run(stream: &UnixStream, directory: JobDirectory<Directory>) -> Result<(), AgentError> {
+pub(crate) fn run(
+    stream: &UnixStream,
+    directory: JobDirectory<Directory>,
+    mut pmi: Option<&mut Pmi>,
+) -> Result<(), AgentError> {
     let mut images = Images::new(directory, stream)?;
     let (launch, line) = be_told(stream)?;
     let rank = ThisRank::seat(launch, line);
     loop {
         // Every turn is a life: a restored process goes on inside of the call that took its checkpoint.
         let mut life = LifeOfAgent::begin(rank)?;
-        match life.live(stream, &mut images)? {
-            End::Restored => {}
+        match life.live(stream, &mut images, pmi.as_deref_mut())? {
+            End::Restored => {
+                if let Some(pmi) = &mut pmi {
+                    pmi.begin_life();
+                }
+            }
             End::LauncherGone => {
                 // Nobody can save, recover or end this process any more.
                 eprintln!("stillwire: rank {}: the launcher is gone; ending", rank.rank());
@@ -116,13 +125,18 @@ impl LifeOfAgent {
         Ok(LifeOfAgent { rank, launch, reader, enrolment: Some(enrolment), participant, began })
     }
 
-    fn live(&mut self, stream: &UnixStream, images: &mut Images) -> Result<End, AgentError> {
+    fn live(
+        &mut self,
+        stream: &UnixStream,
+        images: &mut Images,
+        mut pmi: Option<&mut Pmi>,
+    ) -> Result<End, AgentError> {
         let mut chunk = vec![0; CHUNK_BYTES];
         loop {
             while let Some(control) = self.reader.next()? {
                 // R7
                 if control.job == self.launch.job && control.life == self.launch.life {
-                    self.hear(control.message)?;
+                    self.hear(control.message, pmi.as_deref_mut())?;
                 }
             }
             if let Some(done) = images.look(self.launch.rank) {
@@ -139,7 +153,10 @@ impl LifeOfAgent {
             if self.perform(stream, images)? {
                 return Ok(End::Restored);
             }
-            self.wait(stream, images.is_writing());
+            if let Some(pmi) = &mut pmi {
+                self.attend(pmi)?;
+            }
+            self.wait(stream, images.is_writing(), pmi.as_deref());
             match recv(stream.as_raw_fd(), &mut chunk, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) => return Ok(End::LauncherGone),
                 Ok(read) => self.reader.feed(&chunk[..read]),
@@ -149,7 +166,14 @@ impl LifeOfAgent {
         }
     }
 
-    fn hear(&mut self, message: Message) -> Result<(), AgentError> {
+    fn hear(&mut self, message: Message, pmi: Option<&mut Pmi>) -> Result<(), AgentError> {
+        if let Message::PmiAnswer { answer } = message {
+            let needs = pmi.and_then(|pmi| pmi.on_answer(self.participant.epoch(), answer));
+            if let Some(epoch) = needs {
+                self.participant.handle(self.now(), Input::CutRequired { epoch });
+            }
+            return Ok(());
+        }
         if let Message::ClosedAnswer { port, peer, link } = message {
             self.rank.lock().hear_closed(port, peer, link);
             return Ok(());
@@ -166,6 +190,23 @@ impl LifeOfAgent {
             for (peer, error) in state.connect_all() {
                 eprintln!("stillwire: rank {}: port {peer} cannot be reached: {error}", self.launch.rank);
             }
+        }
+        Ok(())
+    }
+
+    /// Carries PMI to and fro, when nothing is left to do that belongs before a cut.
+    fn attend(&mut self, pmi: &mut Pmi) -> Result<(), AgentError> {
+        pmi.attend(self.participant.epoch());
+        if let Some(why) = pmi.poll_unsavable() {
+            eprintln!("stillwire: rank {}: from now on there are no images: {why}", self.launch.rank);
+            self.participant.handle(self.now(), Input::Unsavable { what: Some(UNSAVABLE_PMI) });
+        }
+        let mut state = self.rank.lock();
+        // Whatever finds no room on the line waits where it is.
+        while state.line.wants().is_empty()
+            && let Some(message) = pmi.poll_message()
+        {
+            state.send(message).map_err(AgentError::Line)?;
         }
         Ok(())
     }
@@ -222,7 +263,7 @@ impl LifeOfAgent {
     }
 
     /// Sleeps until bytes are there, or something is due or can be sent.
-    fn wait(&self, stream: &UnixStream, is_writing: bool) {
+    fn wait(&self, stream: &UnixStream, is_writing: bool, pmi: Option<&Pmi>) {
         let due = self.participant.poll_timeout().map(|due| due.since(self.now()));
         let due = due.into_iter().chain(is_writing.then_some(WRITING_SLICE)).min();
         // Rounded up: a timer that fires early would only come back here.
@@ -235,6 +276,7 @@ impl LifeOfAgent {
             state.line.wants()
         };
         let mut ready = vec![PollFd::new(stream.as_fd(), PollFlags::POLLIN | wants)];
+        ready.extend(pmi.and_then(Pmi::poll_fd));
         ready.extend(this_rank::wake_fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         // An interrupted sleep is a short one.
         let _ = poll(&mut ready, timeout);

@@ -76,7 +76,7 @@ pub(crate) fn time_limit(limit: &str, unsaved: Option<&Unsaved>, any: bool) -> S
 
 pub(crate) fn stop_reason(reason: StopReason) -> String {
     match reason {
-        StopReason::OnFaultAbort => "a fault ends it (--on-fault abort, and every MPI program)".to_owned(),
+        StopReason::OnFaultAbort => "a fault ends it (--on-fault abort, and every MPI program without checkpoints)".to_owned(),
         StopReason::ProgramAborted => "the program ended itself".to_owned(),
         StopReason::AttemptsUsedUp { attempts } => {
             format!("{attempts} attempts to recover since the last checkpoint have failed (--retries)")

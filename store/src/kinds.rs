@@ -18,7 +18,7 @@ pub const PROCESS_MEMORY: u32 = 0x0302;
 pub const PROCESS_FILES: u32 = 0x0303;
 /// The rank had ended when the generation was taken (rule 12): [`crate::image::Exited`].
 pub const EXITED: u32 = 0x0401;
-/// Which PMI requests of the rank were answered (rule 11).
+/// What a rank that had ended had done over PMI (rule 26), behind its exit code.
 pub const PMI: u32 = 0x0402;
 /// Final counters of ports that closed in this life (rule 12).
 pub const CLOSED_PORTS: u32 = 0x0403;

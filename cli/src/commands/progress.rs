@@ -81,6 +81,10 @@ impl Progress {
                 );
             }
             MpiNotice::SharedMemory { words } => self.warn(words),
+            MpiNotice::NoAgent { rank } => self.warn(&format!(
+                "rank {rank} cannot be saved, and so there will be no checkpoints: the library that does it is not in the process that calls \
+                 MPI_Init. Is that linked statically, or started by a script that waits for it (`exec` mends that)?"
+            )),
             MpiNotice::NoCheckpoints => self.say(at, &format!("no checkpoint: {NO_CHECKPOINTS}")),
         }
     }

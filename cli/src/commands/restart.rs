@@ -17,7 +17,7 @@ use crate::arguments::{GenerationArgument, RestartArguments};
 use crate::convert;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::{Plan, Program};
+use crate::launch::{Plan, Program, Saves, whole};
 
 pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, CliError> {
     let (mut directory, file) = open_job(&arguments.directory)?;
@@ -30,6 +30,10 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
     let program = program(&file);
     program.check()?;
     check_bind(bind.ip())?;
+    let saves = read_saves(&file);
+    let is_whole = saves == Saves::Process;
+    let provider = whole::library(&program).filter(|_| is_whole);
+    let mpi_problem = "it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned();
     let plan = Plan {
         job: file.job,
         ranks: file.ranks,
@@ -42,10 +46,10 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
         counter_last: directory.counter_last()?,
         bind,
         auth,
-        provider: None,
+        provider,
         is_mpi: false,
-        mpi_problem: Some("it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned()),
-        saves: read_saves(&file),
+        mpi_problem: (!is_whole).then_some(mpi_problem),
+        saves,
     };
     if !arguments.quiet {
         tell(format_args!("job {}, {} ranks, directory {}", plan.job, plan.ranks, path.display()));

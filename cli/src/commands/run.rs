@@ -29,7 +29,6 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::limits::OUTPUT_GRACE;
 use crate::launch::registry::{Registration, runtime_directory};
-use crate::launch::requests::NO_CHECKPOINTS;
 use crate::launch::{self, Observer, Outcome, Plan, Program, Saves, whole};
 use crate::mpi::environment;
 use crate::mpi::program::{Detected, detect};
@@ -98,8 +97,10 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     let provider = provider::find(None);
     if let Some(mpi) = &detected.mpi {
         check_options(&arguments, mpi)?;
-        // There is no image of it to go back to.
-        config.fault.on_fault = OnFault::Abort;
+        if !wants_checkpoints(&arguments) {
+            // There is no image of it to go back to.
+            config.fault.on_fault = OnFault::Abort;
+        }
         if let Err(error) = provider {
             return Err(error);
         }
@@ -110,7 +111,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     if let Some(mpi) = detected.mpi.as_ref().filter(|mpi| mpi.family == Family::OpenMpi) {
         return super::mpirun::run(mpi, &program, &arguments, json);
     }
-    let wanted = saves(&arguments, &detected, &program)?;
+    let wanted = saves(&arguments, &program)?;
     let saves = if provider.is_ok() { wanted } else { Saves::Points };
     if wanted == Saves::Process {
         match &provider {
@@ -123,9 +124,10 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         }
     }
     let mpi_problem = match &provider {
-        _ if arguments.checkpoint.every.is_some() => {
-            Some(format!("{NO_CHECKPOINTS}; start it without --ckpt-every"))
-        }
+        Ok(_) if saves == Saves::Points && wants_checkpoints(&arguments) => Some(
+            "its file says that it names the points at which it is saved, as no MPI program can; start it without --ckpt-every and --ckpt-dir"
+                .to_owned(),
+        ),
         Ok(_) => None,
         Err(error) => Some(error.to_string()),
     };
@@ -178,11 +180,14 @@ fn program(arguments: &RunArguments) -> Result<Program, CliError> {
     Ok(program)
 }
 
-/// What is saved of a program. One of which nobody wants checkpoints is left as it is.
-fn saves(arguments: &RunArguments, detected: &Detected, program: &Program) -> Result<Saves, CliError> {
+fn wants_checkpoints(arguments: &RunArguments) -> bool {
     let CheckpointArguments { every, directory, time_limit, .. } = &arguments.checkpoint;
-    let wanted = every.is_some() || directory.is_some() || time_limit.is_some();
-    let whole = wanted && detected.mpi.is_none() && !whole::is_native(program)?;
+    every.is_some() || directory.is_some() || time_limit.is_some()
+}
+
+/// What is saved of a program. One of which nobody wants checkpoints is left as it is.
+fn saves(arguments: &RunArguments, program: &Program) -> Result<Saves, CliError> {
+    let whole = wants_checkpoints(arguments) && !whole::is_native(program)?;
     Ok(if whole { Saves::Process } else { Saves::Points })
 }
 
@@ -190,19 +195,19 @@ fn saves(arguments: &RunArguments, detected: &Detected, program: &Program) -> Re
 fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
     let refused =
         |option, instead| Err(CliError::NotForMpi { option, library: mpi.library.clone(), instead });
-    if arguments.checkpoint.every.is_some() {
+    if mpi.family == Family::OpenMpi && arguments.checkpoint.every.is_some() {
         return refused(
             "--ckpt-every",
-            "MPI programs run over the provider, but cannot be saved yet: start it without",
+            "Open MPI's programs are started by its own mpirun, and cannot be saved yet: start it without",
         );
     }
-    if arguments.checkpoint.time_limit.is_some() {
-        return refused("--time-limit", "MPI programs cannot be saved before it yet: start it without");
+    if mpi.family == Family::OpenMpi && arguments.checkpoint.time_limit.is_some() {
+        return refused("--time-limit", "Open MPI's programs cannot be saved before it yet: start it without");
     }
-    if arguments.fault.on_fault == Some(FaultAction::Restart) {
+    if arguments.fault.on_fault == Some(FaultAction::Restart) && !wants_checkpoints(arguments) {
         return refused(
             "--on-fault restart",
-            "MPI programs cannot be saved yet, so there is nothing to go back to",
+            "Without --ckpt-every or --ckpt-dir there is nothing to go back to",
         );
     }
     if arguments.auth.is_some() {
@@ -309,9 +314,13 @@ fn summarize(plan: &Plan, outcome: &Outcome, took: Duration) -> RunReport {
             }
             Some(StopCause::Person) | None => ("stopped", Some("the job was stopped".to_owned())),
         },
-        Ending::Failed { fault: Some(fault), reason: StopReason::OnFaultAbort } if *is_mpi => {
+        Ending::Failed { fault: Some(fault), reason: StopReason::OnFaultAbort }
+            if *is_mpi && plan.saves != Saves::Process =>
+        {
             let fault = text::report(&fault.report);
-            ("failed", Some(format!("{fault}; the job ends: an MPI program cannot be rolled back yet")))
+            let why =
+                "an MPI program that was started without --ckpt-every or --ckpt-dir cannot be rolled back";
+            ("failed", Some(format!("{fault}; the job ends: {why}")))
         }
         Ending::Failed { fault, reason } => {
             let fault = fault

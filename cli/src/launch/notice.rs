@@ -59,6 +59,8 @@ pub(crate) enum MpiNotice<'a> {
     SharedMemory { words: &'a str },
     /// A checkpoint was asked for, of a program that has none.
     NoCheckpoints,
+    /// A rank cannot be saved, because nothing of ours is in it.
+    NoAgent { rank: Rank },
 }
 
 /// Whoever wants to know what happens to a job.

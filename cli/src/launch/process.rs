@@ -196,6 +196,8 @@ fn command(program: &Program, seat: &Seat) -> Command {
         .env(RANK_VARIABLE, &rank)
         .env(RANKS_VARIABLE, &ranks)
         .env(pmi::FD_VARIABLE, seat.pmi.as_raw_fd().to_string())
+        // Of a rank in which this launcher runs.
+        .env_remove(agent::PMI_LAUNCHERS_VARIABLE)
         .env(pmi::RANK_VARIABLE, &rank)
         .env(pmi::SIZE_VARIABLE, &ranks)
         .env(pmi::LOCAL_RANK_VARIABLE, &rank)

@@ -19,8 +19,8 @@ use super::limits::{ANSWER_MAX, CLIENTS_MAX, REQUEST_BYTES_MAX};
 use super::registry::{JobInfo, Registration, socket_of};
 use crate::error::CliError;
 
-/// Why there is no checkpoint of an MPI program.
-pub(crate) const NO_CHECKPOINTS: &str = "its ranks are programs of an MPI library, and those cannot be saved yet: only programs that use `session` can";
+/// Why there is no checkpoint of an MPI program that was started without.
+pub(crate) const NO_CHECKPOINTS: &str = "its ranks are programs of an MPI library, which can be saved only if they were started so: with --ckpt-every or --ckpt-dir";
 
 /// What a command asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -156,7 +156,7 @@ impl Requests {
     }
 
     /// Reads from a connection, and answers what can be answered at once.
-    pub(crate) fn read(&mut self, number: u64, status: &JobStatus, is_mpi: bool) -> Answered {
+    pub(crate) fn read(&mut self, number: u64, status: &JobStatus, is_never_saved: bool) -> Answered {
         let Some(client) = self.clients.get_mut(&number) else { return Answered::Gone };
         let mut chunk = [0; 512];
         let open = loop {
@@ -181,7 +181,7 @@ impl Requests {
                 client.answer(&Answer::Status(Status::of(status)));
                 Answered::Wait
             }
-            Some(Ok(Request::Checkpoint)) if is_mpi => {
+            Some(Ok(Request::Checkpoint)) if is_never_saved => {
                 client.answer(&Answer::Failed { reason: NO_CHECKPOINTS.to_owned() });
                 Answered::Wait
             }

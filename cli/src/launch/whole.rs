@@ -2,8 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
 
 use process::state::ProcessState;
 use session::launch::NATIVE_MARK;
@@ -54,17 +54,24 @@ pub(crate) fn equip(program: &mut Program, library: &Path) {
     program.environment.push((agent::SAVE_VARIABLE.into(), agent::SAVE_PROCESS.into()));
 }
 
+/// The library with which a program starts, if it does.
+pub(crate) fn library(program: &Program) -> Option<PathBuf> {
+    let libraries = program.variable(OsStr::new(PRELOAD_VARIABLE))?;
+    let first = libraries.as_bytes().split(|byte| *byte == b':').next()?;
+    Some(PathBuf::from(OsStr::from_bytes(first)))
+}
+
 /// What is started to be restored from an image: the executable that ran, which may be the interpreter of what a person named.
+/// `None`: the image is of a program that names its own points.
 pub(super) fn restored(
     program: &Program,
     directory: &mut JobDirectory<Directory>,
     generation: GenerationId,
     rank: Rank,
-) -> Result<Program, StoreError> {
+) -> Result<Option<Program>, StoreError> {
     let reader = directory.open_committed_image(generation, rank)?;
     let Ok(number) = reader.find(kinds::PROCESS) else {
-        // A script has started a program that names its own points: it will do so again.
-        return Ok(program.clone());
+        return Ok(None);
     };
     let bytes = reader.read_section(directory.storage(), number)?;
     let version = reader.entries()[number as usize].version;
@@ -76,7 +83,7 @@ pub(super) fn restored(
             bytes: bytes.len() as u64,
         },
     })?;
-    Ok(Program { command: vec![OsString::from_vec(state.program.executable)], ..program.clone() })
+    Ok(Some(Program { command: vec![OsString::from_vec(state.program.executable)], ..program.clone() }))
 }
 
 #[cfg(test)]

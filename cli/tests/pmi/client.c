@@ -1,5 +1,5 @@
 /* A rank that speaks PMI-1 as its arguments say, one step each:
- *   say:TEXT     sends a line; %r is the rank
+ *   say:TEXT     sends a line; %r is the rank, %k the name of its keys, once it has heard that
  *   raw:COUNT    sends so many bytes without a newline
  *   flood:COUNT  asks so many times and reads nothing
  *   hear:TEXT    reads a line that begins so; else exit code 90
@@ -7,6 +7,9 @@
  *   same:NAME    makes /dev/shm/NAME if it is not there, and maps it, as libraries do that share memory
  *   shm:NAME     makes /dev/shm/NAME%r and maps it, as libraries do
  *   env:NAME     prints a variable
+ *   print:TEXT   prints a line
+ *   made:FILE    makes FILE and the rank behind it
+ *   wait:FILE    waits until FILE is there
  *   cwd          prints the working directory
  *   only:RANK    leaves the next step to that rank
  *   exit:CODE, signal:NUMBER, sleep:SECONDS
@@ -21,6 +24,7 @@
 
 static int fd;
 static const char *rank;
+static char name[256];
 
 static void send_all(const char *text, size_t length)
 {
@@ -40,6 +44,8 @@ static void say(const char *text)
     for (; *text && at < sizeof line - 16; text++) {
         if (text[0] == '%' && text[1] == 'r')
             at += (size_t)sprintf(line + at, "%s", rank), text++;
+        else if (text[0] == '%' && text[1] == 'k')
+            at += (size_t)sprintf(line + at, "%s", name), text++;
         else
             line[at++] = *text;
     }
@@ -54,6 +60,7 @@ static void hear(const char *start)
     while (at < sizeof line - 1 && read(fd, line + at, 1) == 1 && line[at] != '\n')
         at++;
     line[at] = 0;
+    sscanf(line, "cmd=my_kvsname kvsname=%255s", name);
     if (strncmp(line, start, strlen(start)) != 0) {
         fprintf(stderr, "expected %s, heard %s\n", start, line);
         exit(90);
@@ -109,6 +116,15 @@ int main(int count, char **steps)
             share(rest, "");
         } else if (strncmp(step, "env:", 4) == 0) {
             printf("%s=%s\n", rest, getenv(rest) ? getenv(rest) : "");
+        } else if (strncmp(step, "print:", 6) == 0) {
+            printf("%s\n", rest);
+        } else if (strncmp(step, "made:", 5) == 0) {
+            char path[4096];
+            snprintf(path, sizeof path, "%s%s", rest, rank);
+            fclose(fopen(path, "w"));
+        } else if (strncmp(step, "wait:", 5) == 0) {
+            while (access(rest, F_OK) != 0)
+                usleep(5000);
         } else if (strcmp(step, "cwd") == 0) {
             char path[4096];
             printf("%s\n", getcwd(path, sizeof path));

@@ -335,7 +335,7 @@ impl<'a> Shell<'a> {
             keeper::Output::Spawn { rank, decision } => self.spawn(rank, decision),
             keeper::Output::Kill { rank, life } => {
                 self.note_last_mpi_files();
-                self.spawned.kill();
+                self.spawned.give_up();
                 match self.processes.get(&rank) {
                     Some(process) if process.life == life => process.group.kill(),
                     _ => {
@@ -395,7 +395,9 @@ impl<'a> Shell<'a> {
         while let Ok(Some(info)) = self.signals.read_signal() {
             match i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok()) {
                 Some(Signal::SIGCHLD) => self.collect_processes(),
-                Some(Signal::SIGUSR1) if self.has_mpi => self.tell(&Notice::Mpi(MpiNotice::NoCheckpoints)),
+                Some(Signal::SIGUSR1) if self.is_never_saved() => {
+                    self.tell(&Notice::Mpi(MpiNotice::NoCheckpoints))
+                }
                 Some(Signal::SIGUSR1) => {
                     self.tell_job(job::Input::Request(ckpt_glue::control::Source::Signal));
                 }
@@ -439,7 +441,7 @@ impl<'a> Shell<'a> {
         // What began before this request does not answer it.
         self.pump();
         let status = self.job.status();
-        match self.requests.read(client, &status, self.has_mpi) {
+        match self.requests.read(client, &status, self.is_never_saved()) {
             Answered::Wait => {}
             Answered::Checkpoint => self.tell_job(job::Input::Request(ckpt_glue::control::Source::Command)),
             Answered::Stop => self.stop(),

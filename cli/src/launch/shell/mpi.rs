@@ -6,11 +6,13 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use ckpt_glue::control::{Control, CutMode, FaultReport, JobPhase, Message, PortEntry, Registration};
+use ckpt_glue::control::{
+    Control, CutMode, Decision, FaultReport, JobPhase, Message, NoImageReason, PortEntry, Registration,
+};
 use ckpt_glue::job::Event;
 use ckpt_glue::keeper;
 use ckpt_glue::names::{ExitStatus, Party};
-use ckpt_glue::pmi::{self, Member};
+use ckpt_glue::pmi::{self, Member, RankState};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -19,7 +21,7 @@ use transport::{Life, PortId, Rank};
 use super::super::limits::LOOK_AFTER;
 use super::super::notice::{MpiNotice, Notice};
 use super::super::pmi::PmiLines;
-use super::super::{Verdict, mappings};
+use super::super::{Plan, Saves, Verdict, mappings};
 use super::{Shell, Source, watch};
 
 /// What a job of an MPI library has besides.
@@ -39,6 +41,31 @@ pub(super) struct MpiSide {
     failed: Option<(Rank, u8)>,
 }
 
+/// What a rank that the launcher speaks for holds which cannot be saved (`NoImageReason::Unsavable`): everything.
+const UNSAVABLE_WITHOUT_AGENT: u32 = 2;
+
+/// What the image of a rank that has ended holds besides its final counters.
+#[derive(Default, Debug)]
+pub(super) struct EndedRank {
+    /// Its exit code, which after MPI_Finalize is no fault, and which the job ends with.
+    pub(super) code: u8,
+    /// What it has done over PMI.
+    pub(super) state: RankState,
+}
+
+impl EndedRank {
+    pub(super) fn emit(&self) -> Vec<u8> {
+        let mut bytes = vec![self.code];
+        bytes.extend(self.state.emit());
+        bytes
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Option<EndedRank> {
+        let (code, state) = bytes.split_first()?;
+        Some(EndedRank { code: *code, state: RankState::parse(state).ok()? })
+    }
+}
+
 /// Whether it has been looked that messages of a world go over the provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Look {
@@ -49,9 +76,15 @@ enum Look {
 }
 
 impl MpiSide {
-    fn new(job: transport::JobId, life: Life, ranks: u32, start_timeout: std::time::Duration) -> MpiSide {
-        let name = format!("stillwire-{job}-{life}");
-        let server = pmi::Server::new(name, ranks, start_timeout);
+    fn new(plan: &Plan, decision: Decision) -> MpiSide {
+        let life = decision.life;
+        let (ranks, timeout) = (plan.ranks, plan.config.fault.start_timeout);
+        let name = format!("stillwire-{}-{life}", plan.job);
+        let server = if decision.restore.is_some() && plan.saves == Saves::Process {
+            pmi::Server::restored(name, ranks, timeout)
+        } else {
+            pmi::Server::new(name, ranks, timeout)
+        };
         MpiSide {
             life,
             server,
@@ -71,14 +104,30 @@ impl MpiSide {
 }
 
 impl Shell<'_> {
-    /// A socket for a rank that is about to be started in a life.
-    pub(super) fn pmi_of_life(&mut self, rank: Rank, life: Life) -> io::Result<UnixStream> {
-        if self.mpi.as_ref().is_none_or(|mpi| mpi.life != life) {
+    /// Before the first rank of a life is started: a new life has a new server.
+    pub(super) fn begin_pmi(&mut self, decision: Decision) {
+        if self.mpi.as_ref().is_none_or(|mpi| mpi.life != decision.life) {
             self.sources.retain(|_, source| !matches!(source, Source::Pmi(_)));
-            let timeout = self.plan.config.fault.start_timeout;
-            self.mpi = Some(MpiSide::new(self.plan.job, life, self.plan.ranks, timeout));
+            self.mpi = Some(MpiSide::new(self.plan, decision));
         }
-        self.pmi_socket(Member::of_job(rank))
+    }
+
+    /// R26: what a rank that has ended had done, from its image.
+    pub(super) fn tell_ended(&mut self, rank: Rank, ended: EndedRank) {
+        if let Some(mpi) = &mut self.mpi
+            && ended.code != 0
+        {
+            mpi.failed.get_or_insert((rank, ended.code));
+        }
+        self.tell_pmi(pmi::Input::State { rank, part: ended.state, last: true });
+        self.tell_pmi(pmi::Input::Gone { member: Member::of_job(rank) });
+    }
+
+    /// What an image of a rank that has ended says of its part in PMI.
+    pub(super) fn ended_rank(&self, rank: Rank) -> EndedRank {
+        let failed = self.mpi.as_ref().and_then(|mpi| mpi.failed).filter(|(failed, _)| *failed == rank);
+        let state = self.mpi.as_ref().map(|mpi| mpi.server.state(rank));
+        EndedRank { code: failed.map_or(0, |(_, code)| code), state: state.unwrap_or_default() }
     }
 
     /// A socket for a process that is about to be started; the other end is kept.
@@ -95,9 +144,9 @@ impl Shell<'_> {
 
     pub(super) fn tell_pmi(&mut self, input: pmi::Input) {
         let now = self.now();
-        if let Some(mpi) = &mut self.mpi {
-            mpi.server.handle(now, input);
-        }
+        let Some(mpi) = &mut self.mpi else { return };
+        mpi.server.handle(now, input);
+        self.note_barriers(0);
     }
 
     pub(super) fn poll_pmi(&mut self) -> Option<pmi::Output> {
@@ -149,16 +198,22 @@ impl Shell<'_> {
         }
         let any = !said.bytes.is_empty();
         mpi.server.handle(now, pmi::Input::Bytes { member, bytes: said.bytes });
-        let barriers = mpi.server.barriers_passed(member.world);
+        self.note_barriers(member.world);
+        any
+    }
+
+    /// The processes of a world may have met: they are looked at.
+    fn note_barriers(&mut self, world: u32) {
+        let Some(mpi) = &mut self.mpi else { return };
+        let barriers = mpi.server.barriers_passed(world);
         if barriers > 0 {
-            mpi.looks.entry(member.world).or_insert_with(|| Look::At(Instant::now() + LOOK_AFTER));
+            mpi.looks.entry(world).or_insert_with(|| Look::At(Instant::now() + LOOK_AFTER));
         }
-        let seen = mpi.barriers_seen.entry(member.world).or_default();
-        if *seen < barriers && matches!(mpi.looks.get(&member.world), None | Some(Look::At(_))) {
+        let seen = mpi.barriers_seen.entry(world).or_default();
+        if *seen < barriers && matches!(mpi.looks.get(&world), None | Some(Look::At(_))) {
             *seen = barriers;
             self.note_mpi_files();
         }
-        any
     }
 
     /// Takes all that a process has said that has ended.
@@ -192,6 +247,16 @@ impl Shell<'_> {
         }
     }
 
+    /// Whether a rank with an agent has ended as none may: in the middle of its MPI program, or before it has told what it had done in the lives
+    /// before. The keeper, to which the agent has said nothing of that, sees only a process that has ended well.
+    pub(super) fn has_broken_off(&self, rank: Rank) -> bool {
+        let Some(mpi) = self.mpi.as_ref().filter(|mpi| mpi.server.is_relayed(rank)) else {
+            return self.mpi.as_ref().is_some_and(|mpi| mpi.server.is_untold(rank));
+        };
+        let member = Member::of_job(rank);
+        mpi.server.is_untold(rank) || (mpi.server.has_begun(member) && !mpi.server.has_finished(member))
+    }
+
     /// What is wrong with a job whose ranks have all ended.
     pub(super) fn failed_after_all(&self) -> Option<Verdict> {
         let (rank, code) = self.mpi.as_ref()?.failed?;
@@ -218,9 +283,16 @@ impl Shell<'_> {
         let _ = self.epoll.modify(stream, &mut EpollEvent::new(flags, *token));
     }
 
-    /// Whether a rank is an MPI program: the launcher speaks for it.
-    pub(super) fn is_mpi(&self, rank: Rank) -> bool {
-        self.mpi.as_ref().is_some_and(|mpi| mpi.server.has_begun(Member::of_job(rank)))
+    /// Whether the launcher speaks for a rank: it is an MPI program, and has no agent that does.
+    pub(super) fn speaks_for(&self, rank: Rank) -> bool {
+        let begun =
+            |mpi: &MpiSide| mpi.server.has_begun(Member::of_job(rank)) && !mpi.server.is_relayed(rank);
+        self.mpi.as_ref().is_some_and(begun)
+    }
+
+    /// Whether no checkpoint can be taken, because nobody wanted any when the job was started.
+    pub(super) fn is_never_saved(&self) -> bool {
+        self.has_mpi && self.plan.saves != Saves::Process
     }
 
     /// Names the ranks that have not begun although others have, when that ends the job.
@@ -251,7 +323,7 @@ impl Shell<'_> {
             pmi::Output::Began { member } => self.on_begun(member),
             pmi::Output::Finished { member } => {
                 self.look_at_finished(member);
-                let Some(rank) = member.job_rank() else { return };
+                let Some(rank) = member.job_rank().filter(|rank| self.speaks_for(*rank)) else { return };
                 let port = PortId::of_rank(rank, 0);
                 self.speak_for(rank, Message::Closed { port, links: Vec::new(), last: true });
             }
@@ -274,11 +346,22 @@ impl Shell<'_> {
 
     fn on_begun(&mut self, member: Member) {
         let Some(rank) = member.job_rank() else { return };
-        // There is no image of an MPI program to go back to.
-        self.job.end_on_fault();
         self.has_mpi = true;
+        if self.is_never_saved() {
+            // There is no image of it to go back to.
+            self.job.end_on_fault();
+        }
         if let Some(problem) = &self.plan.mpi_problem {
             return self.break_off(member, format!("it is an MPI program, and {problem}"));
+        }
+        if !self.speaks_for(rank) {
+            return;
+        }
+        let is_first = |shell: &Shell<'_>| {
+            shell.processes.keys().all(|other| *other == rank || !shell.speaks_for(*other))
+        };
+        if !self.is_never_saved() && is_first(self) {
+            self.tell(&Notice::Mpi(MpiNotice::NoAgent { rank }));
         }
         let Some(process) = self.processes.get(&rank) else { return };
         let pid = u32::try_from(process.group.pid.as_raw()).unwrap_or(0);
@@ -292,13 +375,18 @@ impl Shell<'_> {
     pub(super) fn answer_for(&mut self, rank: Rank, control: &Control) {
         match control.message {
             Message::Start { .. } => self.speak_for(rank, Message::Running { ranks: 1, counted: 0 }),
+            // R2
+            Message::Cut { epoch, .. } => {
+                let reason = NoImageReason::Unsavable { what: UNSAVABLE_WITHOUT_AGENT };
+                self.speak_for(rank, Message::NoImage { epoch, rank, reason });
+            }
             // Its provider has asked for it.
             Message::ClosedAnswer { .. } => self.send_to_process(rank, control),
             _ => {}
         }
     }
 
-    fn speak_for(&mut self, rank: Rank, message: Message) {
+    pub(super) fn speak_for(&mut self, rank: Rank, message: Message) {
         let Some(mpi) = &self.mpi else { return };
         let (job, life) = (self.plan.job, mpi.life);
         let control = Control { job, life, epoch: transport::Epoch(0), sender: Party::Rank(rank), message };

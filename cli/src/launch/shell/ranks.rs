@@ -3,10 +3,10 @@
 use std::io;
 use std::os::fd::AsFd as _;
 
-use ckpt_glue::control::{Control, Decision, ExitedRecord};
+use ckpt_glue::control::{Control, Decision, ExitedRecord, FaultReport, Message};
 use ckpt_glue::keeper;
 use ckpt_glue::names::{ExitStatus, GenerationId, ImageDigest, Party};
-use ckpt_glue::pmi::Member;
+use ckpt_glue::pmi::{self, Member, RankState};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use session::launch::Launch;
 use store::image::Exited;
@@ -17,15 +17,19 @@ use super::super::lines::{Channel, LineReader};
 use super::super::notice::Notice;
 use super::super::process::{Pipes, Process};
 use super::super::{Saves, whole};
+use super::mpi::EndedRank;
 use super::{Shell, Source, watch};
 use crate::convert;
 
 /// Version of the section with the final counters of a rank that had ended.
 const CLOSED_PORTS_VERSION: u16 = 1;
 
+/// Version of the section with what a rank that had ended had done over PMI.
+const PMI_VERSION: u16 = 1;
+
 impl Shell<'_> {
     pub(super) fn send(&mut self, rank: Rank, control: &Control) {
-        if self.is_mpi(rank) {
+        if self.speaks_for(rank) {
             return self.answer_for(rank, control);
         }
         self.send_to_process(rank, control);
@@ -57,8 +61,12 @@ impl Shell<'_> {
     }
 
     pub(super) fn spawn(&mut self, rank: Rank, decision: Decision) {
+        self.begin_pmi(decision);
         match self.exited_in_image(rank, decision) {
-            Ok(Some(record)) => return self.tell_keeper(keeper::Input::ExitedInImage { rank, record }),
+            Ok(Some((record, ended))) => {
+                self.tell_keeper(keeper::Input::ExitedInImage { rank, record });
+                return self.tell_ended(rank, ended);
+            }
             Ok(None) => {}
             Err(error) => {
                 self.tell(&Notice::Store { what: "an image that is to be restored", error: &error });
@@ -88,14 +96,19 @@ impl Shell<'_> {
             directory: self.plan.directory.clone(),
         };
         let restored = match launch.restore.filter(|_| self.plan.saves == Saves::Process) {
-            Some(generation) => Some(
-                whole::restored(&self.plan.program, &mut self.directory, generation, rank)
-                    .map_err(io::Error::other)?,
-            ),
+            Some(generation) => {
+                let found = whole::restored(&self.plan.program, &mut self.directory, generation, rank);
+                let found = found.map_err(io::Error::other)?;
+                if found.is_none() {
+                    // A script has started a program that names its own points: it will do so again, and has no agent that could tell.
+                    self.tell_pmi(pmi::Input::State { rank, part: RankState::default(), last: true });
+                }
+                found
+            }
             None => None,
         };
         let program = restored.as_ref().unwrap_or(&self.plan.program);
-        let pmi = self.pmi_of_life(rank, decision.life)?;
+        let pmi = self.pmi_socket(Member::of_job(rank))?;
         let (process, pipes) = Process::spawn(program, &launch, pmi, &self.key_file, self.descriptors)?;
         self.guard.add(process.group.pid);
         let pid = process.group.pid;
@@ -125,20 +138,31 @@ impl Shell<'_> {
         &mut self,
         rank: Rank,
         decision: Decision,
-    ) -> Result<Option<ExitedRecord>, StoreError> {
+    ) -> Result<Option<(ExitedRecord, EndedRank)>, StoreError> {
         let Some(generation) = decision.restore else { return Ok(None) };
         let reader = self.directory.open_committed_image(convert::to_store(generation), rank)?;
-        let Ok(number) = reader.find(kinds::CLOSED_PORTS) else { return Ok(None) };
-        let bytes = reader.read_section(self.directory.storage(), number)?;
-        let unreadable = |_| StoreError::Image {
-            path: reader.path().to_owned(),
-            error: store::ImageError::SectionUnreadable {
-                kind: kinds::CLOSED_PORTS,
-                version: CLOSED_PORTS_VERSION,
-                bytes: bytes.len() as u64,
-            },
+        if reader.find(kinds::CLOSED_PORTS).is_err() {
+            return Ok(None);
+        }
+        let mut section = |kind| -> Result<Vec<u8>, StoreError> {
+            reader.read_section(self.directory.storage(), reader.find(kind)?)
         };
-        ExitedRecord::parse(&bytes).map(Some).map_err(unreadable)
+        let unreadable = |kind, version, bytes: &[u8]| StoreError::Image {
+            path: reader.path().to_owned(),
+            error: store::ImageError::SectionUnreadable { kind, version, bytes: bytes.len() as u64 },
+        };
+        let ports = section(kinds::CLOSED_PORTS)?;
+        let record = ExitedRecord::parse(&ports)
+            .map_err(|_| unreadable(kinds::CLOSED_PORTS, CLOSED_PORTS_VERSION, &ports))?;
+        // Images of before had no such section: nothing with MPI was saved.
+        let ended = match reader.find(kinds::PMI) {
+            Ok(_) => {
+                let pmi = section(kinds::PMI)?;
+                EndedRank::parse(&pmi).ok_or_else(|| unreadable(kinds::PMI, PMI_VERSION, &pmi))?
+            }
+            Err(_) => EndedRank::default(),
+        };
+        Ok(Some((record, ended)))
     }
 
     pub(super) fn write_exited(
@@ -153,8 +177,12 @@ impl Shell<'_> {
             ExitStatus::Signal(signal) => -i32::from(signal),
         };
         let (exited, counters) = (Exited { status }.emit(), record.emit());
-        let sections =
-            [Exited::section(&exited), Section::new(kinds::CLOSED_PORTS, CLOSED_PORTS_VERSION, &counters)];
+        let pmi = self.ended_rank(rank).emit();
+        let sections = [
+            Exited::section(&exited),
+            Section::new(kinds::CLOSED_PORTS, CLOSED_PORTS_VERSION, &counters),
+            Section::new(kinds::PMI, PMI_VERSION, &pmi),
+        ];
         self.directory.begin_generation(generation)?;
         let summary = self.directory.write_image(generation, rank, &sections)?;
         Ok((ImageDigest(summary.digest.0), summary.bytes))
@@ -176,6 +204,10 @@ impl Shell<'_> {
             self.guard.remove(process.group.pid);
             self.sources.retain(|_, source| !matches!(source, Source::Connection(of) if *of == rank));
             self.tell(&Notice::Ended { rank, status });
+            if status.is_success() && self.has_broken_off(rank) {
+                self.speak_for(rank, Message::Fault { report: FaultReport::RankDied { rank, status } });
+                self.pump();
+            }
             let status = self.status_for_keeper(rank, status);
             self.tell_keeper(keeper::Input::ProcessEnded { rank, life: process.life, status });
             self.pump();

@@ -30,7 +30,7 @@ pub(super) struct Spawned {
 #[derive(Clone, Copy, Debug)]
 struct Running {
     group: Group,
-    /// It was started, and another one of its world could not be: its end means nothing.
+    /// It was started, and another one of its world could not be, or its life is over: its end means nothing.
     given_up: bool,
 }
 
@@ -51,6 +51,12 @@ impl Spawned {
 
     pub(super) fn kill(&self) {
         self.iter().for_each(|(_, group)| group.kill());
+    }
+
+    /// Ends them with the life in which they were spawned.
+    pub(super) fn give_up(&mut self) {
+        self.processes.values_mut().for_each(|running| running.given_up = true);
+        self.kill();
     }
 }
 
