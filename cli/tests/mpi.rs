@@ -460,13 +460,7 @@ fn without_a_provider_no_mpi_program_runs() {
 }
 
 #[test]
-fn an_mpi_program_is_not_saved_and_says_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let job = folder.path().join("job").display().to_string();
-    let done_every = ends(1, &["--ckpt-every", "1s", "--ckpt-dir", &job], &[&["sleep:60"]]);
-    assert_eq!(done_every.code, Some(4), "{done_every:?}");
-    done_every.says(&["cannot be saved yet", "without --ckpt-every"]);
-
+fn an_mpi_program_that_was_started_without_checkpoints_has_none_and_says_so() {
     let (provider, runtime) = (provider(), tempfile::tempdir().unwrap());
     let mut command = clients(provider.path(), 2, &[], &[&["map"], &BARRIER, &["sleep:60"]]);
     let mut job = Running::start({
@@ -476,7 +470,7 @@ fn an_mpi_program_is_not_saved_and_says_so() {
     job.wait_for("all ranks run");
     let refused = done(stillwire(&["checkpoint", ""]).env("XDG_RUNTIME_DIR", runtime.path()));
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    refused.says(&["cannot be saved yet"]);
+    refused.says(&["only if they were started so", "--ckpt-every"]);
     job.signal("USR1");
     job.wait_for("no checkpoint");
     let processes = children(job.pid());
@@ -584,23 +578,29 @@ fn program(folder: &TempDir) -> PathBuf {
 fn what_an_mpi_program_cannot_have_is_refused_before_anything_is_made() {
     let (mpich, provider) = (linked("libmpi.so.12"), provider());
     let job = mpich.path().join("job").display().to_string();
+    let ckpt_dir = ["--ckpt-dir", &job];
     let refused = |options: &[&str], provider: &Path| {
-        let mut command = stillwire(&["run", "-n", "2", "--ckpt-dir", &job]);
+        let mut command = stillwire(&["run", "-n", "2"]);
         command.env("STILLWIRE_PROVIDER", provider).args(options).arg("--").arg(program(&mpich));
         let done = done(&mut command);
         assert!(!Path::new(&job).exists(), "{done:?}");
         done
     };
-    for option in [["--ckpt-every", "1s"], ["--on-fault", "restart"], ["--auth", "full"]] {
+    for option in [["--on-fault", "restart"], ["--auth", "full"]] {
         let done = refused(&option, provider.path());
         assert_eq!(done.code, Some(2), "{done:?}");
         done.says(&[option[0], "is an MPI program", "libmpi.so.12"]);
     }
-    let done = refused(&[], &mpich.path().join("nowhere"));
+    let openmpi = linked("libmpi.so.40");
+    let mut saved = stillwire(&["run", "-n", "2", "--ckpt-every", "1s", "--"]);
+    let saved = done(saved.env("STILLWIRE_PROVIDER", provider.path()).arg(program(&openmpi)));
+    assert_eq!(saved.code, Some(2), "{saved:?}");
+    saved.says(&["--ckpt-every", "is an MPI program", "libmpi.so.40", "its own mpirun"]);
+    let done = refused(&ckpt_dir, &mpich.path().join("nowhere"));
     assert_eq!(done.code, Some(1), "{done:?}");
     done.says(&["libstillwire_fi.so is not there", "nowhere", "cargo build"]);
     fs::remove_file(mpich.path().join("lib/libmpi.so.12")).unwrap();
-    let done = refused(&[], provider.path());
+    let done = refused(&ckpt_dir, provider.path());
     assert_eq!(done.code, Some(1), "{done:?}");
     done.says(&["needs libmpi.so.12", "LD_LIBRARY_PATH"]);
 }
