@@ -49,10 +49,10 @@ Each rank is a process of its own; what it prints is shown with its rank in fron
 MPI programs run as they are: `stillwire run -n 4 -- python3 script.py`, `stillwire run -n 4 -- ./a.out`. What a program \
 links shows which MPI library it uses. Programs of MPICH and Intel MPI are started here, with the libfabric provider \
 (libstillwire_fi.so, beside this program, in ../lib, or where STILLWIRE_PROVIDER says) as their only network. Open MPI's are \
-handed to its own mpirun, with the provider selected. MPI programs cannot be saved yet: a rank that dies ends the job.
+handed to its own mpirun, with the provider selected, and cannot be saved yet.
 
-Programs that use the `session` interface are checkpointed and rolled back. Programs that do neither run too, but cannot be \
-saved, and are ended after the time that ranks may take to come up (--start-timeout).
+With --ckpt-every, --ckpt-dir or --time-limit programs are checkpointed and rolled back: those that use the `session` interface at the points that \
+they name, all others as whole processes, at any instant. An MPI program without any of these is ended when a rank dies.
 
 With --time-limit the job ends by itself: a last checkpoint begins so early that it is durable in time (three times as long before the limit as the longer of the last two took, at least 1s; as long as one may take, --ckpt-timeout, if none has been taken yet; but never before half of the limit for want of a measurement), and `stillwire restart` goes on with a limit of the same length, or its own.")]
     Run(RunArguments),
@@ -237,7 +237,7 @@ pub(crate) struct CheckpointArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct FaultArguments {
-    /// What is done when a rank dies: restart, or abort; MPI programs are always ended [default: restart]
+    /// What is done when a rank dies: restart, or abort; MPI programs without checkpoints are always ended [default: restart]
     #[arg(long, value_enum, hide_possible_values = true)]
     pub(crate) on_fault: Option<FaultAction>,
     /// Attempts to recover since the last checkpoint, before the job gives up

@@ -202,12 +202,15 @@ fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
         );
     }
     if mpi.family == Family::OpenMpi && arguments.checkpoint.time_limit.is_some() {
-        return refused("--time-limit", "Open MPI's programs cannot be saved before it yet: start it without");
+        return refused(
+            "--time-limit",
+            "Open MPI's programs cannot be saved before it yet: start it without",
+        );
     }
     if arguments.fault.on_fault == Some(FaultAction::Restart) && !wants_checkpoints(arguments) {
         return refused(
             "--on-fault restart",
-            "Without --ckpt-every or --ckpt-dir there is nothing to go back to",
+            "Without --ckpt-every, --ckpt-dir or --time-limit there is nothing to go back to",
         );
     }
     if arguments.auth.is_some() {
@@ -318,8 +321,7 @@ fn summarize(plan: &Plan, outcome: &Outcome, took: Duration) -> RunReport {
             if *is_mpi && plan.saves != Saves::Process =>
         {
             let fault = text::report(&fault.report);
-            let why =
-                "an MPI program that was started without --ckpt-every or --ckpt-dir cannot be rolled back";
+            let why = "an MPI program that was started without checkpoints cannot be rolled back";
             ("failed", Some(format!("{fault}; the job ends: {why}")))
         }
         Ending::Failed { fault, reason } => {

@@ -20,7 +20,7 @@ use super::registry::{JobInfo, Registration, socket_of};
 use crate::error::CliError;
 
 /// Why there is no checkpoint of an MPI program that was started without.
-pub(crate) const NO_CHECKPOINTS: &str = "its ranks are programs of an MPI library, which can be saved only if they were started so: with --ckpt-every or --ckpt-dir";
+pub(crate) const NO_CHECKPOINTS: &str = "its ranks are programs of an MPI library, which can be saved only if they were started so: with --ckpt-every, --ckpt-dir or --time-limit";
 
 /// What a command asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
