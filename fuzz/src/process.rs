@@ -1,9 +1,9 @@
 //! The sections of a process: whatever the bytes are, they are refused, or read to something that is written and read
 //! again as the same.
 
-use ::process::state::{Files, ProcessState, VERSION};
+use ::process::state::{Files, ProcessState, Unchanged, VERSION};
 
-/// The state of a process, or its descriptors.
+/// The state of a process, its descriptors, or what has not changed.
 pub fn process(bytes: &[u8]) {
     if let Ok(state) = ProcessState::decode(VERSION, bytes) {
         // Numbers have more than one spelling; what they mean has not.
@@ -13,6 +13,12 @@ pub fn process(bytes: &[u8]) {
         assert!(state.memory.is_executable(state.resume.entry));
         for run in &state.memory.runs {
             assert!(state.memory.region_at(run.address).is_some());
+        }
+    }
+    if let Ok(unchanged) = Unchanged::decode(VERSION, bytes) {
+        assert_eq!(Unchanged::decode(VERSION, &unchanged.encode()).as_ref(), Ok(&unchanged));
+        for pair in unchanged.runs.windows(2) {
+            assert!(pair[0].address < pair[1].address && pair[0].pages > 0);
         }
     }
     if let Ok(files) = Files::decode(VERSION, bytes) {

@@ -165,6 +165,18 @@ pub enum ImageError {
     /// A flag that changes the meaning of the file, unknown here.
     #[error("the image has the flags {found:#06x}, this build knows {known:#06x}; use a newer build")]
     UnsupportedFlags { found: u16, known: u16 },
+    /// Header and table do not agree whether the image needs a base.
+    #[error(
+        "the table {} a base, the header says the opposite; the image is damaged: restart from another generation",
+        if *names_base { "names" } else { "does not name" }
+    )]
+    #[expect(missing_docs, reason = "said above")]
+    BaseDiffers { names_base: bool },
+    /// The image that a delta builds on is itself a delta.
+    #[error(
+        "a base has to be whole, and this one needs a base itself; it is damaged: restart from another generation"
+    )]
+    BaseIsDelta,
     /// A section is encoded in a way unknown here.
     #[error("section {section} has encoding {found}, this build knows 0 to {known_max}; use a newer build")]
     UnsupportedEncoding { section: u32, found: u16, known_max: u16 },

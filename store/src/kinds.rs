@@ -16,6 +16,8 @@ pub const PROCESS: u32 = 0x0301;
 pub const PROCESS_MEMORY: u32 = 0x0302;
 /// Descriptors of a process.
 pub const PROCESS_FILES: u32 = 0x0303;
+/// Pages of a process that the base has as they are.
+pub const PROCESS_UNCHANGED: u32 = 0x0304;
 /// The rank had ended when the generation was taken (rule 12): [`crate::image::Exited`].
 pub const EXITED: u32 = 0x0401;
 /// What a rank that had ended had done over PMI (rule 26), behind its exit code.
@@ -24,7 +26,7 @@ pub const PMI: u32 = 0x0402;
 pub const CLOSED_PORTS: u32 = 0x0403;
 /// Block hashes of an image: what a later delta is compared with. Reserved.
 pub const BLOCK_HASHES: u32 = 0x0501;
-/// Which image a delta image needs below it. Reserved.
+/// Which image a delta needs below it: [`crate::image::Base`].
 pub const BASE: u32 = 0x0502;
 /// Kinds from here up belong to whoever writes the image.
 pub const FIRST_PRIVATE: u32 = 0x8000_0000;
@@ -37,6 +39,7 @@ pub const ALL: &[(u32, &str)] = &[
     (PROCESS, "process"),
     (PROCESS_MEMORY, "process-memory"),
     (PROCESS_FILES, "process-files"),
+    (PROCESS_UNCHANGED, "process-unchanged"),
     (EXITED, "exited"),
     (PMI, "pmi"),
     (CLOSED_PORTS, "closed-ports"),

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use files::{Descriptor, OpenFile, What};
 use machine::Machine;
-use memory::Memory;
+use memory::{Memory, PageRun};
 use signals::Signals;
 use threads::Thread;
 
@@ -25,7 +25,9 @@ pub const STATE_KIND: u32 = 0x0301;
 pub const PAGES_KIND: u32 = 0x0302;
 /// Kind of the section that [`Files::encode`] makes.
 pub const FILES_KIND: u32 = 0x0303;
-/// Version of the content of all three.
+/// Kind of the section that [`Unchanged::encode`] makes.
+pub const UNCHANGED_KIND: u32 = 0x0304;
+/// Version of the content of all of them.
 pub const VERSION: u16 = 1;
 
 /// Everything of a process but its pages and its descriptors.
@@ -83,6 +85,13 @@ pub struct Files {
     pub open: Vec<OpenFile>,
     /// The numbers that refer to them, rising.
     pub descriptors: Vec<Descriptor>,
+}
+
+/// The pages that an image leaves out because the one below it has them as they are.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Unchanged {
+    /// By rising address, without overlap.
+    pub runs: Vec<PageRun>,
 }
 
 /// Why bytes are not the section that they should be.
@@ -151,6 +160,33 @@ impl ProcessState {
             return Err(format!("it goes on at {:#x}, where no code is", self.resume.entry));
         }
         Ok(())
+    }
+}
+
+impl Unchanged {
+    /// The section's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// Reads a section of [`UNCHANGED_KIND`]. Whether the image below has the pages, and the state has regions for them,
+    /// a restore looks.
+    pub fn decode(version: u16, bytes: &[u8]) -> Result<Unchanged, DecodeError> {
+        /// Every page that is known has at least so many bytes.
+        const PAGE_BYTES_MIN: u64 = 4096;
+        let unchanged: Unchanged = decode(version, bytes)?;
+        let mut from = 0;
+        for run in &unchanged.runs {
+            let length = run.pages.checked_mul(PAGE_BYTES_MIN).filter(|length| *length > 0);
+            let end = length.and_then(|length| run.address.checked_add(length));
+            let Some(end) = end.filter(|_| run.address >= from) else {
+                let what = format!("{} unchanged pages from {:#x} after {from:#x}", run.pages, run.address);
+                return Err(DecodeError::Inconsistent { what });
+            };
+            from = end;
+        }
+        Ok(unchanged)
     }
 }
 

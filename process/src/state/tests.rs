@@ -5,7 +5,7 @@ use super::machine::Machine;
 use super::memory::{Advice, Backing, Memory, PageRun, Parts, Protection, Region};
 use super::signals::{Action, IntervalTimer, Signals};
 use super::threads::{At, Thread};
-use super::{DecodeError, Files, ProcessState, Program, Resume, VERSION};
+use super::{DecodeError, Files, ProcessState, Program, Resume, Unchanged, VERSION};
 
 fn region(start: u64, end: u64, protection: Protection) -> Region {
     Region { start, end, protection, backing: Backing::Anonymous, advice: Advice::empty() }
@@ -184,4 +184,23 @@ fn the_document_names_kinds_and_version() {
         assert!(document.contains(&format!("### {kind:#06x}: ")), "{kind:#06x}");
     }
     assert!(document.contains(&format!("Their version is {VERSION} ")));
+}
+
+#[test]
+fn unchanged_pages_are_read_back_and_out_of_order_refused() {
+    let run = |address, pages| PageRun { address, pages };
+    let unchanged = |runs: &[PageRun]| Unchanged { runs: runs.to_vec() };
+    for good in [&[][..], &[run(0x1000, 2), run(0x3000, 1), run(1 << 40, 1 << 20)]] {
+        let good = unchanged(good);
+        assert_eq!(Unchanged::decode(VERSION, &good.encode()), Ok(good));
+    }
+    for bad in [
+        &[run(0x1000, 0)][..],
+        &[run(0x1000, 2), run(0x2000, 1)],
+        &[run(0x3000, 1), run(0x1000, 1)],
+        &[run(0, u64::MAX)],
+    ] {
+        let refused = Unchanged::decode(VERSION, &unchanged(bad).encode());
+        assert!(matches!(refused, Err(DecodeError::Inconsistent { .. })), "{refused:?}");
+    }
 }

@@ -11,6 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::Identity;
 use crate::checksum::checksum;
 use crate::error::ImageError;
+use crate::kinds;
 use crate::limits::{IMAGE_BYTES_MAX, PADDING_BYTES_MAX, SECTIONS_MAX};
 
 /// The first bytes of an image.
@@ -19,8 +20,10 @@ pub const MAGIC: [u8; 4] = *b"SWIM";
 pub const VERSION: u16 = 1;
 /// The versions that this build reads.
 pub const READABLE: RangeInclusive<u16> = 1..=VERSION;
-/// The flags that this build knows: none yet. Flags change the meaning of the file, so an unknown one is refused.
-pub const FLAGS_KNOWN: u16 = 0;
+/// The image needs the one that its section [`kinds::BASE`] names.
+pub const FLAG_DELTA: u16 = 1;
+/// The flags that this build knows. Flags change the meaning of the file, so an unknown one is refused.
+pub const FLAGS_KNOWN: u16 = FLAG_DELTA;
 /// The bytes of a section as they are. Other encodings (packets, block deltas) will get other numbers.
 pub const ENCODING_PLAIN: u16 = 0;
 
@@ -95,6 +98,8 @@ pub struct Header {
     pub identity: Identity,
     /// Format version.
     pub version: u16,
+    /// Whether it needs a base ([`FLAG_DELTA`]).
+    pub is_delta: bool,
     /// Number of sections.
     pub sections: u32,
     /// Length of the whole file.
@@ -132,6 +137,7 @@ impl Header {
                 rank: Rank(fields.rank.get()),
             },
             version,
+            is_delta: flags & FLAG_DELTA != 0,
             sections: fields.sections.get(),
             total_bytes: fields.total_bytes.get(),
         };
@@ -145,7 +151,7 @@ impl Header {
         let fields = HeaderBytes {
             magic: MAGIC,
             version: U16::new(self.version),
-            flags: U16::new(0),
+            flags: U16::new(if self.is_delta { FLAG_DELTA } else { 0 }),
             sections: U32::new(self.sections),
             rank: U32::new(self.identity.rank.0),
             job: self.identity.job.0.to_le_bytes(),
@@ -276,6 +282,10 @@ pub fn parse_table(header: &Header, bytes: &[u8]) -> Result<Vec<Entry>, ImageErr
         };
         from = end;
         parsed.push(entry);
+    }
+    let names_base = parsed.iter().any(|entry| entry.kind == kinds::BASE);
+    if names_base != header.is_delta {
+        return Err(ImageError::BaseDiffers { names_base });
     }
     if from != header.table_offset() {
         let (offset, until) = (from, header.table_offset());

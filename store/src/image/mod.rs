@@ -7,6 +7,7 @@
 //! The table stands at the end, so that a process of many gigabytes is written in one pass, checksummed on the way;
 //! the header is written last, so that a file whose writer died is known by a header of zeros.
 
+mod base;
 mod exited;
 pub mod layout;
 mod parse;
@@ -15,6 +16,7 @@ pub(crate) mod writer;
 
 use transport::{Epoch, JobId, Life, Rank};
 
+pub use base::Base;
 pub use exited::Exited;
 pub use layout::{Entry, Header};
 pub use parse::{ParsedImage, parse_image};

@@ -2,7 +2,7 @@
 
 use super::layout::{Entry, HEADER_BYTES, Header, parse_table};
 use super::parse::{SHORTEST, digest};
-use super::{Exited, Identity, ImageSummary};
+use super::{Base, Exited, Identity, ImageSummary};
 use crate::checksum::{Checksum, ImageDigest, checksum};
 use crate::error::{ImageError, StoreError};
 use crate::kinds;
@@ -154,6 +154,19 @@ impl ImageReader {
         let version = self.entry(number)?.version;
         let content = self.read_section(storage, number)?;
         Exited::parse(version, &content).map(Some).map_err(|error| self.failed(error))
+    }
+
+    /// Which image this one needs below it, if it is a delta.
+    pub fn base<S: Storage>(&self, storage: &mut S) -> Result<Option<Base>, StoreError> {
+        let Ok(number) = self.find(kinds::BASE) else { return Ok(None) };
+        let version = self.entry(number)?.version;
+        let content = self.read_section(storage, number)?;
+        Base::parse(version, &content).map(Some).map_err(|error| self.failed(error))
+    }
+
+    /// `Ok` if the image needs no other.
+    pub(crate) fn expect_whole(&self) -> Result<(), StoreError> {
+        if self.header.is_delta { Err(self.failed(ImageError::BaseIsDelta)) } else { Ok(()) }
     }
 
     fn entry(&self, number: u32) -> Result<&Entry, StoreError> {

@@ -5,6 +5,7 @@ use super::parse::digest;
 use super::{Identity, ImageSummary, Section};
 use crate::checksum::Checksum;
 use crate::error::{CommitError, ImageError, StoreError};
+use crate::kinds;
 use crate::limits::{
     IMAGE_BYTES_MAX, PADDING_BYTES_MAX, PAGE_ALIGNED_BYTES_MIN, SECTIONS_MAX, WRITE_BUFFER_BYTES,
 };
@@ -93,6 +94,7 @@ impl Encoder {
         let header = Header {
             identity: self.identity,
             version: VERSION,
+            is_delta: self.entries.iter().any(|entry| entry.kind == kinds::BASE),
             sections: u32::try_from(self.entries.len()).expect("bounded by SECTIONS_MAX"),
             total_bytes: self.position + table.len() as u64,
         };

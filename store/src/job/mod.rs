@@ -18,6 +18,7 @@
 //! [`scan`](self): a commit record of a life older than a decision counts only if that decision started from it or from a
 //! newer one.
 
+mod base;
 mod collect;
 mod commit;
 mod lives;

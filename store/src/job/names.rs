@@ -7,6 +7,7 @@
 //! life-00000002-00000000deadbeef/
 //!   epoch-00000003/
 //!     rank-00000000.image                    one per rank; with .tmp behind it while it is written
+//!     rank-00000000.base                     the image that a delta needs, under another name
 //!     manifest                               what the images are
 //!     commit                                 written last: from here on the generation exists
 //!     collected                              the commit record's name while the generation is removed
@@ -23,6 +24,7 @@ pub(super) const COMMIT: &str = "commit";
 pub(super) const COLLECTED: &str = "collected";
 const TEMPORARY: &str = ".tmp";
 const IMAGE: &str = ".image";
+const BASE: &str = ".base";
 
 /// The name of a file while it is written.
 pub(crate) fn temporary(path: &str) -> String {
@@ -52,6 +54,10 @@ pub(super) fn epoch(epoch: Epoch) -> String {
 
 pub(super) fn image(rank: Rank) -> String {
     format!("rank-{:08}{IMAGE}", rank.0)
+}
+
+pub(super) fn base(rank: Rank) -> String {
+    format!("rank-{:08}{BASE}", rank.0)
 }
 
 /// The generation's directory.
@@ -100,6 +106,8 @@ pub(super) fn parse_epoch(name: &str) -> Option<Epoch> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InGeneration {
     Image(Rank),
+    /// What the image of a rank needs below it.
+    Base(Rank),
     Manifest,
     Commit,
     Collected,
@@ -117,8 +125,10 @@ pub(super) fn in_generation_parsed(name: &str) -> InGeneration {
             Some(whole) if in_generation_parsed(whole) != InGeneration::Other => InGeneration::Temporary,
             Some(_) => InGeneration::Other,
             None => {
-                let rank = name.strip_prefix("rank-").and_then(|rest| rest.strip_suffix(IMAGE));
-                rank.and_then(padded).map_or(InGeneration::Other, |rank| InGeneration::Image(Rank(rank)))
+                let rest = name.strip_prefix("rank-").unwrap_or_default();
+                let rank = |suffix: &str| rest.strip_suffix(suffix).and_then(padded).map(Rank);
+                let found = rank(IMAGE).map(InGeneration::Image).or(rank(BASE).map(InGeneration::Base));
+                found.unwrap_or(InGeneration::Other)
             }
         },
     }
@@ -145,6 +155,7 @@ mod tests {
             let name = image(Rank(counter));
             assert_eq!(in_generation_parsed(&name), InGeneration::Image(Rank(counter)));
             assert_eq!(in_generation_parsed(&temporary(&name)), InGeneration::Temporary);
+            assert_eq!(in_generation_parsed(&base(Rank(counter))), InGeneration::Base(Rank(counter)));
         }
     }
 

@@ -175,6 +175,7 @@ impl<S: Storage> JobDirectory<S> {
                 InGeneration::Manifest => content.manifest = true,
                 InGeneration::Commit => content.commit = true,
                 InGeneration::Collected => content.collected = true,
+                InGeneration::Base(_) => {}
                 InGeneration::Other => continue,
             }
             content.bytes += bytes;

@@ -13,7 +13,7 @@ use crate::storage::{Storage, StorageError};
 pub enum Depth {
     /// Commit record and manifest.
     Records,
-    /// Also header, table, length and digest of every image: finds missing, cut off and exchanged images.
+    /// Also header, table, length and digest of every image and its base: finds missing, cut off and exchanged images.
     Tables,
     /// Every byte: finds rot too.
     Everything,
@@ -55,13 +55,13 @@ impl<S: Storage> JobDirectory<S> {
         depth: Depth,
         mut progress: impl FnMut(u32, u64),
     ) -> Result<Vec<Damage>, StoreError> {
-        let mut damages = Vec::new();
+        let (mut damages, node) = (Vec::new(), self.node);
         if depth == Depth::Records {
             return Ok(damages);
         }
         let mut bytes_done = 0;
         for (done, image) in
-            (1..).zip(manifest.images.iter().filter(|image| self.node.is_none_or(|node| node == image.node)))
+            (1..).zip(manifest.images.iter().filter(|image| node.is_none_or(|node| node == image.node)))
         {
             let path = names::in_generation(manifest.generation, &image.file);
             let identity = self.identity(manifest.generation, image.rank);
@@ -69,7 +69,10 @@ impl<S: Storage> JobDirectory<S> {
                 let reader = crate::image::ImageReader::open(&mut self.storage, &path)?;
                 reader.expect(&identity)?;
                 reader.expect_digest(image.summary.digest)?;
-                if depth == Depth::Everything { reader.verify(&mut self.storage) } else { Ok(()) }
+                if depth == Depth::Everything {
+                    reader.verify(&mut self.storage)?;
+                }
+                self.check_base(manifest.generation, image.rank, &reader, depth)
             };
             if let Err(error) = check() {
                 damages.push(damaged(Some(image.rank), error)?);

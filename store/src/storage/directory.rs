@@ -177,6 +177,14 @@ fn rename_exclusive_by_kernel(_from: &Path, _to: &Path) -> io::Result<()> {
     Err(Errno::EOPNOTSUPP.into())
 }
 
+impl Directory {
+    /// Gives a file another name, which must be free.
+    pub(crate) fn link(&mut self, from: &str, to: &str) -> Result<(), StorageError> {
+        let linked = fs::hard_link(self.full(from), self.full(to));
+        linked.map_err(|error| self.failed(Operation::Publish, to, 0, &error))
+    }
+}
+
 fn length_u64(bytes: &[u8]) -> u64 {
     bytes.len() as u64
 }

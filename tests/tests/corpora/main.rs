@@ -177,6 +177,7 @@ fn process_sections() {
         &[
             |bytes| process::state::ProcessState::decode(process::state::VERSION, bytes).is_ok(),
             |bytes| process::state::Files::decode(process::state::VERSION, bytes).is_ok(),
+            |bytes| process::state::Unchanged::decode(process::state::VERSION, bytes).is_ok(),
         ],
     );
 }

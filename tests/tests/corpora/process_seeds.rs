@@ -7,7 +7,7 @@ use process::state::memory::{
 };
 use process::state::signals::{Action, IntervalTimer, Pending, Signals, Timer};
 use process::state::threads::{At, Rseq, Thread};
-use process::state::{Files, ProcessState, Program, Resume};
+use process::state::{Files, ProcessState, Program, Resume, Unchanged};
 
 use crate::seeds::Seed;
 
@@ -26,6 +26,8 @@ pub(crate) fn all() -> Vec<Seed> {
         seed("state-of-many-regions", large.encode()),
         seed("files", Files { open: open(), descriptors: descriptors() }.encode()),
         seed("files-none", Files::default().encode()),
+        seed("unchanged", Unchanged { runs: state().memory.runs }.encode()),
+        seed("unchanged-many", Unchanged { runs: large.memory.runs }.encode()),
     ]
 }
 
