@@ -2,15 +2,16 @@
 
 use std::convert::Infallible;
 use std::fs::File;
-use std::os::fd::{AsFd as _, RawFd};
+use std::os::fd::AsFd as _;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use process::files::Policy;
 use process::restore::Pages;
-use process::state::{Files, ProcessState};
-use store::{Directory, ImageReader, JobDirectory, kinds};
+use process::state::memory::PageRun;
+use process::state::{Files, ProcessState, Unchanged};
+use store::{Directory, GenerationId, ImageReader, JobDirectory, kinds};
 
 use crate::error::AgentError;
 use crate::image::handed_in;
@@ -52,7 +53,7 @@ fn begin(seat: Seat) -> Result<(), AgentError> {
             // The program, which a script has started, named what was saved, and will read it.
             return Ok(());
         }
-        match restore(seat.number(), &mut directory, &reader)? {}
+        match restore(&seat, &mut directory, generation, &reader)? {}
     }
     let mut pmi = Pmi::interpose()?;
     // The agent takes no signal of the program's: a thread begins with its starter's mask.
@@ -88,24 +89,68 @@ fn settle(pmi: Option<&Pmi>) {
 
 /// Makes this process what the image says. Returns only if that fails.
 fn restore(
-    line: RawFd,
+    seat: &Seat,
     directory: &mut JobDirectory<Directory>,
+    generation: GenerationId,
     reader: &ImageReader,
 ) -> Result<Infallible, AgentError> {
     // What is restored cannot be told from what was saved afterwards: every byte is checked now.
     reader.verify(directory.storage())?;
-    let mut section = |kind| -> Result<(u16, Vec<u8>), AgentError> {
-        let number = reader.find(kind)?;
-        let version = reader.entries()[number as usize].version;
-        Ok((version, reader.read_section(directory.storage(), number)?))
-    };
-    let (version, state) = section(kinds::PROCESS)?;
+    let (version, state) = section(directory, reader, kinds::PROCESS)?;
     let state = ProcessState::decode(version, &state)?;
-    let (version, files) = section(kinds::PROCESS_FILES)?;
+    let (version, files) = section(directory, reader, kinds::PROCESS_FILES)?;
     let files = Files::decode(version, &files)?;
+    let base = directory.open_base(generation, seat.launch.rank, reader)?;
+    let base = base.map(|base| Below::read(directory, reader, &base)).transpose()?;
+    let (file, offset) = pages(directory, reader)?;
+    let below = base.as_ref().map(Below::borrow);
+    let pages = Pages { file: file.as_fd(), offset, below };
+    Ok(process::restore::restore(&state, &files, pages, &handed_in(seat.number()), Policy::default())?)
+}
+
+fn section(
+    directory: &mut JobDirectory<Directory>,
+    reader: &ImageReader,
+    kind: u32,
+) -> Result<(u16, Vec<u8>), AgentError> {
+    let number = reader.find(kind)?;
+    let version = reader.entries()[number as usize].version;
+    Ok((version, reader.read_section(directory.storage(), number)?))
+}
+
+/// The file with the pages, and where they begin.
+fn pages(directory: &mut JobDirectory<Directory>, reader: &ImageReader) -> Result<(File, u64), AgentError> {
     let pages = &reader.entries()[reader.find(kinds::PROCESS_MEMORY)? as usize];
     let path = directory.storage().root().join(reader.path());
     let file = File::open(&path).map_err(|source| AgentError::Image { path, source })?;
-    let pages = Pages { file: file.as_fd(), offset: pages.offset, below: None };
-    Ok(process::restore::restore(&state, &files, pages, &handed_in(line), Policy::default())?)
+    Ok((file, pages.offset))
+}
+
+/// What a delta takes from its base.
+struct Below {
+    file: File,
+    offset: u64,
+    runs: Vec<PageRun>,
+    unchanged: Vec<PageRun>,
+}
+
+impl Below {
+    fn read(
+        directory: &mut JobDirectory<Directory>,
+        delta: &ImageReader,
+        base: &ImageReader,
+    ) -> Result<Below, AgentError> {
+        base.verify(directory.storage())?;
+        let (version, state) = section(directory, base, kinds::PROCESS)?;
+        let runs = ProcessState::decode(version, &state)?.memory.runs;
+        let (version, unchanged) = section(directory, delta, kinds::PROCESS_UNCHANGED)?;
+        let unchanged = Unchanged::decode(version, &unchanged)?.runs;
+        let (file, offset) = pages(directory, base)?;
+        Ok(Below { file, offset, runs, unchanged })
+    }
+
+    fn borrow(&self) -> process::restore::Below<'_> {
+        let Below { file, offset, runs, unchanged } = self;
+        process::restore::Below { file: file.as_fd(), offset: *offset, runs, unchanged }
+    }
 }

@@ -9,14 +9,16 @@ use ckpt_glue::control::{CutStatistics, NoImageReason};
 use ckpt_glue::names::ImageDigest;
 use ckpt_glue::participant::Input;
 use endpoint::{Endpoint, EndpointError};
-use process::capture::{CaptureError, Captured, Options, Outcome, Prepared, Sink};
+use process::capture::{CaptureError, Captured, Mode, Outcome, Prepared, Sink};
 use process::declared::Declared;
-use process::state;
+use process::state::{self, Unchanged};
 use store::checksum::Checksum;
+use store::image::Base;
 use store::storage::DirectoryFile;
 use store::{Directory, GenerationId, ImageWriter, JobDirectory, Section, StoreError, kinds};
 use transport::{Epoch, PortId, Rank};
 
+use crate::choice::{Choice, Plan};
 use crate::error::AgentError;
 use crate::limits::LOOKS_MAX;
 use crate::pmi::launchers_socket;
@@ -56,6 +58,9 @@ struct Writing {
     generation: GenerationId,
     writer: ImageWriter<DirectoryFile>,
     captured: Box<Captured>,
+    plan: Plan,
+    /// Where the pages begin in the file.
+    offset: u64,
     ports: Vec<Dump>,
     freeze: Duration,
     dump: Duration,
@@ -70,6 +75,7 @@ pub(crate) struct Images {
     outputs: Vec<(String, OwnedFd)>,
     pmi: Option<RawFd>,
     writing: Option<Box<Writing>>,
+    choice: Choice,
     /// How long the ports stood still the last time.
     expected: Duration,
     /// What kept the last image from being taken, as it was told.
@@ -78,7 +84,14 @@ pub(crate) struct Images {
 
 /// How a capture ended.
 enum Half<'a> {
-    Captured { captured: Box<Captured>, ports: Vec<Dump>, freeze: Duration, dump: Duration, thaw: Duration },
+    Captured {
+        captured: Box<Captured>,
+        offset: u64,
+        ports: Vec<Dump>,
+        freeze: Duration,
+        dump: Duration,
+        thaw: Duration,
+    },
     Restored(Standing<'a>),
 }
 
@@ -104,7 +117,8 @@ impl Images {
         };
         let outputs = OUTPUTS.into_iter().filter_map(own).collect();
         let (line, pmi) = (line.as_raw_fd(), launchers_socket());
-        Ok(Images { directory, line, outputs, pmi, writing: None, expected: Duration::ZERO, told: None })
+        let (choice, expected) = (Choice::new(), Duration::ZERO);
+        Ok(Images { directory, line, outputs, pmi, writing: None, choice, expected, told: None })
     }
 
     pub(crate) fn is_writing(&self) -> bool {
@@ -123,6 +137,7 @@ impl Images {
             Ok(Attempt::Restored(standing)) => {
                 // An older image that was being written has its writer, and its file, in the process that was saved.
                 core::mem::forget(self.writing.take());
+                self.choice.restored();
                 self.told = None;
                 Cut::Restored(standing)
             }
@@ -134,9 +149,10 @@ impl Images {
             Err(error) => {
                 let reason = match &error {
                     TakeError::Store(error) => NoImageReason::WriteFailed { errno: error.errno() },
-                    TakeError::Capture(_) | TakeError::Freeze(_) | TakeError::Nameless { .. } => {
-                        NoImageReason::Unsavable { what: 0 }
-                    }
+                    TakeError::Capture(_)
+                    | TakeError::Base { .. }
+                    | TakeError::Freeze(_)
+                    | TakeError::Nameless { .. } => NoImageReason::Unsavable { what: 0 },
                 };
                 self.tell(rank, generation.epoch, &error);
                 Cut::Failed(reason)
@@ -156,12 +172,20 @@ impl Images {
         }
         self.directory.begin_generation(generation)?;
         let mut writer = core::mem::ManuallyDrop::new(self.directory.begin_image(generation, rank)?);
-        let taken = self.capture(&mut writer, generation.epoch, endpoints);
+        let declared = self.declared(&System::of(endpoints));
+        let mut plan = self.choice.plan(&mut self.directory, (generation, rank), &declared);
+        let taken = self.capture(&mut writer, generation.epoch, endpoints, &plan);
+        let is_delta = matches!(&taken, Ok(Half::Captured { captured, .. }) if captured.mode() == Mode::Scan);
+        if !is_delta && !matches!(taken, Ok(Half::Restored(_))) && plan.base.take().is_some() {
+            // What cannot be removed is collected with its generation.
+            let _ = self.directory.unlink_base(generation, rank);
+        }
         match taken {
-            Ok(Half::Captured { captured, ports, freeze, dump, thaw }) => {
+            Ok(Half::Captured { captured, offset, ports, freeze, dump, thaw }) => {
                 let writer = core::mem::ManuallyDrop::into_inner(writer);
+                let since = entered;
                 let writing =
-                    Writing { generation, writer, captured, ports, freeze, dump, thaw, since: entered };
+                    Writing { generation, writer, captured, plan, offset, ports, freeze, dump, thaw, since };
                 Ok(Attempt::Taken(Box::new(writing)))
             }
             // The writer is not dropped: its descriptor is not open here.
@@ -180,11 +204,12 @@ impl Images {
         &self,
         writer: &ImageWriter<DirectoryFile>,
         endpoints: &'a [Endpoint],
+        plan: &Plan,
     ) -> Result<(Prepared, Standing<'a>), TakeError> {
         let mut looks = 0;
         loop {
             let system = System::of(endpoints);
-            let looked = self.look_at_process(writer, &system);
+            let looked = self.look_at_process(writer, &system, plan);
             looks += 1;
             let prepared = match looked {
                 // A peer's memory, or what it listens on, which nobody had declared.
@@ -204,24 +229,32 @@ impl Images {
         &self,
         writer: &ImageWriter<DirectoryFile>,
         system: &System,
+        plan: &Plan,
     ) -> Result<Prepared, TakeError> {
+        let mut declared = self.declared(system);
+        let image = writer.file().as_fd().as_raw_fd();
+        declared.remade.push(("the image that is being written".to_owned(), image));
+        self.choice.declare(&mut declared);
+        Ok(Prepared::look(&declared, plan.options())?)
+    }
+
+    /// What is not saved, because others make it anew.
+    fn declared(&self, system: &System) -> Declared {
         let outputs = self.outputs.iter().map(|(name, output)| (name.clone(), output.as_raw_fd()));
         let rails = system.descriptors.iter().map(|number| ("the transport".to_owned(), *number));
-        let image = ("the image that is being written".to_owned(), writer.file().as_fd().as_raw_fd());
-        let declared = Declared {
+        Declared {
             handed_in: outputs
                 .chain([(LINE.to_owned(), self.line)])
                 .chain(self.pmi.map(|number| (PMI.to_owned(), number)))
                 .collect(),
-            remade: rails.chain([image]).collect(),
+            remade: rails.collect(),
             ignored_memory: system
                 .mappings
                 .iter()
                 .map(|range| range.start as u64..range.end as u64)
                 .collect(),
             ..Declared::new()
-        };
-        Ok(Prepared::look(&declared, Options::default())?)
+        }
     }
 
     fn capture<'a>(
@@ -229,9 +262,10 @@ impl Images {
         writer: &mut ImageWriter<DirectoryFile>,
         epoch: Epoch,
         endpoints: &'a [Endpoint],
+        plan: &Plan,
     ) -> Result<Half<'a>, TakeError> {
         let offset = writer.begin_outside(self.directory.storage(), state::PAGES_KIND, state::VERSION, 0)?;
-        let (prepared, mut standing) = self.freeze(writer, endpoints)?;
+        let (prepared, mut standing) = self.freeze(writer, endpoints, plan)?;
         let frozen = Instant::now();
         // R2: what is in the image has the new epoch.
         standing.raise(epoch);
@@ -244,7 +278,7 @@ impl Images {
                 let freeze = standing.freeze;
                 let thaw = standing.thaw();
                 self.expected = frozen.elapsed();
-                Ok(Half::Captured { captured, ports, freeze, dump, thaw })
+                Ok(Half::Captured { captured, offset, ports, freeze, dump, thaw })
             }
         }
     }
@@ -291,26 +325,47 @@ impl Images {
     }
 
     fn finish(&mut self, writing: Writing) -> Result<(ImageDigest, u64), TakeError> {
-        let Writing { mut writer, captured, ports, .. } = writing;
+        let Writing { generation, mut writer, mut captured, plan, offset, ports, .. } = writing;
+        let (mode, pause) = (captured.mode(), captured.pause());
+        let sink = Sink { file: writer.file().as_fd(), offset };
+        let copied = captured.write_copies(sink, &mut PagesSum(Checksum::new()));
         let storage = self.directory.storage();
-        let written = captured.finish().map_err(TakeError::from).and_then(|image| {
+        let written = copied.and_then(|()| captured.finish()).map_err(TakeError::from).and_then(|image| {
             writer.end_outside(storage, image.pages_bytes, image.pages_sum)?;
+            self.choice.captured(&plan, mode, &pause, image.pages_bytes);
             let (process, files) = (image.state.encode(), image.files.encode());
             for (kind, bytes) in [(state::STATE_KIND, process), (state::FILES_KIND, files)] {
                 writer.section(storage, Section::new(kind, state::VERSION, &bytes))?;
+            }
+            if let Some(base) = &plan.base {
+                let unchanged = Unchanged { runs: image.unchanged };
+                if !self.choice.has(base, &unchanged) {
+                    return Err(TakeError::Base { generation: base.generation });
+                }
+                let unchanged = unchanged.encode();
+                writer.section(storage, Section::new(state::UNCHANGED_KIND, state::VERSION, &unchanged))?;
+                writer.section(storage, Base::section(&base.emit()))?;
             }
             for Dump { port, section } in &ports {
                 let section = Section::new(nic_freeze::SECTION_KIND, nic_freeze::SECTION_VERSION, section);
                 writer.section(storage, section.with_id(port.0))?;
             }
-            Ok(())
+            Ok(image.state.memory.runs)
         });
-        if let Err(error) = written {
-            let _ = writer.abandon(storage);
-            return Err(error);
-        }
+        let runs = match written {
+            Ok(runs) => runs,
+            Err(error) => {
+                let _ = writer.abandon(storage);
+                return Err(error);
+            }
+        };
         let summary = writer.finish(storage)?;
-        Ok((ImageDigest(summary.digest.0), summary.bytes))
+        let digest = ImageDigest(summary.digest.0);
+        match &plan.base {
+            Some(base) => self.choice.finished_delta(generation, base),
+            None => self.choice.finished_whole(generation, digest, runs),
+        }
+        Ok((digest, summary.bytes))
     }
 
     /// An image of this epoch is not wanted any more.
@@ -338,6 +393,10 @@ enum TakeError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Capture(#[from] CaptureError),
+    #[error(
+        "pages that have not changed are not in the image of {generation}, on which this one was to be built"
+    )]
+    Base { generation: GenerationId },
     #[error("its ports cannot be frozen: {0}")]
     Freeze(#[from] EndpointError),
     #[error(

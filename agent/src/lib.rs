@@ -7,6 +7,7 @@
 //!
 //! Whoever has ports in the process registers them with [`ThisRank`]: they stand still while it is captured, and go on in its next life.
 
+mod choice;
 mod enter;
 mod error;
 mod image;
@@ -17,6 +18,7 @@ mod resident;
 mod seat;
 mod this_rank;
 
+pub use choice::{CAPTURE_VARIABLE, Wish};
 pub use enter::{SAVE_PROCESS, SAVE_VARIABLE, enter};
 pub use pmi::LAUNCHERS_VARIABLE as PMI_LAUNCHERS_VARIABLE;
 pub use this_rank::{ThisRank, seated, this_rank};

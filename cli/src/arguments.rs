@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agent::Wish;
 use bench::number::number;
 use ckpt_glue::config::OnFault;
 use ckpt_glue::limits::CHECKPOINT_EVERY_MIN;
@@ -233,6 +234,10 @@ pub(crate) struct CheckpointArguments {
     /// Generations that are kept: the newest ones
     #[arg(long, value_name = "G", default_value_t = 2, value_parser = number::<u32>(1..=65536))]
     pub(crate) keep: u32,
+    /// How programs that are saved as whole processes are captured: by a fork; by a scan, that is, a copy of what has changed, on
+    /// top of a whole image that a fork took; in sync, while the program waits; or auto, whichever takes the shortest pause [default: auto]
+    #[arg(long, value_parser = PossibleValuesParser::new(Wish::ALL.map(|(name, _)| name)), hide_possible_values = true)]
+    pub(crate) capture: Option<String>,
 }
 
 #[derive(Debug, Args)]

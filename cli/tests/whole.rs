@@ -28,6 +28,102 @@ fn ended_with(done: &Done, ranks: u32, sum: &str) {
     }
 }
 
+/// Whether a generation's image of rank 0 is a delta.
+fn is_delta(place: &Place, generation: &str) -> bool {
+    let done =
+        done(&mut stillwire(&["inspect", place.file(generation, "rank-00000000.image").to_str().unwrap()]));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    done.stdout.contains("a delta: it needs the image of generation ")
+}
+
+/// Of 24 MB a step touches a few pages: deltas on top of a whole image, whose generation is collected before they are.
+#[test]
+fn deltas_are_restored_after_the_generation_of_their_base_is_gone() {
+    let place = Place::new();
+    let (arguments, enough) = (["90", "20000", "24000000"], place.enough().display().to_string());
+    let words = [&[steps()], &arguments[..], &[&enough, "3"]].concat();
+    let job = |restart: bool| {
+        let mut command = if restart {
+            stillwire(&["restart", &place.job_text()])
+        } else {
+            let mut command =
+                stillwire(&["run", "-n", "2", "--capture", "scan", "--keep", "1", "--ckpt-every", "100ms"]);
+            command.args(["--ckpt-dir", &place.job_text(), "--"]).args(&words);
+            command
+        };
+        command.env("STILLWIRE_PROVIDER", library());
+        Running::start(command)
+    };
+    let mut first = job(false);
+    for _ in 0..3 {
+        // The first one of a life is whole; the third has seen the first one's generation go.
+        for _ in 0..4 {
+            first.wait_for("committed");
+        }
+        signal(first.ranks()[1], "KILL");
+        first.wait_for("begins from generation");
+        first.wait_for("all ranks run again");
+    }
+    for _ in 0..4 {
+        first.wait_for("committed");
+    }
+    first.signal("KILL");
+    let done_first = first.finish_reading();
+    wait_until("the guard has cleaned up", || place.lock_is_free());
+    let can_track = !done_first.stderr.contains("written pages cannot be tracked here");
+    let kept = place.generations("committed");
+    let newest = kept.last().expect("a generation");
+    assert_eq!(is_delta(&place, newest), can_track, "{done_first:?}");
+    if can_track {
+        let listed = done(&mut stillwire(&["ls", &place.job_text()]));
+        assert!(
+            listed.stdout.contains("2 of its images are deltas, with their bases beside them"),
+            "{listed:?}"
+        );
+        let image = std::fs::metadata(place.file(newest, "rank-00000000.image")).unwrap().len();
+        let base = std::fs::metadata(place.file(newest, "rank-00000000.base")).unwrap().len();
+        assert!(image < base / 2, "{image} of {base} bytes");
+    }
+    assert_eq!(done(&mut stillwire(&["verify", &place.job_text()])).code, Some(0));
+    place.let_end();
+    let last = job(true).finish_reading();
+    assert_eq!(last.code, Some(0), "{last:?}");
+    let sum = sum(&[&arguments[..], &["/", "3"]].concat());
+    for rank in 0..2 {
+        assert!(last.stdout.lines().any(|line| line == format!("[{rank}] {sum}")), "{last:?}");
+    }
+}
+
+#[test]
+fn a_damaged_base_is_told_and_not_restored() {
+    let place = Place::new();
+    let mut command =
+        stillwire(&["run", "-n", "1", "--capture", "scan", "--keep", "1", "--ckpt-every", "100ms"]);
+    command.args(["--ckpt-dir", &place.job_text(), "--", steps(), "1000", "20000", "24000000", "/none", "3"]);
+    command.env("STILLWIRE_PROVIDER", library());
+    let mut first = Running::start(command);
+    for _ in 0..4 {
+        first.wait_for("committed");
+    }
+    first.signal("KILL");
+    let told = first.finish_reading();
+    if told.stderr.contains("written pages cannot be tracked here") {
+        return eprintln!("SKIPPED: {told:?}");
+    }
+    wait_until("the guard has cleaned up", || place.lock_is_free());
+    // One file with a name in each of them.
+    let newest = place.generations("committed").pop().expect("a generation");
+    let base = place.file(&newest, "rank-00000000.base");
+    let mut bytes = std::fs::read(&base).expect("a base");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&base, bytes).expect("a file can be written");
+    let mut command = stillwire(&["restart", &place.job_text()]);
+    let refused = done(command.env("STILLWIRE_PROVIDER", library()));
+    assert_eq!(refused.code, Some(3), "{refused:?}");
+    refused.says(&["damaged", "rank-00000000.base"]);
+}
+
 #[test]
 fn killed_ranks_go_on_from_the_last_checkpoint() {
     let place = Place::new();

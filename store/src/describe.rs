@@ -49,8 +49,10 @@ pub struct GenerationReport {
     pub images: u32,
     /// Half-written files.
     pub half_written: u32,
-    /// Bytes of all files.
+    /// Bytes of all files. Bases count in every generation that needs them, and lie on disk once.
     pub bytes: u64,
+    /// For a committed one: images that are deltas.
+    pub deltas: u32,
     /// For a committed one: what keeps it from being restored; empty if nothing.
     pub damages: Vec<DamageReport>,
 }
@@ -126,8 +128,19 @@ pub struct ImageReport {
     pub bytes: u64,
     /// Digest, 16 hexadecimal digits.
     pub digest: String,
+    /// For a delta: what it needs below it.
+    pub base: Option<BaseReport>,
     /// Its sections in order.
     pub sections: Vec<SectionReport>,
+}
+
+/// The base of a delta.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BaseReport {
+    /// The generation that it was taken for.
+    pub generation: String,
+    /// Digest, 16 hexadecimal digits.
+    pub digest: String,
 }
 
 /// One section of an image.
@@ -147,7 +160,7 @@ pub struct SectionReport {
     pub checksum: String,
 }
 
-/// Describes an image file from its header and table; the sections are not read.
+/// Describes an image file from its header and table; of the sections only the name of a base is read.
 pub fn describe_image<S: Storage>(storage: &mut S, path: &str) -> Result<ImageReport, StoreError> {
     let reader = ImageReader::open(storage, path)?;
     let identity = reader.header().identity;
@@ -168,6 +181,11 @@ pub fn describe_image<S: Storage>(storage: &mut S, path: &str) -> Result<ImageRe
         rank: identity.rank.0,
         bytes: reader.header().total_bytes,
         digest: reader.digest().to_string(),
+        // One that is damaged is found where the image is verified.
+        base: reader.base(storage).ok().flatten().map(|base| BaseReport {
+            generation: base.generation.to_string(),
+            digest: base.digest.to_string(),
+        }),
         sections: reader.entries().iter().map(section).collect(),
     })
 }
@@ -226,6 +244,11 @@ impl<S: Storage> JobDirectory<S> {
         let committed = found.state == GenerationState::Committed;
         let damages = if committed { self.verify(found.id, depth)? } else { Vec::new() };
         let manifest = if committed { self.manifest(found.id).ok() } else { None };
+        let is_delta = |image: &&crate::record::ManifestImage| {
+            image.summary.kinds.iter().any(|held| held.kind == kinds::BASE)
+        };
+        let deltas =
+            manifest.iter().map(|manifest| manifest.images.iter().filter(is_delta).count()).sum::<usize>();
         Ok(GenerationReport {
             generation: found.id.to_string(),
             life: found.id.life.counter,
@@ -236,6 +259,7 @@ impl<S: Storage> JobDirectory<S> {
             images: found.images,
             half_written: found.half_written,
             bytes: found.bytes,
+            deltas: u32::try_from(deltas).unwrap_or(u32::MAX),
             damages: damages.iter().map(DamageReport::of).collect(),
         })
     }

@@ -112,7 +112,8 @@ fn a_base_that_is_missing_damaged_or_another_is_told_and_an_older_generation_is_
         std::fs::write(&path, bytes).unwrap();
     };
     let missing = |job: &Job, id| std::fs::remove_file(job.file(id, "rank-00000000.base")).unwrap();
-    let cases: [(Damaging, Depth, fn(&StoreError) -> bool); 3] = [
+    type Expected = fn(&StoreError) -> bool;
+    let cases: [(Damaging, Depth, Expected); 3] = [
         (missing, Depth::Tables, |error| matches!(error, StoreError::Storage(StorageError::NotFound { .. }))),
         (other, Depth::Tables, |error| {
             matches!(error, StoreError::Image { error: ImageError::WrongEpoch { .. }, .. })

@@ -55,6 +55,9 @@ fn print_generation(generation: &GenerationReport) -> io::Result<()> {
     let state = if generation.damages.is_empty() { generation.state } else { "damaged" };
     let size = text::bytes(generation.bytes);
     say!("{:<32}  {state:<9}  {:>6}  {size:>11}  {taken}", generation.generation, generation.images)?;
+    if generation.deltas > 0 {
+        say!("    {} of its images are deltas, with their bases beside them", generation.deltas)?;
+    }
     if let Some(reason) = &generation.reason {
         say!("    {reason}")?;
     }
@@ -185,7 +188,7 @@ fn inspect_file(storage: &mut Directory, name: &str, path: &Path) -> Result<Insp
     storage.read_range(name, 0, &mut head[..length])?;
     if head[..length] != *RECORD_MARK {
         let is_marked = IMAGE_MARKS.iter().any(|mark| head[..length].starts_with(mark));
-        if !is_marked && !name.ends_with(".image") {
+        if !is_marked && !name.ends_with(".image") && !name.ends_with(".base") {
             let found = match (length, name) {
                 (0, "lock") => "the lock of a job's directory, in which nothing ever stands",
                 (0, _) => "an empty file",
@@ -283,6 +286,9 @@ fn print_port(port: &PortReport) -> io::Result<()> {
 fn print_image(image: &ImageReport) -> io::Result<()> {
     say!("image of rank {}, epoch {}, life {}, job {}", image.rank, image.epoch, image.life, image.job)?;
     say!("format {}, {}, digest {}", image.version, text::bytes(image.bytes), image.digest)?;
+    if let Some(base) = &image.base {
+        say!("a delta: it needs the image of generation {}, digest {}", base.generation, base.digest)?;
+    }
     say!("{:<16}  {:>7}  {:>10}  {:>12}  {:>11}  CHECKSUM", "SECTION", "VERSION", "ID", "OFFSET", "SIZE")?;
     for section in &image.sections {
         say!(

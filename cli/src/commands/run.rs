@@ -1,7 +1,7 @@
 //! `stillwire run`, and what it shares with `restart` and `demo`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -83,6 +83,8 @@ pub(crate) struct RunReport {
     /// What a shell sees.
     pub(crate) exit_code: u8,
     pub(crate) seconds: f64,
+    /// How whole processes are captured: `auto`, `fork`, `scan` or `sync`; `null`: none is.
+    pub(crate) capture: Option<String>,
     /// What a person should know although nothing has failed by it.
     pub(crate) warnings: Vec<String>,
 }
@@ -115,7 +117,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     let saves = if provider.is_ok() { wanted } else { Saves::Points };
     if wanted == Saves::Process {
         match &provider {
-            Ok(library) => whole::equip(&mut program, library),
+            Ok(library) => whole::equip(&mut program, library, arguments.checkpoint.capture.as_deref()),
             // It may be a script that starts one with points of its own.
             Err(error) if !arguments.quiet => {
                 tell(format_args!("only a program that names its own points can be saved now: {error}"));
@@ -340,6 +342,10 @@ fn summarize(plan: &Plan, outcome: &Outcome, took: Duration) -> RunReport {
         rollbacks: report.rollbacks,
         exit_code,
         seconds: took.as_secs_f64(),
+        capture: (plan.saves == Saves::Process).then(|| {
+            let wish = plan.program.variable(OsStr::new(agent::CAPTURE_VARIABLE));
+            wish.map_or_else(|| "auto".to_owned(), |wish| wish.to_string_lossy().into_owned())
+        }),
         warnings: warnings.clone(),
     }
 }

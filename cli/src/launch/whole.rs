@@ -43,7 +43,8 @@ fn contains(file: &mut impl std::io::Read, words: &[u8]) -> std::io::Result<bool
 }
 
 /// Has a program start with the library, whose constructor makes it one that can be saved.
-pub(crate) fn equip(program: &mut Program, library: &Path) {
+/// `capture`: how it is captured, if not by its own choice.
+pub(crate) fn equip(program: &mut Program, library: &Path, capture: Option<&str>) {
     let before = program.variable(OsStr::new(PRELOAD_VARIABLE)).filter(|before| !before.is_empty());
     let mut libraries = library.as_os_str().to_owned();
     if let Some(before) = before {
@@ -52,6 +53,9 @@ pub(crate) fn equip(program: &mut Program, library: &Path) {
     }
     program.environment.push((PRELOAD_VARIABLE.into(), libraries));
     program.environment.push((agent::SAVE_VARIABLE.into(), agent::SAVE_PROCESS.into()));
+    if let Some(capture) = capture {
+        program.environment.push((agent::CAPTURE_VARIABLE.into(), capture.into()));
+    }
 }
 
 /// The library with which a program starts, if it does.

@@ -1,0 +1,382 @@
+//! Who writes the next image, and of what: all pages, by a fork; or what has changed since the last whole one, by a copy.
+
+use ckpt_glue::names::ImageDigest;
+use process::capture::{Mode, Options, Pause};
+use process::declared::Declared;
+use process::state::Unchanged;
+use process::state::memory::PageRun;
+use process::track::{Extent, Scope, Tracker, small_bytes};
+use store::image::Base;
+use store::{Directory, GenerationId, JobDirectory};
+use transport::Rank;
+
+use crate::limits::{ARMED_BYTES_MIN, DELTA_FRACTION, PAGE_COPY_NS, REST_MAX};
+
+/// The launcher sets this variable to what a person has asked for: the name of a [`Wish`].
+pub const CAPTURE_VARIABLE: &str = "STILLWIRE_CAPTURE";
+
+/// What a person may ask for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Wish {
+    /// What takes the shortest pause, by what was measured in this process.
+    #[default]
+    Auto,
+    /// A fork, always.
+    Fork,
+    /// What has changed, wherever the kernel can tell and a whole image to build on is there.
+    Scan,
+    /// No fork: the program waits until all is written.
+    Sync,
+}
+
+impl Wish {
+    /// Every name, and what it stands for.
+    pub const ALL: [(&str, Wish); 4] =
+        [("auto", Wish::Auto), ("fork", Wish::Fork), ("scan", Wish::Scan), ("sync", Wish::Sync)];
+
+    /// The one of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Wish> {
+        Wish::ALL.iter().find(|(known, _)| *known == name).map(|(_, wish)| *wish)
+    }
+
+    fn of_environment() -> Wish {
+        std::env::var(CAPTURE_VARIABLE).ok().and_then(|name| Wish::named(&name)).unwrap_or_default()
+    }
+}
+
+/// What was decided for one image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Plan {
+    pub(crate) mode: Mode,
+    copy_bytes: u64,
+    /// Put beside the image that is to be taken.
+    pub(crate) base: Option<Base>,
+    scan_ns: u64,
+}
+
+impl Plan {
+    fn whole(mode: Mode) -> Plan {
+        Plan { mode, copy_bytes: 0, base: None, scan_ns: 0 }
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        Options { mode: self.mode, copy_bytes: self.copy_bytes, ..Options::default() }
+    }
+}
+
+/// The last whole image, if what was written since is known.
+struct Whole {
+    base: Base,
+    runs: Vec<PageRun>,
+    /// Where the base has had a name last, besides its own.
+    last: Option<GenerationId>,
+    /// Deltas that were taken on top of it.
+    deltas: u32,
+}
+
+/// The kernel's help.
+enum Tracking {
+    Untried,
+    Ready { tracker: Tracker, is_armed: bool },
+    None,
+}
+
+pub(crate) struct Choice {
+    wish: Wish,
+    tracking: Tracking,
+    whole: Option<Whole>,
+    costs: Costs,
+}
+
+/// What was measured in this process, and what follows from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Costs {
+    /// The last fork, ns.
+    fork_ns: Option<u64>,
+    /// Copying one page that was found written, ns.
+    page_ns: u64,
+    /// Times in a row that arming was in vain: more had been written than a copy pays for.
+    misses: u32,
+    /// Whole images that are still to be taken without arming.
+    rest: u32,
+}
+
+impl Costs {
+    const NOTHING: Costs = Costs { fork_ns: None, page_ns: PAGE_COPY_NS, misses: 0, rest: 0 };
+
+    /// Whether a copy of what was written is worth its pause and its place.
+    fn prefer_copy(&self, wish: Wish, extent: &Extent) -> bool {
+        let is_delta = extent.written_bytes <= extent.own_bytes / DELTA_FRACTION;
+        let copy_ns = extent.scan_ns + extent.written_bytes / PAGE_BYTES * self.page_ns;
+        is_delta && (wish == Wish::Scan || self.fork_ns.is_none_or(|fork_ns| copy_ns < fork_ns))
+    }
+
+    /// Arming was in vain. Each time in a row it is tried half as often.
+    fn missed(&mut self) {
+        self.misses = (self.misses + 1).min(REST_MAX.ilog2());
+        self.rest = 1 << self.misses;
+    }
+
+    /// Whether the whole image that is to be taken is one of those without arming.
+    fn rests(&mut self) -> bool {
+        self.rest = self.rest.saturating_sub(1);
+        self.rest > 0
+    }
+
+    fn captured(&mut self, mode: Mode, pause: &Pause, copied_bytes: u64, scan_ns: u64) {
+        match mode {
+            Mode::Fork => self.fork_ns = Some(pause.memory_ns),
+            Mode::Scan => {
+                self.misses = 0;
+                let pages = copied_bytes / PAGE_BYTES;
+                if let Some(page_ns) = pause.memory_ns.saturating_sub(scan_ns).checked_div(pages) {
+                    self.page_ns = page_ns.max(1);
+                }
+            }
+            Mode::Sync => {}
+        }
+    }
+}
+
+const PAGE_BYTES: u64 = 4096;
+
+impl Choice {
+    pub(crate) fn new() -> Choice {
+        let (tracking, costs) = (Tracking::Untried, Costs::NOTHING);
+        Choice { wish: Wish::of_environment(), tracking, whole: None, costs }
+    }
+
+    /// What the next image is made of. Ordinary code, before anything stands still; `declared` without what is watched.
+    pub(crate) fn plan(
+        &mut self,
+        directory: &mut JobDirectory<Directory>,
+        (generation, rank): (GenerationId, Rank),
+        declared: &Declared,
+    ) -> Plan {
+        match self.wish {
+            Wish::Fork => return Plan::whole(Mode::Fork),
+            Wish::Sync => return Plan::whole(Mode::Sync),
+            Wish::Auto | Wish::Scan => {}
+        }
+        self.open(rank);
+        if let Some(extent) = self.extent(declared) {
+            if self.costs.prefer_copy(self.wish, &extent)
+                && let Some(whole) = &self.whole
+                && directory.link_base(generation, rank, &whole.base, whole.last).is_ok()
+            {
+                // The program goes on writing until it stands still.
+                let copy_bytes = extent.written_bytes + extent.written_bytes / 2 + COPY_ROOM_BYTES;
+                let base = Some(whole.base);
+                return Plan { mode: Mode::Scan, copy_bytes, base, scan_ns: extent.scan_ns };
+            }
+            let was_in_vain = self.whole.as_ref().is_some_and(|whole| whole.deltas == 0);
+            if was_in_vain && self.wish == Wish::Auto {
+                self.costs.missed();
+            }
+        }
+        self.arm(declared);
+        Plan::whole(Mode::Fork)
+    }
+
+    fn open(&mut self, rank: Rank) {
+        if !matches!(self.tracking, Tracking::Untried) {
+            return;
+        }
+        self.tracking = match Tracker::open() {
+            Ok(tracker) => Tracking::Ready { tracker, is_armed: false },
+            Err(errno) => {
+                if self.wish == Wish::Scan {
+                    eprintln!(
+                        "stillwire: rank {rank}: --capture scan: written pages cannot be tracked here ({errno}; Linux 6.7 can, unless \
+                         userfaultfd(2) is forbidden): every image is whole, and taken by a fork"
+                    );
+                }
+                Tracking::None
+            }
+        };
+    }
+
+    /// What was written since the last whole image; `None` if that is not known.
+    fn extent(&mut self, declared: &Declared) -> Option<Extent> {
+        let Tracking::Ready { tracker, is_armed: true } = &self.tracking else { return None };
+        self.whole.as_ref()?;
+        match tracker.extent(declared) {
+            Ok(extent) => Some(extent),
+            Err(_) => {
+                self.lose();
+                None
+            }
+        }
+    }
+
+    /// Before a whole image is taken: what is written from here on counts.
+    fn arm(&mut self, declared: &Declared) {
+        let Tracking::Ready { tracker, is_armed } = &mut self.tracking else { return };
+        let scope = match self.wish {
+            Wish::Scan => Scope::Everything,
+            _ if self.costs.rests() => {
+                self.whole = None;
+                *is_armed = false;
+                return;
+            }
+            // A fork of huge pages, or of a few small ones, is quicker than anything else.
+            _ if small_bytes().is_ok_and(|bytes| bytes < ARMED_BYTES_MIN) => return,
+            _ => Scope::Small,
+        };
+        // What counted on top of the last whole image does not any more.
+        self.whole = None;
+        match tracker.arm(declared, scope) {
+            Ok(()) => *is_armed = true,
+            Err(_) => self.lose(),
+        }
+    }
+
+    /// The program has closed the descriptor, or the kernel refuses: a new one is asked for next time.
+    fn lose(&mut self) {
+        self.whole = None;
+        if let Tracking::Ready { tracker, .. } = core::mem::replace(&mut self.tracking, Tracking::Untried) {
+            tracker.forget();
+        }
+    }
+
+    /// Says what is ours.
+    pub(crate) fn declare(&self, declared: &mut Declared) {
+        if let Tracking::Ready { tracker, .. } = &self.tracking {
+            tracker.declare(declared);
+        }
+    }
+
+    /// This is a restored process: nothing is watched, and the number of the descriptor is free.
+    pub(crate) fn restored(&mut self) {
+        self.lose();
+        self.costs = Costs::NOTHING;
+    }
+
+    /// An image is whole and durable; `runs` are its pages.
+    pub(crate) fn finished_whole(
+        &mut self,
+        generation: GenerationId,
+        digest: ImageDigest,
+        runs: Vec<PageRun>,
+    ) {
+        let base = Base { generation, digest: store::ImageDigest(digest.0) };
+        let is_armed = matches!(self.tracking, Tracking::Ready { is_armed: true, .. });
+        self.whole = is_armed.then_some(Whole { base, runs, last: None, deltas: 0 });
+    }
+
+    /// A delta is durable.
+    pub(crate) fn finished_delta(&mut self, generation: GenerationId, base: &Base) {
+        if let Some(whole) = self.whole.as_mut().filter(|whole| whole.base == *base) {
+            whole.last = Some(generation);
+            whole.deltas += 1;
+        }
+    }
+
+    /// What was learnt from a pause in which so many bytes were copied, if they were.
+    pub(crate) fn captured(&mut self, plan: &Plan, mode: Mode, pause: &Pause, copied_bytes: u64) {
+        self.costs.captured(mode, pause, copied_bytes, plan.scan_ns);
+    }
+
+    /// Whether the base has all that a delta leaves out. It always should: else the delta must not exist.
+    pub(crate) fn has(&self, base: &Base, unchanged: &Unchanged) -> bool {
+        let Some(whole) = self.whole.as_ref().filter(|whole| whole.base == *base) else { return false };
+        holds(&whole.runs, &unchanged.runs)
+    }
+}
+
+/// Whether all pages of `inner` are among those of `outer`; both rise.
+fn holds(outer: &[PageRun], inner: &[PageRun]) -> bool {
+    let end = |run: &PageRun| run.address + run.pages * PAGE_BYTES;
+    inner.iter().all(|run| {
+        let mut at = run.address;
+        while at < end(run) {
+            let after = outer.partition_point(|outer| outer.address <= at);
+            match after.checked_sub(1).and_then(|found| outer.get(found)).filter(|found| end(found) > at) {
+                Some(found) => at = end(found),
+                None => return false,
+            }
+        }
+        true
+    })
+}
+
+/// Room for what is written between the look and the stop, where little was written before.
+const COPY_ROOM_BYTES: u64 = 2 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(own_mib: u64, written_mib: u64) -> Extent {
+        Extent { own_bytes: own_mib << 20, written_bytes: written_mib << 20, scan_ns: 3_000_000 }
+    }
+
+    fn costs(fork_ms: u64) -> Costs {
+        Costs { fork_ns: Some(fork_ms * 1_000_000), ..Costs::NOTHING }
+    }
+
+    #[test]
+    fn a_copy_is_chosen_where_it_takes_less_than_the_fork() {
+        assert!(costs(20).prefer_copy(Wish::Auto, &extent(1024, 20)));
+        // 100 MiB are 25,600 pages.
+        assert!(!costs(20).prefer_copy(Wish::Auto, &extent(1024, 100)));
+        assert!(costs(200).prefer_copy(Wish::Auto, &extent(1024, 100)));
+        // Looking alone takes longer.
+        assert!(!costs(2).prefer_copy(Wish::Auto, &extent(1024, 0)));
+        assert!(costs(2).prefer_copy(Wish::Scan, &extent(1024, 100)));
+    }
+
+    #[test]
+    fn what_has_nearly_all_pages_is_a_whole_image() {
+        for wish in [Wish::Auto, Wish::Scan] {
+            assert!(costs(10_000).prefer_copy(wish, &extent(1024, 1024 / DELTA_FRACTION)));
+            assert!(!costs(10_000).prefer_copy(wish, &extent(1024, 1024 / DELTA_FRACTION + 1)));
+        }
+    }
+
+    #[test]
+    fn whole_images_without_arming_are_counted() {
+        let mut costs = costs(20);
+        assert!(!costs.rests(), "the first is armed");
+        costs.missed();
+        assert!(costs.rests() && !costs.rests());
+        costs.missed();
+        assert_eq!([costs.rests(), costs.rests(), costs.rests(), costs.rests()], [true, true, true, false]);
+    }
+
+    #[test]
+    fn arming_in_vain_is_tried_ever_less_often() {
+        let mut costs = costs(20);
+        let mut rests = Vec::new();
+        for _ in 0..8 {
+            costs.missed();
+            rests.push(costs.rest);
+        }
+        assert_eq!(rests, [2, 4, 8, 16, 32, 64, 64, 64]);
+        let pause = Pause { memory_ns: 7_000_000, ..Pause::default() };
+        costs.captured(Mode::Scan, &pause, 4096 * 1000, 2_000_000);
+        assert_eq!((costs.misses, costs.page_ns), (0, 5000));
+        costs.missed();
+        assert_eq!(costs.rest, 2);
+        costs.captured(Mode::Fork, &pause, 0, 0);
+        assert_eq!(costs.fork_ns, Some(7_000_000));
+    }
+
+    #[test]
+    fn pages_that_the_base_lacks_are_found() {
+        let run = |page: u64, pages| PageRun { address: page << 12, pages };
+        let outer = [run(1, 4), run(5, 2), run(9, 1)];
+        assert!(holds(&outer, &[]) && holds(&outer, &[run(1, 1), run(3, 4), run(9, 1)]));
+        for lacking in [run(0, 1), run(6, 2), run(8, 2), run(10, 1)] {
+            assert!(!holds(&outer, &[lacking]), "{lacking:?}");
+        }
+    }
+
+    #[test]
+    fn wishes_have_names() {
+        assert_eq!(Wish::named("scan"), Some(Wish::Scan));
+        assert_eq!(Wish::named("Scan"), None);
+        assert_eq!(Wish::default(), Wish::Auto);
+    }
+}
