@@ -41,7 +41,8 @@ fn is_delta(place: &Place, generation: &str) -> bool {
 fn deltas_are_restored_after_the_generation_of_their_base_is_gone() {
     let place = Place::new();
     let (arguments, enough) = (["90", "20000", "24000000"], place.enough().display().to_string());
-    let words = [&[steps().as_str()], &arguments[..], &[&enough, "3"]].concat();
+    let program = steps();
+    let words = [&[program.as_str()], &arguments[..], &[&enough, "3"]].concat();
     let job = |restart: bool| {
         let mut command = if restart {
             stillwire(&["restart", &place.job_text()])
@@ -99,7 +100,17 @@ fn a_damaged_base_is_told_and_not_restored() {
     let place = Place::new();
     let mut command =
         stillwire(&["run", "-n", "1", "--capture", "scan", "--keep", "1", "--ckpt-every", "100ms"]);
-    command.args(["--ckpt-dir", &place.job_text(), "--", &steps(), "1000", "20000", "24000000", "/none", "3"]);
+    command.args([
+        "--ckpt-dir",
+        &place.job_text(),
+        "--",
+        &steps(),
+        "1000",
+        "20000",
+        "24000000",
+        "/none",
+        "3",
+    ]);
     command.env("STILLWIRE_PROVIDER", library());
     let mut first = Running::start(command);
     for _ in 0..4 {
