@@ -76,7 +76,11 @@ impl Endpoint {
                 if asked.is_none_or(|asked| now.since(asked) >= ASK_EVERY) {
                     asked = Some(now);
                     let silent: Vec<PortId> = inner.port.silent_unsettled(now, ASK_EVERY).collect();
-                    for (peer, expected) in leaving.closed(&silent) {
+                    // Not under the gate: who is to answer may be about to freeze this port.
+                    drop(inner);
+                    let closed = leaving.closed(&silent);
+                    inner = self.shared.lock();
+                    for (peer, expected) in closed {
                         inner.port.peer_has_closed(now, peer, expected);
                     }
                 }

@@ -238,6 +238,22 @@ fn a_keeper_answers_for_a_peer_whose_last_acknowledgement_is_lost() {
     }
 }
 
+/// Who answers for peers may have to wait until this very port has been frozen for a cut.
+#[test]
+fn a_port_that_leaves_is_free_while_its_keeper_is_asked() {
+    let (a, b, link) = pair();
+    drop(b);
+    a.send(link, outgoing(1), SendBuffer::Copied(b"hello")).expect("there is room");
+    let freeze_first = |_: &[PortId]| {
+        let (a, (to, frozen)) = (a.clone(), std::sync::mpsc::channel());
+        std::thread::spawn(move || to.send(a.freeze(DEADLINE).is_ok()));
+        assert_eq!(frozen.recv_timeout(DEADLINE), Ok(true), "nobody can freeze it");
+        Vec::new()
+    };
+    let (_, left) = a.leave(linger(Duration::from_millis(300)), &mut asking(freeze_first));
+    assert!(matches!(left, Err(EndpointError::Linger { links: 1, .. })), "{left:?}");
+}
+
 #[test]
 fn leaving_waits_for_a_receive_however_long_the_peers_program_takes() {
     let silence = Duration::from_millis(300);
