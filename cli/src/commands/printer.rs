@@ -12,6 +12,9 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 /// does whose output nobody reads.
 const PRINT_BYTES_MAX: usize = 1 << 20;
 
+/// Between two looks whether it has been: a line takes some microseconds.
+const SETTLE_SLICE: Duration = Duration::from_micros(200);
+
 /// Where something is printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stream {
@@ -49,6 +52,17 @@ impl Printer {
 
     pub(crate) fn has_room(&self) -> bool {
         self.output.has_room() && self.error.has_room()
+    }
+
+    /// Waits until what was given has been printed, at most for `limit`.
+    pub(crate) fn settle(&self, limit: Duration) {
+        let until = Instant::now() + limit;
+        while self.output.waits() || self.error.waits() {
+            if Instant::now() >= until {
+                return;
+            }
+            std::thread::sleep(SETTLE_SLICE);
+        }
     }
 
     /// Waits until everything is printed, at most for `limit`. False: it is not, and nobody seems to read.
@@ -91,6 +105,10 @@ impl Queue {
 
     fn has_room(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) < PRINT_BYTES_MAX
+    }
+
+    fn waits(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     fn finish(&mut self, until: Option<Instant>) -> bool {

@@ -95,6 +95,10 @@ impl Observer for Progress {
         self.printer.has_room()
     }
 
+    fn settle(&mut self, limit: Duration) {
+        self.printer.settle(limit);
+    }
+
     fn finish(&mut self, limit: Option<Duration>) -> bool {
         self.printer.finish(limit)
     }

@@ -25,6 +25,13 @@ pub(crate) const READ_BYTES: usize = 64 << 10;
 /// Reads from a rank's output in a row, before others have their turn.
 pub(crate) const READS_MAX: usize = 4;
 
+/// Bytes that a pipe holds at most (`/proc/sys/fs/pipe-max-size`); a program may have made its own that large.
+pub(crate) const PIPE_BYTES_MAX: usize = 1 << 20;
+
+/// Longest wait of a checkpoint, before its record is written, for what the ranks had printed to be shown. Whoever does not read so long holds up no
+/// checkpoint.
+pub(crate) const SHOWN_MAX: Duration = Duration::from_millis(50);
+
 /// Time after which a printer that had no room is asked again.
 pub(crate) const ROOM_EVERY: Duration = Duration::from_millis(20);
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use nix::errno::Errno;
 use nix::unistd::read;
 
-use super::limits::{LINE_BYTES_MAX, READ_BYTES, READS_MAX};
+use super::limits::{LINE_BYTES_MAX, PIPE_BYTES_MAX, READ_BYTES, READS_MAX};
 
 /// Where a rank printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,8 +32,17 @@ impl LineReader {
 
     /// Reads what is there, up to a bound: a rank that never stops printing must not keep the launcher from anything else. `false`: nothing more will come, and the last line has been handed out.
     pub(crate) fn read(&mut self, each: &mut dyn FnMut(&[u8])) -> bool {
+        self.read_times(READS_MAX, each)
+    }
+
+    /// Reads all that a pipe can hold: whatever was printed before this call has been handed out, but for a line that has no end yet.
+    pub(crate) fn drain(&mut self, each: &mut dyn FnMut(&[u8])) -> bool {
+        self.read_times(PIPE_BYTES_MAX.div_ceil(READ_BYTES) + 1, each)
+    }
+
+    fn read_times(&mut self, times: usize, each: &mut dyn FnMut(&[u8])) -> bool {
         let mut chunk = vec![0; READ_BYTES];
-        for _ in 0..READS_MAX {
+        for _ in 0..times {
             match read(&self.pipe, &mut chunk) {
                 Ok(0) => return self.end(each),
                 Ok(count) => {
@@ -98,6 +107,24 @@ mod tests {
         assert_eq!(lines(&mut reader), (vec!["two".to_owned(), String::new()], true));
         drop(to);
         assert_eq!(lines(&mut reader), (vec!["three".to_owned()], false));
+    }
+
+    #[test]
+    fn a_full_pipe_is_drained_in_one_go() {
+        let (from, to) = pipe().unwrap();
+        fcntl(&to, FcntlArg::F_SETPIPE_SZ(i32::try_from(PIPE_BYTES_MAX).unwrap())).unwrap();
+        for end in [&from, &to] {
+            fcntl(end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        }
+        let mut written = 0;
+        while let Ok(count) = write(&to, b"a line of thirty-two bytes, all.\n") {
+            written += count;
+        }
+        assert!(written > PIPE_BYTES_MAX / 2, "{written}");
+        let mut reader = LineReader::new(from);
+        let mut seen = 0;
+        assert!(reader.drain(&mut |line| seen += line.len() + 1));
+        assert_eq!(seen, written);
     }
 
     #[test]

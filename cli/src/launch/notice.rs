@@ -73,6 +73,9 @@ pub(crate) trait Observer {
         true
     }
 
+    /// Waits for a moment until the lines of the ranks have been shown, if somebody reads.
+    fn settle(&mut self, _limit: Duration) {}
+
     /// The job is over: everything that was told has been shown when this returns, or `limit` has passed (false).
     fn finish(&mut self, _limit: Option<Duration>) -> bool {
         true

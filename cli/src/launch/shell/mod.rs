@@ -307,6 +307,7 @@ impl<'a> Shell<'a> {
             }
             job::Output::WriteDecision(decision) => self.store.ask(Task::Decide(decision)),
             job::Output::WriteCommit { generation, images } => {
+                self.hear_output();
                 self.store.ask(Task::Commit { generation, images });
             }
             job::Output::Collect { keep } => {

@@ -13,6 +13,7 @@ use store::image::Exited;
 use store::{Section, StoreError, kinds};
 use transport::Rank;
 
+use super::super::limits::SHOWN_MAX;
 use super::super::lines::{Channel, LineReader};
 use super::super::notice::Notice;
 use super::super::process::{Pipes, Process};
@@ -133,6 +134,39 @@ impl Shell<'_> {
         Ok(())
     }
 
+    /// Shows what a process has printed that has ended, before a new life of it prints: lines come in the order in which they were printed, and none
+    /// goes on in another one.
+    fn hear_last_output(&mut self, member: Member) {
+        let at = self.started.elapsed();
+        let observer = &mut *self.observer;
+        for source in self.sources.values_mut() {
+            if let Source::Pipe { member: of, channel, lines } = source
+                && *of == member
+            {
+                let channel = *channel;
+                let mut show = |line: &[u8]| observer.notice(at, &Notice::Line { member, channel, line });
+                lines.drain(&mut show);
+                lines.finish(&mut show);
+            }
+        }
+    }
+
+    /// Shows what ranks have printed until now: it lies before the cut of a checkpoint all of whose images are durable, and does not come again.
+    pub(super) fn hear_output(&mut self) {
+        if !self.observer.takes_lines() {
+            return;
+        }
+        let at = self.started.elapsed();
+        let observer = &mut *self.observer;
+        for source in self.sources.values_mut() {
+            if let Source::Pipe { member, channel, lines } = source {
+                let (member, channel) = (*member, *channel);
+                lines.drain(&mut |line| observer.notice(at, &Notice::Line { member, channel, line }));
+            }
+        }
+        observer.settle(SHOWN_MAX);
+    }
+
     /// Rule 12: a rank that had ended when the generation was taken is not started again.
     pub(super) fn exited_in_image(
         &mut self,
@@ -201,6 +235,7 @@ impl Shell<'_> {
             let Some(process) = self.processes.remove(&rank) else { continue };
             // What it started and left behind goes with it.
             process.group.kill();
+            self.hear_last_output(Member::of_job(rank));
             self.guard.remove(process.group.pid);
             self.sources.retain(|_, source| !matches!(source, Source::Connection(of) if *of == rank));
             self.tell(&Notice::Ended { rank, status });
