@@ -2,6 +2,7 @@
 
 use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -31,8 +32,8 @@ fn waiting(number: RawFd) -> Option<Vec<u8>> {
 /// Programs that only start others, in their own place at last. What they start takes the seat.
 const SHELLS: [&str; 8] = ["ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh"];
 
-fn is_shell() -> bool {
-    let executable = std::env::current_exe().unwrap_or_default();
+/// Whether this is the executable of a shell, which never takes a seat itself.
+pub fn is_shell(executable: &Path) -> bool {
     executable.file_name().is_some_and(|name| SHELLS.iter().any(|shell| name == *shell))
 }
 
@@ -50,7 +51,7 @@ impl Seat {
         let number = number.as_ref().and_then(|text| text.to_str()?.parse::<RawFd>().ok());
         let Some(number) = number.filter(|number| *number > 2) else { return Ok(None) };
         let Some(record) = waiting(number) else { return Ok(None) };
-        if !is_started_by_peer(number) || is_shell() {
+        if !is_started_by_peer(number) || is_shell(&std::env::current_exe().unwrap_or_default()) {
             return Ok(None);
         }
         let launch = Launch::read(&mut record.as_slice())?;

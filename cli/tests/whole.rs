@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use support::programs::{library, steps, sum};
-use support::{Done, Place, Running, done, signal, stillwire, verified, wait_until};
+use support::{Done, Place, Running, done, runs, signal, stillwire, verified, wait_until};
 
 fn job(ranks: u32, place: &Place, words: &[&str]) -> Running {
     let mut command = stillwire(&["run", "-n", &ranks.to_string(), "--ckpt-every", "100ms", "--ckpt-dir"]);
@@ -190,6 +190,52 @@ fn what_a_script_or_a_wrapper_starts_in_its_own_place_is_saved() {
         place.let_end();
         ended_with(&job.finish_reading(), 1, &sum(&arguments));
     }
+}
+
+#[test]
+fn what_a_script_starts_beside_itself_is_not_saved_and_the_reason_is_told() {
+    let place = Place::new();
+    let script = format!("{} 100000 20000 1000000; true", steps());
+    let mut command = stillwire(&["run", "-n", "2", "--ckpt-every", "100ms", "--start-timeout", "5s"]);
+    command.arg("--ckpt-dir").arg(place.job()).args(["--", "sh", "-c", &script]);
+    let mut job = Running::start({
+        command.env("STILLWIRE_PROVIDER", library());
+        command
+    });
+    job.wait_for("0 of 2 ranks have come up");
+    let told = job.wait_for("rank 0 is a shell");
+    for words in [
+        "that waits for steps-",
+        "only the process that the launcher has started can be saved",
+        "`exec steps-",
+    ] {
+        assert!(told.contains(words), "{told}");
+    }
+    let ranks = job.ranks();
+    let done = job.finish_reading();
+    assert_eq!(done.code, Some(4), "{done:?}");
+    assert_eq!(
+        done.stderr.matches("rank 0 is a shell").count(),
+        2,
+        "once, and as the reason of the end: {done:?}"
+    );
+    done.says(&["not all ranks came up within 5s (--start-timeout): rank 0 is a shell"]);
+    assert!(ranks.iter().all(|rank| !runs(*rank)));
+}
+
+#[test]
+fn a_program_that_takes_no_library_is_not_saved_and_the_reason_is_told() {
+    let place = Place::new();
+    let program = place.folder.path().join("static").display().to_string();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/steps.c");
+    let built = std::process::Command::new("cc").args(["-static", "-o", &program, source]).output();
+    let built = built.expect("a C compiler");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let mut job = job(1, &place, &[&program, "100000", "20000", "1000000"]);
+    let told = job.wait_for("has not loaded");
+    assert!(told.contains("rank 0 (static, process ") && told.contains("linked statically"), "{told}");
+    job.signal("INT");
+    assert_eq!(job.finish_reading().code, Some(130));
 }
 
 #[test]

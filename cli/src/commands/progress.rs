@@ -27,12 +27,14 @@ pub(crate) struct Progress {
     /// Digits of the largest rank.
     pub(crate) width: usize,
     printer: Printer,
+    /// What was said to be in the way last: once is enough.
+    said: Option<String>,
 }
 
 impl Progress {
     pub(crate) fn new(ranks: u32, quiet: bool, json: bool) -> io::Result<Progress> {
         let width = ranks.saturating_sub(1).to_string().len();
-        Ok(Progress { quiet, json, width, printer: Printer::start()? })
+        Ok(Progress { quiet, json, width, printer: Printer::start()?, said: None })
     }
 
     fn line(&self, member: Member, channel: Channel, line: &[u8]) {
@@ -123,7 +125,13 @@ impl Observer for Progress {
                 let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
                 self.warn(&format!("generation {generation} is passed over: {problem}{more}"));
             }
-            Notice::NotRunningYet { status } => self.say(at, &not_running_yet(status)),
+            Notice::NotRunningYet { status, why } => {
+                self.say(at, &not_running_yet(status));
+                if let Some(why) = why.filter(|why| self.said.as_deref() != Some(why)) {
+                    self.warn(why);
+                    self.said = Some(why.to_owned());
+                }
+            }
             Notice::Store { what, error } => self.warn(&format!("{what}: {error}")),
             Notice::Misbehaves { rank, reason } => self.warn(&format!("rank {rank} is ended: {reason}")),
             Notice::Mpi(notice) => self.mpi_notice(at, notice),

@@ -28,8 +28,8 @@ pub(crate) enum Notice<'a> {
     Damaged { generation: GenerationId, damages: &'a [Damage] },
     /// A record could not be written, or the store not be read.
     Store { what: &'static str, error: &'a store::StoreError },
-    /// The job has not come up for a while, and how far it is.
-    NotRunningYet { status: &'a JobStatus },
+    /// The job has not come up for a while, how far it is, and what is in the way.
+    NotRunningYet { status: &'a JobStatus, why: Option<&'a str> },
     /// A rank sent what no rank sends, or does not read: it is ended.
     Misbehaves { rank: Rank, reason: String },
     /// Something that only jobs of MPI libraries have.

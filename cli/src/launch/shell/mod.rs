@@ -3,6 +3,7 @@
 mod mpi;
 mod ranks;
 mod records;
+mod silent;
 mod spawned;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -239,7 +240,8 @@ impl<'a> Shell<'a> {
         let due = *self.news.get_or_insert(now + NEWS_EVERY);
         if due <= now {
             self.news = Some(now + NEWS_EVERY);
-            self.tell(&Notice::NotRunningYet { status: &status });
+            let why = self.why_silent();
+            self.tell(&Notice::NotRunningYet { status: &status, why: why.as_deref() });
         }
     }
 

@@ -9,7 +9,6 @@ use std::time::Instant;
 use ckpt_glue::control::{
     Control, CutMode, Decision, FaultReport, JobPhase, Message, NoImageReason, PortEntry, Registration,
 };
-use ckpt_glue::job::Event;
 use ckpt_glue::keeper;
 use ckpt_glue::names::{ExitStatus, Party};
 use ckpt_glue::pmi::{self, Member, RankState};
@@ -293,18 +292,6 @@ impl Shell<'_> {
     /// Whether no checkpoint can be taken, because nobody wanted any when the job was started.
     pub(super) fn is_never_saved(&self) -> bool {
         self.has_mpi && self.plan.saves != Saves::Process
-    }
-
-    /// Names the ranks that have not begun although others have, when that ends the job.
-    pub(super) fn tell_silent(&mut self, event: &Event) {
-        let timed_out = matches!(event, Event::Reported { report: FaultReport::StartTimedOut { .. }, .. });
-        let silent = self.mpi.as_ref().filter(|_| timed_out).and_then(|mpi| mpi.server.silent());
-        if let Some(ranks) = silent {
-            let timeout = self.plan.config.fault.start_timeout;
-            let words = format!("{ranks} did not call MPI_Init within {timeout:?} (--start-timeout)");
-            self.tell(&Notice::Mpi(MpiNotice::BrokenOff { words: &words }));
-            self.verdict.get_or_insert(Verdict { words, exit_code: None });
-        }
     }
 
     pub(super) fn on_pmi(&mut self, output: pmi::Output) {
