@@ -108,7 +108,7 @@ pub const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Least time before a time limit at which the last checkpoint begins: the ranks stop, and what they wrote last is shown, in the same time.
 pub const TIME_LIMIT_LEAD_MIN: Duration = Duration::from_secs(1);
 
-/// Times that the last checkpoint before a time limit gets, of what the longer of the two before it took. One of the timer that has just begun
+/// Times that the last checkpoint before a time limit gets, of what the longest before it took. One of the timer that has just begun
 /// comes first, and memory grows.
 pub const TIME_LIMIT_MARGIN: u32 = 3;
 
