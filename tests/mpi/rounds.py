@@ -1,0 +1,218 @@
+"""MPI programs that are killed at random instants, and go on: their results have to be those of an undisturbed run.
+
+Called by tests/mpi/restarted, which sets up what this needs.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+# Seconds. What a job needs that is not disturbed is measured; this bounds what a hang may cost.
+JOB_MAX = 240
+STEP_MAX = 60
+LEFT_MAX = 10
+
+
+class Failure(Exception):
+    pass
+
+
+class Job:
+    """A launcher that runs, with what it and its ranks print."""
+
+    def __init__(self, options, directory, command):
+        self.stillwire, self.directory, self.command = options.stillwire, directory, command
+        self.output = open(os.path.join(directory, "output"), "ab+")
+        self.launcher = None
+        self.started = time.monotonic()
+
+    @property
+    def job(self):
+        return os.path.join(self.directory, "job")
+
+    def run(self, ranks, every_ms, extra):
+        self.start(["run", "-n", str(ranks), "--ckpt-every", f"{every_ms}ms", "--ckpt-dir", self.job, "--retries", "50", *extra, "--", *self.command])
+
+    def restart(self):
+        # Its guard takes a moment to end the ranks.
+        until = time.monotonic() + STEP_MAX
+        while self.ranks():
+            if time.monotonic() > until:
+                raise Failure(f"ranks {self.ranks()} outlive their launcher")
+            time.sleep(0.02)
+        self.start(["restart", self.job])
+
+    def start(self, arguments):
+        self.launcher = subprocess.Popen([self.stillwire, *arguments], stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output)
+
+    def text(self):
+        self.output.flush()
+        with open(self.output.name, errors="replace") as file:
+            return file.read()
+
+    def ranks(self):
+        """Processes of the ranks: those that have the job's directory in their environment."""
+        found = []
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            try:
+                with open(f"/proc/{entry}/environ", "rb") as file:
+                    environment = file.read().split(b"\0")
+            except OSError:
+                continue
+            if f"ROUNDS_OF={self.directory}".encode() in environment and int(entry) != self.launcher.pid:
+                found.append(int(entry))
+        return found
+
+    def wait_for(self, words, count):
+        """Until the words have been printed so often, or the launcher has ended. The lines are the launcher's own."""
+        until = time.monotonic() + STEP_MAX
+        while self.text().count(words) < count:
+            if self.launcher.poll() is not None:
+                return False
+            if time.monotonic() > until:
+                raise Failure(f"{words!r} has not come {count} times")
+            time.sleep(0.01)
+        return True
+
+    def finish(self):
+        try:
+            code = self.launcher.wait(max(1, JOB_MAX - (time.monotonic() - self.started)))
+        except subprocess.TimeoutExpired:
+            raise Failure("it does not end") from None
+        if code != 0:
+            raise Failure(f"exit code {code}")
+
+    def results(self):
+        return sorted(set(re.findall(r"rank \d+ result [0-9a-f]+", self.text())))
+
+    def kill(self, pid, number=signal.SIGKILL):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+    def end(self):
+        for pid in [self.launcher.pid, *self.ranks()]:
+            self.kill(pid)
+        self.launcher.wait()
+
+
+def expected_of(options, program):
+    with tempfile.TemporaryDirectory(dir=options.place) as directory:
+        job = Job(options, directory, program["command"])
+        began = time.monotonic()
+        job.start(["run", "-q", "-n", str(program["ranks"]), "--", *program["command"]])
+        job.finish()
+        results = job.results()
+        if len(results) != program["ranks"]:
+            raise Failure(f"{program['name']}, undisturbed, has the results {results}:\n{job.text()}")
+        return results, time.monotonic() - began
+
+
+def kill_once(job, dice, again):
+    """One kill, of one kind. Returns how often the ranks should have run again, and what was done."""
+    # Sometimes while a restart is under way.
+    if dice.random() < 0.85 and not job.wait_for("all ranks run", again + 1):
+        return None
+    time.sleep(dice.choice([0.02, 0.3, 1.0, 2.0]) * dice.random())
+    kind = dice.choices(["rank", "two ranks", "all ranks", "launcher", "launcher and ranks"], [5, 1, 2, 1, 1])[0]
+    ranks = job.ranks()
+    if not ranks or job.launcher.poll() is not None:
+        return None
+    dice.shuffle(ranks)
+    if kind.startswith("launcher"):
+        job.kill(job.launcher.pid)
+        if "ranks" in kind:
+            for pid in ranks:
+                job.kill(pid)
+        job.launcher.wait()
+        # One that had committed nothing, or had finished, cannot be restarted.
+        if "committed" not in job.text() or "all ranks have finished" in job.text():
+            return None
+        job.restart()
+        return job.text().count("all ranks run"), kind
+    for pid in ranks[: {"rank": 1, "two ranks": 2}.get(kind, len(ranks))]:
+        job.kill(pid)
+    return job.text().count("all ranks run"), kind
+
+
+def one(options, program, dice):
+    """One job, killed several times. Returns the kinds of its kills."""
+    directory = tempfile.mkdtemp(prefix=program["name"] + "-", dir=options.place)
+    os.environ["ROUNDS_OF"] = directory
+    job = Job(options, directory, program["command"])
+    every_ms = dice.choice([60, 150, 300, 600])
+    kinds = []
+    try:
+        job.run(program["ranks"], every_ms, dice.choice(program["extra"]))
+        again = 0
+        for _ in range(dice.randint(1, options.kills_per_job)):
+            done = kill_once(job, dice, again)
+            if done is None:
+                break
+            again, kind = done
+            kinds.append(kind)
+        lost = job.launcher.poll() not in (None, 0) and "committed" not in job.text()
+        if not lost:
+            job.finish()
+            if job.results() != program["expected"]:
+                raise Failure(f"results {job.results()}, expected {program['expected']}")
+        del os.environ["ROUNDS_OF"]
+        until = time.monotonic() + LEFT_MAX
+        while job.ranks():
+            if time.monotonic() > until:
+                raise Failure(f"processes {job.ranks()} are left")
+            time.sleep(0.02)
+    except Failure as failure:
+        job.end()
+        kept = os.path.join(options.place, f"failed-{program['name']}-{os.getpid()}-{int(time.time())}")
+        os.rename(directory, kept)
+        raise Failure(f"{program['name']}, a checkpoint every {every_ms} ms, killed: {', '.join(kinds) or 'nothing'}: {failure}; see {kept}/output") from None
+    shutil.rmtree(directory)
+    return kinds
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--stillwire", required=True)
+    parser.add_argument("--place", required=True, help="where jobs lie")
+    parser.add_argument("--rounds", type=int, required=True, help="kills")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--kills-per-job", type=int, default=6)
+    parser.add_argument("--programs", required=True, help="a file of JSON: name, ranks, command, extra options of which one is chosen")
+    options = parser.parse_args()
+    with open(options.programs) as file:
+        programs = json.load(file)
+    dice = random.Random(options.seed)
+    for program in programs:
+        program["expected"], seconds = expected_of(options, program)
+        print(f"{program['name']}: {seconds:.1f} s undisturbed", flush=True)
+    kinds, failures, jobs = [], [], 0
+    while len(kinds) < options.rounds:
+        program = programs[jobs % len(programs)]
+        jobs += 1
+        try:
+            done = one(options, program, dice)
+        except Failure as failure:
+            failures.append(str(failure))
+            print(f"FAILED: {failure}", flush=True)
+            done = ["(failed)"]
+        kinds += done
+        print(f"{len(kinds)} of {options.rounds} rounds, {jobs} jobs, {len(failures)} failures: {program['name']}: {', '.join(done) or 'no kill'}", flush=True)
+    counts = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in sorted(set(kinds)))
+    print(f"{'FAILED' if failures else 'passed'}: seed {options.seed}, {len(kinds)} kills in {jobs} jobs ({counts}), {len(failures)} failures")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
