@@ -14,7 +14,7 @@ use process::state::{Files, ProcessState, Unchanged};
 use store::{Directory, GenerationId, ImageReader, JobDirectory, kinds};
 
 use crate::error::AgentError;
-use crate::image::handed_in;
+use crate::image::{handed_in, open_directory};
 use crate::limits::SETTLED_AFTER;
 use crate::pmi::Pmi;
 use crate::resident;
@@ -45,8 +45,7 @@ pub fn enter() {
 }
 
 fn begin(seat: Seat) -> Result<(), AgentError> {
-    let storage = Directory::open(seat.launch.directory.clone()).map_err(store::StoreError::from)?;
-    let mut directory = JobDirectory::attach(storage, seat.launch.job);
+    let mut directory = open_directory(&seat.launch)?;
     if let Some(generation) = seat.launch.restore {
         let reader = directory.open_committed_image(generation, seat.launch.rank)?;
         if reader.find(kinds::PROCESS).is_err() {

@@ -12,6 +12,7 @@ use endpoint::{Endpoint, EndpointError};
 use process::capture::{CaptureError, Captured, Mode, Outcome, Prepared, Sink};
 use process::declared::Declared;
 use process::state::{self, Unchanged};
+use session::launch::Launch;
 use store::checksum::Checksum;
 use store::image::Base;
 use store::storage::DirectoryFile;
@@ -66,6 +67,12 @@ struct Writing {
     dump: Duration,
     thaw: Duration,
     since: Instant,
+}
+
+/// The job's directory, as the launcher names it.
+pub(crate) fn open_directory(launch: &Launch) -> Result<JobDirectory<Directory>, AgentError> {
+    let storage = Directory::open(launch.directory.clone()).map_err(StoreError::from)?;
+    Ok(JobDirectory::attach(storage, launch.job))
 }
 
 pub(crate) struct Images {
@@ -281,6 +288,12 @@ impl Images {
                 Ok(Half::Captured { captured, offset, ports, freeze, dump, thaw })
             }
         }
+    }
+
+    /// The job's directory may have been moved since this process was saved.
+    pub(crate) fn look_in(&mut self, launch: &Launch) -> Result<(), AgentError> {
+        self.directory = open_directory(launch)?;
+        Ok(())
     }
 
     /// The ports of an image that has been restored.

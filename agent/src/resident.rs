@@ -71,6 +71,7 @@ fn revive(
     standing: Standing<'_>,
 ) -> Result<(), AgentError> {
     let (launch, line) = be_told(stream)?;
+    images.look_in(&launch)?;
     if let Some(generation) = launch.restore {
         standing.compare(&images.ports_of(generation, launch.rank)?)?;
     }

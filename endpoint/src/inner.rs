@@ -186,6 +186,8 @@ impl Inner {
         self.within_host = rails.iter().position(|driver| driver.caps().within_host);
         self.turn = 0;
         self.look_everywhere();
+        // They count their frames from zero.
+        (0..RAILS_MAX).for_each(|i| self.buffers.forget_rail(i));
         core::mem::replace(&mut self.rails, rails.into_iter().map(Some).collect())
     }
 

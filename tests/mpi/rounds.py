@@ -16,7 +16,7 @@ import tempfile
 import time
 
 # Seconds. What a job needs that is not disturbed is measured; this bounds what a hang may cost.
-JOB_MAX = 240
+JOB_MAX = 60
 STEP_MAX = 60
 LEFT_MAX = 10
 
