@@ -15,8 +15,9 @@ import sys
 import tempfile
 import time
 
-# Seconds. What a job needs that is not disturbed is measured; this bounds what a hang may cost.
+# Seconds. A job may take the first, and the second for each second that it needs undisturbed.
 JOB_MAX = 60
+DISTURBED_TIMES = 8
 STEP_MAX = 60
 LEFT_MAX = 10
 
@@ -28,8 +29,9 @@ class Failure(Exception):
 class Job:
     """A launcher that runs, with what it and its ranks print."""
 
-    def __init__(self, options, directory, command):
+    def __init__(self, options, directory, command, undisturbed=0.0):
         self.stillwire, self.directory, self.command = options.stillwire, directory, command
+        self.longest = JOB_MAX + DISTURBED_TIMES * undisturbed
         self.output = open(os.path.join(directory, "output"), "ab+")
         self.launcher = None
         self.started = time.monotonic()
@@ -86,7 +88,7 @@ class Job:
 
     def finish(self):
         try:
-            code = self.launcher.wait(max(1, JOB_MAX - (time.monotonic() - self.started)))
+            code = self.launcher.wait(max(1, self.longest - (time.monotonic() - self.started)))
         except subprocess.TimeoutExpired:
             raise Failure("it does not end") from None
         if code != 0:
@@ -150,7 +152,7 @@ def one(options, program, dice):
     """One job, killed several times. Returns the kinds of its kills."""
     directory = tempfile.mkdtemp(prefix=program["name"] + "-", dir=options.place)
     os.environ["ROUNDS_OF"] = directory
-    job = Job(options, directory, program["command"])
+    job = Job(options, directory, program["command"], program["seconds"])
     every_ms = dice.choice([60, 150, 300, 600])
     kinds = []
     try:
@@ -195,8 +197,8 @@ def main():
         programs = json.load(file)
     dice = random.Random(options.seed)
     for program in programs:
-        program["expected"], seconds = expected_of(options, program)
-        print(f"{program['name']}: {seconds:.1f} s undisturbed", flush=True)
+        program["expected"], program["seconds"] = expected_of(options, program)
+        print(f"{program['name']}: {program['seconds']:.1f} s undisturbed", flush=True)
     kinds, failures, jobs = [], [], 0
     while len(kinds) < options.rounds:
         program = programs[jobs % len(programs)]
