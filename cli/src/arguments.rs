@@ -55,7 +55,9 @@ handed to its own mpirun, with the provider selected, and cannot be saved yet.
 With --ckpt-every, --ckpt-dir or --time-limit programs are checkpointed and rolled back: those that use the `session` interface at the points that \
 they name, all others as whole processes, at any instant. An MPI program without any of these is ended when a rank dies.
 
-With --time-limit the job ends by itself: a last checkpoint begins so early that it is durable in time (three times as long before the limit as the longer of the last two took, at least 1s; as long as one may take, --ckpt-timeout, if none has been taken yet; but never before half of the limit for want of a measurement), and `stillwire restart` goes on with a limit of the same length, or its own.")]
+With --time-limit the job ends by itself. A last checkpoint begins so early that it is durable in time: three times as long before \
+the limit as the longest one took, and at least 1s; if none has been taken yet, as long as one may take (--ckpt-timeout), but not \
+in the first half of the limit. `stillwire restart` goes on, with a limit of the same length or its own.")]
     Run(RunArguments),
     /// Take a checkpoint of a running job now, and wait until it is durable
     Checkpoint(JobArgument),
@@ -68,7 +70,10 @@ generations are passed over, with a message, in favour of the newest whole one. 
 unless you name a generation to begin from. Each restart is a life of its own: two \
 restarts of one generation never mix.")]
     Restart(RestartArguments),
-    /// List the running jobs
+    /// List the running jobs and their ranks
+    #[command(long_about = "\
+List the running jobs and their ranks: what each is doing, in which process, in which epoch, and of the last checkpoint how long \
+it stood still for it and the size of its image. Of a job of many ranks those that do the same are one line; --json has every one.")]
     Ps,
     /// End a running job; its checkpoints stay
     Kill(JobArgument),

@@ -243,10 +243,27 @@ fn a_running_job_can_be_listed_saved_and_ended() {
     let name = listed["jobs"][0]["job"].as_str().unwrap().to_owned();
     assert_eq!(listed["jobs"][0]["status"]["phase"], "running");
     assert_eq!(listed["jobs"][0]["pid"], job.pid());
+    assert_eq!(listed["jobs"][0]["status"]["committed_ms_ago"], serde_json::Value::Null);
+    let before = listed["jobs"][0]["status"]["each_rank"].as_array().expect("a list").clone();
+    let pids: Vec<u64> = before.iter().map(|rank| rank["pid"].as_u64().expect("it runs")).collect();
+    assert_eq!(pids, job.ranks().into_iter().map(u64::from).collect::<Vec<_>>());
+    assert!(before.iter().all(|rank| rank["pause_ns"].is_null() && rank["state"] == "running"), "{before:?}");
     let saved = ask(&["checkpoint", &name[..8], "--json"]);
     assert_eq!((saved.code, &saved.json()["answer"]), (Some(0), &"committed".into()), "{saved:?}");
     let generation = saved.json()["generation"].as_str().unwrap().to_owned();
     assert_eq!(place.generations("committed"), [generation]);
+    let status = ask(&["ps", "--json"]).json()["jobs"][0]["status"].clone();
+    assert!(status["committed_ms_ago"].as_u64().is_some_and(|ms| ms < 60_000), "{status}");
+    for rank in status["each_rank"].as_array().expect("a list") {
+        let number = |name: &str| rank[name].as_u64().expect("a number");
+        assert!(number("pause_ns") > 0 && number("image_bytes") > 1000 && number("epoch") >= 1, "{rank}");
+        assert!(rank["host"].as_str().is_some_and(|host| !host.is_empty()), "{rank}");
+    }
+    let shown = ask(&["ps"]).stdout;
+    assert_eq!(shown.lines().count(), 2 + 4, "{shown}");
+    for words in ["ago", "  rank 3 ", "running", "epoch ", "pause", "image"] {
+        assert!(shown.contains(words), "{words:?}: {shown}");
+    }
     assert_eq!(ask(&["kill", &name[..8]]).code, Some(0));
     let done = job.finish();
     assert_eq!(done.code, Some(130), "{done:?}");

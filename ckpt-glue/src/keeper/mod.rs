@@ -24,7 +24,8 @@ use crate::pmi::{self, Answer};
 use crate::queue::Queue;
 use crate::sabotage::{Rule, Sabotage};
 use gather::{Count, Images, Points, Registrations};
-use ranks::{KeptRanks, RankPhase};
+use ranks::KeptRanks;
+pub use ranks::RankPhase;
 pub use tables::Table;
 use watch::Watcher;
 
@@ -232,6 +233,15 @@ impl Keeper {
             State::Holding(held) => Some(held.life()),
             State::Empty { .. } | State::Ending { .. } | State::Fenced { .. } => None,
         }
+    }
+
+    /// The ranks that are kept, each with the highest epoch seen in its messages.
+    pub fn ranks(&self) -> impl Iterator<Item = (Rank, RankPhase, Epoch)> {
+        let held = match &self.state {
+            State::Holding(held) | State::Ending { held, .. } => Some(held),
+            State::Empty { .. } | State::Fenced { .. } => None,
+        };
+        held.into_iter().flat_map(|held| &held.ranks).map(|(rank, kept)| (*rank, kept.phase, kept.epoch))
     }
 
     /// Takes one input.

@@ -9,6 +9,8 @@ use crate::control::{ClosedLink, ClosedPort, CutMode, ExitedRecord};
 use crate::limits::{CLOSED_LINKS_MAX, CLOSED_PORTS_MAX};
 use crate::names::ExitStatus;
 
+/// How far a rank is.
+///
 /// ```text
 ///   Spawning --Hello--> Attached --Running--> Running --Finalize--> Finalizing
 ///      |                   |                     |                      |
@@ -20,7 +22,7 @@ use crate::names::ExitStatus;
 ///   Dead  <------ its process ended in any other way, from anywhere
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum RankPhase {
+pub enum RankPhase {
     /// Its process is being started, restored, or has not said anything yet.
     Spawning,
     /// It can be reached.

@@ -6,8 +6,12 @@ use super::{print_json, say};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::registry::{self, JobInfo};
-use crate::launch::requests::{Answer, Request, Status, ask};
+use crate::launch::requests::{Answer, Request, ask};
+use crate::launch::status::{RankStatus, Status};
 use crate::text;
+
+/// Ranks of a job that have a line each; of more, those that do the same share one.
+const RANKS_SHOWN_MAX: usize = 16;
 
 /// A job, as `ps --json` prints it.
 #[derive(Debug, Serialize)]
@@ -39,28 +43,59 @@ pub(crate) fn list(json: bool) -> Result<Exit, CliError> {
         return Ok(Exit::Success);
     }
     say!(
-        "{:<8}  {:>7}  {:>5}  {:<11}  {:>11}  {:>9}  COMMAND",
+        "{:<8}  {:>7}  {:<11}  {:>11}  {:>10}  {:>9}  COMMAND",
         "JOB",
         "PID",
-        "RANKS",
         "PHASE",
         "GENERATIONS",
+        "COMMITTED",
         "ROLLBACKS"
     )?;
     for Listed { info, status } in listed {
-        let (phase, commits, rollbacks) = match &status {
-            Some(status) => (status.phase.as_str(), status.commits.to_string(), status.rollbacks.to_string()),
-            None => ("silent", "-".to_owned(), "-".to_owned()),
-        };
-        let command = info.command.join(" ");
         let job = info.job.get(..8).unwrap_or(&info.job);
-        say!(
-            "{job:<8}  {:>7}  {:>5}  {phase:<11}  {commits:>11}  {rollbacks:>9}  {command}",
-            info.pid,
-            info.ranks
-        )?;
+        let (pid, command) = (info.pid, info.command.join(" "));
+        let Some(status) = status else {
+            say!("{job:<8}  {pid:>7}  {:<11}  {:>11}  {:>10}  {:>9}  {command}", "silent", "-", "-", "-")?;
+            continue;
+        };
+        let ago =
+            status.committed_ms_ago.map(|ms| format!("{} ago", text::nanos(ms.saturating_mul(1_000_000))));
+        let (phase, ago) = (&status.phase, ago.unwrap_or_else(|| "-".to_owned()));
+        let (commits, rollbacks) = (status.commits, status.rollbacks);
+        say!("{job:<8}  {pid:>7}  {phase:<11}  {commits:>11}  {ago:>10}  {rollbacks:>9}  {command}")?;
+        for line in rank_lines(&status.each_rank) {
+            say!("{line}")?;
+        }
     }
     Ok(Exit::Success)
+}
+
+/// Ranks of a job, each in a line of its own, or, of many, those beside each other that do the same in one.
+fn rank_lines(ranks: &[RankStatus]) -> Vec<String> {
+    let alike = |a: &RankStatus, b: &RankStatus| {
+        ranks.len() > RANKS_SHOWN_MAX && (&a.state, a.epoch, &a.host) == (&b.state, b.epoch, &b.host)
+    };
+    let line = |ranks: &[RankStatus]| {
+        let [first, .., last] = ranks else { return ranks.first().map(one_rank) };
+        let pause = ranks.iter().filter_map(|rank| rank.pause_ns).max().map_or("-".to_owned(), text::nanos);
+        let bytes = ranks.iter().filter_map(|rank| rank.image_bytes).sum();
+        let RankStatus { host, state, epoch, .. } = first;
+        let (from, to, bytes) = (first.rank, last.rank, text::bytes(bytes));
+        Some(format!(
+            "  ranks {from} to {to}  {host}  {state}  epoch {epoch}  longest pause {pause}  images {bytes} in all"
+        ))
+    };
+    ranks.chunk_by(alike).filter_map(line).collect()
+}
+
+fn one_rank(rank: &RankStatus) -> String {
+    let pid = rank.pid.map_or("-".to_owned(), |pid| pid.to_string());
+    let pause = rank.pause_ns.map_or("-".to_owned(), text::nanos);
+    let bytes = rank.image_bytes.map_or("-".to_owned(), text::bytes);
+    let RankStatus { rank, host, state, epoch, .. } = rank;
+    format!(
+        "  rank {rank:<4}  {pid:>7}  {host}  {state:<9}  epoch {epoch:<4}  pause {pause:>8}  image {bytes:>9}"
+    )
 }
 
 pub(crate) fn checkpoint(job: &str, json: bool) -> Result<Exit, CliError> {
@@ -94,4 +129,33 @@ pub(crate) fn kill(job: &str, json: bool) -> Result<Exit, CliError> {
 
 fn is_alive(pid: u32) -> bool {
     i32::try_from(pid).is_ok_and(|pid| nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(rank: u32, state: &str) -> RankStatus {
+        let pid = (state != "ended").then_some(1000 + rank);
+        let saved = Some(u64::from(rank) * 1_000_000);
+        let (host, state) = ("node1".to_owned(), state.to_owned());
+        RankStatus { rank, pid, host, state, epoch: 7, pause_ns: saved, image_bytes: Some(1 << 20) }
+    }
+
+    #[test]
+    fn ranks_of_a_large_job_that_do_the_same_are_one_line() {
+        let few: Vec<RankStatus> = (0..4).map(|number| rank(number, "running")).collect();
+        assert_eq!(rank_lines(&few).len(), 4);
+        let mut many: Vec<RankStatus> = (0..4096).map(|number| rank(number, "running")).collect();
+        many[100] = rank(100, "ended");
+        let lines = rank_lines(&many);
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert_eq!(
+            lines[0],
+            "  ranks 0 to 99  node1  running  epoch 7  longest pause 99.0 ms  images 100.0 MiB in all"
+        );
+        assert!(lines[1].starts_with("  rank 100         -  node1  ended "), "{lines:?}");
+        assert!(lines[2].starts_with("  ranks 101 to 4095  "), "{lines:?}");
+        assert_eq!(rank_lines(&[]), [] as [String; 0]);
+    }
 }

@@ -22,6 +22,7 @@ mod process;
 pub(crate) mod registry;
 pub(crate) mod requests;
 mod shell;
+pub(crate) mod status;
 pub(crate) mod storage;
 pub(crate) mod whole;
 

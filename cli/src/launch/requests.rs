@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use ckpt_glue::control::{JobPhase, JobStatus};
 use ckpt_glue::job::Event;
 use ckpt_glue::limits::{DURATION_MAX, POINT_ANSWER_MAX};
 use ckpt_glue::protocols::CheckpointEvent;
@@ -17,6 +16,7 @@ use transport::Epoch;
 
 use super::limits::{ANSWER_MAX, CLIENTS_MAX, REQUEST_BYTES_MAX};
 use super::registry::{JobInfo, Registration, socket_of};
+use super::status::Status;
 use crate::error::CliError;
 
 /// Why there is no checkpoint of an MPI program that was started without.
@@ -48,51 +48,13 @@ pub(crate) enum Answer {
     Stopping,
 }
 
-/// What a job is doing.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Status {
-    pub(crate) phase: String,
-    pub(crate) life: Option<String>,
-    pub(crate) committed: Option<String>,
-    pub(crate) commits: u32,
-    pub(crate) rollbacks: u32,
-    pub(crate) ranks: u32,
-    pub(crate) running: u32,
-    pub(crate) finalizing: u32,
-    pub(crate) saving: Option<u32>,
-}
-
-impl Status {
-    fn of(status: &JobStatus) -> Status {
-        let phase = match status.phase {
-            JobPhase::Gathering => "gathering",
-            JobPhase::Fencing => "fencing",
-            JobPhase::BackingOff => "backing-off",
-            JobPhase::Deciding => "deciding",
-            JobPhase::Starting => "starting",
-            JobPhase::Running => "running",
-            JobPhase::Finishing => "finishing",
-            JobPhase::Over => "over",
-        };
-        Status {
-            phase: phase.to_owned(),
-            life: status.life.map(|life| life.to_string()),
-            committed: status.committed.map(|generation| generation.to_string()),
-            commits: status.commits,
-            rollbacks: status.rollbacks,
-            ranks: status.ranks,
-            running: status.running,
-            finalizing: status.finalizing,
-            saving: status.saving.map(|epoch| epoch.0),
-        }
-    }
-}
-
 /// What the launcher has to do about a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answered {
     /// Nothing.
     Wait,
+    /// Tell it what the job is doing.
+    Status,
     /// Ask the coordinator for a checkpoint.
     Checkpoint,
     /// End the job.
@@ -115,6 +77,8 @@ enum Awaited {
 struct Client {
     stream: UnixStream,
     held: Vec<u8>,
+    /// What it has not read yet of the answers.
+    unsent: Vec<u8>,
     awaited: Awaited,
 }
 
@@ -149,15 +113,17 @@ impl Requests {
             if own && self.clients.len() < CLIENTS_MAX && stream.set_nonblocking(true).is_ok() {
                 let number = self.next;
                 self.next += 1;
-                let client = Client { stream, held: Vec::new(), awaited: Awaited::Nothing };
+                let client =
+                    Client { stream, held: Vec::new(), unsent: Vec::new(), awaited: Awaited::Nothing };
                 return Some((number, &self.clients.entry(number).or_insert(client).stream));
             }
         }
     }
 
     /// Reads from a connection, and answers what can be answered at once.
-    pub(crate) fn read(&mut self, number: u64, status: &JobStatus, is_never_saved: bool) -> Answered {
+    pub(crate) fn read(&mut self, number: u64, is_never_saved: bool) -> Answered {
         let Some(client) = self.clients.get_mut(&number) else { return Answered::Gone };
+        client.flush();
         let mut chunk = [0; 512];
         let open = loop {
             match client.stream.read(&mut chunk) {
@@ -177,10 +143,7 @@ impl Requests {
         });
         let answered = match line {
             None => Answered::Wait,
-            Some(Ok(Request::Status)) => {
-                client.answer(&Answer::Status(Status::of(status)));
-                Answered::Wait
-            }
+            Some(Ok(Request::Status)) => Answered::Status,
             Some(Ok(Request::Checkpoint)) if is_never_saved => {
                 client.answer(&Answer::Failed { reason: NO_CHECKPOINTS.to_owned() });
                 Answered::Wait
@@ -203,6 +166,18 @@ impl Requests {
             return Answered::Gone;
         }
         answered
+    }
+
+    /// Tells a command what the job is doing.
+    pub(crate) fn tell(&mut self, number: u64, status: Status) {
+        if let Some(client) = self.clients.get_mut(&number) {
+            client.answer(&Answer::Status(status));
+        }
+    }
+
+    /// A connection, and whether answers wait for it to be read.
+    pub(crate) fn stream(&self, number: u64) -> Option<(&UnixStream, bool)> {
+        self.clients.get(&number).map(|client| (&client.stream, !client.unsent.is_empty()))
     }
 
     /// Answers those who wait for a checkpoint.
@@ -258,10 +233,22 @@ impl Client {
     }
 
     fn answer(&mut self, answer: &Answer) {
-        let mut line = serde_json::to_vec(answer).unwrap_or_default();
-        line.push(b'\n');
-        // A command that has gone away does not want the answer; one line always fits the socket's buffer.
-        let _ = self.stream.write_all(&line);
+        self.unsent.append(&mut serde_json::to_vec(answer).unwrap_or_default());
+        self.unsent.push(b'\n');
+        self.flush();
+    }
+
+    /// Sends what it has room for.
+    fn flush(&mut self) {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // A command that has gone away does not want the answer.
+                Err(_) => self.unsent.clear(),
+            }
+        }
     }
 }
 
@@ -307,18 +294,6 @@ mod tests {
 
     use super::*;
 
-    const STATUS: JobStatus = JobStatus {
-        phase: JobPhase::Running,
-        life: None,
-        committed: None,
-        commits: 0,
-        rollbacks: 0,
-        ranks: 1,
-        running: 1,
-        finalizing: 0,
-        saving: None,
-    };
-
     struct Job {
         requests: Requests,
         path: std::path::PathBuf,
@@ -340,7 +315,7 @@ mod tests {
             (&stream).write_all(b"{\"command\":\"checkpoint\"}\n").expect("room");
             stream.set_nonblocking(true).expect("a flag");
             let (number, _) = self.requests.accept().expect("a connection");
-            assert_eq!(self.requests.read(number, &STATUS, false), Answered::Checkpoint);
+            assert_eq!(self.requests.read(number, false), Answered::Checkpoint);
             stream
         }
 

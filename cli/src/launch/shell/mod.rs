@@ -1,5 +1,6 @@
 //! The loop: everything that happens to a job passes through here, one at a time.
 
+mod asked;
 mod mpi;
 mod ranks;
 mod records;
@@ -33,7 +34,8 @@ use super::limits::{EVENTS_PER_ROUND, NEWS_EVERY, ROOM_EVERY};
 use super::lines::{Channel, LineReader};
 use super::notice::{MpiNotice, Notice, Observer};
 use super::process::Process;
-use super::requests::{Answered, Requests};
+use super::requests::Requests;
+use super::status::Saved;
 use super::storage::{StoreWorker, Task};
 use super::{Outcome, Plan, Verdict, registry::Registration};
 use crate::error::CliError;
@@ -76,6 +78,7 @@ struct Shell<'a> {
     signals: SignalFd,
     store: StoreWorker,
     requests: Requests,
+    saved: Option<Saved>,
     guard: Guard,
     observer: &'a mut dyn Observer,
     mpi: Option<MpiSide>,
@@ -153,6 +156,7 @@ impl<'a> Shell<'a> {
             signals,
             store,
             requests,
+            saved: None,
             guard,
             observer,
             mpi: None,
@@ -317,6 +321,7 @@ impl<'a> Shell<'a> {
             }
             job::Output::Event(event) => {
                 self.requests.on_event(&event);
+                self.note_saved(&event);
                 self.tell_silent(&event);
                 if matches!(event, job::Event::AllRunning { .. }) {
                     self.store.ask(Task::Restored);
@@ -427,31 +432,6 @@ impl<'a> Shell<'a> {
         if !open {
             let _ = self.epoll.delete(lines.pipe());
             self.sources.remove(&token);
-        }
-    }
-
-    fn on_request(&mut self, token: u64, client: u64) {
-        if client == 0 {
-            while let Some((number, stream)) = self.requests.accept() {
-                let token = self.next_token;
-                self.next_token += 1;
-                if watch(&self.epoll, stream.as_fd(), token).is_ok() {
-                    self.sources.insert(token, Source::Requests(number));
-                }
-            }
-            return;
-        }
-        // What began before this request does not answer it.
-        self.pump();
-        let status = self.job.status();
-        match self.requests.read(client, &status, self.is_never_saved()) {
-            Answered::Wait => {}
-            Answered::Checkpoint => self.tell_job(job::Input::Request(ckpt_glue::control::Source::Command)),
-            Answered::Stop => self.stop(),
-            Answered::Gone => {
-                // Closing the descriptor has taken it out of `epoll`.
-                self.sources.remove(&token);
-            }
         }
     }
 }

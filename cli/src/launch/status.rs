@@ -1,0 +1,86 @@
+//! What a job is doing, as its launcher tells people's commands.
+
+use std::time::Instant;
+
+use ckpt_glue::control::{ImageReport, JobPhase, JobStatus};
+use ckpt_glue::keeper::RankPhase;
+use serde::{Deserialize, Serialize};
+
+/// What a job is doing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Status {
+    pub(crate) phase: String,
+    pub(crate) life: Option<String>,
+    pub(crate) committed: Option<String>,
+    /// Milliseconds since the last generation was committed; `None` if none has been since the launcher started.
+    pub(crate) committed_ms_ago: Option<u64>,
+    pub(crate) commits: u32,
+    pub(crate) rollbacks: u32,
+    pub(crate) ranks: u32,
+    pub(crate) running: u32,
+    pub(crate) finalizing: u32,
+    pub(crate) saving: Option<u32>,
+    pub(crate) each_rank: Vec<RankStatus>,
+}
+
+/// What one rank is doing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct RankStatus {
+    pub(crate) rank: u32,
+    /// `None`: no process of it runs.
+    pub(crate) pid: Option<u32>,
+    pub(crate) host: String,
+    pub(crate) state: String,
+    /// The last one that it has told.
+    pub(crate) epoch: u32,
+    /// How long it stood still for the last generation that was committed.
+    pub(crate) pause_ns: Option<u64>,
+    /// The size of its image in that.
+    pub(crate) image_bytes: Option<u64>,
+}
+
+/// The last generation that a launcher has seen committed.
+#[derive(Clone, Debug)]
+pub(crate) struct Saved {
+    pub(crate) at: Instant,
+    pub(crate) images: Vec<ImageReport>,
+}
+
+impl Status {
+    pub(crate) fn of(status: &JobStatus, saved: Option<&Saved>, each_rank: Vec<RankStatus>) -> Status {
+        let phase = match status.phase {
+            JobPhase::Gathering => "gathering",
+            JobPhase::Fencing => "fencing",
+            JobPhase::BackingOff => "backing-off",
+            JobPhase::Deciding => "deciding",
+            JobPhase::Starting => "starting",
+            JobPhase::Running => "running",
+            JobPhase::Finishing => "finishing",
+            JobPhase::Over => "over",
+        };
+        let ago = saved.map(|saved| saved.at.elapsed().as_millis());
+        Status {
+            phase: phase.to_owned(),
+            life: status.life.map(|life| life.to_string()),
+            committed: status.committed.map(|generation| generation.to_string()),
+            committed_ms_ago: ago.map(|ago| u64::try_from(ago).unwrap_or(u64::MAX)),
+            commits: status.commits,
+            rollbacks: status.rollbacks,
+            ranks: status.ranks,
+            running: status.running,
+            finalizing: status.finalizing,
+            saving: status.saving.map(|epoch| epoch.0),
+            each_rank,
+        }
+    }
+}
+
+pub(crate) fn state(phase: RankPhase) -> &'static str {
+    match phase {
+        RankPhase::Spawning | RankPhase::Attached => "starting",
+        RankPhase::Running => "running",
+        RankPhase::Finalizing => "finishing",
+        RankPhase::Exited(_) => "ended",
+        RankPhase::Dead => "dead",
+    }
+}
