@@ -108,10 +108,7 @@ pub(crate) fn watch(job: &str, directory: &Path) {
     while groups.iter().any(|pid| is_alive(*pid)) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
     }
-    for file in files {
-        // Most often its owner has removed it. Nobody else has files of these names: ranks of this job had them mapped.
-        let _ = std::fs::remove_file(file);
-    }
+    mappings::remove(files);
     clean(job, directory.to_path_buf());
 }
 

@@ -34,6 +34,30 @@ pub(crate) fn files_of(groups: &BTreeSet<i32>) -> BTreeSet<PathBuf> {
     judge(&maps_of(&groups), "").files
 }
 
+/// Removes files that killed processes have left in memory, and those of other processes of their worlds: libraries name them alike but for a number
+/// at the end, and who was killed at the begin of its life was never looked at. Nobody else has files of these names: processes of this job had
+/// them mapped.
+pub(crate) fn remove(files: impl IntoIterator<Item = PathBuf>) {
+    let files: BTreeSet<PathBuf> = files.into_iter().collect();
+    let stems: BTreeSet<PathBuf> = files.iter().filter_map(|file| without_number(file)).collect();
+    let folders: BTreeSet<&Path> = stems.iter().filter_map(|stem| stem.parent()).collect();
+    let found = folders.into_iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    let alike = found.map(|entry| entry.path()).filter(|file| {
+        without_number(file).is_some_and(|stem| stems.contains(&stem))
+    });
+    for file in alike.collect::<BTreeSet<_>>().union(&files) {
+        // Most often its owner has removed it.
+        let _ = std::fs::remove_file(file);
+    }
+}
+
+/// A file's path up to the number at its end.
+fn without_number(file: &Path) -> Option<PathBuf> {
+    let text = file.to_str()?;
+    let stem = text.trim_end_matches(|symbol: char| symbol.is_ascii_digit());
+    (stem.len() < text.len() && stem.ends_with('_')).then(|| PathBuf::from(stem))
+}
+
 fn maps_of(groups: &BTreeMap<i32, Member>) -> BTreeMap<Member, String> {
     let mut maps: BTreeMap<Member, String> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -105,6 +129,19 @@ mod tests {
         assert_eq!(judged(&[PROVIDER, PROVIDER]), Findings::default());
         let other = PROVIDER.replace("my lib", "another");
         assert_eq!(judged(&[PROVIDER, &other, ""]).without_provider, [rank(1), rank(2)]);
+    }
+
+    #[test]
+    fn files_of_a_world_go_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        let names = ["mpich_shm_1_0", "mpich_shm_1_12", "mpich_shm_2_0", "mpich_shm_1_x", "mpich_shm_1", "plain"];
+        for name in names {
+            std::fs::write(file(name), b"").unwrap();
+        }
+        remove([file("mpich_shm_1_3"), file("plain")]);
+        let left: Vec<_> = names.into_iter().filter(|name| file(name).exists()).collect();
+        assert_eq!(left, ["mpich_shm_2_0", "mpich_shm_1_x", "mpich_shm_1"]);
     }
 
     #[test]

@@ -427,12 +427,9 @@ impl Shell<'_> {
         ranks.chain(self.spawned.iter().map(|(member, group)| (member, group.pid))).collect()
     }
 
-    /// Removes what killed ranks have left in memory. Nobody else has files of these names: ranks of this job had them mapped.
+    /// Removes what killed ranks have left in memory.
     pub(super) fn remove_mpi_files(&mut self) {
-        for file in core::mem::take(&mut self.mpi_files) {
-            // Most often its owner has removed it.
-            let _ = std::fs::remove_file(file);
-        }
+        mappings::remove(core::mem::take(&mut self.mpi_files));
     }
 
     /// A process is about to end: it is looked at before, with its world, unless that has been done for another one of its world.
