@@ -20,7 +20,7 @@ pub(crate) const LOOKS_MAX: u32 = 4;
 /// Longest wait of a program that opens a port for the agent to take its seat.
 pub(crate) const SEAT_MAX: Duration = Duration::from_secs(10);
 
-/// Longest wait for a keeper to read what a port that has closed leaves with it.
+/// Longest wait for a keeper to read what a port that has closed leaves with it, and what a program that exits has said.
 pub(crate) const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
 
 /// Links whose final counters go to the keeper in one message.
@@ -41,3 +41,6 @@ pub(crate) const PAGE_COPY_NS: u64 = 1000;
 
 /// Most whole images in a row that are taken without arming, in a program that writes nearly all of its pages between checkpoints.
 pub(crate) const REST_MAX: u32 = 64;
+
+/// Time between two looks whether the last words of a program that exits have left it.
+pub(crate) const LAST_WORDS_SLICE: Duration = Duration::from_micros(200);

@@ -7,6 +7,8 @@
 
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Instant;
 
 use ckpt_glue::control::Message;
 use ckpt_glue::pmi::{Answer, Relay, Unsavable};
@@ -15,10 +17,12 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::socket::{MsgFlags, recv, send};
+use nix::unistd::getpid;
 use transport::Epoch;
 
 use crate::error::AgentError;
-use crate::limits::CHUNK_BYTES;
+use crate::limits::{CHUNK_BYTES, LAST_WORDS_MAX, LAST_WORDS_SLICE};
+use crate::this_rank::{self, ThisRank};
 
 /// Names the variable with the number of the socket over which a program speaks PMI.
 const FD_VARIABLE: &str = "PMI_FD";
@@ -28,6 +32,52 @@ pub const LAUNCHERS_VARIABLE: &str = "STILLWIRE_PMI_FD";
 
 /// What a participant is told that a rank holds which cannot be saved (`Input::Unsavable`): its PMI.
 pub(crate) const UNSAVABLE_PMI: u32 = 1;
+
+/// What a program that exits must know so that its last words are heard: an abort is followed by the end of its process.
+struct LastWords {
+    /// The process that is the rank: its forks are none. 0: nobody is in between.
+    process: AtomicI32,
+    /// Our end of the pair.
+    socket: AtomicI32,
+    /// What was read from there is on its way to the line.
+    carrying: AtomicBool,
+}
+
+static LAST_WORDS: LastWords =
+    LastWords { process: AtomicI32::new(0), socket: AtomicI32::new(-1), carrying: AtomicBool::new(false) };
+
+impl LastWords {
+    fn are_heard(&self) -> bool {
+        let mut waiting: libc::c_int = 0;
+        // SAFETY: writes an integer; fails if nothing is open under the number.
+        let told =
+            unsafe { libc::ioctl(self.socket.load(Ordering::Acquire), libc::FIONREAD, &raw mut waiting) };
+        let unread = told == 0 && waiting > 0;
+        !unread
+            && !self.carrying.load(Ordering::Acquire)
+            && this_rank::seated().is_none_or(ThisRank::has_said_all)
+    }
+}
+
+/// Called when the program exits: waits until the launcher can read what it has said.
+extern "C" fn say_last_words() {
+    if LAST_WORDS.process.load(Ordering::Acquire) != getpid().as_raw() {
+        return;
+    }
+    let until = Instant::now() + LAST_WORDS_MAX;
+    while !LAST_WORDS.are_heard() && Instant::now() < until {
+        std::thread::sleep(LAST_WORDS_SLICE);
+    }
+}
+
+/// While it lives, what the program has said may be on its way.
+pub(crate) struct Carrying(());
+
+impl Drop for Carrying {
+    fn drop(&mut self) {
+        LAST_WORDS.carrying.store(false, Ordering::Release);
+    }
+}
 
 fn number(variable: &str) -> Option<RawFd> {
     std::env::var(variable).ok()?.parse().ok().filter(|number| *number > 2)
@@ -70,6 +120,12 @@ impl Pmi {
         if unsafe { libc::dup2(theirs.as_raw_fd(), place) } < 0 {
             return Err(failed(Errno::last()));
         }
+        LAST_WORDS.process.store(getpid().as_raw(), Ordering::Release);
+        LAST_WORDS.socket.store(ours.as_raw_fd(), Ordering::Release);
+        // SAFETY: the function is one of this library, which is never unloaded, and touches nothing that other handlers tear down.
+        if unsafe { libc::atexit(say_last_words) } != 0 {
+            return Err(failed(Errno::ENOMEM));
+        }
         Ok(Some(Pmi { relay: Relay::new(Sabotage::none()), stream: Some(ours), told: None }))
     }
 
@@ -82,8 +138,16 @@ impl Pmi {
         Some(PollFd::new(stream.as_fd(), flags))
     }
 
-    /// Gives the program what it may have, and hears what it says.
-    pub(crate) fn attend(&mut self, epoch: Epoch) {
+    /// Gives the program what it may have, and hears what it says. All that [`Pmi::poll_message`] then has is to be sent while what this
+    /// returns lives.
+    pub(crate) fn attend(&mut self, epoch: Epoch) -> Carrying {
+        LAST_WORDS.carrying.store(true, Ordering::Release);
+        let carrying = Carrying(());
+        self.carry(epoch);
+        carrying
+    }
+
+    fn carry(&mut self, epoch: Epoch) {
         self.relay.hand_over(epoch);
         let Some(stream) = &self.stream else { return };
         let socket = stream.as_raw_fd();
@@ -116,6 +180,7 @@ impl Pmi {
         if !is_open {
             // An end without its other one could not be saved.
             self.relay.close();
+            LAST_WORDS.socket.store(-1, Ordering::Release);
             self.stream = None;
         }
     }
@@ -132,6 +197,7 @@ impl Pmi {
 
     /// The process has been restored.
     pub(crate) fn begin_life(&mut self) {
+        LAST_WORDS.process.store(getpid().as_raw(), Ordering::Release);
         self.relay.begin_life();
     }
 

@@ -197,7 +197,7 @@ impl LifeOfAgent {
 
     /// Carries PMI to and fro, when nothing is left to do that belongs before a cut.
     fn attend(&mut self, pmi: &mut Pmi) -> Result<(), AgentError> {
-        pmi.attend(self.participant.epoch());
+        let _carrying = pmi.attend(self.participant.epoch());
         if let Some(why) = pmi.poll_unsavable() {
             eprintln!("stillwire: rank {}: from now on there are no images: {why}", self.launch.rank);
             self.participant.handle(self.now(), Input::Unsavable { what: Some(UNSAVABLE_PMI) });

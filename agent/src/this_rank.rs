@@ -252,6 +252,11 @@ impl ThisRank {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether nothing waits to be read by the keeper. `false` also while somebody else looks.
+    pub(crate) fn has_said_all(&self) -> bool {
+        self.state.try_lock().is_ok_and(|state| state.line.wants().is_empty())
+    }
+
     /// The rank's number.
     pub fn rank(&self) -> Rank {
         self.rank

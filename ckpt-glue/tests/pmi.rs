@@ -487,3 +487,19 @@ fn a_relay_passes_on_what_is_said_one_at_a_time() {
         (vec![spawn.into()], Some(pmi::Unsavable::Spawns))
     );
 }
+
+/// A process that is executed in the rank's place speaks past the agent. That nothing came is nothing said.
+#[test]
+fn who_speaks_past_its_relay_is_told_from_who_says_nothing() {
+    let mut server = server(1, 1, false);
+    let mut outputs = |input| {
+        server.handle(Instant::ZERO, input);
+        std::iter::from_fn(|| server.poll_output()).collect::<Vec<_>>()
+    };
+    let request = Asked { number: 1, text: "cmd=init pmi_version=1 pmi_subversion=1\n".into() };
+    assert_eq!(outputs(pmi::Input::Request { rank: Rank(0), epoch: Epoch(0), request }).len(), 2);
+    let member = Member::of_job(Rank(0));
+    assert_eq!(outputs(pmi::Input::Bytes { member, bytes: Vec::new() }), []);
+    let broken = pmi::Output::Broken { member, why: pmi::Broken::TwoWays };
+    assert_eq!(outputs(pmi::Input::Bytes { member, bytes: b"cmd=init".to_vec() }), [broken]);
+}

@@ -300,6 +300,20 @@ fn how_a_saved_program_ends_is_how_an_unsaved_one_does() {
     }
 }
 
+/// MPI libraries say so and exit at once.
+#[test]
+fn who_aborts_and_exits_is_heard() {
+    let place = Place::new();
+    let last = ["only:1", "say:cmd=abort exitcode=7", "only:1", "exit:9", "sleep:60"];
+    let steps = Steps::default().then(&INIT).then(&BARRIER).then(&last);
+    for _ in 0..10 {
+        let done = start(&place, 2, &["--on-fault", "restart"], &[], &steps).finish();
+        assert_eq!(done.code, Some(7), "{done:?}");
+        done.says(&["rank 1 aborted the job (code 7)"]);
+        std::fs::remove_dir_all(place.job()).expect("the job's directory");
+    }
+}
+
 #[test]
 fn a_rank_without_the_library_runs_and_is_not_saved() {
     let place = Place::new();

@@ -207,7 +207,7 @@ impl Server {
     fn on_bytes(&mut self, now: Instant, member: Member, bytes: &[u8]) {
         let Member { world, rank } = member;
         if let Some(client) = self.worlds.get_mut(&world).and_then(|world| world.client_mut(rank)) {
-            if client.relayed.is_some() {
+            if client.relayed.is_some() && !bytes.is_empty() {
                 return self.break_off(member, Broken::TwoWays);
             }
             client.lines.feed(bytes);

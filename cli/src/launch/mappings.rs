@@ -42,9 +42,9 @@ pub(crate) fn remove(files: impl IntoIterator<Item = PathBuf>) {
     let stems: BTreeSet<PathBuf> = files.iter().filter_map(|file| without_number(file)).collect();
     let folders: BTreeSet<&Path> = stems.iter().filter_map(|stem| stem.parent()).collect();
     let found = folders.into_iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
-    let alike = found.map(|entry| entry.path()).filter(|file| {
-        without_number(file).is_some_and(|stem| stems.contains(&stem))
-    });
+    let alike = found
+        .map(|entry| entry.path())
+        .filter(|file| without_number(file).is_some_and(|stem| stems.contains(&stem)));
     for file in alike.collect::<BTreeSet<_>>().union(&files) {
         // Most often its owner has removed it.
         let _ = std::fs::remove_file(file);
@@ -56,6 +56,13 @@ fn without_number(file: &Path) -> Option<PathBuf> {
     let text = file.to_str()?;
     let stem = text.trim_end_matches(|symbol: char| symbol.is_ascii_digit());
     (stem.len() < text.len() && stem.ends_with('_')).then(|| PathBuf::from(stem))
+}
+
+/// Files of MPI libraries in memory that this process has mapped, without those that it has started.
+pub(crate) fn files_of_process(process: Pid) -> BTreeSet<PathBuf> {
+    // It may have ended just now.
+    let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+    judge(&[(Member::of_job(Rank(0)), maps)].into(), "").files
 }
 
 fn maps_of(groups: &BTreeMap<i32, Member>) -> BTreeMap<Member, String> {
@@ -135,7 +142,8 @@ mod tests {
     fn files_of_a_world_go_together() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name);
-        let names = ["mpich_shm_1_0", "mpich_shm_1_12", "mpich_shm_2_0", "mpich_shm_1_x", "mpich_shm_1", "plain"];
+        let names =
+            ["mpich_shm_1_0", "mpich_shm_1_12", "mpich_shm_2_0", "mpich_shm_1_x", "mpich_shm_1", "plain"];
         for name in names {
             std::fs::write(file(name), b"").unwrap();
         }

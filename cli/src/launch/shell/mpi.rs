@@ -65,6 +65,12 @@ impl EndedRank {
     }
 }
 
+/// Whether a process comes to a barrier with what it says.
+fn comes_to_barrier(said: &[u8]) -> bool {
+    const WORD: &[u8] = b"cmd=barrier_in";
+    said.windows(WORD.len()).any(|window| window == WORD)
+}
+
 /// Whether it has been looked that messages of a world go over the provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Look {
@@ -143,9 +149,15 @@ impl Shell<'_> {
 
     pub(super) fn tell_pmi(&mut self, input: pmi::Input) {
         let now = self.now();
+        let comes = match &input {
+            pmi::Input::Request { rank, request, .. } => {
+                comes_to_barrier(&request.text.0).then(|| Member::of_job(*rank))
+            }
+            _ => None,
+        };
         let Some(mpi) = &mut self.mpi else { return };
         mpi.server.handle(now, input);
-        self.note_barriers(0);
+        self.note_barriers(0, comes);
     }
 
     pub(super) fn poll_pmi(&mut self) -> Option<pmi::Output> {
@@ -196,14 +208,24 @@ impl Shell<'_> {
             return false;
         }
         let any = !said.bytes.is_empty();
+        let comes = comes_to_barrier(&said.bytes).then_some(member);
         mpi.server.handle(now, pmi::Input::Bytes { member, bytes: said.bytes });
-        self.note_barriers(member.world);
+        self.note_barriers(member.world, comes);
         any
     }
 
-    /// The processes of a world may have met: they are looked at.
-    fn note_barriers(&mut self, world: u32) {
+    /// The processes of a world may have met: they are looked at. One of them may have come to a barrier, at which it will wait: it is looked at alone.
+    fn note_barriers(&mut self, world: u32, comes: Option<Member>) {
         let Some(mpi) = &mut self.mpi else { return };
+        if matches!(mpi.looks.get(&world), None | Some(Look::At(_)))
+            && let Some(member) = comes
+        {
+            let process = match member.job_rank() {
+                Some(rank) => self.processes.get(&rank).map(|process| process.group.pid),
+                None => self.spawned.group(member).map(|group| group.pid),
+            };
+            self.mpi_files.extend(process.map(mappings::files_of_process).into_iter().flatten());
+        }
         let barriers = mpi.server.barriers_passed(world);
         if barriers > 0 {
             mpi.looks.entry(world).or_insert_with(|| Look::At(Instant::now() + LOOK_AFTER));
