@@ -85,8 +85,12 @@ it stood still for it and the size of its image. Of a job of many ranks those th
     Verify(VerifyArguments),
     /// Sort integers on four processes, kill one, and watch the job recover
     #[command(long_about = "\
-Sort integers on four processes (NAS IS, with its official verification) over UDP, with bursts of messages in flight at \
-every checkpoint; kill one process with SIGKILL at a random instant; let the job roll back by itself; verify the result.
+Sort integers on four processes over UDP, with bursts of messages in flight at every checkpoint; kill one process with SIGKILL at a \
+random instant; let the job roll back by itself; verify the result.
+
+Where mpicc is MPICH's, or of its family, and libstillwire_fi.so is beside this program, the program is an MPI program that knows \
+nothing of checkpoints: it is compiled, rehearsed for a moment, and saved as whole processes. Else, and with --native, it is NAS IS \
+with its official verification, which names the points at which it is saved; one line says why.
 
 Prints a timeline: checkpoints with the pause of each rank and its parts, the messages that were saved in each of the five \
 states, bytes, and the times of detection and recovery. Ends with exit code 0 only if the result is verified and at least \
@@ -324,6 +328,9 @@ pub(crate) struct DemoArguments {
     /// Problem class: S (65,536 keys), W (1,048,576) or A (8,388,608)
     #[arg(long, default_value = "W", ignore_case = true, value_parser = ["S", "W", "A"])]
     pub(crate) class: String,
+    /// Show the program with points of its own, even if an MPI program can be had
+    #[arg(long)]
+    pub(crate) native: bool,
     /// Keep the job's directory, and say where it is
     #[arg(long, value_name = "DIR")]
     pub(crate) keep_dir: Option<PathBuf>,

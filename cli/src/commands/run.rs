@@ -223,7 +223,7 @@ fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
 
 /// Gives a program the variables of the provider, before what a person sets, which counts; and behind that what its library
 /// needs besides, which holds it.
-fn equip(program: &mut Program, detected: &Detected, library: &Path, bind: IpAddr) {
+pub(crate) fn equip(program: &mut Program, detected: &Detected, library: &Path, bind: IpAddr) {
     let to_os = |(name, value): (&str, OsString)| (OsString::from(name), value);
     let mut variables: Vec<_> = environment::variables(library).into_iter().map(to_os).collect();
     if bind != Ipv4Addr::LOCALHOST {

@@ -1,8 +1,11 @@
-//! `stillwire demo`: a real job is checkpointed under full traffic, loses a process, and finishes with the right result.
+//! `stillwire demo`: a real job is checkpointed under full traffic, loses a process, and finishes with the right result: an MPI program that knows
+//! nothing of it, or, where none can be had, a program with points of its own.
 
+mod mpi;
 pub(crate) mod program;
 mod timeline;
 
+use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,11 +17,13 @@ use transport::config::AuthLevel;
 
 use crate::arguments::DemoArguments;
 use crate::commands::print_json;
-use crate::commands::run::{create_job, exit_of, fresh_job, temporary_directory};
+use crate::commands::run::{create_job, equip, exit_of, fresh_job, temporary_directory};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::registry::Registration;
-use crate::launch::{self, Plan, Program};
+use crate::launch::{self, Plan, Program, Saves, whole};
+use crate::mpi::program::detect;
+use mpi::MpiProgram;
 use timeline::{Script, Timeline};
 
 /// Processes of the demo.
@@ -48,7 +53,16 @@ pub(crate) fn demo(arguments: &DemoArguments, json: bool) -> Result<Exit, CliErr
         Some(directory) => directory.clone(),
         None => temporary_directory(&name)?,
     };
-    let mut plan = plan(arguments, job, directory)?;
+    let directory = std::path::absolute(&directory)?;
+    let program = if arguments.native {
+        Err("--native asks for it".to_owned())
+    } else {
+        mpi::make(&directory.join("program"))
+    };
+    let mut plan = match &program {
+        Ok(program) => mpi_plan(arguments, job, directory, program)?,
+        Err(_) => plan(arguments, job, directory)?,
+    };
     let place = create_job(plan.directory.clone(), arguments.keep_dir.is_none(), &plan)?;
     plan.directory.clone_from(&place.path);
     let script = Script {
@@ -59,8 +73,13 @@ pub(crate) fn demo(arguments: &DemoArguments, json: bool) -> Result<Exit, CliErr
         victim: random_below(u64::from(RANKS))?,
         longest: LONGEST,
     };
-    let mut timeline = Timeline::new(script, json);
-    timeline.begin(&arguments.class, RANKS, &place.path);
+    let mut timeline = Timeline::new(script, program.as_ref().err().cloned(), json);
+    timeline.begin(
+        &arguments.class,
+        RANKS,
+        &place.path,
+        program.as_ref().ok().map(|program| &*program.library),
+    );
     let registration = Registration::create(&plan)?;
     let outcome = launch::run(&plan, &registration, &mut timeline)?;
     drop(registration);
@@ -89,9 +108,9 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         ["__demo-rank", "--class", &arguments.class, "--rounds", &arguments.rounds.to_string(), "--until"];
     let mut command = vec![program.into_os_string()];
     command.extend(words.map(Into::into));
-    command.push(enough_file(&std::path::absolute(&directory)?).into_os_string());
+    command.push(enough_file(&directory).into_os_string());
     Ok(Plan {
-        saves: crate::launch::Saves::Points,
+        saves: Saves::Points,
         job,
         ranks: RANKS,
         program: Program {
@@ -114,6 +133,30 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         is_mpi: false,
         mpi_problem: None,
     })
+}
+
+/// As [`plan`], of the MPI program.
+fn mpi_plan(
+    arguments: &DemoArguments,
+    job: transport::JobId,
+    directory: PathBuf,
+    mpi: &MpiProgram,
+) -> Result<Plan, CliError> {
+    let native = plan(arguments, job, directory)?;
+    let keys = match arguments.class.as_str() {
+        "A" | "a" => 1 << 23,
+        "W" | "w" => 1 << 20,
+        _ => 1 << 16,
+    } / RANKS;
+    let mut command: Vec<OsString> = vec![mpi.path.clone().into()];
+    command.extend([keys.to_string(), arguments.rounds.to_string()].map(OsString::from));
+    command.push(enough_file(&native.directory).into_os_string());
+    let mut program = Program { command, ..native.program };
+    let detected = detect(&program)?;
+    equip(&mut program, &detected, &mpi.provider, native.bind.ip());
+    whole::equip(&mut program, &mpi.provider, None);
+    let provider = Some(mpi.provider.clone());
+    Ok(Plan { program, provider, is_mpi: true, saves: Saves::Process, ..native })
 }
 
 /// The file that tells the program that everything has been shown.

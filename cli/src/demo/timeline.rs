@@ -99,6 +99,10 @@ pub(crate) struct RankShown {
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Summary {
     pub(crate) verified: bool,
+    /// `mpi` or `native`.
+    program: &'static str,
+    /// Why it is not the MPI program.
+    why_native: Option<String>,
     pub(crate) generations: u32,
     pub(crate) killed: u32,
     pub(crate) rollbacks: u32,
@@ -116,16 +120,26 @@ pub(crate) struct Summary {
 }
 
 impl Timeline {
-    pub(crate) fn new(script: Script, json: bool) -> Timeline {
+    /// `why_native`: why the program is none of an MPI library, unless it is.
+    pub(crate) fn new(script: Script, why_native: Option<String>, json: bool) -> Timeline {
         let (began, act) = (Instant::now(), Act::Before);
-        let (pids, summary) = (BTreeMap::new(), Summary::default());
+        let program = if why_native.is_none() { "mpi" } else { "native" };
+        let (pids, summary) = (BTreeMap::new(), Summary { program, why_native, ..Summary::default() });
         Timeline { script, json, began, act, pids, committed_after: 0, summary }
     }
 
-    pub(crate) fn begin(&self, class: &str, ranks: u32, directory: &Path) {
+    pub(crate) fn begin(&self, class: &str, ranks: u32, directory: &Path, library: Option<&Path>) {
+        if let Some(why) = &self.summary.why_native {
+            self.say(&format!("no MPI program, but one with points of its own: {why}"));
+        }
+        let program = match library {
+            Some(library) => format!("an MPI program ({}) that sorts integers", library.display()),
+            None => "NAS integer sort".to_owned(),
+        };
         self.say(&format!(
-            "NAS integer sort, class {class}, on {ranks} processes over UDP; 32 messages to every peer in flight at each \
-             point; checkpoints in {}",
+            "{program}, class {class}, on {ranks} processes over UDP; 32 messages to every peer in flight at each {}; \
+             checkpoints in {}",
+            if library.is_some() { "round" } else { "point" },
             directory.display()
         ));
     }
@@ -200,7 +214,7 @@ impl Timeline {
         ));
         if !self.json {
             // Nobody may be reading any more.
-            let _ = shown.print_ranks(images);
+            let _ = shown.print_ranks(images, self.summary.why_native.is_some());
         }
         self.summary.timeline.push(shown);
         let committed = u32::try_from(self.summary.timeline.len()).unwrap_or(u32::MAX);
@@ -304,20 +318,38 @@ impl RankShown {
     }
 }
 
+impl RankShown {
+    fn pause(&self, image: &ImageReport) -> String {
+        format!(
+            "{:>4} {:>10} = {:>8} + {:>8} + {:>8} + {:>8}",
+            self.rank,
+            text::nanos(image.statistics.pause_ns()),
+            text::nanos(self.stop_ns),
+            text::nanos(self.freeze_ns),
+            text::nanos(self.dump_ns),
+            text::nanos(self.thaw_ns),
+        )
+    }
+}
+
 impl GenerationShown {
-    fn print_ranks(&self, images: &[ImageReport]) -> io::Result<()> {
+    /// `counted`: its program counts messages; of others only their ports know.
+    fn print_ranks(&self, images: &[ImageReport], counted: bool) -> io::Result<()> {
+        if !counted {
+            say!("            rank      pause =     stop +   freeze +     dump +     thaw | image")?;
+            for (rank, image) in self.ranks.iter().zip(images) {
+                let pause = rank.pause(image);
+                say!("            {pause} | {:>9}", text::bytes(rank.bytes))?;
+            }
+            return Ok(());
+        }
         say!(
             "            rank      pause =     stop +   freeze +     dump +     thaw | messages: to send  unacked    acked  unanswered  delivered"
         )?;
         for (rank, image) in self.ranks.iter().zip(images) {
             say!(
-                "            {:>4} {:>10} = {:>8} + {:>8} + {:>8} + {:>8} | {:>17} {:>8} {:>8} {:>11} {:>10}",
-                rank.rank,
-                text::nanos(image.statistics.pause_ns()),
-                text::nanos(rank.stop_ns),
-                text::nanos(rank.freeze_ns),
-                text::nanos(rank.dump_ns),
-                text::nanos(rank.thaw_ns),
+                "            {} | {:>17} {:>8} {:>8} {:>11} {:>10}",
+                rank.pause(image),
                 rank.to_send,
                 rank.unacknowledged,
                 rank.acknowledged,
