@@ -109,6 +109,48 @@ fn one_image_gives_many_lives() {
     }
 }
 
+/// Writes a line, and waits for the program's answer, which begins with `answer`.
+fn answers(answer: &'static str) -> impl Fn(&mut Program) {
+    move |program| {
+        program.write(b"\n");
+        let line = program.line();
+        assert!(line.starts_with(answer), "{line}");
+    }
+}
+
+#[test]
+fn files_of_every_kind_are_what_they_were() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut program = start(Command::new(compile("files", &[])).arg(folder.path()));
+    assert_eq!(program.line(), "ready");
+    let program = three_generations(program, &answers("step "));
+    assert_eq!(program.finish(), "all as it was\n");
+}
+
+#[test]
+fn pipes_and_pairs_of_sockets_lose_nothing() {
+    let mut program = start(&mut Command::new(compile("pipes", &[])));
+    assert_eq!(program.line(), "ready");
+    let program = three_generations(program, &answers("round "));
+    assert_eq!(program.finish(), "nothing lost\n");
+}
+
+#[test]
+fn events_are_counted_and_watched() {
+    let mut program = start(&mut Command::new(compile("events", &[])));
+    assert_eq!(program.line(), "ready");
+    let program = three_generations(program, &answers("round "));
+    assert_eq!(program.finish(), "all counted\n");
+}
+
+#[test]
+fn timers_of_every_kind_go_on() {
+    let mut program = start(&mut Command::new(compile("timers", &[])));
+    assert_eq!(program.line(), "ready");
+    let program = three_generations(program, &answers("round "));
+    assert_eq!(program.finish(), "all in time\n");
+}
+
 /// Threads send themselves signals all the time: what they know of their own id on the way there is another one's by then.
 #[test]
 fn signals_and_alternate_stacks_come_back() {

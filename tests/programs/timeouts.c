@@ -77,7 +77,10 @@ static int in_clock_nanosleep(void) {
 static int in_futex(void) {
     static uint32_t word;
     struct timespec time = limit();
-    return syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &time, NULL, 0) == -1 && errno == ETIMEDOUT;
+    // Its callers have to expect EINTR at any time.
+    while (syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &time, NULL, 0) == 0 || errno == EINTR) {
+    }
+    return errno == ETIMEDOUT;
 }
 static int in_sigtimedwait(void) {
     sigset_t set;

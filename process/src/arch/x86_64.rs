@@ -191,6 +191,20 @@ impl Frame {
         }
     }
 
+    /// The call that the thread would return `EINTR` from, if its code shows which one it is.
+    pub(crate) fn interrupted_call(self) -> Option<Call> {
+        // SAFETY: registers of a frame that is in place.
+        let (pc, sp, result) = unsafe {
+            let of = |index| (*self.register(index)).cast_unsigned();
+            (of(libc::REG_RIP), of(libc::REG_RSP), *self.register(libc::REG_RAX))
+        };
+        if result != -i64::from(libc::EINTR) {
+            return None;
+        }
+        let number = loaded(peek(pc.wrapping_sub(LOAD_BYTES)).ok()?)?;
+        Some(Call { number, sp, pc })
+    }
+
     /// Whether the thread has just been told `id` by the kernel, or is about to send a signal to a process or thread that it has
     /// in a register already. Read from the code where it is; what is taken for such a place wrongly does no harm.
     pub(crate) fn carries_id(self, ids: [u32; 2]) -> bool {
@@ -294,14 +308,18 @@ const RESUMED: [i64; 4] = [libc::SYS_poll, libc::SYS_nanosleep, libc::SYS_clock_
 const MOVE_TO_EAX: u8 = 0xb8;
 
 /// Bytes that load the number of a call, right before the instruction that makes it.
-pub(crate) const LOAD_BYTES: u64 = 5 + CALL_BYTES;
+const LOAD_BYTES: u64 = 5 + CALL_BYTES;
 
 /// Which call it is that the kernel goes on with, by the code that has made it. `syscall(2)` has the number from its caller: of
 /// a call that was made so, nothing is known.
-pub(crate) fn resumed(load: [u8; 5]) -> Option<i64> {
-    let [MOVE_TO_EAX, number @ ..] = load else { return None };
-    let number = i64::from(i32::from_le_bytes(number));
-    RESUMED.contains(&number).then_some(number)
+pub(crate) fn resumed(pc: u64) -> Option<i64> {
+    loaded(peek(pc.wrapping_sub(LOAD_BYTES)).ok()?).filter(|number| RESUMED.contains(number))
+}
+
+/// The number that such bytes load, if a call follows them.
+fn loaded(code: [u8; 7]) -> Option<i64> {
+    let [MOVE_TO_EAX, a, b, c, d, call @ ..] = code else { return None };
+    (call == CALL).then_some(i64::from(i32::from_le_bytes([a, b, c, d])))
 }
 
 /// A system call in which a thread waits, as `/proc/TID/syscall` has it.

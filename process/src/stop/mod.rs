@@ -169,9 +169,18 @@ impl Stopped {
         let now_ns = sys::now_ns();
         TABLE.stopped_ns.store(now_ns, Ordering::Relaxed);
         let mut rewound = 0;
+        let mut handles = None;
         for (slot, call) in self.frames() {
-            let Some(call) = call else { continue };
             let frame = slot.frame();
+            let mut seen = call.filter(|call| frame.is_interrupted(*call));
+            if seen.is_none() && !*handles.get_or_insert_with(handles_signals) {
+                // It began to wait between the look at it and the signal. Nobody but us can have interrupted it.
+                seen = frame.interrupted_call();
+                if seen.is_some() {
+                    slot.set_call(seen);
+                }
+            }
+            let Some(call) = seen else { continue };
             let is_rewound = frame.rewind(call);
             slot.is_rewound.store(is_rewound, Ordering::Relaxed);
             if is_rewound {
@@ -268,8 +277,7 @@ impl Stopped {
         slot.stage.store(staged(self.number, WANTED), Ordering::Release);
         slot.is_rewound.store(false, Ordering::Relaxed);
         // Right before the signal: what the thread waits in now, it is interrupted in.
-        // SAFETY: only this thread looks at calls.
-        unsafe { *slot.call.get() = call_of(tid) };
+        slot.set_call(call_of(tid));
         match send(tid, u64::from(self.number) << 32 | index as u64) {
             Ok(()) => Ok(()),
             Err(Errno(libc::ESRCH)) => {
@@ -359,6 +367,15 @@ pub(crate) fn note_self() -> Noted {
     handler::note(0)
 }
 
+/// Whether the program handles signals: then it has to expect that one of these interrupts a call.
+fn handles_signals() -> bool {
+    /// The C library's own two.
+    const INTERNAL: [i32; 2] = [32, handler::SIGNAL];
+    // SAFETY: nothing is changed.
+    let is_handled = |signal| unsafe { action(signal, None) }.is_ok_and(|set| set.handler > libc::SIG_IGN);
+    (1..=64).filter(|signal| !INTERNAL.contains(signal)).any(is_handled)
+}
+
 fn send(tid: u32, value: u64) -> Answer<()> {
     // `siginfo_t` of a queued signal: number, error, code, padding, sender's process and user, value.
     let mut info = [0u64; 16];
@@ -394,8 +411,7 @@ fn call_of(tid: u32) -> Option<Call> {
     let mut number = call_number.cast_signed();
     if number == libc::SYS_restart_syscall {
         // A signal frame forgets what was to be gone on with.
-        let load = sys::peek(pc.wrapping_sub(arch::LOAD_BYTES)).ok();
-        number = load.and_then(arch::resumed).unwrap_or(number);
+        number = arch::resumed(pc).unwrap_or(number);
     }
     Some(Call { number, sp, pc })
 }

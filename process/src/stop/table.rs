@@ -92,7 +92,7 @@ pub(super) struct Slot {
     pub(super) passes: AtomicU32,
     noted: UnsafeCell<Noted>,
     /// The call in which the thread waited just before its signal; written by the stopping thread.
-    pub(super) call: UnsafeCell<Option<crate::arch::Call>>,
+    call: UnsafeCell<Option<crate::arch::Call>>,
     /// Whether that call was interrupted, and is made again.
     pub(super) is_rewound: AtomicBool,
 }
@@ -117,6 +117,12 @@ impl Slot {
     pub(super) fn call(&self) -> Option<crate::arch::Call> {
         // SAFETY: the stopping thread wrote it before it sent the signal, and writes it next in another stop.
         unsafe { *self.call.get() }
+    }
+
+    /// Says what its thread waits in; only the thread that stops, before its signal and while the thread stands still.
+    pub(super) fn set_call(&self, call: Option<crate::arch::Call>) {
+        // SAFETY: the thread looks at it when it has been told to stop, and again when it goes on.
+        unsafe { *self.call.get() = call }
     }
 
     /// What its thread noted; it must have stopped.

@@ -120,7 +120,8 @@ pub(crate) fn restart(image: &Path) -> Program {
     let mut program = start(command.env("STILLWIRE_PRELOAD_RESTORE", image));
     let answer = program.answer();
     if answer != "restored" {
-        panic!("{answer:?}; it ended with {}", program.child.wait().expect("it ends"));
+        let status = program.child.wait().expect("it ends");
+        panic!("{answer:?}; it said {:?}, and ended with {status}", program.line());
     }
     program
 }
