@@ -49,7 +49,23 @@ pub struct Prepared {
     interval: [IntervalTimer; 3],
     /// Signals that wait for the process as a whole, or for the thread that looks.
     waiting: u64,
+    /// Signals that timers send.
+    of_timers: u64,
+    /// What those signals tell that could be read.
+    queued: Vec<Info>,
 }
+
+/// `siginfo_t`.
+type Info = [u64; 16];
+
+/// Signals that may wait for a process at once.
+const QUEUED_MAX: usize = 4096;
+/// How often a signal is given back before it is given up: its user's other processes may have used up the limit meanwhile.
+const TRIES_MAX: u32 = 10_000;
+/// Signals that wait more than once, each with what it tells: 34 to 64, those of real time but for the C library's own two. Of the others, as
+/// a rule, nothing but that they wait is of use, and some cannot be given back as they were: only who is the first thread of a process may
+/// say that a signal came from the kernel or another process.
+const READ: u64 = u64::MAX << 33;
 
 /// What was seen.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -71,6 +87,8 @@ pub fn prepare() -> Result<Prepared, TimerError> {
         left: Vec::with_capacity(TIMERS_MAX),
         interval: [IntervalTimer::default(); 3],
         waiting: 0,
+        of_timers: 0,
+        queued: Vec::with_capacity(QUEUED_MAX),
     };
     match sys::read_whole(LIST, &mut prepared.list) {
         Ok(filled) => prepared.filled = filled,
@@ -83,7 +101,10 @@ pub fn prepare() -> Result<Prepared, TimerError> {
         Err(Errno(libc::ENOBUFS)) => return Err(TimerError::TooMany),
         Err(error) => return Err(TimerError::Call(error)),
     }
-    parse(&prepared.list[..prepared.filled])?;
+    let timers = parse(&prepared.list[..prepared.filled])?;
+    let bit = |signal: i32| 1u64.checked_shl((signal - 1).cast_unsigned()).unwrap_or(0);
+    let signals = timers.iter().map(|timer| timer.signal);
+    prepared.of_timers = signals.fold(0, |set, signal| set | bit(signal));
     Ok(prepared)
 }
 
@@ -120,6 +141,7 @@ impl Prepared {
         let set = &raw mut self.waiting;
         // SAFETY: eight bytes, as the kernel's set has.
         unsafe { sys::call(libc::SYS_rt_sigpending, [set as usize, 8, 0, 0, 0, 0]) }?;
+        self.read_queue()?;
         self.left.clear();
         if !self.is_listed {
             return Ok(());
@@ -136,6 +158,39 @@ impl Prepared {
         Ok(())
     }
 
+    /// Takes the signals that wait, to see what they tell, and gives them back: nobody else can take one meanwhile.
+    fn read_queue(&mut self) -> Answer<()> {
+        self.queued.clear();
+        let set = self.waiting & READ & !self.of_timers;
+        if set == 0 {
+            return Ok(());
+        }
+        let at_once = sys::timespec(0);
+        let mut is_full = Ok(());
+        loop {
+            let mut info: Info = [0; 16];
+            // SAFETY: the kernel reads set and time, and writes the 128 bytes of a siginfo_t.
+            let taken = unsafe {
+                let (set, info, time) =
+                    (&raw const set as usize, &raw mut info as usize, &raw const at_once as usize);
+                sys::call(libc::SYS_rt_sigtimedwait, [set, info, time, 8, 0, 0])
+            };
+            if taken.is_err() {
+                break;
+            }
+            if self.queued.len() == self.queued.capacity() {
+                is_full = give_back(&info).and(Err(Errno(libc::ENOBUFS)));
+                break;
+            }
+            self.queued.push(info);
+        }
+        let mut given = is_full;
+        for info in &self.queued {
+            given = given.and(give_back(info));
+        }
+        given
+    }
+
     /// What [`Prepared::look`] saw.
     pub fn finish(&self) -> Result<Seen, TimerError> {
         let mut timers = parse(&self.list[..self.filled])?;
@@ -147,14 +202,47 @@ impl Prepared {
         timers.sort_unstable_by_key(|timer| timer.id);
         let mut waiting = self.waiting;
         fire_at_once(&mut timers, &mut waiting);
-        Ok(Seen { pending: pending(None, waiting), interval_timers: self.interval, timers })
+        let told =
+            self.queued.iter().map(|info| Pending { tid: None, signal: signal_of(info), info: Some(*info) });
+        let mut pending = pending(None, waiting);
+        pending.retain(|one| !self.queued.iter().any(|info| signal_of(info) == one.signal));
+        pending.extend(told);
+        Ok(Seen { pending, interval_timers: self.interval, timers })
+    }
+}
+
+fn signal_of(info: &Info) -> u8 {
+    (info[0] & 0x7f) as u8
+}
+
+/// Sends this process a signal as it was.
+fn give_back(info: &Info) -> Answer<()> {
+    let arguments = [sys::process_id() as usize, signal_of(info).into(), info.as_ptr() as usize, 0, 0, 0];
+    let mut tries = 0;
+    loop {
+        // SAFETY: the kernel reads 128 bytes.
+        match unsafe { sys::call(libc::SYS_rt_sigqueueinfo, arguments) } {
+            Err(Errno(libc::EAGAIN)) if tries < TRIES_MAX => tries += 1,
+            // It came from another process, or from the kernel.
+            Err(Errno(libc::EPERM)) => {
+                // SAFETY: no memory is touched.
+                return unsafe { sys::call(libc::SYS_kill, [arguments[0], arguments[1], 0, 0, 0, 0]) }
+                    .map(drop);
+            }
+            answer => return answer.map(drop),
+        }
+        // SAFETY: gives the processor away.
+        let _ = unsafe { sys::call(libc::SYS_sched_yield, [0; 6]) };
     }
 }
 
 /// The signals of a set, for a thread or for the process as a whole.
 #[must_use]
 pub fn pending(tid: Option<u32>, set: u64) -> Vec<Pending> {
-    (1..=64u8).filter(|signal| set >> (signal - 1) & 1 != 0).map(|signal| Pending { tid, signal }).collect()
+    (1..=64u8)
+        .filter(|signal| set >> (signal - 1) & 1 != 0)
+        .map(|signal| Pending { tid, signal, info: None })
+        .collect()
 }
 
 /// A signal that waits because a timer sent it carries the timer's value, which nobody can read: the timer sends it

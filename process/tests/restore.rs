@@ -5,7 +5,7 @@ mod skipped;
 mod support;
 
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use support::{Program, compile, restart, start};
 
@@ -149,6 +149,39 @@ fn timers_of_every_kind_go_on() {
     assert_eq!(program.line(), "ready");
     let program = three_generations(program, &answers("round "));
     assert_eq!(program.finish(), "all in time\n");
+}
+
+#[test]
+fn settings_of_threads_and_waiting_signals_are_what_they_were() {
+    let mut program = start(&mut Command::new(compile("settings", &[])));
+    assert_eq!(program.line(), "ready");
+    let program = three_generations(program, &is_alive);
+    assert_eq!(program.finish(), "all as it was set\n");
+}
+
+/// A timer may fire before the threads of a restored process have gone on. The call that its signal ends must end all the same.
+#[test]
+fn a_signal_that_comes_before_its_thread_goes_on_ends_the_call() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    let mut program = start(Command::new(compile("alarmed", &[])).arg("5"));
+    assert_eq!(program.line(), "ready");
+    let deadline = Instant::now() + support::PATIENCE;
+    let mut lives = 1;
+    loop {
+        // Some of its time passes in every life.
+        std::thread::sleep(Duration::from_millis(60));
+        program.capture(&path, "fork");
+        if program.has_spoken() || Instant::now() > deadline {
+            break;
+        }
+        program.kill();
+        program = restart(&path);
+        lives += 1;
+    }
+    assert!(lives > 3 && program.has_spoken(), "{lives} lives, and a call has not ended");
+    assert_eq!(program.line(), "no alarm was missed");
+    assert_eq!(program.finish(), "");
 }
 
 /// Threads send themselves signals all the time: what they know of their own id on the way there is another one's by then.

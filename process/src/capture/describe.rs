@@ -16,7 +16,7 @@ use crate::refuse::Refusal;
 pub(super) use crate::smaps::Smaps;
 use crate::state::memory::{Advice, Backing, MappedFile, Memory, PageRun, Region, SharedObject};
 use crate::state::signals::{Action, IntervalTimer, Signals};
-use crate::state::threads::{At, Rseq, Thread};
+use crate::state::threads::{At, Rseq, Scheduling, Thread};
 use crate::state::{ProcessState, Program, Resume};
 use crate::stop::{self, Noted, RseqAnswer};
 use crate::{build_id, sys};
@@ -94,6 +94,7 @@ pub(super) fn state(
             dumpable: facts.dumpable,
             huge_pages_disabled: facts.huge_pages_disabled,
             is_subreaper: facts.is_subreaper,
+            barriers: facts.barriers,
         },
         memory,
         threads,
@@ -138,6 +139,7 @@ fn threads(noted: &[(u32, Noted)], agent: &At, refusals: &mut Vec<Refusal>) -> V
     let pid = sys::process_id();
     let agent_tid = sys::thread_id();
     let mut threads = Vec::with_capacity(noted.len());
+    let agents = noted.iter().find(|(tid, _)| *tid == agent_tid).map_or(Noted::NOTHING, |(_, noted)| *noted);
     for (tid, noted) in noted {
         let name =
             String::from_utf8_lossy(noted.name.split(|byte| *byte == 0).next().unwrap_or(&[])).into_owned();
@@ -168,6 +170,8 @@ fn threads(noted: &[(u32, Noted)], agent: &At, refusals: &mut Vec<Refusal>) -> V
             name: noted.name,
             parent_death_signal: noted.parent_death_signal,
             timer_slack_ns: noted.timer_slack_ns,
+            processors: (noted.processors != agents.processors).then(|| noted.processors.to_vec()),
+            scheduling: (noted.scheduling != agents.scheduling).then_some(Scheduling(noted.scheduling)),
         });
     }
     threads.sort_by_key(|thread| (thread.tid != pid, thread.tid));

@@ -33,6 +33,31 @@ pub(super) struct Context<'a> {
     pub(super) is_before: bool,
     /// Whose descriptors they are.
     pub(super) pid: u32,
+    /// Paths of files that other processes have open.
+    pub(super) shared: &'a [Vec<u8>],
+}
+
+/// File systems that other hosts may use as well: NFS, Lustre, GPFS, CephFS, SMB (two), 9p, FUSE, BeeGFS, Panasas.
+const NETWORK_FILE_SYSTEMS: [u64; 10] = [
+    0x6969,
+    0x0bd0_0bd0,
+    0x4750_4653,
+    0x00c3_6400,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x0102_1997,
+    0x6573_5546,
+    0x1983_0326,
+    0xaad7_aaea,
+];
+
+impl Context<'_> {
+    /// Whether somebody else may write a file that this process writes.
+    fn is_shared(&self, fact: &Fact, link: &[u8]) -> bool {
+        fact.flags.cast_signed() & libc::O_ACCMODE != libc::O_RDONLY
+            && (NETWORK_FILE_SYSTEMS.contains(&fact.file_system)
+                || self.shared.iter().any(|path| path == link))
+    }
 }
 
 type Verdict = Result<What, Refusal>;
@@ -231,6 +256,7 @@ impl Judge<'_> {
             identity: (fact.id.device, fact.id.inode),
             content,
             seals: fact.extra,
+            is_shared: self.context.is_shared(fact, link),
             locks: self.locks(fact)?,
         }))
     }

@@ -59,6 +59,8 @@ pub struct Prepared {
     numbers: Vec<(RawFd, Declaration)>,
     mapped: Vec<FileId>,
     facts: Facts,
+    /// Paths of files that other processes write, too.
+    shared: Vec<Vec<u8>>,
 }
 
 /// Looks at the descriptors of this process, and makes the room that a look in the stop needs. `mapped` are files that
@@ -94,16 +96,18 @@ pub fn prepare(declared: &Declared, mapped: Vec<FileId>) -> Result<Prepared, Pre
             Err(fault) => return Err(fault.into()),
         }
     };
-    let context = Context { declared, objects: &mapped, is_before: true, pid: crate::sys::process_id() };
+    let pid = crate::sys::process_id();
+    let context = Context { declared, objects: &mapped, is_before: true, pid, shared: &[] };
     let mut refusals = judge::judge(&seen, &context).err().unwrap_or_default();
-    refusals.extend(outside(&seen, crate::sys::process_id()));
+    let (outside, shared) = outside(&seen, pid);
+    refusals.extend(outside);
     if !refusals.is_empty() {
         refusals.sort_by_key(|refusal| refusal.number);
         refusals.dedup_by_key(|refusal| refusal.number);
         return Err(PrepareError::Refused(refusals));
     }
     let facts = Facts::new(room_for(&seen)).map_err(memory)?;
-    Ok(Prepared { declared: declared.clone(), numbers, mapped, facts })
+    Ok(Prepared { declared: declared.clone(), numbers, mapped, facts, shared })
 }
 
 /// Room for all that these descriptors can hold when they are looked at again.
@@ -128,18 +132,24 @@ fn room_for(seen: &Facts) -> Capacity {
     }
 }
 
-/// Pipes and sockets that another process has open as well.
-fn outside(seen: &Facts, pid: u32) -> Vec<Refusal> {
+/// Pipes and sockets that another process has open as well, and the paths of files that it writes as this one does.
+fn outside(seen: &Facts, pid: u32) -> (Vec<Refusal>, Vec<Vec<u8>>) {
     let ours = || seen.list.iter().filter(|fact| matches!(fact.kind, Kind::Pipe | Kind::UnixSocket));
-    let links: Vec<Vec<u8>> = ours().map(|fact| seen.blob.get(fact.link).to_vec()).collect();
-    let outsiders = outsiders::find(&links, pid);
+    let is_written = |fact: &&facts::Fact| {
+        fact.kind == Kind::Regular && fact.flags.cast_signed() & libc::O_ACCMODE != libc::O_RDONLY
+    };
+    let files = seen.list.iter().filter(is_written);
+    let links: Vec<Vec<u8>> = ours().chain(files).map(|fact| seen.blob.get(fact.link).to_vec()).collect();
+    let mut outsiders = outsiders::find(&links, pid);
+    let shared = outsiders.keys().filter(|link| outsiders::is_path(link)).cloned().collect();
+    outsiders.retain(|link, _| !outsiders::is_path(link));
     let refusal = |fact: &facts::Fact| {
         let link = seen.blob.get(fact.link);
         let outsider = outsiders.get(link)?;
         let what = format!("{}, process {} ({})", String::from_utf8_lossy(link), outsider.pid, outsider.name);
         Some(Refusal { number: fact.number.cast_unsigned(), what, why: refusal::why::SHARED_OUTSIDE })
     };
-    ours().filter_map(refusal).collect()
+    (ours().filter_map(refusal).collect(), shared)
 }
 
 impl Prepared {
@@ -158,8 +168,8 @@ impl Prepared {
 
     /// What [`Prepared::look`] saw. `objects` are the files behind [`crate::state::memory::Memory::shared`], in its order.
     pub fn finish(&self, objects: &[FileId]) -> Result<Files, Vec<Refusal>> {
-        let context =
-            Context { declared: &self.declared, objects, is_before: false, pid: crate::sys::process_id() };
+        let (declared, shared, pid) = (&self.declared, &self.shared, crate::sys::process_id());
+        let context = Context { declared, objects, is_before: false, pid, shared };
         judge::judge(&self.facts, &context)
     }
 }

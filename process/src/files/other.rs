@@ -45,9 +45,9 @@ pub fn refusals_of(pid: u32, declared: &Declared) -> io::Result<Vec<Refusal>> {
         .filter(|line| line.is_shared && line.inode != 0)
         .map(|line| FileId { device: libc::makedev(line.device.0, line.device.1), inode: line.inode })
         .collect();
-    let context = Context { declared, objects: &mapped, is_before: true, pid };
+    let context = Context { declared, objects: &mapped, is_before: true, pid, shared: &[] };
     let mut refusals = judge::judge(&facts, &context).err().unwrap_or_default();
-    refusals.extend(outside(&facts, pid));
+    refusals.extend(outside(&facts, pid).0);
     refusals.sort_by_key(|refusal| refusal.number);
     refusals.dedup_by_key(|refusal| refusal.number);
     Ok(refusals)

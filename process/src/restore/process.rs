@@ -70,12 +70,26 @@ pub(super) fn settings(calls: &mut Calls, state: &ProcessState) -> Result<(), Re
             format!("set the limit of resource {resource}"),
         );
     }
-    // These begin to run.
-    for (which, timer) in (0u64..).zip(&state.signals.interval_timers) {
-        let value = calls.put_words(&seconds(running(which, *timer), 1_000_000, 1000));
-        calls.call(libc::SYS_setitimer, &[which, value, 0], 0, format!("set interval timer {which}"));
-    }
     Ok(())
+}
+
+/// A timer that has time left does not fire before the threads are where they were: one of them may be on its way into `pause(2)`, and nothing
+/// would end that again. A signal that was on its way at the cut comes at once.
+const LEFT_NS_MIN: u64 = 10_000_000;
+
+pub(super) fn delayed(time: IntervalTimer) -> IntervalTimer {
+    let left_ns = if time.left_ns > 1 { time.left_ns.max(LEFT_NS_MIN) } else { time.left_ns };
+    IntervalTimer { left_ns, ..time }
+}
+
+/// As `setitimer(2)` takes them.
+pub(super) fn interval_timers(state: &ProcessState) -> [[u64; 4]; 3] {
+    let mut which = 0;
+    state.signals.interval_timers.map(|timer| {
+        let time = delayed(running(which, timer));
+        which += 1;
+        seconds(time, 1_000_000, 1000)
+    })
 }
 
 /// Locks that belong to the process as a whole (fcntl(2)). They go with any descriptor of their file that is closed, those of mapped
@@ -119,5 +133,12 @@ mod tests {
             "a timer of processor time keeps its interval when it is stopped"
         );
         assert_eq!(running(0, IntervalTimer::default()), IntervalTimer::default());
+    }
+
+    #[test]
+    fn a_timer_fires_at_once_or_when_threads_are_where_they_were() {
+        let of = |left_ns| IntervalTimer { left_ns, interval_ns: 5 };
+        let delayed = [0, 1, 2, LEFT_NS_MIN + 1].map(|left_ns| delayed(of(left_ns)));
+        assert_eq!(delayed, [0, 1, LEFT_NS_MIN, LEFT_NS_MIN + 1].map(of));
     }
 }

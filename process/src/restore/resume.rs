@@ -3,7 +3,7 @@
 //! Until [`resume`] has set the segment of thread-local storage there is none, and locks of the C library may be held by threads
 //! that do not exist yet. So here are raw system calls and plain memory only: nothing allocates, locks, or panics.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::mutex::{self, Tids};
 use super::table::{PendingEntry, TABLE_VERSION, Table, ThreadEntry, TimerEntry};
@@ -13,7 +13,7 @@ use super::x86_64::{
 };
 use super::{sentence, waiter};
 use crate::arch::RESTORED;
-use crate::sys;
+use crate::{stop, sys};
 
 /// Set when all threads have come to the end of their restore.
 pub(super) static RELEASED: AtomicU32 = AtomicU32::new(0);
@@ -93,8 +93,17 @@ unsafe extern "C" fn resume(table: *mut Table) -> ! {
                 );
             }
         }
+        for (which, time) in all.interval_timers.iter().enumerate() {
+            if let Err(error) = sys::call(libc::SYS_setitimer, [which, time.as_ptr() as usize, 0, 0, 0, 0]) {
+                fail(all, b"cannot set a timer of setitimer(2)", -i64::from(error.0));
+            }
+        }
         for pending in all.pending.as_slice::<PendingEntry>() {
             send(pending, first.tid, &ids);
+        }
+        register_barriers(all);
+        for thread in threads.iter().filter(|thread| thread.is_agent == 0) {
+            stop::note_call(thread.frame);
         }
         start(first, table)
     }
@@ -128,10 +137,36 @@ pub(super) unsafe extern "C" fn start(thread: *const ThreadEntry, table: *const 
         let _ = sys::prctl(libc::PR_SET_NAME, thread.name.as_ptr() as usize);
         let _ = sys::prctl(libc::PR_SET_PDEATHSIG, thread.parent_death_signal as usize);
         let _ = sys::prctl(libc::PR_SET_TIMERSLACK, thread.timer_slack_ns as usize);
+        if thread.processors_bytes != 0 {
+            let set = [0, thread.processors_bytes as usize, thread.processors.as_ptr() as usize, 0, 0, 0];
+            if sys::call(libc::SYS_sched_setaffinity, set).is_err() {
+                say(all, b"a thread was bound to processors that are not here, and runs on any now");
+            }
+        }
+        if thread.scheduling[0] != 0 {
+            let attributes = [0, thread.scheduling.as_ptr() as usize, 0, 0, 0, 0];
+            if sys::call(libc::SYS_sched_setattr, attributes).is_err() {
+                say(
+                    all,
+                    b"a thread had a priority (nice, sched) that it may not have here, and runs without",
+                );
+            }
+        }
         if thread.is_agent == 0 {
             stillwire_leave_by_signal_return(table, thread.frame)
         } else {
             stillwire_leave_to_agent(table, thread.registers.as_ptr(), thread.mask, RESTORED)
+        }
+    }
+}
+
+/// What the program has told `membarrier(2)` that it uses.
+fn register_barriers(all: &Table) {
+    let registered = (0..u64::BITS).map(|bit| 1u64 << bit).filter(|command| all.barriers & command != 0);
+    for command in registered {
+        // SAFETY: says what the process uses.
+        if unsafe { sys::call(libc::SYS_membarrier, [command as usize, 0, 0, 0, 0, 0]) }.is_err() {
+            say(all, b"this kernel lacks a memory barrier (membarrier) that the program may use");
         }
     }
 }
@@ -221,6 +256,18 @@ unsafe fn make_timer(timer: &TimerEntry, ids: &Ids<'_>) -> Result<(), sys::Errno
     }
 }
 
+/// What a signal tells, with the sender's new id if it was of this process.
+fn renamed(info: [u64; 16], ids: &Ids<'_>) -> [u64; 16] {
+    let mut info = info;
+    let [_, code, sender, ..] = &mut info;
+    let is_sent =
+        matches!(*code as u32 as i32, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL | libc::SI_MESGQ);
+    if let Some(new) = ids.renamed(*sender as u32).filter(|_| is_sent) {
+        *sender = *sender >> 32 << 32 | u64::from(new);
+    }
+    info
+}
+
 /// # Safety
 ///
 /// All signals are blocked in every thread.
@@ -231,9 +278,30 @@ unsafe fn send(pending: &PendingEntry, pid: u32, ids: &Ids<'_>) {
     let _ = unsafe {
         match ids.renamed(pending.tid) {
             Some(tid) => sys::call(libc::SYS_tgkill, [pid, tid as usize, signal, 0, 0, 0]),
+            None if pending.is_told != 0 => {
+                let info = renamed(pending.info, ids);
+                let arguments = [pid, signal, info.as_ptr() as usize, 0, 0, 0];
+                sys::call(libc::SYS_rt_sigqueueinfo, arguments)
+            }
             None => sys::call(libc::SYS_kill, [pid, signal, 0, 0, 0, 0]),
         }
     };
+}
+
+/// Says what is not as it was, and goes on.
+fn say(table: &Table, what: &[u8]) {
+    // Each sentence is told once, by the first that has it: they differ in length.
+    static TOLD: AtomicU64 = AtomicU64::new(0);
+    let bit = 1u64 << (what.len() % 64);
+    if TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        for text in [sentence::OPENING, what, b"\n"] {
+            // SAFETY: the kernel reads the text.
+            let _ = unsafe {
+                let arguments = [table.reports as usize, text.as_ptr() as usize, text.len(), 0, 0, 0];
+                sys::call(libc::SYS_write, arguments)
+            };
+        }
+    }
 }
 
 /// Says what failed, and ends the process.

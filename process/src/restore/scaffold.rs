@@ -7,6 +7,7 @@ use super::plan::Kernel;
 use super::table::{PendingEntry, Program, Slice, Span, Table, ThreadEntry, TimerEntry};
 use super::*;
 use crate::state::threads::At;
+use crate::stop::PROCESSOR_WORDS;
 
 /// All of it, filled, before anything is taken away.
 pub(super) struct Scaffold {
@@ -65,6 +66,8 @@ impl Scaffold {
             threads: calls.put_all(&threads),
             timers: calls.put_all(&timers(state)),
             pending: calls.put_all(&pending(state)),
+            interval_timers: process::interval_timers(state),
+            barriers: state.program.barriers.into(),
             written: calls.put_all(&plan::written(state, below)),
         };
         let clear = calls.call_later("unmap the memory of the process that takes over", 2);
@@ -210,6 +213,9 @@ fn thread_entry(thread: &crate::state::threads::Thread, stack: u64) -> ThreadEnt
     let mut registers = [0; arch::REGISTERS];
     registers.iter_mut().zip(saved).for_each(|(slot, register)| *slot = *register);
     let rseq = thread.rseq;
+    let mut processors = [0; PROCESSOR_WORDS];
+    let saved = thread.processors.iter().flatten();
+    processors.iter_mut().zip(saved).for_each(|(slot, word)| *slot = *word);
     ThreadEntry {
         old_tid: thread.tid,
         tid: 0,
@@ -225,6 +231,9 @@ fn thread_entry(thread: &crate::state::threads::Thread, stack: u64) -> ThreadEnt
         parent_death_signal: thread.parent_death_signal.into(),
         timer_slack_ns: thread.timer_slack_ns,
         name: thread.name,
+        processors_bytes: thread.processors.as_ref().map_or(0, |_| size_of_val(&processors) as u64),
+        processors,
+        scheduling: thread.scheduling.map_or([0; 6], |scheduling| scheduling.0),
         is_agent,
         frame,
         registers,
@@ -245,7 +254,7 @@ fn timers(state: &ProcessState) -> Vec<TimerEntry> {
             signal: timer.signal,
             value: timer.value,
             tid: timer.tid,
-            time: process::seconds(timer.time, 1_000_000_000, 1),
+            time: process::seconds(process::delayed(timer.time), 1_000_000_000, 1),
         })
         .collect();
     timers.sort_unstable_by_key(|timer| timer.id);
@@ -256,6 +265,8 @@ fn pending(state: &ProcessState) -> Vec<PendingEntry> {
     let entry = |pending: &crate::state::signals::Pending| PendingEntry {
         tid: pending.tid.unwrap_or(0),
         signal: pending.signal.into(),
+        is_told: pending.info.is_some().into(),
+        info: pending.info.unwrap_or_default(),
     };
     state.signals.pending.iter().map(entry).collect()
 }

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::AtomicU32;
 
+use crate::stop::PROCESSOR_WORDS;
+
 /// A system call, what it must return, and the sentence for when it does not.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +42,7 @@ pub(super) const ERRORS: usize = 134;
 pub(super) const ERROR_CELL_BYTES: usize = 64;
 
 /// Of the table below; the code that reads it is part of the image.
-pub(super) const TABLE_VERSION: u64 = 1;
+pub(super) const TABLE_VERSION: u64 = 2;
 
 /// For the code in the restored memory.
 #[repr(C)]
@@ -60,6 +62,10 @@ pub(super) struct Table {
     pub(super) timers: Slice,
     /// [`PendingEntry`]s.
     pub(super) pending: Slice,
+    /// `struct itimerval` of real, virtual and profiling time.
+    pub(super) interval_timers: [[u64; 4]; 3],
+    /// Registrations of `membarrier(2)`.
+    pub(super) barriers: u64,
     /// [`Span`]s of restored memory in which thread ids may lie.
     pub(super) written: Slice,
 }
@@ -92,6 +98,11 @@ pub(super) struct ThreadEntry {
     pub(super) parent_death_signal: u64,
     pub(super) timer_slack_ns: u64,
     pub(super) name: [u8; 16],
+    /// Bytes of [`Self::processors`]; 0: those that the process was started with.
+    pub(super) processors_bytes: u64,
+    pub(super) processors: [u64; PROCESSOR_WORDS],
+    /// `struct sched_attr`; of no bytes: as the process was started.
+    pub(super) scheduling: [u64; 6],
     /// 0: it goes on by returning from a signal.
     pub(super) is_agent: u64,
     /// Where the signal's frame lies.
@@ -123,6 +134,10 @@ pub(super) struct PendingEntry {
     /// The old id of its thread; 0: the process.
     pub(super) tid: u32,
     pub(super) signal: u32,
+    /// Whether `info` is there.
+    pub(super) is_told: u64,
+    /// `siginfo_t`.
+    pub(super) info: [u64; 16],
 }
 
 /// Addresses `start..end`.

@@ -135,6 +135,7 @@ fn describe(pid: i32, folder: &Path) -> ProcessState {
             dumpable: 1,
             huge_pages_disabled: false,
             is_subreaper: false,
+            barriers: 0,
         },
         memory: Memory {
             parts: Parts {
@@ -171,6 +172,8 @@ fn describe(pid: i32, folder: &Path) -> ProcessState {
             name: *b"saved\0\0\0\0\0\0\0\0\0\0\0",
             parent_death_signal: 0,
             timer_slack_ns: 50_000,
+            processors: None,
+            scheduling: None,
         }],
         signals: Signals {
             actions: vec![Action::default(); 64],

@@ -137,6 +137,8 @@ pub struct Regular {
     pub content: Option<Vec<u8>>,
     /// `F_GET_SEALS`, of memory with a descriptor (`memfd_create(2)`).
     pub seals: u32,
+    /// Another process had it open, or may have: what came after the cut may be another one's.
+    pub is_shared: bool,
     /// What the process has locked of it.
     pub locks: Vec<Lock>,
 }

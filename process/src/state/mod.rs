@@ -68,6 +68,8 @@ pub struct Program {
     pub huge_pages_disabled: bool,
     /// `PR_GET_CHILD_SUBREAPER`.
     pub is_subreaper: bool,
+    /// `MEMBARRIER_CMD_GET_REGISTRATIONS`; all private ones where the kernel does not tell.
+    pub barriers: u32,
 }
 
 /// Where the restored process goes on: a function of this crate, in the restored memory, that gets a table of what is

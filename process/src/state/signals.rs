@@ -35,6 +35,8 @@ pub struct Pending {
     pub tid: Option<u32>,
     /// Its number.
     pub signal: u8,
+    /// `siginfo_t`, if it could be read: who sent it, and the value that it carries.
+    pub info: Option<[u64; 16]>,
 }
 
 /// Time until a timer fires, and then between; ns, 0: never.

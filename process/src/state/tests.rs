@@ -23,6 +23,8 @@ fn thread(tid: u32, at: At) -> Thread {
         name: *b"main\0\0\0\0\0\0\0\0\0\0\0\0",
         parent_death_signal: 0,
         timer_slack_ns: 50_000,
+        processors: None,
+        scheduling: None,
     }
 }
 
@@ -72,6 +74,7 @@ fn state() -> ProcessState {
             dumpable: 1,
             huge_pages_disabled: false,
             is_subreaper: false,
+            barriers: 0,
         },
         memory,
         threads: vec![

@@ -25,7 +25,16 @@ pub struct Thread {
     pub parent_death_signal: u8,
     /// `PR_GET_TIMERSLACK`, ns.
     pub timer_slack_ns: u64,
+    /// `sched_getaffinity(2)`: bits of processors, if it has others than the thread that took the checkpoint, which has those that the
+    /// process was started with.
+    pub processors: Option<Vec<u64>>,
+    /// `sched_getattr(2)`: class, nice value, priority, likewise.
+    pub scheduling: Option<Scheduling>,
 }
+
+/// `struct sched_attr` of the kernel, in its first version: length and class, flags, nice value and priority, three times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Scheduling(pub [u64; 6]);
 
 /// Where a stopped thread goes on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

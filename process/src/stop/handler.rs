@@ -141,6 +141,10 @@ pub(super) fn note(frame: u64) -> Noted {
         let _ = sys::prctl(libc::PR_GET_NAME, noted.name.as_mut_ptr() as usize);
         let _ = sys::prctl(libc::PR_GET_PDEATHSIG, &raw mut death as usize);
         noted.timer_slack_ns = sys::prctl(libc::PR_GET_TIMERSLACK, 0).unwrap_or(0) as u64;
+        let processors = (size_of_val(&noted.processors), &raw mut noted.processors as usize);
+        let _ = sys::call(libc::SYS_sched_getaffinity, [0, processors.0, processors.1, 0, 0, 0]);
+        let scheduling = (&raw mut noted.scheduling as usize, size_of_val(&noted.scheduling));
+        let _ = sys::call(libc::SYS_sched_getattr, [0, scheduling.0, scheduling.1, 0, 0, 0]);
         let _ = sys::call(libc::SYS_rt_sigpending, [&raw mut noted.pending as usize, 8, 0, 0, 0, 0]);
     }
     noted.robust_list = (head, bytes);
@@ -203,7 +207,7 @@ fn passes(slot: &Slot, frame: Frame) -> bool {
 
 /// A signal that came meanwhile, and that the program handles, would have ended the call: its handler runs as soon as
 /// this one returns, and a program may wait for the call to end because of it, as with `pause(2)`.
-fn settle(frame: Frame, call: Call, was_interrupted: bool) {
+pub(super) fn settle(frame: Frame, call: Call, was_interrupted: bool) {
     let mut pending = 0u64;
     // SAFETY: eight bytes, as the kernel's set has.
     let _ = unsafe { sys::call(libc::SYS_rt_sigpending, [&raw mut pending as usize, 8, 0, 0, 0, 0]) };

@@ -20,7 +20,7 @@ use crate::sys::{self, Answer, Errno, Text};
 
 pub(crate) use handler::{KernelAction, RSEQ_SIGNATURE, action, install};
 use table::{CANCELLED, ENTERED, GONE, PASSED, STOPPED, Slot, TABLE, WANTED, let_go, staged};
-pub(crate) use table::{Noted, RseqAnswer, THREADS_MAX};
+pub(crate) use table::{Noted, PROCESSOR_WORDS, RseqAnswer, THREADS_MAX};
 
 /// Time between two looks at threads that have not come; one that ended meanwhile is found then.
 const LOOK_AGAIN_NS: u64 = 20_000_000;
@@ -360,6 +360,53 @@ pub(crate) fn forget() {
     let number = TABLE.held.load(Ordering::Acquire);
     waits::delay(TABLE.stopped_ns.load(Ordering::Relaxed), sys::now_ns());
     TABLE.held.store(number.wrapping_add(number & 1), Ordering::Release);
+}
+
+/// Bytes below a signal's context in which [`note_call`] writes: of a handler that is over.
+pub(crate) const NOTE_BYTES: u64 = size_of::<Note>() as u64;
+
+/// The call that a restored thread is about to make again.
+#[repr(C, align(16))]
+struct Note {
+    number: i64,
+    sp: u64,
+    pc: u64,
+    was_interrupted: u64,
+}
+
+/// No call.
+const NO_CALL: i64 = -1;
+
+/// In a restored process, before its threads go on: notes below the frame of a thread which call it is about to make again. The slots are
+/// needed for the next stop as soon as the first thread goes on.
+///
+/// # Safety
+/// `frame` is the address of a signal's context, on a stack that nobody uses below it.
+pub(crate) unsafe fn note_call(frame: u64) {
+    let number = TABLE.held.load(Ordering::Acquire);
+    let is_it = |slot: &&Slot| {
+        slot.stage.load(Ordering::Acquire) == staged(number, STOPPED) && slot.noted().frame == frame
+    };
+    let slot = TABLE.slots.iter().find(is_it);
+    let call = slot.and_then(|slot| slot.call()).unwrap_or(Call { number: NO_CALL, sp: 0, pc: 0 });
+    let was_interrupted = slot.is_some_and(|slot| slot.is_rewound.load(Ordering::Relaxed)).into();
+    let Call { number, sp, pc } = call;
+    // SAFETY: the caller's.
+    unsafe { ((frame - NOTE_BYTES) as *mut Note).write(Note { number, sp, pc, was_interrupted }) };
+}
+
+/// In a restored process, as the last before a thread goes on: a signal that has come meanwhile ends the call that it would have ended.
+///
+/// # Safety
+/// [`note_call`] has been called for the frame.
+pub(crate) unsafe extern "C" fn settle_restored(frame: u64) {
+    // SAFETY: the caller's.
+    let (note, frame) =
+        unsafe { (&*((frame - NOTE_BYTES) as *const Note), arch::Frame::of(frame as *mut std::ffi::c_void)) };
+    if note.number != NO_CALL {
+        let call = Call { number: note.number, sp: note.sp, pc: note.pc };
+        handler::settle(frame, call, note.was_interrupted != 0);
+    }
 }
 
 /// What the kernel knows of the calling thread, as the others note it.

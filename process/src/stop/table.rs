@@ -24,7 +24,14 @@ pub(crate) struct Noted {
     pub(crate) pending: u64,
     pub(crate) name: [u8; 16],
     pub(crate) parent_death_signal: u8,
+    /// Words of its set of processors; all zero: not told.
+    pub(crate) processors: [u64; PROCESSOR_WORDS],
+    /// `struct sched_attr`; zero: not told.
+    pub(crate) scheduling: [u64; 6],
 }
+
+/// Words of the largest set of processors that is saved.
+pub(crate) const PROCESSOR_WORDS: usize = 16;
 
 /// What the kernel said of a thread's registration of `rseq(2)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +56,8 @@ impl Noted {
         pending: 0,
         name: [0; 16],
         parent_death_signal: 0,
+        processors: [0; PROCESSOR_WORDS],
+        scheduling: [0; 6],
     };
 
     /// What the handler's own frames have room in.

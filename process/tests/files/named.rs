@@ -16,6 +16,7 @@ use super::act::{
 pub(crate) const ALL: &[Scenario] = &[
     ("files keep offsets, flags, and who shares them", offsets),
     ("a file that grew is cut, unless it is to be kept", grown),
+    ("a file that another process writes is not cut", common),
     ("a file that is not what it was is refused", changed),
     ("locks are taken again", locks),
     ("files without a name keep their content", unnamed),
@@ -52,6 +53,37 @@ fn offsets(directory: &Path) {
             assert!(flags(13) & libc::O_PATH != 0);
         },
     );
+}
+
+fn common(directory: &Path) {
+    let path = directory.join("common");
+    // Another process that writes it.
+    let other = open(&path, RDWR | libc::O_APPEND);
+    let describe = || {
+        describe_in_child(directory, || {
+            at(7, open(&path, RDWR | libc::O_APPEND));
+            write(7, b"mine ");
+        });
+    };
+    describe();
+    write(other, b"other's ");
+    in_child(|| {
+        let remade = remake_here(directory, Policy::default()).unwrap();
+        assert!(
+            remade.warnings[0].contains("common: 8 bytes came after the checkpoint and stay"),
+            "{remade:?}"
+        );
+        write(7, b"more ");
+    });
+    assert_eq!(std::fs::read(&path).unwrap(), b"mine other's more ");
+    close(other);
+    // One that only reads it.
+    let other = open(&path, libc::O_RDONLY);
+    describe();
+    std::fs::write(&path, b"mine other's more mine again").unwrap();
+    in_child(|| drop(remake_here(directory, Policy::default()).unwrap()));
+    assert_eq!(std::fs::read(&path).unwrap(), b"mine other's more mine ");
+    close(other);
 }
 
 fn grown(directory: &Path) {

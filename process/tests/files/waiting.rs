@@ -91,14 +91,21 @@ fn pending(_directory: &Path) {
             libc::sigfillset(&raw mut set);
             libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
             ok(libc::kill(libc::getpid(), libc::SIGUSR1));
-            ok(libc::kill(libc::getpid(), 50));
+            for value in [7, 8] {
+                ok(libc::sigqueue(libc::getpid(), 50, libc::sigval { sival_ptr: value as *mut _ }));
+            }
         }
         new_timer(libc::CLOCK_MONOTONIC, libc::SIGEV_SIGNAL, 45, 9, 1, 0);
         std::thread::sleep(std::time::Duration::from_millis(5));
         let seen = look();
-        let expected: Vec<Pending> = [10, 50].map(|signal| Pending { tid: None, signal }).to_vec();
-        assert_eq!(seen.pending, expected);
+        // Number, and value: the fourth word of a siginfo_t.
+        let told = |seen: &Seen| -> Vec<(Option<u32>, u8, u64)> {
+            let value = |one: &Pending| one.info.map_or(0, |info| info[3]);
+            seen.pending.iter().map(|one| (one.tid, one.signal, value(one))).collect()
+        };
+        let expected = [(None, 10, 0), (None, 50, 7), (None, 50, 8)];
+        assert_eq!(told(&seen), expected);
         assert_eq!(seen.timers[0].time.left_ns, 1, "the timer sends its signal again");
-        assert_eq!(look().pending, expected, "they still wait");
+        assert_eq!(told(&look()), expected, "they still wait");
     });
 }

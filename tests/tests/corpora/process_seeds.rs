@@ -6,7 +6,7 @@ use process::state::memory::{
     Advice, Backing, MappedFile, Memory, PageRun, Parts, Protection, Region, SharedObject,
 };
 use process::state::signals::{Action, IntervalTimer, Pending, Signals, Timer};
-use process::state::threads::{At, Rseq, Thread};
+use process::state::threads::{At, Rseq, Scheduling, Thread};
 use process::state::{Files, ProcessState, Program, Resume, Unchanged};
 
 use crate::seeds::Seed;
@@ -48,6 +48,8 @@ fn thread(tid: u32, at: At) -> Thread {
         name: *b"worker\0\0\0\0\0\0\0\0\0\0",
         parent_death_signal: 9,
         timer_slack_ns: 50_000,
+        processors: (tid == 10).then(|| vec![1, 0, u64::MAX]),
+        scheduling: (tid == 10).then_some(Scheduling([48, 0, 19, 0, 0, 0])),
     }
 }
 
@@ -114,6 +116,7 @@ fn state() -> ProcessState {
             dumpable: 1,
             huge_pages_disabled: true,
             is_subreaper: false,
+            barriers: 1 << 4,
         },
         memory,
         threads: vec![
@@ -122,7 +125,10 @@ fn state() -> ProcessState {
         ],
         signals: Signals {
             actions: vec![Action { handler: 1, flags: 2, restorer: 3, mask: 4 }; 2],
-            pending: vec![Pending { tid: None, signal: 10 }, Pending { tid: Some(11), signal: 64 }],
+            pending: vec![
+                Pending { tid: None, signal: 10, info: Some([u64::MAX; 16]) },
+                Pending { tid: Some(11), signal: 64, info: None },
+            ],
             interval_timers: [IntervalTimer { left_ns: 5, interval_ns: 6 }; 3],
             timers: vec![timer],
         },
@@ -148,6 +154,7 @@ fn open() -> Vec<OpenFile> {
         identity: (8, 9),
         content: Some(vec![1, 2, 3]),
         seals: 1,
+        is_shared: true,
         locks: [LockKind::Whole, LockKind::Process, LockKind::Description]
             .map(|kind| Lock { kind, is_exclusive: true, start: 10, last: Some(14) })
             .to_vec(),

@@ -91,7 +91,13 @@ impl Maker<'_> {
             });
         }
         if flags & libc::O_ACCMODE != libc::O_RDONLY {
-            if found > regular.bytes && self.policy.grown == Grown::Truncate {
+            if found > regular.bytes && regular.is_shared {
+                let more = found - regular.bytes;
+                self.remade.warnings.push(format!(
+                    "{path}: {more} bytes came after the checkpoint and stay, because another process writes the file, too; what \
+                     this one wrote of them may be there twice"
+                ));
+            } else if found > regular.bytes && self.policy.grown == Grown::Truncate {
                 calls::truncate(fd, regular.bytes)
                     .map_err(self.failed(index, "cutting off what came after"))?;
             }

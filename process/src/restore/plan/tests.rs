@@ -72,6 +72,8 @@ fn state() -> ProcessState {
         name: [b'n'; 16],
         parent_death_signal: 9,
         timer_slack_ns: 50_000,
+        processors: None,
+        scheduling: None,
     };
     let time = IntervalTimer { left_ns: 7, interval_ns: 8 };
     ProcessState {
@@ -93,12 +95,13 @@ fn state() -> ProcessState {
             dumpable: 1,
             huge_pages_disabled: false,
             is_subreaper: false,
+            barriers: 0,
         },
         memory,
         threads: vec![thread],
         signals: Signals {
             actions: vec![Action { handler: 1, flags: 2, restorer: 3, mask: 4 }; 64],
-            pending: vec![Pending { tid: None, signal: 3 }],
+            pending: vec![Pending { tid: None, signal: 3, info: None }],
             interval_timers: [time; 3],
             timers: vec![Timer { id: 1, clock: 1, notify: 4, signal: 3, value: 2, tid: 10, time }],
         },
