@@ -10,7 +10,7 @@ use drivers::RailsError;
 use drivers::udp::UdpConfig;
 use endpoint::{Endpoint, EndpointError, Frozen};
 use nic_freeze::Mismatch;
-use transport::{Epoch, Life, PortId, Rank, Restart};
+use transport::{Epoch, JobKey, Life, PortId, Rank, Restart};
 
 use crate::limits::DRAIN_MAX;
 
@@ -124,13 +124,13 @@ impl<'a> Standing<'a> {
     }
 
     /// In a restored process: each goes on in a new life, on new rails.
-    pub(crate) fn restart(self, life: Life, here: IpAddr) -> Result<(), ReviveError> {
+    pub(crate) fn restart(self, life: Life, key: &JobKey, here: IpAddr) -> Result<(), ReviveError> {
         let bind = SocketAddr::new(here, 0);
         for frozen in self.frozen {
             let port = frozen.port().id();
             let rails = drivers::open_rails(&UdpConfig::new(bind))
                 .map_err(|source| ReviveError::Rails { bind, source })?;
-            let restarted = frozen.restart(rails, Restart { life });
+            let restarted = frozen.restart(rails, Restart { life, key: Some(key.clone()) });
             restarted.map_err(|source| ReviveError::Endpoint { port, source })?;
         }
         Ok(())

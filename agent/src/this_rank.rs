@@ -262,22 +262,27 @@ impl ThisRank {
         self.rank
     }
 
+    /// Who it is in this life.
+    pub fn launch(&self) -> Launch {
+        self.lock().launch.clone()
+    }
+
     /// The name of another port of this rank. Number 0 stands for the rank as a whole.
     pub fn new_port(&self) -> PortId {
         PortId::of_rank(self.rank, self.named.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Opens a port in this life, in the rank's epoch; it is part of every image from then on, until [`ThisRank::close_port`].
+    /// Opens a port in this life, with its key, in the rank's epoch; it is part of every image from then on, until [`ThisRank::close_port`].
     ///
     /// # Errors
     /// What `open` says.
     pub fn open_port<E>(
         &self,
         port: PortId,
-        open: impl FnOnce(transport::Life, Epoch) -> Result<Endpoint, E>,
+        open: impl FnOnce(&Launch, Epoch) -> Result<Endpoint, E>,
     ) -> Result<Endpoint, E> {
         let mut state = self.lock();
-        let endpoint = open(state.launch.life, state.epoch)?;
+        let endpoint = open(&state.launch, state.epoch)?;
         state.open.insert(port, endpoint.clone());
         Ok(endpoint)
     }
@@ -423,7 +428,8 @@ mod tests {
         let rank = ThisRank::new(launch(3), line);
         rank.lock().epoch = Epoch(6);
         let port = rank.new_port();
-        let opened = rank.open_port::<()>(port, |life, epoch| Ok(endpoint(port, life, epoch))).unwrap();
+        let opened =
+            rank.open_port::<()>(port, |launch, epoch| Ok(endpoint(port, launch.life, epoch))).unwrap();
         assert_eq!(opened.with_port(|port| (port.life().counter, port.epoch())), (3, Epoch(6)));
         assert!(rank.lock().open.contains_key(&port));
         rank.close_port(port, Vec::new());

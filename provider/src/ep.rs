@@ -84,7 +84,7 @@ impl EndpointObject {
             None => (keeper().map_or_else(random_port, Keeper::new_port), SocketAddr::new(own_ip(), 0)),
         };
         let engine = Engine::open(Opening {
-            identity,
+            identity: &identity,
             port,
             bind,
             vector,

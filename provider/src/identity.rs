@@ -4,6 +4,8 @@
 //! a file that only the user can read, made on first use. It keeps other users and strayed datagrams out; it does not keep one
 //! job of a user from another one's, nor a job from a process that can read its user's files. Port ids are random there, and
 //! every tag covers both ids, so a datagram of an earlier job that reaches a later one at the same address is dropped.
+//!
+//! A rank that is saved as a whole process has all this of its launcher, in each life anew.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -12,9 +14,11 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use session::launch::{COMPANY_VARIABLE, Launch, parse_company};
 use transport::{JobId, JobKey, Life};
 
 use crate::boundary::complain;
+use crate::keeper::this_rank;
 
 /// Names a file with the key, 16 bytes, readable by its owner alone.
 pub(crate) const KEY_FILE_VARIABLE: &str = "STILLWIRE_KEY_FILE";
@@ -24,11 +28,18 @@ pub(crate) const ADDRESS_VARIABLE: &str = "STILLWIRE_ADDRESS";
 const KEY_BYTES: usize = 16;
 
 /// What all processes of a job have in common.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) job: JobId,
     pub(crate) life: Life,
     pub(crate) key: JobKey,
+}
+
+impl Identity {
+    /// In a process that is saved as a whole: another one in each life.
+    pub(crate) fn of(launch: &Launch) -> Identity {
+        Identity { job: launch.job, life: launch.life, key: JobKey(launch.key) }
+    }
 }
 
 /// Why there is no key.
@@ -43,12 +54,19 @@ pub(crate) enum KeyError {
     Exposed { path: PathBuf, owner: u32, user: u32, mode: u32 },
     #[error("{} has {found} bytes, expected {KEY_BYTES}: remove it, and it is made anew", .path.display())]
     Length { path: PathBuf, found: usize },
+    #[error(
+        "{COMPANY_VARIABLE} is {text:?}, expected JOB.COUNTER.NONCE as `stillwire run` sets it for processes that ranks spawn: unset it"
+    )]
+    Company { text: std::ffi::OsString },
     #[error("the system gives no random numbers")]
     Random,
 }
 
 /// The identity of this process; told once if there is none.
-pub(crate) fn identity() -> Option<&'static Identity> {
+pub(crate) fn identity() -> Option<Identity> {
+    if let Some(rank) = this_rank() {
+        return Some(Identity::of(&rank.launch()));
+    }
     static IDENTITY: OnceLock<Option<Identity>> = OnceLock::new();
     IDENTITY
         .get_or_init(|| match find() {
@@ -58,11 +76,15 @@ pub(crate) fn identity() -> Option<&'static Identity> {
                 None
             }
         })
-        .as_ref()
+        .clone()
 }
 
 fn find() -> Result<Identity, KeyError> {
     let key = key_at(&key_path())?;
+    if let Some(text) = std::env::var_os(COMPANY_VARIABLE) {
+        let (job, life) = text.to_str().and_then(parse_company).ok_or(KeyError::Company { text })?;
+        return Ok(Identity { job, life, key: JobKey(key) });
+    }
     // Everybody with the key is of one job: programs that meet later (connect, spawn) have to understand each other.
     let job = JobId(xxhash_rust::xxh3::xxh3_128(&key));
     Ok(Identity { job, life: Life { counter: 1, nonce: 0 }, key: JobKey(key) })

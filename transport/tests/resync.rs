@@ -213,7 +213,7 @@ fn reports_of_the_old_life_are_not_delivered_in_the_new_one() {
         port.handle_frame(world.now, RailIndex(0), bytes, &mut memory);
     }
     let life = Life { counter: 2, nonce: 3 };
-    let mut port = port.freeze(world.now).restart(world.now, transport::Restart { life });
+    let mut port = port.freeze(world.now).restart(world.now, transport::Restart { life, key: None });
     let events: Vec<_> = std::iter::from_fn(|| port.poll_event()).collect();
     assert!(matches!(events.as_slice(), [Event::Received { op: found, .. }] if *found == op), "{events:?}");
     assert_ne!(op, OpId(0));

@@ -18,7 +18,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg, pthread_sigmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{AccessFlags, Pid, access, getpid, getppid};
-use session::launch::{Launch, SOCKET_VARIABLE};
+use session::launch::{COMPANY_VARIABLE, Launch, SOCKET_VARIABLE};
 use transport::Life;
 
 use super::descriptors::{self, Descriptors};
@@ -134,6 +134,8 @@ pub(crate) struct Seat {
     pub(crate) pmi: UnixStream,
     /// Where the provider finds the job's key, as a variable.
     pub(crate) key: Option<(&'static str, PathBuf)>,
+    /// What a process that is no rank tells ranks that are saved as whole processes.
+    pub(crate) company: Option<String>,
 }
 
 impl Group {
@@ -192,6 +194,7 @@ fn command(program: &Program, seat: &Seat) -> Command {
         .args(&program.command[1..])
         .current_dir(&program.directory)
         .envs(seat.key.clone())
+        .envs(seat.company.as_ref().map(|company| (COMPANY_VARIABLE, company)))
         .envs(program.environment.iter().map(|(name, value)| (name, value)))
         .env(RANK_VARIABLE, &rank)
         .env(RANKS_VARIABLE, &ranks)
@@ -223,7 +226,7 @@ impl Process {
         // The record fits the socket's buffer many times over, so nobody has to read for this to return.
         (&ours).write_all(&launch.emit())?;
         ours.set_nonblocking(true)?;
-        let seat = Seat { rank: launch.rank.0, ranks: launch.ranks, pmi, key: key.variable() };
+        let seat = Seat { rank: launch.rank.0, ranks: launch.ranks, pmi, key: key.variable(), company: None };
         let mut command = command(program, &seat);
         command.env(SOCKET_VARIABLE, theirs.as_raw_fd().to_string());
         prepare_child(&mut command, [theirs.as_raw_fd(), seat.pmi.as_raw_fd()], descriptors);

@@ -47,7 +47,7 @@ use crate::av;
 use crate::boundary::{EINVAL, Errno, Result, complain};
 use crate::identity::Identity;
 use crate::keeper::this_rank;
-use crate::limits::{COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX};
+use crate::limits::{COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, DRAIN_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX};
 use crate::rehearsal::{self, Rehearsal};
 use receive::Glance;
 pub(crate) use receive::{Inbound, Peek};
@@ -140,19 +140,19 @@ impl Engine {
     /// Opens the endpoint below and its rails, and starts to serve peers.
     pub(crate) fn open(opening: Opening<'_>) -> Result<Arc<Engine>> {
         let Opening { identity, port, bind, vector, regions, sinks, directed } = opening;
-        let mut config = PortConfig::new(identity.job.tag());
-        config.eager_bytes_max = COPIED_BYTES_MAX;
-        config.link_copied_bytes_max = LINK_COPIED_BYTES_MAX;
-        if !bind.ip().is_loopback() {
-            config.auth = AuthLevel::Full;
-            config.network = true;
-        }
-        let open_endpoint = |life, epoch| {
+        let open_endpoint = |identity: &Identity, epoch| {
+            let mut config = PortConfig::new(identity.job.tag());
+            config.eager_bytes_max = COPIED_BYTES_MAX;
+            config.link_copied_bytes_max = LINK_COPIED_BYTES_MAX;
+            if !bind.ip().is_loopback() {
+                config.auth = AuthLevel::Full;
+                config.network = true;
+            }
             let rails = drivers::open_rails(&UdpConfig::new(bind)).map_err(|error| {
                 complain(format_args!("no rail at {bind}: {error}"));
                 Errno(libc::EADDRNOTAVAIL)
             })?;
-            let state = Port::new(config, port, life, epoch, Some(&identity.key));
+            let state = Port::new(config, port, identity.life, epoch, Some(&identity.key));
             let settings =
                 EndpointConfig { helper: true, helper_tick: HELPER_TICK, ..EndpointConfig::default() };
             Endpoint::open(state, rails, settings).map_err(|error| {
@@ -162,8 +162,10 @@ impl Engine {
         };
         let rank = this_rank();
         let endpoint = match rank {
-            Some(rank) => rank.open_port(port, open_endpoint)?,
-            None => open_endpoint(identity.life, Epoch(0))?,
+            Some(rank) => {
+                rank.open_port(port, |launch, epoch| open_endpoint(&Identity::of(launch), epoch))?
+            }
+            None => open_endpoint(identity, Epoch(0))?,
         };
         let state = State {
             requests: Slab::new(),
@@ -316,10 +318,23 @@ impl Engine {
             }
             Completion::Report(event) => self.report(state, &event),
             Completion::RailDead { reason, .. } => complain(format_args!("a rail is dead: {reason}")),
-            Completion::CutRequired { epoch } => {
-                if let Some(rank) = self.rank {
-                    rank.require_cut(epoch);
-                }
+            Completion::CutRequired { epoch } => match self.rank {
+                Some(rank) => rank.require_cut(epoch),
+                None => self.raise(epoch),
+            },
+        }
+    }
+
+    /// In a process that nobody saves, among ranks that are: one that they have spawned. It could read nobody's frames otherwise.
+    #[cold]
+    fn raise(&self, epoch: Epoch) {
+        match self.endpoint.freeze(DRAIN_MAX) {
+            Ok(mut frozen) => {
+                let port = frozen.port_mut();
+                port.set_epoch(port.epoch().max(epoch));
+            }
+            Err(error) => {
+                complain(format_args!("this process cannot follow its peers to epoch {epoch}: {error}"))
             }
         }
     }

@@ -152,7 +152,7 @@ impl World {
             }
             let mut port = loaded.port;
             self.sabotage.apply_frozen(&mut port);
-            ports.push(port.restart(local, Restart { life: decision.life }));
+            ports.push(port.restart(local, Restart { life: decision.life, key: None }));
         }
         Ok((program, ports))
     }

@@ -1,5 +1,6 @@
 //! A port that stands still. By type it can neither send nor receive.
 
+use crate::auth::{Authenticator, JobKey};
 use crate::config::AuthLevel;
 use crate::ids::{Epoch, Life, PortId};
 use crate::link::recovery::Recovery;
@@ -24,6 +25,8 @@ pub struct FrozenPort {
 pub struct Restart {
     /// The new life.
     pub life: Life,
+    /// The job's key in that life, where it is another: a launcher makes its own.
+    pub key: Option<JobKey>,
 }
 
 impl Port {
@@ -113,6 +116,9 @@ impl FrozenPort {
         // Port time starts at zero in every life.
         port.frozen_ns = now.as_nanos();
         port.life = restart.life;
+        if let (Some(auth), Some(key)) = (&mut port.auth, &restart.key) {
+            *auth = Authenticator::new(auth.level(), key);
+        }
         port.newer_life = None;
         // What was to be reported of the old life is of no use in the new one; what the program waits for is.
         port.events.retain(Event::is_completion);

@@ -106,6 +106,10 @@ impl MpiSide {
     pub(super) fn server(&self) -> &pmi::Server {
         &self.server
     }
+
+    pub(super) fn life(&self) -> Life {
+        self.life
+    }
 }
 
 impl Shell<'_> {

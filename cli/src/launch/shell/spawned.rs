@@ -10,12 +10,14 @@ use ckpt_glue::job;
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::pmi::{self, Member, SpawnCommand};
 use ckpt_glue::recovery::Ending;
+use session::launch::company_text;
 use transport::Rank;
 
 use super::super::descriptors;
 use super::super::notice::{MpiNotice, Notice};
 use super::super::process::{Group, Program, Seat};
-use super::super::{Plan, Verdict};
+use super::super::{Plan, Saves, Verdict};
+use super::mpi::MpiSide;
 use super::{Shell, node_name};
 use crate::text;
 
@@ -101,7 +103,9 @@ impl Shell<'_> {
 
     fn start_spawned(&mut self, member: Member, ranks: u32, program: &Program) -> io::Result<()> {
         let pmi: UnixStream = self.pmi_socket(member)?;
-        let seat = Seat { rank: member.rank.0, ranks, pmi, key: self.key_file.variable() };
+        let (job, life) = (self.plan.job, self.mpi.as_ref().map(MpiSide::life));
+        let company = life.filter(|_| self.plan.saves == Saves::Process).map(|life| company_text(job, life));
+        let seat = Seat { rank: member.rank.0, ranks, pmi, key: self.key_file.variable(), company };
         let (group, pipes) = Group::spawn(program, seat, self.descriptors)?;
         self.guard.add(group.pid);
         self.spawned.processes.insert(member, Running { group, given_up: false });

@@ -1,0 +1,83 @@
+"""Measures recoveries; called by bench/mpi/recovery."""
+
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+# Seconds.
+STEP_MAX = 120
+
+
+def ranks_of(launcher):
+    """The launcher's children that are ranks, by process id."""
+    with open(f"/proc/{launcher}/task/{launcher}/children") as file:
+        children = file.read().split()
+    found = []
+    for pid in children:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            if b"STILLWIRE_RANK=" in file.read():
+                found.append(int(pid))
+    return found
+
+
+def measure(stillwire, program, ranks, mib, kills, place):
+    with tempfile.TemporaryDirectory(dir=place) as directory:
+        output = open(os.path.join(directory, "output"), "wb")
+        command = [stillwire, "run", "-n", str(ranks), "--ckpt-every", "2s", "--retries", "100", "--ckpt-dir", f"{directory}/job", "--", program, str(mib)]
+        job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+        def text():
+            with open(output.name, errors="replace") as file:
+                return file.read()
+
+        def wait(what, is_there):
+            until = time.monotonic() + STEP_MAX
+            while not is_there():
+                if time.monotonic() > until or job.poll() is not None:
+                    sys.exit(f"{what} has not come: {text()[-2000:]}")
+                time.sleep(0.005)
+
+        def rounds_after(when):
+            """By rank: when its first whole round after that ended. A round in which the kill fell is half of the old life."""
+            first = {}
+            for rank, at in re.findall(r"rank (\d+) round \d+ at (\d+)\n", text()):
+                if int(at) > when:
+                    first.setdefault(rank, int(at))
+            return first
+
+        times = []
+        try:
+            for kill in range(kills):
+                # Each time from a checkpoint that is new.
+                seen = text().count(" committed ")
+                wait("a checkpoint", lambda: text().count(" committed ") > seen + 1)
+                again = text().count("run again")
+                victim = ranks_of(job.pid)[kill % ranks]
+                killed = time.monotonic_ns()
+                os.kill(victim, signal.SIGKILL)
+                wait("the new life", lambda: text().count("run again") > again)
+                # The others may have ended a round between the kill and their own end.
+                lives = re.findall(r"all ranks run again, ([0-9.]+) ms after the fault", text())
+                begun = killed + int(float(lives[-1]) * 1e6) * 9 // 10
+                wait("a round of each rank", lambda: len(rounds_after(begun)) == ranks)
+                times.append((max(rounds_after(begun).values()) - killed) / 1e6)
+        finally:
+            job.terminate()
+            job.wait()
+        return times
+
+
+def main():
+    stillwire, program, kills, place = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    for ranks, mib in ((1, 1024), (4, 256)):
+        times = measure(stillwire, program, ranks, mib, kills, place)
+        print(f"{ranks} x {mib} MiB: {kills} kills, from SIGKILL to the last rank's first round: median {statistics.median(times):.0f} ms, longest {max(times):.0f} ms", flush=True)
+
+
+if __name__ == "__main__":
+    main()
