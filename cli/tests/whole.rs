@@ -138,7 +138,7 @@ fn a_damaged_base_is_told_and_not_restored() {
 #[test]
 fn killed_ranks_go_on_from_the_last_checkpoint() {
     let place = Place::new();
-    let (arguments, enough) = (["80", "20000", "3000000"], place.enough().display().to_string());
+    let (arguments, enough) = (["200", "20000", "3000000"], place.enough().display().to_string());
     let mut job = job(2, &place, &[&[steps().as_str()], &arguments[..], &[&enough]].concat());
     for rank in [1, 0, 1] {
         job.wait_for("committed");

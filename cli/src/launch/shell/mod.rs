@@ -17,7 +17,7 @@ use ckpt_glue::control::JobPhase;
 use ckpt_glue::job::{self, FinalReport, Job, JobSettings};
 use ckpt_glue::keeper::{self, Keeper};
 use ckpt_glue::layout::Layout;
-use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
+use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::recovery::Ending;
 use ckpt_glue::sabotage::Sabotage;
@@ -86,6 +86,12 @@ struct Shell<'a> {
     has_mpi: bool,
     /// Files that MPI libraries have made in memory, and remove when their ranks end by themselves.
     mpi_files: BTreeSet<PathBuf>,
+    /// What the life that runs, or comes up, goes on from.
+    restoring: Option<GenerationId>,
+    /// A generation that could not be restored, the rank, and why.
+    unrestored: Option<(GenerationId, Rank, String)>,
+    /// The last line of errors of each process that comes up in such a life.
+    last_words: BTreeMap<Member, String>,
     /// Why the launcher has ended the job.
     verdict: Option<Verdict>,
     /// What the final report warns of.
@@ -162,6 +168,9 @@ impl<'a> Shell<'a> {
             mpi: None,
             has_mpi: plan.is_mpi,
             mpi_files: BTreeSet::new(),
+            restoring: None,
+            unrestored: None,
+            last_words: BTreeMap::new(),
             verdict: None,
             warnings: Vec::new(),
             over: None,
@@ -322,6 +331,10 @@ impl<'a> Shell<'a> {
             job::Output::Event(event) => {
                 self.requests.on_event(&event);
                 self.note_saved(&event);
+                if let job::Event::LifeBegun { decision, .. } = &event {
+                    self.restoring = decision.restore;
+                    self.last_words.clear();
+                }
                 self.tell_silent(&event);
                 if matches!(event, job::Event::AllRunning { .. }) {
                     self.store.ask(Task::Restored);
@@ -419,19 +432,16 @@ impl<'a> Shell<'a> {
     }
 
     fn on_pipe(&mut self, token: u64) {
-        let at = self.started.elapsed();
-        let Some(Source::Pipe { member, channel, lines }) = self.sources.get_mut(&token) else { return };
-        let (member, channel) = (*member, *channel);
-        let observer = &mut *self.observer;
-        if !self.leaving && !observer.takes_lines() {
+        let Some(Source::Pipe { lines, .. }) = self.sources.get(&token) else { return };
+        if !self.leaving && !self.observer.takes_lines() {
             let _ = self.epoll.delete(lines.pipe());
             self.held.push(token);
             return;
         }
-        let open = lines.read(&mut |line| observer.notice(at, &Notice::Line { member, channel, line }));
-        if !open {
+        if !self.show_lines(token, LineReader::read)
+            && let Some(Source::Pipe { lines, .. }) = self.sources.remove(&token)
+        {
             let _ = self.epoll.delete(lines.pipe());
-            self.sources.remove(&token);
         }
     }
 }

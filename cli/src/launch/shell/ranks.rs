@@ -3,30 +3,37 @@
 use std::io;
 use std::os::fd::AsFd as _;
 
-use ckpt_glue::control::{Control, Decision, ExitedRecord, FaultReport, Message};
+use ckpt_glue::control::{Control, Decision, ExitedRecord, FaultReport, JobPhase, Message};
 use ckpt_glue::keeper;
+use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::names::{ExitStatus, GenerationId, ImageDigest, Party};
 use ckpt_glue::pmi::{self, Member, RankState};
+use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use session::launch::Launch;
 use store::image::Exited;
 use store::{Section, StoreError, kinds};
-use transport::Rank;
+use transport::{Epoch, Rank};
 
 use super::super::limits::SHOWN_MAX;
 use super::super::lines::{Channel, LineReader};
 use super::super::notice::Notice;
 use super::super::process::{Pipes, Process};
-use super::super::{Saves, whole};
+use super::super::{Saves, Verdict, whole};
 use super::mpi::EndedRank;
 use super::{Shell, Source, watch};
 use crate::convert;
+use crate::text;
 
 /// Version of the section with the final counters of a rank that had ended.
 const CLOSED_PORTS_VERSION: u16 = 1;
 
 /// Version of the section with what a rank that had ended had done over PMI.
 const PMI_VERSION: u16 = 1;
+
+/// Exit codes of a process that has not become what it was to be: found, but not fit; not found, or a library of it.
+const NOT_EXECUTED: u8 = 126;
+const NOT_FOUND: u8 = 127;
 
 impl Shell<'_> {
     pub(super) fn send(&mut self, rank: Rank, control: &Control) {
@@ -78,7 +85,9 @@ impl Shell<'_> {
             Ok(()) => self.tell_keeper(keeper::Input::Spawned { rank }),
             Err(error) => {
                 self.tell(&Notice::NotSpawned { rank, error: &error });
-                let errno = u32::try_from(error.raw_os_error().unwrap_or(0)).unwrap_or(0);
+                self.note_unrestored(rank, error.to_string());
+                let unnamed = if error.kind() == io::ErrorKind::NotFound { Errno::ENOENT as i32 } else { 0 };
+                let errno = u32::try_from(error.raw_os_error().unwrap_or(unnamed)).unwrap_or(0);
                 self.tell_keeper(keeper::Input::NotStarted { rank, errno });
             }
         }
@@ -100,6 +109,10 @@ impl Shell<'_> {
             Some(generation) => {
                 let found = whole::restored(&self.plan.program, &mut self.directory, generation, rank);
                 let found = found.map_err(io::Error::other)?;
+                if let Some(program) = &found {
+                    let there = program.find(&program.command[0]);
+                    there.map_err(|error| io::Error::new(io::ErrorKind::NotFound, error.to_string()))?;
+                }
                 if found.is_none() {
                     // A script has started a program that names its own points: it will do so again, and has no agent that could tell.
                     self.tell_pmi(pmi::Input::State { rank, part: RankState::default(), last: true });
@@ -137,17 +150,62 @@ impl Shell<'_> {
     /// Shows what a process has printed that has ended, before a new life of it prints: lines come in the order in which they were printed, and none
     /// goes on in another one.
     fn hear_last_output(&mut self, member: Member) {
+        let mine = |source: &Source| matches!(source, Source::Pipe { member: of, .. } if *of == member);
+        let tokens: Vec<u64> =
+            self.sources.iter().filter(|(_, source)| mine(source)).map(|(token, _)| *token).collect();
+        for token in tokens {
+            self.show_lines(token, |lines, show| {
+                lines.drain(show);
+                lines.finish(show);
+                true
+            });
+        }
+    }
+
+    /// Shows lines of a pipe; `false`: nothing more will come from it.
+    pub(super) fn show_lines(
+        &mut self,
+        token: u64,
+        take: impl FnOnce(&mut LineReader, &mut dyn FnMut(&[u8])) -> bool,
+    ) -> bool {
         let at = self.started.elapsed();
-        let observer = &mut *self.observer;
-        for source in self.sources.values_mut() {
-            if let Source::Pipe { member: of, channel, lines } = source
-                && *of == member
-            {
-                let channel = *channel;
-                let mut show = |line: &[u8]| observer.notice(at, &Notice::Line { member, channel, line });
-                lines.drain(&mut show);
-                lines.finish(&mut show);
+        // Of a rank that does not come up, what it said last is why.
+        let is_coming_up = self.restoring.is_some() && self.job.status().phase == JobPhase::Starting;
+        let Some(Source::Pipe { member, channel, lines }) = self.sources.get_mut(&token) else { return true };
+        let (member, channel) = (*member, *channel);
+        let mut last = None;
+        let open = take(lines, &mut |line| {
+            self.observer.notice(at, &Notice::Line { member, channel, line });
+            if is_coming_up && channel == Channel::Error {
+                last = Some(String::from_utf8_lossy(line).into_owned());
             }
+        });
+        self.last_words.extend(last.map(|last| (member, last)));
+        open
+    }
+
+    /// Whether a rank has not come up yet in a life that goes on from a checkpoint, in which it was saved as a whole.
+    fn is_being_restored(&self, rank: Rank) -> bool {
+        let starting =
+            |(other, phase, _): (Rank, RankPhase, Epoch)| other == rank && phase == RankPhase::Spawning;
+        self.plan.saves == Saves::Process && self.restoring.is_some() && self.keeper.ranks().any(starting)
+    }
+
+    fn note_unrestored(&mut self, rank: Rank, why: String) {
+        if let Some(generation) = self.restoring.filter(|_| self.plan.saves == Saves::Process) {
+            self.unrestored.get_or_insert((generation, rank, why));
+        }
+    }
+
+    /// A generation that was not restored for a reason that lies elsewhere than in its files, which have been read meanwhile, is not restored the next
+    /// time either: the job ends, and says why.
+    pub(super) fn give_up_unrestored(&mut self, newest: Option<GenerationId>) {
+        let Some((generation, rank, why)) = self.unrestored.take() else { return };
+        if newest == Some(generation) {
+            let why = why.strip_prefix("stillwire: ").unwrap_or(&why);
+            let words = format!("rank {rank} cannot be restored from generation {generation}: {why}");
+            self.verdict.get_or_insert(Verdict { words, exit_code: None });
+            self.stop();
         }
     }
 
@@ -156,15 +214,13 @@ impl Shell<'_> {
         if !self.observer.takes_lines() {
             return;
         }
-        let at = self.started.elapsed();
-        let observer = &mut *self.observer;
-        for source in self.sources.values_mut() {
-            if let Source::Pipe { member, channel, lines } = source {
-                let (member, channel) = (*member, *channel);
-                lines.drain(&mut |line| observer.notice(at, &Notice::Line { member, channel, line }));
-            }
+        let is_pipe = |source: &Source| matches!(source, Source::Pipe { .. });
+        let tokens: Vec<u64> =
+            self.sources.iter().filter(|(_, source)| is_pipe(source)).map(|(token, _)| *token).collect();
+        for token in tokens {
+            self.show_lines(token, |lines, show| lines.drain(show));
         }
-        observer.settle(SHOWN_MAX);
+        self.observer.settle(SHOWN_MAX);
     }
 
     /// Rule 12: a rank that had ended when the generation was taken is not started again.
@@ -236,6 +292,10 @@ impl Shell<'_> {
             // What it started and left behind goes with it.
             process.group.kill();
             self.hear_last_output(Member::of_job(rank));
+            if matches!(status, ExitStatus::Code(NOT_EXECUTED | NOT_FOUND)) && self.is_being_restored(rank) {
+                let said = self.last_words.remove(&Member::of_job(rank));
+                self.note_unrestored(rank, said.unwrap_or_else(|| text::status(status)));
+            }
             self.guard.remove(process.group.pid);
             self.sources.retain(|_, source| !matches!(source, Source::Connection(of) if *of == rank));
             self.tell(&Notice::Ended { rank, status });

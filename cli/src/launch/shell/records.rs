@@ -26,6 +26,7 @@ impl Shell<'_> {
                     self.tell(&Notice::Damaged { generation: *generation, damages });
                 }
                 self.tell_job(job::Input::StoreFenced { counter, newest, nonce });
+                self.give_up_unrestored(newest);
             }
             Done::FenceFailed(error) => {
                 self.tell(&Notice::Store { what: "the list of generations", error: &error });
