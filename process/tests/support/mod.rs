@@ -115,9 +115,14 @@ pub(crate) fn start_with(command: &mut Command, library: &Path) -> Program {
 
 /// Starts the program of an image again, to become what it was.
 pub(crate) fn restart(image: &Path) -> Program {
+    restart_with(image, preload(), &|executable| Command::new(executable))
+}
+
+/// The same with a copy of the library; `command` makes what starts the program.
+pub(crate) fn restart_with(image: &Path, library: &Path, command: &dyn Fn(&Path) -> Command) -> Program {
     let executable = Image::open(image).state.program.executable;
-    let mut command = Command::new(std::ffi::OsStr::from_bytes(&executable));
-    let mut program = start(command.env("STILLWIRE_PRELOAD_RESTORE", image));
+    let mut command = command(Path::new(std::ffi::OsStr::from_bytes(&executable)));
+    let mut program = start_with(command.env("STILLWIRE_PRELOAD_RESTORE", image), library);
     let answer = program.answer();
     if answer != "restored" {
         let status = program.child.wait().expect("it ends");
