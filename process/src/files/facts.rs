@@ -528,10 +528,16 @@ impl Facts {
         // Without an answer nothing is known of the other end, and the descriptor is refused.
         self.list[index].peer = diagnosis::ask(self.list[index].id.inode).ok();
         let is_connected = self.list[index].peer.is_some_and(|peer| peer.is_connected());
-        if !is_connected || !known.with_content {
+        if !is_connected {
             return Ok(());
         }
         let before: i32 = kernel::option(number, libc::SO_PEEK_OFF).map_err(fault("SO_PEEK_OFF"))?;
+        if !known.with_content {
+            // Threads run, and may use the offset: without one, to look at the first message changes nothing.
+            let first = if before < 0 { kernel::peek(number, &mut [0]).unwrap_or(None) } else { None };
+            self.list[index].has_control = first.is_some_and(|first| first.flags & libc::MSG_CTRUNC != 0);
+            return Ok(());
+        }
         kernel::set_option(number, libc::SO_PEEK_OFF, 0).map_err(fault("SO_PEEK_OFF"))?;
         let peeked = self.peek_all(index);
         kernel::set_option(number, libc::SO_PEEK_OFF, before).map_err(fault("SO_PEEK_OFF"))?;

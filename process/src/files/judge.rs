@@ -174,6 +174,8 @@ impl Judge<'_> {
             return Ok(declared);
         }
         if fact.flags & libc::O_ASYNC.cast_unsigned() != 0 {
+            // A lease shows as this, too.
+            self.locks(fact)?;
             return self.refuse(fact, why::ASYNC);
         }
         match fact.kind {

@@ -99,7 +99,7 @@ fn rseq(tls_base: u64) -> RseqAnswer {
     let known_bytes = TABLE.rseq_bytes.load(Ordering::Relaxed);
     let address = tls_base.wrapping_add(TABLE.rseq_offset.load(Ordering::Relaxed));
     if known_bytes == 0 {
-        return RseqAnswer::Nothing;
+        return rseq_unknown();
     }
     let register = |bytes: u32, flags: usize| {
         // SAFETY: the memory belongs to the C library for just this; the registration does not outlive this function.
@@ -123,6 +123,28 @@ fn rseq(tls_base: u64) -> RseqAnswer {
         }
     }
     RseqAnswer::Foreign
+}
+
+/// The same where the C library has none: whoever has registered one, nobody knows where.
+fn rseq_unknown() -> RseqAnswer {
+    #[repr(align(32))]
+    struct Area([u8; RSEQ_BYTES_MIN as usize]);
+    const UNREGISTER: usize = 1;
+    let mut area = Area([0; RSEQ_BYTES_MIN as usize]);
+    let address = area.0.as_mut_ptr() as usize;
+    let register = |flags: usize| {
+        let arguments = [address, RSEQ_BYTES_MIN as usize, flags, RSEQ_SIGNATURE as usize, 0, 0];
+        // SAFETY: the area lives longer than the registration.
+        unsafe { sys::call(libc::SYS_rseq, arguments) }
+    };
+    match register(0) {
+        Ok(_) => {
+            let _ = register(UNREGISTER);
+            RseqAnswer::Nothing
+        }
+        Err(Errno(libc::EINVAL | libc::EPERM | libc::EBUSY)) => RseqAnswer::Foreign,
+        Err(_) => RseqAnswer::Nothing,
+    }
 }
 
 /// What the kernel knows of the calling thread.

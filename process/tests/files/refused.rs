@@ -10,6 +10,7 @@ use super::act::{at, close, in_child, ok, open, refusals, standard, write};
 
 pub(crate) const ALL: &[Scenario] = &[
     ("every refusal names its descriptor and what to do", by_name),
+    ("what cannot be put back is refused by what it is in", by_state),
     ("ends that others have are refused", outsiders),
     ("files that cannot be found again are refused", files),
     ("what is declared is not refused", declared),
@@ -77,6 +78,49 @@ fn by_name(directory: &Path) {
         if let Ok(terminal) = std::fs::File::open("/dev/ptmx") {
             refused(std::os::fd::IntoRawFd::into_raw_fd(terminal), &["terminal"]);
         }
+    });
+}
+
+fn by_state(directory: &Path) {
+    in_child(|| {
+        let leased = open(&directory.join("leased"), libc::O_RDWR | libc::O_CREAT);
+        // SAFETY: no memory is touched.
+        if unsafe { libc::fcntl(leased, libc::F_SETLEASE, libc::F_WRLCK) } == 0 {
+            refused(leased, &["/leased", "lease", "give it up"]);
+        } else {
+            close(leased);
+        }
+        let replaced = open(&directory.join("replaced"), libc::O_RDWR | libc::O_CREAT);
+        let aside = directory.join("aside");
+        std::fs::hard_link(directory.join("replaced"), &aside).unwrap();
+        std::fs::remove_file(directory.join("replaced")).unwrap();
+        std::fs::write(directory.join("replaced"), b"another").unwrap();
+        refused(replaced, &["/replaced", "has another one"]);
+        if let Ok(memory) = std::fs::File::open("/dev/kmsg") {
+            refused(std::os::fd::IntoRawFd::into_raw_fd(memory), &["/dev/kmsg", "state of a device"]);
+        }
+    });
+    in_child(|| {
+        let mut ends = [0; 2];
+        // SAFETY: room for two numbers; then a message of one byte that carries one descriptor, all of this frame.
+        unsafe {
+            ok(libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()));
+            let mut byte = 0u8;
+            let mut piece = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+            let mut control = [0u64; 8];
+            let mut message: libc::msghdr = std::mem::zeroed();
+            (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(4) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(4) as _;
+            libc::CMSG_DATA(header).cast::<i32>().write_unaligned(1);
+            assert_eq!(libc::sendmsg(ends[0], &raw const message, 0), 1);
+        }
+        let told = refusals(&standard());
+        assert!(told.iter().any(|(_, sentence)| sentence.contains("receive them before")), "{told:?}");
     });
 }
 
