@@ -330,7 +330,12 @@ fn a_rank_that_ended_has_an_image() {
     let id = generation(life, 1);
     directory.begin_generation(id).unwrap();
     let mut claims = Vec::new();
+    // It ended when it had begun an image.
+    core::mem::forget(directory.begin_image(id, Rank(1)).unwrap());
+    let error = directory.write_exited(id, Rank(1), Exited { status: -9 }).unwrap_err();
+    assert!(error.to_string().contains("rank-00000001.image.tmp"), "{error}");
     for (rank, status) in [(Rank(0), 0), (Rank(1), -9)] {
+        directory.discard_begun(id, rank).unwrap();
         let summary = directory.write_exited(id, rank, Exited { status }).unwrap();
         claims.push(store::ImageClaim { rank, node: 0, digest: summary.digest, bytes: summary.bytes });
     }

@@ -184,6 +184,15 @@ impl<S: Storage> JobDirectory<S> {
         writer.finish(&mut self.storage)
     }
 
+    /// Removes what a rank that is dead has left of an image that it had begun. The name of a whole image stays taken.
+    pub fn discard_begun(&mut self, generation: GenerationId, rank: Rank) -> Result<(), StoreError> {
+        let temporary = names::temporary(&self.image_path(generation, rank));
+        match self.storage.remove_file(&temporary) {
+            Ok(()) | Err(StorageError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Writes the image of a rank that has ended (rule 12).
     pub fn write_exited(
         &mut self,

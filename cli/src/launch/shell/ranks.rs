@@ -274,6 +274,8 @@ impl Shell<'_> {
             Section::new(kinds::PMI, PMI_VERSION, &pmi),
         ];
         self.directory.begin_generation(generation)?;
+        // It may have ended when it had begun one.
+        self.directory.discard_begun(generation, rank)?;
         let summary = self.directory.write_image(generation, rank, &sections)?;
         Ok((ImageDigest(summary.digest.0), summary.bytes))
     }
