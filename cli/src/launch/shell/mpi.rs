@@ -13,7 +13,7 @@ use ckpt_glue::keeper;
 use ckpt_glue::names::{ExitStatus, Party};
 use ckpt_glue::pmi::{self, Member, RankState};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use transport::{Life, PortId, Rank};
 
@@ -429,11 +429,16 @@ impl Shell<'_> {
         self.speak_for(rank, Message::Fault { report });
     }
 
-    /// Before ranks are killed: as [`Shell::note_mpi_files`], once.
+    /// Before ranks are killed: as [`Shell::note_mpi_files`], once. They stand still from then on, so that none makes a file after the look.
     pub(super) fn note_last_mpi_files(&mut self) {
-        if self.mpi.as_mut().is_some_and(|mpi| !core::mem::replace(&mut mpi.noted, true)) {
-            self.note_mpi_files();
+        if !self.has_mpi || self.mpi.as_mut().is_none_or(|mpi| core::mem::replace(&mut mpi.noted, true)) {
+            return;
         }
+        for (_, group) in self.members() {
+            // One that is not there any more makes no file either.
+            let _ = killpg(group, Signal::SIGSTOP);
+        }
+        self.note_mpi_files();
     }
 
     /// Notes which files in memory the ranks have: who is killed cannot remove them, and who is dead cannot be asked any more. Libraries make
