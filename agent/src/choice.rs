@@ -5,12 +5,10 @@ use process::capture::{Mode, Options, Pause};
 use process::declared::Declared;
 use process::state::Unchanged;
 use process::state::memory::PageRun;
-use process::track::{Extent, Scope, Tracker, small_bytes};
+use process::track::{ARMED_BYTES_MIN, Costs, Extent, Scope, Tracker, small_bytes};
 use store::image::Base;
 use store::{Directory, GenerationId, JobDirectory};
 use transport::Rank;
-
-use crate::limits::{ARMED_BYTES_MIN, DELTA_FRACTION, PAGE_COPY_NS, REST_MAX};
 
 /// The launcher sets this variable to what a person has asked for: the name of a [`Wish`].
 pub const CAPTURE_VARIABLE: &str = "STILLWIRE_CAPTURE";
@@ -89,56 +87,6 @@ pub(crate) struct Choice {
     costs: Costs,
 }
 
-/// What was measured in this process, and what follows from it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Costs {
-    /// The last fork, ns.
-    fork_ns: Option<u64>,
-    /// Copying one page that was found written, ns.
-    page_ns: u64,
-    /// Times in a row that arming was in vain: more had been written than a copy pays for.
-    misses: u32,
-    /// Whole images that are still to be taken without arming.
-    rest: u32,
-}
-
-impl Costs {
-    const NOTHING: Costs = Costs { fork_ns: None, page_ns: PAGE_COPY_NS, misses: 0, rest: 0 };
-
-    /// Whether a copy of what was written is worth its pause and its place.
-    fn prefer_copy(&self, wish: Wish, extent: &Extent) -> bool {
-        let is_delta = extent.written_bytes <= extent.own_bytes / DELTA_FRACTION;
-        let copy_ns = extent.scan_ns + extent.written_bytes / PAGE_BYTES * self.page_ns;
-        is_delta && (wish == Wish::Scan || self.fork_ns.is_none_or(|fork_ns| copy_ns < fork_ns))
-    }
-
-    /// Arming was in vain. Each time in a row it is tried half as often.
-    fn missed(&mut self) {
-        self.misses = (self.misses + 1).min(REST_MAX.ilog2());
-        self.rest = 1 << self.misses;
-    }
-
-    /// Whether the whole image that is to be taken is one of those without arming.
-    fn rests(&mut self) -> bool {
-        self.rest = self.rest.saturating_sub(1);
-        self.rest > 0
-    }
-
-    fn captured(&mut self, mode: Mode, pause: &Pause, copied_bytes: u64, scan_ns: u64) {
-        match mode {
-            Mode::Fork => self.fork_ns = Some(pause.memory_ns),
-            Mode::Scan => {
-                self.misses = 0;
-                let pages = copied_bytes / PAGE_BYTES;
-                if let Some(page_ns) = pause.memory_ns.saturating_sub(scan_ns).checked_div(pages) {
-                    self.page_ns = page_ns.max(1);
-                }
-            }
-            Mode::Sync => {}
-        }
-    }
-}
-
 const PAGE_BYTES: u64 = 4096;
 
 impl Choice {
@@ -161,13 +109,11 @@ impl Choice {
         }
         self.open(rank);
         if let Some(extent) = self.extent(declared) {
-            if self.costs.prefer_copy(self.wish, &extent)
+            if self.costs.prefer_copy(&extent, self.wish == Wish::Scan)
                 && let Some(whole) = &self.whole
                 && directory.link_base(generation, rank, &whole.base, whole.last).is_ok()
             {
-                // The program goes on writing until it stands still.
-                let copy_bytes = extent.written_bytes + extent.written_bytes / 2 + COPY_ROOM_BYTES;
-                let base = Some(whole.base);
+                let (copy_bytes, base) = (extent.copy_bytes(), Some(whole.base));
                 return Plan { mode: Mode::Scan, copy_bytes, base, scan_ns: extent.scan_ns };
             }
             let was_in_vain = self.whole.as_ref().is_some_and(|whole| whole.deltas == 0);
@@ -301,67 +247,9 @@ fn holds(outer: &[PageRun], inner: &[PageRun]) -> bool {
     })
 }
 
-/// Room for what is written between the look and the stop, where little was written before.
-const COPY_ROOM_BYTES: u64 = 2 << 20;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn extent(own_mib: u64, written_mib: u64) -> Extent {
-        Extent { own_bytes: own_mib << 20, written_bytes: written_mib << 20, scan_ns: 3_000_000 }
-    }
-
-    fn costs(fork_ms: u64) -> Costs {
-        Costs { fork_ns: Some(fork_ms * 1_000_000), ..Costs::NOTHING }
-    }
-
-    #[test]
-    fn a_copy_is_chosen_where_it_takes_less_than_the_fork() {
-        assert!(costs(20).prefer_copy(Wish::Auto, &extent(1024, 20)));
-        // 100 MiB are 25,600 pages.
-        assert!(!costs(20).prefer_copy(Wish::Auto, &extent(1024, 100)));
-        assert!(costs(200).prefer_copy(Wish::Auto, &extent(1024, 100)));
-        // Looking alone takes longer.
-        assert!(!costs(2).prefer_copy(Wish::Auto, &extent(1024, 0)));
-        assert!(costs(2).prefer_copy(Wish::Scan, &extent(1024, 100)));
-    }
-
-    #[test]
-    fn what_has_nearly_all_pages_is_a_whole_image() {
-        for wish in [Wish::Auto, Wish::Scan] {
-            assert!(costs(10_000).prefer_copy(wish, &extent(1024, 1024 / DELTA_FRACTION)));
-            assert!(!costs(10_000).prefer_copy(wish, &extent(1024, 1024 / DELTA_FRACTION + 1)));
-        }
-    }
-
-    #[test]
-    fn whole_images_without_arming_are_counted() {
-        let mut costs = costs(20);
-        assert!(!costs.rests(), "the first is armed");
-        costs.missed();
-        assert!(costs.rests() && !costs.rests());
-        costs.missed();
-        assert_eq!([costs.rests(), costs.rests(), costs.rests(), costs.rests()], [true, true, true, false]);
-    }
-
-    #[test]
-    fn arming_in_vain_is_tried_ever_less_often() {
-        let mut costs = costs(20);
-        let mut rests = Vec::new();
-        for _ in 0..8 {
-            costs.missed();
-            rests.push(costs.rest);
-        }
-        assert_eq!(rests, [2, 4, 8, 16, 32, 64, 64, 64]);
-        let pause = Pause { memory_ns: 7_000_000, ..Pause::default() };
-        costs.captured(Mode::Scan, &pause, 4096 * 1000, 2_000_000);
-        assert_eq!((costs.misses, costs.page_ns), (0, 5000));
-        costs.missed();
-        assert_eq!(costs.rest, 2);
-        costs.captured(Mode::Fork, &pause, 0, 0);
-        assert_eq!(costs.fork_ns, Some(7_000_000));
-    }
 
     #[test]
     fn pages_that_the_base_lacks_are_found() {

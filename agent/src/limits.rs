@@ -29,18 +29,5 @@ pub(crate) const CLOSED_LINKS_PER_MESSAGE: usize = ckpt_glue::limits::ENTRIES_MA
 /// Answers of the keeper that wait for the port that asked.
 pub(crate) const ANSWERS_MAX: usize = 1 << 12;
 
-/// A program with fewer bytes of small pages is copied by a fork in less than a millisecond: nothing is armed in it. Measured: 1 ms for 64 MiB.
-pub(crate) const ARMED_BYTES_MIN: u64 = 32 << 20;
-
-/// A delta has at most the whole divided by this: then a new whole image is taken. If each checkpoint writes 3 % of new pages, eight deltas come
-/// on each whole image, and what is written in all is least.
-pub(crate) const DELTA_FRACTION: u64 = 4;
-
-/// What copying a page takes that was found written, until it has been measured in the process: 0.65 us beside other work.
-pub(crate) const PAGE_COPY_NS: u64 = 1000;
-
-/// Most whole images in a row that are taken without arming, in a program that writes nearly all of its pages between checkpoints.
-pub(crate) const REST_MAX: u32 = 64;
-
 /// Time between two looks whether the last words of a program that exits have left it.
 pub(crate) const LAST_WORDS_SLICE: Duration = Duration::from_micros(200);

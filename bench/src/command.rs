@@ -16,6 +16,7 @@ use crate::latency::{self, LatencyOptions};
 use crate::loss::{self, LossOptions};
 use crate::mpi::{self, MpiOptions};
 use crate::number::number;
+use crate::pause::{self, PauseOptions};
 use crate::protocol::{self, ProtocolOptions};
 use crate::rate::{self, RateOptions};
 use crate::rehearsal::{self, RehearsalOptions};
@@ -33,6 +34,8 @@ const STREAM_MIB_MAX: u64 = 1 << 20;
 const LINKS_MAX: u64 = 4096;
 /// KiB in flight: a GiB.
 const FLIGHT_KIB_MAX: u64 = 1 << 20;
+/// MiB of a measured process: a TiB.
+const MEMORY_MIB_MAX: u64 = 1 << 20;
 /// Every frame is lost.
 const PPM_MAX: u64 = 1_000_000;
 
@@ -69,6 +72,15 @@ and with each port of each rank being frozen, dumped and thawed every few millis
 rank, dumps that were compared with the port, and the slowdown; exit code 3 if a result is wrong, a port was not frozen, or a \
 dump is not what was frozen. Without a PROGRAM one of ours runs: collectives, messages and one-sided operations at once.")]
     Freeze(FreezeArguments),
+    /// Pause of a process that is saved as a whole, against a bare fork and CRIU
+    #[command(long_about = "\
+Pause of a process that is saved as a whole, against a bare fork and CRIU.
+
+A process with so much memory is captured whole, writes to a share of its pages, and is captured again, the way that takes less \
+time: a copy of what was written, or a fork. Bare forks of the same process come before, between and after; with --criu its dumps, \
+too, which need root. Then it is saved to files, and a new process becomes it. At last a program works with a checkpoint and without, \
+in turns. There are no ports here: `freeze` times those.")]
+    Pause(PauseArguments),
     /// What it costs in normal running that a port can be checkpointed
     #[command(long_about = "\
 What it costs in normal running that a port can be checkpointed.
@@ -92,7 +104,7 @@ compared; one that fails is named with the reason. Wants an MPICH that has mpicc
     #[command(long_about = "\
 All of them but mpi, one after the other, with what they print in a folder.
 
-Leaves NAME.json and NAME.txt of each bench, and freeze.svg. The machine should have nothing else to do.")]
+Leaves NAME.json and NAME.txt of each bench, freeze.svg and pause.svg. The machine should have nothing else to do.")]
     All {
         /// The folder, made if it does not exist
         #[arg(long, value_name = "DIR")]
@@ -341,6 +353,49 @@ impl From<&MpiArguments> for MpiOptions {
     }
 }
 
+/// What to measure of pauses.
+#[derive(Args, Clone, Debug)]
+pub struct PauseArguments {
+    /// Samples per row
+    #[arg(long, default_value_t = PauseOptions::default().samples, value_parser = number::<usize>(1..=SAMPLES_MAX))]
+    samples: usize,
+    /// Memory of the process, MiB
+    #[arg(long, value_delimiter = ',', default_values_t = PauseOptions::default().bytes.iter().map(|bytes| bytes >> 20), value_parser = number::<u64>(1..=MEMORY_MIB_MAX))]
+    mib: Vec<u64>,
+    /// Pages that are written between two images, in a million
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000, 100_000, 1_000_000], value_parser = number::<u32>(0..=PPM_MAX))]
+    ppm: Vec<u32>,
+    /// Small pages, huge pages
+    #[arg(long, value_delimiter = ',', default_values_t = ["4k".to_owned(), "thp".to_owned()], value_parser = ["4k", "thp"])]
+    pages: Vec<String>,
+    /// CRIU, to compare with
+    #[arg(long, value_name = "FILE")]
+    criu: Option<PathBuf>,
+    /// Turns with a checkpoint and without, for the overhead; 0: none
+    #[arg(long, default_value_t = PauseOptions::default().turns, value_parser = number::<usize>(0..=RUNS_MAX))]
+    turns: usize,
+    /// Where images are written [default: the folder for temporary files]
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Write a chart
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+impl From<&PauseArguments> for PauseOptions {
+    fn from(arguments: &PauseArguments) -> PauseOptions {
+        PauseOptions {
+            samples: arguments.samples,
+            bytes: arguments.mib.iter().map(|mib| mib << 20).collect(),
+            fractions: arguments.ppm.iter().map(|ppm| f64::from(*ppm) / 1e6).collect(),
+            huge: arguments.pages.iter().map(|pages| pages == "thp").collect(),
+            criu: arguments.criu.clone(),
+            turns: arguments.turns,
+            folder: arguments.folder.clone().unwrap_or_else(std::env::temp_dir),
+        }
+    }
+}
+
 /// What to measure of the protocol.
 #[derive(Args, Clone, Debug)]
 pub struct ProtocolArguments {
@@ -361,6 +416,10 @@ impl From<&FreezeArguments> for FreezeOptions {
             dump_row: !arguments.no_dump_row,
         }
     }
+}
+
+fn quick_pause() -> PauseOptions {
+    PauseOptions { samples: 3, bytes: vec![64 << 20], turns: 1, ..PauseOptions::default() }
 }
 
 fn quick_freeze() -> FreezeOptions {
@@ -400,6 +459,13 @@ impl Bench {
             }
             Bench::Freeze(arguments) => {
                 let report = freeze::run(&arguments.into())?;
+                if let Some(file) = &arguments.svg {
+                    write(file, &report.svg())?;
+                }
+                Shown::of(&report)?
+            }
+            Bench::Pause(arguments) => {
+                let report = pause::run(&arguments.into())?;
                 if let Some(file) = &arguments.svg {
                     write(file, &report.svg())?;
                 }
@@ -480,6 +546,10 @@ fn all(out: &Path, quick: bool) -> Result<Shown, BenchError> {
     let report = freeze::run(&if quick { quick_freeze() } else { FreezeOptions::default() })?;
     write(&out.join("freeze.svg"), &report.svg())?;
     keep("freeze", Shown::of(&report)?)?;
+    let options = if quick { quick_pause() } else { PauseOptions::default() };
+    let report = pause::run(&options)?;
+    write(&out.join("pause.svg"), &report.svg())?;
+    keep("pause", Shown::of(&report)?)?;
     let kept = Kept { bench: "all", out: &out.to_string_lossy(), benches: names };
     Ok(Shown { text: texts.join("\n\n"), json: serde_json::to_string(&kept)? })
 }

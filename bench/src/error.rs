@@ -66,6 +66,20 @@ pub enum BenchError {
         /// What was asked for.
         rails: &'static str,
     },
+    /// A measured process could not be captured.
+    #[error("a capture failed: {0}")]
+    Capture(#[from] process::capture::CaptureError),
+    /// An image could not be restored.
+    #[error("a restore failed: {0}")]
+    Restore(String),
+    /// CRIU did not do what it was asked for.
+    #[error("{path}: {what}; leave --criu out to measure without it")]
+    Criu {
+        /// The program.
+        path: std::path::PathBuf,
+        /// What it said, or what is missing.
+        what: String,
+    },
     /// MPI stacks could not be measured.
     #[error(transparent)]
     Mpi(#[from] crate::mpi::MpiError),

@@ -28,6 +28,8 @@ const ROLES: &[(&str, Role)] = &[
     (crate::freeze::PORT, crate::freeze::measure),
     (crate::freeze::SENDER, crate::freeze::send),
     (crate::freeze::CROWD, crate::freeze::crowd),
+    (crate::pause::ROLE, crate::pause::work),
+    (crate::pause::RESTORED, crate::pause::restore),
 ];
 
 /// No measuring process lives longer than this, whatever it waits for.
@@ -117,6 +119,13 @@ impl Worker {
     pub(crate) fn end_now(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Worker {
+    /// The process's id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 }
 

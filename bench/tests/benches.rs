@@ -162,3 +162,29 @@ fn children_of(parent: u32) -> Vec<u32> {
 fn is_alive(id: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
+
+#[test]
+fn pause() {
+    let report = report("pause --samples 2 --mib 48 --ppm 10000,1000000 --turns 1");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        has_numbers(
+            row,
+            &[
+                "resident_bytes",
+                "dirty_fraction",
+                "pause_ms_p50",
+                "pause_ms_p99",
+                "stop_us",
+                "restart_ms",
+                "bare_fork_ms",
+            ],
+        );
+        assert!(row["pages"] == "4k" || row["pages"] == "thp");
+        for key in ["freeze_us", "thaw_us", "criu_pause_ms"] {
+            assert!(row.get(key).is_some_and(Value::is_null), "{key} in {row}");
+        }
+    }
+    assert_eq!(report["overhead"].as_array().map(Vec::len), Some(2));
+}

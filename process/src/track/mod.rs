@@ -5,6 +5,7 @@
 //! the cut counts as written, and what does not is in that image as it is in memory. Everything that the kernel does not watch
 //! (memory mapped or moved since) counts as written, too. So a capture in [`crate::capture::Mode::Scan`] errs to one side only.
 
+mod costs;
 mod kernel;
 
 use std::fs;
@@ -19,6 +20,8 @@ use crate::preflight;
 use crate::smaps::Smaps;
 use crate::state::memory::Protection;
 use crate::sys::{self, Answer, Errno};
+
+pub use costs::{ARMED_BYTES_MIN, Costs, DELTA_FRACTION};
 
 /// A region with fewer bytes of its own is not worth the calls: it counts as written.
 const REGION_BYTES_MIN: u64 = 64 << 10;

@@ -75,6 +75,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-drivers",
             "stillwire-endpoint",
             "stillwire-nic-freeze",
+            "stillwire-process",
             "stillwire-session",
             "stillwire-store",
             "stillwire-transport",

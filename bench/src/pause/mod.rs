@@ -1,0 +1,268 @@
+//! The pause of a process that is saved as a whole, against a bare fork of the same process, and against CRIU.
+//!
+//! A process has so much memory, a thread that computes, and one that waits. It captures itself as the agent of a saved program does. For each
+//! sample it is captured whole, writes to a share of its pages, spread over all of them, and is captured again; bare forks of
+//! the same process come before, between and after. Pauses alone are timed: from the first signal until all threads could go on. What a forked child would
+//! write goes nowhere, and it is ended at once.
+//!
+//! * first: the whole image, by a fork; arming comes before it and is timed apart;
+//! * pause: the next image, the way that takes less time, as the agent chooses: a copy of what was written since, or a fork;
+//! * stop: until all threads stand still; state: what the kernel knows of them, files, timers; memory: copy or fork;
+//! * restart: both images are written to files; the time from the start of a new process until it is the old one and has touched all of its memory.
+//!   The files may be in the page cache;
+//! * CRIU, if it is named: how long `criu dump --leave-running` says that it kept the process frozen, in turns with the samples;
+//! * overhead: a program that writes to its working set again and again, with a checkpoint that is written to files meanwhile, and without,
+//!   in turns. What a checkpoint costs it, spread over an interval, is the overhead at that interval.
+//!
+//! Ports are none here: `bench freeze` times freeze and thaw.
+
+mod criu;
+mod report;
+mod system;
+mod worker;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::error::BenchError;
+use crate::machine::Machine;
+use crate::progress;
+use crate::statistics::{paired_ratios, percentile, sorted};
+use crate::worker::Worker;
+pub use report::{Overhead, PauseReport, PauseRow};
+use worker::{Answer, Order, Sample};
+pub(crate) use worker::{RESTORED, ROLE, restore, work};
+
+/// Of what the overhead is measured: the share of memory that the program writes to.
+const WORKING_FRACTION: f64 = 0.05;
+
+/// Intervals between checkpoints for which the overhead is told, s.
+const INTERVALS_S: [f64; 3] = [1.0, 10.0, 60.0];
+
+/// How long the program works in one turn, s.
+const TURN_S: f64 = 1.5;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct PauseOptions {
+    /// Samples per row.
+    pub samples: usize,
+    /// Bytes of the process's memory.
+    pub bytes: Vec<u64>,
+    /// Shares of pages that are written between two images.
+    pub fractions: Vec<f64>,
+    /// Small pages, huge pages, or both.
+    pub huge: Vec<bool>,
+    /// CRIU.
+    pub criu: Option<PathBuf>,
+    /// Turns with a checkpoint and without, for the overhead; 0: it is not measured.
+    pub turns: usize,
+    /// Where images are written.
+    pub folder: PathBuf,
+}
+
+impl Default for PauseOptions {
+    fn default() -> PauseOptions {
+        PauseOptions {
+            samples: 30,
+            bytes: vec![64 << 20, 1 << 30, 4 << 30],
+            fractions: vec![0.001, 0.01, 0.1, 1.0],
+            huge: vec![false, true],
+            criu: None,
+            turns: 5,
+            folder: std::env::temp_dir(),
+        }
+    }
+}
+
+/// Measures.
+///
+/// # Errors
+/// [`BenchError`] if a process, a capture or a restore fails.
+pub fn run(options: &PauseOptions) -> Result<PauseReport, BenchError> {
+    let machine = Machine::here();
+    let folder = options.folder.join(format!("stillwire-bench-pause-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let measured = measure(options, &folder);
+    let _ = std::fs::remove_dir_all(&folder);
+    let (rows, overhead) = measured?;
+    Ok(PauseReport::new(machine, rows, overhead))
+}
+
+fn measure(options: &PauseOptions, folder: &Path) -> Result<(Vec<PauseRow>, Vec<Overhead>), BenchError> {
+    let beds = options.bytes.len() * options.huge.len();
+    let mut progress = progress::Steps::new("pause", beds * options.fractions.len());
+    let (mut rows, mut overhead) = (Vec::new(), Vec::new());
+    for &bytes in &options.bytes {
+        for &huge in &options.huge {
+            let mut worker = begin(bytes, huge)?;
+            for &fraction in &options.fractions {
+                let pages = if huge { "huge" } else { "small" };
+                progress.step(format_args!("{} MiB of {pages} pages, {fraction} written", bytes >> 20));
+                let mut samples = Vec::new();
+                let mut frozen_ms = Vec::new();
+                for round in 0..options.samples {
+                    samples.push(sample(&mut worker, fraction, round)?);
+                    // It takes seconds, and hardly varies.
+                    if let Some(criu) = options.criu.as_ref().filter(|_| round % 10 == 0) {
+                        frozen_ms.push(criu::frozen_ms(criu, worker.pid(), folder)?);
+                    }
+                }
+                let restart_ms = restart(&mut worker, fraction, folder)?;
+                rows.push(row((bytes, huge, fraction), &samples, frozen_ms, restart_ms));
+            }
+            if options.turns > 0 {
+                overhead.push(cost(&mut worker, (bytes, huge), options.turns, folder)?);
+            }
+        }
+    }
+    Ok((rows, overhead))
+}
+
+fn begin(bytes: u64, huge: bool) -> Result<Worker, BenchError> {
+    let mut worker = Worker::start(ROLE)?;
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    worker.tell(&Order::Begin { bytes, huge })?;
+    match worker.hear()? {
+        Answer::Ready => Ok(worker),
+        _ => Err(out_of_turn()),
+    }
+}
+
+fn out_of_turn() -> BenchError {
+    BenchError::Worker { role: ROLE, what: "answered something else" }
+}
+
+fn sample(worker: &mut Worker, fraction: f64, round: usize) -> Result<Sample, BenchError> {
+    worker.tell(&Order::Sample { fraction, round })?;
+    match worker.hear()? {
+        Answer::Sampled(sample) => Ok(sample),
+        _ => Err(out_of_turn()),
+    }
+}
+
+/// Saves the process, and starts another one that becomes it. How long that takes, ms.
+fn restart(worker: &mut Worker, fraction: f64, folder: &Path) -> Result<f64, BenchError> {
+    let _ = std::fs::remove_file(folder.join("next.unchanged"));
+    worker.tell(&Order::Save { fraction, folder: text(folder) })?;
+    let Answer::Saved = worker.hear()? else { return Err(out_of_turn()) };
+    worker.tell(&Order::Touch)?;
+    let Answer::Touched { sum: wanted } = worker.hear()? else { return Err(out_of_turn()) };
+    let began = Instant::now();
+    let mut restored = Worker::start(RESTORED)?;
+    restored.tell(&text(folder))?;
+    let Answer::Restored = restored.hear()? else { return Err(out_of_turn()) };
+    restored.tell(&Order::Touch)?;
+    let Answer::Touched { sum } = restored.hear()? else { return Err(out_of_turn()) };
+    let took = began.elapsed();
+    if sum != wanted {
+        return Err(BenchError::Restore("its memory is not what it was".to_owned()));
+    }
+    Ok(took.as_secs_f64() * 1e3)
+}
+
+/// What a checkpoint costs a program that works.
+fn cost(
+    worker: &mut Worker,
+    (bytes, huge): (u64, bool),
+    turns: usize,
+    folder: &Path,
+) -> Result<Overhead, BenchError> {
+    let mut turn = |steps: usize, checkpoint: bool| {
+        let checkpoint = checkpoint.then(|| text(folder));
+        worker.tell(&Order::Work { fraction: WORKING_FRACTION, steps, checkpoint })?;
+        match worker.hear()? {
+            #[expect(clippy::cast_precision_loss, reason = "a time")]
+            Answer::Worked { ns } => Ok(ns as f64 / 1e6),
+            _ => Err(out_of_turn()),
+        }
+    };
+    const TRIED: usize = 20;
+    let step_ms = turn(TRIED, false)? / count(TRIED);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of steps")]
+    let steps = ((TURN_S * 1e3 / step_ms) as usize).max(1);
+    let (mut without, mut with) = (vec![turn(steps, false)?], Vec::new());
+    for _ in 0..turns {
+        with.push(turn(steps, true)?);
+        without.push(turn(steps, false)?);
+    }
+    let lost = with.iter().zip(without.windows(2)).map(|(with, around)| with - (around[0] + around[1]) / 2.0);
+    let lost_ms = percentile(&sorted(lost.collect()), 0.5);
+    let percents =
+        INTERVALS_S.map(|interval_s| report::AtInterval { interval_s, percent: lost_ms / interval_s / 10.0 });
+    Ok(Overhead {
+        resident_bytes: bytes,
+        pages: pages(huge),
+        dirty_fraction: WORKING_FRACTION,
+        lost_ms_per_checkpoint: lost_ms,
+        at_intervals: percents.to_vec(),
+    })
+}
+
+/// A folder, for a measuring process.
+fn text(folder: &Path) -> String {
+    folder.to_string_lossy().into_owned()
+}
+
+fn pages(huge: bool) -> &'static str {
+    if huge { "thp" } else { "4k" }
+}
+
+fn row(
+    (bytes, huge, fraction): (u64, bool, f64),
+    samples: &[Sample],
+    frozen_ms: Vec<f64>,
+    restart_ms: f64,
+) -> PauseRow {
+    let of = |value: &dyn Fn(&Sample) -> u64, unit: f64| {
+        #[expect(clippy::cast_precision_loss, reason = "times and lengths of a measurement")]
+        let values = samples.iter().map(|sample| value(sample) as f64 / unit).collect();
+        sorted(values)
+    };
+    let median = |value: &dyn Fn(&Sample) -> u64, unit: f64| percentile(&of(value, unit), 0.5);
+    let (ms, us) = (1e6, 1e3);
+    let pauses = of(&|sample| sample.second.total_ns, ms);
+    let ratio = |ours: fn(&Sample) -> u64, before: usize| {
+        #[expect(clippy::cast_precision_loss, reason = "times")]
+        let ratios = samples.iter().map(|sample| {
+            let ours = [ours(sample) as f64];
+            let forks = [sample.forks_ns[before] as f64, sample.forks_ns[before + 1] as f64];
+            paired_ratios(&ours, &forks)[0]
+        });
+        percentile(&sorted(ratios.collect()), 0.5)
+    };
+    let copies = samples.iter().filter(|sample| sample.second.is_copy).count();
+    PauseRow {
+        resident_bytes: bytes,
+        pages: pages(huge),
+        dirty_fraction: fraction,
+        samples: samples.len(),
+        pause_ms_p50: percentile(&pauses, 0.5),
+        pause_ms_p99: percentile(&pauses, 0.99),
+        copies_fraction: count(copies) / count(samples.len().max(1)),
+        stop_us: median(&|sample| sample.second.stop_ns, us),
+        state_us: median(&|sample| sample.second.state_ns, us),
+        memory_ms: median(&|sample| sample.second.memory_ns, ms),
+        apart_from_memory_us: median(
+            &|sample| sample.second.total_ns.saturating_sub(sample.second.memory_ns),
+            us,
+        ),
+        freeze_us: None,
+        thaw_us: None,
+        first_pause_ms_p50: median(&|sample| sample.first.total_ns, ms),
+        arm_ms: median(&|sample| sample.arm_ns, ms),
+        bare_fork_ms: median(&|sample| sample.forks_ns[1], ms),
+        first_to_bare_fork: ratio(|sample| sample.first.total_ns, 0),
+        first_memory_to_bare_fork: ratio(|sample| sample.first.memory_ns, 0),
+        pause_to_bare_fork: ratio(|sample| sample.second.total_ns, 1),
+        memory_to_bare_fork: ratio(|sample| sample.second.memory_ns, 1),
+        criu_pause_ms: (!frozen_ms.is_empty()).then(|| percentile(&sorted(frozen_ms), 0.5)),
+        restart_ms,
+    }
+}
+
+fn count(items: usize) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "few")]
+    let count = items as f64;
+    count
+}
