@@ -10,9 +10,10 @@
 //! * stop: until all threads stand still; state: what the kernel knows of them, files, timers; memory: copy or fork;
 //! * restart: both images are written to files; the time from the start of a new process until it is the old one and has touched all of its memory.
 //!   The files may be in the page cache;
-//! * CRIU, if it is named: how long `criu dump --leave-running` says that it kept the process frozen, in turns with the samples;
+//! * CRIU, if it is named: how long `criu dump --leave-running` says that it kept such a process frozen, in turns with the samples;
 //! * overhead: a program that writes to its working set again and again, with a checkpoint that is written to files meanwhile, and without,
-//!   in turns. What a checkpoint costs it, spread over an interval, is the overhead at that interval.
+//!   in turns. What a checkpoint costs it, spread over an interval, is the overhead at that interval: of a whole image, arming included, and of
+//!   the next one.
 //!
 //! Ports are none here: `bench freeze` times freeze and thaw.
 
@@ -30,7 +31,7 @@ use crate::progress;
 use crate::statistics::{paired_ratios, percentile, sorted};
 use crate::worker::Worker;
 pub use report::{Overhead, PauseReport, PauseRow};
-use worker::{Answer, Order, Sample};
+use worker::{Answer, Checkpoint, Order, Sample};
 pub(crate) use worker::{RESTORED, ROLE, restore, work};
 
 /// Of what the overhead is measured: the share of memory that the program writes to.
@@ -96,6 +97,9 @@ fn measure(options: &PauseOptions, folder: &Path) -> Result<(Vec<PauseRow>, Vec<
     for &bytes in &options.bytes {
         for &huge in &options.huge {
             let mut worker = begin(bytes, huge)?;
+            // Another one of the same kind: CRIU refuses processes whose written pages are tracked.
+            let for_criu = options.criu.as_ref().map(|criu| Ok::<_, BenchError>((criu, begin(bytes, huge)?)));
+            let for_criu = for_criu.transpose()?;
             for &fraction in &options.fractions {
                 let pages = if huge { "huge" } else { "small" };
                 progress.step(format_args!("{} MiB of {pages} pages, {fraction} written", bytes >> 20));
@@ -104,8 +108,8 @@ fn measure(options: &PauseOptions, folder: &Path) -> Result<(Vec<PauseRow>, Vec<
                 for round in 0..options.samples {
                     samples.push(sample(&mut worker, fraction, round)?);
                     // It takes seconds, and hardly varies.
-                    if let Some(criu) = options.criu.as_ref().filter(|_| round % 10 == 0) {
-                        frozen_ms.push(criu::frozen_ms(criu, worker.pid(), folder)?);
+                    if let Some((criu, process)) = for_criu.as_ref().filter(|_| round % 10 == 0) {
+                        frozen_ms.push(criu::frozen_ms(criu, process.pid(), folder)?);
                     }
                 }
                 let restart_ms = restart(&mut worker, fraction, folder)?;
@@ -168,9 +172,9 @@ fn cost(
     turns: usize,
     folder: &Path,
 ) -> Result<Overhead, BenchError> {
-    let mut turn = |steps: usize, checkpoint: bool| {
-        let checkpoint = checkpoint.then(|| text(folder));
-        worker.tell(&Order::Work { fraction: WORKING_FRACTION, steps, checkpoint })?;
+    let mut turn = |steps: usize, checkpoint: Checkpoint| {
+        let folder = text(folder);
+        worker.tell(&Order::Work { fraction: WORKING_FRACTION, steps, checkpoint, folder })?;
         match worker.hear()? {
             #[expect(clippy::cast_precision_loss, reason = "a time")]
             Answer::Worked { ns } => Ok(ns as f64 / 1e6),
@@ -178,23 +182,31 @@ fn cost(
         }
     };
     const TRIED: usize = 20;
-    let step_ms = turn(TRIED, false)? / count(TRIED);
+    let step_ms = turn(TRIED, Checkpoint::Nothing)? / count(TRIED);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of steps")]
     let steps = ((TURN_S * 1e3 / step_ms) as usize).max(1);
-    let (mut without, mut with) = (vec![turn(steps, false)?], Vec::new());
+    let mut before = turn(steps, Checkpoint::Nothing)?;
+    let (mut whole, mut next) = (Vec::new(), Vec::new());
     for _ in 0..turns {
-        with.push(turn(steps, true)?);
-        without.push(turn(steps, false)?);
+        for (checkpoint, lost) in [(Checkpoint::Whole, &mut whole), (Checkpoint::Next, &mut next)] {
+            let with = turn(steps, checkpoint)?;
+            let after = turn(steps, Checkpoint::Nothing)?;
+            lost.push(with - (before + after) / 2.0);
+            before = after;
+        }
     }
-    let lost = with.iter().zip(without.windows(2)).map(|(with, around)| with - (around[0] + around[1]) / 2.0);
-    let lost_ms = percentile(&sorted(lost.collect()), 0.5);
-    let percents =
-        INTERVALS_S.map(|interval_s| report::AtInterval { interval_s, percent: lost_ms / interval_s / 10.0 });
+    let [whole_ms, next_ms] = [whole, next].map(|lost| percentile(&sorted(lost), 0.5));
+    let percents = INTERVALS_S.map(|interval_s| report::AtInterval {
+        interval_s,
+        whole_percent: whole_ms / interval_s / 10.0,
+        next_percent: next_ms / interval_s / 10.0,
+    });
     Ok(Overhead {
         resident_bytes: bytes,
         pages: pages(huge),
         dirty_fraction: WORKING_FRACTION,
-        lost_ms_per_checkpoint: lost_ms,
+        lost_ms_per_whole_image: whole_ms,
+        lost_ms_per_next_image: next_ms,
         at_intervals: percents.to_vec(),
     })
 }

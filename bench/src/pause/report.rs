@@ -77,8 +77,10 @@ pub struct Overhead {
     pub pages: &'static str,
     /// Share of its pages to which it writes again and again.
     pub dirty_fraction: f64,
-    /// Time that one checkpoint costs it, written to a file meanwhile.
-    pub lost_ms_per_checkpoint: f64,
+    /// Time that a whole image costs it, written to a file meanwhile; arming and the first writes to armed pages included.
+    pub lost_ms_per_whole_image: f64,
+    /// The same of the next one, which is a delta where the agent takes one.
+    pub lost_ms_per_next_image: f64,
     /// Spread over intervals.
     pub at_intervals: Vec<AtInterval>,
 }
@@ -88,8 +90,10 @@ pub struct Overhead {
 pub struct AtInterval {
     /// From one checkpoint to the next.
     pub interval_s: f64,
-    /// Share of the time that it costs.
-    pub percent: f64,
+    /// Share of the time that whole images cost.
+    pub whole_percent: f64,
+    /// Share of the time that later ones cost.
+    pub next_percent: f64,
 }
 
 /// The result.
@@ -254,15 +258,21 @@ impl fmt::Display for PauseReport {
             let at: Vec<String> = cost
                 .at_intervals
                 .iter()
-                .map(|at| format!("{:.2} % at one every {} s", at.percent, at.interval_s))
+                .map(|at| {
+                    format!(
+                        "{:.2} and {:.2} % at one every {} s",
+                        at.whole_percent, at.next_percent, at.interval_s
+                    )
+                })
                 .collect();
             writeln!(
                 f,
-                "{:>5} MiB {:>5}: a checkpoint costs a program that writes to {} % of it {:.0} ms: {}",
+                "{:>5} MiB {:>5}: to a program that writes to {} % of it a whole image costs {:.1} ms, the next one {:.1} ms: {}",
                 cost.resident_bytes >> 20,
                 cost.pages,
                 cost.dirty_fraction * 100.0,
-                cost.lost_ms_per_checkpoint,
+                cost.lost_ms_per_whole_image,
+                cost.lost_ms_per_next_image,
                 at.join(", ")
             )?;
         }

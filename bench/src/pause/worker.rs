@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use process::capture::{Captured, Image, Mode, Options, Outcome, Pause, Prepared, Sink};
@@ -34,10 +34,20 @@ pub(super) enum Order {
     Sample { fraction: f64, round: usize },
     /// The same, written to files in a folder.
     Save { fraction: f64, folder: String },
-    /// Work for about a second, with a checkpoint during it or without.
-    Work { fraction: f64, steps: usize, checkpoint: Option<String> },
+    /// Work for so many steps, with a checkpoint during it or without.
+    Work { fraction: f64, steps: usize, checkpoint: Checkpoint, folder: String },
     /// In a restored process: touch everything.
     Touch,
+}
+
+/// What is taken while the program works.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub(super) enum Checkpoint {
+    Nothing,
+    /// An image of all pages, with arming before it where the agent arms.
+    Whole,
+    /// The next one, the way that the agent chooses.
+    Next,
 }
 
 /// A pause, and the way that was chosen.
@@ -105,6 +115,9 @@ struct Program {
     /// Pages of a step, and steps that are left.
     window: AtomicUsize,
     left: AtomicUsize,
+    /// When none was left any more, ns since `began`.
+    ended_ns: AtomicU64,
+    began: Instant,
     done: AtomicBool,
 }
 
@@ -130,6 +143,8 @@ impl Measured {
             memory,
             window: AtomicUsize::new(0),
             left: AtomicUsize::new(0),
+            ended_ns: AtomicU64::new(0),
+            began: Instant::now(),
             done: AtomicBool::new(false),
         });
         let (computes, waits) = (Arc::clone(&program), Arc::clone(&program));
@@ -139,7 +154,7 @@ impl Measured {
                 std::thread::park();
             }
         });
-        Ok(Measured { program, tracker: Tracker::open().ok(), costs: Costs::NOTHING })
+        Ok(Measured { program, tracker: None, costs: Costs::NOTHING })
     }
 
     fn declared(&self, sink: &impl AsRawFd) -> Declared {
@@ -157,6 +172,10 @@ impl Measured {
 
     /// As the agent arms before a whole image. How long it took, ns.
     fn arm(&mut self, sink: &OwnedFd) -> Result<u64, BenchError> {
+        // Not before: CRIU refuses processes that have one.
+        if self.tracker.is_none() {
+            self.tracker = Tracker::open().ok();
+        }
         let declared = self.declared(sink);
         let Some(tracker) = &mut self.tracker else { return Ok(0) };
         if small_bytes().map_err(failed)? < ARMED_BYTES_MIN {
@@ -240,8 +259,14 @@ impl Measured {
         Ok(false)
     }
 
-    /// The program's thread takes so many steps; this one meanwhile takes a checkpoint, if it is to.
-    fn work(&mut self, fraction: f64, steps: usize, folder: Option<&Path>) -> Result<u64, BenchError> {
+    /// The program's thread takes so many steps; this one meanwhile takes a checkpoint, if it is to. How long the steps took.
+    fn work(
+        &mut self,
+        fraction: f64,
+        steps: usize,
+        checkpoint: Checkpoint,
+        folder: &Path,
+    ) -> Result<u64, BenchError> {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -250,21 +275,40 @@ impl Measured {
         )]
         let window = ((self.program.memory.pages() as f64 * fraction) as usize).max(1);
         self.program.window.store(window, Ordering::Relaxed);
-        let began = Instant::now();
-        self.program.left.store(steps, Ordering::Release);
-        if let Some(folder) = folder {
-            let place = Place::new(folder, "working");
-            let sink = place.create()?;
-            self.arm(&sink)?;
-            let Taking::Captured(captured) = self.take(&sink, Options::default())? else {
+        let mut is_armed = false;
+        if checkpoint == Checkpoint::Next {
+            let nowhere = OwnedFd::from(File::options().write(true).open("/dev/null")?);
+            is_armed = self.arm(&nowhere)? > 0;
+            let Taking::Captured(captured) = self.take(&nowhere, Options::default())? else {
                 return Err(lost());
             };
+            self.costs.captured(captured.mode(), &captured.pause(), 0, 0);
+            captured.cancel();
+        }
+        // What the last image has left to do is done.
+        self.steps(1);
+        let began = nanos(self.program.began);
+        self.program.left.store(steps, Ordering::Release);
+        if checkpoint != Checkpoint::Nothing {
+            let place = Place::new(folder, "working");
+            let sink = place.create()?;
+            if checkpoint == Checkpoint::Whole {
+                self.arm(&sink)?;
+            }
+            let (options, _) = self.plan(&sink, is_armed)?;
+            let Taking::Captured(captured) = self.take(&sink, options)? else { return Err(lost()) };
             place.write(captured, &sink)?;
         }
+        self.steps(0);
+        Ok(self.program.ended_ns.load(Ordering::Relaxed).saturating_sub(began))
+    }
+
+    /// Has the program take more steps, and waits until none is left.
+    fn steps(&self, more: usize) {
+        self.program.left.fetch_add(more, Ordering::Release);
         while self.program.left.load(Ordering::Acquire) > 0 {
             std::thread::sleep(std::time::Duration::from_micros(200));
         }
-        Ok(nanos(began))
     }
 }
 
@@ -278,6 +322,7 @@ fn compute(program: &Program) {
             continue;
         }
         program.memory.sweep(0..program.window.load(Ordering::Relaxed));
+        program.ended_ns.store(nanos(program.began), Ordering::Relaxed);
         program.left.fetch_sub(1, Ordering::Release);
     }
 }
@@ -348,8 +393,8 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
                     Answer::Saved
                 }
             }
-            Order::Work { fraction, steps, checkpoint } => {
-                Answer::Worked { ns: measured.work(fraction, steps, checkpoint.as_deref().map(Path::new))? }
+            Order::Work { fraction, steps, checkpoint, folder } => {
+                Answer::Worked { ns: measured.work(fraction, steps, checkpoint, folder.as_ref())? }
             }
             Order::Touch => Answer::Touched { sum: measured.program.memory.sum() },
         };
