@@ -42,12 +42,11 @@ def measure(stillwire, program, ranks, mib, kills, place):
                     sys.exit(f"{what} has not come: {text()[-2000:]}")
                 time.sleep(0.005)
 
-        def rounds_after(when):
-            """By rank: when its first whole round after that ended. A round in which the kill fell is half of the old life."""
+        def first_rounds(place):
+            """By rank: when its first round ended that was printed after a place of the text."""
             first = {}
-            for rank, at in re.findall(r"rank (\d+) round \d+ at (\d+)\n", text()):
-                if int(at) > when:
-                    first.setdefault(rank, int(at))
+            for rank, at in re.findall(r"rank (\d+) round \d+ at (\d+)\n", text()[place:]):
+                first.setdefault(rank, int(at))
             return first
 
         times = []
@@ -61,11 +60,10 @@ def measure(stillwire, program, ranks, mib, kills, place):
                 killed = time.monotonic_ns()
                 os.kill(victim, signal.SIGKILL)
                 wait("the new life", lambda: text().count("run again") > again)
-                # The others may have ended a round between the kill and their own end.
-                lives = re.findall(r"all ranks run again, ([0-9.]+) ms after the fault", text())
-                begun = killed + int(float(lives[-1]) * 1e6) * 9 // 10
-                wait("a round of each rank", lambda: len(rounds_after(begun)) == ranks)
-                times.append((max(rounds_after(begun).values()) - killed) / 1e6)
+                # What the old life has printed stands before what the launcher says of its end.
+                begun = text().rindex(" begins from generation ")
+                wait("a round of each rank", lambda: len(first_rounds(begun)) == ranks)
+                times.append((max(first_rounds(begun).values()) - killed) / 1e6)
         finally:
             job.terminate()
             job.wait()
