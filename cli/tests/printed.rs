@@ -4,7 +4,7 @@
 mod support;
 
 use support::programs::{library, program};
-use support::{Place, Running, signal, stillwire};
+use support::{Place, Running, signal, stillwire, wait_until};
 
 const LINES: &str = "3000";
 
@@ -22,8 +22,9 @@ fn lines(shown: &str, rank: u32, word: &str) -> Vec<String> {
 }
 
 /// Follows what was shown through what was printed: in every life a piece that begins at a cut, not behind the end of the piece before. Only its
-/// last line may lack its end, and only its first line its begin. Returns where the pieces begin.
-fn follow(printed: &str, shown: &[String]) -> Vec<usize> {
+/// last line may lack its end, and only its first line its begin. Returns where the pieces begin. `half`: a line that had no end yet when a launcher
+/// was killed may be missing, up to the cut.
+fn follow(printed: &str, shown: &[String], half: bool) -> Vec<usize> {
     let (mut at, mut begins) = (0, Vec::new());
     for (number, line) in shown.iter().enumerate() {
         let next = shown.get(number + 1);
@@ -46,7 +47,8 @@ fn follow(printed: &str, shown: &[String]) -> Vec<usize> {
             continue;
         }
         // The nearest place that fits: a life has begun.
-        let found = (0..at).rev().find(|from| {
+        let last = if half { printed[at..].find('\n').map_or(at, |end| at + end) } else { at };
+        let found = (0..last).rev().find(|from| {
             printed.is_char_boundary(*from) && {
                 let (whole, next_fits, _) = goes_on(*from);
                 whole && next_fits
@@ -84,9 +86,44 @@ fn what_is_printed_before_a_checkpoint_is_shown_once() {
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     for rank in 0..2 {
         for (errors, word, shown) in [(false, "out ", &done.stdout), (true, "err ", &done.stderr)] {
-            let begins = follow(&undisturbed(errors), &lines(shown, rank, word));
+            let begins = follow(&undisturbed(errors), &lines(shown, rank, word), false);
             assert!(begins.len() <= KILLS, "{begins:?}");
             assert!(begins.is_sorted(), "a life went back behind a checkpoint: {begins:?}");
+        }
+    }
+}
+
+// A generation counts only when what was printed before it has been shown.
+#[test]
+fn a_launcher_that_is_killed_has_shown_what_its_last_checkpoint_holds() {
+    const KILLS: usize = 4;
+    let place = Place::new();
+    let enough = place.enough().display().to_string();
+    let mut command = stillwire(&["run", "-n", "2", "--ckpt-every", "50ms", "--ckpt-dir"]);
+    command.arg(place.job()).arg("--").arg(program("prints")).args([LINES, "300", &enough]);
+    let (mut out, mut err) = (String::new(), String::new());
+    for kill in 0..=KILLS {
+        command.env("STILLWIRE_PROVIDER", library());
+        let mut job = Running::start(command);
+        if kill == KILLS {
+            place.let_end();
+        } else {
+            job.wait_for("committed");
+            job.wait_for("committed");
+            job.signal("KILL");
+        }
+        let done = job.finish_reading();
+        assert!(kill < KILLS || done.code == Some(0), "{}", done.stderr);
+        out.push_str(&done.stdout);
+        err.push_str(&done.stderr);
+        err.push('\n');
+        wait_until("the guard has cleaned up", || place.lock_is_free());
+        command = stillwire(&["restart", &place.job_text()]);
+    }
+    for rank in 0..2 {
+        for (errors, word, shown) in [(false, "out ", &out), (true, "err ", &err)] {
+            let begins = follow(&undisturbed(errors), &lines(shown, rank, word), true);
+            assert!(begins.len() <= KILLS && begins.is_sorted(), "{begins:?}");
         }
     }
 }
