@@ -46,9 +46,9 @@ class Job:
     def restart(self):
         # Its guard takes a moment to end the ranks.
         until = time.monotonic() + STEP_MAX
-        while self.ranks():
+        while self.processes():
             if time.monotonic() > until:
-                raise Failure(f"ranks {self.ranks()} outlive their launcher")
+                raise Failure(f"processes {self.processes()} outlive their launcher")
             time.sleep(0.02)
         self.start(["restart", self.job])
 
@@ -61,7 +61,11 @@ class Job:
             return file.read()
 
     def ranks(self):
-        """Processes of the ranks: those that have the job's directory in their environment."""
+        """Processes of the ranks, without those that write their images, and the launcher's guard."""
+        return [pid for pid, is_rank in self.processes() if is_rank]
+
+    def processes(self):
+        """Processes of the job: those that have its directory in their environment; and whether each is a rank."""
         found = []
         for entry in os.listdir("/proc"):
             if not entry.isdigit():
@@ -69,10 +73,13 @@ class Job:
             try:
                 with open(f"/proc/{entry}/environ", "rb") as file:
                     environment = file.read().split(b"\0")
+                with open(f"/proc/{entry}/comm") as file:
+                    name = file.read().strip()
             except OSError:
                 continue
             if f"ROUNDS_OF={self.directory}".encode() in environment and int(entry) != self.launcher.pid:
-                found.append(int(entry))
+                is_rank = any(word.startswith(b"STILLWIRE_RANK=") for word in environment) and name != "stillwire-image"
+                found.append((int(entry), is_rank))
         return found
 
     def wait_for(self, words, count):
@@ -104,9 +111,14 @@ class Job:
             pass
 
     def end(self):
-        for pid in [self.launcher.pid, *self.ranks()]:
+        for pid, _ in [(self.launcher.pid, False), *self.processes()]:
             self.kill(pid)
         self.launcher.wait()
+
+
+def segments():
+    """Files in memory through which processes of an MPI library share it."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("mpich_", "Intel_MPI"))}
 
 
 def expected_of(options, program):
@@ -153,6 +165,7 @@ def one(options, program, dice):
     directory = tempfile.mkdtemp(prefix=program["name"] + "-", dir=options.place)
     os.environ["ROUNDS_OF"] = directory
     job = Job(options, directory, program["command"], program["seconds"])
+    before = segments()
     every_ms = dice.choice([60, 150, 300, 600])
     kinds = []
     try:
@@ -171,9 +184,9 @@ def one(options, program, dice):
                 raise Failure(f"results {job.results()}, expected {program['expected']}")
         del os.environ["ROUNDS_OF"]
         until = time.monotonic() + LEFT_MAX
-        while job.ranks():
+        while job.processes() or segments() - before:
             if time.monotonic() > until:
-                raise Failure(f"processes {job.ranks()} are left")
+                raise Failure(f"left: processes {job.processes()}, files in memory {segments() - before}")
             time.sleep(0.02)
     except Failure as failure:
         job.end()
