@@ -22,4 +22,4 @@ pub use choice::{CAPTURE_VARIABLE, Wish};
 pub use enter::{SAVE_PROCESS, SAVE_VARIABLE, enter};
 pub use pmi::LAUNCHERS_VARIABLE as PMI_LAUNCHERS_VARIABLE;
 pub use seat::is_shell;
-pub use this_rank::{ThisRank, seated, this_rank};
+pub use this_rank::{ThisRank, this_rank};

@@ -23,9 +23,6 @@ pub(crate) const SEAT_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for a keeper to read what a port that has closed leaves with it, and what a program that exits has said.
 pub(crate) const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
 
-/// Links whose final counters go to the keeper in one message.
-pub(crate) const CLOSED_LINKS_PER_MESSAGE: usize = ckpt_glue::limits::ENTRIES_MAX;
-
 /// Answers of the keeper that wait for the port that asked.
 pub(crate) const ANSWERS_MAX: usize = 1 << 12;
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use ckpt_glue::control::{ClosedLink, Control, Message};
+use ckpt_glue::control::{ClosedLink, Control, Message, closed_port};
 use ckpt_glue::enrolment::AddressTable;
 use ckpt_glue::names::Party;
 use endpoint::{Endpoint, EndpointError};
@@ -19,7 +19,7 @@ use session::launch::Launch;
 use session::line::Line;
 use transport::{Epoch, LinkIndex, PortId, Rank, RawAddress};
 
-use crate::limits::{ANSWERS_MAX, CLOSED_LINKS_PER_MESSAGE, LAST_WORDS_MAX, SEAT_MAX};
+use crate::limits::{ANSWERS_MAX, LAST_WORDS_MAX, SEAT_MAX};
 
 /// What the keeper said of a closed port: the port of ours that asked, the closed one, the first frame that it has not got.
 type Answer = (PortId, PortId, u64);
@@ -105,7 +105,7 @@ pub fn this_rank() -> Option<&'static ThisRank> {
 }
 
 /// As [`this_rank`], for who does not wait: `None` as long as the agent has no seat.
-pub fn seated() -> Option<&'static ThisRank> {
+pub(crate) fn seated() -> Option<&'static ThisRank> {
     match *STAGE.0.lock().unwrap_or_else(PoisonError::into_inner) {
         Stage::Seated(rank) => Some(rank),
         _ => None,
@@ -162,14 +162,7 @@ impl State {
     }
 
     fn say_closed(&mut self, port: PortId, links: &[ClosedLink]) {
-        let mut parts = links.chunks(CLOSED_LINKS_PER_MESSAGE).peekable();
-        if parts.peek().is_none() {
-            self.say(Message::Closed { port, links: Vec::new(), last: true });
-        }
-        while let Some(part) = parts.next() {
-            let last = parts.peek().is_none();
-            self.say(Message::Closed { port, links: part.to_vec(), last });
-        }
+        closed_port(port, links).for_each(|message| self.say(message));
     }
 
     /// The job runs in this life: all peers are where `locations` says.

@@ -178,6 +178,29 @@ fn a_job_goes_on_after_everything_has_died() {
     }
 }
 
+/// What it remembers of where it was saved is old.
+#[test]
+fn a_job_whose_directory_was_moved_goes_on_and_is_saved_there() {
+    let (place, there) = (Place::new(), Place::new());
+    let (arguments, enough) = (["60", "20000", "1000000"], place.enough().display().to_string());
+    let mut first = job(1, &place, &[&[steps().as_str()], &arguments[..], &[&enough]].concat());
+    first.wait_for("committed");
+    first.signal("KILL");
+    drop(first.finish_reading());
+    wait_until("the guard has cleaned up", || place.lock_is_free());
+    std::fs::rename(place.job(), there.job()).unwrap();
+    let mut command = stillwire(&["restart", &there.job_text()]);
+    command.env("STILLWIRE_PROVIDER", library());
+    let mut second = Running::start(command);
+    second.wait_for("committed");
+    place.let_end();
+    let done = second.finish_reading();
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let sum = sum(&arguments);
+    assert!(done.stdout.lines().any(|line| line == format!("[0] {sum}")), "{done:?}");
+    assert!(!place.job().exists());
+}
+
 #[test]
 fn what_a_script_or_a_wrapper_starts_in_its_own_place_is_saved() {
     for wrapper in [&["env", "A=b"][..], &["sh", "-c", "sleep 0.3; exec \"$@\"", "sh"]] {

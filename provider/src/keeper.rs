@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use agent::ThisRank;
-use ckpt_glue::control::{ClosedLink, Control, ControlKey, ControlReader, ControlWriter, Message};
+use ckpt_glue::control::{
+    ClosedLink, Control, ControlKey, ControlReader, ControlWriter, Message, closed_port,
+};
 use ckpt_glue::names::Party;
 use nix::sys::socket::{MsgFlags, recv};
 use session::launch::{self, Launch, SOCKET_VARIABLE};
@@ -21,7 +23,7 @@ use transport::port::FinalCounters;
 use transport::{Epoch, JobId, Life, PortId, Rank};
 
 use crate::boundary::complain;
-use crate::limits::{ANSWERS_MAX, CLOSED_LINKS_PER_MESSAGE, KEEPER_WRITE_MAX};
+use crate::limits::{ANSWERS_MAX, KEEPER_WRITE_MAX};
 
 /// What the keeper said of a closed port: the port of ours that asked, the closed one, the first frame that it has not got.
 type Answer = (PortId, PortId, u64);
@@ -150,14 +152,7 @@ impl OwnLine {
     }
 
     fn port_closed(&self, port: PortId, links: &[ClosedLink]) {
-        let mut parts = links.chunks(CLOSED_LINKS_PER_MESSAGE).peekable();
-        if parts.peek().is_none() {
-            self.say(Message::Closed { port, links: Vec::new(), last: true });
-        }
-        while let Some(part) = parts.next() {
-            let last = parts.peek().is_none();
-            self.say(Message::Closed { port, links: part.to_vec(), last });
-        }
+        closed_port(port, links).for_each(|message| self.say(message));
     }
 
     fn answers(&self, port: PortId) -> Vec<(PortId, u64)> {
@@ -292,7 +287,7 @@ mod tests {
     fn the_keeper_gets_the_final_counters_of_every_link() {
         let (keeper, mut launcher) = started();
         let port = keeper.new_port();
-        let links = CLOSED_LINKS_PER_MESSAGE + 1;
+        let links = ckpt_glue::limits::ENTRIES_MAX + 1;
         let counters: Vec<_> = (0u32..)
             .take(links)
             .map(|i| FinalCounters { peer: PortId::of_rank(Rank(i), 1), next: 8, expected: u64::from(i) })

@@ -90,9 +90,6 @@ pub(crate) const LINGER_TOLD_AFTER: Duration = Duration::from_secs(5);
 /// Peers that are named then.
 pub(crate) const LINGER_NAMED_MAX: usize = 4;
 
-/// Links whose final counters go to the keeper in one message.
-pub(crate) const CLOSED_LINKS_PER_MESSAGE: usize = ckpt_glue::limits::ENTRIES_MAX;
-
 /// Longest wait for a keeper that does not read, or has not said everything of the launch record.
 pub(crate) const KEEPER_WRITE_MAX: Duration = Duration::from_secs(2);
 

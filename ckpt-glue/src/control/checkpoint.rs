@@ -5,6 +5,7 @@ use core::fmt;
 
 use transport::{Epoch, PortId, Rank};
 
+use super::Message;
 use super::wire::{Reader, Wire, put_list, wire_enum, wire_struct};
 use crate::error::Malformed;
 use crate::limits::ENTRIES_MAX;
@@ -305,6 +306,16 @@ pub struct ClosedLink {
 }
 
 wire_struct!(ClosedLink, 24, { peer, next, expected });
+
+/// The final counters of a closed port in messages that each have room for a part: the last one says so. There is one at least.
+pub fn closed_port(port: PortId, links: &[ClosedLink]) -> impl Iterator<Item = Message> {
+    let most = ENTRIES_MAX;
+    let parts = links.len().div_ceil(most).max(1);
+    (1..=parts).map(move |part| {
+        let links = links[(part - 1) * most..links.len().min(part * most)].to_vec();
+        Message::Closed { port, links, last: part == parts }
+    })
+}
 
 /// What remains of a port that closed.
 #[derive(Clone, PartialEq, Eq, Debug)]

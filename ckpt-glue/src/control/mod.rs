@@ -32,7 +32,7 @@ use transport::{Epoch, JobId, Life, PortId, Rank};
 
 pub use checkpoint::{
     ClosedLink, ClosedPort, CutAt, CutMode, CutStatistics, ExitedRecord, ImageContent, ImageReport,
-    MessageStates, NoImageReason, Point, PointSummary, Source,
+    MessageStates, NoImageReason, Point, PointSummary, Source, closed_port,
 };
 pub use life::{Decision, FaultReport, JobPhase, JobStatus, NewLife, PortEntry, Registration, Watch};
 pub use stream::{ControlKey, ControlReader, ControlWriter};
