@@ -14,9 +14,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stillwire-endpoint", &["stillwire-drivers", "stillwire-nic-freeze", "stillwire-transport"]),
     // Knows processes alone: no port, no job, no container of images.
     ("stillwire-process", &[]),
+    // Arithmetic over slices alone.
+    ("stillwire-parity", &[]),
     // The names of jobs, lives and epochs are the transport's.
-    ("stillwire-store", &["stillwire-transport"]),
-    ("stillwire-ckpt-glue", &["stillwire-nic-freeze", "stillwire-store", "stillwire-transport"]),
+    ("stillwire-store", &["stillwire-parity", "stillwire-transport"]),
+    (
+        "stillwire-ckpt-glue",
+        &["stillwire-nic-freeze", "stillwire-parity", "stillwire-store", "stillwire-transport"],
+    ),
     (
         "stillwire-session",
         &[
@@ -24,6 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-drivers",
             "stillwire-endpoint",
             "stillwire-nic-freeze",
+            "stillwire-parity",
             "stillwire-store",
             "stillwire-transport",
         ],
@@ -36,6 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-drivers",
             "stillwire-endpoint",
             "stillwire-nic-freeze",
+            "stillwire-parity",
             "stillwire-process",
             "stillwire-session",
             "stillwire-store",
@@ -52,6 +59,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-drivers",
             "stillwire-endpoint",
             "stillwire-nic-freeze",
+            "stillwire-parity",
             "stillwire-session",
             "stillwire-store",
             "stillwire-transport",
@@ -65,6 +73,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-ckpt-glue",
             "stillwire-drivers",
             "stillwire-nic-freeze",
+            "stillwire-parity",
             "stillwire-store",
             "stillwire-transport",
         ],
@@ -75,6 +84,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-drivers",
             "stillwire-endpoint",
             "stillwire-nic-freeze",
+            "stillwire-parity",
             "stillwire-process",
             "stillwire-session",
             "stillwire-store",
@@ -91,6 +101,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-endpoint",
             "stillwire-examples",
             "stillwire-nic-freeze",
+            "stillwire-parity",
             "stillwire-process",
             "stillwire-session",
             "stillwire-sim",
@@ -110,6 +121,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-endpoint",
             "stillwire-examples",
             "stillwire-nic-freeze",
+            "stillwire-parity",
             "stillwire-process",
             "stillwire-session",
             "stillwire-sim",
