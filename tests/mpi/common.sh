@@ -15,6 +15,9 @@ fail() {
     exit 1
 }
 
+# What root needs to become a user without privileges and without a way to get any.
+nobody=(setpriv --no-new-privs --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all)
+
 # What cannot run on this machine: told, and counted by ./check.
 skip() {
     echo "SKIPPED $script: $*" >&2
@@ -22,12 +25,21 @@ skip() {
     exit 0
 }
 
+# Root's own python3 may lie where nobody else can enter: then the distribution's, so that tests can run as an ordinary user, too.
+interpreter() {
+    local own=python3
+    if [ "$(id -u)" = 0 ] && ! "${nobody[@]}" "$(python3 -c 'import os, sys; print(os.path.realpath(sys.executable))')" -c '' 2>/dev/null; then
+        ! /usr/bin/python3 -c 'import venv, ensurepip' 2>/dev/null || own=/usr/bin/python3
+    fi
+    echo $own
+}
+
 # One environment for each MPI: all bring an mpiexec and a libfabric of their own.
 environment() {
     local folder=$place/$1
     shift
     if [ ! -e "$folder/ready" ]; then
-        python3 -m venv "$folder" || fail "no python3 with venv (Debian: apt-get install python3-venv)"
+        $(interpreter) -m venv "$folder" || fail "no python3 with venv (Debian: apt-get install python3-venv)"
         "$folder/bin/pip" install --quiet "$@" || fail "PyPI does not give $*: without a network these tests cannot run"
         touch "$folder/ready"
     fi
@@ -60,4 +72,16 @@ expect() {
     seen=$(timeout 300 "$@" 2>&1) || code=$?
     [ "$code" = 0 ] || { echo "$seen"; fail "exit code $code"; }
     grep -q -- "$words" <<<"$seen" || { echo "$seen"; fail "'$words' is missing"; }
+}
+
+# ordinary FOLDER COMMAND...: as a user without privileges, whose files lie in FOLDER. Root becomes such a user.
+ordinary() {
+    local home=$1 become=(setpriv --no-new-privs)
+    shift
+    if [ "$(id -u)" = 0 ]; then
+        become=("${nobody[@]}")
+        chown -R 65534:65534 "$home"
+        "${become[@]}" test -r tests/mpi/common.sh -a -x "$stillwire" -a -x "$place/mpich/bin/python" || skip "user 65534 may not read $PWD, $target or python3"
+    fi
+    "${become[@]}" env --unset=XDG_RUNTIME_DIR HOME="$home" TMPDIR="$home" "$@"
 }

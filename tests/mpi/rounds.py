@@ -21,6 +21,8 @@ DISTURBED_TIMES = 8
 STEP_MAX = 60
 LEFT_MAX = 10
 
+CAPTURES = ["auto", "fork", "scan", "sync"]
+
 
 class Failure(Exception):
     pass
@@ -161,15 +163,16 @@ def kill_once(job, dice, again):
 
 
 def one(options, program, dice):
-    """One job, killed several times. Returns the kinds of its kills."""
+    """One job, killed several times. Returns the kinds of its kills, files left in memory, and how its images were made."""
     directory = tempfile.mkdtemp(prefix=program["name"] + "-", dir=options.place)
     os.environ["ROUNDS_OF"] = directory
     job = Job(options, directory, program["command"], program["seconds"])
     before = segments()
     every_ms = dice.choice([60, 150, 300, 600])
+    chosen = [*dice.choice(program["extra"]), "--capture", dice.choice(CAPTURES)]
     kinds = []
     try:
-        job.run(program["ranks"], every_ms, dice.choice(program["extra"]))
+        job.run(program["ranks"], every_ms, chosen)
         again = 0
         for _ in range(dice.randint(1, options.kills_per_job)):
             done = kill_once(job, dice, again)
@@ -192,10 +195,10 @@ def one(options, program, dice):
         job.end()
         kept = os.path.join(options.place, f"failed-{program['name']}-{os.getpid()}-{int(time.time())}")
         os.rename(directory, kept)
-        raise Failure(f"{program['name']}, a checkpoint every {every_ms} ms, killed: {', '.join(kinds) or 'nothing'}: {failure}; see {kept}/output") from None
+        raise Failure(f"{program['name']}, a checkpoint every {every_ms} ms, {' '.join(chosen)}, killed: {', '.join(kinds) or 'nothing'}: {failure}; see {kept}/output") from None
     shutil.rmtree(directory)
     # Of ranks that all died while MPI_Init made them, nobody had seen what they made.
-    return kinds, len(segments() - before)
+    return kinds, len(segments() - before), chosen[-1]
 
 
 def main():
@@ -213,21 +216,25 @@ def main():
     for program in programs:
         program["expected"], program["seconds"] = expected_of(options, program)
         print(f"{program['name']}: {program['seconds']:.1f} s undisturbed", flush=True)
-    kinds, failures, jobs, segments_left = [], [], 0, 0
+    kinds, captures, failures, jobs, segments_left = [], [], [], 0, 0
     while len(kinds) < options.rounds:
         program = programs[jobs % len(programs)]
         jobs += 1
         try:
-            done, left = one(options, program, dice)
+            done, left, capture = one(options, program, dice)
             segments_left += left
+            captures += [capture] * len(done)
         except Failure as failure:
             failures.append(str(failure))
             print(f"FAILED: {failure}", flush=True)
             done = ["(failed)"]
         kinds += done
         print(f"{len(kinds)} of {options.rounds} rounds, {jobs} jobs, {len(failures)} failures: {program['name']}: {', '.join(done) or 'no kill'}", flush=True)
-    counts = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in sorted(set(kinds)))
-    print(f"{'FAILED' if failures else 'passed'}: seed {options.seed}, {len(kinds)} kills in {jobs} jobs ({counts}), {len(failures)} failures, {segments_left} files of MPI libraries left in memory")
+    counts = [", ".join(f"{words.count(word)} x {word}" for word in sorted(set(words))) for words in (kinds, captures)]
+    print(
+        f"{'FAILED' if failures else 'passed'}: seed {options.seed}, {len(kinds)} kills in {jobs} jobs ({counts[0]}; --capture: {counts[1]}), "
+        f"{len(failures)} failures, {segments_left} files of MPI libraries left in memory"
+    )
     sys.exit(1 if failures else 0)
 
 
