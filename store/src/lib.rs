@@ -20,6 +20,7 @@ pub mod image;
 pub mod job;
 pub mod kinds;
 pub mod limits;
+pub mod packets;
 pub mod record;
 pub mod sabotage;
 pub mod storage;

@@ -43,3 +43,19 @@ pub const DIRECTORY_ENTRIES_MAX: usize = 1 << 19;
 
 /// Committed generations that a job can be told to keep.
 pub const KEEP_MAX: u32 = 1 << 16;
+
+/// Bytes of a block, what a signature has one hash of and a delta holds whole or not at all: below, hashes and tables take more than a
+/// thirtieth of what they describe.
+pub const BLOCK_BYTES_MIN: u32 = 512;
+
+/// The largest block.
+pub const BLOCK_BYTES_MAX: u32 = 1 << 20;
+
+/// Bytes of a packet's content: what is allocated for a packet before it has been checked.
+pub const PACKET_BYTES_MAX: u32 = 4 << 20;
+
+/// Packets of one stream: a table of 1.5 GiB, and 4 TiB of packets of 64 KiB.
+pub const PACKETS_MAX: u64 = 1 << 26;
+
+/// Bytes that are packed into one stream.
+pub const CONTENT_BYTES_MAX: u64 = IMAGE_BYTES_MAX;

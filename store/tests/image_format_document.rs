@@ -1,6 +1,7 @@
 //! `docs/image-format.md` says what the code does.
 
 use store::image::layout::{ENTRY_BYTES, ENTRY_FIELDS, Field, HEADER_BYTES, HEADER_FIELDS, MAGIC, VERSION};
+use store::packets::layout as packets;
 
 const DOCUMENT: &str = include_str!("../../docs/image-format.md");
 
@@ -30,6 +31,8 @@ fn compare(heading: &str, fields: &[Field], bytes: usize) {
 fn the_tables_are_the_code_s() {
     compare("### Header", HEADER_FIELDS, HEADER_BYTES);
     compare("### Table", ENTRY_FIELDS, ENTRY_BYTES);
+    compare("### Packet footer", packets::FOOTER_FIELDS, packets::FOOTER_BYTES);
+    compare("### Packet table", packets::ENTRY_FIELDS, packets::ENTRY_BYTES);
 }
 
 #[test]
@@ -37,4 +40,7 @@ fn magic_and_version_are_the_code_s() {
     let rows = table("### Header");
     assert_eq!(rows[0].3, format!("`{}`", str::from_utf8(&MAGIC).unwrap()));
     assert_eq!(rows[1].3, format!("of this layout: {VERSION}"));
+    let rows = table("### Packet footer");
+    assert_eq!(rows[0].3, format!("`{}`", str::from_utf8(&packets::MAGIC).unwrap()));
+    assert_eq!(rows[1].3, format!("of this layout: {}", packets::VERSION));
 }

@@ -12,6 +12,7 @@ use nix::sys::statvfs::statvfs;
 use super::{DirectoryEntry, EntryKind, Operation, Storage, StorageError};
 use crate::error::StoreError;
 use crate::limits::DIRECTORY_ENTRIES_MAX;
+use crate::packets::Source;
 
 /// Images hold a program's memory, secrets included: only their owner may read them.
 const FILE_MODE: u32 = 0o600;
@@ -182,6 +183,46 @@ impl Directory {
     pub(crate) fn link(&mut self, from: &str, to: &str) -> Result<(), StorageError> {
         let linked = fs::hard_link(self.full(from), self.full(to));
         linked.map_err(|error| self.failed(Operation::Publish, to, 0, &error))
+    }
+}
+
+/// A file of a [`Directory`] that is read again and again, by several threads at once.
+#[derive(Debug)]
+pub struct DirectoryReader {
+    file: File,
+    directory: Directory,
+    path: String,
+    bytes: u64,
+}
+
+impl Directory {
+    /// Opens the file `path` for reading. It stays readable when its name goes.
+    pub fn open_file(&self, path: &str) -> Result<DirectoryReader, StorageError> {
+        let failed = |error| self.failed(Operation::Read, path, 0, &error);
+        let file = File::open(self.full(path)).map_err(failed)?;
+        let found = file.metadata().map_err(failed)?;
+        if !found.is_file() {
+            return Err(failed(Errno::EISDIR.into()));
+        }
+        Ok(DirectoryReader { file, directory: self.clone(), path: path.to_owned(), bytes: found.len() })
+    }
+}
+
+impl Source for DirectoryReader {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), StorageError> {
+        self.file.read_exact_at(into, offset).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => StorageError::Short {
+                path: self.directory.shown(&self.path),
+                offset,
+                wanted_bytes: length_u64(into),
+                found_bytes: self.bytes,
+            },
+            _ => self.directory.failed(Operation::Read, &self.path, 0, &error),
+        })
     }
 }
 

@@ -7,11 +7,13 @@
 
 mod directory;
 mod memory;
+mod packed;
 
 use core::fmt;
 
-pub use directory::{Directory, DirectoryFile, DirectoryLock};
+pub use directory::{Directory, DirectoryFile, DirectoryLock, DirectoryReader};
 pub use memory::{Fault, Memory};
+pub use packed::{Appended, Stored};
 
 use crate::error::bytes_text;
 
