@@ -1,11 +1,15 @@
-//! Who writes the next image, and of what: all pages, by a fork; or what has changed since the last whole one, by a copy.
+//! Who writes the next image, and of what: all pages, by a fork; or what has changed since the last whole one, by a copy where the kernel
+//! tells which pages those are, else by a fork that compares.
+
+use std::sync::Arc;
 
 use ckpt_glue::names::ImageDigest;
-use process::capture::{Mode, Options, Pause};
+use process::capture::{CaptureError, Mode, Options, Pause, Prepared};
+use process::content::Hashes;
 use process::declared::Declared;
 use process::state::Unchanged;
 use process::state::memory::PageRun;
-use process::track::{ARMED_BYTES_MIN, Costs, Extent, Scope, Tracker, small_bytes};
+use process::track::{ARMED_BYTES_MIN, Costs, DELTA_FRACTION, Extent, Scope, Tracker, small_bytes};
 use store::image::Base;
 use store::{Directory, GenerationId, JobDirectory};
 use transport::Rank;
@@ -23,14 +27,21 @@ pub enum Wish {
     Fork,
     /// What has changed, wherever the kernel can tell and a whole image to build on is there.
     Scan,
+    /// What holds something else than in the last whole image: a fork compares. The kernel is asked nothing.
+    Content,
     /// No fork: the program waits until all is written.
     Sync,
 }
 
 impl Wish {
     /// Every name, and what it stands for.
-    pub const ALL: [(&str, Wish); 4] =
-        [("auto", Wish::Auto), ("fork", Wish::Fork), ("scan", Wish::Scan), ("sync", Wish::Sync)];
+    pub const ALL: [(&str, Wish); 5] = [
+        ("auto", Wish::Auto),
+        ("fork", Wish::Fork),
+        ("scan", Wish::Scan),
+        ("content", Wish::Content),
+        ("sync", Wish::Sync),
+    ];
 
     /// The one of that name.
     #[must_use]
@@ -43,11 +54,18 @@ impl Wish {
     }
 }
 
+/// What is done with the content of pages besides writing it.
+enum Content {
+    Unknown,
+    Noted,
+    Compared(Arc<Hashes>),
+}
+
 /// What was decided for one image.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Plan {
     pub(crate) mode: Mode,
     copy_bytes: u64,
+    content: Content,
     /// Put beside the image that is to be taken.
     pub(crate) base: Option<Base>,
     scan_ns: u64,
@@ -55,18 +73,31 @@ pub(crate) struct Plan {
 
 impl Plan {
     fn whole(mode: Mode) -> Plan {
-        Plan { mode, copy_bytes: 0, base: None, scan_ns: 0 }
+        Plan { mode, copy_bytes: 0, content: Content::Unknown, base: None, scan_ns: 0 }
     }
 
     pub(crate) fn options(&self) -> Options {
         Options { mode: self.mode, copy_bytes: self.copy_bytes, ..Options::default() }
     }
+
+    /// What is to be done in the capture besides.
+    pub(crate) fn equip(&self, prepared: &mut Prepared) -> Result<(), CaptureError> {
+        match &self.content {
+            Content::Unknown => {}
+            Content::Noted => prepared.note_content()?,
+            Content::Compared(hashes) => prepared.compare_content(Arc::clone(hashes)),
+        }
+        Ok(())
+    }
 }
 
-/// The last whole image, if what was written since is known.
+/// The last whole image, if what was written since is known, or what it holds.
 struct Whole {
     base: Base,
     runs: Vec<PageRun>,
+    hashes: Option<Arc<Hashes>>,
+    /// The last delta by content held too much of it.
+    is_stale: bool,
     /// Where the base has had a name last, besides its own.
     last: Option<GenerationId>,
     /// Deltas that were taken on top of it.
@@ -87,7 +118,7 @@ pub(crate) struct Choice {
     costs: Costs,
 }
 
-const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 
 impl Choice {
     pub(crate) fn new() -> Choice {
@@ -105,24 +136,58 @@ impl Choice {
         match self.wish {
             Wish::Fork => return Plan::whole(Mode::Fork),
             Wish::Sync => return Plan::whole(Mode::Sync),
+            Wish::Content => return self.plan_by_content(directory, (generation, rank)),
             Wish::Auto | Wish::Scan => {}
         }
         self.open(rank);
+        if matches!(self.tracking, Tracking::None) {
+            return self.plan_by_content(directory, (generation, rank));
+        }
         if let Some(extent) = self.extent(declared) {
             if self.costs.prefer_copy(&extent, self.wish == Wish::Scan)
                 && let Some(whole) = &self.whole
                 && directory.link_base(generation, rank, &whole.base, whole.last).is_ok()
             {
                 let (copy_bytes, base) = (extent.copy_bytes(), Some(whole.base));
-                return Plan { mode: Mode::Scan, copy_bytes, base, scan_ns: extent.scan_ns };
+                let scan_ns = extent.scan_ns;
+                return Plan { mode: Mode::Scan, copy_bytes, content: Content::Unknown, base, scan_ns };
             }
-            let was_in_vain = self.whole.as_ref().is_some_and(|whole| whole.deltas == 0);
-            if was_in_vain && self.wish == Wish::Auto {
-                self.costs.missed();
-            }
+            self.look_back();
         }
         self.arm(declared);
         Plan::whole(Mode::Fork)
+    }
+
+    /// A fork costs the same pause either way; comparing saves what is written afterwards.
+    fn plan_by_content(
+        &mut self,
+        directory: &mut JobDirectory<Directory>,
+        (generation, rank): (GenerationId, Rank),
+    ) -> Plan {
+        let mut plan = Plan::whole(Mode::Fork);
+        if let Some(whole) = &self.whole
+            && let Some(hashes) = &whole.hashes
+        {
+            if !whole.is_stale && directory.link_base(generation, rank, &whole.base, whole.last).is_ok() {
+                plan.content = Content::Compared(Arc::clone(hashes));
+                plan.base = Some(whole.base);
+                return plan;
+            }
+            self.look_back();
+        }
+        self.whole = None;
+        if self.wish == Wish::Content || !self.costs.rests() {
+            plan.content = Content::Noted;
+        }
+        plan
+    }
+
+    /// A whole image comes after one on top of which there may have been none.
+    fn look_back(&mut self) {
+        let was_in_vain = self.whole.as_ref().is_some_and(|whole| whole.deltas == 0);
+        if was_in_vain && self.wish == Wish::Auto {
+            self.costs.missed();
+        }
     }
 
     fn open(&mut self, rank: Rank) {
@@ -135,7 +200,7 @@ impl Choice {
                 if self.wish == Wish::Scan {
                     eprintln!(
                         "stillwire: rank {rank}: --capture scan: written pages cannot be tracked here ({errno}; Linux 6.7 can, unless \
-                         userfaultfd(2) is forbidden): every image is whole, and taken by a fork"
+                         userfaultfd(2) is forbidden): what has changed is found by its content, in a fork"
                     );
                 }
                 Tracking::None
@@ -191,10 +256,16 @@ impl Choice {
         if let Tracking::Ready { tracker, .. } = &self.tracking {
             tracker.declare(declared);
         }
+        if let Some(hashes) = self.whole.as_ref().and_then(|whole| whole.hashes.as_ref()) {
+            hashes.declare(declared);
+        }
     }
 
-    /// This is a restored process: nothing is watched, and the number of the descriptor is free.
+    /// This is a restored process: nothing is watched, and the number of the descriptor is free; no hashes are in memory.
     pub(crate) fn restored(&mut self) {
+        if let Some(hashes) = self.whole.as_mut().and_then(|whole| whole.hashes.take()) {
+            hashes.forget();
+        }
         self.lose();
         self.costs = Costs::NOTHING;
     }
@@ -205,18 +276,24 @@ impl Choice {
         generation: GenerationId,
         digest: ImageDigest,
         runs: Vec<PageRun>,
+        hashes: Option<Arc<Hashes>>,
     ) {
         let base = Base { generation, digest: store::ImageDigest(digest.0) };
         let is_armed = matches!(self.tracking, Tracking::Ready { is_armed: true, .. });
-        self.whole = is_armed.then_some(Whole { base, runs, last: None, deltas: 0 });
+        let is_known = is_armed || hashes.is_some();
+        self.whole = is_known.then_some(Whole { base, runs, hashes, is_stale: false, last: None, deltas: 0 });
     }
 
-    /// A delta is durable.
-    pub(crate) fn finished_delta(&mut self, generation: GenerationId, base: &Base) {
-        if let Some(whole) = self.whole.as_mut().filter(|whole| whole.base == *base) {
-            whole.last = Some(generation);
-            whole.deltas += 1;
+    /// A delta is durable, which holds so many bytes and leaves so many out.
+    pub(crate) fn finished_delta(&mut self, generation: GenerationId, base: &Base, bytes: u64, below: u64) {
+        let Some(whole) = self.whole.as_mut().filter(|whole| whole.base == *base) else { return };
+        whole.last = Some(generation);
+        if whole.hashes.is_some() && bytes > (bytes + below) / DELTA_FRACTION {
+            whole.is_stale = true;
+            return;
         }
+        whole.deltas += 1;
+        self.costs.paid();
     }
 
     /// What was learnt from a pause in which so many bytes were copied, if they were.

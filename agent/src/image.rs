@@ -9,7 +9,7 @@ use ckpt_glue::control::{CutStatistics, NoImageReason};
 use ckpt_glue::names::ImageDigest;
 use ckpt_glue::participant::Input;
 use endpoint::{Endpoint, EndpointError};
-use process::capture::{CaptureError, Captured, Mode, Outcome, Prepared, Sink};
+use process::capture::{CaptureError, Captured, Outcome, Prepared, Sink};
 use process::declared::Declared;
 use process::state::{self, Unchanged};
 use session::launch::Launch;
@@ -19,7 +19,7 @@ use store::storage::DirectoryFile;
 use store::{Directory, GenerationId, ImageWriter, JobDirectory, Section, StoreError, kinds};
 use transport::{Epoch, PortId, Rank};
 
-use crate::choice::{Choice, Plan};
+use crate::choice::{Choice, PAGE_BYTES, Plan};
 use crate::error::AgentError;
 use crate::limits::LOOKS_MAX;
 use crate::pmi::launchers_socket;
@@ -182,7 +182,7 @@ impl Images {
         let declared = self.declared(&System::of(endpoints));
         let mut plan = self.choice.plan(&mut self.directory, (generation, rank), &declared);
         let taken = self.capture(&mut writer, generation.epoch, endpoints, &plan);
-        let is_delta = matches!(&taken, Ok(Half::Captured { captured, .. }) if captured.mode() == Mode::Scan);
+        let is_delta = matches!(&taken, Ok(Half::Captured { captured, .. }) if captured.is_delta());
         if !is_delta && !matches!(taken, Ok(Half::Restored(_))) && plan.base.take().is_some() {
             // What cannot be removed is collected with its generation.
             let _ = self.directory.unlink_base(generation, rank);
@@ -242,7 +242,9 @@ impl Images {
         let image = writer.file().as_fd().as_raw_fd();
         declared.remade.push(("the image that is being written".to_owned(), image));
         self.choice.declare(&mut declared);
-        Ok(Prepared::look(&declared, plan.options())?)
+        let mut prepared = Prepared::look(&declared, plan.options())?;
+        plan.equip(&mut prepared)?;
+        Ok(prepared)
     }
 
     /// What is not saved, because others make it anew.
@@ -350,11 +352,13 @@ impl Images {
             for (kind, bytes) in [(state::STATE_KIND, process), (state::FILES_KIND, files)] {
                 writer.section(storage, Section::new(kind, state::VERSION, &bytes))?;
             }
+            let mut below = 0;
             if let Some(base) = &plan.base {
                 let unchanged = Unchanged { runs: image.unchanged };
                 if !self.choice.has(base, &unchanged) {
                     return Err(TakeError::Base { generation: base.generation });
                 }
+                below = unchanged.runs.iter().map(|run| run.pages * PAGE_BYTES).sum();
                 let unchanged = unchanged.encode();
                 writer.section(storage, Section::new(state::UNCHANGED_KIND, state::VERSION, &unchanged))?;
                 writer.section(storage, Base::section(&base.emit()))?;
@@ -363,10 +367,10 @@ impl Images {
                 let section = Section::new(nic_freeze::SECTION_KIND, nic_freeze::SECTION_VERSION, section);
                 writer.section(storage, section.with_id(port.0))?;
             }
-            Ok(image.state.memory.runs)
+            Ok((image.state.memory.runs, image.hashes, [image.pages_bytes, below]))
         });
-        let runs = match written {
-            Ok(runs) => runs,
+        let (runs, hashes, [bytes, below]) = match written {
+            Ok(written) => written,
             Err(error) => {
                 let _ = writer.abandon(storage);
                 return Err(error);
@@ -375,8 +379,8 @@ impl Images {
         let summary = writer.finish(storage)?;
         let digest = ImageDigest(summary.digest.0);
         match &plan.base {
-            Some(base) => self.choice.finished_delta(generation, base),
-            None => self.choice.finished_whole(generation, digest, runs),
+            Some(base) => self.choice.finished_delta(generation, base, bytes, below),
+            None => self.choice.finished_whole(generation, digest, runs, hashes),
         }
         Ok((digest, summary.bytes))
     }

@@ -243,8 +243,9 @@ pub(crate) struct CheckpointArguments {
     /// Generations that are kept: the newest ones
     #[arg(long, value_name = "G", default_value_t = 2, value_parser = number::<u32>(1..=65536))]
     pub(crate) keep: u32,
-    /// How programs that are saved as whole processes are captured: by a fork; by a scan, that is, a copy of what has changed, on
-    /// top of a whole image that a fork took; in sync, while the program waits; or auto, whichever takes the shortest pause [default: auto]
+    /// How programs that are saved as whole processes are captured: whole, by a fork; by a scan, that is, a copy of the pages that were written, on
+    /// top of a whole image that a fork took (Linux 6.7); by content, where a fork finds out what has changed; whole, in sync, while the
+    /// program waits; or auto: whichever of fork and scan takes the shortest pause, and by content where the kernel cannot scan [default: auto]
     #[arg(long, value_parser = PossibleValuesParser::new(Wish::ALL.map(|(name, _)| name)), hide_possible_values = true)]
     pub(crate) capture: Option<String>,
 }

@@ -2,7 +2,7 @@
 //!
 //! `STILLWIRE_PRELOAD_CONTROL` is the number of a connected Unix socket. A line `capture PATH MODE` on it makes an image;
 //! the answer is a line `captured ...`, or `failed: ` and the reason. The mode `scan` needs an image below: the last one of all pages
-//! that was made after a line `arm`. With the path of an image in
+//! that was made after a line `arm`; so do `fork-compared` and `sync-compared`: the last one in the mode `fork-noted` or `sync-noted`. With the path of an image in
 //! `STILLWIRE_PRELOAD_RESTORE` the program becomes the one that was saved, which then says `restored`.
 
 #[path = "../tests/support/container.rs"]
@@ -15,8 +15,10 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 
 use process::capture::{Mode, Options, Outcome, Prepared, Sink};
+use process::content::Hashes;
 use process::declared::Declared;
 use process::files::Policy;
 use process::restore::{Below, Pages};
@@ -194,6 +196,8 @@ struct Tracking {
     tracker: Option<Tracker>,
     /// The last image of all pages that was made after arming.
     below: Option<(String, Vec<PageRun>)>,
+    /// The last image of all pages whose content was noted.
+    noted: Option<(String, Arc<Hashes>)>,
 }
 
 impl Tracking {
@@ -224,9 +228,12 @@ fn capture(
     if let Some(tracker) = &tracking.tracker {
         tracker.declare(&mut declared);
     }
+    if let Some((_, hashes)) = &tracking.noted {
+        hashes.declare(&mut declared);
+    }
     (options.mode, options.copy_bytes) = match (mode, &tracking.tracker, &tracking.below) {
-        ("fork", _, _) => (Mode::Fork, 0),
-        ("sync", _, _) => (Mode::Sync, 0),
+        ("fork" | "fork-noted" | "fork-compared", _, _) => (Mode::Fork, 0),
+        ("sync" | "sync-noted" | "sync-compared", _, _) => (Mode::Sync, 0),
         ("scan", Some(tracker), Some(_)) => {
             let extent = tracker.extent(&declared).map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
             (Mode::Scan, extent.written_bytes * 2 + ROOM_BESIDES)
@@ -234,7 +241,13 @@ fn capture(
         ("scan-without-room", Some(_), Some(_)) => (Mode::Scan, 4096),
         (other, _, _) => return Err(io::Error::other(format!("no mode {other:?} now"))),
     };
-    let prepared = Prepared::look(&declared, options).map_err(io::Error::other)?;
+    let mut prepared = Prepared::look(&declared, options).map_err(io::Error::other)?;
+    if mode.ends_with("-noted") {
+        prepared.note_content().map_err(io::Error::other)?;
+    } else if mode.ends_with("-compared") {
+        let (_, hashes) = tracking.noted.as_ref().ok_or_else(|| io::Error::other("nothing was noted"))?;
+        prepared.compare_content(Arc::clone(hashes));
+    }
     let sink = Sink { file: pages.as_fd(), offset: container::PAGES_OFFSET };
     let mut captured = match prepared.capture(sink, sum).map_err(io::Error::other)? {
         Outcome::Restored => {
@@ -243,21 +256,30 @@ fn capture(
             if let Some(tracker) = tracking.tracker.take() {
                 tracker.forget();
             }
+            if let Some((_, hashes)) = tracking.noted.take() {
+                hashes.forget();
+            }
             tracking.below = None;
             return Ok("restored".to_owned());
         }
         Outcome::Captured(captured) => captured,
     };
-    let (mode, pause) = (captured.mode(), captured.pause());
+    let (mode, pause, is_delta) = (captured.mode(), captured.pause(), captured.is_delta());
     let refused = captured.fork_refused().map_or(String::new(), |errno| format!(" (no fork: {errno})"));
     captured.write_copies(sink, sum).map_err(io::Error::other)?;
     let image = captured.finish().map_err(io::Error::other)?;
-    let below = match (mode, &tracking.below) {
-        (Mode::Scan, Some((path, _))) => Some((path.clone(), image.unchanged.clone())),
+    let below = match (mode, &tracking.below, &tracking.noted) {
+        (Mode::Scan, Some((path, _)), _) => Some((path.clone(), image.unchanged.clone())),
+        (Mode::Fork | Mode::Sync, _, Some((path, _))) if is_delta => {
+            Some((path.clone(), image.unchanged.clone()))
+        }
         _ => None,
     };
     container::finish(&file, image.pages_bytes, image.pages_sum, &image.state, &image.files, &below)?;
-    if mode != Mode::Scan && tracking.tracker.is_some() {
+    if let Some(hashes) = image.hashes {
+        tracking.noted = Some((path.to_owned(), hashes));
+    }
+    if !is_delta && tracking.tracker.is_some() {
         tracking.below = Some((path.to_owned(), image.state.memory.runs));
     }
     Ok(format!(

@@ -11,6 +11,7 @@
 mod arch;
 pub mod build_id;
 pub mod capture;
+pub mod content;
 pub mod declared;
 pub mod files;
 mod maps;

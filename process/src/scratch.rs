@@ -15,6 +15,8 @@ pub(crate) struct Scratch {
 
 // SAFETY: it is memory like any other; who may touch which part is decided by those that were given it.
 unsafe impl Send for Scratch {}
+// SAFETY: a shared reference tells where it lies; `slice`'s callers answer for what they touch.
+unsafe impl Sync for Scratch {}
 
 impl Scratch {
     pub(crate) fn new(bytes: u64) -> Answer<Scratch> {

@@ -83,7 +83,7 @@ pub(crate) struct RunReport {
     /// What a shell sees.
     pub(crate) exit_code: u8,
     pub(crate) seconds: f64,
-    /// How whole processes are captured: `auto`, `fork`, `scan` or `sync`; `null`: none is.
+    /// How whole processes are captured: `auto`, `fork`, `scan`, `content` or `sync`; `null`: none is.
     pub(crate) capture: Option<String>,
     /// What a person should know although nothing has failed by it.
     pub(crate) warnings: Vec<String>,

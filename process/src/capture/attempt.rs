@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::copy::{self, CopyRoom};
@@ -9,8 +10,9 @@ use super::describe::{Regions, Smaps};
 use super::facts::Facts;
 use super::room::{DONE, FAILED, Room, Size};
 use super::save::{self, Fault, SaveFault, SaveRoom, Work};
-use super::{CaptureError, Mode, Options, Sink};
-use crate::arch;
+use super::{CaptureError, Content, Mode, Options, Sink};
+use crate::arch::{self, PAGE_BYTES};
+use crate::content::Hashes;
 use crate::declared::Declared;
 use crate::files::{self, FileId};
 use crate::pages::{InUse, Sum, Target};
@@ -30,6 +32,7 @@ pub struct Prepared {
     options: Options,
     files: files::Prepared,
     signals: signals::Prepared,
+    content: Content,
     room: Room,
     // After `room`, which lies in it.
     scratch: Scratch,
@@ -61,7 +64,6 @@ pub struct Pause {
 }
 
 /// What is ready when all pages are written.
-#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Image {
     /// Everything but pages and descriptors.
     pub state: ProcessState,
@@ -71,8 +73,10 @@ pub struct Image {
     pub pages_bytes: u64,
     /// Their checksum.
     pub pages_sum: u64,
-    /// Pages that were not written, because the image below has them as they are. Empty in all modes but [`Mode::Scan`].
+    /// Pages that were not written, because the image below has them as they are; only if [`Captured::is_delta`].
     pub unchanged: Vec<PageRun>,
+    /// What the pages hold, if [`Prepared::note_content`] was asked for.
+    pub hashes: Option<Arc<Hashes>>,
 }
 
 /// A process was captured; its pages are written, or are being written.
@@ -106,10 +110,28 @@ impl Prepared {
         };
         let (scratch, room) = Room::new(size.with_margin())
             .map_err(|errno| CaptureError::Call { call: "mmap of the capture's own memory", errno })?;
-        let mut prepared = Prepared { look, options, files, signals, room, scratch };
+        let content = Content::Unknown;
+        let mut prepared = Prepared { look, options, files, signals, content, room, scratch };
         prepared.look.plan.ignored.extend([prepared.scratch.range(), prepared.files.memory()]);
         prepared.look.plan.ignored.sort_by_key(|range| range.start);
         Ok(prepared)
+    }
+
+    /// Has hashes of all pages noted while they are written, so that later images need not hold what is still the same. Not in [`Mode::Scan`].
+    pub fn note_content(&mut self) -> Result<(), CaptureError> {
+        // As many as the lists of pages have room for.
+        let hashes = Hashes::new(self.look.pages * 2 + self.look.shared_bytes / PAGE_BYTES + (64 << 10))
+            .map_err(|errno| CaptureError::Call { call: "mmap for hashes of pages", errno })?;
+        self.look.plan.ignored.push(hashes.memory());
+        self.look.plan.ignored.sort_by_key(|range| range.start);
+        self.content = Content::Noted(Box::new(hashes));
+        Ok(())
+    }
+
+    /// Has pages left out that the image with these hashes has as they are. Whoever looked at the process has been told of them
+    /// ([`Hashes::declare`]). Not in [`Mode::Scan`].
+    pub fn compare_content(&mut self, with: Arc<Hashes>) {
+        self.content = Content::Compared(with);
     }
 
     /// Captures. All other threads of the process stand still meanwhile, and go on before this returns, however it
@@ -153,8 +175,8 @@ impl Prepared {
         let prepared = ManuallyDrop::into_inner(attempt.prepared);
         if is_restored {
             // Both were left out of the image: nothing is mapped there, or something else.
-            let Prepared { files, scratch, .. } = prepared;
-            std::mem::forget((files, scratch));
+            let Prepared { files, content, scratch, .. } = prepared;
+            std::mem::forget((files, content, scratch));
             return Ok(Outcome::Restored);
         }
         attempt.outcome.map_err(InStop::into_error)?;
@@ -273,7 +295,7 @@ impl Attempt<'_> {
     }
 
     fn memory(&mut self, stopped: &Stopped) -> Result<(), InStop> {
-        let Prepared { look, room, .. } = &mut *self.prepared;
+        let Prepared { look, room, content, .. } = &mut *self.prepared;
         let maps = room.maps.get(..self.maps_bytes).unwrap_or(&[]);
         let shared =
             save::copy_shared(maps, &look.plan, room.shared_runs, room.copies).map_err(InStop::Save)?;
@@ -283,6 +305,7 @@ impl Attempt<'_> {
             maps,
             shared: room.shared_runs.get(..shared).unwrap_or(&[]),
             waiting: &self.waiting,
+            content,
             sink: self.sink,
             offset: self.offset,
         };
@@ -305,7 +328,13 @@ impl Attempt<'_> {
             let child = fork();
             match child {
                 Ok(0) => {
-                    let save_room = SaveRoom { runs: room.runs, guards: room.guards, buffer: room.buffer };
+                    let save_room = SaveRoom {
+                        runs: room.runs,
+                        guards: room.guards,
+                        unchanged: room.unchanged,
+                        changed: room.changed,
+                        buffer: room.buffer,
+                    };
                     in_child(&work, (&mut *room.child_maps, &mut *room.smaps), save_room, self.sum, report)
                 }
                 child => {
@@ -325,7 +354,13 @@ impl Attempt<'_> {
             }
         }
         save::protect(maps, &look.plan, true).map_err(InStop::Save)?;
-        let save_room = SaveRoom { runs: room.runs, guards: room.guards, buffer: room.buffer };
+        let save_room = SaveRoom {
+            runs: room.runs,
+            guards: room.guards,
+            unchanged: room.unchanged,
+            changed: room.changed,
+            buffer: room.buffer,
+        };
         let saved = save::save(&work, save_room, self.sum, report);
         let protected = save::protect(maps, &look.plan, false);
         saved.and(protected).map_err(InStop::Save)
@@ -442,6 +477,12 @@ impl Captured {
         self.mode
     }
 
+    /// Whether the image needs one below it.
+    #[must_use]
+    pub fn is_delta(&self) -> bool {
+        self.mode == Mode::Scan || matches!(self.prepared.content, Content::Compared(_))
+    }
+
     /// Why there was no fork although one was asked for: a limit of memory or processes.
     #[must_use]
     pub fn fork_refused(&self) -> Option<Errno> {
@@ -535,17 +576,18 @@ impl Captured {
         let maps = room.maps.get(..self.maps_bytes).unwrap_or(&[]);
         let smaps = room.smaps.get(..report.smaps.load(Ordering::Relaxed) as usize).unwrap_or(&[]);
         let (runs, guards) = (report.runs.load(Ordering::Relaxed), report.guards.load(Ordering::Relaxed));
-        let unchanged = match self.mode {
-            Mode::Scan => report.unchanged.load(Ordering::Relaxed) as usize,
-            Mode::Fork | Mode::Sync => 0,
-        };
+        let unchanged = report.unchanged.load(Ordering::Relaxed) as usize;
         let unchanged = super::describe::page_runs(room.unchanged.get(..unchanged).unwrap_or(&[]));
+        let written = match self.prepared.content {
+            Content::Compared(_) => &*room.changed,
+            Content::Unknown | Content::Noted(_) => &*room.runs,
+        };
         let regions = Regions {
             maps,
             in_child: Smaps::parse(smaps),
             before: &self.prepared.look.smaps,
             plan: &self.prepared.look.plan,
-            runs: room.runs.get(..runs as usize).unwrap_or(&[]),
+            runs: written.get(..runs as usize).unwrap_or(&[]),
             guards: room.guards.get(..guards as usize).unwrap_or(&[]),
         };
         let look = &self.prepared.look;
@@ -556,12 +598,17 @@ impl Captured {
         let objects: Vec<FileId> = super::describe::objects(&regions);
         let refused = |refusals| CaptureError::from(files::PrepareError::Refused(refusals));
         let files = self.prepared.files.finish(&objects).map_err(refused)?;
+        let hashes = match std::mem::replace(&mut self.prepared.content, Content::Unknown) {
+            Content::Noted(hashes) => Some(hashes.belong_to(&state.memory.runs)),
+            Content::Unknown | Content::Compared(_) => None,
+        };
         Ok(Image {
             state,
             files,
             pages_bytes: report.bytes.load(Ordering::Relaxed),
             pages_sum: report.sum.load(Ordering::Relaxed),
             unchanged,
+            hashes,
         })
     }
 }

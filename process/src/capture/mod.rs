@@ -15,9 +15,11 @@ mod save;
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 pub use attempt::{Captured, Image, Outcome, Pause, Prepared};
 
+use crate::content::Hashes;
 use crate::files::PrepareError;
 use crate::refuse::Refusal;
 use crate::signals::TimerError;
@@ -35,6 +37,15 @@ pub enum Mode {
     Scan,
     /// The capturing thread, while the program stands still.
     Sync,
+}
+
+/// What is done with the content of pages in [`Mode::Fork`] and [`Mode::Sync`], besides writing it.
+pub(crate) enum Content {
+    Unknown,
+    /// Its hashes are noted, for later images.
+    Noted(Box<Hashes>),
+    /// It is written only if its hash is not what it was in the image below.
+    Compared(Arc<Hashes>),
 }
 
 /// What a capture is asked for.

@@ -76,6 +76,8 @@ pub(super) struct Room {
     /// Copies of private pages that were written.
     pub(super) written: &'static mut [u8],
     pub(super) unchanged: &'static mut [Run],
+    /// Of the pages that were found, those whose content is another one now.
+    pub(super) changed: &'static mut [Run],
     /// Through which go the pages that their writer uses.
     pub(super) buffer: &'static mut [u8],
 }
@@ -103,7 +105,9 @@ impl Room {
         let lists =
             [take((runs + shared_runs) * run), take(GUARD_RUNS as u64 * run), take(shared_runs * run)];
         let (copies, buffer) = (take(size.shared), take(BUFFER_BYTES));
-        let (written, unchanged) = (take(size.written), take(if size.written == 0 { 0 } else { runs * run }));
+        // Without need they are not touched, and cost nothing.
+        let (written, unchanged) = (take(size.written), take((runs + shared_runs) * run));
+        let changed = take((runs + shared_runs) * run);
         let scratch = Scratch::new(end)?;
         // In the stop nothing is to wait for the kernel to make pages.
         scratch.populate(written.clone());
@@ -122,6 +126,7 @@ impl Room {
                 buffer: scratch.slice(buffer.start, bytes(&buffer)),
                 written: scratch.slice(written.start, bytes(&written)),
                 unchanged: scratch.slice(unchanged.start, bytes(&unchanged) / size_of::<Run>()),
+                changed: scratch.slice(changed.start, bytes(&changed) / size_of::<Run>()),
             }
         };
         Ok((scratch, room))

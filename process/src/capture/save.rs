@@ -4,8 +4,10 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
+use super::Content;
 use super::room::{DONE, FAILED, Report};
 use crate::arch::PAGE_BYTES;
+use crate::content::{self, Noting};
 use crate::maps::{self, Line};
 use crate::pages::{InUse, Plan, Run, Runs, Saved, Scanner, Sum, Target, write};
 use crate::state::memory::Protection;
@@ -49,6 +51,7 @@ pub(super) struct Work<'a> {
     pub(super) shared: &'a [Run],
     /// Pages that threads use which wait for the end of the stop, rising; none in a child, which has no other threads.
     pub(super) waiting: &'a [u64],
+    pub(super) content: &'a Content,
     pub(super) sink: RawFd,
     pub(super) offset: u64,
 }
@@ -57,6 +60,8 @@ pub(super) struct Work<'a> {
 pub(super) struct SaveRoom<'a> {
     pub(super) runs: &'a mut [Run],
     pub(super) guards: &'a mut [Run],
+    pub(super) unchanged: &'a mut [Run],
+    pub(super) changed: &'a mut [Run],
     pub(super) buffer: &'a mut [u8],
 }
 
@@ -67,15 +72,27 @@ pub(super) fn save(
     sum: &mut dyn Sum,
     report: &Report,
 ) -> Result<(), SaveFault> {
-    let SaveRoom { runs, guards, buffer } = room;
-    let outcome = find(work, runs, guards, report).and_then(|runs| {
+    let SaveRoom { runs, guards, unchanged, changed, buffer } = room;
+    let outcome = find(work, runs, guards).and_then(|(mut runs, guards)| {
         let mut in_use = InUse { ranges: in_use(work.maps, sum), waiting: work.waiting, buffer };
+        let (mut changed, mut unchanged) = (Runs::new(changed), Runs::new(unchanged));
+        if let Content::Compared(hashes) = work.content {
+            content::part(runs.as_slice(), work.maps, &in_use, hashes, (&mut changed, &mut unchanged))
+                .map_err(|errno| SaveFault { fault: Fault::Scan, address: 0, errno })?;
+            runs = changed;
+        }
+        report.runs.store(runs.as_slice().len() as u64, Ordering::Relaxed);
+        report.unchanged.store(unchanged.as_slice().len() as u64, Ordering::Relaxed);
+        report.guards.store(guards.as_slice().len() as u64, Ordering::Relaxed);
+        report.bytes.store(runs.bytes(), Ordering::Relaxed);
         let target = Target { sink: work.sink, offset: work.offset, written: &report.written };
-        write(runs.as_slice(), target, &mut in_use, sum).map_err(|fault| SaveFault {
-            fault: Fault::Write,
-            address: fault.address,
-            errno: fault.errno,
-        })
+        let written = match work.content {
+            Content::Noted(hashes) => {
+                write(runs.as_slice(), target, &mut in_use, &mut Noting::new(hashes, sum))
+            }
+            Content::Unknown | Content::Compared(_) => write(runs.as_slice(), target, &mut in_use, sum),
+        };
+        written.map_err(|fault| SaveFault { fault: Fault::Write, address: fault.address, errno: fault.errno })
     });
     report.sum.store(sum.value(), Ordering::Relaxed);
     match outcome {
@@ -108,12 +125,12 @@ pub(super) fn tell(report: &Report, fault: SaveFault) {
     report.stage.store(FAILED, Ordering::Release);
 }
 
+/// Pages, and guards.
 fn find<'a>(
     work: &Work<'_>,
     runs: &'a mut [Run],
-    guards: &mut [Run],
-    report: &Report,
-) -> Result<Runs<'a>, SaveFault> {
+    guards: &'a mut [Run],
+) -> Result<(Runs<'a>, Runs<'a>), SaveFault> {
     let fault = |address: u64| move |errno| SaveFault { fault: Fault::Scan, address, errno };
     let mut scanner = Scanner::open().map_err(fault(0))?;
     let (mut runs, mut guards) = (Runs::new(runs), Runs::new(guards));
@@ -143,10 +160,7 @@ fn find<'a>(
             }
         }
     }
-    report.runs.store(runs.as_slice().len() as u64, Ordering::Relaxed);
-    report.guards.store(guards.as_slice().len() as u64, Ordering::Relaxed);
-    report.bytes.store(runs.bytes(), Ordering::Relaxed);
-    Ok(runs)
+    Ok((runs, guards))
 }
 
 /// Where the file behind a mapping ends: pages after that cannot be read.

@@ -34,7 +34,7 @@ pub(crate) struct InUse<'a> {
 
 impl InUse<'_> {
     /// How much from `address` on, at most `bytes`, is of one kind: in use, or not.
-    fn kind(&self, address: u64, bytes: u64) -> (bool, u64) {
+    pub(crate) fn kind(&self, address: u64, bytes: u64) -> (bool, u64) {
         let mut until = address + bytes;
         for range in &self.ranges {
             if range.contains(&address) {

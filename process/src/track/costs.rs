@@ -39,9 +39,9 @@ pub struct Costs {
     fork_ns: Option<u64>,
     /// Copying one page that was found written, ns.
     page_ns: u64,
-    /// Times in a row that arming was in vain: more had been written than a copy pays for.
+    /// Times in a row that arming, or noting what pages hold, was in vain: more had been written than a copy pays for.
     misses: u32,
-    /// Whole images that are still to be taken without arming.
+    /// Whole images that are still to be taken without it.
     rest: u32,
 }
 
@@ -64,6 +64,11 @@ impl Costs {
         self.rest = 1 << self.misses;
     }
 
+    /// It was not in vain: a small delta was taken.
+    pub fn paid(&mut self) {
+        self.misses = 0;
+    }
+
     /// Whether the whole image that is to be taken is one of those without arming.
     pub fn rests(&mut self) -> bool {
         self.rest = self.rest.saturating_sub(1);
@@ -75,7 +80,6 @@ impl Costs {
         match mode {
             Mode::Fork => self.fork_ns = Some(pause.memory_ns),
             Mode::Scan => {
-                self.misses = 0;
                 let pages = copied_bytes / PAGE_BYTES;
                 if pages >= LEARNT_PAGES_MIN {
                     self.page_ns = (pause.memory_ns.saturating_sub(scan_ns) / pages).max(1);
@@ -138,6 +142,7 @@ mod tests {
         assert_eq!(rests, [2, 4, 8, 16, 32, 64, 64, 64]);
         let pause = Pause { memory_ns: 7_000_000, ..Pause::default() };
         costs.captured(Mode::Scan, &pause, 4096 * 1000, 2_000_000);
+        costs.paid();
         assert_eq!((costs.misses, costs.page_ns), (0, 5000));
         costs.captured(Mode::Scan, &pause, 4096 * 10, 2_000_000);
         assert_eq!(costs.page_ns, 5000, "ten pages teach nothing");
