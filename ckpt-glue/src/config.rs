@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::duration::{optional_text, text, write_duration};
 use crate::error::ConfigError;
 use crate::limits::{
-    CHECKPOINT_EVERY_MIN, FAN_OUT_MAX, HEARTBEAT_MIN, HEARTBEATS_MISSED_MIN, JOB_FILE_BYTES_MAX, RESTARTS_MAX,
+    BACK_OFF_MAX, CHECKPOINT_EVERY_MIN, FAN_OUT_MAX, HEARTBEAT_MIN, HEARTBEATS_MISSED_MIN,
+    JOB_FILE_BYTES_MAX, RESTARTS_MAX,
 };
 use crate::protocols::{CHECKPOINT_PROTOCOLS, FAULT_DETECTORS, RECOVERY_PROTOCOLS};
 
@@ -68,7 +69,7 @@ pub struct FaultConfig {
     pub on_fault: OnFault,
     /// Attempts to recover since the last committed generation, before the job gives up.
     pub restarts_max: u32,
-    /// Pause before the second attempt in a row; doubled for each further one.
+    /// Pause before the second attempt in a row; doubled for each further one, up to [`BACK_OFF_MAX`].
     #[serde(with = "text")]
     pub back_off: Duration,
     /// Time for all ranks to come up; then the attempt counts as failed.
@@ -186,6 +187,8 @@ impl JobConfig {
             "0 to 65536",
             &fault.restarts_max.to_string(),
         )?;
+        let back_off = fault.back_off;
+        range(back_off <= BACK_OFF_MAX, "fault.back_off", "at most 5s", &write_duration(back_off))?;
         let start = fault.start_timeout;
         range(start >= CHECKPOINT_EVERY_MIN, "fault.start_timeout", "at least 1ms", &write_duration(start))?;
         let keeper = &self.keeper;

@@ -90,8 +90,9 @@ pub const COMMIT_OUTCOME_MAX: Duration = FENCE_MAX;
 /// may be on disk is neither abandoned nor decided anew (R1, R9).
 pub const DISK_REPORT_AFTER: Duration = Duration::from_secs(10);
 
-/// Longest pause between two attempts to recover.
-pub const BACK_OFF_MAX: Duration = Duration::from_secs(60);
+/// Longest pause between two attempts to recover. A life whose ranks have run for as long was worth its start, even if it has committed nothing:
+/// after it pauses begin anew.
+pub const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
 /// Attempts to recover that a job file may ask for.
 pub const RESTARTS_MAX: u32 = 1 << 16;

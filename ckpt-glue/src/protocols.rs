@@ -14,6 +14,7 @@ use crate::config::{JobConfig, OnFault};
 use crate::control::{FaultReport, ImageReport, Message, NoImageReason, Point, PointSummary, Source};
 use crate::coordinator::Coordinated;
 use crate::layout::Layout;
+use crate::limits::BACK_OFF_MAX;
 use crate::names::GenerationId;
 use crate::sabotage::Sabotage;
 
@@ -261,6 +262,8 @@ pub struct RecoveryView<'a> {
     pub newest: Option<GenerationId>,
     /// Attempts to recover since the last committed generation, the coming one not counted.
     pub attempts: u32,
+    /// Of these, those since the last life whose ranks ran for [`BACK_OFF_MAX`].
+    pub in_a_row: u32,
     /// Attempts allowed.
     pub restarts_max: u32,
     /// Whether a fault ends the job.
@@ -354,7 +357,7 @@ impl FaultDetector for ProcessDeath {
 /// RESTART: all ranks again on the same nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Restart {
-    /// Pause before the second attempt in a row; doubled for each further one.
+    /// Pause before the second attempt in a row; doubled for each further one, up to [`BACK_OFF_MAX`].
     pub back_off: Duration,
 }
 
@@ -375,11 +378,9 @@ impl RecoveryProtocol for Restart {
         if view.attempts >= view.restarts_max {
             return Plan::Stop { reason: StopReason::AttemptsUsedUp { attempts: view.attempts } };
         }
-        let after = match view.attempts {
+        let after = match view.in_a_row {
             0 => Duration::ZERO,
-            more => {
-                self.back_off.saturating_mul(2u32.saturating_pow(more - 1)).min(crate::limits::BACK_OFF_MAX)
-            }
+            more => self.back_off.saturating_mul(2u32.saturating_pow(more - 1)).min(BACK_OFF_MAX),
         };
         Plan::Restart { after }
     }

@@ -14,7 +14,7 @@ use core::time::Duration;
 use transport::{Instant, Life};
 
 use crate::control::{Decision, FaultReport};
-use crate::limits::FENCE_MAX;
+use crate::limits::{BACK_OFF_MAX, FENCE_MAX};
 use crate::names::{GenerationId, NodeIndex};
 use crate::protocols::{Fault, FaultKind, Plan, StopReason};
 use crate::queue::Queue;
@@ -153,7 +153,9 @@ enum State {
     Starting {
         until: Instant,
     },
-    Running,
+    Running {
+        since: Instant,
+    },
     Over,
 }
 
@@ -211,6 +213,7 @@ pub struct Recovery {
     committed: Option<GenerationId>,
     last_fault: Option<Fault>,
     attempts: u32,
+    in_a_row: u32,
     rollbacks: u32,
     outputs: Queue<Output>,
 }
@@ -229,6 +232,7 @@ impl Recovery {
             committed: None,
             last_fault: None,
             attempts: 0,
+            in_a_row: 0,
             rollbacks: 0,
             outputs: Queue::default(),
         }
@@ -258,6 +262,15 @@ impl Recovery {
         self.attempts
     }
 
+    /// Of these, those since the last life whose ranks ran for [`BACK_OFF_MAX`], the one that runs now included.
+    #[must_use]
+    pub fn attempts_in_a_row(&self, now: Instant) -> u32 {
+        match self.state {
+            State::Running { since } if now.since(since) >= BACK_OFF_MAX => 0,
+            _ => self.in_a_row,
+        }
+    }
+
     /// Attempts to recover since the launcher started.
     #[must_use]
     pub fn rollbacks(&self) -> u32 {
@@ -273,7 +286,7 @@ impl Recovery {
             State::BackingOff { .. } => Phase::BackingOff,
             State::Deciding { .. } => Phase::Deciding,
             State::Starting { .. } => Phase::Starting,
-            State::Running => Phase::Running,
+            State::Running { .. } => Phase::Running,
             State::Over => Phase::Over,
         }
     }
@@ -301,15 +314,16 @@ impl Recovery {
             Input::DecisionDurable { life } => self.on_decision_durable(now, life),
             Input::AllRunning => {
                 if matches!(self.state, State::Starting { .. }) {
-                    self.state = State::Running;
+                    self.state = State::Running { since: now };
                 }
             }
             Input::Committed(generation) => {
                 self.committed = Some(generation);
                 self.attempts = 0;
+                self.in_a_row = 0;
             }
             Input::AllEnded => {
-                if matches!(self.state, State::Running | State::Starting { .. }) {
+                if matches!(self.state, State::Running { .. } | State::Starting { .. }) {
                     self.over(Ending::Finished);
                 }
             }
@@ -358,7 +372,7 @@ impl Recovery {
             State::Fencing { until, .. } | State::BackingOff { until, .. } | State::Starting { until } => {
                 Some(until)
             }
-            State::Idle | State::Deciding { .. } | State::Running | State::Over => None,
+            State::Idle | State::Deciding { .. } | State::Running { .. } | State::Over => None,
         }
     }
 
@@ -384,12 +398,16 @@ impl Recovery {
                 }
                 return;
             }
-            State::BackingOff { .. } | State::Deciding { .. } | State::Starting { .. } | State::Running => {}
+            State::BackingOff { .. }
+            | State::Deciding { .. }
+            | State::Starting { .. }
+            | State::Running { .. } => {}
         }
         self.last_fault = Some(fault);
         match plan {
             Plan::Restart { after } => {
                 self.attempts = self.attempts.saturating_add(1);
+                self.in_a_row = self.attempts_in_a_row(now).saturating_add(1);
                 self.rollbacks = self.rollbacks.saturating_add(1);
                 self.fence(now, Then::Restart { after });
             }
@@ -407,7 +425,10 @@ impl Recovery {
                 *then = Then::End(Ending::Stopped);
                 self.go_on(now);
             }
-            State::BackingOff { .. } | State::Deciding { .. } | State::Starting { .. } | State::Running => {
+            State::BackingOff { .. }
+            | State::Deciding { .. }
+            | State::Starting { .. }
+            | State::Running { .. } => {
                 self.fence(now, Then::End(Ending::Stopped));
             }
         }

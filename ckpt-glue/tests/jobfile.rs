@@ -57,6 +57,7 @@ fn errors_name_the_field_what_is_expected_and_what_is_there() {
         r#"{"fault": {"on_fault": "panic"}}"#,
         r#"{"fault": {"restarts_max": 100000}}"#,
         r#"{"fault": {"restarts_max": -1}}"#,
+        r#"{"fault": {"back_off": "6s"}}"#,
         r#"{"keeper": {"fan_out": 0}}"#,
         r#"{"keeper": {"heartbeats_missed_max": 1}}"#,
         r#"{"keeper": {"heartbeat": "1us"}}"#,
@@ -92,6 +93,8 @@ fn errors_name_the_field_what_is_expected_and_what_is_there() {
             job file: `fault.restarts_max` is 100000; expected 0 to 65536
         {"fault": {"restarts_max": -1}}
             job file, line 1 column 29: invalid value: integer `-1`, expected u32 at line 1 column 29
+        {"fault": {"back_off": "6s"}}
+            job file: `fault.back_off` is 6s; expected at most 5s
         {"keeper": {"fan_out": 0}}
             job file: `keeper.fan_out` is 0; expected 1 to 1024
         {"keeper": {"heartbeats_missed_max": 1}}

@@ -255,7 +255,7 @@ pub(crate) struct FaultArguments {
     /// What is done when a rank dies: restart, or abort; MPI programs without checkpoints are always ended [default: restart]
     #[arg(long, value_enum, hide_possible_values = true)]
     pub(crate) on_fault: Option<FaultAction>,
-    /// Attempts to recover since the last checkpoint, before the job gives up
+    /// Attempts to recover since the last checkpoint, before the job gives up; pauses between them grow from 200 ms up to 5 s
     #[arg(long, value_name = "K", default_value_t = 5, value_parser = number::<u32>(0..=65536))]
     pub(crate) retries: u32,
     /// Time that all ranks may take to come up, each time

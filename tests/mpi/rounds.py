@@ -16,9 +16,9 @@ import tempfile
 import time
 
 # Seconds. A job may take the first, and the second for each second that it needs undisturbed.
-JOB_MAX = 60
+JOB_MAX = 240
 DISTURBED_TIMES = 8
-STEP_MAX = 60
+STEP_MAX = 120
 LEFT_MAX = 10
 
 CAPTURES = ["auto", "fork", "scan", "sync"]

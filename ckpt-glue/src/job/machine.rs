@@ -393,6 +393,7 @@ impl Job {
                 layout: &self.settings.layout,
                 newest: self.recovery.committed(),
                 attempts: self.recovery.attempts(),
+                in_a_row: self.recovery.attempts_in_a_row(now),
                 restarts_max: self.settings.config.fault.restarts_max,
                 on_fault: self.settings.config.fault.on_fault,
                 roll_back: self.checkpoint.rolls_back(&fault),

@@ -6,8 +6,11 @@ use expect_test::expect;
 use transport::{Epoch, Rank};
 
 use super::*;
+use crate::config::OnFault;
 use crate::control::FaultReport;
+use crate::layout::{Layout, Share};
 use crate::names::ExitStatus;
+use crate::protocols::{RecoveryProtocol as _, RecoveryView, Restart, RollBack};
 use crate::table::table;
 
 const NOW: Instant = Instant::from_nanos(1_000);
@@ -185,6 +188,52 @@ fn a_fault_during_recovery_is_a_new_attempt() {
         fence store below 3
         decide life 3 from epoch 3"#]]
     .assert_eq(&outputs(&mut recovery).join("\n"));
+}
+
+/// A life that runs so long from `now` on, then dies: the pause that follows.
+fn pause_after(recovery: &mut Recovery, now: &mut Instant, runs: Duration) -> Duration {
+    recovery.handle(*now, Input::AllRunning);
+    *now = *now + runs;
+    let view = RecoveryView {
+        layout: &Layout::new(alloc::vec![Share { node: NodeIndex(0), ranks: 1 }], 1).expect("one node"),
+        newest: None,
+        attempts: recovery.attempts(),
+        in_a_row: recovery.attempts_in_a_row(*now),
+        restarts_max: u32::MAX,
+        on_fault: OnFault::Restart,
+        roll_back: RollBack::All,
+    };
+    let plan = Restart { back_off: Duration::from_millis(200) }.plan(&view, &died());
+    let Plan::Restart { after } = plan else { panic!("{plan:?}") };
+    recovery.handle(*now, Input::Fault(died(), plan));
+    let counter = recovery.life().expect("one has begun").counter + 1;
+    recovery.handle(*now, fenced(counter));
+    recovery.handle(*now, store(counter, None));
+    *now = *now + after;
+    recovery.handle_timeout(*now);
+    recovery.handle(*now, Input::DecisionDurable { life: Life { counter, nonce: 10 + u64::from(counter) } });
+    after
+}
+
+#[test]
+fn pauses_grow_up_to_a_bound_and_begin_anew_after_a_life_that_was_worth_its_start() {
+    let short = Duration::from_secs(1);
+    let mut recovery = running(&[]);
+    let mut now = NOW;
+    let mut pauses = |recovery: &mut Recovery, lives: &[Duration]| -> Vec<u128> {
+        lives.iter().map(|runs| pause_after(recovery, &mut now, *runs).as_millis()).collect()
+    };
+    assert_eq!(pauses(&mut recovery, &[short; 9]), [0, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+    let long = [BACK_OFF_MAX - Duration::from_millis(1), BACK_OFF_MAX, short, short];
+    assert_eq!(pauses(&mut recovery, &long), [5000, 0, 200, 400]);
+    assert_eq!(
+        recovery.attempts(),
+        13,
+        "what is allowed counts from the last generation, however long lives run"
+    );
+    recovery.handle(NOW, Input::Committed(generation(3)));
+    assert_eq!(pauses(&mut recovery, &[short; 3]), [0, 200, 400]);
+    assert_eq!(recovery.attempts(), 3);
 }
 
 /// R7: a number is used up by a durable decision only, so that the store and the machine count alike.
