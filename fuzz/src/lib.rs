@@ -3,6 +3,7 @@
 //! Each function is one fuzz target. Ordinary tests (`tests/tests/corpora`) include this file and call the same
 //! functions with every file of the corpora, and with each of them damaged in all simple ways.
 
+mod delta;
 mod dump;
 mod port;
 mod process;
@@ -11,6 +12,7 @@ use store::Storage as _;
 use store::image::layout;
 
 pub use self::process::process;
+pub use delta::{delta, packets};
 pub use dump::{dump, dump_config};
 pub use port::{OWN, PEER, port};
 

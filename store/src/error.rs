@@ -22,6 +22,14 @@ pub enum StoreError {
         /// What is wrong with it.
         error: ImageError,
     },
+    /// A delta cannot be made, read or applied.
+    #[error("{path}: {error}")]
+    Delta {
+        /// The delta's file, relative to the storage's root.
+        path: String,
+        /// What is wrong with it.
+        error: crate::delta::DeltaError,
+    },
     /// A text record cannot be read.
     #[error("{path}: {error}")]
     Record {

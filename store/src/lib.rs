@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checksum;
+pub mod delta;
 pub mod describe;
 pub mod error;
 pub mod image;

@@ -51,6 +51,9 @@ pub const BLOCK_BYTES_MIN: u32 = 512;
 /// The largest block.
 pub const BLOCK_BYTES_MAX: u32 = 1 << 20;
 
+/// Blocks of one signature: 1 GiB of hashes, which are all in memory; 256 GiB of blocks of 4 KiB, 64 TiB of the largest.
+pub const BLOCKS_MAX: u64 = 1 << 26;
+
 /// Bytes of a packet's content: what is allocated for a packet before it has been checked.
 pub const PACKET_BYTES_MAX: u32 = 4 << 20;
 

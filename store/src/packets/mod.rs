@@ -107,6 +107,16 @@ impl Source for [u8] {
     }
 }
 
+impl Source for Vec<u8> {
+    fn bytes(&self) -> u64 {
+        self.as_slice().bytes()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), StorageError> {
+        self.as_slice().read_at(offset, into)
+    }
+}
+
 impl<T: Source + ?Sized> Source for &T {
     fn bytes(&self) -> u64 {
         (**self).bytes()

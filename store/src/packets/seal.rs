@@ -38,6 +38,14 @@ impl Sealing {
         Sealing { key, salt }
     }
 
+    /// For another stream that belongs to the same file or stands beside it: there are 255 of them.
+    #[must_use]
+    pub fn part(&self, part: u8) -> Sealing {
+        let mut salt = self.salt;
+        salt[0] ^= part;
+        Sealing { key: self.key.clone(), salt }
+    }
+
     pub(super) fn salt(&self) -> [u8; SALT_BYTES] {
         self.salt
     }

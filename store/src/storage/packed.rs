@@ -33,25 +33,14 @@ impl<S: Storage> Source for Stored<'_, S> {
 
 /// A file that is written.
 pub struct Appended<'a, S: Storage> {
-    storage: &'a mut S,
-    file: S::File,
-}
-
-impl<'a, S: Storage> Appended<'a, S> {
-    /// Makes the file `path`, whose name must be free.
-    pub fn create(storage: &'a mut S, path: &str) -> Result<Appended<'a, S>, StorageError> {
-        let file = storage.create(path)?;
-        Ok(Appended { storage, file })
-    }
-
-    /// Makes what was written durable.
-    pub fn sync(mut self) -> Result<(), StorageError> {
-        self.storage.sync_file(&mut self.file)
-    }
+    /// Where it lies.
+    pub storage: &'a mut S,
+    /// It.
+    pub file: &'a mut S::File,
 }
 
 impl<S: Storage> Sink for Appended<'_, S> {
     fn put(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
-        self.storage.append(&mut self.file, bytes)
+        self.storage.append(self.file, bytes)
     }
 }

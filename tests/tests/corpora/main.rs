@@ -5,6 +5,7 @@
 #[path = "../../../fuzz/src/lib.rs"]
 mod properties;
 
+mod delta_seeds;
 mod dump_seeds;
 mod process_seeds;
 mod seeds;
@@ -131,6 +132,24 @@ fn port_sections() {
 #[test]
 fn images() {
     replay("image", properties::image, &[|bytes| store::image::parse_image(bytes).is_ok()]);
+}
+
+#[test]
+fn packets() {
+    let opens: Accepts = |bytes| store::packets::PacketReader::open(bytes, None).is_ok();
+    replay("packets", properties::packets, &[opens]);
+}
+
+#[test]
+fn deltas() {
+    replay(
+        "delta",
+        properties::delta,
+        &[
+            |bytes| store::delta::DeltaReader::open(bytes, None).is_ok(),
+            |bytes| store::delta::Signature::parse(bytes).is_ok(),
+        ],
+    );
 }
 
 #[test]

@@ -24,13 +24,15 @@ use transport::{Epoch, JobId, Life, LinkIndex, OpId, PortId, Rank, RawAddress, S
 pub(crate) type Seed = (String, Vec<u8>);
 
 /// The seeds of each target.
-pub(crate) fn all() -> [(&'static str, Vec<Seed>); 9] {
+pub(crate) fn all() -> [(&'static str, Vec<Seed>); 11] {
     [
         ("frame", frame_seeds()),
         ("port", port_seeds()),
         ("dump", crate::dump_seeds::all()),
         ("process", crate::process_seeds::all()),
         ("image", image_seeds()),
+        ("packets", crate::delta_seeds::packets()),
+        ("delta", crate::delta_seeds::deltas()),
         ("manifest", record_seeds()),
         ("jobfile", job_file_seeds()),
         ("control", control_seeds()),

@@ -1,0 +1,32 @@
+//! Deltas: what of a content differs from another one, its base.
+//!
+//! A content is cut into blocks of equal length, each at a *place*: a number that it keeps from one checkpoint to the next, such as its offset in a
+//! file or its page of a process's memory, divided by the block's length. What grows in the middle so moves nothing else. A [`Signature`] has a hash of each block,
+//! and stands for the content where only differences are wanted: a 256th of it at 4 KiB a block. A delta holds the blocks whose hashes differ from those of its
+//! base's signature, in [packets](crate::packets), and the places and hashes of these blocks, so that the signature of what it makes follows from the
+//! base's. A delta without a base holds every block: it is *full*.
+//!
+//! * [`DeltaWriter`] makes a delta in one pass, fed by content alone ([`DeltaWriter::push`]) or told what has not been written
+//!   ([`DeltaWriter::unwritten`]), as the kernel does.
+//! * [`DeltaReader`] opens one, [`Chain`] a delta with all that it needs: any block alone, or the whole content, by several threads.
+//! * [`Rules`] say which checkpoint is whose base; [`Series`] keeps the checkpoints of one content in a folder by them.
+
+mod chain;
+mod error;
+mod file;
+mod hash;
+mod places;
+mod rules;
+mod series;
+mod signature;
+mod writer;
+
+pub use chain::{Chain, Layer};
+pub use error::DeltaError;
+pub use file::{DeltaReader, Facts, MAGIC, TRAILER_BYTES};
+pub use hash::{BlockHash, ContentName, hash};
+pub use places::{Places, Run};
+pub use rules::{Choice, Rules, Standing, Strategy};
+pub use series::{Adding, Making, Member, Series};
+pub use signature::Signature;
+pub use writer::{DeltaOptions, DeltaSummary, DeltaWriter, Differences};
