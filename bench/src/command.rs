@@ -16,6 +16,7 @@ use crate::latency::{self, LatencyOptions};
 use crate::loss::{self, LossOptions};
 use crate::mpi::{self, MpiOptions};
 use crate::number::number;
+use crate::parity::{self, ParityOptions};
 use crate::pause::{self, PauseOptions};
 use crate::protocol::{self, ProtocolOptions};
 use crate::rate::{self, RateOptions};
@@ -81,6 +82,15 @@ time: a copy of what was written, or a fork. Bare forks of the same process come
 too, which need root. Then it is saved to files, and a new process becomes it. At last a program works with a checkpoint and without, \
 in turns. There are no ports here: `freeze` times those.")]
     Pause(PauseArguments),
+    /// Arithmetic of parity against plain copies of memory
+    #[command(long_about = "\
+Arithmetic of parity against plain copies of memory.
+
+One thread adds slices, computes the parity of K data slices, and changes parity as data changes, over data that is larger than four \
+last-level caches, in turns with a plain copy of as many bytes. The figure is bytes of the sources by time. Beside it the crate \
+reed-solomon-simd, and with --isal Intel's storage library (Debian: libisal2), which gets the same coefficients and must come to the \
+same parity.")]
+    Parity(ParityArguments),
     /// What it costs in normal running that a port can be checkpointed
     #[command(long_about = "\
 What it costs in normal running that a port can be checkpointed.
@@ -396,6 +406,20 @@ impl From<&PauseArguments> for PauseOptions {
     }
 }
 
+/// What to measure of parity.
+#[derive(Args, Clone, Debug)]
+pub struct ParityArguments {
+    /// Runs of each row, and of the copies beside them
+    #[arg(long, default_value_t = ParityOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
+    runs: usize,
+    /// MiB of data [default: five last-level caches]
+    #[arg(long, value_parser = number::<usize>(1..=MEMORY_MIB_MAX))]
+    mib: Option<usize>,
+    /// Intel's storage library, to be measured beside, such as libisal.so.2
+    #[arg(long, value_name = "LIBRARY")]
+    isal: Option<PathBuf>,
+}
+
 /// What to measure of the protocol.
 #[derive(Args, Clone, Debug)]
 pub struct ProtocolArguments {
@@ -471,6 +495,12 @@ impl Bench {
                 }
                 Shown::of(&report)?
             }
+            Bench::Parity(ParityArguments { runs, mib, isal }) => {
+                let bytes = mib.map(|mib| mib << 20);
+                let options =
+                    ParityOptions { runs: *runs, bytes, isal: isal.clone(), ..ParityOptions::default() };
+                Shown::of(&parity::run(&options)?)?
+            }
             Bench::Checkpointable(arguments) => Shown::of(&checkpointable::run(&arguments.into())?)?,
             Bench::Mpi(arguments) => {
                 let report = mpi::run(&arguments.into())?;
@@ -543,6 +573,12 @@ fn all(out: &Path, quick: bool) -> Result<Shown, BenchError> {
     let defaults = CheckpointableOptions::default();
     let options = CheckpointableOptions { pairs: runs(defaults.pairs), ..defaults };
     keep("checkpointable", Shown::of(&checkpointable::run(&options)?)?)?;
+    let defaults = ParityOptions::default();
+    let bytes = quick.then_some(1 << 20);
+    keep(
+        "parity",
+        Shown::of(&parity::run(&ParityOptions { runs: runs(defaults.runs), bytes, ..defaults })?)?,
+    )?;
     let report = freeze::run(&if quick { quick_freeze() } else { FreezeOptions::default() })?;
     write(&out.join("freeze.svg"), &report.svg())?;
     keep("freeze", Shown::of(&report)?)?;

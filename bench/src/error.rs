@@ -83,6 +83,17 @@ pub enum BenchError {
     /// MPI stacks could not be measured.
     #[error(transparent)]
     Mpi(#[from] crate::mpi::MpiError),
+    /// A library that is measured beside ours cannot be used.
+    #[error("{path}: {what}; name the library itself, such as libisal.so.2, or leave --isal out")]
+    Library {
+        /// The library.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A code that cannot be.
+    #[error(transparent)]
+    Code(#[from] ::parity::CodeError),
     /// A file could not be written.
     #[error("{path} could not be written: {error}; name a file in a folder that exists")]
     Write {

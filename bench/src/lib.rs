@@ -19,6 +19,7 @@ mod machine;
 pub mod mpi;
 pub mod number;
 mod pair;
+pub mod parity;
 pub mod pause;
 mod progress;
 pub mod protocol;

@@ -46,6 +46,37 @@ fn protocol() {
 }
 
 #[test]
+fn parity() {
+    let report = report("parity --runs 2 --mib 1");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 9);
+    for row in rows {
+        has_numbers(row, &["bytes", "gbytes_per_s", "memcpy_gbytes_per_s", "ratio_to_memcpy"]);
+        assert!(row["scheme"].is_string() && row["shape"].is_string(), "{row}");
+        assert!(row["nodes"].is_number() == (row["shape"] == "encode"), "{row}");
+        for key in ["link_gbytes_per_s", "disk_gbytes_per_s", "isal_gbytes_per_s"] {
+            assert!(row.get(key).is_some_and(Value::is_null), "{key} in {row}");
+        }
+    }
+}
+
+#[test]
+fn a_library_that_is_not_there_or_another_one_is_named() {
+    for (library, what) in
+        [("no-such-library.so", "no-such-library.so"), ("libc.so.6", "it has no ec_init_tables")]
+    {
+        let output =
+            Command::new(BENCH).args(["parity", "--runs", "1", "--mib", "1", "--isal", library]).output();
+        let output = output.expect("the bench starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && said.contains(what) && said.contains("leave --isal out"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn rate() {
     let report = report("rate --pairs 1 --runs 1 --messages 5000");
     has_numbers(&report, &["messages_per_s", "bare_messages_per_s", "ratio"]);

@@ -24,6 +24,16 @@ pub(super) fn product(adds: bool, factors: &[u8], sources: &[&[u8]], into: &mut 
     }
 }
 
+/// Each byte, given as its two halves, times a constant, by the tables of its products.
+#[inline]
+#[target_feature(enable = "neon")]
+fn times(low: uint8x16_t, high: uint8x16_t, tables: &[u8; 32]) -> uint8x16_t {
+    // SAFETY: the tables are two times 16 bytes.
+    let (of_low, of_high) = unsafe { (vld1q_u8(tables.as_ptr()), vld1q_u8(tables.as_ptr().add(16))) };
+    veorq_u8(vqtbl1q_u8(of_low, low), vqtbl1q_u8(of_high, high))
+}
+
+// Loops count, because iterators that do not get inlined here would carry vectors through memory.
 #[target_feature(enable = "neon")]
 fn rows<const D: usize, const PLAIN: bool>(
     adds: bool,
@@ -32,55 +42,48 @@ fn rows<const D: usize, const PLAIN: bool>(
     mut into: [&mut [u8]; D],
 ) {
     const WIDTH: usize = 16;
-    let length = into[0].len();
-    assert!(factors.len() == sources.len() * D && sources.len() <= SOURCES);
+    let (length, columns) = (into[0].len(), sources.len());
+    assert!(factors.len() == columns * D && columns <= SOURCES);
     assert!(
         into.iter().all(|slice| slice.len() == length) && sources.iter().all(|slice| slice.len() == length)
     );
+    let mut tables = [[&HALVES[0]; D]; SOURCES];
+    let mut from = [std::ptr::null(); SOURCES];
+    for column in 0..columns {
+        from[column] = sources[column].as_ptr();
+        for row in 0..D {
+            tables[column][row] = &HALVES[usize::from(factors[column * D + row])];
+        }
+    }
+    let to = into.each_mut().map(|slice| slice.as_mut_ptr());
     let half = vdupq_n_u8(15);
-    let table = |table: &[u8; 32], from: usize| {
-        // SAFETY: 16 bytes from 0 or 16 on lie in the 32 of the table.
-        unsafe { vld1q_u8(table[from..from + 16].as_ptr()) }
-    };
-    let times = |low: uint8x16_t, high: uint8x16_t, factor: u8| {
-        let halves = &HALVES[usize::from(factor)];
-        veorq_u8(vqtbl1q_u8(table(halves, 0), low), vqtbl1q_u8(table(halves, 16), high))
-    };
     let mut at = 0;
-    while at + WIDTH <= length {
+    while length - at >= WIDTH {
         let mut sums = [vdupq_n_u8(0); D];
         if adds {
-            for (sum, slice) in sums.iter_mut().zip(&into) {
-                // SAFETY: all slices are `length` bytes long, and `at + WIDTH <= length`.
-                *sum = unsafe { vld1q_u8(slice.as_ptr().add(at)) };
+            for row in 0..D {
+                // SAFETY: all slices are `length` bytes long, of which WIDTH are left.
+                sums[row] = unsafe { vld1q_u8(to[row].add(at)) };
             }
         }
-        for (column, source) in sources.iter().enumerate() {
+        for column in 0..columns {
             // SAFETY: as before.
-            let bytes = unsafe { vld1q_u8(source.as_ptr().add(at)) };
-            if PLAIN {
-                sums[0] = veorq_u8(sums[0], bytes);
-                continue;
-            }
+            let bytes: uint8x16_t = unsafe { vld1q_u8(from[column].add(at)) };
             let (low, high) = (vandq_u8(bytes, half), vshrq_n_u8::<4>(bytes));
-            for (row, sum) in sums.iter_mut().enumerate() {
-                *sum = veorq_u8(*sum, times(low, high, factors[column * D + row]));
+            for row in 0..D {
+                let product = if PLAIN { bytes } else { times(low, high, tables[column][row]) };
+                sums[row] = veorq_u8(sums[row], product);
             }
         }
-        for (sum, slice) in sums.iter().zip(&mut into) {
-            // SAFETY: as before, and the slice is borrowed exclusively.
-            unsafe { vst1q_u8(slice.as_mut_ptr().add(at), *sum) };
+        for row in 0..D {
+            // SAFETY: as before, and the slices are borrowed exclusively.
+            unsafe { vst1q_u8(to[row].add(at), sums[row]) };
         }
         at += WIDTH;
     }
     let mut tails = [&[][..]; SOURCES];
-    for (tail, source) in tails.iter_mut().zip(sources) {
-        *tail = &source[at..];
+    for column in 0..columns {
+        tails[column] = &sources[column][at..];
     }
-    scalar::product(
-        adds,
-        factors,
-        &tails[..sources.len()],
-        &mut into.each_mut().map(|slice| &mut slice[at..]),
-    );
+    scalar::product(adds, factors, &tails[..columns], &mut into.each_mut().map(|slice| &mut slice[at..]));
 }

@@ -8,7 +8,7 @@ use std::arch::x86_64::{
     _mm512_storeu_si512, _mm512_xor_si512,
 };
 
-use super::{FACTORS, ROWS, SOURCES, scalar};
+use super::{ROWS, SOURCES, scalar};
 use crate::field::{BITS, HALVES};
 
 const _: () = assert!(ROWS == 4, "the kernels are made for one to four destinations");
@@ -28,6 +28,14 @@ pub(super) fn product_avx512(adds: bool, factors: &[u8], sources: &[&[u8]], into
     }
 }
 
+/// Each byte times a constant; with `PLAIN` the constant is 1.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+fn times_avx512<const PLAIN: bool>(bytes: __m512i, bits: i64) -> __m512i {
+    if PLAIN { bytes } else { _mm512_gf2p8affine_epi64_epi8::<0>(bytes, _mm512_set1_epi64(bits)) }
+}
+
+// Loops count, because iterators that do not get inlined here would carry vectors through memory.
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 fn rows_avx512<const D: usize, const PLAIN: bool>(
     adds: bool,
@@ -36,74 +44,73 @@ fn rows_avx512<const D: usize, const PLAIN: bool>(
     mut into: [&mut [u8]; D],
 ) {
     const WIDTH: usize = 64;
-    let length = into[0].len();
-    assert!(factors.len() == sources.len() * D && sources.len() <= SOURCES);
+    let (length, columns) = (into[0].len(), sources.len());
+    assert!(factors.len() == columns * D && columns <= SOURCES);
     assert!(
         into.iter().all(|slice| slice.len() == length) && sources.iter().all(|slice| slice.len() == length)
     );
-    let mut bits = [0u64; FACTORS];
-    for (slot, factor) in bits.iter_mut().zip(factors) {
-        *slot = BITS[usize::from(*factor)];
-    }
-    let times = |bytes: __m512i, place: usize| {
-        if PLAIN {
-            return bytes;
+    let mut bits = [[0; D]; SOURCES];
+    let mut from = [std::ptr::null(); SOURCES];
+    for column in 0..columns {
+        from[column] = sources[column].as_ptr();
+        for row in 0..D {
+            bits[column][row] = BITS[usize::from(factors[column * D + row])].cast_signed();
         }
-        #[expect(clippy::cast_possible_wrap, reason = "64 bits, whatever they are called")]
-        let bits = _mm512_set1_epi64(bits[place] as i64);
-        _mm512_gf2p8affine_epi64_epi8::<0>(bytes, bits)
-    };
+    }
+    let to = into.each_mut().map(|slice| slice.as_mut_ptr());
+    // Vectors that lie across two lines of the cache take longer, stores most of all.
+    let lead = to[0].align_offset(WIDTH).min(length);
     let mut at = 0;
-    while at + 2 * WIDTH <= length {
-        let mut sums = [[_mm512_setzero_si512(); 2]; D];
-        if adds {
-            for (sum, slice) in sums.iter_mut().zip(&into) {
-                // SAFETY: all slices are `length` bytes long, and `at + 2 * WIDTH <= length`.
-                let place = unsafe { slice.as_ptr().add(at) };
-                // SAFETY: as before; loads need no alignment.
-                *sum = unsafe {
-                    [_mm512_loadu_si512(place.cast()), _mm512_loadu_si512(place.add(WIDTH).cast())]
-                };
-            }
-        }
-        for (column, source) in sources.iter().enumerate() {
-            // SAFETY: all slices are `length` bytes long, and `at + 2 * WIDTH <= length`.
-            let place = unsafe { source.as_ptr().add(at) };
-            // SAFETY: as before; loads need no alignment.
-            let bytes =
-                unsafe { [_mm512_loadu_si512(place.cast()), _mm512_loadu_si512(place.add(WIDTH).cast())] };
-            for (row, sum) in sums.iter_mut().enumerate() {
-                sum[0] = _mm512_xor_si512(sum[0], times(bytes[0], column * D + row));
-                sum[1] = _mm512_xor_si512(sum[1], times(bytes[1], column * D + row));
-            }
-        }
-        for (sum, slice) in sums.iter().zip(&mut into) {
-            // SAFETY: all slices are `length` bytes long, and `at + 2 * WIDTH <= length`.
-            let place = unsafe { slice.as_mut_ptr().add(at) };
-            // SAFETY: as before, and the slice is borrowed exclusively; stores need no alignment.
-            unsafe {
-                _mm512_storeu_si512(place.cast(), sum[0]);
-                _mm512_storeu_si512(place.add(WIDTH).cast(), sum[1]);
-            }
-        }
-        at += 2 * WIDTH;
-    }
     while at < length {
-        let count = (length - at).min(WIDTH);
+        if at >= lead && length - at >= 2 * WIDTH {
+            let mut sums = [[_mm512_setzero_si512(); 2]; D];
+            if adds {
+                for row in 0..D {
+                    // SAFETY: all slices are `length` bytes long, of which 2 * WIDTH are left; loads need no alignment.
+                    unsafe {
+                        sums[row][0] = _mm512_loadu_si512(to[row].add(at).cast());
+                        sums[row][1] = _mm512_loadu_si512(to[row].add(at + WIDTH).cast());
+                    }
+                }
+            }
+            for column in 0..columns {
+                // SAFETY: all slices are `length` bytes long, of which 2 * WIDTH are left; loads need no alignment.
+                let (first, second) = unsafe {
+                    let place = from[column].add(at);
+                    (_mm512_loadu_si512(place.cast()), _mm512_loadu_si512(place.add(WIDTH).cast()))
+                };
+                for row in 0..D {
+                    let bits = bits[column][row];
+                    sums[row][0] = _mm512_xor_si512(sums[row][0], times_avx512::<PLAIN>(first, bits));
+                    sums[row][1] = _mm512_xor_si512(sums[row][1], times_avx512::<PLAIN>(second, bits));
+                }
+            }
+            for row in 0..D {
+                // SAFETY: all slices are `length` bytes long, of which 2 * WIDTH are left, and borrowed exclusively.
+                unsafe {
+                    _mm512_storeu_si512(to[row].add(at).cast(), sums[row][0]);
+                    _mm512_storeu_si512(to[row].add(at + WIDTH).cast(), sums[row][1]);
+                }
+            }
+            at += 2 * WIDTH;
+            continue;
+        }
+        let end = if at < lead { lead } else { length };
+        let count = (end - at).min(WIDTH);
         let mask: __mmask64 = if count == WIDTH { u64::MAX } else { (1 << count) - 1 };
-        for (row, slice) in into.iter_mut().enumerate() {
+        for row in 0..D {
             let mut sum = _mm512_setzero_si512();
             if adds {
-                // SAFETY: the mask covers `count` bytes from `at` on, and `at + count <= length`; masked bytes are not touched.
-                sum = unsafe { _mm512_maskz_loadu_epi8(mask, slice.as_ptr().add(at).cast()) };
+                // SAFETY: the mask covers `count` of the bytes that are left; others are not touched.
+                sum = unsafe { _mm512_maskz_loadu_epi8(mask, to[row].add(at).cast()) };
             }
-            for (column, source) in sources.iter().enumerate() {
+            for column in 0..columns {
                 // SAFETY: as before.
-                let bytes = unsafe { _mm512_maskz_loadu_epi8(mask, source.as_ptr().add(at).cast()) };
-                sum = _mm512_xor_si512(sum, times(bytes, column * D + row));
+                let bytes = unsafe { _mm512_maskz_loadu_epi8(mask, from[column].add(at).cast()) };
+                sum = _mm512_xor_si512(sum, times_avx512::<PLAIN>(bytes, bits[column][row]));
             }
             // SAFETY: as before, and the slice is borrowed exclusively.
-            unsafe { _mm512_mask_storeu_epi8(slice.as_mut_ptr().add(at).cast(), mask, sum) };
+            unsafe { _mm512_mask_storeu_epi8(to[row].add(at).cast(), mask, sum) };
         }
         at += count;
     }
@@ -124,6 +131,18 @@ pub(super) fn product_avx2(adds: bool, factors: &[u8], sources: &[&[u8]], into: 
     }
 }
 
+/// Each byte, given as its two halves, times a constant, by the tables of its products.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn times_avx2(low: __m256i, high: __m256i, tables: &[u8; 32]) -> __m256i {
+    // SAFETY: the tables are two times 16 bytes; loads need no alignment.
+    let (of_low, of_high) =
+        unsafe { (_mm_loadu_si128(tables.as_ptr().cast()), _mm_loadu_si128(tables.as_ptr().add(16).cast())) };
+    let of_low = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(of_low), low);
+    _mm256_xor_si256(of_low, _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(of_high), high))
+}
+
+// Loops count: see above.
 #[target_feature(enable = "avx2")]
 fn rows_avx2<const D: usize, const PLAIN: bool>(
     adds: bool,
@@ -132,59 +151,60 @@ fn rows_avx2<const D: usize, const PLAIN: bool>(
     mut into: [&mut [u8]; D],
 ) {
     const WIDTH: usize = 32;
-    let length = into[0].len();
-    assert!(factors.len() == sources.len() * D && sources.len() <= SOURCES);
+    let (length, columns) = (into[0].len(), sources.len());
+    assert!(factors.len() == columns * D && columns <= SOURCES);
     assert!(
         into.iter().all(|slice| slice.len() == length) && sources.iter().all(|slice| slice.len() == length)
     );
+    let mut tables = [[&HALVES[0]; D]; SOURCES];
+    let mut from = [std::ptr::null(); SOURCES];
+    for column in 0..columns {
+        from[column] = sources[column].as_ptr();
+        for row in 0..D {
+            tables[column][row] = &HALVES[usize::from(factors[column * D + row])];
+        }
+    }
+    let to = into.each_mut().map(|slice| slice.as_mut_ptr());
     let half = _mm256_set1_epi8(15);
-    let table = |table: &[u8; 32], from: usize| {
-        // SAFETY: 16 bytes from 0 or 16 on lie in the 32 of the table; loads need no alignment.
-        _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(table[from..from + 16].as_ptr().cast()) })
-    };
-    let times = |low: __m256i, high: __m256i, factor: u8| {
-        let halves = &HALVES[usize::from(factor)];
-        _mm256_xor_si256(
-            _mm256_shuffle_epi8(table(halves, 0), low),
-            _mm256_shuffle_epi8(table(halves, 16), high),
-        )
-    };
     let mut at = 0;
-    while at + WIDTH <= length {
-        let mut sums = [_mm256_setzero_si256(); D];
+    while length - at >= 2 * WIDTH {
+        let mut sums = [[_mm256_setzero_si256(); 2]; D];
         if adds {
-            for (sum, slice) in sums.iter_mut().zip(&into) {
-                // SAFETY: all slices are `length` bytes long, and `at + WIDTH <= length`; loads need no alignment.
-                *sum = unsafe { _mm256_loadu_si256(slice.as_ptr().add(at).cast()) };
+            for row in 0..D {
+                // SAFETY: all slices are `length` bytes long, of which 2 * WIDTH are left; loads need no alignment.
+                unsafe {
+                    sums[row][0] = _mm256_loadu_si256(to[row].add(at).cast());
+                    sums[row][1] = _mm256_loadu_si256(to[row].add(at + WIDTH).cast());
+                }
             }
         }
-        for (column, source) in sources.iter().enumerate() {
-            // SAFETY: as before.
-            let bytes = unsafe { _mm256_loadu_si256(source.as_ptr().add(at).cast()) };
-            if PLAIN {
-                sums[0] = _mm256_xor_si256(sums[0], bytes);
-                continue;
-            }
-            let (low, high) =
-                (_mm256_and_si256(bytes, half), _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), half));
-            for (row, sum) in sums.iter_mut().enumerate() {
-                *sum = _mm256_xor_si256(*sum, times(low, high, factors[column * D + row]));
+        for column in 0..columns {
+            // SAFETY: all slices are `length` bytes long, of which 2 * WIDTH are left; loads need no alignment.
+            let both = unsafe {
+                let place = from[column].add(at);
+                [_mm256_loadu_si256(place.cast()), _mm256_loadu_si256(place.add(WIDTH).cast())]
+            };
+            for i in 0..2 {
+                let low = _mm256_and_si256(both[i], half);
+                let high = _mm256_and_si256(_mm256_srli_epi16::<4>(both[i]), half);
+                for row in 0..D {
+                    let product = if PLAIN { both[i] } else { times_avx2(low, high, tables[column][row]) };
+                    sums[row][i] = _mm256_xor_si256(sums[row][i], product);
+                }
             }
         }
-        for (sum, slice) in sums.iter().zip(&mut into) {
-            // SAFETY: as before, and the slice is borrowed exclusively; stores need no alignment.
-            unsafe { _mm256_storeu_si256(slice.as_mut_ptr().add(at).cast(), *sum) };
+        for row in 0..D {
+            // SAFETY: all slices are `length` bytes long, of which 2 * WIDTH are left, and borrowed exclusively.
+            unsafe {
+                _mm256_storeu_si256(to[row].add(at).cast(), sums[row][0]);
+                _mm256_storeu_si256(to[row].add(at + WIDTH).cast(), sums[row][1]);
+            }
         }
-        at += WIDTH;
+        at += 2 * WIDTH;
     }
     let mut tails = [&[][..]; SOURCES];
-    for (tail, source) in tails.iter_mut().zip(sources) {
-        *tail = &source[at..];
+    for column in 0..columns {
+        tails[column] = &sources[column][at..];
     }
-    scalar::product(
-        adds,
-        factors,
-        &tails[..sources.len()],
-        &mut into.each_mut().map(|slice| &mut slice[at..]),
-    );
+    scalar::product(adds, factors, &tails[..columns], &mut into.each_mut().map(|slice| &mut slice[at..]));
 }
