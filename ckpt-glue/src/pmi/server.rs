@@ -151,6 +151,13 @@ impl Server {
         }
     }
 
+    /// The name of a world, as its processes know it; `None` for restored ranks that have not all told it yet.
+    #[must_use]
+    pub fn name_of(&self, world: u32) -> Option<&str> {
+        let world = self.worlds.get(&world).filter(|_| self.gathering.is_none())?;
+        Some(&world.name)
+    }
+
     /// Barriers at which all processes of a world have met; world 0 is that of the ranks of the job.
     #[must_use]
     pub fn barriers_passed(&self, world: u32) -> u64 {

@@ -1,10 +1,11 @@
 //! The guard: a small process that outlives a killed launcher for as long as it takes to clean up.
 //!
-//! It reads from a pipe which processes there are, `+PID` and `-PID`, and waits for the pipe to end. If it ends without
+//! It reads from a pipe which processes there are, `+PID` and `-PID`, and which worlds of MPI, `=NAME`, and waits for the pipe to end. If it ends without
 //! `done`, the launcher is dead: the guard ends all process groups, so nothing of the job goes on running, and then removes
 //! what is half written in the job's directory, unless another launcher has taken it over, and what the MPI libraries of the ranks have left in
-//! memory. The ranks end at the same instant as the launcher, and can no longer be asked what they had: so it is noted while they run, often in
-//! the beginning, when libraries make their files, and seldom later.
+//! memory. The ranks end at the same instant as the launcher, and can no longer be asked what they had. MPICH's files have names that are known from
+//! those of its worlds, before they exist; of other libraries it is noted while ranks run, often in the beginning, when libraries make their files, and
+//! seldom later.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, Write as _};
@@ -65,6 +66,11 @@ impl Guard {
         self.say(&format!("-{pid}\n"));
     }
 
+    /// Processes of an MPI world of this name begin.
+    pub(crate) fn add_world(&mut self, name: &str) {
+        self.say(&format!("={name}\n"));
+    }
+
     fn say(&mut self, line: &str) {
         if let Some(pipe) = &mut self.pipe {
             // Without a guard the kernel still ends every rank with the launcher; only their children are left to themselves.
@@ -95,6 +101,7 @@ pub(crate) fn watch(job: &str, directory: &Path) {
         match (line.as_bytes().first(), pid()) {
             (Some(b'+'), Some(pid)) => notes.add(pid),
             (Some(b'-'), Some(pid)) => drop(notes.lock().groups.remove(&pid)),
+            (Some(b'='), _) => notes.lock().files.extend(mappings::files_of_world(&line[1..])),
             _ if line == "done" => return,
             _ => {}
         }

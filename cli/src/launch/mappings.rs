@@ -34,6 +34,14 @@ pub(crate) fn files_of(groups: &BTreeSet<i32>) -> BTreeSet<PathBuf> {
     judge(&maps_of(&groups), "").files
 }
 
+/// Files that MPICH makes in memory in `MPI_Init` of a world of this name, on the first of its nodes: those of others differ in the number at the end.
+/// It names them after a hash of the name (FNV-1a), so that they are known before they exist.
+pub(crate) fn files_of_world(name: &str) -> [PathBuf; 2] {
+    let hash =
+        name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    ["shm", "vci"].map(|what| PathBuf::from(format!("/dev/shm/mpich_{what}_{hash:x}_0")))
+}
+
 /// Removes files that killed processes have left in memory, and those of other processes of their worlds: libraries name them alike but for a number
 /// at the end, and who was killed at the begin of its life was never looked at. Nobody else has files of these names: processes of this job had
 /// them mapped.
@@ -136,6 +144,14 @@ mod tests {
         assert_eq!(judged(&[PROVIDER, PROVIDER]), Findings::default());
         let other = PROVIDER.replace("my lib", "another");
         assert_eq!(judged(&[PROVIDER, &other, ""]).without_provider, [rank(1), rank(2)]);
+    }
+
+    /// As MPICH 5.0.2 had them in a job of this id in this life.
+    #[test]
+    fn files_of_a_world_are_known_by_its_name() {
+        let [shm, vci] = files_of_world("stillwire-7c737965a0750e82617b7aa4fc901dfc-1.329da01037221860");
+        assert_eq!(shm, Path::new("/dev/shm/mpich_shm_7b574f5c_0"));
+        assert_eq!(vci, Path::new("/dev/shm/mpich_vci_7b574f5c_0"));
     }
 
     #[test]

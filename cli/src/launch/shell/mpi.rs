@@ -1,6 +1,6 @@
 //! Ranks that are programs of an MPI library: they speak PMI, and the launcher speaks for them to the keeper.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -34,6 +34,8 @@ pub(super) struct MpiSide {
     looks: BTreeMap<u32, Look>,
     /// By world: barriers at which it has been looked which files its processes have.
     barriers_seen: BTreeMap<u32, u64>,
+    /// Worlds whose names have been noted, and the guard told.
+    named: BTreeSet<u32>,
     /// That has been looked before its ranks are killed.
     noted: bool,
     /// The first rank that has ended with an exit code of its own after MPI_Finalize.
@@ -96,6 +98,7 @@ impl MpiSide {
             lines: PmiLines::default(),
             looks: BTreeMap::new(),
             barriers_seen: BTreeMap::new(),
+            named: BTreeSet::new(),
             noted: false,
             failed: None,
         }
@@ -221,6 +224,14 @@ impl Shell<'_> {
     /// The processes of a world may have met: they are looked at. One of them may have come to a barrier, at which it will wait: it is looked at alone.
     fn note_barriers(&mut self, world: u32, comes: Option<Member>) {
         let Some(mpi) = &mut self.mpi else { return };
+        if !mpi.named.contains(&world)
+            && let Some(name) = mpi.server.name_of(world)
+        {
+            // Before its first process has an answer, and so before it makes any.
+            self.guard.add_world(name);
+            self.mpi_files.extend(mappings::files_of_world(name));
+            mpi.named.insert(world);
+        }
         if matches!(mpi.looks.get(&world), None | Some(Look::At(_)))
             && let Some(member) = comes
         {
