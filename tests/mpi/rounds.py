@@ -21,6 +21,9 @@ DISTURBED_TIMES = 8
 STEP_MAX = 120
 LEFT_MAX = 10
 
+# What programs print that has to be as if they had not been disturbed, if they do not say otherwise.
+RESULT = r"rank \d+ result [0-9a-f]+"
+
 CAPTURES = ["auto", "fork", "scan", "sync"]
 
 
@@ -31,8 +34,9 @@ class Failure(Exception):
 class Job:
     """A launcher that runs, with what it and its ranks print."""
 
-    def __init__(self, options, directory, command, undisturbed=0.0):
+    def __init__(self, options, directory, command, undisturbed=0.0, result=RESULT, folder=None):
         self.stillwire, self.directory, self.command = options.stillwire, directory, command
+        self.result, self.folder = result, folder
         self.longest = JOB_MAX + DISTURBED_TIMES * undisturbed
         self.output = open(os.path.join(directory, "output"), "ab+")
         self.launcher = None
@@ -55,7 +59,9 @@ class Job:
         self.start(["restart", self.job])
 
     def start(self, arguments):
-        self.launcher = subprocess.Popen([self.stillwire, *arguments], stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output)
+        self.launcher = subprocess.Popen(
+            [self.stillwire, *arguments], stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output, cwd=self.folder
+        )
 
     def text(self):
         self.output.flush()
@@ -104,7 +110,7 @@ class Job:
             raise Failure(f"exit code {code}")
 
     def results(self):
-        return sorted(set(re.findall(r"rank \d+ result [0-9a-f]+", self.text())))
+        return sorted(set(re.findall(self.result, self.text(), re.MULTILINE)))
 
     def kill(self, pid, number=signal.SIGKILL):
         try:
@@ -131,14 +137,34 @@ def owner(file):
         return None
 
 
+def job_of(options, directory, program):
+    """One that runs in a folder of its own, if it wants files there."""
+    folder = None
+    if "files" in program:
+        folder = os.path.join(directory, "folder")
+        os.mkdir(folder)
+        for file in program["files"]:
+            shutil.copy(file, folder)
+    return Job(options, directory, program["command"], program.get("seconds", 0.0), program.get("result", RESULT), folder)
+
+
+def check(job, program):
+    """What it has written."""
+    if "check" in program:
+        done = subprocess.run(program["check"], cwd=job.folder, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Failure(f"it is checked with exit code {done.returncode}: {done.stdout}{done.stderr}")
+
+
 def expected_of(options, program):
     with tempfile.TemporaryDirectory(dir=options.place) as directory:
-        job = Job(options, directory, program["command"])
+        job = job_of(options, directory, program)
         began = time.monotonic()
         job.start(["run", "-q", "-n", str(program["ranks"]), "--", *program["command"]])
         job.finish()
+        check(job, program)
         results = job.results()
-        if len(results) != program["ranks"]:
+        if len(results) != program.get("results", program["ranks"]):
             raise Failure(f"{program['name']}, undisturbed, has the results {results}:\n{job.text()}")
         return results, time.monotonic() - began
 
@@ -174,7 +200,7 @@ def one(options, program, dice):
     """One job, killed several times. Returns the kinds of its kills, and how its images were made."""
     directory = tempfile.mkdtemp(prefix=program["name"] + "-", dir=options.place)
     os.environ["ROUNDS_OF"] = directory
-    job = Job(options, directory, program["command"], program["seconds"])
+    job = job_of(options, directory, program)
     before = segments()
     every_ms = dice.choice([60, 150, 300, 600])
     chosen = [*dice.choice(program["extra"]), "--capture", dice.choice(CAPTURES)]
@@ -193,6 +219,7 @@ def one(options, program, dice):
             job.finish()
             if job.results() != program["expected"]:
                 raise Failure(f"results {job.results()}, expected {program['expected']}")
+            check(job, program)
         del os.environ["ROUNDS_OF"]
         until = time.monotonic() + LEFT_MAX
         while job.processes() or segments() - before:
@@ -215,7 +242,12 @@ def main():
     parser.add_argument("--rounds", type=int, required=True, help="kills")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--kills-per-job", type=int, default=6)
-    parser.add_argument("--programs", required=True, help="a file of JSON: name, ranks, command, extra options of which one is chosen")
+    parser.add_argument(
+        "--programs",
+        required=True,
+        help="a file of JSON: name, ranks, command, extra options of which one is chosen; if wanted, a pattern of results and how many there are, "
+        "files that are copied into the folder where it runs, a command that checks there what it has written",
+    )
     options = parser.parse_args()
     with open(options.programs) as file:
         programs = json.load(file)
