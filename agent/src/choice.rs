@@ -9,7 +9,7 @@ use process::content::Hashes;
 use process::declared::Declared;
 use process::state::Unchanged;
 use process::state::memory::PageRun;
-use process::track::{ARMED_BYTES_MIN, Costs, DELTA_FRACTION, Extent, Scope, Tracker, small_bytes};
+use process::track::{self, Costs, DELTA_FRACTION, Extent, Scope, Tracker, Way};
 use store::image::Base;
 use store::{Directory, GenerationId, JobDirectory};
 use transport::Rank;
@@ -140,22 +140,40 @@ impl Choice {
             Wish::Auto | Wish::Scan => {}
         }
         self.open(rank);
-        if matches!(self.tracking, Tracking::None) {
+        if matches!(self.tracking, Tracking::None) || self.is_huge() {
             return self.plan_by_content(directory, (generation, rank));
         }
         if let Some(extent) = self.extent(declared) {
-            if self.costs.prefer_copy(&extent, self.wish == Wish::Scan)
+            let way = self.costs.way(&extent, self.wish == Wish::Scan);
+            if way != Way::Whole
                 && let Some(whole) = &self.whole
                 && directory.link_base(generation, rank, &whole.base, whole.last).is_ok()
             {
-                let (copy_bytes, base) = (extent.copy_bytes(), Some(whole.base));
-                let scan_ns = extent.scan_ns;
-                return Plan { mode: Mode::Scan, copy_bytes, content: Content::Unknown, base, scan_ns };
+                let base = Some(whole.base);
+                match (way, &whole.hashes) {
+                    (Way::Compare, Some(hashes)) => {
+                        let content = Content::Compared(Arc::clone(hashes));
+                        return Plan { content, base, ..Plan::whole(Mode::Fork) };
+                    }
+                    _ => {
+                        let (copy_bytes, scan_ns) = (extent.copy_bytes(), extent.scan_ns);
+                        return Plan { copy_bytes, base, scan_ns, ..Plan::whole(Mode::Scan) };
+                    }
+                }
             }
             self.look_back();
         }
-        self.arm(declared);
-        Plan::whole(Mode::Fork)
+        let is_armed = self.arm(declared);
+        // For deltas whose copy would take longer than a fork.
+        let is_noted = is_armed && self.wish == Wish::Auto;
+        let content = if is_noted { Content::Noted } else { Content::Unknown };
+        Plan { content, ..Plan::whole(Mode::Fork) }
+    }
+
+    /// Whether the kernel's help is not worth while: a huge page falls apart when it is written while it is armed.
+    fn is_huge(&self) -> bool {
+        let is_armed = matches!(self.tracking, Tracking::Ready { is_armed: true, .. });
+        self.wish == Wish::Auto && !is_armed && track::bytes().is_ok_and(|bytes| bytes.are_huge())
     }
 
     /// A fork costs the same pause either way; comparing saves what is written afterwards.
@@ -222,17 +240,17 @@ impl Choice {
     }
 
     /// Before a whole image is taken: what is written from here on counts.
-    fn arm(&mut self, declared: &Declared) {
-        let Tracking::Ready { tracker, is_armed } = &mut self.tracking else { return };
+    fn arm(&mut self, declared: &Declared) -> bool {
+        let Tracking::Ready { tracker, is_armed } = &mut self.tracking else { return false };
         let scope = match self.wish {
             Wish::Scan => Scope::Everything,
             _ if self.costs.rests() => {
                 self.whole = None;
                 *is_armed = false;
-                return;
+                return false;
             }
-            // A fork of huge pages, or of a few small ones, is quicker than anything else.
-            _ if small_bytes().is_ok_and(|bytes| bytes < ARMED_BYTES_MIN) => return,
+            // A fork of a few pages is quicker than anything else.
+            _ if track::bytes().is_ok_and(|bytes| !bytes.are_armed()) => return false,
             _ => Scope::Small,
         };
         // What counted on top of the last whole image does not any more.
@@ -241,6 +259,7 @@ impl Choice {
             Ok(()) => *is_armed = true,
             Err(_) => self.lose(),
         }
+        matches!(self.tracking, Tracking::Ready { is_armed: true, .. })
     }
 
     /// The program has closed the descriptor, or the kernel refuses: a new one is asked for next time.

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use drivers::RailChoice;
@@ -17,7 +18,7 @@ use crate::loss::{self, LossOptions};
 use crate::mpi::{self, MpiOptions};
 use crate::number::number;
 use crate::parity::{self, ParityOptions};
-use crate::pause::{self, PauseOptions};
+use crate::pause::{self, PauseOptions, Working};
 use crate::protocol::{self, ProtocolOptions};
 use crate::rate::{self, RateOptions};
 use crate::rehearsal::{self, RehearsalOptions};
@@ -79,8 +80,8 @@ Pause of a process that is saved as a whole, against a bare fork and CRIU.
 
 A process with so much memory is captured whole, writes to a share of its pages, and is captured again, the way that takes less \
 time: a copy of what was written, or a fork. Bare forks of the same process come before, between and after; with --criu its dumps, \
-too, which need root. Then it is saved to files, and a new process becomes it. At last a program works with a checkpoint and without, \
-in turns. There are no ports here: `freeze` times those.")]
+too, which need root. It has a port, which is frozen and thawed. Then a process is saved to files, and a new one becomes it. At last a program \
+works with a checkpoint and without, in turns; then a sequence: one checkpoint every few seconds as `run` takes them, beside a program that has none.")]
     Pause(PauseArguments),
     /// Arithmetic of parity against plain copies of memory
     #[command(long_about = "\
@@ -384,6 +385,18 @@ pub struct PauseArguments {
     /// Turns with a checkpoint and without, for the overhead; 0: none
     #[arg(long, default_value_t = PauseOptions::default().turns, value_parser = number::<usize>(0..=RUNS_MAX))]
     turns: usize,
+    /// Turns with a checkpoint, each beside turns without, for a sequence; 0: none
+    #[arg(long, default_value_t = PauseOptions::default().pairs, value_parser = number::<usize>(0..=RUNS_MAX))]
+    pairs: usize,
+    /// Where the program of a sequence writes: to the same pages, to others after each checkpoint
+    #[arg(long, value_delimiter = ',', default_values_t = ["same".to_owned(), "others".to_owned()], value_parser = ["same", "others"])]
+    writes: Vec<String>,
+    /// Memory of the processes of a sequence, MiB
+    #[arg(long, default_value_t = PauseOptions::default().sequence_bytes >> 20, value_parser = number::<u64>(1..=MEMORY_MIB_MAX))]
+    sequence_mib: u64,
+    /// Seconds from one checkpoint of a sequence to the next
+    #[arg(long, value_name = "S", default_value_t = PauseOptions::default().interval.as_secs(), value_parser = number::<u64>(1..=3600))]
+    interval: u64,
     /// Where images are written [default: the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
@@ -401,6 +414,13 @@ impl From<&PauseArguments> for PauseOptions {
             huge: arguments.pages.iter().map(|pages| pages == "thp").collect(),
             criu: arguments.criu.clone(),
             turns: arguments.turns,
+            pairs: arguments.pairs,
+            writes: [Working::Same, Working::Others]
+                .into_iter()
+                .filter(|working| arguments.writes.iter().any(|name| name == working.name()))
+                .collect(),
+            sequence_bytes: arguments.sequence_mib << 20,
+            interval: Duration::from_secs(arguments.interval),
             folder: arguments.folder.clone().unwrap_or_else(std::env::temp_dir),
         }
     }
@@ -443,7 +463,7 @@ impl From<&FreezeArguments> for FreezeOptions {
 }
 
 fn quick_pause() -> PauseOptions {
-    PauseOptions { samples: 3, bytes: vec![64 << 20], turns: 1, ..PauseOptions::default() }
+    PauseOptions { samples: 3, bytes: vec![64 << 20], turns: 1, pairs: 0, ..PauseOptions::default() }
 }
 
 fn quick_freeze() -> FreezeOptions {

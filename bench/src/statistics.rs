@@ -68,6 +68,16 @@ impl Interval {
     /// Of the median of what `values` are drawn from, by bootstrap: the middle 95 % of the medians of as many values drawn
     /// from them again. The same values give the same interval.
     pub(crate) fn of_median(values: &[f64]) -> Interval {
+        Interval::of(values, &|sample| percentile(&sorted(sample), 0.5))
+    }
+
+    /// The same of their mean, in which rare ones count.
+    pub(crate) fn of_mean(values: &[f64]) -> Interval {
+        #[expect(clippy::cast_precision_loss, reason = "few values")]
+        Interval::of(values, &|sample| sample.iter().sum::<f64>() / sample.len().max(1) as f64)
+    }
+
+    fn of(values: &[f64], figure: &dyn Fn(Vec<f64>) -> f64) -> Interval {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         let mut draw = || {
             random ^= random << 13;
@@ -76,12 +86,9 @@ impl Interval {
             let place = random % values.len().max(1) as u64;
             values.get(usize::try_from(place).unwrap_or(0)).copied().unwrap_or(0.0)
         };
-        let medians = (0..RESAMPLES).map(|_| {
-            let sample = sorted((0..values.len()).map(|_| draw()).collect());
-            percentile(&sample, 0.5)
-        });
-        let medians = sorted(medians.collect());
-        Interval { low: percentile(&medians, 0.025), high: percentile(&medians, 0.975) }
+        let figures = (0..RESAMPLES).map(|_| figure((0..values.len()).map(|_| draw()).collect()));
+        let figures = sorted(figures.collect());
+        Interval { low: percentile(&figures, 0.025), high: percentile(&figures, 0.975) }
     }
 }
 
@@ -118,6 +125,12 @@ mod tests {
         assert!(wide.low < 1.0 && 1.0 < wide.high && wide.low > 0.95 && wide.high < 1.05, "{wide:?}");
         assert!(narrow.high - narrow.low < (wide.high - wide.low) / 5.0);
         assert_eq!(Interval::of_median(&[2.0; 9]), Interval { low: 2.0, high: 2.0 });
+        // One of twenty is far away: the median does not know of it.
+        let mut rare = [1.0; 20];
+        rare[3] = 3.0;
+        let mean = Interval::of_mean(&rare);
+        assert!(mean.low >= 1.0 && mean.high > 1.1 && mean.high < 1.5, "{mean:?}");
+        assert_eq!(Interval::of_median(&rare), Interval { low: 1.0, high: 1.0 });
     }
 
     #[test]

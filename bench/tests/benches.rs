@@ -196,7 +196,9 @@ fn is_alive(id: u32) -> bool {
 
 #[test]
 fn pause() {
-    let report = report("pause --samples 2 --mib 48 --ppm 10000,1000000 --turns 1");
+    let report = report(
+        "pause --samples 2 --mib 48,1000000 --ppm 10000,1000000 --turns 1 --pairs 3 --sequence-mib 48 --interval 1",
+    );
     let rows = report["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 4);
     for row in rows {
@@ -208,14 +210,24 @@ fn pause() {
                 "pause_ms_p50",
                 "pause_ms_p99",
                 "stop_us",
+                "freeze_us",
+                "thaw_us",
                 "restart_ms",
                 "bare_fork_ms",
             ],
         );
         assert!(row["pages"] == "4k" || row["pages"] == "thp");
-        for key in ["freeze_us", "thaw_us", "criu_pause_ms"] {
-            assert!(row.get(key).is_some_and(Value::is_null), "{key} in {row}");
-        }
+        assert!(row["freeze_us"].as_f64() > Some(0.0) && row["thaw_us"].as_f64() > Some(0.0), "{row}");
+        assert!(row.get("criu_pause_ms").is_some_and(Value::is_null), "{row}");
     }
     assert_eq!(report["overhead"].as_array().map(Vec::len), Some(2));
+    // A process of a terabyte has no room anywhere.
+    assert_eq!(report["skipped"].as_array().map(Vec::len), Some(2));
+    let sequences = report["sequences"].as_array().expect("sequences");
+    assert_eq!(sequences.len(), 4);
+    for sequence in sequences {
+        has_numbers(sequence, &["time_ratio", "time_ratio_low", "time_ratio_high", "interval_s"]);
+        assert_eq!(sequence["kinds"].as_array().map(Vec::len), Some(3), "{sequence}");
+        assert!(sequence["kinds"].as_array().is_some_and(|kinds| kinds[0] == "whole"), "{sequence}");
+    }
 }

@@ -245,7 +245,7 @@ pub(crate) struct CheckpointArguments {
     pub(crate) keep: u32,
     /// How programs that are saved as whole processes are captured: whole, by a fork; by a scan, that is, a copy of the pages that were written, on
     /// top of a whole image that a fork took (Linux 6.7); by content, where a fork finds out what has changed; whole, in sync, while the
-    /// program waits; or auto: whichever of fork and scan takes the shortest pause, and by content where the kernel cannot scan [default: auto]
+    /// program waits; or auto: a scan where its pause is shorter than a fork's, else by content, and whole where most has changed [default: auto]
     #[arg(long, value_parser = PossibleValuesParser::new(Wish::ALL.map(|(name, _)| name)), hide_possible_values = true)]
     pub(crate) capture: Option<String>,
 }

@@ -1,5 +1,7 @@
 //! Captures of what holds something else than it did, on top of an image of all pages. Nothing is asked of the kernel for this.
 
+#[path = "../../tests/skipped.rs"]
+mod skipped;
 mod support;
 
 use std::path::{Path, PathBuf};
@@ -103,6 +105,35 @@ fn an_image_on_top_belongs_to_the_one_that_was_below_it() {
         change(&mut restored, b'x', "x");
         assert_eq!(restored.finish(), "all was there\n", "{generation}");
     }
+}
+
+/// Whichever way takes the shorter pause: both are deltas on top of one image, and memory that is watched is compared, too.
+#[test]
+fn an_image_is_followed_by_a_scan_and_by_a_comparison() {
+    let (mut program, _folder, path) = begin("changing");
+    assert_eq!(program.line(), "ready");
+    let ways = ["scan", "fork-compared", "scan", "sync-compared"];
+    for way in ways {
+        let armed = program.ask("arm");
+        if armed.starts_with("failed: ") {
+            let what = format!("asynchronous write protection (Linux 6.7; {armed})");
+            return skipped::skipped("an_image_is_followed_by_a_scan_and_by_a_comparison", &what);
+        }
+        change(&mut program, b'x', "alive");
+        program.capture(&path("whole"), "fork-noted");
+        for way in [way, ways[0], ways[1]] {
+            change(&mut program, b'x', "alive");
+            program.capture(&path(way), way);
+        }
+        program.kill();
+        program = restart(&path("fork-compared"));
+        change(&mut program, b'x', "alive");
+        program.kill();
+        // It was saved before the others.
+        program = restart(&path(if way == "sync-compared" { way } else { "scan" }));
+        change(&mut program, b'x', "alive");
+    }
+    assert_eq!(program.finish(), "all was there\n");
 }
 
 #[test]

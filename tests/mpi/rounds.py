@@ -24,7 +24,7 @@ LEFT_MAX = 10
 # What programs print that has to be as if they had not been disturbed, if they do not say otherwise.
 RESULT = r"rank \d+ result [0-9a-f]+"
 
-CAPTURES = ["auto", "fork", "scan", "sync"]
+CAPTURES = ["auto", "fork", "scan", "content", "sync"]
 
 
 class Failure(Exception):

@@ -1,36 +1,43 @@
 //! The pause of a process that is saved as a whole, against a bare fork of the same process, and against CRIU.
 //!
-//! A process has so much memory, a thread that computes, and one that waits. It captures itself as the agent of a saved program does. For each
+//! A process has so much memory, a thread that computes, one that waits, and a port with a helper thread and eight links, each with 32 frames that
+//! nobody acknowledges. It captures itself as the agent of a saved program does. For each
 //! sample it is captured whole, writes to a share of its pages, spread over all of them, and is captured again; bare forks of
-//! the same process come before, between and after. Pauses alone are timed: from the first signal until all threads could go on. What a forked child would
+//! the same process come before, between and after. Pauses alone are timed: from the freeze of the port until all threads could go on and the port is thawed. What a forked child would
 //! write goes nowhere, and it is ended at once.
 //!
 //! * first: the whole image, by a fork; arming comes before it and is timed apart;
 //! * pause: the next image, the way that takes less time, as the agent chooses: a copy of what was written since, or a fork;
-//! * stop: until all threads stand still; state: what the kernel knows of them, files, timers; memory: copy or fork;
+//! * freeze, dump, thaw: of the port; stop: until all threads stand still; state: what the kernel knows of them, files, timers; memory: copy or fork;
 //! * restart: both images are written to files; the time from the start of a new process until it is the old one and has touched all of its memory.
 //!   The files may be in the page cache;
 //! * CRIU, if it is named: how long `criu dump --leave-running` says that it kept such a process frozen, in turns with the samples;
 //! * overhead: a program that writes to its working set again and again, with a checkpoint that is written to files meanwhile, and without,
-//!   in turns. What a checkpoint costs it, spread over an interval, is the overhead at that interval: of a whole image, arming included, and of
-//!   the next one.
+//!   in turns. What a checkpoint costs it, spread over an interval, is the overhead at that interval: of a whole image, arming included, of
+//!   the next one, and of one by content;
+//! * sequence: minutes of checkpoints as users take them, see `sequence`.
 //!
-//! Ports are none here: `bench freeze` times freeze and thaw.
+//! The process that is restarted or works has no port: `bench/mpi/recovery` times ports that come back. Where there is not enough memory for a
+//! process of that length, its images and its restored life, it is left out, which the report says.
 
 mod criu;
+mod port;
 mod report;
+mod sequence;
 mod system;
 mod worker;
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::BenchError;
 use crate::machine::Machine;
+use crate::pair::Address;
 use crate::progress;
 use crate::statistics::{paired_ratios, percentile, sorted};
 use crate::worker::Worker;
 pub use report::{Overhead, PauseReport, PauseRow};
+pub use sequence::{Sequence, Working};
 use worker::{Answer, Checkpoint, Order, Sample};
 pub(crate) use worker::{RESTORED, ROLE, restore, work};
 
@@ -58,6 +65,14 @@ pub struct PauseOptions {
     pub criu: Option<PathBuf>,
     /// Turns with a checkpoint and without, for the overhead; 0: it is not measured.
     pub turns: usize,
+    /// Turns with a checkpoint in a sequence, each beside turns without; 0: there is none.
+    pub pairs: usize,
+    /// Where its program writes.
+    pub writes: Vec<Working>,
+    /// Bytes of the memory of its processes.
+    pub sequence_bytes: u64,
+    /// From one checkpoint of a sequence to the next.
+    pub interval: Duration,
     /// Where images are written.
     pub folder: PathBuf,
 }
@@ -71,6 +86,10 @@ impl Default for PauseOptions {
             huge: vec![false, true],
             criu: None,
             turns: 5,
+            pairs: 6,
+            writes: vec![Working::Same, Working::Others],
+            sequence_bytes: report::LARGE_BYTES,
+            interval: Duration::from_secs(10),
             folder: std::env::temp_dir(),
         }
     }
@@ -86,20 +105,57 @@ pub fn run(options: &PauseOptions) -> Result<PauseReport, BenchError> {
     std::fs::create_dir_all(&folder)?;
     let measured = measure(options, &folder);
     let _ = std::fs::remove_dir_all(&folder);
-    let (rows, overhead) = measured?;
-    Ok(PauseReport::new(machine, rows, overhead))
+    Ok(PauseReport::new(machine, measured?))
 }
 
-fn measure(options: &PauseOptions, folder: &Path) -> Result<(Vec<PauseRow>, Vec<Overhead>), BenchError> {
+/// What was measured, as it came.
+#[derive(Default)]
+struct Found {
+    rows: Vec<PauseRow>,
+    overhead: Vec<Overhead>,
+    sequences: Vec<Sequence>,
+    skipped: Vec<String>,
+}
+
+/// Bytes that have to be available for a process of that length: itself, with CRIU another one, its images, its restored life.
+fn needed_bytes(bytes: u64, with_criu: bool) -> u64 {
+    const BESIDES: u64 = 1 << 30;
+    (if with_criu { 4 } else { 3 }) * bytes + BESIDES
+}
+
+/// `MemAvailable` of `/proc/meminfo`.
+fn available_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib << 10)
+}
+
+fn measure(options: &PauseOptions, folder: &Path) -> Result<Found, BenchError> {
     let beds = options.bytes.len() * options.huge.len();
-    let mut progress = progress::Steps::new("pause", beds * options.fractions.len());
-    let (mut rows, mut overhead) = (Vec::new(), Vec::new());
+    let sequences = if options.pairs > 0 { options.writes.len() * options.huge.len() } else { 0 };
+    let mut progress = progress::Steps::new("pause", beds * options.fractions.len() + sequences);
+    let mut found = Found::default();
+    let silent = port::Silent::new()?;
     for &bytes in &options.bytes {
         for &huge in &options.huge {
-            let mut worker = begin(bytes, huge)?;
+            let (needed, available) = (needed_bytes(bytes, options.criu.is_some()), available_bytes());
+            if needed > available {
+                found.skipped.push(format!(
+                    "{} MiB, {}: {} MiB of memory are needed, {} are available",
+                    bytes >> 20,
+                    pages(huge),
+                    needed >> 20,
+                    available >> 20
+                ));
+                continue;
+            }
+            let mut worker = begin(bytes, huge, &silent.addresses()?)?;
             // Another one of the same kind: CRIU refuses processes whose written pages are tracked.
-            let for_criu = options.criu.as_ref().map(|criu| Ok::<_, BenchError>((criu, begin(bytes, huge)?)));
+            let for_criu =
+                options.criu.as_ref().map(|criu| Ok::<_, BenchError>((criu, begin(bytes, huge, &[])?)));
             let for_criu = for_criu.transpose()?;
+            let mut sampled = Vec::new();
             for &fraction in &options.fractions {
                 let pages = if huge { "huge" } else { "small" };
                 progress.step(format_args!("{} MiB of {pages} pages, {fraction} written", bytes >> 20));
@@ -112,21 +168,34 @@ fn measure(options: &PauseOptions, folder: &Path) -> Result<(Vec<PauseRow>, Vec<
                         frozen_ms.push(criu::frozen_ms(criu, process.pid(), folder)?);
                     }
                 }
+                sampled.push((fraction, samples, frozen_ms));
+            }
+            drop((worker, for_criu));
+            let mut worker = begin(bytes, huge, &[])?;
+            for (fraction, samples, frozen_ms) in sampled {
                 let restart_ms = restart(&mut worker, fraction, folder)?;
-                rows.push(row((bytes, huge, fraction), &samples, frozen_ms, restart_ms));
+                found.rows.push(row((bytes, huge, fraction), &samples, frozen_ms, restart_ms));
             }
             if options.turns > 0 {
-                overhead.push(cost(&mut worker, (bytes, huge), options.turns, folder)?);
+                found.overhead.push(cost(&mut worker, (bytes, huge), options.turns, folder)?);
             }
         }
     }
-    Ok((rows, overhead))
+    for &huge in options.huge.iter().filter(|_| options.pairs > 0) {
+        for &working in &options.writes {
+            progress.step(format_args!("a sequence, {}, {working:?}", pages(huge)));
+            let turns = (options.interval, options.pairs);
+            found.sequences.push(sequence::run((options.sequence_bytes, huge), turns, working, folder)?);
+        }
+    }
+    Ok(found)
 }
 
-fn begin(bytes: u64, huge: bool) -> Result<Worker, BenchError> {
+/// A process to measure; with a port, if it has peers.
+fn begin(bytes: u64, huge: bool, peers: &[Address]) -> Result<Worker, BenchError> {
     let mut worker = Worker::start(ROLE)?;
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    worker.tell(&Order::Begin { bytes, huge })?;
+    worker.tell(&Order::Begin { bytes, huge, peers: peers.to_vec() })?;
     match worker.hear()? {
         Answer::Ready => Ok(worker),
         _ => Err(out_of_turn()),
@@ -176,30 +245,38 @@ fn cost(
         let folder = text(folder);
         worker.tell(&Order::Work { fraction: WORKING_FRACTION, steps, checkpoint, folder })?;
         match worker.hear()? {
-            #[expect(clippy::cast_precision_loss, reason = "a time")]
-            Answer::Worked { ns } => Ok(ns as f64 / 1e6),
+            #[expect(clippy::cast_precision_loss, reason = "times")]
+            Answer::Worked { ns, write_ns } => Ok((ns as f64 / 1e6, write_ns as f64 / 1e6)),
             _ => Err(out_of_turn()),
         }
     };
     const TRIED: usize = 20;
-    let step_ms = turn(TRIED, Checkpoint::Nothing)? / count(TRIED);
+    let step_ms = turn(TRIED, Checkpoint::Nothing)?.0 / count(TRIED);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of steps")]
     let steps = ((TURN_S * 1e3 / step_ms) as usize).max(1);
-    let mut before = turn(steps, Checkpoint::Nothing)?;
-    let (mut whole, mut next) = (Vec::new(), Vec::new());
+    let (mut before, _) = turn(steps, Checkpoint::Nothing)?;
+    let [mut whole, mut next, mut content] = [(); 3].map(|()| (Vec::new(), Vec::new()));
     for _ in 0..turns {
-        for (checkpoint, lost) in [(Checkpoint::Whole, &mut whole), (Checkpoint::Next, &mut next)] {
-            let with = turn(steps, checkpoint)?;
-            let after = turn(steps, Checkpoint::Nothing)?;
+        for (checkpoint, (lost, writes)) in [
+            (Checkpoint::Whole, &mut whole),
+            (Checkpoint::Next, &mut next),
+            (Checkpoint::Content, &mut content),
+        ] {
+            let (with, write_ms) = turn(steps, checkpoint)?;
+            let (after, _) = turn(steps, Checkpoint::Nothing)?;
             lost.push(with - (before + after) / 2.0);
+            writes.push(write_ms);
             before = after;
         }
     }
-    let [whole_ms, next_ms] = [whole, next].map(|lost| percentile(&sorted(lost), 0.5));
+    let median = |values| percentile(&sorted(values), 0.5);
+    let [(whole_ms, whole_write_ms), (next_ms, _), (content_ms, content_write_ms)] =
+        [whole, next, content].map(|(lost, writes)| (median(lost), median(writes)));
     let percents = INTERVALS_S.map(|interval_s| report::AtInterval {
         interval_s,
         whole_percent: whole_ms / interval_s / 10.0,
         next_percent: next_ms / interval_s / 10.0,
+        content_percent: content_ms / interval_s / 10.0,
     });
     Ok(Overhead {
         resident_bytes: bytes,
@@ -207,6 +284,9 @@ fn cost(
         dirty_fraction: WORKING_FRACTION,
         lost_ms_per_whole_image: whole_ms,
         lost_ms_per_next_image: next_ms,
+        lost_ms_per_content_image: content_ms,
+        whole_write_ms,
+        content_write_ms,
         at_intervals: percents.to_vec(),
     })
 }
@@ -259,8 +339,9 @@ fn row(
             &|sample| sample.second.total_ns.saturating_sub(sample.second.memory_ns),
             us,
         ),
-        freeze_us: None,
-        thaw_us: None,
+        freeze_us: median(&|sample| sample.second.freeze_ns, us),
+        dump_us: median(&|sample| sample.second.dump_ns, us),
+        thaw_us: median(&|sample| sample.second.thaw_ns, us),
         first_pause_ms_p50: median(&|sample| sample.first.total_ns, ms),
         arm_ms: median(&|sample| sample.arm_ns, ms),
         bare_fork_ms: median(&|sample| sample.forks_ns[1], ms),

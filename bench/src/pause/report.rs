@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::{Found, Sequence};
 use serde::Serialize;
 
 use crate::chart::{self, Chart, Line, Panel};
@@ -11,13 +12,16 @@ use crate::report::{self, Bar};
 /// The bars.
 const SMALL_BYTES: u64 = 64 << 20;
 const SMALL_MS_MAX: f64 = 3.0;
-const LARGE_BYTES: u64 = 1 << 30;
+pub(super) const LARGE_BYTES: u64 = 1 << 30;
 const LARGE_MS_MAX: f64 = 10.0;
 /// Of a large process with small pages: how much it may write for that.
 const LARGE_FRACTION_MAX: f64 = 0.02;
 const FORK_RATIO_MAX: f64 = 1.2;
 const APART_US_MAX: f64 = 500.0;
 const CRIU_RATIO_MIN: f64 = 10.0;
+/// A sequence with one every so many seconds.
+const SEQUENCE_S: f64 = 10.0;
+const SEQUENCE_PERCENT_MAX: f64 = 2.0;
 
 /// One kind of process, one share of its pages written between two images.
 #[derive(Clone, Serialize, Debug)]
@@ -44,10 +48,12 @@ pub struct PauseRow {
     pub memory_ms: f64,
     /// The pause without that, median.
     pub apart_from_memory_us: f64,
-    /// There is no port: `bench freeze` times it.
-    pub freeze_us: Option<f64>,
-    /// There is no port.
-    pub thaw_us: Option<f64>,
+    /// Of the port: from the call until nobody can touch its memory, median.
+    pub freeze_us: f64,
+    /// Writing it down, median.
+    pub dump_us: f64,
+    /// From the call until its first frame can be sent, median.
+    pub thaw_us: f64,
     /// Of first images, which are forks: median.
     pub first_pause_ms_p50: f64,
     /// Arming before them, outside of the pause; 0: nothing was armed.
@@ -81,6 +87,12 @@ pub struct Overhead {
     pub lost_ms_per_whole_image: f64,
     /// The same of the next one, which is a delta where the agent takes one.
     pub lost_ms_per_next_image: f64,
+    /// The same of the next one by content, which a fork compares.
+    pub lost_ms_per_content_image: f64,
+    /// From the pause until a whole image was written.
+    pub whole_write_ms: f64,
+    /// From the pause until all memory was compared, and what had changed was written.
+    pub content_write_ms: f64,
     /// Spread over intervals.
     pub at_intervals: Vec<AtInterval>,
 }
@@ -94,6 +106,8 @@ pub struct AtInterval {
     pub whole_percent: f64,
     /// Share of the time that later ones cost.
     pub next_percent: f64,
+    /// Share of the time that later ones by content cost.
+    pub content_percent: f64,
 }
 
 /// The result.
@@ -107,14 +121,19 @@ pub struct PauseReport {
     pub rows: Vec<PauseRow>,
     /// What it costs.
     pub overhead: Vec<Overhead>,
+    /// What it costs over minutes.
+    pub sequences: Vec<Sequence>,
+    /// What there was no memory for.
+    pub skipped: Vec<String>,
     /// The design's bars.
     pub bars: Vec<Bar>,
 }
 
 impl PauseReport {
-    pub(super) fn new(machine: Machine, rows: Vec<PauseRow>, overhead: Vec<Overhead>) -> PauseReport {
-        let bars = bars(&rows);
-        PauseReport { bench: "pause", machine, rows, overhead, bars }
+    pub(super) fn new(machine: Machine, found: Found) -> PauseReport {
+        let Found { rows, overhead, sequences, skipped } = found;
+        let bars = bars(&rows, &sequences);
+        PauseReport { bench: "pause", machine, rows, overhead, sequences, skipped, bars }
     }
 
     /// The rows as a chart.
@@ -165,7 +184,7 @@ impl PauseReport {
     }
 }
 
-fn bars(rows: &[PauseRow]) -> Vec<Bar> {
+fn bars(rows: &[PauseRow], sequences: &[Sequence]) -> Vec<Bar> {
     let worst = |name, limit, values: Vec<f64>| {
         let found = values
             .into_iter()
@@ -201,6 +220,16 @@ fn bars(rows: &[PauseRow]) -> Vec<Bar> {
             of(&|row| row.dirty_fraction >= 1.0, |row| row.memory_to_bare_fork),
         ),
         worst("pause apart from memory, us", APART_US_MAX, of(&|_| true, |row| row.apart_from_memory_us)),
+        worst(
+            "1 GiB of small pages, 5 % written, a checkpoint every 10 s: overhead, %",
+            SEQUENCE_PERCENT_MAX,
+            sequences
+                .iter()
+                .filter(|sequence| sequence.pages == "4k" && sequence.interval_s >= SEQUENCE_S)
+                .filter(|sequence| sequence.resident_bytes == LARGE_BYTES)
+                .map(|sequence| (sequence.time_ratio - 1.0) * 100.0)
+                .collect(),
+        ),
         criu.map(|ratio| Bar::above("CRIU's pause to ours", ratio, CRIU_RATIO_MIN)),
     ]
     .into_iter()
@@ -214,7 +243,7 @@ impl fmt::Display for PauseReport {
         writeln!(f, "pause    ms, medians; ratios to a bare fork of the same process in turns")?;
         writeln!(
             f,
-            "{:>9} {:>5} {:>8}  {:>8} {:>8} {:>6} {:>6}  {:>6} {:>6} {:>8}  {:>8} {:>6} {:>7} {:>8}  {:>8}  {:>8}",
+            "{:>9} {:>5} {:>8}  {:>8} {:>8} {:>6} {:>6}  {:>6} {:>6} {:>6} {:>6} {:>6} {:>8}  {:>8} {:>6} {:>7} {:>8}  {:>8}  {:>8}",
             "memory",
             "pages",
             "written",
@@ -222,6 +251,9 @@ impl fmt::Display for PauseReport {
             "p99",
             "ratio",
             "copies",
+            "freeze",
+            "dump",
+            "thaw",
             "stop",
             "state",
             "memory",
@@ -236,7 +268,7 @@ impl fmt::Display for PauseReport {
             let criu = row.criu_pause_ms.map_or("-".to_owned(), |ms| format!("{ms:.1}"));
             writeln!(
                 f,
-                "{:>5} MiB {:>5} {:>7}%  {:>8.3} {:>8.3} {:>6.2} {:>5.0}%  {:>6.3} {:>6.3} {:>8.3}  {:>8.3} {:>6.2} {:>7.2} {:>8.3}  {criu:>8}  {:>8.0}",
+                "{:>5} MiB {:>5} {:>7}%  {:>8.3} {:>8.3} {:>6.2} {:>5.0}%  {:>6.3} {:>6.3} {:>6.3} {:>6.3} {:>6.3} {:>8.3}  {:>8.3} {:>6.2} {:>7.2} {:>8.3}  {criu:>8}  {:>8.0}",
                 row.resident_bytes >> 20,
                 row.pages,
                 row.dirty_fraction * 100.0,
@@ -244,6 +276,9 @@ impl fmt::Display for PauseReport {
                 row.pause_ms_p99,
                 row.pause_to_bare_fork,
                 row.copies_fraction * 100.0,
+                row.freeze_us / 1e3,
+                row.dump_us / 1e3,
+                row.thaw_us / 1e3,
                 row.stop_us / 1e3,
                 row.state_us / 1e3,
                 row.memory_ms,
@@ -260,21 +295,43 @@ impl fmt::Display for PauseReport {
                 .iter()
                 .map(|at| {
                     format!(
-                        "{:.2} and {:.2} % at one every {} s",
-                        at.whole_percent, at.next_percent, at.interval_s
+                        "{:.2}, {:.2} and {:.2} % at one every {} s",
+                        at.whole_percent, at.next_percent, at.content_percent, at.interval_s
                     )
                 })
                 .collect();
             writeln!(
                 f,
-                "{:>5} MiB {:>5}: to a program that writes to {} % of it a whole image costs {:.1} ms, the next one {:.1} ms: {}",
+                "{:>5} MiB {:>5}: to a program that writes to {} % of it a whole image costs {:.1} ms, the next one {:.1} ms, one by content {:.1} ms: {}; written in {:.0} ms, by content in {:.0}",
                 cost.resident_bytes >> 20,
                 cost.pages,
                 cost.dirty_fraction * 100.0,
                 cost.lost_ms_per_whole_image,
                 cost.lost_ms_per_next_image,
-                at.join(", ")
+                cost.lost_ms_per_content_image,
+                at.join(", "),
+                cost.whole_write_ms,
+                cost.content_write_ms
             )?;
+        }
+        for sequence in &self.sequences {
+            writeln!(
+                f,
+                "{:>5} MiB {:>5}: {} % written, {}, a checkpoint every {} s: {:.4} times as long ({:.4} to {:.4}) in {} pairs, {} of the images whole",
+                sequence.resident_bytes >> 20,
+                sequence.pages,
+                sequence.dirty_fraction * 100.0,
+                sequence.writes_to,
+                sequence.interval_s,
+                sequence.time_ratio,
+                sequence.time_ratio_low,
+                sequence.time_ratio_high,
+                sequence.pairs,
+                sequence.whole_images
+            )?;
+        }
+        for skipped in &self.skipped {
+            writeln!(f, "left out: {skipped}")?;
         }
         report::show(f, &self.bars)
     }

@@ -5,19 +5,22 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use process::capture::{Captured, Image, Mode, Options, Outcome, Pause, Prepared, Sink};
+use process::content::Hashes;
 use process::declared::Declared;
 use process::files::Policy;
 use process::restore::{Below, Pages};
 use process::state::{Files, ProcessState, Unchanged, VERSION};
-use process::track::{ARMED_BYTES_MIN, Costs, Extent, Scope, Tracker, small_bytes};
+use process::track::{self, Costs, Extent, Scope, Tracker, Way};
 use serde::{Deserialize, Serialize};
 use store::checksum::Checksum;
 
+use super::port::{Port, Standstill};
 use super::system::{Memory, bare_fork, close_inherited};
 use crate::error::BenchError;
+use crate::pair::Address;
 use crate::worker::Parent;
 
 /// A measured process.
@@ -29,13 +32,17 @@ pub(crate) const RESTORED: &str = "pause-restored";
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(super) enum Order {
     /// First of all.
-    Begin { bytes: usize, huge: bool },
+    Begin { bytes: usize, huge: bool, peers: Vec<Address> },
     /// A whole image, then as many writes, then the next image: pauses alone, nothing is written.
     Sample { fraction: f64, round: usize },
     /// The same, written to files in a folder.
     Save { fraction: f64, folder: String },
     /// Work for so many steps, with a checkpoint during it or without.
     Work { fraction: f64, steps: usize, checkpoint: Checkpoint, folder: String },
+    /// Work for so long on one part of the memory of many, with a checkpoint during it, chosen as the agent chooses, or without.
+    Turn { fraction: f64, place: usize, ms: u64, checkpoint: bool, folder: String },
+    /// No checkpoint comes any more.
+    Disarm,
     /// In a restored process: touch everything.
     Touch,
 }
@@ -48,6 +55,24 @@ pub(super) enum Checkpoint {
     Whole,
     /// The next one, the way that the agent chooses.
     Next,
+    /// The next one, by content.
+    Content,
+}
+
+/// What a checkpoint of a turn was.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub(super) enum Kind {
+    Whole,
+    Delta,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Whole => "whole",
+            Kind::Delta => "delta",
+        }
+    }
 }
 
 /// A pause, and the way that was chosen.
@@ -56,14 +81,21 @@ pub(super) struct Taken {
     pub(super) stop_ns: u64,
     pub(super) state_ns: u64,
     pub(super) memory_ns: u64,
+    /// All of it, the port's included.
     pub(super) total_ns: u64,
+    pub(super) freeze_ns: u64,
+    pub(super) dump_ns: u64,
+    pub(super) thaw_ns: u64,
     pub(super) is_copy: bool,
 }
 
 impl Taken {
-    fn of(captured: &Captured) -> Taken {
+    fn of(captured: &Captured, still: Standstill) -> Taken {
         let Pause { stop_ns, state_ns, memory_ns, total_ns, .. } = captured.pause();
-        Taken { stop_ns, state_ns, memory_ns, total_ns, is_copy: captured.mode() == Mode::Scan }
+        let Standstill { freeze_ns, dump_ns, thaw_ns } = still;
+        let total_ns = total_ns + freeze_ns + dump_ns + thaw_ns;
+        let is_copy = captured.mode() == Mode::Scan;
+        Taken { stop_ns, state_ns, memory_ns, total_ns, freeze_ns, dump_ns, thaw_ns, is_copy }
     }
 }
 
@@ -89,6 +121,13 @@ pub(super) enum Answer {
     Saved,
     Worked {
         ns: u64,
+        /// From the pause until the image was written; 0: none was.
+        write_ns: u64,
+    },
+    Turned {
+        steps: usize,
+        ns: u64,
+        kind: Option<Kind>,
     },
     /// This is the restored process.
     Restored,
@@ -112,8 +151,9 @@ impl process::Sum for Sum {
 /// The program: a thread that computes when there is work, and one that waits. Both stand still in a capture.
 struct Program {
     memory: Memory,
-    /// Pages of a step, and steps that are left.
+    /// Pages of a step, the first of them, and steps that are left.
     window: AtomicUsize,
+    first: AtomicUsize,
     left: AtomicUsize,
     /// When none was left any more, ns since `began`.
     ended_ns: AtomicU64,
@@ -125,6 +165,18 @@ struct Measured {
     program: Arc<Program>,
     tracker: Option<Tracker>,
     costs: Costs,
+    port: Option<Port>,
+    /// Hashes of the last whole image, if they were noted.
+    hashes: Option<Arc<Hashes>>,
+    /// Deltas since the last whole image that was armed.
+    deltas: Option<u32>,
+}
+
+/// What is done with the content of pages besides writing it.
+enum Content {
+    Unknown,
+    Noted,
+    Compared(Arc<Hashes>),
 }
 
 enum Taking {
@@ -137,11 +189,12 @@ fn failed(errno: process::Errno) -> BenchError {
 }
 
 impl Measured {
-    fn begin(bytes: usize, huge: bool) -> Result<Measured, BenchError> {
+    fn begin(bytes: usize, huge: bool, peers: &[Address]) -> Result<Measured, BenchError> {
         let memory = Memory::new(bytes, huge)?;
         let program = Arc::new(Program {
             memory,
             window: AtomicUsize::new(0),
+            first: AtomicUsize::new(0),
             left: AtomicUsize::new(0),
             ended_ns: AtomicU64::new(0),
             began: Instant::now(),
@@ -154,7 +207,9 @@ impl Measured {
                 std::thread::park();
             }
         });
-        Ok(Measured { program, tracker: None, costs: Costs::NOTHING })
+        let port = if peers.is_empty() { None } else { Some(Port::open(peers)?) };
+        let (tracker, costs) = (None, Costs::NOTHING);
+        Ok(Measured { program, tracker, costs, port, hashes: None, deltas: None })
     }
 
     fn declared(&self, sink: &impl AsRawFd) -> Declared {
@@ -167,6 +222,15 @@ impl Measured {
         if let Some(tracker) = &self.tracker {
             tracker.declare(&mut declared);
         }
+        if let Some(hashes) = &self.hashes {
+            hashes.declare(&mut declared);
+        }
+        if let Some(port) = &self.port {
+            let (descriptors, mappings) = port.endpoint().system();
+            declared.remade.extend(descriptors.into_iter().map(|number| ("the port".to_owned(), number)));
+            let ranges = mappings.into_iter().map(|range| range.start as u64..range.end as u64);
+            declared.ignored_memory.extend(ranges);
+        }
         declared
     }
 
@@ -178,7 +242,7 @@ impl Measured {
         }
         let declared = self.declared(sink);
         let Some(tracker) = &mut self.tracker else { return Ok(0) };
-        if small_bytes().map_err(failed)? < ARMED_BYTES_MIN {
+        if !track::bytes().map_err(failed)?.are_armed() {
             return Ok(0);
         }
         let began = Instant::now();
@@ -187,27 +251,58 @@ impl Measured {
     }
 
     fn take(&mut self, sink: &OwnedFd, options: Options) -> Result<Taking, BenchError> {
-        let prepared = Prepared::look(&self.declared(sink), options)?;
+        Ok(self.take_with(sink, options, |_| Ok(()))?.0)
+    }
+
+    /// `more` is asked of the capture besides.
+    fn take_with(
+        &mut self,
+        sink: &OwnedFd,
+        options: Options,
+        more: impl FnOnce(&mut Prepared) -> Result<(), BenchError>,
+    ) -> Result<(Taking, Standstill), BenchError> {
+        let mut prepared = Prepared::look(&self.declared(sink), options)?;
+        more(&mut prepared)?;
         let sink = Sink { file: sink.as_fd(), offset: 0 };
-        match prepared.capture(sink, &mut Sum(Checksum::new()))? {
+        let capture = || match prepared.capture(sink, &mut Sum(Checksum::new()))? {
             Outcome::Restored => Ok(Taking::Restored),
             Outcome::Captured(captured) => Ok(Taking::Captured(captured)),
+        };
+        match &mut self.port {
+            Some(port) => port.still(capture),
+            None => Ok((capture()?, Standstill::default())),
         }
     }
 
-    /// As the agent chooses.
-    fn plan(&self, sink: &OwnedFd, is_armed: bool) -> Result<(Options, Extent), BenchError> {
+    fn take_sample(
+        &mut self,
+        sink: &OwnedFd,
+        options: Options,
+    ) -> Result<(Box<Captured>, Taken), BenchError> {
+        match self.take_with(sink, options, |_| Ok(()))? {
+            (Taking::Captured(captured), still) => {
+                let taken = Taken::of(&captured, still);
+                Ok((captured, taken))
+            }
+            (Taking::Restored, _) => Err(lost()),
+        }
+    }
+
+    /// As the agent chooses (`agent/src/choice.rs`).
+    fn plan(&self, sink: &OwnedFd, is_armed: bool) -> Result<(Way, Options, Extent), BenchError> {
         let whole = Options::default();
         let Some(tracker) = self.tracker.as_ref().filter(|_| is_armed) else {
-            return Ok((whole, Extent::default()));
+            let is_huge = track::bytes().map_err(failed)?.are_huge();
+            return Ok((if is_huge { Way::Compare } else { Way::Whole }, whole, Extent::default()));
         };
         let extent = tracker.extent(&self.declared(sink)).map_err(failed)?;
-        let options = if self.costs.prefer_copy(&extent, false) {
+        let way = self.costs.way(&extent, false);
+        let options = if way == Way::Copy {
             Options { mode: Mode::Scan, copy_bytes: extent.copy_bytes(), ..whole }
         } else {
             whole
         };
-        Ok((options, extent))
+        Ok((way, options, extent))
     }
 
     fn sample(&mut self, fraction: f64, round: usize) -> Result<Sample, BenchError> {
@@ -215,15 +310,13 @@ impl Measured {
         let sink = OwnedFd::from(File::options().write(true).open("/dev/null")?);
         let before = bare_fork()?;
         let arm_ns = self.arm(&sink)?;
-        let Taking::Captured(captured) = self.take(&sink, Options::default())? else { return Err(lost()) };
-        let first = Taken::of(&captured);
+        let (captured, first) = self.take_sample(&sink, Options::default())?;
         self.costs.captured(captured.mode(), &captured.pause(), 0, 0);
         captured.cancel();
         self.program.memory.dirty(fraction, round);
         let between = bare_fork()?;
-        let (options, extent) = self.plan(&sink, arm_ns > 0)?;
-        let Taking::Captured(captured) = self.take(&sink, options)? else { return Err(lost()) };
-        let second = Taken::of(&captured);
+        let (_, options, extent) = self.plan(&sink, arm_ns > 0)?;
+        let (captured, second) = self.take_sample(&sink, options)?;
         self.costs.captured(captured.mode(), &captured.pause(), extent.written_bytes, extent.scan_ns);
         captured.cancel();
         let after = bare_fork()?;
@@ -240,13 +333,13 @@ impl Measured {
         let is_armed = self.arm(&sink)? > 0;
         let Taking::Captured(captured) = self.take(&sink, Options::default())? else { return Ok(true) };
         self.costs.captured(captured.mode(), &captured.pause(), 0, 0);
-        whole.write(captured, &sink)?;
+        drop(whole.write(captured, &sink)?);
         drop(sink);
         self.program.memory.dirty(fraction, 0);
         let sink = next.create()?;
-        let (options, _) = self.plan(&sink, is_armed)?;
+        let (_, options, _) = self.plan(&sink, is_armed)?;
         match self.take(&sink, options)? {
-            Taking::Captured(captured) => next.write(captured, &sink)?,
+            Taking::Captured(captured) => drop(next.write(captured, &sink)?),
             Taking::Restored => {
                 // Open in the process that was saved, and not in this one.
                 std::mem::forget(sink);
@@ -266,41 +359,147 @@ impl Measured {
         steps: usize,
         checkpoint: Checkpoint,
         folder: &Path,
-    ) -> Result<u64, BenchError> {
+    ) -> Result<Answer, BenchError> {
+        self.works_on(fraction, 0);
+        let mut is_armed = false;
+        if matches!(checkpoint, Checkpoint::Next | Checkpoint::Content) {
+            let nowhere = OwnedFd::from(File::options().write(true).open("/dev/null")?);
+            is_armed = checkpoint == Checkpoint::Next && self.arm(&nowhere)? > 0;
+            let captured = self.take_way(&nowhere, Options::default(), Content::Noted)?;
+            self.costs.captured(captured.mode(), &captured.pause(), 0, 0);
+            self.hashes = captured.finish()?.hashes;
+        }
+        // What the last image has left to do is done.
+        self.steps(1);
+        let began = nanos(self.program.began);
+        self.program.left.store(steps, Ordering::Release);
+        let mut write_ns = 0;
+        if checkpoint != Checkpoint::Nothing {
+            let place = Place::new(folder, "working");
+            let sink = place.create()?;
+            let (way, options, _) = match checkpoint {
+                Checkpoint::Whole => {
+                    self.arm(&sink)?;
+                    (Way::Whole, Options::default(), Extent::default())
+                }
+                Checkpoint::Content => (Way::Compare, Options::default(), Extent::default()),
+                Checkpoint::Next | Checkpoint::Nothing => self.plan(&sink, is_armed)?,
+            };
+            let content = match self.hashes.clone().filter(|_| way == Way::Compare) {
+                Some(hashes) => Content::Compared(hashes),
+                None if checkpoint == Checkpoint::Whole => Content::Noted,
+                None => Content::Unknown,
+            };
+            let captured = self.take_way(&sink, options, content)?;
+            let captured_at = Instant::now();
+            drop(place.write(captured, &sink)?);
+            write_ns = nanos(captured_at);
+            self.hashes = None;
+        }
+        self.steps(0);
+        let ns = self.program.ended_ns.load(Ordering::Relaxed).saturating_sub(began);
+        Ok(Answer::Worked { ns, write_ns })
+    }
+
+    /// The program works for so long, on one of the parts of its memory.
+    fn turn(
+        &mut self,
+        (fraction, place): (f64, usize),
+        time: Duration,
+        checkpoint: bool,
+        folder: &Path,
+    ) -> Result<Answer, BenchError> {
+        /// When in a turn the checkpoint comes: a tenth.
+        const BEFORE: u32 = 10;
+        self.works_on(fraction, place);
+        let (began, began_ns) = (Instant::now(), nanos(self.program.began));
+        self.program.left.store(usize::MAX, Ordering::Release);
+        let mut kind = None;
+        if checkpoint {
+            std::thread::sleep(time / BEFORE);
+            kind = Some(self.checkpoint(&Place::new(folder, "sequence"))?);
+        }
+        std::thread::sleep(time.saturating_sub(began.elapsed()));
+        let left = self.program.left.swap(1, Ordering::AcqRel);
+        // The step under way counts, too.
+        self.steps(0);
+        let ns = self.program.ended_ns.load(Ordering::Relaxed).saturating_sub(began_ns);
+        Ok(Answer::Turned { steps: usize::MAX - left + 1, ns, kind })
+    }
+
+    /// As the agent chooses, written to files.
+    fn checkpoint(&mut self, place: &Place) -> Result<Kind, BenchError> {
+        let sink = place.create()?;
+        let (way, mut options, extent) = self.plan(&sink, self.deltas.is_some())?;
+        let content = match (way, &self.hashes) {
+            (Way::Copy, _) => Content::Unknown,
+            (Way::Compare, Some(hashes)) => Content::Compared(Arc::clone(hashes)),
+            (Way::Compare | Way::Whole, _) => {
+                options = Options::default();
+                if self.deltas == Some(0) {
+                    self.costs.missed();
+                }
+                (self.deltas, self.hashes) = (None, None);
+                if self.costs.rests() {
+                    Content::Unknown
+                } else {
+                    self.deltas = (self.arm(&sink)? > 0).then_some(0);
+                    Content::Noted
+                }
+            }
+        };
+        let captured = self.take_way(&sink, options, content)?;
+        self.costs.captured(captured.mode(), &captured.pause(), extent.written_bytes, extent.scan_ns);
+        let kind = if captured.is_delta() { Kind::Delta } else { Kind::Whole };
+        if kind == Kind::Delta {
+            self.costs.paid();
+            self.deltas = self.deltas.map(|deltas| deltas + 1);
+        }
+        if let Some(hashes) = place.write(captured, &sink)? {
+            self.hashes = Some(hashes);
+        }
+        Ok(kind)
+    }
+
+    /// A capture of this process, which nobody restores.
+    fn take_way(
+        &mut self,
+        sink: &OwnedFd,
+        options: Options,
+        content: Content,
+    ) -> Result<Box<Captured>, BenchError> {
+        let equip = |prepared: &mut Prepared| {
+            match content {
+                Content::Unknown => {}
+                Content::Noted => prepared.note_content()?,
+                Content::Compared(hashes) => {
+                    prepared.compare_content(hashes);
+                }
+            }
+            Ok(())
+        };
+        match self.take_with(sink, options, equip)? {
+            (Taking::Captured(captured), _) => Ok(captured),
+            (Taking::Restored, _) => Err(lost()),
+        }
+    }
+
+    /// Which part of its memory the program writes to: `place` of as many as there are.
+    fn works_on(&self, fraction: f64, place: usize) {
+        let pages = self.program.memory.pages();
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             clippy::cast_precision_loss,
             reason = "a share of pages"
         )]
-        let window = ((self.program.memory.pages() as f64 * fraction) as usize).max(1);
+        let window = ((pages as f64 * fraction) as usize).max(1);
         self.program.window.store(window, Ordering::Relaxed);
-        let mut is_armed = false;
-        if checkpoint == Checkpoint::Next {
-            let nowhere = OwnedFd::from(File::options().write(true).open("/dev/null")?);
-            is_armed = self.arm(&nowhere)? > 0;
-            let Taking::Captured(captured) = self.take(&nowhere, Options::default())? else {
-                return Err(lost());
-            };
-            self.costs.captured(captured.mode(), &captured.pause(), 0, 0);
-            captured.cancel();
-        }
-        // What the last image has left to do is done.
-        self.steps(1);
-        let began = nanos(self.program.began);
-        self.program.left.store(steps, Ordering::Release);
-        if checkpoint != Checkpoint::Nothing {
-            let place = Place::new(folder, "working");
-            let sink = place.create()?;
-            if checkpoint == Checkpoint::Whole {
-                self.arm(&sink)?;
-            }
-            let (options, _) = self.plan(&sink, is_armed)?;
-            let Taking::Captured(captured) = self.take(&sink, options)? else { return Err(lost()) };
-            place.write(captured, &sink)?;
-        }
-        self.steps(0);
-        Ok(self.program.ended_ns.load(Ordering::Relaxed).saturating_sub(began))
+        self.program.first.store(place % (pages / window).max(1) * window, Ordering::Relaxed);
+    }
+
+    fn disarm(&mut self) {
+        (self.tracker, self.deltas, self.hashes, self.costs) = (None, None, None, Costs::NOTHING);
     }
 
     /// Has the program take more steps, and waits until none is left.
@@ -318,10 +517,11 @@ const STANDARD: [(&str, i32); 3] = [("stdin", 0), ("stdout", 1), ("stderr", 2)];
 fn compute(program: &Program) {
     while !program.done.load(Ordering::Relaxed) {
         if program.left.load(Ordering::Acquire) == 0 {
-            std::thread::sleep(std::time::Duration::from_micros(100));
+            std::thread::sleep(std::time::Duration::from_millis(1));
             continue;
         }
-        program.memory.sweep(0..program.window.load(Ordering::Relaxed));
+        let first = program.first.load(Ordering::Relaxed);
+        program.memory.sweep(first..first + program.window.load(Ordering::Relaxed));
         program.ended_ns.store(nanos(program.began), Ordering::Relaxed);
         program.left.fetch_sub(1, Ordering::Release);
     }
@@ -359,16 +559,18 @@ impl Place {
         Ok(direct.or_else(|_| options.open(&path))?.into())
     }
 
-    fn write(&self, mut captured: Box<Captured>, sink: &OwnedFd) -> Result<(), BenchError> {
+    fn write(&self, mut captured: Box<Captured>, sink: &OwnedFd) -> Result<Option<Arc<Hashes>>, BenchError> {
         captured.write_copies(Sink { file: sink.as_fd(), offset: 0 }, &mut Sum(Checksum::new()))?;
-        let is_copy = captured.mode() == Mode::Scan;
-        let Image { state, files, unchanged, .. } = captured.finish()?;
+        let is_copy = captured.is_delta();
+        let Image { state, files, unchanged, hashes, .. } = captured.finish()?;
         std::fs::write(self.file("state"), state.encode())?;
         std::fs::write(self.file("files"), files.encode())?;
         if is_copy {
             std::fs::write(self.file("unchanged"), Unchanged { runs: unchanged }.encode())?;
         }
-        Ok(())
+        // As the store does before an image counts.
+        File::from(sink.try_clone()?).sync_all()?;
+        Ok(hashes)
     }
 
     fn state(&self) -> Result<ProcessState, BenchError> {
@@ -379,8 +581,8 @@ impl Place {
 
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
     close_inherited();
-    let Some(Order::Begin { bytes, huge }) = parent.hear()? else { return Ok(()) };
-    let mut measured = Measured::begin(bytes, huge)?;
+    let Some(Order::Begin { bytes, huge, peers }) = parent.hear()? else { return Ok(()) };
+    let mut measured = Measured::begin(bytes, huge, &peers)?;
     parent.tell(&Answer::Ready)?;
     while let Some(order) = parent.hear()? {
         let answer = match order {
@@ -394,7 +596,15 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
                 }
             }
             Order::Work { fraction, steps, checkpoint, folder } => {
-                Answer::Worked { ns: measured.work(fraction, steps, checkpoint, folder.as_ref())? }
+                measured.work(fraction, steps, checkpoint, folder.as_ref())?
+            }
+            Order::Turn { fraction, place, ms, checkpoint, folder } => {
+                let time = Duration::from_millis(ms);
+                measured.turn((fraction, place), time, checkpoint, folder.as_ref())?
+            }
+            Order::Disarm => {
+                measured.disarm();
+                Answer::Ready
             }
             Order::Touch => Answer::Touched { sum: measured.program.memory.sum() },
         };

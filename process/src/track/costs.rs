@@ -32,6 +32,17 @@ impl Extent {
     }
 }
 
+/// What the next image is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// A delta, copied in the stop.
+    Copy,
+    /// A delta, which a fork finds by its content: a copy would take longer than the fork.
+    Compare,
+    /// Whole.
+    Whole,
+}
+
 /// What was measured in this process, and what follows from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
@@ -49,13 +60,18 @@ impl Costs {
     /// Nothing was measured yet.
     pub const NOTHING: Costs = Costs { fork_ns: None, page_ns: PAGE_COPY_NS, misses: 0, rest: 0 };
 
-    /// Whether a copy of what was written takes a shorter pause than a fork, and is small enough to be kept beside a whole image. `always`: its
+    /// A copy of what was written, if it takes a shorter pause than a fork, and is small enough to be kept beside a whole image. `always`: its
     /// pause does not count.
     #[must_use]
-    pub fn prefer_copy(&self, extent: &Extent, always: bool) -> bool {
-        let is_delta = extent.written_bytes <= extent.own_bytes / DELTA_FRACTION;
+    pub fn way(&self, extent: &Extent, always: bool) -> Way {
         let copy_ns = extent.scan_ns + extent.written_bytes / PAGE_BYTES * self.page_ns;
-        is_delta && (always || self.fork_ns.is_none_or(|fork_ns| copy_ns < fork_ns))
+        if extent.written_bytes > extent.own_bytes / DELTA_FRACTION {
+            Way::Whole
+        } else if always || self.fork_ns.is_none_or(|fork_ns| copy_ns < fork_ns) {
+            Way::Copy
+        } else {
+            Way::Compare
+        }
     }
 
     /// Arming was in vain. Each time in a row it is tried half as often.
@@ -104,21 +120,33 @@ mod tests {
 
     #[test]
     fn a_copy_is_chosen_where_it_takes_less_than_the_fork() {
-        assert!(costs(20).prefer_copy(&extent(1024, 20), false));
+        assert_eq!(costs(20).way(&extent(1024, 20), false), Way::Copy);
         // 100 MiB are 25,600 pages.
-        assert!(!costs(20).prefer_copy(&extent(1024, 100), false));
-        assert!(costs(200).prefer_copy(&extent(1024, 100), false));
+        assert_eq!(costs(20).way(&extent(1024, 100), false), Way::Compare);
+        assert_eq!(costs(200).way(&extent(1024, 100), false), Way::Copy);
         // Looking alone takes longer.
-        assert!(!costs(2).prefer_copy(&extent(1024, 0), false));
-        assert!(costs(2).prefer_copy(&extent(1024, 100), true));
+        assert_eq!(costs(2).way(&extent(1024, 0), false), Way::Compare);
+        assert_eq!(costs(2).way(&extent(1024, 100), true), Way::Copy);
     }
 
     #[test]
     fn what_has_nearly_all_pages_is_a_whole_image() {
         for always in [false, true] {
-            assert!(costs(10_000).prefer_copy(&extent(1024, 1024 / DELTA_FRACTION), always));
-            assert!(!costs(10_000).prefer_copy(&extent(1024, 1024 / DELTA_FRACTION + 1), always));
+            assert_eq!(costs(10_000).way(&extent(1024, 1024 / DELTA_FRACTION), always), Way::Copy);
+            assert_eq!(costs(10_000).way(&extent(1024, 1024 / DELTA_FRACTION + 1), always), Way::Whole);
         }
+    }
+
+    #[test]
+    fn many_bytes_of_huge_pages_are_told_from_few_and_from_small_ones() {
+        use crate::track::Bytes;
+        let told = |own: u64, small: u64| {
+            let bytes = Bytes { own: own << 20, small: small << 20 };
+            (bytes.are_armed(), bytes.are_huge())
+        };
+        assert_eq!(told(1024, 1000), (true, false));
+        assert_eq!(told(1024, 20), (false, true));
+        assert_eq!(told(20, 20), (false, false));
     }
 
     #[test]

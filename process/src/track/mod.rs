@@ -21,7 +21,7 @@ use crate::smaps::Smaps;
 use crate::state::memory::Protection;
 use crate::sys::{self, Answer, Errno};
 
-pub use costs::{ARMED_BYTES_MIN, Costs, DELTA_FRACTION};
+pub use costs::{ARMED_BYTES_MIN, Costs, DELTA_FRACTION, Way};
 
 /// A region with fewer bytes of its own is not worth the calls: it counts as written.
 const REGION_BYTES_MIN: u64 = 64 << 10;
@@ -187,10 +187,37 @@ fn own(scanner: &mut Scanner, line: &Line<'_>, part: Range<u64>, extent: &mut Ex
     Ok(())
 }
 
-/// How many bytes of small pages the process has: what a fork copies page by page.
-pub fn small_bytes() -> Result<u64, Errno> {
-    let smaps = Smaps::parse(&read("/proc/self/smaps")?);
-    Ok(smaps.0.iter().map(|entry| entry.private_bytes.saturating_sub(entry.huge_bytes)).sum())
+/// How many bytes of its own the process has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Bytes {
+    /// In all.
+    pub own: u64,
+    /// In small pages: what a fork copies page by page.
+    pub small: u64,
+}
+
+impl Bytes {
+    /// Whether it is worth while to arm small pages before a whole image.
+    #[must_use]
+    pub fn are_armed(&self) -> bool {
+        self.small >= ARMED_BYTES_MIN
+    }
+
+    /// Whether nearly all of many bytes are huge pages: a fork copies them quickly, and what is worth while is to write few of them.
+    #[must_use]
+    pub fn are_huge(&self) -> bool {
+        !self.are_armed() && self.own >= ARMED_BYTES_MIN
+    }
+}
+
+/// Counts them.
+pub fn bytes() -> Result<Bytes, Errno> {
+    let mut bytes = Bytes::default();
+    for entry in Smaps::parse(&read("/proc/self/smaps")?).0 {
+        bytes.own += entry.private_bytes;
+        bytes.small += entry.private_bytes.saturating_sub(entry.huge_bytes);
+    }
+    Ok(bytes)
 }
 
 const _: () = assert!(PIECE_BYTES.is_multiple_of(PAGE_BYTES));
