@@ -13,12 +13,15 @@ import time
 STEP_MAX = 120
 
 
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return file.read().split()
+
+
 def ranks_of(launcher):
-    """The launcher's children that are ranks, by process id."""
-    with open(f"/proc/{launcher}/task/{launcher}/children") as file:
-        children = file.read().split()
+    """The processes of the ranks: children of the launcher's keeper."""
     found = []
-    for pid in children:
+    for pid in (pid for keeper in children_of(launcher) for pid in children_of(keeper)):
         with open(f"/proc/{pid}/environ", "rb") as file:
             if b"STILLWIRE_RANK=" in file.read():
                 found.append(int(pid))

@@ -14,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use drivers::RailChoice;
 use store::GenerationId;
 
+use crate::commands::hosts::HostArguments;
 use crate::exit::Exit;
 
 const ABOUT: &str = "Run, checkpoint and restart parallel programs that survive failures";
@@ -150,6 +151,9 @@ pub(crate) enum OwnCommand {
         /// The job's directory
         directory: PathBuf,
     },
+    /// Keep the ranks of a node, for the launcher at the other end of standard input and output
+    #[command(name = "__keeper")]
+    Keeper,
     /// Answer a question of `doctor` in a process of its own
     #[command(name = "__probe")]
     Probe {
@@ -205,7 +209,9 @@ pub(crate) struct RunArguments {
     pub(crate) checkpoint: CheckpointArguments,
     #[command(flatten)]
     pub(crate) fault: FaultArguments,
-    /// Address on which ranks receive
+    #[command(flatten)]
+    pub(crate) hosts: HostArguments,
+    /// Address on which ranks receive that run here
     #[arg(long, value_name = "IP", default_value = "127.0.0.1", value_parser = address_argument)]
     pub(crate) bind: IpAddr,
     /// What the authentication of frames covers; by default the payload too unless --bind is a loopback address
@@ -274,6 +280,12 @@ pub(crate) struct RestartArguments {
     /// Time after which this run of the job ends, with a last checkpoint shortly before it; by default what `run` was told
     #[arg(long, value_name = "D", value_parser = duration_argument)]
     pub(crate) time_limit: Option<Duration>,
+    /// By default as before; given here, what was said before of hosts does not count
+    #[command(flatten)]
+    pub(crate) hosts: HostArguments,
+    /// Address on which ranks receive that run here; by default as before
+    #[arg(long, value_name = "IP", value_parser = address_argument)]
+    pub(crate) bind: Option<IpAddr>,
     /// Print only what the program prints, and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,

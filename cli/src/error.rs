@@ -55,6 +55,12 @@ pub(crate) enum CliError {
         "the guard process could not be started: {error}; is this program still where it was, and is a process left to you (ulimit -u)?"
     )]
     Guard { error: io::Error },
+    #[error("the keeper of {host} could not be started: {error}")]
+    Keeper { host: String, error: io::Error },
+    #[error("{problem} (--hosts)")]
+    Hosts { problem: String },
+    #[error("no rank can be started on {host}: {problem}")]
+    Unfit { host: String, problem: String },
     #[error("{path}: {error}")]
     Registry { path: PathBuf, error: io::Error },
     #[error(

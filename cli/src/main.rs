@@ -44,6 +44,13 @@ fn serve(command: OwnCommand) -> ExitCode {
             launch::guard::watch(&job, &directory);
             ExitCode::SUCCESS
         }
+        OwnCommand::Keeper => {
+            if launch::keeper::keep() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
+        }
         OwnCommand::Probe { probe } => end(commands::doctor::probe::answer(&probe)),
         OwnCommand::DemoRank(rank) => demo::program::main(&rank),
     }

@@ -220,6 +220,13 @@ impl Keeper {
         keeper
     }
 
+    /// A keeper in the place of one that has ended, started by the coordinator to which that one gave its word: it has given it to
+    /// nobody else, so the word of this one counts too.
+    #[must_use]
+    pub fn again(job: JobId, node: NodeIndex, sabotage: Sabotage) -> Keeper {
+        Keeper { state: State::Empty { fenced_below: 0, votes: true }, ..Keeper::new(job, node, sabotage) }
+    }
+
     /// Messages that were dropped.
     #[must_use]
     pub fn counters(&self) -> &Counters {

@@ -3,6 +3,7 @@
 pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod files;
+pub(crate) mod hosts;
 pub(crate) mod jobs;
 pub(crate) mod mpirun;
 mod printer;

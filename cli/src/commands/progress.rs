@@ -116,9 +116,10 @@ impl Observer for Progress {
             Notice::Ended { rank, status } if !status.is_success() => {
                 self.say(at, &format!("rank {rank} ended: {}", text::status(*status)));
             }
-            Notice::NotSpawned { rank, error } => {
-                self.warn(&format!("rank {rank} could not be started: {error}"))
+            Notice::NotSpawned { rank, problem } => {
+                self.warn(&format!("rank {rank} could not be started: {problem}"))
             }
+            Notice::KeeperLost { host, why } => self.warn(&format!("the keeper of {host}: {why}")),
             Notice::Damaged { generation, damages } => {
                 let problem = damages.first().map(|damage| damage.error.to_string()).unwrap_or_default();
                 let more = damages.len().saturating_sub(1);

@@ -11,13 +11,14 @@ use store::{Directory, GenerationId, JobDirectory, JobFile, StorageError, StoreE
 
 use super::files::utc;
 use super::progress::{Progress, Reading};
-use super::run::{Place, check_bind, lock, read_saves, read_settings, supervise};
+use super::run::{Place, Settings, check_bind, lock, read_saves, read_settings, supervise};
 use super::tell;
 use crate::arguments::{GenerationArgument, RestartArguments};
 use crate::convert;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::{Plan, Program, Saves, whole};
+use transport::config::AuthLevel;
 
 pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, CliError> {
     let (mut directory, file) = open_job(&arguments.directory)?;
@@ -25,11 +26,15 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
     let lock = lock(&Directory::open(&path)?, &path)?;
     let mut reading = Reading::new(arguments.quiet);
     let (beginning, suspects) = choose(&mut directory, arguments.generation, &mut reading)?;
-    let (mut config, bind, auth) = read_settings(&file)?;
+    let Settings { mut config, hosts, bind, auth } = read_settings(&file)?;
     config.time_limit = arguments.time_limit.or(config.time_limit);
     let program = program(&file);
     program.check()?;
-    check_bind(bind.ip())?;
+    let bind = arguments.bind.unwrap_or(bind);
+    check_bind(bind)?;
+    let nodes = arguments.hosts.or(hosts).nodes(file.ranks, bind)?;
+    // What is said to another host is authenticated as a whole, whatever was enough before.
+    let auth = if nodes.iter().all(|node| node.bind.ip().is_loopback()) { auth } else { AuthLevel::Full };
     let saves = read_saves(&file);
     let is_whole = saves == Saves::Process;
     let provider = whole::library(&program).filter(|_| is_whole);
@@ -44,7 +49,7 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
         beginning,
         suspects,
         counter_last: directory.counter_last()?,
-        bind,
+        nodes,
         auth,
         provider,
         is_mpi: false,
@@ -147,5 +152,6 @@ fn program(file: &JobFile) -> Program {
         command: file.command.iter().map(word).collect(),
         directory: PathBuf::from(OsStr::from_bytes(&file.directory)),
         environment: file.environment.iter().map(entry).collect(),
+        inherited: None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use store::{CheckpointSettings, Directory, JobDirectory, JobFile, StorageError, 
 use transport::JobId;
 use transport::config::AuthLevel;
 
+use super::hosts::{self, HostArguments};
 use super::progress::Progress;
 use super::{print_json, tell};
 use crate::arguments::{AuthArgument, CheckpointArguments, FaultAction, RunArguments};
@@ -29,7 +30,7 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::limits::OUTPUT_GRACE;
 use crate::launch::registry::{Registration, runtime_directory};
-use crate::launch::{self, Observer, Outcome, Plan, Program, Saves, whole};
+use crate::launch::{self, Node, Observer, Outcome, Plan, Program, Saves, whole};
 use crate::mpi::environment;
 use crate::mpi::program::{Detected, detect};
 use crate::mpi::{Family, Mpi, provider};
@@ -41,6 +42,9 @@ pub(crate) mod setting {
     pub(crate) const BIND: &str = "bind";
     pub(crate) const AUTH: &str = "auth";
     pub(crate) const SAVES: &str = "saves";
+    pub(crate) const HOSTS: &str = "hosts";
+    pub(crate) const NODES: &str = "nodes";
+    pub(crate) const REMOTE_SHELL: &str = "remote-shell";
 }
 
 /// A job's directory that belongs to this launcher until it ends.
@@ -94,6 +98,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     let mut config = job_config(&arguments);
     config.validate()?;
     check_bind(arguments.bind)?;
+    let nodes = arguments.hosts.nodes(arguments.ranks, arguments.bind)?;
     let mut program = program(&arguments)?;
     let detected = detect(&program)?;
     let provider = provider::find(None);
@@ -136,7 +141,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     let auth = match arguments.auth {
         Some(AuthArgument::Header) => AuthLevel::Header,
         Some(AuthArgument::Full) => AuthLevel::Full,
-        None if arguments.bind.is_loopback() => AuthLevel::Header,
+        None if nodes.iter().all(|node| node.bind.ip().is_loopback()) => AuthLevel::Header,
         None => AuthLevel::Full,
     };
     let mut plan = Plan {
@@ -149,7 +154,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         beginning: Beginning::Fresh,
         suspects: BTreeSet::new(),
         counter_last: 0,
-        bind: SocketAddr::new(arguments.bind, 0),
+        nodes,
         auth,
         provider: provider.ok(),
         is_mpi: detected.mpi.is_some(),
@@ -177,6 +182,7 @@ fn program(arguments: &RunArguments) -> Result<Program, CliError> {
             .map(|rails| (OsString::from(RAILS_VARIABLE), OsString::from(rails)))
             .chain(arguments.environment.iter().map(to_os))
             .collect(),
+        inherited: None,
     };
     program.check()?;
     Ok(program)
@@ -271,7 +277,10 @@ pub(crate) fn supervise(
         tell(format_args!("{reason}"));
         if let Some(generation) = &summary.committed {
             let path = place.path.display();
-            tell(format_args!("generation {generation} is kept; go on with `stillwire restart {path}`"));
+            let elsewhere = if plan.nodes.len() > 1 { ", on other hosts with --hosts" } else { "" };
+            tell(format_args!(
+                "generation {generation} is kept; go on with `stillwire restart {path}`{elsewhere}"
+            ));
         }
     }
     Ok(exit)
@@ -425,17 +434,28 @@ pub(crate) fn lock(storage: &Directory, path: &std::path::Path) -> Result<Direct
     })
 }
 
+/// Where ranks run, for a restart that is not told otherwise.
+fn write_places(nodes: &[Node], settings: &mut BTreeMap<String, String>) {
+    if let Some(hosts) = hosts::write(nodes) {
+        settings.insert(setting::HOSTS.to_owned(), hosts);
+        let shell = nodes[0].remote_shell.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>();
+        settings.insert(setting::REMOTE_SHELL.to_owned(), shell.join(" "));
+        return;
+    }
+    settings.insert(setting::BIND.to_owned(), nodes[0].bind.ip().to_string());
+    settings.insert(setting::NODES.to_owned(), nodes.len().to_string());
+}
+
 fn job_file(plan: &Plan) -> JobFile {
     let every = plan.config.checkpoint.every;
-    let bytes = |text: &std::ffi::OsStr| text.as_bytes().to_vec();
-    let entry = |(name, value): &(OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
-    let auth = if plan.auth == AuthLevel::Full { "full" } else { "header" };
-    let settings = BTreeMap::from([
+    let mut settings = BTreeMap::from([
         (setting::CONFIG.to_owned(), plan.config.emit()),
-        (setting::BIND.to_owned(), plan.bind.ip().to_string()),
-        (setting::AUTH.to_owned(), auth.to_owned()),
+        (setting::AUTH.to_owned(), if plan.auth == AuthLevel::Full { "full" } else { "header" }.to_owned()),
         (setting::SAVES.to_owned(), saves_word(plan.saves).to_owned()),
     ]);
+    write_places(&plan.nodes, &mut settings);
+    let bytes = |text: &std::ffi::OsStr| text.as_bytes().to_vec();
+    let entry = |(name, value): &(OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
     JobFile {
         job: plan.job,
         ranks: plan.ranks,
@@ -463,14 +483,25 @@ pub(crate) fn read_saves(file: &JobFile) -> Saves {
     if is_whole { Saves::Process } else { Saves::Points }
 }
 
+/// What a job file says of how a job runs.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) config: JobConfig,
+    pub(crate) hosts: HostArguments,
+    /// Where ranks receive that run here.
+    pub(crate) bind: IpAddr,
+    pub(crate) auth: AuthLevel,
+}
+
 /// The settings that [`job_file`] wrote.
-pub(crate) fn read_settings(file: &JobFile) -> Result<(JobConfig, SocketAddr, AuthLevel), CliError> {
-    let config = match file.settings.get(setting::CONFIG) {
+pub(crate) fn read_settings(file: &JobFile) -> Result<Settings, CliError> {
+    let text = |name: &str| file.settings.get(name).map(String::as_str);
+    let config = match text(setting::CONFIG) {
         Some(text) => JobConfig::parse(text.as_bytes())?,
         None => JobConfig::default(),
     };
-    let bind = file.settings.get(setting::BIND).and_then(|text| text.parse::<IpAddr>().ok());
-    let bind = SocketAddr::new(bind.unwrap_or(IpAddr::from([127, 0, 0, 1])), 0);
-    let header = file.settings.get(setting::AUTH).is_some_and(|text| text == "header");
-    Ok((config, bind, if header { AuthLevel::Header } else { AuthLevel::Full }))
+    let bind = text(setting::BIND).and_then(|text| text.parse::<IpAddr>().ok());
+    let hosts = HostArguments::read(text(setting::HOSTS), text(setting::REMOTE_SHELL), text(setting::NODES));
+    let auth = if text(setting::AUTH) == Some("header") { AuthLevel::Header } else { AuthLevel::Full };
+    Ok(Settings { config, hosts, bind: bind.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), auth })
 }

@@ -6,7 +6,7 @@ pub(crate) mod program;
 mod timeline;
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use crate::commands::run::{create_job, equip, exit_of, fresh_job, temporary_dire
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::registry::Registration;
-use crate::launch::{self, Plan, Program, Saves, whole};
+use crate::launch::{self, Node, Plan, Program, Saves, whole};
 use crate::mpi::program::detect;
 use mpi::MpiProgram;
 use timeline::{Script, Timeline};
@@ -117,6 +117,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
             command,
             directory: std::env::current_dir()?,
             environment: vec![(RAILS_VARIABLE.into(), RailChoice::Udp.name().into())],
+            inherited: None,
         },
         directory,
         keep: 2,
@@ -127,7 +128,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         beginning: Beginning::Fresh,
         suspects: std::collections::BTreeSet::new(),
         counter_last: 0,
-        bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        nodes: vec![Node::here(RANKS, Ipv4Addr::LOCALHOST.into())],
         auth: AuthLevel::Header,
         provider: None,
         is_mpi: false,
@@ -153,7 +154,7 @@ fn mpi_plan(
     command.push(enough_file(&native.directory).into_os_string());
     let mut program = Program { command, ..native.program };
     let detected = detect(&program)?;
-    equip(&mut program, &detected, &mpi.provider, native.bind.ip());
+    equip(&mut program, &detected, &mpi.provider, Ipv4Addr::LOCALHOST.into());
     whole::equip(&mut program, &mpi.provider, None);
     let provider = Some(mpi.provider.clone());
     Ok(Plan { program, provider, is_mpi: true, saves: Saves::Process, ..native })

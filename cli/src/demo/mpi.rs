@@ -42,8 +42,12 @@ pub(super) fn make(folder: &Path) -> Result<MpiProgram, String> {
     let provider = provider::find(None).map_err(|error| error.to_string())?;
     // In the directory of the job, which is made now, and goes with it.
     std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut program =
-        Program { command: vec![COMPILER.into()], directory: folder.to_owned(), environment: Vec::new() };
+    let mut program = Program {
+        command: vec![COMPILER.into()],
+        directory: folder.to_owned(),
+        environment: Vec::new(),
+        inherited: None,
+    };
     let compiler =
         program.find(OsStr::new(COMPILER)).map_err(|_| format!("there is no {COMPILER} in PATH"))?;
     let (source, path) = (folder.join("sort.c"), folder.join("sort"));

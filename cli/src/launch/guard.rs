@@ -1,7 +1,8 @@
-//! The guard: a small process that outlives a killed launcher for as long as it takes to clean up.
+//! The guard: a small process that outlives a killed keeper for as long as it takes to clean up. A keeper whose launcher was killed ends by itself,
+//! and leaves cleaning up to its guard too.
 //!
 //! It reads from a pipe which processes there are, `+PID` and `-PID`, and which worlds of MPI, `=NAME`, and waits for the pipe to end. If it ends without
-//! `done`, the launcher is dead: the guard ends all process groups, so nothing of the job goes on running, and then removes
+//! `done`, the keeper is dead: the guard ends all process groups, so nothing of the job goes on running, and then removes
 //! what is half written in the job's directory, unless another launcher has taken it over, and what the MPI libraries of the ranks have left in
 //! memory. The ranks end at the same instant as the launcher, and can no longer be asked what they had. MPICH's files have names that are known from
 //! those of its worlds, before they exist; of other libraries it is noted while ranks run, often in the beginning, when libraries make their files, and
@@ -18,8 +19,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
 use store::{Directory, JobDirectory};
+use transport::JobId;
 
-use super::Plan;
 use super::mappings;
 use super::registry;
 use crate::error::CliError;
@@ -34,7 +35,7 @@ const LOCK_MAX: Duration = Duration::from_secs(1);
 const LOOK_FIRST: Duration = Duration::from_millis(50);
 const LOOK_MAX: Duration = Duration::from_secs(60);
 
-/// The launcher's end.
+/// The keeper's end.
 #[derive(Debug)]
 pub(crate) struct Guard {
     child: Child,
@@ -42,12 +43,12 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    pub(crate) fn start(plan: &Plan) -> Result<Guard, CliError> {
+    pub(crate) fn start(job: JobId, directory: &Path) -> Result<Guard, CliError> {
         let program = std::env::current_exe().map_err(|error| CliError::Guard { error })?;
         let mut child = Command::new(program)
             .arg("__guard")
-            .arg(plan.job.to_string())
-            .arg(&plan.directory)
+            .arg(job.to_string())
+            .arg(directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             // Ctrl-C is for the launcher.
@@ -79,8 +80,9 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
-    fn drop(&mut self) {
+impl Guard {
+    /// Everything has been cleaned up.
+    pub(crate) fn dismiss(&mut self) {
         self.say("done\n");
         self.pipe = None;
         let _ = self.child.wait();
@@ -180,11 +182,11 @@ impl Notes {
 }
 
 fn clean(job: &str, directory: PathBuf) {
-    let Ok(id) = u128::from_str_radix(job, 16).map(transport::JobId) else { return };
-    registry::remove_abandoned(id);
-    let Ok(storage) = Directory::open(directory) else { return };
+    let Ok(id) = u128::from_str_radix(job, 16).map(JobId) else { return };
+    // A launcher that lives removes its own; one that was killed has left its job's directory behind.
+    let Ok(storage) = Directory::open(directory) else { return registry::remove_abandoned(id) };
     // The kernel closes the launcher's files one after the other: its lock may be held a little longer than its end of our pipe. Held for
-    // longer, it is another launcher's, which goes on with the job and cleans up by itself.
+    // longer, it is a launcher's that lives, and cleans up by itself.
     let until = Instant::now() + LOCK_MAX;
     let _lock = loop {
         match storage.lock() {
@@ -193,6 +195,7 @@ fn clean(job: &str, directory: PathBuf) {
             Err(_) => return,
         }
     };
+    registry::remove_abandoned(id);
     if let Err(error) = JobDirectory::attach(storage.clone(), id).discard_unfinished() {
         eprintln!(
             "stillwire: the launcher of job {job} was killed; its unfinished generation could not be removed: {error}"

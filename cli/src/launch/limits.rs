@@ -38,6 +38,28 @@ pub(crate) const ROOM_EVERY: Duration = Duration::from_millis(20);
 /// Bytes of one output line of a program; a longer one is cut into several.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 
+/// Bytes of one frame between coordinator and keeper: the longest holds what a rank has done over PMI.
+pub(crate) const LINK_FRAME_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes that wait on a link for the other end to read. Whoever does not read so long is stopped or hangs.
+pub(crate) const LINK_QUEUE_BYTES_MAX: usize = 256 << 20;
+
+/// Longest wait of a keeper for the first word of the launcher that has started it.
+pub(crate) const LINK_GREETING_MAX: Duration = Duration::from_secs(30);
+
+/// Bytes of lines that a keeper hands over before the coordinator has shown earlier ones; more wait in the pipes of those who print.
+pub(crate) const LINE_WINDOW_BYTES: u64 = 1 << 20;
+
+/// Longest wait for a keeper to end when the job is over, for what its processes have printed and its files.
+pub(crate) const KEEPER_END_MAX: Duration = Duration::from_secs(10);
+
+/// First and longest time from the end of a keeper's process to the start of another one for its node; twice as long each time that it does not come up.
+pub(crate) const KEEPER_AGAIN_AFTER: Duration = Duration::from_millis(100);
+pub(crate) const KEEPER_AGAIN_MAX: Duration = Duration::from_secs(10);
+
+/// Longest wait for the status of a keeper's process that has closed its link.
+pub(crate) const KEEPER_STATUS_MAX: Duration = Duration::from_millis(100);
+
 /// Descriptors that are looked at in one round.
 pub(crate) const EVENTS_PER_ROUND: usize = 256;
 

@@ -1,17 +1,21 @@
 //! A job in real processes: the machines of `ckpt_glue` with sockets, pipes, timers and a disk.
 //!
 //! ```text
-//!   Job (coordinator) <-> Keeper       pure machines, in this process
-//!        |                  |
-//!   StoreWorker          Process per rank: socket (control messages), socket (PMI), two pipes (what it prints)
-//!   (records, a thread)       and per spawned process: socket (PMI), two pipes
+//!   launcher                      a keeper's process for each node
+//!   Job (coordinator)  <--------> Keeper
+//!   PMI server            wire       |
+//!        |                        Process per rank: socket (control messages), socket (PMI), two pipes (what it prints)
+//!   StoreWorker                      and per spawned process: socket (PMI), two pipes
+//!   (records, a thread)
 //! ```
 //!
-//! One thread, one loop ([`shell`]): everything that happens is an event of `epoll`, and every event goes through the
-//! machines, which alone decide. A guard process ([`guard`]) cleans up if this one is killed.
+//! Each of the two is one thread with one loop ([`coordinator`], [`keeper`]): everything that happens is an event of `epoll`, and every event goes
+//! through the machines, which alone decide. A guard process ([`guard`]) cleans up on a node if its keeper is killed.
 
+mod coordinator;
 mod descriptors;
 pub(crate) mod guard;
+pub(crate) mod keeper;
 pub(crate) mod key;
 pub(crate) mod limits;
 mod lines;
@@ -21,26 +25,33 @@ mod pmi;
 mod process;
 pub(crate) mod registry;
 pub(crate) mod requests;
-mod shell;
 pub(crate) mod status;
 pub(crate) mod storage;
 pub(crate) mod whole;
+mod wire;
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::ffi::OsString;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ckpt_glue::config::JobConfig;
 use ckpt_glue::job::FinalReport;
 use ckpt_glue::recovery::Beginning;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use store::GenerationId;
 use transport::JobId;
 use transport::config::AuthLevel;
 
+pub(crate) use coordinator::run;
 pub(crate) use lines::{Channel, LineReader};
 pub(crate) use notice::{MpiNotice, Notice, Observer};
 pub(crate) use process::{Program, end_with_launcher, non_blocking};
-pub(crate) use shell::{give_signals_back, run, take_signals};
 
 /// A job that is about to run. Its directory exists, and nobody else works on it.
 #[derive(Clone, Debug)]
@@ -63,8 +74,8 @@ pub(crate) struct Plan {
     pub(crate) suspects: BTreeSet<GenerationId>,
     /// Counter of the last life of the job; 0 for a new one.
     pub(crate) counter_last: u32,
-    /// Where ranks receive; port 0: each takes a free one.
-    pub(crate) bind: SocketAddr,
+    /// Where they run, in the order of their numbers: at least one node.
+    pub(crate) nodes: Vec<Node>,
     /// What tags of data frames cover.
     pub(crate) auth: AuthLevel,
     /// The provider's library, whose variables stand in the program's environment.
@@ -75,6 +86,33 @@ pub(crate) struct Plan {
     pub(crate) mpi_problem: Option<String>,
     /// What is saved of it.
     pub(crate) saves: Saves,
+}
+
+/// A node, and what of the job runs there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Node {
+    /// What people call it, if not by this host's name.
+    pub(crate) name: Option<String>,
+    /// As the remote shell takes it; `None`: here.
+    pub(crate) host: Option<String>,
+    /// What starts a program there, before the host's name.
+    pub(crate) remote_shell: Vec<OsString>,
+    /// Ranks there.
+    pub(crate) ranks: u32,
+    /// Where they receive; port 0: each takes a free one.
+    pub(crate) bind: SocketAddr,
+}
+
+impl Node {
+    /// This host, with all ranks.
+    pub(crate) fn here(ranks: u32, bind: IpAddr) -> Node {
+        Node { name: None, host: None, remote_shell: Vec::new(), ranks, bind: SocketAddr::new(bind, 0) }
+    }
+
+    /// What people call it.
+    pub(crate) fn name(&self) -> String {
+        self.name.clone().unwrap_or_else(node_name)
+    }
 }
 
 /// What an image of a rank holds.
@@ -106,4 +144,45 @@ pub(crate) struct Verdict {
     pub(crate) words: String,
     /// The program's own exit code, if it is that of a process.
     pub(crate) exit_code: Option<u8>,
+}
+
+fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+    Ok(epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
+}
+
+/// How long `epoll` is to wait.
+fn epoll_timeout(left: Option<Duration>) -> EpollTimeout {
+    match left {
+        None => EpollTimeout::NONE,
+        Some(Duration::ZERO) => EpollTimeout::ZERO,
+        // Rounded up, so that what is due is due when we look.
+        Some(left) => EpollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(EpollTimeout::MAX),
+    }
+}
+
+/// Signals that end a process do so again.
+pub(crate) fn give_signals_back() {
+    let mut mask = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        mask.add(signal);
+    }
+    // Fails for no set of signals.
+    let _ = mask.thread_unblock();
+}
+
+/// Signals become events. Those that a parent had ignored (`nohup`) stay ignored.
+pub(crate) fn take_signals() -> io::Result<SignalFd> {
+    let mut mask = SigSet::empty();
+    for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1] {
+        mask.add(signal);
+    }
+    mask.thread_block()?;
+    Ok(SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
+}
+
+fn node_name() -> String {
+    nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_else(|| "localhost".to_owned())
 }

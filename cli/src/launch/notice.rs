@@ -21,13 +21,15 @@ pub(crate) enum Notice<'a> {
     /// A process exists.
     Spawned { rank: Rank, pid: Pid },
     /// A process could not be started.
-    NotSpawned { rank: Rank, error: &'a std::io::Error },
+    NotSpawned { rank: Rank, problem: &'a str },
     /// A process has ended.
     Ended { rank: Rank, status: ExitStatus },
     /// A generation that is newer than the one that will be restored, and why it cannot be.
     Damaged { generation: GenerationId, damages: &'a [Damage] },
     /// A record could not be written, or the store not be read.
-    Store { what: &'static str, error: &'a store::StoreError },
+    Store { what: &'a str, error: &'a str },
+    /// A node's keeper is gone, or of no use, and why.
+    KeeperLost { host: &'a str, why: &'a str },
     /// The job has not come up for a while, how far it is, and what is in the way.
     NotRunningYet { status: &'a JobStatus, why: Option<&'a str> },
     /// A rank sent what no rank sends, or does not read: it is ended.

@@ -41,6 +41,8 @@ pub(crate) struct Program {
     pub(crate) directory: PathBuf,
     /// Environment beyond the launcher's.
     pub(crate) environment: Vec<(OsString, OsString)>,
+    /// The launcher's, where it is not that of this process: on another host.
+    pub(crate) inherited: Option<Vec<(OsString, OsString)>>,
 }
 
 impl Program {
@@ -65,8 +67,11 @@ impl Program {
     /// A variable as the program will find it.
     pub(crate) fn variable(&self, name: impl AsRef<OsStr>) -> Option<OsString> {
         let name = name.as_ref();
-        let given = self.environment.iter().rev().find(|(found, _)| found == name);
-        given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
+        let find = |all: &[(OsString, OsString)]| {
+            all.iter().rev().find(|(found, _)| found == name).map(|(_, value)| value.clone())
+        };
+        let below = || self.inherited.as_ref().map_or_else(|| std::env::var_os(name), |all| find(all));
+        find(&self.environment).or_else(below)
     }
 
     /// The file that is run for a name.
@@ -131,6 +136,9 @@ pub(crate) struct Heard {
 pub(crate) struct Seat {
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
+    /// The same among those of its host.
+    pub(crate) local: u32,
+    pub(crate) locals: u32,
     pub(crate) pmi: UnixStream,
     /// Where the provider finds the job's key, as a variable.
     pub(crate) key: Option<(&'static str, PathBuf)>,
@@ -186,6 +194,9 @@ impl Group {
 /// A program with what every process of a job has. It dies with this thread: a launcher that is killed leaves no process.
 fn command(program: &Program, seat: &Seat) -> Command {
     let mut command = Command::new(&program.command[0]);
+    if let Some(inherited) = &program.inherited {
+        command.env_clear().envs(inherited.iter().filter(|(name, _)| !is_foreign(name)).cloned());
+    }
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_foreign(name)) {
         command.env_remove(name);
     }
@@ -203,8 +214,8 @@ fn command(program: &Program, seat: &Seat) -> Command {
         .env_remove(agent::PMI_LAUNCHERS_VARIABLE)
         .env(pmi::RANK_VARIABLE, &rank)
         .env(pmi::SIZE_VARIABLE, &ranks)
-        .env(pmi::LOCAL_RANK_VARIABLE, &rank)
-        .env(pmi::LOCAL_SIZE_VARIABLE, &ranks)
+        .env(pmi::LOCAL_RANK_VARIABLE, seat.local.to_string())
+        .env(pmi::LOCAL_SIZE_VARIABLE, seat.locals.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -214,10 +225,11 @@ fn command(program: &Program, seat: &Seat) -> Command {
 }
 
 impl Process {
-    /// Starts a rank. `pmi`: its end of the socket over which programs of MPI libraries find each other; `key`: the job's, for their provider.
+    /// Starts a rank, which is the how-manieth of how many on this host. `pmi`: its end of the socket over which programs of MPI libraries find each other; `key`: the job's, for their provider.
     pub(crate) fn spawn(
         program: &Program,
         launch: &Launch,
+        (local, locals): (u32, u32),
         pmi: UnixStream,
         key: &KeyFile,
         descriptors: Descriptors,
@@ -226,7 +238,8 @@ impl Process {
         // The record fits the socket's buffer many times over, so nobody has to read for this to return.
         (&ours).write_all(&launch.emit())?;
         ours.set_nonblocking(true)?;
-        let seat = Seat { rank: launch.rank.0, ranks: launch.ranks, pmi, key: key.variable(), company: None };
+        let (rank, ranks) = (launch.rank.0, launch.ranks);
+        let seat = Seat { rank, ranks, local, locals, pmi, key: key.variable(), company: None };
         let mut command = command(program, &seat);
         command.env(SOCKET_VARIABLE, theirs.as_raw_fd().to_string());
         prepare_child(&mut command, [theirs.as_raw_fd(), seat.pmi.as_raw_fd()], descriptors);

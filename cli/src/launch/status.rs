@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use ckpt_glue::control::{ImageReport, JobPhase, JobStatus};
-use ckpt_glue::keeper::RankPhase;
 use serde::{Deserialize, Serialize};
+
+use super::wire::WirePhase;
 
 /// What a job is doing.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -75,12 +76,12 @@ impl Status {
     }
 }
 
-pub(crate) fn state(phase: RankPhase) -> &'static str {
+pub(crate) fn state(phase: WirePhase) -> &'static str {
     match phase {
-        RankPhase::Spawning | RankPhase::Attached => "starting",
-        RankPhase::Running => "running",
-        RankPhase::Finalizing => "finishing",
-        RankPhase::Exited(_) => "ended",
-        RankPhase::Dead => "dead",
+        WirePhase::Spawning | WirePhase::Attached => "starting",
+        WirePhase::Running => "running",
+        WirePhase::Finalizing => "finishing",
+        WirePhase::Exited(_) => "ended",
+        WirePhase::Dead => "dead",
     }
 }

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ckpt_glue::control::{Decision, ImageReport};
+use ckpt_glue::layout::Layout;
 use ckpt_glue::names as glue;
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -86,8 +87,9 @@ pub(crate) struct StoreWorker {
 
 struct Worker {
     directory: JobDirectory<Directory>,
-    ranks: u32,
-    node: String,
+    layout: Layout,
+    /// The nodes' names, in the order of the layout.
+    hosts: Vec<String>,
     refuse_below: u32,
     /// Generations that were found damaged, or that a life was to restore and not every rank has.
     suspects: BTreeSet<GenerationId>,
@@ -98,15 +100,15 @@ impl StoreWorker {
     /// `suspects`: generations to be read before they are restored.
     pub(crate) fn start(
         directory: JobDirectory<Directory>,
-        ranks: u32,
-        node: String,
+        layout: Layout,
+        hosts: Vec<String>,
         suspects: BTreeSet<GenerationId>,
     ) -> std::io::Result<StoreWorker> {
         let (tasks, waiting) = channel();
         let (results, done) = channel();
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
         let ring = Arc::clone(&bell);
-        let mut worker = Worker { directory, ranks, node, refuse_below: 0, suspects, restoring: None };
+        let mut worker = Worker { directory, layout, hosts, refuse_below: 0, suspects, restoring: None };
         let run = move || {
             for task in waiting {
                 if results.send(worker.perform(task)).is_err() {
@@ -219,15 +221,15 @@ impl Worker {
         }
         let claim = |report: &ImageReport| ImageClaim {
             rank: report.rank,
-            node: 0,
+            node: self.layout.node_of(report.rank).map_or(0, |node| node.0),
             digest: ImageDigest(report.digest.0),
             bytes: report.bytes,
         };
         let request = CommitRequest {
             generation: id,
-            ranks: self.ranks,
+            ranks: self.layout.ranks(),
             taken_unix_ms: unix_ms(),
-            nodes: vec![self.node.clone()],
+            nodes: self.hosts.clone(),
             images: images.iter().map(claim).collect(),
         };
         match self.directory.commit(&request) {

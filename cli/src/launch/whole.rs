@@ -112,6 +112,7 @@ mod tests {
             command: vec![name.into()],
             directory: "/".into(),
             environment: Vec::new(),
+            inherited: None,
         };
         assert!(!is_native(&program("/bin/sh")).unwrap());
         let own = std::env::current_exe().unwrap();

@@ -188,6 +188,7 @@ mod tests {
             command: words.iter().map(OsString::from).collect(),
             directory: folder.to_owned(),
             environment: vec![("PATH".into(), format!("{}:/usr/bin:/bin", folder.display()).into())],
+            inherited: None,
         }
     }
 

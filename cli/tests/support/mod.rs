@@ -249,11 +249,28 @@ pub(crate) fn signal(pid: u32, name: &str) {
     assert!(status.is_ok(), "kill -{name} {pid}");
 }
 
-/// Processes that a process has started and that still run.
-pub(crate) fn children(parent: u32) -> Vec<u32> {
+/// Processes that a launcher has started and that still run: itself, or by way of its keepers, which are not among them.
+pub(crate) fn children(launcher: u32) -> Vec<u32> {
+    let (keepers, mut others): (Vec<u32>, Vec<u32>) =
+        children_of(launcher).into_iter().partition(|pid| is_keeper(*pid));
+    others.extend(keepers.into_iter().flat_map(children_of));
+    others
+}
+
+/// The keepers of a launcher.
+pub(crate) fn keepers(launcher: u32) -> Vec<u32> {
+    children_of(launcher).into_iter().filter(|pid| is_keeper(*pid)).collect()
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
     let all = std::fs::read_dir("/proc").expect("a proc file system");
     let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| stat(*pid).is_some_and(|(ppid, _)| ppid == parent)).collect()
+}
+
+fn is_keeper(pid: u32) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    words.split(|byte| *byte == 0).any(|word| word == b"__keeper")
 }
 
 /// The rank of a process that a launcher has started.
@@ -262,6 +279,12 @@ pub(crate) fn rank_of(pid: u32) -> Option<u32> {
     let mut entries = environment.split(|byte| *byte == 0);
     let value = entries.find_map(|entry| entry.strip_prefix(b"STILLWIRE_RANK="))?;
     std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// Whether a process was started with this in its environment.
+pub(crate) fn has_variable(pid: u32, entry: &str) -> bool {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    environment.split(|byte| *byte == 0).any(|found| found == entry.as_bytes())
 }
 
 /// UDP ports on which a process receives.

@@ -16,7 +16,8 @@ const FABRIC_MIN: (u32, u32) = (1, 17);
 const FABRIC: &str = "libfabric.so.1";
 
 pub(super) fn look(command: Vec<OsString>, provider: Option<&Path>) -> Result<Vec<Finding>, CliError> {
-    let program = Program { command, directory: std::env::current_dir()?, environment: Vec::new() };
+    let program =
+        Program { command, directory: std::env::current_dir()?, environment: Vec::new(), inherited: None };
     let detected = match detect(&program) {
         Ok(detected) => detected,
         Err(error @ CliError::MpiNotFound { .. }) => {

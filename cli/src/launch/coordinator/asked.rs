@@ -5,14 +5,13 @@ use std::time::Instant;
 
 use ckpt_glue::control::Source as Asker;
 use ckpt_glue::job::{self, Event};
-use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::protocols::CheckpointEvent;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use transport::{Epoch, Rank};
 
 use super::super::requests::Answered;
 use super::super::status::{RankStatus, Saved, Status, state};
-use super::{Shell, Source, node_name, watch};
+use super::{Shell, Source, WirePhase, watch};
 
 impl Shell<'_> {
     pub(super) fn on_request(&mut self, token: u64, client: u64) {
@@ -54,23 +53,22 @@ impl Shell<'_> {
     }
 
     fn status(&self) -> Status {
-        let host = node_name();
-        let rank = |(rank, phase, epoch): (Rank, RankPhase, Epoch)| {
-            let process = self.processes.get(&rank);
+        let rank = |(rank, (phase, epoch)): (&Rank, &(WirePhase, Epoch))| {
             let image = self.saved.as_ref().and_then(|saved| {
-                let found = saved.images.binary_search_by_key(&rank, |image| image.rank);
+                let found = saved.images.binary_search_by_key(rank, |image| image.rank);
                 found.ok().and_then(|at| saved.images.get(at))
             });
+            let keeper = self.keepers.get(self.node_of(*rank));
             RankStatus {
                 rank: rank.0,
-                pid: process.and_then(|process| u32::try_from(process.group.pid.as_raw()).ok()),
-                host: host.clone(),
-                state: state(phase).to_owned(),
+                pid: self.processes.get(rank).and_then(|process| u32::try_from(process.pid).ok()),
+                host: keeper.map(|keeper| keeper.host.clone()).unwrap_or_default(),
+                state: state(*phase).to_owned(),
                 epoch: epoch.0,
                 pause_ns: image.map(|image| image.statistics.pause_ns()),
                 image_bytes: image.map(|image| image.bytes),
             }
         };
-        Status::of(&self.job.status(), self.saved.as_ref(), self.keeper.ranks().map(rank).collect())
+        Status::of(&self.job.status(), self.saved.as_ref(), self.ranks.iter().map(rank).collect())
     }
 }

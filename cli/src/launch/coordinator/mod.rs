@@ -1,44 +1,43 @@
-//! The loop: everything that happens to a job passes through here, one at a time.
+//! The coordinator's shell: everything that happens to a job passes through here, one at a time.
 
 mod asked;
+mod committing;
+mod keepers;
 mod mpi;
-mod ranks;
+mod output;
 mod records;
-mod silent;
 mod spawned;
+mod words;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::os::fd::AsFd as _;
+use std::time::Instant;
 
-use ckpt_glue::control::JobPhase;
+use ckpt_glue::control::{Control, ControlKey, JobPhase};
 use ckpt_glue::job::{self, FinalReport, Job, JobSettings};
-use ckpt_glue::keeper::{self, Keeper};
-use ckpt_glue::layout::Layout;
-use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex, Party};
+use ckpt_glue::layout::{Layout, Share};
+use ckpt_glue::names::{GenerationId, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::recovery::Ending;
 use ckpt_glue::sabotage::Sabotage;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
 use store::{Directory, JobDirectory};
-use transport::Rank;
+use transport::{Epoch, Rank};
 
-use super::descriptors::{self, Descriptors};
-use super::guard::Guard;
-use super::key::KeyFile;
 use super::limits::{EVENTS_PER_ROUND, NEWS_EVERY, ROOM_EVERY};
-use super::lines::{Channel, LineReader};
 use super::notice::{MpiNotice, Notice, Observer};
-use super::process::Process;
+use super::registry::Registration;
 use super::requests::Requests;
 use super::status::Saved;
 use super::storage::{StoreWorker, Task};
-use super::{Outcome, Plan, Verdict, registry::Registration};
+use super::wire::{Sealed, ToKeeper, WirePhase};
+use super::{Outcome, Plan, Verdict, epoll_timeout, take_signals, watch};
 use crate::error::CliError;
+use committing::Committing;
+use keepers::Keepers;
 use mpi::MpiSide;
 use spawned::Spawned;
 
@@ -49,43 +48,40 @@ enum Source {
     Store,
     /// People's commands: the listener, and who is connected.
     Requests(u64),
-    Connection(Rank),
-    /// What a process says over PMI.
-    Pmi(Member),
-    Pipe {
-        member: Member,
-        channel: Channel,
-        lines: LineReader,
-    },
+    Keeper(NodeIndex),
+}
+
+/// A rank's process that runs.
+#[derive(Clone, Copy, Debug)]
+struct Process {
+    node: NodeIndex,
+    pid: i32,
 }
 
 struct Shell<'a> {
     plan: &'a Plan,
     key: [u8; 16],
-    /// The same for programs of MPI libraries.
-    key_file: KeyFile,
-    /// What ranks are given.
-    descriptors: Descriptors,
+    control_key: ControlKey,
+    layout: Layout,
     started: Instant,
     job: Job,
-    keeper: Keeper,
-    directory: JobDirectory<Directory>,
+    keepers: Keepers,
     processes: BTreeMap<Rank, Process>,
+    /// What the keepers have told of each rank.
+    ranks: BTreeMap<Rank, (WirePhase, Epoch)>,
     spawned: Spawned,
     epoll: Epoll,
     sources: BTreeMap<u64, Source>,
     next_token: u64,
     signals: SignalFd,
     store: StoreWorker,
+    committing: Committing,
     requests: Requests,
     saved: Option<Saved>,
-    guard: Guard,
     observer: &'a mut dyn Observer,
     mpi: Option<MpiSide>,
     /// Some rank was a program of an MPI library.
     has_mpi: bool,
-    /// Files that MPI libraries have made in memory, and remove when their ranks end by themselves.
-    mpi_files: BTreeSet<PathBuf>,
     /// What the life that runs, or comes up, goes on from.
     restoring: Option<GenerationId>,
     /// A generation that could not be restored, the rank, and why.
@@ -98,11 +94,13 @@ struct Shell<'a> {
     warnings: Vec<String>,
     over: Option<FinalReport>,
     stops: u32,
-    /// Outputs of ranks that nobody reads, for want of room: they are not in `epoll`.
-    held: Vec<u64>,
-    leaving: bool,
+    /// The observer had no room for lines when it was last asked.
+    is_full: bool,
     /// When somebody who waits for the job to run is told how far it is.
     news: Option<Instant>,
+    /// Why no keeper can do its work, although it was started.
+    unfit: Option<CliError>,
+    leaving: bool,
 }
 
 /// Runs a job until nothing of it runs any more. `registration`: where people's commands find it.
@@ -119,55 +117,61 @@ pub(crate) fn run(
     Ok(Outcome { report, is_mpi: shell.has_mpi, verdict, warnings: core::mem::take(&mut shell.warnings) })
 }
 
+/// Which node keeps which ranks.
+fn layout(plan: &Plan) -> Result<Layout, CliError> {
+    let shares =
+        (0..).map(NodeIndex).zip(&plan.nodes).map(|(node, place)| Share { node, ranks: place.ranks });
+    Ok(Layout::new(shares.collect(), plan.config.keeper.fan_out)?)
+}
+
 impl<'a> Shell<'a> {
     fn new(
         plan: &'a Plan,
         registration: &Registration,
         observer: &'a mut dyn Observer,
     ) -> Result<Shell<'a>, CliError> {
-        let descriptors = descriptors::provide(plan.ranks)?;
         let signals = take_signals()?;
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|_| CliError::NoRandomness)?;
+        let layout = layout(plan)?;
         let settings = JobSettings {
             job: plan.job,
             config: plan.config.clone(),
-            layout: Layout::even(plan.ranks, 1, plan.config.keeper.fan_out)?,
+            layout: layout.clone(),
             beginning: plan.beginning,
             counter_last: plan.counter_last,
             sabotage: Sabotage::none(),
         };
         let started = Instant::now();
         let job = Job::new(settings, transport::Instant::ZERO)?;
-        let keeper = Keeper::new(plan.job, NodeIndex(0), Sabotage::none());
         let directory = JobDirectory::attach(Directory::open(&plan.directory)?, plan.job);
-        let store = StoreWorker::start(directory.clone(), plan.ranks, node_name(), plan.suspects.clone())?;
-        let guard = Guard::start(plan)?;
+        let keepers = Keepers::new(plan);
+        let hosts = keepers.iter().map(|keeper| keeper.host.clone()).collect();
+        let store = StoreWorker::start(directory, layout.clone(), hosts, plan.suspects.clone())?;
         let requests = Requests::listen(registration)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
         let mut shell = Shell {
             plan,
             key,
-            key_file: KeyFile::new(&key)?,
-            descriptors,
+            control_key: ControlKey::new(&key),
+            layout,
             started,
             job,
-            keeper,
-            directory,
+            keepers,
             processes: BTreeMap::new(),
+            ranks: BTreeMap::new(),
             spawned: Spawned::default(),
             epoll,
             sources: BTreeMap::new(),
             next_token: 0,
             signals,
             store,
+            committing: Committing::default(),
             requests,
             saved: None,
-            guard,
             observer,
             mpi: None,
             has_mpi: plan.is_mpi,
-            mpi_files: BTreeSet::new(),
             restoring: None,
             unrestored: None,
             last_words: BTreeMap::new(),
@@ -175,11 +179,15 @@ impl<'a> Shell<'a> {
             warnings: Vec::new(),
             over: None,
             stops: 0,
-            held: Vec::new(),
-            leaving: false,
+            is_full: false,
             news: None,
+            unfit: None,
+            leaving: false,
         };
         shell.watch_fixed()?;
+        for node in shell.keepers.nodes() {
+            shell.start_keeper(node)?;
+        }
         Ok(shell)
     }
 
@@ -194,10 +202,19 @@ impl<'a> Shell<'a> {
         Ok(())
     }
 
+    fn start_keeper(&mut self, node: NodeIndex) -> Result<(), CliError> {
+        let token = self.token();
+        self.sources.insert(token, Source::Keeper(node));
+        self.keepers.start(node, self.plan, self.key, &self.epoll, token)
+    }
+
     fn run(&mut self) -> Result<FinalReport, CliError> {
         let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
         loop {
             self.pump();
+            if let Some(error) = self.unfit.take() {
+                return Err(error);
+            }
             if let Some(mut report) = self.over
                 && self.processes.is_empty()
                 && self.spawned_are_over()
@@ -205,6 +222,7 @@ impl<'a> Shell<'a> {
                 self.leave(&mut report);
                 return Ok(report);
             }
+            self.keepers.watch_links(&self.epoll)?;
             let timeout = self.timeout();
             let count = match self.epoll.wait(&mut events, timeout) {
                 Ok(count) => count,
@@ -218,27 +236,22 @@ impl<'a> Shell<'a> {
             if self.job.poll_timeout().is_some_and(|due| due <= now) {
                 self.job.handle_timeout(now);
             }
-            if self.keeper.poll_timeout().is_some_and(|due| due <= now) {
-                self.keeper.handle_timeout(now);
-            }
             self.pmi_timeouts();
             let now = Instant::now();
             if self.observer.due().is_some_and(|due| due <= now) {
                 self.observer.act(now);
             }
             self.tell_news(now);
-            if self.observer.takes_lines() {
-                self.listen_again();
-            }
-        }
-    }
-
-    /// Reads what ranks print again.
-    fn listen_again(&mut self) {
-        for token in core::mem::take(&mut self.held) {
-            if let Some(Source::Pipe { lines, .. }) = self.sources.get(&token) {
-                // Fails only for a descriptor that is being closed.
-                let _ = watch(&self.epoll, lines.pipe().as_fd(), token);
+            self.tell_shown();
+            self.commit_due(now);
+            for node in self.keepers.take_due(now) {
+                // Without it the job ends for want of its node, after a time.
+                if let Err(error) = self.start_keeper(node) {
+                    self.tell(&Notice::KeeperLost {
+                        host: &self.plan.nodes[node.0 as usize].name(),
+                        why: &error.to_string(),
+                    });
+                }
             }
         }
     }
@@ -266,19 +279,12 @@ impl<'a> Shell<'a> {
     fn timeout(&self) -> EpollTimeout {
         let now = self.now();
         let (pmi, look) = self.pmi_due();
-        let machines = [self.job.poll_timeout(), self.keeper.poll_timeout(), pmi];
+        let machines = [self.job.poll_timeout(), pmi];
         let machines = machines.into_iter().flatten().map(|due| due.since(now));
-        let room = (!self.held.is_empty()).then(|| Instant::now() + ROOM_EVERY);
-        let others = [self.observer.due(), self.news, room, look].into_iter().flatten();
-        let others = others.map(|due| due.saturating_duration_since(Instant::now()));
-        match machines.chain(others).min() {
-            None => EpollTimeout::NONE,
-            // Rounded up, so that what is due is due when we look.
-            Some(Duration::ZERO) => EpollTimeout::ZERO,
-            Some(left) => {
-                EpollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(EpollTimeout::MAX)
-            }
-        }
+        let room = self.is_full.then(|| Instant::now() + ROOM_EVERY);
+        let others = [self.observer.due(), self.news, room, look, self.committing.due(), self.keepers.due()];
+        let others = others.into_iter().flatten().map(|due| due.saturating_duration_since(Instant::now()));
+        epoll_timeout(machines.chain(others).min())
     }
 
     fn tell(&mut self, notice: &Notice<'_>) {
@@ -288,9 +294,7 @@ impl<'a> Shell<'a> {
     /// Carries out what the machines want until they want nothing.
     fn pump(&mut self) {
         loop {
-            if let Some(output) = self.keeper.poll_output() {
-                self.on_keeper(output);
-            } else if let Some(output) = self.job.poll_output() {
+            if let Some(output) = self.job.poll_output() {
                 self.on_job(output);
             } else if let Some(output) = self.poll_pmi() {
                 self.on_pmi(output);
@@ -300,9 +304,14 @@ impl<'a> Shell<'a> {
         }
     }
 
-    fn tell_keeper(&mut self, input: keeper::Input) {
-        let now = self.now();
-        self.keeper.handle(now, input);
+    /// For the machine of a keeper.
+    fn tell_keeper(&mut self, node: NodeIndex, control: &Control) {
+        let control = Sealed::new(&self.control_key, control);
+        self.keepers.tell(node, &ToKeeper::Control(control));
+    }
+
+    fn node_of(&self, rank: Rank) -> NodeIndex {
+        self.layout.node_of(rank).unwrap_or(self.layout.root())
     }
 
     fn tell_job(&mut self, input: job::Input) {
@@ -312,19 +321,15 @@ impl<'a> Shell<'a> {
 
     fn on_job(&mut self, output: job::Output) {
         match output {
-            job::Output::Send { to: Party::Keeper(_), control } => {
-                self.tell_keeper(keeper::Input::Control(control));
-            }
+            job::Output::Send { to: Party::Keeper(node), control } => self.tell_keeper(node, &control),
             // People's commands are answered from the job's status and events, without control messages.
             job::Output::Send { .. } => {}
             job::Output::FenceStore { counter, refuse_below } => {
+                self.commit_all();
                 self.store.ask(Task::Fence { counter, refuse_below });
             }
             job::Output::WriteDecision(decision) => self.store.ask(Task::Decide(decision)),
-            job::Output::WriteCommit { generation, images } => {
-                self.hear_output();
-                self.store.ask(Task::Commit { generation, images });
-            }
+            job::Output::WriteCommit { generation, images } => self.begin_commit(generation, images),
             job::Output::Collect { keep } => {
                 self.store.ask(Task::Collect { life: keep.life, keep: self.plan.keep });
             }
@@ -334,6 +339,7 @@ impl<'a> Shell<'a> {
                 if let job::Event::LifeBegun { decision, .. } = &event {
                     self.restoring = decision.restore;
                     self.last_words.clear();
+                    self.begin_pmi(*decision);
                 }
                 self.tell_silent(&event);
                 if matches!(event, job::Event::AllRunning { .. }) {
@@ -342,47 +348,6 @@ impl<'a> Shell<'a> {
                 self.tell(&Notice::Event(&event));
             }
             job::Output::Over(report) => self.over = Some(report),
-        }
-    }
-
-    fn on_keeper(&mut self, output: keeper::Output) {
-        match output {
-            keeper::Output::Send { to: Party::Coordinator, control } => {
-                self.tell_job(job::Input::Control(control))
-            }
-            keeper::Output::Send { to: Party::Rank(rank), control } => self.send(rank, &control),
-            // There is one keeper, and tools do not speak to it.
-            keeper::Output::Send { .. } => {}
-            keeper::Output::Spawn { rank, decision } => self.spawn(rank, decision),
-            keeper::Output::Kill { rank, life } => {
-                self.note_last_mpi_files();
-                self.spawned.give_up();
-                match self.processes.get(&rank) {
-                    Some(process) if process.life == life => process.group.kill(),
-                    _ => {
-                        let status = ExitStatus::Signal(Signal::SIGKILL as u8);
-                        self.tell_keeper(keeper::Input::ProcessEnded { rank, life, status });
-                    }
-                }
-            }
-            keeper::Output::WriteExitedImage { rank, generation, record } => {
-                match self.write_exited(rank, generation, &record) {
-                    Ok((digest, bytes)) => {
-                        self.tell_keeper(keeper::Input::ExitedImageDone { rank, generation, digest, bytes });
-                    }
-                    Err(error) => {
-                        self.tell(&Notice::Store {
-                            what: "the image of a rank that has ended",
-                            error: &error,
-                        });
-                        let errno = error.errno();
-                        self.tell_keeper(keeper::Input::ExitedImageFailed { rank, generation, errno });
-                    }
-                }
-            }
-            keeper::Output::Pmi(input) => self.tell_pmi(input),
-            // Only with several nodes.
-            keeper::Output::LeaseOver => {}
         }
     }
 
@@ -400,22 +365,18 @@ impl<'a> Shell<'a> {
                 let client = *client;
                 self.on_request(token, client);
             }
-            Some(Source::Connection(rank)) => {
-                let rank = *rank;
-                self.on_connection(token, rank, flags);
+            Some(Source::Keeper(node)) => {
+                let node = *node;
+                self.on_keeper(token, node, flags);
             }
-            Some(Source::Pmi(member)) => {
-                let member = *member;
-                self.on_pmi_socket(member, flags);
-            }
-            Some(Source::Pipe { .. }) => self.on_pipe(token),
         }
     }
 
     fn on_signals(&mut self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             match i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok()) {
-                Some(Signal::SIGCHLD) => self.collect_processes(),
+                // A keeper's process; its link says it too.
+                Some(Signal::SIGCHLD) => {}
                 Some(Signal::SIGUSR1) if self.is_never_saved() => {
                     self.tell(&Notice::Mpi(MpiNotice::NoCheckpoints))
                 }
@@ -430,59 +391,11 @@ impl<'a> Shell<'a> {
             }
         }
     }
-
-    fn on_pipe(&mut self, token: u64) {
-        let Some(Source::Pipe { lines, .. }) = self.sources.get(&token) else { return };
-        if !self.leaving && !self.observer.takes_lines() {
-            let _ = self.epoll.delete(lines.pipe());
-            self.held.push(token);
-            return;
-        }
-        if !self.show_lines(token, LineReader::read)
-            && let Some(Source::Pipe { lines, .. }) = self.sources.remove(&token)
-        {
-            let _ = self.epoll.delete(lines.pipe());
-        }
-    }
 }
 
 impl Drop for Shell<'_> {
-    /// Whatever went wrong: no process is left.
+    /// Whatever went wrong: no process is left. A keeper that is killed takes its ranks with it.
     fn drop(&mut self) {
-        for process in self.processes.values() {
-            process.group.kill();
-        }
-        self.spawned.kill();
+        self.keepers.kill();
     }
-}
-
-fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-    Ok(epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
-}
-
-/// Signals that end a process do so again.
-pub(crate) fn give_signals_back() {
-    let mut mask = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        mask.add(signal);
-    }
-    // Fails for no set of signals.
-    let _ = mask.thread_unblock();
-}
-
-/// Signals become events. Those that a parent had ignored (`nohup`) stay ignored.
-pub(crate) fn take_signals() -> io::Result<SignalFd> {
-    let mut mask = SigSet::empty();
-    for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1] {
-        mask.add(signal);
-    }
-    mask.thread_block()?;
-    Ok(SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
-}
-
-fn node_name() -> String {
-    nix::unistd::gethostname()
-        .ok()
-        .and_then(|name| name.into_string().ok())
-        .unwrap_or_else(|| "localhost".to_owned())
 }

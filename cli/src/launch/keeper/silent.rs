@@ -1,40 +1,55 @@
 //! Ranks that do not come up: why, as far as it can be seen from outside.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use ckpt_glue::control::FaultReport;
-use ckpt_glue::job::Event;
+use ckpt_glue::keeper::RankPhase;
 use nix::unistd::Pid;
 use transport::Rank;
 
-use super::super::notice::{MpiNotice, Notice};
-use super::super::{Saves, Verdict};
+use super::super::Saves;
+use super::super::wire::FromKeeper;
 use super::Shell;
 
-impl Shell<'_> {
-    /// Says why the job has not come up when that ends it: some ranks have begun an MPI program and others have not, or the program can never be
-    /// saved as it is started, and will be no other one the next time.
-    pub(super) fn tell_silent(&mut self, event: &Event) {
-        if !matches!(event, Event::Reported { report: FaultReport::StartTimedOut { .. }, .. }) {
+/// Time between two looks at ranks that do not come up.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What has been said of ranks that do not come up.
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    due: Option<Instant>,
+    told: Option<String>,
+}
+
+impl Silence {
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+}
+
+impl Shell {
+    /// Looks from time to time why ranks do not come up, while some have not, and says so when it is news.
+    pub(super) fn look_at_silent(&mut self) {
+        let is_starting = self.keeper.ranks().any(|(_, phase, _)| phase == RankPhase::Spawning);
+        if !is_starting {
+            self.silence = Silence::default();
             return;
         }
-        let timeout = self.plan.config.fault.start_timeout;
-        if let Some(ranks) = self.mpi.as_ref().and_then(|mpi| mpi.server().silent()) {
-            let words = format!("{ranks} did not call MPI_Init within {timeout:?} (--start-timeout)");
-            self.tell(&Notice::Mpi(MpiNotice::BrokenOff { words: &words }));
-            self.verdict.get_or_insert(Verdict { words, exit_code: None });
-        } else if self.job.status().committed.is_none()
-            && let Some(why) = self.why_silent()
-        {
-            let words = format!("not all ranks came up within {timeout:?} (--start-timeout): {why}");
-            self.verdict.get_or_insert(Verdict { words, exit_code: None });
-            self.stop();
+        let now = Instant::now();
+        if *self.silence.due.get_or_insert(now + LOOK_EVERY) > now {
+            return;
+        }
+        self.silence.due = Some(now + LOOK_EVERY);
+        let why = self.why_silent();
+        if why != self.silence.told {
+            self.silence.told.clone_from(&why);
+            self.tell(&FromKeeper::Silent { why });
         }
     }
 
     /// Why a rank that is to be saved as a whole process has not come up.
-    pub(super) fn why_silent(&self) -> Option<String> {
-        let library = self.plan.provider.as_ref().filter(|_| self.plan.saves == Saves::Process)?;
+    fn why_silent(&self) -> Option<String> {
+        let library = self.site.provider.as_ref().filter(|_| self.site.saves == Saves::Process)?;
         self.processes.iter().find_map(|(rank, process)| why(*rank, process.group.pid, library))
     }
 }

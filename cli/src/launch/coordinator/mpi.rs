@@ -1,27 +1,21 @@
 //! Ranks that are programs of an MPI library: they speak PMI, and the launcher speaks for them to the keeper.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use ckpt_glue::control::{
     Control, CutMode, Decision, FaultReport, JobPhase, Message, NoImageReason, PortEntry, Registration,
 };
-use ckpt_glue::keeper;
-use ckpt_glue::names::{ExitStatus, Party};
+use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
 use ckpt_glue::pmi::{self, Member, RankState};
-use nix::sys::epoll::{EpollEvent, EpollFlags};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
-use transport::{Life, PortId, Rank};
+use nix::sys::signal::Signal;
+use transport::{Epoch, Life, PortId, Rank};
 
 use super::super::limits::LOOK_AFTER;
 use super::super::notice::{MpiNotice, Notice};
-use super::super::pmi::PmiLines;
-use super::super::{Plan, Saves, Verdict, mappings};
-use super::{Shell, Source, watch};
+use super::super::wire::{Sealed, ToKeeper, Who};
+use super::super::{Plan, Saves, Verdict};
+use super::Shell;
 
 /// What a job of an MPI library has besides.
 #[derive(Debug)]
@@ -29,15 +23,12 @@ pub(super) struct MpiSide {
     /// The life that it serves: a new one begins with an empty server.
     life: Life,
     server: pmi::Server,
-    lines: PmiLines,
     /// By world that has met.
     looks: BTreeMap<u32, Look>,
     /// By world: barriers at which it has been looked which files its processes have.
     barriers_seen: BTreeMap<u32, u64>,
-    /// Worlds whose names have been noted, and the guard told.
+    /// Worlds whose names the keepers have been told.
     named: BTreeSet<u32>,
-    /// That has been looked before its ranks are killed.
-    noted: bool,
     /// The first rank that has ended with an exit code of its own after MPI_Finalize.
     failed: Option<(Rank, u8)>,
 }
@@ -67,12 +58,6 @@ impl EndedRank {
     }
 }
 
-/// Whether a process comes to a barrier with what it says.
-fn comes_to_barrier(said: &[u8]) -> bool {
-    const WORD: &[u8] = b"cmd=barrier_in";
-    said.windows(WORD.len()).any(|window| window == WORD)
-}
-
 /// Whether it has been looked that messages of a world go over the provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Look {
@@ -95,11 +80,9 @@ impl MpiSide {
         MpiSide {
             life,
             server,
-            lines: PmiLines::default(),
             looks: BTreeMap::new(),
             barriers_seen: BTreeMap::new(),
             named: BTreeSet::new(),
-            noted: false,
             failed: None,
         }
     }
@@ -116,10 +99,9 @@ impl MpiSide {
 }
 
 impl Shell<'_> {
-    /// Before the first rank of a life is started: a new life has a new server.
+    /// A life begins: it has a new server.
     pub(super) fn begin_pmi(&mut self, decision: Decision) {
         if self.mpi.as_ref().is_none_or(|mpi| mpi.life != decision.life) {
-            self.sources.retain(|_, source| !matches!(source, Source::Pmi(_)));
             self.mpi = Some(MpiSide::new(self.plan, decision));
         }
     }
@@ -142,29 +124,18 @@ impl Shell<'_> {
         EndedRank { code: failed.map_or(0, |(_, code)| code), state: state.unwrap_or_default() }
     }
 
-    /// A socket for a process that is about to be started; the other end is kept.
-    pub(super) fn pmi_socket(&mut self, member: Member) -> io::Result<UnixStream> {
-        let (ours, theirs) = UnixStream::pair()?;
-        let token = self.token();
-        watch(&self.epoll, ours.as_fd(), token)?;
-        self.sources.insert(token, Source::Pmi(member));
-        if let Some(mpi) = &mut self.mpi {
-            mpi.lines.insert(member, ours)?;
-        }
-        Ok(theirs)
-    }
-
     pub(super) fn tell_pmi(&mut self, input: pmi::Input) {
         let now = self.now();
-        let comes = match &input {
-            pmi::Input::Request { rank, request, .. } => {
-                comes_to_barrier(&request.text.0).then(|| Member::of_job(*rank))
-            }
-            _ => None,
-        };
         let Some(mpi) = &mut self.mpi else { return };
         mpi.server.handle(now, input);
-        self.note_barriers(0, comes);
+        self.note_barriers(0);
+    }
+
+    pub(super) fn on_pmi_bytes(&mut self, member: Member, bytes: Vec<u8>) {
+        let now = self.now();
+        let Some(mpi) = &mut self.mpi else { return };
+        mpi.server.handle(now, pmi::Input::Bytes { member, bytes });
+        self.note_barriers(member.world);
     }
 
     pub(super) fn poll_pmi(&mut self) -> Option<pmi::Output> {
@@ -192,54 +163,15 @@ impl Shell<'_> {
         }
     }
 
-    pub(super) fn on_pmi_socket(&mut self, member: Member, flags: EpollFlags) {
-        if flags.contains(EpollFlags::EPOLLOUT) {
-            if let Some(mpi) = &mut self.mpi {
-                mpi.lines.flush(member);
-            }
-            self.watch_pmi(member);
-        }
-        if !flags.difference(EpollFlags::EPOLLOUT).is_empty() {
-            self.hear_pmi(member);
-        }
-    }
-
-    /// Takes what a process has said over PMI. `false`: there was nothing.
-    pub(super) fn hear_pmi(&mut self, member: Member) -> bool {
-        let now = self.now();
-        let Some(mpi) = &mut self.mpi else { return false };
-        let said = mpi.lines.hear(member);
-        if said.closed {
-            // Its process has ended, or is about to: how is said better by its status.
-            self.forget_pmi(member);
-            return false;
-        }
-        let any = !said.bytes.is_empty();
-        let comes = comes_to_barrier(&said.bytes).then_some(member);
-        mpi.server.handle(now, pmi::Input::Bytes { member, bytes: said.bytes });
-        self.note_barriers(member.world, comes);
-        any
-    }
-
-    /// The processes of a world may have met: they are looked at. One of them may have come to a barrier, at which it will wait: it is looked at alone.
-    fn note_barriers(&mut self, world: u32, comes: Option<Member>) {
+    /// The processes of a world may have met: they are looked at.
+    fn note_barriers(&mut self, world: u32) {
         let Some(mpi) = &mut self.mpi else { return };
         if !mpi.named.contains(&world)
             && let Some(name) = mpi.server.name_of(world)
         {
-            // Before its first process has an answer, and so before it makes any.
-            self.guard.add_world(name);
-            self.mpi_files.extend(mappings::files_of_world(name));
+            // Before its first process has an answer, and so before it makes any file.
+            self.keepers.tell_all(&ToKeeper::NameWorld { name: name.to_owned() });
             mpi.named.insert(world);
-        }
-        if matches!(mpi.looks.get(&world), None | Some(Look::At(_)))
-            && let Some(member) = comes
-        {
-            let process = match member.job_rank() {
-                Some(rank) => self.processes.get(&rank).map(|process| process.group.pid),
-                None => self.spawned.group(member).map(|group| group.pid),
-            };
-            self.mpi_files.extend(process.map(mappings::files_of_process).into_iter().flatten());
         }
         let barriers = mpi.server.barriers_passed(world);
         if barriers > 0 {
@@ -248,23 +180,15 @@ impl Shell<'_> {
         let seen = mpi.barriers_seen.entry(world).or_default();
         if *seen < barriers && matches!(mpi.looks.get(&world), None | Some(Look::At(_))) {
             *seen = barriers;
-            self.note_mpi_files();
-        }
-    }
-
-    /// Takes all that a process has said that has ended.
-    pub(super) fn hear_last_of_pmi(&mut self, member: Member) {
-        while self.hear_pmi(member) {
-            self.pump();
+            self.keepers.tell_all(&ToKeeper::NoteFiles);
         }
     }
 
     /// A process has ended; if it is a rank's, the keeper knows.
     pub(super) fn end_pmi(&mut self, member: Member) {
         self.tell_pmi(pmi::Input::Gone { member });
-        self.forget_pmi(member);
         if let Some(mpi) = &mut self.mpi
-            && !self.spawned.iter().any(|(other, _)| other.world == member.world)
+            && !self.spawned.iter().any(|other| other.world == member.world)
             && member.job_rank().is_none()
         {
             mpi.looks.remove(&member.world);
@@ -299,26 +223,6 @@ impl Shell<'_> {
         Some(Verdict { words: format!("rank {rank} ended with exit code {code}"), exit_code: Some(code) })
     }
 
-    fn forget_pmi(&mut self, member: Member) {
-        self.sources.retain(|_, source| !matches!(source, Source::Pmi(of) if *of == member));
-        if let Some(mpi) = &mut self.mpi {
-            mpi.lines.remove(member);
-        }
-    }
-
-    /// Asks `epoll` for room to write only while something waits.
-    fn watch_pmi(&mut self, member: Member) {
-        let Some(mpi) = &self.mpi else { return };
-        let Some(stream) = mpi.lines.stream(member) else { return };
-        let found =
-            self.sources.iter().find(|(_, source)| matches!(source, Source::Pmi(of) if *of == member));
-        let Some((token, _)) = found else { return };
-        let mut flags = EpollFlags::EPOLLIN;
-        flags.set(EpollFlags::EPOLLOUT, mpi.lines.has_waiting(member));
-        // Fails only for a descriptor that is being closed.
-        let _ = self.epoll.modify(stream, &mut EpollEvent::new(flags, *token));
-    }
-
     /// Whether the launcher speaks for a rank: it is an MPI program, and has no agent that does.
     pub(super) fn speaks_for(&self, rank: Rank) -> bool {
         let begun =
@@ -334,15 +238,16 @@ impl Shell<'_> {
     pub(super) fn on_pmi(&mut self, output: pmi::Output) {
         match output {
             pmi::Output::Send { member, line } => {
-                let Some(mpi) = &mut self.mpi else { return };
-                if !mpi.lines.send(member, &line) {
-                    let why = "it asks the launcher's PMI server and does not read the answers";
-                    self.break_off(member, why.into());
-                }
-                self.watch_pmi(member);
+                let node = member.job_rank().map_or(self.layout.root(), |rank| self.node_of(rank));
+                self.keepers.tell(node, &ToKeeper::PmiLine { who: member.into(), line });
             }
             pmi::Output::Answer { rank, answer } => {
-                self.tell_keeper(keeper::Input::PmiAnswer { rank, answer });
+                let Some(life) = self.mpi.as_ref().map(MpiSide::life) else { return };
+                let message = Message::PmiAnswer { answer };
+                let sender = Party::Coordinator;
+                let control = Control { job: self.plan.job, life, epoch: Epoch(0), sender, message };
+                let answer = Sealed::new(&self.control_key, &control);
+                self.keepers.tell(self.node_of(rank), &ToKeeper::PmiAnswer { rank: rank.0, answer });
             }
             pmi::Output::Began { member } => self.on_begun(member),
             pmi::Output::Finished { member } => {
@@ -381,6 +286,7 @@ impl Shell<'_> {
         if !self.speaks_for(rank) {
             return;
         }
+        self.keepers.tell(self.node_of(rank), &ToKeeper::SpeakFor { rank: rank.0 });
         let is_first = |shell: &Shell<'_>| {
             shell.processes.keys().all(|other| *other == rank || !shell.speaks_for(*other))
         };
@@ -388,7 +294,7 @@ impl Shell<'_> {
             self.tell(&Notice::Mpi(MpiNotice::NoAgent { rank }));
         }
         let Some(process) = self.processes.get(&rank) else { return };
-        let pid = u32::try_from(process.group.pid.as_raw()).unwrap_or(0);
+        let pid = u32::try_from(process.pid).unwrap_or(0);
         // Its port is the provider's, which finds its peers without us; here it stands for "has not finished".
         let port = PortEntry { port: PortId::of_rank(rank, 0), rails: Vec::new() };
         let registration = Registration { rank, pid, mode: CutMode::Instant, ports: vec![port] };
@@ -405,7 +311,10 @@ impl Shell<'_> {
                 self.speak_for(rank, Message::NoImage { epoch, rank, reason });
             }
             // Its provider has asked for it.
-            Message::ClosedAnswer { .. } => self.send_to_process(rank, control),
+            Message::ClosedAnswer { .. } => {
+                let control = Sealed::new(&self.control_key, control);
+                self.keepers.tell(self.node_of(rank), &ToKeeper::ToProcess { rank: rank.0, control });
+            }
             _ => {}
         }
     }
@@ -413,8 +322,8 @@ impl Shell<'_> {
     pub(super) fn speak_for(&mut self, rank: Rank, message: Message) {
         let Some(mpi) = &self.mpi else { return };
         let (job, life) = (self.plan.job, mpi.life);
-        let control = Control { job, life, epoch: transport::Epoch(0), sender: Party::Rank(rank), message };
-        self.tell_keeper(keeper::Input::Control(control));
+        let control = Control { job, life, epoch: Epoch(0), sender: Party::Rank(rank), message };
+        self.tell_keeper(self.node_of(rank), &control);
     }
 
     /// Whether the job runs, or is about to.
@@ -423,7 +332,7 @@ impl Shell<'_> {
     }
 
     /// Ends a process, and with it the job: why, is the job's report.
-    fn break_off(&mut self, member: Member, why: String) {
+    pub(super) fn break_off(&mut self, member: Member, why: String) {
         let words = format!("{member} is ended: {why}");
         let Some(rank) = member.job_rank() else { return self.fail(member, words, None) };
         if !self.is_running() {
@@ -433,45 +342,9 @@ impl Shell<'_> {
         self.job.end_on_fault();
         self.tell(&Notice::Mpi(MpiNotice::BrokenOff { words: &words }));
         self.verdict.get_or_insert(Verdict { words, exit_code: None });
-        if let Some(process) = self.processes.get(&rank) {
-            process.group.kill();
-        }
+        self.keepers.tell(self.node_of(rank), &ToKeeper::Kill { who: member.into() });
         let report = FaultReport::RankDied { rank, status: ExitStatus::Signal(Signal::SIGKILL as u8) };
         self.speak_for(rank, Message::Fault { report });
-    }
-
-    /// Before ranks are killed: as [`Shell::note_mpi_files`], once. They stand still from then on, so that none makes a file after the look.
-    pub(super) fn note_last_mpi_files(&mut self) {
-        if !self.has_mpi || self.mpi.as_mut().is_none_or(|mpi| core::mem::replace(&mut mpi.noted, true)) {
-            return;
-        }
-        for (_, group) in self.members() {
-            // One that is not there any more makes no file either.
-            let _ = killpg(group, Signal::SIGSTOP);
-        }
-        self.note_mpi_files();
-    }
-
-    /// Notes which files in memory the ranks have: who is killed cannot remove them, and who is dead cannot be asked any more. Libraries make
-    /// theirs between the barriers of MPI_Init.
-    fn note_mpi_files(&mut self) {
-        let Some(provider) = &self.plan.provider else { return };
-        if !self.has_mpi {
-            return;
-        }
-        let files = mappings::look(&self.members(), provider).files;
-        self.mpi_files.extend(files);
-    }
-
-    /// The processes of the job, and those that were spawned.
-    fn members(&self) -> Vec<(Member, Pid)> {
-        let ranks = self.processes.iter().map(|(rank, process)| (Member::of_job(*rank), process.group.pid));
-        ranks.chain(self.spawned.iter().map(|(member, group)| (member, group.pid))).collect()
-    }
-
-    /// Removes what killed ranks have left in memory.
-    pub(super) fn remove_mpi_files(&mut self) {
-        mappings::remove(core::mem::take(&mut self.mpi_files));
     }
 
     /// A process is about to end: it is looked at before, with its world, unless that has been done for another one of its world.
@@ -481,7 +354,7 @@ impl Shell<'_> {
             self.look_at_worlds(Look::Last, |world, look| world == member.world && look != Look::Last);
         } else {
             // Before the first barrier nothing is known of the others.
-            self.look_at_mappings(|other| other == member);
+            self.look_at_mappings(Vec::new(), |other| other == member);
         }
     }
 
@@ -496,26 +369,40 @@ impl Shell<'_> {
             }
         }
         if !worlds.is_empty() {
-            self.look_at_mappings(|member| worlds.contains(&member.world));
+            let looked = worlds.clone();
+            self.look_at_mappings(looked, |member| worlds.contains(&member.world));
         }
     }
 
     /// Messages of an MPI library go over the provider, and not past it: looked at for each world when all of it have come up, and when the first
     /// of it has finished.
-    fn look_at_mappings(&mut self, wanted: impl Fn(Member) -> bool) {
-        let (Some(mpi), Some(provider)) = (&self.mpi, &self.plan.provider) else { return };
-        let mut members = self.members();
-        members.retain(|(member, _)| mpi.server.has_begun(*member) && wanted(*member));
-        let mut findings = mappings::look(&members, provider);
-        self.mpi_files.append(&mut findings.files);
-        if let Some(member) = findings.without_provider.first() {
+    fn look_at_mappings(&mut self, worlds: Vec<u32>, wanted: impl Fn(Member) -> bool) {
+        let Some(mpi) = &self.mpi else { return };
+        let root = self.layout.root();
+        let ranks = self.processes.iter().map(|(rank, process)| (Member::of_job(*rank), process.node));
+        let all = ranks.chain(self.spawned.iter().map(|member| (member, root)));
+        let mut members: BTreeMap<NodeIndex, Vec<Who>> = BTreeMap::new();
+        for (member, node) in all.filter(|(member, _)| mpi.server.has_begun(*member) && wanted(*member)) {
+            members.entry(node).or_default().push(member.into());
+        }
+        for (node, members) in members {
+            self.keepers.tell(node, &ToKeeper::Look { worlds: worlds.clone(), members });
+        }
+    }
+
+    pub(super) fn on_found(
+        &mut self,
+        without_provider: Vec<Member>,
+        shared: Option<(Member, Member, String)>,
+    ) {
+        if let (Some(member), Some(provider)) = (without_provider.first(), &self.plan.provider) {
             let words = format!(
                 "its MPI library has not loaded the provider {}; `stillwire doctor PROGRAM` says why",
                 provider.display()
             );
             self.break_off(*member, words);
         }
-        if let Some((one, other, path)) = &findings.shared {
+        if let Some((one, other, path)) = shared {
             let words = format!(
                 "{one} and {other} share memory of their MPI library ({path}): messages may go past the provider, and will be in no checkpoint"
             );

@@ -4,11 +4,13 @@ use std::time::Instant;
 
 use ckpt_glue::job::{self, FinalReport};
 use ckpt_glue::recovery::Ending;
-use nix::sys::epoll::{EpollEvent, EpollTimeout};
+use nix::sys::epoll::EpollEvent;
 
-use super::super::limits::{EVENTS_PER_ROUND, OUTPUT_GRACE};
+use super::super::epoll_timeout;
+use super::super::limits::{EVENTS_PER_ROUND, KEEPER_END_MAX};
 use super::super::notice::Notice;
 use super::super::storage::{Done, Task};
+use super::super::wire::ToKeeper;
 use super::{Shell, Source};
 
 impl Shell<'_> {
@@ -29,23 +31,29 @@ impl Shell<'_> {
                 self.give_up_unrestored(newest);
             }
             Done::FenceFailed(error) => {
-                self.tell(&Notice::Store { what: "the list of generations", error: &error });
+                self.tell(&Notice::Store { what: "the list of generations", error: &error.to_string() });
             }
             Done::Decided(life) => self.tell_job(job::Input::DecisionDurable { life }),
             Done::NotDecided { life, errno, error } => {
-                self.tell(&Notice::Store { what: "the decision about a new life", error: &error });
+                self.tell(&Notice::Store {
+                    what: "the decision about a new life",
+                    error: &error.to_string(),
+                });
                 self.tell_job(job::Input::DecisionFailed { life, errno });
             }
             Done::Committed(generation) => self.tell_job(job::Input::CommitDurable(generation)),
             Done::NotCommitted { generation, errno, error } => {
-                self.tell(&Notice::Store { what: "the commit record", error: &error });
+                self.tell(&Notice::Store { what: "the commit record", error: &error.to_string() });
                 self.tell_job(job::Input::CommitFailed { generation, errno });
             }
             Done::NotCollected(error) => {
-                self.tell(&Notice::Store { what: "removing old generations", error: &error });
+                self.tell(&Notice::Store { what: "removing old generations", error: &error.to_string() });
             }
             Done::Discarded(Err(error)) => {
-                self.tell(&Notice::Store { what: "removing what was not finished", error: &error });
+                self.tell(&Notice::Store {
+                    what: "removing what was not finished",
+                    error: &error.to_string(),
+                });
             }
             Done::Ended(Err(error)) => self.not_ended(&error),
             Done::Collected | Done::Noted | Done::Ended(Ok(())) | Done::Discarded(Ok(_)) => {}
@@ -53,31 +61,15 @@ impl Shell<'_> {
     }
 
     fn not_ended(&mut self, error: &store::StoreError) {
-        self.tell(&Notice::Store { what: "the note that the job has finished", error });
+        self.tell(&Notice::Store { what: "the note that the job has finished", error: &error.to_string() });
     }
 
     /// The last things: what ended processes have printed, and what is half done on disk. A commit that was under way when a
     /// job was stopped has its outcome now: it goes into the report.
     pub(super) fn leave(&mut self, report: &mut FinalReport) {
-        self.remove_mpi_files();
-        // No process is left that could print more than the pipes hold.
         self.leaving = true;
-        self.listen_again();
-        let until = Instant::now() + OUTPUT_GRACE;
-        let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
-        while self.sources.values().any(|source| matches!(source, Source::Pipe { .. })) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            let timeout = EpollTimeout::try_from(left).unwrap_or(EpollTimeout::ZERO);
-            let count = self.epoll.wait(&mut events, timeout).unwrap_or(0);
-            for event in &events[..count] {
-                if matches!(self.sources.get(&event.data()), Some(Source::Pipe { .. })) {
-                    self.on_pipe(event.data());
-                }
-            }
-        }
+        self.commit_all();
+        self.leave_keepers();
         if report.ending == Ending::Finished
             && let Some(life) = self.job.status().life
         {
@@ -95,17 +87,20 @@ impl Shell<'_> {
                     self.store.ask(Task::Collect { life: generation.life, keep: self.plan.keep });
                 }
                 Done::NotCommitted { error, .. } => {
-                    self.tell(&Notice::Store { what: "the commit record", error: &error });
+                    self.tell(&Notice::Store { what: "the commit record", error: &error.to_string() });
                 }
                 Done::Collected => collecting = false,
                 Done::NotCollected(error) => {
                     collecting = false;
-                    self.tell(&Notice::Store { what: "removing old generations", error: &error });
+                    self.tell(&Notice::Store { what: "removing old generations", error: &error.to_string() });
                 }
                 Done::Discarded(result) => {
                     discarded = true;
                     if let Err(error) = result {
-                        self.tell(&Notice::Store { what: "removing what was not finished", error: &error });
+                        self.tell(&Notice::Store {
+                            what: "removing what was not finished",
+                            error: &error.to_string(),
+                        });
                     }
                 }
                 // Nothing is decided any more.
@@ -115,6 +110,30 @@ impl Shell<'_> {
             }
             if discarded && !collecting {
                 return;
+            }
+        }
+    }
+
+    /// Waits until the keepers have handed over the last of what was printed, have cleaned up, and are gone.
+    fn leave_keepers(&mut self) {
+        self.keepers.tell_all(&ToKeeper::Leave);
+        let until = Instant::now() + KEEPER_END_MAX;
+        let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
+        while self.keepers.any_runs() {
+            let left = until.saturating_duration_since(Instant::now());
+            // Fails only for a descriptor that is being closed.
+            let _ = self.keepers.watch_links(&self.epoll);
+            let count = self.epoll.wait(&mut events, epoll_timeout(Some(left))).unwrap_or(0);
+            for event in &events[..count] {
+                if matches!(self.sources.get(&event.data()), Some(Source::Keeper(_))) {
+                    self.on_event(event.data(), event.events());
+                } else if left.is_zero() {
+                    break;
+                }
+            }
+            if left.is_zero() {
+                // Stopped, or it hangs: its guard cleans up.
+                return self.keepers.kill();
             }
         }
     }

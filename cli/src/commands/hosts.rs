@@ -1,0 +1,265 @@
+//! Which ranks of a job run on which host.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::str::FromStr;
+
+use clap::Args;
+
+use crate::error::CliError;
+use crate::launch::Node;
+
+/// How people write this host.
+const HERE: &str = "localhost";
+
+/// Where ranks run: the same for `run` and `restart`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct HostArguments {
+    /// Hosts on which ranks run, in the order of their numbers, such as node1:4,node2:4; without numbers, as evenly as can be. A host's ranks receive
+    /// on the address that its name stands for, or on another one: node1:4@10.0.0.1. localhost is this host. All need this program, the MPI program and
+    /// the job's directory at the same paths
+    #[arg(long, alias = "map", value_name = "HOST[:RANKS][@IP],...", value_delimiter = ',')]
+    pub(crate) hosts: Vec<HostArgument>,
+    /// What starts a program on another host: a command that takes the host's name and the program's as further arguments [default: ssh -o BatchMode=yes]
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) remote_shell: Option<String>,
+    /// Run the ranks under so many keepers on this host, as if it were several
+    #[arg(long, value_name = "N", conflicts_with = "hosts", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) nodes: Option<u32>,
+}
+
+/// The remote shell that every cluster has. It must not ask for a password: nobody is there to answer.
+const REMOTE_SHELL: &str = "ssh -o BatchMode=yes";
+
+/// One host of a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct HostArgument {
+    name: String,
+    ranks: Option<u32>,
+    address: Option<IpAddr>,
+}
+
+impl FromStr for HostArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HostArgument, String> {
+        let (rest, address) = match text.split_once('@') {
+            Some((rest, address)) => {
+                let wrong = |_| format!("expected an IP address behind the @ of `{text}`, found `{address}`");
+                (rest, Some(address.parse().map_err(wrong)?))
+            }
+            None => (text, None),
+        };
+        let (name, ranks) = match rest.rsplit_once(':') {
+            Some((name, ranks)) => {
+                let ranks = ranks.parse().ok().filter(|ranks| *ranks > 0);
+                let wrong = || format!("expected a number of ranks, at least 1, behind the : of `{text}`");
+                (name, Some(ranks.ok_or_else(wrong)?))
+            }
+            None => (rest, None),
+        };
+        let is_name = |symbol: char| symbol.is_ascii_alphanumeric() || "-._".contains(symbol);
+        // A name that begins with a dash would be an option of the remote shell.
+        if name.is_empty() || name.starts_with('-') || !name.chars().all(is_name) {
+            return Err(format!("expected a host as node1, node1:4 or node1:4@10.0.0.1, found `{text}`"));
+        }
+        Ok(HostArgument { name: name.to_owned(), ranks, address })
+    }
+}
+
+impl core::fmt::Display for HostArgument {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(&self.name)?;
+        if let Some(ranks) = self.ranks {
+            write!(f, ":{ranks}")?;
+        }
+        self.address.map_or(Ok(()), |address| write!(f, "@{address}"))
+    }
+}
+
+impl HostArguments {
+    /// What a job file has of them.
+    pub(crate) fn read(
+        hosts: Option<&str>,
+        remote_shell: Option<&str>,
+        nodes: Option<&str>,
+    ) -> HostArguments {
+        let hosts = hosts.unwrap_or_default().split(',').filter_map(|host| host.parse().ok());
+        HostArguments {
+            hosts: hosts.collect(),
+            remote_shell: remote_shell.map(str::to_owned),
+            nodes: nodes.and_then(|nodes| nodes.parse().ok()),
+        }
+    }
+
+    /// With what counts if these say nothing.
+    pub(crate) fn or(self, before: HostArguments) -> HostArguments {
+        let says_where = !self.hosts.is_empty() || self.nodes.is_some();
+        let remote_shell = self.remote_shell.clone().or_else(|| before.remote_shell.clone());
+        HostArguments { remote_shell, ..if says_where { self } else { before } }
+    }
+
+    /// The nodes of a job with so many ranks. `bind`: where ranks receive that run here, unless the list says it.
+    pub(crate) fn nodes(&self, ranks: u32, bind: IpAddr) -> Result<Vec<Node>, CliError> {
+        if self.hosts.is_empty() {
+            let nodes = self.nodes.unwrap_or(1).min(ranks.max(1));
+            let node = |number: u32| {
+                let name = if nodes > 1 { Some(format!("node {number}")) } else { None };
+                Node { name, ..Node::here(share(ranks, nodes, number), bind) }
+            };
+            return Ok((0..nodes).map(node).collect());
+        }
+        let shares = self.shares(ranks)?;
+        let shell = self.remote_shell.as_deref().unwrap_or(REMOTE_SHELL);
+        let shell: Vec<OsString> = shell.split_ascii_whitespace().map(OsString::from).collect();
+        if shell.is_empty() {
+            return Err(CliError::Hosts { problem: "--remote-shell names no program".to_owned() });
+        }
+        let others: Vec<&HostArgument> = self.hosts.iter().filter(|host| host.name != HERE).collect();
+        let mut nodes = Vec::new();
+        for (host, ranks) in self.hosts.iter().zip(shares) {
+            let is_here = host.name == HERE;
+            let address = match host.address {
+                Some(address) => address,
+                None if !is_here => resolve(&host.name)?,
+                None if others.is_empty() || bind != IpAddr::V4(Ipv4Addr::LOCALHOST) => bind,
+                None => outward(others[0].address.map_or_else(|| resolve(&others[0].name), Ok)?)?,
+            };
+            nodes.push(Node {
+                name: Some(host.name.clone()),
+                host: (!is_here).then(|| host.name.clone()),
+                remote_shell: shell.clone(),
+                ranks,
+                bind: SocketAddr::new(address, 0),
+            });
+        }
+        Ok(nodes)
+    }
+
+    fn shares(&self, ranks: u32) -> Result<Vec<u32>, CliError> {
+        let problem = |problem: String| Err(CliError::Hosts { problem });
+        let hosts = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+        let given: Vec<u32> = self.hosts.iter().filter_map(|host| host.ranks).collect();
+        if given.is_empty() {
+            if hosts > ranks {
+                return problem(format!("{ranks} ranks for {hosts} hosts: expected at least one for each"));
+            }
+            return Ok((0..hosts).map(|number| share(ranks, hosts, number)).collect());
+        }
+        if given.len() < self.hosts.len() {
+            return problem(
+                "some hosts have a number of ranks and others have none: give it for all or for none"
+                    .to_owned(),
+            );
+        }
+        let sum: u32 = given.iter().fold(0, |sum, ranks| sum.saturating_add(*ranks));
+        if sum != ranks {
+            return problem(format!("the hosts have {sum} ranks together, and the job {ranks}"));
+        }
+        Ok(given)
+    }
+}
+
+/// Nodes as a job file has them; `None`: all are this host.
+pub(crate) fn write(nodes: &[Node]) -> Option<String> {
+    let host = |node: &Node| HostArgument {
+        name: node.host.clone().unwrap_or_else(|| HERE.to_owned()),
+        ranks: Some(node.ranks),
+        address: Some(node.bind.ip()),
+    };
+    nodes
+        .iter()
+        .any(|node| node.host.is_some())
+        .then(|| nodes.iter().map(|node| host(node).to_string()).collect::<Vec<_>>().join(","))
+}
+
+fn share(ranks: u32, nodes: u32, number: u32) -> u32 {
+    ranks / nodes + u32::from(number < ranks % nodes)
+}
+
+/// The address of another host.
+fn resolve(name: &str) -> Result<IpAddr, CliError> {
+    let found =
+        (name, 0).to_socket_addrs().map(|found| found.map(|address| address.ip()).collect::<Vec<_>>());
+    let addresses = match found {
+        Ok(addresses) if !addresses.is_empty() => addresses,
+        Ok(_) => {
+            return Err(CliError::Hosts {
+                problem: format!("no address is known of {name}; give it: {name}@IP"),
+            });
+        }
+        Err(error) => {
+            let problem = format!("no address is known of {name} ({error}); give it: {name}@IP");
+            return Err(CliError::Hosts { problem });
+        }
+    };
+    Ok(*addresses.iter().find(|address| address.is_ipv4()).unwrap_or(&addresses[0]))
+}
+
+/// The address of this host under which another one reaches it; nothing is sent for it.
+fn outward(other: IpAddr) -> Result<IpAddr, CliError> {
+    let any: IpAddr =
+        if other.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    let found = socket.connect((other, 9)).and_then(|()| socket.local_addr());
+    let problem = |error| CliError::Hosts {
+        problem: format!("no way from here to {other} ({error}); give the address: {HERE}@IP"),
+    };
+    Ok(found.map_err(problem)?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(text: &str) -> HostArguments {
+        HostArguments {
+            hosts: text.split(',').map(|host| host.parse().unwrap()).collect(),
+            remote_shell: None,
+            nodes: None,
+        }
+    }
+
+    fn shares(text: &str, ranks: u32) -> Result<Vec<u32>, String> {
+        let nodes =
+            hosts(text).nodes(ranks, Ipv4Addr::LOCALHOST.into()).map_err(|error| error.to_string())?;
+        Ok(nodes.into_iter().map(|node| node.ranks).collect())
+    }
+
+    #[test]
+    fn ranks_are_given_or_spread() {
+        assert_eq!(shares("a:1@10.0.0.1,b:3@10.0.0.2", 4).unwrap(), [1, 3]);
+        assert_eq!(shares("a@10.0.0.1,b@10.0.0.2", 5).unwrap(), [3, 2]);
+        assert!(
+            shares("a:1@10.0.0.1,b:1@10.0.0.2", 4).unwrap_err().contains("2 ranks together, and the job 4")
+        );
+        assert!(shares("a:1@10.0.0.1,b@10.0.0.2", 4).unwrap_err().contains("for all or for none"));
+        assert!(shares("a@10.0.0.1,b@10.0.0.2", 1).unwrap_err().contains("at least one for each"));
+    }
+
+    #[test]
+    fn what_is_no_host_is_refused() {
+        for text in ["", ":4", "a:0", "a:x", "-oProxyCommand=x", "a b", "a@b", "a:1:2"] {
+            assert!(text.parse::<HostArgument>().is_err(), "{text}");
+        }
+        assert!("a@10.0.0".parse::<HostArgument>().unwrap_err().contains("`10.0.0`"));
+    }
+
+    #[test]
+    fn a_job_file_keeps_them() {
+        let text = "localhost:2@10.0.0.1,node-1.example:3@fe80::1";
+        let written = write(&hosts(text).nodes(5, Ipv4Addr::LOCALHOST.into()).unwrap()).unwrap();
+        assert_eq!(written, text);
+        assert_eq!(HostArguments::read(Some(&written), None, None).hosts, hosts(text).hosts);
+        assert_eq!(write(&[Node::here(2, Ipv4Addr::LOCALHOST.into())]), None);
+        let now = hosts("c:5").or(HostArguments { remote_shell: Some("rsh".to_owned()), ..hosts(text) });
+        assert_eq!((now.hosts, now.remote_shell.as_deref()), (hosts("c:5").hosts, Some("rsh")));
+    }
+
+    #[test]
+    fn nodes_of_this_host_are_counted() {
+        let arguments = HostArguments { hosts: Vec::new(), remote_shell: None, nodes: Some(3) };
+        let nodes = arguments.nodes(4, Ipv4Addr::LOCALHOST.into()).unwrap();
+        assert_eq!(nodes.iter().map(|node| node.ranks).collect::<Vec<_>>(), [2, 1, 1]);
+    }
+}

@@ -1,0 +1,40 @@
+//! What processes print, as keepers hand it over: shown at once, and acknowledged while the observer has room.
+
+use ckpt_glue::control::JobPhase;
+use ckpt_glue::names::NodeIndex;
+use ckpt_glue::pmi::Member;
+
+use super::super::limits::LINE_WINDOW_BYTES;
+use super::super::lines::Channel;
+use super::super::notice::Notice;
+use super::super::wire::ToKeeper;
+use super::Shell;
+
+impl Shell<'_> {
+    pub(super) fn on_line(&mut self, node: NodeIndex, member: Member, is_error: bool, line: &[u8]) {
+        let channel = if is_error { Channel::Error } else { Channel::Output };
+        self.tell(&Notice::Line { member, channel, line });
+        // What a process says that comes up and then ends is why.
+        if is_error && self.restoring.is_some() && self.job.status().phase == JobPhase::Starting {
+            self.last_words.insert(member, String::from_utf8_lossy(line).into_owned());
+        }
+        if let Some(keeper) = self.keepers.get_mut(node) {
+            keeper.shown += line.len() as u64 + 1;
+        }
+    }
+
+    /// Lets keepers hand over more, if there is room for it. Not for every line: a good part of the window at once.
+    pub(super) fn tell_shown(&mut self) {
+        self.is_full = !self.observer.takes_lines();
+        if self.is_full {
+            return;
+        }
+        for node in self.keepers.nodes() {
+            let Some(keeper) = self.keepers.get_mut(node) else { continue };
+            if keeper.shown >= LINE_WINDOW_BYTES / 4 {
+                let bytes = core::mem::take(&mut keeper.shown);
+                self.keepers.tell(node, &ToKeeper::Shown { bytes });
+            }
+        }
+    }
+}

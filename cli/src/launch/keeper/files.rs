@@ -1,0 +1,101 @@
+//! Files that MPI libraries make in memory and remove when their ranks end by themselves: noted while the ranks run, removed when they were killed.
+//! And what processes have mapped besides: the provider, and no memory through which messages would go past it.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use ckpt_glue::pmi::Member;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use transport::Life;
+
+use super::super::mappings;
+use super::super::wire::{FromKeeper, Who};
+use super::Shell;
+
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    paths: BTreeSet<PathBuf>,
+    /// Worlds whose processes have all been looked at.
+    looked: BTreeSet<u32>,
+    /// The life whose processes have been looked at before they were killed.
+    noted: Option<Life>,
+}
+
+impl Shell {
+    /// A process may be about to wait at a barrier, and may have made its files: it is looked at alone, until the first look at all of its world.
+    pub(super) fn note_files_of(&mut self, member: Member) {
+        if self.files.looked.contains(&member.world) {
+            return;
+        }
+        let process = match member.job_rank() {
+            Some(rank) => self.processes.get(&rank).map(|process| process.group.pid),
+            None => self.spawned.group(member).map(|group| group.pid),
+        };
+        self.files.paths.extend(process.map(mappings::files_of_process).into_iter().flatten());
+    }
+
+    /// Processes of a world begin: MPICH's files in memory are known by its name.
+    pub(super) fn name_world(&mut self, name: &str) {
+        self.guard.add_world(name);
+        self.files.paths.extend(mappings::files_of_world(name));
+    }
+
+    /// Before ranks are killed: as [`Shell::note_files`], once. They stand still from then on, so that none makes a file after the look.
+    pub(super) fn note_last_files(&mut self) {
+        let life = self.keeper_life();
+        if !self.has_mpi || (life.is_some() && core::mem::replace(&mut self.files.noted, life) == life) {
+            return;
+        }
+        for (_, group) in self.members() {
+            // One that is not there any more makes no file either.
+            let _ = killpg(group, Signal::SIGSTOP);
+        }
+        self.note_files();
+    }
+
+    fn keeper_life(&self) -> Option<Life> {
+        self.processes.values().next().map(|process| process.life)
+    }
+
+    /// Notes which files in memory the ranks have: who is killed cannot remove them, and who is dead cannot be asked any more. Libraries make
+    /// theirs between the barriers of MPI_Init.
+    pub(super) fn note_files(&mut self) {
+        let Some(provider) = &self.site.provider else { return };
+        if !self.has_mpi {
+            return;
+        }
+        let files = mappings::look(&self.members(), provider).files;
+        self.files.paths.extend(files);
+    }
+
+    /// Messages of an MPI library go over the provider, and not past it.
+    pub(super) fn look_at(&mut self, worlds: Vec<u32>, wanted: &[Who]) {
+        self.files.looked.extend(worlds);
+        let Some(provider) = &self.site.provider else { return };
+        let mut members = self.members();
+        members.retain(|(member, _)| wanted.contains(&(*member).into()));
+        let mut findings = mappings::look(&members, provider);
+        self.files.paths.append(&mut findings.files);
+        let without_provider = findings.without_provider.into_iter().map(Into::into).collect();
+        let shared = findings.shared.map(|(one, other, path)| (one.into(), other.into(), path));
+        self.tell(&FromKeeper::Found { without_provider, shared });
+    }
+
+    /// A new life begins: its processes have not been looked at.
+    pub(super) fn forget_looks(&mut self) {
+        self.files.looked.clear();
+        self.files.noted = None;
+    }
+
+    /// The processes of ranks, and those that were spawned.
+    fn members(&self) -> Vec<(Member, Pid)> {
+        let ranks = self.processes.iter().map(|(rank, process)| (Member::of_job(*rank), process.group.pid));
+        ranks.chain(self.spawned.iter().map(|(member, group)| (member, group.pid))).collect()
+    }
+
+    /// Removes what killed ranks have left in memory.
+    pub(super) fn remove_files(&mut self) {
+        mappings::remove(core::mem::take(&mut self.files.paths));
+    }
+}

@@ -1,0 +1,581 @@
+//! The keeper's process: one for each node. It starts the ranks of its node, hears what they say and print, and ends them.
+//!
+//! The machine ([`ckpt_glue::Keeper`]) decides; this carries out, and talks to the coordinator over its standard input and output
+//! ([`wire`](super::wire)). When that link ends, the launcher is gone: everything that runs here is ended at once, and the guard cleans up.
+
+mod files;
+mod output;
+mod pmi;
+mod ranks;
+mod silent;
+mod spawned;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ckpt_glue::control::{Control, ControlKey, ExitedRecord, Message};
+use ckpt_glue::keeper::{Input, Keeper, Output};
+use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
+use ckpt_glue::pmi::Member;
+use ckpt_glue::sabotage::Sabotage;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
+use store::{Directory, JobDirectory};
+use transport::config::AuthLevel;
+use transport::{JobId, Life, Rank};
+
+use super::descriptors::{self, Descriptors};
+use super::guard::Guard;
+use super::key::KeyFile;
+use super::limits::{EVENTS_PER_ROUND, LINK_GREETING_MAX, LINK_QUEUE_BYTES_MAX};
+use super::pmi::PmiLines;
+use super::process::{Process, Program};
+use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, VERSION, WirePhase};
+use super::{Saves, node_name, take_signals, watch};
+use output::Outputs;
+use spawned::Spawned;
+
+/// What this node is to do for a job.
+#[derive(Debug)]
+struct Site {
+    job: JobId,
+    key: [u8; 16],
+    node: NodeIndex,
+    ranks: u32,
+    program: Program,
+    directory: PathBuf,
+    bind: SocketAddr,
+    auth: AuthLevel,
+    provider: Option<PathBuf>,
+    saves: Saves,
+}
+
+/// Tells the provider on which address to receive.
+const ADDRESS_VARIABLE: &str = "STILLWIRE_ADDRESS";
+
+/// Tokens of the sources that are always there.
+const SIGNALS: u64 = 0;
+const LINK: u64 = 1;
+
+/// Where an event of `epoll` comes from.
+#[derive(Debug)]
+enum Source {
+    Signals,
+    Link,
+    Connection(Rank),
+    /// What a process says over PMI.
+    Pmi(Member),
+    /// What a process prints.
+    Pipe,
+}
+
+struct Shell {
+    site: Site,
+    control_key: ControlKey,
+    /// The same for programs of MPI libraries.
+    key_file: KeyFile,
+    /// What ranks are given.
+    descriptors: Descriptors,
+    started: Instant,
+    keeper: Keeper,
+    directory: JobDirectory<Directory>,
+    processes: BTreeMap<Rank, Process>,
+    /// Their processes have ended, and the coordinator has not said how the machine is to see it.
+    unjudged: BTreeSet<Rank>,
+    spawned: Spawned,
+    epoll: Epoll,
+    sources: BTreeMap<u64, Source>,
+    next_token: u64,
+    signals: SignalFd,
+    link: Link,
+    /// The link has events for room to write.
+    watches_room: bool,
+    guard: Guard,
+    pmi: PmiLines,
+    /// The life of the processes to which those belong.
+    pmi_life: Option<Life>,
+    /// Ranks for which the coordinator's shell speaks.
+    spoken_for: BTreeSet<Rank>,
+    /// Some rank was a program of an MPI library.
+    has_mpi: bool,
+    files: files::Files,
+    outputs: Outputs,
+    /// What the coordinator has been told of each rank.
+    told: BTreeMap<Rank, (WirePhase, u32)>,
+    silence: silent::Silence,
+}
+
+/// Why the keeper's process ends.
+enum End {
+    /// The job is over.
+    Leave,
+    /// The launcher is gone, or what it says makes no sense.
+    Lost(LinkError),
+    /// Somebody wants this process to end.
+    Signal,
+}
+
+/// The keeper's process itself. Returns whether it ended as it should.
+pub(crate) fn keep() -> bool {
+    let mut link = match open() {
+        Ok(link) => link,
+        Err(error) => {
+            eprintln!("stillwire: keeper: its standard input and output are no link to a launcher: {error}");
+            return false;
+        }
+    };
+    let begun = match greeting(&mut link) {
+        Ok(begin) => begin,
+        Err(error) => {
+            eprintln!("stillwire: keeper: no word of the launcher that has started it: {error}");
+            return false;
+        }
+    };
+    let shell = if begun.version == VERSION {
+        Shell::new(begun, link)
+    } else {
+        let problem = format!(
+            "it has version {VERSION} of stillwire, and the launcher {}: install the same on both",
+            begun.version
+        );
+        Err((problem, link))
+    };
+    match shell {
+        Ok(mut shell) => shell.keep(),
+        Err((problem, mut link)) => {
+            link.send(&FromKeeper::Unfit { problem });
+            finish_sending(&mut link);
+            false
+        }
+    }
+}
+
+/// The link over standard input and output.
+fn open() -> io::Result<Link> {
+    let duplicate = |fd: BorrowedFd<'_>| -> io::Result<OwnedFd> {
+        let fd = fd.try_clone_to_owned()?;
+        let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
+        fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+        Ok(fd)
+    };
+    let link = Link::new(duplicate(io::stdin().as_fd())?, duplicate(io::stdout().as_fd())?);
+    // Nothing else may be read or written there.
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    nix::unistd::dup2_stdin(&null)?;
+    nix::unistd::dup2_stdout(&null)?;
+    Ok(link)
+}
+
+/// Waits for the launcher's first word.
+fn greeting(link: &mut Link) -> Result<Begin, LinkError> {
+    let until = Instant::now() + LINK_GREETING_MAX;
+    let mut messages = Vec::new();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing came for 30 s").into());
+        }
+        let mut fds = [PollFd::new(link.from().as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+        link.receive(&mut messages)?;
+        match messages.pop() {
+            None => {}
+            Some(ToKeeper::Begin(begin)) => return Ok(*begin),
+            Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "it does not begin").into()),
+        }
+    }
+}
+
+/// Sends the last words, to whoever still reads.
+fn finish_sending(link: &mut Link) {
+    let until = Instant::now() + Duration::from_secs(1);
+    while link.has_waiting() && Instant::now() < until {
+        let mut fds = [PollFd::new(link.to().as_fd(), PollFlags::POLLOUT)];
+        let _ = poll(&mut fds, PollTimeout::from(100u8));
+        link.flush();
+    }
+}
+
+impl Site {
+    fn new(begin: &Begin) -> Site {
+        let mut environment = begin.environment.clone();
+        if begin.bind.ip() != Ipv4Addr::LOCALHOST {
+            environment.retain(|(name, _)| name != ADDRESS_VARIABLE);
+            environment.push((ADDRESS_VARIABLE.into(), begin.bind.ip().to_string().into()));
+        }
+        Site {
+            job: JobId(begin.job),
+            key: begin.key,
+            node: NodeIndex(begin.node),
+            ranks: begin.ranks,
+            program: Program {
+                command: begin.command.clone(),
+                directory: PathBuf::from(&begin.program_directory),
+                environment,
+                inherited: begin.inherited.clone(),
+            },
+            directory: PathBuf::from(&begin.directory),
+            bind: begin.bind,
+            auth: if begin.full_tags { AuthLevel::Full } else { AuthLevel::Header },
+            provider: begin.provider.as_ref().map(PathBuf::from),
+            saves: if begin.saves_processes { Saves::Process } else { Saves::Points },
+        }
+    }
+
+    /// What keeps ranks from being started here, as far as it can be seen before.
+    fn problem(&self) -> Option<String> {
+        if let Err(error) = self.program.check() {
+            return Some(error.to_string());
+        }
+        if let Err(error) = std::net::UdpSocket::bind((self.bind.ip(), 0)) {
+            let address = self.bind.ip();
+            return Some(format!(
+                "ranks cannot receive on {address} ({error}); is it an address of this host?"
+            ));
+        }
+        let library = self.provider.as_ref().filter(|library| !library.is_file())?;
+        Some(format!("the provider {} is not there", library.display()))
+    }
+}
+
+impl Shell {
+    fn new(begin: Begin, mut link: Link) -> Result<Shell, (String, Link)> {
+        let site = Site::new(&begin);
+        if let Some(problem) = site.problem() {
+            return Err((problem, link));
+        }
+        let parts = || -> Result<_, crate::error::CliError> {
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
+            let signals = take_signals()?;
+            watch(&epoll, signals.as_fd(), SIGNALS)?;
+            watch(&epoll, link.from().as_fd(), LINK)?;
+            let directory = JobDirectory::attach(Directory::open(&site.directory)?, site.job);
+            let descriptors = descriptors::provide(begin.share)?;
+            Ok((
+                epoll,
+                signals,
+                directory,
+                descriptors,
+                KeyFile::new(&site.key)?,
+                Guard::start(site.job, &site.directory)?,
+            ))
+        };
+        let (epoll, signals, directory, descriptors, key_file, guard) = match parts() {
+            Ok(parts) => parts,
+            Err(error) => return Err((error.to_string(), link)),
+        };
+        link.send(&FromKeeper::Ready { version: VERSION.to_owned(), host: node_name() });
+        let keeper = if begin.again { Keeper::again } else { Keeper::new };
+        Ok(Shell {
+            control_key: ControlKey::new(&site.key),
+            key_file,
+            descriptors,
+            started: Instant::now(),
+            keeper: keeper(site.job, site.node, Sabotage::none()),
+            directory,
+            processes: BTreeMap::new(),
+            unjudged: BTreeSet::new(),
+            spawned: Spawned::default(),
+            epoll,
+            sources: [(SIGNALS, Source::Signals), (LINK, Source::Link)].into(),
+            next_token: LINK + 1,
+            signals,
+            link,
+            watches_room: false,
+            guard,
+            pmi: PmiLines::default(),
+            pmi_life: None,
+            spoken_for: BTreeSet::new(),
+            has_mpi: begin.is_mpi,
+            files: files::Files::default(),
+            outputs: Outputs::default(),
+            told: BTreeMap::new(),
+            silence: silent::Silence::default(),
+            site,
+        })
+    }
+
+    /// Until the job is over. Returns whether it ended as it should.
+    fn keep(&mut self) -> bool {
+        let end = match self.run() {
+            Ok(end) => end,
+            Err(error) => {
+                eprintln!("stillwire: keeper of {}: {error}", node_name());
+                return self.give_up();
+            }
+        };
+        match end {
+            End::Leave => {
+                self.leave();
+                self.guard.dismiss();
+                finish_sending(&mut self.link);
+                true
+            }
+            End::Lost(LinkError::Closed) | End::Signal => self.give_up(),
+            End::Lost(error) => {
+                eprintln!("stillwire: keeper of {}: the launcher's link: {error}", node_name());
+                self.give_up()
+            }
+        }
+    }
+
+    /// Ends everything; the guard, which is not dismissed, cleans up behind.
+    fn give_up(&mut self) -> bool {
+        self.kill_all();
+        // Nothing of this process may run on: not even what would be dropped in order.
+        std::process::exit(1);
+    }
+
+    fn kill_all(&self) {
+        self.processes.values().for_each(|process| process.group.kill());
+        self.spawned.kill();
+    }
+
+    fn run(&mut self) -> io::Result<End> {
+        let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
+        loop {
+            self.pump();
+            self.tell_ranks();
+            self.watch_link()?;
+            let timeout = self.timeout();
+            let count = match self.epoll.wait(&mut events, timeout) {
+                Ok(count) => count,
+                Err(nix::Error::EINTR) => 0,
+                Err(error) => return Err(error.into()),
+            };
+            for event in &events[..count] {
+                if let Some(end) = self.on_event(event.data(), event.events()) {
+                    return Ok(end);
+                }
+            }
+            let now = self.now();
+            if self.keeper.poll_timeout().is_some_and(|due| due <= now) {
+                self.keeper.handle_timeout(now);
+            }
+            self.look_at_silent();
+        }
+    }
+
+    fn now(&self) -> transport::Instant {
+        let nanos = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        transport::Instant::from_nanos(nanos)
+    }
+
+    fn timeout(&self) -> EpollTimeout {
+        let now = self.now();
+        let machine = self.keeper.poll_timeout().map(|due| due.since(now));
+        let silence = self.silence.due().map(|due| due.saturating_duration_since(Instant::now()));
+        super::epoll_timeout(machine.into_iter().chain(silence).min())
+    }
+
+    fn tell(&mut self, message: &FromKeeper) {
+        if self.link.send(message) > LINK_QUEUE_BYTES_MAX {
+            eprintln!("stillwire: keeper of {}: the launcher does not read any more", node_name());
+            self.give_up();
+        }
+    }
+
+    fn seal(&self, control: &Control) -> Sealed {
+        Sealed::new(&self.control_key, control)
+    }
+
+    /// Carries out what the machine wants until it wants nothing.
+    fn pump(&mut self) {
+        while let Some(output) = self.keeper.poll_output() {
+            self.on_keeper(output);
+        }
+    }
+
+    fn tell_keeper(&mut self, input: Input) {
+        let now = self.now();
+        self.keeper.handle(now, input);
+    }
+
+    fn on_keeper(&mut self, output: Output) {
+        match output {
+            Output::Send { to: Party::Rank(rank), control } => self.send(rank, &control),
+            Output::Send { to, control } => {
+                if let Some(to) = Receiver::of(to) {
+                    let control = self.seal(&control);
+                    self.tell(&FromKeeper::Control { to, control });
+                }
+            }
+            Output::Spawn { rank, decision } => self.spawn(rank, decision),
+            Output::Kill { rank, life } => self.kill(rank, life),
+            Output::WriteExitedImage { rank, generation, record } => {
+                let (rank, generation, record) = (rank.0, generation.into(), record.emit());
+                self.tell(&FromKeeper::ExitedImage { rank, generation, record });
+            }
+            Output::Pmi(input) => self.on_pmi_of_agent(input),
+            Output::LeaseOver => self.tell(&FromKeeper::LeaseOver),
+        }
+    }
+
+    fn kill(&mut self, rank: Rank, life: Life) {
+        self.note_last_files();
+        self.spawned.give_up();
+        match self.processes.get(&rank) {
+            Some(process) if process.life == life => process.group.kill(),
+            // It has ended, and the machine will hear of it.
+            _ if self.unjudged.contains(&rank) => {}
+            _ => {
+                let status = ExitStatus::Signal(Signal::SIGKILL as u8);
+                self.tell_keeper(Input::ProcessEnded { rank, life, status });
+            }
+        }
+    }
+
+    fn token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token - 1
+    }
+
+    fn on_event(&mut self, token: u64, flags: EpollFlags) -> Option<End> {
+        match self.sources.get(&token) {
+            None => {}
+            Some(Source::Signals) => {
+                while let Ok(Some(info)) = self.signals.read_signal() {
+                    if info.ssi_signo != Signal::SIGCHLD as u32 {
+                        return Some(End::Signal);
+                    }
+                    self.collect_processes();
+                }
+            }
+            Some(Source::Link) => return self.on_link(flags),
+            Some(Source::Connection(rank)) => {
+                let rank = *rank;
+                self.on_connection(token, rank, flags);
+            }
+            Some(Source::Pmi(member)) => {
+                let member = *member;
+                self.on_pmi_socket(member, flags);
+            }
+            Some(Source::Pipe) => self.on_pipe(token),
+        }
+        None
+    }
+
+    fn on_link(&mut self, flags: EpollFlags) -> Option<End> {
+        self.link.flush();
+        if flags.difference(EpollFlags::EPOLLOUT).is_empty() {
+            return None;
+        }
+        let mut messages = Vec::new();
+        let received = self.link.receive(&mut messages);
+        for message in messages {
+            if matches!(message, ToKeeper::Leave) {
+                return Some(End::Leave);
+            }
+            if let Err(error) = self.on_message(message) {
+                return Some(End::Lost(error.into()));
+            }
+            self.pump();
+        }
+        received.err().map(End::Lost)
+    }
+
+    fn on_message(&mut self, message: ToKeeper) -> Result<(), ckpt_glue::error::Malformed> {
+        match message {
+            ToKeeper::Control(control) => {
+                let control = control.open(&self.control_key)?;
+                self.tell_keeper(Input::Control(control));
+            }
+            ToKeeper::PmiAnswer { rank, answer } => {
+                if let Message::PmiAnswer { answer } = answer.open(&self.control_key)?.message {
+                    self.tell_keeper(Input::PmiAnswer { rank: Rank(rank), answer });
+                }
+            }
+            ToKeeper::ToProcess { rank, control } => {
+                let control = control.open(&self.control_key)?;
+                self.send_to_process(Rank(rank), &control);
+            }
+            ToKeeper::SpeakFor { rank } => drop(self.spoken_for.insert(Rank(rank))),
+            ToKeeper::PmiLine { who, line } => self.say_over_pmi(who.into(), &line),
+            ToKeeper::Judged { rank, life, status } => {
+                let rank = Rank(rank);
+                self.unjudged.remove(&rank);
+                self.tell_keeper(Input::ProcessEnded { rank, life: life.into(), status: status.into() });
+                self.pump();
+                self.tell(&FromKeeper::Settled { rank: rank.0, status });
+            }
+            ToKeeper::Kill { who } => self.kill_member(who.into()),
+            ToKeeper::WriteExited { rank, generation, record, pmi } => {
+                let record = ExitedRecord::parse(&record)?;
+                self.write_exited(Rank(rank), generation.into(), &record, &pmi);
+            }
+            ToKeeper::StartWorld { world, running, commands, life } => {
+                self.start_world(world, running, &commands, life.map(Into::into));
+            }
+            ToKeeper::EndSpawned => self.spawned.kill(),
+            ToKeeper::Look { worlds, members } => self.look_at(worlds, &members),
+            ToKeeper::NameWorld { name } => self.name_world(&name),
+            ToKeeper::NoteFiles => self.note_files(),
+            ToKeeper::Drain { number } => {
+                self.hear_output();
+                self.tell(&FromKeeper::Drained { number });
+            }
+            ToKeeper::Shown { bytes } => self.shown(bytes),
+            // Said first, and not again; and the last word, which is heard before.
+            ToKeeper::Begin(_) | ToKeeper::Leave => {}
+        }
+        Ok(())
+    }
+
+    /// Tells what has changed of the ranks.
+    fn tell_ranks(&mut self) {
+        let changed: Vec<_> = self
+            .keeper
+            .ranks()
+            .map(|(rank, phase, epoch)| (rank, (WirePhase::from(phase), epoch.0)))
+            .filter(|(rank, state)| self.told.get(rank) != Some(state))
+            .collect();
+        if !changed.is_empty() {
+            self.told.extend(changed.iter().copied());
+            let changes = changed.into_iter().map(|(rank, (phase, epoch))| (rank.0, phase, epoch)).collect();
+            self.tell(&FromKeeper::Ranks(changes));
+        }
+    }
+
+    /// Asks `epoll` for room to write only while something waits.
+    fn watch_link(&mut self) -> io::Result<()> {
+        let waits = self.link.has_waiting();
+        if waits != core::mem::replace(&mut self.watches_room, waits) {
+            if waits {
+                self.epoll.add(self.link.to(), EpollEvent::new(EpollFlags::EPOLLOUT, LINK))?;
+            } else {
+                self.epoll.delete(self.link.to())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The last things: what ended processes have printed, and what MPI libraries have left in memory.
+    fn leave(&mut self) {
+        self.kill_all();
+        self.remove_files();
+        self.hear_last_outputs();
+    }
+}
+
+/// The environment of a launcher as ranks on another host get it: without what belongs to its own host and session.
+pub(crate) fn environment_for_others() -> Vec<(OsString, OsString)> {
+    const OF_A_SESSION: [&str; 8] = [
+        "HOSTNAME",
+        "SSH_CLIENT",
+        "SSH_CONNECTION",
+        "SSH_TTY",
+        "SSH_AUTH_SOCK",
+        "XDG_RUNTIME_DIR",
+        "DISPLAY",
+        "DBUS_SESSION_BUS_ADDRESS",
+    ];
+    std::env::vars_os().filter(|(name, _)| !OF_A_SESSION.iter().any(|own| name == own)).collect()
+}

@@ -1,0 +1,152 @@
+//! What processes print: read line by line, and handed to the coordinator as far as it shows them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use ckpt_glue::pmi::Member;
+
+use super::super::limits::{LINE_WINDOW_BYTES, OUTPUT_GRACE};
+use super::super::lines::{Channel, LineReader};
+use super::super::process::Pipes;
+use super::super::watch;
+use super::super::wire::FromKeeper;
+use super::{Shell, Source};
+
+/// A pipe and whose it is.
+#[derive(Debug)]
+struct Pipe {
+    member: Member,
+    channel: Channel,
+    lines: LineReader,
+    /// Nobody reads it, for want of room: it is not in `epoll`.
+    is_held: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Outputs {
+    /// By token.
+    pipes: BTreeMap<u64, Pipe>,
+    /// Bytes of lines that the coordinator has not shown.
+    unshown: u64,
+    /// The job is over: everything is handed over.
+    last: bool,
+}
+
+impl Outputs {
+    fn has_room(&self) -> bool {
+        self.last || self.unshown < LINE_WINDOW_BYTES
+    }
+}
+
+impl Shell {
+    /// Listens to what a process prints.
+    pub(super) fn watch_pipes(&mut self, member: Member, pipes: Pipes) -> io::Result<()> {
+        for (channel, pipe) in [(Channel::Output, pipes.stdout), (Channel::Error, pipes.stderr)] {
+            let token = self.token();
+            let lines = LineReader::new(pipe);
+            watch(&self.epoll, lines.pipe().as_fd(), token)?;
+            self.sources.insert(token, Source::Pipe);
+            self.outputs.pipes.insert(token, Pipe { member, channel, lines, is_held: false });
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_pipe(&mut self, token: u64) {
+        let has_room = self.outputs.has_room();
+        let Some(pipe) = self.outputs.pipes.get_mut(&token) else { return };
+        if !has_room {
+            let _ = self.epoll.delete(pipe.lines.pipe());
+            pipe.is_held = true;
+        } else if !self.hand_over(token, LineReader::read) {
+            self.forget_pipe(token);
+        }
+    }
+
+    fn forget_pipe(&mut self, token: u64) {
+        self.sources.remove(&token);
+        if let Some(pipe) = self.outputs.pipes.remove(&token)
+            && !pipe.is_held
+        {
+            let _ = self.epoll.delete(pipe.lines.pipe());
+        }
+    }
+
+    /// Hands over lines of a pipe; `false`: nothing more will come from it.
+    fn hand_over(
+        &mut self,
+        token: u64,
+        take: impl FnOnce(&mut LineReader, &mut dyn FnMut(&[u8])) -> bool,
+    ) -> bool {
+        let Some(pipe) = self.outputs.pipes.get_mut(&token) else { return true };
+        let mut lines = Vec::new();
+        let open = take(&mut pipe.lines, &mut |line| lines.push(line.to_vec()));
+        let (who, is_error) = (pipe.member.into(), pipe.channel == Channel::Error);
+        for line in lines {
+            self.outputs.unshown += line.len() as u64 + 1;
+            self.tell(&FromKeeper::Line { who, is_error, line });
+        }
+        open
+    }
+
+    /// The coordinator has shown so much.
+    pub(super) fn shown(&mut self, bytes: u64) {
+        self.outputs.unshown = self.outputs.unshown.saturating_sub(bytes);
+        if self.outputs.has_room() {
+            self.listen_again();
+        }
+    }
+
+    fn listen_again(&mut self) {
+        for (token, pipe) in self.outputs.pipes.iter_mut().filter(|(_, pipe)| pipe.is_held) {
+            // Fails only for a descriptor that is being closed.
+            let _ = watch(&self.epoll, pipe.lines.pipe().as_fd(), *token);
+            pipe.is_held = false;
+        }
+    }
+
+    fn tokens(&self, wanted: impl Fn(Member) -> bool) -> Vec<u64> {
+        let pipes = self.outputs.pipes.iter();
+        pipes.filter(|(_, pipe)| wanted(pipe.member)).map(|(token, _)| *token).collect()
+    }
+
+    /// Hands over what ranks have printed until now: it lies before the cut of a checkpoint all of whose images are durable, and does not come again.
+    pub(super) fn hear_output(&mut self) {
+        if !self.outputs.has_room() {
+            return;
+        }
+        for token in self.tokens(|_| true) {
+            self.hand_over(token, LineReader::drain);
+        }
+    }
+
+    /// Hands over what a process has printed that has ended, before a new life of it prints: lines come in the order in which they were printed, and
+    /// none goes on in another one.
+    pub(super) fn hear_last_output(&mut self, member: Member) {
+        for token in self.tokens(|of| of == member) {
+            self.hand_over(token, |lines, each| {
+                lines.drain(each);
+                lines.finish(each);
+                true
+            });
+        }
+    }
+
+    /// No process is left that could print more than the pipes hold, but for children of theirs that hold a pipe open: they get a moment.
+    pub(super) fn hear_last_outputs(&mut self) {
+        self.outputs.last = true;
+        let until = Instant::now() + OUTPUT_GRACE;
+        loop {
+            for token in self.tokens(|_| true) {
+                if !self.hand_over(token, LineReader::read) {
+                    self.forget_pipe(token);
+                }
+            }
+            if self.outputs.pipes.is_empty() || Instant::now() >= until {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}

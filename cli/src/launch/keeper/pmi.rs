@@ -1,0 +1,140 @@
+//! The sockets over which processes of MPI libraries speak PMI. The server is the coordinator's: here bytes are passed on.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+
+use ckpt_glue::control::{Control, Message};
+use ckpt_glue::names::Party;
+use ckpt_glue::pmi::{self, Member};
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use transport::{Epoch, Life, Rank};
+
+use super::super::watch;
+use super::super::wire::FromKeeper;
+use super::{Shell, Source};
+
+/// Whether a process comes to a barrier with what it says.
+fn comes_to_barrier(said: &[u8]) -> bool {
+    const WORD: &[u8] = b"cmd=barrier_in";
+    said.windows(WORD.len()).any(|window| window == WORD)
+}
+
+impl Shell {
+    /// Before the first process of a life is started: nobody of another life is heard any more.
+    pub(super) fn begin_pmi(&mut self, life: Life) {
+        if self.pmi_life.replace(life) != Some(life) {
+            self.sources.retain(|_, source| !matches!(source, Source::Pmi(_)));
+            self.pmi = Default::default();
+            self.spoken_for.clear();
+            self.forget_looks();
+        }
+    }
+
+    /// A socket for a process that is about to be started; the other end is kept.
+    pub(super) fn pmi_socket(&mut self, member: Member) -> io::Result<UnixStream> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let token = self.token();
+        watch(&self.epoll, ours.as_fd(), token)?;
+        self.sources.insert(token, Source::Pmi(member));
+        self.pmi.insert(member, ours)?;
+        Ok(theirs)
+    }
+
+    /// What a rank's agent asks or tells.
+    pub(super) fn on_pmi_of_agent(&mut self, input: pmi::Input) {
+        let life = self.pmi_life.unwrap_or(ckpt_glue::control::NO_LIFE);
+        let (rank, epoch, message) = match input {
+            pmi::Input::Request { rank, epoch, request } => {
+                self.has_mpi = true;
+                if comes_to_barrier(&request.text.0) {
+                    self.note_files_of(Member::of_job(rank));
+                }
+                (rank, epoch, Message::PmiRequest { request })
+            }
+            pmi::Input::State { rank, part, last } => (rank, Epoch(0), Message::PmiState { part, last }),
+            // The machine hands on nothing else.
+            _ => return,
+        };
+        let control = Control { job: self.site.job, life, epoch, sender: Party::Rank(rank), message };
+        let control = self.seal(&control);
+        self.tell(&FromKeeper::Pmi { control });
+    }
+
+    pub(super) fn on_pmi_socket(&mut self, member: Member, flags: EpollFlags) {
+        if flags.contains(EpollFlags::EPOLLOUT) {
+            self.pmi.flush(member);
+            self.watch_pmi(member);
+        }
+        if !flags.difference(EpollFlags::EPOLLOUT).is_empty() {
+            self.hear_pmi(member);
+        }
+    }
+
+    /// Takes what a process has said over PMI. `false`: there was nothing.
+    fn hear_pmi(&mut self, member: Member) -> bool {
+        let said = self.pmi.hear(member);
+        if said.closed {
+            // Its process has ended, or is about to: how is said better by its status.
+            self.forget_pmi(member);
+            return false;
+        }
+        if said.bytes.is_empty() {
+            return false;
+        }
+        self.has_mpi = true;
+        if comes_to_barrier(&said.bytes) {
+            self.note_files_of(member);
+        }
+        self.tell(&FromKeeper::PmiBytes { who: member.into(), bytes: said.bytes });
+        true
+    }
+
+    /// Takes all that a process has said that has ended.
+    pub(super) fn hear_last_of_pmi(&mut self, member: Member) {
+        while self.hear_pmi(member) {}
+        self.forget_pmi(member);
+    }
+
+    fn forget_pmi(&mut self, member: Member) {
+        self.sources.retain(|_, source| !matches!(source, Source::Pmi(of) if *of == member));
+        self.pmi.remove(member);
+    }
+
+    pub(super) fn say_over_pmi(&mut self, member: Member, line: &str) {
+        if !self.pmi.send(member, line) {
+            self.tell(&FromKeeper::PmiUnread { who: member.into() });
+        }
+        self.watch_pmi(member);
+    }
+
+    /// Asks `epoll` for room to write only while something waits.
+    fn watch_pmi(&mut self, member: Member) {
+        let Some(stream) = self.pmi.stream(member) else { return };
+        let found =
+            self.sources.iter().find(|(_, source)| matches!(source, Source::Pmi(of) if *of == member));
+        let Some((token, _)) = found else { return };
+        let mut flags = EpollFlags::EPOLLIN;
+        flags.set(EpollFlags::EPOLLOUT, self.pmi.has_waiting(member));
+        // Fails only for a descriptor that is being closed.
+        let _ = self.epoll.modify(stream, &mut EpollEvent::new(flags, *token));
+    }
+
+    /// Ends a process, whoever started it.
+    pub(super) fn kill_member(&mut self, member: Member) {
+        match member.job_rank() {
+            Some(rank) => self.kill_rank(rank),
+            None => {
+                if let Some(group) = self.spawned.group(member) {
+                    group.kill();
+                }
+            }
+        }
+    }
+
+    pub(super) fn kill_rank(&self, rank: Rank) {
+        if let Some(process) = self.processes.get(&rank) {
+            process.group.kill();
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The ranks' processes: started, spoken to, collected.
+
+use std::io;
+use std::os::fd::AsFd as _;
+
+use ckpt_glue::control::{Control, Decision, ExitedRecord};
+use ckpt_glue::keeper::{Input, RankPhase};
+use ckpt_glue::names::{ExitStatus, GenerationId, ImageDigest, Party};
+use ckpt_glue::pmi::Member;
+use nix::errno::Errno;
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use session::launch::Launch;
+use store::image::Exited;
+use store::{Section, StoreError, kinds};
+use transport::Rank;
+
+use super::super::process::Process;
+use super::super::wire::FromKeeper;
+use super::super::{Saves, watch, whole};
+use super::{Shell, Source};
+use crate::convert;
+
+/// Version of the section with the final counters of a rank that had ended.
+const CLOSED_PORTS_VERSION: u16 = 1;
+
+/// Version of the section with what a rank that had ended had done over PMI.
+const PMI_VERSION: u16 = 1;
+
+/// What the image of a rank that has ended says.
+struct ExitedImage {
+    record: ExitedRecord,
+    /// Its part in PMI.
+    pmi: Vec<u8>,
+}
+
+impl Shell {
+    /// What the machine tells a rank.
+    pub(super) fn send(&mut self, rank: Rank, control: &Control) {
+        if self.spoken_for.contains(&rank) {
+            let control = self.seal(control);
+            return self.tell(&FromKeeper::ForRank { rank: rank.0, control });
+        }
+        self.send_to_process(rank, control);
+    }
+
+    pub(super) fn send_to_process(&mut self, rank: Rank, control: &Control) {
+        let Some(process) = self.processes.get_mut(&rank) else { return };
+        if !process.send(control) {
+            process.group.kill();
+            let reason = "it does not read its control messages".to_owned();
+            self.tell(&FromKeeper::Misbehaves { rank: rank.0, reason });
+            return;
+        }
+        self.watch_connection(rank);
+    }
+
+    /// Asks `epoll` for room to write only while something waits.
+    fn watch_connection(&mut self, rank: Rank) {
+        let Some(process) = self.processes.get(&rank) else { return };
+        let found = self
+            .sources
+            .iter()
+            .find(|(_, source)| matches!(source, Source::Connection(connected) if *connected == rank));
+        let Some((token, _)) = found else { return };
+        let mut flags = EpollFlags::EPOLLIN;
+        flags.set(EpollFlags::EPOLLOUT, process.has_waiting());
+        // Fails only for a descriptor that is being closed.
+        let _ = self.epoll.modify(process.stream(), &mut EpollEvent::new(flags, *token));
+    }
+
+    pub(super) fn spawn(&mut self, rank: Rank, decision: Decision) {
+        self.begin_pmi(decision.life);
+        match self.exited_in_image(rank, decision) {
+            Ok(Some(ExitedImage { record, pmi })) => {
+                self.tell(&FromKeeper::ExitedInImage { rank: rank.0, pmi });
+                return self.tell_keeper(Input::ExitedInImage { rank, record });
+            }
+            Ok(None) => {}
+            Err(error) => {
+                self.tell_store("an image that is to be restored", &error);
+                return self.tell_keeper(Input::NotStarted { rank, errno: error.errno() });
+            }
+        }
+        match self.start_process(rank, decision) {
+            Ok(()) => self.tell_keeper(Input::Spawned { rank }),
+            Err(error) => {
+                self.tell(&FromKeeper::NotSpawned { rank: rank.0, problem: error.to_string() });
+                let unnamed = if error.kind() == io::ErrorKind::NotFound { Errno::ENOENT as i32 } else { 0 };
+                let errno = u32::try_from(error.raw_os_error().unwrap_or(unnamed)).unwrap_or(0);
+                self.tell_keeper(Input::NotStarted { rank, errno });
+            }
+        }
+    }
+
+    fn tell_store(&mut self, what: &str, error: &StoreError) {
+        self.tell(&FromKeeper::Store { what: what.to_owned(), error: error.to_string() });
+    }
+
+    fn start_process(&mut self, rank: Rank, decision: Decision) -> io::Result<()> {
+        let site = &self.site;
+        let launch = Launch {
+            job: site.job,
+            key: site.key,
+            life: decision.life,
+            rank,
+            ranks: site.ranks,
+            restore: decision.restore.map(convert::to_store),
+            auth: site.auth,
+            bind: site.bind,
+            directory: site.directory.clone(),
+        };
+        let restored = match launch.restore.filter(|_| site.saves == Saves::Process) {
+            Some(generation) => {
+                let found = whole::restored(&site.program, &mut self.directory, generation, rank);
+                let found = found.map_err(io::Error::other)?;
+                if let Some(program) = &found {
+                    let there = program.find(&program.command[0]);
+                    there.map_err(|error| io::Error::new(io::ErrorKind::NotFound, error.to_string()))?;
+                }
+                if found.is_none() {
+                    // A script has started a program that names its own points: it will do so again, and has no agent that could tell.
+                    self.tell(&FromKeeper::PmiNothing { rank: rank.0 });
+                }
+                found
+            }
+            None => None,
+        };
+        let pmi = self.pmi_socket(Member::of_job(rank))?;
+        let program = restored.as_ref().unwrap_or(&self.site.program);
+        let kept = || self.keeper.ranks().map(|(kept, ..)| kept);
+        let count = |ranks: usize| u32::try_from(ranks).unwrap_or(u32::MAX);
+        let (local, locals) = (count(kept().filter(|kept| *kept < rank).count()), count(kept().count()));
+        let (process, pipes) =
+            Process::spawn(program, &launch, (local, locals), pmi, &self.key_file, self.descriptors)?;
+        let pid = process.group.pid;
+        self.guard.add(pid);
+        let token = self.token();
+        let watched = watch(&self.epoll, process.stream().as_fd(), token);
+        self.sources.insert(token, Source::Connection(rank));
+        self.processes.insert(rank, process);
+        watched?;
+        self.watch_pipes(Member::of_job(rank), pipes)?;
+        self.tell(&FromKeeper::Spawned { rank: rank.0, pid: pid.as_raw() });
+        Ok(())
+    }
+
+    /// Rule 12: a rank that had ended when the generation was taken is not started again.
+    fn exited_in_image(&mut self, rank: Rank, decision: Decision) -> Result<Option<ExitedImage>, StoreError> {
+        let Some(generation) = decision.restore else { return Ok(None) };
+        let reader = self.directory.open_committed_image(convert::to_store(generation), rank)?;
+        if reader.find(kinds::CLOSED_PORTS).is_err() {
+            return Ok(None);
+        }
+        let mut section = |kind| -> Result<Vec<u8>, StoreError> {
+            reader.read_section(self.directory.storage(), reader.find(kind)?)
+        };
+        let ports = section(kinds::CLOSED_PORTS)?;
+        let record = ExitedRecord::parse(&ports).map_err(|_| StoreError::Image {
+            path: reader.path().to_owned(),
+            error: store::ImageError::SectionUnreadable {
+                kind: kinds::CLOSED_PORTS,
+                version: CLOSED_PORTS_VERSION,
+                bytes: ports.len() as u64,
+            },
+        })?;
+        // Images of before had no such section: nothing with MPI was saved.
+        let pmi = match reader.find(kinds::PMI) {
+            Ok(_) => section(kinds::PMI)?,
+            Err(_) => Vec::new(),
+        };
+        Ok(Some(ExitedImage { record, pmi }))
+    }
+
+    pub(super) fn write_exited(
+        &mut self,
+        rank: Rank,
+        generation: GenerationId,
+        record: &ExitedRecord,
+        pmi: &[u8],
+    ) {
+        match self.try_write_exited(rank, generation, record, pmi) {
+            Ok((digest, bytes)) => {
+                self.tell_keeper(Input::ExitedImageDone { rank, generation, digest, bytes });
+            }
+            Err(error) => {
+                self.tell_store("the image of a rank that has ended", &error);
+                self.tell_keeper(Input::ExitedImageFailed { rank, generation, errno: error.errno() });
+            }
+        }
+    }
+
+    fn try_write_exited(
+        &mut self,
+        rank: Rank,
+        generation: GenerationId,
+        record: &ExitedRecord,
+        pmi: &[u8],
+    ) -> Result<(ImageDigest, u64), StoreError> {
+        let generation = convert::to_store(generation);
+        let status = match record.status {
+            ExitStatus::Code(code) => i32::from(code),
+            ExitStatus::Signal(signal) => -i32::from(signal),
+        };
+        let (exited, counters) = (Exited { status }.emit(), record.emit());
+        let sections = [
+            Exited::section(&exited),
+            Section::new(kinds::CLOSED_PORTS, CLOSED_PORTS_VERSION, &counters),
+            Section::new(kinds::PMI, PMI_VERSION, pmi),
+        ];
+        self.directory.begin_generation(generation)?;
+        // It may have ended when it had begun one.
+        self.directory.discard_begun(generation, rank)?;
+        let summary = self.directory.write_image(generation, rank, &sections)?;
+        Ok((ImageDigest(summary.digest.0), summary.bytes))
+    }
+
+    /// Notices who has ended. What a rank said before counts before its end.
+    pub(super) fn collect_processes(&mut self) {
+        let ended: Vec<(Rank, ExitStatus)> = self
+            .processes
+            .iter()
+            .filter_map(|(rank, process)| process.group.try_wait().map(|status| (*rank, status)))
+            .collect();
+        for (rank, status) in ended {
+            self.hear(rank);
+            self.hear_last_of_pmi(Member::of_job(rank));
+            let Some(process) = self.processes.remove(&rank) else { continue };
+            // What it started and left behind goes with it.
+            process.group.kill();
+            self.hear_last_output(Member::of_job(rank));
+            self.guard.remove(process.group.pid);
+            self.sources.retain(|_, source| !matches!(source, Source::Connection(of) if *of == rank));
+            let is_new =
+                self.keeper.ranks().any(|(other, phase, _)| other == rank && phase == RankPhase::Spawning);
+            self.unjudged.insert(rank);
+            let (life, status) = (process.life.into(), status.into());
+            self.tell(&FromKeeper::Ended { rank: rank.0, life, status, is_new });
+        }
+        self.collect_spawned();
+    }
+
+    pub(super) fn on_connection(&mut self, token: u64, rank: Rank, flags: EpollFlags) {
+        if flags.contains(EpollFlags::EPOLLOUT)
+            && let Some(process) = self.processes.get_mut(&rank)
+        {
+            process.flush();
+            self.watch_connection(rank);
+        }
+        if !self.hear(rank)
+            && let Some(process) = self.processes.get(&rank)
+        {
+            // A program may close the socket and go on: it is then like one that never opened a session. Its end will tell.
+            let _ = self.epoll.delete(process.stream());
+            self.sources.remove(&token);
+        }
+    }
+
+    /// Takes what a rank has said. `false`: it will say nothing more.
+    fn hear(&mut self, rank: Rank) -> bool {
+        let Some(process) = self.processes.get_mut(&rank) else { return false };
+        let heard = process.hear();
+        for control in heard.controls {
+            // Nobody speaks for another rank.
+            if control.sender == Party::Rank(rank) {
+                self.tell_keeper(Input::Control(control));
+                self.pump();
+            }
+        }
+        if let Some(error) = heard.malformed {
+            self.kill_rank(rank);
+            self.tell(&FromKeeper::Misbehaves { rank: rank.0, reason: error.to_string() });
+        }
+        !heard.closed
+    }
+}

@@ -1,0 +1,176 @@
+//! Processes that ranks of an MPI program spawn. The machine knows nothing of them: they are started here, and end with the job.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+use ckpt_glue::names::ExitStatus;
+use ckpt_glue::pmi::Member;
+use session::launch::company_text;
+use transport::{Life, Rank};
+
+use super::super::descriptors;
+use super::super::node_name;
+use super::super::process::{Group, Program, Seat};
+use super::super::wire::{FromKeeper, WireCommand};
+use super::Shell;
+
+/// The spawned processes of this node.
+#[derive(Debug, Default)]
+pub(super) struct Spawned {
+    processes: BTreeMap<Member, Running>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    group: Group,
+    /// It was started, and another one of its world could not be, or its life is over: its end means nothing.
+    given_up: bool,
+}
+
+/// Why processes are not started: for the program in one word, and for people.
+struct NotStarted {
+    word: &'static str,
+    why: String,
+}
+
+impl Spawned {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Member, Group)> {
+        self.processes.iter().map(|(member, running)| (*member, running.group))
+    }
+
+    pub(super) fn group(&self, member: Member) -> Option<Group> {
+        self.processes.get(&member).map(|running| running.group)
+    }
+
+    pub(super) fn kill(&self) {
+        self.iter().for_each(|(_, group)| group.kill());
+    }
+
+    /// Ends them with the life in which they were spawned.
+    pub(super) fn give_up(&mut self) {
+        self.processes.values_mut().for_each(|running| running.given_up = true);
+        self.kill();
+    }
+}
+
+impl Shell {
+    /// Starts all processes of a world, or none, and says which. `running`: processes of the job that run.
+    pub(super) fn start_world(
+        &mut self,
+        world: u32,
+        running: u32,
+        commands: &[WireCommand],
+        life: Option<Life>,
+    ) {
+        let outcome = self.try_start_world(world, running, commands, life);
+        let outcome = outcome.map_err(|NotStarted { word, why }| (word.to_owned(), why));
+        self.tell(&FromKeeper::WorldStarted { world, outcome });
+    }
+
+    fn try_start_world(
+        &mut self,
+        world: u32,
+        running: u32,
+        commands: &[WireCommand],
+        life: Option<Life>,
+    ) -> Result<u32, NotStarted> {
+        let programs: Vec<(u32, Program)> = commands
+            .iter()
+            .map(|command| Ok((command.processes, program(&self.site.program, command)?)))
+            .collect::<Result<_, NotStarted>>()?;
+        let ranks = programs.iter().map(|(processes, _)| processes).sum();
+        descriptors::provide(running.saturating_add(ranks))
+            .map_err(|error| NotStarted { word: "no_descriptors", why: error.to_string() })?;
+        let each = programs.iter().flat_map(|(processes, program)| (0..*processes).map(move |_| program));
+        for (rank, program) in (0..).zip(each) {
+            let member = Member { world, rank: Rank(rank) };
+            if let Err(error) = self.start_spawned(member, ranks, program, life) {
+                for (_, running) in self.spawned.processes.range_mut(world_of(member)) {
+                    running.given_up = true;
+                    running.group.kill();
+                }
+                let program = program.command[0].to_string_lossy();
+                return Err(NotStarted { word: "cannot_start", why: format!("{program}: {error}") });
+            }
+        }
+        Ok(ranks)
+    }
+
+    fn start_spawned(
+        &mut self,
+        member: Member,
+        ranks: u32,
+        program: &Program,
+        life: Option<Life>,
+    ) -> io::Result<()> {
+        let pmi = self.pmi_socket(member)?;
+        let company = life.map(|life| company_text(self.site.job, life));
+        let (local, locals) = (member.rank.0, ranks);
+        let seat =
+            Seat { rank: member.rank.0, ranks, local, locals, pmi, key: self.key_file.variable(), company };
+        let (group, pipes) = Group::spawn(program, seat, self.descriptors)?;
+        self.guard.add(group.pid);
+        self.spawned.processes.insert(member, Running { group, given_up: false });
+        self.watch_pipes(member, pipes)
+    }
+
+    /// Notices which spawned processes have ended. What one said before counts before its end.
+    pub(super) fn collect_spawned(&mut self) {
+        let ended = |(member, running): (&Member, &Running)| Some((*member, running.group.try_wait()?));
+        let ended: Vec<(Member, ExitStatus)> = self.spawned.processes.iter().filter_map(ended).collect();
+        for (member, status) in ended {
+            self.hear_last_of_pmi(member);
+            let Some(running) = self.spawned.processes.remove(&member) else { continue };
+            // What it started and left behind goes with it.
+            running.group.kill();
+            self.guard.remove(running.group.pid);
+            let given_up = running.given_up;
+            self.tell(&FromKeeper::SpawnedEnded { who: member.into(), status: status.into(), given_up });
+        }
+    }
+}
+
+fn world_of(member: Member) -> std::ops::RangeInclusive<Member> {
+    Member { rank: Rank(0), ..member }..=Member { rank: Rank(u32::MAX), ..member }
+}
+
+/// What a command starts, which can be started. Hints that are not known are passed over, as MPI has it.
+fn program(own: &Program, command: &WireCommand) -> Result<Program, NotStarted> {
+    let hint =
+        |name: &str| command.hints.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    if let Some(host) = hint("host")
+        .or_else(|| hint("hosts"))
+        .into_iter()
+        .flat_map(|hosts| hosts.split(','))
+        .find(|host| !is_here(host))
+    {
+        let why = format!("host '{host}' is not this one, and processes are spawned here only");
+        return Err(NotStarted { word: "no_such_host", why });
+    }
+    let mut program = Program { command: vec![OsString::from(&command.program)], ..own.clone() };
+    if let Some(folder) = hint("wdir") {
+        // A name that begins at the root counts as it is.
+        program.directory = own.directory.join(folder);
+    }
+    let not = |error: crate::error::CliError| NotStarted { word: "no_such_program", why: error.to_string() };
+    let folders =
+        hint("path").into_iter().flat_map(|path| path.split(':')).filter(|folder| !folder.is_empty());
+    let near = folders.map(|folder| own.directory.join(folder).join(&command.program));
+    program.command[0] = match near.into_iter().find(|file: &PathBuf| file.is_file()) {
+        Some(file) => program.find(file.as_os_str()).map_err(not)?.into_os_string(),
+        None => program.find(&program.command[0]).map_err(not)?.into_os_string(),
+    };
+    program.command.extend(command.arguments.iter().map(OsString::from));
+    Ok(program)
+}
+
+/// Whether a host's name is that of this one, with its domain or without.
+fn is_here(host: &str) -> bool {
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    host.parse::<std::net::IpAddr>().map_or_else(
+        |_| host == "localhost" || short(host) == short(&node_name()),
+        |address| address.is_loopback(),
+    )
+}

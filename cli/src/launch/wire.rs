@@ -1,0 +1,396 @@
+//! What coordinator and keepers say to each other besides control messages: one byte stream each way, the standard input and output of the keeper's
+//! process. Whoever starts that process chooses the way: a pipe on this host, a remote shell (which authenticates and encrypts) to another one.
+//!
+//! One frame: its length in bytes (32 bits, little-endian, at most [`LINK_FRAME_BYTES_MAX`]), then a [`ToKeeper`] or [`FromKeeper`] as `postcard`
+//! writes it. The first frame each way has the program's version, for nothing else of it can be relied on between two versions.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use ckpt_glue::control::{Control, ControlKey, stream};
+use ckpt_glue::error::Malformed;
+use ckpt_glue::keeper::RankPhase;
+use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex, Party};
+use ckpt_glue::pmi::Member;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use transport::{Epoch, Life, Rank};
+
+use super::limits::{LINK_FRAME_BYTES_MAX, READ_BYTES};
+
+/// The version that both ends must have.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The number under which a control message is sealed that lies in a frame: the order of frames is the stream's matter.
+const NUMBER: u64 = 1;
+
+/// World and rank of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Who(pub(crate) u32, pub(crate) u32);
+
+impl From<Member> for Who {
+    fn from(member: Member) -> Who {
+        Who(member.world, member.rank.0)
+    }
+}
+
+impl From<Who> for Member {
+    fn from(Who(world, rank): Who) -> Member {
+        Member { world, rank: Rank(rank) }
+    }
+}
+
+/// A life, as two numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct WireLife(u32, u64);
+
+impl From<Life> for WireLife {
+    fn from(life: Life) -> WireLife {
+        WireLife(life.counter, life.nonce)
+    }
+}
+
+impl From<WireLife> for Life {
+    fn from(WireLife(counter, nonce): WireLife) -> Life {
+        Life { counter, nonce }
+    }
+}
+
+/// A generation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct WireGeneration(WireLife, u32);
+
+impl From<GenerationId> for WireGeneration {
+    fn from(generation: GenerationId) -> WireGeneration {
+        WireGeneration(generation.life.into(), generation.epoch.0)
+    }
+}
+
+impl From<WireGeneration> for GenerationId {
+    fn from(WireGeneration(life, epoch): WireGeneration) -> GenerationId {
+        GenerationId { life: life.into(), epoch: Epoch(epoch) }
+    }
+}
+
+/// How a process has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum WireStatus {
+    Code(u8),
+    Signal(u8),
+}
+
+impl From<ExitStatus> for WireStatus {
+    fn from(status: ExitStatus) -> WireStatus {
+        match status {
+            ExitStatus::Code(code) => WireStatus::Code(code),
+            ExitStatus::Signal(signal) => WireStatus::Signal(signal),
+        }
+    }
+}
+
+impl From<WireStatus> for ExitStatus {
+    fn from(status: WireStatus) -> ExitStatus {
+        match status {
+            WireStatus::Code(code) => ExitStatus::Code(code),
+            WireStatus::Signal(signal) => ExitStatus::Signal(signal),
+        }
+    }
+}
+
+/// Where a rank is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum WirePhase {
+    Spawning,
+    Attached,
+    Running,
+    Finalizing,
+    Exited(WireStatus),
+    Dead,
+}
+
+impl From<RankPhase> for WirePhase {
+    fn from(phase: RankPhase) -> WirePhase {
+        match phase {
+            RankPhase::Spawning => WirePhase::Spawning,
+            RankPhase::Attached => WirePhase::Attached,
+            RankPhase::Running => WirePhase::Running,
+            RankPhase::Finalizing => WirePhase::Finalizing,
+            RankPhase::Exited(status) => WirePhase::Exited(status.into()),
+            RankPhase::Dead => WirePhase::Dead,
+        }
+    }
+}
+
+/// A control message, sealed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Sealed(Vec<u8>);
+
+impl Sealed {
+    pub(crate) fn new(key: &ControlKey, control: &Control) -> Sealed {
+        let mut bytes = Vec::new();
+        stream::emit(key, NUMBER, control, &mut bytes);
+        Sealed(bytes)
+    }
+
+    pub(crate) fn open(&self, key: &ControlKey) -> Result<Control, Malformed> {
+        stream::parse(key, &self.0).map(|(_, control)| control)
+    }
+}
+
+/// What a keeper is told first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Begin {
+    /// The coordinator's [`VERSION`].
+    pub(crate) version: String,
+    pub(crate) job: u128,
+    /// The job's secret.
+    pub(crate) key: [u8; 16],
+    pub(crate) node: u32,
+    /// Another keeper of this node has been there, and gave its word to this coordinator.
+    pub(crate) again: bool,
+    /// Ranks of the job, and most of them that this node keeps.
+    pub(crate) ranks: u32,
+    pub(crate) share: u32,
+    pub(crate) command: Vec<OsString>,
+    /// Working directory of the program.
+    pub(crate) program_directory: OsString,
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    /// The environment below that; `None`: the keeper's own.
+    pub(crate) inherited: Option<Vec<(OsString, OsString)>>,
+    /// The job's directory.
+    pub(crate) directory: OsString,
+    pub(crate) bind: SocketAddr,
+    /// Tags cover the payload too.
+    pub(crate) full_tags: bool,
+    pub(crate) provider: Option<OsString>,
+    pub(crate) is_mpi: bool,
+    pub(crate) saves_processes: bool,
+}
+
+/// A program that ranks spawn.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct WireCommand {
+    pub(crate) processes: u32,
+    pub(crate) program: String,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) hints: Vec<(String, String)>,
+}
+
+/// From the coordinator's shell to a keeper's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum ToKeeper {
+    /// First.
+    Begin(Box<Begin>),
+    /// For the keeper's machine: from the coordinator, from another keeper, or from a rank that the coordinator's shell speaks for.
+    Control(Sealed),
+    /// The PMI server answers a rank's agent.
+    PmiAnswer { rank: u32, answer: Sealed },
+    /// To a process of a rank, past the machine.
+    ToProcess { rank: u32, control: Sealed },
+    /// The coordinator's shell speaks for this rank from now on: it hears what the machine tells it.
+    SpeakFor { rank: u32 },
+    /// The PMI server says this to a process.
+    PmiLine { who: Who, line: String },
+    /// To [`FromKeeper::Ended`]: how the machine is to see it.
+    Judged { rank: u32, life: WireLife, status: WireStatus },
+    /// End a process.
+    Kill { who: Who },
+    /// To [`FromKeeper::ExitedImage`]: with what the rank had done over PMI.
+    WriteExited { rank: u32, generation: WireGeneration, record: Vec<u8>, pmi: Vec<u8> },
+    /// Start processes that a rank spawns, all or none; answered by [`FromKeeper::WorldStarted`]. `life`: of the ranks that are saved as whole processes.
+    StartWorld { world: u32, running: u32, commands: Vec<WireCommand>, life: Option<WireLife> },
+    /// End all spawned processes.
+    EndSpawned,
+    /// Look what these processes have mapped; no first look at their worlds is due any more. Answered by [`FromKeeper::Found`].
+    Look { worlds: Vec<u32>, members: Vec<Who> },
+    /// Processes of an MPI world of this name begin.
+    NameWorld { name: String },
+    /// Note which files in memory the processes have now.
+    NoteFiles,
+    /// Hand over all that has been printed until now, then answer with [`FromKeeper::Drained`].
+    Drain { number: u64 },
+    /// So many bytes of lines have been shown.
+    Shown { bytes: u64 },
+    /// The job is over.
+    Leave,
+}
+
+/// From a keeper's shell to the coordinator's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum FromKeeper {
+    /// First: it is there.
+    Ready { version: String, host: String },
+    /// First, instead: ranks cannot be started there, and why.
+    Unfit { problem: String },
+    /// From the keeper's machine, to the coordinator or another keeper.
+    Control { to: Receiver, control: Sealed },
+    /// The machine tells a rank that the coordinator's shell speaks for.
+    ForRank { rank: u32, control: Sealed },
+    /// What a rank's agent asks or tells the PMI server.
+    Pmi { control: Sealed },
+    /// A rank that was restored has no part in PMI to tell of.
+    PmiNothing { rank: u32 },
+    /// What a process says over PMI.
+    PmiBytes { who: Who, bytes: Vec<u8> },
+    /// A process does not read what the PMI server answers.
+    PmiUnread { who: Who },
+    /// A process has printed a line.
+    Line { who: Who, is_error: bool, line: Vec<u8> },
+    /// A process of a rank exists.
+    Spawned { rank: u32, pid: i32 },
+    /// It could not be started.
+    NotSpawned { rank: u32, problem: String },
+    /// A rank had ended when the generation was taken, with what its image says of its part in PMI.
+    ExitedInImage { rank: u32, pmi: Vec<u8> },
+    /// A process of a rank has ended. `is_new`: it had not come up.
+    Ended { rank: u32, life: WireLife, status: WireStatus, is_new: bool },
+    /// The machine has taken [`ToKeeper::Judged`]: what it says of that has been said before.
+    Settled { rank: u32, status: WireStatus },
+    /// A spawned process has ended; `given_up`: that means nothing.
+    SpawnedEnded { who: Who, status: WireStatus, given_up: bool },
+    /// A rank is ended, because of what it sent or did not read.
+    Misbehaves { rank: u32, reason: String },
+    /// What went wrong with the job's directory.
+    Store { what: String, error: String },
+    /// The machine wants the image of a rank that has ended.
+    ExitedImage { rank: u32, generation: WireGeneration, record: Vec<u8> },
+    /// What has changed of the ranks: each with its phase and the last epoch that it has told.
+    Ranks(Vec<(u32, WirePhase, u32)>),
+    /// To [`ToKeeper::StartWorld`]: how many processes, or in one word and in a sentence why none.
+    WorldStarted { world: u32, outcome: Result<u32, (String, String)> },
+    /// To [`ToKeeper::Look`].
+    Found { without_provider: Vec<Who>, shared: Option<(Who, Who, String)> },
+    /// Why a rank has not come up, as far as it can be seen.
+    Silent { why: Option<String> },
+    /// To [`ToKeeper::Drain`].
+    Drained { number: u64 },
+    /// The keeper has heard from no majority for too long, and ends its ranks.
+    LeaseOver,
+}
+
+/// To whom a keeper's machine speaks beyond its node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Receiver {
+    Coordinator,
+    Keeper(u32),
+}
+
+impl Receiver {
+    /// `None`: somebody on the node, or a tool, which nobody speaks to over a link.
+    pub(crate) fn of(party: Party) -> Option<Receiver> {
+        match party {
+            Party::Coordinator => Some(Receiver::Coordinator),
+            Party::Keeper(NodeIndex(node)) => Some(Receiver::Keeper(node)),
+            _ => None,
+        }
+    }
+}
+
+/// One end of a link. Nothing blocks.
+#[derive(Debug)]
+pub(crate) struct Link {
+    from: File,
+    to: File,
+    held: Vec<u8>,
+    waiting: Vec<u8>,
+}
+
+/// Where bytes most often come from that belong to nobody.
+const STRAY: &str = "does a shell at the other end print something when it starts?";
+
+/// Why nothing more comes over a link.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    #[error(
+        "what came is no frame of a keeper's link ({found} bytes announced, at most {LINK_FRAME_BYTES_MAX} expected); {STRAY}"
+    )]
+    TooLong { found: usize },
+    #[error("what came is no frame of a keeper's link ({0}); {STRAY}")]
+    NoFrame(#[from] postcard::Error),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("a control message in it is malformed: {0}")]
+    Malformed(#[from] Malformed),
+    #[error("the other end has closed it")]
+    Closed,
+}
+
+impl Link {
+    /// Both descriptors must not block.
+    pub(crate) fn new(from: OwnedFd, to: OwnedFd) -> Link {
+        Link { from: from.into(), to: to.into(), held: Vec::new(), waiting: Vec::new() }
+    }
+
+    pub(crate) fn from(&self) -> &File {
+        &self.from
+    }
+
+    pub(crate) fn to(&self) -> &File {
+        &self.to
+    }
+
+    /// Sends, or keeps it until the other end reads. Returns how many bytes wait.
+    pub(crate) fn send(&mut self, message: &impl Serialize) -> usize {
+        let start = self.waiting.len();
+        self.waiting.extend_from_slice(&[0; 4]);
+        match postcard::to_extend(message, core::mem::take(&mut self.waiting)) {
+            Ok(bytes) => self.waiting = bytes,
+            Err(error) => unreachable!("plain data into memory: {error}"),
+        }
+        let length = self.waiting.len() - start - 4;
+        assert!(length <= LINK_FRAME_BYTES_MAX, "a frame of {length} bytes: a list is beyond its bound");
+        self.waiting[start..start + 4]
+            .copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+        self.flush();
+        self.waiting.len()
+    }
+
+    /// Bytes that wait for the other end to read.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Sends what waits, as far as the other end reads.
+    pub(crate) fn flush(&mut self) {
+        let mut sent = 0;
+        while sent < self.waiting.len() {
+            match self.to.write(&self.waiting[sent..]) {
+                Ok(written) => sent += written,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // It is gone; reading says so.
+                Err(_) => sent = self.waiting.len(),
+            }
+        }
+        self.waiting.drain(..sent);
+    }
+
+    /// Reads once, and hands out what is whole. After an error nothing more comes.
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self, messages: &mut Vec<T>) -> Result<(), LinkError> {
+        let mut chunk = vec![0; READ_BYTES];
+        let read = match self.from.read(&mut chunk) {
+            Ok(0) => return Err(LinkError::Closed),
+            Ok(read) => read,
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.held.extend_from_slice(&chunk[..read]);
+        let mut taken = 0;
+        while let Some(length) = self.held[taken..].first_chunk::<4>() {
+            let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
+            if length > LINK_FRAME_BYTES_MAX {
+                return Err(LinkError::TooLong { found: length });
+            }
+            let Some(frame) = self.held.get(taken + 4..taken + 4 + length) else { break };
+            messages.push(postcard::from_bytes(frame)?);
+            taken += 4 + length;
+        }
+        self.held.drain(..taken);
+        Ok(())
+    }
+}
