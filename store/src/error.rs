@@ -56,6 +56,12 @@ pub enum StoreError {
         /// What failed.
         error: StorageError,
     },
+    /// Parity that is still needed cannot be read.
+    #[error("{error}")]
+    Parity {
+        /// What is wrong with it.
+        error: Box<crate::protect::ProtectError>,
+    },
     /// Another decider took the life's number at the same time.
     #[error(
         "life {counter} was decided by another process at the same time; only one may restart a job: stop the other one, or let it go on"

@@ -6,6 +6,7 @@
 //!   one; [`Memory`] is one that loses power at any instant a test asks for.
 //! * [`image`]: one file, the saved state of one rank: a header, checksummed sections, a table (`docs/image-format.md`).
 //! * [`record`]: the small text files around the images: job file, decision, manifest, commit record.
+//! * [`protect`]: parity of the images of several nodes, and repair from it.
 //! * [`job`]: a job's directory: lives, generations, atomic commit, retention, recovery's fence.
 //!
 //! Nothing here knows the time, starts a thread or chooses a random number: what a caller does not pass in cannot
@@ -22,6 +23,7 @@ pub mod job;
 pub mod kinds;
 pub mod limits;
 pub mod packets;
+pub mod protect;
 pub mod record;
 pub mod sabotage;
 pub mod storage;

@@ -62,3 +62,24 @@ pub const PACKETS_MAX: u64 = 1 << 26;
 
 /// Bytes that are packed into one stream.
 pub const CONTENT_BYTES_MAX: u64 = IMAGE_BYTES_MAX;
+
+/// Bytes of a page: the unit in which content changes, and has its place in parity. Larger pages of other machines are several of these.
+pub const PAGE_BYTES: usize = 4096;
+
+/// Pages of a unit, what lies together on one node within a stripe: 64 KiB, so that pages that change together travel together.
+pub const PARITY_UNIT_PAGES: u64 = 16;
+
+/// Pages of a unit that a record may name: 64 MiB.
+pub const PARITY_UNIT_PAGES_MAX: u64 = 1 << 14;
+
+/// Nodes of a group that has one parity, if nobody says otherwise: with more, a second loss before the repair becomes likely.
+pub const PARITY_GROUP_NODES_MAX: usize = 16;
+
+/// Runs of pages of one file in a content record: sections, and mappings of a process, several times over.
+pub const EXTENTS_MAX: usize = 1 << 22;
+
+/// Files of one node in a content record: two for each rank.
+pub const CONTENT_FILES_MAX: usize = 2 * RANKS_MAX as usize;
+
+/// Pages of a node's content: 2^46 bytes, twice, for places that are free.
+pub const CONTENT_PAGES_MAX: u64 = 1 << 35;

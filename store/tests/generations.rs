@@ -179,6 +179,9 @@ impl Storage for Raced {
     fn create(&mut self, path: &str) -> Result<Self::File, StorageError> {
         self.disk.create(path)
     }
+    fn reopen(&mut self, path: &str) -> Result<Self::File, StorageError> {
+        self.disk.reopen(path)
+    }
     fn append(&mut self, file: &mut Self::File, bytes: &[u8]) -> Result<(), StorageError> {
         self.disk.append(file, bytes)
     }

@@ -3,6 +3,8 @@
 use store::image::layout::{ENTRY_BYTES, ENTRY_FIELDS, Field, HEADER_BYTES, HEADER_FIELDS, MAGIC, VERSION};
 use store::packets::layout as packets;
 
+use store::protect::changed;
+
 const DOCUMENT: &str = include_str!("../../docs/image-format.md");
 
 /// The rows `| offset | bytes | name | meaning |` of the table below a heading.
@@ -31,6 +33,7 @@ fn compare(heading: &str, fields: &[Field], bytes: usize) {
 fn the_tables_are_the_code_s() {
     compare("### Header", HEADER_FIELDS, HEADER_BYTES);
     compare("### Table", ENTRY_FIELDS, ENTRY_BYTES);
+    compare("### Changed parity", changed::HEADER_FIELDS, changed::HEADER_BYTES);
     compare("### Packet footer", packets::FOOTER_FIELDS, packets::FOOTER_BYTES);
     compare("### Packet table", packets::ENTRY_FIELDS, packets::ENTRY_BYTES);
 }
@@ -40,6 +43,9 @@ fn magic_and_version_are_the_code_s() {
     let rows = table("### Header");
     assert_eq!(rows[0].3, format!("`{}`", str::from_utf8(&MAGIC).unwrap()));
     assert_eq!(rows[1].3, format!("of this layout: {VERSION}"));
+    let rows = table("### Changed parity");
+    assert_eq!(rows[0].3, format!("`{}`", str::from_utf8(&changed::MAGIC).unwrap()));
+    assert_eq!(rows[1].3, format!("of this layout: {}", changed::VERSION));
     let rows = table("### Packet footer");
     assert_eq!(rows[0].3, format!("`{}`", str::from_utf8(&packets::MAGIC).unwrap()));
     assert_eq!(rows[1].3, format!("of this layout: {}", packets::VERSION));

@@ -77,11 +77,18 @@ pub struct Field {
     pub bytes: usize,
 }
 
+/// A structure's fields: name and length of each.
 macro_rules! fields {
     ($of:ty: $($name:ident $bytes:literal),+) => {
-        &[$(Field { name: stringify!($name), offset: offset_of!($of, $name), bytes: $bytes }),+]
+        &[$($crate::image::layout::Field {
+            name: stringify!($name),
+            offset: core::mem::offset_of!($of, $name),
+            bytes: $bytes,
+        }),+]
     };
 }
+
+pub(crate) use fields;
 
 /// The header's fields, in order and without gaps.
 pub const HEADER_FIELDS: &[Field] = fields!(HeaderBytes: magic 4, version 2, flags 2, sections 4, rank 4, job 16,

@@ -6,6 +6,7 @@ use super::lives::Lives;
 use super::names::{self, InGeneration};
 use super::{Depth, Generation, GenerationId, GenerationState, JobDirectory};
 use crate::error::{CommitError, StoreError};
+use crate::protect::{self, ProtectError};
 use crate::storage::{Storage, StorageError, parent_and_name};
 
 /// What [`JobDirectory::collect`] did.
@@ -41,6 +42,13 @@ impl<S: Storage> JobDirectory<S> {
         // What stays must be durable before anything goes: a commit record that can be seen need not be.
         for generation in &report.kept {
             self.sync_way(*generation)?;
+        }
+        // Parity of what is kept must not build upon what goes.
+        if let Some(oldest) = report.kept.first() {
+            protect::kept::fold(self, *oldest).map_err(|error| match error {
+                ProtectError::Store(error) => error,
+                error => StoreError::Parity { error: Box::new(error) },
+            })?;
         }
         for found in &generations {
             let being_written = matches!(found.state, GenerationState::Writing | GenerationState::Complete);

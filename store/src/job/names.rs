@@ -8,9 +8,14 @@
 //!   epoch-00000003/
 //!     rank-00000000.image                    one per rank; with .tmp behind it while it is written
 //!     rank-00000000.base                     the image that a delta needs, under another name
+//!     content-00000000                       what node 0 has, and where in its content each page lies
+//!     sums                                   checksums of the pages of this node's content
+//!     parity                                 what has changed of this node's parity
+//!     protected                              all of that is durable
 //!     manifest                               what the images are
 //!     commit                                 written last: from here on the generation exists
 //!     collected                              the commit record's name while the generation is removed
+//! parity/                                    this node's parity; named and written by [`crate::protect`]
 //! lock                                       held by the launcher
 //! ```
 
@@ -22,6 +27,13 @@ pub(super) const JOB: &str = "job";
 pub(super) const MANIFEST: &str = "manifest";
 pub(super) const COMMIT: &str = "commit";
 pub(super) const COLLECTED: &str = "collected";
+/// Checksums of the pages of the node's content.
+pub(crate) const SUMS: &str = "sums";
+/// What has changed of the node's parity.
+pub(crate) const PARITY: &str = "parity";
+/// Everything that the node keeps for the group is durable.
+pub(crate) const PROTECTED: &str = "protected";
+const CONTENT: &str = "content-";
 const TEMPORARY: &str = ".tmp";
 const IMAGE: &str = ".image";
 const BASE: &str = ".base";
@@ -60,13 +72,18 @@ pub(super) fn base(rank: Rank) -> String {
     format!("rank-{:08}{BASE}", rank.0)
 }
 
+/// What node `node` has of the generation.
+pub(crate) fn content(node: u32) -> String {
+    format!("{CONTENT}{node:08}")
+}
+
 /// The generation's directory.
-pub(super) fn generation(id: GenerationId) -> String {
+pub(crate) fn generation(id: GenerationId) -> String {
     format!("{}/{}", life(id.life), epoch(id.epoch))
 }
 
 /// A file of the generation.
-pub(super) fn in_generation(id: GenerationId, name: &str) -> String {
+pub(crate) fn in_generation(id: GenerationId, name: &str) -> String {
     format!("{}/{}/{name}", life(id.life), epoch(id.epoch))
 }
 
@@ -111,6 +128,8 @@ pub(super) enum InGeneration {
     Manifest,
     Commit,
     Collected,
+    /// What protects it against the loss of nodes.
+    Protection,
     /// Half a file of ours.
     Temporary,
     Other,
@@ -121,6 +140,8 @@ pub(super) fn in_generation_parsed(name: &str) -> InGeneration {
         MANIFEST => InGeneration::Manifest,
         COMMIT => InGeneration::Commit,
         COLLECTED => InGeneration::Collected,
+        SUMS | PARITY | PROTECTED => InGeneration::Protection,
+        _ if name.strip_prefix(CONTENT).and_then(padded).is_some() => InGeneration::Protection,
         _ => match name.strip_suffix(TEMPORARY) {
             Some(whole) if in_generation_parsed(whole) != InGeneration::Other => InGeneration::Temporary,
             Some(_) => InGeneration::Other,
@@ -156,6 +177,8 @@ mod tests {
             assert_eq!(in_generation_parsed(&name), InGeneration::Image(Rank(counter)));
             assert_eq!(in_generation_parsed(&temporary(&name)), InGeneration::Temporary);
             assert_eq!(in_generation_parsed(&base(Rank(counter))), InGeneration::Base(Rank(counter)));
+            assert_eq!(in_generation_parsed(&content(counter)), InGeneration::Protection);
+            assert_eq!(in_generation_parsed(&temporary(&content(counter))), InGeneration::Temporary);
         }
     }
 
@@ -166,7 +189,9 @@ mod tests {
         {
             assert_eq!(at_top(name), AtTop::Other, "{name}");
         }
-        for name in ["rank-1.image", "rank-+0000001.image", "manifest.old", "x.tmp", ".tmp"] {
+        for name in
+            ["rank-1.image", "rank-+0000001.image", "manifest.old", "x.tmp", ".tmp", "content-1", "parity-1"]
+        {
             assert_eq!(in_generation_parsed(name), InGeneration::Other, "{name}");
         }
         assert_eq!(parse_epoch("epoch-000000001"), None);

@@ -51,6 +51,8 @@ pub struct Generation {
     pub half_written: u32,
     /// Bytes of all its files together.
     pub bytes: u64,
+    /// What this node keeps so that others may be lost is durable ([`crate::protect`]).
+    pub protected: bool,
 }
 
 /// What a generation's directory has in it.
@@ -62,6 +64,7 @@ struct Content {
     manifest: bool,
     commit: bool,
     collected: bool,
+    protected: bool,
 }
 
 impl<S: Storage> JobDirectory<S> {
@@ -142,8 +145,8 @@ impl<S: Storage> JobDirectory<S> {
             let last = found.iter().rev().find(|(other, _)| other.life == id.life);
             let last_epoch = last.map_or(id.epoch, |(last, _)| last.epoch);
             let state = state(lives, &with_record, *id, *content, last_epoch);
-            let Content { images, half_written, bytes, .. } = *content;
-            Generation { id: *id, state, images, half_written, bytes }
+            let Content { images, half_written, bytes, protected, .. } = *content;
+            Generation { id: *id, state, images, half_written, bytes, protected }
         };
         Ok(found.iter().map(describe).collect())
     }
@@ -175,6 +178,7 @@ impl<S: Storage> JobDirectory<S> {
                 InGeneration::Manifest => content.manifest = true,
                 InGeneration::Commit => content.commit = true,
                 InGeneration::Collected => content.collected = true,
+                InGeneration::Protection => content.protected |= entry.name == names::PROTECTED,
                 InGeneration::Base(_) => {}
                 InGeneration::Other => continue,
             }

@@ -13,14 +13,18 @@
 //! are what a person looks at when something went wrong.
 
 mod commit;
+mod content;
 mod decision;
 mod end;
 mod grammar;
 mod job_file;
 mod manifest;
+mod protected;
 
 pub use commit::CommitRecord;
+pub use content::{Content, ContentFile};
 pub use decision::Decision;
 pub use end::End;
 pub use job_file::{CheckpointSettings, JobFile};
 pub use manifest::{Manifest, ManifestImage};
+pub use protected::Protected;

@@ -244,6 +244,16 @@ impl Storage for Directory {
             .map_err(|error| self.failed(Operation::Create, path, 0, &error))
     }
 
+    fn reopen(&mut self, path: &str) -> Result<DirectoryFile, StorageError> {
+        let opened = OpenOptions::new().write(true).open(self.full(path)).and_then(|mut file| {
+            file.seek(SeekFrom::End(0))?;
+            Ok(file)
+        });
+        opened
+            .map(|file| DirectoryFile { file, path: path.to_owned() })
+            .map_err(|error| self.failed(Operation::Reopen, path, 0, &error))
+    }
+
     fn append(&mut self, file: &mut DirectoryFile, bytes: &[u8]) -> Result<(), StorageError> {
         let written = file.file.write_all(bytes);
         written.map_err(|error| self.failed(Operation::Append, &file.path, length_u64(bytes), &error))

@@ -337,6 +337,13 @@ impl Storage for Memory {
         self.insert(Operation::Create, path, Node::File(FileNode::default())).map(MemoryFile)
     }
 
+    fn reopen(&mut self, path: &str) -> Result<MemoryFile, StorageError> {
+        self.reading()?;
+        self.file(Operation::Reopen, path)?;
+        let found = self.find(path).map(MemoryFile);
+        found.ok_or_else(|| StorageError::NotFound { operation: Operation::Reopen, path: path.to_owned() })
+    }
+
     fn append(&mut self, file: &mut MemoryFile, bytes: &[u8]) -> Result<(), StorageError> {
         self.write(Operation::Append, *file, None, bytes)
     }

@@ -42,7 +42,7 @@ pub enum EntryKind {
 
 /// A directory tree. See the module for what is durable when.
 pub trait Storage {
-    /// A file being written, from [`Storage::create`] on. It goes on naming the same file when that is renamed.
+    /// A file being written, from [`Storage::create`] or [`Storage::reopen`] on. It goes on naming the same file when that is renamed.
     ///
     /// A handle and not a path, because Linux reports a failed write-back only to descriptors that were open when it
     /// failed: a file opened anew for `fsync` could be called durable though it is not.
@@ -53,6 +53,9 @@ pub trait Storage {
 
     /// Makes the file `path`, empty. [`StorageError::AlreadyExists`] if the name is taken: exclusive.
     fn create(&mut self, path: &str) -> Result<Self::File, StorageError>;
+
+    /// Opens the file `path`, to be written where it is: at its end, or over what is there.
+    fn reopen(&mut self, path: &str) -> Result<Self::File, StorageError>;
 
     /// Writes `bytes` at the end of `file`. On an error any part of them may have been written.
     fn append(&mut self, file: &mut Self::File, bytes: &[u8]) -> Result<(), StorageError>;
@@ -114,6 +117,9 @@ impl<S: Storage + ?Sized> Storage for &mut S {
     fn create(&mut self, path: &str) -> Result<Self::File, StorageError> {
         (**self).create(path)
     }
+    fn reopen(&mut self, path: &str) -> Result<Self::File, StorageError> {
+        (**self).reopen(path)
+    }
     fn append(&mut self, file: &mut Self::File, bytes: &[u8]) -> Result<(), StorageError> {
         (**self).append(file, bytes)
     }
@@ -158,6 +164,7 @@ impl<S: Storage + ?Sized> Storage for &mut S {
 pub enum Operation {
     CreateDirectory,
     Create,
+    Reopen,
     Append,
     Overwrite,
     SyncFile,
@@ -178,6 +185,7 @@ impl fmt::Display for Operation {
         f.write_str(match self {
             Operation::CreateDirectory => "make the directory",
             Operation::Create => "create",
+            Operation::Reopen => "open",
             Operation::Append | Operation::Overwrite => "write",
             Operation::SyncFile | Operation::SyncDirectory => "make durable",
             Operation::Rename => "rename",

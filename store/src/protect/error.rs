@@ -1,0 +1,89 @@
+//! What can be wrong with what protects images.
+
+use parity::CodeError;
+
+use crate::error::{RecordError, StoreError};
+use crate::job::GenerationId;
+use crate::storage::StorageError;
+
+/// A generation cannot be protected, or not be repaired.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "fields are named by the messages")]
+pub enum ProtectError {
+    /// The job's directory, or the storage below it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A record that says how a generation is protected.
+    #[error("{path}: {error}; repair the node")]
+    Record { path: String, error: RecordError },
+    /// A file of pages is not as it was written.
+    #[error("{path}: {what}; repair the node")]
+    File { path: String, what: &'static str },
+    /// A page of a node's images is not as it was when its parity was computed.
+    #[error("page {page} of generation {generation} is damaged on node {node}; repair the node")]
+    DataDamaged { generation: GenerationId, node: u32, page: u64 },
+    /// A page of parity is damaged.
+    #[error("{path}: page {page} of parity is damaged; repair the node")]
+    ParityDamaged { path: String, page: u64 },
+    /// The node has no parity of that generation.
+    #[error(
+        "there is no parity of generation {generation} here; repair the node, or protect the generation as a whole"
+    )]
+    NoParity { generation: GenerationId },
+    /// A page would have to be written behind one that came before.
+    #[error("parity came out of order: page {found} after page {last}; report this keeper's bug")]
+    OutOfOrder { last: u64, found: u64 },
+    /// Something that a member keeps for a generation is not there.
+    #[error("{what} of generation {generation} is missing, so it is not protected; protect it again")]
+    Incomplete { generation: GenerationId, what: String },
+    /// More members are lost than parity makes up for.
+    #[error(
+        "generation {generation} is lost: of {members} nodes {left} have what they kept of it, {needed} are needed; start from another generation"
+    )]
+    TooManyLost { generation: GenerationId, members: usize, left: usize, needed: usize },
+    /// What was rebuilt is not what was saved.
+    #[error(
+        "{path} was rebuilt from parity, and is not what was committed ({error}); start from another generation"
+    )]
+    Rebuilt { path: String, error: Box<StoreError> },
+    /// Another member does not answer.
+    #[error("node {node} does not answer")]
+    Unreachable { node: u32 },
+    /// No such code.
+    #[error(transparent)]
+    Code(#[from] CodeError),
+}
+
+impl From<StorageError> for ProtectError {
+    fn from(error: StorageError) -> ProtectError {
+        ProtectError::Store(error.into())
+    }
+}
+
+impl ProtectError {
+    /// Whether a file or directory is not there.
+    #[must_use]
+    pub fn is_absence(&self) -> bool {
+        matches!(self, ProtectError::Store(StoreError::Storage(StorageError::NotFound { .. })))
+    }
+
+    /// Whether bytes are missing or wrong, and not the storage as a whole.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            ProtectError::Store(StoreError::Storage(error)) => {
+                matches!(
+                    error,
+                    StorageError::NotFound { .. } | StorageError::Short { .. } | StorageError::TooLong { .. }
+                )
+            }
+            ProtectError::Store(StoreError::Image { .. } | StoreError::Record { .. }) => true,
+            ProtectError::Record { .. }
+            | ProtectError::File { .. }
+            | ProtectError::DataDamaged { .. }
+            | ProtectError::ParityDamaged { .. }
+            | ProtectError::NoParity { .. } => true,
+            _ => false,
+        }
+    }
+}

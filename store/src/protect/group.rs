@@ -1,0 +1,375 @@
+//! Which nodes protect each other, and which pages of theirs belong together.
+//!
+//! A group of N nodes has K data and M parity places in each *stripe*, N = K + M. Stripes come in *cycles* of N; from one
+//! stripe to the next the places move on by one node. So in each cycle every node gives K units of its content and keeps M units of
+//! parity: parity is spread evenly, each node sends its own content once for each of the M, and how many nodes there are changes nothing. With
+//! M = 1 this is the ring of exclusive ors with rotating parity; with K = M = 1 each node keeps what its partner has.
+
+use core::fmt;
+use core::str::FromStr;
+
+use parity::{Code, CodeError};
+
+use crate::limits::{NODES_MAX, PARITY_GROUP_NODES_MAX, PARITY_UNIT_PAGES};
+
+/// How images are protected against the loss of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Not at all.
+    None,
+    /// Each node keeps a copy of what another one has.
+    Partner,
+    /// One parity for each group, by exclusive or.
+    Xor,
+    /// Reed-Solomon: groups of at least K + M nodes of which any M may be lost.
+    Rs {
+        /// K.
+        data: usize,
+        /// M.
+        parity: usize,
+    },
+}
+
+impl Scheme {
+    /// What is done for so many nodes if nobody says otherwise.
+    #[must_use]
+    pub fn default_for(nodes: usize) -> Scheme {
+        match nodes {
+            0 | 1 => Scheme::None,
+            2 => Scheme::Partner,
+            _ => Scheme::Xor,
+        }
+    }
+
+    /// Nodes of a group that may be lost.
+    #[must_use]
+    pub fn losses(self) -> usize {
+        match self {
+            Scheme::None => 0,
+            Scheme::Partner | Scheme::Xor => 1,
+            Scheme::Rs { parity, .. } => parity,
+        }
+    }
+
+    fn members_min(self) -> usize {
+        match self {
+            Scheme::None => 1,
+            Scheme::Partner | Scheme::Xor => 2,
+            Scheme::Rs { data, parity } => data + parity,
+        }
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scheme::None => f.write_str("none"),
+            Scheme::Partner => f.write_str("partner"),
+            Scheme::Xor => f.write_str("xor"),
+            Scheme::Rs { data, parity } => write!(f, "rs:{data}+{parity}"),
+        }
+    }
+}
+
+/// Why nodes cannot be protected that way.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// No scheme has this name.
+    #[error("`{found}` is no way to protect images; there are none, partner, xor, and rs:K+M such as rs:4+2")]
+    NoSuchScheme {
+        /// What was said.
+        found: String,
+    },
+    /// K and M are out of bounds.
+    #[error(transparent)]
+    Code(#[from] CodeError),
+    /// A group does not come together.
+    #[error(
+        "{scheme} wants groups of at least {needed} nodes, the job has {nodes}; use more nodes, or another scheme"
+    )]
+    TooFewNodes {
+        /// What was asked for.
+        scheme: Scheme,
+        /// Nodes of a group.
+        needed: usize,
+        /// Nodes of the job.
+        nodes: usize,
+    },
+    /// More nodes than a job has.
+    #[error("a job has at most {NODES_MAX} nodes, {nodes} were named")]
+    TooManyNodes {
+        /// Nodes named.
+        nodes: usize,
+    },
+}
+
+impl FromStr for Scheme {
+    type Err = GroupError;
+
+    fn from_str(text: &str) -> Result<Scheme, GroupError> {
+        let no_such = || GroupError::NoSuchScheme { found: text.to_owned() };
+        match text {
+            "none" => return Ok(Scheme::None),
+            "partner" => return Ok(Scheme::Partner),
+            "xor" => return Ok(Scheme::Xor),
+            _ => {}
+        }
+        let shape = text.strip_prefix("rs:").and_then(|shape| shape.split_once('+'));
+        let number = |digits: &str| digits.parse().ok().filter(|number: &usize| number.to_string() == digits);
+        let (data, parity) =
+            shape.and_then(|(data, parity)| Some((number(data)?, number(parity)?))).ok_or_else(no_such)?;
+        Code::new(data, parity)?;
+        Ok(Scheme::Rs { data, parity })
+    }
+}
+
+/// Nodes that protect each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    nodes: Vec<u32>,
+    code: Code,
+    unit_pages: u64,
+}
+
+/// A place in a stripe: a page that somebody has, or parity of such pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Page of a member's content, in this column of the code.
+    Data {
+        /// Column.
+        column: usize,
+        /// Page of its content.
+        page: u64,
+    },
+    /// Page of a member's parity, in this row of the code.
+    Parity {
+        /// Row.
+        row: usize,
+        /// Page of its parity.
+        page: u64,
+    },
+}
+
+impl Group {
+    /// The group of `nodes` that survives the loss of any `losses` of them.
+    pub fn new(nodes: Vec<u32>, losses: usize) -> Result<Group, CodeError> {
+        let code = Code::new(nodes.len().saturating_sub(losses), losses)?;
+        Ok(Group { nodes, code, unit_pages: PARITY_UNIT_PAGES })
+    }
+
+    /// The same with units of so many pages: what lies together on one node within a stripe.
+    #[must_use]
+    pub fn with_unit_pages(self, unit_pages: u64) -> Group {
+        Group { unit_pages: unit_pages.max(1), ..self }
+    }
+
+    /// The groups of a job whose node i lies in the failure domain `domains[i]` (a rack, a power supply). The nodes of a domain are
+    /// dealt out over the groups, so that a group has as few of them as can be.
+    ///
+    /// What does not come out even makes groups larger, never smaller: then there is less parity than was asked for, and as many
+    /// nodes may be lost. No groups: nothing is protected.
+    pub fn over(scheme: Scheme, domains: &[&str]) -> Result<Vec<Group>, GroupError> {
+        let (nodes, needed, losses) = (domains.len(), scheme.members_min(), scheme.losses());
+        if nodes > NODES_MAX {
+            return Err(GroupError::TooManyNodes { nodes });
+        }
+        if nodes < needed {
+            return Err(GroupError::TooFewNodes { scheme, needed, nodes });
+        }
+        let count = match scheme {
+            Scheme::None => return Ok(Vec::new()),
+            Scheme::Partner | Scheme::Rs { .. } => nodes / needed,
+            Scheme::Xor => nodes.div_ceil(PARITY_GROUP_NODES_MAX),
+        };
+        let mut dealt: Vec<(&str, u32)> = domains.iter().copied().zip(0..).collect();
+        dealt.sort_unstable();
+        let mut groups = vec![Vec::new(); count];
+        for (place, (_, node)) in dealt.into_iter().enumerate() {
+            groups[place % count].push(node);
+        }
+        groups.iter_mut().for_each(|group| group.sort_unstable());
+        Ok(groups.into_iter().map(|group| Group::new(group, losses)).collect::<Result<_, _>>()?)
+    }
+
+    /// Whether the loss of any one domain as a whole can be survived.
+    #[must_use]
+    pub fn survives_a_domain(&self, domains: &[&str]) -> bool {
+        let of = |node: &u32| domains.get(*node as usize);
+        self.nodes
+            .iter()
+            .all(|node| self.nodes.iter().filter(|other| of(other) == of(node)).count() <= self.losses())
+    }
+
+    /// The nodes, by their numbers in the manifest. A *member* is a place in this list.
+    #[must_use]
+    pub fn nodes(&self) -> &[u32] {
+        &self.nodes
+    }
+
+    /// Number of members.
+    #[must_use]
+    pub fn members(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The code of each stripe.
+    #[must_use]
+    pub fn code(&self) -> &Code {
+        &self.code
+    }
+
+    /// Members that may be lost.
+    #[must_use]
+    pub fn losses(&self) -> usize {
+        self.code.parity()
+    }
+
+    /// Pages of a unit.
+    #[must_use]
+    pub fn unit_pages(&self) -> u64 {
+        self.unit_pages
+    }
+
+    /// Pages of content that each member has in a cycle.
+    #[must_use]
+    pub fn data_pages(&self) -> u64 {
+        self.code.data() as u64 * self.unit_pages
+    }
+
+    /// Pages of parity that each member has in a cycle.
+    #[must_use]
+    pub fn parity_pages(&self) -> u64 {
+        self.code.parity() as u64 * self.unit_pages
+    }
+
+    /// Cycles of so many pages of content.
+    #[must_use]
+    pub fn cycles(&self, content_pages: u64) -> u64 {
+        content_pages.div_ceil(self.data_pages())
+    }
+
+    /// Column of page `page` of the content of `member`, and for each row who keeps its parity, and in which page.
+    pub fn parity_of(&self, member: usize, page: u64) -> (usize, impl Iterator<Item = (usize, u64)> + '_) {
+        let (cycle, within) = (page / self.data_pages(), page % self.data_pages());
+        let (column, offset) = (index(within / self.unit_pages), within % self.unit_pages);
+        // The stripe in which this member has the place `column`.
+        let stripe = (self.members() + column - member) % self.members();
+        let holders = (0..self.losses()).map(move |row| {
+            let holder = (self.members() + self.code.data() + row - stripe) % self.members();
+            (holder, cycle * self.parity_pages() + row as u64 * self.unit_pages + offset)
+        });
+        (column, holders)
+    }
+
+    /// What `member` has at page `offset` of its unit in stripe `stripe` of cycle `cycle`.
+    #[must_use]
+    pub fn place(&self, member: usize, cycle: u64, stripe: usize, offset: u64) -> Place {
+        let place = (member + stripe) % self.members();
+        match place.checked_sub(self.code.data()) {
+            None => {
+                let page = cycle * self.data_pages() + place as u64 * self.unit_pages + offset;
+                Place::Data { column: place, page }
+            }
+            Some(row) => {
+                let page = cycle * self.parity_pages() + row as u64 * self.unit_pages + offset;
+                Place::Parity { row, page }
+            }
+        }
+    }
+}
+
+/// A number below the members of a group.
+fn index(number: u64) -> usize {
+    usize::try_from(number).expect("a group has few members")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemes_have_one_spelling() {
+        for text in ["none", "partner", "xor", "rs:4+2", "rs:12+12"] {
+            assert_eq!(text.parse::<Scheme>().map(|scheme| scheme.to_string()), Ok(text.to_owned()));
+        }
+        for text in ["", "raid", "rs", "rs:4", "rs:4+", "rs:+4+2", "rs:04+2", "rs:4+2 "] {
+            let error = text.parse::<Scheme>().expect_err(text);
+            assert!(error.to_string().contains("rs:K+M"), "{error}");
+        }
+        for text in ["rs:0+1", "rs:4+0", "rs:200+56"] {
+            assert!(matches!(text.parse::<Scheme>(), Err(GroupError::Code(_))), "{text}");
+        }
+        assert_eq!([1, 2, 3].map(Scheme::default_for), [Scheme::None, Scheme::Partner, Scheme::Xor]);
+    }
+
+    #[test]
+    fn nodes_of_one_domain_are_dealt_out_over_the_groups() {
+        // Three racks of four nodes, one after the other.
+        let domains: Vec<&str> = (0..12).map(|node| ["a", "b", "c"][node / 4]).collect();
+        let groups = Group::over(Scheme::Rs { data: 2, parity: 1 }, &domains).expect("enough nodes");
+        assert_eq!(groups.len(), 4);
+        for group in &groups {
+            assert_eq!((group.members(), group.losses()), (3, 1));
+            assert!(group.survives_a_domain(&domains), "{group:?}");
+        }
+        let mut all: Vec<u32> = groups.iter().flat_map(|group| group.nodes().to_vec()).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..12).collect::<Vec<_>>());
+        let one_rack = ["a"; 12];
+        assert!(!groups[0].survives_a_domain(&one_rack));
+    }
+
+    #[test]
+    fn what_does_not_come_out_even_makes_larger_groups() {
+        for (scheme, nodes, sizes) in [
+            ("partner", 5, vec![3, 2]),
+            ("xor", 2, vec![2]),
+            ("xor", 16, vec![16]),
+            ("xor", 17, vec![9, 8]),
+            ("rs:4+2", 6, vec![6]),
+            ("rs:4+2", 11, vec![11]),
+            ("rs:4+2", 13, vec![7, 6]),
+            ("none", 3, vec![]),
+        ] {
+            let groups =
+                Group::over(scheme.parse().expect(scheme), &vec!["here"; nodes]).expect("enough nodes");
+            assert_eq!(groups.iter().map(Group::members).collect::<Vec<_>>(), sizes, "{scheme} {nodes}");
+        }
+        let error = Group::over("rs:4+2".parse().expect("a scheme"), &["here"; 5]).expect_err("too few");
+        assert_eq!(
+            error.to_string(),
+            "rs:4+2 wants groups of at least 6 nodes, the job has 5; use more nodes, or another scheme"
+        );
+    }
+
+    #[test]
+    fn every_page_has_its_parity_on_other_members_and_is_found_from_there() {
+        for (members, losses, unit) in [(2, 1, 1), (3, 1, 2), (4, 2, 3), (5, 4, 1), (24, 12, 2)] {
+            let group = Group::new((0..members).collect(), losses).expect("a shape").with_unit_pages(unit);
+            let mut kept = std::collections::BTreeMap::new();
+            for member in 0..group.members() {
+                for page in 0..2 * group.data_pages() {
+                    let (column, holders) = group.parity_of(member, page);
+                    for (row, (holder, parity_page)) in holders.enumerate() {
+                        assert_ne!(holder, member);
+                        // One data page of each column, each of another member.
+                        let columns: &mut Vec<usize> = kept.entry((holder, parity_page)).or_default();
+                        assert!(!columns.contains(&column));
+                        columns.push(column);
+                        let stripe = (group.members() + column - member) % group.members();
+                        let (cycle, offset) = (page / group.data_pages(), page % unit);
+                        assert_eq!(group.place(member, cycle, stripe, offset), Place::Data { column, page });
+                        let expected = Place::Parity { row, page: parity_page };
+                        assert_eq!(group.place(holder, cycle, stripe, offset), expected);
+                    }
+                }
+            }
+            assert!(kept.values().all(|columns| columns.len() == group.code().data()));
+            assert_eq!(
+                kept.len() as u64,
+                u64::from(members) * 2 * group.parity_pages(),
+                "parity is spread evenly"
+            );
+        }
+    }
+}
