@@ -52,13 +52,13 @@ static struct itimerspec every(long first_ms, long then_ms) {
     return time;
 }
 
-static void more(atomic_int *count) {
-    int before = *count;
+static void beyond(int before, atomic_int *count, const char *what) {
     for (int n = 0; *count <= before; n++) {
-        if (n == 30000) fail("a timer has stopped");
+        if (n == 30000) fail(what);
         usleep(1000);
     }
 }
+static void more(atomic_int *count, const char *what) { beyond(*count, count, what); }
 
 int main(void) {
     struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
@@ -84,7 +84,7 @@ int main(void) {
     CHECK(fd >= 0 && timerfd_settime(fd, 0, &time, NULL) == 0);
     time = every(1, 0);
     CHECK(expired >= 0 && timerfd_settime(expired, 0, &time, NULL) == 0);
-    more(&once);
+    beyond(0, &once, "a timer has not fired");
     usleep(5000);
     printf("ready\n");
     fflush(stdout);
@@ -93,9 +93,9 @@ int main(void) {
     uint64_t ticks;
     while (read(0, &byte, 1) == 1) {
         if (byte != '\n') continue;
-        more(&alarms);
-        more(&fast);
-        more(&threaded);
+        more(&alarms, "ITIMER_REAL has stopped");
+        more(&fast, "a timer that sends a signal has stopped");
+        more(&threaded, "a timer that starts threads has stopped");
         for (int n = 0; read(fd, &ticks, 8) != 8; n++) {
             if (n == 30000) fail("a timerfd has stopped");
             usleep(1000);

@@ -390,8 +390,16 @@ impl Judge<'_> {
         };
         let clock = i32::try_from(self.number_after(fact, b"clockid:", 10)?).unwrap_or(-1);
         let ticks = self.number_after(fact, b"ticks:", 10)?;
-        Ok(What::Timer { clock, time: IntervalTimer { left_ns, interval_ns }, ticks })
+        let time = still_running(IntervalTimer { left_ns, interval_ns }, ticks);
+        Ok(What::Timer { clock, time, ticks })
     }
+}
+
+/// A timer that expires after it was settled and before /proc tells of it has nothing left, and is started anew only when it is read; set to
+/// nothing it would never expire again. One that was stopped, or never started, has no expiration to tell of.
+fn still_running(time: IntervalTimer, ticks: u64) -> IntervalTimer {
+    let has_expired = time.left_ns == 0 && ticks > 0;
+    IntervalTimer { left_ns: if has_expired { time.interval_ns } else { time.left_ns }, ..time }
 }
 
 fn access(fact: &Fact) -> i32 {
@@ -423,6 +431,31 @@ mod tests {
         assert!(is_unnamed(b"/tmp/a (deleted)", 0) && is_unnamed(b"/tmp/a (deleted)", 1));
         assert!(is_unnamed(b"/home/.nfs000123", 1) && is_unnamed(b"/tmp/#77", 0));
         assert!(!is_unnamed(b"/tmp/a", 1) && !is_unnamed(b"/tmp/.nfs/a", 2));
+    }
+
+    /// As it is when it expires just before /proc is read.
+    #[test]
+    fn a_timer_that_has_just_expired_goes_on() {
+        // SAFETY: a new descriptor, and a structure that the kernel reads.
+        let fd = unsafe {
+            let fd = libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC);
+            let millisecond = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            let time = libc::itimerspec { it_interval: millisecond, it_value: millisecond };
+            assert_eq!(libc::timerfd_settime(fd, 0, &raw const time, std::ptr::null_mut()), 0);
+            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            assert_eq!(libc::poll(&raw mut poll, 1, -1), 1);
+            fd
+        };
+        let text = std::fs::read(format!("/proc/self/fdinfo/{fd}")).expect("a timer of ours");
+        crate::sys::close(fd);
+        let of = |label: &[u8]| details::time_ns(&text, label).expect("a time");
+        let time = IntervalTimer { left_ns: of(b"it_value:"), interval_ns: of(b"it_interval:") };
+        let ticks = details::field(&text, b"ticks:", 10).expect("a number");
+        assert_eq!((time.left_ns, time.interval_ns, ticks), (0, 1_000_000, 1));
+        assert_eq!(still_running(time, ticks).left_ns, 1_000_000);
+        assert_eq!(still_running(time, 0).left_ns, 0, "stopped");
+        let left = IntervalTimer { left_ns: 7, ..time };
+        assert_eq!(still_running(left, 3), left);
     }
 
     #[test]

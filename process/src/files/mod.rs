@@ -31,6 +31,11 @@ use crate::state::Files;
 use facts::{Capacity, Declaration, Facts, Kind, Known};
 use judge::Context;
 
+/// Whether the kernel tells who is at the other end of the Unix socket with this inode.
+pub(crate) fn tells_of_pair(inode: u64) -> Result<(), crate::sys::Errno> {
+    diagnosis::ask(inode).map(drop)
+}
+
 /// Why descriptors cannot be saved.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PrepareError {

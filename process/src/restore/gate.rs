@@ -53,6 +53,16 @@ pub enum Mismatch {
         /// Bytes of this machine's.
         here_bytes: u32,
     },
+    /// Registers for which the program has no room.
+    #[error(
+        "this machine saves vector registers {here:#x}, the image's had {image:#x}: the program's loader measured them when it started, and          would write over its stack here; restore it on a machine with the same vector registers"
+    )]
+    MoreVectorState {
+        /// The image's components.
+        image: u64,
+        /// This machine's.
+        here: u64,
+    },
     /// A mapped file that has changed, or is not there.
     #[error("{}, which the program maps, {how}: put the file back that was there at the checkpoint", path.display())]
     File {
@@ -62,6 +72,10 @@ pub enum Mismatch {
         how: String,
     },
 }
+
+/// Components that the GNU C library's loader saves when it binds a function at its first call, into room whose size it takes from CPUID at
+/// the start: SSE, AVX, MPX and AVX-512. Where XSAVE is missing it saves 512 bytes by FXSAVE, wherever it is later.
+const SAVED_BY_LOADER: u64 = 0b1110_1110;
 
 /// Compares the machine of an image with this one.
 pub(super) fn check_machine(image: &Machine, here: &Machine) -> Result<(), Mismatch> {
@@ -87,6 +101,11 @@ pub(super) fn check_machine(image: &Machine, here: &Machine) -> Result<(), Misma
             here: here.vector_components,
             here_bytes: here.vector_bytes,
         });
+    }
+    let more = here.vector_components & !image.vector_components & SAVED_BY_LOADER;
+    if image.vector_components != 0 && more != 0 {
+        let (image, here) = (image.vector_components, here.vector_components);
+        return Err(Mismatch::MoreVectorState { image, here });
     }
     Ok(())
 }
@@ -175,9 +194,21 @@ mod tests {
 
     #[test]
     fn more_than_the_image_needs_is_fine() {
-        let here =
-            Machine { features: vec![!0, !0, !0], vector_components: !0, vector_bytes: 9000, ..machine() };
+        let here = Machine {
+            features: vec![!0, !0, !0],
+            vector_components: !SAVED_BY_LOADER | 0xe7,
+            vector_bytes: 9000,
+            ..machine()
+        };
         assert_eq!(check_machine(&machine(), &Machine { kernel: "7.0".into(), ..here }), Ok(()));
+    }
+
+    #[test]
+    fn more_vector_registers_than_the_loader_has_room_for_are_refused() {
+        let old = |components| Machine { vector_components: components, vector_bytes: 512, ..machine() };
+        let error = check_machine(&old(7), &machine()).expect_err("AVX-512").to_string();
+        assert!(error.contains("saves vector registers 0xe7, the image's had 0x7"), "{error}");
+        assert_eq!(check_machine(&old(0), &machine()), Ok(()), "without XSAVE");
     }
 
     #[test]

@@ -183,6 +183,15 @@ mod tests {
         assert!(error.to_string().contains("Clock_gettime"), "{error}");
     }
 
+    /// Kernels are built with and without it.
+    #[test]
+    fn a_function_that_nothing_saved_can_use_says_so() {
+        let code = mapped(&call_of("sgx_enter_enclave").expect("an answer"));
+        // SAFETY: the code loads a number and returns.
+        let enter: extern "C" fn() -> i32 = unsafe { std::mem::transmute(code) };
+        assert_eq!(enter(), -libc::ENOSYS);
+    }
+
     fn assert_clock_goes(read: extern "C" fn(i32, *mut libc::timespec) -> i32) {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         assert_eq!(read(libc::CLOCK_MONOTONIC, &raw mut time), 0);
