@@ -13,6 +13,7 @@ pub mod build_id;
 pub mod capture;
 pub mod content;
 pub mod declared;
+pub mod facilities;
 pub mod files;
 mod maps;
 pub mod outside;

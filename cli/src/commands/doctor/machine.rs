@@ -8,6 +8,7 @@ use drivers::udp::UdpConfig;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::utsname::uname;
+use process::facilities::Facilities;
 
 use super::{Finding, probe};
 use crate::error::CliError;
@@ -19,6 +20,7 @@ const HUGE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 pub(super) fn look() -> Result<Vec<Finding>, CliError> {
     let kernel = uname().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default();
     let mut findings = vec![Finding::ok("kernel", kernel), reading(), memory_files(), huge_pages()];
+    findings.extend(facilities(process::facilities::look()));
     findings.extend(socket_buffers());
     findings.extend(offloads());
     Ok(findings)
@@ -87,6 +89,44 @@ fn huge_pages() -> Finding {
     }
 }
 
+/// Of programs that are saved as whole processes.
+fn facilities(here: Facilities) -> [Finding; 4] {
+    let finding = |what, has: Result<(), process::Errno>, found: &str, without: &str, fix: &str| match has {
+        Ok(()) => Finding::ok(what, found),
+        Err(errno) => Finding::slow(what, format!("{without} ({errno})"), fix),
+    };
+    [
+        finding(
+            "written pages",
+            here.written_pages,
+            "the kernel tells which they are (userfaultfd, PAGEMAP_SCAN)",
+            "the kernel does not tell which they are: later images hold the pages whose content has changed",
+            "Linux 6.7 or newer; userfaultfd(2) allowed",
+        ),
+        finding(
+            "own pages",
+            here.page_ranges,
+            "the kernel tells where they lie (PAGEMAP_SCAN)",
+            "read one by one in /proc/self/pagemap; pages of zeros that were only read are saved, too",
+            "Linux 6.7 or newer",
+        ),
+        finding(
+            "pairs of sockets",
+            here.socket_pairs,
+            "the kernel tells who has the other end (sock_diag)",
+            "the kernel does not tell who has the other end: programs that hold one cannot be saved",
+            "modprobe unix_diag; in a container: its seccomp profile",
+        ),
+        finding(
+            "timers",
+            here.timers,
+            "the kernel lists those of timer_create (/proc/PID/timers)",
+            "the kernel does not list those of timer_create: programs that have one cannot be saved",
+            "a kernel with CONFIG_CHECKPOINT_RESTORE",
+        ),
+    ]
+}
+
 fn socket_buffers() -> Vec<Finding> {
     let wanted = UdpConfig::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).socket_bytes;
     let look = |(what, name): (&'static str, &str)| {
@@ -131,4 +171,24 @@ fn offloads() -> Vec<Finding> {
         finding("UDP send offload", setsockopt(&socket, sockopt::UdpGsoSegment, &1024), "4.18"),
         finding("UDP receive offload", setsockopt(&socket, sockopt::UdpGroSegment, &true), "5.0"),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kernel_lacks_is_said_with_what_is_done_instead() {
+        let lacks = Err(process::Errno(libc::ENOTTY));
+        let old = Facilities { written_pages: lacks, page_ranges: lacks, socket_pairs: lacks, timers: lacks };
+        let text = format!("{:?}", facilities(old));
+        for words in
+            ["content has changed", "/proc/self/pagemap", "modprobe unix_diag", "CONFIG_CHECKPOINT_RESTORE"]
+        {
+            assert!(text.contains(words), "{text}");
+        }
+        let new =
+            Facilities { written_pages: Ok(()), page_ranges: Ok(()), socket_pairs: Ok(()), timers: Ok(()) };
+        assert!(facilities(new).iter().all(|finding| finding.fix.is_none()));
+    }
 }
