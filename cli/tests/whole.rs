@@ -198,6 +198,28 @@ fn killed_ranks_go_on_from_the_last_checkpoint() {
 }
 
 #[test]
+fn killed_ranks_go_on_however_they_were_captured() {
+    for capture in ["auto", "fork", "sync"] {
+        let place = Place::new();
+        let (arguments, enough) = (["60", "20000", "1000000"], place.enough().display().to_string());
+        let mut command =
+            stillwire(&["run", "-n", "2", "--ckpt-every", "100ms", "--capture", capture, "--ckpt-dir"]);
+        command.arg(place.job()).arg("--").arg(steps()).args(arguments).arg(&enough);
+        command.env("STILLWIRE_PROVIDER", library());
+        let mut job = Running::start(command);
+        for rank in [0, 1, 0] {
+            job.wait_for("committed");
+            job.wait_for("committed");
+            signal(job.ranks()[rank], "KILL");
+            job.wait_for("begins from generation");
+            job.wait_for("all ranks run again");
+        }
+        place.let_end();
+        ended_with(&job.finish_reading(), 2, &sum(&arguments));
+    }
+}
+
+#[test]
 fn a_job_goes_on_after_everything_has_died() {
     let place = Place::new();
     let (arguments, enough) = (["60", "20000", "1000000"], place.enough().display().to_string());

@@ -13,21 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{compile, preload, restart_with, start_with};
-
-/// Programs, what they are asked in every life, and what they say at last. With `true`, they are given a folder's file.
-const PROGRAMS: [(&str, bool, &str, &str); 10] = [
-    ("waits", false, "x", "all came back\n"),
-    ("mutexes", false, "x", "all were owned\n"),
-    ("mappings", true, "x", "all was there\n"),
-    ("vectors", false, "x", "all registers kept\n"),
-    ("handlers", false, "x", "all signals counted\n"),
-    ("settings", false, "x", "all as it was set\n"),
-    ("files", true, "\n", "all as it was\n"),
-    ("pipes", false, "\n", "nothing lost\n"),
-    ("events", false, "\n", "all counted\n"),
-    ("timers", false, "\n", "all in time\n"),
-];
+use support::{PROGRAMS, compile, preload, restart_with, start_with};
 
 /// All of them but `without`, where `enter` is called in the child that becomes the program, before and after every restore.
 fn all_programs(without: &[&str], enter: impl Fn() -> io::Result<()> + Clone + Send + Sync + 'static) {

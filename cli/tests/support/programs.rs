@@ -13,8 +13,11 @@ pub(crate) fn library() -> PathBuf {
     path
 }
 
-/// A program of the folder `tests/programs`, compiled once by each test executable.
+/// A program of the folder `tests/programs`, compiled once by each test executable, or before (`tests/guest`).
 pub(crate) fn program(name: &str) -> String {
+    if let Ok(prebuilt) = std::env::var("STILLWIRE_TEST_PREBUILT") {
+        return format!("{prebuilt}/{name}");
+    }
     static PROGRAMS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
     let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(program) = programs.get(name) {

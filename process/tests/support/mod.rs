@@ -21,6 +21,21 @@ use process::state::ProcessState;
 /// How long a test waits for an answer or a line before it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Programs, what they are asked in every life, and what they say at last. With `true`, they are given a folder's file.
+pub(crate) const PROGRAMS: [(&str, bool, &str, &str); 11] = [
+    ("waits", false, "x", "all came back\n"),
+    ("mutexes", false, "x", "all were owned\n"),
+    ("mappings", true, "x", "all was there\n"),
+    ("vectors", false, "x", "all registers kept\n"),
+    ("handlers", false, "x", "all signals counted\n"),
+    ("settings", false, "x", "all as it was set\n"),
+    ("clocks", false, "x", "all clocks agreed\n"),
+    ("files", true, "\n", "all as it was\n"),
+    ("pipes", false, "\n", "nothing lost\n"),
+    ("events", false, "\n", "all counted\n"),
+    ("timers", false, "\n", "all in time\n"),
+];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -31,10 +46,18 @@ fn built() -> PathBuf {
     here.ancestors().nth(2).expect("deps lies in it").to_path_buf()
 }
 
+/// What was built before, for a machine without cargo and compiler (`tests/guest`): the library and all programs, in one folder.
+fn prebuilt(name: &str) -> Option<PathBuf> {
+    Some(PathBuf::from(std::env::var_os("STILLWIRE_TEST_PREBUILT")?).join(name))
+}
+
 /// The library. Cargo builds it for a run of all tests, not for one of a single test.
 pub(crate) fn preload() -> &'static Path {
     static PRELOAD: OnceLock<PathBuf> = OnceLock::new();
     PRELOAD.get_or_init(|| {
+        if let Some(library) = prebuilt("libpreload.so") {
+            return library;
+        }
         let folder = built();
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(root()).args([
@@ -55,6 +78,9 @@ pub(crate) fn preload() -> &'static Path {
 
 /// Compiles `tests/programs/NAME.c`.
 pub(crate) fn compile(name: &str, options: &[&str]) -> PathBuf {
+    if let Some(program) = prebuilt(name) {
+        return program;
+    }
     // Tests run beside each other, and a program that is being written cannot be started.
     static COMPILED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,15 +146,25 @@ pub(crate) fn restart(image: &Path) -> Program {
 
 /// The same with a copy of the library; `command` makes what starts the program.
 pub(crate) fn restart_with(image: &Path, library: &Path, command: &dyn Fn(&Path) -> Command) -> Program {
-    let executable = Image::open(image).state.program.executable;
-    let mut command = command(Path::new(std::ffi::OsStr::from_bytes(&executable)));
-    let mut program = start_with(command.env("STILLWIRE_PRELOAD_RESTORE", image), library);
-    let answer = program.answer();
+    let (mut program, answer) = begin_restart(image, library, command);
     if answer != "restored" {
         let status = program.child.wait().expect("it ends");
         panic!("{answer:?}; it said {:?}, and ended with {status}", program.line());
     }
     program
+}
+
+/// The same, with what the library says: "restored", or nothing.
+pub(crate) fn begin_restart(
+    image: &Path,
+    library: &Path,
+    command: &dyn Fn(&Path) -> Command,
+) -> (Program, String) {
+    let executable = Image::open(image).state.program.executable;
+    let mut command = command(Path::new(std::ffi::OsStr::from_bytes(&executable)));
+    let mut program = start_with(command.env("STILLWIRE_PRELOAD_RESTORE", image), library);
+    let answer = program.answer();
+    (program, answer)
 }
 
 impl Program {
