@@ -1,5 +1,7 @@
 //! The benches as commands: one place for their flags, for the program `bench` and for `stillwire bench`.
 
+mod deltas;
+
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -12,16 +14,21 @@ use serde::Serialize;
 use crate::BenchError;
 use crate::bulk::{self, BulkOptions};
 use crate::checkpointable::{self, CheckpointableOptions};
+use crate::delta::{self, DeltaBenchOptions};
 use crate::freeze::{self, FreezeOptions};
 use crate::latency::{self, LatencyOptions};
 use crate::loss::{self, LossOptions};
 use crate::mpi::{self, MpiOptions};
 use crate::number::number;
+use crate::packets::{self, StoreOptions};
 use crate::parity::{self, ParityOptions};
 use crate::pause::{self, PauseOptions, Working};
 use crate::protocol::{self, ProtocolOptions};
 use crate::rate::{self, RateOptions};
 use crate::rehearsal::{self, RehearsalOptions};
+
+use deltas::quick_delta;
+pub use deltas::{DeltaArguments, StoreArguments};
 
 /// Most of what is repeated, by what it is: enough for days of measuring.
 const PAIRS_MAX: u64 = 1000;
@@ -92,6 +99,22 @@ last-level caches, in turns with a plain copy of as many bytes. The figure is by
 reed-solomon-simd, and with --isal Intel's storage library (Debian: libisal2), which gets the same coefficients and must come to the \
 same parity.")]
     Parity(ParityArguments),
+    /// How quickly differences are found, and what they save
+    #[command(long_about = "\
+How quickly differences are found, and what they save.
+
+Hashing against memcpy, in turns, on one core, on buffers beyond four times the last cache. Then two programs that compute, a \
+multiplication of matrices and a relaxation with a lower and an upper sweep, are saved after each step: every checkpoint full, as a delta to \
+the one before, to the first, to a base that changes when deltas have grown; each until it is durable. What is restored is compared; exit code 3 if it differs.")]
+    Delta(DeltaArguments),
+    /// What packets cost, and what reading single blocks of them saves
+    #[command(long_about = "\
+What packets cost, and what reading single blocks of them saves.
+
+Packing and unpacking by codec and content; lengths of packets; and one chain of eight checkpoints, stored plain, with each file compressed as a whole, and \
+in packets: time to restore the newest, and to read one block. Files are in the page cache: what is measured is arithmetic. What is restored is \
+compared; exit code 3 if it differs.")]
+    Store(StoreArguments),
     /// What it costs in normal running that a port can be checkpointed
     #[command(long_about = "\
 What it costs in normal running that a port can be checkpointed.
@@ -115,7 +138,7 @@ compared; one that fails is named with the reason. Wants an MPICH that has mpicc
     #[command(long_about = "\
 All of them but mpi, one after the other, with what they print in a folder.
 
-Leaves NAME.json and NAME.txt of each bench, freeze.svg and pause.svg. The machine should have nothing else to do.")]
+Leaves NAME.json and NAME.txt of each bench, and charts of those that have one. The machine should have nothing else to do.")]
     All {
         /// The folder, made if it does not exist
         #[arg(long, value_name = "DIR")]
@@ -521,6 +544,22 @@ impl Bench {
                     ParityOptions { runs: *runs, bytes, isal: isal.clone(), ..ParityOptions::default() };
                 Shown::of(&parity::run(&options)?)?
             }
+            Bench::Delta(arguments) => {
+                let report = delta::run(&arguments.into())?;
+                right = report.is_right();
+                if let Some(file) = &arguments.svg {
+                    write(file, &report.svg())?;
+                }
+                Shown::of(&report)?
+            }
+            Bench::Store(arguments) => {
+                let report = packets::run(&arguments.into())?;
+                right = report.is_right();
+                if let Some(file) = &arguments.svg {
+                    write(file, &report.svg())?;
+                }
+                Shown::of(&report)?
+            }
             Bench::Checkpointable(arguments) => Shown::of(&checkpointable::run(&arguments.into())?)?,
             Bench::Mpi(arguments) => {
                 let report = mpi::run(&arguments.into())?;
@@ -606,6 +645,14 @@ fn all(out: &Path, quick: bool) -> Result<Shown, BenchError> {
     let report = pause::run(&options)?;
     write(&out.join("pause.svg"), &report.svg())?;
     keep("pause", Shown::of(&report)?)?;
+    let report = delta::run(&if quick { quick_delta() } else { DeltaBenchOptions::default() })?;
+    write(&out.join("delta.svg"), &report.svg())?;
+    keep("delta", Shown::of(&report)?)?;
+    let defaults = StoreOptions::default();
+    let bytes = if quick { vec![2 << 20] } else { defaults.bytes.clone() };
+    let report = packets::run(&StoreOptions { runs: runs(defaults.runs), bytes, ..defaults })?;
+    write(&out.join("store.svg"), &report.svg())?;
+    keep("store", Shown::of(&report)?)?;
     let kept = Kept { bench: "all", out: &out.to_string_lossy(), benches: names };
     Ok(Shown { text: texts.join("\n\n"), json: serde_json::to_string(&kept)? })
 }

@@ -80,6 +80,15 @@ pub enum BenchError {
         /// What it said, or what is missing.
         what: String,
     },
+    /// A delta could not be made or applied.
+    #[error("a delta failed: {0}")]
+    Delta(#[from] store::delta::DeltaError),
+    /// Packets could not be written or read.
+    #[error("packets failed: {0}")]
+    Packets(#[from] store::packets::PacketsError),
+    /// A series of checkpoints could not be kept.
+    #[error("a series of checkpoints failed: {0}")]
+    Store(#[from] store::StoreError),
     /// MPI stacks could not be measured.
     #[error(transparent)]
     Mpi(#[from] crate::mpi::MpiError),

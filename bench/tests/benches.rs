@@ -231,3 +231,52 @@ fn pause() {
         assert!(sequence["kinds"].as_array().is_some_and(|kinds| kinds[0] == "whole"), "{sequence}");
     }
 }
+
+#[test]
+fn delta() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let svg = folder.path().join("delta.svg");
+    let report = report(&format!("delta --quick --svg {}", svg.display()));
+    for row in report["rates"].as_array().expect("rates") {
+        has_numbers(row, &["block_bytes", "ratio_to_memcpy"]);
+        has_numbers(&row["memcpy_gbytes_per_s"], &["median"]);
+    }
+    let series = report["series"].as_array().expect("series");
+    assert_eq!(series.len(), 14, "two programs in seven ways");
+    for row in series {
+        has_numbers(
+            row,
+            &["content_bytes", "fewer_bytes_percent", "less_time_percent", "files", "restore_ms"],
+        );
+        assert_eq!(
+            (&row["is_right"], row["stored_bytes"].as_array().map(Vec::len)),
+            (&Value::Bool(true), Some(4))
+        );
+    }
+    let fewer = |program: &str, way: &str| {
+        let row = series.iter().find(|row| row["program"] == program && row["way"] == way);
+        row.and_then(|row| row["fewer_bytes_percent"].as_f64()).expect("a number")
+    };
+    // Whatever the machine, the programs write what they write.
+    assert!(fewer("MAT", "incremental") > 95.0 && fewer("MAT", "differential") < fewer("MAT", "adaptive"));
+    assert!((10.0..60.0).contains(&fewer("LU", "incremental")));
+    assert!(std::fs::read_to_string(svg).is_ok_and(|text| text.starts_with("<svg")));
+}
+
+#[test]
+fn store() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let svg = folder.path().join("store.svg");
+    let report = report(&format!("store --runs 1 --mib 2,4 --svg {}", svg.display()));
+    assert_eq!(report["codecs"].as_array().map(Vec::len), Some(20));
+    for row in report["codecs"].as_array().expect("codecs") {
+        has_numbers(row, &["ratio", "pack_gbytes_per_s", "unpack_gbytes_per_s"]);
+    }
+    let sets = report["sets"].as_array().expect("sets");
+    assert_eq!(sets.len(), 6);
+    for row in sets {
+        has_numbers(row, &["content_bytes", "stored_bytes", "restore_ms", "block_us"]);
+        assert_eq!(row["is_right"], true);
+    }
+    assert!(std::fs::read_to_string(svg).is_ok_and(|text| text.starts_with("<svg")));
+}

@@ -84,6 +84,19 @@ it stood still for it and the size of its image. Of a job of many ranks those th
     Inspect(InspectArguments),
     /// Check every byte of a job's generations
     Verify(VerifyArguments),
+    /// Write what of a file has changed, put it together again, keep checkpoints of it: sign, make, apply, add, get, ls
+    #[command(long_about = "\
+Write what of a file has changed, put it together again, keep checkpoints of it.
+
+`sign`, `make` and `apply` read and write files that you name. `make` compares a file with a base, or with the base's signature, which is a 256th \
+of it, and writes the blocks that differ. `apply` puts deltas on a base, or on a full one. `add`, `get` and `ls` keep checkpoints of one file in a folder: \
+numbers, signatures and bases are chosen there.
+
+Blocks are compressed in packets where that pays. Every byte is checked when it is read. No file is written over, and what was not finished is removed.")]
+    Delta {
+        #[command(subcommand)]
+        command: crate::commands::delta::DeltaCommand,
+    },
     /// Sort integers on four processes, kill one, and watch the job recover
     #[command(long_about = "\
 Sort integers on four processes over UDP, with bursts of messages in flight at every checkpoint; kill one process with SIGKILL at a \
@@ -128,7 +141,7 @@ slow is no reason.")]
     Example(Passed),
     /// Simulate jobs under faults: run, swarm, sabotage, scenario, shrink, scale
     Sim(SimArguments),
-    /// Measure against bare baselines: latency, rate, bulk, loss, freeze, checkpointable, protocol, mpi, all
+    /// Measure against bare baselines: latency, rate, bulk, loss, freeze, pause, delta, store, checkpointable, protocol, mpi, all
     Bench(BenchArguments),
 }
 

@@ -62,6 +62,16 @@ pub(crate) enum CliError {
     #[error("no rank can be started on {host}: {problem}")]
     Unfit { host: String, problem: String },
     #[error("{path}: {error}")]
+    Delta { path: PathBuf, error: store::delta::DeltaError },
+    #[error("{path} is there already, and nothing is written over: name another file, or remove it")]
+    OutputExists { path: PathBuf },
+    #[error("{path} is no name of a file: name a file, in UTF-8")]
+    OutputName { path: PathBuf },
+    #[error("{place}: expected a key of 64 hexadecimal digits; `openssl rand -hex 32` makes one")]
+    NoKey { place: String },
+    #[error("stopped; nothing half written is left")]
+    Stopped,
+    #[error("{path}: {error}")]
     Registry { path: PathBuf, error: io::Error },
     #[error(
         "{path} belongs to somebody else, or others may enter it; expected a folder of yours with mode 0700: remove it, or set XDG_RUNTIME_DIR"
@@ -142,6 +152,7 @@ impl CliError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             CliError::Damaged { .. } => Exit::Unverified,
+            CliError::Stopped => Exit::Stopped,
             CliError::Config(_)
             | CliError::NoSuchRule { .. }
             | CliError::SeedsUsedUp { .. }

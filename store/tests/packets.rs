@@ -163,8 +163,8 @@ fn packets_that_compress_are_found_again_after_many_that_do_not() {
     let mut content = noise(4 << 20);
     content.resize(8 << 20, 0);
     let (_, summary) = pack_with(&content, Cut::of_blocks(4096).unwrap(), Compression::Lz4, None);
-    // At most 15 packets go by without a look.
-    assert!((49..=64).contains(&summary.by_codec[Codec::Lz4 as usize]), "{summary:?}");
+    // At most 3 packets go by without a look.
+    assert!((61..=64).contains(&summary.by_codec[Codec::Lz4 as usize]), "{summary:?}");
 }
 
 #[test]

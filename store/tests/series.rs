@@ -270,6 +270,19 @@ fn a_crash_or_a_full_disk_after_any_operation_leaves_what_was_told() {
 }
 
 #[test]
+fn a_wrong_key_is_no_damage_and_nothing_is_added_with_it() {
+    let mut disk = Memory::new();
+    let open = |disk: &mut Memory, key: Option<u8>| {
+        Series::open(disk, "", Rules::default(), key.map(|byte| Key([byte; 32]))).map(drop)
+    };
+    add(&mut Series::open(&mut disk, "", Rules::default(), Some(Key([1; 32]))).unwrap(), b"secret").unwrap();
+    let said = |disk: &mut Memory, key| open(disk, key).unwrap_err().to_string();
+    assert_eq!(open(&mut disk, Some(1)), Ok(()));
+    assert!(said(&mut disk, Some(2)).contains("wrong key"), "{}", said(&mut disk, Some(2)));
+    assert!(said(&mut disk, None).contains("no key was given"));
+}
+
+#[test]
 fn a_folder_that_is_not_there_and_numbers_that_are_not_are_named() {
     let missing = Series::open(Memory::new(), "nowhere", Rules::default(), None).map(drop);
     assert!(matches!(missing, Err(StoreError::Storage(StorageError::NotFound { .. }))));

@@ -260,7 +260,7 @@ fn simd_once(encoder: &mut ReedSolomonEncoder, code: &Code, slice_bytes: usize, 
 }
 
 /// Bytes of the largest cache that the first processor can use, as the system tells.
-fn last_level_cache_bytes() -> Option<usize> {
+pub(crate) fn last_level_cache_bytes() -> Option<usize> {
     let caches = std::fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
     let size = |entry: std::io::Result<std::fs::DirEntry>| {
         let text = std::fs::read_to_string(entry.ok()?.path().join("size")).ok()?;

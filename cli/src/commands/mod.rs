@@ -1,5 +1,6 @@
 //! One file for each group of commands.
 
+pub(crate) mod delta;
 pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod files;

@@ -85,6 +85,15 @@ pub enum DeltaError {
     NumberDiffers { expected: u64, found: u64 },
 }
 
+impl DeltaError {
+    /// Nothing is wrong with the file: another key is wanted, or none.
+    #[must_use]
+    pub fn is_about_key(&self) -> bool {
+        use PacketsError::{KeyMissing, NotEncrypted, WrongKey};
+        matches!(self, DeltaError::Packets(KeyMissing | NotEncrypted | WrongKey))
+    }
+}
+
 impl From<StorageError> for DeltaError {
     fn from(error: StorageError) -> DeltaError {
         DeltaError::Packets(error.into())

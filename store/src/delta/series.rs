@@ -80,6 +80,7 @@ impl<S: Storage> Series<S> {
                     let error = DeltaError::NumberDiffers { expected: number, found: facts.number };
                     damaged.insert(number, StoreError::Delta { path, error });
                 }
+                Err(error) if error.is_about_key() => return Err(StoreError::Delta { path, error }),
                 Err(error) => {
                     damaged.insert(number, StoreError::Delta { path, error });
                 }

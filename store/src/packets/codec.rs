@@ -81,11 +81,12 @@ const SAMPLE_GAIN_MIN: f64 = 1.0 / 8.0;
 /// A packet that does not lose this part is stored as it is: reading it costs more than the room is worth.
 const GAIN_MIN: f64 = 1.0 / 16.0;
 
-/// Zstandard takes about five times as long as LZ4: it has to leave at least this part less.
+/// Zstandard takes longer to unpack than LZ4: it has to leave at least this part less.
 const ZSTD_GAIN_MIN: f64 = 1.0 / 5.0;
 
-/// After packets that were not worth it, so many more go by without a look: 1, 3, 7, ... at most this.
-const PASSED_OVER_MAX: u32 = 15;
+/// After packets that were not worth it, so many more go by without a look: one, then three each time. Samples then cost a tenth of writing; with more, memory whose content
+/// changes its kind from MiB to MiB is stored as it is where it need not be.
+const PASSED_OVER_MAX: u32 = 3;
 
 /// Decides, and compresses. What it decides about a packet depends on those before it, so the same content gives the same bytes.
 pub(super) struct Packer {

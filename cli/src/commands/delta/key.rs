@@ -1,0 +1,77 @@
+//! The key of encrypted files.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use store::packets::{Key, Sealing};
+
+use crate::error::CliError;
+
+/// Where the key stands, if no file is named.
+const VARIABLE: &str = "STILLWIRE_KEY";
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct KeyArgument {
+    /// Encrypt with the key in FILE: 64 hexadecimal digits, such as `openssl rand -hex 32` gives [default: what STILLWIRE_KEY says, if it is set]
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+}
+
+impl KeyArgument {
+    pub(super) fn key(&self) -> Result<Option<Key>, CliError> {
+        let (place, text) = match &self.key_file {
+            Some(path) => {
+                let read = std::fs::read(path);
+                let expected = "64 hexadecimal digits";
+                let bytes = read.map_err(|error| CliError::File { path: path.clone(), error, expected })?;
+                (path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned())
+            }
+            None => match std::env::var(VARIABLE) {
+                Ok(text) if !text.is_empty() => (VARIABLE.to_owned(), text),
+                _ => return Ok(None),
+            },
+        };
+        parse(text.trim()).map(Some).ok_or(CliError::NoKey { place })
+    }
+
+    /// With a salt of its own.
+    pub(super) fn sealing(&self) -> Result<Option<Sealing>, CliError> {
+        let Some(key) = self.key()? else { return Ok(None) };
+        Ok(Some(Sealing::new(key, salt()?)))
+    }
+}
+
+pub(super) fn salt() -> Result<[u8; 24], CliError> {
+    let mut salt = [0; 24];
+    getrandom::fill(&mut salt).map_err(|_| CliError::NoRandomness)?;
+    Ok(salt)
+}
+
+fn parse(text: &str) -> Option<Key> {
+    let mut key = [0; 32];
+    let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
+    let (pairs, rest) = digits.as_deref()?.as_chunks::<2>();
+    if pairs.len() != key.len() || !rest.is_empty() {
+        return None;
+    }
+    for (byte, [high, low]) in key.iter_mut().zip(pairs) {
+        *byte = u8::try_from(high << 4 | low).ok()?;
+    }
+    Some(Key(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_64_digits_and_nothing_else() {
+        let text = "00ff".repeat(16);
+        assert_eq!(parse(&text), Some(Key(core::array::from_fn(|at| if at % 2 == 0 { 0 } else { 255 }))));
+        for wrong in
+            ["", "00", &text[1..], &format!("{text}0"), &format!("{text}00"), &text.replace('f', "g")]
+        {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+}
