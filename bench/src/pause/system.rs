@@ -13,6 +13,7 @@ use nix::unistd::Pid;
 use crate::error::BenchError;
 
 pub(super) const PAGE_BYTES: usize = 4096;
+const LINE_BYTES: usize = 64;
 /// Huge pages of x86-64.
 const HUGE_BYTES: usize = 2 << 20;
 
@@ -59,8 +60,11 @@ impl Memory {
 
     fn word(&self, page: usize) -> &AtomicU64 {
         assert!(page < self.pages, "a page of this memory");
+        // In another cache line of each page: the first lines of all would share a few sets of the caches, and how quick a sweep is would depend
+        // on where the kernel happened to put the pages.
+        let line = page % (PAGE_BYTES / LINE_BYTES) * LINE_BYTES;
         // SAFETY: within the mapping, which lives as long as the process; aligned; only touched as an atomic word.
-        unsafe { self.start.add(page * PAGE_BYTES).cast::<AtomicU64>().as_ref() }
+        unsafe { self.start.add(page * PAGE_BYTES + line).cast::<AtomicU64>().as_ref() }
     }
 
     /// Writes to a share of the pages, spread over all of them; others for every `round`.
