@@ -210,6 +210,31 @@ fn everything_is_killed_in_a_barrier_and_restarted_twice() {
     }
 }
 
+/// Others wait at a barrier for ranks of a node whose keeper is killed: nobody is to blame, and everybody goes back.
+#[test]
+fn a_keeper_is_killed_while_others_wait_in_a_barrier() {
+    let place = Place::new();
+    let (there, go) = (file(&place, "late", "at"), file(&place, "late", "go"));
+    let late = [format!("made:{there}"), format!("wait:{go}")];
+    let steps = Steps::default()
+        .then(&INIT)
+        .then(&BARRIER)
+        .only(1, &late.each_ref().map(String::as_str))
+        .then(&BARRIER)
+        .then(&END)
+        .then(&["print:done"]);
+    let mut job = start(&place, 2, &["--nodes", "2"], &[], &steps);
+    wait_at(&place, "late", [1]);
+    saved(&mut job);
+    support::signal(support::keepers(job.pid())[1], "KILL");
+    job.wait_for("all ranks run again");
+    saved(&mut job);
+    std::fs::write(go, b"").expect("a file can be written");
+    let done = job.finish();
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!((0..2).all(|rank| printed(&done, rank).last().is_some_and(|line| line == "done")), "{done:?}");
+}
+
 /// R12, R26: what a rank had put that ended, others get in every later life; its exit code is the job's.
 #[test]
 fn a_rank_that_has_ended_is_known_in_later_lives() {

@@ -90,6 +90,14 @@ class Job:
                 found.append((int(entry), is_rank))
         return found
 
+    def keepers(self):
+        """The launcher's children."""
+        try:
+            with open(f"/proc/{self.launcher.pid}/task/{self.launcher.pid}/children") as file:
+                return [int(pid) for pid in file.read().split()]
+        except OSError:
+            return []
+
     def wait_for(self, words, count):
         """Until the words have been printed so often, or the launcher has ended. The lines are the launcher's own."""
         until = time.monotonic() + STEP_MAX
@@ -175,7 +183,7 @@ def kill_once(job, dice, again):
     if dice.random() < 0.85 and not job.wait_for("all ranks run", again + 1):
         return None
     time.sleep(dice.choice([0.02, 0.3, 1.0, 2.0]) * dice.random())
-    kind = dice.choices(["rank", "two ranks", "all ranks", "launcher", "launcher and ranks"], [5, 1, 2, 1, 1])[0]
+    kind = dice.choices(["rank", "two ranks", "all ranks", "keeper", "launcher", "launcher and ranks"], [5, 1, 2, 2, 1, 1])[0]
     ranks = job.ranks()
     if not ranks or job.launcher.poll() is not None:
         return None
@@ -191,7 +199,9 @@ def kill_once(job, dice, again):
             return None
         job.restart()
         return job.text().count("all ranks run"), kind
-    for pid in ranks[: {"rank": 1, "two ranks": 2}.get(kind, len(ranks))]:
+    victims = job.keepers() if kind == "keeper" else ranks
+    dice.shuffle(victims)
+    for pid in victims[: {"rank": 1, "two ranks": 2, "keeper": 1}.get(kind, len(victims))]:
         job.kill(pid)
     return job.text().count("all ranks run"), kind
 
@@ -203,7 +213,7 @@ def one(options, program, dice):
     job = job_of(options, directory, program)
     before = segments()
     every_ms = dice.choice([60, 150, 300, 600])
-    chosen = [*dice.choice(program["extra"]), "--capture", dice.choice(CAPTURES)]
+    chosen = [*dice.choice(program["extra"]), "--nodes", str(dice.choice([1, 1, 2])), "--capture", dice.choice(CAPTURES)]
     kinds = []
     try:
         job.run(program["ranks"], every_ms, chosen)

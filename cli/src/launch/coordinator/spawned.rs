@@ -80,9 +80,7 @@ impl Shell<'_> {
     pub(super) fn forget_spawned(&mut self, node: NodeIndex) {
         if node == self.layout.root() {
             self.spawned.asked.clear();
-            for member in core::mem::take(&mut self.spawned.processes) {
-                self.end_pmi(member);
-            }
+            self.spawned.processes.clear();
         }
     }
 

@@ -57,12 +57,12 @@ impl Shell<'_> {
         if was_there {
             self.tell(&Notice::KeeperLost { host: &host, why: &why });
         }
+        // PMI's server is told nothing: its life ends with the keeper's, and who waits at its barriers is not to be blamed.
         let gone: Vec<Rank> =
             self.processes.iter().filter(|(_, of)| of.node == node).map(|(rank, _)| *rank).collect();
         for rank in gone {
             self.processes.remove(&rank);
             self.tell(&Notice::Ended { rank, status: ExitStatus::Signal(Signal::SIGKILL as u8) });
-            self.end_pmi(Member::of_job(rank));
         }
         self.forget_spawned(node);
         self.drained(node, None);
