@@ -63,7 +63,7 @@ parts() {
     [ -e "$keys" ] || skip "$keys is missing (Debian: apt-get install debian-archive-keyring)"
     printf 'deb [signed-by=%s] %s %s main\n' "$keys" $mirror/debian bookworm "$keys" $mirror/debian-security bookworm-security >"$sources"
     if [ ! -e "$place/busybox/ready" ] || [ ! -e "$kernel/ready" ] || { [ ! -e "$place/qemu/ready" ] && ! command -v qemu-system-x86_64 >/dev/null; }; then
-        apt apt-get update || fail "no package lists from $mirror: without a network this cannot run"
+        apt apt-get update || fail "no package lists from $mirror; without a network: ./check --without-guest"
     fi
     if [ ! -e "$place/busybox/ready" ]; then
         fetch "$place/busybox" busybox-static
@@ -163,6 +163,7 @@ INIT
         mount -t devpts pts /dev/pts
         mount -t tmpfs run /run
         mount -t cgroup2 groups /sys/fs/cgroup
+        echo +memory >/sys/fs/cgroup/cgroup.subtree_control
         "$busybox" ip link set lo up
 START
         printf '%q ' "$@"
