@@ -158,6 +158,11 @@ fn a_repair_that_loses_power_at_any_operation_is_done_again() {
         }
         if cluster.fuse.left().is_some_and(|left| left > 0) {
             assert!(result.is_ok() && operations > 60, "{operations}");
+            // What was repaired is durable.
+            cluster.lose_power(&mut |_| 0);
+            for node in 0..4 {
+                assert!(cluster.member(node).holds(id, true).unwrap(), "node {node}");
+            }
             return;
         }
         for way in 0..3 {

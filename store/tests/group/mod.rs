@@ -147,7 +147,10 @@ pub(crate) fn memory(node: usize, epoch: u32) -> Regions {
         region[at] ^= 0x55;
         if random.below(3) == 0 {
             let grown = usize::try_from(random.below(6000)).unwrap();
-            let more = (0..grown).map(|_| u8::try_from(random.below(256)).unwrap()).collect::<Vec<u8>>();
+            // Pages of zeros before the others: places behind which parity goes on.
+            let zeros = if random.below(2) == 0 { 3 * 4096 } else { 0 };
+            let mut more = vec![0; zeros];
+            more.extend((0..grown).map(|_| u8::try_from(random.below(256)).unwrap()));
             regions[0].1.extend(more);
         }
         if random.below(5) == 0 {
