@@ -14,8 +14,9 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use session::launch::{COMPANY_VARIABLE, Launch, parse_company};
-use transport::{JobId, JobKey, Life};
+use session::company::{COMPANY_VARIABLE, Company};
+use session::launch::Launch;
+use transport::{JobId, JobKey, Life, PortId, RawAddress};
 
 use crate::boundary::complain;
 use crate::keeper::this_rank;
@@ -55,7 +56,7 @@ pub(crate) enum KeyError {
     #[error("{} has {found} bytes, expected {KEY_BYTES}: remove it, and it is made anew", .path.display())]
     Length { path: PathBuf, found: usize },
     #[error(
-        "{COMPANY_VARIABLE} is {text:?}, expected JOB.COUNTER.NONCE as `stillwire run` sets it for processes that ranks spawn: unset it"
+        "{COMPANY_VARIABLE} is {text:?}, expected JOB.COUNTER.NONCE and ports as `stillwire run` sets it for processes that ranks spawn: unset it"
     )]
     Company { text: std::ffi::OsString },
     #[error("the system gives no random numbers")]
@@ -81,13 +82,28 @@ pub(crate) fn identity() -> Option<Identity> {
 
 fn find() -> Result<Identity, KeyError> {
     let key = key_at(&key_path())?;
-    if let Some(text) = std::env::var_os(COMPANY_VARIABLE) {
-        let (job, life) = text.to_str().and_then(parse_company).ok_or(KeyError::Company { text })?;
-        return Ok(Identity { job, life, key: JobKey(key) });
+    if let Some(Company { job, life, .. }) = company()? {
+        return Ok(Identity { job: *job, life: *life, key: JobKey(key) });
     }
     // Everybody with the key is of one job: programs that meet later (connect, spawn) have to understand each other.
     let job = JobId(xxhash_rust::xxh3::xxh3_128(&key));
     Ok(Identity { job, life: Life { counter: 1, nonce: 0 }, key: JobKey(key) })
+}
+
+/// The ranks that have spawned this process, if any have.
+fn company() -> Result<Option<&'static Company>, KeyError> {
+    static COMPANY: OnceLock<Result<Option<Company>, std::ffi::OsString>> = OnceLock::new();
+    let company = COMPANY.get_or_init(|| match std::env::var_os(COMPANY_VARIABLE) {
+        Some(text) => text.to_str().and_then(Company::parse).map(Some).ok_or(text),
+        None => Ok(None),
+    });
+    company.as_ref().map(Option::as_ref).map_err(|text| KeyError::Company { text: text.clone() })
+}
+
+/// Where a port of those ranks is, if it is not where its rank says.
+pub(crate) fn moved(port: PortId) -> Option<&'static [RawAddress]> {
+    let company = company().ok()??;
+    company.moved.get(&port).map(Vec::as_slice)
 }
 
 fn key_path() -> PathBuf {

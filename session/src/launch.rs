@@ -35,26 +35,6 @@ use crate::limits::{LAUNCH_BYTES_MAX, PATH_BYTES_MAX};
 /// Names the environment variable with the number of the inherited socket.
 pub const SOCKET_VARIABLE: &str = "STILLWIRE_SOCKET";
 
-/// Names the environment variable with the job and the life of a process that is no rank, but speaks to ranks that are saved as whole processes: one that they
-/// have spawned.
-pub const COMPANY_VARIABLE: &str = "STILLWIRE_COMPANY";
-
-/// What [`COMPANY_VARIABLE`] says.
-#[must_use]
-pub fn company_text(job: JobId, life: Life) -> String {
-    format!("{job}.{life}")
-}
-
-/// Reads what [`company_text`] wrote.
-#[must_use]
-pub fn parse_company(text: &str) -> Option<(JobId, Life)> {
-    let mut parts = text.split('.');
-    let job = JobId(u128::from_str_radix(parts.next()?, 16).ok()?);
-    let counter = parts.next()?.parse().ok()?;
-    let nonce = u64::from_str_radix(parts.next()?, 16).ok()?;
-    parts.next().is_none().then_some((job, Life { counter, nonce }))
-}
-
 /// Exit status of a process whose launcher is gone: it ends by itself, for nobody can save or recover it any more.
 pub const EXIT_LAUNCHER_GONE: i32 = 113;
 
@@ -300,15 +280,6 @@ mod tests {
             let mut from = bytes.as_slice();
             assert_eq!(Launch::read(&mut from).unwrap(), launch);
             assert!(from.is_empty(), "control messages follow at once");
-        }
-    }
-
-    #[test]
-    fn a_company_is_read_as_it_was_written() {
-        let (job, life) = (launch().job, launch().life);
-        assert_eq!(parse_company(&company_text(job, life)), Some((job, life)));
-        for wrong in ["", "12", "12.3", "12.3.4.5", "x.1.2", "1.-1.2"] {
-            assert_eq!(parse_company(wrong), None, "{wrong}");
         }
     }
 

@@ -40,6 +40,7 @@
 mod agent;
 mod capture;
 mod collective;
+pub mod company;
 mod control;
 pub mod error;
 pub mod launch;

@@ -69,7 +69,7 @@ class Job:
             return file.read()
 
     def ranks(self):
-        """Processes of the ranks, without those that write their images, and the launcher's guard."""
+        """Processes of the ranks, without those that write their images, those that they have spawned, and the launcher's guard."""
         return [pid for pid, is_rank in self.processes() if is_rank]
 
     def processes(self):
@@ -86,7 +86,8 @@ class Job:
             except OSError:
                 continue
             if f"ROUNDS_OF={self.directory}".encode() in environment and int(entry) != self.launcher.pid:
-                is_rank = any(word.startswith(b"STILLWIRE_RANK=") for word in environment) and name != "stillwire-image"
+                variables = {word.split(b"=")[0] for word in environment}
+                is_rank = b"STILLWIRE_RANK" in variables and b"PMI_SPAWNED" not in variables and name != "stillwire-image"
                 found.append((int(entry), is_rank))
         return found
 

@@ -18,7 +18,8 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg, pthread_sigmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{AccessFlags, Pid, access, getpid, getppid};
-use session::launch::{COMPANY_VARIABLE, Launch, SOCKET_VARIABLE};
+use session::company::COMPANY_VARIABLE;
+use session::launch::{Launch, SOCKET_VARIABLE};
 use transport::Life;
 
 use super::descriptors::{self, Descriptors};

@@ -45,7 +45,7 @@ use crate::abi::{ADDR_NOTAVAIL, FiAddr};
 use crate::address::Address;
 use crate::av;
 use crate::boundary::{EINVAL, Errno, Result, complain};
-use crate::identity::Identity;
+use crate::identity::{self, Identity};
 use crate::keeper::this_rank;
 use crate::limits::{COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, DRAIN_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX};
 use crate::rehearsal::{self, Rehearsal};
@@ -380,7 +380,10 @@ impl Engine {
         let address = self.vector.address(number).ok_or(EINVAL)?;
         let connected = match self.rank {
             Some(rank) => rank.connect(&self.endpoint, address.port, &address.rails),
-            None => self.endpoint.connect(address.port, &address.rails),
+            None => {
+                let rails = identity::moved(address.port).unwrap_or(&address.rails);
+                self.endpoint.connect(address.port, rails)
+            }
         };
         let link = connected.map_err(|error| {
             complain(format_args!("{address}: {error}"));

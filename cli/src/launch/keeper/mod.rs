@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{Control, ControlKey, ExitedRecord, Message};
+use ckpt_glue::enrolment::AddressTable;
 use ckpt_glue::keeper::{Input, Keeper, Output};
 use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
@@ -91,6 +92,8 @@ struct Shell {
     /// Their processes have ended, and the coordinator has not said how the machine is to see it.
     unjudged: BTreeSet<Rank>,
     spawned: Spawned,
+    /// In the life that runs: where ports are that are older.
+    moved: Option<(Life, AddressTable)>,
     epoll: Epoll,
     sources: BTreeMap<u64, Source>,
     next_token: u64,
@@ -284,6 +287,7 @@ impl Shell {
             processes: BTreeMap::new(),
             unjudged: BTreeSet::new(),
             spawned: Spawned::default(),
+            moved: None,
             epoll,
             sources: [(SIGNALS, Source::Signals), (LINK, Source::Link)].into(),
             next_token: LINK + 1,
@@ -401,7 +405,10 @@ impl Shell {
 
     fn on_keeper(&mut self, output: Output) {
         match output {
-            Output::Send { to: Party::Rank(rank), control } => self.send(rank, &control),
+            Output::Send { to: Party::Rank(rank), control } => {
+                self.note_ports(&control);
+                self.send(rank, &control);
+            }
             Output::Send { to, control } => {
                 if let Some(to) = Receiver::of(to) {
                     let control = self.seal(&control);

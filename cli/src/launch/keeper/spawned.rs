@@ -5,9 +5,11 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
+use ckpt_glue::control::{Control, Message};
+use ckpt_glue::enrolment::AddressTable;
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::pmi::Member;
-use session::launch::company_text;
+use session::company::Company;
 use transport::{Life, Rank};
 
 use super::super::descriptors;
@@ -98,6 +100,18 @@ impl Shell {
         Ok(ranks)
     }
 
+    /// What ranks are told of where they are, before they run: ports that are older than this life. All are told the same, in several parts.
+    pub(super) fn note_ports(&mut self, control: &Control) {
+        let Message::Addresses { ports } = &control.message else { return };
+        if self.moved.as_ref().is_none_or(|(life, _)| *life != control.life) {
+            self.moved = Some((control.life, AddressTable::new()));
+        }
+        let Some((_, moved)) = &mut self.moved else { return };
+        if ports.first().is_some_and(|entry| !moved.contains_key(&entry.port)) {
+            moved.extend(ports.iter().map(|entry| (entry.port, entry.rails.clone())));
+        }
+    }
+
     fn start_spawned(
         &mut self,
         member: Member,
@@ -106,7 +120,13 @@ impl Shell {
         life: Option<Life>,
     ) -> io::Result<()> {
         let pmi = self.pmi_socket(member)?;
-        let company = life.map(|life| company_text(self.site.job, life));
+        let company = life.map(|life| {
+            let moved = self.moved.as_ref().filter(|(of, _)| *of == life);
+            let moved = moved.map_or_else(AddressTable::new, |(_, ports)| ports.clone());
+            let company = Company { job: self.site.job, life, moved };
+            company.text().ok_or_else(|| io::Error::other("there are too many restored ports to tell it of"))
+        });
+        let company = company.transpose()?;
         let (local, locals) = (member.rank.0, ranks);
         let seat =
             Seat { rank: member.rank.0, ranks, local, locals, pmi, key: self.key_file.variable(), company };

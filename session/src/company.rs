@@ -1,0 +1,113 @@
+//! What a launcher tells a process that is no rank, but speaks to ranks that are saved as whole processes: one that they have spawned.
+
+use core::fmt::Write as _;
+
+use ckpt_glue::enrolment::AddressTable;
+use transport::{JobId, Life, PortId, RawAddress};
+
+/// Names the environment variable with a [`Company`].
+pub const COMPANY_VARIABLE: &str = "STILLWIRE_COMPANY";
+
+/// Longest text of a [`Company`]: the kernel takes no variable beyond 128 KiB.
+pub const COMPANY_BYTES_MAX: usize = 120 << 10;
+
+/// The ranks among which a process lives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Company {
+    /// Their job.
+    pub job: JobId,
+    /// Their life.
+    pub life: Life,
+    /// Where ports are that are older than this life: their ranks tell addresses of lives before, which their programs had written down.
+    pub moved: AddressTable,
+}
+
+impl Company {
+    /// `JOB.COUNTER.NONCE`, and for each port `,PORT` and its rails, `:ADDRESS`, all but the counter in hexadecimal; `None` if that is too long.
+    #[must_use]
+    pub fn text(&self) -> Option<String> {
+        let mut text = format!("{}.{}", self.job, self.life);
+        for (port, rails) in &self.moved {
+            let _ = write!(text, ",{:x}", port.0);
+            for rail in rails {
+                text.push(':');
+                rail.as_bytes().iter().for_each(|byte| {
+                    let _ = write!(text, "{byte:02x}");
+                });
+            }
+        }
+        (text.len() <= COMPANY_BYTES_MAX).then_some(text)
+    }
+
+    /// Reads what [`Company::text`] wrote.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Company> {
+        let mut parts = text.split(',');
+        let mut names = parts.next()?.split('.');
+        let job = JobId(u128::from_str_radix(names.next()?, 16).ok()?);
+        let counter = names.next()?.parse().ok()?;
+        let nonce = u64::from_str_radix(names.next()?, 16).ok()?;
+        if names.next().is_some() {
+            return None;
+        }
+        let moved = parts.map(port).collect::<Option<_>>()?;
+        Some(Company { job, life: Life { counter, nonce }, moved })
+    }
+}
+
+fn port(text: &str) -> Option<(PortId, Vec<RawAddress>)> {
+    let mut parts = text.split(':');
+    let port = PortId(u64::from_str_radix(parts.next()?, 16).ok()?);
+    Some((port, parts.map(address).collect::<Option<_>>()?))
+}
+
+fn address(text: &str) -> Option<RawAddress> {
+    if !text.is_ascii() {
+        return None;
+    }
+    let bytes: Option<Vec<u8>> = text
+        .as_bytes()
+        .chunks(2)
+        .map(|digits| match digits {
+            [_, _] => u8::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok(),
+            _ => None,
+        })
+        .collect();
+    RawAddress::new(&bytes?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn company(ports: u64) -> Company {
+        let rails = |port: u64| vec![RawAddress::new(&port.to_be_bytes()).unwrap(), RawAddress::NONE];
+        let moved = (0..ports).map(|port| (PortId(port << 33 | 1), rails(port))).collect();
+        Company { job: JobId(77), life: Life { counter: 3, nonce: u64::MAX }, moved }
+    }
+
+    #[test]
+    fn a_company_is_read_as_it_was_written() {
+        for ports in [0, 1, 300] {
+            let company = company(ports);
+            assert_eq!(Company::parse(&company.text().unwrap()), Some(company));
+        }
+        let too_long = company(100_000).text();
+        assert_eq!(too_long, None);
+        for wrong in [
+            "",
+            "12",
+            "12.3",
+            "12.3.4.5",
+            "x.1.2",
+            "1.-1.2",
+            "1.1.2,",
+            "1.1.2,x",
+            "1.1.2,1:1",
+            "1.1.2,1:zz",
+            "1.1.2,1:\u{e4}",
+        ] {
+            assert_eq!(Company::parse(wrong), None, "{wrong}");
+        }
+    }
+}
