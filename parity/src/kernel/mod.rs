@@ -1,7 +1,7 @@
 //! Products of a matrix with slices, by the instructions that this processor has.
 //!
-//! Every source is read once for up to [`ROWS`] destinations, and destinations are read and written once for up to
-//! [`SOURCES`] sources, because reading memory is what costs. With more of either, the work is done in strips that stay in the cache.
+//! Every source is read once for up to `ROWS` destinations, and destinations are read and written once for up to
+//! `SOURCES` sources, because reading memory is what costs. With more of either, the work is done in strips that stay in the cache.
 
 mod scalar;
 
