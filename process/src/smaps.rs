@@ -77,6 +77,14 @@ impl Smaps {
     }
 }
 
+impl Smaps {
+    /// A region that has a part of `range`, the lowest one.
+    pub(crate) fn within(&self, range: &Range<u64>) -> Option<&Entry> {
+        let after = self.0.partition_point(|entry| entry.range.end <= range.start);
+        self.0.get(after).filter(|entry| entry.range.start < range.end)
+    }
+}
+
 impl Entry {
     fn take(&mut self, key: &[u8], value: &[u8]) {
         let kilobytes = || number(value, 10).map_or(0, |(value, _)| value * 1024);
@@ -130,6 +138,12 @@ mod tests {
         assert_eq!((first.advice, first.private_bytes), (Advice::HUGE | Advice::DONT_FORK, 72 << 10));
         assert!(smaps.at(0x7f00_0020_0000).is_some_and(|entry| entry.special.is_device));
         assert_eq!(smaps.at(0x7f00_0020_1000), None);
+        // A region that has grown downwards since.
+        assert_eq!(smaps.at(0x7eff_ffe0_0000), None);
+        assert_eq!(smaps.within(&(0x7eff_ffe0_0000..0x7f00_0020_0000)), Some(first));
+        assert_eq!(smaps.within(&(0x7f00_0020_0000..0x7f00_0030_0000)), smaps.at(0x7f00_0020_0000));
+        assert_eq!(smaps.within(&(0x7eff_ffe0_0000..0x7f00_0000_0000)), None);
+        assert_eq!(smaps.within(&(0x7f00_0020_1000..0x7f00_0030_0000)), None);
     }
 
     #[test]

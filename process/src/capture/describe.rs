@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -38,9 +39,10 @@ pub(super) struct Regions<'a> {
 const LOST_IN_FORK: Advice = Advice::LOCKED.union(Advice::DONT_FORK).union(Advice::WIPE_ON_FORK);
 
 impl Regions<'_> {
-    fn advice(&self, address: u64) -> Advice {
-        let before = self.before.at(address).map_or(Advice::empty(), |entry| entry.advice);
-        match self.in_child.at(address) {
+    /// Of a part of a region. It may have begun elsewhere at the look before: the kernel joins what is mapped beside it and has the same flags.
+    fn advice(&self, part: &Range<u64>) -> Advice {
+        let before = self.before.within(part).map_or(Advice::empty(), |entry| entry.advice);
+        match self.in_child.within(part) {
             Some(entry) => (entry.advice - LOST_IN_FORK) | (before & LOST_IN_FORK),
             None => before,
         }
@@ -218,7 +220,7 @@ fn backings(regions: &Regions<'_>, memory: &mut Memory) {
                 end: part.end,
                 protection: line.protection,
                 backing,
-                advice: regions.advice(line.start),
+                advice: regions.advice(&(part.start..part.end)),
             });
         }
     }
