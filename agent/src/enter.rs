@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use process::files::Policy;
-use process::restore::Pages;
+use process::restore::{Ids, Pages};
 use process::state::memory::PageRun;
 use process::state::{Files, ProcessState, Unchanged};
 use store::{Directory, GenerationId, ImageReader, JobDirectory, kinds};
@@ -25,6 +25,12 @@ use crate::this_rank;
 pub const SAVE_VARIABLE: &str = "STILLWIRE_SAVE";
 /// See [`SAVE_VARIABLE`].
 pub const SAVE_PROCESS: &str = "process";
+
+/// The launcher sets this variable to [`IDS_KEPT`] for a process that has the id of the image from which it is to be restored, and whose threads are to
+/// get theirs.
+pub const IDS_VARIABLE: &str = "STILLWIRE_IDS";
+/// See [`IDS_VARIABLE`].
+pub const IDS_KEPT: &str = "kept";
 
 /// What a process that cannot take its place exits with: as a program that could not be executed.
 pub(crate) const EXIT_NOT_STARTED: i32 = 126;
@@ -104,7 +110,10 @@ fn restore(
     let (file, offset) = pages(directory, reader)?;
     let below = base.as_ref().map(Below::borrow);
     let pages = Pages { file: file.as_fd(), offset, below };
-    Ok(process::restore::restore(&state, &files, pages, &handed_in(seat.number()), Policy::default())?)
+    let keeps = std::env::var_os(IDS_VARIABLE).is_some_and(|value| value == IDS_KEPT);
+    let ids = if keeps { Ids::Kept } else { Ids::New };
+    let handed_in = handed_in(seat.number());
+    Ok(process::restore::restore(&state, &files, pages, &handed_in, Policy::default(), ids)?)
 }
 
 fn section(

@@ -8,9 +8,10 @@ use std::time::Instant;
 use ckpt_glue::control::{CutStatistics, NoImageReason};
 use ckpt_glue::names::ImageDigest;
 use ckpt_glue::participant::Input;
+use drivers::shm::host;
 use endpoint::{Endpoint, EndpointError};
 use process::capture::{CaptureError, Captured, Outcome, Prepared, Sink};
-use process::declared::Declared;
+use process::declared::{Declared, Outside};
 use process::state::{self, Unchanged};
 use session::launch::Launch;
 use store::checksum::Checksum;
@@ -63,10 +64,34 @@ struct Writing {
     /// Where the pages begin in the file.
     offset: u64,
     ports: Vec<Dump>,
+    /// The last id that the pid namespace has given, if it is the process's own.
+    last: Option<u32>,
     freeze: Duration,
     dump: Duration,
     thaw: Duration,
     since: Instant,
+}
+
+/// Version of the section of kind [`kinds::PROCESS_IDS`].
+const IDS_VERSION: u16 = 1;
+
+/// What a section of kind [`kinds::PROCESS_IDS`] says.
+#[must_use]
+pub fn last_id(section: &[u8]) -> Option<u32> {
+    section.try_into().ok().map(u32::from_le_bytes)
+}
+
+fn last_id_here() -> Option<u32> {
+    let text = host::is_apart().then(|| std::fs::read_to_string("/proc/sys/kernel/ns_last_pid").ok())??;
+    text.trim().parse().ok()
+}
+
+/// Where other ranks are found, if this one has a pid namespace of its own.
+fn outside() -> Option<Outside> {
+    if !host::is_apart() {
+        return None;
+    }
+    Some(Outside { folder: host::processes().into(), own_id: host::own_id().ok()? })
 }
 
 /// The job's directory, as the launcher names it.
@@ -190,9 +215,21 @@ impl Images {
         match taken {
             Ok(Half::Captured { captured, offset, ports, freeze, dump, thaw }) => {
                 let writer = core::mem::ManuallyDrop::into_inner(writer);
-                let since = entered;
-                let writing =
-                    Writing { generation, writer, captured, plan, offset, ports, freeze, dump, thaw, since };
+                // What was given since the cut is not given again: that does no harm.
+                let (since, last) = (entered, last_id_here());
+                let writing = Writing {
+                    generation,
+                    writer,
+                    captured,
+                    plan,
+                    offset,
+                    ports,
+                    last,
+                    freeze,
+                    dump,
+                    thaw,
+                    since,
+                };
                 Ok(Attempt::Taken(Box::new(writing)))
             }
             // The writer is not dropped: its descriptor is not open here.
@@ -257,6 +294,7 @@ impl Images {
                 .chain(self.pmi.map(|number| (PMI.to_owned(), number)))
                 .collect(),
             remade: rails.collect(),
+            outside: outside(),
             ignored_memory: system
                 .mappings
                 .iter()
@@ -340,7 +378,7 @@ impl Images {
     }
 
     fn finish(&mut self, writing: Writing) -> Result<(ImageDigest, u64), TakeError> {
-        let Writing { generation, mut writer, mut captured, plan, offset, ports, .. } = writing;
+        let Writing { generation, mut writer, mut captured, plan, offset, ports, last, .. } = writing;
         let (mode, pause) = (captured.mode(), captured.pause());
         let sink = Sink { file: writer.file().as_fd(), offset };
         let copied = captured.write_copies(sink, &mut PagesSum(Checksum::new()));
@@ -351,6 +389,10 @@ impl Images {
             let (process, files) = (image.state.encode(), image.files.encode());
             for (kind, bytes) in [(state::STATE_KIND, process), (state::FILES_KIND, files)] {
                 writer.section(storage, Section::new(kind, state::VERSION, &bytes))?;
+            }
+            if let Some(last) = last {
+                let ids = last.to_le_bytes();
+                writer.section(storage, Section::new(kinds::PROCESS_IDS, IDS_VERSION, &ids))?;
             }
             let mut below = 0;
             if let Some(base) = &plan.base {

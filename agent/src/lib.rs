@@ -19,7 +19,8 @@ mod seat;
 mod this_rank;
 
 pub use choice::{CAPTURE_VARIABLE, Wish};
-pub use enter::{SAVE_PROCESS, SAVE_VARIABLE, enter};
+pub use enter::{IDS_KEPT, IDS_VARIABLE, SAVE_PROCESS, SAVE_VARIABLE, enter};
+pub use image::last_id;
 pub use pmi::LAUNCHERS_VARIABLE as PMI_LAUNCHERS_VARIABLE;
 pub use seat::is_shell;
 pub use this_rank::{ThisRank, this_rank};

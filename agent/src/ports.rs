@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 use core::time::Duration;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
@@ -10,7 +10,8 @@ use drivers::RailsError;
 use drivers::udp::UdpConfig;
 use endpoint::{Endpoint, EndpointError, Frozen};
 use nic_freeze::Mismatch;
-use transport::{Epoch, JobKey, Life, PortId, Rank, Restart};
+use session::launch::Launch;
+use transport::{Epoch, JobKey, PortId, Rank, Reach, Restart};
 
 use crate::limits::DRAIN_MAX;
 
@@ -124,13 +125,18 @@ impl<'a> Standing<'a> {
     }
 
     /// In a restored process: each goes on in a new life, on new rails.
-    pub(crate) fn restart(self, life: Life, key: &JobKey, here: IpAddr) -> Result<(), ReviveError> {
-        let bind = SocketAddr::new(here, 0);
+    pub(crate) fn restart(self, launch: &Launch) -> Result<(), ReviveError> {
+        let bind = SocketAddr::new(launch.bind.ip(), 0);
+        let restart = Restart {
+            life: launch.life,
+            key: Some(JobKey(launch.key)),
+            reach: Some(Reach::at(bind.ip(), launch.auth)),
+        };
         for frozen in self.frozen {
             let port = frozen.port().id();
             let rails = drivers::open_rails(&UdpConfig::new(bind))
                 .map_err(|source| ReviveError::Rails { bind, source })?;
-            let restarted = frozen.restart(rails, Restart { life, key: Some(key.clone()) });
+            let restarted = frozen.restart(rails, restart.clone());
             restarted.map_err(|source| ReviveError::Endpoint { port, source })?;
         }
         Ok(())

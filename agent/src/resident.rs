@@ -19,7 +19,6 @@ use session::launch::Launch;
 use session::limits::ENROL_MAX;
 use session::line::Line;
 use store::{Directory, GenerationId, JobDirectory};
-use transport::JobKey;
 
 use crate::enter::EXIT_NOT_STARTED;
 use crate::error::AgentError;
@@ -76,7 +75,7 @@ fn revive(
     if let Some(generation) = launch.restore {
         standing.compare(&images.ports_of(generation, launch.rank)?)?;
     }
-    standing.restart(launch.life, &JobKey(launch.key), launch.bind.ip())?;
+    standing.restart(&launch)?;
     state.be_born(launch, line);
     Ok(())
 }

@@ -21,7 +21,7 @@ use crate::loss::{self, LossOptions};
 use crate::mpi::{self, MpiOptions};
 use crate::number::number;
 use crate::packets::{self, StoreOptions};
-use crate::parity::{self, ParityOptions};
+use crate::parity::{self, ParityArguments, ParityOptions};
 use crate::pause::{self, PauseOptions, Working};
 use crate::protocol::{self, ProtocolOptions};
 use crate::rate::{self, RateOptions};
@@ -90,14 +90,17 @@ time: a copy of what was written, or a fork. Bare forks of the same process come
 too, which need root. It has a port, which is frozen and thawed. Then a process is saved to files, and a new one becomes it. At last a program \
 works with a checkpoint and without, in turns; then a sequence: one checkpoint every few seconds as `run` takes them, beside a program that has none.")]
     Pause(PauseArguments),
-    /// Arithmetic of parity against plain copies of memory
+    /// Arithmetic of parity, and encoding from end to end
     #[command(long_about = "\
 Arithmetic of parity against plain copies of memory.
 
 One thread adds slices, computes the parity of K data slices, and changes parity as data changes, over data that is larger than four \
 last-level caches, in turns with a plain copy of as many bytes. The figure is bytes of the sources by time. Beside it the crate \
 reed-solomon-simd, and with --isal Intel's storage library (Debian: libisal2), which gets the same coefficients and must come to the \
-same parity.")]
+same parity.
+
+With --nodes images of so many nodes are protected from end to end, by a protector for each node, over UDP on this machine, with limits on each \
+node's link and disk; the figure is compared with what the limits allow for the bytes that really went through them.")]
     Parity(ParityArguments),
     /// How quickly differences are found, and what they save
     #[command(long_about = "\
@@ -449,20 +452,6 @@ impl From<&PauseArguments> for PauseOptions {
     }
 }
 
-/// What to measure of parity.
-#[derive(Args, Clone, Debug)]
-pub struct ParityArguments {
-    /// Runs of each row, and of the copies beside them
-    #[arg(long, default_value_t = ParityOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
-    runs: usize,
-    /// MiB of data [default: five last-level caches]
-    #[arg(long, value_parser = number::<usize>(1..=MEMORY_MIB_MAX))]
-    mib: Option<usize>,
-    /// Intel's storage library, to be measured beside, such as libisal.so.2
-    #[arg(long, value_name = "LIBRARY")]
-    isal: Option<PathBuf>,
-}
-
 /// What to measure of the protocol.
 #[derive(Args, Clone, Debug)]
 pub struct ProtocolArguments {
@@ -538,12 +527,10 @@ impl Bench {
                 }
                 Shown::of(&report)?
             }
-            Bench::Parity(ParityArguments { runs, mib, isal }) => {
-                let bytes = mib.map(|mib| mib << 20);
-                let options =
-                    ParityOptions { runs: *runs, bytes, isal: isal.clone(), ..ParityOptions::default() };
-                Shown::of(&parity::run(&options)?)?
-            }
+            Bench::Parity(arguments) => match arguments.group()? {
+                Some(options) => Shown::of(&parity::run_group(&options)?)?,
+                None => Shown::of(&parity::run(&arguments.arithmetic())?)?,
+            },
             Bench::Delta(arguments) => {
                 let report = delta::run(&arguments.into())?;
                 right = report.is_right();

@@ -100,6 +100,22 @@ pub enum BenchError {
         /// What is wrong with it.
         what: String,
     },
+    /// A protector did not do what it was told.
+    #[error("a protector failed: {0}")]
+    Protector(protector::ProtectorError),
+    /// No way that parity can take.
+    #[error(transparent)]
+    Shape(#[from] protector::NoSuchShape),
+    /// More may be lost than there are.
+    #[error("{scheme} wants at least {needed} nodes, {nodes} were named with --nodes")]
+    Nodes {
+        /// How nodes are to be protected.
+        scheme: String,
+        /// How many there are.
+        nodes: usize,
+        /// How many there must be.
+        needed: usize,
+    },
     /// A code that cannot be.
     #[error(transparent)]
     Code(#[from] ::parity::CodeError),

@@ -59,6 +59,11 @@ pub enum Input {
         /// 64 fresh random bits for the next life.
         nonce: u64,
     },
+    /// The store is at it, and needs more time.
+    StoreBusy {
+        /// As asked.
+        counter: u32,
+    },
     /// The decision is durable.
     DecisionDurable {
         /// Its life.
@@ -309,6 +314,13 @@ impl Recovery {
                 {
                     *store = Some(StoreAnswer { newest, nonce });
                     self.go_on(now);
+                }
+            }
+            Input::StoreBusy { counter } => {
+                if let State::Fencing { counter: asked, until, .. } = &mut self.state
+                    && *asked == counter
+                {
+                    *until = now + FENCE_MAX;
                 }
             }
             Input::DecisionDurable { life } => self.on_decision_durable(now, life),

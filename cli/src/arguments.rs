@@ -11,10 +11,14 @@ use ckpt_glue::config::OnFault;
 use ckpt_glue::limits::CHECKPOINT_EVERY_MIN;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use copies::Place;
 use drivers::RailChoice;
 use store::GenerationId;
 
+use crate::commands::copies::FlushArguments;
 use crate::commands::hosts::HostArguments;
+use crate::commands::key::KeyArgument;
+use crate::commands::protection::ProtectionArguments;
 use crate::exit::Exit;
 
 const ABOUT: &str = "Run, checkpoint and restart parallel programs that survive failures";
@@ -59,7 +63,7 @@ they name, all others as whole processes, at any instant. An MPI program without
 With --time-limit the job ends by itself. A last checkpoint begins so early that it is durable in time: three times as long before \
 the limit as the longest one took, and at least 1s; if none has been taken yet, as long as one may take (--ckpt-timeout), but not \
 in the first half of the limit. `stillwire restart` goes on, with a limit of the same length or its own.")]
-    Run(RunArguments),
+    Run(Box<RunArguments>),
     /// Take a checkpoint of a running job now, and wait until it is durable
     Checkpoint(JobArgument),
     /// Go on with a job whose processes are gone, from its last checkpoint
@@ -70,7 +74,13 @@ DIR is the job's directory: everything that is needed (program, arguments, ranks
 generations are passed over, with a message, in favour of the newest whole one. A job that has finished is not restarted, \
 unless you name a generation to begin from. Each restart is a life of its own: two \
 restarts of one generation never mix.")]
-    Restart(RestartArguments),
+    Restart(Box<RestartArguments>),
+    /// Rebuild what nodes of a job that does not run have lost
+    #[command(long_about = "\
+Rebuild what nodes of a job that does not run have lost: images and parity of its newest generation that can be had, on nodes that were emptied, on spares \
+(--hosts), and wherever bytes are damaged. `restart` does that too, before any rank starts. Ends with exit code 3 if no generation is whole on all \
+nodes afterwards.")]
+    Repair(RepairArguments),
     /// List the running jobs and their ranks
     #[command(long_about = "\
 List the running jobs and their ranks: what each is doing, in which process, in which epoch, and of the last checkpoint how long \
@@ -167,6 +177,9 @@ pub(crate) enum OwnCommand {
     /// Keep the ranks of a node, for the launcher at the other end of standard input and output
     #[command(name = "__keeper")]
     Keeper,
+    /// Be the first process of a pid namespace, for the keeper that has made it
+    #[command(name = "__first")]
+    First,
     /// Answer a question of `doctor` in a process of its own
     #[command(name = "__probe")]
     Probe {
@@ -223,6 +236,12 @@ pub(crate) struct RunArguments {
     #[command(flatten)]
     pub(crate) fault: FaultArguments,
     #[command(flatten)]
+    pub(crate) protection: ProtectionArguments,
+    #[command(flatten)]
+    pub(crate) flush: FlushArguments,
+    #[command(flatten)]
+    pub(crate) key: KeyArgument,
+    #[command(flatten)]
     pub(crate) hosts: HostArguments,
     /// Address on which ranks receive that run here
     #[arg(long, value_name = "IP", default_value = "127.0.0.1", value_parser = address_argument)]
@@ -267,6 +286,10 @@ pub(crate) struct CheckpointArguments {
     /// program waits; or auto: a scan where its pause is shorter than a fork's, else by content, and whole where most has changed [default: auto]
     #[arg(long, value_parser = PossibleValuesParser::new(Wish::ALL.map(|(name, _)| name)), hide_possible_values = true)]
     pub(crate) capture: Option<String>,
+    /// Give each rank a pid namespace: a process that is saved as a whole, and its threads, have the same ids in every life (Linux 5.9). Without it
+    /// they get new ones, which the C library is told, and programs that keep ids of their own are not. `doctor` says whether it can be had
+    #[arg(long)]
+    pub(crate) pid_namespace: bool,
 }
 
 #[derive(Debug, Args)]
@@ -287,19 +310,49 @@ pub(crate) struct RestartArguments {
     /// The job's directory
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
+    /// Bring a copy into DIR first, which may be missing: from the place that --flush-to named, of several jobs as PLACE/JOB
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) from: Option<Place>,
     /// The generation to restart from, as `ls` writes it (2.00000000deadbeef/3), or its epoch alone in the newest life
     #[arg(long, value_name = "G", value_parser = generation_argument)]
     pub(crate) generation: Option<GenerationArgument>,
     /// Time after which this run of the job ends, with a last checkpoint shortly before it; by default what `run` was told
     #[arg(long, value_name = "D", value_parser = duration_argument)]
     pub(crate) time_limit: Option<Duration>,
+    /// By default as before
+    #[command(flatten)]
+    pub(crate) flush: FlushArguments,
+    #[command(flatten)]
+    pub(crate) key: KeyArgument,
     /// By default as before; given here, what was said before of hosts does not count
     #[command(flatten)]
     pub(crate) hosts: HostArguments,
     /// Address on which ranks receive that run here; by default as before
     #[arg(long, value_name = "IP", value_parser = address_argument)]
     pub(crate) bind: Option<IpAddr>,
+    /// Give each rank a pid namespace, in which it has the ids of its image; by default if `run` was told so
+    #[arg(long)]
+    pub(crate) pid_namespace: bool,
+    /// Give ranks new ids, although `run` was told otherwise: where no pid namespaces are to be had
+    #[arg(long, conflicts_with = "pid_namespace")]
+    pub(crate) no_pid_namespace: bool,
     /// Print only what the program prints, and errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RepairArguments {
+    /// The job's directory
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+    /// By default as before
+    #[command(flatten)]
+    pub(crate) hosts: HostArguments,
+    /// Address on which nodes receive that are here; by default as before
+    #[arg(long, value_name = "IP", value_parser = address_argument)]
+    pub(crate) bind: Option<IpAddr>,
+    /// Print only the result, and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -321,26 +374,30 @@ pub(crate) struct JobArgument {
 
 #[derive(Debug, Args)]
 pub(crate) struct DirectoryArgument {
-    /// The job's directory
+    /// The job's directory, or a place of copies (--flush-to)
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArguments {
-    /// An image, a manifest, a commit record, a decision or a job file
+    /// An image, a manifest or another record, a file of parity, a delta or signature of `stillwire delta`, a packed file of a copy
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) key: KeyArgument,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArguments {
-    /// The job's directory
+    /// The job's directory, or a place of copies (--flush-to)
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// Only this generation
     #[arg(long, value_name = "G", value_parser = generation_argument)]
     pub(crate) generation: Option<GenerationArgument>,
+    #[command(flatten)]
+    pub(crate) key: KeyArgument,
 }
 
 #[derive(Debug, Args)]

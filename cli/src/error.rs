@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ckpt_glue::error::{ConfigError, LayoutError};
+use store::protect::GroupError;
 use store::{GenerationId, StorageError, StoreError};
 
 use crate::exit::Exit;
@@ -59,10 +60,54 @@ pub(crate) enum CliError {
     Keeper { host: String, error: io::Error },
     #[error("{problem} (--hosts)")]
     Hosts { problem: String },
+    #[error(transparent)]
+    Parity(#[from] GroupError),
+    #[error("{path} is no name of a folder for nodes: name it in UTF-8 (--node-dir)")]
+    NodeDirectoryName { path: PathBuf },
+    #[error(
+        "{problem}; the images of this job lie in directories of its nodes' own, and these nodes were {names}: expected as many, with the same ranks, and spares in place of lost ones"
+    )]
+    Places { problem: String, names: String },
+    #[error(
+        "--pid-namespace keeps the ids of programs that are saved as whole processes, and this one is not: {why}; start it without"
+    )]
+    PidNamespace { why: &'static str },
+    #[error(
+        "{path}: the images of this job lie in its directory, and not in directories of its nodes' own (--parity, --node-dir): there is nothing to rebuild them from; `stillwire verify {path}` reads them"
+    )]
+    NotOnNodes { path: PathBuf },
     #[error("no rank can be started on {host}: {problem}")]
     Unfit { host: String, problem: String },
     #[error("{path}: {error}")]
     Delta { path: PathBuf, error: store::delta::DeltaError },
+    #[error("{path}: {error}")]
+    Packets { path: String, error: store::packets::PacketsError },
+    #[error(transparent)]
+    Copy(#[from] copies::CopyError),
+    #[error("{error}")]
+    Place { error: copies::PlaceError },
+    #[error(
+        "copies of this job at {place} are encrypted, and the key that was given is another one, or none: name it with --key-file or STILLWIRE_KEY, or another place with --flush-to"
+    )]
+    FlushKey { place: String },
+    #[error("there is no such copy at {place}; `stillwire ls {place}` lists what is there")]
+    NoCopies { place: String },
+    #[error("{place} has copies of several jobs: name one as {place}/JOB ({jobs})")]
+    SeveralJobs { place: String, jobs: String },
+    #[error("{path} holds job {known}, and the copy is of job {job}; name another directory")]
+    OtherJob { path: PathBuf, known: transport::JobId, job: transport::JobId },
+    #[error(
+        "life {life} of the job in {path} has gone on without generation {generation}: it does not count there any more; name another directory"
+    )]
+    PassedOver { generation: GenerationId, life: transport::Life, path: PathBuf },
+    #[error(
+        "images that lie in directories of other hosts (--node-dir with --hosts) cannot be copied yet: leave out --flush-to, or have the job's directory in common"
+    )]
+    CopyFromHosts,
+    #[error(
+        "the job's images lie in directories of other hosts ({root}), to which copies cannot be brought yet"
+    )]
+    CopyToHosts { root: PathBuf },
     #[error("{path} is there already, and nothing is written over: name another file, or remove it")]
     OutputExists { path: PathBuf },
     #[error("{path} is no name of a file: name a file, in UTF-8")]
@@ -118,7 +163,7 @@ pub(crate) enum CliError {
     #[error("{path}: {}; expected {expected}", crate::text::io(.error))]
     File { path: PathBuf, error: io::Error, expected: &'static str },
     #[error(
-        "{path}: expected an image, a manifest or another file in a job's directory, found {found}; `stillwire ls DIR` lists a job's generations, whose files lie in DIR/life-*/epoch-*"
+        "{path}: expected an image, a manifest or another file in a job's directory, a delta, or a packed file of a copy, found {found}; `stillwire ls DIR` lists a job's generations, whose files lie in DIR/life-*/epoch-*"
     )]
     NotOfAJob { path: PathBuf, found: &'static str },
     #[error(
@@ -152,6 +197,7 @@ impl CliError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             CliError::Damaged { .. } => Exit::Unverified,
+            CliError::CopyFromHosts => Exit::Usage,
             CliError::Stopped => Exit::Stopped,
             CliError::Config(_)
             | CliError::NoSuchRule { .. }
@@ -159,7 +205,11 @@ impl CliError {
             | CliError::Rails(_)
             | CliError::Scale(_)
             | CliError::Bench(bench::BenchError::OneRail { .. })
-            | CliError::NotForMpi { .. } => Exit::Usage,
+            | CliError::Parity(_)
+            | CliError::Places { .. }
+            | CliError::NodeDirectoryName { .. }
+            | CliError::NotForMpi { .. }
+            | CliError::PidNamespace { .. } => Exit::Usage,
             _ => Exit::Failed,
         }
     }

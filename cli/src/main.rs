@@ -51,6 +51,7 @@ fn serve(command: OwnCommand) -> ExitCode {
                 ExitCode::FAILURE
             }
         }
+        OwnCommand::First => launch::namespace::be_first(),
         OwnCommand::Probe { probe } => end(commands::doctor::probe::answer(&probe)),
         OwnCommand::DemoRank(rank) => demo::program::main(&rank),
     }
@@ -85,14 +86,15 @@ fn end_with_reader(command: &Command) {
 fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
     end_with_reader(&command);
     match command {
-        Command::Run(run) => commands::run::run(run, json),
-        Command::Restart(restart) => commands::restart::restart(restart, json),
+        Command::Run(run) => commands::run::run(*run, json),
+        Command::Restart(restart) => commands::restart::restart(*restart, json),
+        Command::Repair(repair) => commands::repair::repair(repair, json),
         Command::Checkpoint(job) => commands::jobs::checkpoint(&job.job, json),
         Command::Ps => commands::jobs::list(json),
         Command::Kill(job) => commands::jobs::kill(&job.job, json),
         Command::Ls(ls) => commands::files::list(&ls.directory, json),
-        Command::Inspect(inspect) => commands::files::inspect(&inspect.file, json),
-        Command::Verify(verify) => commands::files::verify(&verify.directory, verify.generation, json),
+        Command::Inspect(inspect) => commands::inspect::inspect(&inspect, json),
+        Command::Verify(verify) => commands::verify::verify(&verify, json),
         Command::Doctor { pid: Some(pid), .. } => commands::doctor::process(pid, json),
         Command::Doctor { program, .. } => commands::doctor::doctor(program, json),
         Command::Env { provider_dir } => commands::env::env(provider_dir, json),

@@ -41,7 +41,7 @@ pub(crate) fn abandoned(reason: &AbandonReason) -> String {
             format!("only {images} of {ranks} images were durable in time")
         }
         AbandonReason::CommitFailed { errno: number } => {
-            format!("the commit record could not be written: {}", errno(*number))
+            format!("it could not be protected, or its record not be written: {}", errno(*number))
         }
         AbandonReason::Finishing => "the program has finished".to_owned(),
         AbandonReason::LifeOver => "its life is over".to_owned(),

@@ -1,6 +1,8 @@
 //! MPI programs under `stillwire run --ckpt-every`: saved at every place of their PMI, killed, and restored. A small C program speaks for an
 //! MPI library; no rank sends a message to another here.
 
+#[path = "../../tests/skipped.rs"]
+mod skipped;
 mod support;
 
 use std::path::{Path, PathBuf};
@@ -151,8 +153,23 @@ const ALL_LINES: [&str; 5] = ["got a", "got b", "met", "finished", "done"];
 /// R25, R26
 #[test]
 fn a_rank_is_killed_at_every_place_of_its_pmi() {
+    killed_at_every_place(&[]);
+}
+
+/// The same where each rank has a pid namespace, and there are two keepers.
+#[test]
+fn a_rank_with_a_namespace_is_killed_at_every_place_of_its_pmi() {
+    let found = done(stillwire(&["doctor"]).env("STILLWIRE_PROVIDER", library())).stdout;
+    if !found.lines().any(|line| line.starts_with("ok ") && line.contains("pid namespaces")) {
+        let test = "a_rank_with_a_namespace_is_killed_at_every_place_of_its_pmi";
+        return skipped::skipped(test, "pid namespaces (`stillwire doctor`)");
+    }
+    killed_at_every_place(&["--pid-namespace", "--nodes", "2"]);
+}
+
+fn killed_at_every_place(options: &[&str]) {
     let place = Place::new();
-    let mut job = start(&place, 3, &[], &[], &all_of_it(&place, 3));
+    let mut job = start(&place, 3, options, &[], &all_of_it(&place, 3));
     wait_at(&place, "puts", 0..3);
     saved(&mut job);
     kill_one(&mut job, 1);
@@ -268,11 +285,9 @@ fn a_rank_that_has_ended_is_known_in_later_lives() {
     }
 }
 
-#[test]
-fn a_program_that_spawns_is_saved_no_more_and_goes_on() {
-    let place = Place::new();
-    let child = "print:spawned";
-    let spawn = [
+/// Rank 0 spawns a process that begins, does this, and ends.
+fn spawn(child: &str) -> Vec<String> {
+    [
         "mcmd=spawn".to_owned(),
         "nprocs=1".to_owned(),
         format!("execname={}", client()),
@@ -285,8 +300,51 @@ fn a_program_that_spawns_is_saved_no_more_and_goes_on() {
         "preput_num=0".to_owned(),
         "info_num=0".to_owned(),
         "endcmd".to_owned(),
-    ];
-    let spawn: Vec<String> = spawn.iter().map(|line| format!("say:{line}")).collect();
+    ]
+    .map(|line| format!("say:{line}"))
+    .to_vec()
+}
+
+/// The life ends with a rank that is the only one of its node: no rank is left there to be killed, and what it had spawned ends all the same.
+#[test]
+fn what_a_rank_has_spawned_ends_with_its_life() {
+    let place = Place::new();
+    let child = spawn(&format!("wait:{}", file(&place, "child", "go")));
+    let child: Vec<&str> = child.iter().map(String::as_str).collect();
+    let steps = Steps::default()
+        .then(&INIT)
+        .then(&BARRIER)
+        .stop(&place, "before")
+        .only(0, &child)
+        .only(0, &["hear:cmd=spawn_result rc=0"])
+        .stop(&place, "after")
+        .then(&END)
+        .then(&["print:done"]);
+    let mut job = start(&place, 2, &["--nodes", "2"], &[], &steps);
+    wait_at(&place, "before", 0..2);
+    saved(&mut job);
+    let_go(&place, "before");
+    job.wait_for("has spawned world 1");
+    for _ in 0..2 {
+        let (old, ranks) = (support::children(job.pid()), job.ranks());
+        support::signal(ranks[0], "KILL");
+        // Perhaps before all ranks run.
+        job.wait_for("has spawned world 1");
+        let spawned = |pid: &&u32| support::has_variable(**pid, "PMI_SPAWNED=1");
+        let last: Vec<u32> = old.iter().filter(spawned).copied().collect();
+        wait_until("what was spawned is gone", || last.iter().all(|pid| !support::runs(*pid)));
+    }
+    let_go(&place, "child");
+    let_go(&place, "after");
+    let done = job.finish();
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!((0..2).all(|rank| printed(&done, rank).last().is_some_and(|line| line == "done")), "{done:?}");
+}
+
+#[test]
+fn a_program_that_spawns_is_saved_no_more_and_goes_on() {
+    let place = Place::new();
+    let spawn = spawn("print:spawned");
     let spawn: Vec<&str> = spawn.iter().map(String::as_str).collect();
     let steps = Steps::default()
         .then(&INIT)

@@ -72,7 +72,10 @@ struct Filler {
 
 impl Filler {
     fn new(place: &Place) -> Filler {
-        let file = place.job().join("filler");
+        Filler::at(place.job().join("filler"))
+    }
+
+    fn at(file: PathBuf) -> Filler {
         let enough = Arc::new(AtomicBool::new(false));
         let mut open = fs::File::create(&file).unwrap();
         let mut fill = move || while open.write(&[7; 4096]).is_ok_and(|bytes| bytes > 0) {};
@@ -154,6 +157,67 @@ fn a_rank_that_dies_while_the_disk_is_full() {
     let done = place.restart(&[]).finish();
     verified(&done);
     done.says(&[&format!("begins from generation {}", kept.last().unwrap())]);
+}
+
+/// A job of four nodes, of which node 1 has a small disk.
+fn on_a_node_s_disk(kib: u32) -> (Place, PathBuf) {
+    let place = Place::new();
+    let at = place.job().join("nodes/1");
+    fs::create_dir_all(&at).unwrap();
+    tool("mount", &format!("-t tmpfs -o size={kib}k tmpfs {}", at.display()));
+    (place, at)
+}
+
+const FOUR_NODES: [&str; 6] = ["--ckpt-every", "40ms", "--nodes", "4", "--parity", "xor"];
+
+// R27: it costs the generations that it cannot keep, and nothing else.
+#[test]
+fn a_full_disk_of_one_node() {
+    if outside("a_full_disk_of_one_node") {
+        return;
+    }
+    let (place, at) = on_a_node_s_disk(16 << 10);
+    let mut job = place.run(&FOUR_NODES);
+    job.wait_for("committed");
+    job.wait_for("committed");
+    let filler = Filler::at(at.join("filler"));
+    for _ in 0..3 {
+        let given_up = job.wait_for("No space left on device");
+        assert!(!given_up.contains("rolling back"), "{given_up}");
+    }
+    job.signal("KILL");
+    job.finish();
+    support::wait_until("the guard has cleaned up", || place.lock_is_free());
+    let kept = place.generations("committed");
+    drop(filler);
+    place.let_end();
+    let done = place.restart(&[]).finish();
+    done.says(&[&format!("begins from generation {}", kept.last().unwrap())]);
+    verified(&done);
+}
+
+#[test]
+fn a_read_only_disk_of_one_node() {
+    if outside("a_read_only_disk_of_one_node") {
+        return;
+    }
+    let (place, at) = on_a_node_s_disk(64 << 10);
+    let mut job = place.run(&FOUR_NODES);
+    job.wait_for("committed");
+    // Busy while something is being written.
+    let read_only = || {
+        let mut mount = Command::new("mount");
+        mount.args(["-o", "remount,ro"]).arg(&at).stderr(Stdio::null()).status().unwrap().success()
+    };
+    support::wait_until("the disk is read-only", read_only);
+    job.wait_for("Read-only file system");
+    job.wait_for("came to nothing");
+    tool("mount", &format!("-o remount,rw {}", at.display()));
+    job.wait_for("committed");
+    place.let_end();
+    let done = job.finish();
+    assert!(!done.stderr.contains("rolling back"), "{done:?}");
+    verified(&done);
 }
 
 #[test]

@@ -345,6 +345,28 @@ fn a_program_with_points_of_its_own_is_left_alone_behind_a_script() {
     assert_eq!(done.stderr.matches("died").count(), 1, "{done:?}");
 }
 
+/// What of a rank is the launcher's or the tracker's does not keep it from being saved, and `doctor` knows it.
+#[test]
+fn nothing_speaks_against_saving_a_rank_that_is_saved() {
+    let place = Place::new();
+    let mut command =
+        stillwire(&["run", "-n", "1", "--ckpt-every", "50ms", "--capture", "scan", "--ckpt-dir"]);
+    command
+        .arg(place.job())
+        .arg("--")
+        .args([&steps(), "100000", "1000", "16777216"])
+        .env("STILLWIRE_PROVIDER", library());
+    let mut job = Running::start(command);
+    for _ in 0..3 {
+        job.wait_for("committed");
+    }
+    let rank = job.ranks()[0].to_string();
+    let told = done(&mut stillwire(&["doctor", "--pid", &rank]));
+    assert!(told.stdout.contains(&format!("nothing speaks against saving process {rank}")), "{told:?}");
+    job.signal("INT");
+    job.finish();
+}
+
 #[test]
 fn what_cannot_be_saved_is_told_and_the_program_goes_on() {
     let place = Place::new();

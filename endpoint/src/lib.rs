@@ -30,3 +30,4 @@ pub use frozen::{Frozen, PauseSplit};
 pub use gate::{Endpoint, EndpointConfig};
 pub use inner::Completion;
 pub use leaving::{Leaving, Linger};
+pub use wait::Waiting;

@@ -10,8 +10,8 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
-use transport::LinkIndex;
-use transport::matching::Pattern;
+use transport::matching::{Envelope, Pattern};
+use transport::{LinkIndex, Port};
 
 use crate::gate::{Endpoint, Shared};
 use crate::inner::Inner;
@@ -138,6 +138,16 @@ impl Inner {
     }
 }
 
+/// Messages that wait to be received, for who looks at them under the gate.
+pub struct Waiting<'a>(&'a mut Port);
+
+impl Waiting<'_> {
+    /// The envelope of the message that a receive with this pattern would get.
+    pub fn peek(&mut self, pattern: &Pattern) -> Option<Envelope> {
+        self.0.peek(pattern)
+    }
+}
+
 impl Endpoint {
     /// Waits until a completion is there, for `timeout` at most: polls for a while, then sleeps. True if one is there.
     pub fn wait(&self, timeout: Duration) -> bool {
@@ -152,6 +162,19 @@ impl Endpoint {
     /// As [`Endpoint::wait`], and also returns when a message could be sent on this link from the user's buffer.
     pub fn wait_room(&self, link: LinkIndex, timeout: Duration) -> bool {
         self.wait_until(timeout, |inner| inner.port.can_send(link, 0))
+    }
+
+    /// As [`Endpoint::wait`], and also returns when `met` says so of messages that wait, or of what belongs to its owner: asked under the gate,
+    /// whenever something has happened. Who changes something that it looks at tells by [`Endpoint::wake`].
+    pub fn wait_for(&self, timeout: Duration, mut met: impl FnMut(&mut Waiting<'_>) -> bool) -> bool {
+        self.wait_until(timeout, |inner| met(&mut Waiting(&mut inner.port)))
+    }
+
+    /// Has whoever waits look again.
+    pub fn wake(&self) {
+        // Under the gate: who has just looked in vain has its place to sleep in already.
+        let _inner = self.shared.lock();
+        self.shared.bell.ring();
     }
 
     fn wait_until(&self, timeout: Duration, mut met: impl FnMut(&mut Inner) -> bool) -> bool {
@@ -212,6 +235,22 @@ mod tests {
         let rung = beds.each_ref().map(|bed| bed.event.as_ref().expect("a descriptor").read().is_ok());
         assert_eq!(rung[0], rung[1], "a ring is for everybody");
         rung[0]
+    }
+
+    #[test]
+    fn who_waits_for_something_of_its_own_is_woken() {
+        let hub = drivers::mem::Hub::new();
+        let endpoint = testing::open(testing::port(0), &hub);
+        let changed = std::sync::atomic::AtomicBool::new(false);
+        let met = |_: &mut super::Waiting<'_>| changed.load(Ordering::Relaxed);
+        assert!(!endpoint.wait_for(core::time::Duration::from_millis(1), met), "nothing has changed");
+        assert!(wakes(&endpoint, || endpoint.wake()));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| endpoint.wait_for(core::time::Duration::from_secs(60), met));
+            changed.store(true, Ordering::Relaxed);
+            endpoint.wake();
+            assert!(waits.join().expect("it does not panic"));
+        });
     }
 
     #[test]

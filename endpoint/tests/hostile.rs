@@ -390,7 +390,7 @@ fn section_of(endpoint: &Endpoint) -> Vec<u8> {
 fn restarted(section: &[u8], life: Life, bind: SocketAddr) -> Endpoint {
     let loaded = nic_freeze::load(nic_freeze::SECTION_VERSION, section, config(JOB), Some(&KEY));
     let loaded = loaded.expect("a whole section");
-    Endpoint::restart(loaded.port, loaded.carried, vec![rail(bind)], Restart { life, key: None }, by_hand())
+    Endpoint::restart(loaded.port, loaded.carried, vec![rail(bind)], Restart::in_life(life), by_hand())
         .expect("an endpoint")
 }
 

@@ -93,8 +93,8 @@ impl End {
 
     fn restart(frozen: Frozen<'_>, life: u32, count: usize) {
         let restart = Restart {
-            life: Life { counter: life, nonce: 5 },
             key: Some(JobKey([life.to_le_bytes()[0]; 16])),
+            ..Restart::in_life(Life { counter: life, nonce: 5 })
         };
         frozen.restart(rails(count), restart).expect("rails");
     }

@@ -270,7 +270,7 @@ fn rebound(state: u32, before: Kind, after: Kind, bytes: usize) {
         rank += 1;
         let loaded = nic_freeze::load(nic_freeze::SECTION_VERSION, section, config(), Some(&KEY));
         let loaded = loaded.expect("a whole section");
-        let restart = Restart { life: Life { counter: 2, nonce: 8 }, key: None };
+        let restart = Restart::in_life(Life { counter: 2, nonce: 8 });
         Endpoint::restart(loaded.port, loaded.carried, vec![rail], restart, by_hand()).expect("an endpoint")
     });
     let mut pair = Pair { sent, received, ..Pair::new(ends, payload) };

@@ -50,7 +50,7 @@ pub fn dump(bytes: &[u8]) {
 /// Lets the port live with peers that have counted some of what it holds.
 fn live(frozen: FrozenPort) {
     let state = frozen.state();
-    let mut port = frozen.restart(Instant::ZERO, Restart { life: NEXT_LIFE, key: None });
+    let mut port = frozen.restart(Instant::ZERO, Restart::in_life(NEXT_LIFE));
     let rail = port.add_rail(RawAddress::NONE, FRAME_BYTES);
     for (i, link) in (0..port.links()).map(|i| (i, transport::LinkIndex(u32::try_from(i).unwrap_or(0)))) {
         port.set_path(link, rail, AddressId(u32::try_from(i).unwrap_or(0)));

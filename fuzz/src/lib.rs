@@ -7,11 +7,13 @@ mod delta;
 mod dump;
 mod port;
 mod process;
+mod protector;
 
 use store::Storage as _;
 use store::image::layout;
 
 pub use self::process::process;
+pub use self::protector::protector;
 pub use delta::{delta, packets};
 pub use dump::{dump, dump_config};
 pub use port::{OWN, PEER, port};

@@ -167,7 +167,7 @@ pub fn restart(
     rails: &[Rail],
     peers: impl IntoIterator<Item = (PortId, RailIndex, AddressId)>,
 ) -> Port {
-    let mut port = port.restart(now, Restart { life, key: None });
+    let mut port = port.restart(now, Restart::in_life(life));
     for rail in rails {
         port.add_rail(rail.address, rail.frame_bytes_max);
     }

@@ -142,7 +142,7 @@ impl World {
             dump(&port.freeze(now), &mut section);
             let loaded =
                 load(SECTION_VERSION, &section, config(), Some(&KEY)).expect("what is written can be read");
-            let mut port = loaded.port.restart(now, Restart { life, key: None });
+            let mut port = loaded.port.restart(now, Restart::in_life(life));
             add_rail(&mut port, node);
             port.set_path(LinkIndex(0), RAIL, AddressId(u32::from(1 - node)));
             node += 1;

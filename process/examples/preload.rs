@@ -21,12 +21,13 @@ use process::capture::{Mode, Options, Outcome, Prepared, Sink};
 use process::content::Hashes;
 use process::declared::Declared;
 use process::files::Policy;
-use process::restore::{Below, Pages};
+use process::restore::{Below, Ids, Pages};
 use process::state::memory::PageRun;
 use process::track::{Scope, Tracker};
 
 const CONTROL: &str = "STILLWIRE_PRELOAD_CONTROL";
 const RESTORE: &str = "STILLWIRE_PRELOAD_RESTORE";
+const IDS: &str = "STILLWIRE_PRELOAD_IDS";
 /// Exit code where an image does not fit.
 const REFUSED: c_int = 3;
 
@@ -118,6 +119,11 @@ fn declared(control: RawFd, image: [&File; 2]) -> Declared {
     Declared { handed_in: handed_in(control), remade, ..Declared::new() }
 }
 
+/// `STILLWIRE_PRELOAD_IDS=kept`: this process and its threads get the ids of the image.
+fn ids() -> Ids {
+    if std::env::var_os(IDS).is_some_and(|value| value == "kept") { Ids::Kept } else { Ids::New }
+}
+
 /// Comes back only if it fails.
 fn restore(path: &Path, control: RawFd) -> io::Error {
     let restore = || {
@@ -139,7 +145,7 @@ fn restore(path: &Path, control: RawFd) -> io::Error {
             unchanged: &unchanged,
         });
         let pages = Pages { file: file.as_fd(), offset, below };
-        process::restore::restore(&state, &files, pages, &handed_in(control), Policy::default())
+        process::restore::restore(&state, &files, pages, &handed_in(control), Policy::default(), ids())
             .map_err(io::Error::other)
     };
     let Err(error) = restore();

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 
 /// Descriptors and memory that are not saved.
 ///
@@ -19,6 +20,17 @@ pub struct Declared {
     /// Addresses that the process's own tracker watches ([`crate::track::Tracker::declare`]), rising, without overlap. Memory
     /// that is watched by others cannot be saved.
     pub tracked_memory: Vec<Range<u64>>,
+    /// In a pid namespace of its own: where processes outside of it are found.
+    pub outside: Option<Outside>,
+}
+
+/// Another view of the processes of this machine than the own `/proc`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outside {
+    /// A directory as `/proc`.
+    pub folder: PathBuf,
+    /// This process's id there.
+    pub own_id: u32,
 }
 
 impl Declared {

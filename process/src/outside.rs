@@ -9,6 +9,20 @@ use crate::pages::Plan;
 use crate::preflight;
 use crate::smaps::Smaps;
 
+/// What of the process is its own tracker's.
+fn with_trackers(pid: u32, declared: &Declared) -> io::Result<Declared> {
+    let mut declared = declared.clone();
+    let trackers = files::trackers_of(pid)?;
+    if !trackers.is_empty() {
+        // Which memory it watches, it alone knows; what another one watches has a descriptor of its own.
+        declared.tracked_memory.push(0..u64::MAX);
+    }
+    declared
+        .remade
+        .extend(trackers.into_iter().map(|number| ("the tracker of written pages".to_owned(), number)));
+    Ok(declared)
+}
+
 /// Why the process `pid` could not be saved, a sentence each; none: nothing was found that speaks against it. Only the process itself can tell
 /// everything: who waits in its sockets, which timers it has. `declared` are descriptors and addresses of that process. An error:
 /// it is gone, or may not be looked into.
@@ -16,6 +30,7 @@ pub fn refusals_of(pid: u32, declared: &Declared) -> io::Result<Vec<String>> {
     let folder = format!("/proc/{pid}");
     let maps = fs::read(format!("{folder}/maps"))?;
     let smaps = fs::read(format!("{folder}/smaps"))?;
+    let declared = &with_trackers(pid, declared)?;
     let plan = Plan { memory_devices: Vec::new(), ..preflight::plan(declared) };
     let mut found: Vec<String> = files::refusals_of(pid, declared)?.iter().map(ToString::to_string).collect();
     let mut refusals = preflight::memory_refusals(&maps, &Smaps::parse(&smaps), &plan);
@@ -34,6 +49,22 @@ pub fn refusals_of(pid: u32, declared: &Declared) -> io::Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tracker_is_not_named_and_another_watcher_is() {
+        let Ok(_tracker) = crate::track::Tracker::open() else { return };
+        // SAFETY: a new descriptor, of this test's own; it hands out faults.
+        let other = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) };
+        let mut api = [0xaau64, 0, 0];
+        // SAFETY: `UFFDIO_API` reads and writes three words of this frame.
+        assert_eq!(unsafe { libc::ioctl(other as i32, 0xc018_aa3f, api.as_mut_ptr()) }, 0);
+        let told = refusals_of(std::process::id(), &Declared::new()).unwrap();
+        // SAFETY: made above.
+        unsafe { libc::close(other as i32) };
+        let named: Vec<&String> = told.iter().filter(|sentence| sentence.contains("userfaultfd")).collect();
+        assert_eq!(named.len(), 1, "{named:?}");
+        assert!(named[0].starts_with(&format!("descriptor {other} (")), "{named:?}");
+    }
 
     #[test]
     fn children_and_processes_that_are_gone_are_told() {

@@ -86,7 +86,12 @@ pub(crate) unsafe fn write_vector_at(fd: RawFd, pieces: &[libc::iovec], offset: 
 
 /// Reads all of a file of /proc into `buffer`; `ENOBUFS` if it has more.
 pub(crate) fn read_whole(path: &CStr, buffer: &mut [u8]) -> Answer<usize> {
-    let fd = open_read(path)?;
+    read_whole_at(libc::AT_FDCWD, path, buffer)
+}
+
+/// The same with a path that begins in a folder.
+pub(crate) fn read_whole_at(folder: RawFd, path: &CStr, buffer: &mut [u8]) -> Answer<usize> {
+    let fd = open_at(folder, path, libc::O_RDONLY)?;
     let read = read_rest(fd, buffer);
     close(fd);
     read

@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 use session::company::{COMPANY_VARIABLE, Company};
 use session::launch::Launch;
-use transport::{JobId, JobKey, Life, PortId, RawAddress};
+use transport::{AuthLevel, JobId, JobKey, Life, PortId, RawAddress};
 
 use crate::boundary::complain;
 use crate::keeper::this_rank;
@@ -34,12 +34,14 @@ pub(crate) struct Identity {
     pub(crate) job: JobId,
     pub(crate) life: Life,
     pub(crate) key: JobKey,
+    /// What the tags of frames cover at least, if the launcher says it.
+    pub(crate) auth: AuthLevel,
 }
 
 impl Identity {
     /// In a process that is saved as a whole: another one in each life.
     pub(crate) fn of(launch: &Launch) -> Identity {
-        Identity { job: launch.job, life: launch.life, key: JobKey(launch.key) }
+        Identity { job: launch.job, life: launch.life, key: JobKey(launch.key), auth: launch.auth }
     }
 }
 
@@ -56,7 +58,7 @@ pub(crate) enum KeyError {
     #[error("{} has {found} bytes, expected {KEY_BYTES}: remove it, and it is made anew", .path.display())]
     Length { path: PathBuf, found: usize },
     #[error(
-        "{COMPANY_VARIABLE} is {text:?}, expected JOB.COUNTER.NONCE and ports as `stillwire run` sets it for processes that ranks spawn: unset it"
+        "{COMPANY_VARIABLE} is {text:?}, expected JOB.COUNTER.NONCE.LEVEL and ports as `stillwire run` sets it for processes that ranks spawn: unset it"
     )]
     Company { text: std::ffi::OsString },
     #[error("the system gives no random numbers")]
@@ -82,12 +84,12 @@ pub(crate) fn identity() -> Option<Identity> {
 
 fn find() -> Result<Identity, KeyError> {
     let key = key_at(&key_path())?;
-    if let Some(Company { job, life, .. }) = company()? {
-        return Ok(Identity { job: *job, life: *life, key: JobKey(key) });
+    if let Some(Company { job, life, auth, .. }) = company()? {
+        return Ok(Identity { job: *job, life: *life, key: JobKey(key), auth: *auth });
     }
     // Everybody with the key is of one job: programs that meet later (connect, spawn) have to understand each other.
     let job = JobId(xxhash_rust::xxh3::xxh3_128(&key));
-    Ok(Identity { job, life: Life { counter: 1, nonce: 0 }, key: JobKey(key) })
+    Ok(Identity { job, life: Life { counter: 1, nonce: 0 }, key: JobKey(key), auth: AuthLevel::Header })
 }
 
 /// The ranks that have spawned this process, if any have.

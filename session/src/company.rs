@@ -3,7 +3,7 @@
 use core::fmt::Write as _;
 
 use ckpt_glue::enrolment::AddressTable;
-use transport::{JobId, Life, PortId, RawAddress};
+use transport::{AuthLevel, JobId, Life, PortId, RawAddress};
 
 /// Names the environment variable with a [`Company`].
 pub const COMPANY_VARIABLE: &str = "STILLWIRE_COMPANY";
@@ -18,15 +18,17 @@ pub struct Company {
     pub job: JobId,
     /// Their life.
     pub life: Life,
+    /// What the tags of their frames cover at least.
+    pub auth: AuthLevel,
     /// Where ports are that are older than this life: their ranks tell addresses of lives before, which their programs had written down.
     pub moved: AddressTable,
 }
 
 impl Company {
-    /// `JOB.COUNTER.NONCE`, and for each port `,PORT` and its rails, `:ADDRESS`, all but the counter in hexadecimal; `None` if that is too long.
+    /// `JOB.COUNTER.NONCE.LEVEL`, and for each port `,PORT` and its rails, `:ADDRESS`, all but the counter in hexadecimal; `None` if that is too long.
     #[must_use]
     pub fn text(&self) -> Option<String> {
-        let mut text = format!("{}.{}", self.job, self.life);
+        let mut text = format!("{}.{}.{}", self.job, self.life, level_name(self.auth));
         for (port, rails) in &self.moved {
             let _ = write!(text, ",{:x}", port.0);
             for rail in rails {
@@ -47,12 +49,24 @@ impl Company {
         let job = JobId(u128::from_str_radix(names.next()?, 16).ok()?);
         let counter = names.next()?.parse().ok()?;
         let nonce = u64::from_str_radix(names.next()?, 16).ok()?;
+        let auth = names.next().and_then(level_of)?;
         if names.next().is_some() {
             return None;
         }
         let moved = parts.map(port).collect::<Option<_>>()?;
-        Some(Company { job, life: Life { counter, nonce }, moved })
+        Some(Company { job, life: Life { counter, nonce }, auth, moved })
     }
+}
+
+fn level_name(level: AuthLevel) -> &'static str {
+    match level {
+        AuthLevel::Full => "full",
+        AuthLevel::Header | AuthLevel::Off => "header",
+    }
+}
+
+fn level_of(name: &str) -> Option<AuthLevel> {
+    [AuthLevel::Header, AuthLevel::Full].into_iter().find(|level| level_name(*level) == name)
 }
 
 fn port(text: &str) -> Option<(PortId, Vec<RawAddress>)> {
@@ -83,7 +97,8 @@ mod tests {
     fn company(ports: u64) -> Company {
         let rails = |port: u64| vec![RawAddress::new(&port.to_be_bytes()).unwrap(), RawAddress::NONE];
         let moved = (0..ports).map(|port| (PortId(port << 33 | 1), rails(port))).collect();
-        Company { job: JobId(77), life: Life { counter: 3, nonce: u64::MAX }, moved }
+        let auth = if ports == 1 { AuthLevel::Header } else { AuthLevel::Full };
+        Company { job: JobId(77), life: Life { counter: 3, nonce: u64::MAX }, auth, moved }
     }
 
     #[test]
@@ -98,14 +113,16 @@ mod tests {
             "",
             "12",
             "12.3",
-            "12.3.4.5",
-            "x.1.2",
-            "1.-1.2",
-            "1.1.2,",
-            "1.1.2,x",
-            "1.1.2,1:1",
-            "1.1.2,1:zz",
-            "1.1.2,1:\u{e4}",
+            "12.3.4",
+            "12.3.4.some",
+            "12.3.4.full.5",
+            "x.1.2.full",
+            "1.-1.2.full",
+            "1.1.2.full,",
+            "1.1.2.full,x",
+            "1.1.2.full,1:1",
+            "1.1.2.full,1:zz",
+            "1.1.2.full,1:\u{e4}",
         ] {
             assert_eq!(Company::parse(wrong), None, "{wrong}");
         }

@@ -164,7 +164,7 @@ fn open_endpoint(launch: &Launch, restored: Option<nic_freeze::Loaded>) -> Resul
             Endpoint::open(port, rails, config)?
         }
         Some(loaded) => {
-            let restart = Restart { life: launch.life, key: None };
+            let restart = Restart::in_life(launch.life);
             Endpoint::restart(loaded.port, loaded.carried, rails, restart, config)?
         }
     };

@@ -6,7 +6,7 @@ use crate::error::StoreError;
 use crate::image::{ImageReader, KindSummary};
 use crate::job::{AbandonedBy, Damage, Depth, Generation, GenerationState, JobDirectory};
 use crate::kinds;
-use crate::record::{JobFile, Manifest};
+use crate::record::{Content, ContentFile, JobFile, Manifest};
 use crate::storage::Storage;
 
 /// A job's directory.
@@ -158,6 +158,47 @@ pub struct SectionReport {
     pub bytes: u64,
     /// Checksum, 16 hexadecimal digits.
     pub checksum: String,
+}
+
+/// A file of a node's content: an image or a base.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FileContent {
+    /// Its name in the generation's directory.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// What it holds, 16 hexadecimal digits.
+    pub digest: String,
+    /// Pages that it takes.
+    pub pages: u64,
+    /// Runs of pages that lie together.
+    pub runs: usize,
+    /// Its first place in the content.
+    pub first_place: u64,
+    /// Its last one.
+    pub last_place: u64,
+}
+
+impl Content {
+    /// The files as plain data.
+    #[must_use]
+    pub fn describe(&self) -> Vec<FileContent> {
+        let of = |file: &ContentFile| FileContent {
+            name: file.name.clone(),
+            bytes: file.bytes,
+            digest: file.digest.to_string(),
+            pages: file.extents.iter().map(|at| at.piece.pages()).sum(),
+            runs: file.extents.len(),
+            first_place: file.extents.iter().map(|at| at.place).min().unwrap_or(0),
+            last_place: file
+                .extents
+                .iter()
+                .map(|at| (at.place + at.piece.pages()).saturating_sub(1))
+                .max()
+                .unwrap_or(0),
+        };
+        self.files.iter().map(of).collect()
+    }
 }
 
 /// Describes an image file from its header and table; of the sections only the name of a base is read.

@@ -18,6 +18,8 @@ pub const PROCESS_MEMORY: u32 = 0x0302;
 pub const PROCESS_FILES: u32 = 0x0303;
 /// Pages of a process that the base has as they are.
 pub const PROCESS_UNCHANGED: u32 = 0x0304;
+/// The last id that the pid namespace of a process had given.
+pub const PROCESS_IDS: u32 = 0x0305;
 /// The rank had ended when the generation was taken (rule 12): [`crate::image::Exited`].
 pub const EXITED: u32 = 0x0401;
 /// What a rank that had ended had done over PMI (rule 26), behind its exit code.
@@ -40,6 +42,7 @@ pub const ALL: &[(u32, &str)] = &[
     (PROCESS_MEMORY, "process-memory"),
     (PROCESS_FILES, "process-files"),
     (PROCESS_UNCHANGED, "process-unchanged"),
+    (PROCESS_IDS, "process-ids"),
     (EXITED, "exited"),
     (PMI, "pmi"),
     (CLOSED_PORTS, "closed-ports"),

@@ -80,3 +80,35 @@ fn a_node_does_not_vouch_for_an_image_that_it_lost() {
     assert!(matches!(error, StoreError::Storage(StorageError::NotFound { .. })), "{error}");
     assert_eq!(nodes[1].newest_committed().unwrap(), None);
 }
+
+#[test]
+fn a_node_that_was_not_there_takes_over_what_was_decided_and_committed() {
+    let (mut nodes, life) = two_nodes();
+    let id = common::generation(life, 1);
+    let manifest = checkpoint_on_nodes(&mut nodes, id);
+    let later = nodes[0].start_life(0xbbbb, Some(id)).unwrap();
+    let decisions = nodes[0].decisions().unwrap();
+    assert_eq!(decisions.last(), Some(&later));
+    // The second node has missed the later life, and the commit record; the third is new.
+    assert_eq!(refusal(nodes[0].replicate(&manifest).unwrap_err()), CommitError::Fenced { life: later.life });
+    let mut third = JobDirectory::create(Memory::new(), &job_file()).unwrap().on_node(2);
+    let [_, second] = &mut nodes;
+    for directory in [second, &mut third] {
+        for _ in 0..2 {
+            directory.adopt_decisions(&decisions).unwrap();
+            directory.adopt(&manifest).unwrap();
+        }
+        assert_eq!(directory.newest_decision().unwrap(), Some(later));
+        assert_eq!(directory.newest_committed().unwrap().as_ref(), Some(&manifest));
+    }
+    // Half a record is written anew.
+    let path = format!("{}/commit", third.image_path(id, Rank(0)).rsplit_once('/').unwrap().0);
+    third.storage().remove_file(&path).unwrap();
+    third.storage().create(&path).unwrap();
+    assert_eq!(third.newest_committed().unwrap(), None);
+    third.adopt(&manifest).unwrap();
+    assert_eq!(third.newest_committed().unwrap().as_ref(), Some(&manifest));
+    // What it knows and they do not is another job's story.
+    third.start_life(0xcccc, Some(id)).unwrap();
+    assert_eq!(third.adopt_decisions(&decisions), Err(StoreError::LifeTaken { counter: 3 }));
+}

@@ -134,9 +134,24 @@ class Job:
 
 
 def segments():
-    """Files of this user in memory through which processes of an MPI library share it."""
-    files = [name for name in os.listdir("/dev/shm") if name.startswith(("mpich_", "Intel_MPI"))]
-    return {name for name in files if owner(os.path.join("/dev/shm", name)) == os.geteuid()}
+    """Files of this user in memory through which processes of an MPI library share it, and which no process has mapped: those of other jobs are none of ours."""
+    names = [name for name in os.listdir("/dev/shm") if name.startswith(("mpich_", "Intel_MPI"))]
+    files = {name for name in names if owner(os.path.join("/dev/shm", name)) == os.geteuid()}
+    return files - mapped_files() if files else files
+
+
+def mapped_files():
+    """Names of the files in memory that processes have mapped."""
+    mapped = set()
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/maps", errors="replace") as file:
+                mapped.update(re.findall(r" /dev/shm/(\S+)$", file.read(), re.MULTILINE))
+        except OSError:
+            continue
+    return mapped
 
 
 def owner(file):
@@ -207,6 +222,24 @@ def kill_once(job, dice, again):
     return job.text().count("all ranks run"), kind
 
 
+def segments_of(pid):
+    """Memory of the transport that a process has mapped: its own, and that of ranks of its host, each once."""
+    try:
+        with open(f"/proc/{pid}/maps") as file:
+            return {line.split()[4] for line in file if "/memfd:stillwire " in line}
+    except OSError:
+        return set()
+
+
+def wait_for_shared(job):
+    """Until a rank has mapped the memory of another, although it cannot see it in its pid namespace."""
+    until = time.monotonic() + STEP_MAX
+    while job.launcher.poll() is None and not any(len(segments_of(pid)) > 1 for pid in job.ranks()):
+        if time.monotonic() > until:
+            raise Failure("ranks of one host share no memory")
+        time.sleep(0.02)
+
+
 def one(options, program, dice):
     """One job, killed several times. Returns the kinds of its kills, and how its images were made."""
     directory = tempfile.mkdtemp(prefix=program["name"] + "-", dir=options.place)
@@ -218,6 +251,8 @@ def one(options, program, dice):
     kinds = []
     try:
         job.run(program["ranks"], every_ms, chosen)
+        if "--pid-namespace" in chosen and "--rails" not in chosen and chosen[chosen.index("--nodes") + 1] == "1":
+            wait_for_shared(job)
         again = 0
         for _ in range(dice.randint(1, options.kills_per_job)):
             done = kill_once(job, dice, again)

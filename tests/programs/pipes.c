@@ -18,7 +18,7 @@ static void fail(const char *what) {
 }
 #define CHECK(condition) do { if (!(condition)) fail(#condition); } while (0)
 
-static int busy[2], idle[2], closed[2], packets[2], stream[2], messages[2], shut[2];
+static int busy[2], idle[2], closed[2], packets[2], stream[2], messages[2], shut[2], timed[2];
 static volatile int done;
 static uint64_t sent, received;
 
@@ -53,6 +53,12 @@ static void one_round(void) {
     CHECK(read(packets[0], back, 64) == 3 && read(packets[0], back, 64) == 5);
     CHECK(write(stream[0], "there", 5) == 5 && write(stream[1], "back", 4) == 4);
     CHECK(recv(messages[1], back, 64, 0) == 7 && send(messages[0], "message", 7, 0) == 7);
+    // Each end of a pair waits as long as it was told.
+    struct timeval time = {0, 0};
+    socklen_t bytes = sizeof time;
+    CHECK(getsockopt(timed[0], SOL_SOCKET, SO_RCVTIMEO, &time, &bytes) == 0 && time.tv_sec == 0 && time.tv_usec == 40000);
+    CHECK(getsockopt(timed[1], SOL_SOCKET, SO_SNDTIMEO, &time, &bytes) == 0 && time.tv_sec == 3 && time.tv_usec == 0);
+    CHECK(recv(timed[0], back, 64, 0) == -1 && errno == EAGAIN);
 }
 
 int main(void) {
@@ -60,6 +66,10 @@ int main(void) {
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, stream) == 0);
     CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, messages) == 0);
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, shut) == 0);
+    struct timeval receive = {0, 40000}, send_time = {3, 0};
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, timed) == 0);
+    CHECK(setsockopt(timed[0], SOL_SOCKET, SO_RCVTIMEO, &receive, sizeof receive) == 0);
+    CHECK(setsockopt(timed[1], SOL_SOCKET, SO_SNDTIMEO, &send_time, sizeof send_time) == 0);
     CHECK(write(closed[1], "last words", 10) == 10 && close(closed[1]) == 0);
     CHECK(send(messages[0], "message", 7, 0) == 7);
     CHECK(send(shut[0], "over", 4, 0) == 4 && shutdown(shut[0], SHUT_WR) == 0);

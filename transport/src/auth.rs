@@ -83,6 +83,11 @@ impl Authenticator {
         self.level
     }
 
+    /// From now on tags cover this. Both sides of a link have to agree.
+    pub(crate) fn set_level(&mut self, level: AuthLevel) {
+        self.level = level;
+    }
+
     /// Writes the tag into the frame in `frame`, whose head takes `head_bytes` and whose copied payload follows. Returns
     /// what is left to do when `user_payload` bytes come from elsewhere and the tag has to cover them.
     pub fn seal(

@@ -130,6 +130,8 @@ pub struct PortConfig {
     /// Whether peers are reached over a network, so that queues build up in switches and the congestion window follows
     /// the measured delay.
     pub network: bool,
+    /// Nobody saves this port's process, which lives among ranks that are saved: its epoch may follow theirs over any distance (R3).
+    pub follows: bool,
 }
 
 impl PortConfig {
@@ -148,6 +150,7 @@ impl PortConfig {
             reorder_bytes_max: 16 << 20,
             flight_bytes_max: 768 << 10,
             network: false,
+            follows: false,
         }
     }
 }

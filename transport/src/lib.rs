@@ -30,5 +30,5 @@ pub use matching::Space;
 pub use message::{
     Announced, Buffers, Event, Outgoing, Payload, Pull, Receive, SendError, Silence, Transmit, UserPayload,
 };
-pub use port::{FrozenPort, Port, Restart};
+pub use port::{FrozenPort, Port, Reach, Restart};
 pub use time::Instant;

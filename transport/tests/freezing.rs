@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use transport::config::EPOCH_STEP_MAX;
 use transport::wire::{Frame, Kind};
-use transport::{Epoch, Event, FrozenPort, Instant, JobKey, Life, RailIndex};
+use transport::{Epoch, Event, FrozenPort, Instant, JobKey, Life, PortConfig, RailIndex};
 use world::{DELAY, Fate, KEY, LIFE, World, config, pattern};
 
 const MS: Duration = Duration::from_millis(1);
@@ -420,6 +420,20 @@ fn a_step_too_far_is_counted_and_left_to_the_coordinator() {
     assert!(world.port(1).counters().dropped_epoch_step > 0);
     assert_eq!(world.port(1).counters().dropped_epoch, 0);
     cut(&mut world, 1, EPOCH_STEP_MAX + 1);
+    world.run(200 * MS);
+    assert_eq!(world.received(1).len(), 1);
+}
+
+/// It hears no command, and may have heard nothing for a long time.
+#[test]
+fn who_is_not_saved_follows_over_any_distance() {
+    let mut world = World::new(2, &PortConfig { follows: true, ..config() }, 1500);
+    world.receive(1, None, None, 100);
+    cut(&mut world, 0, 100 * EPOCH_STEP_MAX);
+    world.send(0, 1, 1, b"from far ahead");
+    world.run(20 * MS);
+    assert_eq!(cuts_required(&world, 1), [100 * EPOCH_STEP_MAX]);
+    cut(&mut world, 1, 100 * EPOCH_STEP_MAX);
     world.run(200 * MS);
     assert_eq!(world.received(1).len(), 1);
 }

@@ -4,12 +4,15 @@
 #[expect(clippy::cast_possible_truncation, reason = "test data")]
 mod world;
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use transport::auth::Authenticator;
 use transport::port::state::PortState;
 use transport::wire::Kind;
 use transport::{
-    Epoch, Event, FrozenPort, Life, LinkIndex, OpId, Outgoing, Payload, RailIndex, SendError, Space,
+    AuthLevel, Epoch, Event, FrozenPort, Life, LinkIndex, OpId, Outgoing, Payload, RailIndex, Reach, Restart,
+    SendError, Space,
 };
 use world::{DELAY, Fate, KEY, LIFE, World, config, pattern, port_id};
 
@@ -213,10 +216,26 @@ fn reports_of_the_old_life_are_not_delivered_in_the_new_one() {
         port.handle_frame(world.now, RailIndex(0), bytes, &mut memory);
     }
     let life = Life { counter: 2, nonce: 3 };
-    let mut port = port.freeze(world.now).restart(world.now, transport::Restart { life, key: None });
+    let mut port = port.freeze(world.now).restart(world.now, transport::Restart::in_life(life));
     let events: Vec<_> = std::iter::from_fn(|| port.poll_event()).collect();
     assert!(matches!(events.as_slice(), [Event::Received { op: found, .. }] if *found == op), "{events:?}");
     assert_ne!(op, OpId(0));
+}
+
+/// Ranks go on elsewhere: what lay within one host goes over a network, where tags cover the payload, too.
+#[test]
+fn a_restarted_port_understands_its_peers_by_how_they_are_reached_now() {
+    let mut world = World::new(1, &config(), 1500);
+    let life = Life { counter: 2, nonce: 3 };
+    let mut port = world.freeze(0);
+    let elsewhere = Ipv4Addr::new(10, 1, 2, 3);
+    for (address, level) in [(Ipv4Addr::LOCALHOST, AuthLevel::Header), (elsewhere, AuthLevel::Full)] {
+        let reach = Some(Reach::at(address.into(), AuthLevel::Header));
+        let restarted = port.restart(world.now, Restart { reach, ..Restart::in_life(life) });
+        assert_eq!(restarted.authenticator().map(Authenticator::level), Some(level));
+        port = restarted.freeze(world.now);
+        assert_eq!(port.auth_level(), level);
+    }
 }
 
 /// Operations that ended with an error, in the order of the reports: sends as they are, receives with whether they are finished.

@@ -1,9 +1,12 @@
-//! The arithmetic of parity against plain copies of memory, on one core.
+//! The arithmetic of parity against plain copies of memory, on one core; and encoding from end to end ([`run_group`]).
 //!
-//! One thread, bound to a processor. Each row does one thing over data that is larger than four of the machine's last-level
+//! Of the arithmetic: one thread, bound to a processor. Each row does one thing over data that is larger than four of the machine's last-level
 //! caches, in turns with a plain copy of as many bytes, so that both come from memory and go there. The figure is bytes of the sources by
 //! time: of what is added, of the K data slices, of what was before an update and after it.
 
+mod arguments;
+mod group;
+mod group_report;
 mod isal;
 mod report;
 
@@ -18,6 +21,9 @@ use crate::machine::{self, Machine};
 use crate::statistics::{Summary, paired_ratios};
 use isal::{Isal, Tables};
 
+pub use arguments::ParityArguments;
+pub use group::{GroupOptions, run as run_group};
+pub use group_report::{GroupReport, GroupRow};
 pub use report::{ParityReport, ParityRow};
 
 /// How many times the data is larger than the last-level cache: more than four.

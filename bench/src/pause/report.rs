@@ -317,7 +317,7 @@ impl fmt::Display for PauseReport {
         for sequence in &self.sequences {
             writeln!(
                 f,
-                "{:>5} MiB {:>5}: {} % written, {}, a checkpoint every {} s: {:.4} times as long ({:.4} to {:.4}) in {} pairs, {} of the images whole",
+                "{:>5} MiB {:>5}: {} % written, {}, a checkpoint every {} s: {:.4} times as long ({:.4} to {:.4}) in {} pairs, {} of the images whole; without, {:.4} times as long as before the first",
                 sequence.resident_bytes >> 20,
                 sequence.pages,
                 sequence.dirty_fraction * 100.0,
@@ -327,7 +327,8 @@ impl fmt::Display for PauseReport {
                 sequence.time_ratio_low,
                 sequence.time_ratio_high,
                 sequence.pairs,
-                sequence.whole_images
+                sequence.whole_images,
+                sequence.lasting_ratio
             )?;
         }
         for skipped in &self.skipped {

@@ -1,7 +1,8 @@
 //! What checkpoints cost a program over minutes, as users take them: one every few seconds, the first whole and the others as it comes.
 //!
-//! Two processes of one kind work in turns; one of them is saved once in each turn, the other never. Where there are enough pairs they change
-//! places after half of them, so that what the one's memory happens to be quicker than the other's counts on both sides.
+//! One process works all the time, in turns that are as long as the interval, every other one of them with a checkpoint: each is compared to the turns without next to
+//! it. Two processes would differ by some per cent for which physical pages they were given. What a checkpoint leaves behind for longer than a turn
+//! slows the turns without, too: so some turns come before the first checkpoint, and the later ones without are compared to those.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,11 +10,11 @@ use std::time::Duration;
 use super::worker::{Answer, Kind, Order};
 use super::{WORKING_FRACTION, begin, out_of_turn, pages, text};
 use crate::error::BenchError;
-use crate::statistics::{Interval, paired_ratios};
+use crate::statistics::{Interval, paired_ratios, percentile, sorted};
 use crate::worker::Worker;
 
-/// With fewer pairs most of the images would be first ones, if the processes changed places.
-const CHANGING_PAIRS_MIN: usize = 6;
+/// Turns before the first checkpoint.
+const TURNS_BEFORE: usize = 3;
 
 /// Where the program writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +61,8 @@ pub struct Sequence {
     pub time_ratio_high: f64,
     /// Of each turn, in their order.
     pub ratios: Vec<f64>,
+    /// Time that a step took in the turns without after the first checkpoint, to that in the turns before it: medians.
+    pub lasting_ratio: f64,
     /// What the checkpoint of each turn was.
     pub kinds: Vec<&'static str>,
 }
@@ -80,31 +83,30 @@ pub(super) fn run(
     working: Working,
     folder: &Path,
 ) -> Result<Sequence, BenchError> {
-    let mut workers = [begin(bytes, huge, &[])?, begin(bytes, huge, &[])?];
-    let (mut ratios, mut kinds) = (Vec::new(), Vec::new());
-    let halves = if pairs < CHANGING_PAIRS_MIN { [pairs, 0] } else { [pairs.div_ceil(2), pairs / 2] };
+    let mut worker = begin(bytes, huge, &[])?;
     let ms = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
-    for (half, pairs) in halves.into_iter().enumerate().filter(|(_, pairs)| *pairs > 0) {
-        let (mut with, mut without) = (Vec::new(), Vec::new());
-        for pair in 0..=pairs {
-            let order = |checkpoint| Order::Turn {
-                fraction: WORKING_FRACTION,
-                place: if working == Working::Others { half * (halves[0] + 1) + pair } else { 0 },
-                ms,
-                checkpoint,
-                folder: text(folder),
-            };
-            without.push(turn(&mut workers[1 - half], &order(false))?.0);
-            if pair < pairs {
-                let (step_ns, kind) = turn(&mut workers[half], &order(true))?;
-                with.push(step_ns);
-                kinds.extend(kind);
-            }
-        }
-        ratios.extend(paired_ratios(&with, &without));
-        workers[half].tell(&Order::Disarm)?;
-        let Answer::Ready = workers[half].hear()? else { return Err(out_of_turn()) };
+    let order = |pair, checkpoint| Order::Turn {
+        fraction: WORKING_FRACTION,
+        place: if working == Working::Others { pair } else { 0 },
+        ms,
+        checkpoint,
+        folder: text(folder),
+    };
+    let mut before = Vec::new();
+    for _ in 0..TURNS_BEFORE {
+        before.push(turn(&mut worker, &order(0, false))?.0);
     }
+    let (mut with, mut without, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
+    for pair in 0..=pairs {
+        without.push(turn(&mut worker, &order(pair, false))?.0);
+        if pair < pairs {
+            let (step_ns, kind) = turn(&mut worker, &order(pair, true))?;
+            with.push(step_ns);
+            kinds.extend(kind);
+        }
+    }
+    let ratios = paired_ratios(&with, &without);
+    let middle = |times: &[f64]| percentile(&sorted(times.to_vec()), 0.5);
     #[expect(clippy::cast_precision_loss, reason = "few turns")]
     let mean = ratios.iter().sum::<f64>() / ratios.len().max(1) as f64;
     let confident = Interval::of_mean(&ratios);
@@ -120,6 +122,7 @@ pub(super) fn run(
         time_ratio_low: confident.low,
         time_ratio_high: confident.high,
         ratios,
+        lasting_ratio: middle(&without[1..]) / middle(&before),
         kinds: kinds.into_iter().map(Kind::name).collect(),
     })
 }

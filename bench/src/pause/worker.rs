@@ -11,7 +11,7 @@ use process::capture::{Captured, Image, Mode, Options, Outcome, Pause, Prepared,
 use process::content::Hashes;
 use process::declared::Declared;
 use process::files::Policy;
-use process::restore::{Below, Pages};
+use process::restore::{Below, Ids, Pages};
 use process::state::{Files, ProcessState, Unchanged, VERSION};
 use process::track::{self, Costs, Extent, Scope, Tracker, Way};
 use serde::{Deserialize, Serialize};
@@ -41,8 +41,6 @@ pub(super) enum Order {
     Work { fraction: f64, steps: usize, checkpoint: Checkpoint, folder: String },
     /// Work for so long on one part of the memory of many, with a checkpoint during it, chosen as the agent chooses, or without.
     Turn { fraction: f64, place: usize, ms: u64, checkpoint: bool, folder: String },
-    /// No checkpoint comes any more.
-    Disarm,
     /// In a restored process: touch everything.
     Touch,
 }
@@ -498,10 +496,6 @@ impl Measured {
         self.program.first.store(place % (pages / window).max(1) * window, Ordering::Relaxed);
     }
 
-    fn disarm(&mut self) {
-        (self.tracker, self.deltas, self.hashes, self.costs) = (None, None, None, Costs::NOTHING);
-    }
-
     /// Has the program take more steps, and waits until none is left.
     fn steps(&self, more: usize) {
         self.program.left.fetch_add(more, Ordering::Release);
@@ -602,10 +596,6 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
                 let time = Duration::from_millis(ms);
                 measured.turn((fraction, place), time, checkpoint, folder.as_ref())?
             }
-            Order::Disarm => {
-                measured.disarm();
-                Answer::Ready
-            }
             Order::Touch => Answer::Touched { sum: measured.program.memory.sum() },
         };
         parent.tell(&answer)?;
@@ -634,6 +624,7 @@ pub(crate) fn restore(parent: &mut Parent) -> Result<(), BenchError> {
         base.as_ref().map(|(file, runs, unchanged)| Below { file: file.as_fd(), offset: 0, runs, unchanged });
     let pages = Pages { file: pages.as_fd(), offset: 0, below };
     let handed_in = STANDARD.map(|(name, number)| (name.to_owned(), number));
-    let Err(error) = process::restore::restore(&state, &files, pages, &handed_in, Policy::default());
+    let Err(error) =
+        process::restore::restore(&state, &files, pages, &handed_in, Policy::default(), Ids::New);
     Err(BenchError::Restore(error.to_string()))
 }

@@ -139,6 +139,9 @@ impl Job {
             Input::StoreFenced { counter, newest, nonce } => {
                 self.recovery.handle(now, recovery::Input::StoreFenced { counter, newest, nonce });
             }
+            Input::StoreBusy { counter } => {
+                self.recovery.handle(now, recovery::Input::StoreBusy { counter });
+            }
             Input::DecisionDurable { life } => {
                 self.written(Record::Decision(life));
                 self.recovery.handle(now, recovery::Input::DecisionDurable { life })

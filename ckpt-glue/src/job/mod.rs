@@ -53,6 +53,11 @@ pub enum Input {
         /// 64 fresh random bits.
         nonce: u64,
     },
+    /// The answer to [`Output::FenceStore`] takes its time, and there is progress: lost images are being rebuilt, or all of them read.
+    StoreBusy {
+        /// As asked.
+        counter: u32,
+    },
     /// The decision is durable.
     DecisionDurable {
         /// Its life.

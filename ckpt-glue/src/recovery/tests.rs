@@ -305,6 +305,19 @@ fn a_restarted_job_does_not_begin_anew() {
     assert_eq!(step(&mut with(&inputs), &Some(store(2, None))), ["decide life 2 from the beginning"]);
 }
 
+#[test]
+fn a_store_that_makes_progress_is_waited_for() {
+    let mut recovery = with(&[Input::Begin(Beginning::Newest), fenced(1)]);
+    let late = NOW + (FENCE_MAX - Duration::from_secs(1));
+    recovery.handle(late, Input::StoreBusy { counter: 2 });
+    assert_eq!(recovery.poll_timeout(), Some(NOW + FENCE_MAX), "another question's progress");
+    recovery.handle(late, Input::StoreBusy { counter: 1 });
+    recovery.handle_timeout(NOW + FENCE_MAX);
+    assert_eq!(recovery.phase(), Phase::Fencing);
+    recovery.handle_timeout(late + FENCE_MAX);
+    assert_eq!(outputs(&mut recovery).join("\n"), "over: StoreSilent");
+}
+
 /// R9: keepers that were started anew do not make a majority.
 #[test]
 fn a_majority_of_keepers_must_remember() {

@@ -1,34 +1,47 @@
-//! Commands about files: `ls`, `inspect`, `verify`.
+//! `ls`, and how generations and times are shown.
 
 use std::io;
 use std::path::Path;
 
-use nic_freeze::PortReport;
 use serde::Serialize;
-use store::describe::{DamageReport, GenerationReport, ImageReport, JobReport, describe_image};
-use store::image::layout::MAGIC;
+use store::describe::{DamageReport, GenerationReport, JobReport};
 use store::job::{Depth, GenerationState};
-use store::{CommitRecord, Decision, Directory, End, ImageReader, JobFile, Manifest, Storage as _, kinds};
 
-use super::restart::{open_job, resolve};
-use super::{print_json, say, tell};
-use crate::arguments::GenerationArgument;
+use super::node_listing::{self, NodesReport};
+use super::restart::open_job;
+use super::{copies, print_json, say};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::text;
 
 pub(crate) fn list(path: &Path, json: bool) -> Result<Exit, CliError> {
+    if let Some(place) = copies::place_of(path) {
+        return copies::list(&place, json);
+    }
     let (mut directory, file) = open_job(path)?;
-    let report = directory.describe(&file, Depth::Tables)?;
+    let job = directory.describe(&file, Depth::Tables)?;
+    let committed =
+        directory.generations()?.into_iter().filter(|found| found.state == GenerationState::Committed);
+    let nodes = node_listing::report(path, &file, &committed.map(|found| found.id).collect())?;
     if json {
-        print_json(&report)?;
+        print_json(&Listed { job, nodes })?;
     } else {
-        print_job(&report)?;
+        print_job(&job, nodes.as_ref())?;
     }
     Ok(Exit::Success)
 }
 
-fn print_job(report: &JobReport) -> io::Result<()> {
+/// The result of `ls`.
+#[derive(Debug, Serialize)]
+struct Listed {
+    #[serde(flatten)]
+    job: JobReport,
+    /// Only if nodes have directories of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nodes: Option<NodesReport>,
+}
+
+fn print_job(report: &JobReport, nodes: Option<&NodesReport>) -> io::Result<()> {
     say!("job {}, {} ranks: {}", report.job, report.ranks, report.command.join(" "))?;
     if let Some(life) = &report.life {
         let from = report.started_from.as_deref().unwrap_or("the beginning");
@@ -40,17 +53,41 @@ fn print_job(report: &JobReport) -> io::Result<()> {
     for problem in &report.damaged_decisions {
         say!("{problem}")?;
     }
-    if report.generations.is_empty() {
+    if let Some(nodes) = nodes {
+        say!("images in directories of the nodes' own: {}, parity {}", nodes.root, nodes.parity)?;
+    }
+    let on_nodes = nodes.map(|nodes| nodes.generations.as_slice()).unwrap_or_default();
+    if report.generations.is_empty() && on_nodes.is_empty() {
         return say!("no generations");
     }
     say!("{:<32}  {:<9}  {:>6}  {:>11}  TAKEN (UTC)", "GENERATION", "STATE", "IMAGES", "SIZE")?;
     for generation in &report.generations {
         print_generation(generation)?;
+        print_on_nodes(nodes, &generation.generation)?;
+    }
+    // What only the nodes know of.
+    for on in on_nodes {
+        if report.generations.iter().all(|generation| generation.generation != on.generation) {
+            let size = text::bytes(on.bytes);
+            say!("{:<32}  {:<9}  {:>6}  {size:>11}  -", on.generation, on.state, on.images)?;
+            print_on_nodes(nodes, &on.generation)?;
+        }
     }
     Ok(())
 }
 
-fn print_generation(generation: &GenerationReport) -> io::Result<()> {
+fn print_on_nodes(nodes: Option<&NodesReport>, generation: &str) -> io::Result<()> {
+    let Some(nodes) = nodes.filter(|nodes| !nodes.here.is_empty()) else { return Ok(()) };
+    match nodes.generations.iter().find(|on| on.generation == generation) {
+        Some(on) => {
+            let (images, size) = (on.images, text::bytes(on.bytes));
+            say!("    {images} images, {size}, {}", on.words(nodes.here.len()))
+        }
+        None => say!("    nothing of it is left on the nodes"),
+    }
+}
+
+pub(crate) fn print_generation(generation: &GenerationReport) -> io::Result<()> {
     let taken = generation.taken_unix_ms.map_or_else(|| "-".to_owned(), utc);
     let state = if generation.damages.is_empty() { generation.state } else { "damaged" };
     let size = text::bytes(generation.bytes);
@@ -72,236 +109,6 @@ fn damage_line(damage: &DamageReport) -> String {
         Some(rank) => format!("rank {rank}: {}", damage.problem),
         None => damage.problem.clone(),
     }
-}
-
-/// The result of `verify`.
-#[derive(Debug, Serialize)]
-struct Verified {
-    verified: bool,
-    damaged_decisions: Vec<String>,
-    generations: Vec<GenerationReport>,
-}
-
-pub(crate) fn verify(
-    path: &Path,
-    generation: Option<GenerationArgument>,
-    json: bool,
-) -> Result<Exit, CliError> {
-    let (mut directory, _) = open_job(path)?;
-    let only = generation.map(|argument| resolve(&mut directory, argument)).transpose()?;
-    let mut generations = Vec::new();
-    for found in directory.generations()? {
-        let wanted = only.is_none_or(|only| only == found.id);
-        if wanted && found.state == GenerationState::Committed {
-            if !json {
-                tell(format_args!("reading generation {}, {}", found.id, text::bytes(found.bytes)));
-            }
-            generations.push(directory.describe_generation(&found, Depth::Everything)?);
-        }
-    }
-    let damaged_decisions: Vec<String> = match only {
-        Some(_) => Vec::new(),
-        None => directory.damaged_decisions()?.iter().map(ToString::to_string).collect(),
-    };
-    let whole = generations.iter().all(|generation| generation.damages.is_empty());
-    let verified = whole && damaged_decisions.is_empty();
-    if json {
-        print_json(&Verified { verified, damaged_decisions, generations })?;
-    } else {
-        damaged_decisions.iter().try_for_each(|problem| say!("{problem}"))?;
-        for generation in &generations {
-            print_generation(generation)?;
-        }
-        say!("{}", if verified { "every byte is as it was committed" } else { "damaged: see above" })?;
-    }
-    Ok(if verified { Exit::Success } else { Exit::Unverified })
-}
-
-/// What a file of a job is.
-#[derive(Debug, Serialize)]
-#[serde(tag = "file", rename_all = "kebab-case")]
-enum Inspected {
-    Image {
-        #[serde(flatten)]
-        image: ImageReport,
-        /// What stands in its port sections that are whole.
-        ports: Vec<PortReport>,
-        /// What is wrong with the contents; `null`: every byte is as it was written.
-        damage: Option<String>,
-    },
-    Manifest(store::describe::ManifestReport),
-    /// Any other record, line by line as it stands: they are made for reading.
-    Record {
-        lines: Vec<String>,
-    },
-}
-
-pub(crate) fn inspect(path: &Path, json: bool) -> Result<Exit, CliError> {
-    let path = path.canonicalize().map_err(|error| CliError::File {
-        path: path.to_path_buf(),
-        error,
-        expected: "an image, a manifest or another file in a job's directory (`stillwire ls DIR` lists its generations)",
-    })?;
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut storage = Directory::open(folder)?;
-    let inspected = inspect_file(&mut storage, &name, &path)?;
-    let exit = match &inspected {
-        Inspected::Image { damage: Some(problem), .. } => {
-            tell(format_args!("{problem}"));
-            Exit::Unverified
-        }
-        _ => Exit::Success,
-    };
-    if json {
-        print_json(&inspected)?;
-        return Ok(exit);
-    }
-    match inspected {
-        Inspected::Image { image, ports, .. } => {
-            print_image(&image)?;
-            ports.iter().try_for_each(print_port)?;
-        }
-        Inspected::Manifest(manifest) => {
-            say!("manifest of generation {}, taken {}", manifest.generation, utc(manifest.taken_unix_ms))?;
-            for image in &manifest.images {
-                say!(
-                    "rank {:>4}  {:>11}  digest {}  on {}",
-                    image.rank,
-                    text::bytes(image.bytes),
-                    image.digest,
-                    image.node
-                )?;
-            }
-        }
-        Inspected::Record { lines } => lines.iter().try_for_each(|line| say!("{line}"))?,
-    }
-    Ok(exit)
-}
-
-fn inspect_file(storage: &mut Directory, name: &str, path: &Path) -> Result<Inspected, CliError> {
-    const RECORD_MARK: &[u8] = b"stillwire ";
-    /// An image whose writer did not come to its end begins with zeros.
-    const IMAGE_MARKS: [[u8; 4]; 2] = [MAGIC, [0; 4]];
-    let mut head = [0; 10];
-    let length = usize::try_from(storage.length(name)?.min(10)).unwrap_or(10);
-    storage.read_range(name, 0, &mut head[..length])?;
-    if head[..length] != *RECORD_MARK {
-        let is_marked = IMAGE_MARKS.iter().any(|mark| head[..length].starts_with(mark));
-        if !is_marked && !name.ends_with(".image") && !name.ends_with(".base") {
-            let found = match (length, name) {
-                (0, "lock") => "the lock of a job's directory, in which nothing ever stands",
-                (0, _) => "an empty file",
-                _ => "something else",
-            };
-            return Err(CliError::NotOfAJob { path: path.to_owned(), found });
-        }
-        let image = describe_image(storage, name)?;
-        let reader = ImageReader::open(storage, name)?;
-        let damage = reader.verify(storage).err().map(|error| error.to_string());
-        return Ok(Inspected::Image { image, ports: describe_ports(storage, &reader)?, damage });
-    }
-    let bytes = storage.read(name, store::limits::RECORD_BYTES_MAX)?;
-    let failed = |error| store::StoreError::Record { path: name.to_owned(), error };
-    if bytes.starts_with(b"stillwire manifest ") {
-        return Ok(Inspected::Manifest(Manifest::parse(&bytes).map_err(failed)?.describe()));
-    }
-    // Read it as what it says it is, so that damage is found.
-    let checked = if bytes.starts_with(b"stillwire commit ") {
-        CommitRecord::parse(&bytes).map(drop)
-    } else if bytes.starts_with(b"stillwire decision ") {
-        Decision::parse(&bytes).map(drop)
-    } else if bytes.starts_with(b"stillwire end ") {
-        End::parse(&bytes).map(drop)
-    } else {
-        JobFile::parse(&bytes).map(drop)
-    };
-    checked.map_err(failed)?;
-    let text = String::from_utf8_lossy(&bytes);
-    Ok(Inspected::Record { lines: text.lines().map(str::to_owned).collect() })
-}
-
-fn describe_ports(storage: &mut Directory, reader: &ImageReader) -> Result<Vec<PortReport>, CliError> {
-    let mut ports = Vec::new();
-    for (number, entry) in (0..).zip(reader.entries()) {
-        // One that is damaged has been named by then.
-        if entry.kind == kinds::PORT
-            && let Ok(bytes) = reader.read_section(storage, number)
-        {
-            let path = reader.path().to_owned();
-            let port = nic_freeze::describe(entry.version, &bytes);
-            ports.push(port.map_err(|error| CliError::PortSection { path, error })?);
-        }
-    }
-    Ok(ports)
-}
-
-fn print_port(port: &PortReport) -> io::Result<()> {
-    let PortReport { frames, links, posted, waiting, waiting_bytes, .. } = port;
-    say!("")?;
-    say!(
-        "port {}, epoch {}, life {}: {links} links, {} used",
-        port.port,
-        port.epoch,
-        port.life,
-        port.links_used.len()
-    )?;
-    say!(
-        "frames: {} to be sent, {} sent and not acknowledged, {} acknowledged, {} received and not acknowledged",
-        frames.to_be_sent,
-        frames.sent_unacknowledged,
-        frames.acknowledged,
-        frames.received_unacknowledged
-    )?;
-    say!(
-        "messages: {waiting} received and not taken ({}), {posted} receives posted",
-        text::bytes(*waiting_bytes)
-    )?;
-    say!(
-        "{:<8}  {:>9}  {:>9}  {:>9}  {:>8}  {:>9}  {:>11}  ENDS",
-        "PEER",
-        "HELD FROM",
-        "NEXT",
-        "EXPECTED",
-        "WAITING",
-        "ANNOUNCED",
-        "COPIED"
-    )?;
-    for link in &port.links_used {
-        say!(
-            "{:<8}  {:>9}  {:>9}  {:>9}  {:>8}  {:>9}  {:>11}  {}",
-            link.peer,
-            link.oldest_held,
-            link.next,
-            link.expected,
-            link.messages_waiting,
-            link.announced,
-            text::bytes(link.copied_bytes),
-            link.ends
-        )?;
-    }
-    Ok(())
-}
-
-fn print_image(image: &ImageReport) -> io::Result<()> {
-    say!("image of rank {}, epoch {}, life {}, job {}", image.rank, image.epoch, image.life, image.job)?;
-    say!("format {}, {}, digest {}", image.version, text::bytes(image.bytes), image.digest)?;
-    if let Some(base) = &image.base {
-        say!("a delta: it needs the image of generation {}, digest {}", base.generation, base.digest)?;
-    }
-    say!("{:<16}  {:>7}  {:>10}  {:>12}  {:>11}  CHECKSUM", "SECTION", "VERSION", "ID", "OFFSET", "SIZE")?;
-    for section in &image.sections {
-        say!(
-            "{:<16}  {:>7}  {:>10}  {:>12}  {:>11}  {}",
-            section.kind,
-            section.version,
-            section.id,
-            section.offset,
-            text::bytes(section.bytes),
-            section.checksum
-        )?;
-    }
-    Ok(())
 }
 
 /// A time as people write it: `2026-11-21 08:30:00`.

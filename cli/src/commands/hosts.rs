@@ -99,6 +99,16 @@ impl HostArguments {
         HostArguments { remote_shell, ..if says_where { self } else { before } }
     }
 
+    /// Whether there is a list of hosts.
+    pub(crate) fn names_hosts(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+
+    /// Whether it says how many ranks each host has.
+    pub(crate) fn has_shares(&self) -> bool {
+        self.hosts.iter().any(|host| host.ranks.is_some())
+    }
+
     /// The nodes of a job with so many ranks. `bind`: where ranks receive that run here, unless the list says it.
     pub(crate) fn nodes(&self, ranks: u32, bind: IpAddr) -> Result<Vec<Node>, CliError> {
         if self.hosts.is_empty() {

@@ -1,17 +1,24 @@
 //! One file for each group of commands.
 
+pub(crate) mod copies;
 pub(crate) mod delta;
 pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod files;
 pub(crate) mod hosts;
+pub(crate) mod inspect;
 pub(crate) mod jobs;
+pub(crate) mod key;
 pub(crate) mod mpirun;
+mod node_listing;
 mod printer;
 mod progress;
+pub(crate) mod protection;
+pub(crate) mod repair;
 pub(crate) mod restart;
 pub(crate) mod run;
 pub(crate) mod sim;
+pub(crate) mod verify;
 
 pub(crate) use progress::event_words;
 

@@ -14,7 +14,7 @@ use super::printer::{Printer, Stream};
 use super::tell;
 use crate::launch::limits::NEWS_EVERY;
 use crate::launch::requests::NO_CHECKPOINTS;
-use crate::launch::{Channel, MpiNotice, Notice, Observer};
+use crate::launch::{Channel, CopyNotice, MpiNotice, Notice, Observer};
 use crate::text;
 
 /// Prints lines of the program with their rank in front, and lines of our own about the job.
@@ -90,6 +90,35 @@ impl Progress {
             MpiNotice::NoCheckpoints => self.say(at, &format!("no checkpoint: {NO_CHECKPOINTS}")),
         }
     }
+
+    fn copy_notice(&self, at: Duration, notice: &CopyNotice<'_>) {
+        match notice {
+            CopyNotice::Progress { generation, bytes, of } => {
+                let (bytes, of) = (text::bytes(*bytes), text::bytes(*of));
+                self.say(at, &format!("the copy of generation {generation}: {bytes} of {of} and bases read"));
+            }
+            CopyNotice::Written { generation, bytes, new_bytes, took } => {
+                let (bytes, new_bytes) = (text::bytes(*bytes), text::bytes(*new_bytes));
+                let took = text::nanos(nanos(*took));
+                self.say(at, &format!("generation {generation} copied ({bytes}, {new_bytes} written in {took})"));
+            }
+            CopyNotice::Failed { generation, error } => {
+                self.warn(&format!("the copy of generation {generation} came to nothing: {error}; the job goes on"));
+            }
+            CopyNotice::Unremoved { error } => self.warn(&format!("removing old copies: {error}")),
+            CopyNotice::LeftOut { generation } => self.say(
+                at,
+                &format!("generation {generation} is not copied: an older copy is still being written, and a newer generation is there"),
+            ),
+            CopyNotice::Awaited { generation } => {
+                self.say(at, &format!("waiting for the copy of generation {generation}; Ctrl-C twice leaves it"));
+            }
+            CopyNotice::Again => self.say(at, "once more, and the copy is given up"),
+            CopyNotice::GivenUp { generation, why } => {
+                self.warn(&format!("the copy of generation {generation} is given up: {why}"));
+            }
+        }
+    }
 }
 
 impl Observer for Progress {
@@ -126,6 +155,10 @@ impl Observer for Progress {
                 let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
                 self.warn(&format!("generation {generation} is passed over: {problem}{more}"));
             }
+            Notice::Lost { generation, why } => {
+                self.warn(&format!("generation {generation} is passed over: {why}"));
+            }
+            Notice::Repair { words } => self.say(at, words),
             Notice::NotRunningYet { status, why } => {
                 self.say(at, &not_running_yet(status));
                 if let Some(why) = why.filter(|why| self.said.as_deref() != Some(why)) {
@@ -135,6 +168,7 @@ impl Observer for Progress {
             }
             Notice::Store { what, error } => self.warn(&format!("{what}: {error}")),
             Notice::Misbehaves { rank, reason } => self.warn(&format!("rank {rank} is ended: {reason}")),
+            Notice::Copy(notice) => self.copy_notice(at, notice),
             Notice::Mpi(notice) => self.mpi_notice(at, notice),
             Notice::Spawned { .. } | Notice::Ended { .. } | Notice::Over => {}
         }

@@ -7,39 +7,84 @@ use std::path::{Path, PathBuf};
 
 use ckpt_glue::recovery::Beginning;
 use store::job::{Depth, GenerationState};
-use store::{Directory, GenerationId, JobDirectory, JobFile, StorageError, StoreError};
+use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError};
 
+use super::copies;
 use super::files::utc;
 use super::progress::{Progress, Reading};
-use super::run::{Place, Settings, check_bind, lock, read_saves, read_settings, supervise};
+use super::protection;
+use super::run::{Place, Settings, check_bind, job_file, lock, read_saves, read_settings, supervise};
 use super::tell;
 use crate::arguments::{GenerationArgument, RestartArguments};
 use crate::convert;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::{Plan, Program, Saves, whole};
+use crate::launch::nodes::NO_NODE;
+use crate::launch::{Plan, Program, Purpose, Saves, whole};
 use transport::config::AuthLevel;
 
 pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, CliError> {
+    let (plan, place) = prepare(&arguments, Purpose::Run)?;
+    let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?;
+    supervise(&plan, place, &mut progress, json)
+}
+
+/// A job that is there, and its directory, which belongs to this launcher from now on.
+pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<(Plan, Place), CliError> {
+    let brought = match &arguments.from {
+        Some(from) => {
+            let key = arguments.key.key()?;
+            Some(copies::bring(&arguments.directory, from, arguments.generation, key, arguments.quiet)?)
+        }
+        None => None,
+    };
+    let generation = brought.as_ref().map(|brought| GenerationArgument::Whole(brought.generation));
     let (mut directory, file) = open_job(&arguments.directory)?;
     let path = arguments.directory.canonicalize()?;
     let lock = lock(&Directory::open(&path)?, &path)?;
     let mut reading = Reading::new(arguments.quiet);
-    let (beginning, suspects) = choose(&mut directory, arguments.generation, &mut reading)?;
-    let Settings { mut config, hosts, bind, auth } = read_settings(&file)?;
+    let (beginning, mut suspects) =
+        choose(&mut directory, generation.or(arguments.generation), &mut reading)?;
+    let Settings { mut config, hosts, bind, auth, keeps_ids: kept } = read_settings(&file)?;
     config.time_limit = arguments.time_limit.or(config.time_limit);
     let program = program(&file);
     program.check()?;
     let bind = arguments.bind.unwrap_or(bind);
     check_bind(bind)?;
-    let nodes = arguments.hosts.or(hosts).nodes(file.ranks, bind)?;
+    let hosts = arguments.hosts.clone().or(hosts);
+    let mut nodes = hosts.nodes(file.ranks, bind)?;
+    if protection::is_in(&file) {
+        let manifest = beginning_manifest(&mut directory, beginning)?;
+        // Its images have not been read yet, but by their nodes before it is chosen.
+        suspects.insert(manifest.generation);
+        nodes = protection::in_places(&manifest, nodes, &hosts)?;
+    }
+    let own_directories = protection::read(&file, &path, &nodes)?;
+    let flush = match purpose {
+        Purpose::Run => arguments.flush.or_as_before(&file, &arguments.key)?,
+        Purpose::Repair => None,
+    };
+    protection::check_flush(flush.is_some(), own_directories.is_some(), &nodes)?;
+    // Lives that the directory knows nothing of have left copies.
+    let counter_last = brought.map_or(0, |brought| brought.counter_last).max(directory.counter_last()?);
     // What is said to another host is authenticated as a whole, whatever was enough before.
     let auth = if nodes.iter().all(|node| node.bind.ip().is_loopback()) { auth } else { AuthLevel::Full };
     let saves = read_saves(&file);
     let is_whole = saves == Saves::Process;
     let provider = whole::library(&program).filter(|_| is_whole);
+    let keeps_ids = (kept || arguments.pid_namespace) && !arguments.no_pid_namespace;
+    if keeps_ids && !is_whole {
+        return Err(CliError::PidNamespace {
+            why: "its images hold what it names at its points, and it runs anew",
+        });
+    }
+    if kept && !keeps_ids {
+        tell(format_args!(
+            "warning: ranks had pid namespaces, and get new ids now: what the program itself has noted of its ids is not right any more"
+        ));
+    }
     let mpi_problem = "it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned();
-    let plan = Plan {
+    let mut plan = Plan {
         job: file.job,
         ranks: file.ranks,
         program,
@@ -48,19 +93,24 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
         config,
         beginning,
         suspects,
-        counter_last: directory.counter_last()?,
+        counter_last,
         nodes,
         auth,
         provider,
         is_mpi: false,
         mpi_problem: (!is_whole).then_some(mpi_problem),
         saves,
+        own_directories,
+        job_file: Vec::new(),
+        keeps_ids,
+        flush,
+        purpose,
     };
+    plan.job_file = job_file(&plan).emit();
     if !arguments.quiet {
         tell(format_args!("job {}, {} ranks, directory {}", plan.job, plan.ranks, path.display()));
     }
-    let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?;
-    supervise(&plan, Place { path, temporary: false, _lock: lock }, &mut progress, json)
+    Ok((plan, Place { path, temporary: false, _lock: lock }))
 }
 
 /// Opens a job's directory, and says so if it is none.
@@ -71,6 +121,8 @@ pub(crate) fn open_job(path: &Path) -> Result<(JobDirectory<Directory>, JobFile)
         expected: "the directory of a job, as `stillwire run` names it when it begins (--ckpt-dir)",
     })?;
     match JobDirectory::open(Directory::open(path)?) {
+        // Then only records lie there.
+        Ok((directory, file)) if protection::is_in(&file) => Ok((directory.on_node(NO_NODE), file)),
         Ok(opened) => Ok(opened),
         Err(StoreError::Storage(StorageError::NotFound { .. })) => {
             Err(CliError::NoJob { path: path.to_path_buf() })
@@ -123,6 +175,18 @@ fn choose(
         None => Ok((Beginning::Named(convert::to_glue(generation)), BTreeSet::new())),
         Some(damage) => Err(CliError::Damaged { generation, problem: damage.error.to_string() }),
     }
+}
+
+/// The manifest of what a new life begins from, as the job's own records have it.
+fn beginning_manifest(
+    directory: &mut JobDirectory<Directory>,
+    beginning: Beginning,
+) -> Result<Manifest, CliError> {
+    let found = match beginning {
+        Beginning::Named(generation) => Some(directory.manifest(convert::to_store(generation))?),
+        Beginning::Fresh | Beginning::Newest => directory.newest_committed()?,
+    };
+    found.ok_or(CliError::NothingToRestart)
 }
 
 fn newest_whole(

@@ -22,15 +22,17 @@ use store::{CheckpointSettings, Directory, JobDirectory, JobFile, StorageError, 
 use transport::JobId;
 use transport::config::AuthLevel;
 
+use super::copies;
 use super::hosts::{self, HostArguments};
 use super::progress::Progress;
+use super::protection;
 use super::{print_json, tell};
 use crate::arguments::{AuthArgument, CheckpointArguments, FaultAction, RunArguments};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::limits::OUTPUT_GRACE;
 use crate::launch::registry::{Registration, runtime_directory};
-use crate::launch::{self, Node, Observer, Outcome, Plan, Program, Saves, whole};
+use crate::launch::{self, Node, Observer, Outcome, Plan, Program, Purpose, Saves, whole};
 use crate::mpi::environment;
 use crate::mpi::program::{Detected, detect};
 use crate::mpi::{Family, Mpi, provider};
@@ -42,9 +44,18 @@ pub(crate) mod setting {
     pub(crate) const BIND: &str = "bind";
     pub(crate) const AUTH: &str = "auth";
     pub(crate) const SAVES: &str = "saves";
+    pub(crate) const IDS: &str = "ids";
     pub(crate) const HOSTS: &str = "hosts";
     pub(crate) const NODES: &str = "nodes";
     pub(crate) const REMOTE_SHELL: &str = "remote-shell";
+    pub(crate) const NODE_DIRECTORY: &str = "node-directory";
+    pub(crate) const FLUSH_TO: &str = "flush-to";
+    pub(crate) const FLUSH_EVERY: &str = "flush-every";
+    pub(crate) const FLUSH_KEEP: &str = "flush-keep";
+    pub(crate) const FLUSH_KEY: &str = "flush-key";
+    pub(crate) const PARITY: &str = "parity";
+    pub(crate) const ENCODE_BUDGET: &str = "encode-budget";
+    pub(crate) const SHAPE: &str = "shape";
 }
 
 /// A job's directory that belongs to this launcher until it ends.
@@ -81,6 +92,8 @@ pub(crate) struct RunReport {
     pub(crate) reason: Option<String>,
     /// The newest committed generation.
     pub(crate) committed: Option<String>,
+    /// The newest generation of which this run has made a copy outside the nodes.
+    pub(crate) copied: Option<String>,
     /// Generations committed.
     pub(crate) generations: u32,
     pub(crate) rollbacks: u32,
@@ -99,6 +112,9 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     config.validate()?;
     check_bind(arguments.bind)?;
     let nodes = arguments.hosts.nodes(arguments.ranks, arguments.bind)?;
+    let own_directories = arguments.protection.own_directories(job, &nodes)?;
+    let flush = arguments.flush.flush(&arguments.key)?;
+    protection::check_flush(flush.is_some(), own_directories.is_some(), &nodes)?;
     let mut program = program(&arguments)?;
     let detected = detect(&program)?;
     let provider = provider::find(None);
@@ -120,6 +136,10 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     }
     let wanted = saves(&arguments, &program)?;
     let saves = if provider.is_ok() { wanted } else { Saves::Points };
+    let keeps_ids = arguments.checkpoint.pid_namespace;
+    if keeps_ids {
+        check_namespace(&arguments, wanted, saves)?;
+    }
     if wanted == Saves::Process {
         match &provider {
             Ok(library) => whole::equip(&mut program, library, arguments.checkpoint.capture.as_deref()),
@@ -160,11 +180,23 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         is_mpi: detected.mpi.is_some(),
         mpi_problem,
         saves,
+        own_directories,
+        job_file: Vec::new(),
+        keeps_ids,
+        flush,
+        purpose: Purpose::Run,
     };
     let place = make_place(&arguments, &plan)?;
     plan.directory = place.path.clone();
+    if let Some(own) = &mut plan.own_directories {
+        own.root = place.path.join(&own.root);
+    }
+    plan.job_file = job_file(&plan).emit();
     if !arguments.quiet {
         tell(format_args!("job {job}, {} ranks, directory {}", plan.ranks, place.path.display()));
+        if let Some(warning) = plan.own_directories.as_ref().and_then(protection::warning) {
+            tell(format_args!("warning: {warning}"));
+        }
     }
     let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?;
     supervise(&plan, place, &mut progress, json)
@@ -190,13 +222,32 @@ fn program(arguments: &RunArguments) -> Result<Program, CliError> {
 
 fn wants_checkpoints(arguments: &RunArguments) -> bool {
     let CheckpointArguments { every, directory, time_limit, .. } = &arguments.checkpoint;
-    every.is_some() || directory.is_some() || time_limit.is_some()
+    every.is_some()
+        || directory.is_some()
+        || time_limit.is_some()
+        || arguments.protection.any()
+        || arguments.flush.any()
 }
 
 /// What is saved of a program. One of which nobody wants checkpoints is left as it is.
 fn saves(arguments: &RunArguments, program: &Program) -> Result<Saves, CliError> {
     let whole = wants_checkpoints(arguments) && !whole::is_native(program)?;
     Ok(if whole { Saves::Process } else { Saves::Points })
+}
+
+/// Refuses a pid namespace where nothing would come back with its ids.
+fn check_namespace(arguments: &RunArguments, wanted: Saves, saves: Saves) -> Result<(), CliError> {
+    let why = match (wanted, saves) {
+        (Saves::Process, Saves::Process) => return Ok(()),
+        (Saves::Process, Saves::Points) => {
+            "the provider, which saves them, was not found (`stillwire doctor`)"
+        }
+        (Saves::Points, _) if wants_checkpoints(arguments) => {
+            "its file says that it names the points at which it is saved, and it runs anew from there"
+        }
+        (Saves::Points, _) => "nobody asks for checkpoints (--ckpt-every, --ckpt-dir or --time-limit)",
+    };
+    Err(CliError::PidNamespace { why })
 }
 
 /// Refuses what an MPI program cannot have, before anything is made.
@@ -214,6 +265,9 @@ fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
             "--time-limit",
             "Open MPI's programs cannot be saved before it yet: start it without",
         );
+    }
+    if mpi.family == Family::OpenMpi && arguments.checkpoint.pid_namespace {
+        return refused("--pid-namespace", "Open MPI's programs cannot be saved yet: start it without");
     }
     if arguments.fault.on_fault == Some(FaultAction::Restart) && !wants_checkpoints(arguments) {
         return refused(
@@ -286,6 +340,12 @@ pub(crate) fn supervise(
     Ok(exit)
 }
 
+/// Everything that was told has been shown when this returns.
+pub(crate) fn close(observer: &mut dyn Observer) {
+    launch::give_signals_back();
+    observer.finish(None);
+}
+
 pub(crate) fn exit_of(outcome: &Outcome) -> Exit {
     if let Some(verdict) = &outcome.verdict {
         return verdict.exit_code.map_or(Exit::JobFailed, Exit::Program);
@@ -316,7 +376,7 @@ fn program_exit(report: &FaultReport) -> Exit {
 
 fn summarize(plan: &Plan, outcome: &Outcome, took: Duration) -> RunReport {
     let exit_code = exit_of(outcome).code();
-    let Outcome { report, is_mpi, verdict, warnings } = outcome;
+    let Outcome { report, is_mpi, verdict, warnings, copied, .. } = outcome;
     let (outcome, reason) = match report.ending {
         _ if verdict.is_some() => ("failed", verdict.as_ref().map(|verdict| verdict.words.clone())),
         Ending::Finished => ("finished", None),
@@ -347,6 +407,7 @@ fn summarize(plan: &Plan, outcome: &Outcome, took: Duration) -> RunReport {
         outcome,
         reason,
         committed: report.committed.map(|generation| generation.to_string()),
+        copied: copied.map(|generation| generation.to_string()),
         generations: report.commits,
         rollbacks: report.rollbacks,
         exit_code,
@@ -394,7 +455,13 @@ fn make_place(arguments: &RunArguments, plan: &Plan) -> Result<Place, CliError> 
     let CheckpointArguments { every, directory, time_limit, .. } = &arguments.checkpoint;
     let (path, temporary) = match directory {
         Some(directory) => (directory.clone(), false),
-        None if every.is_some() || time_limit.is_some() => (PathBuf::from(name), false),
+        None if every.is_some()
+            || time_limit.is_some()
+            || arguments.protection.any()
+            || arguments.flush.any() =>
+        {
+            (PathBuf::from(name), false)
+        }
         None => (temporary_directory(&name)?, true),
     };
     create_job(path, temporary, plan)
@@ -446,14 +513,25 @@ fn write_places(nodes: &[Node], settings: &mut BTreeMap<String, String>) {
     settings.insert(setting::NODES.to_owned(), nodes.len().to_string());
 }
 
-fn job_file(plan: &Plan) -> JobFile {
+pub(crate) fn job_file(plan: &Plan) -> JobFile {
     let every = plan.config.checkpoint.every;
     let mut settings = BTreeMap::from([
         (setting::CONFIG.to_owned(), plan.config.emit()),
         (setting::AUTH.to_owned(), if plan.auth == AuthLevel::Full { "full" } else { "header" }.to_owned()),
         (setting::SAVES.to_owned(), saves_word(plan.saves).to_owned()),
     ]);
+    if plan.keeps_ids {
+        settings.insert(setting::IDS.to_owned(), IDS_KEPT.to_owned());
+    }
     write_places(&plan.nodes, &mut settings);
+    if let Some(own) = &plan.own_directories {
+        settings.insert(setting::NODE_DIRECTORY.to_owned(), own.root.to_string_lossy().into_owned());
+        settings.insert(setting::PARITY.to_owned(), own.scheme.to_string());
+        let budget = protection::budget_text(&own.budget);
+        settings.extend(budget.map(|limits| (setting::ENCODE_BUDGET.to_owned(), limits)));
+        settings.extend(own.budget.shape.clone().map(|shape| (setting::SHAPE.to_owned(), shape)));
+    }
+    settings.extend(plan.flush.iter().flat_map(copies::settings));
     let bytes = |text: &std::ffi::OsStr| text.as_bytes().to_vec();
     let entry = |(name, value): &(OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
     JobFile {
@@ -469,6 +547,9 @@ fn job_file(plan: &Plan) -> JobFile {
         settings,
     }
 }
+
+/// Value of [`setting::IDS`] of a job whose ranks have pid namespaces.
+const IDS_KEPT: &str = "kept";
 
 const fn saves_word(saves: Saves) -> &'static str {
     match saves {
@@ -491,6 +572,8 @@ pub(crate) struct Settings {
     /// Where ranks receive that run here.
     pub(crate) bind: IpAddr,
     pub(crate) auth: AuthLevel,
+    /// Each rank has a pid namespace.
+    pub(crate) keeps_ids: bool,
 }
 
 /// The settings that [`job_file`] wrote.
@@ -503,5 +586,6 @@ pub(crate) fn read_settings(file: &JobFile) -> Result<Settings, CliError> {
     let bind = text(setting::BIND).and_then(|text| text.parse::<IpAddr>().ok());
     let hosts = HostArguments::read(text(setting::HOSTS), text(setting::REMOTE_SHELL), text(setting::NODES));
     let auth = if text(setting::AUTH) == Some("header") { AuthLevel::Header } else { AuthLevel::Full };
-    Ok(Settings { config, hosts, bind: bind.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), auth })
+    let keeps_ids = text(setting::IDS) == Some(IDS_KEPT);
+    Ok(Settings { config, hosts, bind: bind.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), auth, keeps_ids })
 }

@@ -21,7 +21,7 @@ use crate::commands::run::{create_job, equip, exit_of, fresh_job, temporary_dire
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::registry::Registration;
-use crate::launch::{self, Node, Plan, Program, Saves, whole};
+use crate::launch::{self, Node, Plan, Program, Purpose, Saves, whole};
 use crate::mpi::program::detect;
 use mpi::MpiProgram;
 use timeline::{Script, Timeline};
@@ -111,6 +111,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
     command.push(enough_file(&directory).into_os_string());
     Ok(Plan {
         saves: Saves::Points,
+        keeps_ids: false,
         job,
         ranks: RANKS,
         program: Program {
@@ -133,6 +134,10 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         provider: None,
         is_mpi: false,
         mpi_problem: None,
+        own_directories: None,
+        flush: None,
+        job_file: Vec::new(),
+        purpose: Purpose::Run,
     })
 }
 

@@ -275,7 +275,12 @@ impl Observer for Timeline {
             Notice::Store { what, error } => self.say(&format!("{what}: {error}")),
             Notice::Misbehaves { rank, reason } => self.say(&format!("rank {rank} is ended: {reason}")),
             Notice::Damaged { generation, .. } => self.say(&format!("generation {generation} is damaged")),
-            Notice::NotRunningYet { .. } | Notice::Mpi(_) | Notice::Over => {}
+            Notice::Lost { generation, .. } => self.say(&format!("generation {generation} is lost")),
+            Notice::NotRunningYet { .. }
+            | Notice::Copy(_)
+            | Notice::Repair { .. }
+            | Notice::Mpi(_)
+            | Notice::Over => {}
         }
     }
 

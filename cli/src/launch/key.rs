@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::path::PathBuf;
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -48,6 +48,16 @@ impl KeyFile {
         }
         let place = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
         Some((KEY_FILE_VARIABLE, place.into()))
+    }
+
+    /// The same for a process in a pid namespace, whose first process has the file under its number.
+    pub(crate) fn variable_inside(&self) -> Option<(&'static str, PathBuf)> {
+        let (name, _) = self.variable()?;
+        Some((name, format!("/proc/1/fd/{}", self.number()).into()))
+    }
+
+    pub(crate) fn number(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 }
 

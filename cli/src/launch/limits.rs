@@ -83,3 +83,30 @@ pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Jobs that `ps` lists.
 pub(crate) const JOBS_MAX: usize = 4096;
+
+/// Committed generations, the newest ones, of which nodes with directories of their own are told before a life begins: from one of these it begins.
+pub(crate) const GENERATIONS_TOLD_MAX: usize = 16;
+
+/// Longest wait for a node to write down a record in its own directory, or to remove what is not kept; each word of progress begins it anew.
+pub(crate) const NODE_ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Time between two lines about a copy that is being written, or brought back.
+pub(crate) const COPY_NEWS_EVERY: Duration = Duration::from_secs(10);
+
+/// Longest time in which a copy that a job's end waits for makes no progress: more than an object store's request may take with all its attempts.
+pub(crate) const COPY_SILENT_MAX: Duration = Duration::from_secs(180);
+
+/// Images that are packed at once for a copy, on a machine with many processors: what is in memory of each are two parts of an object.
+pub(crate) const COPY_THREADS_MAX: usize = 8;
+
+/// Time that a copy gets to end when nobody waits for it any longer.
+pub(crate) const COPY_GRACE: Duration = Duration::from_secs(2);
+
+/// A node that says nothing for so long while a generation is protected or rebuilt is given up by the others, and with it that generation's protection.
+pub(crate) const PROTECTOR_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Attempts to rebuild one generation before a life begins; whoever was lost meanwhile is asked anew in between.
+pub(crate) const REPAIRS_MAX: u32 = 3;
+
+/// Time between two words that images are being rebuilt.
+pub(crate) const REPAIR_NEWS_EVERY: Duration = Duration::from_secs(2);

@@ -14,12 +14,15 @@
 
 mod coordinator;
 mod descriptors;
+mod flush;
 pub(crate) mod guard;
 pub(crate) mod keeper;
 pub(crate) mod key;
 pub(crate) mod limits;
 mod lines;
 mod mappings;
+pub(crate) mod namespace;
+pub(crate) mod nodes;
 pub(crate) mod notice;
 mod pmi;
 mod process;
@@ -29,6 +32,7 @@ pub(crate) mod status;
 pub(crate) mod storage;
 pub(crate) mod whole;
 mod wire;
+mod worker;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -40,6 +44,7 @@ use std::time::Duration;
 
 use ckpt_glue::config::JobConfig;
 use ckpt_glue::job::FinalReport;
+use ckpt_glue::names::NodeIndex;
 use ckpt_glue::recovery::Beginning;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
@@ -49,8 +54,10 @@ use transport::JobId;
 use transport::config::AuthLevel;
 
 pub(crate) use coordinator::run;
+pub(crate) use flush::{Directories, Flush};
 pub(crate) use lines::{Channel, LineReader};
-pub(crate) use notice::{MpiNotice, Notice, Observer};
+pub(crate) use nodes::{OwnDirectories, Repairs};
+pub(crate) use notice::{CopyNotice, MpiNotice, Notice, Observer};
 pub(crate) use process::{Program, end_with_launcher, non_blocking};
 
 /// A job that is about to run. Its directory exists, and nobody else works on it.
@@ -86,6 +93,32 @@ pub(crate) struct Plan {
     pub(crate) mpi_problem: Option<String>,
     /// What is saved of it.
     pub(crate) saves: Saves,
+    /// Each rank has a pid namespace, in which a restored process gets the ids that it had.
+    pub(crate) keeps_ids: bool,
+    /// Each node has a directory of its own for its images; else all have the job's.
+    pub(crate) own_directories: Option<OwnDirectories>,
+    /// The job file, for those.
+    pub(crate) job_file: Vec<u8>,
+    /// Copies outside the nodes.
+    pub(crate) flush: Option<Flush>,
+    /// What keepers are started for.
+    pub(crate) purpose: Purpose,
+}
+
+/// What keepers are started for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// A job that runs to its end.
+    Run,
+    /// To rebuild what nodes have lost; no rank is started.
+    Repair,
+}
+
+impl Plan {
+    /// Where the images of a node lie.
+    fn directory_of(&self, node: NodeIndex) -> PathBuf {
+        self.own_directories.as_ref().map_or_else(|| self.directory.clone(), |own| own.of(node))
+    }
 }
 
 /// A node, and what of the job runs there.
@@ -135,6 +168,10 @@ pub(crate) struct Outcome {
     pub(crate) verdict: Option<Verdict>,
     /// What a person should know although nothing has failed by it.
     pub(crate) warnings: Vec<String>,
+    /// The newest generation of which there is a copy outside the nodes.
+    pub(crate) copied: Option<GenerationId>,
+    /// What the nodes had, before the last life began.
+    pub(crate) repairs: Repairs,
 }
 
 /// Why the launcher has ended a job.
@@ -180,7 +217,7 @@ pub(crate) fn take_signals() -> io::Result<SignalFd> {
     Ok(SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
 }
 
-fn node_name() -> String {
+pub(crate) fn node_name() -> String {
     nix::unistd::gethostname()
         .ok()
         .and_then(|name| name.into_string().ok())

@@ -26,6 +26,10 @@ pub(crate) enum Notice<'a> {
     Ended { rank: Rank, status: ExitStatus },
     /// A generation that is newer than the one that will be restored, and why it cannot be.
     Damaged { generation: GenerationId, damages: &'a [Damage] },
+    /// A generation that cannot be restored from what the nodes have, and why.
+    Lost { generation: GenerationId, why: &'a str },
+    /// What nodes have lost is rebuilt.
+    Repair { words: &'a str },
     /// A record could not be written, or the store not be read.
     Store { what: &'a str, error: &'a str },
     /// A node's keeper is gone, or of no use, and why.
@@ -34,12 +38,35 @@ pub(crate) enum Notice<'a> {
     NotRunningYet { status: &'a JobStatus, why: Option<&'a str> },
     /// A rank sent what no rank sends, or does not read: it is ended.
     Misbehaves { rank: Rank, reason: String },
+    /// Something about copies outside the nodes.
+    Copy(CopyNotice<'a>),
     /// Something that only jobs of MPI libraries have.
     Mpi(MpiNotice<'a>),
     /// A line that a process printed.
     Line { member: Member, channel: Channel, line: &'a [u8] },
     /// Nothing runs any more.
     Over,
+}
+
+/// Something about copies outside the nodes.
+#[derive(Debug)]
+pub(crate) enum CopyNotice<'a> {
+    /// One is being written, so far.
+    Progress { generation: GenerationId, bytes: u64, of: u64 },
+    /// One exists.
+    Written { generation: GenerationId, bytes: u64, new_bytes: u64, took: Duration },
+    /// There will be none of this generation, and why.
+    Failed { generation: GenerationId, error: &'a str },
+    /// Older ones could not be removed.
+    Unremoved { error: &'a str },
+    /// One is left out, because an older one is still being written and a newer one is there.
+    LeftOut { generation: GenerationId },
+    /// The job is over, and one is still being written.
+    Awaited { generation: GenerationId },
+    /// A person was asked to say once more that it is not to be waited for.
+    Again,
+    /// It is not waited for any longer, and why.
+    GivenUp { generation: GenerationId, why: &'a str },
 }
 
 /// Something that happened to a job of an MPI library.

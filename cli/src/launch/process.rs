@@ -15,7 +15,7 @@ use ckpt_glue::names::ExitStatus;
 use drivers::fault::Faults;
 use drivers::{FAULTS_VARIABLE, RAILS_VARIABLE, RailChoice, RailsError};
 use nix::errno::Errno;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg, pthread_sigmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg, pthread_sigmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{AccessFlags, Pid, access, getpid, getppid};
 use session::company::COMPANY_VARIABLE;
@@ -25,6 +25,7 @@ use transport::Life;
 use super::descriptors::{self, Descriptors};
 use super::key::KeyFile;
 use super::limits::{CONTROL_QUEUE_BYTES_MAX, READ_BYTES};
+use super::namespace::{Namespaces, Starting, Wanted};
 use super::pmi;
 use crate::error::CliError;
 use crate::mpi::environment::is_foreign;
@@ -103,6 +104,15 @@ impl Program {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group {
     pub(crate) pid: Pid,
+    /// The first process of its pid namespace, if it has one of its own.
+    pub(crate) first: Option<Pid>,
+}
+
+/// How a rank gets a pid namespace of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Apart<'a> {
+    pub(crate) namespaces: &'a Namespaces,
+    pub(crate) wanted: Wanted,
 }
 
 /// A started rank.
@@ -157,23 +167,43 @@ impl Group {
         let mut command = command(program, &seat);
         command.env(pmi::SPAWNED_VARIABLE, "1").env_remove(SOCKET_VARIABLE);
         prepare_child(&mut command, [seat.pmi.as_raw_fd(); 2], descriptors);
-        Group::start(&mut command)
+        Group::start(&mut command, None)
     }
 
-    fn start(command: &mut Command) -> io::Result<(Group, Pipes)> {
-        let mut child = command.spawn()?;
-        let pid = Pid::from_raw(i32::try_from(child.id()).map_err(|_| ErrorKind::InvalidData)?);
+    /// `starting`: in a namespace, as the command was told.
+    fn start(command: &mut Command, starting: Option<Starting>) -> io::Result<(Group, Pipes)> {
+        let spawned = command.spawn();
+        let (mut child, group) = match starting {
+            Some(starting) => {
+                let (child, started) = starting.finish(spawned)?;
+                (child, Group { pid: started.pid, first: Some(started.first) })
+            }
+            None => {
+                let child = spawned?;
+                let pid = Pid::from_raw(i32::try_from(child.id()).map_err(|_| ErrorKind::InvalidData)?);
+                (child, Group { pid, first: None })
+            }
+        };
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(ErrorKind::BrokenPipe.into());
         };
         let pipes = Pipes { stdout: non_blocking(stdout.into())?, stderr: non_blocking(stderr.into())? };
-        Ok((Group { pid }, pipes))
+        Ok((group, pipes))
     }
 
     /// Ends it at once, with all processes that it started. The status is collected as for any other end.
     pub(crate) fn kill(self) {
         // No such group: it has ended already.
         let _ = killpg(self.pid, Signal::SIGKILL);
+        if let Some(first) = self.first {
+            // And with it all that has left the group.
+            let _ = kill(first, Signal::SIGKILL);
+        }
+    }
+
+    /// Its own id, and that of the first process of its namespace, which is in a group of its own.
+    pub(crate) fn pids(self) -> impl Iterator<Item = Pid> {
+        core::iter::once(self.pid).chain(self.first)
     }
 
     /// How it ended, if it has.
@@ -213,6 +243,7 @@ fn command(program: &Program, seat: &Seat) -> Command {
         .env(pmi::FD_VARIABLE, seat.pmi.as_raw_fd().to_string())
         // Of a rank in which this launcher runs.
         .env_remove(agent::PMI_LAUNCHERS_VARIABLE)
+        .env_remove(agent::IDS_VARIABLE)
         .env(pmi::RANK_VARIABLE, &rank)
         .env(pmi::SIZE_VARIABLE, &ranks)
         .env(pmi::LOCAL_RANK_VARIABLE, seat.local.to_string())
@@ -234,17 +265,24 @@ impl Process {
         pmi: UnixStream,
         key: &KeyFile,
         descriptors: Descriptors,
+        apart: Option<Apart<'_>>,
     ) -> io::Result<(Process, Pipes)> {
         let (ours, theirs) = UnixStream::pair()?;
         // The record fits the socket's buffer many times over, so nobody has to read for this to return.
         (&ours).write_all(&launch.emit())?;
         ours.set_nonblocking(true)?;
         let (rank, ranks) = (launch.rank.0, launch.ranks);
-        let seat = Seat { rank, ranks, local, locals, pmi, key: key.variable(), company: None };
+        let key_place = if apart.is_some() { key.variable_inside() } else { key.variable() };
+        let seat = Seat { rank, ranks, local, locals, pmi, key: key_place, company: None };
         let mut command = command(program, &seat);
         command.env(SOCKET_VARIABLE, theirs.as_raw_fd().to_string());
+        if apart.is_some_and(|apart| matches!(apart.wanted, Wanted::Saved { .. })) {
+            command.env(agent::IDS_VARIABLE, agent::IDS_KEPT);
+        }
         prepare_child(&mut command, [theirs.as_raw_fd(), seat.pmi.as_raw_fd()], descriptors);
-        let (group, pipes) = Group::start(&mut command)?;
+        let put = |apart: Apart<'_>| apart.namespaces.put(&mut command, apart.wanted, key.number());
+        let starting = apart.map(put).transpose()?;
+        let (group, pipes) = Group::start(&mut command, starting)?;
         let key = ControlKey::new(&launch.key);
         let process = Process {
             group,

@@ -1,24 +1,26 @@
 //! The thread that writes records: the launcher itself never waits for a disk.
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ckpt_glue::control::{Decision, ImageReport};
 use ckpt_glue::layout::Layout;
 use ckpt_glue::names as glue;
 use nix::errno::Errno;
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use store::error::CommitError;
-use store::job::{Damage, Depth};
+use store::job::{Damage, Depth, GenerationState};
 use store::{
-    CommitRequest, Directory, GenerationId, ImageClaim, ImageDigest, JobDirectory, StorageError, StoreError,
+    CommitRequest, Directory, GenerationId, ImageClaim, ImageDigest, JobDirectory, Manifest, StorageError,
+    StoreError,
 };
 use transport::Life;
 
+use super::Plan;
+use super::limits::GENERATIONS_TOLD_MAX;
+use super::nodes::NO_NODE;
+use super::worker::Worker;
 use crate::convert;
+use crate::error::CliError;
 
 /// What the store is asked to do, in this order.
 #[derive(Debug)]
@@ -35,14 +37,27 @@ pub(crate) enum Task {
         generation: glue::GenerationId,
         images: Vec<ImageReport>,
     },
+    /// Remove old generations, but for those that are being copied.
     Collect {
         life: Life,
         keep: u32,
+        in_use: Vec<GenerationId>,
     },
     /// The job has finished.
     End(Life),
     /// Nothing runs any more: leave nothing half done behind.
     Discard,
+    /// Say what is decided and committed.
+    Records,
+}
+
+/// What is decided and committed, as the job's own directory says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Records {
+    /// Oldest first.
+    pub(crate) decisions: Vec<store::Decision>,
+    /// Of committed generations, the newest first; whether every byte of the generation has to be looked at.
+    pub(crate) manifests: Vec<(Manifest, bool)>,
 }
 
 /// What has become of it.
@@ -54,108 +69,69 @@ pub(crate) enum Done {
         nonce: u64,
         /// Newer generations that cannot be restored.
         refused: Vec<(GenerationId, Vec<Damage>)>,
+        /// What nodes with directories of their own need to know.
+        records: Records,
     },
     /// The store cannot be read; nobody knows what is committed.
     FenceFailed(StoreError),
-    Decided(Life),
+    Decided(store::Decision),
     Noted,
     NotDecided {
         life: Life,
         errno: u32,
         error: StoreError,
     },
-    Committed(glue::GenerationId),
+    Committed(Box<Manifest>),
     NotCommitted {
         generation: glue::GenerationId,
         errno: u32,
         error: StoreError,
     },
-    Collected,
+    /// These stay.
+    Collected {
+        life: Life,
+        kept: Vec<GenerationId>,
+    },
     NotCollected(StoreError),
     Ended(Result<(), StoreError>),
     Discarded(Result<Vec<GenerationId>, StoreError>),
+    Records(Result<Records, StoreError>),
 }
 
-/// The thread's other end.
-#[derive(Debug)]
-pub(crate) struct StoreWorker {
-    tasks: Option<Sender<Task>>,
-    done: Receiver<Done>,
-    bell: Arc<EventFd>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
+/// The thread.
+pub(crate) type StoreWorker = Worker<Task, Done>;
 
-struct Worker {
+struct Disk {
     directory: JobDirectory<Directory>,
     layout: Layout,
     /// The nodes' names, in the order of the layout.
     hosts: Vec<String>,
+    /// Images lie elsewhere: nobody else makes the directories of generations here.
+    is_alone: bool,
     refuse_below: u32,
     /// Generations that were found damaged, or that a life was to restore and not every rank has.
     suspects: BTreeSet<GenerationId>,
     restoring: Option<GenerationId>,
 }
 
-impl StoreWorker {
-    /// `suspects`: generations to be read before they are restored.
-    pub(crate) fn start(
-        directory: JobDirectory<Directory>,
-        layout: Layout,
-        hosts: Vec<String>,
-        suspects: BTreeSet<GenerationId>,
-    ) -> std::io::Result<StoreWorker> {
-        let (tasks, waiting) = channel();
-        let (results, done) = channel();
-        let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
-        let ring = Arc::clone(&bell);
-        let mut worker = Worker { directory, layout, hosts, refuse_below: 0, suspects, restoring: None };
-        let run = move || {
-            for task in waiting {
-                if results.send(worker.perform(task)).is_err() {
-                    return;
-                }
-                // Full means that it rings already.
-                let _ = ring.write(1);
-            }
-        };
-        let thread = std::thread::Builder::new().name("stillwire-store".into()).spawn(run)?;
-        Ok(StoreWorker { tasks: Some(tasks), done, bell, thread: Some(thread) })
-    }
-
-    pub(crate) fn ask(&self, task: Task) {
-        if let Some(tasks) = &self.tasks {
-            // The thread ends only when this end is dropped.
-            let _ = tasks.send(task);
-        }
-    }
-
-    /// Rings when something is done.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    pub(crate) fn next(&self) -> Option<Done> {
-        let _ = self.bell.read();
-        self.done.try_recv().ok()
-    }
-
-    /// Waits for the next result, when nothing else is left to do.
-    pub(crate) fn wait(&self) -> Option<Done> {
-        self.done.recv().ok()
-    }
+/// Starts it. `hosts`: the nodes' names, in the order of the layout.
+pub(crate) fn start(plan: &Plan, layout: Layout, hosts: Vec<String>) -> Result<StoreWorker, CliError> {
+    let directory = JobDirectory::attach(Directory::open(&plan.directory)?, plan.job);
+    let is_alone = plan.own_directories.is_some();
+    let mut disk = Disk {
+        directory: if is_alone { directory.on_node(NO_NODE) } else { directory },
+        layout,
+        hosts,
+        is_alone,
+        refuse_below: 0,
+        suspects: plan.suspects.clone(),
+        restoring: None,
+    };
+    Worker::start("stillwire-store", move |task, results| results.tell(disk.perform(task)))
+        .map_err(CliError::from)
 }
 
-impl Drop for StoreWorker {
-    fn drop(&mut self) {
-        self.tasks = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic has been printed by the thread itself.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Worker {
+impl Disk {
     fn perform(&mut self, task: Task) -> Done {
         match task {
             Task::Fence { counter, refuse_below } => {
@@ -165,15 +141,12 @@ impl Worker {
             Task::Decide(decision) => {
                 let life = decision.life;
                 let from = decision.restore.map(convert::to_store);
-                match self.directory.write_decision(&store::Decision {
-                    job: self.directory.job(),
-                    life,
-                    from,
-                }) {
+                let decision = store::Decision { job: self.directory.job(), life, from };
+                match self.directory.write_decision(&decision) {
                     Ok(()) => {
                         self.suspects.extend(from);
                         self.restoring = from;
-                        Done::Decided(life)
+                        Done::Decided(decision)
                     }
                     Err(error) => Done::NotDecided { life, errno: error.errno(), error },
                 }
@@ -185,12 +158,13 @@ impl Worker {
                 Done::Noted
             }
             Task::Commit { generation, images } => self.commit(generation, &images),
-            Task::Collect { life, keep } => match self.directory.collect(life, keep, &[]) {
-                Ok(_) => Done::Collected,
+            Task::Collect { life, keep, in_use } => match self.directory.collect(life, keep, &in_use) {
+                Ok(report) => Done::Collected { life, kept: report.kept },
                 Err(error) => Done::NotCollected(error),
             },
             Task::End(life) => Done::Ended(self.directory.write_end(life, unix_ms())),
             Task::Discard => Done::Discarded(self.directory.discard_unfinished()),
+            Task::Records => Done::Records(self.records()),
         }
     }
 
@@ -206,10 +180,26 @@ impl Worker {
         match self.directory.newest_restorable_at(depth, |_, _, _| ()) {
             Ok(found) => {
                 let newest = found.manifest.map(|manifest| convert::to_glue(manifest.generation));
-                Done::Fenced { counter, newest, nonce, refused: found.refused }
+                match self.records() {
+                    Ok(records) => Done::Fenced { counter, newest, nonce, refused: found.refused, records },
+                    Err(error) => Done::FenceFailed(error),
+                }
             }
             Err(error) => Done::FenceFailed(error),
         }
+    }
+
+    fn records(&mut self) -> Result<Records, StoreError> {
+        let mut records = Records { decisions: self.directory.decisions()?, ..Records::default() };
+        for found in self.directory.generations()?.iter().rev() {
+            if found.state == GenerationState::Committed
+                && records.manifests.len() < GENERATIONS_TOLD_MAX
+                && let Ok(manifest) = self.directory.manifest(found.id)
+            {
+                records.manifests.push((manifest, self.suspects.contains(&found.id)));
+            }
+        }
+        Ok(records)
     }
 
     fn commit(&mut self, generation: glue::GenerationId, images: &[ImageReport]) -> Done {
@@ -232,12 +222,13 @@ impl Worker {
             nodes: self.hosts.clone(),
             images: images.iter().map(claim).collect(),
         };
-        match self.directory.commit(&request) {
-            Ok(_) => Done::Committed(generation),
+        let begun = if self.is_alone { self.directory.begin_generation(id) } else { Ok(()) };
+        match begun.and_then(|()| self.directory.commit(&request)) {
+            Ok(manifest) => Done::Committed(Box::new(manifest)),
             // It must not be found later after this answer; if it cannot be taken back, it is committed.
-            Err(error) => match self.directory.abandon(id) {
-                Err(StoreError::Commit { error: CommitError::AlreadyCommitted, .. }) => {
-                    Done::Committed(generation)
+            Err(error) => match (self.directory.abandon(id), self.directory.manifest(id)) {
+                (Err(StoreError::Commit { error: CommitError::AlreadyCommitted, .. }), Ok(manifest)) => {
+                    Done::Committed(Box::new(manifest))
                 }
                 _ => Done::NotCommitted { generation, errno: error.errno(), error },
             },

@@ -5,12 +5,14 @@ use std::io::Read as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
+use agent::last_id;
 use process::state::ProcessState;
 use session::launch::NATIVE_MARK;
 use store::{Directory, GenerationId, JobDirectory, StoreError, kinds};
 use transport::Rank;
 
 use super::Program;
+use super::namespace::Wanted;
 use crate::error::CliError;
 
 /// The loader's variable with libraries that come before all others.
@@ -65,14 +67,14 @@ pub(crate) fn library(program: &Program) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(first)))
 }
 
-/// What is started to be restored from an image: the executable that ran, which may be the interpreter of what a person named.
-/// `None`: the image is of a program that names its own points.
+/// What is started to be restored from an image: the executable that ran, which may be the interpreter of what a person named; and the ids that it
+/// had. `None`: the image is of a program that names its own points.
 pub(super) fn restored(
     program: &Program,
     directory: &mut JobDirectory<Directory>,
     generation: GenerationId,
     rank: Rank,
-) -> Result<Option<Program>, StoreError> {
+) -> Result<Option<(Program, Wanted)>, StoreError> {
     let reader = directory.open_committed_image(generation, rank)?;
     let Ok(number) = reader.find(kinds::PROCESS) else {
         return Ok(None);
@@ -87,7 +89,15 @@ pub(super) fn restored(
             bytes: bytes.len() as u64,
         },
     })?;
-    Ok(Some(Program { command: vec![OsString::from_vec(state.program.executable)], ..program.clone() }))
+    let last = match reader.find(kinds::PROCESS_IDS) {
+        Ok(number) => last_id(&reader.read_section(directory.storage(), number)?),
+        // It had no namespace of its own.
+        Err(_) => None,
+    };
+    let highest = state.threads.iter().map(|thread| thread.tid).max();
+    let wanted = Wanted::Saved { id: state.program.pid, last: last.or(highest).unwrap_or(0) };
+    let command = vec![OsString::from_vec(state.program.executable)];
+    Ok(Some((Program { command, ..program.clone() }, wanted)))
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use transport::{Epoch, Life, Rank};
 
 use super::limits::{LINK_FRAME_BYTES_MAX, READ_BYTES};
+use super::nodes::wire::{NodeDone, NodeTask, Refusal, WirePlace};
 
 /// The version that both ends must have.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -160,7 +161,7 @@ pub(crate) struct Begin {
     pub(crate) environment: Vec<(OsString, OsString)>,
     /// The environment below that; `None`: the keeper's own.
     pub(crate) inherited: Option<Vec<(OsString, OsString)>>,
-    /// The job's directory.
+    /// Where images lie.
     pub(crate) directory: OsString,
     pub(crate) bind: SocketAddr,
     /// Tags cover the payload too.
@@ -168,6 +169,12 @@ pub(crate) struct Begin {
     pub(crate) provider: Option<OsString>,
     pub(crate) is_mpi: bool,
     pub(crate) saves_processes: bool,
+    /// `directory` is the node's own; the job's lies elsewhere.
+    pub(crate) own: Option<WirePlace>,
+    /// The job's directory, if this host has it.
+    pub(crate) records: OsString,
+    /// Restored processes and their threads get the ids that they had.
+    pub(crate) keeps_ids: bool,
 }
 
 /// A program that ranks spawn.
@@ -202,7 +209,7 @@ pub(crate) enum ToKeeper {
     WriteExited { rank: u32, generation: WireGeneration, record: Vec<u8>, pmi: Vec<u8> },
     /// Start processes that a rank spawns, all or none; answered by [`FromKeeper::WorldStarted`]. `life`: of the ranks that are saved as whole processes.
     StartWorld { world: u32, running: u32, commands: Vec<WireCommand>, life: Option<WireLife> },
-    /// End all spawned processes.
+    /// The life of all spawned processes is over, or the job: end them. Nothing more is said of them.
     EndSpawned,
     /// Look what these processes have mapped; no first look at their worlds is due any more. Answered by [`FromKeeper::Found`].
     Look { worlds: Vec<u32>, members: Vec<Who> },
@@ -214,6 +221,8 @@ pub(crate) enum ToKeeper {
     Drain { number: u64 },
     /// So many bytes of lines have been shown.
     Shown { bytes: u64 },
+    /// To be done in the node's own directory, and answered by [`FromKeeper::NodeDone`].
+    Node { number: u64, task: NodeTask },
     /// The job is over.
     Leave,
 }
@@ -249,8 +258,8 @@ pub(crate) enum FromKeeper {
     Ended { rank: u32, life: WireLife, status: WireStatus, is_new: bool },
     /// The machine has taken [`ToKeeper::Judged`]: what it says of that has been said before.
     Settled { rank: u32, status: WireStatus },
-    /// A spawned process has ended; `given_up`: that means nothing.
-    SpawnedEnded { who: Who, status: WireStatus, given_up: bool },
+    /// A spawned process has ended of itself.
+    SpawnedEnded { who: Who, status: WireStatus },
     /// A rank is ended, because of what it sent or did not read.
     Misbehaves { rank: u32, reason: String },
     /// What went wrong with the job's directory.
@@ -267,6 +276,10 @@ pub(crate) enum FromKeeper {
     Silent { why: Option<String> },
     /// To [`ToKeeper::Drain`].
     Drained { number: u64 },
+    /// To [`ToKeeper::Node`]: there is progress.
+    NodeBusy { number: u64 },
+    /// To [`ToKeeper::Node`].
+    NodeDone { number: u64, outcome: Result<NodeDone, Refusal> },
     /// The keeper has heard from no majority for too long, and ends its ranks.
     LeaseOver,
 }

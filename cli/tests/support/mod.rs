@@ -306,6 +306,11 @@ pub(crate) fn runs(pid: u32) -> bool {
     stat(pid).is_some_and(|(_, state)| state != 'Z' && state != 'X')
 }
 
+/// The process that has started another one.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    stat(pid).map(|(parent, _)| parent)
+}
+
 /// Parent and state.
 fn stat(pid: u32) -> Option<(u32, char)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

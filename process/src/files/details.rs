@@ -13,6 +13,8 @@ pub(super) struct Options {
     pub(super) receive_bytes: u32,
     /// `SO_PASSCRED`.
     pub(super) passes_credentials: bool,
+    /// `SO_RCVTIMEO`, `SO_SNDTIMEO`, ns; 0: none.
+    pub(super) timeouts_ns: (u64, u64),
 }
 
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {

@@ -10,7 +10,7 @@ use super::diagnosis::{self, Peer};
 use super::room::{Blob, Span, push};
 use super::{details, event, kernel};
 use crate::maps::number;
-use crate::sys::{self, Errno, Text};
+use crate::sys::{self, Answer, Errno, Text};
 
 /// What there was too little room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,10 +84,6 @@ pub struct FileId {
 pub(super) struct Fact {
     pub(super) number: RawFd,
     pub(super) closes_on_exec: bool,
-    /// Index of the first fact with the same open file description; its own if it is that.
-    pub(super) shares: usize,
-    pub(super) declared: Option<Declaration>,
-    pub(super) kind: Kind,
     pub(super) flags: u32,
     pub(super) id: FileId,
     pub(super) mode: u32,
@@ -95,6 +91,10 @@ pub(super) struct Fact {
     pub(super) links: u64,
     pub(super) bytes: u64,
     pub(super) modified_ns: i64,
+    /// Index of the first fact with the same open file description; its own if it is that.
+    pub(super) shares: usize,
+    pub(super) declared: Option<Declaration>,
+    pub(super) kind: Kind,
     pub(super) file_system: u64,
     pub(super) position: u64,
     /// `F_GETPIPE_SZ`, or `F_GET_SEALS` of memory files.
@@ -166,11 +166,13 @@ pub(super) struct WatchedFact {
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) list: Vec<Fact>,
-    /// One for each open file description, in the order of [`kernel::compare`].
+    /// One for each open file description, in the order of their files, and of [`kernel::compare`] where they have the same.
     order: Vec<usize>,
     pub(super) messages: Vec<Span>,
     pub(super) watched: Vec<WatchedFact>,
     pub(super) blob: Blob,
+    /// The calling thread's descriptors in /proc, while they are looked at: each step of the way there costs as much as what is asked.
+    folder: RawFd,
     /// The kernel compares open file descriptions. If not, some that look alike may be one: see `is_sure`.
     compares: bool,
     /// Every two that look alike were told apart or known to be one.
@@ -203,6 +205,7 @@ impl Facts {
             messages: Vec::with_capacity(capacity.messages),
             watched: Vec::with_capacity(capacity.watched),
             blob: Blob::new(capacity.bytes)?,
+            folder: -1,
             compares: true,
             is_sure: true,
         })
@@ -210,6 +213,18 @@ impl Facts {
 
     /// Looks at all descriptors. Allocates nothing, and changes nothing that the program could see.
     pub(super) fn gather(&mut self, known: &Known<'_>) -> Result<(), Fault> {
+        // Not /proc/self: it is empty once the first thread has ended.
+        let path = c"/proc/thread-self/fd";
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+        let opened = sys::open_at(libc::AT_FDCWD, path, flags);
+        self.folder =
+            opened.map_err(|error| Fault::Kernel { number: -1, call: "open /proc/thread-self/fd", error })?;
+        let gathered = self.gather_from_folder(known);
+        sys::close(self.folder);
+        gathered
+    }
+
+    fn gather_from_folder(&mut self, known: &Known<'_>) -> Result<(), Fault> {
         self.list.clear();
         self.order.clear();
         self.messages.clear();
@@ -244,24 +259,10 @@ impl Facts {
 
     /// The numbers that are open, rising.
     fn number_all(&mut self) -> Result<(), Fault> {
-        // Not /proc/self: it is empty once the first thread has ended.
-        let path = c"/proc/thread-self/fd";
-        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-        let directory = sys::open_at(libc::AT_FDCWD, path, flags).map_err(|error| Fault::Kernel {
-            number: -1,
-            call: "open /proc/thread-self/fd",
-            error,
-        })?;
-        let listed = self.number_from(directory);
-        sys::close(directory);
-        listed
-    }
-
-    fn number_from(&mut self, directory: RawFd) -> Result<(), Fault> {
         let mut chunk = [0u8; 4096];
         loop {
-            let filled = kernel::entries(directory, &mut chunk).map_err(|error| Fault::Kernel {
-                number: directory,
+            let filled = kernel::entries(self.folder, &mut chunk).map_err(|error| Fault::Kernel {
+                number: self.folder,
                 call: "getdents64",
                 error,
             })?;
@@ -276,7 +277,7 @@ impl Facts {
                 at += length.max(20);
                 let Some((number, _)) = number(name, 10) else { continue };
                 let Ok(number) = RawFd::try_from(number) else { continue };
-                if number != directory {
+                if number != self.folder {
                     self.add(number)?;
                 }
             }
@@ -289,7 +290,14 @@ impl Facts {
         // Before the stop, threads may close it meanwhile.
         let Ok(closes) = kernel::fcntl(number, libc::F_GETFD, 0) else { return Ok(()) };
         let Ok(flags) = kernel::fcntl(number, libc::F_GETFL, 0) else { return Ok(()) };
-        let fact = Fact::new(number, closes & libc::FD_CLOEXEC != 0, flags.cast_unsigned());
+        let Ok(stat) = kernel::stat(number) else { return Ok(()) };
+        let mut fact = Fact::new(number, closes & libc::FD_CLOEXEC != 0, flags.cast_unsigned());
+        fact.id = FileId { device: stat.st_dev, inode: stat.st_ino };
+        fact.mode = stat.st_mode;
+        fact.device = stat.st_rdev;
+        fact.links = stat.st_nlink;
+        fact.bytes = stat.st_size.cast_unsigned();
+        fact.modified_ns = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec);
         push(&mut self.list, fact, Room::Descriptors)
     }
 
@@ -301,7 +309,12 @@ impl Facts {
             while low < high {
                 let middle = usize::midpoint(low, high);
                 let other = self.order[middle];
-                match kernel::compare(self.list[other].number, number) {
+                // Most have files of their own: what is in memory tells them apart without the kernel.
+                let compared = match self.list[other].id.cmp(&self.list[index].id) {
+                    Ordering::Equal => kernel::compare(self.list[other].number, number),
+                    differ => Ok(Some(differ)),
+                };
+                match compared {
                     Ok(Some(Ordering::Equal)) => {
                         self.list[index].shares = other;
                         return Ok(());
@@ -330,8 +343,7 @@ impl Facts {
     /// Where kcmp(2) is forbidden: asks fcntl(2), and where that does not know either, says so.
     fn place_by_looks(&mut self, index: usize) {
         self.list[index].shares = index;
-        let looks =
-            |fact: &Fact| kernel::stat(fact.number).map(|stat| (stat.st_dev, stat.st_ino, fact.flags));
+        let looks = |fact: &Fact| (fact.id, fact.flags);
         let mine = looks(&self.list[index]);
         for other in 0..index {
             if self.list[other].shares != other || looks(&self.list[other]) != mine {
@@ -351,27 +363,19 @@ impl Facts {
     fn look(&mut self, index: usize, known: &Known<'_>) -> Result<(), Fault> {
         let number = self.list[index].number;
         let fault = |call| move |error| Fault::Kernel { number, call, error };
-        let stat = kernel::stat(number).map_err(fault("fstat"))?;
-        let fact = &mut self.list[index];
-        fact.id = FileId { device: stat.st_dev, inode: stat.st_ino };
-        fact.mode = stat.st_mode;
-        fact.device = stat.st_rdev;
-        fact.links = stat.st_nlink;
-        fact.bytes = stat.st_size.cast_unsigned();
-        fact.modified_ns = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec);
-        if fact.declared.is_some() {
-            fact.kind = Kind::Declared;
+        if self.list[index].declared.is_some() {
+            self.list[index].kind = Kind::Declared;
             return Ok(());
         }
-        let path = Text::<64>::new().push(b"/proc/thread-self/fd/").number(number.cast_unsigned());
+        let name = Text::<64>::new().number(number.cast_unsigned());
         let room = self.blob.rest();
-        let length = kernel::link(path.as_path(), room).map_err(fault("readlink"))?;
+        let length = kernel::link(self.folder, name.as_path(), room).map_err(fault("readlink"))?;
         if length == room.len() {
             return Err(Fault::Full { what: Room::Bytes });
         }
         let link = self.blob.take(length);
         self.list[index].link = link;
-        let kind = kind(self.blob.get(link), stat.st_mode);
+        let kind = kind(self.blob.get(link), self.list[index].mode);
         self.list[index].kind = kind;
         match kind {
             Kind::Regular => self.look_at_file(index, known),
@@ -394,8 +398,8 @@ impl Facts {
     /// Its text in fdinfo.
     fn read_details(&mut self, index: usize) -> Result<(), Fault> {
         let number = self.list[index].number;
-        let path = Text::<64>::new().push(b"/proc/thread-self/fdinfo/").number(number.cast_unsigned());
-        let length = match sys::read_whole(path.as_path(), self.blob.rest()) {
+        let path = Text::<64>::new().push(b"../fdinfo/").number(number.cast_unsigned());
+        let length = match sys::read_whole_at(self.folder, path.as_path(), self.blob.rest()) {
             Ok(length) => length,
             Err(Errno(libc::ENOBUFS)) => return Err(Fault::Full { what: Room::Bytes }),
             Err(error) => return Err(Fault::Kernel { number, call: "read fdinfo", error }),
@@ -425,8 +429,9 @@ impl Facts {
         if fact.flags & libc::O_ACCMODE.cast_unsigned() != libc::O_WRONLY.cast_unsigned() {
             return self.copy_file(index, number);
         }
-        let path = Text::<64>::new().push(b"/proc/thread-self/fd/").number(number.cast_unsigned());
-        let reader = sys::open_read(path.as_path()).map_err(fault("open to read"))?;
+        let name = Text::<64>::new().number(number.cast_unsigned());
+        let reader =
+            sys::open_at(self.folder, name.as_path(), libc::O_RDONLY).map_err(fault("open to read"))?;
         let copied = self.copy_file(index, reader);
         sys::close(reader);
         copied
@@ -524,6 +529,10 @@ impl Facts {
             passes_credentials: kernel::option::<i32>(number, libc::SO_PASSCRED)
                 .map_err(fault("SO_PASSCRED"))?
                 != 0,
+            timeouts_ns: (
+                timeout_ns(number, libc::SO_RCVTIMEO).map_err(fault("SO_RCVTIMEO"))?,
+                timeout_ns(number, libc::SO_SNDTIMEO).map_err(fault("SO_SNDTIMEO"))?,
+            ),
         };
         // Without an answer nothing is known of the other end, and the descriptor is refused.
         self.list[index].peer = diagnosis::ask(self.list[index].id.inode).ok();
@@ -626,13 +635,12 @@ impl Facts {
                 }
             }
         }
-        let found = self.order.binary_search_by(|other| {
-            kernel::compare_watched(self.list[*other].number, poll, entry.number, nth)
-                .ok()
-                .flatten()
-                .unwrap_or(Ordering::Less)
-        });
-        found.ok().map(|place| self.order[place])
+        let is_it = |other: &&usize| {
+            let compared = |other: &Fact| kernel::compare_watched(other.number, poll, entry.number, nth);
+            let other = &self.list[**other];
+            other.id.inode == entry.inode && compared(other) == Ok(Some(Ordering::Equal))
+        };
+        self.order.iter().find(is_it).copied()
     }
 }
 
@@ -660,4 +668,11 @@ pub(super) fn kind(link: &[u8], mode: u32) -> Kind {
         libc::S_IFCHR => Kind::Character,
         _ => Kind::Other,
     }
+}
+
+/// What a socket waits for at most.
+fn timeout_ns(number: RawFd, name: i32) -> Answer<u64> {
+    // Seconds and microseconds: a `struct timeval`.
+    let [seconds, microseconds]: [u64; 2] = kernel::option(number, name)?;
+    Ok(seconds.saturating_mul(1_000_000_000).saturating_add(microseconds.saturating_mul(1000)))
 }

@@ -348,7 +348,7 @@ impl Judge<'_> {
         if fact.has_control {
             return self.refuse(fact, why::CONTROL);
         }
-        let Options { kind, send_bytes, receive_bytes, passes_credentials } = fact.options;
+        let Options { kind, send_bytes, receive_bytes, passes_credentials, timeouts_ns } = fact.options;
         Ok(What::SocketPair {
             socket: fact.id.inode,
             peer: peer.inode,
@@ -357,6 +357,7 @@ impl Judge<'_> {
             shut: peer.shut,
             buffer_bytes: (send_bytes, receive_bytes),
             passes_credentials,
+            timeouts_ns,
         })
     }
 

@@ -61,13 +61,13 @@ pub(super) fn write(fd: RawFd, bytes: &[u8]) -> Answer<usize> {
     unsafe { call(libc::SYS_write, [argument(fd), bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) }
 }
 
-/// Where a link of /proc leads. The answer has no zero byte at its end.
-pub(super) fn link(path: &CStr, room: &mut [u8]) -> Answer<usize> {
+/// Where a link in a folder leads. The answer has no zero byte at its end.
+pub(super) fn link(folder: RawFd, path: &CStr, room: &mut [u8]) -> Answer<usize> {
     // SAFETY: a path that ends with a zero byte, and room that is as long as it says.
     unsafe {
         call(
             libc::SYS_readlinkat,
-            [argument(libc::AT_FDCWD), path.as_ptr() as usize, room.as_mut_ptr() as usize, room.len(), 0, 0],
+            [argument(folder), path.as_ptr() as usize, room.as_mut_ptr() as usize, room.len(), 0, 0],
         )
     }
 }

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 
 pub use facts::{Fault, FileId, Room, UNNAMED_BYTES_MAX};
-pub use other::refusals_of;
+pub use other::{connected_to, refusals_of, trackers_of};
 pub use refusal::Refusal;
 pub use remake::{Changed, Given, Grown, Policy, Remade, RemakeError, remake};
 

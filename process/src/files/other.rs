@@ -11,6 +11,7 @@ use super::judge::{self, Context};
 use super::room::Span;
 use super::{Refusal, details, diagnosis, kernel, outside, outsiders};
 use crate::declared::Declared;
+use crate::track;
 
 /// Bytes of one text of /proc.
 const TEXT_BYTES: usize = 64 << 10;
@@ -51,6 +52,41 @@ pub fn refusals_of(pid: u32, declared: &Declared) -> io::Result<Vec<Refusal>> {
     refusals.sort_by_key(|refusal| refusal.number);
     refusals.dedup_by_key(|refusal| refusal.number);
     Ok(refusals)
+}
+
+/// Numbers and names of what a process has open.
+fn links(pid: u32) -> io::Result<Vec<(RawFd, Vec<u8>)>> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+    let link = |entry: std::fs::DirEntry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        // It may have been closed meanwhile.
+        Some((number, std::fs::read_link(entry.path()).ok()?.into_os_string().into_encoded_bytes()))
+    };
+    Ok(entries.filter_map(link).collect())
+}
+
+/// Descriptors of the process `pid` by which the pages are watched that it writes ([`crate::track::Tracker`]).
+pub fn trackers_of(pid: u32) -> io::Result<Vec<RawFd>> {
+    let mut found = links(pid)?;
+    found.retain(|(number, link)| {
+        let text = || std::fs::read(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+        track::is_descriptor(link) && track::is_tracker(&text())
+    });
+    Ok(found.into_iter().map(|(number, _)| number).collect())
+}
+
+/// Sockets of the process `pid` whose other end the process `other` has.
+pub fn connected_to(pid: u32, other: u32) -> io::Result<Vec<RawFd>> {
+    let inode = |link: &[u8]| {
+        let digits = link.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
+        std::str::from_utf8(digits).ok()?.parse::<u64>().ok()
+    };
+    let others: Vec<u64> = links(other)?.iter().filter_map(|(_, link)| inode(link)).collect();
+    let mut found = links(pid)?;
+    found.retain(|(_, link)| {
+        inode(link).and_then(|own| diagnosis::ask(own).ok()).is_some_and(|peer| others.contains(&peer.inode))
+    });
+    Ok(found.into_iter().map(|(number, _)| number).collect())
 }
 
 fn keep(facts: &mut Facts, text: &[u8]) -> Span {

@@ -74,7 +74,7 @@ pub(crate) fn look(declared: &Declared) -> Result<Look, CaptureError> {
     let smaps = Smaps::parse(&text);
     let plan = plan(declared);
     let mut refusals = memory::refusals(&maps, &smaps, &plan);
-    refusals.extend(others::sharers(&maps, &plan));
+    refusals.extend(others::sharers(&maps, &plan, declared.outside.as_ref()));
     refusals.extend(others::children());
     refusals.extend(others::threads());
     refusals.extend(process());

@@ -1,7 +1,9 @@
 //! Other processes and threads: who shares memory with us, who is our child, which threads cannot be stopped.
 
 use std::fs;
+use std::path::Path;
 
+use crate::declared::Outside;
 use crate::maps;
 use crate::pages::Plan;
 use crate::refuse::Refusal;
@@ -10,8 +12,11 @@ use crate::state::memory::Protection;
 /// Name of the child that writes an image; the kernel keeps 15 bytes.
 pub(crate) const WRITER: &std::ffi::CStr = c"stillwire-image";
 
+/// Where a process finds those of its own namespace.
+const PROC: &str = "/proc";
+
 /// Processes that map memory which we share and one of us may write.
-pub(super) fn sharers(maps: &[u8], plan: &Plan) -> Vec<Refusal> {
+pub(super) fn sharers(maps: &[u8], plan: &Plan, outside: Option<&Outside>) -> Vec<Refusal> {
     let mut shared: Vec<maps::Line<'_>> = maps::lines(maps)
         .flatten()
         .filter(|line| line.is_shared && line.inode != 0 && plan.parts(line).next().is_some())
@@ -20,18 +25,19 @@ pub(super) fn sharers(maps: &[u8], plan: &Plan) -> Vec<Refusal> {
     if shared.is_empty() {
         return Vec::new();
     }
-    let own = std::process::id();
+    let own = outside.map_or_else(std::process::id, |outside| outside.own_id);
+    let folder = outside.map_or(Path::new(PROC), |outside| &outside.folder);
     let mut refusals = Vec::new();
-    for pid in processes().filter(|pid| *pid != own) {
+    for pid in processes(folder).filter(|pid| *pid != own) {
         // Of another user, or gone.
-        let Ok(theirs) = fs::read(format!("/proc/{pid}/maps")) else { continue };
+        let Ok(theirs) = fs::read(folder.join(pid.to_string()).join("maps")) else { continue };
         for their in maps::lines(&theirs).flatten().filter(|line| line.is_shared) {
             let is_same = |ours: &&maps::Line<'_>| {
                 (ours.device, ours.inode) == (their.device, their.inode)
                     && (ours.protection | their.protection).contains(Protection::WRITE)
             };
             if let Some(ours) = shared.iter().find(is_same)
-                && !is_writer(pid)
+                && !is_writer(folder, pid, own)
             {
                 let name = String::from_utf8_lossy(ours.name).into_owned();
                 refusals.push(Refusal::SharedWith { start: ours.start, name, pid });
@@ -42,19 +48,19 @@ pub(super) fn sharers(maps: &[u8], plan: &Plan) -> Vec<Refusal> {
     refusals
 }
 
-fn processes() -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+fn processes(folder: &Path) -> impl Iterator<Item = u32> + use<> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Whether `pid` is a child of ours that writes an image.
-fn is_writer(pid: u32) -> bool {
-    parent_and_name(pid)
-        .is_some_and(|(parent, name)| parent == std::process::id() && name.as_bytes() == WRITER.to_bytes())
+fn is_writer(folder: &Path, pid: u32, own: u32) -> bool {
+    parent_and_name(folder, pid)
+        .is_some_and(|(parent, name)| parent == own && name.as_bytes() == WRITER.to_bytes())
 }
 
-fn parent_and_name(pid: u32) -> Option<(u32, String)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+fn parent_and_name(folder: &Path, pid: u32) -> Option<(u32, String)> {
+    let stat = fs::read_to_string(folder.join(pid.to_string()).join("stat")).ok()?;
     let (before, after) = stat.rsplit_once(") ")?;
     let name = before.split_once('(')?.1;
     Some((after.split(' ').nth(1)?.parse().ok()?, name.to_owned()))
@@ -75,11 +81,11 @@ pub(super) fn children() -> Vec<Refusal> {
 /// Child processes of a process, but for those that write an image.
 pub(crate) fn children_of(parent: u32) -> Vec<Refusal> {
     let child = |pid: u32| {
-        let (found, name) = parent_and_name(pid)?;
+        let (found, name) = parent_and_name(Path::new(PROC), pid)?;
         let is_one = found == parent && name.as_bytes() != WRITER.to_bytes();
         is_one.then_some(Refusal::Child { pid, name })
     };
-    processes().filter_map(child).collect()
+    processes(Path::new(PROC)).filter_map(child).collect()
 }
 
 /// Threads that cannot be stopped, or not be made anew.

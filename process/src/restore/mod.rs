@@ -7,6 +7,7 @@
 //! that the image names (`resume`), which makes the threads. From then on the process is the old one.
 
 mod gate;
+mod ids;
 mod mutex;
 mod plan;
 mod process;
@@ -41,6 +42,7 @@ use scaffold::Scaffold;
 use x86_64::ADDRESSES_END;
 
 pub use gate::Mismatch;
+pub use ids::Ids;
 pub use resume::entry;
 pub use vdso::VdsoError;
 
@@ -87,6 +89,27 @@ pub enum RestoreError {
     Inconsistent {
         /// What does not fit.
         what: String,
+    },
+    /// The process was started under another id than it is to keep.
+    #[error(
+        "the image is of process {image}, whose id is to be kept, and this process is {here}; restore it with new ids"
+    )]
+    Id {
+        /// This process's.
+        here: u32,
+        /// The image's.
+        image: u32,
+    },
+    /// An id that is to be kept is beyond what this machine gives.
+    #[error(
+        "the image has a thread with the id {highest}, which is to be kept, and this machine's ids end at {limit}: sysctl -w kernel.pid_max={}, or restore it with new ids",
+        highest.saturating_add(1)
+    )]
+    IdsEnd {
+        /// The image's highest.
+        highest: u32,
+        /// One more than the highest of this machine.
+        limit: u32,
     },
     /// Something that the kernel refused.
     #[error("cannot {what}: {error}")]
@@ -135,8 +158,10 @@ pub fn restore(
     pages: Pages<'_>,
     handed_in: &[(String, RawFd)],
     policy: Policy,
+    ids: Ids,
 ) -> Result<Infallible, RestoreError> {
     gate::check_machine(&state.machine, &crate::machine())?;
+    ids::check(state, ids)?;
     let below = pages.below.map(|below| plan::below(state, below.runs, below.unchanged));
     let below = below.transpose().map_err(|what| RestoreError::Inconsistent { what })?;
     alone()?;
@@ -182,7 +207,7 @@ pub fn restore(
     // SAFETY: touches no memory.
     unsafe { libc::umask(state.program.umask) };
 
-    let scaffold = Scaffold::build(state, files, &opened, reports.cast_unsigned())?;
+    let scaffold = Scaffold::build(state, files, &opened, reports.cast_unsigned(), ids)?;
     rseq::unregister().map_err(call("unregister restartable sequences (rseq)"))?;
     scaffold.run()
 }

@@ -5,13 +5,15 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::ids::{self, CloneArguments};
 use super::mutex::{self, Tids};
 use super::table::{PendingEntry, TABLE_VERSION, Table, ThreadEntry, TimerEntry};
 use super::waiter::Memory;
 use super::x86_64::{
-    SET_FS, SET_GS, registers_of, stillwire_clone, stillwire_leave_by_signal_return, stillwire_leave_to_agent,
+    SET_FS, SET_GS, registers_of, stillwire_clone, stillwire_clone_under_id,
+    stillwire_leave_by_signal_return, stillwire_leave_to_agent,
 };
-use super::{sentence, waiter};
+use super::{STACK_BYTES, sentence, waiter};
 use crate::arch::RESTORED;
 use crate::{stop, sys};
 
@@ -62,27 +64,12 @@ unsafe extern "C" fn resume(table: *mut Table) -> ! {
         *(first.tid_address as *mut u32) = first.tid;
         let _ = sys::call(libc::SYS_set_tid_address, [first.tid_address as usize, 0, 0, 0, 0, 0]);
         for at in 1..entries {
-            let thread = threads.add(at);
-            let (stack, tid_address, tls) = ((*thread).stack, (*thread).tid_address, (*thread).tls_base);
-            let tid = &raw mut (*thread).tid;
-            let made = stillwire_clone(CLONE_FLAGS as u64, stack, tid, tid_address, tls, thread, table);
-            if made < 0 {
-                fail(all, b"cannot make a thread of the process", made);
-            }
+            make_thread(threads.add(at), table);
         }
         let threads = all.threads.as_slice::<ThreadEntry>();
         let ids = Ids::of(threads);
-        let mut memory = Memory { spans: all.written.as_slice() };
-        for thread in threads.iter().filter(|thread| thread.is_agent == 0) {
-            let (registers, stack) = registers_of(thread.frame);
-            // `struct robust_list_head`: the entry for what is being taken is its third word.
-            let head = (thread.robust_list as *const u64).as_ref();
-            let pending = head.map_or(0, |head| *std::ptr::from_ref(head).add(2));
-            waiter::mend(&mut memory, registers, stack, pending, (thread.old_tid, thread.tid), threads.len());
-        }
-        for span in memory.spans {
-            let words = (span.end - span.start) as usize / size_of::<u32>();
-            mutex::mend(std::slice::from_raw_parts_mut(span.start as *mut u32, words), &ids);
+        if all.keeps_ids == 0 {
+            mend(all, &ids);
         }
         for timer in all.timers.as_slice::<TimerEntry>() {
             if let Err(error) = make_timer(timer, &ids) {
@@ -106,6 +93,69 @@ unsafe extern "C" fn resume(table: *mut Table) -> ! {
             stop::note_call(thread.frame);
         }
         start(first, table)
+    }
+}
+
+/// Makes a thread, which begins with [`start`].
+///
+/// # Safety
+///
+/// An entry of the table, which stays.
+unsafe fn make_thread(thread: *mut ThreadEntry, table: *const Table) {
+    // SAFETY: the kernel writes the id to the entry and to the thread's own memory, and reads the arguments before the call returns. The
+    // thread's stack is part of the scaffold.
+    unsafe {
+        let all = &*table;
+        let (stack, tid_address, tls) = ((*thread).stack, (*thread).tid_address, (*thread).tls_base);
+        let tid = &raw mut (*thread).tid;
+        if all.keeps_ids == 0 {
+            let made = stillwire_clone(CLONE_FLAGS as u64, stack, tid, tid_address, tls, thread, table);
+            if made < 0 {
+                fail(all, b"cannot make a thread of the process", made);
+            }
+            return;
+        }
+        let arguments = CloneArguments {
+            flags: CLONE_FLAGS as u64,
+            pidfd: 0,
+            child_tid: tid_address,
+            parent_tid: tid as u64,
+            exit_signal: 0,
+            stack: stack - STACK_BYTES,
+            stack_bytes: STACK_BYTES,
+            tls,
+            ids: &raw const (*thread).old_tid as u64,
+            ids_count: 1,
+        };
+        let made = stillwire_clone_under_id(&raw const arguments, size_of::<CloneArguments>(), thread, table);
+        if made < 0 {
+            let what = b"cannot make a thread under the id that it had (17: it is taken; 1: not permitted; 38: Linux 5.9 can)";
+            fail(all, what, made);
+        }
+    }
+}
+
+/// Puts new ids to where the C library has the old ones.
+///
+/// # Safety
+///
+/// All memory is restored, and nobody else uses it.
+unsafe fn mend(all: &Table, ids: &Ids<'_>) {
+    // SAFETY: the table's spans are mapped and may be written; the caller's promise.
+    unsafe {
+        let mut memory = Memory { spans: all.written.as_slice() };
+        for thread in ids.threads.iter().filter(|thread| thread.is_agent == 0) {
+            let (registers, stack) = registers_of(thread.frame);
+            // `struct robust_list_head`: the entry for what is being taken is its third word.
+            let head = (thread.robust_list as *const u64).as_ref();
+            let pending = head.map_or(0, |head| *std::ptr::from_ref(head).add(2));
+            let renamed = (thread.old_tid, thread.tid);
+            waiter::mend(&mut memory, registers, stack, pending, renamed, ids.threads.len());
+        }
+        for span in memory.spans {
+            let words = (span.end - span.start) as usize / size_of::<u32>();
+            mutex::mend(std::slice::from_raw_parts_mut(span.start as *mut u32, words), ids);
+        }
     }
 }
 
@@ -150,6 +200,12 @@ pub(super) unsafe extern "C" fn start(thread: *const ThreadEntry, table: *const 
                     all,
                     b"a thread had a priority (nice, sched) that it may not have here, and runs without",
                 );
+            }
+        }
+        if all.gives_up_right != 0 {
+            let rights = [ids::HEADER.as_ptr() as usize, all.rights.as_ptr() as usize, 0, 0, 0, 0];
+            if let Err(error) = sys::call(libc::SYS_capset, rights) {
+                fail(all, b"cannot give up the right over ids (capset)", -i64::from(error.0));
             }
         }
         if thread.is_agent == 0 {

@@ -27,6 +27,7 @@ impl Scaffold {
         files: &Files,
         opened: &Opened,
         reports: u32,
+        ids: Ids,
     ) -> Result<Scaffold, RestoreError> {
         let text = std::fs::read("/proc/self/maps").map_err(call("read /proc/self/maps"))?;
         let own: Vec<Span> = maps::lines(&text)
@@ -55,6 +56,7 @@ impl Scaffold {
             .map(|(place, thread)| thread_entry(thread, stacks + STACK_BYTES * place))
             .collect();
         let end = own.iter().map(|span| span.end).fold(ADDRESSES_END, u64::max);
+        let rights = ids::without_right()?;
         // Its size is known when all has been put there; the two calls that spare it are made anew then.
         let mut table = Table {
             version: table::TABLE_VERSION,
@@ -69,6 +71,9 @@ impl Scaffold {
             interval_timers: process::interval_timers(state),
             barriers: state.program.barriers.into(),
             written: calls.put_all(&plan::written(state, below)),
+            keeps_ids: (ids == Ids::Kept).into(),
+            gives_up_right: rights.is_some().into(),
+            rights: rights.unwrap_or_default(),
         };
         let clear = calls.call_later("unmap the memory of the process that takes over", 2);
         plan::memory(&mut calls, state, opened, &kernel);

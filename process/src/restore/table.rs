@@ -3,6 +3,7 @@
 
 use std::sync::atomic::AtomicU32;
 
+use super::ids::Rights;
 use crate::stop::PROCESSOR_WORDS;
 
 /// A system call, what it must return, and the sentence for when it does not.
@@ -42,7 +43,7 @@ pub(super) const ERRORS: usize = 134;
 pub(super) const ERROR_CELL_BYTES: usize = 64;
 
 /// Of the table below; the code that reads it is part of the image.
-pub(super) const TABLE_VERSION: u64 = 2;
+pub(super) const TABLE_VERSION: u64 = 3;
 
 /// For the code in the restored memory.
 #[repr(C)]
@@ -68,6 +69,11 @@ pub(super) struct Table {
     pub(super) barriers: u64,
     /// [`Span`]s of restored memory in which thread ids may lie.
     pub(super) written: Slice,
+    /// Not 0: every thread gets the id that it had.
+    pub(super) keeps_ids: u64,
+    /// Not 0: [`Self::rights`] is what the threads go on with.
+    pub(super) gives_up_right: u64,
+    pub(super) rights: Rights,
 }
 
 /// Entries of one kind.

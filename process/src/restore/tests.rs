@@ -222,7 +222,7 @@ extern "C" fn restorer() {
     let pages = File::open(folder.join("pages")).expect("pages");
     let pages = Pages { file: pages.as_fd(), offset: 4096, below: None };
     let given: Vec<(String, RawFd)> = (0..3).map(|number| (number.to_string(), number)).collect();
-    let error = restore(&state, &standard_files(), pages, &given, Policy::default());
+    let error = restore(&state, &standard_files(), pages, &given, Policy::default(), Ids::New);
     let error = error.expect_err("it does not come back");
     eprintln!("refused: {error}");
     std::process::exit(2);

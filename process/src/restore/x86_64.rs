@@ -3,6 +3,7 @@
 
 use std::arch::{asm, global_asm};
 
+use super::ids::CloneArguments;
 use super::table::{Program, Step, Table, ThreadEntry};
 use crate::arch::PAGE_BYTES;
 
@@ -108,6 +109,8 @@ pub(super) unsafe fn run_loop(code: u64, program: *const Program) -> ! {
 //
 // `stillwire_clone(flags, stack, parent_tid, child_tid, tls, thread, table)` is clone(2) whose child calls `start(thread, table)`.
 //
+// `stillwire_clone_under_id(arguments, bytes, thread, table)` is the same by clone3(2), which asks for an id.
+//
 // `stillwire_leave_by_signal_return(table, frame)` and `stillwire_leave_to_agent(table, registers, mask, value)` wait for
 // all threads of the process and go on. Whoever comes last closes the descriptor for reports and unmaps the table and the stacks on which all came here;
 // so from the count on nothing but registers, the thread's own restored stack and one word of this library is touched.
@@ -134,6 +137,22 @@ global_asm!(
     "xor ebp, ebp",
     "pop rdi",
     "pop rsi",
+    "call {start}",
+    "ud2",
+    ".hidden stillwire_clone_under_id",
+    ".globl stillwire_clone_under_id",
+    "stillwire_clone_under_id:",
+    // The call leaves all registers of the child as they are but rax, rcx and r11.
+    "mov r8, rcx",
+    "mov eax, 435",
+    "syscall",
+    "test rax, rax",
+    "jz 2f",
+    "ret",
+    "2:",
+    "xor ebp, ebp",
+    "mov rdi, rdx",
+    "mov rsi, r8",
     "call {start}",
     "ud2",
     ".macro stillwire_wait_for_all",
@@ -218,6 +237,12 @@ unsafe extern "C" {
         parent_tid: *mut u32,
         child_tid: u64,
         tls: u64,
+        thread: *const ThreadEntry,
+        table: *const Table,
+    ) -> i64;
+    pub(super) fn stillwire_clone_under_id(
+        arguments: *const CloneArguments,
+        bytes: usize,
         thread: *const ThreadEntry,
         table: *const Table,
     ) -> i64;

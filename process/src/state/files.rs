@@ -76,6 +76,8 @@ pub enum What {
         buffer_bytes: (u32, u32),
         /// `SO_PASSCRED`.
         passes_credentials: bool,
+        /// `SO_RCVTIMEO`, `SO_SNDTIMEO`: ns that a call waits at most; 0: for ever.
+        timeouts_ns: (u64, u64),
     },
     /// `eventfd(2)`.
     Event {

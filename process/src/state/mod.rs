@@ -28,7 +28,7 @@ pub const FILES_KIND: u32 = 0x0303;
 /// Kind of the section that [`Unchanged::encode`] makes.
 pub const UNCHANGED_KIND: u32 = 0x0304;
 /// Version of the content of all of them.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Everything of a process but its pages and its descriptors.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

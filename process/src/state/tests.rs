@@ -164,6 +164,7 @@ fn what_open_files_say_of_each_other_fits_together() {
         shut: 0,
         buffer_bytes: (1, 2),
         passes_credentials: false,
+        timeouts_ns: (5, 0),
     };
     let decoded = |whats: &[What]| {
         let open = whats.iter().map(|what| OpenFile { flags: 2, what: what.clone() }).collect();

@@ -56,7 +56,21 @@ pub(super) fn register(descriptor: RawFd, range: Range<u64>) -> Answer<()> {
 }
 
 pub(super) fn is_ours(descriptor: RawFd) -> bool {
-    std::fs::read_link(format!("/proc/self/fd/{descriptor}")).is_ok_and(|name| name.as_os_str() == NAME)
+    let name = std::fs::read_link(format!("/proc/self/fd/{descriptor}"));
+    name.is_ok_and(|name| is_descriptor(name.as_os_str().as_encoded_bytes()))
+}
+
+/// Whether this is what `/proc` calls such a descriptor, be it a tracker's or not.
+pub(crate) fn is_descriptor(link: &[u8]) -> bool {
+    link == NAME.as_bytes()
+}
+
+/// Whether one was opened as a tracker does: no fault is handed out to anybody. `text` is its fdinfo.
+pub(crate) fn is_tracker(text: &[u8]) -> bool {
+    // Version, what was asked for, what the kernel can, as hexadecimal numbers; the highest bit says that it was asked.
+    let features = |line: &str| u64::from_str_radix(line.strip_prefix("API:")?.split(':').nth(1)?, 16).ok();
+    let text = String::from_utf8_lossy(text);
+    text.lines().find_map(features).is_some_and(|asked| asked & !(1 << 31) == FEATURES)
 }
 
 /// Whether a written page is told from an armed one: kernels know the flags before they do what is meant here.

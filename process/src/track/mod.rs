@@ -22,6 +22,7 @@ use crate::state::memory::Protection;
 use crate::sys::{self, Answer, Errno};
 
 pub use costs::{ARMED_BYTES_MIN, Costs, DELTA_FRACTION, Way};
+pub(crate) use kernel::{is_descriptor, is_tracker};
 
 /// A region with fewer bytes of its own is not worth the calls: it counts as written.
 const REGION_BYTES_MIN: u64 = 64 << 10;

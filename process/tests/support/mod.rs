@@ -6,7 +6,7 @@ pub(crate) mod container;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use process::state::ProcessState;
 
@@ -119,9 +119,15 @@ pub(crate) fn start_with(command: &mut Command, library: &Path) -> Program {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     ours.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let number = theirs.as_raw_fd();
+    // What starts it in a namespace hands this on, and is not the program.
+    let (preload, control) = if command.get_program() == "unshare" {
+        ("PRELOAD", "CONTROL")
+    } else {
+        ("LD_PRELOAD", "STILLWIRE_PRELOAD_CONTROL")
+    };
     command
-        .env("LD_PRELOAD", library)
-        .env("STILLWIRE_PRELOAD_CONTROL", number.to_string())
+        .env(preload, library)
+        .env(control, number.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     // SAFETY: two system calls, between fork and exec.
@@ -133,10 +139,23 @@ pub(crate) fn start_with(command: &mut Command, library: &Path) -> Program {
             if flags < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
         });
     }
-    let mut child = command.spawn().expect("the program starts");
+    let mut child = spawn(command);
     drop(theirs);
     let output = BufReader::new(child.stdout.take().expect("a pipe"));
     Program { child, output, control: BufReader::new(ours) }
+}
+
+/// A child of another test that is about to become a program may still hold the executable that has just been written.
+fn spawn(command: &mut Command) -> Child {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        match command.spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            started => return started.expect("the program starts"),
+        }
+    }
 }
 
 /// Starts the program of an image again, to become what it was.
@@ -222,6 +241,14 @@ impl Program {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("the program prints lines");
         line.trim_end().to_owned()
+    }
+
+    /// Waits for one that ends by itself: what it has printed as errors, which is a pipe.
+    pub(crate) fn complaint(mut self) -> String {
+        let mut text = String::new();
+        self.child.stderr.take().expect("a pipe").read_to_string(&mut text).expect("text");
+        self.child.wait().expect("it ends");
+        text
     }
 
     /// Whether the program has printed something that was not read.

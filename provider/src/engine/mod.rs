@@ -36,10 +36,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use agent::ThisRank;
 use drivers::udp::UdpConfig;
 use endpoint::{Completion, Endpoint, EndpointConfig, Linger};
-use transport::config::{AuthLevel, PortConfig};
+use transport::config::PortConfig;
 use transport::matching::{Envelope, MessageKey};
 use transport::slab::{Slab, SlabKey};
-use transport::{Epoch, LinkIndex, OpId, Port, PortId, Space};
+use transport::{Epoch, LinkIndex, OpId, Port, PortId, Reach, Space};
 
 use crate::abi::{ADDR_NOTAVAIL, FiAddr};
 use crate::address::Address;
@@ -140,14 +140,14 @@ impl Engine {
     /// Opens the endpoint below and its rails, and starts to serve peers.
     pub(crate) fn open(opening: Opening<'_>) -> Result<Arc<Engine>> {
         let Opening { identity, port, bind, vector, regions, sinks, directed } = opening;
+        let rank = this_rank();
         let open_endpoint = |identity: &Identity, epoch| {
             let mut config = PortConfig::new(identity.job.tag());
             config.eager_bytes_max = COPIED_BYTES_MAX;
             config.link_copied_bytes_max = LINK_COPIED_BYTES_MAX;
-            if !bind.ip().is_loopback() {
-                config.auth = AuthLevel::Full;
-                config.network = true;
-            }
+            let reach = Reach::at(bind.ip(), identity.auth);
+            (config.auth, config.network) = (reach.auth, reach.network);
+            config.follows = rank.is_none();
             let rails = drivers::open_rails(&UdpConfig::new(bind)).map_err(|error| {
                 complain(format_args!("no rail at {bind}: {error}"));
                 Errno(libc::EADDRNOTAVAIL)
@@ -160,7 +160,6 @@ impl Engine {
                 Errno(libc::ENOMEM)
             })
         };
-        let rank = this_rank();
         let endpoint = match rank {
             Some(rank) => {
                 rank.open_port(port, |launch, epoch| open_endpoint(&Identity::of(launch), epoch))?

@@ -66,7 +66,7 @@ impl Restarted {
     /// It speaks from now on.
     fn start(self, rig: &Rig) -> Endpoint {
         let config = EndpointConfig { helper: false, ..EndpointConfig::default() };
-        let restart = Restart { life: LIFE, key: None };
+        let restart = Restart::in_life(LIFE);
         let endpoint =
             Endpoint::restart(self.frozen, Default::default(), vec![Box::new(self.rail)], restart, config)
                 .unwrap();

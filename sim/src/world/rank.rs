@@ -152,7 +152,7 @@ impl World {
             }
             let mut port = loaded.port;
             self.sabotage.apply_frozen(&mut port);
-            ports.push(port.restart(local, Restart { life: decision.life, key: None }));
+            ports.push(port.restart(local, Restart::in_life(decision.life)));
         }
         Ok((program, ports))
     }

@@ -28,5 +28,5 @@ pub use hash::{BlockHash, ContentName, hash};
 pub use places::{Places, Run};
 pub use rules::{Choice, Rules, Standing, Strategy};
 pub use series::{Adding, Making, Member, Series};
-pub use signature::Signature;
+pub use signature::{MAGIC as SIGNATURE_MAGIC, Signature};
 pub use writer::{DeltaOptions, DeltaSummary, DeltaWriter, Differences};

@@ -8,8 +8,8 @@ use crate::packets::{
     Compression, Cut, Key, PacketReader, PacketWriter, PacketsError, Sealing, Sink, Source,
 };
 
-/// The first bytes of a signature's content.
-pub(super) const MAGIC: [u8; 4] = *b"SWSG";
+/// The first bytes of a signature, within its packets.
+pub const MAGIC: [u8; 4] = *b"SWSG";
 const VERSION: u16 = 1;
 const HEAD_BYTES: usize = 40;
 pub(super) const HASH_BYTES: usize = 16;

@@ -124,28 +124,52 @@ impl ImageReader {
 
     /// Reads every byte of the file and checks it, with little memory.
     pub fn verify<S: Storage>(&self, storage: &mut S) -> Result<(), StoreError> {
+        self.read_through(storage, |_| Ok(()))
+    }
+
+    /// Reads the file from its first byte to its last, checks all, and gives `take` each piece as soon as it is read. What a piece holds is known to be right
+    /// only when this has returned.
+    pub fn read_through<S: Storage, E: From<StoreError>>(
+        &self,
+        storage: &mut S,
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let failed = |error| E::from(self.failed(error));
+        let mut head = [0; HEADER_BYTES];
+        read(storage, &self.path, 0, &mut head)?;
+        take(&head)?;
         let mut from = HEADER_BYTES as u64;
         let mut buffer = vec![0; READ_BUFFER_BYTES];
         for (number, entry) in (0u32..).zip(&self.entries) {
             let padding = usize::try_from(entry.offset - from).expect("below PADDING_BYTES_MAX");
-            storage.read_range(&self.path, from, &mut buffer[..padding])?;
+            read(storage, &self.path, from, &mut buffer[..padding])?;
             if buffer[..padding].iter().any(|byte| *byte != 0) {
-                return Err(self.failed(ImageError::PaddingDamaged { until: entry.offset }));
+                return Err(failed(ImageError::PaddingDamaged { until: entry.offset }));
             }
+            take(&buffer[..padding])?;
             let mut checksum = Checksum::new();
             let mut position = entry.offset;
             let end = entry.offset + entry.stored_bytes;
             while position < end {
                 let length =
                     usize::try_from(end - position).map_or(buffer.len(), |left| left.min(buffer.len()));
-                storage.read_range(&self.path, position, &mut buffer[..length])?;
+                read(storage, &self.path, position, &mut buffer[..length])?;
                 checksum.update(&buffer[..length]);
+                take(&buffer[..length])?;
                 position += length as u64;
             }
-            entry.check(number, checksum.value()).map_err(|error| self.failed(error))?;
+            entry.check(number, checksum.value()).map_err(failed)?;
             from = end;
         }
-        Ok(())
+        let table_bytes = usize::try_from(self.header.total_bytes - from).expect("read into memory before");
+        let mut table = vec![0; table_bytes];
+        read(storage, &self.path, from, &mut table)?;
+        // They were right when the file was opened, and may have been exchanged since.
+        let found = digest(&head, &table);
+        if found != self.digest {
+            return Err(failed(ImageError::WrongDigest { expected: self.digest, found }));
+        }
+        take(&table)
     }
 
     /// How the rank ended, if this is the image of one that had.
@@ -178,4 +202,13 @@ impl ImageReader {
     fn failed(&self, error: ImageError) -> StoreError {
         StoreError::Image { path: self.path.clone(), error }
     }
+}
+
+fn read<S: Storage, E: From<StoreError>>(
+    storage: &mut S,
+    path: &str,
+    offset: u64,
+    into: &mut [u8],
+) -> Result<(), E> {
+    storage.read_range(path, offset, into).map_err(|error| E::from(error.into()))
 }

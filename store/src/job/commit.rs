@@ -54,7 +54,7 @@ impl<S: Storage> JobDirectory<S> {
         self.make_generation(generation)
     }
 
-    fn make_generation(&mut self, generation: GenerationId) -> Result<(), StoreError> {
+    pub(super) fn make_generation(&mut self, generation: GenerationId) -> Result<(), StoreError> {
         let life = names::life(generation.life);
         for path in [&life, &names::generation(generation)] {
             match self.storage.create_directory(path) {
@@ -94,7 +94,30 @@ impl<S: Storage> JobDirectory<S> {
         }
     }
 
+    /// [`JobDirectory::replicate`] of a generation that counts, as whoever has the job's own records knows: also of a life that is over, over damaged
+    /// records, and without a look at the images.
+    pub fn adopt(&mut self, manifest: &Manifest) -> Result<(), StoreError> {
+        let generation = manifest.generation;
+        self.make_generation(generation)?;
+        for marker in [names::COMMIT, names::COLLECTED] {
+            if self.has_file(generation, marker)? && self.manifest(generation).as_ref() != Ok(manifest) {
+                self.storage.remove_file(&names::in_generation(generation, marker))?;
+            }
+        }
+        self.publish_manifest(manifest).map(drop)
+    }
+
     fn commit_manifest(&mut self, manifest: Manifest) -> Result<Manifest, StoreError> {
+        let generation = manifest.generation;
+        if !self.publish_manifest(&manifest)? {
+            return self.manifest(generation);
+        }
+        self.lives()?.admit(generation.life).map_err(|error| StoreError::Commit { generation, error })?;
+        Ok(manifest)
+    }
+
+    /// Returns whether it was not there before.
+    fn publish_manifest(&mut self, manifest: &Manifest) -> Result<bool, StoreError> {
         let generation = manifest.generation;
         let failed = |error| StoreError::Commit { generation, error };
         let manifest_bytes = manifest.emit();
@@ -112,7 +135,7 @@ impl<S: Storage> JobDirectory<S> {
                 return Err(failed(CommitError::AlreadyCommitted));
             }
             self.sync_way(generation)?;
-            return self.manifest(generation);
+            return Ok(false);
         }
         let path = names::in_generation(generation, names::MANIFEST);
         let temporary = names::temporary(&path);
@@ -122,8 +145,7 @@ impl<S: Storage> JobDirectory<S> {
         self.sync_way(generation)?;
         let path = names::in_generation(generation, names::COMMIT);
         self.write_record(&path, &names::temporary(&path), &record.emit())?;
-        self.lives()?.admit(generation.life).map_err(failed)?;
-        Ok(manifest)
+        Ok(true)
     }
 
     /// Rules 1, 7 and 9: whether this generation may still be written and committed.

@@ -121,6 +121,34 @@ impl<S: Storage> JobDirectory<S> {
         self.lives()?.admit(life).map_err(|_| StoreError::LifeTaken { counter })
     }
 
+    /// Every decision that can be read, oldest first: what a node of its own needs to know of a job's lives.
+    pub fn decisions(&mut self) -> Result<Vec<Decision>, StoreError> {
+        Ok(self.lives()?.decisions.into_values().filter_map(Result::ok).collect())
+    }
+
+    /// Writes, oldest first, those of `decisions` that are not here: a node that was not there takes over what was decided. [`StoreError::LifeTaken`] if
+    /// another one is here under the counter of one of them, or one that they do not know.
+    pub fn adopt_decisions(&mut self, decisions: &[Decision]) -> Result<(), StoreError> {
+        let known = self.lives()?.decisions;
+        let last = decisions.last().map_or(0, |last| last.life.counter);
+        if let Some(counter) = known.keys().find(|counter| **counter > last) {
+            return Err(StoreError::LifeTaken { counter: *counter });
+        }
+        for decision in decisions {
+            let counter = decision.life.counter;
+            let path = names::decision(counter);
+            match known.get(&counter) {
+                Some(Ok(here)) if here == decision => continue,
+                Some(Ok(_)) => return Err(StoreError::LifeTaken { counter }),
+                // It cannot be read any more.
+                Some(Err(_)) => self.storage.remove_file(&path)?,
+                None => {}
+            }
+            self.write_record(&path, &names::decision_temporary(decision.life), &decision.emit())?;
+        }
+        Ok(self.storage.sync_directory("")?)
+    }
+
     /// Notes, durably, that the job has finished in the newest life. Writing it again is no error: the first stays.
     pub fn write_end(&mut self, life: Life, ended_unix_ms: u64) -> Result<(), StoreError> {
         self.expect_current(life)?;

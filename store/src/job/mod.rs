@@ -24,6 +24,7 @@ mod commit;
 mod lives;
 pub(crate) mod names;
 mod scan;
+mod take_over;
 mod verify;
 
 use core::fmt;
@@ -34,6 +35,7 @@ use transport::{Epoch, JobId, Life, Rank};
 pub use collect::CollectReport;
 pub use commit::{CommitRequest, ImageClaim};
 pub use scan::{AbandonedBy, Generation, GenerationState};
+pub use take_over::TakenFile;
 pub use verify::{Damage, Depth, Restorable};
 
 use crate::error::{RecordError, StoreError};
@@ -56,6 +58,22 @@ pub struct GenerationId {
 impl fmt::Display for GenerationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.life, self.epoch)
+    }
+}
+
+impl GenerationId {
+    /// Where its files lie in a job's directory: `life-.../epoch-...`.
+    #[must_use]
+    pub fn folder(&self) -> String {
+        names::generation(*self)
+    }
+
+    /// The counterpart of [`GenerationId::folder`].
+    #[must_use]
+    pub fn of_folder(path: &str) -> Option<GenerationId> {
+        let (life, epoch) = path.split_once('/')?;
+        let names::AtTop::Life(life) = names::at_top(life) else { return None };
+        names::parse_epoch(epoch).map(|epoch| GenerationId { life, epoch })
     }
 }
 

@@ -127,6 +127,16 @@ impl<T: Source + ?Sized> Source for &T {
     }
 }
 
+impl<T: Source + ?Sized> Source for Box<T> {
+    fn bytes(&self) -> u64 {
+        (**self).bytes()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), StorageError> {
+        (**self).read_at(offset, into)
+    }
+}
+
 /// A part of another source.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<T> {

@@ -14,6 +14,15 @@ impl fmt::Debug for Key {
     }
 }
 
+impl Key {
+    /// By which files that are encrypted with one key are told from those of another. It says nothing about the key.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        let check = Sealing::new(self.clone(), [0; SALT_BYTES]).key_check();
+        u64::from_le_bytes(core::array::from_fn(|at| check[at]))
+    }
+}
+
 /// Bytes by which encrypted bytes are longer.
 pub(super) const TAG_BYTES: usize = 16;
 /// Bytes of the salt.

@@ -59,21 +59,66 @@ pub(super) fn record(page: &[u8]) -> Vec<u8> {
     record
 }
 
-/// Reads the `index`-th record of a file whose records begin at `start`.
-pub(super) fn read_record<S: Storage>(
+/// Reads records of a file from `offset` on, of pages from `number` on, into as many pages.
+pub(super) fn read_records<S: Storage>(
     storage: &mut S,
     path: &str,
-    start: u64,
-    index: u64,
+    offset: u64,
     number: u64,
-) -> Result<Vec<u8>, ProtectError> {
-    let mut bytes = vec![0; RECORD_BYTES];
-    storage.read_range(path, start + index * RECORD_BYTES as u64, &mut bytes)?;
-    let sum = bytes.split_off(PAGE_BYTES);
-    if checksum(&bytes).to_le_bytes() != *sum {
-        return Err(ProtectError::ParityDamaged { path: path.to_owned(), page: number });
+    pages: &mut [u8],
+) -> Result<(), ProtectError> {
+    let mut bytes = vec![0; pages.len() / PAGE_BYTES * RECORD_BYTES];
+    storage.read_range(path, offset, &mut bytes)?;
+    let into = pages.chunks_exact_mut(PAGE_BYTES);
+    for (page, (record, into)) in (number..).zip(bytes.chunks_exact(RECORD_BYTES).zip(into)) {
+        let (content, sum) = record.split_at(PAGE_BYTES);
+        if checksum(content).to_le_bytes() != *sum {
+            return Err(ProtectError::ParityDamaged { path: path.to_owned(), page });
+        }
+        into.copy_from_slice(content);
     }
-    Ok(bytes)
+    Ok(())
+}
+
+/// Where a record lies in a file of parity.
+pub(super) fn record_offset(start: u64, index: u64) -> u64 {
+    start + index * RECORD_BYTES as u64
+}
+
+/// Bytes that are gathered before they are written, and read at once.
+pub(super) const RUN_BYTES: usize = 1 << 20;
+
+/// Records that wait to be written together.
+#[derive(Debug, Default)]
+pub(super) struct Records(Vec<u8>);
+
+impl Records {
+    /// Adds records of pages that follow each other.
+    pub(super) fn add<S: Storage>(
+        &mut self,
+        storage: &mut S,
+        file: &mut S::File,
+        pages: &[u8],
+    ) -> Result<(), StorageError> {
+        for page in pages.chunks_exact(PAGE_BYTES) {
+            self.0.extend_from_slice(page);
+            self.0.extend_from_slice(&checksum(page).to_le_bytes());
+            if self.0.len() >= RUN_BYTES {
+                self.write(storage, file)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what still waits.
+    pub(super) fn write<S: Storage>(
+        &mut self,
+        storage: &mut S,
+        file: &mut S::File,
+    ) -> Result<(), StorageError> {
+        let bytes = core::mem::take(&mut self.0);
+        if bytes.is_empty() { Ok(()) } else { storage.append(file, &bytes) }
+    }
 }
 
 /// What has changed of a node's parity, being written.
@@ -84,6 +129,7 @@ pub struct ChangedWriter<F> {
     generation: GenerationId,
     from: Option<GenerationId>,
     numbers: Vec<u64>,
+    records: Records,
 }
 
 impl<F> ChangedWriter<F> {
@@ -96,29 +142,30 @@ impl<F> ChangedWriter<F> {
         let temporary = names::temporary(&path);
         let mut file = create_anew(storage, &temporary)?;
         storage.append(&mut file, &[0; HEADER_BYTES])?;
-        Ok(ChangedWriter { path, file, generation, from, numbers: Vec::new() })
+        Ok(ChangedWriter { path, file, generation, from, numbers: Vec::new(), records: Records::default() })
     }
 
     pub(super) fn temporary(&self) -> String {
         names::temporary(&self.path)
     }
 
-    /// Adds the new content of page `number`, which comes behind all that were added.
-    pub(super) fn page<S: Storage<File = F>>(
+    /// Adds the new content of pages from `number` on, which come behind all that were added.
+    pub(super) fn pages<S: Storage<File = F>>(
         &mut self,
         storage: &mut S,
         number: u64,
-        page: &[u8],
+        pages: &[u8],
     ) -> Result<(), ProtectError> {
         if let Some(last) = self.numbers.last().copied().filter(|last| *last >= number) {
             return Err(ProtectError::OutOfOrder { last, found: number });
         }
-        self.numbers.push(number);
-        Ok(storage.append(&mut self.file, &record(page))?)
+        self.numbers.extend(number..number + (pages.len() / PAGE_BYTES) as u64);
+        Ok(self.records.add(storage, &mut self.file, pages)?)
     }
 
     /// Makes the file durable under its name, and says how many pages it has.
     pub(super) fn finish<S: Storage<File = F>>(mut self, storage: &mut S) -> Result<u64, ProtectError> {
+        self.records.write(storage, &mut self.file)?;
         let table: Vec<u8> = self.numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
         storage.append(&mut self.file, &table)?;
         let from = self.from.unwrap_or(GenerationId { life: Life { counter: 0, nonce: 0 }, epoch: Epoch(0) });
@@ -160,7 +207,17 @@ impl Changed {
         storage: &mut S,
         generation: GenerationId,
     ) -> Result<Changed, ProtectError> {
-        let path = names::in_generation(generation, names::PARITY);
+        let changed = Changed::open_file(storage, &names::in_generation(generation, names::PARITY))?;
+        if changed.generation != generation {
+            let (path, what) = (changed.path, "it belongs to another generation");
+            return Err(ProtectError::File { path, what });
+        }
+        Ok(changed)
+    }
+
+    /// The file `path`, of whatever generation.
+    pub(super) fn open_file<S: Storage>(storage: &mut S, path: &str) -> Result<Changed, ProtectError> {
+        let path = path.to_owned();
         let damaged = |what| ProtectError::File { path: path.clone(), what };
         let length = storage.length(&path)?;
         if length < HEADER_BYTES as u64 {
@@ -179,9 +236,7 @@ impl Changed {
             life: Life { counter: counter.get(), nonce: nonce.get() },
             epoch: Epoch(epoch.get()),
         };
-        if generation_of(header.life_counter, header.life_nonce, header.epoch) != generation {
-            return Err(damaged("it belongs to another generation"));
-        }
+        let generation = generation_of(header.life_counter, header.life_nonce, header.epoch);
         let pages = header.pages.get();
         let expected = pages
             .checked_mul((RECORD_BYTES + 8) as u64)
@@ -208,13 +263,23 @@ impl Changed {
         self.numbers.binary_search(&number).ok().map(|index| index as u64)
     }
 
+    /// Reads the pages of numbers `index`, `index` + 1, ... of the table, which follow each other from page `number` on.
     pub(super) fn read<S: Storage>(
         &self,
         storage: &mut S,
         index: u64,
         number: u64,
-    ) -> Result<Vec<u8>, ProtectError> {
-        read_record(storage, &self.path, HEADER_BYTES as u64, index, number)
+        pages: &mut [u8],
+    ) -> Result<(), ProtectError> {
+        read_records(storage, &self.path, record_offset(HEADER_BYTES as u64, index), number, pages)
+    }
+
+    /// How many pages from the `index`-th of the table on follow each other, at most so many.
+    pub(super) fn run(&self, index: usize, most: usize) -> usize {
+        let numbers = &self.numbers[index..];
+        (1..most.min(numbers.len()))
+            .find(|i| numbers[*i] != numbers[0] + *i as u64)
+            .unwrap_or(most.min(numbers.len()))
     }
 }
 

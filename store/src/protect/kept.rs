@@ -2,7 +2,9 @@
 
 use transport::{Epoch, Life};
 
-use super::changed::{Changed, RECORD_BYTES, create_anew, read_record, record};
+use super::changed::{
+    Changed, RECORD_BYTES, RUN_BYTES, Records, create_anew, read_records, record, record_offset,
+};
 use super::error::ProtectError;
 use crate::job::{GenerationId, JobDirectory, names};
 use crate::limits::PAGE_BYTES;
@@ -83,18 +85,54 @@ impl Kept {
         directory: &mut JobDirectory<S>,
         number: u64,
     ) -> Result<Option<Vec<u8>>, ProtectError> {
-        let storage = directory.storage();
-        for layer in &self.layers {
-            if let Some(index) = layer.index(number) {
-                return layer.read(storage, index, number).map(Some);
-            }
+        if matches!(self.source(number), Source::Nowhere) {
+            return Ok(None);
         }
-        match self.base {
-            Some((base, pages)) if number < pages => {
-                read_record(storage, &pages_path(base), 0, number, number).map(Some)
+        let mut page = vec![0; PAGE_BYTES];
+        self.read(directory, number, &mut page)?;
+        Ok(Some(page))
+    }
+
+    /// Pages from `number` on.
+    pub fn read<S: Storage>(
+        &self,
+        directory: &mut JobDirectory<S>,
+        number: u64,
+        pages: &mut [u8],
+    ) -> Result<(), ProtectError> {
+        let count = pages.len() / PAGE_BYTES;
+        let mut done = 0;
+        while done < count {
+            let first = number + done as u64;
+            let source = self.source(first);
+            // What lies together is read together.
+            let run = (1..count - done).find(|i| self.source(first + *i as u64) != source.after(*i as u64));
+            let run = run.unwrap_or(count - done);
+            let into = &mut pages[done * PAGE_BYTES..(done + run) * PAGE_BYTES];
+            match source {
+                Source::Layer(layer, index) => {
+                    self.layers[layer].read(directory.storage(), index, first, into)?;
+                }
+                Source::Base(base, index) => {
+                    let path = pages_path(base);
+                    read_records(directory.storage(), &path, record_offset(0, index), first, into)?;
+                }
+                Source::Nowhere => into.fill(0),
             }
-            _ => Ok(None),
+            done += run;
         }
+        Ok(())
+    }
+
+    fn source(&self, number: u64) -> Source {
+        let in_layers = self
+            .layers
+            .iter()
+            .enumerate()
+            .find_map(|(i, layer)| layer.index(number).map(|at| Source::Layer(i, at)));
+        let in_base =
+            self.base.filter(|(_, pages)| number < *pages).map(|(base, _)| Source::Base(base, number));
+        in_layers.or(in_base).unwrap_or(Source::Nowhere)
     }
 
     /// Pages from 0 on that may be other than zero.
@@ -126,6 +164,25 @@ impl Kept {
     }
 }
 
+/// Where a page of parity is, and which record of that file it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Layer(usize, u64),
+    Base(GenerationId, u64),
+    Nowhere,
+}
+
+impl Source {
+    /// That of a page so many pages on, if it lies together with this one.
+    fn after(self, pages: u64) -> Source {
+        match self {
+            Source::Layer(layer, index) => Source::Layer(layer, index + pages),
+            Source::Base(base, index) => Source::Base(base, index + pages),
+            Source::Nowhere => Source::Nowhere,
+        }
+    }
+}
+
 /// Writes the parity of all pages as of `generation`; `page` tells each. What is not there any more of older files goes.
 pub(super) fn write_whole<S: Storage>(
     directory: &mut JobDirectory<S>,
@@ -141,12 +198,13 @@ pub(super) fn write_whole<S: Storage>(
     let path = pages_path(generation);
     let temporary = names::temporary(&path);
     let mut file = create_anew(storage, &temporary)?;
-    let zero = vec![0; PAGE_BYTES];
+    let (zero, mut records) = (vec![0; PAGE_BYTES], Records::default());
     for number in 0..pages {
         let content = page(directory, number)?;
-        directory.storage().append(&mut file, &record(content.as_deref().unwrap_or(&zero)))?;
+        records.add(directory.storage(), &mut file, content.as_deref().unwrap_or(&zero))?;
     }
     let storage = directory.storage();
+    records.write(storage, &mut file)?;
     storage.sync_file(&mut file)?;
     storage.rename(&temporary, &path)?;
     storage.sync_directory(DIRECTORY)?;
@@ -186,11 +244,16 @@ pub fn fold<S: Storage>(
             Some(base) if layer.from.is_some() => fold_into(directory, base, layer)?,
             _ => {
                 let pages = layer.numbers.last().map_or(0, |last| last + 1);
+                let alone = Kept { layers: vec![layer.clone()], base: None };
+                let (mut run, mut first) = (Vec::new(), 0);
                 write_whole(directory, layer.generation, pages, |directory, number| {
-                    match layer.index(number) {
-                        Some(index) => layer.read(directory.storage(), index, number).map(Some),
-                        None => Ok(None),
+                    let mut at = usize::try_from(number - first).expect("within a run") * PAGE_BYTES;
+                    if at == run.len() {
+                        let left = usize::try_from(pages - number).expect("it fits") * PAGE_BYTES;
+                        (first, at, run) = (number, 0, vec![0; left.min(RUN_BYTES)]);
+                        alone.read(directory, number, &mut run)?;
                     }
+                    Ok(Some(run[at..at + PAGE_BYTES].to_vec()))
                 })?;
                 (layer.generation, pages)
             }
@@ -218,18 +281,28 @@ fn fold_into<S: Storage>(
         storage.overwrite(&mut file, pages * RECORD_BYTES as u64, &record(&[0; PAGE_BYTES]))?;
         pages += 1;
     }
-    for (index, number) in (0..).zip(&layer.numbers) {
-        let page = layer.read(storage, index, *number)?;
-        while pages < *number {
+    let (mut index, mut run) = (0, Vec::new());
+    while let Some(number) = layer.numbers.get(index).copied() {
+        while pages < number {
             storage.append(&mut file, &record(&[0; PAGE_BYTES]))?;
             pages += 1;
         }
-        if *number < pages {
-            storage.overwrite(&mut file, number * RECORD_BYTES as u64, &record(&page))?;
+        // Over what is there, or behind it: not both at once.
+        let most = if number < pages { pages - number } else { u64::MAX };
+        let most = usize::try_from(most).unwrap_or(usize::MAX).min(RUN_BYTES / PAGE_BYTES);
+        let count = layer.run(index, most);
+        run.resize(count * PAGE_BYTES, 0);
+        layer.read(storage, index as u64, number, &mut run)?;
+        if number < pages {
+            let records: Vec<u8> = run.chunks_exact(PAGE_BYTES).flat_map(record).collect();
+            storage.overwrite(&mut file, record_offset(0, number), &records)?;
         } else {
-            storage.append(&mut file, &record(&page))?;
-            pages += 1;
+            let mut records = Records::default();
+            records.add(storage, &mut file, &run)?;
+            records.write(storage, &mut file)?;
+            pages += count as u64;
         }
+        index += count;
     }
     storage.sync_file(&mut file)?;
     storage.rename(&from, &to)?;

@@ -13,12 +13,12 @@ use core::ops::Range;
 use parity::{Kernel, Matrix};
 use transport::Rank;
 
-use super::changed::{ChangedWriter, write_file};
+use super::changed::{ChangedWriter, RUN_BYTES, write_file};
 use super::error::ProtectError;
 use super::group::Group;
 use super::kept::{self, Kept};
-use super::placement::{Piece, place};
-use super::strip::Strip;
+use super::placement::{Extent, Piece, place};
+use super::strip::{CHUNK_PAGES, Strip};
 use crate::checksum::checksum;
 use crate::image::ImageReader;
 use crate::job::{GenerationId, JobDirectory, names};
@@ -65,7 +65,7 @@ impl<S: Storage> Member<S> {
         self.kernel
     }
 
-    /// Gives every page of the images of `ranks` (and of their bases) its place in this node's content, and notes its checksum, durably.
+    /// Gives every page of the images of `ranks` (and of their bases) its place in this node's content, durably.
     ///
     /// `from` is the generation that the parity builds upon: pages keep the places that they have there. `runs` tells which runs of pages
     /// a section of an image consists of ([`Piece::of_image`]).
@@ -76,7 +76,7 @@ impl<S: Storage> Member<S> {
         ranks: &[Rank],
         runs: impl Fn(&ImageReader, u32) -> Vec<(u64, u64)>,
     ) -> Result<Content, ProtectError> {
-        let old = from.map(|from| Opened::open(self, from)).transpose()?;
+        let old = from.map(|from| self.content(from, self.number)).transpose()?;
         let mut readers = Vec::new();
         for rank in ranks {
             let image = self.directory.open_image(generation, *rank)?;
@@ -91,7 +91,7 @@ impl<S: Storage> Member<S> {
                 Piece::of_image(&format!("{what} {rank}"), reader, |section| runs(reader, section))
             })
             .collect();
-        let before: Vec<_> = old.iter().flat_map(|old| old.content.extents()).copied().collect();
+        let before: Vec<_> = old.iter().flat_map(Content::extents).copied().collect();
         let placed = place(&before, &pieces);
         let files = readers.iter().zip(placed).map(|((_, reader), extents)| ContentFile {
             name: crate::storage::parent_and_name(reader.path()).1.to_owned(),
@@ -101,50 +101,8 @@ impl<S: Storage> Member<S> {
         });
         let (job, node) = (self.directory.job(), self.group.nodes()[self.number]);
         let content = Content { job, generation, node, files: files.collect() };
-        let sums = self.sums_of(&content, old.as_ref())?;
-        self.write_sums(generation, &sums)?;
         self.write_content(&content)?;
         Ok(content)
-    }
-
-    /// Checksums of all pages; those of files that were there before, in the same places, are known.
-    fn sums_of(&mut self, content: &Content, old: Option<&Opened>) -> Result<Vec<u64>, ProtectError> {
-        let pages = usize::try_from(content.pages()).expect("pages of files fit into memory's numbers");
-        let mut sums = vec![zero_sum(); pages];
-        for (number, file) in content.files.iter().enumerate() {
-            let known = old.filter(|old| {
-                let same =
-                    |other: &&ContentFile| other.digest == file.digest && other.extents == file.extents;
-                old.content.files.iter().find(same).is_some()
-            });
-            for page in file.extents.iter().flat_map(|at| at.place..at.place + at.piece.pages()) {
-                let sum = match known {
-                    Some(old) => old.sum(page),
-                    None => checksum(&self.read_page(content, number, page)?),
-                };
-                sums[usize::try_from(page).expect("below the number of pages")] = sum;
-            }
-        }
-        Ok(sums)
-    }
-
-    /// Reads a page from its file, without looking whether it is damaged.
-    pub(super) fn read_page(
-        &mut self,
-        content: &Content,
-        file: usize,
-        page: u64,
-    ) -> Result<Vec<u8>, ProtectError> {
-        let file = &content.files[file];
-        let found = file.extents.iter().find(|at| (at.place..at.place + at.piece.pages()).contains(&page));
-        let at = found.expect("the page is in that file");
-        let skipped = (page - at.place) * PAGE_BYTES as u64;
-        let bytes = (at.piece.bytes - skipped).min(PAGE_BYTES as u64);
-        let mut content_bytes = vec![0; PAGE_BYTES];
-        let into = &mut content_bytes[..usize::try_from(bytes).expect("at most a page")];
-        let path = names::in_generation(content.generation, &file.name);
-        self.directory.storage().read_range(&path, at.piece.offset + skipped, into)?;
-        Ok(content_bytes)
     }
 
     pub(super) fn write_sums(&mut self, generation: GenerationId, sums: &[u64]) -> Result<(), ProtectError> {
@@ -193,38 +151,86 @@ impl<S: Storage> Member<S> {
         generation: GenerationId,
         from: Option<GenerationId>,
     ) -> Result<Changes, ProtectError> {
-        let new = Opened::open(self, generation)?;
         let old = from.map(|from| Opened::open(self, from)).transpose()?;
+        let mut new = Opened::new(self.content(generation, self.number)?);
+        // Of files that were there before, in the same places, the checksums are known; of the others they become known on the way.
+        for file in &new.content.files {
+            let known = old.as_ref().filter(|old| {
+                let same = |other: &ContentFile| other.digest == file.digest && other.extents == file.extents;
+                old.content.files.iter().any(same)
+            });
+            for page in file.extents.iter().flat_map(|at| at.place..at.place + at.piece.pages()) {
+                new.sums[usize::try_from(page).expect("pages of files fit into memory's numbers")] =
+                    known.map(|old| old.sum(page).expect("an old content has all checksums"));
+            }
+        }
         let code = self.group.code();
         // New and old have one coefficient: c (new xor old) = c new xor c old.
         let matrix = |column| Matrix::from_fn(code.parity(), 2, |row, _| code.matrix().get(row, column));
-        Ok(Changes { new, old, matrices: (0..code.data()).map(matrix).collect() })
+        Ok(Changes { new, old, matrices: (0..code.data()).map(matrix).collect(), changed_pages: 0 })
     }
 
-    /// What has changed in these cycles: for each member the strip that goes to it. What has not changed is neither read
-    /// nor sent.
-    pub fn window(&mut self, changes: &Changes, cycles: Range<u64>) -> Result<Vec<Strip>, ProtectError> {
-        let mut strips = vec![Strip::default(); self.group.members()];
+    /// What has changed in these cycles: for each keeper and each row, in this order, the strip that goes there. What has not changed is neither
+    /// read nor sent.
+    pub fn window(&mut self, changes: &mut Changes, cycles: Range<u64>) -> Result<Vec<Strip>, ProtectError> {
+        let mut strips = vec![Strip::default(); self.group.members() * self.group.losses()];
         let end = (cycles.end * self.group.data_pages()).min(changes.pages());
-        let mut parity = vec![vec![0; PAGE_BYTES]; self.group.losses()];
-        for page in cycles.start * self.group.data_pages()..end {
-            if changes.old.as_ref().map_or(zero_sum(), |old| old.sum(page)) == changes.new.sum(page) {
-                continue;
-            }
-            let before = match &changes.old {
-                Some(old) => old.read(self, page)?,
-                None => None,
-            };
-            let after = changes.new.read(self, page)?;
-            let (column, keepers) = self.group.parity_of(self.number, page);
-            let mut rows: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
-            let sources = [before.as_deref().unwrap_or_default(), after.as_deref().unwrap_or_default()];
-            self.kernel.multiply(&changes.matrices[column], &sources, &mut rows);
-            for ((keeper, number), row) in keepers.zip(&parity) {
-                strips[keeper].add_page(self.kernel, number, row);
+        let mut at = cycles.start * self.group.data_pages();
+        while at < end {
+            let Some(first) = (at..end).find(|page| changes.is_to_be_read(*page)) else { break };
+            let most = end.min(first + RUN_PAGES);
+            at = (first..most).find(|page| !changes.is_to_be_read(*page)).unwrap_or(most);
+            let after = changes.new.read_run(self, first..at)?;
+            for changed in changes.changed_runs(first..at) {
+                let before = match &mut changes.old {
+                    Some(old) => old.read_run(self, changed.clone())?,
+                    None => Vec::new(),
+                };
+                let skipped = page_bytes(changed.start - first);
+                let after = &after[skipped..skipped + page_bytes(changed.end - changed.start)];
+                self.contribute(changes, changed, &before, after, &mut strips);
             }
         }
         Ok(strips)
+    }
+
+    /// Adds to the strips what pages contribute that were one thing before, and are another one after. What was zero needs no bytes.
+    fn contribute(
+        &self,
+        changes: &mut Changes,
+        pages: Range<u64>,
+        before: &[u8],
+        after: &[u8],
+        strips: &mut [Strip],
+    ) {
+        changes.changed_pages += pages.end - pages.start;
+        let (unit, losses) = (self.group.unit_pages(), self.group.losses());
+        let mut parity = Vec::new();
+        let mut at = pages.start;
+        while at < pages.end {
+            // Within a unit, pages that follow each other have parity that does.
+            let until = pages.end.min((at / unit + 1) * unit);
+            let bytes = page_bytes(at - pages.start)..page_bytes(until - pages.start);
+            let length = bytes.len();
+            parity.resize(losses * length, 0);
+            let mut rows: Vec<&mut [u8]> = parity.chunks_exact_mut(length).collect();
+            let sources = [before.get(bytes.clone()).unwrap_or_default(), &after[bytes]];
+            let (column, keepers) = self.group.parity_of(self.number, at);
+            self.kernel.multiply(&changes.matrices[column], &sources, &mut rows);
+            for (row, ((keeper, number), bytes)) in keepers.zip(&rows).enumerate() {
+                strips[keeper * losses + row].add_pages(self.kernel, number, bytes);
+            }
+            at = until;
+        }
+    }
+
+    /// Notes the checksums of all pages, durably: when all cycles have been told.
+    pub fn told(&mut self, changes: &Changes) -> Result<(), ProtectError> {
+        let generation = changes.new.content.generation;
+        let sums: Option<Vec<u64>> = changes.new.sums.iter().copied().collect();
+        let what = || "a checksum of a page that was not looked at".to_owned();
+        let sums = sums.ok_or_else(|| ProtectError::Incomplete { generation, what: what() })?;
+        self.write_sums(generation, &sums)
     }
 
     /// Begins to keep parity of a generation, which changes with `from`. Nothing of what is kept for `from` is touched.
@@ -241,20 +247,28 @@ impl<S: Storage> Member<S> {
 
     /// Takes the strips of all members for the next cycles, added up.
     pub fn keep_strip(&mut self, keeping: &mut Keeping<S::File>, strip: &Strip) -> Result<(), ProtectError> {
-        let zero = vec![0; PAGE_BYTES];
-        for (number, changed) in strip.pages() {
-            // Where parity grows, every page is among the changes, so that folding them in leaves no gap.
-            for gap in keeping.pages..number {
-                keeping.writer.page(self.directory.storage(), gap, &zero)?;
+        let mut run = Vec::new();
+        for (chunk, mask, changed) in strip.chunks() {
+            let mut changed = changed;
+            for (first, pages) in runs_of(mask) {
+                let number = chunk * CHUNK_PAGES + first;
+                // Where parity grows, every page is among the changes, so that folding them in leaves no gap.
+                for gap in keeping.pages..number {
+                    keeping.writer.pages(self.directory.storage(), gap, &[0; PAGE_BYTES])?;
+                }
+                keeping.pages = keeping.pages.max(number + pages);
+                let (part, rest) = changed.split_at(page_bytes(pages));
+                changed = rest;
+                match &keeping.below {
+                    Some(below) => {
+                        run.resize(part.len(), 0);
+                        below.read(&mut self.directory, number, &mut run)?;
+                        self.kernel.multiply_add(&Matrix::identity(1), &[part], &mut [&mut run]);
+                        keeping.writer.pages(self.directory.storage(), number, &run)?;
+                    }
+                    None => keeping.writer.pages(self.directory.storage(), number, part)?,
+                }
             }
-            keeping.pages = keeping.pages.max(number + 1);
-            let mut page = match &keeping.below {
-                Some(below) => below.page(&mut self.directory, number)?,
-                None => None,
-            }
-            .unwrap_or_else(|| zero.clone());
-            self.kernel.multiply_add(&Matrix::identity(1), &[changed], &mut [&mut page]);
-            keeping.writer.page(self.directory.storage(), number, &page)?;
         }
         Ok(())
     }
@@ -325,6 +339,7 @@ pub struct Changes {
     old: Option<Opened>,
     /// By column: one row for each parity, for what was and what is.
     matrices: Vec<Matrix>,
+    changed_pages: u64,
 }
 
 impl Changes {
@@ -334,21 +349,78 @@ impl Changes {
         self.new.content.pages().max(self.old.as_ref().map_or(0, |old| old.content.pages()))
     }
 
-    /// Number of pages that have changed.
+    /// Pages that have changed, of those that were looked at so far.
     #[must_use]
     pub fn changed_pages(&self) -> u64 {
-        let old = |page| self.old.as_ref().map_or(zero_sum(), |old| old.sum(page));
-        (0..self.pages()).filter(|page| old(*page) != self.new.sum(*page)).count() as u64
+        self.changed_pages
+    }
+
+    /// Pages that have to be read to know what has changed: an upper bound of what has.
+    #[must_use]
+    pub fn pages_to_read(&self) -> u64 {
+        (0..self.pages()).filter(|page| self.is_to_be_read(*page)).count() as u64
+    }
+
+    fn before(&self, page: u64) -> u64 {
+        self.old.as_ref().map_or(zero_sum(), |old| old.sum(page).expect("an old content has all checksums"))
+    }
+
+    /// It has changed, or nobody knows yet.
+    fn is_to_be_read(&self, page: u64) -> bool {
+        self.new.sum(page) != Some(self.before(page))
+    }
+
+    /// Which of these pages, whose checksums are known, have changed: runs of them.
+    fn changed_runs(&self, pages: Range<u64>) -> Vec<Range<u64>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for page in pages.filter(|page| self.is_to_be_read(*page)) {
+            match runs.last_mut() {
+                Some(run) if run.end == page => run.end += 1,
+                _ => runs.push(page..page + 1),
+            }
+        }
+        runs
     }
 }
 
-/// A node's content of a generation, ready to be read page by page.
+/// Pages that are read at once.
+pub(super) const RUN_PAGES: u64 = (RUN_BYTES / PAGE_BYTES) as u64;
+
+/// Bytes of so few pages that they are in memory.
+pub(super) fn page_bytes(pages: u64) -> usize {
+    usize::try_from(pages).expect("they are in memory") * PAGE_BYTES
+}
+
+/// Runs of bits: first one, and how many.
+fn runs_of(mask: u16) -> impl Iterator<Item = (u64, u64)> {
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        let rest = u32::from(mask).checked_shr(at).filter(|rest| *rest != 0)?;
+        let first = at + rest.trailing_zeros();
+        let length = (u32::from(mask) >> first).trailing_ones();
+        at = first + length;
+        Some((u64::from(first), u64::from(length)))
+    })
+}
+
+/// A node's content of a generation, ready to be read.
 #[derive(Clone, Debug)]
 pub(super) struct Opened {
     pub(super) content: Content,
-    /// First place, number of pages, file: by place.
-    index: Vec<(u64, u64, usize)>,
-    sums: Vec<u64>,
+    /// By place.
+    index: Vec<Lying>,
+    /// Of each page; `None`: not known yet.
+    sums: Vec<Option<u64>>,
+}
+
+/// Where pages lie that follow each other.
+#[derive(Clone, Copy, Debug)]
+struct Lying {
+    place: u64,
+    pages: u64,
+    file: usize,
+    offset: u64,
+    bytes: u64,
 }
 
 impl Opened {
@@ -362,39 +434,74 @@ impl Opened {
             let path = names::in_generation(generation, names::SUMS);
             return Err(ProtectError::File { path, what: "there are more or fewer checksums than pages" });
         }
-        Ok(Opened::new(content, sums))
+        Ok(Opened { sums: sums.into_iter().map(Some).collect(), ..Opened::new(content) })
     }
 
-    fn new(content: Content, sums: Vec<u64>) -> Opened {
-        let of = |(number, file): (usize, &ContentFile)| {
-            file.extents.iter().map(move |at| (at.place, at.piece.pages(), number)).collect::<Vec<_>>()
+    /// As if nothing lay there.
+    pub(super) fn new(content: Content) -> Opened {
+        let of = |(file, found): (usize, &ContentFile)| {
+            let lying = move |at: &Extent| {
+                let (place, pages) = (at.place, at.piece.pages());
+                Lying { place, pages, file, offset: at.piece.offset, bytes: at.piece.bytes }
+            };
+            found.extents.iter().map(lying).collect::<Vec<_>>()
         };
         let mut index: Vec<_> = content.files.iter().enumerate().flat_map(of).collect();
-        index.sort_unstable();
-        Opened { content, index, sums }
+        index.sort_unstable_by_key(|lying| lying.place);
+        let pages = usize::try_from(content.pages()).expect("pages of files fit into memory's numbers");
+        Opened { content, index, sums: vec![Some(zero_sum()); pages] }
     }
 
-    fn sum(&self, page: u64) -> u64 {
+    fn sum(&self, page: u64) -> Option<u64> {
         let known = usize::try_from(page).ok().and_then(|page| self.sums.get(page));
-        known.copied().unwrap_or(zero_sum())
+        known.copied().unwrap_or(Some(zero_sum()))
     }
 
-    /// Page `page`, looked at; `None`: nothing lies there, it is zero.
-    pub(super) fn read<S: Storage>(
+    /// What lies in these pages, by place.
+    fn lying(&self, pages: &Range<u64>) -> impl Iterator<Item = Lying> {
+        let from = self.index.partition_point(|lying| lying.place + lying.pages <= pages.start);
+        let end = pages.end;
+        self.index[from..].iter().copied().take_while(move |lying| lying.place < end)
+    }
+
+    /// Reads pages as they lie in their files, without looking whether they are damaged.
+    pub(super) fn read_plain<S: Storage>(
         &self,
         member: &mut Member<S>,
-        page: u64,
-    ) -> Result<Option<Vec<u8>>, ProtectError> {
-        let after = self.index.partition_point(|(place, ..)| *place <= page);
-        let found =
-            after.checked_sub(1).map(|at| self.index[at]).filter(|(place, pages, _)| place + pages > page);
-        let Some((_, _, file)) = found else { return Ok(None) };
-        let bytes = member.read_page(&self.content, file, page)?;
-        if checksum(&bytes) != self.sum(page) {
-            let (generation, node) = (self.content.generation, self.content.node);
-            return Err(ProtectError::DataDamaged { generation, node, page });
+        pages: &Range<u64>,
+    ) -> Result<Vec<u8>, ProtectError> {
+        let mut bytes = vec![0; page_bytes(pages.end - pages.start)];
+        for Lying { place, pages: count, file, offset, bytes: length } in self.lying(pages) {
+            let (first, last) = (place.max(pages.start), (place + count).min(pages.end));
+            let skipped = (first - place) * PAGE_BYTES as u64;
+            let wanted = (length - skipped).min((last - first) * PAGE_BYTES as u64);
+            let at = page_bytes(first - pages.start);
+            let into = &mut bytes[at..at + usize::try_from(wanted).expect("within the pages")];
+            let path = names::in_generation(self.content.generation, &self.content.files[file].name);
+            member.directory.storage().read_range(&path, offset + skipped, into)?;
         }
-        Ok(Some(bytes))
+        Ok(bytes)
+    }
+
+    /// Reads pages and compares them with their checksums; those that are not known become known.
+    pub(super) fn read_run<S: Storage>(
+        &mut self,
+        member: &mut Member<S>,
+        pages: Range<u64>,
+    ) -> Result<Vec<u8>, ProtectError> {
+        let bytes = self.read_plain(member, &pages)?;
+        for (page, content) in pages.zip(bytes.chunks_exact(PAGE_BYTES)) {
+            let sum = checksum(content);
+            match usize::try_from(page).ok().and_then(|page| self.sums.get_mut(page)) {
+                Some(unknown @ None) => *unknown = Some(sum),
+                Some(Some(known)) if *known != sum => {
+                    let (generation, node) = (self.content.generation, self.content.node);
+                    return Err(ProtectError::DataDamaged { generation, node, page });
+                }
+                _ => {}
+            }
+        }
+        Ok(bytes)
     }
 }
 

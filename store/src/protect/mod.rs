@@ -18,10 +18,12 @@ pub mod kept;
 mod member;
 pub mod placement;
 mod repair;
+mod scrub;
 mod strip;
 
 pub use error::ProtectError;
 pub use group::{Group, GroupError, Place, Scheme};
 pub use member::{Changes, Keeping, Member};
-pub use repair::{Others, Repaired, Served, Standing, Told, standing};
-pub use strip::Strip;
+pub use repair::{Half, Others, Repaired, Served, Standing, Told, Wanted, standing};
+pub use scrub::{ParityFile, Scrubbed, inspect_changed, inspect_pages, inspect_sums, scrub};
+pub use strip::{CHUNK_PAGES, Strip};

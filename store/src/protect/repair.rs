@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use parity::Recovery;
 
-use super::changed::create_anew;
+use super::changed::{RUN_BYTES, create_anew};
 use super::error::ProtectError;
 use super::group::{Group, Place};
 use super::kept::{self, Kept};
-use super::member::{Member, Opened};
+use super::member::{Member, Opened, RUN_PAGES, page_bytes};
+use super::placement::Extent;
 use crate::checksum::checksum;
 use crate::error::StoreError;
 use crate::image::ImageReader;
@@ -29,27 +30,54 @@ pub enum Told {
     Damaged,
 }
 
+/// Which half of what a member has in a cycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// Its content.
+    Data,
+    /// The parity that it keeps.
+    Parity,
+}
+
+/// What a member that is repaired wants to know: all places of those stripes in which it has content, or keeps parity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Who is repaired.
+    pub by: usize,
+    /// What of it is computed.
+    pub half: Half,
+    /// In which cycles.
+    pub cycles: Range<u64>,
+}
+
+impl Wanted {
+    /// Places of a member, in the order in which they are told: by cycle, by stripe, by page of its unit.
+    pub fn places<'a>(&'a self, group: &'a Group, member: usize) -> impl Iterator<Item = Place> + 'a {
+        let stripes = move |cycle| (0..group.members()).map(move |stripe| (cycle, stripe));
+        let wanted = move |(cycle, stripe): &(u64, usize)| {
+            matches!(group.place(self.by, *cycle, *stripe, 0), Place::Data { .. })
+                == (self.half == Half::Data)
+        };
+        let units = self.cycles.clone().flat_map(stripes).filter(wanted);
+        units.flat_map(move |(cycle, stripe)| {
+            (0..group.unit_pages()).map(move |offset| group.place(member, cycle, stripe, offset))
+        })
+    }
+}
+
 /// How a member that is repaired asks the others. A member that does not answer counts as lost.
 pub trait Others {
     /// What member `of` has, as member `asked` knows ([`Member::content`]).
     fn content(&mut self, asked: usize, of: usize, generation: GenerationId)
     -> Result<Content, ProtectError>;
 
-    /// Pages of the content of `asked` ([`Served::data`]).
-    fn data(
+    /// What each of `asked` has ([`Served::places`]), in the order of [`Wanted::places`].
+    fn places(
         &mut self,
-        asked: usize,
+        asked: &[usize],
         generation: GenerationId,
-        pages: Range<u64>,
-    ) -> Result<Vec<Told>, ProtectError>;
-
-    /// Pages of the parity that `asked` keeps ([`Served::parity`]).
-    fn parity(
-        &mut self,
-        asked: usize,
-        generation: GenerationId,
-        pages: Range<u64>,
-    ) -> Result<Vec<Told>, ProtectError>;
+        wanted: &Wanted,
+    ) -> Vec<Result<Vec<Told>, ProtectError>>;
 }
 
 /// What a member answers from while another one is repaired. What is wrong with it is known page by page.
@@ -70,34 +98,69 @@ impl Served {
         Ok(Served { data, parity })
     }
 
-    /// Pages of its content.
-    pub fn data<S: Storage>(
-        &self,
+    /// What it has in these stripes.
+    pub fn places<S: Storage>(
+        &mut self,
         member: &mut Member<S>,
-        mut pages: Range<u64>,
+        wanted: &Wanted,
     ) -> Result<Vec<Told>, ProtectError> {
-        pages.try_fold(Vec::new(), |mut told, page| {
-            told.push(match &self.data {
-                Some(data) => tell(data.read(member, page))?,
-                None => Told::Damaged,
-            });
-            Ok(told)
-        })
+        let group = member.group().clone();
+        let mut told = Vec::new();
+        // Pages that follow each other are read together.
+        let mut run: Option<(Half, Range<u64>)> = None;
+        for place in wanted.places(&group, member.number()) {
+            let (half, page) = match place {
+                Place::Data { page, .. } => (Half::Data, page),
+                Place::Parity { page, .. } => (Half::Parity, page),
+            };
+            match &mut run {
+                Some((same, pages)) if *same == half && pages.end == page => pages.end += 1,
+                _ => {
+                    if let Some((half, pages)) = run.replace((half, page..page + 1)) {
+                        self.tell(member, half, pages, &mut told)?;
+                    }
+                }
+            }
+        }
+        if let Some((half, pages)) = run {
+            self.tell(member, half, pages, &mut told)?;
+        }
+        Ok(told)
     }
 
-    /// Pages of the parity that it keeps.
-    pub fn parity<S: Storage>(
-        &self,
+    fn tell<S: Storage>(
+        &mut self,
         member: &mut Member<S>,
-        mut pages: Range<u64>,
-    ) -> Result<Vec<Told>, ProtectError> {
-        pages.try_fold(Vec::new(), |mut told, page| {
-            told.push(match &self.parity {
-                Some(parity) => tell(parity.page(member.directory(), page))?,
-                None => Told::Damaged,
-            });
-            Ok(told)
-        })
+        half: Half,
+        pages: Range<u64>,
+        told: &mut Vec<Told>,
+    ) -> Result<(), ProtectError> {
+        let read = match (half, &mut self.data, &self.parity) {
+            (Half::Data, Some(data), _) => data.read_run(member, pages.clone()),
+            (Half::Parity, _, Some(parity)) => {
+                let mut bytes = vec![0; page_bytes(pages.end - pages.start)];
+                parity.read(member.directory(), pages.start, &mut bytes).map(|()| bytes)
+            }
+            _ => {
+                told.extend(pages.map(|_| Told::Damaged));
+                return Ok(());
+            }
+        };
+        match unless_damaged(read)? {
+            Some(bytes) => {
+                let zero = |page: &[u8]| page.iter().all(|byte| *byte == 0);
+                let tell = |page: &[u8]| if zero(page) { Told::Zero } else { Told::Page(page.to_vec()) };
+                told.extend(bytes.chunks_exact(PAGE_BYTES).map(tell));
+            }
+            None if pages.end - pages.start == 1 => told.push(Told::Damaged),
+            // One of them is; the others are as good as ever.
+            None => {
+                for page in pages {
+                    self.tell(member, half, page..page + 1, told)?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -106,14 +169,6 @@ fn unless_damaged<T>(found: Result<T, ProtectError>) -> Result<Option<T>, Protec
         Err(error) if error.is_damage() => Ok(None),
         found => found.map(Some),
     }
-}
-
-fn tell(read: Result<Option<Vec<u8>>, ProtectError>) -> Result<Told, ProtectError> {
-    Ok(match unless_damaged(read)? {
-        Some(Some(page)) => Told::Page(page),
-        Some(None) => Told::Zero,
-        None => Told::Damaged,
-    })
 }
 
 /// What a repair has done, or a look has found.
@@ -137,7 +192,10 @@ impl Repaired {
     }
 }
 
-/// Computes what one member has in each cycle from what the others have.
+/// Bytes of one half of what a member has that are computed together, if a cycle is not longer than that.
+const COMPUTED_BYTES: u64 = 1 << 20;
+
+/// Computes what one member has from what the others have.
 struct Rebuilder<'a, O> {
     group: Group,
     kernel: parity::Kernel,
@@ -146,8 +204,8 @@ struct Rebuilder<'a, O> {
     others: &'a mut O,
     /// Members that do not answer.
     mute: Vec<bool>,
-    /// The cycle that was computed last: pages of content and of parity; `Err`: so many places of the stripe are left.
-    last: Option<(u64, Vec<Rebuilt>, Vec<Rebuilt>)>,
+    /// What was computed last, page by page; `Err`: so many places of the stripe are left.
+    last: Option<(Wanted, Vec<Rebuilt>)>,
     recoveries: BTreeMap<(Vec<usize>, usize), Recovery>,
 }
 
@@ -168,17 +226,30 @@ impl<'a, O: Others> Rebuilder<'a, O> {
     }
 
     fn data(&mut self, page: u64) -> Result<Vec<u8>, ProtectError> {
-        let (cycle, within) = (page / self.group.data_pages(), page % self.group.data_pages());
-        let (data, _) = self.cycle(cycle)?;
-        let found = data[usize::try_from(within).expect("a cycle fits into memory")].clone();
-        found.map_err(|left| self.too_many_lost(left))
+        self.page(Half::Data, page)
     }
 
     fn parity(&mut self, page: u64) -> Result<Vec<u8>, ProtectError> {
-        let (cycle, within) = (page / self.group.parity_pages(), page % self.group.parity_pages());
-        let (_, parity) = self.cycle(cycle)?;
-        let found = parity[usize::try_from(within).expect("a cycle fits into memory")].clone();
-        found.map_err(|left| self.too_many_lost(left))
+        self.page(Half::Parity, page)
+    }
+
+    fn page(&mut self, half: Half, page: u64) -> Result<Vec<u8>, ProtectError> {
+        let per_cycle = match half {
+            Half::Data => self.group.data_pages(),
+            Half::Parity => self.group.parity_pages(),
+        };
+        let cycle = page / per_cycle;
+        let known = |(last, _): &(Wanted, Vec<Rebuilt>)| last.half == half && last.cycles.contains(&cycle);
+        if !self.last.as_ref().is_some_and(known) {
+            let together = (COMPUTED_BYTES / (per_cycle * PAGE_BYTES as u64)).max(1);
+            let first = cycle / together * together;
+            let wanted = Wanted { by: self.member, half, cycles: first..first + together };
+            let computed = self.compute(&wanted, per_cycle)?;
+            self.last = Some((wanted, computed));
+        }
+        let (wanted, pages) = self.last.as_ref().expect("it was just computed");
+        let at = usize::try_from(page - wanted.cycles.start * per_cycle).expect("it fits into memory");
+        pages[at].clone().map_err(|left| self.too_many_lost(left))
     }
 
     fn too_many_lost(&self, left: usize) -> ProtectError {
@@ -186,72 +257,78 @@ impl<'a, O: Others> Rebuilder<'a, O> {
         ProtectError::TooManyLost { generation: self.generation, members, left, needed }
     }
 
-    fn cycle(&mut self, cycle: u64) -> Result<(&[Rebuilt], &[Rebuilt]), ProtectError> {
-        if self.last.as_ref().is_none_or(|(last, ..)| *last != cycle) {
-            let (data, parity) = self.compute(cycle)?;
-            self.last = Some((cycle, data, parity));
-        }
-        let (_, data, parity) = self.last.as_ref().expect("it was just computed");
-        Ok((data, parity))
-    }
-
-    fn compute(&mut self, cycle: u64) -> Result<(Vec<Rebuilt>, Vec<Rebuilt>), ProtectError> {
-        let (data_pages, parity_pages) = (self.group.data_pages(), self.group.parity_pages());
-        let mut told: Vec<Option<(Vec<Told>, Vec<Told>)>> = Vec::new();
-        for other in 0..self.group.members() {
-            let mut ask = || {
-                let data =
-                    self.others.data(other, self.generation, cycle * data_pages..(cycle + 1) * data_pages)?;
-                let parity_range = cycle * parity_pages..(cycle + 1) * parity_pages;
-                Ok((data, self.others.parity(other, self.generation, parity_range)?))
-            };
-            let answer = if other == self.member || self.mute[other] { None } else { answered(ask())? };
-            self.mute[other] |= answer.is_none();
-            told.push(answer);
-        }
-        let size = |pages| usize::try_from(pages).expect("a cycle fits into memory");
-        let (mut data, mut parity) = (vec![Err(0); size(data_pages)], vec![Err(0); size(parity_pages)]);
-        for stripe in 0..self.group.members() {
-            for offset in 0..self.group.unit_pages() {
-                let mut places: Vec<(usize, &[u8])> = Vec::new();
-                for (other, told) in told.iter().enumerate() {
-                    let Some((of_data, of_parity)) = told else { continue };
-                    let (place, page) = match self.group.place(other, 0, stripe, offset) {
-                        Place::Data { column, page } => (column, of_data.get(size(page))),
-                        Place::Parity { row, page } => {
-                            (self.group.code().data() + row, of_parity.get(size(page)))
-                        }
-                    };
-                    match page {
-                        Some(Told::Page(page)) if page.len() == PAGE_BYTES => places.push((place, page)),
-                        Some(Told::Zero) => places.push((place, &[])),
-                        _ => {}
-                    }
-                }
-                let (place, slot) = match self.group.place(self.member, 0, stripe, offset) {
-                    Place::Data { column, page } => (column, &mut data[size(page)]),
-                    Place::Parity { row, page } => (self.group.code().data() + row, &mut parity[size(page)]),
-                };
-                if places.len() < self.group.code().data() {
-                    *slot = Err(places.len());
-                    continue;
-                }
-                places.truncate(self.group.code().data());
-                let present: Vec<usize> = places.iter().map(|(place, _)| *place).collect();
-                let recovery = match self.recoveries.entry((present, place)) {
-                    std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-                    std::collections::btree_map::Entry::Vacant(new) => {
-                        let recovery = self.group.code().recovery(&new.key().0, &[place])?;
-                        new.insert(recovery)
-                    }
-                };
-                let sources: Vec<&[u8]> = places.iter().map(|(_, page)| *page).collect();
-                let mut page = vec![0; PAGE_BYTES];
-                recovery.run(self.kernel, &sources, &mut [&mut page]);
-                *slot = Ok(page);
+    /// Asks as many members as are needed, and the others only if something of those is missing.
+    fn compute(&mut self, wanted: &Wanted, per_cycle: u64) -> Result<Vec<Rebuilt>, ProtectError> {
+        let data = self.group.code().data();
+        let mut told: Vec<Option<Vec<Told>>> = vec![None; self.group.members()];
+        let mut left: Vec<usize> =
+            (0..self.group.members()).filter(|other| *other != self.member && !self.mute[*other]).collect();
+        let whole = |told: &Option<Vec<Told>>| {
+            told.as_ref().is_some_and(|told| told.iter().all(|told| *told != Told::Damaged))
+        };
+        while !left.is_empty() {
+            let there = told.iter().filter(|told| whole(told)).count();
+            if there >= data {
+                break;
+            }
+            // The next ones behind this member first, so that several that are repaired do not all ask the same.
+            left.sort_by_key(|other| (self.group.members() + other - self.member) % self.group.members());
+            let now: Vec<usize> = left.drain(..left.len().min(data - there)).collect();
+            let answers = self.others.places(&now, self.generation, wanted);
+            for (other, answer) in now.into_iter().zip(answers) {
+                told[other] = answered(answer)?;
+                self.mute[other] |= told[other].is_none();
             }
         }
-        Ok((data, parity))
+        let group = self.group.clone();
+        let pages = per_cycle * (wanted.cycles.end - wanted.cycles.start);
+        let mut computed = vec![Err(0); usize::try_from(pages).expect("they fit into memory")];
+        let mut places: Vec<_> = (0..group.members()).map(|other| wanted.places(&group, other)).collect();
+        for index in 0.. {
+            let here: Vec<Option<Place>> = places.iter_mut().map(Iterator::next).collect();
+            let Some(own) = here[self.member] else { break };
+            let mut present: Vec<(usize, &[u8])> = Vec::new();
+            for (place, told) in here.iter().zip(&told) {
+                let place = match place {
+                    Some(Place::Data { column, .. }) => *column,
+                    Some(Place::Parity { row, .. }) => data + row,
+                    None => continue,
+                };
+                match told.as_ref().and_then(|told| told.get(index)) {
+                    Some(Told::Page(page)) if page.len() == PAGE_BYTES => present.push((place, page)),
+                    Some(Told::Zero) => present.push((place, &[])),
+                    _ => {}
+                }
+            }
+            let (place, page) = match own {
+                Place::Data { column, page } => (column, page),
+                Place::Parity { row, page } => (data + row, page),
+            };
+            let slot = &mut computed
+                [usize::try_from(page - wanted.cycles.start * per_cycle).expect("they fit into memory")];
+            *slot = self.recover(place, present)?;
+        }
+        Ok(computed)
+    }
+
+    /// What lies in one place of a stripe.
+    fn recover(&mut self, place: usize, mut present: Vec<(usize, &[u8])>) -> Result<Rebuilt, ProtectError> {
+        if present.len() < self.group.code().data() {
+            return Ok(Err(present.len()));
+        }
+        present.truncate(self.group.code().data());
+        let places: Vec<usize> = present.iter().map(|(place, _)| *place).collect();
+        let recovery = match self.recoveries.entry((places, place)) {
+            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::Entry::Vacant(new) => {
+                let recovery = self.group.code().recovery(&new.key().0, &[place])?;
+                new.insert(recovery)
+            }
+        };
+        let sources: Vec<&[u8]> = present.iter().map(|(_, page)| *page).collect();
+        let mut page = vec![0; PAGE_BYTES];
+        recovery.run(self.kernel, &sources, &mut [&mut page]);
+        Ok(Ok(page))
     }
 
     /// What member `of` has, as the first one knows that answers.
@@ -329,13 +406,16 @@ impl<S: Storage> Member<S> {
                 let image = ImageReader::open(self.directory().storage(), &path)?;
                 image.expect_digest(file.digest)?;
             }
-            let (data, parity) = (Opened::open(self, generation)?, Kept::open(self.directory(), generation)?);
+            let (mut data, parity) =
+                (Opened::open(self, generation)?, Kept::open(self.directory(), generation)?);
             if every_byte {
-                for page in 0..content.pages() {
-                    data.read(self, page)?;
+                for from in (0..content.pages()).step_by(RUN_BYTES / PAGE_BYTES) {
+                    data.read_run(self, from..(from + RUN_PAGES).min(content.pages()))?;
                 }
-                for page in 0..parity.pages() {
-                    parity.page(self.directory(), page)?;
+                let mut run = Vec::new();
+                for from in (0..parity.pages()).step_by(RUN_BYTES / PAGE_BYTES) {
+                    run.resize(page_bytes((parity.pages() - from).min(RUN_PAGES)), 0);
+                    parity.read(self.directory(), from, &mut run)?;
                 }
             }
             Ok(true)
@@ -363,13 +443,14 @@ impl<S: Storage> Member<S> {
         done: &mut Repaired,
     ) -> Result<(), ProtectError> {
         let generation = content.generation;
-        let opened = unless_damaged(Opened::open(self, generation))?;
+        let mut opened = unless_damaged(Opened::open(self, generation))?;
+        let plain = Opened::new(content.clone());
         let mut sums = vec![super::member::zero_sum(); usize::try_from(content.pages()).expect("they fit")];
         for file in &content.files {
             let path = names::in_generation(generation, &file.name);
             let length = unless_damaged(self.directory().storage().length(&path).map_err(Into::into))?;
             let there = length == Some(file.bytes);
-            let looked_at = opened.as_ref().filter(|_| there);
+            let mut looked_at = opened.as_mut().filter(|_| there);
             // Without checksums of pages those of the image have to do.
             let whole = there && looked_at.is_none() && check_image(self, &path, file).is_ok();
             let mut touched = false;
@@ -378,13 +459,18 @@ impl<S: Storage> Member<S> {
                 done.files += 1;
                 touched = true;
             }
-            for page in file.extents.iter().flat_map(|at| at.place..at.place + at.piece.pages()) {
-                let Some(opened) = looked_at else { break };
-                if unless_damaged(opened.read(self, page))?.is_none() {
-                    let bytes = rebuilder.data(page)?;
-                    self.mend_page(&path, file, page, &bytes)?;
-                    done.pages += 1;
-                    touched = true;
+            for run in file.extents.iter().flat_map(runs) {
+                let Some(opened) = &mut looked_at else { break };
+                if unless_damaged(opened.read_run(self, run.clone()))?.is_some() {
+                    continue;
+                }
+                for page in run {
+                    if unless_damaged(opened.read_run(self, page..page + 1))?.is_none() {
+                        let bytes = rebuilder.data(page)?;
+                        self.mend_page(&path, file, page, &bytes)?;
+                        done.pages += 1;
+                        touched = true;
+                    }
                 }
             }
             if touched {
@@ -393,11 +479,10 @@ impl<S: Storage> Member<S> {
                     .map_err(|error| ProtectError::Rebuilt { path: path.clone(), error: Box::new(error) })?;
             }
             if opened.is_none() {
-                let fresh = Content { files: vec![file.clone()], ..content.clone() };
-                for at in &file.extents {
-                    for page in at.place..at.place + at.piece.pages() {
-                        let bytes = self.read_page(&fresh, 0, page)?;
-                        sums[usize::try_from(page).expect("they fit")] = checksum(&bytes);
+                for run in file.extents.iter().flat_map(runs) {
+                    let bytes = plain.read_plain(self, &run)?;
+                    for (page, bytes) in run.zip(bytes.chunks_exact(PAGE_BYTES)) {
+                        sums[usize::try_from(page).expect("they fit")] = checksum(bytes);
                     }
                 }
             }
@@ -423,12 +508,14 @@ impl<S: Storage> Member<S> {
             // Between sections there is nothing but zeros.
             self.append_zeros(&mut written, at.piece.offset - end)?;
             let mut left = at.piece.bytes;
-            for page in at.place..at.place + at.piece.pages() {
-                let bytes = rebuilder.data(page)?;
-                let count = left.min(PAGE_BYTES as u64);
-                let part = &bytes[..usize::try_from(count).expect("at most a page")];
-                self.directory().storage().append(&mut written, part)?;
-                left -= count;
+            for run in runs(at) {
+                let mut bytes = Vec::new();
+                for page in run {
+                    bytes.extend_from_slice(&rebuilder.data(page)?);
+                }
+                bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                self.directory().storage().append(&mut written, &bytes)?;
+                left -= bytes.len() as u64;
             }
             end = at.piece.offset + at.piece.bytes;
         }
@@ -483,8 +570,17 @@ impl<S: Storage> Member<S> {
             done.parity_pages += pages;
             return Ok(());
         };
-        for page in 0..kept.pages() {
-            if unless_damaged(kept.page(self.directory(), page))?.is_none() {
+        let mut run = Vec::new();
+        for from in (0..kept.pages()).step_by(RUN_BYTES / PAGE_BYTES) {
+            let until = kept.pages().min(from + RUN_PAGES);
+            run.resize(page_bytes(until - from), 0);
+            if unless_damaged(kept.read(self.directory(), from, &mut run))?.is_some() {
+                continue;
+            }
+            for page in from..until {
+                if unless_damaged(kept.page(self.directory(), page))?.is_some() {
+                    continue;
+                }
                 let bytes = rebuilder.parity(page)?;
                 kept.mend(self.directory(), page, &bytes)?;
                 done.parity_pages += 1;
@@ -492,6 +588,12 @@ impl<S: Storage> Member<S> {
         }
         Ok(())
     }
+}
+
+/// The pages of an extent, as many at once as are read and written at once.
+fn runs(at: &Extent) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (place, end) = (at.place, at.place + at.piece.pages());
+    (place..end).step_by(RUN_BYTES / PAGE_BYTES).map(move |from| from..end.min(from + RUN_PAGES))
 }
 
 fn check_image<S: Storage>(member: &mut Member<S>, path: &str, file: &ContentFile) -> Result<(), StoreError> {

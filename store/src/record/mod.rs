@@ -14,6 +14,7 @@
 
 mod commit;
 mod content;
+mod copied;
 mod decision;
 mod end;
 mod grammar;
@@ -23,6 +24,7 @@ mod protected;
 
 pub use commit::CommitRecord;
 pub use content::{Content, ContentFile};
+pub use copied::{Copied, CopiedFile};
 pub use decision::Decision;
 pub use end::End;
 pub use job_file::{CheckpointSettings, JobFile};

@@ -264,6 +264,9 @@ pub enum StorageError {
     /// The simulated machine has lost power; nothing works before it is restarted.
     #[error("the machine has crashed")]
     Crashed,
+    /// A storage that is reached over a network has refused, or does not answer.
+    #[error("cannot {operation} {path}: {problem}")]
+    Remote { operation: Operation, path: String, problem: String },
     /// Anything else the operating system said.
     #[error("cannot {operation} {path}: {}; check the disk and the mount", os_text(*.errno))]
     Io { operation: Operation, path: String, errno: i32 },

@@ -3,11 +3,10 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
 use std::rc::Rc;
 
 use store::job::{CommitRequest, Depth, GenerationId, ImageClaim, JobDirectory};
-use store::protect::{Group, Member, Others, ProtectError, Served, Strip, Told};
+use store::protect::{Group, Member, Others, ProtectError, Served, Strip, Told, Wanted};
 use store::record::Content;
 use store::storage::{DirectoryEntry, Fault};
 use store::{CheckpointSettings, JobFile, Manifest, Memory, Section, Storage, StorageError, StoreError};
@@ -248,7 +247,7 @@ impl Cluster {
                 member.write_content(content)?;
             }
         }
-        let changes =
+        let mut changes =
             members.iter_mut().map(|member| member.changes(id, from)).collect::<Result<Vec<_>, _>>()?;
         let mut kept =
             members.iter_mut().map(|member| member.keep(id, from)).collect::<Result<Vec<_>, _>>()?;
@@ -259,11 +258,11 @@ impl Cluster {
             // Windows of two cycles, so that there are several.
             let window = first..(first + 2).min(cycles);
             let mut sums = vec![Strip::default(); members.len()];
-            for (member, changes) in members.iter_mut().zip(&changes) {
+            for (member, changes) in members.iter_mut().zip(&mut changes) {
                 let kernel = member.kernel();
-                for (sum, strip) in sums.iter_mut().zip(member.window(changes, window.clone())?) {
+                for (flow, strip) in member.window(changes, window.clone())?.into_iter().enumerate() {
                     self.pages_sent += strip.len() as u64;
-                    sum.add(kernel, strip);
+                    sums[flow / self.group.losses()].add(kernel, strip);
                 }
             }
             for ((member, kept), strip) in members.iter_mut().zip(&mut kept).zip(&sums) {
@@ -271,8 +270,9 @@ impl Cluster {
             }
             first = window.end;
         }
-        for (member, kept) in members.iter_mut().zip(kept) {
+        for ((member, kept), changes) in members.iter_mut().zip(kept).zip(&changes) {
             member.finish(kept)?;
+            member.told(changes)?;
             member.seal(id, from)?;
         }
         Ok(claims)
@@ -414,14 +414,14 @@ impl Calls {
         &mut self,
         asked: usize,
         id: GenerationId,
-        answer: impl FnOnce(&Served, &mut Member<Disk>) -> Result<Vec<Told>, ProtectError>,
+        answer: impl FnOnce(&mut Served, &mut Member<Disk>) -> Result<Vec<Told>, ProtectError>,
     ) -> Result<Vec<Told>, ProtectError> {
         let unreachable = ProtectError::Unreachable { node: u32::try_from(asked).unwrap() };
         let member = self.members[asked].as_mut().ok_or(unreachable)?;
         if self.served[asked].as_ref().is_none_or(|(known, _)| *known != id) {
             self.served[asked] = Some((id, Served::open(member, id)?));
         }
-        let (_, served) = self.served[asked].as_ref().unwrap();
+        let (_, served) = self.served[asked].as_mut().unwrap();
         let told = answer(served, member)?;
         self.pages += told.iter().filter(|told| matches!(told, Told::Page(_))).count() as u64;
         Ok(told)
@@ -434,17 +434,16 @@ impl Others for Calls {
         self.members[asked].as_mut().ok_or(unreachable)?.content(id, of)
     }
 
-    fn data(&mut self, asked: usize, id: GenerationId, pages: Range<u64>) -> Result<Vec<Told>, ProtectError> {
-        self.ask(asked, id, |served, member| served.data(member, pages))
-    }
-
-    fn parity(
+    fn places(
         &mut self,
-        asked: usize,
+        asked: &[usize],
         id: GenerationId,
-        pages: Range<u64>,
-    ) -> Result<Vec<Told>, ProtectError> {
-        self.ask(asked, id, |served, member| served.parity(member, pages))
+        wanted: &Wanted,
+    ) -> Vec<Result<Vec<Told>, ProtectError>> {
+        asked
+            .iter()
+            .map(|asked| self.ask(*asked, id, |served, member| served.places(member, wanted)))
+            .collect()
     }
 }
 

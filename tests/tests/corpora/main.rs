@@ -8,6 +8,7 @@ mod properties;
 mod delta_seeds;
 mod dump_seeds;
 mod process_seeds;
+mod protector_seeds;
 mod seeds;
 
 use std::fs;
@@ -206,6 +207,15 @@ fn scenarios() {
     let parses: Accepts =
         |bytes| core::str::from_utf8(bytes).is_ok_and(|text| sim::scenario::parse(text).is_ok());
     replay("scenario", properties::scenario, &[parses]);
+}
+
+#[test]
+fn messages_of_protectors() {
+    let kinds: [Accepts; 2] = [
+        |bytes| protector::message::Message::parse(bytes).is_ok(),
+        |bytes| protector::message::Strips::parse(bytes).is_ok(),
+    ];
+    replay("protector", properties::protector, &kinds);
 }
 
 #[test]

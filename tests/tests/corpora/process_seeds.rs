@@ -167,6 +167,7 @@ fn open() -> Vec<OpenFile> {
         shut: 2,
         buffer_bytes: (212_992, 212_992),
         passes_credentials: true,
+        timeouts_ns: (40_000_000, 0),
     };
     let whats = [
         What::HandedIn { name: "stdin".to_owned() },

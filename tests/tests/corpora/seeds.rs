@@ -24,12 +24,13 @@ use transport::{Epoch, JobId, Life, LinkIndex, OpId, PortId, Rank, RawAddress, S
 pub(crate) type Seed = (String, Vec<u8>);
 
 /// The seeds of each target.
-pub(crate) fn all() -> [(&'static str, Vec<Seed>); 11] {
+pub(crate) fn all() -> [(&'static str, Vec<Seed>); 12] {
     [
         ("frame", frame_seeds()),
         ("port", port_seeds()),
         ("dump", crate::dump_seeds::all()),
         ("process", crate::process_seeds::all()),
+        ("protector", crate::protector_seeds::all()),
         ("image", image_seeds()),
         ("packets", crate::delta_seeds::packets()),
         ("delta", crate::delta_seeds::deltas()),

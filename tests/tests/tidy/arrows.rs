@@ -18,6 +18,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stillwire-parity", &[]),
     // The names of jobs, lives and epochs are the transport's.
     ("stillwire-store", &["stillwire-parity", "stillwire-transport"]),
+    // What is copied outside the nodes; how a job runs is not its matter.
+    ("stillwire-copies", &["stillwire-parity", "stillwire-store", "stillwire-transport"]),
     (
         "stillwire-ckpt-glue",
         &["stillwire-nic-freeze", "stillwire-parity", "stillwire-store", "stillwire-transport"],
@@ -65,6 +67,19 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-transport",
         ],
     ),
+    // Moves what the store computes, over the transport; knows processes for the places of their pages.
+    (
+        "stillwire-protector",
+        &[
+            "stillwire-drivers",
+            "stillwire-endpoint",
+            "stillwire-nic-freeze",
+            "stillwire-parity",
+            "stillwire-process",
+            "stillwire-store",
+            "stillwire-transport",
+        ],
+    ),
     ("stillwire-examples", &["stillwire-session"]),
     // All that is pure, and the driver trait, which the simulated NIC implements.
     (
@@ -86,6 +101,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-nic-freeze",
             "stillwire-parity",
             "stillwire-process",
+            "stillwire-protector",
             "stillwire-session",
             "stillwire-store",
             "stillwire-transport",
@@ -97,12 +113,14 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-agent",
             "stillwire-bench",
             "stillwire-ckpt-glue",
+            "stillwire-copies",
             "stillwire-drivers",
             "stillwire-endpoint",
             "stillwire-examples",
             "stillwire-nic-freeze",
             "stillwire-parity",
             "stillwire-process",
+            "stillwire-protector",
             "stillwire-session",
             "stillwire-sim",
             "stillwire-store",
@@ -123,6 +141,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-nic-freeze",
             "stillwire-parity",
             "stillwire-process",
+            "stillwire-protector",
             "stillwire-session",
             "stillwire-sim",
             "stillwire-store",

@@ -1,5 +1,7 @@
 //! A port that stands still. By type it can neither send nor receive.
 
+use core::net::IpAddr;
+
 use crate::auth::{Authenticator, JobKey};
 use crate::config::AuthLevel;
 use crate::ids::{Epoch, Life, PortId};
@@ -27,6 +29,34 @@ pub struct Restart {
     pub life: Life,
     /// The job's key in that life, where it is another: a launcher makes its own.
     pub key: Option<JobKey>,
+    /// How peers are reached in that life, where that may be another way: ranks are on other hosts.
+    pub reach: Option<Reach>,
+}
+
+/// How a port's peers are reached. All ports that speak with each other have the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reach {
+    /// What the tags of frames cover ([`crate::PortConfig`]).
+    pub auth: AuthLevel,
+    /// Whether a network lies between.
+    pub network: bool,
+}
+
+impl Reach {
+    /// Of a port that receives at this address: what leaves the host is authenticated as a whole, and `least` counts within it.
+    #[must_use]
+    pub fn at(address: IpAddr, least: AuthLevel) -> Reach {
+        let network = !address.is_loopback();
+        Reach { auth: if network { AuthLevel::Full } else { least }, network }
+    }
+}
+
+impl Restart {
+    /// With the key that the port has, and peers that are reached as before.
+    #[must_use]
+    pub fn in_life(life: Life) -> Restart {
+        Restart { life, key: None, reach: None }
+    }
 }
 
 impl Port {
@@ -116,6 +146,14 @@ impl FrozenPort {
         // Port time starts at zero in every life.
         port.frozen_ns = now.as_nanos();
         port.life = restart.life;
+        if let Some(reach) = restart.reach {
+            port.config.network = reach.network;
+            // Who has no key has no driver that could carry a stranger's frames.
+            if let Some(auth) = &mut port.auth {
+                port.config.auth = reach.auth;
+                auth.set_level(reach.auth);
+            }
+        }
         if let (Some(auth), Some(key)) = (&mut port.auth, &restart.key) {
             *auth = Authenticator::new(auth.level(), key);
         }

@@ -28,7 +28,7 @@ mod warm;
 pub use check::{NUMBER_MAX, Place, StateError};
 pub use closing::Unsettled;
 pub use filling::Stopped;
-pub use frozen::{FrozenPort, Restart};
+pub use frozen::{FrozenPort, Reach, Restart};
 pub use load::KeyChange;
 pub use short::Short;
 pub(crate) use state::SendOp;

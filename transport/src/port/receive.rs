@@ -161,7 +161,7 @@ impl Port {
         numbers: Numbers,
         now: u64,
     ) -> bool {
-        if frame.header.epoch.0 - self.epoch.0 > EPOCH_STEP_MAX {
+        if frame.header.epoch.0 - self.epoch.0 > EPOCH_STEP_MAX && !self.config.follows {
             self.counters.dropped_epoch_step += 1;
             return false;
         }

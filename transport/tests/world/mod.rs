@@ -194,7 +194,7 @@ impl World {
 
     /// Puts a frozen port back in a new life, on a rail with frames of `frame_bytes`, with paths to all that it knows.
     pub(crate) fn restart(&mut self, node: usize, frozen: FrozenPort, life: Life, frame_bytes: usize) {
-        let mut port = frozen.restart(self.now, Restart { life, key: None });
+        let mut port = frozen.restart(self.now, Restart::in_life(life));
         port.add_rail(RawAddress::new(&[node as u8]).unwrap(), frame_bytes);
         for i in 0..port.links() {
             let link = LinkIndex(i as u32);

@@ -1,6 +1,5 @@
 //! `delta`: what of files has changed, as files that the caller names, or in a folder that is managed here.
 
-mod key;
 mod output;
 mod series;
 
@@ -20,11 +19,11 @@ use store::packets::{Compression, PacketsError, Sealing};
 use store::storage::DirectoryReader;
 use store::{Directory, StorageError};
 
+use super::key::KeyArgument;
 use super::{print_json, say};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::text;
-use key::KeyArgument;
 use output::{Output, Progress, go_on, notice_signals};
 
 /// Threads that unpack.

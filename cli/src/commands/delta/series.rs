@@ -7,8 +7,8 @@ use serde::Serialize;
 use store::Directory;
 use store::delta::{DeltaError, Making, Rules, Series, Strategy};
 
-use super::key::{KeyArgument, salt};
 use super::{BlockArguments, CompressArgument, Input, Made, ThreadArgument, random_seed, restore};
+use crate::commands::key::{KeyArgument, salt};
 use crate::commands::{print_json, say, tell};
 use crate::error::CliError;
 use crate::exit::Exit;

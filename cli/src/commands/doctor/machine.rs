@@ -12,6 +12,7 @@ use process::facilities::Facilities;
 
 use super::{Finding, probe};
 use crate::error::CliError;
+use crate::launch::namespace::{NamespaceError, Namespaces};
 use crate::text;
 
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
@@ -21,6 +22,7 @@ pub(super) fn look() -> Result<Vec<Finding>, CliError> {
     let kernel = uname().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default();
     let mut findings = vec![Finding::ok("kernel", kernel), reading(), memory_files(), huge_pages()];
     findings.extend(facilities(process::facilities::look()));
+    findings.push(pid_namespaces());
     findings.extend(socket_buffers());
     findings.extend(offloads());
     Ok(findings)
@@ -86,6 +88,22 @@ fn huge_pages() -> Finding {
     match text.split(['[', ']']).nth(1).unwrap_or_default() {
         mode @ ("always" | "madvise") => Finding::ok(WHAT, format!("transparent ones: {mode}")),
         mode => Finding::slow(WHAT, format!("transparent ones: {mode}"), format!("echo madvise > {HUGE}")),
+    }
+}
+
+/// For ranks whose processes are to have the same ids in every life.
+fn pid_namespaces() -> Finding {
+    const WHAT: &str = "pid namespaces";
+    match Namespaces::new() {
+        Ok(_) => Finding::ok(
+            WHAT,
+            "each rank can have one of its own, and its ids in every life (run --pid-namespace)",
+        ),
+        Err(error) => {
+            let (problem, fix) = NamespaceError::parts(&error);
+            let found = format!("restored processes get new ids, run --pid-namespace {problem}");
+            Finding::slow(WHAT, found, fix)
+        }
     }
 }
 

@@ -1,16 +1,21 @@
 //! Whether a process that runs could be saved.
 
 use ::process::declared::Declared;
+use ::process::files::connected_to;
 use ::process::outside::refusals_of;
 
 use super::Finding;
 
-/// Looks from outside. Standard input, output and error are the launcher's, and so is what `PMI_FD` names.
+/// Looks from outside. Standard input, output and error are the launcher's, and so is what is connected to it, or what `PMI_FD` names.
 pub(super) fn look(pid: u32) -> Vec<Finding> {
     let standard = ["stdin", "stdout", "stderr"].into_iter().zip(0..);
     let mut handed_in: Vec<(String, i32)> =
         standard.map(|(name, number)| (name.to_owned(), number)).collect();
-    handed_in.extend(pmi(pid).map(|number| ("pmi".to_owned(), number)));
+    match keeper_of(pid).and_then(|keeper| connected_to(pid, keeper).ok()) {
+        // What it calls its PMI may be its own by now.
+        Some(sockets) => handed_in.extend(sockets.into_iter().map(|number| ("keeper".to_owned(), number))),
+        None => handed_in.extend(pmi(pid).map(|number| ("pmi".to_owned(), number))),
+    }
     let told = match refusals_of(pid, &Declared { handed_in, ..Declared::new() }) {
         Ok(told) => told,
         Err(error) => {
@@ -31,6 +36,15 @@ pub(super) fn look(pid: u32) -> Vec<Finding> {
         Finding::problem("process", found, fix)
     };
     told.iter().map(finding).collect()
+}
+
+/// The keeper that has started a process, if one has.
+fn keeper_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may hold anything: state, parent.
+    let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
+    let words = std::fs::read(format!("/proc/{parent}/cmdline")).ok()?;
+    words.split(|byte| *byte == 0).nth(1).is_some_and(|word| word == b"__keeper").then_some(parent)
 }
 
 fn pmi(pid: u32) -> Option<i32> {

@@ -110,6 +110,11 @@ impl Keepers {
         core::mem::replace(&mut keeper.is_ready, false)
     }
 
+    /// Keepers that have said that they are there.
+    pub(super) fn is_ready(&self, node: NodeIndex) -> bool {
+        self.0.get(&node).is_some_and(|keeper| keeper.is_ready)
+    }
+
     pub(super) fn any_runs(&self) -> bool {
         self.0.values().any(|keeper| keeper.running.is_some())
     }
@@ -248,11 +253,14 @@ fn begin(plan: &Plan, place: &Node, node: NodeIndex, key: [u8; 16], again: bool)
         program_directory: program.directory.clone().into(),
         environment: program.environment.clone(),
         inherited: place.host.is_some().then(environment_for_others),
-        directory: plan.directory.clone().into(),
+        directory: plan.directory_of(node).into(),
         bind: place.bind,
         full_tags: plan.auth == AuthLevel::Full,
         provider: plan.provider.clone().map(Into::into),
         is_mpi: plan.is_mpi,
         saves_processes: plan.saves == Saves::Process,
+        own: plan.own_directories.as_ref().map(|own| own.place(node, &plan.job_file)),
+        records: plan.directory.clone().into(),
+        keeps_ids: plan.keeps_ids,
     }
 }

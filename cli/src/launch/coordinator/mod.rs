@@ -2,8 +2,10 @@
 
 mod asked;
 mod committing;
+mod copies;
 mod keepers;
 mod mpi;
+mod nodes;
 mod output;
 mod records;
 mod spawned;
@@ -24,21 +26,22 @@ use ckpt_glue::sabotage::Sabotage;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
-use store::{Directory, JobDirectory};
 use transport::{Epoch, Rank};
 
+use super::flush::Flusher;
 use super::limits::{EVENTS_PER_ROUND, NEWS_EVERY, ROOM_EVERY};
 use super::notice::{MpiNotice, Notice, Observer};
 use super::registry::Registration;
 use super::requests::Requests;
 use super::status::Saved;
-use super::storage::{StoreWorker, Task};
+use super::storage::{self, StoreWorker, Task};
 use super::wire::{Sealed, ToKeeper, WirePhase};
 use super::{Outcome, Plan, Verdict, epoll_timeout, take_signals, watch};
 use crate::error::CliError;
 use committing::Committing;
 use keepers::Keepers;
 use mpi::MpiSide;
+use nodes::Nodes;
 use spawned::Spawned;
 
 /// Where an event of `epoll` comes from.
@@ -49,6 +52,7 @@ enum Source {
     /// People's commands: the listener, and who is connected.
     Requests(u64),
     Keeper(NodeIndex),
+    Copies,
 }
 
 /// A rank's process that runs.
@@ -76,6 +80,11 @@ struct Shell<'a> {
     signals: SignalFd,
     store: StoreWorker,
     committing: Committing,
+    flusher: Option<Flusher>,
+    /// The newest generation of which there is a copy outside the nodes.
+    copied: Option<store::GenerationId>,
+    /// Nodes have directories of their own.
+    nodes: Option<Nodes>,
     requests: Requests,
     saved: Option<Saved>,
     observer: &'a mut dyn Observer,
@@ -114,7 +123,10 @@ pub(crate) fn run(
     shell.observer.notice(shell.started.elapsed(), &Notice::Over);
     let verdict = shell.verdict.take();
     let verdict = verdict.or_else(|| shell.failed_after_all().filter(|_| report.ending == Ending::Finished));
-    Ok(Outcome { report, is_mpi: shell.has_mpi, verdict, warnings: core::mem::take(&mut shell.warnings) })
+    let warnings = core::mem::take(&mut shell.warnings);
+    let repairs = shell.nodes.take().map(Nodes::into_repairs).unwrap_or_default();
+    let copied = shell.copied;
+    Ok(Outcome { report, is_mpi: shell.has_mpi, verdict, warnings, copied, repairs })
 }
 
 /// Which node keeps which ranks.
@@ -144,10 +156,9 @@ impl<'a> Shell<'a> {
         };
         let started = Instant::now();
         let job = Job::new(settings, transport::Instant::ZERO)?;
-        let directory = JobDirectory::attach(Directory::open(&plan.directory)?, plan.job);
         let keepers = Keepers::new(plan);
         let hosts = keepers.iter().map(|keeper| keeper.host.clone()).collect();
-        let store = StoreWorker::start(directory, layout.clone(), hosts, plan.suspects.clone())?;
+        let store = storage::start(plan, layout.clone(), hosts)?;
         let requests = Requests::listen(registration)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
         let mut shell = Shell {
@@ -167,6 +178,9 @@ impl<'a> Shell<'a> {
             signals,
             store,
             committing: Committing::default(),
+            copied: None,
+            flusher: plan.flush.as_ref().map(|flush| Flusher::start(flush, plan)).transpose()?,
+            nodes: plan.own_directories.as_ref().map(|_| Nodes::default()),
             requests,
             saved: None,
             observer,
@@ -199,6 +213,11 @@ impl<'a> Shell<'a> {
         self.sources.insert(2, Source::Requests(0));
         watch(&self.epoll, self.requests.listener(), 2)?;
         self.next_token = 3;
+        if let Some(flusher) = &self.flusher {
+            self.sources.insert(3, Source::Copies);
+            watch(&self.epoll, flusher.bell(), 3)?;
+            self.next_token = 4;
+        }
         Ok(())
     }
 
@@ -244,6 +263,8 @@ impl<'a> Shell<'a> {
             self.tell_news(now);
             self.tell_shown();
             self.commit_due(now);
+            self.end_rounds(now);
+            self.tell_copying(now);
             for node in self.keepers.take_due(now) {
                 // Without it the job ends for want of its node, after a time.
                 if let Err(error) = self.start_keeper(node) {
@@ -282,7 +303,18 @@ impl<'a> Shell<'a> {
         let machines = [self.job.poll_timeout(), pmi];
         let machines = machines.into_iter().flatten().map(|due| due.since(now));
         let room = self.is_full.then(|| Instant::now() + ROOM_EVERY);
-        let others = [self.observer.due(), self.news, room, look, self.committing.due(), self.keepers.due()];
+        let nodes = self.nodes.as_ref().and_then(Nodes::due);
+        let copying = self.flusher.as_ref().and_then(Flusher::due);
+        let others = [
+            self.observer.due(),
+            self.news,
+            room,
+            look,
+            self.committing.due(),
+            self.keepers.due(),
+            nodes,
+            copying,
+        ];
         let others = others.into_iter().flatten().map(|due| due.saturating_duration_since(Instant::now()));
         epoll_timeout(machines.chain(others).min())
     }
@@ -326,12 +358,14 @@ impl<'a> Shell<'a> {
             job::Output::Send { .. } => {}
             job::Output::FenceStore { counter, refuse_below } => {
                 self.commit_all();
+                self.end_rounds_of_life();
+                self.end_spawned();
                 self.store.ask(Task::Fence { counter, refuse_below });
             }
             job::Output::WriteDecision(decision) => self.store.ask(Task::Decide(decision)),
-            job::Output::WriteCommit { generation, images } => self.begin_commit(generation, images),
+            job::Output::WriteCommit { generation, images } => self.begin_protection(generation, images),
             job::Output::Collect { keep } => {
-                self.store.ask(Task::Collect { life: keep.life, keep: self.plan.keep });
+                self.collect(keep.life);
             }
             job::Output::Event(event) => {
                 self.requests.on_event(&event);
@@ -344,6 +378,7 @@ impl<'a> Shell<'a> {
                 self.tell_silent(&event);
                 if matches!(event, job::Event::AllRunning { .. }) {
                     self.store.ask(Task::Restored);
+                    self.start_worlds();
                 }
                 self.tell(&Notice::Event(&event));
             }
@@ -361,6 +396,7 @@ impl<'a> Shell<'a> {
             None => {}
             Some(Source::Signals) => self.on_signals(),
             Some(Source::Store) => self.on_store(),
+            Some(Source::Copies) => self.on_copies(),
             Some(Source::Requests(client)) => {
                 let client = *client;
                 self.on_request(token, client);

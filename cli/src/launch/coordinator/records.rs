@@ -12,6 +12,7 @@ use super::super::notice::Notice;
 use super::super::storage::{Done, Task};
 use super::super::wire::ToKeeper;
 use super::{Shell, Source};
+use crate::convert;
 
 impl Shell<'_> {
     pub(super) fn on_store(&mut self) {
@@ -23,9 +24,12 @@ impl Shell<'_> {
 
     pub(super) fn on_done(&mut self, done: Done) {
         match done {
-            Done::Fenced { counter, newest, nonce, refused } => {
+            Done::Fenced { counter, newest, nonce, refused, records } => {
                 for (generation, damages) in &refused {
                     self.tell(&Notice::Damaged { generation: *generation, damages });
+                }
+                if self.nodes.is_some() {
+                    return self.begin_survey(counter, nonce, records);
                 }
                 self.tell_job(job::Input::StoreFenced { counter, newest, nonce });
                 self.give_up_unrestored(newest);
@@ -33,7 +37,7 @@ impl Shell<'_> {
             Done::FenceFailed(error) => {
                 self.tell(&Notice::Store { what: "the list of generations", error: &error.to_string() });
             }
-            Done::Decided(life) => self.tell_job(job::Input::DecisionDurable { life }),
+            Done::Decided(decision) => self.decided(&decision),
             Done::NotDecided { life, errno, error } => {
                 self.tell(&Notice::Store {
                     what: "the decision about a new life",
@@ -41,7 +45,10 @@ impl Shell<'_> {
                 });
                 self.tell_job(job::Input::DecisionFailed { life, errno });
             }
-            Done::Committed(generation) => self.tell_job(job::Input::CommitDurable(generation)),
+            Done::Committed(manifest) => {
+                self.copy(&manifest);
+                self.committed(&manifest);
+            }
             Done::NotCommitted { generation, errno, error } => {
                 self.tell(&Notice::Store { what: "the commit record", error: &error.to_string() });
                 self.tell_job(job::Input::CommitFailed { generation, errno });
@@ -56,7 +63,8 @@ impl Shell<'_> {
                 });
             }
             Done::Ended(Err(error)) => self.not_ended(&error),
-            Done::Collected | Done::Noted | Done::Ended(Ok(())) | Done::Discarded(Ok(_)) => {}
+            Done::Collected { life, kept } => self.collected(life, &kept),
+            Done::Noted | Done::Ended(Ok(())) | Done::Discarded(Ok(_)) | Done::Records(_) => {}
         }
     }
 
@@ -69,27 +77,47 @@ impl Shell<'_> {
     pub(super) fn leave(&mut self, report: &mut FinalReport) {
         self.leaving = true;
         self.commit_all();
-        self.leave_keepers();
+        // Nodes with directories of their own are told what is committed.
+        if self.nodes.is_none() {
+            self.leave_keepers();
+        }
         if report.ending == Ending::Finished
             && let Some(life) = self.job.status().life
         {
             self.store.ask(Task::End(life));
         }
         self.store.ask(Task::Discard);
+        self.finish_store(report);
+        if self.nodes.is_some() {
+            self.store.ask(Task::Records);
+            if let Some(Done::Records(Ok(records))) = self.store.wait() {
+                self.settle_nodes(&records);
+            }
+            self.leave_keepers();
+        }
+        self.finish_copies(report);
+    }
+
+    fn finish_store(&mut self, report: &mut FinalReport) {
         let mut collecting = false;
         let mut discarded = false;
         while let Some(done) = self.store.wait() {
             match done {
-                Done::Committed(generation) => {
+                Done::Committed(manifest) => {
+                    let generation = convert::to_glue(manifest.generation);
                     report.committed = Some(generation);
                     report.commits += 1;
                     collecting = true;
-                    self.store.ask(Task::Collect { life: generation.life, keep: self.plan.keep });
+                    self.copy(&manifest);
+                    self.collect(generation.life);
                 }
                 Done::NotCommitted { error, .. } => {
                     self.tell(&Notice::Store { what: "the commit record", error: &error.to_string() });
                 }
-                Done::Collected => collecting = false,
+                Done::Collected { life, kept } => {
+                    collecting = false;
+                    self.collected(life, &kept);
+                }
                 Done::NotCollected(error) => {
                     collecting = false;
                     self.tell(&Notice::Store { what: "removing old generations", error: &error.to_string() });
@@ -106,7 +134,7 @@ impl Shell<'_> {
                 // Nothing is decided any more.
                 Done::Fenced { .. } | Done::FenceFailed(_) | Done::Decided(_) | Done::NotDecided { .. } => {}
                 Done::Ended(Err(error)) => self.not_ended(&error),
-                Done::Noted | Done::Ended(Ok(())) => {}
+                Done::Noted | Done::Ended(Ok(())) | Done::Records(_) => {}
             }
             if discarded && !collecting {
                 return;

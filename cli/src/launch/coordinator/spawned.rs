@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use ckpt_glue::control::JobPhase;
 use ckpt_glue::job;
 use ckpt_glue::names::{ExitStatus, NodeIndex};
 use ckpt_glue::pmi::{self, Member, SpawnCommand};
@@ -20,7 +21,9 @@ use crate::text;
 #[derive(Debug, Default)]
 pub(super) struct Spawned {
     processes: BTreeSet<Member>,
-    /// Who asked for worlds that are being started.
+    /// Worlds that are started when all ranks run.
+    waiting: Vec<(u32, Vec<WireCommand>)>,
+    /// Who asked for worlds that wait, or are being started.
     asked: Vec<(u32, Member)>,
     /// People have been told that nothing but these runs any more.
     told: bool,
@@ -33,6 +36,12 @@ impl Spawned {
     pub(super) fn iter(&self) -> impl Iterator<Item = Member> {
         self.processes.iter().copied()
     }
+
+    fn forget(&mut self) {
+        self.waiting.clear();
+        self.asked.clear();
+        self.processes.clear();
+    }
 }
 
 impl Shell<'_> {
@@ -43,13 +52,27 @@ impl Shell<'_> {
             arguments: command.arguments.clone(),
             hints: command.hints.clone(),
         };
-        let running = u32::try_from(self.spawned.processes.len()).unwrap_or(u32::MAX);
-        let running = self.plan.ranks.saturating_add(running);
-        let life = self.mpi.as_ref().map(MpiSide::life).filter(|_| self.plan.saves == Saves::Process);
-        let commands = commands.iter().map(wire).collect();
+        if !self.is_running() {
+            // The life in which it was asked is over.
+            return;
+        }
         self.spawned.asked.push((world, by));
-        let message = ToKeeper::StartWorld { world, running, commands, life: life.map(Into::into) };
-        self.keepers.tell(self.layout.root(), &message);
+        self.spawned.waiting.push((world, commands.iter().map(wire).collect()));
+        if self.job.status().phase != JobPhase::Starting {
+            self.start_worlds();
+        }
+    }
+
+    /// Starts the worlds that wait: all ranks run. A rank that was restored within its request repeats it at once, when keepers do not know yet where
+    /// ports are in the new life; what is spawned then would look for them where they were.
+    pub(super) fn start_worlds(&mut self) {
+        for (world, commands) in core::mem::take(&mut self.spawned.waiting) {
+            let running = u32::try_from(self.spawned.processes.len()).unwrap_or(u32::MAX);
+            let running = self.plan.ranks.saturating_add(running);
+            let life = self.mpi.as_ref().map(MpiSide::life).filter(|_| self.plan.saves == Saves::Process);
+            let message = ToKeeper::StartWorld { world, running, commands, life: life.map(Into::into) };
+            self.keepers.tell(self.layout.root(), &message);
+        }
     }
 
     pub(super) fn on_world_started(&mut self, world: u32, outcome: Result<u32, (String, String)>) {
@@ -67,20 +90,20 @@ impl Shell<'_> {
         self.tell_pmi(pmi::Input::Spawned { world, outcome });
     }
 
-    pub(super) fn on_spawned_ended(&mut self, member: Member, status: ExitStatus, given_up: bool) {
-        self.spawned.processes.remove(&member);
-        if !given_up {
-            self.tell(&Notice::Mpi(MpiNotice::Ended { member, status }));
-            self.judge(member, status);
+    pub(super) fn on_spawned_ended(&mut self, member: Member, status: ExitStatus) {
+        // One that was given up may have ended by itself before the keeper knew of it.
+        if !self.spawned.processes.remove(&member) {
+            return;
         }
+        self.tell(&Notice::Mpi(MpiNotice::Ended { member, status }));
+        self.judge(member, status);
         self.end_pmi(member);
     }
 
     /// A keeper is gone, and with it what it had spawned.
     pub(super) fn forget_spawned(&mut self, node: NodeIndex) {
         if node == self.layout.root() {
-            self.spawned.asked.clear();
-            self.spawned.processes.clear();
+            self.spawned.forget();
         }
     }
 
@@ -129,7 +152,9 @@ impl Shell<'_> {
         }
     }
 
-    fn end_spawned(&mut self) {
+    /// They end with their life, whether or not a rank on their node is still there to be killed; and with the job.
+    pub(super) fn end_spawned(&mut self) {
+        self.spawned.forget();
         self.keepers.tell(self.layout.root(), &ToKeeper::EndSpawned);
     }
 

@@ -66,6 +66,7 @@ impl Shell<'_> {
         }
         self.forget_spawned(node);
         self.drained(node, None);
+        self.lose_node(node);
         self.pump();
     }
 
@@ -114,9 +115,7 @@ impl Shell<'_> {
                 self.on_ended(node, Rank(rank), life.into(), status.into(), is_new);
             }
             FromKeeper::Settled { rank, status } => self.on_settled(Rank(rank), status.into()),
-            FromKeeper::SpawnedEnded { who, status, given_up } => {
-                self.on_spawned_ended(who.into(), status.into(), given_up);
-            }
+            FromKeeper::SpawnedEnded { who, status } => self.on_spawned_ended(who.into(), status.into()),
             FromKeeper::Misbehaves { rank, reason } => {
                 self.tell(&Notice::Misbehaves { rank: Rank(rank), reason })
             }
@@ -143,6 +142,8 @@ impl Shell<'_> {
                     keeper.silent = why;
                 }
             }
+            FromKeeper::NodeBusy { number } => self.on_node_busy(number),
+            FromKeeper::NodeDone { number, outcome } => self.on_node_done(node, number, outcome),
             FromKeeper::Drained { number } => self.drained(node, Some(number)),
             FromKeeper::LeaseOver => {
                 let host = self.plan.nodes[node.0 as usize].name();
@@ -163,6 +164,7 @@ impl Shell<'_> {
             return self.on_unfit(node, problem);
         }
         self.keepers.ready(node, host);
+        self.ask_late_node(node);
     }
 
     /// Ranks cannot be started on a node. Before the first life that is the command's error, later a fault as any other.

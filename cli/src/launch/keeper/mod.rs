@@ -4,6 +4,7 @@
 //! ([`wire`](super::wire)). When that link ends, the launcher is gone: everything that runs here is ended at once, and the guard cleans up.
 
 mod files;
+mod nodes;
 mod output;
 mod pmi;
 mod ranks;
@@ -15,7 +16,7 @@ use std::ffi::OsString;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{Control, ControlKey, ExitedRecord, Message};
@@ -29,6 +30,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
+use nix::unistd::Pid;
 use store::{Directory, JobDirectory};
 use transport::config::AuthLevel;
 use transport::{JobId, Life, Rank};
@@ -37,10 +39,12 @@ use super::descriptors::{self, Descriptors};
 use super::guard::Guard;
 use super::key::KeyFile;
 use super::limits::{EVENTS_PER_ROUND, LINK_GREETING_MAX, LINK_QUEUE_BYTES_MAX};
+use super::namespace::Namespaces;
 use super::pmi::PmiLines;
 use super::process::{Process, Program};
 use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, VERSION, WirePhase};
 use super::{Saves, node_name, take_signals, watch};
+use nodes::OwnDirectory;
 use output::Outputs;
 use spawned::Spawned;
 
@@ -65,6 +69,8 @@ const ADDRESS_VARIABLE: &str = "STILLWIRE_ADDRESS";
 /// Tokens of the sources that are always there.
 const SIGNALS: u64 = 0;
 const LINK: u64 = 1;
+const DISK: u64 = 2;
+const PROTECTOR: u64 = 3;
 
 /// Where an event of `epoll` comes from.
 #[derive(Debug)]
@@ -76,6 +82,10 @@ enum Source {
     Pmi(Member),
     /// What a process prints.
     Pipe,
+    /// The thread that works in the node's own directory.
+    Disk,
+    /// The node's protector.
+    Protector,
 }
 
 struct Shell {
@@ -85,6 +95,10 @@ struct Shell {
     key_file: KeyFile,
     /// What ranks are given.
     descriptors: Descriptors,
+    /// For each rank one of its own; `None`: they are in the keeper's.
+    namespaces: Option<Namespaces>,
+    /// First processes of namespaces whose ranks have ended.
+    past_firsts: Vec<Pid>,
     started: Instant,
     keeper: Keeper,
     directory: JobDirectory<Directory>,
@@ -114,6 +128,8 @@ struct Shell {
     /// What the coordinator has been told of each rank.
     told: BTreeMap<Rank, (WirePhase, u32)>,
     silence: silent::Silence,
+    /// The node has a directory of its own.
+    own: Option<OwnDirectory>,
 }
 
 /// Why the keeper's process ends.
@@ -135,8 +151,8 @@ pub(crate) fn keep() -> bool {
             return false;
         }
     };
-    let begun = match greeting(&mut link) {
-        Ok(begin) => begin,
+    let (begun, early) = match greeting(&mut link) {
+        Ok(greeting) => greeting,
         Err(error) => {
             eprintln!("stillwire: keeper: no word of the launcher that has started it: {error}");
             return false;
@@ -152,7 +168,7 @@ pub(crate) fn keep() -> bool {
         Err((problem, link))
     };
     match shell {
-        Ok(mut shell) => shell.keep(),
+        Ok(mut shell) => shell.keep(early),
         Err((problem, mut link)) => {
             link.send(&FromKeeper::Unfit { problem });
             finish_sending(&mut link);
@@ -177,8 +193,8 @@ fn open() -> io::Result<Link> {
     Ok(link)
 }
 
-/// Waits for the launcher's first word.
-fn greeting(link: &mut Link) -> Result<Begin, LinkError> {
+/// Waits for the launcher's first word; what it has said behind that has come as well.
+fn greeting(link: &mut Link) -> Result<(Begin, Vec<ToKeeper>), LinkError> {
     let until = Instant::now() + LINK_GREETING_MAX;
     let mut messages = Vec::new();
     loop {
@@ -189,11 +205,13 @@ fn greeting(link: &mut Link) -> Result<Begin, LinkError> {
         let mut fds = [PollFd::new(link.from().as_fd(), PollFlags::POLLIN)];
         let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
         link.receive(&mut messages)?;
-        match messages.pop() {
-            None => {}
-            Some(ToKeeper::Begin(begin)) => return Ok(*begin),
-            Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "it does not begin").into()),
+        if messages.is_empty() {
+            continue;
         }
+        return match messages.remove(0) {
+            ToKeeper::Begin(begin) => Ok((*begin, messages)),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it does not begin").into()),
+        };
     }
 }
 
@@ -210,8 +228,12 @@ fn finish_sending(link: &mut Link) {
 impl Site {
     fn new(begin: &Begin) -> Site {
         let mut environment = begin.environment.clone();
-        if begin.bind.ip() != Ipv4Addr::LOCALHOST {
-            environment.retain(|(name, _)| name != ADDRESS_VARIABLE);
+        // The same for ranks and for what they spawn, however many of them are on this node. What a person has set counts where nothing else was said.
+        let below = || begin.inherited.clone().unwrap_or_else(|| std::env::vars_os().collect());
+        let is_address = |(name, _): &(OsString, OsString)| name == ADDRESS_VARIABLE;
+        let is_set = environment.iter().any(is_address) || below().iter().any(is_address);
+        if begin.bind.ip() != Ipv4Addr::LOCALHOST || !is_set {
+            environment.retain(|variable| !is_address(variable));
             environment.push((ADDRESS_VARIABLE.into(), begin.bind.ip().to_string().into()));
         }
         Site {
@@ -260,18 +282,27 @@ impl Shell {
             let signals = take_signals()?;
             watch(&epoll, signals.as_fd(), SIGNALS)?;
             watch(&epoll, link.from().as_fd(), LINK)?;
-            let directory = JobDirectory::attach(Directory::open(&site.directory)?, site.job);
+            let (storage, own) = match &begin.own {
+                Some(place) => {
+                    let storage = Directory::create(&site.directory)?;
+                    (storage, Some(OwnDirectory::start(&site, place, &epoll, (DISK, PROTECTOR))?))
+                }
+                None => (Directory::open(&site.directory)?, None),
+            };
+            let directory = JobDirectory::attach(storage, site.job);
             let descriptors = descriptors::provide(begin.share)?;
             Ok((
                 epoll,
                 signals,
                 directory,
+                own,
                 descriptors,
+                begin.keeps_ids.then(Namespaces::new).transpose()?,
                 KeyFile::new(&site.key)?,
-                Guard::start(site.job, &site.directory)?,
+                Guard::start(site.job, Path::new(&begin.records))?,
             ))
         };
-        let (epoll, signals, directory, descriptors, key_file, guard) = match parts() {
+        let (epoll, signals, directory, own, descriptors, namespaces, key_file, guard) = match parts() {
             Ok(parts) => parts,
             Err(error) => return Err((error.to_string(), link)),
         };
@@ -281,6 +312,8 @@ impl Shell {
             control_key: ControlKey::new(&site.key),
             key_file,
             descriptors,
+            namespaces,
+            past_firsts: Vec::new(),
             started: Instant::now(),
             keeper: keeper(site.job, site.node, Sabotage::none()),
             directory,
@@ -289,8 +322,14 @@ impl Shell {
             spawned: Spawned::default(),
             moved: None,
             epoll,
-            sources: [(SIGNALS, Source::Signals), (LINK, Source::Link)].into(),
-            next_token: LINK + 1,
+            sources: [
+                (SIGNALS, Source::Signals),
+                (LINK, Source::Link),
+                (DISK, Source::Disk),
+                (PROTECTOR, Source::Protector),
+            ]
+            .into(),
+            next_token: PROTECTOR + 1,
             signals,
             link,
             watches_room: false,
@@ -303,13 +342,18 @@ impl Shell {
             outputs: Outputs::default(),
             told: BTreeMap::new(),
             silence: silent::Silence::default(),
+            own,
             site,
         })
     }
 
-    /// Until the job is over. Returns whether it ended as it should.
-    fn keep(&mut self) -> bool {
-        let end = match self.run() {
+    /// Until the job is over; `early` has been said already. Returns whether it ended as it should.
+    fn keep(&mut self, early: Vec<ToKeeper>) -> bool {
+        let end = match self.on_messages(early) {
+            Some(end) => Ok(end),
+            None => self.run(),
+        };
+        let end = match end {
             Ok(end) => end,
             Err(error) => {
                 eprintln!("stillwire: keeper of {}: {error}", node_name());
@@ -338,9 +382,9 @@ impl Shell {
         std::process::exit(1);
     }
 
-    fn kill_all(&self) {
+    fn kill_all(&mut self) {
         self.processes.values().for_each(|process| process.group.kill());
-        self.spawned.kill();
+        self.spawned.give_up();
     }
 
     fn run(&mut self) -> io::Result<End> {
@@ -466,6 +510,8 @@ impl Shell {
                 self.on_pmi_socket(member, flags);
             }
             Some(Source::Pipe) => self.on_pipe(token),
+            Some(Source::Disk) => self.on_disk(),
+            Some(Source::Protector) => self.on_protector(),
         }
         None
     }
@@ -477,6 +523,10 @@ impl Shell {
         }
         let mut messages = Vec::new();
         let received = self.link.receive(&mut messages);
+        self.on_messages(messages).or_else(|| received.err().map(End::Lost))
+    }
+
+    fn on_messages(&mut self, messages: Vec<ToKeeper>) -> Option<End> {
         for message in messages {
             if matches!(message, ToKeeper::Leave) {
                 return Some(End::Leave);
@@ -486,7 +536,7 @@ impl Shell {
             }
             self.pump();
         }
-        received.err().map(End::Lost)
+        None
     }
 
     fn on_message(&mut self, message: ToKeeper) -> Result<(), ckpt_glue::error::Malformed> {
@@ -521,7 +571,7 @@ impl Shell {
             ToKeeper::StartWorld { world, running, commands, life } => {
                 self.start_world(world, running, &commands, life.map(Into::into));
             }
-            ToKeeper::EndSpawned => self.spawned.kill(),
+            ToKeeper::EndSpawned => self.spawned.give_up(),
             ToKeeper::Look { worlds, members } => self.look_at(worlds, &members),
             ToKeeper::NameWorld { name } => self.name_world(&name),
             ToKeeper::NoteFiles => self.note_files(),
@@ -530,6 +580,7 @@ impl Shell {
                 self.tell(&FromKeeper::Drained { number });
             }
             ToKeeper::Shown { bytes } => self.shown(bytes),
+            ToKeeper::Node { number, task } => self.on_node_task(number, task),
             // Said first, and not again; and the last word, which is heard before.
             ToKeeper::Begin(_) | ToKeeper::Leave => {}
         }
@@ -567,8 +618,11 @@ impl Shell {
     /// The last things: what ended processes have printed, and what MPI libraries have left in memory.
     fn leave(&mut self) {
         self.kill_all();
+        self.wait_for_spawned();
+        self.wait_for_firsts();
         self.remove_files();
         self.hear_last_outputs();
+        self.leave_disk();
     }
 }
 

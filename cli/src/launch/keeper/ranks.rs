@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{Control, Decision, ExitedRecord};
 use ckpt_glue::keeper::{Input, RankPhase};
@@ -9,12 +10,16 @@ use ckpt_glue::names::{ExitStatus, GenerationId, ImageDigest, Party};
 use ckpt_glue::pmi::Member;
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 use session::launch::Launch;
 use store::image::Exited;
 use store::{Section, StoreError, kinds};
 use transport::Rank;
 
-use super::super::process::Process;
+use super::super::limits::OUTPUT_GRACE;
+use super::super::namespace::Wanted;
+use super::super::process::{Apart, Process};
 use super::super::wire::FromKeeper;
 use super::super::{Saves, watch, whole};
 use super::{Shell, Source};
@@ -109,11 +114,13 @@ impl Shell {
             bind: site.bind,
             directory: site.directory.clone(),
         };
+        let mut wanted = Wanted::New { part: rank.0, parts: site.ranks };
         let restored = match launch.restore.filter(|_| site.saves == Saves::Process) {
             Some(generation) => {
                 let found = whole::restored(&site.program, &mut self.directory, generation, rank);
                 let found = found.map_err(io::Error::other)?;
-                if let Some(program) = &found {
+                if let Some((program, ids)) = &found {
+                    wanted = *ids;
                     let there = program.find(&program.command[0]);
                     there.map_err(|error| io::Error::new(io::ErrorKind::NotFound, error.to_string()))?;
                 }
@@ -121,7 +128,7 @@ impl Shell {
                     // A script has started a program that names its own points: it will do so again, and has no agent that could tell.
                     self.tell(&FromKeeper::PmiNothing { rank: rank.0 });
                 }
-                found
+                found.map(|(program, _)| program)
             }
             None => None,
         };
@@ -130,10 +137,12 @@ impl Shell {
         let kept = || self.keeper.ranks().map(|(kept, ..)| kept);
         let count = |ranks: usize| u32::try_from(ranks).unwrap_or(u32::MAX);
         let (local, locals) = (count(kept().filter(|kept| *kept < rank).count()), count(kept().count()));
+        let apart = self.namespaces.as_ref().map(|namespaces| Apart { namespaces, wanted });
+        let place = (local, locals);
         let (process, pipes) =
-            Process::spawn(program, &launch, (local, locals), pmi, &self.key_file, self.descriptors)?;
+            Process::spawn(program, &launch, place, pmi, &self.key_file, self.descriptors, apart)?;
         let pid = process.group.pid;
-        self.guard.add(pid);
+        process.group.pids().for_each(|pid| self.guard.add(pid));
         let token = self.token();
         let watched = watch(&self.epoll, process.stream().as_fd(), token);
         self.sources.insert(token, Source::Connection(rank));
@@ -229,6 +238,7 @@ impl Shell {
             process.group.kill();
             self.hear_last_output(Member::of_job(rank));
             self.guard.remove(process.group.pid);
+            self.past_firsts.extend(process.group.first);
             self.sources.retain(|_, source| !matches!(source, Source::Connection(of) if *of == rank));
             let is_new =
                 self.keeper.ranks().any(|(other, phase, _)| other == rank && phase == RankPhase::Spawning);
@@ -237,6 +247,30 @@ impl Shell {
             self.tell(&FromKeeper::Ended { rank: rank.0, life, status, is_new });
         }
         self.collect_spawned();
+        self.collect_firsts();
+    }
+
+    /// The first processes of namespaces that were ended. Each has to wait for all in its namespace to be gone.
+    fn collect_firsts(&mut self) {
+        let is_gone = |first: &mut Pid| {
+            !matches!(
+                waitpid(*first, Some(WaitPidFlag::WNOHANG)),
+                Ok(WaitStatus::StillAlive) | Err(Errno::EINTR)
+            )
+        };
+        for first in self.past_firsts.extract_if(.., is_gone) {
+            self.guard.remove(first);
+        }
+    }
+
+    /// Waits until the namespaces of ended ranks are gone: what is in the kernel ends when it leaves it.
+    pub(super) fn wait_for_firsts(&mut self) {
+        let until = Instant::now() + OUTPUT_GRACE;
+        self.collect_processes();
+        while !self.past_firsts.is_empty() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+            self.collect_processes();
+        }
     }
 
     pub(super) fn on_connection(&mut self, token: u64, rank: Rank, flags: EpollFlags) {

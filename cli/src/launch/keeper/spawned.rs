@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{Control, Message};
 use ckpt_glue::enrolment::AddressTable;
@@ -13,6 +14,7 @@ use session::company::Company;
 use transport::{Life, Rank};
 
 use super::super::descriptors;
+use super::super::limits::OUTPUT_GRACE;
 use super::super::node_name;
 use super::super::process::{Group, Program, Seat};
 use super::super::wire::{FromKeeper, WireCommand};
@@ -21,14 +23,10 @@ use super::Shell;
 /// The spawned processes of this node.
 #[derive(Debug, Default)]
 pub(super) struct Spawned {
-    processes: BTreeMap<Member, Running>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Running {
-    group: Group,
-    /// It was started, and another one of its world could not be, or its life is over: its end means nothing.
-    given_up: bool,
+    processes: BTreeMap<Member, Group>,
+    /// Killed with their life, or because another one of their world could not be started: how they end means nothing, and members of a later life
+    /// may have their names.
+    past: Vec<Group>,
 }
 
 /// Why processes are not started: for the program in one word, and for people.
@@ -39,21 +37,29 @@ struct NotStarted {
 
 impl Spawned {
     pub(super) fn iter(&self) -> impl Iterator<Item = (Member, Group)> {
-        self.processes.iter().map(|(member, running)| (*member, running.group))
+        self.processes.iter().map(|(member, group)| (*member, *group))
     }
 
     pub(super) fn group(&self, member: Member) -> Option<Group> {
-        self.processes.get(&member).map(|running| running.group)
+        self.processes.get(&member).copied()
     }
 
-    pub(super) fn kill(&self) {
-        self.iter().for_each(|(_, group)| group.kill());
-    }
-
-    /// Ends them with the life in which they were spawned.
+    /// Ends all of them.
     pub(super) fn give_up(&mut self) {
-        self.processes.values_mut().for_each(|running| running.given_up = true);
-        self.kill();
+        self.give_up_if(|_| true);
+    }
+
+    fn give_up_if(&mut self, wanted: impl Fn(Member) -> bool) {
+        let given_up = self.processes.extract_if(.., |member, _| wanted(*member)).map(|(_, group)| group);
+        for group in given_up {
+            group.kill();
+            self.past.push(group);
+        }
+    }
+
+    /// Collects those that were given up. Returns which have ended.
+    fn collect_past(&mut self) -> Vec<Group> {
+        self.past.extract_if(.., |group| group.try_wait().is_some()).collect()
     }
 }
 
@@ -89,10 +95,7 @@ impl Shell {
         for (rank, program) in (0..).zip(each) {
             let member = Member { world, rank: Rank(rank) };
             if let Err(error) = self.start_spawned(member, ranks, program, life) {
-                for (_, running) in self.spawned.processes.range_mut(world_of(member)) {
-                    running.given_up = true;
-                    running.group.kill();
-                }
+                self.spawned.give_up_if(|other| other.world == world);
                 let program = program.command[0].to_string_lossy();
                 return Err(NotStarted { word: "cannot_start", why: format!("{program}: {error}") });
             }
@@ -123,7 +126,7 @@ impl Shell {
         let company = life.map(|life| {
             let moved = self.moved.as_ref().filter(|(of, _)| *of == life);
             let moved = moved.map_or_else(AddressTable::new, |(_, ports)| ports.clone());
-            let company = Company { job: self.site.job, life, moved };
+            let company = Company { job: self.site.job, life, auth: self.site.auth, moved };
             company.text().ok_or_else(|| io::Error::other("there are too many restored ports to tell it of"))
         });
         let company = company.transpose()?;
@@ -132,28 +135,39 @@ impl Shell {
             Seat { rank: member.rank.0, ranks, local, locals, pmi, key: self.key_file.variable(), company };
         let (group, pipes) = Group::spawn(program, seat, self.descriptors)?;
         self.guard.add(group.pid);
-        self.spawned.processes.insert(member, Running { group, given_up: false });
+        self.spawned.processes.insert(member, group);
         self.watch_pipes(member, pipes)
     }
 
     /// Notices which spawned processes have ended. What one said before counts before its end.
     pub(super) fn collect_spawned(&mut self) {
-        let ended = |(member, running): (&Member, &Running)| Some((*member, running.group.try_wait()?));
+        let ended = |(member, group): (&Member, &Group)| Some((*member, group.try_wait()?));
         let ended: Vec<(Member, ExitStatus)> = self.spawned.processes.iter().filter_map(ended).collect();
         for (member, status) in ended {
             self.hear_last_of_pmi(member);
-            let Some(running) = self.spawned.processes.remove(&member) else { continue };
-            // What it started and left behind goes with it.
-            running.group.kill();
-            self.guard.remove(running.group.pid);
-            let given_up = running.given_up;
-            self.tell(&FromKeeper::SpawnedEnded { who: member.into(), status: status.into(), given_up });
+            let Some(group) = self.spawned.processes.remove(&member) else { continue };
+            self.forget_group(group);
+            self.tell(&FromKeeper::SpawnedEnded { who: member.into(), status: status.into() });
+        }
+        for group in self.spawned.collect_past() {
+            self.forget_group(group);
         }
     }
-}
 
-fn world_of(member: Member) -> std::ops::RangeInclusive<Member> {
-    Member { rank: Rank(0), ..member }..=Member { rank: Rank(u32::MAX), ..member }
+    /// The first process of a group has ended: what it started and left behind goes with it.
+    fn forget_group(&mut self, group: Group) {
+        group.kill();
+        self.guard.remove(group.pid);
+    }
+
+    /// Waits until all that were spawned are gone. They have been killed: one that is in the kernel ends when it leaves it.
+    pub(super) fn wait_for_spawned(&mut self) {
+        let until = Instant::now() + OUTPUT_GRACE;
+        while !self.spawned.past.is_empty() && Instant::now() < until {
+            self.collect_spawned();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 /// What a command starts, which can be started. Hints that are not known are passed over, as MPI has it.

@@ -117,6 +117,13 @@ pub(super) fn set_option(fd: RawFd, name: i32, value: i32) -> Result<()> {
     check(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const value).cast(), 4) }).map(drop)
 }
 
+pub(super) fn set_timeout(fd: RawFd, name: i32, ns: u64) -> Result<()> {
+    let time = [ns / 1_000_000_000, ns % 1_000_000_000 / 1000];
+    let bytes = libc::socklen_t::try_from(size_of_val(&time)).map_err(Error::other)?;
+    // SAFETY: the kernel reads seconds and microseconds, a `struct timeval`.
+    check(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, time.as_ptr().cast(), bytes) }).map(drop)
+}
+
 /// Sends one message whole, or fails.
 pub(super) fn send(fd: RawFd, message: &[u8]) -> Result<()> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;

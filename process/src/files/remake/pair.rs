@@ -62,7 +62,7 @@ impl Maker<'_> {
         // Both ends get the room that they had before anything is sent.
         for (end, fd) in [(Some(index), left), (other, right)] {
             let Some(end) = end else { continue };
-            let What::SocketPair { buffer_bytes: (send, receive), passes_credentials, .. } =
+            let What::SocketPair { buffer_bytes: (send, receive), passes_credentials, timeouts_ns, .. } =
                 &files.open[end].what
             else {
                 continue;
@@ -73,6 +73,10 @@ impl Maker<'_> {
             }
             calls::set_option(fd, libc::SO_PASSCRED, i32::from(*passes_credentials))
                 .map_err(self.failed(end, "SO_PASSCRED"))?;
+            for (option, ns) in [(libc::SO_RCVTIMEO, timeouts_ns.0), (libc::SO_SNDTIMEO, timeouts_ns.1)] {
+                calls::set_timeout(fd, option, ns)
+                    .map_err(self.failed(end, "setting the time-out of a socket"))?;
+            }
         }
         for (end, from) in [(Some(index), right), (other, left)] {
             let Some(What::SocketPair { content, .. }) = end.map(|end| &files.open[end].what) else {

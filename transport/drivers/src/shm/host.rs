@@ -1,6 +1,9 @@
 //! Which host this is, and which processes live on it.
+//!
+//! A process of a pid namespace of its own ([`is_apart`]) has ids that mean nothing to others. It is known by the id that it has outside.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt;
 
 use nix::unistd::geteuid;
@@ -10,10 +13,41 @@ use xxhash_rust::xxh3::xxh3_64;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Host(pub(super) u64);
 
+/// Name of the first process of a pid namespace that a launcher has made for one other process. It has stayed outside with its files: what it
+/// finds at /proc has the ids that processes have outside. The kernel keeps 15 bytes.
+pub const FIRST_PROCESS: &str = "stillwire-first";
+
+/// That place, as seen from inside.
+const OUTSIDE: &str = "/proc/1/root/proc";
+
+/// Whether this process is in such a namespace.
+#[must_use]
+pub fn is_apart() -> bool {
+    fs::read("/proc/1/comm").is_ok_and(|name| name.trim_ascii_end() == FIRST_PROCESS.as_bytes())
+}
+
+/// Where processes of this host are found by the ids that others know them by, too.
+#[must_use]
+pub fn processes() -> &'static str {
+    if is_apart() { OUTSIDE } else { "/proc" }
+}
+
+/// This process's id there.
+pub fn own_id() -> std::io::Result<u32> {
+    if !is_apart() {
+        return Ok(std::process::id());
+    }
+    let name = fs::read_link(format!("{OUTSIDE}/self"))?;
+    let id = core::str::from_utf8(name.as_os_str().as_bytes()).ok().and_then(|text| text.parse().ok());
+    id.ok_or_else(|| std::io::ErrorKind::InvalidData.into())
+}
+
 impl Host {
     pub(super) fn this() -> std::io::Result<Host> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-        let processes = fs::metadata("/proc/self/ns/pid")?.ino();
+        // Nobody inside can be asked which namespace is the outer one, but its /proc is of one device.
+        let processes =
+            if is_apart() { fs::metadata(OUTSIDE)?.dev() } else { fs::metadata("/proc/self/ns/pid")?.ino() };
         let users = fs::metadata("/proc/self/ns/user")?.ino();
         let user = geteuid().as_raw();
         Ok(Host(xxh3_64(format!("{}/{processes}/{users}/{user}", boot.trim()).as_bytes())))
@@ -30,7 +64,7 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn this() -> std::io::Result<Process> {
-        let pid = std::process::id();
+        let pid = own_id()?;
         let (_, start) = state_and_start(pid).ok_or(std::io::ErrorKind::InvalidData)?;
         Ok(Process { pid, start })
     }
@@ -51,7 +85,7 @@ pub(super) fn is_alive(short: u64) -> bool {
 
 /// Fields 3 and 22 of `/proc/PID/stat` (proc_pid_stat(5)); the name in field 2 may hold anything, even parentheses.
 fn state_and_start(pid: u32) -> Option<(char, u32)> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = fs::read(format!("{}/{pid}/stat", processes())).ok()?;
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = core::str::from_utf8(&stat[name_end + 1..]).ok()?;
     let mut fields = rest.split_ascii_whitespace();

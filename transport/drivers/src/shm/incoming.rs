@@ -3,6 +3,7 @@
 
 use core::sync::atomic::Ordering;
 
+use super::host::is_apart;
 use super::layout::{
     AREA, AREA_BYTES, COPIED, ENTRY_KEY, ENTRY_KEY_ADDRESS, ENTRY_OWNER, ENTRY_PULL, ENTRY_TAKEN,
     HEAD_BYTES_MAX, Kind, OFFERED, PULL_PERMITTED, PULL_REFUSED, SLOT_ADDRESS, SLOT_BODY, SLOT_HEAD,
@@ -107,7 +108,9 @@ impl Incoming {
         let field = |at| desk.front.u64(entry(self.ring, at)).load(Ordering::Acquire);
         let key = Key { address: field(ENTRY_KEY_ADDRESS), value: field(ENTRY_KEY) };
         let pid = u32::try_from(field(ENTRY_OWNER) >> 32).unwrap_or(0);
-        self.source = (desk.pull && pull(pid, key, key.address, &mut [0; 8])).then_some((pid, key));
+        // Ids of a namespace of its own mean nothing to process_vm_readv(2) in another.
+        let may_pull = desk.pull && !is_apart();
+        self.source = (may_pull && pull(pid, key, key.address, &mut [0; 8])).then_some((pid, key));
         let answer = if self.source.is_some() { PULL_PERMITTED } else { PULL_REFUSED };
         desk.front.u32(entry(self.ring, ENTRY_PULL)).store(answer, Ordering::Relaxed);
     }

@@ -12,7 +12,7 @@
 
 mod address;
 mod barrier;
-mod host;
+pub mod host;
 mod incoming;
 mod layout;
 mod map;

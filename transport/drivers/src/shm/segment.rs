@@ -19,7 +19,7 @@ use nix::unistd::{ftruncate, pipe2};
 
 use super::address::Place;
 use super::barrier;
-use super::host::{Host, Process};
+use super::host::{Host, Process, is_apart, processes};
 use super::layout::{
     ACTIVE, ACTIVE_WORDS, AREA_BYTES, ARMED, FRONT_BYTES, HEADER_AREA_BYTES, HEADER_BARRIER, HEADER_BELL,
     HEADER_CLOSED, HEADER_KEY_ADDRESS, HEADER_MAGIC, HEADER_PID, HEADER_RINGS, HEADER_SERIAL,
@@ -167,7 +167,7 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn open(place: &Place) -> Result<Outbox, Refused> {
-        let path = format!("/proc/{}/fd/{}", place.owner.pid, place.descriptor);
+        let path = format!("{}/{}/fd/{}", processes(), place.owner.pid, place.descriptor);
         let file = open(&path, libc::O_CLOEXEC | libc::O_NONBLOCK)?;
         let facts = file.metadata().map_err(|_| Refused::Gone)?;
         let seals = fcntl(file.as_fd(), FcntlArg::F_GET_SEALS).unwrap_or(0);
@@ -211,6 +211,10 @@ impl Outbox {
 
     /// Where the owner's key lies in its memory; `None`: its memory is not to be read.
     pub(super) fn key_address(&self) -> Option<u64> {
+        // process_vm_readv(2) takes ids of the own namespace alone.
+        if is_apart() {
+            return None;
+        }
         Some(self.front.u64(HEADER_KEY_ADDRESS).load(Ordering::Acquire)).filter(|address| *address != 0)
     }
 
@@ -242,7 +246,7 @@ impl Outbox {
     fn ring_bell(&mut self) {
         if self.bell.is_none() {
             let descriptor = self.front.u32(HEADER_BELL).load(Ordering::Relaxed);
-            let path = format!("/proc/{}/fd/{descriptor}", self.owner.pid);
+            let path = format!("{}/{}/fd/{descriptor}", processes(), self.owner.pid);
             // For reading too: then writing never raises SIGPIPE, whoever has died.
             self.bell = open(&path, libc::O_CLOEXEC | libc::O_NONBLOCK)
                 .ok()

@@ -1,4 +1,4 @@
-//! The key of encrypted files.
+//! The key of encrypted files: deltas, and copies of generations.
 
 use std::path::PathBuf;
 
@@ -10,15 +10,15 @@ use crate::error::CliError;
 /// Where the key stands, if no file is named.
 const VARIABLE: &str = "STILLWIRE_KEY";
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct KeyArgument {
-    /// Encrypt with the key in FILE: 64 hexadecimal digits, such as `openssl rand -hex 32` gives [default: what STILLWIRE_KEY says, if it is set]
+    /// The key of what is encrypted, in FILE: 64 hexadecimal digits, such as `openssl rand -hex 32` gives [default: what STILLWIRE_KEY says, if it is set]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 }
 
 impl KeyArgument {
-    pub(super) fn key(&self) -> Result<Option<Key>, CliError> {
+    pub(crate) fn key(&self) -> Result<Option<Key>, CliError> {
         let (place, text) = match &self.key_file {
             Some(path) => {
                 let read = std::fs::read(path);

@@ -1,0 +1,130 @@
+//! What to measure of parity, as it is written on a command line.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use protector::{Limits, Shape};
+use store::protect::Scheme;
+
+use super::{GroupOptions, ParityOptions};
+use crate::number::number;
+
+/// Most runs of one row.
+const RUNS_MAX: u64 = 100_000;
+
+/// What to measure of parity.
+#[derive(Args, Clone, Debug)]
+pub struct ParityArguments {
+    /// Runs of each row, and of the copies beside them [default: 15; 3 from end to end]
+    #[arg(long, value_parser = number::<usize>(1..=RUNS_MAX))]
+    runs: Option<usize>,
+    /// MiB of data, or of a node's image [default: five last-level caches; 64 from end to end]
+    #[arg(long, value_delimiter = ',', value_parser = number::<usize>(1..=1 << 20))]
+    mib: Vec<usize>,
+    /// Intel's storage library, to be measured beside, such as libisal.so.2
+    #[arg(long, value_name = "LIBRARY", conflicts_with = "nodes")]
+    isal: Option<PathBuf>,
+    /// Measure encoding from end to end, by so many nodes, a protector each
+    #[arg(long, value_delimiter = ',', value_parser = number::<usize>(2..=64))]
+    nodes: Vec<usize>,
+    /// How the nodes protect each other: partner, xor, rs:K+M (of which M counts) [default: xor]
+    #[arg(long, requires = "nodes", default_value = "xor")]
+    scheme: Scheme,
+    /// Ways that parity takes: pipeline, ring, broadcast, fan-in, auto (by the cost model), all of them
+    #[arg(long, requires = "nodes", value_delimiter = ',', default_value = "auto")]
+    shape: Vec<String>,
+    /// Percent of the pages that have changed; 100 is a whole image
+    #[arg(long, requires = "nodes", value_delimiter = ',', default_value = "100")]
+    dirty: Vec<f64>,
+    /// What each node's link lets through in each direction, such as 50MB/s
+    #[arg(long, requires = "nodes")]
+    link: Option<Rate>,
+    /// What each node's disk reads and writes, such as 50MB/s
+    #[arg(long, requires = "nodes")]
+    disk: Option<Rate>,
+    /// Cores that each node's protector may use, such as 0.25
+    #[arg(long, requires = "nodes")]
+    budget: Option<f64>,
+    /// Where the nodes' directories are [default: the folder for temporary files]
+    #[arg(long, requires = "nodes")]
+    folder: Option<PathBuf>,
+}
+
+/// Bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rate(u64);
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rate, String> {
+        let units = [("GB/s", 1_000_000_000), ("MB/s", 1_000_000), ("kB/s", 1000)];
+        let found = units.into_iter().find_map(|(unit, factor)| {
+            let number: u64 = text.strip_suffix(unit)?.trim().parse().ok()?;
+            number.checked_mul(factor).filter(|rate| *rate > 0)
+        });
+        found
+            .map(Rate)
+            .ok_or_else(|| format!("`{text}` is no rate; write it such as 50MB/s (kB/s, MB/s, GB/s)"))
+    }
+}
+
+impl ParityArguments {
+    /// Arithmetic alone.
+    pub(crate) fn arithmetic(&self) -> ParityOptions {
+        let defaults = ParityOptions::default();
+        ParityOptions {
+            runs: self.runs.unwrap_or(defaults.runs),
+            bytes: self.mib.first().map(|mib| mib << 20),
+            isal: self.isal.clone(),
+            ..defaults
+        }
+    }
+
+    /// From end to end, if nodes were named.
+    pub(crate) fn group(&self) -> Result<Option<GroupOptions>, protector::NoSuchShape> {
+        if self.nodes.is_empty() {
+            return Ok(None);
+        }
+        let mut shapes = Vec::new();
+        for name in &self.shape {
+            match name.as_str() {
+                "auto" => shapes.push(None),
+                "all" => shapes.extend(Shape::ALL.map(Some)),
+                name => shapes.push(Some(name.parse()?)),
+            }
+        }
+        let mib = if self.mib.is_empty() { &[64][..] } else { &self.mib };
+        Ok(Some(GroupOptions {
+            nodes: self.nodes.clone(),
+            scheme: self.scheme,
+            shapes,
+            bytes: mib.iter().map(|mib| mib << 20).collect(),
+            dirty_percent: self.dirty.clone(),
+            limits: Limits {
+                link_bytes_per_s: self.link.map(|rate| rate.0),
+                disk_bytes_per_s: self.disk.map(|rate| rate.0),
+                cores: self.budget,
+            },
+            runs: self.runs.unwrap_or(3),
+            folder: self.folder.clone().unwrap_or_else(std::env::temp_dir),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_units() {
+        assert_eq!(
+            ["50MB/s", "1GB/s", "7 kB/s"].map(|text| text.parse()),
+            [Ok(Rate(50_000_000)), Ok(Rate(1_000_000_000)), Ok(Rate(7000))]
+        );
+        for text in ["50", "0MB/s", "MB/s", "-1MB/s", "50MB"] {
+            assert!(text.parse::<Rate>().expect_err(text).contains("50MB/s"));
+        }
+    }
+}

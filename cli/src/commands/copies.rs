@@ -1,0 +1,444 @@
+//! Copies of generations outside the nodes: what is said of them on the command line, bringing them back, listing and checking them.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bench::number::number;
+use clap::Args;
+use copies::{Copies, CopyError, Fetched, Listed, Place, Report, Target, jobs};
+use serde::Serialize;
+use store::limits::KEEP_MAX;
+use store::packets::Key;
+use store::record::Copied;
+use store::{Directory, GenerationId, JobDirectory, JobFile};
+use transport::JobId;
+
+use super::files::utc;
+use super::key::KeyArgument;
+use super::run::{lock, setting};
+use super::{print_json, protection, say, tell};
+use crate::arguments::GenerationArgument;
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::launch::limits::NEWS_EVERY;
+use crate::launch::{Directories, Flush};
+use crate::text;
+
+/// Copies that are kept, if nobody says otherwise.
+const KEEP: u32 = 2;
+
+/// What is copied outside the nodes, and where.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct FlushArguments {
+    /// Copy every Nth generation, in the background [default with --flush-to: 1]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=1_000_000), requires = "flush_to")]
+    flush_every: Option<u32>,
+    /// Where copies go: a shared directory, which must be there, or s3://BUCKET/PREFIX (region, endpoint and credentials are taken from AWS_REGION,
+    /// AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY). Several jobs may have the same
+    #[arg(long, value_name = "PLACE")]
+    flush_to: Option<Place>,
+    /// Copies that are kept: the newest ones [default: 2]
+    #[arg(long, value_name = "G", value_parser = number::<u32>(1..=u64::from(KEEP_MAX)), requires = "flush_to")]
+    flush_keep: Option<u32>,
+}
+
+impl FlushArguments {
+    /// Whether copies are wanted.
+    pub(crate) fn any(&self) -> bool {
+        self.flush_to.is_some()
+    }
+
+    /// What they ask for. A directory must be there.
+    pub(crate) fn flush(&self, key: &KeyArgument) -> Result<Option<Flush>, CliError> {
+        let Some(to) = &self.flush_to else { return Ok(None) };
+        let to = match to {
+            Place::Folder(path) => Place::Folder(std::path::absolute(path)?),
+            objects @ Place::Objects { .. } => objects.clone(),
+        };
+        to.open()?;
+        let flush = Flush {
+            every: self.flush_every.unwrap_or(1),
+            to,
+            keep: self.flush_keep.unwrap_or(KEEP),
+            key: key.key()?,
+        };
+        Ok(Some(flush))
+    }
+
+    /// The same for a job that is restarted: what its file says, unless another place is named here.
+    pub(crate) fn or_as_before(&self, file: &JobFile, key: &KeyArgument) -> Result<Option<Flush>, CliError> {
+        let text = |name: &str| file.settings.get(name).map(String::as_str);
+        let Some(to) = text(setting::FLUSH_TO).filter(|_| !self.any()) else { return self.flush(key) };
+        let count = |name| text(name).and_then(|text| text.parse().ok());
+        let key = key.key()?;
+        // What was secret does not become readable by an oversight.
+        if text(setting::FLUSH_KEY).is_some_and(|id| Some(id) != key.as_ref().map(key_text).as_deref()) {
+            return Err(CliError::FlushKey { place: to.to_owned() });
+        }
+        let flush = Flush {
+            every: count(setting::FLUSH_EVERY).unwrap_or(1),
+            to: to.parse().map_err(|error| CliError::Place { error })?,
+            keep: count(setting::FLUSH_KEEP).unwrap_or(KEEP),
+            key,
+        };
+        Ok(Some(flush))
+    }
+}
+
+fn key_text(key: &Key) -> String {
+    format!("{:016x}", key.id())
+}
+
+/// What a job file says of copies.
+pub(crate) fn settings(flush: &Flush) -> Vec<(String, String)> {
+    let mut settings = vec![
+        (setting::FLUSH_TO, flush.to.to_string()),
+        (setting::FLUSH_EVERY, flush.every.to_string()),
+        (setting::FLUSH_KEEP, flush.keep.to_string()),
+    ];
+    settings.extend(flush.key.as_ref().map(|key| (setting::FLUSH_KEY, key_text(key))));
+    settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// A place, and the job that its last part names, if it does.
+fn split(place: &Place) -> (Place, Option<JobId>) {
+    let job = |name: &str| {
+        let found = u128::from_str_radix(name, 16).ok().map(JobId)?;
+        (found.to_string() == name).then_some(found)
+    };
+    match place {
+        Place::Folder(path) => {
+            let named = path.file_name().and_then(|name| name.to_str()).and_then(job);
+            let above = path.parent().filter(|_| named.is_some()).unwrap_or(path);
+            (Place::Folder(above.to_owned()), named)
+        }
+        Place::Objects { bucket, prefix } => {
+            let (above, last) = prefix.rsplit_once('/').unwrap_or(("", prefix));
+            let named = job(last);
+            let prefix = if named.is_some() { above } else { prefix };
+            (Place::Objects { bucket: bucket.clone(), prefix: prefix.to_owned() }, named)
+        }
+    }
+}
+
+/// The jobs that a command is about: the one that is named, else all.
+fn chosen(target: &dyn Target, named: Option<JobId>) -> Result<Vec<JobId>, CliError> {
+    Ok(match named {
+        Some(job) => vec![job],
+        None => jobs(target)?,
+    })
+}
+
+fn threads() -> NonZeroUsize {
+    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+/// What was brought from a place of copies.
+#[derive(Debug)]
+pub(crate) struct Brought {
+    /// The generation, which is committed in the job's directory now.
+    pub(crate) generation: GenerationId,
+    /// The largest counter of any life that left a copy.
+    pub(crate) counter_last: u32,
+}
+
+/// Brings a copy into a job's directory, which is made if it does not exist.
+pub(crate) fn bring(
+    path: &Path,
+    from: &Place,
+    argument: Option<GenerationArgument>,
+    key: Option<Key>,
+    quiet: bool,
+) -> Result<Brought, CliError> {
+    let (place, named) = split(from);
+    let target = place.open()?;
+    let known = known_job(path)?;
+    let job = match named.or(known) {
+        Some(job) => job,
+        None => match &jobs(&*target)?[..] {
+            [job] => *job,
+            [] => return Err(CliError::NoCopies { place: from.to_string() }),
+            several => {
+                let jobs = several.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                return Err(CliError::SeveralJobs { place: from.to_string(), jobs });
+            }
+        },
+    };
+    if let Some(known) = known.filter(|known| *known != job) {
+        return Err(CliError::OtherJob { path: path.to_owned(), known, job });
+    }
+    let copies = Copies::new(&*target, job, key);
+    let listed = copies.list()?;
+    for (_, error) in &listed.damaged {
+        tell(format_args!("{error}"));
+    }
+    let copied = choose(&listed, argument).ok_or_else(|| CliError::NoCopies { place: from.to_string() })?;
+    let file = copies.job_file(copied)?;
+    let storage = Directory::create(path)?;
+    let _lock = lock(&storage, path)?;
+    let mut records = match JobDirectory::create(storage.clone(), &file) {
+        Ok(made) => made,
+        // It is there already.
+        Err(_) => JobDirectory::open(storage)?.0,
+    };
+    if let Some(life) = records.passed_over(copied.generation)? {
+        return Err(CliError::PassedOver { generation: copied.generation, life, path: path.to_owned() });
+    }
+    let newer =
+        records.generations()?.into_iter().rev().find(|found| {
+            found.id > copied.generation && found.state == store::job::GenerationState::Committed
+        });
+    if let Some(newer) = newer {
+        tell(format_args!(
+            "generation {} in {} is newer than the copy of {}, and is passed over, because --from asks for the copy",
+            newer.id,
+            path.display(),
+            copied.generation
+        ));
+    }
+    let manifest = copies.manifest(copied)?;
+    let own = protection::own_root(&file, path);
+    if let Some(root) = &own
+        && !protection::is_here(&file)
+    {
+        return Err(CliError::CopyToHosts { root: root.clone() });
+    }
+    let nodes: Vec<PathBuf> = (0..manifest.nodes.len())
+        .map(|node| own.as_ref().map_or_else(|| path.to_owned(), |root| root.join(node.to_string())))
+        .collect();
+    for node in &nodes {
+        Directory::create(node)?;
+    }
+    let images = Directories::new(job, nodes, &manifest);
+    let fetch = |report: &Report| {
+        if own.is_some() {
+            records = records.clone().on_node(crate::launch::nodes::NO_NODE);
+        }
+        copies.fetch(copied, &mut records, &images, threads(), report)
+    };
+    let began = Instant::now();
+    let Fetched { files, .. } = watched(copied, quiet, fetch)?;
+    if !quiet {
+        tell(format_args!(
+            "generation {} brought from {from}: {files} files of {}, in {:.1} s",
+            copied.generation,
+            text::bytes(copied.bytes()),
+            began.elapsed().as_secs_f64()
+        ));
+    }
+    Ok(Brought { generation: copied.generation, counter_last: listed.counter_last() })
+}
+
+/// The job of a directory, if one lives there.
+fn known_job(path: &Path) -> Result<Option<JobId>, CliError> {
+    if !path.join("job").exists() {
+        return Ok(None);
+    }
+    Ok(Some(JobDirectory::open(Directory::open(path)?)?.1.job))
+}
+
+fn choose(listed: &Listed, argument: Option<GenerationArgument>) -> Option<&Copied> {
+    let mut newest_first = listed.copies.iter().rev();
+    match argument {
+        None => newest_first.next(),
+        Some(GenerationArgument::Whole(id)) => newest_first.find(|copy| copy.generation == id),
+        Some(GenerationArgument::Epoch(epoch)) => newest_first.find(|copy| copy.generation.epoch.0 == epoch),
+    }
+}
+
+/// Tells from time to time how much has been brought.
+fn watched(
+    copied: &Copied,
+    quiet: bool,
+    work: impl FnOnce(&Report) -> Result<Fetched, CopyError> + Send,
+) -> Result<Fetched, CliError> {
+    let report = Report::default();
+    let outcome = std::thread::scope(|scope| {
+        let working = scope.spawn(|| work(&report));
+        let mut told = Instant::now();
+        while !working.is_finished() {
+            std::thread::sleep(Duration::from_millis(20));
+            if !quiet && told.elapsed() >= NEWS_EVERY {
+                told = Instant::now();
+                let (bytes, of) = (text::bytes(report.bytes()), text::bytes(copied.bytes()));
+                tell(format_args!("bringing generation {}: {bytes} of {of}", copied.generation));
+            }
+        }
+        working.join()
+    });
+    match outcome {
+        Ok(brought) => Ok(brought?),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Whether a path, or a text that looks like one, is a place of copies and not a job's directory.
+pub(crate) fn place_of(path: &Path) -> Option<Place> {
+    let text = path.to_str()?;
+    if Place::is_url(text) {
+        return text.parse().ok();
+    }
+    if path.join("job").exists() {
+        return None;
+    }
+    let place = Place::Folder(path.to_owned());
+    let (above, named) = split(&place);
+    let found = jobs(&*above.open().ok()?).ok()?;
+    let is_place = named.map_or(!found.is_empty(), |job| found.contains(&job));
+    is_place.then_some(place)
+}
+
+/// The copies of a job.
+#[derive(Serialize)]
+struct JobCopies {
+    job: String,
+    copies: Vec<CopyReport>,
+    damaged: Vec<String>,
+    /// Of all files, each once.
+    bytes: u64,
+    /// Files that belong to no copy.
+    leftovers: usize,
+}
+
+#[derive(Serialize)]
+struct CopyReport {
+    generation: String,
+    ranks: usize,
+    deltas: usize,
+    bytes: u64,
+    stored_bytes: u64,
+    taken_unix_ms: u64,
+    copied_unix_ms: u64,
+    encrypted: bool,
+    /// What `verify` has found.
+    damages: Vec<String>,
+}
+
+impl CopyReport {
+    fn of(copied: &Copied) -> CopyReport {
+        CopyReport {
+            generation: copied.generation.to_string(),
+            ranks: copied.images.len(),
+            deltas: copied.images.iter().filter(|(_, base)| base.is_some()).count(),
+            bytes: copied.bytes(),
+            stored_bytes: copied.stored_bytes(),
+            taken_unix_ms: copied.taken_unix_ms,
+            copied_unix_ms: copied.copied_unix_ms,
+            encrypted: copied.key.is_some(),
+            damages: Vec::new(),
+        }
+    }
+}
+
+fn report(job: JobId, listed: &Listed) -> JobCopies {
+    let (bytes, leftovers) = listed.bytes_and_leftovers();
+    JobCopies {
+        job: job.to_string(),
+        copies: listed.copies.iter().map(CopyReport::of).collect(),
+        damaged: listed.damaged.iter().map(|(_, error)| error.to_string()).collect(),
+        bytes,
+        leftovers,
+    }
+}
+
+fn print(report: &JobCopies) -> io::Result<()> {
+    say!("copies of job {}: {} in all", report.job, text::bytes(report.bytes))?;
+    say!(
+        "{:<32}  {:>5}  {:>11}  {:>11}  {:<19}  COPIED (UTC)",
+        "GENERATION",
+        "RANKS",
+        "SIZE",
+        "STORED",
+        "TAKEN (UTC)"
+    )?;
+    for copy in &report.copies {
+        let (bytes, stored) = (text::bytes(copy.bytes), text::bytes(copy.stored_bytes));
+        let (taken, copied) = (utc(copy.taken_unix_ms), utc(copy.copied_unix_ms));
+        let key = if copy.encrypted { ", encrypted" } else { "" };
+        say!(
+            "{:<32}  {:>5}  {bytes:>11}  {stored:>11}  {taken}  {copied}{key}",
+            copy.generation,
+            copy.ranks
+        )?;
+        if copy.deltas > 0 {
+            say!("    {} of its images are deltas, with their bases", copy.deltas)?;
+        }
+        copy.damages.iter().try_for_each(|damage| say!("    {damage}"))?;
+    }
+    report.damaged.iter().try_for_each(|problem| say!("{problem}"))?;
+    if report.leftovers > 0 {
+        say!(
+            "{} files belong to no copy: one is being written, or was given up; the next one removes them",
+            report.leftovers
+        )?;
+    }
+    Ok(())
+}
+
+pub(crate) fn list(place: &Place, json: bool) -> Result<Exit, CliError> {
+    let (above, named) = split(place);
+    let target = above.open()?;
+    let mut reports = Vec::new();
+    for job in chosen(&*target, named)? {
+        reports.push(report(job, &Copies::new(&*target, job, None).list()?));
+    }
+    show(&reports, json)?;
+    Ok(Exit::Success)
+}
+
+fn show(reports: &[JobCopies], json: bool) -> Result<(), CliError> {
+    if json {
+        print_json(&serde_json::json!({ "jobs": reports }))?;
+    } else if reports.is_empty() {
+        say!("no copies")?;
+    } else {
+        reports.iter().try_for_each(print)?;
+    }
+    Ok(())
+}
+
+/// Checks every byte.
+pub(crate) fn verify(
+    place: &Place,
+    generation: Option<GenerationArgument>,
+    key: Option<&Key>,
+    json: bool,
+) -> Result<Exit, CliError> {
+    let (above, named) = split(place);
+    let target = above.open()?;
+    let (mut reports, mut is_whole) = (Vec::new(), true);
+    for job in chosen(&*target, named)? {
+        let copies = Copies::new(&*target, job, key.cloned());
+        let mut listed = copies.list()?;
+        if generation.is_some() {
+            let wanted = choose(&listed, generation).cloned();
+            listed.copies.retain(|copy| Some(copy) == wanted.as_ref());
+        }
+        let (read, told) = (AtomicU64::new(0), AtomicU64::new(0));
+        let began = Instant::now();
+        let progress = |bytes| {
+            let read = read.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            let due = began.elapsed().as_secs() / NEWS_EVERY.as_secs().max(1);
+            if told.fetch_max(due, Ordering::Relaxed) < due {
+                tell(format_args!("reading the copies of job {job}: {} so far", text::bytes(read)));
+            }
+        };
+        let found = copies.verify(&listed.copies, threads(), &progress)?;
+        let mut report = report(job, &listed);
+        for (copy, of) in report.copies.iter_mut().zip(&listed.copies) {
+            let own = found.iter().filter(|found| found.generation == of.generation);
+            copy.damages = own.map(|found| found.error.to_string()).collect();
+        }
+        is_whole &= found.is_empty() && report.damaged.is_empty();
+        reports.push(report);
+    }
+    let any = reports.iter().any(|report| !report.copies.is_empty());
+    show(&reports, json)?;
+    if !json && any {
+        say!("{}", if is_whole { "every byte is as it was copied" } else { "damaged: see above" })?;
+    }
+    Ok(if is_whole { Exit::Success } else { Exit::Unverified })
+}

@@ -1,0 +1,95 @@
+//! What lies in the directories of a job's nodes, as far as they are on this host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Serialize;
+use store::job::{Generation, GenerationState};
+use store::{Directory, GenerationId, JobDirectory, JobFile};
+
+use super::run::setting;
+use crate::error::CliError;
+
+/// The directories of a job's nodes.
+#[derive(Debug, Serialize)]
+pub(crate) struct NodesReport {
+    /// In it each node has one, on its own disk.
+    pub(crate) root: String,
+    /// How the nodes protect each other.
+    pub(crate) parity: String,
+    /// Numbers of the nodes whose directories are on this host.
+    pub(crate) here: Vec<u32>,
+    /// What those have.
+    pub(crate) generations: Vec<OnNodes>,
+}
+
+/// A generation, as the nodes have it.
+#[derive(Debug, Serialize)]
+pub(crate) struct OnNodes {
+    pub(crate) generation: String,
+    /// `committed`; `protected`: every node of it that is here keeps what protects it, and it is not committed; or `local`.
+    pub(crate) state: &'static str,
+    /// Nodes that have something of it.
+    pub(crate) nodes: Vec<u32>,
+    /// Those of them that keep what protects it.
+    pub(crate) protected_on: Vec<u32>,
+    /// Finished images.
+    pub(crate) images: u32,
+    pub(crate) bytes: u64,
+}
+
+impl OnNodes {
+    /// Where it is, in words.
+    pub(crate) fn words(&self, here: usize) -> String {
+        let on = format!("on {} of {here} nodes", self.nodes.len());
+        if self.protected_on.is_empty() {
+            on
+        } else {
+            format!("{on}, protected on {}", self.protected_on.len())
+        }
+    }
+}
+
+/// `None`: images lie in the job's directory.
+pub(crate) fn report(
+    path: &Path,
+    file: &JobFile,
+    committed: &BTreeSet<GenerationId>,
+) -> Result<Option<NodesReport>, CliError> {
+    let Some(root) = file.settings.get(setting::NODE_DIRECTORY) else { return Ok(None) };
+    let root = path.join(root);
+    let mut found: BTreeMap<GenerationId, Vec<(u32, Generation)>> = BTreeMap::new();
+    let mut here = Vec::new();
+    for node in 0..ckpt_glue::limits::NODES_MAX {
+        let Ok(storage) = Directory::open(root.join(node.to_string())) else { continue };
+        here.push(node);
+        let mut directory = JobDirectory::attach(storage, file.job).on_node(node);
+        for generation in directory.generations()? {
+            found.entry(generation.id).or_default().push((node, generation));
+        }
+    }
+    let generations = found.into_iter().map(|(id, on)| on_nodes(id, &on, committed.contains(&id))).collect();
+    let parity = file.settings.get(setting::PARITY).cloned().unwrap_or_else(|| "none".to_owned());
+    Ok(Some(NodesReport { root: root.display().to_string(), parity, here, generations }))
+}
+
+fn on_nodes(id: GenerationId, on: &[(u32, Generation)], is_committed: bool) -> OnNodes {
+    let whole = |generation: &Generation| generation.state != GenerationState::Collected;
+    let of = |wanted: &dyn Fn(&Generation) -> bool| {
+        on.iter().filter(|(_, generation)| wanted(generation)).map(|(node, _)| *node).collect::<Vec<u32>>()
+    };
+    let (nodes, protected_on) = (of(&whole), of(&|generation| whole(generation) && generation.protected));
+    let state = match () {
+        () if is_committed => "committed",
+        () if !nodes.is_empty() && nodes == protected_on => "protected",
+        () => "local",
+    };
+    OnNodes {
+        generation: id.to_string(),
+        state,
+        nodes,
+        protected_on,
+        images: on.iter().map(|(_, generation)| generation.images).sum(),
+        bytes: on.iter().map(|(_, generation)| generation.bytes).sum(),
+    }
+}

@@ -1,0 +1,278 @@
+//! Directories of the nodes' own, and how nodes protect each other's images.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use protector::Shape;
+use store::protect::Scheme;
+use store::{JobFile, Manifest};
+use transport::JobId;
+
+use super::hosts::HostArguments;
+use super::run::setting;
+use super::tell;
+use crate::error::CliError;
+use crate::launch::nodes::wire::WireBudget;
+use crate::launch::{Node, OwnDirectories};
+
+/// How images survive their nodes.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ProtectionArguments {
+    /// How nodes protect each other's images, so that those of a lost node can be rebuilt: xor (one of a group may be lost), rs:K+M (M of K+M nodes may),
+    /// partner (each node keeps a copy of another one's), or none. Each node has a directory of its own then [default with --node-dir: xor, partner
+    /// for two nodes]
+    #[arg(long, value_name = "SCHEME")]
+    pub(crate) parity: Option<Scheme>,
+    /// Folder on the nodes' own disks: each node writes the images of its ranks there, and not into the job's directory, which needs to be on this
+    /// host alone then [default with --parity: DIR/nodes, on other hosts /var/tmp]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) node_dir: Option<PathBuf>,
+    /// What protecting may use of each node, so that the program is not starved: link=RATE, disk=RATE (bytes per second, with k, M or G), cores=C (0.5 is half
+    /// of one core), such as link=50M,cores=0.5 [default: what there is]
+    #[arg(long, value_name = "LIMITS", value_parser = budget)]
+    pub(crate) encode_budget: Option<WireBudget>,
+    /// The way that parity takes between nodes: pipeline, ring, broadcast or fan-in [default: what is cheapest]
+    #[arg(long, value_name = "SHAPE")]
+    pub(crate) shape: Option<Shape>,
+}
+
+/// Limits of [`ProtectionArguments::encode_budget`].
+fn budget(text: &str) -> Result<WireBudget, String> {
+    let mut budget = WireBudget::default();
+    for part in text.split(',') {
+        let wrong = || {
+            format!("expected link=RATE, disk=RATE or cores=C, such as link=50M,cores=0.5; found `{part}`")
+        };
+        let (name, value) = part.split_once('=').ok_or_else(wrong)?;
+        let (digits, unit) = match value.char_indices().last() {
+            Some((at, 'k')) => (&value[..at], 1_000),
+            Some((at, 'M')) => (&value[..at], 1_000_000),
+            Some((at, 'G')) => (&value[..at], 1_000_000_000),
+            _ => (value, 1),
+        };
+        let rate = || {
+            digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).filter(|rate| *rate > 0)
+        };
+        match name {
+            "link" => budget.link_bytes_per_s = Some(rate().ok_or_else(wrong)?),
+            "disk" => budget.disk_bytes_per_s = Some(rate().ok_or_else(wrong)?),
+            "cores" => {
+                let cores = value.parse::<f64>().ok().filter(|cores| cores.is_finite() && *cores > 0.0);
+                budget.cores = Some(cores.ok_or_else(wrong)?);
+            }
+            _ => return Err(wrong()),
+        }
+    }
+    Ok(budget)
+}
+
+/// A budget as a job file has it.
+pub(crate) fn budget_text(budget: &WireBudget) -> Option<String> {
+    let WireBudget { link_bytes_per_s, disk_bytes_per_s, cores, .. } = budget;
+    let parts = [
+        link_bytes_per_s.map(|rate| format!("link={rate}")),
+        disk_bytes_per_s.map(|rate| format!("disk={rate}")),
+        cores.map(|cores| format!("cores={cores}")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(","))
+}
+
+/// Where nodes have their directories if other hosts are among them and nobody says where.
+const NODES_ROOT: &str = "/var/tmp";
+
+/// The folder for those of one machine, in the job's directory.
+const NODES_FOLDER: &str = "nodes";
+
+impl ProtectionArguments {
+    /// Whether each node has a directory of its own.
+    pub(crate) fn any(&self) -> bool {
+        self.node_dir.is_some() || self.parity.is_some_and(|scheme| scheme != Scheme::None)
+    }
+
+    /// What they ask for. Unless it is absolute, the path is relative to the job's directory.
+    pub(crate) fn own_directories(
+        &self,
+        job: JobId,
+        nodes: &[Node],
+    ) -> Result<Option<OwnDirectories>, CliError> {
+        if !self.any() {
+            return Ok(None);
+        }
+        let folder = format!("stillwire-{job}");
+        let root = match &self.node_dir {
+            Some(given) => std::path::absolute(given)?.join(folder),
+            None if nodes.iter().any(|node| node.host.is_some()) => Path::new(NODES_ROOT).join(folder),
+            None => PathBuf::from(NODES_FOLDER),
+        };
+        if root.to_str().is_none() {
+            return Err(CliError::NodeDirectoryName { path: root });
+        }
+        let scheme = self.parity.unwrap_or_else(|| Scheme::default_for(nodes.len()));
+        let shape = self.shape.map(|shape| shape.to_string());
+        let budget = WireBudget { shape, ..self.encode_budget.clone().unwrap_or_default() };
+        Ok(Some(OwnDirectories::new(root, scheme, budget, nodes)?))
+    }
+}
+
+/// What a person should know of it before a job runs.
+pub(crate) fn warning(own: &OwnDirectories) -> Option<&'static str> {
+    (own.scheme == Scheme::None).then_some(
+        "images are on their nodes only, and no node protects another one: a node that is lost takes its part of every generation with it",
+    )
+}
+
+/// What a job file says of them; `directory` is the job's.
+pub(crate) fn read(
+    file: &JobFile,
+    directory: &Path,
+    nodes: &[Node],
+) -> Result<Option<OwnDirectories>, CliError> {
+    let Some(root) = file.settings.get(setting::NODE_DIRECTORY) else { return Ok(None) };
+    let scheme = file.settings.get(setting::PARITY).map_or(Ok(Scheme::None), |scheme| scheme.parse())?;
+    let text = |name: &str| file.settings.get(name);
+    let limits = text(setting::ENCODE_BUDGET).and_then(|limits| budget(limits).ok()).unwrap_or_default();
+    let budget = WireBudget { shape: text(setting::SHAPE).cloned(), ..limits };
+    Ok(Some(OwnDirectories::new(directory.join(root), scheme, budget, nodes)?))
+}
+
+/// Where they lie, each named by its node's number.
+pub(crate) fn own_root(file: &JobFile, directory: &Path) -> Option<PathBuf> {
+    file.settings.get(setting::NODE_DIRECTORY).map(|root| directory.join(root))
+}
+
+/// Whether all nodes of a job are on this host, as its file says.
+pub(crate) fn is_here(file: &JobFile) -> bool {
+    !file.settings.contains_key(setting::HOSTS)
+}
+
+/// Refuses copies of what this host cannot read.
+pub(crate) fn check_flush(flush: bool, own: bool, nodes: &[Node]) -> Result<(), CliError> {
+    if flush && own && nodes.iter().any(|node| node.host.is_some()) {
+        return Err(CliError::CopyFromHosts);
+    }
+    Ok(())
+}
+
+/// Whether the images of a job lie in directories of its nodes' own.
+pub(crate) fn is_in(file: &JobFile) -> bool {
+    file.settings.contains_key(setting::NODE_DIRECTORY)
+}
+
+/// Puts nodes into the places of those whose images a generation consists of: a host keeps its own, and one that was not there before takes the place of one
+/// that is missing.
+pub(crate) fn in_places(
+    manifest: &Manifest,
+    nodes: Vec<Node>,
+    said: &HostArguments,
+) -> Result<Vec<Node>, CliError> {
+    let names = manifest.nodes.join(", ");
+    let problem = |problem: String| Err(CliError::Places { problem, names: names.clone() });
+    let places = manifest.nodes.len();
+    if nodes.len() != places {
+        return problem(format!("{} are named", nodes.len()));
+    }
+    let mut left: Vec<Option<Node>> = nodes.into_iter().map(Some).collect();
+    let mut placed: Vec<Option<Node>> = manifest
+        .nodes
+        .iter()
+        .map(|name| {
+            left.iter_mut().find(|node| node.as_ref().is_some_and(|node| node.name() == *name))?.take()
+        })
+        .collect();
+    let mut spares = left.into_iter().flatten();
+    for (place, name) in placed.iter_mut().zip(&manifest.nodes) {
+        if place.is_none() {
+            *place = spares.next().inspect(|spare| {
+                if said.names_hosts() {
+                    tell(format_args!("{} takes the place of {name}", spare.name()));
+                }
+            });
+        }
+    }
+    let mut nodes = Vec::new();
+    for (number, node) in (0..).zip(placed.into_iter().flatten()) {
+        let ranks = manifest.images.iter().filter(|image| image.node == number).count();
+        let ranks = u32::try_from(ranks).unwrap_or(u32::MAX);
+        if said.has_shares() && node.ranks != ranks {
+            let name = node.name();
+            return problem(format!("{name} is given {} ranks, and has the images of {ranks}", node.ranks));
+        }
+        nodes.push(Node { ranks, ..node });
+    }
+    Ok(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use store::image::ImageSummary;
+    use store::record::ManifestImage;
+    use store::{GenerationId, ImageDigest};
+    use transport::{Epoch, Life, Rank};
+
+    use super::*;
+
+    /// Three ranks, of which the first node has two.
+    fn manifest() -> Manifest {
+        let image = |(rank, node)| ManifestImage {
+            rank: Rank(rank),
+            node,
+            file: String::new(),
+            summary: ImageSummary { digest: ImageDigest(0), bytes: 0, kinds: Vec::new() },
+        };
+        Manifest {
+            job: JobId(1),
+            generation: GenerationId { life: Life { counter: 1, nonce: 1 }, epoch: Epoch(1) },
+            taken_unix_ms: 0,
+            nodes: vec!["a".to_owned(), "b".to_owned()],
+            images: [(0, 0), (1, 0), (2, 1)].map(image).to_vec(),
+        }
+    }
+
+    fn placed(hosts: &str) -> Result<Vec<(String, u32)>, String> {
+        let said = HostArguments::read(Some(hosts), None, None);
+        let nodes = said.nodes(3, Ipv4Addr::LOCALHOST.into()).expect("hosts");
+        let placed = in_places(&manifest(), nodes, &said).map_err(|error| error.to_string())?;
+        Ok(placed.into_iter().map(|node| (node.name(), node.ranks)).collect())
+    }
+
+    #[test]
+    fn budgets_are_read_and_kept() {
+        for (text, kept) in [
+            ("link=50M", "link=50000000"),
+            ("cores=0.5,disk=2G", "disk=2000000000,cores=0.5"),
+            ("disk=7,link=3k,cores=2", "link=3000,disk=7,cores=2"),
+        ] {
+            let read = budget(text).expect(text);
+            assert_eq!(budget_text(&read).as_deref(), Some(kept));
+            assert_eq!(budget(kept).expect(kept), read);
+        }
+        for text in ["", "link", "link=", "link=0", "link=-1", "link=5X", "cores=0", "cores=nan", "memory=5"]
+        {
+            assert!(budget(text).expect_err(text).contains("such as link=50M"), "{text}");
+        }
+        assert_eq!(budget_text(&WireBudget::default()), None);
+    }
+
+    #[test]
+    fn a_spare_takes_the_place_of_the_lost_host() {
+        let two = |a: &str, b: &str| Ok(vec![(a.to_owned(), 2), (b.to_owned(), 1)]);
+        assert_eq!(placed("a@10.0.0.1,b@10.0.0.2"), two("a", "b"));
+        assert_eq!(placed("b@10.0.0.2,a@10.0.0.1"), two("a", "b"));
+        assert_eq!(placed("b@10.0.0.2,spare@10.0.0.3"), two("spare", "b"));
+        assert_eq!(placed("spare@10.0.0.3,a@10.0.0.1"), two("a", "spare"));
+    }
+
+    #[test]
+    fn hosts_that_do_not_fit_are_refused() {
+        for (hosts, words) in [
+            ("a@10.0.0.1", "1 are named"),
+            ("a:1@10.0.0.1,b:2@10.0.0.2", "a is given 1 ranks, and has the images of 2"),
+        ] {
+            let error = placed(hosts).expect_err(hosts);
+            assert!(error.contains(words) && error.contains("a, b"), "{error}");
+        }
+    }
+}

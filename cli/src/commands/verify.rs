@@ -1,0 +1,243 @@
+//! `verify`: every byte of every generation, wherever this host can read it: in the job's directory, in those of its nodes, in places of copies.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Serialize;
+use store::describe::{DamageReport, GenerationReport};
+use store::job::{Depth, Generation, GenerationState};
+use store::protect::{ProtectError, Scrubbed, scrub};
+use store::{Directory, JobDirectory, JobFile, Manifest, StoreError};
+
+use super::files::print_generation;
+use super::restart::{open_job, resolve};
+use super::{copies, print_json, protection, say, tell};
+use crate::arguments::VerifyArguments;
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::launch::limits::NEWS_EVERY;
+use crate::launch::node_name;
+use crate::text;
+
+/// The result of `verify`.
+#[derive(Debug, Serialize)]
+struct Verified {
+    verified: bool,
+    damaged_decisions: Vec<String>,
+    generations: Vec<VerifiedGeneration>,
+}
+
+#[derive(Debug, Serialize)]
+struct VerifiedGeneration {
+    #[serde(flatten)]
+    generation: GenerationReport,
+    /// Nodes with directories of their own; none if all images lie in the job's.
+    nodes: Vec<VerifiedNode>,
+}
+
+/// What a node has of a generation.
+#[derive(Debug, Serialize)]
+struct VerifiedNode {
+    node: usize,
+    name: String,
+    directory: String,
+    /// False: it is on another host, and was not looked at.
+    is_here: bool,
+    images: usize,
+    /// What it keeps for its group; none if nothing is protected.
+    protection: Option<Protection>,
+}
+
+#[derive(Debug, Serialize)]
+struct Protection {
+    /// The nodes that protect each other.
+    group: Vec<u32>,
+    /// Of them so many may be lost.
+    losses: usize,
+    data_bytes: u64,
+    parity_bytes: u64,
+    /// Pages and records that are not as they were written.
+    damaged: u64,
+}
+
+impl Protection {
+    fn of(scrubbed: &Scrubbed) -> Protection {
+        let bytes = |pages| pages * store::limits::PAGE_BYTES as u64;
+        Protection {
+            group: scrubbed.protected.nodes.clone(),
+            losses: scrubbed.protected.losses,
+            data_bytes: bytes(scrubbed.data_pages),
+            parity_bytes: bytes(scrubbed.parity_pages),
+            damaged: scrubbed.damaged,
+        }
+    }
+}
+
+/// Tells from time to time how far it is.
+struct Progress {
+    is_quiet: bool,
+    told: Instant,
+    bytes: u64,
+}
+
+impl Progress {
+    fn add(&mut self, what: &Generation, bytes: u64) {
+        self.bytes += bytes;
+        if !self.is_quiet && self.told.elapsed() >= NEWS_EVERY {
+            self.told = Instant::now();
+            tell(format_args!("reading generation {}: {} so far", what.id, text::bytes(self.bytes)));
+        }
+    }
+}
+
+pub(crate) fn verify(arguments: &VerifyArguments, json: bool) -> Result<Exit, CliError> {
+    let VerifyArguments { directory: path, generation, key } = arguments;
+    if let Some(place) = copies::place_of(path) {
+        return copies::verify(&place, *generation, key.key()?.as_ref(), json);
+    }
+    let (mut directory, file) = open_job(path)?;
+    let only = generation.map(|argument| resolve(&mut directory, argument)).transpose()?;
+    let mut generations = Vec::new();
+    for found in directory.generations()? {
+        let wanted = only.is_none_or(|only| only == found.id);
+        if wanted && found.state == GenerationState::Committed {
+            if !json {
+                tell(format_args!("reading generation {}, {}", found.id, text::bytes(found.bytes)));
+            }
+            let mut progress = Progress { is_quiet: json, told: Instant::now(), bytes: 0 };
+            generations.push(read(&mut directory, &file, path, &found, &mut progress)?);
+        }
+    }
+    let damaged_decisions: Vec<String> = match only {
+        Some(_) => Vec::new(),
+        None => directory.damaged_decisions()?.iter().map(ToString::to_string).collect(),
+    };
+    let whole = generations.iter().all(|of| of.generation.damages.is_empty());
+    let everywhere = generations.iter().flat_map(|of| &of.nodes).all(|node| node.is_here);
+    let verified = whole && damaged_decisions.is_empty();
+    if json {
+        print_json(&Verified { verified, damaged_decisions, generations })?;
+    } else {
+        damaged_decisions.iter().try_for_each(|problem| say!("{problem}"))?;
+        generations.iter().try_for_each(print)?;
+        let words = match (verified, everywhere) {
+            (true, true) => "every byte is as it was committed",
+            (true, false) => {
+                "every byte that this host can read is as it was committed; other hosts were not looked at"
+            }
+            (false, _) => "damaged: see above",
+        };
+        say!("{words}")?;
+    }
+    Ok(if verified { Exit::Success } else { Exit::Unverified })
+}
+
+fn read(
+    directory: &mut JobDirectory<Directory>,
+    file: &JobFile,
+    path: &Path,
+    found: &Generation,
+    progress: &mut Progress,
+) -> Result<VerifiedGeneration, CliError> {
+    let mut generation = directory.describe_generation(found, Depth::Records)?;
+    let mut nodes = Vec::new();
+    // What is wrong with the records has been said.
+    if let Ok(manifest) = directory.manifest(found.id) {
+        match protection::own_root(file, path) {
+            None => generation.damages.extend(images(directory, found, &manifest, progress)?),
+            Some(root) => {
+                for node in 0..manifest.nodes.len() {
+                    let own = root.join(node.to_string());
+                    let (of_node, damages) = read_node(file, own, node, found, &manifest, progress)?;
+                    generation.damages.extend(damages);
+                    nodes.push(of_node);
+                }
+            }
+        }
+    }
+    Ok(VerifiedGeneration { generation, nodes })
+}
+
+fn images(
+    directory: &mut JobDirectory<Directory>,
+    found: &Generation,
+    manifest: &Manifest,
+    progress: &mut Progress,
+) -> Result<Vec<DamageReport>, CliError> {
+    let mut before = 0;
+    let damages = directory.verify_images(manifest, Depth::Everything, |_, bytes| {
+        progress.add(found, bytes - before);
+        before = bytes;
+    })?;
+    Ok(damages.iter().map(DamageReport::of).collect())
+}
+
+fn read_node(
+    file: &JobFile,
+    path: PathBuf,
+    node: usize,
+    found: &Generation,
+    manifest: &Manifest,
+    progress: &mut Progress,
+) -> Result<(VerifiedNode, Vec<DamageReport>), CliError> {
+    let name = manifest.nodes[node].clone();
+    let is_here = protection::is_here(file) || name == node_name();
+    let number = u32::try_from(node).unwrap_or(u32::MAX);
+    let images = manifest.images.iter().filter(|image| image.node == number).count();
+    let mut of_node =
+        VerifiedNode { node, name, directory: path.display().to_string(), is_here, images, protection: None };
+    if !is_here {
+        return Ok((of_node, Vec::new()));
+    }
+    let mut own = match Directory::open(&path) {
+        Ok(storage) => JobDirectory::attach(storage, file.job).on_node(number),
+        Err(_) => {
+            let problem = format!(
+                "node {node}: {} is missing; `stillwire repair` rebuilds what it had",
+                path.display()
+            );
+            return Ok((of_node, vec![DamageReport { rank: None, problem }]));
+        }
+    };
+    let mut damages = self::images(&mut own, found, manifest, progress)?;
+    match scrub(own, found.id, |bytes| progress.add(found, bytes)) {
+        Ok(None) => {}
+        Ok(Some(scrubbed)) => {
+            let told = scrubbed.damages.iter().map(|error| of_protection(node, error));
+            damages.extend(told);
+            of_node.protection = Some(Protection::of(&scrubbed));
+        }
+        Err(error) if error.is_damage() => damages.push(of_protection(node, &error)),
+        Err(ProtectError::Store(error)) => return Err(error.into()),
+        Err(error) => return Err(StoreError::Parity { error: Box::new(error) }.into()),
+    }
+    Ok((of_node, damages))
+}
+
+fn of_protection(node: usize, error: &ProtectError) -> DamageReport {
+    DamageReport { rank: None, problem: format!("node {node}: {error}") }
+}
+
+fn print(of: &VerifiedGeneration) -> std::io::Result<()> {
+    print_generation(&of.generation)?;
+    for VerifiedNode { node, name, directory, is_here, images, protection } in &of.nodes {
+        if !is_here {
+            say!("    node {node} ({name}): not looked at; `stillwire verify` there reads {directory}")?;
+            continue;
+        }
+        let kept = match protection {
+            None => "no parity".to_owned(),
+            Some(kept) => {
+                let Protection { group, losses, parity_bytes, damaged, .. } = kept;
+                let group = group.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                let damaged = if *damaged > 0 { format!(", {damaged} damaged") } else { String::new() };
+                format!(
+                    "{} of parity for nodes {group}, of which {losses} may be lost{damaged}",
+                    text::bytes(*parity_bytes)
+                )
+            }
+        };
+        say!("    node {node} ({name}): {images} images, {kept}")?;
+    }
+    Ok(())
+}

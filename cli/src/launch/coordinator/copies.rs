@@ -1,0 +1,110 @@
+//! Copies of generations outside the nodes: when they begin, what is told of them, and how long a job's end waits for one.
+
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use ckpt_glue::job::FinalReport;
+use ckpt_glue::recovery::Ending;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use store::Manifest;
+use transport::Life;
+
+use super::super::flush::{Copied, Flusher};
+use super::super::limits::{COPY_NEWS_EVERY, COPY_SILENT_MAX};
+use super::super::notice::{CopyNotice, Notice};
+use super::super::storage::Task;
+use super::Shell;
+
+/// Signals by which a person says that a copy is not to be waited for.
+const STOPS: u32 = 2;
+
+impl Shell<'_> {
+    /// A generation is committed: it is copied if it is its turn.
+    pub(super) fn copy(&mut self, manifest: &Manifest) {
+        let left_out = self.flusher.as_mut().and_then(|flusher| flusher.committed(manifest));
+        if let Some(generation) = left_out {
+            self.tell(&Notice::Copy(CopyNotice::LeftOut { generation }));
+        }
+    }
+
+    /// Has old generations removed, but for those that are being copied.
+    pub(super) fn collect(&mut self, life: Life) {
+        let in_use = self.flusher.as_ref().map(Flusher::in_use).unwrap_or_default();
+        self.store.ask(Task::Collect { life, keep: self.plan.keep, in_use });
+    }
+
+    pub(super) fn on_copies(&mut self) {
+        while let Some(done) = self.flusher.as_mut().and_then(Flusher::next) {
+            match &done {
+                Copied::Written { generation, bytes, new_bytes, took, unremoved } => {
+                    let (generation, bytes, new_bytes, took) = (*generation, *bytes, *new_bytes, *took);
+                    self.copied = Some(generation);
+                    self.tell(&Notice::Copy(CopyNotice::Written { generation, bytes, new_bytes, took }));
+                    if let Some(error) = unremoved {
+                        self.tell(&Notice::Copy(CopyNotice::Unremoved { error }));
+                    }
+                }
+                Copied::Failed { generation, error } => {
+                    self.tell(&Notice::Copy(CopyNotice::Failed { generation: *generation, error }));
+                }
+            }
+        }
+    }
+
+    /// Tells from time to time how far a copy is.
+    pub(super) fn tell_copying(&mut self, now: Instant) {
+        let progress = self.flusher.as_mut().and_then(|flusher| flusher.progress(now));
+        if let Some((generation, bytes, of)) = progress {
+            self.tell(&Notice::Copy(CopyNotice::Progress { generation, bytes, of }));
+        }
+    }
+
+    /// Waits for the copy that is being written; of a job that can go on also for the one that waits. Not for ever, and not if a person wants
+    /// the end for the second time.
+    pub(super) fn finish_copies(&mut self, report: &FinalReport) {
+        self.on_copies();
+        let Some(flusher) = &mut self.flusher else { return };
+        if report.ending == Ending::Finished {
+            flusher.forget_waiting();
+        }
+        let Some(generation) = flusher.under_way() else { return };
+        self.tell(&Notice::Copy(CopyNotice::Awaited { generation }));
+        let (mut bytes, mut moved) = (0, Instant::now());
+        while let Some((generation, now)) =
+            self.flusher.as_ref().and_then(|flusher| Some((flusher.under_way()?, flusher.bytes())))
+        {
+            if now != bytes {
+                (bytes, moved) = (now, Instant::now());
+            }
+            let why = if self.stops >= STOPS {
+                "it was asked for"
+            } else if moved.elapsed() > COPY_SILENT_MAX {
+                "it makes no progress"
+            } else {
+                self.await_copies();
+                continue;
+            };
+            self.tell(&Notice::Copy(CopyNotice::GivenUp { generation, why }));
+            return self.flusher.take().map_or((), Flusher::give_up);
+        }
+    }
+
+    /// Until something happens, or it is time to look.
+    fn await_copies(&mut self) {
+        let Some(flusher) = &self.flusher else { return };
+        let mut descriptors = [
+            PollFd::new(flusher.bell(), PollFlags::POLLIN),
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+        ];
+        let limit = COPY_NEWS_EVERY.min(Duration::from_secs(1));
+        // A signal that is taken by no handler interrupts nothing.
+        let _ = poll(&mut descriptors, PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX));
+        let before = self.stops;
+        self.on_signals();
+        if self.stops > before && self.stops < STOPS {
+            self.tell(&Notice::Copy(CopyNotice::Again));
+        }
+        self.on_copies();
+        self.tell_copying(Instant::now());
+    }
+}

@@ -1,0 +1,302 @@
+//! Nodes with directories of their own: what they are all asked to do, and who has not answered yet.
+//!
+//! ```text
+//!   life to begin:  Survey (all) ---> a generation is chosen ---> decision durable here ---> Decide (all) ---> ranks start
+//!   checkpoint:     images durable ---> Protect (all) ---> commit record durable here ---> Commit (all) ---> Collect (all)
+//! ```
+//!
+//! What counts is what stands in the job's own directory; the nodes' copies of its records are there for the ranks, and for whoever has lost that directory.
+
+mod protecting;
+mod recovering;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use ckpt_glue::job;
+use ckpt_glue::names::{GenerationId, NodeIndex};
+use nix::errno::Errno;
+use transport::Life;
+
+use super::super::limits::NODE_ANSWER_MAX;
+use super::super::nodes::Repairs;
+use super::super::nodes::wire::{NodeDone, NodeTask, Refusal};
+use super::super::notice::Notice;
+use super::super::storage::Records;
+use super::super::wire::ToKeeper;
+use super::Shell;
+use crate::convert;
+use protecting::Protecting;
+use recovering::Recovering;
+
+/// What the nodes are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    /// What they have, before a life begins.
+    Survey,
+    /// To take over a decision.
+    Decide(Life),
+    /// To take over a commit record.
+    Commit(GenerationId),
+    /// To remove what is not kept.
+    Collect,
+    /// To open their protectors' endpoints.
+    Open(Life),
+    /// To know where the others' are.
+    Meet,
+    /// To protect a generation.
+    Protect(GenerationId),
+    /// To compute what they have lost of a generation.
+    Repair(store::GenerationId),
+}
+
+impl What {
+    fn words(self) -> String {
+        match self {
+            What::Survey => "what the nodes have".to_owned(),
+            What::Decide(life) => format!("the decision about life {life}, on its nodes"),
+            What::Commit(generation) => format!("the commit record of generation {generation}, on its nodes"),
+            What::Open(_) | What::Meet => {
+                "the nodes' protectors, without which nothing is protected".to_owned()
+            }
+            What::Protect(generation) => format!("protecting generation {generation}"),
+            What::Repair(generation) => format!("rebuilding generation {generation}"),
+            What::Collect => "removing old generations, on the nodes".to_owned(),
+        }
+    }
+}
+
+/// A question to several nodes.
+#[derive(Debug)]
+struct Round {
+    number: u64,
+    what: What,
+    waiting: BTreeSet<NodeIndex>,
+    done: BTreeMap<NodeIndex, NodeDone>,
+    refused: BTreeMap<NodeIndex, Refusal>,
+    /// Whoever has not answered by then does not count; `None`: somebody else watches the time.
+    until: Option<Instant>,
+    limit: Duration,
+}
+
+/// Rounds that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    rounds: Vec<Round>,
+    last: u64,
+    recovering: Option<Recovering>,
+    protecting: Option<Protecting>,
+    /// The newest committed generation, if every member of every group keeps what protects it: the next one builds upon it.
+    base: Option<GenerationId>,
+    repairs: Repairs,
+}
+
+impl Round {
+    fn is_over(&self, now: Instant) -> bool {
+        // Without one of them it is not protected, whatever the others say.
+        let is_spoilt = matches!(self.what, What::Protect(_)) && !self.refused.is_empty();
+        self.waiting.is_empty() || is_spoilt || self.until.is_some_and(|until| until <= now)
+    }
+}
+
+impl Nodes {
+    pub(super) fn into_repairs(self) -> Repairs {
+        self.repairs
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        let repair = self.recovering.as_ref().and_then(Recovering::due);
+        self.rounds.iter().filter_map(|round| round.until).chain(repair).min()
+    }
+}
+
+impl Shell<'_> {
+    /// Asks every node; `task` says what.
+    fn ask_nodes(&mut self, what: What, limit: Option<Duration>, task: impl Fn(NodeIndex) -> NodeTask) {
+        self.ask_some(what, limit, &self.keepers.nodes().into_iter().collect(), task);
+    }
+
+    fn ask_some(
+        &mut self,
+        what: What,
+        limit: Option<Duration>,
+        some: &BTreeSet<NodeIndex>,
+        task: impl Fn(NodeIndex) -> NodeTask,
+    ) {
+        let Some(nodes) = &mut self.nodes else { return };
+        nodes.last += 1;
+        let mut round = Round {
+            number: nodes.last,
+            what,
+            waiting: BTreeSet::new(),
+            done: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            until: limit.map(|limit| Instant::now() + limit),
+            limit: limit.unwrap_or_default(),
+        };
+        for node in some.iter().copied() {
+            if self.keepers.is_ready(node) {
+                let message = ToKeeper::Node { number: round.number, task: task(node) };
+                self.keepers.tell(node, &message);
+            } else if what != What::Survey {
+                round.refused.insert(node, gone());
+                continue;
+            }
+            round.waiting.insert(node);
+        }
+        nodes.rounds.push(round);
+    }
+
+    pub(super) fn on_node_done(&mut self, node: NodeIndex, number: u64, outcome: Result<NodeDone, Refusal>) {
+        let Some(nodes) = &mut self.nodes else { return };
+        let Some(round) = nodes.rounds.iter_mut().find(|round| round.number == number) else { return };
+        if !round.waiting.remove(&node) {
+            return;
+        }
+        match outcome {
+            Ok(done) => drop(round.done.insert(node, done)),
+            Err(refusal) => drop(round.refused.insert(node, refusal)),
+        }
+        self.end_rounds(Instant::now());
+    }
+
+    pub(super) fn on_node_busy(&mut self, number: u64) {
+        let Some(nodes) = &mut self.nodes else { return };
+        let Some(round) = nodes.rounds.iter_mut().find(|round| round.number == number) else { return };
+        if let Some(until) = &mut round.until {
+            *until = (*until).max(Instant::now() + NODE_ANSWER_MAX);
+        }
+        if let Some(counter) = nodes.recovering.as_ref().map(Recovering::counter) {
+            self.tell_job(job::Input::StoreBusy { counter });
+        }
+    }
+
+    /// A node's keeper is gone: it answers nothing that it was asked. Before a life begins another one is asked again what there is.
+    pub(super) fn lose_node(&mut self, node: NodeIndex) {
+        let Some(nodes) = &mut self.nodes else { return };
+        if nodes.recovering.is_some() {
+            return self.survey_again();
+        }
+        for round in &mut nodes.rounds {
+            if round.waiting.remove(&node) {
+                round.refused.insert(node, gone());
+            }
+        }
+        self.end_rounds(Instant::now());
+    }
+
+    /// Ends the rounds in which everybody has answered, or whose time is over.
+    pub(super) fn end_rounds(&mut self, now: Instant) {
+        self.tell_of_repair(now);
+        loop {
+            let Some(nodes) = &mut self.nodes else { return };
+            let Some(place) = nodes.rounds.iter().position(|round| round.is_over(now)) else { return };
+            let mut round = nodes.rounds.remove(place);
+            if round.until.is_some_and(|until| until <= now) {
+                for node in core::mem::take(&mut round.waiting) {
+                    let why = format!("no answer in {} s", round.limit.as_secs());
+                    round.refused.insert(node, Refusal { errno: Errno::ETIMEDOUT as u32, why });
+                }
+            }
+            self.end_round(round);
+            self.pump();
+        }
+    }
+
+    fn end_round(&mut self, round: Round) {
+        match round.what {
+            What::Survey => return self.end_survey(round),
+            What::Open(life) => return self.end_opening(life, &round),
+            What::Meet => return self.end_meeting(&round),
+            What::Repair(generation) => return self.end_repair(generation, &round),
+            What::Protect(_) => return self.end_protection(&round),
+            What::Decide(_) | What::Commit(_) | What::Collect => {}
+        }
+        if !round.refused.is_empty() {
+            let error = self.refusals(&round.refused);
+            self.tell(&Notice::Store { what: &round.what.words(), error: &error });
+        }
+        match round.what {
+            // The decision stands in the job's directory. A node that does not know it can save nothing, and says so.
+            What::Decide(life) => self.tell_job(job::Input::DecisionDurable { life }),
+            // R8: what counts stands in the job's directory.
+            What::Commit(generation) => self.end_commit(generation),
+            // What waited for it.
+            _ => self.protect(),
+        }
+    }
+
+    fn end_commit(&mut self, generation: GenerationId) {
+        let is_protected = self.plan.own_directories.as_ref().is_some_and(|own| !own.groups().is_empty());
+        if let Some(nodes) = self.nodes.as_mut().filter(|_| is_protected) {
+            nodes.base = Some(generation);
+        }
+        self.tell_job(job::Input::CommitDurable(generation));
+    }
+
+    /// Which nodes have refused, and why.
+    fn refusals(&self, refused: &BTreeMap<NodeIndex, Refusal>) -> String {
+        let one = |(node, refusal): (&NodeIndex, &Refusal)| {
+            format!("{}: {}", self.plan.nodes[node.0 as usize].name(), refusal.why)
+        };
+        refused.iter().map(one).collect::<Vec<_>>().join("; ")
+    }
+
+    /// The decision is durable in the job's directory.
+    pub(super) fn decided(&mut self, decision: &store::Decision) {
+        let life = decision.life;
+        if self.nodes.is_none() {
+            return self.tell_job(job::Input::DecisionDurable { life });
+        }
+        self.ask_nodes(What::Decide(life), Some(NODE_ANSWER_MAX), |_| NodeTask::Decide(decision.into()));
+    }
+
+    /// The commit record is durable in the job's directory.
+    pub(super) fn committed(&mut self, manifest: &store::Manifest) {
+        let generation = convert::to_glue(manifest.generation);
+        if self.nodes.is_none() {
+            return self.tell_job(job::Input::CommitDurable(generation));
+        }
+        self.ask_nodes(What::Commit(generation), Some(NODE_ANSWER_MAX), |_| {
+            NodeTask::Commit(manifest.into())
+        });
+    }
+
+    /// What is not kept has been removed from the job's directory.
+    pub(super) fn collected(&mut self, life: Life, kept: &[store::GenerationId]) {
+        let keep = self.plan.keep;
+        self.ask_nodes(What::Collect, Some(NODE_ANSWER_MAX), |_| NodeTask::Collect {
+            life: life.into(),
+            keep,
+            kept: kept.iter().map(|generation| convert::to_glue(*generation).into()).collect(),
+        });
+    }
+
+    /// A life ends: nothing of it is waited for.
+    pub(super) fn end_rounds_of_life(&mut self) {
+        let Some(nodes) = &mut self.nodes else { return };
+        nodes.recovering = None;
+        let protecting = nodes.protecting.take();
+        for round in core::mem::take(&mut nodes.rounds) {
+            if let What::Commit(generation) = round.what {
+                self.tell_job(job::Input::CommitDurable(generation));
+            }
+        }
+        if let Some(protecting) = protecting {
+            self.give_up_protection(protecting.generation, Errno::ECANCELED as u32);
+        }
+    }
+
+    /// The last that the nodes are told: what is committed. Everything else goes.
+    pub(super) fn settle_nodes(&mut self, records: &Records) {
+        let manifests = || records.manifests.iter().map(|(manifest, _)| manifest.into()).collect();
+        for node in self.keepers.nodes() {
+            let task = NodeTask::Settle { manifests: manifests() };
+            self.keepers.tell(node, &ToKeeper::Node { number: 0, task });
+        }
+    }
+}
+
+fn gone() -> Refusal {
+    Refusal { errno: Errno::EHOSTDOWN as u32, why: "its keeper is gone".to_owned() }
+}

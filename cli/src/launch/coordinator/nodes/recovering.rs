@@ -1,0 +1,363 @@
+//! Before a life begins: what the nodes have of the committed generations, which of these it can begin from, and what has to be rebuilt for it.
+//!
+//! ```text
+//!   store fenced ---> Survey ---> Open, Meet ---> choose ---> the life is decided
+//!                       ^                           | lost, and can be rebuilt
+//!                       +--------- Repair <---------+
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use ckpt_glue::job;
+use ckpt_glue::names::NodeIndex;
+use ckpt_glue::recovery::Beginning;
+use store::GenerationId;
+use store::protect::{Standing, standing};
+use transport::Life;
+
+use super::super::super::Purpose;
+use super::super::super::limits::{NODE_ANSWER_MAX, REPAIR_NEWS_EVERY, REPAIRS_MAX};
+use super::super::super::nodes::wire::{Found, NodeDone, NodeTask, Rebuilt};
+use super::super::super::nodes::{Lost, NodeRepair, Repairs};
+use super::super::super::notice::Notice;
+use super::super::super::storage::Records;
+use super::super::super::wire::ToKeeper;
+use super::super::{Shell, Verdict};
+use super::{Round, What};
+use crate::convert;
+use crate::error::CliError;
+use crate::text;
+
+/// What is known of a life that is about to begin.
+#[derive(Debug)]
+pub(super) struct Recovering {
+    counter: u32,
+    nonce: u64,
+    records: Records,
+    /// By node: what it has of each generation.
+    found: BTreeMap<NodeIndex, Vec<Found>>,
+    /// The protectors have found each other.
+    have_met: bool,
+    repairs: BTreeMap<GenerationId, u32>,
+    /// When somebody is told that images are being rebuilt.
+    news: Option<Instant>,
+}
+
+impl Recovering {
+    pub(super) fn counter(&self) -> u32 {
+        self.counter
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.news
+    }
+
+    fn task(&self) -> NodeTask {
+        let generation = |(manifest, every_byte): &(store::Manifest, bool)| (manifest.into(), *every_byte);
+        NodeTask::Survey {
+            decisions: self.records.decisions.iter().map(Into::into).collect(),
+            generations: self.records.manifests.iter().map(generation).collect(),
+        }
+    }
+
+    /// What a node has of the generation at this place.
+    fn found(&self, node: u32, place: usize) -> Found {
+        let nothing = || Found { problem: Some("its directory cannot be read".to_owned()), is_held: false };
+        self.found.get(&NodeIndex(node)).and_then(|all| all.get(place).cloned()).unwrap_or_else(nothing)
+    }
+}
+
+/// What is to be done about a generation.
+enum Verdicts {
+    /// It can be restored; every member has what it keeps of it.
+    Whole,
+    /// It can be restored, but is not protected.
+    Bare,
+    /// These nodes have to be rebuilt.
+    Repairable(BTreeSet<NodeIndex>),
+    /// In words.
+    Lost(String),
+}
+
+impl Shell<'_> {
+    /// The store has been fenced: what do the nodes have?
+    pub(in super::super) fn begin_survey(&mut self, counter: u32, nonce: u64, mut records: Records) {
+        if let Some(named) = self.named_beginning() {
+            records.manifests.retain(|(manifest, _)| manifest.generation == named);
+        }
+        let (found, repairs) = (BTreeMap::new(), BTreeMap::new());
+        let recovering = Recovering { counter, nonce, records, found, have_met: false, repairs, news: None };
+        if let Some(nodes) = &mut self.nodes {
+            nodes.recovering = Some(recovering);
+            nodes.base = None;
+            nodes.repairs = Repairs::default();
+        }
+        self.survey();
+    }
+
+    fn survey(&mut self) {
+        let Some(nodes) = &mut self.nodes else { return };
+        nodes.rounds.clear();
+        let Some(task) = nodes.recovering.as_ref().map(Recovering::task) else { return };
+        self.ask_nodes(What::Survey, None, |_| task.clone());
+    }
+
+    /// The generation that a person has named, while the job goes back to no other one.
+    fn named_beginning(&self) -> Option<GenerationId> {
+        let Beginning::Named(named) = self.plan.beginning else { return None };
+        let own = self.job.status().committed.filter(|own| own.life.counter > self.plan.counter_last);
+        own.is_none().then(|| convert::to_store(named))
+    }
+
+    /// A keeper is there that has not been asked what its node has.
+    pub(in super::super) fn ask_late_node(&mut self, node: NodeIndex) {
+        let Some(nodes) = &self.nodes else { return };
+        let Some(recovering) = &nodes.recovering else { return };
+        let survey = nodes.rounds.iter().find(|round| round.what == What::Survey);
+        if let Some(round) = survey.filter(|round| round.waiting.contains(&node)) {
+            let message = ToKeeper::Node { number: round.number, task: recovering.task() };
+            self.keepers.tell(node, &message);
+        }
+    }
+
+    /// A keeper is gone while a life is about to begin: whoever comes in its place is asked, and all others again.
+    pub(super) fn survey_again(&mut self) {
+        let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) else {
+            return;
+        };
+        recovering.have_met = false;
+        recovering.news = None;
+        self.survey();
+    }
+
+    pub(super) fn end_survey(&mut self, round: Round) {
+        if let Some((node, refusal)) = round.refused.first_key_value()
+            && self.job.status().life.is_none()
+        {
+            let host = self.plan.nodes[node.0 as usize].name();
+            self.unfit.get_or_insert(CliError::Unfit { host, problem: refusal.why.clone() });
+            return;
+        }
+        if !round.refused.is_empty() {
+            let error = self.refusals(&round.refused);
+            self.tell(&Notice::Store { what: &round.what.words(), error: &error });
+        }
+        let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) else {
+            return;
+        };
+        recovering.found = round
+            .done
+            .into_iter()
+            .filter_map(|(node, done)| match done {
+                NodeDone::Surveyed(found) => Some((node, found)),
+                _ => None,
+            })
+            .collect();
+        let are_grouped = self.plan.own_directories.as_ref().is_some_and(|own| !own.groups().is_empty());
+        if are_grouped && !recovering.have_met { self.open_protectors() } else { self.choose() }
+    }
+
+    /// For the life to come, whose number is drawn anew whenever protectors have to find each other: one that was started again must not be taken for the
+    /// one before it.
+    fn open_protectors(&mut self) {
+        let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) else {
+            return;
+        };
+        if let Ok(nonce) = getrandom::u64() {
+            recovering.nonce = nonce;
+        }
+        let life = Life { counter: recovering.counter, nonce: recovering.nonce };
+        self.ask_nodes(What::Open(life), Some(NODE_ANSWER_MAX), |_| NodeTask::Open { life: life.into() });
+    }
+
+    pub(super) fn end_opening(&mut self, life: Life, round: &Round) {
+        if self.refused_to_meet(round) {
+            return;
+        }
+        let address = |(node, done): (&NodeIndex, &NodeDone)| match done {
+            NodeDone::Opened(address) => Some((node.0, address.clone())),
+            _ => None,
+        };
+        let addresses: Vec<(u32, Vec<u8>)> = round.done.iter().filter_map(address).collect();
+        self.ask_nodes(What::Meet, Some(NODE_ANSWER_MAX), |_| NodeTask::Meet {
+            life: life.into(),
+            addresses: addresses.clone(),
+        });
+    }
+
+    pub(super) fn end_meeting(&mut self, round: &Round) {
+        if self.refused_to_meet(round) {
+            return;
+        }
+        if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
+            recovering.have_met = true;
+        }
+        self.choose();
+    }
+
+    /// Without it nothing is protected or rebuilt, and the job goes on.
+    fn refused_to_meet(&mut self, round: &Round) -> bool {
+        if round.refused.is_empty() {
+            return false;
+        }
+        let error = self.refusals(&round.refused);
+        self.tell(&Notice::Store { what: &round.what.words(), error: &error });
+        self.choose();
+        true
+    }
+
+    /// R28: begins the life from the newest generation that can be restored, or has one rebuilt first.
+    fn choose(&mut self) {
+        let Some(nodes) = &self.nodes else { return };
+        let Some(recovering) = &nodes.recovering else { return };
+        let generations: Vec<GenerationId> =
+            recovering.records.manifests.iter().map(|(manifest, _)| manifest.generation).collect();
+        let mut chosen = None;
+        for (place, generation) in generations.into_iter().enumerate() {
+            match self.judge_generation(place, generation) {
+                Verdicts::Whole => chosen = Some((generation, true)),
+                Verdicts::Bare => chosen = Some((generation, false)),
+                Verdicts::Repairable(lost) => return self.repair(generation, lost),
+                Verdicts::Lost(why) => {
+                    self.tell(&Notice::Lost { generation, why: &why });
+                    if let Some(nodes) = &mut self.nodes {
+                        nodes.repairs.lost.push(Lost { generation: generation.to_string(), why });
+                    }
+                    continue;
+                }
+            }
+            break;
+        }
+        self.begin_from(chosen);
+    }
+
+    fn judge_generation(&self, place: usize, generation: GenerationId) -> Verdicts {
+        let (Some(nodes), Some(own)) = (&self.nodes, &self.plan.own_directories) else {
+            return Verdicts::Whole;
+        };
+        let Some(recovering) = &nodes.recovering else { return Verdicts::Whole };
+        let count = u32::try_from(self.plan.nodes.len()).unwrap_or(u32::MAX);
+        let damaged: Vec<String> = (0..count)
+            .filter_map(|node| Some((node, recovering.found(node, place).problem?)))
+            .map(|(node, problem)| format!("{}: {problem}", self.plan.nodes[node as usize].name()))
+            .collect();
+        let (mut lost, mut beyond) = (BTreeSet::new(), Vec::new());
+        for group in own.groups() {
+            let holds: Vec<bool> =
+                group.nodes().iter().map(|node| recovering.found(*node, place).is_held).collect();
+            let of = |members: Vec<usize>| members.into_iter().map(|member| NodeIndex(group.nodes()[member]));
+            match standing(group, &holds) {
+                Standing::Whole => {}
+                Standing::Repairable { lost: members } => lost.extend(of(members)),
+                Standing::Lost { lost: members } => {
+                    let names: Vec<String> =
+                        of(members).map(|node| self.plan.nodes[node.0 as usize].name()).collect();
+                    let back = names.len() - group.losses();
+                    beyond.push(format!(
+                        "{} of {} nodes that protect each other have lost what they kept of it ({}), and {} may; it could be had if {back} of these came back",
+                        names.len(),
+                        group.members(),
+                        names.join(", "),
+                        group.losses()
+                    ));
+                }
+            }
+        }
+        let repairs = recovering.repairs.get(&generation).copied().unwrap_or(0);
+        let can_repair = recovering.have_met && repairs < REPAIRS_MAX;
+        match (damaged.is_empty(), beyond.is_empty()) {
+            (true, true) if lost.is_empty() => Verdicts::Whole,
+            (_, true) if !lost.is_empty() && can_repair => Verdicts::Repairable(lost),
+            (true, _) => Verdicts::Bare,
+            (false, true) => Verdicts::Lost(damaged.join("; ")),
+            (false, false) => Verdicts::Lost(format!("{} ({})", beyond.join("; "), damaged.join("; "))),
+        }
+    }
+
+    fn repair(&mut self, generation: GenerationId, lost: BTreeSet<NodeIndex>) {
+        let names: Vec<String> = lost.iter().map(|node| self.plan.nodes[node.0 as usize].name()).collect();
+        let words = format!(
+            "generation {generation}: rebuilding what {} had of it from what the others have",
+            names.join(", ")
+        );
+        self.tell(&Notice::Repair { words: &words });
+        if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
+            *recovering.repairs.entry(generation).or_default() += 1;
+            recovering.news = Some(Instant::now() + REPAIR_NEWS_EVERY);
+        }
+        let wire = convert::to_glue(generation).into();
+        self.ask_some(What::Repair(generation), None, &lost, |_| NodeTask::Repair { generation: wire });
+    }
+
+    /// What is rebuilt takes its time: whoever waits hears of it. It ends, for no protector waits for ever.
+    pub(super) fn tell_of_repair(&mut self, now: Instant) {
+        let Some(nodes) = &mut self.nodes else { return };
+        let rebuilding = nodes.rounds.iter().any(|round| matches!(round.what, What::Repair(_)));
+        let Some(recovering) = nodes.recovering.as_mut() else { return };
+        let Some(due) = recovering.news.filter(|due| *due <= now) else { return };
+        recovering.news = rebuilding.then_some(due.max(now) + REPAIR_NEWS_EVERY);
+        if rebuilding {
+            let counter = recovering.counter;
+            self.tell_job(job::Input::StoreBusy { counter });
+        }
+    }
+
+    pub(super) fn end_repair(&mut self, generation: GenerationId, round: &Round) {
+        if !round.refused.is_empty() {
+            let error = self.refusals(&round.refused);
+            self.tell(&Notice::Store { what: &round.what.words(), error: &error });
+        }
+        for (node, done) in &round.done {
+            let NodeDone::Repaired(rebuilt) = done else { continue };
+            let host = self.plan.nodes[node.0 as usize].name();
+            let words =
+                format!("generation {generation}: {host} has what it had: {}", rebuilt_words(*rebuilt));
+            self.tell(&Notice::Repair { words: &words });
+            if let Some(nodes) = &mut self.nodes {
+                nodes.repairs.rebuilt.push(node_repair(generation, host, *rebuilt));
+            }
+        }
+        if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
+            recovering.news = None;
+            let counter = recovering.counter;
+            self.tell_job(job::Input::StoreBusy { counter });
+        }
+        self.survey();
+    }
+
+    /// What is to be restored is known. `true`: every member keeps what protects it.
+    fn begin_from(&mut self, chosen: Option<(GenerationId, bool)>) {
+        let Some(nodes) = &mut self.nodes else { return };
+        let Some(Recovering { counter, nonce, .. }) = nodes.recovering.take() else { return };
+        let newest = chosen.map(|(generation, _)| convert::to_glue(generation));
+        nodes.base = chosen.filter(|(_, is_protected)| *is_protected).and(newest);
+        nodes.repairs.chosen = chosen.map(|(generation, _)| generation.to_string());
+        nodes.repairs.protected = chosen.is_some_and(|(_, is_protected)| is_protected);
+        if self.plan.purpose == Purpose::Repair {
+            return self.stop();
+        }
+        if let Some(named) = self.named_beginning().filter(|named| newest != Some(convert::to_glue(*named))) {
+            let words = format!("generation {named}, which was named, cannot be restored; see above");
+            self.verdict.get_or_insert(Verdict { words, exit_code: None });
+            return self.stop();
+        }
+        self.tell_job(job::Input::StoreFenced { counter, newest, nonce });
+        self.give_up_unrestored(newest);
+        self.pump();
+    }
+}
+
+fn node_repair(generation: GenerationId, node: String, rebuilt: Rebuilt) -> NodeRepair {
+    let Rebuilt { files, pages: damaged_pages, parity_pages, records, received_bytes } = rebuilt;
+    let generation = generation.to_string();
+    NodeRepair { generation, node, files, damaged_pages, parity_pages, records, received_bytes }
+}
+
+fn rebuilt_words(rebuilt: Rebuilt) -> String {
+    let Rebuilt { files, pages, parity_pages, records, received_bytes } = rebuilt;
+    format!(
+        "{files} files, {pages} damaged pages, {parity_pages} pages of parity and {records} records were rebuilt from {}",
+        text::bytes(received_bytes)
+    )
+}

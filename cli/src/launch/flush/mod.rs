@@ -1,0 +1,184 @@
+//! Copies of committed generations, written in the background by a thread of their own ([`worker`]): nothing of the job waits for them.
+//!
+//! One is written at a time. If the next one is due before that, it waits; a newer one takes its place.
+
+mod worker;
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use copies::{Place, Report};
+use store::packets::Key;
+use store::{GenerationId, Manifest};
+
+use super::Plan;
+use super::limits::{COPY_GRACE, COPY_NEWS_EVERY};
+use super::worker::Worker;
+use crate::error::CliError;
+use worker::Copier;
+pub(crate) use worker::Directories;
+
+/// Which generations are copied, and where.
+#[derive(Clone, Debug)]
+pub(crate) struct Flush {
+    /// Every so many generations one is.
+    pub(crate) every: u32,
+    /// Where copies lie.
+    pub(crate) to: Place,
+    /// How many are kept: the newest ones.
+    pub(crate) keep: u32,
+    /// What they are encrypted with.
+    pub(crate) key: Option<Key>,
+}
+
+/// What the thread has done.
+#[derive(Debug)]
+pub(super) enum Copied {
+    Written {
+        generation: GenerationId,
+        bytes: u64,
+        new_bytes: u64,
+        took: Duration,
+        unremoved: Option<String>,
+    },
+    Failed {
+        generation: GenerationId,
+        error: String,
+    },
+}
+
+/// A copy that is being written.
+#[derive(Debug)]
+struct UnderWay {
+    generation: GenerationId,
+    /// Of all images, without their bases.
+    bytes: u64,
+    /// What the report said when it began.
+    begun_at: u64,
+    told: Instant,
+}
+
+/// The thread's other end.
+#[derive(Debug)]
+pub(super) struct Flusher {
+    worker: Worker<Box<Manifest>, Copied>,
+    every: u32,
+    /// Generations committed since the last one that was to be copied.
+    since: u32,
+    report: Arc<Report>,
+    under_way: Option<UnderWay>,
+    waiting: Option<Box<Manifest>>,
+}
+
+impl Flusher {
+    pub(super) fn start(flush: &Flush, plan: &Plan) -> Result<Flusher, CliError> {
+        let report = Arc::new(Report::default());
+        let copier = Copier::new(flush, plan, Arc::clone(&report))?;
+        let worker = Worker::start("stillwire-copies", move |manifest: Box<Manifest>, results| {
+            results.tell(copier.copy(&manifest));
+        })?;
+        let every = flush.every;
+        Ok(Flusher { worker, every, since: 0, report, under_way: None, waiting: None })
+    }
+
+    /// Rings when the thread has done something.
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.worker.bell()
+    }
+
+    /// A generation is committed. Returns one that is left out for its sake.
+    pub(super) fn committed(&mut self, manifest: &Manifest) -> Option<GenerationId> {
+        self.since += 1;
+        if self.since < self.every {
+            return None;
+        }
+        self.since = 0;
+        if self.under_way.is_some() {
+            let left_out = self.waiting.replace(Box::new(manifest.clone()));
+            return left_out.map(|manifest| manifest.generation);
+        }
+        self.begin(Box::new(manifest.clone()));
+        None
+    }
+
+    fn begin(&mut self, manifest: Box<Manifest>) {
+        self.under_way = Some(UnderWay {
+            generation: manifest.generation,
+            bytes: manifest.image_bytes(),
+            begun_at: self.report.bytes(),
+            told: Instant::now(),
+        });
+        self.worker.ask(manifest);
+    }
+
+    /// What the thread has done since; the next copy begins.
+    pub(super) fn next(&mut self) -> Option<Copied> {
+        let done = self.worker.next()?;
+        self.under_way = None;
+        if let Some(manifest) = self.waiting.take() {
+            self.begin(manifest);
+        }
+        Some(done)
+    }
+
+    /// Generations that must not be removed.
+    pub(super) fn in_use(&self) -> Vec<GenerationId> {
+        let waiting = self.waiting.as_ref().map(|manifest| manifest.generation);
+        self.under_way.as_ref().map(|copy| copy.generation).into_iter().chain(waiting).collect()
+    }
+
+    /// The one that is being written.
+    pub(super) fn under_way(&self) -> Option<GenerationId> {
+        self.under_way.as_ref().map(|copy| copy.generation)
+    }
+
+    /// The one that waits is not written any more.
+    pub(super) fn forget_waiting(&mut self) {
+        self.waiting = None;
+    }
+
+    /// Bytes read so far, of all copies.
+    pub(super) fn bytes(&self) -> u64 {
+        self.report.bytes()
+    }
+
+    /// Ends the one that is being written, soon.
+    pub(super) fn stop(&mut self) {
+        self.waiting = None;
+        self.report.stop();
+    }
+
+    /// When somebody is to be told how far it is.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.under_way.as_ref().map(|copy| copy.told + COPY_NEWS_EVERY)
+    }
+
+    /// How far it is, if it is time to tell.
+    pub(super) fn progress(&mut self, now: Instant) -> Option<(GenerationId, u64, u64)> {
+        let bytes = self.report.bytes();
+        let copy = self.under_way.as_mut().filter(|copy| copy.told + COPY_NEWS_EVERY <= now)?;
+        copy.told = now;
+        Some((copy.generation, bytes - copy.begun_at, copy.bytes))
+    }
+
+    /// Ends what is being written, and leaves the thread behind if it does not end soon: it may wait for an object store. The next copy removes what it has left.
+    pub(super) fn give_up(mut self) {
+        self.stop();
+        let until = Instant::now() + COPY_GRACE;
+        while self.under_way.is_some() && Instant::now() < until {
+            std::thread::sleep(COPY_GRACE / 100);
+            let _ = self.next();
+        }
+        if self.under_way.is_some() {
+            core::mem::forget(self);
+        }
+    }
+}
+
+impl Drop for Flusher {
+    /// The thread is waited for; whatever ends the job, it does not read to the end of an image first.
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

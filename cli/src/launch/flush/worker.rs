@@ -1,0 +1,122 @@
+//! The thread that writes copies.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ckpt_glue::names::NodeIndex;
+use copies::{Copies, CopyError, Place, Report, Work, Written};
+use store::packets::Key;
+use store::{Directory, JobDirectory, JobFile, Manifest, StoreError};
+use transport::{JobId, Rank};
+
+use super::{Copied, Flush};
+use crate::error::CliError;
+use crate::launch::Plan;
+use crate::launch::limits::COPY_THREADS_MAX;
+use crate::launch::storage::unix_ms;
+
+/// How far the thread stands back behind the program and its ranks.
+const NICE: i32 = 10;
+
+/// Where the images of ranks lie.
+#[derive(Clone, Debug)]
+pub(crate) struct Directories {
+    job: JobId,
+    /// By node.
+    nodes: Vec<PathBuf>,
+    /// By rank: its node.
+    ranks: Vec<u32>,
+}
+
+impl Directories {
+    /// Of a generation, as the plan's nodes have it.
+    pub(crate) fn of(plan: &Plan, manifest: &Manifest) -> Directories {
+        let all = || (0..manifest.nodes.len()).map(|node| u32::try_from(node).unwrap_or(u32::MAX));
+        let nodes = all().map(|node| plan.directory_of(NodeIndex(node))).collect();
+        Directories::new(plan.job, nodes, manifest)
+    }
+
+    /// Each node's images lie in its own of these directories.
+    pub(crate) fn new(job: JobId, nodes: Vec<PathBuf>, manifest: &Manifest) -> Directories {
+        Directories { job, nodes, ranks: manifest.images.iter().map(|image| image.node).collect() }
+    }
+}
+
+impl copies::Source for Directories {
+    type Storage = Directory;
+
+    fn directory(&self, rank: Rank) -> Result<JobDirectory<Directory>, StoreError> {
+        let node = self.ranks.get(rank.0 as usize).copied().unwrap_or_default();
+        let path = self.nodes.get(node as usize).cloned().unwrap_or_default();
+        Ok(JobDirectory::attach(Directory::open(path)?, self.job))
+    }
+}
+
+pub(super) struct Copier {
+    job: JobId,
+    job_file: JobFile,
+    place: Place,
+    keep: u32,
+    key: Option<Key>,
+    plan: Plan,
+    threads: NonZeroUsize,
+    report: Arc<Report>,
+}
+
+/// As many as leave half of the processors alone.
+pub(crate) fn threads() -> NonZeroUsize {
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    NonZeroUsize::new((processors / 2).clamp(1, COPY_THREADS_MAX)).unwrap_or(NonZeroUsize::MIN)
+}
+
+impl Copier {
+    pub(super) fn new(flush: &Flush, plan: &Plan, report: Arc<Report>) -> Result<Copier, CliError> {
+        let (_, job_file) = JobDirectory::open(Directory::open(&plan.directory)?)?;
+        Ok(Copier {
+            job: plan.job,
+            job_file,
+            place: flush.to.clone(),
+            keep: flush.keep,
+            key: flush.key.clone(),
+            plan: plan.clone(),
+            threads: threads(),
+            report,
+        })
+    }
+
+    pub(super) fn copy(&self, manifest: &Manifest) -> Copied {
+        stand_back();
+        let (generation, began) = (manifest.generation, Instant::now());
+        match self.try_copy(manifest) {
+            Ok(Written { copied, new_bytes, unremoved, .. }) => Copied::Written {
+                generation,
+                bytes: copied.bytes(),
+                new_bytes,
+                took: began.elapsed(),
+                unremoved: unremoved.map(|error| error.to_string()),
+            },
+            Err(error) => Copied::Failed { generation, error: error.to_string() },
+        }
+    }
+
+    fn try_copy(&self, manifest: &Manifest) -> Result<Written, CopyError> {
+        let target = self.place.open()?;
+        let copies = Copies::new(&*target, self.job, self.key.clone());
+        let work = Work {
+            job_file: &self.job_file,
+            manifest,
+            copied_unix_ms: unix_ms(),
+            keep: self.keep,
+            threads: self.threads,
+        };
+        copies.write(&work, &Directories::of(&self.plan, manifest), &self.report)
+    }
+}
+
+/// The threads that this one starts stand back as well.
+fn stand_back() {
+    // SAFETY: the call takes numbers only. On Linux it is about the calling thread alone; that it may fail harms nothing.
+    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+}

@@ -1,0 +1,174 @@
+//! What is done in a node's directory of its own: records taken over from the job's, generations looked at, and removed.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use store::job::{Damage, Depth};
+use store::protect::{Group, Member};
+use store::{Decision, Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError};
+use transport::JobId;
+
+use super::super::super::nodes::wire::{Found, NodeDone, NodeTask, Refusal, WirePlace};
+use super::super::super::worker::Results;
+use super::super::Site;
+use crate::convert;
+
+/// Time between two words of progress.
+const BUSY_EVERY: Duration = Duration::from_secs(1);
+
+/// What the thread says.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// It is at it.
+    Busy { number: u64 },
+    /// It has done it, or has not.
+    Done { number: u64, outcome: Result<NodeDone, Refusal> },
+}
+
+#[derive(Debug)]
+pub(super) struct Disk {
+    path: PathBuf,
+    job: JobId,
+    node: u32,
+    place: WirePlace,
+    group: Option<Group>,
+}
+
+/// Says from time to time that there is progress.
+struct Progress<'a> {
+    number: u64,
+    results: &'a Results<Said>,
+    told: Instant,
+}
+
+impl Progress<'_> {
+    fn made(&mut self) {
+        if self.told.elapsed() >= BUSY_EVERY {
+            self.told = Instant::now();
+            self.results.tell(Said::Busy { number: self.number });
+        }
+    }
+}
+
+type Job = JobDirectory<Directory>;
+
+impl Disk {
+    pub(super) fn new(site: &Site, place: WirePlace) -> Disk {
+        let group = place.group();
+        Disk { path: site.directory.clone(), job: site.job, node: site.node.0, place, group }
+    }
+
+    pub(super) fn perform(&mut self, number: u64, task: NodeTask, results: &Results<Said>) {
+        let mut progress = Progress { number, results, told: Instant::now() };
+        let outcome = self
+            .try_perform(task, &mut progress)
+            .map_err(|error| Refusal { errno: error.errno(), why: error.to_string() });
+        results.tell(Said::Done { number, outcome });
+    }
+
+    fn try_perform(&mut self, task: NodeTask, progress: &mut Progress<'_>) -> Result<NodeDone, StoreError> {
+        match task {
+            NodeTask::Survey { decisions, generations } => {
+                let mut directory = self.make()?;
+                let parsed: Result<Vec<Decision>, _> =
+                    decisions.iter().map(|decision| decision.open()).collect();
+                directory.adopt_decisions(&parsed.map_err(told)?)?;
+                let mut found = Vec::new();
+                for (manifest, every_byte) in &generations {
+                    found.push(self.look(
+                        &mut directory,
+                        &manifest.open().map_err(told)?,
+                        *every_byte,
+                        progress,
+                    )?);
+                }
+                return Ok(NodeDone::Surveyed(found));
+            }
+            NodeTask::Decide(decision) => {
+                self.open()?.write_decision(&decision.open().map_err(told)?)?;
+            }
+            NodeTask::Commit(manifest) => self.open()?.replicate(&manifest.open().map_err(told)?)?,
+            NodeTask::Collect { life, keep, kept } => {
+                let kept: Vec<GenerationId> =
+                    kept.into_iter().map(|generation| convert::to_store(generation.into())).collect();
+                self.open()?.collect(life.into(), keep, &kept)?;
+            }
+            NodeTask::Settle { manifests } => {
+                let mut directory = self.open()?;
+                for manifest in &manifests {
+                    let manifest = manifest.open().map_err(told)?;
+                    if directory.commit_record(manifest.generation).is_err() {
+                        adopt_if_whole(&mut directory, &manifest, Depth::Tables, || ())?;
+                    }
+                }
+                directory.discard_unfinished()?;
+            }
+            // A node that is in no group has no protector, and is asked nothing of this.
+            NodeTask::Open { .. }
+            | NodeTask::Meet { .. }
+            | NodeTask::Protect { .. }
+            | NodeTask::Abandon { .. }
+            | NodeTask::Repair { .. } => {}
+        }
+        Ok(NodeDone::Done)
+    }
+
+    fn open(&self) -> Result<Job, StoreError> {
+        Ok(JobDirectory::attach(Directory::open(&self.path)?, self.job).on_node(self.node))
+    }
+
+    /// The directory, with the job's file in it.
+    fn make(&self) -> Result<Job, StoreError> {
+        let storage = Directory::create(&self.path)?;
+        let file = JobFile::parse(&self.place.job_file).map_err(told)?;
+        match JobDirectory::create(storage.clone(), &file) {
+            Ok(_) | Err(StoreError::Storage(StorageError::AlreadyExists { .. })) => {}
+            Err(error) => return Err(error),
+        }
+        let (_, found) = JobDirectory::open(storage)?;
+        if found.job != self.job {
+            let error = store::RecordError::WrongJob { expected: self.job, found: found.job };
+            return Err(StoreError::Record { path: self.path.join("job").display().to_string(), error });
+        }
+        self.open()
+    }
+
+    /// What there is of a generation. If its images are whole, it is committed here as well.
+    fn look(
+        &mut self,
+        directory: &mut Job,
+        manifest: &Manifest,
+        every_byte: bool,
+        progress: &mut Progress<'_>,
+    ) -> Result<Found, StoreError> {
+        let depth = if every_byte { Depth::Everything } else { Depth::Tables };
+        let damage = adopt_if_whole(directory, manifest, depth, || progress.made())?;
+        let is_held = match &self.group {
+            Some(group) => {
+                let mut member = Member::new(directory.clone(), group.clone(), self.place.member);
+                // What cannot be read for another reason than damage is as good as lost.
+                member.holds(manifest.generation, every_byte).unwrap_or(false)
+            }
+            None => damage.is_none(),
+        };
+        Ok(Found { problem: damage.map(|damage| damage.error.to_string()), is_held })
+    }
+}
+
+fn adopt_if_whole(
+    directory: &mut Job,
+    manifest: &Manifest,
+    depth: Depth,
+    mut progress: impl FnMut(),
+) -> Result<Option<Damage>, StoreError> {
+    let damages = directory.verify_images(manifest, depth, |_, _| progress())?;
+    if damages.is_empty() {
+        directory.adopt(manifest)?;
+    }
+    Ok(damages.into_iter().next())
+}
+
+/// A record that came over the link is not as it was sent.
+fn told(error: store::RecordError) -> StoreError {
+    StoreError::Record { path: "what the launcher tells".to_owned(), error }
+}

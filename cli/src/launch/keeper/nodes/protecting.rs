@@ -1,0 +1,128 @@
+//! The node's protector: what the coordinator asks of it, and what it answers.
+
+use std::io;
+
+use nix::errno::Errno;
+use nix::sys::epoll::Epoll;
+use protector::{Asked, Event, Order, Protector, ProtectorError, Settings};
+use store::GenerationId;
+use store::protect::Group;
+use transport::Rank;
+
+use super::super::super::limits::PROTECTOR_PATIENCE;
+use super::super::super::nodes::wire::{NodeDone, NodeTask, Rebuilt, Refusal, WireBudget};
+use super::super::super::watch;
+use super::super::Site;
+use crate::convert;
+
+/// An order that has not been answered.
+#[derive(Debug)]
+struct Open {
+    number: u64,
+    asked: Asked,
+    generation: Option<GenerationId>,
+}
+
+pub(super) struct NodeProtector {
+    protector: Protector,
+    open: Vec<Open>,
+}
+
+impl NodeProtector {
+    pub(super) fn start(
+        site: &Site,
+        group: Group,
+        budget: &WireBudget,
+        epoll: &Epoll,
+        token: u64,
+    ) -> io::Result<NodeProtector> {
+        let settings = Settings {
+            job: site.job,
+            key: site.key,
+            auth: site.auth,
+            bind: site.bind.ip(),
+            node: site.node.0,
+            group: Some(group),
+            directory: site.directory.clone(),
+            limits: budget.limits(),
+            shape: budget.shape(),
+            patience: PROTECTOR_PATIENCE,
+        };
+        let protector = Protector::start(settings).map_err(io::Error::other)?;
+        watch(epoll, protector.bell(), token)?;
+        Ok(NodeProtector { protector, open: Vec::new() })
+    }
+
+    /// Takes a task that is its own; gives back any other one.
+    pub(super) fn take(&mut self, number: u64, task: NodeTask) -> Option<NodeTask> {
+        let (asked, generation, order) = match task {
+            NodeTask::Open { life } => (Asked::Open, None, Order::Open { life: life.into() }),
+            NodeTask::Meet { life, addresses } => {
+                (Asked::Peers, None, Order::Peers { life: life.into(), addresses })
+            }
+            NodeTask::Protect { generation, from, ranks: (first, end) } => {
+                let generation = convert::to_store(generation.into());
+                let from = from.map(|from| convert::to_store(from.into()));
+                let ranks = (first..end).map(Rank).collect();
+                (Asked::Protect, Some(generation), Order::Protect { generation, from, ranks })
+            }
+            NodeTask::Abandon { generation } => {
+                let generation = convert::to_store(generation.into());
+                (Asked::Abandon, Some(generation), Order::Abandon { generation })
+            }
+            NodeTask::Repair { generation } => {
+                let generation = convert::to_store(generation.into());
+                (Asked::Repair, Some(generation), Order::Repair { generation })
+            }
+            other => return Some(other),
+        };
+        self.open.push(Open { number, asked, generation });
+        self.protector.tell(order);
+        None
+    }
+
+    /// The next answer, with the number of its question.
+    pub(super) fn next(&mut self) -> Option<(u64, Result<NodeDone, Refusal>)> {
+        loop {
+            let (asked, generation, outcome) = read(self.protector.next()?);
+            let is_it = |open: &Open| open.asked == asked && open.generation == generation;
+            if let Some(place) = self.open.iter().position(is_it) {
+                return Some((self.open.remove(place).number, outcome));
+            }
+        }
+    }
+}
+
+fn read(event: Event) -> (Asked, Option<GenerationId>, Result<NodeDone, Refusal>) {
+    match event {
+        Event::Opened { addresses, .. } => (Asked::Open, None, Ok(NodeDone::Opened(addresses))),
+        Event::Met { .. } => (Asked::Peers, None, Ok(NodeDone::Done)),
+        Event::Protected { generation, .. } => (Asked::Protect, Some(generation), Ok(NodeDone::Done)),
+        Event::Abandoned { generation } => (Asked::Abandon, Some(generation), Ok(NodeDone::Done)),
+        Event::Repaired { generation, repaired, statistics } => {
+            let rebuilt = Rebuilt {
+                files: repaired.files,
+                pages: repaired.pages,
+                parity_pages: repaired.parity_pages,
+                records: repaired.records,
+                received_bytes: statistics.received_bytes,
+            };
+            (Asked::Repair, Some(generation), Ok(NodeDone::Repaired(rebuilt)))
+        }
+        Event::Failed { asked, generation, error } => (asked, generation, Err(refusal(&error))),
+        // Asked of the node's disk, and not of the protector.
+        Event::Replicated { generation } => (Asked::Replicate, Some(generation), Ok(NodeDone::Done)),
+        Event::Collected { .. } => (Asked::Collect, None, Ok(NodeDone::Done)),
+        Event::Surveyed { .. } => (Asked::Survey, None, Ok(NodeDone::Done)),
+    }
+}
+
+fn refusal(error: &ProtectorError) -> Refusal {
+    let errno = match error {
+        ProtectorError::Store(error)
+        | ProtectorError::Protect(store::protect::ProtectError::Store(error)) => error.errno(),
+        ProtectorError::Silent { .. } | ProtectorError::Stuck { .. } => Errno::ETIMEDOUT as u32,
+        _ => Errno::EIO as u32,
+    };
+    Refusal { errno, why: error.to_string() }
+}

@@ -1,0 +1,97 @@
+//! Nodes with directories of their own: where those lie, who protects whom, and what keepers are asked to do there.
+//!
+//! The job's own directory then holds records only: job file, decisions, manifests, commit records. They alone say what is committed; each node has a copy
+//! of them beside its images.
+
+pub(crate) mod wire;
+
+use std::path::PathBuf;
+
+use ckpt_glue::names::NodeIndex;
+use serde::Serialize;
+use store::protect::{Group, GroupError, Scheme};
+
+use super::Node;
+use wire::{WireBudget, WirePlace};
+
+/// The node of a directory in which no images are looked for.
+pub(crate) const NO_NODE: u32 = u32::MAX;
+
+/// Directories of the nodes' own.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnDirectories {
+    /// In it each node has one, named by its number: on one machine with the others, or each on its own.
+    pub(crate) root: PathBuf,
+    /// Nodes that protect each other; none: nothing is protected.
+    groups: Vec<Group>,
+    /// How they do, and what it may cost them.
+    pub(crate) scheme: Scheme,
+    pub(crate) budget: WireBudget,
+}
+
+impl OwnDirectories {
+    pub(crate) fn new(
+        root: PathBuf,
+        scheme: Scheme,
+        budget: WireBudget,
+        nodes: &[Node],
+    ) -> Result<OwnDirectories, GroupError> {
+        // Nodes of one host fail together; those that stand for hosts do not.
+        let names: Vec<String> =
+            (0..).zip(nodes).map(|(number, node)| node.host.clone().unwrap_or(format!("{number}"))).collect();
+        let domains: Vec<&str> = names.iter().map(String::as_str).collect();
+        Ok(OwnDirectories { root, groups: Group::over(scheme, &domains)?, scheme, budget })
+    }
+
+    /// The directory of a node.
+    pub(crate) fn of(&self, node: NodeIndex) -> PathBuf {
+        self.root.join(node.0.to_string())
+    }
+
+    /// Groups of nodes that protect each other; none: nothing is protected.
+    pub(crate) fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// What the keeper of a node is told of this.
+    pub(crate) fn place(&self, node: NodeIndex, job_file: &[u8]) -> WirePlace {
+        let found = self.groups.iter().find_map(|group| {
+            let member = group.nodes().iter().position(|member| *member == node.0)?;
+            Some((group.nodes().to_vec(), group.losses(), member))
+        });
+        let (group, losses, member) = found.unwrap_or_default();
+        WirePlace { group, losses, member, budget: self.budget.clone(), job_file: job_file.to_vec() }
+    }
+}
+
+/// What was found out about the nodes before a life began, and what was rebuilt.
+#[derive(Clone, Default, Debug, Serialize)]
+pub(crate) struct Repairs {
+    /// What the life began from, or would have.
+    #[serde(skip)]
+    pub(crate) chosen: Option<String>,
+    /// Every member of every group keeps what protects it.
+    #[serde(skip)]
+    pub(crate) protected: bool,
+    pub(crate) rebuilt: Vec<NodeRepair>,
+    pub(crate) lost: Vec<Lost>,
+}
+
+/// What was rebuilt on a node.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct NodeRepair {
+    pub(crate) generation: String,
+    pub(crate) node: String,
+    pub(crate) files: u64,
+    pub(crate) damaged_pages: u64,
+    pub(crate) parity_pages: u64,
+    pub(crate) records: u64,
+    pub(crate) received_bytes: u64,
+}
+
+/// A generation that is not left, and why.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Lost {
+    pub(crate) generation: String,
+    pub(crate) why: String,
+}

@@ -1,0 +1,152 @@
+//! What a keeper is asked to do in the directory of its node, and what it answers. Records travel as their bytes.
+
+use protector::{Limits, Shape};
+use serde::{Deserialize, Serialize};
+use store::protect::Group;
+use store::{Decision, Manifest};
+
+use super::super::wire::{WireGeneration, WireLife};
+
+/// A node's directory of its own, and its part in its group.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct WirePlace {
+    /// Nodes of the group; empty: nothing is protected.
+    pub(crate) group: Vec<u32>,
+    /// How many of them may be lost.
+    pub(crate) losses: usize,
+    /// Which of them this is.
+    pub(crate) member: usize,
+    /// What protecting may use, and how.
+    pub(crate) budget: WireBudget,
+    /// The job file.
+    pub(crate) job_file: Vec<u8>,
+}
+
+/// What protecting may use of a node, and the way that parity takes.
+#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct WireBudget {
+    pub(crate) link_bytes_per_s: Option<u64>,
+    pub(crate) disk_bytes_per_s: Option<u64>,
+    pub(crate) cores: Option<f64>,
+    /// By its name.
+    pub(crate) shape: Option<String>,
+}
+
+impl WireBudget {
+    pub(crate) fn limits(&self) -> Limits {
+        let WireBudget { link_bytes_per_s, disk_bytes_per_s, cores, .. } = *self;
+        Limits { link_bytes_per_s, disk_bytes_per_s, cores }
+    }
+
+    pub(crate) fn shape(&self) -> Option<Shape> {
+        self.shape.as_ref().and_then(|name| name.parse().ok())
+    }
+}
+
+impl WirePlace {
+    /// The group, if there is one.
+    pub(crate) fn group(&self) -> Option<Group> {
+        if self.group.is_empty() { None } else { Group::new(self.group.clone(), self.losses).ok() }
+    }
+}
+
+/// A decision as it travels.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct WireDecision(Vec<u8>);
+
+impl From<&Decision> for WireDecision {
+    fn from(decision: &Decision) -> WireDecision {
+        WireDecision(decision.emit())
+    }
+}
+
+impl WireDecision {
+    pub(crate) fn open(&self) -> Result<Decision, store::RecordError> {
+        Decision::parse(&self.0)
+    }
+}
+
+/// A manifest as it travels.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct WireManifest(Vec<u8>);
+
+impl From<&Manifest> for WireManifest {
+    fn from(manifest: &Manifest) -> WireManifest {
+        WireManifest(manifest.emit())
+    }
+}
+
+impl WireManifest {
+    pub(crate) fn open(&self) -> Result<Manifest, store::RecordError> {
+        Manifest::parse(&self.0)
+    }
+}
+
+/// What a keeper is asked to do.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum NodeTask {
+    /// Make the directory if it is not there, take over the decisions, and look what there is of these generations: every byte of those that are marked.
+    Survey { decisions: Vec<WireDecision>, generations: Vec<(WireManifest, bool)> },
+    /// Write down a decision.
+    Decide(WireDecision),
+    /// Commit here what is committed.
+    Commit(WireManifest),
+    /// Remove what is not kept.
+    Collect { life: WireLife, keep: u32, kept: Vec<WireGeneration> },
+    /// The job is over: commit here what is committed, and remove what was not finished.
+    Settle { manifests: Vec<WireManifest> },
+    /// A protector's endpoint for this life, which is about to begin.
+    Open { life: WireLife },
+    /// Where the protectors of all nodes are.
+    Meet { life: WireLife, addresses: Vec<(u32, Vec<u8>)> },
+    /// Protect a generation, building upon what all members keep of `from`. `ranks`: the first one here, and the one behind the last.
+    Protect { generation: WireGeneration, from: Option<WireGeneration>, ranks: (u32, u32) },
+    /// Give it up.
+    Abandon { generation: WireGeneration },
+    /// Compute what this node has lost of a generation from what the others have.
+    Repair { generation: WireGeneration },
+}
+
+/// What has come of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum NodeDone {
+    /// As asked.
+    Done,
+    /// To [`NodeTask::Survey`], in the same order.
+    Surveyed(Vec<Found>),
+    /// To [`NodeTask::Open`]: where it is.
+    Opened(Vec<u8>),
+    /// To [`NodeTask::Repair`].
+    Repaired(Rebuilt),
+}
+
+/// What was rebuilt.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Rebuilt {
+    /// Files that were missing or cut off.
+    pub(crate) files: u64,
+    /// Damaged pages of files that were there.
+    pub(crate) pages: u64,
+    /// Pages of parity.
+    pub(crate) parity_pages: u64,
+    /// Records that were missing or damaged.
+    pub(crate) records: u64,
+    /// What the others have sent for it.
+    pub(crate) received_bytes: u64,
+}
+
+/// What a node has of a generation.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Found {
+    /// Why its images cannot be restored; `None`: they can.
+    pub(crate) problem: Option<String>,
+    /// All that it has and keeps for its group can be read.
+    pub(crate) is_held: bool,
+}
+
+/// Why it was not done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    pub(crate) errno: u32,
+    pub(crate) why: String,
+}

@@ -1,0 +1,78 @@
+//! A thread for what may take long, beside a loop that waits for nothing but events.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// The thread's other end: it takes tasks in their order, and says what has become of each.
+#[derive(Debug)]
+pub(crate) struct Worker<T, D> {
+    tasks: Option<Sender<T>>,
+    done: Receiver<D>,
+    bell: Arc<EventFd>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+/// Where a thread says what it has done.
+#[derive(Debug)]
+pub(crate) struct Results<D> {
+    to: Sender<D>,
+    bell: Arc<EventFd>,
+}
+
+impl<D> Results<D> {
+    pub(crate) fn tell(&self, done: D) {
+        // Nobody listens any more; full means that it rings already.
+        let _ = self.to.send(done);
+        let _ = self.bell.write(1);
+    }
+}
+
+impl<T: Send + 'static, D: Send + 'static> Worker<T, D> {
+    pub(crate) fn start(
+        name: &str,
+        mut perform: impl FnMut(T, &Results<D>) + Send + 'static,
+    ) -> std::io::Result<Worker<T, D>> {
+        let (tasks, waiting) = channel();
+        let (to, done) = channel();
+        let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+        let results = Results { to, bell: Arc::clone(&bell) };
+        let run = move || waiting.into_iter().for_each(|task| perform(task, &results));
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        Ok(Worker { tasks: Some(tasks), done, bell, thread: Some(thread) })
+    }
+
+    pub(crate) fn ask(&self, task: T) {
+        if let Some(tasks) = &self.tasks {
+            // The thread ends only when this end is dropped.
+            let _ = tasks.send(task);
+        }
+    }
+
+    /// Rings when something is done.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    pub(crate) fn next(&self) -> Option<D> {
+        let _ = self.bell.read();
+        self.done.try_recv().ok()
+    }
+
+    /// Waits for the next result, when nothing else is left to do.
+    pub(crate) fn wait(&self) -> Option<D> {
+        self.done.recv().ok()
+    }
+}
+
+impl<T, D> Drop for Worker<T, D> {
+    fn drop(&mut self) {
+        self.tasks = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic has been printed by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Copies of generations outside the nodes: a job goes on from one when its directory is gone, and whatever is wrong with a copy costs the job nothing.
+
+mod support;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{Done, Place, Running, done, flip, stillwire, verified, wait_until};
+
+/// The shared directory.
+fn shared(place: &Place) -> String {
+    let path = place.folder.path().join("shared");
+    fs::create_dir_all(&path).expect("a directory can be made");
+    path.display().to_string()
+}
+
+fn key_file(place: &Place, name: &str, digits: &str) -> String {
+    let path = place.folder.path().join(name);
+    fs::write(&path, digits.repeat(32)).expect("a file can be written");
+    path.display().to_string()
+}
+
+/// Runs with these options until two copies are there; then everything is killed, and the job's directory lost.
+fn lost_with_copies(place: &Place, options: &[&str]) {
+    let mut all = vec!["--ckpt-every", "60ms", "--flush-every", "2", "--flush-keep", "2"];
+    all.extend(options);
+    let mut job = place.run(&all);
+    job.wait_for(" copied (");
+    job.wait_for(" copied (");
+    job.signal("KILL");
+    job.finish();
+    wait_until("the guard has cleaned up", || place.lock_is_free());
+    fs::remove_dir_all(place.job()).expect("the directory can be removed");
+}
+
+fn listed(place: &str) -> Value {
+    done(&mut stillwire(&["ls", "--json", place])).json()["jobs"][0].clone()
+}
+
+fn generations(of: &Value) -> Vec<String> {
+    let copies = of["copies"].as_array().expect("a list").iter();
+    copies.map(|copy| copy["generation"].as_str().expect("a name").to_owned()).collect()
+}
+
+/// Goes on from a copy, and lets the job end.
+fn go_on(place: &Place, options: &[&str], from: &str) -> Done {
+    let mut job = place.restart(options);
+    job.wait_for(&format!("generation {from} brought from"));
+    job.wait_for(&format!("begins from generation {from}"));
+    job.wait_for("all ranks run");
+    place.let_end();
+    let done = job.finish();
+    verified(&done);
+    done
+}
+
+#[test]
+fn a_job_whose_directory_is_gone_goes_on_from_a_copy_and_is_copied_again() {
+    let place = Place::new();
+    let shared = shared(&place);
+    lost_with_copies(&place, &["--flush-to", &shared]);
+    let before = listed(&shared);
+    let copies = generations(&before);
+    assert!(copies.len() == 2 && copies.iter().all(|name| name.starts_with("1.")), "{before}");
+    for copy in &copies {
+        let epoch: u32 = copy.split('/').nth(1).unwrap().parse().unwrap();
+        assert_eq!(epoch % 2, 0, "every second one: {before}");
+    }
+    let verified = done(&mut stillwire(&["verify", &shared]));
+    assert!(
+        verified.code == Some(0) && verified.stdout.contains("every byte is as it was copied"),
+        "{verified:?}"
+    );
+    let mut job = place.restart(&["--from", &shared]);
+    job.wait_for(&format!("begins from generation {}", copies[1]));
+    // It goes on being copied, as its file says.
+    job.wait_for("generation 2.");
+    job.wait_for(" copied (");
+    place.let_end();
+    support::verified(&job.finish());
+    let after = generations(&listed(&shared));
+    assert!(after.len() == 2 && after[1].starts_with("2."), "{after:?}");
+    // The older copy is still good; the directory says that the job has gone on without it.
+    let older =
+        done(&mut stillwire(&["restart", &place.job_text(), "--from", &shared, "--generation", &copies[0]]));
+    if after.contains(&copies[0]) {
+        older.says(&["has gone on without generation", &copies[0], "name another directory"]);
+    } else {
+        older.says(&["there is no such copy"]);
+    }
+}
+
+#[test]
+fn an_older_copy_can_be_chosen_and_a_file_url_is_a_place() {
+    let place = Place::new();
+    let shared = shared(&place);
+    lost_with_copies(&place, &["--flush-to", &format!("file://{shared}")]);
+    let before = listed(&shared);
+    let copies = generations(&before);
+    let of_job = format!("{shared}/{}", before["job"].as_str().unwrap());
+    go_on(&place, &["--from", &of_job, "--generation", &copies[0]], &copies[0]);
+    // Images that are there and whole stay.
+    let other = Place::new();
+    let brought =
+        done(&mut stillwire(&["restart", &other.job_text(), "--from", &shared, "--generation", "77"]));
+    brought.says(&["there is no such copy", "stillwire ls"]);
+    assert_eq!(brought.code, Some(1));
+}
+
+#[test]
+fn copies_that_are_damaged_or_encrypted_are_told_and_not_restored() {
+    let place = Place::new();
+    let shared = shared(&place);
+    let (key, other) = (key_file(&place, "key", "0f"), key_file(&place, "other", "1e"));
+    lost_with_copies(&place, &["--flush-to", &shared, "--key-file", &key]);
+    let before = listed(&shared);
+    let newest = generations(&before).pop().unwrap();
+    assert_eq!(before["copies"][0]["encrypted"], true);
+    for (option, words) in [(vec![], "and none was given"), (vec!["--key-file", &other], "another key")] {
+        let mut restart = vec!["restart", "--from", &shared];
+        let path = place.job_text();
+        restart.push(&path);
+        restart.extend(&option);
+        let refused = done(&mut stillwire(&restart));
+        refused.says(&["is encrypted with", words]);
+        assert!(refused.code == Some(1) && !place.job().exists(), "{refused:?}");
+        let mut verify = vec!["verify", &shared];
+        verify.extend(&option);
+        let checked = done(&mut stillwire(&verify));
+        assert!(checked.code == Some(3) && checked.stdout.contains(words), "{checked:?}");
+    }
+    assert_eq!(done(&mut stillwire(&["verify", &shared, "--key-file", &key])).code, Some(0));
+    let image = image_of(&shared, 2);
+    flip(&image, 3000);
+    let checked = done(&mut stillwire(&["verify", &shared, "--key-file", &key]));
+    let name = image.file_name().unwrap().to_str().unwrap();
+    assert!(checked.code == Some(3) && checked.stdout.contains(name), "{checked:?}");
+    assert!(checked.stdout.contains("packet 0 has the checksum"), "{checked:?}");
+    let refused =
+        done(&mut stillwire(&["restart", &place.job_text(), "--from", &shared, "--key-file", &key]));
+    refused.says(&[name, "packet 0", "it is damaged"]);
+    assert_eq!(refused.code, Some(1));
+    // What came before is there; with the byte as it was the rest follows.
+    flip(&image, 3000);
+    go_on(&place, &["--from", &shared, "--key-file", &key], &newest);
+    // From now on the key is asked for, so that nothing becomes readable by an oversight.
+    let forgotten = done(&mut stillwire(&["restart", &place.job_text(), "--generation", &newest]));
+    forgotten.says(&["copies of this job", "are encrypted", "--key-file"]);
+}
+
+/// The newest image of a rank.
+fn image_of(shared: &str, rank: u32) -> PathBuf {
+    let job = fs::read_dir(shared).unwrap().next().unwrap().unwrap().path();
+    let images = fs::read_dir(job.join("images")).unwrap().map(|entry| entry.unwrap().path());
+    let own = format!("rank-{rank:08}-");
+    let of_rank = images.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(&own));
+    of_rank.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).expect("it was copied")
+}
+
+#[test]
+fn what_is_wrong_with_the_place_is_told_and_costs_the_job_nothing() {
+    let missing = Place::new();
+    let nowhere = missing.folder.path().join("nowhere").display().to_string();
+    let refused = missing.run(&["--flush-to", &nowhere]).finish();
+    refused.says(&[&nowhere, "no such file or directory"]);
+    assert!(refused.code == Some(1) && !missing.job().exists(), "{refused:?}");
+
+    let place = Place::new();
+    let shared = shared(&place);
+    let mut job = place.run(&["--ckpt-every", "60ms", "--flush-to", &shared]);
+    job.wait_for(" copied (");
+    // As if it had been unmounted: a file stands where it was.
+    let hidden = place.folder.path().join("hidden");
+    fs::rename(&shared, &hidden).unwrap();
+    fs::write(&shared, b"").unwrap();
+    let told = job.wait_for("came to nothing");
+    assert!(told.contains("the job goes on") && told.contains(&shared), "{told}");
+    job.wait_for("committed");
+    fs::remove_file(&shared).unwrap();
+    fs::rename(&hidden, &shared).unwrap();
+    job.wait_for(" copied (");
+    place.let_end();
+    let ended = job.finish();
+    verified(&ended);
+    assert!(done(&mut stillwire(&["verify", &shared])).code == Some(0), "{ended:?}");
+}
+
+/// A store that takes what it is sent and never answers.
+fn silent_store() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    (listener, address)
+}
+
+#[test]
+fn a_job_s_end_waits_for_a_copy_until_a_person_asks_twice() {
+    let place = Place::new();
+    let (_listener, address) = silent_store();
+    let mut command = stillwire(&["run", "-n", "4", "--ckpt-dir", &place.job_text(), "--ckpt-every", "60ms"]);
+    command.args(["--flush-to", "s3://bucket/prefix", "--"]).args(place.sort());
+    command.env("AWS_ENDPOINT_URL", address).env("AWS_ACCESS_KEY_ID", "a").env("AWS_SECRET_ACCESS_KEY", "b");
+    let mut job = Running::start(command);
+    // The third one is not waited for by the second, nor that by the first.
+    job.wait_for("is not copied: an older copy is still being written");
+    place.let_end();
+    job.wait_for("waiting for the copy of generation");
+    // It does wait.
+    std::thread::sleep(Duration::from_millis(300));
+    job.signal("INT");
+    job.wait_for("once more");
+    job.signal("INT");
+    job.wait_for("is given up: it was asked for");
+    verified(&job.finish());
+}
+
+#[test]
+fn a_store_that_is_not_there_or_is_not_named_rightly_is_told() {
+    let place = Place::new();
+    let address = silent_store().1;
+    let mut command = stillwire(&["ls", "s3://bucket/prefix"]);
+    command.env("AWS_ENDPOINT_URL", &address).env("AWS_ACCESS_KEY_ID", "a").env("AWS_SECRET_ACCESS_KEY", "b");
+    let refused = done(&mut command);
+    refused.says(&["cannot list s3://bucket/prefix", "check AWS_ENDPOINT_URL"]);
+    assert_eq!(refused.code, Some(1));
+    for wrong in ["gs://bucket", "s3://", "file://host/path"] {
+        let refused = place.run(&["--flush-to", wrong]).finish();
+        assert!(refused.code == Some(2) && refused.stderr.contains("expected"), "{refused:?}");
+    }
+    let refused = place.run(&["--flush-every", "3"]).finish();
+    assert!(refused.code == Some(2) && refused.stderr.contains("--flush-to"), "{refused:?}");
+    assert!(!Path::new(&place.job()).exists());
+}
+
+#[test]
+fn nodes_with_directories_of_their_own_are_copied_and_brought_back() {
+    let place = Place::new();
+    let shared = shared(&place);
+    let own = place.folder.path().join("own").display().to_string();
+    lost_with_copies(&place, &["--nodes", "2", "--node-dir", &own, "--flush-to", &shared]);
+    fs::remove_dir_all(&own).unwrap();
+    let newest = generations(&listed(&shared)).pop().unwrap();
+    go_on(&place, &["--from", &shared], &newest);
+    assert_eq!(done(&mut stillwire(&["verify", &shared])).code, Some(0));
+}

@@ -1,0 +1,319 @@
+//! Nodes are destroyed: keeper, ranks and directory are gone at one instant. Others have what it takes to rebuild what they had.
+
+mod support;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use support::{Place, Running, done, flip, keepers, rank_of, signal, stillwire, verified, wait_until};
+
+const NODES: usize = 4;
+
+fn node(place: &Place, number: usize) -> PathBuf {
+    place.job().join("nodes").join(number.to_string())
+}
+
+fn run(place: &Place, parity: &str, options: &[&str]) -> Running {
+    let mut all = vec!["--ckpt-every", "50ms", "--nodes", "4", "--parity", parity];
+    all.extend(options);
+    place.run(&all)
+}
+
+/// Ranks of a job with as many nodes, by their numbers, and its keepers, by those of their nodes.
+fn processes(job: &Running) -> (Vec<u32>, Vec<u32>) {
+    let ranks = job.ranks();
+    let parent = |pid: u32| support::parent(pid).expect("a rank's keeper");
+    let keepers = ranks.iter().map(|rank| parent(*rank)).collect();
+    (ranks, keepers)
+}
+
+/// Keeper, ranks and directory of a node are gone. Each node has one rank, with its own number.
+fn destroy(place: &Place, job: &Running, numbers: &[usize]) {
+    let (ranks, keepers) = processes(job);
+    assert_eq!((ranks.len(), keepers.len()), (NODES, NODES));
+    for number in numbers {
+        assert_eq!(rank_of(ranks[*number]), Some(u32::try_from(*number).expect("few")));
+        signal(keepers[*number], "KILL");
+        signal(ranks[*number], "KILL");
+    }
+    for number in numbers {
+        lose(place, *number);
+    }
+}
+
+/// A node's directory is gone at one instant, whoever still writes into it.
+fn lose(place: &Place, number: usize) {
+    let gone = place.folder.path().join("gone");
+    std::fs::rename(node(place, number), &gone).expect("a directory");
+    let _ = std::fs::remove_dir_all(gone);
+}
+
+/// A small generator (xorshift64*), seeded by the clock; the seed is shown with a test that fails.
+struct Random(u64);
+
+impl Random {
+    fn new() -> Random {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+        let seed = u64::from(now.subsec_nanos()) | 1;
+        println!("seed {seed}");
+        Random(seed)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % bound
+    }
+}
+
+fn stopped(place: &Place, parity: &str) -> String {
+    let mut job = run(place, parity, &[]);
+    for _ in 0..2 {
+        job.wait_for("committed");
+    }
+    job.signal("INT");
+    job.finish();
+    place.generations("committed").pop().expect("a generation")
+}
+
+// R27, R28. At any instant: also while images are written, protected or committed, and node 0, whose keeper stands at the top of the tree.
+#[test]
+fn a_node_that_is_destroyed_is_rebuilt_and_the_job_goes_on() {
+    let place = Place::new();
+    let mut random = Random::new();
+    let mut job = run(&place, "xor", &[]);
+    for round in 0..4 {
+        job.wait_for("committed");
+        std::thread::sleep(Duration::from_millis(random.below(120)));
+        let victim = if round == 0 { 0 } else { usize::try_from(random.below(4)).expect("few") };
+        destroy(&place, &job, &[victim]);
+        job.wait_for(&format!("rebuilding what node {victim} had"));
+        job.wait_for("all ranks run again");
+    }
+    job.wait_for("committed");
+    place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
+fn everything_is_killed_and_one_directory_lost() {
+    for parity in ["xor", "partner", "rs:2+2", "rs:3+1"] {
+        let place = Place::new();
+        let mut job = run(&place, parity, &[]);
+        for _ in 0..3 {
+            job.wait_for("committed");
+        }
+        job.signal("KILL");
+        job.finish();
+        wait_until("the guard has cleaned up", || place.lock_is_free());
+        let newest = place.generations("committed").pop().expect("a generation");
+        std::fs::remove_dir_all(node(&place, 2)).expect("a directory");
+        place.let_end();
+        let done = place.restart(&[]).finish();
+        done.says(&["rebuilding what node 2 had", &format!("begins from generation {newest}")]);
+        verified(&done);
+    }
+}
+
+#[test]
+fn two_nodes_may_be_lost_if_parity_is_for_two() {
+    let place = Place::new();
+    let newest = stopped(&place, "rs:2+2");
+    for number in [0, 3] {
+        std::fs::remove_dir_all(node(&place, number)).expect("a directory");
+    }
+    place.let_end();
+    let done = place.restart(&[]).finish();
+    done.says(&["rebuilding what node 0, node 3 had", &format!("begins from generation {newest}")]);
+    verified(&done);
+}
+
+// R28
+#[test]
+fn two_nodes_are_too_many_for_one_parity() {
+    let place = Place::new();
+    let newest = stopped(&place, "xor");
+    for number in [1, 2] {
+        std::fs::rename(node(&place, number), place.folder.path().join(number.to_string()))
+            .expect("a directory");
+    }
+    let done = place.restart(&[]).finish();
+    assert_eq!(done.code, Some(4), "{done:?}");
+    done.says(&[
+        &format!("generation {newest} is passed over"),
+        "2 of 4 nodes that protect each other have lost what they kept of it (node 1, node 2), and 1 may",
+        "it could be had if 1 of these came back",
+        "no generation is left",
+    ]);
+    // One of them comes back.
+    let _ = std::fs::remove_dir_all(node(&place, 1));
+    std::fs::rename(place.folder.path().join("1"), node(&place, 1)).expect("a directory");
+    place.let_end();
+    let done = place.restart(&[]).finish();
+    done.says(&["rebuilding what node 2 had", &format!("begins from generation {newest}")]);
+    verified(&done);
+}
+
+#[test]
+fn without_parity_a_lost_node_is_the_end_of_its_generations() {
+    let place = Place::new();
+    let root = place.folder.path().join("disks").display().to_string();
+    let mut job =
+        place.run(&["--ckpt-every", "50ms", "--nodes", "4", "--parity", "none", "--node-dir", &root]);
+    job.wait_for("no node protects another one");
+    job.wait_for("committed");
+    job.signal("INT");
+    job.finish();
+    let disks = std::fs::read_dir(&root).expect("a folder").next().expect("a job").expect("an entry").path();
+    std::fs::remove_dir_all(disks.join("3")).expect("a directory");
+    let done = place.restart(&[]).finish();
+    assert_eq!(done.code, Some(4), "{done:?}");
+    done.says(&["is passed over: node 3: ", "no generation is left"]);
+}
+
+#[test]
+fn damaged_images_are_mended_before_they_are_restored() {
+    let place = Place::new();
+    let newest = stopped(&place, "xor");
+    let (life, epoch) = newest.split_once('/').expect("LIFE/EPOCH");
+    let (counter, nonce) = life.split_once('.').expect("COUNTER.NONCE");
+    let folder = format!("life-{:0>8}-{nonce}/epoch-{:0>8}", counter, epoch);
+    let image = node(&place, 1).join(folder).join("rank-00000001.image");
+    let length = std::fs::metadata(&image).expect("an image").len();
+    flip(&image, usize::try_from(length / 2).expect("small"));
+    place.let_end();
+    let done = place.restart(&[]).finish();
+    done.says(&["rebuilding what node 1 had", "1 damaged page", &format!("begins from generation {newest}")]);
+    verified(&done);
+}
+
+#[test]
+fn a_node_whose_directory_is_gone_costs_checkpoints_until_it_is_rebuilt() {
+    let place = Place::new();
+    let mut job = run(&place, "xor", &[]);
+    job.wait_for("committed");
+    std::fs::remove_dir_all(node(&place, 1)).expect("a directory");
+    job.wait_for("came to nothing");
+    // The program runs on; the next life begins with a directory that was made anew.
+    signal(keepers(job.pid())[2], "KILL");
+    job.wait_for("rebuilding what");
+    job.wait_for("all ranks run again");
+    job.wait_for("committed");
+    place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
+fn too_few_nodes_for_a_scheme_are_refused() {
+    for (parity, nodes, words) in [
+        ("rs:4+2", "4", "rs:4+2 wants groups of at least 6 nodes, the job has 4"),
+        ("xor", "1", "xor wants groups of at least 2 nodes, the job has 1"),
+    ] {
+        let command = ["run", "-n", "4", "--nodes", nodes, "--parity", parity, "--", "true"];
+        let done = done(&mut stillwire(&command));
+        assert_eq!(done.code, Some(2), "{done:?}");
+        done.says(&[words]);
+    }
+    let done = done(&mut stillwire(&["run", "-n", "4", "--parity", "raid", "--", "true"]));
+    assert_eq!(done.code, Some(2), "{done:?}");
+    done.says(&["there are none, partner, xor, and rs:K+M"]);
+}
+
+#[test]
+fn what_is_lost_is_rebuilt_on_demand() {
+    let place = Place::new();
+    let newest = stopped(&place, "xor");
+    std::fs::remove_dir_all(node(&place, 2)).expect("a directory");
+    let repair = || done(&mut stillwire(&["repair", "--json", &place.job_text()]));
+    let first = repair();
+    assert_eq!(first.code, Some(0), "{first:?}");
+    let report = first.json();
+    assert_eq!(
+        (&report["generation"], &report["protected"]),
+        (&newest.as_str().into(), &true.into()),
+        "{report}"
+    );
+    let rebuilt = report["rebuilt"].as_array().expect("a list");
+    assert_eq!(
+        (rebuilt.len(), &rebuilt[0]["node"], &rebuilt[0]["files"]),
+        (1, &"node 2".into(), &1.into()),
+        "{report}"
+    );
+    let verified = done(&mut stillwire(&["verify", &place.job_text(), "--generation", &newest]));
+    assert_eq!(verified.code, Some(0), "{verified:?}");
+    let second = repair();
+    assert_eq!(
+        (second.code, second.json()["rebuilt"].as_array().map(Vec::len)),
+        (Some(0), Some(0)),
+        "{second:?}"
+    );
+    for number in [0, 1] {
+        std::fs::remove_dir_all(node(&place, number)).expect("a directory");
+    }
+    let third = repair();
+    assert_eq!(third.code, Some(3), "{third:?}");
+    assert!(third.json()["generation"].is_null() && !third.json()["lost"][0]["why"].is_null(), "{third:?}");
+}
+
+// The spare has the lost host's number from then on, and its images.
+#[test]
+fn a_spare_takes_the_place_of_a_lost_host() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    let (shell, disks) = (place.folder.path().join("shell"), place.folder.path().join("disks"));
+    std::fs::write(&shell, "#!/bin/sh\nshift; exec \"$@\"\n").expect("a file");
+    std::fs::set_permissions(&shell, std::fs::Permissions::from_mode(0o700)).expect("its owner's");
+    let (shell, root) = (shell.display().to_string(), disks.display().to_string());
+    let hosts = "a:2@127.0.0.1,b:1@127.0.0.2,c:1@127.0.0.3";
+    let mut job = place.run(&[
+        "--ckpt-every",
+        "50ms",
+        "--parity",
+        "xor",
+        "--node-dir",
+        &root,
+        "--hosts",
+        hosts,
+        "--remote-shell",
+        &shell,
+    ]);
+    for _ in 0..2 {
+        job.wait_for("committed");
+    }
+    job.signal("INT");
+    job.finish();
+    let newest = place.generations("committed").pop().expect("a generation");
+    let of_job =
+        std::fs::read_dir(&disks).expect("a folder").next().expect("a job").expect("an entry").path();
+    std::fs::remove_dir_all(of_job.join("1")).expect("a directory");
+    place.let_end();
+    let hosts = "c@127.0.0.3,spare@127.0.0.4,a@127.0.0.1";
+    let done = place.restart(&["--hosts", hosts]).finish();
+    done.says(&[
+        "spare takes the place of b",
+        "rebuilding what spare had",
+        &format!("begins from generation {newest}"),
+    ]);
+    verified(&done);
+}
+
+// The job's own directory is on one disk; each node has a copy of what it says.
+#[test]
+fn a_node_s_directory_stands_for_the_job_s_own() {
+    let place = Place::new();
+    let newest = stopped(&place, "xor");
+    for entry in std::fs::read_dir(place.job()).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        match (path.file_name().and_then(|name| name.to_str()), path.is_dir()) {
+            (Some("nodes"), _) => {}
+            (_, true) => std::fs::remove_dir_all(path).expect("a directory"),
+            (_, false) => std::fs::remove_file(path).expect("a file"),
+        }
+    }
+    place.let_end();
+    let from = node(&place, 2).display().to_string();
+    let done = Running::start(stillwire(&["restart", &from])).finish();
+    done.says(&[&format!("begins from generation {newest}")]);
+    verified(&done);
+}

@@ -1,0 +1,314 @@
+//! What lies at a place of one job: which copies there are, what is left of others, and whether they are whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
+use std::sync::Mutex;
+
+use store::error::RecordError;
+use store::limits::RECORD_BYTES_MAX;
+use store::packets::{Key, PacketReader, Source as _, parallel};
+use store::record::{Copied, CopiedFile};
+use store::{GenerationId, JobFile, Manifest, StorageError};
+use transport::JobId;
+
+use crate::error::CopyError;
+use crate::names;
+use crate::target::{Entry, Target};
+use crate::windows::Windows;
+
+/// The jobs that have something at a place.
+pub fn jobs(target: &dyn Target) -> Result<Vec<JobId>, StorageError> {
+    Ok(target.top()?.iter().filter_map(|name| names::job_parsed(name)).collect())
+}
+
+/// The copies of one job.
+pub struct Copies<'a> {
+    pub(crate) target: &'a dyn Target,
+    pub(crate) job: JobId,
+    pub(crate) key: Option<Key>,
+}
+
+/// What was found of a job.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// The copies, oldest generation first.
+    pub copies: Vec<Copied>,
+    /// Records that cannot be read, and why.
+    pub damaged: Vec<(GenerationId, CopyError)>,
+    /// Every file.
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// Something of a copy that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Which copy.
+    pub generation: GenerationId,
+    /// What is wrong.
+    pub error: CopyError,
+}
+
+impl Listed {
+    /// The newest copy.
+    #[must_use]
+    pub fn newest(&self) -> Option<&Copied> {
+        self.copies.last()
+    }
+
+    /// The largest counter of any life.
+    #[must_use]
+    pub fn counter_last(&self) -> u32 {
+        let damaged = self.damaged.iter().map(|(generation, _)| generation.life.counter);
+        self.copies.iter().map(|copy| copy.generation.life.counter).chain(damaged).max().unwrap_or(0)
+    }
+
+    /// Bytes of all files of the job, and how many files belong to no copy: a copy that is being written, or was given up.
+    #[must_use]
+    pub fn bytes_and_leftovers(&self) -> (u64, usize) {
+        let bytes = self.entries.iter().map(|entry| entry.bytes).sum();
+        let named = named(&self.copies);
+        (bytes, self.entries.iter().filter(|entry| !named.contains(&entry.path)).count())
+    }
+
+    /// Files that no copy names. None if a record cannot be read: nobody knows what that one names.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        if !self.damaged.is_empty() {
+            return Vec::new();
+        }
+        let named = named(&self.copies);
+        let left = self.entries.iter().filter(|entry| !named.contains(&entry.path));
+        left.map(|entry| entry.path.clone()).collect()
+    }
+
+    /// Whether every file of a copy is there, as long as it was.
+    pub(crate) fn has_all(&self, copy: &Copied) -> bool {
+        let images = self.images();
+        let has = |name: &str, bytes: Option<u64>| {
+            let path = names::in_copy(copy.job, copy.generation, name);
+            self.entries
+                .iter()
+                .any(|entry| entry.path == path && bytes.is_none_or(|bytes| bytes == entry.bytes))
+        };
+        has(names::MANIFEST, None)
+            && has(names::JOB_FILE, Some(copy.job_file.stored_bytes))
+            && copy
+                .files()
+                .all(|(rank, file)| images.contains_key(&names::image(copy.job, rank, file.digest, copy.key)))
+    }
+
+    /// Packed images that copies name and that are there, by their paths.
+    pub(crate) fn images(&self) -> BTreeMap<String, CopiedFile> {
+        let lengths: BTreeMap<_, _> =
+            self.entries.iter().map(|entry| (entry.path.as_str(), entry.bytes)).collect();
+        let of = |copy: &Copied| -> Vec<(String, CopiedFile)> {
+            copy.files()
+                .map(|(rank, file)| (names::image(copy.job, rank, file.digest, copy.key), *file))
+                .collect()
+        };
+        let named = self.copies.iter().flat_map(of);
+        named.filter(|(path, file)| lengths.get(path.as_str()) == Some(&file.stored_bytes)).collect()
+    }
+}
+
+/// Every file that these copies consist of.
+pub(crate) fn named(copies: &[Copied]) -> BTreeSet<String> {
+    let mut paths = BTreeSet::new();
+    for copy in copies {
+        for name in [names::COPIED, names::MANIFEST, names::JOB_FILE] {
+            paths.insert(names::in_copy(copy.job, copy.generation, name));
+        }
+        paths.extend(copy.files().map(|(rank, file)| names::image(copy.job, rank, file.digest, copy.key)));
+    }
+    paths
+}
+
+impl<'a> Copies<'a> {
+    /// Of job `job`, at `target`. `key`: files are encrypted with it.
+    #[must_use]
+    pub fn new(target: &'a dyn Target, job: JobId, key: Option<Key>) -> Copies<'a> {
+        Copies { target, job, key }
+    }
+
+    /// What is there. An error only if the place does not answer.
+    pub fn list(&self) -> Result<Listed, CopyError> {
+        let entries = self.target.list(&names::job(self.job))?;
+        let (mut copies, mut damaged) = (Vec::new(), Vec::new());
+        for entry in &entries {
+            let Some(generation) = names::copied_parsed(self.job, &entry.path) else { continue };
+            let bytes = match self.target.read(&entry.path, RECORD_BYTES_MAX) {
+                // It has just been removed.
+                Err(StorageError::NotFound { .. }) => continue,
+                read => read?,
+            };
+            match self.parse(generation, &bytes) {
+                Ok(copied) => copies.push(copied),
+                Err(error) => {
+                    let path = self.target.shown(&entry.path);
+                    damaged.push((generation, CopyError::Record { path, error }));
+                }
+            }
+        }
+        copies.sort_by_key(|copy| copy.generation);
+        Ok(Listed { copies, damaged, entries })
+    }
+
+    fn parse(&self, generation: GenerationId, bytes: &[u8]) -> Result<Copied, RecordError> {
+        let copied = Copied::parse(bytes)?;
+        if copied.job != self.job {
+            return Err(RecordError::WrongJob { expected: self.job, found: copied.job });
+        }
+        if copied.generation != generation {
+            return Err(RecordError::WrongGeneration { expected: generation, found: copied.generation });
+        }
+        Ok(copied)
+    }
+
+    /// The job file of a copy.
+    pub fn job_file(&self, copied: &Copied) -> Result<JobFile, CopyError> {
+        self.check_key(copied)?;
+        let path = names::in_copy(self.job, copied.generation, names::JOB_FILE);
+        let mut bytes = Vec::new();
+        self.read_packed(&path, &copied.job_file, |packet| {
+            bytes.extend_from_slice(packet);
+            Ok(())
+        })?;
+        let failed = |error| CopyError::Record { path: self.target.shown(&path), error };
+        let file = JobFile::parse(&bytes).map_err(failed)?;
+        if file.job != self.job {
+            return Err(failed(RecordError::WrongJob { expected: self.job, found: file.job }));
+        }
+        Ok(file)
+    }
+
+    /// The manifest of a copy.
+    pub fn manifest(&self, copied: &Copied) -> Result<Manifest, CopyError> {
+        let path = names::in_copy(self.job, copied.generation, names::MANIFEST);
+        let bytes = self.target.read(&path, RECORD_BYTES_MAX)?;
+        let failed = |error| CopyError::Record { path: self.target.shown(&path), error };
+        let (expected, found) = (copied.manifest, Manifest::checksum(&bytes));
+        if expected != found {
+            return Err(failed(RecordError::WrongManifest { expected, found }));
+        }
+        let manifest = Manifest::parse(&bytes).map_err(failed)?;
+        let (expected, found) = (manifest.images.len(), copied.images.len());
+        if manifest.generation != copied.generation || manifest.job != self.job {
+            let (expected, found) = (copied.generation, manifest.generation);
+            return Err(failed(RecordError::WrongGeneration { expected, found }));
+        }
+        if expected != found {
+            return Err(CopyError::Images { generation: copied.generation, expected, found });
+        }
+        Ok(manifest)
+    }
+
+    pub(crate) fn check_key(&self, copied: &Copied) -> Result<(), CopyError> {
+        let given = names::key_id(self.key.as_ref());
+        if copied.key == given {
+            return Ok(());
+        }
+        if copied.key.is_none() {
+            // The packets themselves say that they need no key.
+            let path = self.target.shown(&names::in_copy(self.job, copied.generation, names::JOB_FILE));
+            return Err(CopyError::Packets { path, error: store::packets::PacketsError::NotEncrypted });
+        }
+        Err(CopyError::Key { generation: copied.generation, given: given.is_some() })
+    }
+
+    /// Opens a packed file: the one that the record names.
+    fn open_packed(
+        &self,
+        path: &str,
+        file: &CopiedFile,
+    ) -> Result<(PacketReader, Windows<Box<dyn store::packets::Source + 'a>>), CopyError> {
+        let target: &'a dyn Target = self.target;
+        let source = Windows::new(target.open(path)?);
+        let exchanged = |what| CopyError::Exchanged { path: self.target.shown(path), what };
+        if source.bytes() != file.stored_bytes {
+            return Err(exchanged("its length is another one than was written"));
+        }
+        let mut footer = [0; 8];
+        source.read_at(file.stored_bytes.saturating_sub(8), &mut footer)?;
+        if u64::from_le_bytes(footer) != file.footer {
+            return Err(exchanged("its footer is another one than was written"));
+        }
+        let failed = |error| CopyError::Packets { path: self.target.shown(path), error };
+        let reader = PacketReader::open(&source, self.key.as_ref()).map_err(failed)?;
+        if reader.footer().content_bytes != file.bytes {
+            return Err(exchanged("it holds more or fewer bytes than were packed"));
+        }
+        Ok((reader, source))
+    }
+
+    /// The content of a packed file, packet by packet, each checked.
+    pub(crate) fn read_packed(
+        &self,
+        path: &str,
+        file: &CopiedFile,
+        mut take: impl FnMut(&[u8]) -> Result<(), CopyError>,
+    ) -> Result<(), CopyError> {
+        let (reader, source) = self.open_packed(path, file)?;
+        let failed = |error| CopyError::Packets { path: self.target.shown(path), error };
+        let mut unpacker = store::packets::Unpacker::new();
+        let mut content = Vec::new();
+        for packet in 0..reader.footer().packets {
+            reader.read_packet(&source, &mut unpacker, packet, &mut content).map_err(failed)?;
+            take(&content)?;
+        }
+        Ok(())
+    }
+
+    /// Reads every byte of these copies and checks it; what several copies share is read once. `progress` is told bytes as they have been read, from several threads.
+    pub fn verify(
+        &self,
+        copies: &[Copied],
+        threads: NonZeroUsize,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Vec<Found>, CopyError> {
+        let mut found = Vec::new();
+        let mut files: BTreeMap<String, CopiedFile> = BTreeMap::new();
+        for copied in copies {
+            let looked = self.check_key(copied).and_then(|()| {
+                self.job_file(copied)?;
+                self.manifest(copied)
+            });
+            if let Err(error) = looked {
+                found.push(Found { generation: copied.generation, error });
+            }
+            let own = copied.files();
+            files.extend(
+                own.map(|(rank, file)| (names::image(self.job, rank, file.digest, copied.key), *file)),
+            );
+        }
+        let files: Vec<_> = files.into_iter().collect();
+        let wrong = Mutex::new(BTreeMap::new());
+        parallel::each(
+            files.len() as u64,
+            threads,
+            || (),
+            |(), number| {
+                let (path, file) = &files[usize::try_from(number).expect("it counts what is in memory")];
+                let verified = self.open_packed(path, file).and_then(|(reader, source)| {
+                    let failed = |error| CopyError::Packets { path: self.target.shown(path), error };
+                    reader.verify(&source).map_err(failed)
+                });
+                progress(file.stored_bytes);
+                if let Err(error) = verified {
+                    wrong
+                        .lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                        .insert(path.clone(), error);
+                }
+                Ok::<(), CopyError>(())
+            },
+        )?;
+        let wrong = wrong.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for copied in copies {
+            for (rank, file) in copied.files() {
+                if let Some(error) = wrong.get(&names::image(self.job, rank, file.digest, copied.key)) {
+                    found.push(Found { generation: copied.generation, error: error.clone() });
+                }
+            }
+        }
+        Ok(found)
+    }
+}

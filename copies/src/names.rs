@@ -1,0 +1,71 @@
+//! Names of the files of copies, and back.
+
+use store::packets::Key;
+use store::{GenerationId, ImageDigest};
+use transport::{JobId, Rank};
+
+pub(crate) const COPIED: &str = "copied";
+pub(crate) const MANIFEST: &str = "manifest";
+pub(crate) const JOB_FILE: &str = "job";
+const IMAGES: &str = "images";
+
+/// The folder of a job.
+pub(crate) fn job(job: JobId) -> String {
+    job.to_string()
+}
+
+/// The job of a folder.
+pub(crate) fn job_parsed(name: &str) -> Option<JobId> {
+    let job = JobId(u128::from_str_radix(name, 16).ok()?);
+    (job.to_string() == name).then_some(job)
+}
+
+/// A file of a copy that is its own.
+pub(crate) fn in_copy(of: JobId, generation: GenerationId, name: &str) -> String {
+    format!("{}/{}/{name}", job(of), generation.folder())
+}
+
+/// A packed image or base. Files of different keys have different names, so that older copies stay readable with theirs.
+pub(crate) fn image(of: JobId, rank: Rank, digest: ImageDigest, key: Option<u64>) -> String {
+    let key = key.map(|key| format!("-{key:016x}")).unwrap_or_default();
+    format!("{}/{IMAGES}/rank-{:08}-{digest}{key}", job(of), rank.0)
+}
+
+/// The generation whose copy a path of the job `of` is the record of.
+pub(crate) fn copied_parsed(of: JobId, path: &str) -> Option<GenerationId> {
+    let folder = path.strip_prefix(&job(of))?.strip_prefix('/')?.strip_suffix(COPIED)?.strip_suffix('/')?;
+    GenerationId::of_folder(folder)
+}
+
+/// Which key files are told apart by.
+pub(crate) fn key_id(key: Option<&Key>) -> Option<u64> {
+    key.map(Key::id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use transport::{Epoch, Life};
+
+    #[test]
+    fn names_are_read_back() {
+        let (of, generation) =
+            (JobId(0xabc), GenerationId { life: Life { counter: 2, nonce: 7 }, epoch: Epoch(3) });
+        assert_eq!(job_parsed(&job(of)), Some(of));
+        assert_eq!(copied_parsed(of, &in_copy(of, generation, COPIED)), Some(generation));
+        assert_eq!(copied_parsed(JobId(1), &in_copy(of, generation, COPIED)), None);
+        for other in ["abc", "0000000000000000000000000000000G", "images"] {
+            assert_eq!(job_parsed(other), None, "{other}");
+        }
+        assert_eq!(copied_parsed(of, &in_copy(of, generation, "copied.tmp")), None);
+    }
+
+    #[test]
+    fn keys_are_told_apart() {
+        let name = |key| image(JobId(1), Rank(0), ImageDigest(5), key_id(key));
+        let (one, other) = (Key([1; 32]), Key([2; 32]));
+        assert_ne!(name(Some(&one)), name(Some(&other)));
+        assert_ne!(name(Some(&one)), name(None));
+        assert_eq!(name(Some(&one)), name(Some(&one.clone())));
+    }
+}

@@ -1,0 +1,132 @@
+//! Where copies lie, as people name it.
+
+use core::fmt;
+use core::str::FromStr;
+use std::path::PathBuf;
+
+use store::{Directory, StorageError};
+
+use crate::folder::Folder;
+use crate::target::Target;
+
+/// A shared directory, or a part of a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A directory.
+    Folder(PathBuf),
+    /// What lies below a prefix in a bucket of an object store that speaks S3.
+    Objects {
+        /// The bucket.
+        bucket: String,
+        /// Without slashes at its ends; may be empty.
+        prefix: String,
+    },
+}
+
+/// A text that names no place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    /// Another kind of place.
+    #[error("expected a directory, file:///DIRECTORY or s3://BUCKET/PREFIX, found `{found}`")]
+    Scheme {
+        /// The text.
+        found: String,
+    },
+    /// No bucket.
+    #[error("expected s3://BUCKET or s3://BUCKET/PREFIX, found `{found}`")]
+    Bucket {
+        /// The text.
+        found: String,
+    },
+    /// A file's URL that is none of this host, or has escapes.
+    #[error("expected file:/// and a path without `%`, found `{found}`; a plain path does as well")]
+    File {
+        /// The text.
+        found: String,
+    },
+}
+
+impl FromStr for Place {
+    type Err = PlaceError;
+
+    fn from_str(text: &str) -> Result<Place, PlaceError> {
+        let found = || text.to_owned();
+        if let Some(rest) = text.strip_prefix("s3://") {
+            let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+            let prefix = prefix.trim_matches('/').to_owned();
+            if bucket.is_empty() || prefix.contains("//") {
+                return Err(PlaceError::Bucket { found: found() });
+            }
+            return Ok(Place::Objects { bucket: bucket.to_owned(), prefix });
+        }
+        if let Some(path) = text.strip_prefix("file://") {
+            let is_path = path.starts_with('/') && !path.contains('%');
+            return if is_path {
+                Ok(Place::Folder(path.into()))
+            } else {
+                Err(PlaceError::File { found: found() })
+            };
+        }
+        if text.is_empty() || text.contains("://") {
+            return Err(PlaceError::Scheme { found: found() });
+        }
+        Ok(Place::Folder(text.into()))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Folder(path) => write!(f, "{}", path.display()),
+            Place::Objects { bucket, prefix } if prefix.is_empty() => write!(f, "s3://{bucket}"),
+            Place::Objects { bucket, prefix } => write!(f, "s3://{bucket}/{prefix}"),
+        }
+    }
+}
+
+impl Place {
+    /// Whether a text is meant as a place, and no plain path.
+    #[must_use]
+    pub fn is_url(text: &str) -> bool {
+        text.starts_with("s3://") || text.starts_with("file://")
+    }
+
+    /// Opens it. A directory must be there; a bucket is not looked at yet.
+    pub fn open(&self) -> Result<Box<dyn Target>, StorageError> {
+        match self {
+            Place::Folder(path) => Ok(Box::new(Folder::new(Directory::open(path)?, self.to_string()))),
+            #[cfg(feature = "s3")]
+            Place::Objects { bucket, prefix } => Ok(Box::new(crate::objects::Objects::s3(bucket, prefix)?)),
+            #[cfg(not(feature = "s3"))]
+            Place::Objects { .. } => Err(StorageError::Remote {
+                operation: store::storage::Operation::List,
+                path: self.to_string(),
+                problem: "this build has no object stores; build it with the feature `s3`".to_owned(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read() {
+        let objects = |bucket: &str, prefix: &str| {
+            Ok(Place::Objects { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
+        };
+        assert_eq!("s3://b".parse(), objects("b", ""));
+        assert_eq!("s3://b/".parse(), objects("b", ""));
+        assert_eq!("s3://b/some/prefix/".parse(), objects("b", "some/prefix"));
+        for folder in ["/shared/copies", "copies", "file:///shared/copies"] {
+            let path = folder.strip_prefix("file://").unwrap_or(folder);
+            assert_eq!(folder.parse(), Ok(Place::Folder(path.into())));
+        }
+        for wrong in
+            ["", "s3://", "s3:///prefix", "gs://bucket", "file://host/path", "file:///a%20b", "s3://b/a//b"]
+        {
+            assert!(wrong.parse::<Place>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What is copied comes back; what copies share is stored once; what is wrong with them is told.
+
+mod common;
+
+use std::num::NonZeroUsize;
+
+use common::{Disk, JOB, Job, base_path, restore_into, restore_newest};
+use copies::{Copies, CopyError, Report, Target as _, jobs};
+use store::packets::{Key, PacketsError};
+use store::{JobDirectory, Storage as _, StorageError, StoreError};
+
+fn key(byte: u8) -> Option<Key> {
+    Some(Key([byte; 32]))
+}
+
+fn images(disk: &Disk) -> usize {
+    let entries = disk.target().list("").unwrap();
+    entries.iter().filter(|entry| entry.path.contains("/images/")).count()
+}
+
+#[test]
+fn copies_share_bases_and_old_ones_go() {
+    let mut job = Job::new();
+    let disk = Disk::default();
+    assert_eq!(restore_newest(&disk.target(), None).unwrap(), None);
+    let mut files = Vec::new();
+    for epoch in 1..=4 {
+        let id = job.checkpoint(epoch);
+        let written = job.copy(&disk.target(), id, None, 2).unwrap();
+        assert_eq!(written.unremoved, None);
+        let expected: Vec<_> = (epoch == 3 || epoch == 4).then(|| job.id(epoch - 2)).into_iter().collect();
+        assert_eq!(written.removed, expected);
+        assert!(written.copied.stored_bytes() < written.copied.bytes(), "compressible");
+        files.push(images(&disk));
+        assert_eq!(restore_newest(&disk.target(), None).unwrap(), Some(id));
+    }
+    // Two images; two more, and the base is the first one's image; then each copy brings two and one goes, for the base stays.
+    assert_eq!(files, [2, 4, 5, 5]);
+    assert_eq!(jobs(&disk.target()).unwrap(), [JOB]);
+    // Once more: nothing is read or written but records.
+    let again = job.copy(&disk.target(), job.id(4), None, 2).unwrap();
+    assert_eq!((again.new_bytes, again.removed), (0, vec![]));
+}
+
+#[test]
+fn with_a_key_nothing_is_readable_without_it() {
+    let mut job = Job::new();
+    let ids = [1, 2].map(|epoch| job.checkpoint(epoch));
+    let disk = Disk::default();
+    job.copy(&disk.target(), ids[0], key(1), 4).unwrap();
+    assert_eq!(restore_newest(&disk.target(), key(1)).unwrap(), Some(ids[0]));
+    for wrong in [None, key(2)] {
+        // `verify` names it, and so does whoever wants to read.
+        let target = disk.target();
+        let copies = Copies::new(&target, JOB, wrong.clone());
+        let listed = copies.list().unwrap();
+        let found = copies.verify(&listed.copies, NonZeroUsize::MIN, &|_| ()).unwrap();
+        let expected = CopyError::Key { generation: ids[0], given: wrong.is_some() };
+        assert_eq!(found[0].error, expected);
+        assert_eq!(copies.job_file(&listed.copies[0]).unwrap_err(), expected);
+        let directory = JobDirectory::attach(Disk::default(), JOB);
+        assert_eq!(common::fetch(&copies, &listed.copies[0], &directory).unwrap_err(), expected);
+    }
+    let text = b"SECRET=hush";
+    for entry in disk.target().list("").unwrap() {
+        let bytes = disk.target().read(&entry.path, u64::MAX).unwrap();
+        assert!(!bytes.windows(text.len()).any(|window| window == text), "{}", entry.path);
+    }
+    // Another key from now on: older copies stay readable with theirs.
+    job.copy(&disk.target(), ids[1], key(2), 4).unwrap();
+    let target = disk.target();
+    for (at, own) in [(0, key(1)), (1, key(2))] {
+        let copies = Copies::new(&target, JOB, own);
+        let listed = copies.list().unwrap();
+        assert_eq!(copies.verify(&listed.copies[at..=at], NonZeroUsize::MIN, &|_| ()).unwrap(), []);
+    }
+    // A key for a copy that has none.
+    let plain = Disk::default();
+    job.copy(&plain.target(), ids[0], None, 4).unwrap();
+    let target = plain.target();
+    let copies = Copies::new(&target, JOB, key(1));
+    let listed = copies.list().unwrap();
+    let directory = JobDirectory::attach(Disk::default(), JOB);
+    let error = restore_into(&copies, &listed.copies[0], directory).unwrap_err();
+    assert!(matches!(error, CopyError::Packets { error: PacketsError::NotEncrypted, .. }), "{error}");
+}
+
+#[test]
+fn every_damaged_byte_is_found_and_its_packet_named() {
+    let mut job = Job::new();
+    let ids = [1, 2].map(|epoch| job.checkpoint(epoch));
+    let disk = Disk::default();
+    job.copy(&disk.target(), ids[0], None, 4).unwrap();
+    job.copy(&disk.target(), ids[1], None, 4).unwrap();
+    let mut packets = 0;
+    for entry in disk.target().list("").unwrap() {
+        for offset in (0..entry.bytes).step_by(1 + usize::try_from(entry.bytes / 60).unwrap()) {
+            let disk = disk.twin();
+            assert!(disk.hold().damage(&entry.path, offset, 0x10));
+            let target = disk.target();
+            let copies = Copies::new(&target, JOB, None);
+            let listed = copies.list().unwrap();
+            let found = copies.verify(&listed.copies, NonZeroUsize::MIN, &|_| ()).unwrap();
+            assert!(!found.is_empty() || !listed.damaged.is_empty(), "{} at {offset}", entry.path);
+            let named = entry.path.rsplit('/').next().unwrap();
+            let words = found.iter().map(|found| found.error.to_string());
+            let words: Vec<_> =
+                words.chain(listed.damaged.iter().map(|(_, error)| error.to_string())).collect();
+            assert!(words.iter().all(|words| words.contains(named)), "{words:?}");
+            packets += usize::from(words.iter().any(|words| words.contains("packet ")));
+            // What is damaged is never brought back as if it were right.
+            for copied in &listed.copies {
+                let restored = restore_into(&copies, copied, JobDirectory::attach(Disk::default(), JOB));
+                let is_damaged = found.iter().any(|found| found.generation == copied.generation);
+                let is_job_file = named == "job";
+                assert!(
+                    restored.is_err() == is_damaged || is_job_file,
+                    "{} at {offset}: {restored:?}",
+                    entry.path
+                );
+            }
+        }
+    }
+    assert!(packets > 100, "{packets}");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let mut job = Job::new();
+    let id = [1, 2].map(|epoch| job.checkpoint(epoch))[1];
+    let whole = Disk::default();
+    job.copy(&whole.target(), id, None, 4).unwrap();
+    for entry in whole.target().list("").unwrap() {
+        let disk = whole.twin();
+        disk.hold().remove_file(&entry.path).unwrap();
+        let target = disk.target();
+        let copies = Copies::new(&target, JOB, None);
+        let listed = copies.list().unwrap();
+        if entry.path.ends_with("/copied") {
+            assert!(listed.copies.is_empty());
+        } else {
+            let found = copies.verify(&listed.copies, NonZeroUsize::MIN, &|_| ()).unwrap();
+            let error = &found[0].error;
+            assert!(matches!(error, CopyError::Storage(StorageError::NotFound { .. })), "{error}");
+            assert!(error.to_string().contains(&entry.path), "{error}");
+        }
+        // The next copy of the generation mends it.
+        job.copy(&disk.target(), id, None, 4).unwrap();
+        assert_eq!(restore_newest(&disk.target(), None).unwrap(), Some(id));
+    }
+}
+
+#[test]
+fn an_image_that_is_damaged_is_not_copied() {
+    let mut job = Job::new();
+    let id = [1, 2].map(|epoch| job.checkpoint(epoch))[1];
+    for path in [job.directory.image_path(id, transport::Rank(0)), base_path(id)] {
+        let disk = Disk::default();
+        let undamaged = job.directory.storage().twin();
+        assert!(job.directory.storage().hold().damage(&path, 5000, 1));
+        let error = job.copy(&disk.target(), id, None, 4).unwrap_err();
+        assert!(matches!(error, CopyError::Store(StoreError::Image { .. })), "{error}");
+        assert_eq!(disk.target().list("").unwrap(), []);
+        *job.directory.storage() = undamaged;
+    }
+}
+
+#[test]
+fn what_a_directory_has_stays_and_the_rest_is_brought() {
+    let mut job = Job::new();
+    let id = [1, 2].map(|epoch| job.checkpoint(epoch))[1];
+    let disk = Disk::default();
+    job.copy(&disk.target(), id, None, 4).unwrap();
+    let target = disk.target();
+    let copies = Copies::new(&target, JOB, None);
+    let copied = copies.list().unwrap().newest().unwrap().clone();
+    let image = |rank| job.directory.image_path(id, transport::Rank(rank));
+    let (first, second, base) = (image(0), image(1), base_path(id));
+    let commit = format!("{}/commit", id.folder());
+    let cases: [(&str, u32); 5] = [(&first, 1), (&second, 2), (&base, 2), (&commit, 0), ("", 0)];
+    for (path, brought) in cases {
+        for is_removed in [true, false] {
+            let own = job.directory.clone().storage().twin();
+            if path.is_empty() {
+            } else if is_removed {
+                own.hold().remove_file(path).unwrap();
+            } else {
+                assert!(own.hold().damage(path, 20, 1));
+            }
+            let mut directory = JobDirectory::attach(own, JOB);
+            let fetched = common::fetch(&copies, &copied, &directory).unwrap();
+            assert_eq!(fetched.files, brought, "{path}");
+            assert_eq!(directory.verify(id, store::job::Depth::Everything).unwrap(), []);
+            assert_eq!(directory.newest_committed().unwrap().unwrap().generation, id);
+        }
+    }
+}
+
+#[test]
+fn a_job_that_went_on_elsewhere_is_not_written_over() {
+    let mut job = Job::new();
+    let ids = [1, 2].map(|epoch| job.checkpoint(epoch));
+    let disk = Disk::default();
+    job.copy(&disk.target(), ids[0], None, 4).unwrap();
+    // The same job, restarted from the copy.
+    let mut other = Job::new();
+    other.checkpoint(1);
+    other.life = other.directory.start_life(0xcccc, Some(ids[0])).unwrap().life;
+    let later = other.checkpoint(2);
+    other.copy(&disk.target(), later, None, 4).unwrap();
+    let error = job.copy(&disk.target(), ids[1], None, 4).unwrap_err();
+    assert_eq!(error, CopyError::Superseded { by: later });
+    // From an older life's view the later one is what counts.
+    assert!(job.directory.clone().passed_over(ids[1]).unwrap().is_none());
+    assert_eq!(other.directory.passed_over(ids[1]).unwrap(), Some(other.life));
+    assert_eq!(other.directory.passed_over(ids[0]).unwrap(), None);
+}
+
+#[test]
+fn nothing_is_removed_while_a_record_cannot_be_read() {
+    let mut job = Job::new();
+    let disk = Disk::default();
+    for epoch in 1..=3 {
+        let id = job.checkpoint(epoch);
+        job.copy(&disk.target(), id, None, 8).unwrap();
+    }
+    let record = format!("{JOB}/{}/copied", job.id(2).folder());
+    assert!(disk.hold().damage(&record, 30, 1));
+    let before = images(&disk);
+    let id = job.checkpoint(4);
+    let written = job.copy(&disk.target(), id, None, 1).unwrap();
+    assert_eq!(written.removed, [job.id(1), job.id(3)]);
+    assert_eq!(images(&disk), before + 2);
+}
+
+#[test]
+fn a_copy_that_is_stopped_leaves_nothing() {
+    let mut job = Job::new();
+    let id = job.checkpoint(1);
+    let disk = Disk::default();
+    let report = Report::default();
+    report.stop();
+    assert_eq!(job.copy_with(&disk.target(), id, None, 4, &report).unwrap_err(), CopyError::Stopped);
+    assert_eq!(disk.target().list("").unwrap(), []);
+}

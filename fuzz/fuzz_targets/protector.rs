@@ -1,0 +1,4 @@
+//! See `properties::protector`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| properties::protector(bytes));

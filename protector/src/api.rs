@@ -1,0 +1,224 @@
+//! What a keeper orders, and what it is told.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use store::GenerationId;
+use store::job::{CollectReport, GenerationState};
+use store::protect::{Group, Repaired};
+use transport::config::AuthLevel;
+use transport::{JobId, Life, Rank};
+
+use crate::error::ProtectorError;
+use crate::shape::Shape;
+
+/// What a protector has to know once and for all.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The job.
+    pub job: JobId,
+    /// The job's key: who does not have it is not heard.
+    pub key: [u8; 16],
+    /// What of each frame the key covers.
+    pub auth: AuthLevel,
+    /// Where to receive; the port is a free one.
+    pub bind: IpAddr,
+    /// This node, by its number in the manifest.
+    pub node: u32,
+    /// The nodes that protect each other, this one among them; `None`: nothing is protected, only [`Order::Replicate`], [`Order::Collect`],
+    /// [`Order::Abandon`] and [`Order::Survey`] do something.
+    pub group: Option<Group>,
+    /// This node's own directory of the job.
+    pub directory: PathBuf,
+    /// What it may use.
+    pub limits: Limits,
+    /// The way that parity takes; `None`: the cheapest by the cost model.
+    pub shape: Option<Shape>,
+    /// A peer that does not answer for so long is given up, and with it the encoding or the repair that waits for it.
+    pub patience: Duration,
+}
+
+/// What a protector may use of its node. Without a limit it takes what there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Limits {
+    /// Bytes per second of the network, in each direction.
+    pub link_bytes_per_s: Option<u64>,
+    /// Bytes per second of the disk, read and written together.
+    pub disk_bytes_per_s: Option<u64>,
+    /// Processor time by time: 0.5 is half of one core.
+    pub cores: Option<f64>,
+}
+
+/// What a protector is to do. Orders are carried out one after the other, and each is answered by one event; only [`Order::Open`] and
+/// [`Order::Abandon`] end what is under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// A new life: a new endpoint, known to nobody yet. [`Event::Opened`].
+    Open {
+        /// The life.
+        life: Life,
+    },
+    /// Where the other members of the group are in this life. [`Event::Met`].
+    Peers {
+        /// The life.
+        life: Life,
+        /// Node, and what its [`Event::Opened`] said. Nodes of other groups may be among them.
+        addresses: Vec<(u32, Vec<u8>)>,
+    },
+    /// The images of this node's ranks are durable: place them, give the others what they keep of them, keep what they give.
+    /// [`Event::Protected`].
+    Protect {
+        /// The generation.
+        generation: GenerationId,
+        /// The committed and protected generation that its parity builds upon: the same on every member, or none.
+        from: Option<GenerationId>,
+        /// The ranks whose images lie here.
+        ranks: Vec<Rank>,
+    },
+    /// Give up a generation that will not be committed: also while it is being protected. [`Event::Abandoned`].
+    Abandon {
+        /// The generation.
+        generation: GenerationId,
+    },
+    /// Commit on this node what another one committed. [`Event::Replicated`].
+    Replicate {
+        /// The manifest as it was emitted.
+        manifest: Vec<u8>,
+    },
+    /// Remove what is not needed any more, and fold parity of what stays. [`Event::Collected`].
+    Collect {
+        /// The current life.
+        life: Life,
+        /// Committed generations to keep.
+        keep: u32,
+    },
+    /// Compute what this node has lost of a generation from what the others have. [`Event::Repaired`].
+    Repair {
+        /// The generation.
+        generation: GenerationId,
+    },
+    /// Look what this node has. [`Event::Surveyed`].
+    Survey,
+}
+
+/// Which order an event answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are those of `Order`")]
+pub enum Asked {
+    Open,
+    Peers,
+    Protect,
+    Abandon,
+    Replicate,
+    Collect,
+    Repair,
+    Survey,
+}
+
+/// What has become of an order.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// This node's protector can be reached.
+    Opened {
+        /// The life.
+        life: Life,
+        /// What the others need to reach it: for their [`Order::Peers`].
+        addresses: Vec<u8>,
+    },
+    /// It knows where the others are.
+    Met {
+        /// The life.
+        life: Life,
+    },
+    /// This node keeps, durably, all that it has to keep for the generation. When every node of every group says so, it may be committed.
+    Protected {
+        /// The generation.
+        generation: GenerationId,
+        /// What it took.
+        statistics: Statistics,
+    },
+    /// The generation has been given up.
+    Abandoned {
+        /// The generation.
+        generation: GenerationId,
+    },
+    /// The generation is committed on this node too.
+    Replicated {
+        /// The generation.
+        generation: GenerationId,
+    },
+    /// What is not needed any more is gone.
+    Collected {
+        /// What stays and what went.
+        report: CollectReport,
+    },
+    /// This node has again what it had of the generation.
+    Repaired {
+        /// The generation.
+        generation: GenerationId,
+        /// What was lost.
+        repaired: Repaired,
+        /// What it took.
+        statistics: Statistics,
+    },
+    /// What this node has.
+    Surveyed {
+        /// Oldest first.
+        found: Vec<Found>,
+    },
+    /// An order has failed. What was there before it is as it was.
+    Failed {
+        /// Which.
+        asked: Asked,
+        /// The generation that it was about, if it was about one.
+        generation: Option<GenerationId>,
+        /// Why.
+        error: ProtectorError,
+    },
+}
+
+/// A generation as one node has it. What it means for the group: [`store::protect::standing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The generation.
+    pub id: GenerationId,
+    /// How far it has come.
+    pub state: GenerationState,
+    /// This node has all that it keeps for it, as far as records and tables tell ([`store::protect::Member::holds`]).
+    pub holds: bool,
+}
+
+/// What protecting or repairing took on this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Statistics {
+    /// The way that parity took; none for a repair.
+    pub shape: Option<Shape>,
+    /// Bytes of messages to other nodes.
+    pub sent_bytes: u64,
+    /// Bytes of messages from other nodes.
+    pub received_bytes: u64,
+    /// Bytes read from the disk.
+    pub read_bytes: u64,
+    /// Bytes written to it.
+    pub written_bytes: u64,
+    /// Where the time went. What overlaps is in each of them.
+    pub seconds: Seconds,
+}
+
+/// Where time went, seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Seconds {
+    /// Something was on its way to or from another node, or waited for the link's limit.
+    pub network: f64,
+    /// Reading and writing, and waiting for the disk's limit.
+    pub disk: f64,
+    /// Checksums, products and sums.
+    pub arithmetic: f64,
+    /// Processor time of all threads of the protector.
+    pub processor: f64,
+    /// From the order to its end.
+    pub total: f64,
+    /// What the cost model had said of an encoding by this shape; 0 for a repair.
+    pub predicted: f64,
+}

@@ -1,0 +1,438 @@
+//! One encoding, from the order to its end.
+//!
+//! Place; tell the others what this node has; when all have told it, window by window; finish, seal. A member that fails tells the others.
+
+use std::time::{Duration, Instant};
+
+use store::GenerationId;
+use store::protect::Changes;
+use store::record::Content;
+use transport::Rank;
+
+use super::{Clerk, Current, Since};
+use crate::api::{Asked, Event};
+use crate::cost::{Conditions, windows};
+use crate::error::ProtectorError;
+use crate::keeper::{self, failed};
+use crate::limits::{ALIVE_EVERY, LATENCY_ASSUMED, LINK_ASSUMED, LINK_SEEN_BYTES, STUCK_AFTER};
+use crate::message::{Message, Strips, Word};
+use crate::post::Post;
+use crate::reader;
+use crate::round::{Extent, Out, Round};
+use crate::routes::Routes;
+use crate::shape::Shape;
+
+/// What a member has said of an encoding.
+pub(super) enum Early {
+    Content {
+        generation: GenerationId,
+        from: Option<GenerationId>,
+        shape: Shape,
+        pages: u64,
+        record: Vec<u8>,
+    },
+    GaveUp {
+        generation: GenerationId,
+        reason: String,
+    },
+}
+
+impl Early {
+    fn generation(&self) -> GenerationId {
+        match self {
+            Early::Content { generation, .. } | Early::GaveUp { generation, .. } => *generation,
+        }
+    }
+}
+
+pub(super) struct Encoding {
+    pub(super) generation: GenerationId,
+    from: Option<GenerationId>,
+    since: Since,
+    /// By member: pages that may have changed.
+    pages: Vec<Option<u64>>,
+    /// What the group's first member says.
+    shape: Option<Shape>,
+    /// As this member found them.
+    conditions: Option<Conditions>,
+    /// Contents of others that are durable here.
+    contents_kept: usize,
+    round: Option<Round>,
+    /// Cycles of a window, and of all.
+    cycles: (u64, u64),
+    finishing: bool,
+    /// Parity, and the checksums of pages, are durable.
+    finished: [bool; 2],
+    sealing: bool,
+    /// Seconds that the reader has computed.
+    arithmetic: f64,
+    /// When something happened last, and when members were asked whether they live.
+    progress: Instant,
+    asked_alive: Instant,
+}
+
+impl Clerk {
+    pub(super) fn protect(
+        &mut self,
+        generation: GenerationId,
+        from: Option<GenerationId>,
+        ranks: Vec<Rank>,
+    ) -> Result<Option<Event>, ProtectorError> {
+        let node = self.settings.node;
+        let members = match &self.settings.group {
+            Some(group) => group.members(),
+            None => return Err(ProtectorError::NoGroup { node }),
+        };
+        let life = generation.life;
+        let open = self
+            .post
+            .as_mut()
+            .map(|post| post.lines())
+            .filter(|lines| lines.life() == life && lines.has_met());
+        open.ok_or(ProtectorError::NotOpen { node, life })?;
+        self.attempt += 1;
+        let now = Instant::now();
+        self.current = Current::Encoding(Box::new(Encoding {
+            generation,
+            from,
+            since: self.since(),
+            pages: vec![None; members],
+            shape: None,
+            conditions: None,
+            contents_kept: 0,
+            round: None,
+            cycles: (1, 0),
+            finishing: false,
+            finished: [false; 2],
+            sealing: false,
+            arithmetic: 0.0,
+            progress: now,
+            asked_alive: now,
+        }));
+        self.to_keeper(keeper::Job::Place { attempt: self.attempt, generation, from, ranks });
+        Ok(None)
+    }
+
+    fn encoding(&mut self) -> Option<&mut Encoding> {
+        match &mut self.current {
+            Current::Encoding(encoding) => Some(encoding),
+            _ => None,
+        }
+    }
+
+    /// Gives up what is under way; the others and the owner are told.
+    pub(super) fn fail(&mut self, error: ProtectorError) {
+        let Some(generation) = self.encoding().map(|encoding| encoding.generation) else { return };
+        // Who has given up has said so to everybody.
+        if !matches!(error, ProtectorError::PeerGaveUp { .. }) {
+            self.say_to_all(generation, &Word::GaveUp { reason: error.to_string() });
+        }
+        self.to_keeper(keeper::Job::Drop);
+        self.leave(generation);
+        self.bell.tell(failed(Asked::Protect, Some(generation), error));
+    }
+
+    /// What is left of an encoding on its way is for nobody.
+    fn leave(&mut self, generation: GenerationId) {
+        self.current = Current::Nothing;
+        self.attempt += 1;
+        self.to_reader(reader::Job::Forget);
+        self.early.retain(|_, early| early.generation() > generation);
+        if let Some(post) = &mut self.post {
+            post.forget_strips(generation.epoch.0);
+        }
+    }
+
+    /// What another member says of an encoding, now or ahead of its time.
+    pub(super) fn content(&mut self, member: usize, said: Early) {
+        let begun = self.encoding().filter(|encoding| encoding.pages[member].is_none());
+        let now = begun.is_some_and(|encoding| encoding.generation == said.generation());
+        if now && self.is_placed() {
+            return self.take_content(member, said);
+        }
+        if let (Early::GaveUp { generation, reason }, true) = (&said, self.encodes(said.generation())) {
+            let (peer, generation, reason) = (self.node(member), *generation, reason.clone());
+            return self.fail(ProtectorError::PeerGaveUp { peer, generation, reason });
+        }
+        self.early.insert(member, said);
+    }
+
+    fn encodes(&self, generation: GenerationId) -> bool {
+        matches!(&self.current, Current::Encoding(encoding) if encoding.generation == generation)
+    }
+
+    fn is_placed(&self) -> bool {
+        let me = self.me();
+        matches!(&self.current, Current::Encoding(encoding) if encoding.pages[me].is_some())
+    }
+
+    fn take_content(&mut self, member: usize, said: Early) {
+        let (peer, attempt) = (self.node(member), self.attempt);
+        let Some(encoding) = self.encoding() else { return };
+        let (from, shape, pages, record) = match said {
+            Early::GaveUp { generation, reason } => {
+                return self.fail(ProtectorError::PeerGaveUp { peer, generation, reason });
+            }
+            Early::Content { from, shape, pages, record, .. } => (from, shape, pages, record),
+        };
+        let (generation, ours) = (encoding.generation, encoding.from);
+        let upon = |from: Option<GenerationId>| {
+            from.map_or_else(|| "as a whole".to_owned(), |from| format!("upon {from}"))
+        };
+        if from != ours {
+            let (theirs, ours) = (upon(from), upon(ours));
+            return self.fail(ProtectorError::Disagree { peer, generation, theirs, ours });
+        }
+        let content = match Content::parse(&record) {
+            Ok(content) if (content.generation, content.node) == (generation, peer) => content,
+            Ok(_) => return self.nonsense(member, "a record of another node or generation".to_owned()),
+            Err(error) => return self.nonsense(member, error.to_string()),
+        };
+        encoding.pages[member] = Some(pages);
+        encoding.progress = Instant::now();
+        if member == 0 {
+            encoding.shape = Some(shape);
+        }
+        self.to_keeper(keeper::Job::Content { attempt, content: Box::new(content) });
+    }
+
+    fn placed(&mut self, content: &Content, changes: Box<Changes>) {
+        let (me, attempt) = (self.me(), self.attempt);
+        let pages = changes.pages();
+        let conditions = self.conditions(&changes);
+        let cheapest = self.settings.group.as_ref().map(|group| conditions.choose(group));
+        let shape = self.settings.shape.or(cheapest).unwrap_or(Shape::Broadcast);
+        let Some(encoding) = self.encoding() else { return };
+        encoding.conditions = Some(conditions);
+        let (generation, from) = (encoding.generation, encoding.from);
+        encoding.pages[me] = Some(pages);
+        encoding.progress = Instant::now();
+        if me == 0 {
+            encoding.shape = Some(shape);
+        }
+        self.to_reader(reader::Job::Begin { attempt, changes });
+        self.say_to_all(generation, &Word::Content { from, shape, pages, record: content.emit() });
+        // What came before.
+        let early: Vec<usize> = self.early.keys().copied().collect();
+        for member in early {
+            let is_now = self.early.get(&member).is_some_and(|early| early.generation() == generation);
+            if let Some(said) = is_now.then(|| self.early.remove(&member)).flatten() {
+                self.take_content(member, said);
+            }
+        }
+    }
+
+    /// What is known when an encoding begins: which pages may have changed, limits, and what the last encoding found.
+    #[expect(clippy::cast_precision_loss, reason = "rates are far below 2^52")]
+    fn conditions(&self, changes: &Changes) -> Conditions {
+        let limits = self.settings.limits;
+        let link = limits.link_bytes_per_s.map(|rate| rate as f64);
+        let latency = self.post.as_ref().and_then(Post::latency).unwrap_or(LATENCY_ASSUMED);
+        Conditions {
+            pages: changes.pages(),
+            changed: changes.pages_to_read(),
+            link_bytes_per_s: link.or(self.link_seen).unwrap_or(LINK_ASSUMED),
+            disk_bytes_per_s: limits.disk_bytes_per_s.map(|rate| rate as f64),
+            latency_s: latency.as_secs_f64(),
+        }
+    }
+
+    pub(super) fn kept(&mut self, done: keeper::Done) {
+        use keeper::Done;
+        let current = self.attempt;
+        match done {
+            Done::Told(event) => {
+                self.current = Current::Nothing;
+                self.bell.tell(event);
+            }
+            Done::Repaired { generation, repaired } => self.repaired(generation, repaired),
+            Done::Placed { attempt, content, changes } if attempt == current => {
+                self.placed(&content, changes)
+            }
+            Done::Failed { attempt, error } if attempt == current => self.fail(error),
+            Done::Sealed { attempt } if attempt == current => self.sealed(),
+            done => {
+                let Some(encoding) = self.encoding() else { return };
+                encoding.progress = Instant::now();
+                match (done, &mut encoding.round) {
+                    (Done::Content { attempt }, _) if attempt == current => encoding.contents_kept += 1,
+                    (Done::Kept { attempt, window }, Some(round)) if attempt == current => round.kept(window),
+                    (Done::Finished { attempt }, _) if attempt == current => encoding.finished[0] = true,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    pub(super) fn read(&mut self, done: reader::Done) {
+        use reader::Done;
+        let current = self.attempt;
+        match done {
+            Done::Answered { to, message } => {
+                if let Some(post) = &mut self.post {
+                    post.pass(to, message);
+                }
+            }
+            Done::Failed { attempt, error } if attempt == current => self.fail(error),
+            done => {
+                let Some(encoding) = self.encoding() else { return };
+                encoding.progress = Instant::now();
+                match (done, &mut encoding.round) {
+                    (Done::Window { attempt, window, strips, arithmetic }, Some(round))
+                        if attempt == current =>
+                    {
+                        encoding.arithmetic += arithmetic;
+                        round.own(window, strips);
+                    }
+                    (Done::Ended { attempt }, _) if attempt == current => encoding.finished[1] = true,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    pub(super) fn strips(&mut self, from: usize, bytes: &[u8]) {
+        let strips = match Strips::parse(bytes) {
+            Ok(strips) => strips,
+            Err(error) => return self.nonsense(from, error.to_string()),
+        };
+        let Some(encoding) = self.encoding().filter(|encoding| encoding.generation == strips.generation)
+        else {
+            return;
+        };
+        encoding.progress = Instant::now();
+        // Only what may come is received, and that is nothing before the round has begun.
+        let Some(round) = &mut encoding.round else { return };
+        if let Err(misplaced) = round.received(from, &strips) {
+            self.nonsense(from, misplaced.to_string());
+        }
+    }
+
+    pub(super) fn sent(&mut self, epoch: u32, window: u64) {
+        let Some(encoding) = self.encoding().filter(|encoding| encoding.generation.epoch.0 == epoch) else {
+            return;
+        };
+        encoding.progress = Instant::now();
+        if let Some(round) = &mut encoding.round {
+            round.sent(window);
+        }
+    }
+
+    /// Does what can be done next.
+    pub(super) fn go_on(&mut self) {
+        let (attempt, group) = (self.attempt, self.settings.group.clone());
+        let (Some(group), me) = (group, self.me()) else { return };
+        let Some(encoding) = self.encoding() else { return };
+        if encoding.round.is_none()
+            && let Some(shape) = encoding.shape
+            && let Some(pages) = encoding.pages.iter().copied().collect::<Option<Vec<u64>>>()
+        {
+            let (cycles, ahead) = windows(shape, &group);
+            let all = group.cycles(pages.into_iter().max().unwrap_or(0));
+            encoding.cycles = (cycles, all);
+            let extent = Extent { windows: all.div_ceil(cycles), ahead };
+            encoding.round = Some(Round::new(Routes::new(shape, &group, me), group.losses(), extent));
+        }
+        let Some(round) = &mut encoding.round else { return self.watch() };
+        let (cycles, all) = encoding.cycles;
+        let (mut to_reader, mut to_keeper, mut to_send) = (Vec::new(), Vec::new(), Vec::new());
+        while let Some(out) = round.poll() {
+            match out {
+                Out::Read(window) => {
+                    let cycles = window * cycles..((window + 1) * cycles).min(all);
+                    to_reader.push(reader::Job::Window { attempt, window, cycles });
+                }
+                Out::Keep { window, strip } => to_keeper.push(keeper::Job::Keep { attempt, window, strip }),
+                Out::Send { to, window, parts } => to_send.push((to, window, parts)),
+            }
+        }
+        let below = round.accepts_below();
+        if round.is_done() && !encoding.finishing {
+            encoding.finishing = true;
+            to_reader.push(reader::Job::End { attempt });
+            to_keeper.push(keeper::Job::Finish { attempt });
+        }
+        if encoding.finished == [true; 2]
+            && encoding.contents_kept + 1 == group.members()
+            && !encoding.sealing
+        {
+            encoding.sealing = true;
+            to_keeper.push(keeper::Job::Seal { attempt });
+        }
+        let generation = encoding.generation;
+        to_reader.into_iter().for_each(|job| self.to_reader(job));
+        to_keeper.into_iter().for_each(|job| self.to_keeper(job));
+        if let Some(post) = &mut self.post {
+            post.accept.now = Some((generation.epoch.0, below));
+            for (to, window, parts) in to_send {
+                post.give(to, generation, window, parts);
+            }
+        }
+        self.watch();
+    }
+
+    fn sealed(&mut self) {
+        let Current::Encoding(encoding) = std::mem::replace(&mut self.current, Current::Nothing) else {
+            return;
+        };
+        let adding = encoding.round.as_ref().map_or(Duration::ZERO, Round::arithmetic).as_secs_f64();
+        let mut statistics = self.statistics(&encoding.since, encoding.arithmetic + adding);
+        statistics.shape = encoding.shape;
+        if let (Some(shape), Some(conditions), Some(group)) =
+            (encoding.shape, encoding.conditions, &self.settings.group)
+        {
+            statistics.seconds.predicted = conditions.seconds(shape, group);
+        }
+        if statistics.sent_bytes >= LINK_SEEN_BYTES && statistics.seconds.network > 0.0 {
+            #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^52")]
+            let seen = statistics.sent_bytes as f64 / statistics.seconds.network;
+            self.link_seen = Some(seen);
+        }
+        self.leave(encoding.generation);
+        self.bell.tell(Event::Protected { generation: encoding.generation, statistics });
+    }
+
+    /// Looks whether those who are waited for are alive.
+    fn watch(&mut self) {
+        let (now, patience, me) = (Instant::now(), self.settings.patience, self.me());
+        let (Current::Encoding(encoding), Some(post)) = (&mut self.current, &mut self.post) else { return };
+        let (generation, begun) = (encoding.generation, encoding.since.at);
+        let (mut awaited, what) = match &encoding.round {
+            Some(round) => {
+                let (window, windows) = round.windows();
+                (
+                    round.waits_for(),
+                    format!("its part of window {window} of {windows} of generation {generation}"),
+                )
+            }
+            None => {
+                let missing = encoding.pages.iter().enumerate().filter(|(_, pages)| pages.is_none());
+                (
+                    missing.map(|(member, _)| member).collect(),
+                    format!("what it has of generation {generation}"),
+                )
+            }
+        };
+        awaited.extend((0..encoding.pages.len()).filter(|member| post.has_strips_to(*member)));
+        awaited.retain(|member| *member != me);
+        let silent = |member: &usize| now.saturating_duration_since(post.heard(*member).max(begun));
+        if let Some((member, waited)) =
+            awaited.iter().map(|member| (*member, silent(member))).find(|(_, waited)| *waited >= patience)
+        {
+            let peer = self.node(member);
+            return self.fail(ProtectorError::Silent { peer, waited, what });
+        }
+        let waited = now.saturating_duration_since(encoding.progress);
+        if waited >= patience * STUCK_AFTER {
+            return self.fail(ProtectorError::Stuck { waited, what });
+        }
+        if now.saturating_duration_since(encoding.asked_alive) >= ALIVE_EVERY.min(patience / 4) {
+            encoding.asked_alive = now;
+            awaited.sort_unstable();
+            awaited.dedup();
+            for member in awaited {
+                post.say(member, &Message { generation, number: 0, word: Word::Alive });
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! A node's directory with a limit, and with counters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use store::storage::{DirectoryEntry, DirectoryFile};
+use store::{Directory, Storage, StorageError};
+
+use crate::bucket::Bucket;
+
+/// What goes through the disk of one node, whichever thread asks.
+pub(crate) struct Meter {
+    bucket: Option<Bucket>,
+    read: AtomicU64,
+    written: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+/// What has gone through so far.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Gone {
+    pub(crate) read: u64,
+    pub(crate) written: u64,
+    pub(crate) seconds: f64,
+}
+
+impl Meter {
+    pub(crate) fn new(bytes_per_s: Option<u64>) -> Meter {
+        Meter {
+            bucket: bytes_per_s.map(Bucket::new),
+            read: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            nanoseconds: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn gone(&self) -> Gone {
+        Gone {
+            read: self.read.load(Ordering::Relaxed),
+            written: self.written.load(Ordering::Relaxed),
+            seconds: Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed)).as_secs_f64(),
+        }
+    }
+}
+
+/// The directory.
+#[derive(Clone)]
+pub(crate) struct Disk {
+    directory: Directory,
+    meter: Arc<Meter>,
+    /// Time in this one.
+    spent: Duration,
+}
+
+impl Disk {
+    pub(crate) fn new(directory: Directory, meter: Arc<Meter>) -> Disk {
+        Disk { directory, meter, spent: Duration::ZERO }
+    }
+
+    /// Time that was spent by whoever has this one.
+    pub(crate) fn spent(&self) -> Duration {
+        self.spent
+    }
+
+    fn metered<R>(&mut self, read: usize, written: usize, act: impl FnOnce(&mut Directory) -> R) -> R {
+        let started = Instant::now();
+        let bytes = read + written;
+        if let Some(bucket) = self.meter.bucket.as_ref().filter(|_| bytes > 0) {
+            std::thread::sleep(bucket.take(bytes as u64));
+        }
+        let result = act(&mut self.directory);
+        let spent = started.elapsed();
+        self.spent += spent;
+        let nanoseconds = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+        self.meter.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        self.meter.read.fetch_add(read as u64, Ordering::Relaxed);
+        self.meter.written.fetch_add(written as u64, Ordering::Relaxed);
+        result
+    }
+}
+
+impl Storage for Disk {
+    type File = DirectoryFile;
+
+    fn create_directory(&mut self, path: &str) -> Result<(), StorageError> {
+        self.metered(0, 0, |directory| directory.create_directory(path))
+    }
+    fn create(&mut self, path: &str) -> Result<DirectoryFile, StorageError> {
+        self.metered(0, 0, |directory| directory.create(path))
+    }
+    fn reopen(&mut self, path: &str) -> Result<DirectoryFile, StorageError> {
+        self.metered(0, 0, |directory| directory.reopen(path))
+    }
+    fn append(&mut self, file: &mut DirectoryFile, bytes: &[u8]) -> Result<(), StorageError> {
+        self.metered(0, bytes.len(), |directory| directory.append(file, bytes))
+    }
+    fn overwrite(&mut self, file: &mut DirectoryFile, offset: u64, bytes: &[u8]) -> Result<(), StorageError> {
+        self.metered(0, bytes.len(), |directory| directory.overwrite(file, offset, bytes))
+    }
+    fn sync_file(&mut self, file: &mut DirectoryFile) -> Result<(), StorageError> {
+        self.metered(0, 0, |directory| directory.sync_file(file))
+    }
+    fn sync_directory(&mut self, path: &str) -> Result<(), StorageError> {
+        self.metered(0, 0, |directory| directory.sync_directory(path))
+    }
+    fn rename(&mut self, from: &str, to: &str) -> Result<(), StorageError> {
+        self.metered(0, 0, |directory| directory.rename(from, to))
+    }
+    fn publish(&mut self, from: &str, to: &str) -> Result<(), StorageError> {
+        self.metered(0, 0, |directory| directory.publish(from, to))
+    }
+    fn remove_file(&mut self, path: &str) -> Result<(), StorageError> {
+        self.metered(0, 0, |directory| directory.remove_file(path))
+    }
+    fn remove_directory(&mut self, path: &str) -> Result<(), StorageError> {
+        self.metered(0, 0, |directory| directory.remove_directory(path))
+    }
+    fn length(&mut self, path: &str) -> Result<u64, StorageError> {
+        self.metered(0, 0, |directory| directory.length(path))
+    }
+    fn read_range(&mut self, path: &str, offset: u64, into: &mut [u8]) -> Result<(), StorageError> {
+        self.metered(into.len(), 0, |directory| directory.read_range(path, offset, into))
+    }
+    fn list(&mut self, path: &str) -> Result<Vec<DirectoryEntry>, StorageError> {
+        self.metered(0, 0, |directory| directory.list(path))
+    }
+    fn free_bytes(&mut self) -> Result<Option<u64>, StorageError> {
+        self.metered(0, 0, Storage::free_bytes)
+    }
+}

@@ -1,0 +1,78 @@
+//! What can go wrong with an order.
+
+use std::time::Duration;
+
+use drivers::DriverError;
+use endpoint::EndpointError;
+use store::protect::ProtectError;
+use store::{GenerationId, RecordError, StoreError};
+use transport::Life;
+
+/// Why an order was not carried out.
+#[derive(Debug, Clone, thiserror::Error)]
+#[expect(missing_docs, reason = "fields are named by the messages")]
+pub enum ProtectorError {
+    /// A thread could not be started.
+    #[error(
+        "the protector of node {node} cannot start a thread: {reason}; raise the limit of threads (ulimit -u)"
+    )]
+    Thread { node: u32, reason: String },
+    /// The settings name a node that is not in its group.
+    #[error("node {node} is not in the group that it was given ({nodes:?}); report this launcher's bug")]
+    NotInGroup { node: u32, nodes: Vec<u32> },
+    /// No socket.
+    #[error("the protector of node {node} cannot receive: {reason}")]
+    Socket { node: u32, reason: String },
+    /// An order for a life that is not open.
+    #[error("there is no endpoint for life {life} on node {node}; open it first")]
+    NotOpen { node: u32, life: Life },
+    /// The addresses of the other members are missing or wrong.
+    #[error("node {node} has no usable address of node {peer}: {reason}")]
+    Address { node: u32, peer: u32, reason: String },
+    /// A peer did not say anything for too long.
+    #[error(
+        "node {peer} has been silent for {waited:.1?} while {what} was waited for; is it alive, and reachable?"
+    )]
+    Silent { peer: u32, waited: Duration, what: String },
+    /// A peer answers, but what is waited for does not come.
+    #[error("{what} has not come for {waited:.1?}, though all nodes answer; report this bug")]
+    Stuck { waited: Duration, what: String },
+    /// Another member has given up.
+    #[error("node {peer} gave up generation {generation}: {reason}")]
+    PeerGaveUp { peer: u32, generation: GenerationId, reason: String },
+    /// Another member understands the order differently.
+    #[error(
+        "node {peer} protects generation {generation} {theirs}, this node {ours}; report this launcher's bug"
+    )]
+    Disagree { peer: u32, generation: GenerationId, theirs: String, ours: String },
+    /// A message makes no sense.
+    #[error(
+        "node {peer} sent what this build does not understand: {reason}; use the same build on all nodes"
+    )]
+    Message { peer: u32, reason: String },
+    /// It was ended by another order.
+    #[error("it was ended by a new order: {by}")]
+    Ended { by: &'static str },
+    /// The manifest to be replicated is none.
+    #[error("the manifest that was sent: {0}; report this launcher's bug")]
+    Manifest(#[from] RecordError),
+    /// Nothing is protected here.
+    #[error("node {node} is in no group: nothing of it is protected, and nothing can be repaired")]
+    NoGroup { node: u32 },
+    /// The node's directory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Parity, or repair.
+    #[error(transparent)]
+    Protect(#[from] ProtectError),
+}
+
+impl ProtectorError {
+    pub(crate) fn socket(node: u32, error: &DriverError) -> ProtectorError {
+        ProtectorError::Socket { node, reason: error.to_string() }
+    }
+
+    pub(crate) fn endpoint(node: u32, error: &EndpointError) -> ProtectorError {
+        ProtectorError::Socket { node, reason: error.to_string() }
+    }
+}

@@ -1,0 +1,218 @@
+//! The thread that writes: records, parity of what others have, repair.
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use store::protect::{Changes, Keeping, Member, Repaired, Strip};
+use store::record::{Content, Manifest};
+use store::storage::DirectoryFile;
+use store::{GenerationId, JobDirectory};
+use transport::{Life, Rank};
+
+use crate::api::{Asked, Event, Found};
+use crate::clerk::Task;
+use crate::disk::Disk;
+use crate::error::ProtectorError;
+use crate::mailbox::Mailbox;
+use crate::remote::Remote;
+use crate::runs::ImageRuns;
+use crate::usage::Usage;
+
+/// What it is to do, in this order. Each encoding has a number: what comes of an earlier one is for nobody.
+pub(crate) enum Job {
+    /// Place this node's images.
+    Place { attempt: u64, generation: GenerationId, from: Option<GenerationId>, ranks: Vec<Rank> },
+    /// What another member has.
+    Content { attempt: u64, content: Box<Content> },
+    /// The sum of a window.
+    Keep { attempt: u64, window: u64, strip: Strip },
+    /// No more windows.
+    Finish { attempt: u64 },
+    /// Everything is durable.
+    Seal { attempt: u64 },
+    /// The encoding is given up.
+    Drop,
+    /// See [`crate::Order::Repair`].
+    Repair { generation: GenerationId, remote: Remote },
+    /// See [`crate::Order::Abandon`].
+    Abandon(GenerationId),
+    /// See [`crate::Order::Replicate`].
+    Replicate(Vec<u8>),
+    /// See [`crate::Order::Collect`].
+    Collect(Life, u32),
+    /// See [`crate::Order::Survey`].
+    Survey,
+}
+
+/// What it has done.
+pub(crate) enum Done {
+    /// Placed: what this node has, and what has changed of it.
+    Placed { attempt: u64, content: Box<Content>, changes: Box<Changes> },
+    /// Another member's content is durable.
+    Content { attempt: u64 },
+    /// A window's sum is written.
+    Kept { attempt: u64, window: u64 },
+    /// Parity is durable.
+    Finished { attempt: u64 },
+    /// The generation is protected, as far as this node goes.
+    Sealed { attempt: u64 },
+    /// The encoding cannot go on.
+    Failed { attempt: u64, error: ProtectorError },
+    /// A repair has come to its end.
+    Repaired { generation: GenerationId, repaired: Result<Repaired, ProtectorError> },
+    /// An order is answered.
+    Told(Event),
+}
+
+/// An encoding under way.
+struct Encoding {
+    attempt: u64,
+    generation: GenerationId,
+    from: Option<GenerationId>,
+    keeping: Option<Keeping<DirectoryFile>>,
+}
+
+pub(crate) struct Keeper {
+    directory: JobDirectory<Disk>,
+    member: Option<Member<Disk>>,
+    tasks: Arc<Mailbox<Task>>,
+    usage: Arc<Usage>,
+    encoding: Option<Encoding>,
+}
+
+impl Keeper {
+    pub(crate) fn new(
+        directory: JobDirectory<Disk>,
+        member: Option<Member<Disk>>,
+        tasks: Arc<Mailbox<Task>>,
+        usage: Arc<Usage>,
+    ) -> Keeper {
+        Keeper { directory, member, tasks, usage, encoding: None }
+    }
+
+    /// Until nobody sends jobs any more.
+    pub(crate) fn run(mut self, jobs: &Receiver<Job>) {
+        let usage = Arc::clone(&self.usage);
+        let mut meter = usage.meter();
+        while let Ok(job) = jobs.recv() {
+            if let Some(done) = self.carry_out(job) {
+                self.tasks.post(Task::Kept(done));
+            }
+            meter.rest();
+        }
+        self.give_up();
+    }
+
+    fn carry_out(&mut self, job: Job) -> Option<Done> {
+        let of_order = |asked, generation, done: Result<Event, ProtectorError>| {
+            Some(Done::Told(done.unwrap_or_else(|error| failed(asked, generation, error))))
+        };
+        match job {
+            Job::Place { attempt, generation, from, ranks } => {
+                self.give_up();
+                self.encoding = Some(Encoding { attempt, generation, from, keeping: None });
+                self.step(attempt, |keeper, encoding| {
+                    let member = keeper.member.as_mut().expect("only members of a group are told to place");
+                    place(member, encoding, &ranks)
+                })
+            }
+            Job::Content { attempt, content } => self.step(attempt, |keeper, _| {
+                let member = keeper.member.as_mut().expect("it has placed");
+                member.write_content(&content)?;
+                Ok(Done::Content { attempt })
+            }),
+            Job::Keep { attempt, window, strip } => self.step(attempt, |keeper, encoding| {
+                let member = keeper.member.as_mut().expect("it has placed");
+                let keeping = encoding.keeping.as_mut().expect("it keeps until it finishes");
+                member.keep_strip(keeping, &strip)?;
+                Ok(Done::Kept { attempt, window })
+            }),
+            Job::Finish { attempt } => self.step(attempt, |keeper, encoding| {
+                let member = keeper.member.as_mut().expect("it has placed");
+                member.finish(encoding.keeping.take().expect("it finishes once"))?;
+                Ok(Done::Finished { attempt })
+            }),
+            Job::Seal { attempt } => self.step(attempt, |keeper, encoding| {
+                let member = keeper.member.as_mut().expect("it has placed");
+                member.seal(encoding.generation, encoding.from)?;
+                Ok(Done::Sealed { attempt })
+            }),
+            Job::Drop => {
+                self.give_up();
+                None
+            }
+            Job::Repair { generation, mut remote } => {
+                let member = self.member.as_mut().expect("only members of a group are told to repair");
+                let repaired = member.repair(generation, &mut remote).map_err(ProtectorError::from);
+                Some(Done::Repaired { generation, repaired })
+            }
+            Job::Abandon(generation) => of_order(Asked::Abandon, Some(generation), self.abandon(generation)),
+            Job::Replicate(manifest) => match Manifest::parse(&manifest) {
+                Ok(manifest) => {
+                    let generation = manifest.generation;
+                    let done = self.directory.replicate(&manifest).map(|()| Event::Replicated { generation });
+                    of_order(Asked::Replicate, Some(generation), done.map_err(ProtectorError::from))
+                }
+                Err(error) => of_order(Asked::Replicate, None, Err(error.into())),
+            },
+            Job::Collect(life, keep) => {
+                let done = self.directory.collect(life, keep, &[]).map(|report| Event::Collected { report });
+                of_order(Asked::Collect, None, done.map_err(ProtectorError::from))
+            }
+            Job::Survey => of_order(Asked::Survey, None, self.survey()),
+        }
+    }
+
+    /// A step of an encoding, if it is still the one under way. Who fails keeps nothing.
+    fn step(
+        &mut self,
+        attempt: u64,
+        step: impl FnOnce(&mut Keeper, &mut Encoding) -> Result<Done, ProtectorError>,
+    ) -> Option<Done> {
+        let mut encoding = self.encoding.take_if(|encoding| encoding.attempt == attempt)?;
+        let done = step(self, &mut encoding);
+        self.encoding = Some(encoding);
+        Some(done.unwrap_or_else(|error| {
+            self.give_up();
+            Done::Failed { attempt, error }
+        }))
+    }
+
+    fn give_up(&mut self) {
+        let keeping = self.encoding.take().and_then(|encoding| encoding.keeping);
+        if let (Some(keeping), Some(member)) = (keeping, &mut self.member) {
+            // What is left of it is removed with the generation.
+            let _ = member.abandon(keeping);
+        }
+    }
+
+    fn abandon(&mut self, generation: GenerationId) -> Result<Event, ProtectorError> {
+        self.directory.abandon(generation)?;
+        Ok(Event::Abandoned { generation })
+    }
+
+    fn survey(&mut self) -> Result<Event, ProtectorError> {
+        let mut found = Vec::new();
+        for generation in self.directory.generations()? {
+            let holds = match &mut self.member {
+                Some(member) => member.holds(generation.id, false)?,
+                None => false,
+            };
+            found.push(Found { id: generation.id, state: generation.state, holds });
+        }
+        Ok(Event::Surveyed { found })
+    }
+}
+
+fn place(member: &mut Member<Disk>, encoding: &mut Encoding, ranks: &[Rank]) -> Result<Done, ProtectorError> {
+    let Encoding { attempt, generation, from, .. } = *encoding;
+    let runs = ImageRuns::new(member.directory().storage().clone());
+    let content = member.place(generation, from, ranks, |image, section| runs.of(image, section))?;
+    let changes = member.changes(generation, from)?;
+    encoding.keeping = Some(member.keep(generation, from)?);
+    Ok(Done::Placed { attempt, content: Box::new(content), changes: Box::new(changes) })
+}
+
+pub(crate) fn failed(asked: Asked, generation: Option<GenerationId>, error: ProtectorError) -> Event {
+    Event::Failed { asked, generation, error }
+}

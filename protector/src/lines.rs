@@ -1,0 +1,196 @@
+//! The endpoint of a protector in one life, and its links to the other members.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use drivers::Driver;
+use drivers::udp::{UdpConfig, UdpDriver};
+use endpoint::{Completion, Endpoint, EndpointConfig, ReceiveBuffer, SendBuffer, Waiting};
+use transport::auth::JobKey;
+use transport::config::{PortConfig, RAILS_MAX};
+use transport::matching::{Envelope, Pattern, Space};
+use transport::{Epoch, Life, LinkIndex, Outgoing, Port, PortId, Rank, RawAddress, Receive};
+
+use crate::api::Settings;
+use crate::error::ProtectorError;
+
+/// Number of a protector's port: a rank of that number has ports of its own, from 0.
+const PORT_NUMBER: u32 = u32::MAX;
+
+/// Questions, answers and records.
+pub(crate) const WORDS: Space = Space(1);
+
+/// Contributions to parity.
+pub(crate) const STRIPS: Space = Space(2);
+
+fn port_of(node: u32) -> PortId {
+    PortId::of_rank(Rank(node), PORT_NUMBER)
+}
+
+/// Everything that comes and goes.
+pub(crate) struct Lines {
+    endpoint: Endpoint,
+    life: Life,
+    /// By member; none to itself.
+    links: Vec<Option<LinkIndex>>,
+}
+
+impl Lines {
+    pub(crate) fn open(settings: &Settings, life: Life) -> Result<Lines, ProtectorError> {
+        let node = settings.node;
+        let udp = UdpConfig::new(SocketAddr::new(settings.bind, 0));
+        let driver = UdpDriver::open(&udp).map_err(|error| ProtectorError::socket(node, &error))?;
+        let mut config = PortConfig::new(settings.job.tag());
+        config.auth = settings.auth;
+        config.network = !settings.bind.is_loopback();
+        let port = Port::new(config, port_of(node), life, Epoch(0), Some(&JobKey(settings.key)));
+        // Its one thread is nearly always there, and sleeps at once when it has nothing to do: the cores belong to the program.
+        let config = EndpointConfig { helper: false, spin: Duration::ZERO, ..EndpointConfig::default() };
+        let rails: Vec<Box<dyn Driver>> = vec![Box::new(driver)];
+        let endpoint =
+            Endpoint::open(port, rails, config).map_err(|error| ProtectorError::endpoint(node, &error))?;
+        let members = settings.group.as_ref().map_or(0, |group| group.members());
+        Ok(Lines { endpoint, life, links: vec![None; members] })
+    }
+
+    pub(crate) fn life(&self) -> Life {
+        self.life
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Where this endpoint is: for each rail a length and that many bytes.
+    pub(crate) fn addresses(&self) -> Vec<u8> {
+        let addresses = self.endpoint.addresses();
+        addresses.iter().flat_map(|rail| [&[rail.len()], rail.as_bytes()].concat()).collect()
+    }
+
+    /// Links up with the other members.
+    pub(crate) fn meet(
+        &mut self,
+        settings: &Settings,
+        addresses: &[(u32, Vec<u8>)],
+    ) -> Result<(), ProtectorError> {
+        let node = settings.node;
+        for (member, peer) in
+            settings.group.iter().flat_map(|group| group.nodes().iter().copied().enumerate())
+        {
+            if peer == node {
+                continue;
+            }
+            let failed = |reason: String| ProtectorError::Address { node, peer, reason };
+            let said = addresses.iter().find(|(other, _)| *other == peer);
+            let said = said.ok_or_else(|| failed("it was not told".to_owned()))?;
+            let rails =
+                parse_addresses(&said.1).ok_or_else(|| failed("what was told is no address".to_owned()))?;
+            let link = self.endpoint.connect(port_of(peer), &rails);
+            self.links[member] = Some(link.map_err(|error| failed(error.to_string()))?);
+        }
+        Ok(())
+    }
+
+    /// Whether links to all other members are there.
+    pub(crate) fn has_met(&self) -> bool {
+        self.links.iter().filter(|link| link.is_none()).count() <= 1
+    }
+
+    fn member(&self, link: LinkIndex) -> Option<usize> {
+        self.links.iter().position(|known| *known == Some(link))
+    }
+
+    pub(crate) fn can_send(&self, member: usize) -> bool {
+        self.links[member].is_some_and(|link| self.endpoint.can_send(link, 0))
+    }
+
+    /// Sends a message; `context` comes back when the peer has it. False: there is no room, or no link.
+    pub(crate) fn send(
+        &self,
+        member: usize,
+        space: Space,
+        tag: u64,
+        data: u64,
+        bytes: Vec<u8>,
+        context: u64,
+    ) -> bool {
+        let Some(link) = self.links[member].filter(|_| self.can_send(member)) else { return false };
+        let outgoing = Outgoing { space, tag, data, context, silent: false };
+        self.endpoint.send(link, outgoing, SendBuffer::Owned(bytes)).is_ok()
+    }
+
+    /// Whether there is a link to a member.
+    pub(crate) fn knows(&self, member: usize) -> bool {
+        self.links[member].is_some()
+    }
+
+    /// The next message of this member, or of any, that waits to be received.
+    pub(crate) fn waiting(&self, space: Space, member: Option<usize>) -> Option<(usize, Envelope)> {
+        if member.is_some_and(|member| !self.knows(member)) {
+            return None;
+        }
+        let envelope = self.endpoint.peek(&Seen::of(self, space, member).0)?;
+        Some((self.member(envelope.source)?, envelope))
+    }
+
+    fn exact(envelope: &Envelope) -> Pattern {
+        Pattern { space: envelope.space, source: Some(envelope.source), tag: envelope.tag, ignore: 0 }
+    }
+
+    /// Begins to receive a message that waits; `context` comes back with it.
+    pub(crate) fn receive(&self, envelope: &Envelope, context: u64) -> bool {
+        let Pattern { space, source, tag, ignore } = Lines::exact(envelope);
+        let bytes = usize::try_from(envelope.bytes).unwrap_or(usize::MAX);
+        let receive = Receive { space, source, tag, ignore, bytes_max: envelope.bytes, context, multi: None };
+        self.endpoint.post_receive(receive, ReceiveBuffer::Owned(vec![0; bytes])).is_ok()
+    }
+
+    /// Throws a message away that waits; for its sender it is received.
+    pub(crate) fn discard(&self, envelope: &Envelope) {
+        if let Some((key, _)) = self.endpoint.claim(&Lines::exact(envelope)) {
+            let _ = self.endpoint.discard(key);
+        }
+    }
+
+    pub(crate) fn poll(&self) -> Option<Completion> {
+        self.endpoint.poll()
+    }
+}
+
+/// A look at what waits, for who has the port in hand.
+pub(crate) struct Seen(Pattern);
+
+impl Seen {
+    /// Messages of this member, to whom there is a link, or of any.
+    pub(crate) fn of(lines: &Lines, space: Space, member: Option<usize>) -> Seen {
+        let source = member.and_then(|member| lines.links[member]);
+        Seen(Pattern { space, source, tag: 0, ignore: u64::MAX })
+    }
+
+    pub(crate) fn among(&self, waiting: &mut Waiting<'_>) -> Option<Envelope> {
+        waiting.peek(&self.0)
+    }
+}
+
+fn parse_addresses(mut bytes: &[u8]) -> Option<Vec<RawAddress>> {
+    let mut rails = Vec::new();
+    while let Some((length, rest)) = bytes.split_first() {
+        let (address, rest) = rest.split_at_checked(usize::from(*length))?;
+        rails.push(RawAddress::new(address)?);
+        bytes = rest;
+    }
+    (1..=RAILS_MAX).contains(&rails.len()).then_some(rails)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_make_no_sense_are_none() {
+        assert_eq!(parse_addresses(&[2, 7, 8, 0]).map(|rails| rails.len()), Some(2));
+        for bytes in [&[][..], &[3, 1, 2], &[0; RAILS_MAX + 1], &[200; 201]] {
+            assert!(parse_addresses(bytes).is_none(), "{bytes:?}");
+        }
+    }
+}

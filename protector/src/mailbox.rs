@@ -1,0 +1,111 @@
+//! What waits for a thread, and what wakes it.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use endpoint::{Endpoint, Waiting};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// Tasks of a thread that sleeps in its endpoint, as soon as it has one.
+pub(crate) struct Mailbox<T> {
+    tasks: Mutex<Tasks<T>>,
+    come: Condvar,
+    /// Something is there.
+    waiting: AtomicBool,
+}
+
+struct Tasks<T> {
+    queue: VecDeque<T>,
+    endpoint: Option<Endpoint>,
+}
+
+impl<T> Mailbox<T> {
+    pub(crate) fn new() -> Mailbox<T> {
+        let tasks = Mutex::new(Tasks { queue: VecDeque::new(), endpoint: None });
+        Mailbox { tasks, come: Condvar::new(), waiting: AtomicBool::new(false) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tasks<T>> {
+        // Nothing that can panic runs while it is held.
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn post(&self, task: T) {
+        let endpoint = {
+            let mut tasks = self.lock();
+            tasks.queue.push_back(task);
+            self.waiting.store(true, Ordering::Release);
+            tasks.endpoint.clone()
+        };
+        self.come.notify_one();
+        if let Some(endpoint) = endpoint {
+            endpoint.wake();
+        }
+    }
+
+    pub(crate) fn take(&self) -> Option<T> {
+        let mut tasks = self.lock();
+        let task = tasks.queue.pop_front();
+        self.waiting.store(!tasks.queue.is_empty(), Ordering::Release);
+        task
+    }
+
+    /// From now on its owner sleeps in this endpoint.
+    pub(crate) fn sleep_in(&self, endpoint: Option<Endpoint>) {
+        self.lock().endpoint = endpoint;
+    }
+
+    /// Sleeps until a task is there, or something of the endpoint's that `met` looks for, for `timeout` at most.
+    pub(crate) fn wait(&self, timeout: Duration, mut met: impl FnMut(&mut Waiting<'_>) -> bool) {
+        let endpoint = {
+            let tasks = self.lock();
+            if !tasks.queue.is_empty() {
+                return;
+            }
+            let Some(endpoint) = tasks.endpoint.clone() else {
+                // It looks again after a wake-up that has no reason.
+                let _ = self.come.wait_timeout(tasks, timeout);
+                return;
+            };
+            endpoint
+        };
+        endpoint.wait_for(timeout, |waiting| self.waiting.load(Ordering::Acquire) || met(waiting));
+    }
+}
+
+/// What the owner of a protector is told, and a descriptor that is readable while something is there.
+pub(crate) struct Bell<T> {
+    told: Mutex<VecDeque<T>>,
+    event: EventFd,
+}
+
+impl<T> Bell<T> {
+    pub(crate) fn new() -> nix::Result<Bell<T>> {
+        let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        Ok(Bell { told: Mutex::new(VecDeque::new()), event })
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    pub(crate) fn tell(&self, what: T) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.push_back(what);
+        // Full means that it is ringing already.
+        let _ = self.event.write(1);
+    }
+
+    pub(crate) fn next(&self) -> Option<T> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = told.pop_front();
+        if told.is_empty() {
+            // Empty already: it was rung for what has been taken.
+            let _ = self.event.read();
+        }
+        next
+    }
+}

@@ -1,0 +1,331 @@
+//! What goes to the other members and comes from them in one life: queues, limits, and who has been heard of.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use endpoint::{Completion, Waiting};
+use store::GenerationId;
+use store::protect::Strip;
+use transport::matching::Envelope;
+
+use crate::bucket::Bucket;
+use crate::limits::{MESSAGE_BYTES_MAX, SMALL_BYTES, UNDER_WAY_MAX};
+use crate::lines::{Lines, STRIPS, Seen, WORDS};
+use crate::message::{Message, Strips};
+
+/// A message that is shorter takes as long as the way.
+const SHORT_BYTES: usize = 4 << 10;
+
+/// What has happened.
+pub(crate) enum News {
+    /// A message other than strips.
+    Words { from: usize, bytes: Vec<u8> },
+    /// Strips.
+    Strips { from: usize, bytes: Vec<u8> },
+    /// Strips of a window have been received by whom they were sent to.
+    Sent { epoch: u32, window: u64 },
+    /// The link to a member cannot be used any more, or what came over it is of no use.
+    Broken { member: usize, reason: String },
+}
+
+/// Which strips may come in.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Accept {
+    /// Those of this epoch, of windows below.
+    pub(crate) now: Option<(u32, u64)>,
+    /// Those up to this epoch are for nobody any more.
+    pub(crate) over: u32,
+}
+
+/// What to do with strips that wait.
+#[derive(PartialEq, Eq)]
+enum Verdict {
+    Take,
+    Drop,
+    Leave,
+}
+
+impl Accept {
+    fn verdict(self, envelope: &Envelope) -> Verdict {
+        let epoch = u32::try_from(envelope.tag).unwrap_or(0);
+        match self.now {
+            Some((now, below)) if epoch == now && envelope.data < below => Verdict::Take,
+            Some((now, _)) if epoch >= now => Verdict::Leave,
+            None if epoch > self.over => Verdict::Leave,
+            _ => Verdict::Drop,
+        }
+    }
+}
+
+struct Queued {
+    to: usize,
+    generation: GenerationId,
+    parts: Vec<(u16, u16, Strip)>,
+}
+
+struct Going {
+    to: usize,
+    at: Instant,
+    /// Short enough that only the way counts.
+    short: bool,
+    /// Epoch and window of strips.
+    strips: Option<(u32, u64)>,
+}
+
+pub(crate) struct Post {
+    lines: Lines,
+    /// Limits of the link, in each direction.
+    out: Option<Bucket>,
+    into: Option<Bucket>,
+    pub(crate) accept: Accept,
+    words: VecDeque<(usize, Vec<u8>)>,
+    /// By window, then as they came.
+    strips: BTreeMap<(u64, u64), Queued>,
+    going: BTreeMap<u64, Going>,
+    /// From whom, and whether it is strips.
+    coming: BTreeMap<u64, (usize, bool)>,
+    strips_to: Vec<usize>,
+    strips_from: Vec<usize>,
+    next: u64,
+    heard: Vec<Instant>,
+    latency: Option<Duration>,
+    pub(crate) sent_bytes: u64,
+    pub(crate) received_bytes: u64,
+    looked: Instant,
+    busy: Duration,
+}
+
+impl Post {
+    pub(crate) fn new(lines: Lines, members: usize, link_bytes_per_s: Option<u64>) -> Post {
+        let now = Instant::now();
+        Post {
+            lines,
+            out: link_bytes_per_s.map(Bucket::new),
+            into: link_bytes_per_s.map(Bucket::new),
+            accept: Accept::default(),
+            words: VecDeque::new(),
+            strips: BTreeMap::new(),
+            going: BTreeMap::new(),
+            coming: BTreeMap::new(),
+            strips_to: vec![0; members],
+            strips_from: vec![0; members],
+            next: 0,
+            heard: vec![now; members],
+            latency: None,
+            sent_bytes: 0,
+            received_bytes: 0,
+            looked: now,
+            busy: Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn lines(&mut self) -> &mut Lines {
+        &mut self.lines
+    }
+
+    /// When a member was last known to be alive.
+    pub(crate) fn heard(&self, member: usize) -> Instant {
+        self.heard[member]
+    }
+
+    /// The shortest time in which a short message was acknowledged.
+    pub(crate) fn latency(&self) -> Option<Duration> {
+        self.latency
+    }
+
+    /// Whether strips are on their way to a member, or wait for it.
+    pub(crate) fn has_strips_to(&self, member: usize) -> bool {
+        self.strips_to[member] > 0 || self.strips.values().any(|queued| queued.to == member)
+    }
+
+    /// How long something was on its way, or waited for the link.
+    pub(crate) fn busy(&self) -> Duration {
+        self.busy
+    }
+
+    pub(crate) fn say(&mut self, to: usize, message: &Message) {
+        self.pass(to, message.emit());
+    }
+
+    /// Sends a message that is written already.
+    pub(crate) fn pass(&mut self, to: usize, message: Vec<u8>) {
+        self.words.push_back((to, message));
+    }
+
+    pub(crate) fn give(
+        &mut self,
+        to: usize,
+        generation: GenerationId,
+        window: u64,
+        parts: Vec<(u16, u16, Strip)>,
+    ) {
+        self.next += 1;
+        self.strips.insert((window, self.next), Queued { to, generation, parts });
+    }
+
+    /// Strips that have not been sent are for nobody any more; neither are those that come, up to this epoch.
+    pub(crate) fn forget_strips(&mut self, over: u32) {
+        self.strips.clear();
+        self.accept = Accept { now: None, over };
+    }
+
+    /// Takes what has come, and says what has happened.
+    pub(crate) fn receive(&mut self) -> Vec<News> {
+        let now = Instant::now();
+        if !(self.going.is_empty()
+            && self.coming.is_empty()
+            && self.words.is_empty()
+            && self.strips.is_empty())
+        {
+            self.busy += now - self.looked;
+        }
+        self.looked = now;
+        let mut news = Vec::new();
+        while let Some(completion) = self.lines.poll() {
+            match completion {
+                Completion::Received { context, bytes, buffer: Some(mut buffer), .. } => {
+                    let Some((from, strips)) = self.coming.remove(&context) else { continue };
+                    self.heard[from] = now;
+                    self.strips_from[from] -= usize::from(strips);
+                    buffer.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
+                    self.received_bytes += bytes;
+                    news.push(match strips {
+                        true => News::Strips { from, bytes: buffer },
+                        false => News::Words { from, bytes: buffer },
+                    });
+                }
+                Completion::SendDone { context, .. } => {
+                    let Some(Going { to, at, short, strips }) = self.going.remove(&context) else { continue };
+                    self.heard[to] = now;
+                    let took = now.saturating_duration_since(at);
+                    if short {
+                        self.latency = Some(self.latency.map_or(took, |latency| latency.min(took)));
+                    }
+                    if let Some((epoch, window)) = strips {
+                        self.strips_to[to] -= 1;
+                        news.push(News::Sent { epoch, window });
+                    }
+                }
+                Completion::SendFailed { context, .. } => {
+                    if let Some(Going { to, .. }) = self.going.remove(&context) {
+                        news.push(News::Broken { member: to, reason: "its link is broken".to_owned() });
+                    }
+                }
+                Completion::ReceiveFailed { context, .. } => {
+                    if let Some((from, _)) = self.coming.remove(&context) {
+                        news.push(News::Broken { member: from, reason: "its link is broken".to_owned() });
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.admit(&mut news);
+        news
+    }
+
+    /// Begins to receive what waits and may come.
+    fn admit(&mut self, news: &mut Vec<News>) {
+        let full = |into: &Option<Bucket>| into.as_ref().is_some_and(|into| !into.wait().is_zero());
+        while let Some((from, envelope)) = self.lines.waiting(WORDS, None) {
+            if envelope.bytes > SMALL_BYTES && full(&self.into) {
+                break;
+            }
+            self.take(from, &envelope, false, news);
+        }
+        for from in 0..self.strips_from.len() {
+            while let Some((_, envelope)) = self.lines.waiting(STRIPS, Some(from)) {
+                match self.accept.verdict(&envelope) {
+                    Verdict::Drop => self.lines.discard(&envelope),
+                    Verdict::Take if self.strips_from[from] < UNDER_WAY_MAX && !full(&self.into) => {
+                        self.take(from, &envelope, true, news);
+                    }
+                    _ => break,
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, from: usize, envelope: &Envelope, strips: bool, news: &mut Vec<News>) {
+        self.next += 1;
+        if envelope.bytes > MESSAGE_BYTES_MAX {
+            self.lines.discard(envelope);
+            let reason =
+                format!("a message of {} bytes; at most {MESSAGE_BYTES_MAX} are received", envelope.bytes);
+            news.push(News::Broken { member: from, reason });
+        } else if self.lines.receive(envelope, self.next) {
+            self.into.as_ref().map(|into| into.take(envelope.bytes));
+            self.coming.insert(self.next, (from, strips));
+            self.strips_from[from] += usize::from(strips);
+        }
+    }
+
+    /// Sends what may be sent.
+    pub(crate) fn send(&mut self) {
+        let full = |out: &Option<Bucket>| out.as_ref().is_some_and(|out| !out.wait().is_zero());
+        while let Some((to, bytes)) = self.words.front() {
+            let to = *to;
+            if !self.lines.can_send(to) || (bytes.len() as u64 > SMALL_BYTES && full(&self.out)) {
+                break;
+            }
+            let (_, bytes) = self.words.pop_front().expect("it was just looked at");
+            self.hand_over(to, bytes, None);
+        }
+        let waiting: Vec<(u64, u64)> = self.strips.keys().copied().collect();
+        for at in waiting {
+            if full(&self.out) {
+                return;
+            }
+            let to = self.strips[&at].to;
+            if self.strips_to[to] >= UNDER_WAY_MAX || !self.lines.can_send(to) {
+                continue;
+            }
+            let Queued { generation, parts, .. } = self.strips.remove(&at).expect("it is in the queue");
+            let bytes = Strips::emit(generation, at.0, &parts);
+            self.strips_to[to] += 1;
+            self.hand_over(to, bytes, Some((generation.epoch.0, at.0)));
+        }
+    }
+
+    fn hand_over(&mut self, to: usize, bytes: Vec<u8>, strips: Option<(u32, u64)>) {
+        self.next += 1;
+        self.out.as_ref().map(|out| out.take(bytes.len() as u64));
+        self.sent_bytes += bytes.len() as u64;
+        let (space, tag, data) = match strips {
+            Some((epoch, window)) => (STRIPS, u64::from(epoch), window),
+            None => (WORDS, 0, 0),
+        };
+        let short = bytes.len() < SHORT_BYTES;
+        self.going.insert(self.next, Going { to, at: Instant::now(), short, strips });
+        // There is room: that was looked at.
+        let taken = self.lines.send(to, space, tag, data, bytes, self.next);
+        debug_assert!(taken, "there was room for a message, and then there was none");
+    }
+
+    /// When to look again though nothing happens.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        let out = self.out.as_ref().filter(|_| !(self.strips.is_empty() && self.words.is_empty()));
+        let into = self.into.as_ref().map(Bucket::wait).filter(|wait| !wait.is_zero());
+        // A queue that is full for another reason empties with a completion.
+        let out = out.map(Bucket::wait).filter(|wait| !wait.is_zero());
+        let words = (!self.words.is_empty()).then_some(Duration::from_millis(1));
+        [out, into, words].into_iter().flatten().min()
+    }
+
+    /// What is worth waking up for.
+    pub(crate) fn seen(&self) -> impl FnMut(&mut Waiting<'_>) -> bool + use<> {
+        let room = self.into.as_ref().is_none_or(|into| into.wait().is_zero());
+        let words = Seen::of(&self.lines, WORDS, None);
+        let strips: Vec<Seen> = (0..self.strips_from.len())
+            .filter(|from| room && self.strips_from[*from] < UNDER_WAY_MAX)
+            .filter_map(|from| Some(from).filter(|from| self.lines.knows(*from)))
+            .map(|from| Seen::of(&self.lines, STRIPS, Some(from)))
+            .collect();
+        let accept = self.accept;
+        move |waiting| {
+            words.among(waiting).is_some_and(|envelope| room || envelope.bytes <= SMALL_BYTES)
+                || strips.iter().any(|seen| {
+                    seen.among(waiting).is_some_and(|envelope| accept.verdict(&envelope) != Verdict::Leave)
+                })
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The thread that reads: what has changed here, window by window, and what others ask while they are repaired.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use store::GenerationId;
+use store::limits::PAGE_BYTES;
+use store::protect::{Changes, Member, Served, Strip, Wanted};
+
+use crate::clerk::Task;
+use crate::disk::Disk;
+use crate::error::ProtectorError;
+use crate::limits::MESSAGE_BYTES_MAX;
+use crate::mailbox::Mailbox;
+use crate::message::{Answer, Message, Question, Word};
+use crate::usage::Usage;
+
+/// What it is to do, in this order. Each encoding has a number: what comes of an earlier one is for nobody.
+pub(crate) enum Job {
+    /// What has changed, of this encoding.
+    Begin { attempt: u64, changes: Box<Changes> },
+    /// Tell what is contributed to a window: these cycles.
+    Window { attempt: u64, window: u64, cycles: Range<u64> },
+    /// All windows have been told.
+    End { attempt: u64 },
+    /// Answer a member that is repaired.
+    Answer { to: usize, generation: GenerationId, number: u64, question: Question },
+    /// Something of this node has been written anew.
+    Forget,
+}
+
+/// What it has done.
+pub(crate) enum Done {
+    /// See [`Job::Window`]: by keeper, then by row.
+    Window { attempt: u64, window: u64, strips: Vec<Strip>, arithmetic: f64 },
+    /// The checksums of all pages are durable.
+    Ended { attempt: u64 },
+    /// See [`Job::Answer`]: the message.
+    Answered { to: usize, message: Vec<u8> },
+    /// The encoding cannot go on.
+    Failed { attempt: u64, error: ProtectorError },
+}
+
+pub(crate) struct Reader {
+    member: Member<Disk>,
+    tasks: Arc<Mailbox<Task>>,
+    usage: Arc<Usage>,
+    changes: Option<(u64, Box<Changes>)>,
+    /// What is open for those that ask.
+    served: Option<(GenerationId, Served)>,
+}
+
+impl Reader {
+    pub(crate) fn new(member: Member<Disk>, tasks: Arc<Mailbox<Task>>, usage: Arc<Usage>) -> Reader {
+        Reader { member, tasks, usage, changes: None, served: None }
+    }
+
+    /// Until nobody sends jobs any more.
+    pub(crate) fn run(mut self, jobs: &Receiver<Job>) {
+        let usage = Arc::clone(&self.usage);
+        let mut meter = usage.meter();
+        while let Ok(job) = jobs.recv() {
+            let done = match job {
+                Job::Begin { attempt, changes } => {
+                    self.changes = Some((attempt, changes));
+                    None
+                }
+                Job::Window { attempt, window, cycles } => self.window(attempt, window, cycles),
+                Job::End { attempt } => self.end(attempt),
+                Job::Answer { to, generation, number, question } => {
+                    let word = Word::Answer(self.answer(generation, question));
+                    Some(Done::Answered { to, message: Message { generation, number, word }.emit() })
+                }
+                Job::Forget => {
+                    (self.served, self.changes) = (None, None);
+                    None
+                }
+            };
+            if let Some(done) = done {
+                self.tasks.post(Task::Read(done));
+            }
+            meter.rest();
+        }
+    }
+
+    fn window(&mut self, attempt: u64, window: u64, cycles: Range<u64>) -> Option<Done> {
+        let (_, changes) = self.changes.as_mut().filter(|(current, _)| *current == attempt)?;
+        let (started, disk) = (Instant::now(), self.member.directory().storage().spent());
+        let strips = match self.member.window(changes, cycles) {
+            Ok(strips) => strips,
+            Err(error) => return Some(Done::Failed { attempt, error: error.into() }),
+        };
+        let disk = self.member.directory().storage().spent() - disk;
+        let arithmetic = started.elapsed().saturating_sub(disk).as_secs_f64();
+        Some(Done::Window { attempt, window, strips, arithmetic })
+    }
+
+    fn end(&mut self, attempt: u64) -> Option<Done> {
+        let (_, changes) = self.changes.take().filter(|(current, _)| *current == attempt)?;
+        Some(match self.member.told(&changes) {
+            Ok(()) => Done::Ended { attempt },
+            Err(error) => Done::Failed { attempt, error: error.into() },
+        })
+    }
+
+    fn answer(&mut self, generation: GenerationId, question: Question) -> Answer {
+        let failed = |error: store::protect::ProtectError| Answer::Failed(error.to_string());
+        match question {
+            Question::Content { of } if usize::from(of) < self.member.group().members() => {
+                match self.member.content(generation, usize::from(of)) {
+                    Ok(content) => Answer::Content(content.emit()),
+                    Err(error) => failed(error),
+                }
+            }
+            Question::Places(wanted) if self.may_be_asked(&wanted) => {
+                if self.served.as_ref().is_none_or(|(known, _)| *known != generation) {
+                    match Served::open(&mut self.member, generation) {
+                        Ok(served) => self.served = Some((generation, served)),
+                        Err(error) => return failed(error),
+                    }
+                }
+                let (_, served) = self.served.as_mut().expect("it was just opened");
+                match served.places(&mut self.member, &wanted) {
+                    Ok(told) => Answer::Places(told),
+                    Err(error) => failed(error),
+                }
+            }
+            _ => {
+                Answer::Failed("there is no such member in this group, or too much was asked for".to_owned())
+            }
+        }
+    }
+
+    fn may_be_asked(&self, wanted: &Wanted) -> bool {
+        let group = self.member.group();
+        let pages = (wanted.cycles.end - wanted.cycles.start)
+            .saturating_mul(group.data_pages().max(group.parity_pages()));
+        wanted.by < group.members() && pages.saturating_mul(PAGE_BYTES as u64) < MESSAGE_BYTES_MAX
+    }
+}

@@ -1,0 +1,422 @@
+//! One encoding, as one member sees it: what comes, what goes, what is kept. Knows no thread, no socket and no file.
+//!
+//! An encoding goes on in *windows* of cycles. In each window and for each row of each keeper a *flow* runs along a tree ([`Routes`]): a member
+//! adds what it contributes to what comes from those before it, and passes the sum on when all of it is there; what reaches the
+//! keeper is kept. A member has at most [`Extent::ahead`] windows open: neither does it read further ahead, nor take what comes for
+//! later windows. A window is closed when everything that it sent has been received and what it keeps is written, so memory is bounded by
+//! a few windows however different the members' speeds are.
+//!
+//! That cannot block: take the oldest window that is open anywhere, and in it the flow with the fewest hops left to compute. What it waits for is of a
+//! window that every member has open or closed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use parity::Kernel;
+use store::protect::Strip;
+
+use crate::limits::MESSAGE_BYTES;
+use crate::message::Strips;
+use crate::routes::Routes;
+
+/// How far an encoding goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Windows.
+    pub(crate) windows: u64,
+    /// How many of them may be open.
+    pub(crate) ahead: u64,
+}
+
+/// What is to be done next.
+#[derive(Debug)]
+pub(crate) enum Out {
+    /// Tell what this member contributes to a window.
+    Read(u64),
+    /// Send to a member; [`Round::sent`] when it has been received.
+    Send { to: usize, window: u64, parts: Vec<(u16, u16, Strip)> },
+    /// Keep; [`Round::kept`] when that has been written.
+    Keep { window: u64, strip: Strip },
+}
+
+/// A message that does not belong where it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("strips of window {window} for row {row} of member {keeper}, which {why}")]
+pub(crate) struct Misplaced {
+    window: u64,
+    keeper: u16,
+    row: u16,
+    why: &'static str,
+}
+
+pub(crate) struct Round {
+    routes: Routes,
+    rows: usize,
+    kernel: Kernel,
+    extent: Extent,
+    open: BTreeMap<u64, Window>,
+    /// All before it are closed.
+    oldest: u64,
+    /// The first one that nobody was told to read.
+    unread: u64,
+    out: VecDeque<Out>,
+    arithmetic: Duration,
+}
+
+struct Window {
+    /// By keeper, then by row.
+    flows: Vec<Flow>,
+    /// Flows that are not passed on or kept yet.
+    running: usize,
+    /// Messages that have not been received, and what is not written yet.
+    unconfirmed: usize,
+    /// Rows of ours that are complete, added up.
+    sum: Strip,
+    rows_missing: usize,
+}
+
+struct Flow {
+    /// Our own contribution is missing.
+    own: bool,
+    /// Those from whom something is missing.
+    from: Vec<usize>,
+    sum: Strip,
+}
+
+impl Flow {
+    fn is_complete(&self) -> bool {
+        !self.own && self.from.is_empty()
+    }
+}
+
+impl Round {
+    pub(crate) fn new(routes: Routes, rows: usize, extent: Extent) -> Round {
+        let mut round = Round {
+            routes,
+            rows,
+            kernel: Kernel::best(),
+            extent,
+            open: BTreeMap::new(),
+            oldest: 0,
+            unread: 0,
+            out: VecDeque::new(),
+            arithmetic: Duration::ZERO,
+        };
+        round.read_on();
+        round
+    }
+
+    pub(crate) fn poll(&mut self) -> Option<Out> {
+        self.out.pop_front()
+    }
+
+    /// Everything has been sent, received, kept.
+    pub(crate) fn is_done(&self) -> bool {
+        self.oldest == self.extent.windows
+    }
+
+    /// Windows below this may be received.
+    pub(crate) fn accepts_below(&self) -> u64 {
+        (self.oldest + self.extent.ahead).min(self.extent.windows)
+    }
+
+    /// Windows that are closed, and all of them.
+    pub(crate) fn windows(&self) -> (u64, u64) {
+        (self.oldest, self.extent.windows)
+    }
+
+    /// Time spent with sums.
+    pub(crate) fn arithmetic(&self) -> Duration {
+        self.arithmetic
+    }
+
+    /// Members from whom something of the oldest window is missing.
+    pub(crate) fn waits_for(&self) -> Vec<usize> {
+        let flows = self.open.get(&self.oldest).into_iter().flat_map(|window| &window.flows);
+        let mut from: Vec<usize> = flows.flat_map(|flow| flow.from.iter().copied()).collect();
+        from.sort_unstable();
+        from.dedup();
+        from
+    }
+
+    /// What this member contributes to a window: by keeper, then by row.
+    pub(crate) fn own(&mut self, number: u64, strips: Vec<Strip>) {
+        let started = Instant::now();
+        let kernel = self.kernel;
+        let window = self.window(number);
+        let mut ready = Vec::new();
+        for (at, (flow, strip)) in window.flows.iter_mut().zip(strips).enumerate() {
+            if core::mem::take(&mut flow.own) {
+                flow.sum.add(kernel, strip);
+                ready.extend(flow.is_complete().then_some(at));
+            }
+        }
+        self.pass_on(number, ready);
+        self.arithmetic += started.elapsed();
+    }
+
+    /// What another member has sent.
+    pub(crate) fn received(&mut self, from: usize, strips: &Strips<'_>) -> Result<(), Misplaced> {
+        let started = Instant::now();
+        let (number, kernel, rows) = (strips.window, self.kernel, self.rows);
+        let accepted = (self.oldest..self.accepts_below()).contains(&number);
+        let mut ready = Vec::new();
+        for part in &strips.parts {
+            let misplaced = |why| Misplaced { window: number, keeper: part.keeper, row: part.row, why };
+            if !accepted {
+                return Err(misplaced("is not open"));
+            }
+            let at = usize::from(part.keeper) * rows + usize::from(part.row);
+            let known = usize::from(part.row) < rows;
+            let flow = self.window(number).flows.get_mut(at).filter(|_| known);
+            let flow = flow.ok_or_else(|| misplaced("there is not in this group"))?;
+            let place = flow.from.iter().position(|missing| *missing == from);
+            flow.from.swap_remove(place.ok_or_else(|| misplaced("does not go this way, or came before"))?);
+            for (chunk, mask, pages) in &part.chunks {
+                flow.sum.add_chunk(kernel, *chunk, *mask, pages);
+            }
+            ready.extend(flow.is_complete().then_some(at));
+        }
+        self.pass_on(number, ready);
+        self.arithmetic += started.elapsed();
+        Ok(())
+    }
+
+    /// A message of this window has been received by whom it was sent to.
+    pub(crate) fn sent(&mut self, number: u64) {
+        self.confirmed(number);
+    }
+
+    /// What is kept of this window has been written.
+    pub(crate) fn kept(&mut self, number: u64) {
+        self.confirmed(number);
+    }
+
+    fn confirmed(&mut self, number: u64) {
+        if let Some(window) = self.open.get_mut(&number) {
+            window.unconfirmed -= 1;
+        }
+        self.close();
+    }
+
+    fn close(&mut self) {
+        while self.open.get(&self.oldest).is_some_and(|window| window.running == 0 && window.unconfirmed == 0)
+        {
+            self.open.remove(&self.oldest);
+            self.oldest += 1;
+        }
+        self.read_on();
+    }
+
+    fn read_on(&mut self) {
+        while self.unread < self.accepts_below() {
+            self.out.push_back(Out::Read(self.unread));
+            self.unread += 1;
+        }
+    }
+
+    fn window(&mut self, number: u64) -> &mut Window {
+        let (routes, rows) = (&self.routes, self.rows);
+        self.open.entry(number).or_insert_with(|| {
+            let me = routes.me();
+            let flow = |keeper, row| Flow {
+                own: routes.contributes(keeper, row, me),
+                from: routes.previous(keeper, row).collect(),
+                sum: Strip::default(),
+            };
+            let flows: Vec<Flow> = (0..routes.members())
+                .flat_map(|keeper| (0..rows).map(move |row| (keeper, row)))
+                .map(|(keeper, row)| flow(keeper, row))
+                .collect();
+            let running = flows.iter().filter(|flow| !flow.is_complete()).count();
+            Window { flows, running, unconfirmed: 0, sum: Strip::default(), rows_missing: rows }
+        })
+    }
+
+    /// These flows of a window are complete here.
+    fn pass_on(&mut self, number: u64, ready: Vec<usize>) {
+        let (rows, kernel, me) = (self.rows, self.kernel, self.routes.me());
+        let mut going: BTreeMap<usize, Vec<(u16, u16, Strip)>> = BTreeMap::new();
+        let mut messages = Vec::new();
+        for at in ready {
+            let (keeper, row) = (at / rows, at % rows);
+            let next = self.routes.next(keeper, row, me);
+            let window = self.window(number);
+            window.running -= 1;
+            let strip = core::mem::take(&mut window.flows[at].sum);
+            let Some(next) = next else {
+                window.sum.add(kernel, strip);
+                window.rows_missing -= 1;
+                continue;
+            };
+            let parts = going.entry(next).or_default();
+            parts.push((short(keeper), short(row), strip));
+            // Small ones travel together, large ones alone.
+            if parts.iter().map(|(.., strip)| strip.bytes()).sum::<usize>() >= MESSAGE_BYTES {
+                messages.push((next, core::mem::take(parts)));
+            }
+        }
+        messages.extend(going.into_iter().filter(|(_, parts)| !parts.is_empty()));
+        // Each begins with its right neighbour, so that not all send to the same one at once.
+        messages.sort_by_key(|(to, _)| self.routes.distance(*to, me));
+        let window = self.window(number);
+        window.unconfirmed += messages.len();
+        let kept = (window.rows_missing == 0).then(|| {
+            // Once.
+            window.rows_missing = usize::MAX;
+            window.unconfirmed += 1;
+            Out::Keep { window: number, strip: core::mem::take(&mut window.sum) }
+        });
+        self.out.extend(messages.into_iter().map(|(to, parts)| Out::Send { to, window: number, parts }));
+        self.out.extend(kept);
+        self.close();
+    }
+}
+
+fn short(number: usize) -> u16 {
+    u16::try_from(number).expect("a group has few members")
+}
+
+#[cfg(test)]
+mod tests {
+    use store::GenerationId;
+    use store::limits::PAGE_BYTES;
+    use store::protect::Group;
+    use transport::{Epoch, Life};
+
+    use super::*;
+    use crate::shape::Shape;
+
+    const GENERATION: GenerationId = GenerationId { life: Life { counter: 1, nonce: 2 }, epoch: Epoch(3) };
+
+    /// SplitMix64.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, bound: usize) -> usize {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            usize::try_from((mixed ^ (mixed >> 27)) >> 33).expect("31 bits") % bound
+        }
+    }
+
+    /// What a member contributes to a row of a keeper in a window: one page of one byte, or nothing.
+    fn contribution(routes: &Routes, keeper: usize, row: usize, member: usize, window: u64) -> Strip {
+        let mut strip = Strip::default();
+        let mut random = Random(((keeper * 64 + row) * 64 + member) as u64 * 1000 + window);
+        if routes.contributes(keeper, row, member) && random.below(3) > 0 {
+            let byte = u8::try_from(random.below(256)).expect("a byte");
+            let page = window * 100 + (row * 4 + random.below(3)) as u64;
+            strip.add_pages(Kernel::best(), page, &[byte; PAGE_BYTES]);
+        }
+        strip
+    }
+
+    /// Window and bytes of each.
+    type Messages = VecDeque<(u64, Vec<u8>)>;
+
+    /// Plays one encoding with members and messages of any speed; what each member keeps, by window.
+    fn play(shape: Shape, group: &Group, extent: Extent, seed: u64) -> Vec<BTreeMap<u64, Strip>> {
+        let (members, rows) = (group.members(), group.losses());
+        let routes = |me| Routes::new(shape, group, me);
+        let mut random = Random(seed);
+        let mut rounds: Vec<Round> = (0..members).map(|me| Round::new(routes(me), rows, extent)).collect();
+        let mut kept = vec![BTreeMap::new(); members];
+        // By sender and receiver, in order.
+        let mut links: BTreeMap<(usize, usize), Messages> = BTreeMap::new();
+        // What members have begun: to read, or to write.
+        let mut works: Vec<(usize, Out)> = Vec::new();
+        let mut idle = 0;
+        while !rounds.iter().all(Round::is_done) {
+            for (me, round) in rounds.iter_mut().enumerate() {
+                while let Some(out) = round.poll() {
+                    match out {
+                        Out::Send { to, window, parts } => {
+                            let bytes = Strips::emit(GENERATION, window, &parts);
+                            links.entry((me, to)).or_default().push_back((window, bytes));
+                        }
+                        work => works.push((me, work)),
+                    }
+                }
+                assert!(round.open.len() as u64 <= extent.ahead, "{shape}: too many windows are open");
+            }
+            idle += 1;
+            assert!(idle < 10_000, "{shape} {members} {rows} {seed}: nothing goes on");
+            if !works.is_empty() && random.below(2) == 0 {
+                idle = 0;
+                match works.swap_remove(random.below(works.len())) {
+                    (me, Out::Read(window)) => {
+                        let flows = (0..members).flat_map(|keeper| (0..rows).map(move |row| (keeper, row)));
+                        let own =
+                            flows.map(|(keeper, row)| contribution(&routes(me), keeper, row, me, window));
+                        rounds[me].own(window, own.collect());
+                    }
+                    (me, Out::Keep { window, strip }) => {
+                        assert!(kept[me].insert(window, strip).is_none(), "a window is kept once");
+                        rounds[me].kept(window);
+                    }
+                    (_, Out::Send { .. }) => unreachable!("it was put on a link"),
+                }
+                continue;
+            }
+            let busy: Vec<(usize, usize)> =
+                links.iter().filter(|(_, link)| !link.is_empty()).map(|(ends, _)| *ends).collect();
+            if busy.is_empty() {
+                continue;
+            }
+            let (from, to) = busy[random.below(busy.len())];
+            let link = links.get_mut(&(from, to)).expect("it is there");
+            if link[0].0 >= rounds[to].accepts_below() {
+                continue;
+            }
+            idle = 0;
+            let (window, bytes) = link.pop_front().expect("it is not empty");
+            let strips = Strips::parse(&bytes).expect("it was emitted");
+            rounds[to].received(from, &strips).expect("it goes this way");
+            rounds[from].sent(window);
+        }
+        kept
+    }
+
+    #[test]
+    fn every_keeper_gets_the_sum_whoever_is_slow() {
+        for (members, losses) in [(2, 1), (3, 1), (4, 1), (5, 2), (7, 3)] {
+            let group = Group::new((0..members).collect(), losses).expect("a shape");
+            let members = group.members();
+            for (shape, seed) in
+                Shape::ALL.into_iter().flat_map(|shape| (0..8).map(move |seed| (shape, seed)))
+            {
+                let extent = Extent { windows: 7, ahead: 2 + seed % 3 };
+                let kept = play(shape, &group, extent, seed);
+                let routes = Routes::new(shape, &group, 0);
+                for (keeper, kept) in kept.into_iter().enumerate() {
+                    for window in 0..extent.windows {
+                        let mut expected = Strip::default();
+                        for (member, row) in
+                            (0..members).flat_map(|member| (0..losses).map(move |row| (member, row)))
+                        {
+                            expected.add(Kernel::best(), contribution(&routes, keeper, row, member, window));
+                        }
+                        assert!(kept[&window] == expected, "{shape} {keeper} {window}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_belong_here_is_refused() {
+        let group = Group::new((0..4).collect(), 1).expect("a shape");
+        let mut round = Round::new(Routes::new(Shape::Ring, &group, 2), 1, Extent { windows: 9, ahead: 2 });
+        let mut tell = |from, window, keeper, row| {
+            let bytes = Strips::emit(GENERATION, window, &[(keeper, row, Strip::default())]);
+            round.received(from, &Strips::parse(&bytes).expect("it was emitted"))
+        };
+        assert_eq!(tell(1, 0, 3, 0), Ok(()));
+        for (from, window, keeper, row) in
+            [(1, 0, 3, 0), (0, 0, 3, 0), (1, 2, 3, 0), (1, 0, 4, 0), (1, 0, 3, 1), (1, 0, 1, 0)]
+        {
+            assert!(tell(from, window, keeper, row).is_err(), "{from} {window} {keeper} {row}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Which pages a section of an image consists of.
+//!
+//! The memory of a process lies in one section, run after run, without gaps. A heap that grows by a page moves everything behind it in the file; by its
+//! address each page is still the same one.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use process::state::{PAGES_KIND, ProcessState, STATE_KIND};
+use store::limits::PAGE_BYTES;
+use store::{ImageReader, Storage, kinds};
+
+const _: () = assert!(PAGES_KIND == kinds::PROCESS_MEMORY && STATE_KIND == kinds::PROCESS);
+
+/// Runs of pages: number of the first (its address by the length of a page), and how many.
+type Runs = Vec<(u64, u64)>;
+
+/// Answers [`store::protect::Member::place`]; of each image the state is read once.
+pub(crate) struct ImageRuns<S> {
+    storage: RefCell<S>,
+    known: RefCell<BTreeMap<String, Runs>>,
+}
+
+impl<S: Storage> ImageRuns<S> {
+    pub(crate) fn new(storage: S) -> ImageRuns<S> {
+        ImageRuns { storage: RefCell::new(storage), known: RefCell::default() }
+    }
+
+    /// Runs of a section; none: nothing is known of it, or it is not memory.
+    pub(crate) fn of(&self, image: &ImageReader, section: u32) -> Runs {
+        let is_memory = image.entries().get(section as usize).is_some_and(|entry| entry.kind == PAGES_KIND);
+        if !is_memory {
+            return Runs::new();
+        }
+        let mut known = self.known.borrow_mut();
+        let runs =
+            known.entry(image.path().to_owned()).or_insert_with(|| self.read(image).unwrap_or_default());
+        runs.clone()
+    }
+
+    /// A state that cannot be read costs larger deltas, nothing else: whether an image is whole is looked at elsewhere.
+    fn read(&self, image: &ImageReader) -> Option<Runs> {
+        let number = image.find(STATE_KIND).ok()?;
+        let version = image.entries().get(number as usize)?.version;
+        let bytes = image.read_section(&mut *self.storage.borrow_mut(), number).ok()?;
+        let state = ProcessState::decode(version, &bytes).ok()?;
+        let pages = u64::from(state.machine.page_bytes) / PAGE_BYTES as u64;
+        let run =
+            |run: &process::state::memory::PageRun| (run.address / PAGE_BYTES as u64, run.pages * pages);
+        Some(state.memory.runs.iter().map(run).collect())
+    }
+}

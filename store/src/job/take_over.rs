@@ -1,0 +1,79 @@
+//! Taking over a generation from a copy that lies elsewhere.
+
+use std::collections::BTreeSet;
+
+use transport::{Life, Rank};
+
+use super::names;
+use super::{Depth, GenerationId, GenerationState, JobDirectory};
+use crate::error::{RecordError, StoreError};
+use crate::record::Manifest;
+use crate::storage::{Storage, StorageError};
+
+/// Which of a rank's files of a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakenFile {
+    /// Its image.
+    Image,
+    /// What that needs below it.
+    Base,
+}
+
+impl<S: Storage> JobDirectory<S> {
+    /// The life that went on without `generation`, if one did: then it would not count here, even if it were there.
+    pub fn passed_over(&mut self, generation: GenerationId) -> Result<Option<Life>, StoreError> {
+        let lives = self.lives()?;
+        let found = self.generations_of(&lives)?;
+        let committed = found.iter().filter(|found| found.state == GenerationState::Committed);
+        let with_record: BTreeSet<_> = committed.map(|found| found.id).chain([generation]).collect();
+        Ok(lives.fence(generation, &with_record))
+    }
+
+    /// Begins to take over a generation: its directory is there, durably. What lies in it already stays. Only while no process of the job runs.
+    pub fn begin_taking(&mut self, generation: GenerationId) -> Result<(), StoreError> {
+        self.make_generation(generation)
+    }
+
+    /// Where a file of it goes, in place of what may be there. `write` fills it; it gets its name, and is durable, when that has succeeded.
+    pub fn take_file<E: From<StoreError>>(
+        &mut self,
+        generation: GenerationId,
+        rank: Rank,
+        which: TakenFile,
+        write: impl FnOnce(&mut S, &mut S::File) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let name = match which {
+            TakenFile::Image => names::image(rank),
+            TakenFile::Base => names::base(rank),
+        };
+        let path = names::in_generation(generation, &name);
+        let temporary = names::temporary(&path);
+        let stored = |error: StorageError| E::from(error.into());
+        match self.storage.remove_file(&temporary) {
+            Ok(()) | Err(StorageError::NotFound { .. }) => {}
+            Err(error) => return Err(stored(error)),
+        }
+        let mut file = self.storage.create(&temporary).map_err(stored)?;
+        let written = write(&mut self.storage, &mut file);
+        let written = written.and_then(|()| self.storage.sync_file(&mut file).map_err(stored));
+        if let Err(error) = written {
+            let _ = self.storage.remove_file(&temporary);
+            return Err(error);
+        }
+        self.storage.rename(&temporary, &path).map_err(stored)
+    }
+
+    /// Makes the generation exist here. Every image is compared with the manifest first.
+    pub fn take_over(&mut self, manifest: &Manifest) -> Result<(), StoreError> {
+        let generation = manifest.generation;
+        if manifest.job != self.job {
+            let error = RecordError::WrongJob { expected: self.job, found: manifest.job };
+            let path = names::in_generation(generation, names::MANIFEST);
+            return Err(StoreError::Record { path, error });
+        }
+        if let Some(damage) = self.verify_images(manifest, Depth::Tables, |_, _| ())?.into_iter().next() {
+            return Err(damage.error);
+        }
+        self.adopt(manifest)
+    }
+}

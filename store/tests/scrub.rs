@@ -1,0 +1,102 @@
+//! What is damaged of what a node keeps for its group is found and named, wherever it lies.
+
+mod group;
+
+use group::{Cluster, generation, life};
+use store::GenerationId;
+use store::protect::{ProtectError, Scrubbed, inspect_changed, inspect_pages, inspect_sums, scrub};
+
+const NODES: usize = 4;
+
+/// Two generations that are kept: the older one's parity is folded in, the newer one's lies beside it.
+fn work() -> (Cluster, [GenerationId; 2]) {
+    let mut cluster = Cluster::new(NODES, 1);
+    cluster.start(1, None).unwrap();
+    let mut from = None;
+    for epoch in 1..=3 {
+        let id = generation(1, epoch);
+        let claims = cluster.protect(id, from).unwrap();
+        cluster.commit(id, claims, || ()).unwrap();
+        cluster.collect(life(1), 2).unwrap();
+        from = Some(id);
+    }
+    (cluster, [generation(1, 2), generation(1, 3)])
+}
+
+fn look(cluster: &Cluster, node: usize, id: GenerationId) -> Scrubbed {
+    let mut bytes = 0;
+    let scrubbed =
+        scrub(cluster.directory(node), id, |read| bytes += read).unwrap().expect("it is protected");
+    let pages = scrubbed.data_pages + scrubbed.parity_pages;
+    assert!(bytes == pages * 4096 || scrubbed.damaged > 0, "every page is told");
+    scrubbed
+}
+
+#[test]
+fn what_is_whole_is_found_whole() {
+    let (cluster, kept) = work();
+    for id in kept {
+        for node in 0..NODES {
+            let scrubbed = look(&cluster, node, id);
+            assert_eq!((scrubbed.damaged, &scrubbed.damages[..]), (0, &[][..]));
+            assert!(scrubbed.data_pages > 0 && scrubbed.parity_pages > 0, "{scrubbed:?}");
+            assert_eq!(scrubbed.protected.nodes, [0, 1, 2, 3]);
+        }
+    }
+    assert_eq!(scrub(cluster.directory(0), generation(1, 9), |_| ()), Ok(None));
+}
+
+#[test]
+fn every_damaged_byte_is_found_and_its_page_named() {
+    let (cluster, [older, newer]) = work();
+    let mut directory = cluster.directory(1);
+    let folded =
+        format!("parity/pages-{:08}-{:016x}-{:08}", older.life.counter, older.life.nonce, older.epoch.0);
+    let pages = inspect_pages(directory.storage(), &folded).unwrap();
+    assert!(pages.pages > 1 && pages.damaged.is_empty());
+    let changed = format!("{}/parity", newer.folder());
+    let file = inspect_changed(directory.storage(), &changed).unwrap();
+    assert_eq!((file.generation, file.from), (Some(newer), Some(older)));
+    let sums = format!("{}/sums", newer.folder());
+    assert_eq!(inspect_sums(directory.storage(), &sums).unwrap(), look(&cluster, 1, newer).data_pages);
+
+    // A page of the changes: the newer generation's.
+    let flip = |path: &str, offset: u64| {
+        let found = cluster.directory(1).storage().memory.borrow_mut().damage(path, offset, 4);
+        assert!(found, "{path} has {offset} bytes");
+    };
+    flip(&changed, 64 + 100);
+    let damaged = inspect_changed(cluster.directory(1).storage(), &changed).unwrap().damaged;
+    let scrubbed = look(&cluster, 1, newer);
+    let expected = ProtectError::ParityDamaged { path: changed.clone(), page: damaged[0] };
+    assert_eq!((scrubbed.damaged, scrubbed.damages), (1, vec![expected]));
+    assert_eq!(look(&cluster, 1, older).damaged, 0);
+    flip(&changed, 64 + 100);
+
+    // The folded pages: the older one's, and the newer one's unless it has that page itself.
+    flip(&folded, 4104 + 7);
+    let scrubbed = look(&cluster, 1, older);
+    assert_eq!(scrubbed.damages, [ProtectError::ParityDamaged { path: folded.clone(), page: 1 }]);
+    assert_eq!(inspect_pages(cluster.directory(1).storage(), &folded).unwrap().damaged, [1]);
+    flip(&folded, 4104 + 7);
+
+    // The node's own content.
+    let image = cluster.directory(1).image_path(newer, transport::Rank(1));
+    flip(&image, 5000);
+    let scrubbed = look(&cluster, 1, newer);
+    assert!(matches!(scrubbed.damages[..], [ProtectError::DataDamaged { node: 1, .. }]), "{scrubbed:?}");
+    flip(&image, 5000);
+
+    // Records: its own, and what it knows of others.
+    for name in ["sums", "content-00000000", "content-00000001"] {
+        let path = format!("{}/{name}", newer.folder());
+        flip(&path, 40);
+        let scrubbed = look(&cluster, 1, newer);
+        assert!(scrubbed.damaged >= 1 && scrubbed.damages[0].to_string().contains(name), "{scrubbed:?}");
+        flip(&path, 40);
+    }
+    assert_eq!(look(&cluster, 1, newer).damaged, 0);
+    let protected = format!("{}/protected", newer.folder());
+    flip(&protected, 30);
+    assert!(scrub(cluster.directory(1), newer, |_| ()).unwrap_err().is_damage());
+}

@@ -1,0 +1,157 @@
+"""MPI programs whose nodes are destroyed at random instants, and go on: their results have to be those of an undisturbed run.
+
+Called by tests/mpi/destroyed, which sets up what this needs.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+
+from rounds import LEFT_MAX, STEP_MAX, Failure, check, expected_of, job_of, segments
+
+NODES = 4
+
+# How nodes protect each other, and how many may be lost.
+SCHEMES = {"xor": 1, "partner": 1, "rs:3+1": 1, "rs:2+2": 2}
+
+
+def ranks_and_keepers(job):
+    """By node, each of which has one rank with its own number: the rank's process and its keeper's; none while not all are there."""
+    found = {}
+    for pid in job.ranks():
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                variables = dict(word.split(b"=", 1) for word in file.read().split(b"\0") if b"=" in word)
+            with open(f"/proc/{pid}/stat") as file:
+                keeper = int(file.read().rsplit(") ", 1)[1].split()[1])
+        except OSError:
+            return None
+        found[int(variables[b"STILLWIRE_RANK"])] = (pid, keeper)
+    return found if sorted(found) == list(range(NODES)) else None
+
+
+def lose(job, node):
+    """The directory is gone at one instant, whoever still writes into it."""
+    gone = tempfile.mkdtemp(dir=job.directory)
+    os.rename(os.path.join(job.job, "nodes", str(node)), os.path.join(gone, "it"))
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def destroy_once(job, dice, losses, again):
+    """One round. Returns how often the ranks should have run again, and what was done; nothing if the job has ended before."""
+    if not job.wait_for("all ranks run", again + 1):
+        return None
+    time.sleep(dice.choice([0.02, 0.3, 1.0, 2.0]) * dice.random())
+    processes = ranks_and_keepers(job)
+    if processes is None or job.launcher.poll() is not None:
+        return None
+    if dice.random() < 0.7:
+        node = dice.randrange(NODES)
+        rank, keeper = processes[node]
+        job.kill(keeper)
+        job.kill(rank)
+        lose(job, node)
+        return job.text().count("all ranks run"), f"node {node}"
+    nodes = dice.sample(range(NODES), losses)
+    job.kill(job.launcher.pid)
+    for rank, keeper in processes.values():
+        job.kill(keeper)
+        job.kill(rank)
+    job.launcher.wait()
+    for node in nodes:
+        lose(job, node)
+    # One that had committed nothing, or had finished, cannot be restarted.
+    if "committed" not in job.text() or "all ranks have finished" in job.text():
+        return None
+    job.restart()
+    return job.text().count("all ranks run"), f"everything, and the directories of {len(nodes)} nodes"
+
+
+def one(options, program, dice):
+    """One job, of which nodes are destroyed several times. Returns what was done."""
+    directory = tempfile.mkdtemp(prefix=program["name"] + "-", dir=options.place)
+    os.environ["ROUNDS_OF"] = directory
+    job = job_of(options, directory, program)
+    before = segments()
+    every_ms = dice.choice([100, 200, 400])
+    scheme = dice.choice(list(SCHEMES))
+    done, rebuilt = [], 0
+    try:
+        job.run(program["ranks"], every_ms, ["--nodes", str(NODES), "--parity", scheme, "--rails", "udp"])
+        again = 0
+        for _ in range(dice.randint(1, options.losses_per_job)):
+            # Before the first checkpoint of a life there may be nothing to rebuild.
+            if dice.random() < 0.8:
+                job.wait_for("committed", job.text().count("committed") + 1)
+            round_ = destroy_once(job, dice, SCHEMES[scheme], again)
+            if round_ is None:
+                break
+            again, what = round_
+            done.append(what)
+        lost = job.launcher.poll() not in (None, 0) and "committed" not in job.text()
+        if not lost:
+            job.finish()
+            if job.results() != program["expected"]:
+                raise Failure(f"results {job.results()}, expected {program['expected']}")
+            check(job, program)
+        rebuilt = job.text().count("has what it had: ")
+        del os.environ["ROUNDS_OF"]
+        until = time.monotonic() + LEFT_MAX
+        while job.processes() or segments() - before:
+            if time.monotonic() > until:
+                raise Failure(f"left are the processes {job.processes()}, and in /dev/shm {sorted(segments() - before)}")
+            time.sleep(0.02)
+    except Failure as failure:
+        job.end()
+        kept = os.path.join(options.place, f"failed-{program['name']}-{os.getpid()}-{int(time.time())}")
+        os.rename(directory, kept)
+        what = ", ".join(done) or "nothing"
+        raise Failure(f"{program['name']}, {scheme}, a checkpoint every {every_ms} ms, destroyed: {what}: {failure}; see {kept}/output") from None
+    shutil.rmtree(directory)
+    return done, rebuilt
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--stillwire", required=True)
+    parser.add_argument("--place", required=True, help="where jobs lie")
+    parser.add_argument("--rounds", type=int, required=True, help="nodes destroyed")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--losses-per-job", type=int, default=4)
+    parser.add_argument("--programs", required=True, help="a file of JSON: name, ranks, command")
+    options = parser.parse_args()
+    with open(options.programs) as file:
+        programs = json.load(file)
+    dice = random.Random(options.seed)
+    for program in programs:
+        program["expected"], program["seconds"] = expected_of(options, program)
+        print(f"{program['name']}: {program['seconds']:.1f} s undisturbed", flush=True)
+    rounds, failures, jobs, rebuilt = [], [], 0, 0
+    until = time.monotonic() + STEP_MAX * (options.rounds + len(programs))
+    while (len(rounds) < options.rounds or not rebuilt) and time.monotonic() < until:
+        program = programs[jobs % len(programs)]
+        jobs += 1
+        try:
+            done, nodes = one(options, program, dice)
+            rebuilt += nodes
+        except Failure as failure:
+            failures.append(str(failure))
+            print(f"FAILED: {failure}", flush=True)
+            done = ["(failed)"]
+        rounds += done
+        print(f"{len(rounds)} of {options.rounds} rounds, {jobs} jobs, {len(failures)} failures: {program['name']}: {', '.join(done) or 'nothing destroyed'}", flush=True)
+    if len(rounds) < options.rounds:
+        failures.append("the rounds were not done in time")
+    print(
+        f"{'FAILED' if failures else 'passed'}: seed {options.seed}, {len(rounds)} rounds in {jobs} jobs, {rebuilt} nodes were rebuilt, {len(failures)} failures"
+    )
+    sys.exit(1 if failures or not rebuilt else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+//! Messages of every kind that protectors send.
+
+use protector::Shape;
+use protector::message::{Answer, Message, Part, Question, Strips, Word};
+use store::GenerationId;
+use store::limits::PAGE_BYTES;
+use store::protect::{Half, Told, Wanted};
+use transport::{Epoch, Life};
+
+use crate::seeds::Seed;
+
+const GENERATION: GenerationId =
+    GenerationId { life: Life { counter: 3, nonce: 0x0123_4567_89ab_cdef }, epoch: Epoch(7) };
+
+pub(crate) fn all() -> Vec<Seed> {
+    let from = GenerationId { epoch: Epoch(6), ..GENERATION };
+    let wanted = Wanted { by: 2, half: Half::Parity, cycles: 5..8 };
+    let record = b"content 1\n".to_vec();
+    let words = [
+        ("content", Word::Content { from: None, shape: Shape::Ring, pages: 9, record: record.clone() }),
+        (
+            "content-upon",
+            Word::Content { from: Some(from), shape: Shape::FanIn, pages: 9, record: record.clone() },
+        ),
+        ("gave-up", Word::GaveUp { reason: "disk full".to_owned() }),
+        ("question-content", Word::Question(Question::Content { of: 1 })),
+        ("question-places", Word::Question(Question::Places(wanted))),
+        ("answer-content", Word::Answer(Answer::Content(record))),
+        ("answer-places", Word::Answer(Answer::Places(vec![Told::Zero, Told::Damaged, Told::Zero]))),
+        ("answer-pages", Word::Answer(Answer::Places(vec![Told::Zero, Told::Page(vec![7; PAGE_BYTES])]))),
+        ("answer-failed", Word::Answer(Answer::Failed("nothing is known of it".to_owned()))),
+        ("alive", Word::Alive),
+    ];
+    let message = |(name, word): (&str, Word)| {
+        (name.to_owned(), Message { generation: GENERATION, number: 11, word }.emit())
+    };
+    let mut seeds: Vec<Seed> = words.into_iter().map(message).collect();
+    let pages = vec![5; 3 * PAGE_BYTES];
+    let full = Part {
+        keeper: 1,
+        row: 1,
+        chunks: vec![(4, 0b101, &pages[..2 * PAGE_BYTES]), (9, 0x8000, &pages[..PAGE_BYTES])],
+    };
+    let empty = Part { keeper: 3, row: 0, chunks: Vec::new() };
+    for (name, parts) in [("strips-empty", vec![empty.clone()]), ("strips", vec![full, empty])] {
+        seeds.push((name.to_owned(), Strips { generation: GENERATION, window: 2, parts }.to_bytes()));
+    }
+    seeds
+}
