@@ -49,6 +49,10 @@ pub const COMMAND_GRACE: Duration = Duration::from_secs(2);
 /// Longest time that the coordinator waits for the counts of all native ranks.
 pub const POINT_ANSWER_MAX: Duration = Duration::from_secs(5);
 
+/// After this time a keeper names a rank of its own that has not said its count: before the coordinator gives up, which knows only
+/// that somebody is missing.
+pub const POINT_SILENCE: Duration = Duration::from_secs(2);
+
 /// Counted points that the coordinator names ahead of the fastest rank, at most. A point so far ahead that nobody
 /// reaches it in the time of a checkpoint is no point.
 pub const POINT_MARGIN_MAX: u64 = 1 << 20;

@@ -193,7 +193,7 @@ fn a_node_whose_directory_is_gone_costs_checkpoints_until_it_is_rebuilt() {
     let place = Place::new();
     let mut job = run(&place, "xor", &[]);
     job.wait_for("committed");
-    std::fs::remove_dir_all(node(&place, 1)).expect("a directory");
+    lose(&place, 1);
     job.wait_for("came to nothing");
     // The program runs on; the next life begins with a directory that was made anew.
     signal(keepers(job.pid())[2], "KILL");

@@ -73,8 +73,7 @@ impl Conditions {
         let disk = self.disk_bytes_per_s.map_or(0.0, |rate| changed * (1.0 + m / k) / rate);
         let window = (windows(shape, group).0 * group.data_pages() * PAGE_BYTES as u64) as f64;
         let window = window.min(self.pages as f64 * PAGE_BYTES as f64) * self.share();
-        let fill =
-            self.disk_bytes_per_s.map_or(0.0, |rate| window / rate) + m * window / self.link_bytes_per_s;
+        let fill = self.disk_bytes_per_s.map_or(0.0, |rate| window / rate);
         let hops = match shape {
             Shape::Broadcast => 1.0,
             Shape::FanIn => (k + 1.0).log2().ceil(),

@@ -2,11 +2,12 @@
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use core::time::Duration;
 
-use transport::{Epoch, Rank};
+use transport::{Epoch, Instant, Rank};
 
 use crate::control::{ImageReport, PointSummary, PortEntry};
-use crate::limits::ENTRIES_MAX;
+use crate::limits::{ENTRIES_MAX, POINT_SILENCE};
 use crate::names::NodeIndex;
 
 /// Counts from below that add up to the number of ranks in this part of the tree. Also right when a child reports in
@@ -32,13 +33,42 @@ impl Count {
 pub(crate) struct Points {
     pub(crate) query: u32,
     pub(crate) summary: PointSummary,
+    asked: Instant,
+    /// Silence has been reported; once for each question is enough.
+    reported: bool,
     answered: BTreeSet<Rank>,
     children: BTreeSet<NodeIndex>,
 }
 
 impl Points {
-    pub(crate) fn new(query: u32) -> Points {
-        Points { query, summary: PointSummary::NONE, answered: BTreeSet::new(), children: BTreeSet::new() }
+    pub(crate) fn new(now: Instant, query: u32) -> Points {
+        Points {
+            query,
+            summary: PointSummary::NONE,
+            asked: now,
+            reported: false,
+            answered: BTreeSet::new(),
+            children: BTreeSet::new(),
+        }
+    }
+
+    /// When whoever has not answered by then is silent; `None`: that has been said.
+    pub(crate) fn patience(&self) -> Option<Instant> {
+        (!self.reported).then(|| self.asked + POINT_SILENCE)
+    }
+
+    /// Names one of `ranks` that has been silent for longer than is usual, and for how long it has.
+    pub(crate) fn silent(
+        &mut self,
+        now: Instant,
+        mut ranks: impl Iterator<Item = Rank>,
+    ) -> Option<(Rank, Duration)> {
+        if self.patience().is_none_or(|patience| now < patience) {
+            return None;
+        }
+        self.reported = true;
+        let silent = ranks.find(|rank| !self.answered.contains(rank))?;
+        Some((silent, now.since(self.asked)))
     }
 
     pub(crate) fn add_rank(&mut self, rank: Rank, summary: PointSummary) {

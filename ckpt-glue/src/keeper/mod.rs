@@ -292,6 +292,17 @@ impl Keeper {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         let Some(held) = self.holding() else { return };
+        let alive = held.ranks.iter().filter(|(_, kept)| kept.alive).map(|(rank, _)| *rank);
+        let silent = held.points.as_mut().and_then(|points| points.silent(now, alive));
+        if let Some((rank, silent)) = silent {
+            let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+            self.send_up(Message::Fault { report: FaultReport::RankSilent { rank, silent_ms } });
+        }
+        self.watch(now);
+    }
+
+    fn watch(&mut self, now: Instant) {
+        let Some(held) = self.holding() else { return };
         let Some(watcher) = &mut held.watcher else { return };
         let due = watcher.due(now);
         if due.lease_over {
@@ -313,7 +324,10 @@ impl Keeper {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match &self.state {
-            State::Holding(held) => held.watcher.as_ref().map(Watcher::next),
+            State::Holding(held) => {
+                let silent = held.points.as_ref().and_then(Points::patience);
+                held.watcher.as_ref().map(Watcher::next).into_iter().chain(silent).min()
+            }
             State::Empty { .. } | State::Ending { .. } | State::Fenced { .. } => None,
         }
     }

@@ -120,7 +120,7 @@ impl Keeper {
             }
             Message::PointQuery { query } => {
                 self.broadcast(&message);
-                self.gather_points(query);
+                self.gather_points(now, query);
             }
             Message::FinalizeDone => {
                 if let Some(held) = self.held() {
@@ -231,9 +231,9 @@ impl Keeper {
         self.held()?.points.as_mut().filter(|points| points.query == query)
     }
 
-    fn gather_points(&mut self, query: u32) {
+    fn gather_points(&mut self, now: Instant, query: u32) {
         let Some(held) = self.held() else { return };
-        let mut points = Points::new(query);
+        let mut points = Points::new(now, query);
         for (rank, _) in held.ranks.iter().filter(|(_, kept)| matches!(kept.phase, RankPhase::Exited(_))) {
             points.add_rank(*rank, PointSummary::FINALIZING);
         }

@@ -6,7 +6,8 @@ use expect_test::expect;
 use transport::PortId;
 
 use super::*;
-use crate::control::{CutAt, CutMode, NewLife, PortEntry, Registration, Source};
+use crate::control::{CutAt, CutMode, NewLife, PointSummary, PortEntry, Registration, Source};
+use crate::limits::POINT_SILENCE;
 use crate::table::table;
 
 const NOW: Instant = Instant::from_nanos(1_000);
@@ -277,6 +278,34 @@ fn a_keeper_answers_for_a_rank_that_has_ended() {
         to keeper 1 "closed 0/0 towards 2/0: no"
         to rank 1 "closed 0/0 towards 1/0: next 5, expected 0""#]]
     .assert_eq(&told.join("\n"));
+}
+
+#[test]
+fn a_rank_that_does_not_say_where_it_is_is_named_once_for_each_question() {
+    let mut keeper = up(&[]);
+    let query = |query| from(Party::Coordinator, 1, Message::PointQuery { query });
+    let answer = |rank, query| {
+        let summary = PointSummary::FINALIZING;
+        from(Party::Rank(Rank(rank)), 1, Message::PointReport { query, summary })
+    };
+    for number in [1, 2] {
+        step(&mut keeper, &query(number));
+        step(&mut keeper, &answer(0, number));
+        assert_eq!(keeper.poll_timeout(), Some(NOW + POINT_SILENCE));
+        keeper.handle_timeout(NOW + POINT_SILENCE / 2);
+        assert_eq!(outputs(&mut keeper), [""; 0]);
+        keeper.handle_timeout(NOW + POINT_SILENCE);
+        assert_eq!(outputs(&mut keeper), ["to coordinator \"fault: rank 1 has not answered for 2000 ms\""]);
+        assert_eq!(keeper.poll_timeout(), None);
+        keeper.handle_timeout(NOW + POINT_SILENCE * 2);
+        assert_eq!(outputs(&mut keeper), [""; 0]);
+    }
+    // Ranks of the node below are that node's to name.
+    step(&mut keeper, &query(3));
+    step(&mut keeper, &answer(0, 3));
+    step(&mut keeper, &answer(1, 3));
+    keeper.handle_timeout(NOW + POINT_SILENCE);
+    assert_eq!(outputs(&mut keeper), [""; 0]);
 }
 
 #[test]
