@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use store::GenerationId;
-use store::job::{CollectReport, GenerationState};
 use store::protect::{Group, Repaired};
 use transport::config::AuthLevel;
 use transport::{JobId, Life, Rank};
@@ -26,9 +25,8 @@ pub struct Settings {
     pub bind: IpAddr,
     /// This node, by its number in the manifest.
     pub node: u32,
-    /// The nodes that protect each other, this one among them; `None`: nothing is protected, only [`Order::Replicate`], [`Order::Collect`],
-    /// [`Order::Abandon`] and [`Order::Survey`] do something.
-    pub group: Option<Group>,
+    /// The nodes that protect each other, this one among them.
+    pub group: Group,
     /// This node's own directory of the job.
     pub directory: PathBuf,
     /// What it may use.
@@ -60,7 +58,7 @@ pub enum Order {
         life: Life,
     },
     /// Where the other members of the group are in this life. [`Event::Met`].
-    Peers {
+    Meet {
         /// The life.
         life: Life,
         /// Node, and what its [`Event::Opened`] said. Nodes of other groups may be among them.
@@ -81,25 +79,11 @@ pub enum Order {
         /// The generation.
         generation: GenerationId,
     },
-    /// Commit on this node what another one committed. [`Event::Replicated`].
-    Replicate {
-        /// The manifest as it was emitted.
-        manifest: Vec<u8>,
-    },
-    /// Remove what is not needed any more, and fold parity of what stays. [`Event::Collected`].
-    Collect {
-        /// The current life.
-        life: Life,
-        /// Committed generations to keep.
-        keep: u32,
-    },
     /// Compute what this node has lost of a generation from what the others have. [`Event::Repaired`].
     Repair {
         /// The generation.
         generation: GenerationId,
     },
-    /// Look what this node has. [`Event::Surveyed`].
-    Survey,
 }
 
 /// Which order an event answers.
@@ -107,13 +91,10 @@ pub enum Order {
 #[expect(missing_docs, reason = "the names are those of `Order`")]
 pub enum Asked {
     Open,
-    Peers,
+    Meet,
     Protect,
     Abandon,
-    Replicate,
-    Collect,
     Repair,
-    Survey,
 }
 
 /// What has become of an order.
@@ -123,7 +104,7 @@ pub enum Event {
     Opened {
         /// The life.
         life: Life,
-        /// What the others need to reach it: for their [`Order::Peers`].
+        /// What the others need to reach it: for their [`Order::Meet`].
         addresses: Vec<u8>,
     },
     /// It knows where the others are.
@@ -143,16 +124,6 @@ pub enum Event {
         /// The generation.
         generation: GenerationId,
     },
-    /// The generation is committed on this node too.
-    Replicated {
-        /// The generation.
-        generation: GenerationId,
-    },
-    /// What is not needed any more is gone.
-    Collected {
-        /// What stays and what went.
-        report: CollectReport,
-    },
     /// This node has again what it had of the generation.
     Repaired {
         /// The generation.
@@ -161,11 +132,6 @@ pub enum Event {
         repaired: Repaired,
         /// What it took.
         statistics: Statistics,
-    },
-    /// What this node has.
-    Surveyed {
-        /// Oldest first.
-        found: Vec<Found>,
     },
     /// An order has failed. What was there before it is as it was.
     Failed {
@@ -176,17 +142,6 @@ pub enum Event {
         /// Why.
         error: ProtectorError,
     },
-}
-
-/// A generation as one node has it. What it means for the group: [`store::protect::standing`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The generation.
-    pub id: GenerationId,
-    /// How far it has come.
-    pub state: GenerationState,
-    /// This node has all that it keeps for it, as far as records and tables tell ([`store::protect::Member::holds`]).
-    pub holds: bool,
 }
 
 /// What protecting or repairing took on this node.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use drivers::DriverError;
 use endpoint::EndpointError;
 use store::protect::ProtectError;
-use store::{GenerationId, RecordError, StoreError};
+use store::{GenerationId, StoreError};
 use transport::Life;
 
 /// Why an order was not carried out.
@@ -53,12 +53,6 @@ pub enum ProtectorError {
     /// It was ended by another order.
     #[error("it was ended by a new order: {by}")]
     Ended { by: &'static str },
-    /// The manifest to be replicated is none.
-    #[error("the manifest that was sent: {0}; report this launcher's bug")]
-    Manifest(#[from] RecordError),
-    /// Nothing is protected here.
-    #[error("node {node} is in no group: nothing of it is protected, and nothing can be repaired")]
-    NoGroup { node: u32 },
     /// The node's directory.
     #[error(transparent)]
     Store(#[from] StoreError),

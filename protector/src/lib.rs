@@ -4,14 +4,15 @@
 //!   Order (keeper) --> clerk: endpoint, messages, one encoding at a time --> Event (keeper)
 //!                        |  \
 //!                        |   reader: what has changed here, window by window; what others ask while they are repaired
-//!                      keeper: parity of what others have, records, repair of this node
+//!                      writer: parity of what others have, records, repair of this node
 //! ```
 //!
 //! What is computed and what lies where is [`store::protect`]'s matter. Here is how it travels: over an endpoint of this crate's own, in
-//! messages ([`message`]) that follow a [`Shape`]. Network, disk and arithmetic have a thread each, with bounded queues between them, so that
-//! an encoding takes as long as the slowest of them.
+//! messages ([`message`]) that follow a [`Shape`]. Each of the three is a thread. The clerk also adds up what passes through; the reader and the writer share the disk, and
+//! the reader computes what it contributes. What waits between them is bounded by the windows that are open, so that an encoding takes as long as the
+//! slowest of network, disk and arithmetic.
 //!
-//! A protector belongs to one node, and its thread ends with the handle. What fails, fails one order: [`Event::Failed`] says which, and why.
+//! A protector belongs to one node, and its threads end with the handle. What fails, fails one order: [`Event::Failed`] says which, and why.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +22,6 @@ mod clerk;
 mod cost;
 mod disk;
 mod error;
-mod keeper;
 mod limits;
 mod lines;
 mod mailbox;
@@ -35,8 +35,9 @@ mod routes;
 mod runs;
 mod shape;
 mod usage;
+mod writer;
 
-pub use api::{Asked, Event, Found, Limits, Order, Seconds, Settings, Statistics};
+pub use api::{Asked, Event, Limits, Order, Seconds, Settings, Statistics};
 pub use error::ProtectorError;
 pub use protector::Protector;
 pub use shape::{NoSuchShape, Shape};

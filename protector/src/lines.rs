@@ -49,8 +49,7 @@ impl Lines {
         let rails: Vec<Box<dyn Driver>> = vec![Box::new(driver)];
         let endpoint =
             Endpoint::open(port, rails, config).map_err(|error| ProtectorError::endpoint(node, &error))?;
-        let members = settings.group.as_ref().map_or(0, |group| group.members());
-        Ok(Lines { endpoint, life, links: vec![None; members] })
+        Ok(Lines { endpoint, life, links: vec![None; settings.group.members()] })
     }
 
     pub(crate) fn life(&self) -> Life {
@@ -74,9 +73,7 @@ impl Lines {
         addresses: &[(u32, Vec<u8>)],
     ) -> Result<(), ProtectorError> {
         let node = settings.node;
-        for (member, peer) in
-            settings.group.iter().flat_map(|group| group.nodes().iter().copied().enumerate())
-        {
+        for (member, peer) in settings.group.nodes().iter().copied().enumerate() {
             if peer == node {
                 continue;
             }

@@ -24,16 +24,15 @@ impl Protector {
     /// # Errors
     /// [`ProtectorError::NotInGroup`], [`ProtectorError::Thread`], [`ProtectorError::Store`] if the directory is not there.
     pub fn start(settings: Settings) -> Result<Protector, ProtectorError> {
-        let node = settings.node;
-        let group = settings.group.as_ref();
-        if let Some(group) = group.filter(|group| !group.nodes().contains(&node)) {
-            return Err(ProtectorError::NotInGroup { node, nodes: group.nodes().to_vec() });
-        }
+        let (node, nodes) = (settings.node, settings.group.nodes());
+        let Some(me) = nodes.iter().position(|member| *member == node) else {
+            return Err(ProtectorError::NotInGroup { node, nodes: nodes.to_vec() });
+        };
         let directory = Directory::open(&settings.directory).map_err(store::StoreError::from)?;
         let failed = |reason: String| ProtectorError::Thread { node, reason };
         let bell = Arc::new(Bell::new().map_err(|error| failed(error.to_string()))?);
         let tasks = Arc::new(Mailbox::new());
-        let clerk = Clerk::new(settings, directory, Arc::clone(&tasks), Arc::clone(&bell))?;
+        let clerk = Clerk::new(settings, me, directory, Arc::clone(&tasks), Arc::clone(&bell))?;
         let thread = std::thread::Builder::new().name("stillwire-parity".into());
         let thread = thread.spawn(move || clerk.run()).map_err(|error| failed(error.to_string()))?;
         Ok(Protector { tasks, bell, thread: Some(thread) })

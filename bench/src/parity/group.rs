@@ -198,7 +198,7 @@ impl Cluster {
                 auth: AuthLevel::Header,
                 bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
                 node: number(node),
-                group: Some(group.clone()),
+                group: group.clone(),
                 directory: directory.clone(),
                 limits: options.limits,
                 shape,
@@ -234,7 +234,7 @@ impl Cluster {
                 addresses.push((number(node), own));
             }
         }
-        self.tell(&Order::Peers { life: LIFE, addresses });
+        self.tell(&Order::Meet { life: LIFE, addresses });
         self.nodes.iter().try_for_each(|node| node.wait().map(drop))
     }
 

@@ -13,7 +13,6 @@ use super::{Clerk, Current, Since};
 use crate::api::{Asked, Event};
 use crate::cost::{Conditions, windows};
 use crate::error::ProtectorError;
-use crate::keeper::{self, failed};
 use crate::limits::{ALIVE_EVERY, LATENCY_ASSUMED, LINK_ASSUMED, LINK_SEEN_BYTES, STUCK_AFTER};
 use crate::message::{Message, Strips, Word};
 use crate::post::Post;
@@ -21,6 +20,7 @@ use crate::reader;
 use crate::round::{Extent, Out, Round};
 use crate::routes::Routes;
 use crate::shape::Shape;
+use crate::writer::{self, failed};
 
 /// What a member has said of an encoding.
 pub(super) enum Early {
@@ -79,10 +79,7 @@ impl Clerk {
         ranks: Vec<Rank>,
     ) -> Result<Option<Event>, ProtectorError> {
         let node = self.settings.node;
-        let members = match &self.settings.group {
-            Some(group) => group.members(),
-            None => return Err(ProtectorError::NoGroup { node }),
-        };
+        let members = self.settings.group.members();
         let life = generation.life;
         let open = self
             .post
@@ -109,7 +106,7 @@ impl Clerk {
             progress: now,
             asked_alive: now,
         }));
-        self.to_keeper(keeper::Job::Place { attempt: self.attempt, generation, from, ranks });
+        self.to_writer(writer::Job::Place { attempt: self.attempt, generation, from, ranks });
         Ok(None)
     }
 
@@ -127,7 +124,7 @@ impl Clerk {
         if !matches!(error, ProtectorError::PeerGaveUp { .. }) {
             self.say_to_all(generation, &Word::GaveUp { reason: error.to_string() });
         }
-        self.to_keeper(keeper::Job::Drop);
+        self.to_writer(writer::Job::Drop);
         self.leave(generation);
         self.bell.tell(failed(Asked::Protect, Some(generation), error));
     }
@@ -162,8 +159,7 @@ impl Clerk {
     }
 
     fn is_placed(&self) -> bool {
-        let me = self.me();
-        matches!(&self.current, Current::Encoding(encoding) if encoding.pages[me].is_some())
+        matches!(&self.current, Current::Encoding(encoding) if encoding.pages[self.me].is_some())
     }
 
     fn take_content(&mut self, member: usize, said: Early) {
@@ -193,15 +189,14 @@ impl Clerk {
         if member == 0 {
             encoding.shape = Some(shape);
         }
-        self.to_keeper(keeper::Job::Content { attempt, content: Box::new(content) });
+        self.to_writer(writer::Job::Content { attempt, content: Box::new(content) });
     }
 
     fn placed(&mut self, content: &Content, changes: Box<Changes>) {
-        let (me, attempt) = (self.me(), self.attempt);
+        let (me, attempt) = (self.me, self.attempt);
         let pages = changes.pages();
         let conditions = self.conditions(&changes);
-        let cheapest = self.settings.group.as_ref().map(|group| conditions.choose(group));
-        let shape = self.settings.shape.or(cheapest).unwrap_or(Shape::Broadcast);
+        let shape = self.settings.shape.unwrap_or_else(|| conditions.choose(&self.settings.group));
         let Some(encoding) = self.encoding() else { return };
         encoding.conditions = Some(conditions);
         let (generation, from) = (encoding.generation, encoding.from);
@@ -237,13 +232,16 @@ impl Clerk {
         }
     }
 
-    pub(super) fn kept(&mut self, done: keeper::Done) {
-        use keeper::Done;
+    pub(super) fn written(&mut self, done: writer::Done) {
+        use writer::Done;
         let current = self.attempt;
         match done {
-            Done::Told(event) => {
+            Done::Abandoned { generation, abandoned } => {
                 self.current = Current::Nothing;
-                self.bell.tell(event);
+                self.bell.tell(match abandoned {
+                    Ok(()) => Event::Abandoned { generation },
+                    Err(error) => failed(Asked::Abandon, Some(generation), error),
+                });
             }
             Done::Repaired { generation, repaired } => self.repaired(generation, repaired),
             Done::Placed { attempt, content, changes } if attempt == current => {
@@ -320,29 +318,28 @@ impl Clerk {
 
     /// Does what can be done next.
     pub(super) fn go_on(&mut self) {
-        let (attempt, group) = (self.attempt, self.settings.group.clone());
-        let (Some(group), me) = (group, self.me()) else { return };
-        let Some(encoding) = self.encoding() else { return };
+        let (attempt, group) = (self.attempt, &self.settings.group);
+        let Current::Encoding(encoding) = &mut self.current else { return };
         if encoding.round.is_none()
             && let Some(shape) = encoding.shape
             && let Some(pages) = encoding.pages.iter().copied().collect::<Option<Vec<u64>>>()
         {
-            let (cycles, ahead) = windows(shape, &group);
+            let (cycles, ahead) = windows(shape, group);
             let all = group.cycles(pages.into_iter().max().unwrap_or(0));
             encoding.cycles = (cycles, all);
             let extent = Extent { windows: all.div_ceil(cycles), ahead };
-            encoding.round = Some(Round::new(Routes::new(shape, &group, me), group.losses(), extent));
+            encoding.round = Some(Round::new(Routes::new(shape, group, self.me), group.losses(), extent));
         }
         let Some(round) = &mut encoding.round else { return self.watch() };
         let (cycles, all) = encoding.cycles;
-        let (mut to_reader, mut to_keeper, mut to_send) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut to_reader, mut to_writer, mut to_send) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(out) = round.poll() {
             match out {
                 Out::Read(window) => {
                     let cycles = window * cycles..((window + 1) * cycles).min(all);
                     to_reader.push(reader::Job::Window { attempt, window, cycles });
                 }
-                Out::Keep { window, strip } => to_keeper.push(keeper::Job::Keep { attempt, window, strip }),
+                Out::Keep { window, strip } => to_writer.push(writer::Job::Keep { attempt, window, strip }),
                 Out::Send { to, window, parts } => to_send.push((to, window, parts)),
             }
         }
@@ -350,18 +347,18 @@ impl Clerk {
         if round.is_done() && !encoding.finishing {
             encoding.finishing = true;
             to_reader.push(reader::Job::End { attempt });
-            to_keeper.push(keeper::Job::Finish { attempt });
+            to_writer.push(writer::Job::Finish { attempt });
         }
         if encoding.finished == [true; 2]
             && encoding.contents_kept + 1 == group.members()
             && !encoding.sealing
         {
             encoding.sealing = true;
-            to_keeper.push(keeper::Job::Seal { attempt });
+            to_writer.push(writer::Job::Seal { attempt });
         }
         let generation = encoding.generation;
         to_reader.into_iter().for_each(|job| self.to_reader(job));
-        to_keeper.into_iter().for_each(|job| self.to_keeper(job));
+        to_writer.into_iter().for_each(|job| self.to_writer(job));
         if let Some(post) = &mut self.post {
             post.accept.now = Some((generation.epoch.0, below));
             for (to, window, parts) in to_send {
@@ -378,10 +375,8 @@ impl Clerk {
         let adding = encoding.round.as_ref().map_or(Duration::ZERO, Round::arithmetic).as_secs_f64();
         let mut statistics = self.statistics(&encoding.since, encoding.arithmetic + adding);
         statistics.shape = encoding.shape;
-        if let (Some(shape), Some(conditions), Some(group)) =
-            (encoding.shape, encoding.conditions, &self.settings.group)
-        {
-            statistics.seconds.predicted = conditions.seconds(shape, group);
+        if let (Some(shape), Some(conditions)) = (encoding.shape, encoding.conditions) {
+            statistics.seconds.predicted = conditions.seconds(shape, &self.settings.group);
         }
         if statistics.sent_bytes >= LINK_SEEN_BYTES && statistics.seconds.network > 0.0 {
             #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^52")]
@@ -394,7 +389,7 @@ impl Clerk {
 
     /// Looks whether those who are waited for are alive.
     fn watch(&mut self) {
-        let (now, patience, me) = (Instant::now(), self.settings.patience, self.me());
+        let (now, patience, me) = (Instant::now(), self.settings.patience, self.me);
         let (Current::Encoding(encoding), Some(post)) = (&mut self.current, &mut self.post) else { return };
         let (generation, begun) = (encoding.generation, encoding.since.at);
         let (mut awaited, what) = match &encoding.round {

@@ -16,7 +16,6 @@ use transport::Life;
 use crate::api::{Asked, Event, Order, Seconds, Settings, Statistics};
 use crate::disk::{Disk, Gone, Meter};
 use crate::error::ProtectorError;
-use crate::keeper::{self, Keeper, failed};
 use crate::lines::Lines;
 use crate::mailbox::{Bell, Mailbox};
 use crate::message::{Message, Word};
@@ -24,6 +23,7 @@ use crate::post::{News, Post};
 use crate::reader::{self, Reader};
 use crate::remote::Asking;
 use crate::usage::Usage;
+use crate::writer::{self, Writer, failed};
 use encoding::{Early, Encoding};
 use repair::Question;
 
@@ -31,11 +31,11 @@ use repair::Question;
 pub(crate) enum Task {
     /// The owner's.
     Order(Order),
-    /// The keeper has done something.
-    Kept(keeper::Done),
+    /// The writer has done something.
+    Written(writer::Done),
     /// The reader has done something.
     Read(reader::Done),
-    /// The keeper asks another member.
+    /// The writer asks another member.
     Ask(Asking),
     /// The handle is gone.
     End,
@@ -44,8 +44,8 @@ pub(crate) enum Task {
 /// What is under way.
 enum Current {
     Nothing,
-    /// The keeper carries out an order.
-    Order,
+    /// A generation is given up.
+    Abandoning,
     Encoding(Box<Encoding>),
     Repair(Since),
 }
@@ -63,13 +63,14 @@ struct Since {
 
 pub(crate) struct Clerk {
     settings: Settings,
+    /// This node's place in its group.
+    me: usize,
     tasks: Arc<Mailbox<Task>>,
     bell: Arc<Bell<Event>>,
     disk: Arc<Meter>,
     usage: Arc<Usage>,
-    keeper: Sender<keeper::Job>,
-    /// None: this node is in no group.
-    reader: Option<Sender<reader::Job>>,
+    writer: Sender<writer::Job>,
+    reader: Sender<reader::Job>,
     threads: Vec<JoinHandle<()>>,
     post: Option<Post>,
     /// Orders whose turn has not come.
@@ -90,6 +91,7 @@ pub(crate) struct Clerk {
 impl Clerk {
     pub(crate) fn new(
         settings: Settings,
+        me: usize,
         directory: Directory,
         tasks: Arc<Mailbox<Task>>,
         bell: Arc<Bell<Event>>,
@@ -98,10 +100,7 @@ impl Clerk {
         let usage = Arc::new(Usage::new(settings.limits.cores));
         let directory = JobDirectory::attach(Disk::new(directory, Arc::clone(&disk)), settings.job)
             .on_node(settings.node);
-        let member = settings.group.clone().map(|group| {
-            let number = group.nodes().iter().position(|node| *node == settings.node);
-            Member::new(directory.clone(), group, number.expect("it was looked at before"))
-        });
+        let member = Member::new(directory, settings.group.clone(), me);
         let mut threads = Vec::new();
         let mut start = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
@@ -111,25 +110,20 @@ impl Clerk {
             };
             thread.map(|thread| threads.push(thread)).map_err(failed)
         };
-        let reader = match member.clone() {
-            None => None,
-            Some(member) => {
-                let (reader, jobs) = channel();
-                let thread = Reader::new(member, Arc::clone(&tasks), Arc::clone(&usage));
-                start("stillwire-read", Box::new(move || thread.run(&jobs)))?;
-                Some(reader)
-            }
-        };
-        let (keeper, jobs) = channel();
-        let thread = Keeper::new(directory, member, Arc::clone(&tasks), Arc::clone(&usage));
-        start("stillwire-keep", Box::new(move || thread.run(&jobs)))?;
+        let (reader, jobs) = channel();
+        let thread = Reader::new(member.clone(), Arc::clone(&tasks), Arc::clone(&usage));
+        start("stillwire-read", Box::new(move || thread.run(&jobs)))?;
+        let (writer, jobs) = channel();
+        let thread = Writer::new(member, Arc::clone(&tasks), Arc::clone(&usage));
+        start("stillwire-write", Box::new(move || thread.run(&jobs)))?;
         Ok(Clerk {
             settings,
+            me,
             tasks,
             bell,
             disk,
             usage,
-            keeper,
+            writer,
             reader,
             threads,
             post: None,
@@ -152,7 +146,7 @@ impl Clerk {
             while let Some(task) = self.tasks.take() {
                 match task {
                     Task::Order(order) => self.ordered(order),
-                    Task::Kept(done) => self.kept(done),
+                    Task::Written(done) => self.written(done),
                     Task::Read(done) => self.read(done),
                     Task::Ask(asking) => self.ask(asking),
                     Task::End => return self.end(),
@@ -185,7 +179,7 @@ impl Clerk {
     fn end(mut self) {
         // Who waits for an answer gets none.
         self.questions.clear();
-        drop((self.keeper, self.reader));
+        drop((self.writer, self.reader));
         for thread in self.threads.drain(..) {
             // While a repair still asks, nobody answers.
             while !thread.is_finished() {
@@ -216,9 +210,9 @@ impl Clerk {
     fn begin(&mut self, order: Order) {
         let told = match order {
             Order::Open { life } => self.open(life).map_err(|error| failed(Asked::Open, None, error)),
-            Order::Peers { life, addresses } => {
+            Order::Meet { life, addresses } => {
                 let met = self.meet(life, &addresses);
-                met.map(|()| Some(Event::Met { life })).map_err(|error| failed(Asked::Peers, None, error))
+                met.map(|()| Some(Event::Met { life })).map_err(|error| failed(Asked::Meet, None, error))
             }
             Order::Protect { generation, from, ranks } => {
                 let begun = self.protect(generation, from, ranks);
@@ -227,32 +221,25 @@ impl Clerk {
             Order::Repair { generation } => {
                 self.repair(generation).map_err(|error| failed(Asked::Repair, Some(generation), error))
             }
-            Order::Abandon { generation } => self.give(keeper::Job::Abandon(generation)),
-            Order::Replicate { manifest } => self.give(keeper::Job::Replicate(manifest)),
-            Order::Collect { life, keep } => self.give(keeper::Job::Collect(life, keep)),
-            Order::Survey => self.give(keeper::Job::Survey),
+            Order::Abandon { generation } => {
+                self.current = Current::Abandoning;
+                self.to_writer(writer::Job::Abandon(generation));
+                Ok(None)
+            }
         };
         if let Some(event) = told.unwrap_or_else(Some) {
             self.bell.tell(event);
         }
     }
 
-    fn give<E>(&mut self, job: keeper::Job) -> Result<Option<Event>, E> {
-        self.current = Current::Order;
-        self.to_keeper(job);
-        Ok(None)
-    }
-
-    fn to_keeper(&self, job: keeper::Job) {
+    fn to_writer(&self, job: writer::Job) {
         // It lives as long as this sender.
-        let _ = self.keeper.send(job);
+        let _ = self.writer.send(job);
     }
 
     fn to_reader(&self, job: reader::Job) {
-        if let Some(reader) = &self.reader {
-            // Likewise.
-            let _ = reader.send(job);
-        }
+        // Likewise.
+        let _ = self.reader.send(job);
     }
 
     fn open(&mut self, life: Life) -> Result<Option<Event>, ProtectorError> {
@@ -262,7 +249,7 @@ impl Clerk {
         let lines = Lines::open(&self.settings, life)?;
         let addresses = lines.addresses();
         self.tasks.sleep_in(Some(lines.endpoint().clone()));
-        let members = self.settings.group.as_ref().map_or(0, |group| group.members());
+        let members = self.settings.group.members();
         self.post = Some(Post::new(lines, members, self.settings.limits.link_bytes_per_s));
         Ok(Some(Event::Opened { life, addresses }))
     }
@@ -275,14 +262,7 @@ impl Clerk {
 
     /// The number of a member's node.
     fn node(&self, member: usize) -> u32 {
-        self.settings.group.as_ref().map_or(0, |group| group.nodes()[member])
-    }
-
-    /// This node's place in its group.
-    fn me(&self) -> usize {
-        let number =
-            |group: &store::protect::Group| group.nodes().iter().position(|node| *node == self.settings.node);
-        self.settings.group.as_ref().and_then(number).unwrap_or(0)
+        self.settings.group.nodes()[member]
     }
 
     fn since(&self) -> Since {
@@ -351,7 +331,7 @@ impl Clerk {
     }
 
     fn say_to_all(&mut self, generation: GenerationId, word: &Word) {
-        let (members, me) = (self.settings.group.as_ref().map_or(0, |group| group.members()), self.me());
+        let (members, me) = (self.settings.group.members(), self.me);
         let message = Message { generation, number: 0, word: word.clone() };
         if let Some(post) = &mut self.post {
             (0..members).filter(|member| *member != me).for_each(|member| post.say(member, &message));

@@ -10,10 +10,10 @@ use transport::Epoch;
 use super::{Clerk, Current};
 use crate::api::{Asked, Event};
 use crate::error::ProtectorError;
-use crate::keeper::{self, failed};
 use crate::limits::ALIVE_EVERY;
 use crate::message::{Answer, Message, Word};
 use crate::remote::{Asking, Remote};
+use crate::writer::{self, failed};
 
 /// A question of ours that has no answer yet.
 pub(super) struct Question {
@@ -25,14 +25,13 @@ pub(super) struct Question {
 impl Clerk {
     pub(super) fn repair(&mut self, generation: GenerationId) -> Result<Option<Event>, ProtectorError> {
         let node = self.settings.node;
-        let group = self.settings.group.clone().ok_or(ProtectorError::NoGroup { node })?;
         let met = self.post.as_mut().is_some_and(|post| post.lines().has_met());
         if !met {
             return Err(ProtectorError::NotOpen { node, life: generation.life });
         }
-        let remote = Remote::new(std::sync::Arc::clone(&self.tasks), group);
+        let remote = Remote::new(std::sync::Arc::clone(&self.tasks), self.settings.group.clone());
         self.current = Current::Repair(self.since());
-        self.to_keeper(keeper::Job::Repair { generation, remote });
+        self.to_writer(writer::Job::Repair { generation, remote });
         Ok(None)
     }
 

@@ -144,7 +144,7 @@ impl Cluster {
             auth: AuthLevel::Header,
             bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
             node: u32::try_from(node).unwrap(),
-            group: Some(group),
+            group,
             directory: self.directory(node),
             limits: self.plan.limits,
             shape: self.plan.shape,
@@ -170,7 +170,7 @@ impl Cluster {
             })
             .collect();
         for node in &self.nodes {
-            node.protector.tell(Order::Peers { life, addresses: addresses.clone() });
+            node.protector.tell(Order::Meet { life, addresses: addresses.clone() });
             assert!(matches!(node.wait(), Event::Met { .. }));
         }
     }
@@ -248,20 +248,15 @@ impl Cluster {
             images: claims,
         };
         let manifest = self.job(0).commit(&request).unwrap();
-        for node in &self.nodes[1..] {
-            node.protector.tell(Order::Replicate { manifest: manifest.emit() });
-            assert!(matches!(node.wait(), Event::Replicated { generation } if generation == id));
+        for node in 1..self.nodes.len() {
+            self.job(node).replicate(&manifest).unwrap();
         }
         (manifest, statistics)
     }
 
     pub(crate) fn collect(&self, counter: u32) {
-        for node in &self.nodes {
-            node.protector.tell(Order::Collect { life: life(counter), keep: 1 });
-        }
-        for node in &self.nodes {
-            let event = node.wait();
-            assert!(matches!(event, Event::Collected { .. }), "{event:?}");
+        for node in 0..self.nodes.len() {
+            self.job(node).collect(life(counter), 1, &[]).unwrap();
         }
     }
 

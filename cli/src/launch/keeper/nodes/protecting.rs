@@ -42,7 +42,7 @@ impl NodeProtector {
             auth: site.auth,
             bind: site.bind.ip(),
             node: site.node.0,
-            group: Some(group),
+            group,
             directory: site.directory.clone(),
             limits: budget.limits(),
             shape: budget.shape(),
@@ -58,7 +58,7 @@ impl NodeProtector {
         let (asked, generation, order) = match task {
             NodeTask::Open { life } => (Asked::Open, None, Order::Open { life: life.into() }),
             NodeTask::Meet { life, addresses } => {
-                (Asked::Peers, None, Order::Peers { life: life.into(), addresses })
+                (Asked::Meet, None, Order::Meet { life: life.into(), addresses })
             }
             NodeTask::Protect { generation, from, ranks: (first, end) } => {
                 let generation = convert::to_store(generation.into());
@@ -96,7 +96,7 @@ impl NodeProtector {
 fn read(event: Event) -> (Asked, Option<GenerationId>, Result<NodeDone, Refusal>) {
     match event {
         Event::Opened { addresses, .. } => (Asked::Open, None, Ok(NodeDone::Opened(addresses))),
-        Event::Met { .. } => (Asked::Peers, None, Ok(NodeDone::Done)),
+        Event::Met { .. } => (Asked::Meet, None, Ok(NodeDone::Done)),
         Event::Protected { generation, .. } => (Asked::Protect, Some(generation), Ok(NodeDone::Done)),
         Event::Abandoned { generation } => (Asked::Abandon, Some(generation), Ok(NodeDone::Done)),
         Event::Repaired { generation, repaired, statistics } => {
@@ -110,10 +110,6 @@ fn read(event: Event) -> (Asked, Option<GenerationId>, Result<NodeDone, Refusal>
             (Asked::Repair, Some(generation), Ok(NodeDone::Repaired(rebuilt)))
         }
         Event::Failed { asked, generation, error } => (asked, generation, Err(refusal(&error))),
-        // Asked of the node's disk, and not of the protector.
-        Event::Replicated { generation } => (Asked::Replicate, Some(generation), Ok(NodeDone::Done)),
-        Event::Collected { .. } => (Asked::Collect, None, Ok(NodeDone::Done)),
-        Event::Surveyed { .. } => (Asked::Survey, None, Ok(NodeDone::Done)),
     }
 }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
+use store::GenerationId;
 use store::protect::{Changes, Keeping, Member, Repaired, Strip};
-use store::record::{Content, Manifest};
+use store::record::Content;
 use store::storage::DirectoryFile;
-use store::{GenerationId, JobDirectory};
-use transport::{Life, Rank};
+use transport::Rank;
 
-use crate::api::{Asked, Event, Found};
+use crate::api::{Asked, Event};
 use crate::clerk::Task;
 use crate::disk::Disk;
 use crate::error::ProtectorError;
@@ -36,12 +36,6 @@ pub(crate) enum Job {
     Repair { generation: GenerationId, remote: Remote },
     /// See [`crate::Order::Abandon`].
     Abandon(GenerationId),
-    /// See [`crate::Order::Replicate`].
-    Replicate(Vec<u8>),
-    /// See [`crate::Order::Collect`].
-    Collect(Life, u32),
-    /// See [`crate::Order::Survey`].
-    Survey,
 }
 
 /// What it has done.
@@ -60,8 +54,8 @@ pub(crate) enum Done {
     Failed { attempt: u64, error: ProtectorError },
     /// A repair has come to its end.
     Repaired { generation: GenerationId, repaired: Result<Repaired, ProtectorError> },
-    /// An order is answered.
-    Told(Event),
+    /// A generation is given up, or cannot be.
+    Abandoned { generation: GenerationId, abandoned: Result<(), ProtectorError> },
 }
 
 /// An encoding under way.
@@ -72,22 +66,16 @@ struct Encoding {
     keeping: Option<Keeping<DirectoryFile>>,
 }
 
-pub(crate) struct Keeper {
-    directory: JobDirectory<Disk>,
-    member: Option<Member<Disk>>,
+pub(crate) struct Writer {
+    member: Member<Disk>,
     tasks: Arc<Mailbox<Task>>,
     usage: Arc<Usage>,
     encoding: Option<Encoding>,
 }
 
-impl Keeper {
-    pub(crate) fn new(
-        directory: JobDirectory<Disk>,
-        member: Option<Member<Disk>>,
-        tasks: Arc<Mailbox<Task>>,
-        usage: Arc<Usage>,
-    ) -> Keeper {
-        Keeper { directory, member, tasks, usage, encoding: None }
+impl Writer {
+    pub(crate) fn new(member: Member<Disk>, tasks: Arc<Mailbox<Task>>, usage: Arc<Usage>) -> Writer {
+        Writer { member, tasks, usage, encoding: None }
     }
 
     /// Until nobody sends jobs any more.
@@ -96,7 +84,7 @@ impl Keeper {
         let mut meter = usage.meter();
         while let Ok(job) = jobs.recv() {
             if let Some(done) = self.carry_out(job) {
-                self.tasks.post(Task::Kept(done));
+                self.tasks.post(Task::Written(done));
             }
             meter.rest();
         }
@@ -104,36 +92,26 @@ impl Keeper {
     }
 
     fn carry_out(&mut self, job: Job) -> Option<Done> {
-        let of_order = |asked, generation, done: Result<Event, ProtectorError>| {
-            Some(Done::Told(done.unwrap_or_else(|error| failed(asked, generation, error))))
-        };
         match job {
             Job::Place { attempt, generation, from, ranks } => {
                 self.give_up();
                 self.encoding = Some(Encoding { attempt, generation, from, keeping: None });
-                self.step(attempt, |keeper, encoding| {
-                    let member = keeper.member.as_mut().expect("only members of a group are told to place");
-                    place(member, encoding, &ranks)
-                })
+                self.step(attempt, |member, encoding| place(member, encoding, &ranks))
             }
-            Job::Content { attempt, content } => self.step(attempt, |keeper, _| {
-                let member = keeper.member.as_mut().expect("it has placed");
+            Job::Content { attempt, content } => self.step(attempt, |member, _| {
                 member.write_content(&content)?;
                 Ok(Done::Content { attempt })
             }),
-            Job::Keep { attempt, window, strip } => self.step(attempt, |keeper, encoding| {
-                let member = keeper.member.as_mut().expect("it has placed");
+            Job::Keep { attempt, window, strip } => self.step(attempt, |member, encoding| {
                 let keeping = encoding.keeping.as_mut().expect("it keeps until it finishes");
                 member.keep_strip(keeping, &strip)?;
                 Ok(Done::Kept { attempt, window })
             }),
-            Job::Finish { attempt } => self.step(attempt, |keeper, encoding| {
-                let member = keeper.member.as_mut().expect("it has placed");
+            Job::Finish { attempt } => self.step(attempt, |member, encoding| {
                 member.finish(encoding.keeping.take().expect("it finishes once"))?;
                 Ok(Done::Finished { attempt })
             }),
-            Job::Seal { attempt } => self.step(attempt, |keeper, encoding| {
-                let member = keeper.member.as_mut().expect("it has placed");
+            Job::Seal { attempt } => self.step(attempt, |member, encoding| {
                 member.seal(encoding.generation, encoding.from)?;
                 Ok(Done::Sealed { attempt })
             }),
@@ -142,24 +120,13 @@ impl Keeper {
                 None
             }
             Job::Repair { generation, mut remote } => {
-                let member = self.member.as_mut().expect("only members of a group are told to repair");
-                let repaired = member.repair(generation, &mut remote).map_err(ProtectorError::from);
+                let repaired = self.member.repair(generation, &mut remote).map_err(ProtectorError::from);
                 Some(Done::Repaired { generation, repaired })
             }
-            Job::Abandon(generation) => of_order(Asked::Abandon, Some(generation), self.abandon(generation)),
-            Job::Replicate(manifest) => match Manifest::parse(&manifest) {
-                Ok(manifest) => {
-                    let generation = manifest.generation;
-                    let done = self.directory.replicate(&manifest).map(|()| Event::Replicated { generation });
-                    of_order(Asked::Replicate, Some(generation), done.map_err(ProtectorError::from))
-                }
-                Err(error) => of_order(Asked::Replicate, None, Err(error.into())),
-            },
-            Job::Collect(life, keep) => {
-                let done = self.directory.collect(life, keep, &[]).map(|report| Event::Collected { report });
-                of_order(Asked::Collect, None, done.map_err(ProtectorError::from))
+            Job::Abandon(generation) => {
+                let abandoned = self.member.directory().abandon(generation).map_err(ProtectorError::from);
+                Some(Done::Abandoned { generation, abandoned })
             }
-            Job::Survey => of_order(Asked::Survey, None, self.survey()),
         }
     }
 
@@ -167,10 +134,10 @@ impl Keeper {
     fn step(
         &mut self,
         attempt: u64,
-        step: impl FnOnce(&mut Keeper, &mut Encoding) -> Result<Done, ProtectorError>,
+        step: impl FnOnce(&mut Member<Disk>, &mut Encoding) -> Result<Done, ProtectorError>,
     ) -> Option<Done> {
         let mut encoding = self.encoding.take_if(|encoding| encoding.attempt == attempt)?;
-        let done = step(self, &mut encoding);
+        let done = step(&mut self.member, &mut encoding);
         self.encoding = Some(encoding);
         Some(done.unwrap_or_else(|error| {
             self.give_up();
@@ -179,28 +146,10 @@ impl Keeper {
     }
 
     fn give_up(&mut self) {
-        let keeping = self.encoding.take().and_then(|encoding| encoding.keeping);
-        if let (Some(keeping), Some(member)) = (keeping, &mut self.member) {
+        if let Some(keeping) = self.encoding.take().and_then(|encoding| encoding.keeping) {
             // What is left of it is removed with the generation.
-            let _ = member.abandon(keeping);
+            let _ = self.member.abandon(keeping);
         }
-    }
-
-    fn abandon(&mut self, generation: GenerationId) -> Result<Event, ProtectorError> {
-        self.directory.abandon(generation)?;
-        Ok(Event::Abandoned { generation })
-    }
-
-    fn survey(&mut self) -> Result<Event, ProtectorError> {
-        let mut found = Vec::new();
-        for generation in self.directory.generations()? {
-            let holds = match &mut self.member {
-                Some(member) => member.holds(generation.id, false)?,
-                None => false,
-            };
-            found.push(Found { id: generation.id, state: generation.state, holds });
-        }
-        Ok(Event::Surveyed { found })
     }
 }
 
