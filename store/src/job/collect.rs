@@ -33,19 +33,33 @@ impl<S: Storage> JobDirectory<S> {
         keep: u32,
         in_use: &[GenerationId],
     ) -> Result<CollectReport, StoreError> {
+        self.collect_telling(life, keep, in_use, &mut || ())
+    }
+
+    /// The same; `progress` is told again and again while it goes on, between pieces that take the storage some seconds at most.
+    pub fn collect_telling(
+        &mut self,
+        life: Life,
+        keep: u32,
+        in_use: &[GenerationId],
+        progress: &mut dyn FnMut(),
+    ) -> Result<CollectReport, StoreError> {
         let lives = self.lives()?;
         let generation = GenerationId { life, epoch: transport::Epoch(0) };
         lives.admit(life).map_err(|error| StoreError::Commit { generation, error })?;
         let generations = self.generations_of(&lives)?;
-        let mut report =
-            CollectReport { kept: self.choose_kept(&generations, keep, in_use)?, ..Default::default() };
+        let mut report = CollectReport {
+            kept: self.choose_kept(&generations, keep, in_use, progress)?,
+            ..Default::default()
+        };
         // What stays must be durable before anything goes: a commit record that can be seen need not be.
         for generation in &report.kept {
             self.sync_way(*generation)?;
+            progress();
         }
         // Parity of what is kept must not build upon what goes.
         if let Some(oldest) = report.kept.first() {
-            protect::kept::fold(self, *oldest).map_err(|error| match error {
+            protect::kept::fold(self, *oldest, progress).map_err(|error| match error {
                 ProtectError::Store(error) => error,
                 error => StoreError::Parity { error: Box::new(error) },
             })?;
@@ -55,7 +69,7 @@ impl<S: Storage> JobDirectory<S> {
             if being_written || report.kept.contains(&found.id) || in_use.contains(&found.id) {
                 continue;
             }
-            self.remove_generation(found.id)?;
+            self.remove_generation(found.id, progress)?;
             report.removed.push(found.id);
             report.freed_bytes += found.bytes;
         }
@@ -72,7 +86,7 @@ impl<S: Storage> JobDirectory<S> {
             let error = CommitError::AlreadyCommitted;
             return Err(StoreError::Commit { generation, error });
         }
-        self.remove_files(generation)
+        self.remove_files(generation, &mut || ())
     }
 
     /// Removes every generation that is not committed, files and number. Only for when no process of any life runs any
@@ -81,7 +95,7 @@ impl<S: Storage> JobDirectory<S> {
         let mut removed = Vec::new();
         for found in self.generations()? {
             if found.state != GenerationState::Committed {
-                self.remove_generation(found.id)?;
+                self.remove_generation(found.id, &mut || ())?;
                 removed.push(found.id);
             }
         }
@@ -93,6 +107,7 @@ impl<S: Storage> JobDirectory<S> {
         generations: &[Generation],
         keep: u32,
         in_use: &[GenerationId],
+        progress: &mut dyn FnMut(),
     ) -> Result<Vec<GenerationId>, StoreError> {
         let mut kept = Vec::new();
         let mut whole = 0;
@@ -100,6 +115,7 @@ impl<S: Storage> JobDirectory<S> {
             if whole < keep.max(1) {
                 whole += u32::from(self.verify(found.id, Depth::Tables)?.is_empty());
                 kept.push(found.id);
+                progress();
             } else if in_use.contains(&found.id) {
                 kept.push(found.id);
             }
@@ -108,7 +124,11 @@ impl<S: Storage> JobDirectory<S> {
         Ok(kept)
     }
 
-    fn remove_generation(&mut self, generation: GenerationId) -> Result<(), StoreError> {
+    fn remove_generation(
+        &mut self,
+        generation: GenerationId,
+        progress: &mut dyn FnMut(),
+    ) -> Result<(), StoreError> {
         let directory = names::generation(generation);
         let commit = names::in_generation(generation, names::COMMIT);
         // First of all it stops being committed, durably: no crash leaves a committed generation with images missing.
@@ -117,7 +137,7 @@ impl<S: Storage> JobDirectory<S> {
             Err(StorageError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        self.remove_files(generation)?;
+        self.remove_files(generation, progress)?;
         // The marker goes last, when the absence of everything else is durable.
         self.storage.sync_directory(&directory)?;
         ignore_absent(self.storage.remove_file(&names::in_generation(generation, names::COLLECTED)))?;
@@ -125,7 +145,11 @@ impl<S: Storage> JobDirectory<S> {
     }
 
     /// Removes the files of a generation, the collection's marker and strangers' files excepted.
-    fn remove_files(&mut self, generation: GenerationId) -> Result<(), StoreError> {
+    fn remove_files(
+        &mut self,
+        generation: GenerationId,
+        progress: &mut dyn FnMut(),
+    ) -> Result<(), StoreError> {
         let entries = match self.storage.list(&names::generation(generation)) {
             Err(StorageError::NotFound { .. }) => return Ok(()),
             listed => listed?,
@@ -136,6 +160,7 @@ impl<S: Storage> JobDirectory<S> {
                 _ => {
                     let path = names::in_generation(generation, &entry.name);
                     ignore_absent(self.storage.remove_file(&path))?;
+                    progress();
                 }
             }
         }

@@ -11,6 +11,9 @@ use crate::limits::PAGE_BYTES;
 use crate::record::Protected;
 use crate::storage::{Storage, StorageError};
 
+/// Bytes after which a file that is being written is made durable, so that none takes long: whoever waits for it hears of it in between.
+const SYNC_BYTES: usize = 64 << 20;
+
 /// The directory of the file with all pages, in the job's directory.
 const DIRECTORY: &str = "parity";
 const PREFIX: &str = "pages-";
@@ -202,6 +205,10 @@ pub(super) fn write_whole<S: Storage>(
     for number in 0..pages {
         let content = page(directory, number)?;
         records.add(directory.storage(), &mut file, content.as_deref().unwrap_or(&zero))?;
+        if (number + 1) % (SYNC_BYTES / PAGE_BYTES) as u64 == 0 {
+            records.write(directory.storage(), &mut file)?;
+            directory.storage().sync_file(&mut file)?;
+        }
     }
     let storage = directory.storage();
     records.write(storage, &mut file)?;
@@ -228,9 +235,12 @@ fn remove_others<S: Storage>(storage: &mut S, generation: GenerationId) -> Resul
 ///
 /// At every instant parity of this generation and of newer ones can be read: each page that is being written over lies in a file of
 /// changes as well, until all of them are durable. Doing it again, after a crash at any instant, changes nothing.
+///
+/// `progress` is told with every run of pages that has been read or written.
 pub fn fold<S: Storage>(
     directory: &mut JobDirectory<S>,
     generation: GenerationId,
+    progress: &mut dyn FnMut(),
 ) -> Result<(), ProtectError> {
     let kept = match Kept::open(directory, generation) {
         // Nothing of it is protected here, or what is was lost and waits for its repair.
@@ -241,7 +251,7 @@ pub fn fold<S: Storage>(
     let mut base = kept.base;
     for layer in kept.layers.iter().rev() {
         base = Some(match base {
-            Some(base) if layer.from.is_some() => fold_into(directory, base, layer)?,
+            Some(base) if layer.from.is_some() => fold_into(directory, base, layer, progress)?,
             _ => {
                 let pages = layer.numbers.last().map_or(0, |last| last + 1);
                 let alone = Kept { layers: vec![layer.clone()], base: None };
@@ -252,6 +262,7 @@ pub fn fold<S: Storage>(
                         let left = usize::try_from(pages - number).expect("it fits") * PAGE_BYTES;
                         (first, at, run) = (number, 0, vec![0; left.min(RUN_BYTES)]);
                         alone.read(directory, number, &mut run)?;
+                        progress();
                     }
                     Ok(Some(run[at..at + PAGE_BYTES].to_vec()))
                 })?;
@@ -269,6 +280,7 @@ fn fold_into<S: Storage>(
     directory: &mut JobDirectory<S>,
     (base, mut pages): (GenerationId, u64),
     layer: &Changed,
+    progress: &mut dyn FnMut(),
 ) -> Result<(GenerationId, u64), ProtectError> {
     let storage = directory.storage();
     let (from, to) = (pages_path(base), pages_path(layer.generation));
@@ -281,7 +293,7 @@ fn fold_into<S: Storage>(
         storage.overwrite(&mut file, pages * RECORD_BYTES as u64, &record(&[0; PAGE_BYTES]))?;
         pages += 1;
     }
-    let (mut index, mut run) = (0, Vec::new());
+    let (mut index, mut run, mut unsynced) = (0, Vec::new(), 0);
     while let Some(number) = layer.numbers.get(index).copied() {
         while pages < number {
             storage.append(&mut file, &record(&[0; PAGE_BYTES]))?;
@@ -303,6 +315,12 @@ fn fold_into<S: Storage>(
             pages += count as u64;
         }
         index += count;
+        unsynced += run.len();
+        if unsynced >= SYNC_BYTES {
+            unsynced = 0;
+            storage.sync_file(&mut file)?;
+        }
+        progress();
     }
     storage.sync_file(&mut file)?;
     storage.rename(&from, &to)?;

@@ -91,7 +91,7 @@ impl Disk {
             NodeTask::Collect { life, keep, kept } => {
                 let kept: Vec<GenerationId> =
                     kept.into_iter().map(|generation| convert::to_store(generation.into())).collect();
-                self.open()?.collect(life.into(), keep, &kept)?;
+                self.open()?.collect_telling(life.into(), keep, &kept, &mut || progress.made())?;
             }
             NodeTask::Settle { manifests } => {
                 let mut directory = self.open()?;

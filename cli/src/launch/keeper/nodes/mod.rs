@@ -6,9 +6,10 @@ mod protecting;
 use std::io;
 use std::os::fd::AsFd as _;
 
+use nix::errno::Errno;
 use nix::sys::epoll::Epoll;
 
-use super::super::nodes::wire::{NodeTask, WirePlace};
+use super::super::nodes::wire::{NodeTask, Refusal, WirePlace};
 use super::super::watch;
 use super::super::wire::FromKeeper;
 use super::super::worker::Worker;
@@ -21,6 +22,8 @@ pub(super) struct OwnDirectory {
     worker: Worker<(u64, NodeTask), Said>,
     /// Tasks of the thread that are not done.
     open: usize,
+    /// The task that removes what is not kept, and folds parity of what is.
+    collecting: Option<u64>,
     /// The node is in a group.
     protector: Option<NodeProtector>,
 }
@@ -38,7 +41,12 @@ impl OwnDirectory {
         })?;
         watch(epoll, worker.bell().as_fd(), of_disk)?;
         let start = |group| NodeProtector::start(site, group, &place.budget, epoll, of_protector);
-        Ok(OwnDirectory { worker, open: 0, protector: place.group().map(start).transpose()? })
+        Ok(OwnDirectory {
+            worker,
+            open: 0,
+            collecting: None,
+            protector: place.group().map(start).transpose()?,
+        })
     }
 }
 
@@ -48,6 +56,16 @@ impl Shell {
         if matches!(task, NodeTask::Settle { .. }) {
             // Nothing is protected any more: what was under way is given up.
             own.protector = None;
+        }
+        match task {
+            NodeTask::Collect { .. } => own.collecting = Some(number),
+            // R27: while parity is folded, nothing is protected. Who asks has given up waiting for it.
+            NodeTask::Protect { .. } if own.collecting.is_some() => {
+                let why = "what is not kept is still being removed".to_owned();
+                let outcome = Err(Refusal { errno: Errno::EBUSY as u32, why });
+                return self.tell(&FromKeeper::NodeDone { number, outcome });
+            }
+            _ => {}
         }
         let task = match &mut own.protector {
             Some(protector) => protector.take(number, task),
@@ -81,6 +99,7 @@ impl Shell {
             Said::Done { number, outcome } => {
                 if let Some(own) = &mut self.own {
                     own.open -= 1;
+                    own.collecting.take_if(|collecting| *collecting == number);
                 }
                 self.tell(&FromKeeper::NodeDone { number, outcome });
             }
