@@ -48,8 +48,8 @@ pub struct Limits {
     pub cores: Option<f64>,
 }
 
-/// What a protector is to do. Orders are carried out one after the other, and each is answered by one event; only [`Order::Open`] and
-/// [`Order::Abandon`] end what is under way.
+/// What a protector is to do. Orders are carried out one after the other, and each is answered by one event. [`Order::Open`] ends
+/// what is under way and what waits, and [`Order::Abandon`] the encoding of its generation; nothing is waited for then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// A new life: a new endpoint, known to nobody yet. [`Event::Opened`].
@@ -84,6 +84,19 @@ pub enum Order {
         /// The generation.
         generation: GenerationId,
     },
+}
+
+impl Order {
+    /// Which one it is, and the generation that it is about.
+    pub(crate) fn asked(&self) -> (Asked, Option<GenerationId>) {
+        match self {
+            Order::Open { .. } => (Asked::Open, None),
+            Order::Meet { .. } => (Asked::Meet, None),
+            Order::Protect { generation, .. } => (Asked::Protect, Some(*generation)),
+            Order::Abandon { generation } => (Asked::Abandon, Some(*generation)),
+            Order::Repair { generation } => (Asked::Repair, Some(*generation)),
+        }
+    }
 }
 
 /// Which order an event answers.

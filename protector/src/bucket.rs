@@ -27,21 +27,21 @@ impl Bucket {
 
     /// Takes so many bytes, and says how long to wait before the next ones may be taken.
     pub(crate) fn take(&self, bytes: u64) -> Duration {
-        #[expect(clippy::cast_precision_loss, reason = "one piece is far below 2^52")]
-        let bytes = bytes as f64;
-        self.look(bytes)
+        self.take_at(Instant::now(), bytes)
     }
 
     /// How long to wait before something may be taken.
     pub(crate) fn wait(&self) -> Duration {
-        self.look(0.0)
+        self.take(0)
     }
 
-    fn look(&self, bytes: f64) -> Duration {
+    fn take_at(&self, now: Instant, bytes: u64) -> Duration {
+        #[expect(clippy::cast_precision_loss, reason = "one piece is far below 2^52")]
+        let bytes = bytes as f64;
         let mut level = self.level.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let gained = now.duration_since(level.at).as_secs_f64() * self.bytes_per_s;
-        level.at = now;
+        // Another thread may have looked at the time later, and been here earlier.
+        let gained = now.saturating_duration_since(level.at).as_secs_f64() * self.bytes_per_s;
+        level.at = level.at.max(now);
         level.bytes = (level.bytes + gained).min(self.bytes_per_s * BURST.as_secs_f64()) - bytes;
         Duration::from_secs_f64((-level.bytes / self.bytes_per_s).max(0.0))
     }
@@ -54,11 +54,16 @@ mod tests {
     #[test]
     fn what_is_taken_ahead_is_waited_for() {
         let bucket = Bucket::new(1_000_000);
-        assert!(bucket.wait().is_zero());
-        // 100,000 bytes are a tenth of a second; at most a burst of them was there.
-        let wait = bucket.take(100_000);
-        assert!(wait > Duration::from_millis(80) && wait <= Duration::from_millis(100), "{wait:?}");
-        assert!(bucket.take(1_000_000) > Duration::from_secs(1));
-        assert!(bucket.wait() > Duration::from_secs(1), "nothing is forgotten");
+        let start = Instant::now();
+        let after = |ms, bytes| bucket.take_at(start + Duration::from_millis(ms), bytes).as_millis();
+        // However long nothing was taken, no more than a burst is there: 100,000 bytes are a tenth of a second.
+        assert_eq!(after(60_000, 0), 0);
+        assert_eq!(after(60_000, 100_000), 95);
+        assert_eq!(after(60_050, 1_000_000), 1045);
+        // Nothing is forgotten.
+        assert_eq!(after(60_100, 0), 995);
+        assert_eq!(after(61_095, 0), 0);
+        // A thread that comes late takes nothing back.
+        assert_eq!(after(60_000, 1000), 1);
     }
 }

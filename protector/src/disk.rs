@@ -8,6 +8,7 @@ use store::storage::{DirectoryEntry, DirectoryFile};
 use store::{Directory, Storage, StorageError};
 
 use crate::bucket::Bucket;
+use crate::work::Work;
 
 /// What goes through the disk of one node, whichever thread asks.
 pub(crate) struct Meter {
@@ -49,13 +50,15 @@ impl Meter {
 pub(crate) struct Disk {
     directory: Directory,
     meter: Arc<Meter>,
+    /// Of the thread that has this one.
+    work: Arc<Work>,
     /// Time in this one.
     spent: Duration,
 }
 
 impl Disk {
-    pub(crate) fn new(directory: Directory, meter: Arc<Meter>) -> Disk {
-        Disk { directory, meter, spent: Duration::ZERO }
+    pub(crate) fn new(directory: Directory, meter: Arc<Meter>, work: Arc<Work>) -> Disk {
+        Disk { directory, meter, work, spent: Duration::ZERO }
     }
 
     /// Time that was spent by whoever has this one.
@@ -63,11 +66,20 @@ impl Disk {
         self.spent
     }
 
-    fn metered<R>(&mut self, read: usize, written: usize, act: impl FnOnce(&mut Directory) -> R) -> R {
+    /// Does something with so many bytes, as soon as the limit lets it. What is ended is refused.
+    fn metered<R>(
+        &mut self,
+        read: usize,
+        written: usize,
+        act: impl FnOnce(&mut Directory) -> Result<R, StorageError>,
+    ) -> Result<R, StorageError> {
         let started = Instant::now();
         let bytes = read + written;
         if let Some(bucket) = self.meter.bucket.as_ref().filter(|_| bytes > 0) {
-            std::thread::sleep(bucket.take(bytes as u64));
+            self.work.rest(bucket.take(bytes as u64));
+        }
+        if self.work.is_ended() {
+            return Err(StorageError::Ended);
         }
         let result = act(&mut self.directory);
         let spent = started.elapsed();

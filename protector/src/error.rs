@@ -24,8 +24,11 @@ pub enum ProtectorError {
     #[error("the protector of node {node} cannot receive: {reason}")]
     Socket { node: u32, reason: String },
     /// An order for a life that is not open.
-    #[error("there is no endpoint for life {life} on node {node}; open it first")]
-    NotOpen { node: u32, life: Life },
+    #[error("node {node} has no endpoint for life {life} ({}); open it first", open_text(.open.as_ref()))]
+    NotOpen { node: u32, life: Life, open: Option<Life> },
+    /// An order that needs the other members.
+    #[error("node {node} has not been told where the nodes of its group are; tell it first")]
+    NotMet { node: u32 },
     /// The addresses of the other members are missing or wrong.
     #[error("node {node} has no usable address of node {peer}: {reason}")]
     Address { node: u32, peer: u32, reason: String },
@@ -35,8 +38,8 @@ pub enum ProtectorError {
     )]
     Silent { peer: u32, waited: Duration, what: String },
     /// A peer answers, but what is waited for does not come.
-    #[error("{what} has not come for {waited:.1?}, though all nodes answer; report this bug")]
-    Stuck { waited: Duration, what: String },
+    #[error("{what} has not come for {waited:.1?} from {}, though all nodes answer; report this bug", nodes_text(.awaited))]
+    Stuck { awaited: Vec<u32>, waited: Duration, what: String },
     /// Another member has given up.
     #[error("node {peer} gave up generation {generation}: {reason}")]
     PeerGaveUp { peer: u32, generation: GenerationId, reason: String },
@@ -59,6 +62,19 @@ pub enum ProtectorError {
     /// Parity, or repair.
     #[error(transparent)]
     Protect(#[from] ProtectError),
+}
+
+fn open_text(open: Option<&Life>) -> String {
+    open.map_or_else(|| "none is open".to_owned(), |open| format!("that of life {open} is open"))
+}
+
+/// The nodes that are waited for; none: it is this node itself.
+fn nodes_text(nodes: &[u32]) -> String {
+    match nodes {
+        [] => "this node's own disk".to_owned(),
+        [node] => format!("node {node}"),
+        nodes => format!("nodes {}", nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
+    }
 }
 
 impl ProtectorError {

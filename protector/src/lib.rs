@@ -35,6 +35,7 @@ mod routes;
 mod runs;
 mod shape;
 mod usage;
+mod work;
 mod writer;
 
 pub use api::{Asked, Event, Limits, Order, Seconds, Settings, Statistics};

@@ -20,14 +20,17 @@ pub(crate) const OPEN_WINDOWS: u64 = 4;
 /// The longest message that is received: strips of one window of the largest units, and contents of many runs of pages.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 256 << 20;
 
-/// Messages of strips that are under way to one member, or from it, at one time: while one is being received the next one is announced.
+/// Messages of strips that are under way to one member, or from it, at one time, and other messages from it: while one is being received the next one is announced.
 pub(crate) const UNDER_WAY_MAX: usize = 4;
+
+/// Questions of one member that wait to be answered, at most: one that is repaired asks for what it needs now and next, and may have changed its mind before.
+pub(crate) const QUESTIONS_MAX: usize = 8;
 
 /// How often those who are waited for are asked whether they live, at most.
 pub(crate) const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// How many times longer than for a sign of life something is waited for that does not come from members that live: one may still be
-/// writing its images.
+/// writing its images, or be asked by others.
 pub(crate) const STUCK_AFTER: u32 = 20;
 
 /// Messages up to this length do not wait for the link's limit: what others wait for must not wait behind what is long.

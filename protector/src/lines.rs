@@ -23,7 +23,7 @@ pub(crate) const WORDS: Space = Space(1);
 /// Contributions to parity.
 pub(crate) const STRIPS: Space = Space(2);
 
-fn port_of(node: u32) -> PortId {
+pub(crate) fn port_of(node: u32) -> PortId {
     PortId::of_rank(Rank(node), PORT_NUMBER)
 }
 
@@ -93,15 +93,11 @@ impl Lines {
         self.links.iter().filter(|link| link.is_none()).count() <= 1
     }
 
-    fn member(&self, link: LinkIndex) -> Option<usize> {
-        self.links.iter().position(|known| *known == Some(link))
-    }
-
     pub(crate) fn can_send(&self, member: usize) -> bool {
         self.links[member].is_some_and(|link| self.endpoint.can_send(link, 0))
     }
 
-    /// Sends a message; `context` comes back when the peer has it. False: there is no room, or no link.
+    /// Sends a message; `context` comes back when the peer has it. False: there is no room, or no link that can be used.
     pub(crate) fn send(
         &self,
         member: usize,
@@ -116,18 +112,14 @@ impl Lines {
         self.endpoint.send(link, outgoing, SendBuffer::Owned(bytes)).is_ok()
     }
 
-    /// Whether there is a link to a member.
-    pub(crate) fn knows(&self, member: usize) -> bool {
-        self.links[member].is_some()
+    /// How to look for messages of a member, if there is a link to it.
+    pub(crate) fn seen(&self, space: Space, member: usize) -> Option<Seen> {
+        Some(Seen(Pattern { space, source: Some(self.links[member]?), tag: 0, ignore: u64::MAX }))
     }
 
-    /// The next message of this member, or of any, that waits to be received.
-    pub(crate) fn waiting(&self, space: Space, member: Option<usize>) -> Option<(usize, Envelope)> {
-        if member.is_some_and(|member| !self.knows(member)) {
-            return None;
-        }
-        let envelope = self.endpoint.peek(&Seen::of(self, space, member).0)?;
-        Some((self.member(envelope.source)?, envelope))
+    /// The next message of a member that waits to be received.
+    pub(crate) fn waiting(&self, space: Space, member: usize) -> Option<Envelope> {
+        self.endpoint.peek(&self.seen(space, member)?.0)
     }
 
     fn exact(envelope: &Envelope) -> Pattern {
@@ -158,12 +150,6 @@ impl Lines {
 pub(crate) struct Seen(Pattern);
 
 impl Seen {
-    /// Messages of this member, to whom there is a link, or of any.
-    pub(crate) fn of(lines: &Lines, space: Space, member: Option<usize>) -> Seen {
-        let source = member.and_then(|member| lines.links[member]);
-        Seen(Pattern { space, source, tag: 0, ignore: u64::MAX })
-    }
-
     pub(crate) fn among(&self, waiting: &mut Waiting<'_>) -> Option<Envelope> {
         waiting.peek(&self.0)
     }

@@ -18,13 +18,14 @@ pub(crate) struct Mailbox<T> {
 }
 
 struct Tasks<T> {
-    queue: VecDeque<T>,
+    /// None: its owner is gone.
+    queue: Option<VecDeque<T>>,
     endpoint: Option<Endpoint>,
 }
 
 impl<T> Mailbox<T> {
     pub(crate) fn new() -> Mailbox<T> {
-        let tasks = Mutex::new(Tasks { queue: VecDeque::new(), endpoint: None });
+        let tasks = Mutex::new(Tasks { queue: Some(VecDeque::new()), endpoint: None });
         Mailbox { tasks, come: Condvar::new(), waiting: AtomicBool::new(false) }
     }
 
@@ -33,10 +34,12 @@ impl<T> Mailbox<T> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Leaves a task, or drops it if nobody takes it any more.
     pub(crate) fn post(&self, task: T) {
         let endpoint = {
             let mut tasks = self.lock();
-            tasks.queue.push_back(task);
+            let Some(queue) = &mut tasks.queue else { return };
+            queue.push_back(task);
             self.waiting.store(true, Ordering::Release);
             tasks.endpoint.clone()
         };
@@ -48,9 +51,17 @@ impl<T> Mailbox<T> {
 
     pub(crate) fn take(&self) -> Option<T> {
         let mut tasks = self.lock();
-        let task = tasks.queue.pop_front();
-        self.waiting.store(!tasks.queue.is_empty(), Ordering::Release);
+        let queue = tasks.queue.as_mut()?;
+        let task = queue.pop_front();
+        self.waiting.store(!queue.is_empty(), Ordering::Release);
         task
+    }
+
+    /// Drops what is there and what comes.
+    pub(crate) fn close(&self) {
+        let tasks = self.lock().queue.take();
+        // Outside of the lock: it may hold what others wait for.
+        drop(tasks);
     }
 
     /// From now on its owner sleeps in this endpoint.
@@ -62,7 +73,7 @@ impl<T> Mailbox<T> {
     pub(crate) fn wait(&self, timeout: Duration, mut met: impl FnMut(&mut Waiting<'_>) -> bool) {
         let endpoint = {
             let tasks = self.lock();
-            if !tasks.queue.is_empty() {
+            if tasks.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
                 return;
             }
             let Some(endpoint) = tasks.endpoint.clone() else {

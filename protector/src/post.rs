@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use endpoint::{Completion, Waiting};
 use store::GenerationId;
 use store::protect::Strip;
-use transport::matching::Envelope;
+use transport::Life;
+use transport::matching::{Envelope, Space};
 
 use crate::bucket::Bucket;
 use crate::limits::{MESSAGE_BYTES_MAX, SMALL_BYTES, UNDER_WAY_MAX};
@@ -26,6 +27,12 @@ pub(crate) enum News {
     Sent { epoch: u32, window: u64 },
     /// The link to a member cannot be used any more, or what came over it is of no use.
     Broken { member: usize, reason: String },
+}
+
+impl News {
+    fn broken_link(member: usize) -> News {
+        News::Broken { member, reason: "its link is broken".to_owned() }
+    }
 }
 
 /// Which strips may come in.
@@ -78,14 +85,19 @@ pub(crate) struct Post {
     out: Option<Bucket>,
     into: Option<Bucket>,
     pub(crate) accept: Accept,
-    words: VecDeque<(usize, Vec<u8>)>,
+    /// By member.
+    words: Vec<VecDeque<Vec<u8>>>,
     /// By window, then as they came.
     strips: BTreeMap<(u64, u64), Queued>,
     going: BTreeMap<u64, Going>,
     /// From whom, and whether it is strips.
     coming: BTreeMap<u64, (usize, bool)>,
+    /// By member: messages under way.
     strips_to: Vec<usize>,
     strips_from: Vec<usize>,
+    words_from: Vec<usize>,
+    /// Links over which nothing could be sent.
+    broken: Vec<usize>,
     next: u64,
     heard: Vec<Instant>,
     latency: Option<Duration>,
@@ -103,12 +115,14 @@ impl Post {
             out: link_bytes_per_s.map(Bucket::new),
             into: link_bytes_per_s.map(Bucket::new),
             accept: Accept::default(),
-            words: VecDeque::new(),
+            words: vec![VecDeque::new(); members],
             strips: BTreeMap::new(),
             going: BTreeMap::new(),
             coming: BTreeMap::new(),
             strips_to: vec![0; members],
             strips_from: vec![0; members],
+            words_from: vec![0; members],
+            broken: Vec::new(),
             next: 0,
             heard: vec![now; members],
             latency: None,
@@ -121,6 +135,15 @@ impl Post {
 
     pub(crate) fn lines(&mut self) -> &mut Lines {
         &mut self.lines
+    }
+
+    pub(crate) fn life(&self) -> Life {
+        self.lines.life()
+    }
+
+    /// Whether links to all other members are there.
+    pub(crate) fn has_met(&self) -> bool {
+        self.lines.has_met()
     }
 
     /// When a member was last known to be alive.
@@ -149,7 +172,7 @@ impl Post {
 
     /// Sends a message that is written already.
     pub(crate) fn pass(&mut self, to: usize, message: Vec<u8>) {
-        self.words.push_back((to, message));
+        self.words[to].push_back(message);
     }
 
     pub(crate) fn give(
@@ -163,6 +186,10 @@ impl Post {
         self.strips.insert((window, self.next), Queued { to, generation, parts });
     }
 
+    fn has_words(&self) -> bool {
+        self.words.iter().any(|words| !words.is_empty())
+    }
+
     /// Strips that have not been sent are for nobody any more; neither are those that come, up to this epoch.
     pub(crate) fn forget_strips(&mut self, over: u32) {
         self.strips.clear();
@@ -172,21 +199,18 @@ impl Post {
     /// Takes what has come, and says what has happened.
     pub(crate) fn receive(&mut self) -> Vec<News> {
         let now = Instant::now();
-        if !(self.going.is_empty()
-            && self.coming.is_empty()
-            && self.words.is_empty()
-            && self.strips.is_empty())
-        {
+        let is_idle = self.going.is_empty() && self.coming.is_empty() && self.strips.is_empty();
+        if !is_idle || self.has_words() {
             self.busy += now - self.looked;
         }
         self.looked = now;
-        let mut news = Vec::new();
+        let broken = std::mem::take(&mut self.broken);
+        let mut news: Vec<News> = broken.into_iter().map(News::broken_link).collect();
         while let Some(completion) = self.lines.poll() {
             match completion {
                 Completion::Received { context, bytes, buffer: Some(mut buffer), .. } => {
-                    let Some((from, strips)) = self.coming.remove(&context) else { continue };
+                    let Some((from, strips)) = self.come(context) else { continue };
                     self.heard[from] = now;
-                    self.strips_from[from] -= usize::from(strips);
                     buffer.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
                     self.received_bytes += bytes;
                     news.push(match strips {
@@ -195,26 +219,21 @@ impl Post {
                     });
                 }
                 Completion::SendDone { context, .. } => {
-                    let Some(Going { to, at, short, strips }) = self.going.remove(&context) else { continue };
+                    let Some(Going { to, at, short, strips }) = self.gone(context) else { continue };
                     self.heard[to] = now;
                     let took = now.saturating_duration_since(at);
                     if short {
                         self.latency = Some(self.latency.map_or(took, |latency| latency.min(took)));
                     }
                     if let Some((epoch, window)) = strips {
-                        self.strips_to[to] -= 1;
                         news.push(News::Sent { epoch, window });
                     }
                 }
                 Completion::SendFailed { context, .. } => {
-                    if let Some(Going { to, .. }) = self.going.remove(&context) {
-                        news.push(News::Broken { member: to, reason: "its link is broken".to_owned() });
-                    }
+                    news.extend(self.gone(context).map(|going| News::broken_link(going.to)));
                 }
                 Completion::ReceiveFailed { context, .. } => {
-                    if let Some((from, _)) = self.coming.remove(&context) {
-                        news.push(News::Broken { member: from, reason: "its link is broken".to_owned() });
-                    }
+                    news.extend(self.come(context).map(|(from, _)| News::broken_link(from)));
                 }
                 _ => {}
             }
@@ -223,21 +242,40 @@ impl Post {
         news
     }
 
+    /// Something is not on its way to a member any more.
+    fn gone(&mut self, context: u64) -> Option<Going> {
+        let going = self.going.remove(&context)?;
+        self.strips_to[going.to] -= usize::from(going.strips.is_some());
+        Some(going)
+    }
+
+    /// Something is not on its way from a member any more: from whom, and whether it is strips.
+    fn come(&mut self, context: u64) -> Option<(usize, bool)> {
+        let (from, strips) = self.coming.remove(&context)?;
+        let under_way = if strips { &mut self.strips_from } else { &mut self.words_from };
+        under_way[from] -= 1;
+        Some((from, strips))
+    }
+
     /// Begins to receive what waits and may come.
     fn admit(&mut self, news: &mut Vec<News>) {
         let full = |into: &Option<Bucket>| into.as_ref().is_some_and(|into| !into.wait().is_zero());
-        while let Some((from, envelope)) = self.lines.waiting(WORDS, None) {
-            if envelope.bytes > SMALL_BYTES && full(&self.into) {
-                break;
-            }
-            self.take(from, &envelope, false, news);
-        }
         for from in 0..self.strips_from.len() {
-            while let Some((_, envelope)) = self.lines.waiting(STRIPS, Some(from)) {
+            while self.words_from[from] < UNDER_WAY_MAX
+                && let Some(envelope) = self.lines.waiting(WORDS, from)
+                && (envelope.bytes <= SMALL_BYTES || !full(&self.into))
+            {
+                if !self.take(from, &envelope, false, news) {
+                    break;
+                }
+            }
+            while let Some(envelope) = self.lines.waiting(STRIPS, from) {
                 match self.accept.verdict(&envelope) {
                     Verdict::Drop => self.lines.discard(&envelope),
                     Verdict::Take if self.strips_from[from] < UNDER_WAY_MAX && !full(&self.into) => {
-                        self.take(from, &envelope, true, news);
+                        if !self.take(from, &envelope, true, news) {
+                            break;
+                        }
                     }
                     _ => break,
                 }
@@ -245,7 +283,8 @@ impl Post {
         }
     }
 
-    fn take(&mut self, from: usize, envelope: &Envelope, strips: bool, news: &mut Vec<News>) {
+    /// Whether a message is being received now, or is gone.
+    fn take(&mut self, from: usize, envelope: &Envelope, strips: bool, news: &mut Vec<News>) -> bool {
         self.next += 1;
         if envelope.bytes > MESSAGE_BYTES_MAX {
             self.lines.discard(envelope);
@@ -255,20 +294,25 @@ impl Post {
         } else if self.lines.receive(envelope, self.next) {
             self.into.as_ref().map(|into| into.take(envelope.bytes));
             self.coming.insert(self.next, (from, strips));
-            self.strips_from[from] += usize::from(strips);
+            let under_way = if strips { &mut self.strips_from } else { &mut self.words_from };
+            under_way[from] += 1;
+        } else {
+            return false;
         }
+        true
     }
 
     /// Sends what may be sent.
     pub(crate) fn send(&mut self) {
         let full = |out: &Option<Bucket>| out.as_ref().is_some_and(|out| !out.wait().is_zero());
-        while let Some((to, bytes)) = self.words.front() {
-            let to = *to;
-            if !self.lines.can_send(to) || (bytes.len() as u64 > SMALL_BYTES && full(&self.out)) {
-                break;
+        for to in 0..self.words.len() {
+            while let Some(bytes) = self.words[to].front()
+                && self.lines.can_send(to)
+                && (bytes.len() as u64 <= SMALL_BYTES || !full(&self.out))
+            {
+                let bytes = self.words[to].pop_front().expect("it was just looked at");
+                self.hand_over(to, bytes, None);
             }
-            let (_, bytes) = self.words.pop_front().expect("it was just looked at");
-            self.hand_over(to, bytes, None);
         }
         let waiting: Vec<(u64, u64)> = self.strips.keys().copied().collect();
         for at in waiting {
@@ -281,7 +325,6 @@ impl Post {
             }
             let Queued { generation, parts, .. } = self.strips.remove(&at).expect("it is in the queue");
             let bytes = Strips::emit(generation, at.0, &parts);
-            self.strips_to[to] += 1;
             self.hand_over(to, bytes, Some((generation.epoch.0, at.0)));
         }
     }
@@ -295,37 +338,106 @@ impl Post {
             None => (WORDS, 0, 0),
         };
         let short = bytes.len() < SHORT_BYTES;
+        // There is room, that was looked at: what is not taken meets a broken link.
+        if !self.lines.send(to, space, tag, data, bytes, self.next) {
+            return self.broken.push(to);
+        }
+        self.strips_to[to] += usize::from(strips.is_some());
         self.going.insert(self.next, Going { to, at: Instant::now(), short, strips });
-        // There is room: that was looked at.
-        let taken = self.lines.send(to, space, tag, data, bytes, self.next);
-        debug_assert!(taken, "there was room for a message, and then there was none");
     }
 
     /// When to look again though nothing happens.
     pub(crate) fn due(&self) -> Option<Duration> {
-        let out = self.out.as_ref().filter(|_| !(self.strips.is_empty() && self.words.is_empty()));
+        if !self.broken.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let out = self.out.as_ref().filter(|_| !self.strips.is_empty() || self.has_words());
         let into = self.into.as_ref().map(Bucket::wait).filter(|wait| !wait.is_zero());
         // A queue that is full for another reason empties with a completion.
         let out = out.map(Bucket::wait).filter(|wait| !wait.is_zero());
-        let words = (!self.words.is_empty()).then_some(Duration::from_millis(1));
+        let words = self.has_words().then_some(Duration::from_millis(1));
         [out, into, words].into_iter().flatten().min()
     }
 
     /// What is worth waking up for.
     pub(crate) fn seen(&self) -> impl FnMut(&mut Waiting<'_>) -> bool + use<> {
         let room = self.into.as_ref().is_none_or(|into| into.wait().is_zero());
-        let words = Seen::of(&self.lines, WORDS, None);
-        let strips: Vec<Seen> = (0..self.strips_from.len())
-            .filter(|from| room && self.strips_from[*from] < UNDER_WAY_MAX)
-            .filter_map(|from| Some(from).filter(|from| self.lines.knows(*from)))
-            .map(|from| Seen::of(&self.lines, STRIPS, Some(from)))
-            .collect();
+        let seen = |space: Space, under_way: &[usize]| -> Vec<Seen> {
+            let free = (0..under_way.len()).filter(|from| under_way[*from] < UNDER_WAY_MAX);
+            free.filter_map(|from| self.lines.seen(space, from)).collect()
+        };
+        let words = seen(WORDS, &self.words_from);
+        let strips = if room { seen(STRIPS, &self.strips_from) } else { Vec::new() };
         let accept = self.accept;
         move |waiting| {
-            words.among(waiting).is_some_and(|envelope| room || envelope.bytes <= SMALL_BYTES)
+            words
+                .iter()
+                .any(|seen| seen.among(waiting).is_some_and(|envelope| room || envelope.bytes <= SMALL_BYTES))
                 || strips.iter().any(|seen| {
                     seen.among(waiting).is_some_and(|envelope| accept.verdict(&envelope) != Verdict::Leave)
                 })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use store::protect::Group;
+    use transport::config::AuthLevel;
+    use transport::{Epoch, JobId};
+
+    use super::*;
+    use crate::api::{Limits, Settings};
+    use crate::lines::port_of;
+    use crate::message::Word;
+
+    const LIFE: Life = Life { counter: 1, nonce: 2 };
+
+    fn lines(node: u32) -> (Lines, Settings) {
+        let settings = Settings {
+            job: JobId(7),
+            key: [1; 16],
+            auth: AuthLevel::Header,
+            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            node,
+            group: Group::new(vec![0, 1], 1).expect("a shape"),
+            directory: "unused".into(),
+            limits: Limits::default(),
+            shape: None,
+            patience: Duration::from_secs(10),
+        };
+        (Lines::open(&settings, LIFE).expect("a socket on this machine"), settings)
+    }
+
+    #[test]
+    fn a_broken_link_is_told_and_nothing_waits_for_it() {
+        let (mut ours, settings) = lines(0);
+        let (theirs, _) = lines(1);
+        ours.meet(&settings, &[(1, theirs.addresses())]).expect("an address");
+        let mut post = Post::new(ours, 2, None);
+        let generation = GenerationId { life: LIFE, epoch: Epoch(3) };
+        let give = |post: &mut Post| {
+            post.say(1, &Message { generation, number: 0, word: Word::Alive });
+            post.give(1, generation, 0, vec![(0, 0, Strip::default())]);
+            post.send();
+        };
+        give(&mut post);
+        assert!(post.has_strips_to(1));
+        // What its keeper says of it when it is gone contradicts what was sent: it has more than there was.
+        post.lines.endpoint().peer_has_closed(port_of(1), 1000);
+        let told = |post: &mut Post| {
+            let news = post.receive();
+            let broken = |news: &News| matches!(news, News::Broken { member: 1, reason } if reason == "its link is broken");
+            assert!(news.iter().all(broken), "nothing of it has been received");
+            news.len()
+        };
+        // A word and strips, before it broke and after it.
+        assert_eq!(told(&mut post), 2);
+        give(&mut post);
+        assert_eq!(post.due(), Some(Duration::ZERO));
+        assert_eq!(told(&mut post), 2);
+        assert!(!post.has_strips_to(1) && post.going.is_empty());
     }
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use store::GenerationId;
 use store::limits::PAGE_BYTES;
 use store::protect::{Changes, Member, Served, Strip, Wanted};
+use transport::Life;
 
 use crate::clerk::Task;
 use crate::disk::Disk;
@@ -16,8 +17,9 @@ use crate::limits::MESSAGE_BYTES_MAX;
 use crate::mailbox::Mailbox;
 use crate::message::{Answer, Message, Question, Word};
 use crate::usage::Usage;
+use crate::work::{UNENDING, Work};
 
-/// What it is to do, in this order. Each encoding has a number: what comes of an earlier one is for nobody.
+/// What it is to do, in this order. Each encoding has a number: what comes of an earlier one is for nobody. A question has that of the last one.
 pub(crate) enum Job {
     /// What has changed, of this encoding.
     Begin { attempt: u64, changes: Box<Changes> },
@@ -26,9 +28,21 @@ pub(crate) enum Job {
     /// All windows have been told.
     End { attempt: u64 },
     /// Answer a member that is repaired.
-    Answer { to: usize, generation: GenerationId, number: u64, question: Question },
+    Answer { attempt: u64, life: Life, to: usize, generation: GenerationId, number: u64, question: Question },
     /// Something of this node has been written anew.
     Forget,
+}
+
+impl Job {
+    fn attempt(&self) -> u64 {
+        match self {
+            Job::Begin { attempt, .. }
+            | Job::Window { attempt, .. }
+            | Job::End { attempt }
+            | Job::Answer { attempt, .. } => *attempt,
+            Job::Forget => UNENDING,
+        }
+    }
 }
 
 /// What it has done.
@@ -37,8 +51,8 @@ pub(crate) enum Done {
     Window { attempt: u64, window: u64, strips: Vec<Strip>, arithmetic: f64 },
     /// The checksums of all pages are durable.
     Ended { attempt: u64 },
-    /// See [`Job::Answer`]: the message.
-    Answered { to: usize, message: Vec<u8> },
+    /// See [`Job::Answer`]: the message, for whoever asked in that life.
+    Answered { life: Life, to: usize, message: Vec<u8> },
     /// The encoding cannot go on.
     Failed { attempt: u64, error: ProtectorError },
 }
@@ -47,14 +61,20 @@ pub(crate) struct Reader {
     member: Member<Disk>,
     tasks: Arc<Mailbox<Task>>,
     usage: Arc<Usage>,
+    work: Arc<Work>,
     changes: Option<(u64, Box<Changes>)>,
     /// What is open for those that ask.
     served: Option<(GenerationId, Served)>,
 }
 
 impl Reader {
-    pub(crate) fn new(member: Member<Disk>, tasks: Arc<Mailbox<Task>>, usage: Arc<Usage>) -> Reader {
-        Reader { member, tasks, usage, changes: None, served: None }
+    pub(crate) fn new(
+        member: Member<Disk>,
+        tasks: Arc<Mailbox<Task>>,
+        usage: Arc<Usage>,
+        work: Arc<Work>,
+    ) -> Reader {
+        Reader { member, tasks, usage, work, changes: None, served: None }
     }
 
     /// Until nobody sends jobs any more.
@@ -62,6 +82,7 @@ impl Reader {
         let usage = Arc::clone(&self.usage);
         let mut meter = usage.meter();
         while let Ok(job) = jobs.recv() {
+            self.work.begin(job.attempt());
             let done = match job {
                 Job::Begin { attempt, changes } => {
                     self.changes = Some((attempt, changes));
@@ -69,9 +90,10 @@ impl Reader {
                 }
                 Job::Window { attempt, window, cycles } => self.window(attempt, window, cycles),
                 Job::End { attempt } => self.end(attempt),
-                Job::Answer { to, generation, number, question } => {
+                Job::Answer { life, to, generation, number, question, .. } => {
                     let word = Word::Answer(self.answer(generation, question));
-                    Some(Done::Answered { to, message: Message { generation, number, word }.emit() })
+                    let message = Message { generation, number, word }.emit();
+                    Some(Done::Answered { life, to, message })
                 }
                 Job::Forget => {
                     (self.served, self.changes) = (None, None);
@@ -81,7 +103,7 @@ impl Reader {
             if let Some(done) = done {
                 self.tasks.post(Task::Read(done));
             }
-            meter.rest();
+            meter.rest(&self.work);
         }
     }
 

@@ -16,18 +16,17 @@ pub(crate) struct Asking {
     pub(crate) to: usize,
     pub(crate) generation: GenerationId,
     pub(crate) question: Question,
-    /// Where the answer goes; none: it did not answer.
-    pub(crate) reply: Sender<Option<Answer>>,
+    pub(crate) reply: Sender<Reply>,
 }
 
-/// Where an answer comes; none: there will not be one.
-type Answers = Receiver<Option<Answer>>;
+/// An answer, or why there will not be one.
+pub(crate) type Reply = Result<Answer, String>;
 
 /// What was asked before it was needed.
 struct Ahead {
     asked: Vec<usize>,
     wanted: Wanted,
-    answers: Vec<Answers>,
+    replies: Vec<Receiver<Reply>>,
 }
 
 /// The other members.
@@ -42,24 +41,30 @@ impl Remote {
         Remote { tasks, group, ahead: None }
     }
 
-    fn ask(&self, to: usize, generation: GenerationId, question: Question) -> Answers {
+    fn ask(&self, to: usize, generation: GenerationId, question: Question) -> Receiver<Reply> {
         let (reply, answer) = channel();
         self.tasks.post(Task::Ask(Asking { to, generation, question, reply }));
         answer
     }
 
-    fn ask_all(&self, asked: &[usize], generation: GenerationId, wanted: &Wanted) -> Vec<Answers> {
+    fn ask_all(&self, asked: &[usize], generation: GenerationId, wanted: &Wanted) -> Vec<Receiver<Reply>> {
         let question = || Question::Places(wanted.clone());
         asked.iter().map(|to| self.ask(*to, generation, question())).collect()
     }
 
     /// The clerk answers in the end, whatever the one asked does.
-    fn answer(&self, of: usize, answer: &Answers) -> Result<Answer, ProtectError> {
-        let unreachable = ProtectError::Unreachable { node: self.group.nodes()[of] };
-        match answer.recv().ok().flatten() {
-            None | Some(Answer::Failed(_)) => Err(unreachable),
-            Some(answer) => Ok(answer),
+    fn answer(&self, of: usize, reply: &Receiver<Reply>) -> Result<Answer, ProtectError> {
+        let node = self.group.nodes()[of];
+        match reply.recv() {
+            Ok(Ok(Answer::Failed(why))) => Err(ProtectError::Refused { node, why }),
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(why)) => Err(ProtectError::Unreachable { node, why }),
+            Err(_) => Err(ProtectError::Unreachable { node, why: "this node's protector ends".to_owned() }),
         }
+    }
+
+    fn other_answer(&self, of: usize) -> ProtectError {
+        ProtectError::Refused { node: self.group.nodes()[of], why: "it answered something else".to_owned() }
     }
 }
 
@@ -71,17 +76,19 @@ impl Others for Remote {
         generation: GenerationId,
     ) -> Result<Content, ProtectError> {
         let number = u16::try_from(of).expect("a group has few members");
-        let answer = self.ask(asked, generation, Question::Content { of: number }).recv().ok().flatten();
-        let node = self.group.nodes()[asked];
-        match answer {
-            None => Err(ProtectError::Unreachable { node }),
-            Some(Answer::Content(record)) => Content::parse(&record).map_err(|error| ProtectError::Record {
-                path: format!("what node {node} says of node {}", self.group.nodes()[of]),
-                error,
-            }),
-            // It is alive, and does not know; the next one may.
-            Some(_) => Err(ProtectError::NoParity { generation }),
+        let reply = self.ask(asked, generation, Question::Content { of: number });
+        let Answer::Content(record) = self.answer(asked, &reply)? else {
+            return Err(self.other_answer(asked));
+        };
+        let (node, about) = (self.group.nodes()[asked], self.group.nodes()[of]);
+        let path = || format!("what node {node} says of node {about}");
+        let content =
+            Content::parse(&record).map_err(|error| ProtectError::Record { path: path(), error })?;
+        if (content.generation, content.node) != (generation, about) {
+            let what = "it is of another generation or node";
+            return Err(ProtectError::File { path: path(), what });
         }
+        Ok(content)
     }
 
     fn places(
@@ -91,19 +98,66 @@ impl Others for Remote {
         wanted: &Wanted,
     ) -> Vec<Result<Vec<Told>, ProtectError>> {
         let known = self.ahead.take().filter(|ahead| ahead.asked == asked && ahead.wanted == *wanted);
-        let answers = match known {
-            Some(ahead) => ahead.answers,
+        let replies = match known {
+            Some(ahead) => ahead.replies,
             None => self.ask_all(asked, generation, wanted),
         };
         // While this is computed, the next ones are read and sent.
         let (start, end) = (wanted.cycles.start, wanted.cycles.end);
         let next = Wanted { cycles: end..end + (end - start), ..wanted.clone() };
-        let answers_ahead = self.ask_all(asked, generation, &next);
-        self.ahead = Some(Ahead { asked: asked.to_vec(), wanted: next, answers: answers_ahead });
-        let told = |(of, answer): (&usize, &Answers)| match self.answer(*of, answer)? {
+        let ahead = self.ask_all(asked, generation, &next);
+        self.ahead = Some(Ahead { asked: asked.to_vec(), wanted: next, replies: ahead });
+        let told = |(of, reply): (&usize, &Receiver<Reply>)| match self.answer(*of, reply)? {
             Answer::Places(told) => Ok(told),
-            _ => Err(ProtectError::Unreachable { node: self.group.nodes()[*of] }),
+            _ => Err(self.other_answer(*of)),
         };
-        asked.iter().zip(&answers).map(told).collect()
+        asked.iter().zip(&replies).map(told).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use transport::{Epoch, JobId, Life};
+
+    use super::*;
+
+    const ASKED: GenerationId = GenerationId { life: Life { counter: 2, nonce: 9 }, epoch: Epoch(4) };
+
+    /// What comes of the question what member 2 has of a generation, if member 1 answers so.
+    fn told(answer: Answer) -> Result<Content, ProtectError> {
+        let tasks = Arc::new(Mailbox::new());
+        let mut remote = Remote::new(Arc::clone(&tasks), Group::new(vec![5, 6, 7], 1).expect("a shape"));
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let asking = loop {
+                    match tasks.take() {
+                        Some(Task::Ask(asking)) => break asking,
+                        _ => tasks.wait(Duration::from_secs(60), |_| false),
+                    }
+                };
+                assert_eq!((asking.to, asking.generation), (1, ASKED));
+                asking.reply.send(Ok(answer)).expect("somebody waits for it");
+            });
+            remote.content(1, 2, ASKED)
+        })
+    }
+
+    #[test]
+    fn a_record_of_another_node_or_generation_is_not_taken() {
+        let content = Content { job: JobId(1), generation: ASKED, node: 7, files: Vec::new() };
+        assert_eq!(told(Answer::Content(content.emit())), Ok(content.clone()));
+        let older = GenerationId { epoch: Epoch(3), ..ASKED };
+        for other in [Content { node: 6, ..content.clone() }, Content { generation: older, ..content }] {
+            let error = told(Answer::Content(other.emit())).expect_err("it is of something else");
+            assert!(error.is_damage() && error.to_string().contains("node 6 says of node 7"), "{error}");
+        }
+    }
+
+    #[test]
+    fn why_a_member_cannot_tell_is_passed_on() {
+        let error = told(Answer::Failed("the disk hums".to_owned())).expect_err("it cannot tell");
+        assert_eq!(error, ProtectError::Refused { node: 6, why: "the disk hums".to_owned() });
     }
 }

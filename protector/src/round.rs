@@ -10,29 +10,43 @@
 //! window that every member has open or closed.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use parity::Kernel;
-use store::protect::Strip;
+use store::protect::{CHUNK_PAGES, Group, Strip};
 
 use crate::limits::MESSAGE_BYTES;
 use crate::message::Strips;
 use crate::routes::Routes;
+use crate::shape::Shape;
 
 /// How far an encoding goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Windows.
-    pub(crate) windows: u64,
-    /// How many of them may be open.
+    /// Cycles.
+    pub(crate) cycles: u64,
+    /// How many of them make a window.
+    pub(crate) together: u64,
+    /// How many windows may be open.
     pub(crate) ahead: u64,
+}
+
+impl Extent {
+    fn windows(&self) -> u64 {
+        self.cycles.div_ceil(self.together)
+    }
+
+    fn cycles_of(&self, window: u64) -> Range<u64> {
+        window * self.together..((window + 1) * self.together).min(self.cycles)
+    }
 }
 
 /// What is to be done next.
 #[derive(Debug)]
 pub(crate) enum Out {
-    /// Tell what this member contributes to a window.
-    Read(u64),
+    /// Tell what this member contributes to a window: in these cycles.
+    Read { window: u64, cycles: Range<u64> },
     /// Send to a member; [`Round::sent`] when it has been received.
     Send { to: usize, window: u64, parts: Vec<(u16, u16, Strip)> },
     /// Keep; [`Round::kept`] when that has been written.
@@ -51,6 +65,7 @@ pub(crate) struct Misplaced {
 
 pub(crate) struct Round {
     routes: Routes,
+    group: Group,
     rows: usize,
     kernel: Kernel,
     extent: Extent,
@@ -90,10 +105,11 @@ impl Flow {
 }
 
 impl Round {
-    pub(crate) fn new(routes: Routes, rows: usize, extent: Extent) -> Round {
+    pub(crate) fn new(shape: Shape, group: &Group, me: usize, extent: Extent) -> Round {
         let mut round = Round {
-            routes,
-            rows,
+            routes: Routes::new(shape, group, me),
+            group: group.clone(),
+            rows: group.losses(),
             kernel: Kernel::best(),
             extent,
             open: BTreeMap::new(),
@@ -112,17 +128,17 @@ impl Round {
 
     /// Everything has been sent, received, kept.
     pub(crate) fn is_done(&self) -> bool {
-        self.oldest == self.extent.windows
+        self.oldest == self.extent.windows()
     }
 
     /// Windows below this may be received.
     pub(crate) fn accepts_below(&self) -> u64 {
-        (self.oldest + self.extent.ahead).min(self.extent.windows)
+        (self.oldest + self.extent.ahead).min(self.extent.windows())
     }
 
     /// Windows that are closed, and all of them.
     pub(crate) fn windows(&self) -> (u64, u64) {
-        (self.oldest, self.extent.windows)
+        (self.oldest, self.extent.windows())
     }
 
     /// Time spent with sums.
@@ -168,10 +184,16 @@ impl Round {
             }
             let at = usize::from(part.keeper) * rows + usize::from(part.row);
             let known = usize::from(part.row) < rows;
+            let fits =
+                part.chunks.iter().all(|(chunk, mask, _)| self.belongs(number, part.row, *chunk, *mask));
             let flow = self.window(number).flows.get_mut(at).filter(|_| known);
             let flow = flow.ok_or_else(|| misplaced("there is not in this group"))?;
             let place = flow.from.iter().position(|missing| *missing == from);
-            flow.from.swap_remove(place.ok_or_else(|| misplaced("does not go this way, or came before"))?);
+            let place = place.ok_or_else(|| misplaced("does not go this way, or came before"))?;
+            if !fits {
+                return Err(misplaced("has pages of other windows or rows"));
+            }
+            flow.from.swap_remove(place);
             for (chunk, mask, pages) in &part.chunks {
                 flow.sum.add_chunk(kernel, *chunk, *mask, pages);
             }
@@ -180,6 +202,16 @@ impl Round {
         self.pass_on(number, ready);
         self.arithmetic += started.elapsed();
         Ok(())
+    }
+
+    /// Whether pages of parity lie in this window and this row. What lies elsewhere would be written there.
+    fn belongs(&self, window: u64, row: u16, chunk: u64, mask: u16) -> bool {
+        let (cycles, unit) = (self.extent.cycles_of(window), self.group.unit_pages());
+        let mut pages = (0..CHUNK_PAGES).filter(|i| mask & (1 << i) != 0).map(|i| chunk * CHUNK_PAGES + i);
+        pages.all(|page| {
+            let (cycle, within) = (page / self.group.parity_pages(), page % self.group.parity_pages());
+            cycles.contains(&cycle) && within / unit == u64::from(row)
+        })
     }
 
     /// A message of this window has been received by whom it was sent to.
@@ -210,7 +242,8 @@ impl Round {
 
     fn read_on(&mut self) {
         while self.unread < self.accepts_below() {
-            self.out.push_back(Out::Read(self.unread));
+            let (window, cycles) = (self.unread, self.extent.cycles_of(self.unread));
+            self.out.push_back(Out::Read { window, cycles });
             self.unread += 1;
         }
     }
@@ -281,11 +314,9 @@ fn short(number: usize) -> u16 {
 mod tests {
     use store::GenerationId;
     use store::limits::PAGE_BYTES;
-    use store::protect::Group;
     use transport::{Epoch, Life};
 
     use super::*;
-    use crate::shape::Shape;
 
     const GENERATION: GenerationId = GenerationId { life: Life { counter: 1, nonce: 2 }, epoch: Epoch(3) };
 
@@ -301,12 +332,14 @@ mod tests {
     }
 
     /// What a member contributes to a row of a keeper in a window: one page of one byte, or nothing.
-    fn contribution(routes: &Routes, keeper: usize, row: usize, member: usize, window: u64) -> Strip {
+    fn contribution(group: &Group, keeper: usize, row: usize, member: usize, window: u64) -> Strip {
+        let routes = Routes::new(Shape::Broadcast, group, member);
         let mut strip = Strip::default();
         let mut random = Random(((keeper * 64 + row) * 64 + member) as u64 * 1000 + window);
         if routes.contributes(keeper, row, member) && random.below(3) > 0 {
             let byte = u8::try_from(random.below(256)).expect("a byte");
-            let page = window * 100 + (row * 4 + random.below(3)) as u64;
+            let page =
+                window * group.parity_pages() + row as u64 * group.unit_pages() + random.below(3) as u64;
             strip.add_pages(Kernel::best(), page, &[byte; PAGE_BYTES]);
         }
         strip
@@ -318,9 +351,8 @@ mod tests {
     /// Plays one encoding with members and messages of any speed; what each member keeps, by window.
     fn play(shape: Shape, group: &Group, extent: Extent, seed: u64) -> Vec<BTreeMap<u64, Strip>> {
         let (members, rows) = (group.members(), group.losses());
-        let routes = |me| Routes::new(shape, group, me);
         let mut random = Random(seed);
-        let mut rounds: Vec<Round> = (0..members).map(|me| Round::new(routes(me), rows, extent)).collect();
+        let mut rounds: Vec<Round> = (0..members).map(|me| Round::new(shape, group, me, extent)).collect();
         let mut kept = vec![BTreeMap::new(); members];
         // By sender and receiver, in order.
         let mut links: BTreeMap<(usize, usize), Messages> = BTreeMap::new();
@@ -345,10 +377,9 @@ mod tests {
             if !works.is_empty() && random.below(2) == 0 {
                 idle = 0;
                 match works.swap_remove(random.below(works.len())) {
-                    (me, Out::Read(window)) => {
+                    (me, Out::Read { window, .. }) => {
                         let flows = (0..members).flat_map(|keeper| (0..rows).map(move |row| (keeper, row)));
-                        let own =
-                            flows.map(|(keeper, row)| contribution(&routes(me), keeper, row, me, window));
+                        let own = flows.map(|(keeper, row)| contribution(group, keeper, row, me, window));
                         rounds[me].own(window, own.collect());
                     }
                     (me, Out::Keep { window, strip }) => {
@@ -386,16 +417,15 @@ mod tests {
             for (shape, seed) in
                 Shape::ALL.into_iter().flat_map(|shape| (0..8).map(move |seed| (shape, seed)))
             {
-                let extent = Extent { windows: 7, ahead: 2 + seed % 3 };
+                let extent = Extent { cycles: 7, together: 1, ahead: 2 + seed % 3 };
                 let kept = play(shape, &group, extent, seed);
-                let routes = Routes::new(shape, &group, 0);
                 for (keeper, kept) in kept.into_iter().enumerate() {
-                    for window in 0..extent.windows {
+                    for window in 0..extent.windows() {
                         let mut expected = Strip::default();
                         for (member, row) in
                             (0..members).flat_map(|member| (0..losses).map(move |row| (member, row)))
                         {
-                            expected.add(Kernel::best(), contribution(&routes, keeper, row, member, window));
+                            expected.add(Kernel::best(), contribution(&group, keeper, row, member, window));
                         }
                         assert!(kept[&window] == expected, "{shape} {keeper} {window}");
                     }
@@ -407,16 +437,36 @@ mod tests {
     #[test]
     fn what_does_not_belong_here_is_refused() {
         let group = Group::new((0..4).collect(), 1).expect("a shape");
-        let mut round = Round::new(Routes::new(Shape::Ring, &group, 2), 1, Extent { windows: 9, ahead: 2 });
-        let mut tell = |from, window, keeper, row| {
-            let bytes = Strips::emit(GENERATION, window, &[(keeper, row, Strip::default())]);
+        let extent = Extent { cycles: 26, together: 3, ahead: 2 };
+        let tell = |round: &mut Round, from, window, keeper, row, pages: &[u64]| {
+            let mut strip = Strip::default();
+            pages.iter().for_each(|page| strip.add_pages(Kernel::best(), *page, &[1; PAGE_BYTES]));
+            let bytes = Strips::emit(GENERATION, window, &[(keeper, row, strip)]);
             round.received(from, &Strips::parse(&bytes).expect("it was emitted"))
         };
-        assert_eq!(tell(1, 0, 3, 0), Ok(()));
+        let round = || Round::new(Shape::Ring, &group, 2, extent);
+        let mut told = round();
+        assert_eq!(tell(&mut told, 1, 0, 3, 0, &[]), Ok(()));
         for (from, window, keeper, row) in
             [(1, 0, 3, 0), (0, 0, 3, 0), (1, 2, 3, 0), (1, 0, 4, 0), (1, 0, 3, 1), (1, 0, 1, 0)]
         {
-            assert!(tell(from, window, keeper, row).is_err(), "{from} {window} {keeper} {row}");
+            let outcome = tell(&mut told, from, window, keeper, row, &[]);
+            assert!(outcome.is_err(), "{from} {window} {keeper} {row}");
+        }
+        // Three cycles of a unit make a window.
+        let end = 3 * group.unit_pages();
+        assert_eq!(tell(&mut round(), 1, 0, 3, 0, &[0, end - 1]), Ok(()));
+        assert_eq!(tell(&mut round(), 1, 1, 3, 0, &[end, 2 * end - 1]), Ok(()));
+        for (window, page) in [(0, end), (1, end - 1), (1, 2 * end), (1, 1 << 20)] {
+            let error = tell(&mut round(), 1, window, 3, 0, &[page]).expect_err("a page of another window");
+            assert!(error.to_string().contains("pages of other windows"), "{error}");
+        }
+        // Two rows of a unit make a cycle.
+        let group = Group::new((0..4).collect(), 2).expect("a shape");
+        for (page, row, belongs) in [(0, 0, true), (0, 1, false), (group.unit_pages(), 1, true)] {
+            let mut round = Round::new(Shape::Broadcast, &group, 3, extent);
+            let outcome = tell(&mut round, 1, 0, 3, row, &[page]);
+            assert_eq!(outcome.is_ok(), belongs, "{page} {row}: {outcome:?}");
         }
     }
 }

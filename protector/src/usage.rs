@@ -6,6 +6,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::bucket::Bucket;
+use crate::work::Work;
 
 /// What all threads together have used, and may use.
 pub(crate) struct Usage {
@@ -50,8 +51,8 @@ impl Meter<'_> {
     }
 
     /// Counts, and rests.
-    pub(crate) fn rest(&mut self) {
-        std::thread::sleep(self.count());
+    pub(crate) fn rest(&mut self, work: &Work) {
+        work.rest(self.count());
     }
 }
 

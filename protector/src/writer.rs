@@ -17,13 +17,14 @@ use crate::mailbox::Mailbox;
 use crate::remote::Remote;
 use crate::runs::ImageRuns;
 use crate::usage::Usage;
+use crate::work::{UNENDING, Work};
 
 /// What it is to do, in this order. Each encoding has a number: what comes of an earlier one is for nobody.
 pub(crate) enum Job {
     /// Place this node's images.
     Place { attempt: u64, generation: GenerationId, from: Option<GenerationId>, ranks: Vec<Rank> },
-    /// What another member has.
-    Content { attempt: u64, content: Box<Content> },
+    /// What another member has, and how many pages it says may have changed.
+    Content { attempt: u64, member: usize, pages: u64, content: Box<Content> },
     /// The sum of a window.
     Keep { attempt: u64, window: u64, strip: Strip },
     /// No more windows.
@@ -33,9 +34,24 @@ pub(crate) enum Job {
     /// The encoding is given up.
     Drop,
     /// See [`crate::Order::Repair`].
-    Repair { generation: GenerationId, remote: Remote },
+    Repair { attempt: u64, generation: GenerationId, remote: Remote },
     /// See [`crate::Order::Abandon`].
     Abandon(GenerationId),
+}
+
+impl Job {
+    fn attempt(&self) -> u64 {
+        match self {
+            Job::Place { attempt, .. }
+            | Job::Content { attempt, .. }
+            | Job::Keep { attempt, .. }
+            | Job::Finish { attempt }
+            | Job::Seal { attempt }
+            | Job::Repair { attempt, .. } => *attempt,
+            // What is given up is removed, whatever comes.
+            Job::Drop | Job::Abandon(_) => UNENDING,
+        }
+    }
 }
 
 /// What it has done.
@@ -70,12 +86,18 @@ pub(crate) struct Writer {
     member: Member<Disk>,
     tasks: Arc<Mailbox<Task>>,
     usage: Arc<Usage>,
+    work: Arc<Work>,
     encoding: Option<Encoding>,
 }
 
 impl Writer {
-    pub(crate) fn new(member: Member<Disk>, tasks: Arc<Mailbox<Task>>, usage: Arc<Usage>) -> Writer {
-        Writer { member, tasks, usage, encoding: None }
+    pub(crate) fn new(
+        member: Member<Disk>,
+        tasks: Arc<Mailbox<Task>>,
+        usage: Arc<Usage>,
+        work: Arc<Work>,
+    ) -> Writer {
+        Writer { member, tasks, usage, work, encoding: None }
     }
 
     /// Until nobody sends jobs any more.
@@ -83,11 +105,13 @@ impl Writer {
         let usage = Arc::clone(&self.usage);
         let mut meter = usage.meter();
         while let Ok(job) = jobs.recv() {
+            self.work.begin(job.attempt());
             if let Some(done) = self.carry_out(job) {
                 self.tasks.post(Task::Written(done));
             }
-            meter.rest();
+            meter.rest(&self.work);
         }
+        self.work.begin(UNENDING);
         self.give_up();
     }
 
@@ -98,7 +122,13 @@ impl Writer {
                 self.encoding = Some(Encoding { attempt, generation, from, keeping: None });
                 self.step(attempt, |member, encoding| place(member, encoding, &ranks))
             }
-            Job::Content { attempt, content } => self.step(attempt, |member, _| {
+            Job::Content { attempt, member: of, pages, content } => self.step(attempt, |member, encoding| {
+                let old = encoding.from.map(|from| member.content(from, of)).transpose()?;
+                let known = content.pages().max(old.as_ref().map_or(0, Content::pages));
+                if pages != known {
+                    let reason = format!("it tells of {pages} pages, by its records it has {known}");
+                    return Err(ProtectorError::Message { peer: content.node, reason });
+                }
                 member.write_content(&content)?;
                 Ok(Done::Content { attempt })
             }),
@@ -119,7 +149,7 @@ impl Writer {
                 self.give_up();
                 None
             }
-            Job::Repair { generation, mut remote } => {
+            Job::Repair { generation, mut remote, .. } => {
                 let repaired = self.member.repair(generation, &mut remote).map_err(ProtectorError::from);
                 Some(Done::Repaired { generation, repaired })
             }
@@ -140,6 +170,7 @@ impl Writer {
         let done = step(&mut self.member, &mut encoding);
         self.encoding = Some(encoding);
         Some(done.unwrap_or_else(|error| {
+            self.work.begin(UNENDING);
             self.give_up();
             Done::Failed { attempt, error }
         }))

@@ -105,7 +105,8 @@ fn the_loss_of_more_nodes_is_told_and_what_is_left_is_named() {
     let manifest = cluster.committed().remove(0);
     cluster.start(1, None).unwrap();
     let error = cluster.repair_and_check(&manifest, &[1, 2]).unwrap_err();
-    assert_eq!(error, ProtectError::TooManyLost { generation: id, members: 4, left: 2, needed: 3 });
+    let silent = vec!["node 2 does not answer: it is lost".to_owned()];
+    assert_eq!(error, ProtectError::TooManyLost { generation: id, members: 4, left: 2, needed: 3, silent });
     assert!(error.to_string().contains("start from another generation"), "{error}");
     let holds: Vec<bool> = (0..4).map(|node| cluster.member(node).holds(id, false).unwrap()).collect();
     assert_eq!(standing(&cluster.group, &holds), Standing::Lost { lost: vec![1, 2] });
@@ -298,4 +299,26 @@ fn a_full_disk_while_parity_is_kept_harms_nothing_that_is_committed() {
     cluster.commit(next, claims, || ()).unwrap();
     cluster.collect(life(1), 1).unwrap();
     cluster.check(next);
+}
+
+#[test]
+fn whoever_waits_for_collection_hears_of_it_all_the_time() {
+    let mut cluster = Cluster::new(2, 1);
+    cluster.memory = |_, epoch| vec![(0, vec![u8::try_from(epoch).unwrap(); 4 << 20])];
+    cluster.start(1, None).unwrap();
+    let mut from = None;
+    // Each keeps what the other one has: first the whole, then a change of all of it.
+    for epoch in [1, 2] {
+        let id = generation(1, epoch);
+        let claims = cluster.protect(id, from).unwrap();
+        cluster.commit(id, claims, || ()).unwrap();
+        let mut told = [0; 2];
+        store::protect::kept::fold(&mut cluster.directory(0), id, &mut || told[0] += 1).unwrap();
+        cluster.directory(1).collect_telling(life(1), 1, &[], &mut || told[1] += 1).unwrap();
+        assert!(told[0] >= 4, "4 MiB were folded, and {} times something was told of it", told[0]);
+        assert!(told[1] > told[0] + 1, "{told:?}: there is more to collection");
+        cluster.collect(life(1), 1).unwrap();
+        cluster.check(id);
+        from = Some(id);
+    }
 }

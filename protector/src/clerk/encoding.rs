@@ -18,7 +18,6 @@ use crate::message::{Message, Strips, Word};
 use crate::post::Post;
 use crate::reader;
 use crate::round::{Extent, Out, Round};
-use crate::routes::Routes;
 use crate::shape::Shape;
 use crate::writer::{self, failed};
 
@@ -58,8 +57,6 @@ pub(super) struct Encoding {
     /// Contents of others that are durable here.
     contents_kept: usize,
     round: Option<Round>,
-    /// Cycles of a window, and of all.
-    cycles: (u64, u64),
     finishing: bool,
     /// Parity, and the checksums of pages, are durable.
     finished: [bool; 2],
@@ -77,16 +74,14 @@ impl Clerk {
         generation: GenerationId,
         from: Option<GenerationId>,
         ranks: Vec<Rank>,
-    ) -> Result<Option<Event>, ProtectorError> {
+    ) -> Result<(), ProtectorError> {
         let node = self.settings.node;
         let members = self.settings.group.members();
-        let life = generation.life;
-        let open = self
-            .post
-            .as_mut()
-            .map(|post| post.lines())
-            .filter(|lines| lines.life() == life && lines.has_met());
-        open.ok_or(ProtectorError::NotOpen { node, life })?;
+        let (life, open) = (generation.life, self.life());
+        let post = self.post.as_ref().filter(|post| post.life() == life);
+        if !post.ok_or(ProtectorError::NotOpen { node, life, open })?.has_met() {
+            return Err(ProtectorError::NotMet { node });
+        }
         self.attempt += 1;
         let now = Instant::now();
         self.current = Current::Encoding(Box::new(Encoding {
@@ -98,7 +93,6 @@ impl Clerk {
             conditions: None,
             contents_kept: 0,
             round: None,
-            cycles: (1, 0),
             finishing: false,
             finished: [false; 2],
             sealing: false,
@@ -107,7 +101,7 @@ impl Clerk {
             asked_alive: now,
         }));
         self.to_writer(writer::Job::Place { attempt: self.attempt, generation, from, ranks });
-        Ok(None)
+        Ok(())
     }
 
     fn encoding(&mut self) -> Option<&mut Encoding> {
@@ -154,7 +148,7 @@ impl Clerk {
         self.early.insert(member, said);
     }
 
-    fn encodes(&self, generation: GenerationId) -> bool {
+    pub(super) fn encodes(&self, generation: GenerationId) -> bool {
         matches!(&self.current, Current::Encoding(encoding) if encoding.generation == generation)
     }
 
@@ -189,7 +183,7 @@ impl Clerk {
         if member == 0 {
             encoding.shape = Some(shape);
         }
-        self.to_writer(writer::Job::Content { attempt, content: Box::new(content) });
+        self.to_writer(writer::Job::Content { attempt, member, pages, content: Box::new(content) });
     }
 
     fn placed(&mut self, content: &Content, changes: Box<Changes>) {
@@ -266,8 +260,9 @@ impl Clerk {
         use reader::Done;
         let current = self.attempt;
         match done {
-            Done::Answered { to, message } => {
-                if let Some(post) = &mut self.post {
+            Done::Answered { life, to, message } => {
+                self.questions_of[to] -= 1;
+                if let Some(post) = self.post.as_mut().filter(|post| post.life() == life) {
                     post.pass(to, message);
                 }
             }
@@ -324,19 +319,16 @@ impl Clerk {
             && let Some(shape) = encoding.shape
             && let Some(pages) = encoding.pages.iter().copied().collect::<Option<Vec<u64>>>()
         {
-            let (cycles, ahead) = windows(shape, group);
-            let all = group.cycles(pages.into_iter().max().unwrap_or(0));
-            encoding.cycles = (cycles, all);
-            let extent = Extent { windows: all.div_ceil(cycles), ahead };
-            encoding.round = Some(Round::new(Routes::new(shape, group, self.me), group.losses(), extent));
+            let (together, ahead) = windows(shape, group);
+            let cycles = group.cycles(pages.into_iter().max().unwrap_or(0));
+            let extent = Extent { cycles, together, ahead };
+            encoding.round = Some(Round::new(shape, group, self.me, extent));
         }
         let Some(round) = &mut encoding.round else { return self.watch() };
-        let (cycles, all) = encoding.cycles;
         let (mut to_reader, mut to_writer, mut to_send) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(out) = round.poll() {
             match out {
-                Out::Read(window) => {
-                    let cycles = window * cycles..((window + 1) * cycles).min(all);
+                Out::Read { window, cycles } => {
                     to_reader.push(reader::Job::Window { attempt, window, cycles });
                 }
                 Out::Keep { window, strip } => to_writer.push(writer::Job::Keep { attempt, window, strip }),
@@ -392,39 +384,38 @@ impl Clerk {
         let (now, patience, me) = (Instant::now(), self.settings.patience, self.me);
         let (Current::Encoding(encoding), Some(post)) = (&mut self.current, &mut self.post) else { return };
         let (generation, begun) = (encoding.generation, encoding.since.at);
-        let (mut awaited, what) = match &encoding.round {
-            Some(round) => {
-                let (window, windows) = round.windows();
-                (
-                    round.waits_for(),
-                    format!("its part of window {window} of {windows} of generation {generation}"),
-                )
-            }
+        let mut awaited = match &encoding.round {
+            Some(round) => round.waits_for(),
             None => {
                 let missing = encoding.pages.iter().enumerate().filter(|(_, pages)| pages.is_none());
-                (
-                    missing.map(|(member, _)| member).collect(),
-                    format!("what it has of generation {generation}"),
-                )
+                missing.map(|(member, _)| member).collect()
             }
+        };
+        let windows = encoding.round.as_ref().map(Round::windows);
+        let what = || match windows {
+            Some((window, windows)) => {
+                format!("its part of window {window} of {windows} of generation {generation}")
+            }
+            None => format!("what it has of generation {generation}"),
         };
         awaited.extend((0..encoding.pages.len()).filter(|member| post.has_strips_to(*member)));
         awaited.retain(|member| *member != me);
+        awaited.sort_unstable();
+        awaited.dedup();
         let silent = |member: &usize| now.saturating_duration_since(post.heard(*member).max(begun));
         if let Some((member, waited)) =
             awaited.iter().map(|member| (*member, silent(member))).find(|(_, waited)| *waited >= patience)
         {
-            let peer = self.node(member);
+            let (peer, what) = (self.node(member), what());
             return self.fail(ProtectorError::Silent { peer, waited, what });
         }
         let waited = now.saturating_duration_since(encoding.progress);
         if waited >= patience * STUCK_AFTER {
-            return self.fail(ProtectorError::Stuck { waited, what });
+            let awaited = awaited.into_iter().map(|member| self.node(member)).collect();
+            return self.fail(ProtectorError::Stuck { awaited, waited, what: what() });
         }
         if now.saturating_duration_since(encoding.asked_alive) >= ALIVE_EVERY.min(patience / 4) {
             encoding.asked_alive = now;
-            awaited.sort_unstable();
-            awaited.dedup();
             for member in awaited {
                 post.say(member, &Message { generation, number: 0, word: Word::Alive });
             }

@@ -13,7 +13,7 @@ use store::protect::Member;
 use store::{Directory, GenerationId, JobDirectory};
 use transport::Life;
 
-use crate::api::{Asked, Event, Order, Seconds, Settings, Statistics};
+use crate::api::{Event, Order, Seconds, Settings, Statistics};
 use crate::disk::{Disk, Gone, Meter};
 use crate::error::ProtectorError;
 use crate::lines::Lines;
@@ -23,9 +23,10 @@ use crate::post::{News, Post};
 use crate::reader::{self, Reader};
 use crate::remote::Asking;
 use crate::usage::Usage;
+use crate::work::{UNENDING, Work};
 use crate::writer::{self, Writer, failed};
 use encoding::{Early, Encoding};
-use repair::Question;
+use repair::{Question, Repair};
 
 /// What waits for the clerk.
 pub(crate) enum Task {
@@ -47,7 +48,7 @@ enum Current {
     /// A generation is given up.
     Abandoning,
     Encoding(Box<Encoding>),
-    Repair(Since),
+    Repair(Repair),
 }
 
 /// Where counters were when something began.
@@ -72,15 +73,20 @@ pub(crate) struct Clerk {
     writer: Sender<writer::Job>,
     reader: Sender<reader::Job>,
     threads: Vec<JoinHandle<()>>,
+    /// Of the reader, and of the writer.
+    works: [Arc<Work>; 2],
     post: Option<Post>,
     /// Orders whose turn has not come.
     orders: VecDeque<Order>,
     current: Current,
-    /// Number of the encoding that is under way, or was last.
+    /// Number of what is under way, or was last: it rises with every encoding and every life.
     attempt: u64,
     /// What members have said of encodings that have not begun here, by member.
     early: BTreeMap<usize, Early>,
+    /// Ours.
     questions: BTreeMap<u64, Question>,
+    /// Of other members, by member: how many the reader has not answered.
+    questions_of: Vec<usize>,
     asked: u64,
     /// When those who are asked were asked whether they live.
     asked_alive: Instant,
@@ -98,9 +104,13 @@ impl Clerk {
     ) -> Result<Clerk, ProtectorError> {
         let disk = Arc::new(Meter::new(settings.limits.disk_bytes_per_s));
         let usage = Arc::new(Usage::new(settings.limits.cores));
-        let directory = JobDirectory::attach(Disk::new(directory, Arc::clone(&disk)), settings.job)
-            .on_node(settings.node);
-        let member = Member::new(directory, settings.group.clone(), me);
+        let works = [Arc::new(Work::default()), Arc::new(Work::default())];
+        let [read, write] = &works;
+        let member = |work: &Arc<Work>| {
+            let disk = Disk::new(directory.clone(), Arc::clone(&disk), Arc::clone(work));
+            let directory = JobDirectory::attach(disk, settings.job).on_node(settings.node);
+            Member::new(directory, settings.group.clone(), me)
+        };
         let mut threads = Vec::new();
         let mut start = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
@@ -111,11 +121,12 @@ impl Clerk {
             thread.map(|thread| threads.push(thread)).map_err(failed)
         };
         let (reader, jobs) = channel();
-        let thread = Reader::new(member.clone(), Arc::clone(&tasks), Arc::clone(&usage));
+        let thread = Reader::new(member(read), Arc::clone(&tasks), Arc::clone(&usage), Arc::clone(read));
         start("stillwire-read", Box::new(move || thread.run(&jobs)))?;
         let (writer, jobs) = channel();
-        let thread = Writer::new(member, Arc::clone(&tasks), Arc::clone(&usage));
+        let thread = Writer::new(member(write), Arc::clone(&tasks), Arc::clone(&usage), Arc::clone(write));
         start("stillwire-write", Box::new(move || thread.run(&jobs)))?;
+        let members = settings.group.members();
         Ok(Clerk {
             settings,
             me,
@@ -126,12 +137,14 @@ impl Clerk {
             writer,
             reader,
             threads,
+            works,
             post: None,
             orders: VecDeque::new(),
             current: Current::Nothing,
-            attempt: 0,
+            attempt: 1,
             early: BTreeMap::new(),
             questions: BTreeMap::new(),
+            questions_of: vec![0; members],
             asked: 0,
             asked_alive: Instant::now(),
             link_seen: None,
@@ -161,7 +174,7 @@ impl Clerk {
                 self.begin(order);
             }
             self.go_on();
-            self.give_up_questions();
+            self.watch_questions();
             let mut timeout = Duration::from_millis(200);
             if let Some(post) = &mut self.post {
                 post.send();
@@ -177,29 +190,21 @@ impl Clerk {
     }
 
     fn end(mut self) {
-        // Who waits for an answer gets none.
+        self.works.iter().for_each(|work| work.end(UNENDING));
+        // Who asks gets no answer.
+        self.tasks.close();
         self.questions.clear();
         drop((self.writer, self.reader));
         for thread in self.threads.drain(..) {
-            // While a repair still asks, nobody answers.
-            while !thread.is_finished() {
-                while self.tasks.take().is_some() {}
-                std::thread::sleep(Duration::from_millis(1));
-            }
             // It has said why it panicked already.
             let _ = thread.join();
         }
     }
 
     fn ordered(&mut self, order: Order) {
-        match (&order, &self.current) {
-            (Order::Open { .. }, Current::Encoding(_)) => {
-                self.fail(ProtectorError::Ended { by: "a new life has begun" });
-            }
-            (Order::Open { .. }, Current::Repair(_)) => self.questions.clear(),
-            (Order::Abandon { generation }, Current::Encoding(encoding))
-                if encoding.generation == *generation =>
-            {
+        match &order {
+            Order::Open { .. } => self.end_all(),
+            Order::Abandon { generation } if self.encodes(*generation) => {
                 self.fail(ProtectorError::Ended { by: "the generation is abandoned" });
             }
             _ => {}
@@ -207,27 +212,44 @@ impl Clerk {
         self.orders.push_back(order);
     }
 
+    /// A new life: what is under way ends, and what waits does not begin.
+    fn end_all(&mut self) {
+        const BY: &str = "a new life has begun";
+        self.works.iter().for_each(|work| work.end(self.attempt));
+        match &self.current {
+            Current::Encoding(_) => self.fail(ProtectorError::Ended { by: BY }),
+            Current::Repair(_) => self.end_repair(BY),
+            Current::Nothing | Current::Abandoning => {}
+        }
+        self.attempt += 1;
+        for order in std::mem::take(&mut self.orders) {
+            if matches!(order, Order::Abandon { .. }) {
+                self.orders.push_back(order);
+                continue;
+            }
+            let (asked, generation) = order.asked();
+            self.bell.tell(failed(asked, generation, ProtectorError::Ended { by: BY }));
+        }
+    }
+
     fn begin(&mut self, order: Order) {
-        let told = match order {
-            Order::Open { life } => self.open(life).map_err(|error| failed(Asked::Open, None, error)),
+        let (asked, generation) = order.asked();
+        let begun = match order {
+            Order::Open { life } => self.open(life).map(Some),
             Order::Meet { life, addresses } => {
-                let met = self.meet(life, &addresses);
-                met.map(|()| Some(Event::Met { life })).map_err(|error| failed(Asked::Meet, None, error))
+                self.meet(life, &addresses).map(|()| Some(Event::Met { life }))
             }
             Order::Protect { generation, from, ranks } => {
-                let begun = self.protect(generation, from, ranks);
-                begun.map_err(|error| failed(Asked::Protect, Some(generation), error))
+                self.protect(generation, from, ranks).map(|()| None)
             }
-            Order::Repair { generation } => {
-                self.repair(generation).map_err(|error| failed(Asked::Repair, Some(generation), error))
-            }
+            Order::Repair { generation } => self.repair(generation).map(|()| None),
             Order::Abandon { generation } => {
                 self.current = Current::Abandoning;
                 self.to_writer(writer::Job::Abandon(generation));
                 Ok(None)
             }
         };
-        if let Some(event) = told.unwrap_or_else(Some) {
+        if let Some(event) = begun.unwrap_or_else(|error| Some(failed(asked, generation, error))) {
             self.bell.tell(event);
         }
     }
@@ -242,7 +264,7 @@ impl Clerk {
         let _ = self.reader.send(job);
     }
 
-    fn open(&mut self, life: Life) -> Result<Option<Event>, ProtectorError> {
+    fn open(&mut self, life: Life) -> Result<Event, ProtectorError> {
         self.tasks.sleep_in(None);
         self.post = None;
         self.early.clear();
@@ -251,13 +273,18 @@ impl Clerk {
         self.tasks.sleep_in(Some(lines.endpoint().clone()));
         let members = self.settings.group.members();
         self.post = Some(Post::new(lines, members, self.settings.limits.link_bytes_per_s));
-        Ok(Some(Event::Opened { life, addresses }))
+        Ok(Event::Opened { life, addresses })
     }
 
     fn meet(&mut self, life: Life, addresses: &[(u32, Vec<u8>)]) -> Result<(), ProtectorError> {
-        let node = self.settings.node;
+        let (node, open) = (self.settings.node, self.life());
         let lines = self.post.as_mut().map(Post::lines).filter(|lines| lines.life() == life);
-        lines.ok_or(ProtectorError::NotOpen { node, life })?.meet(&self.settings, addresses)
+        lines.ok_or(ProtectorError::NotOpen { node, life, open })?.meet(&self.settings, addresses)
+    }
+
+    /// The life whose endpoint is open.
+    fn life(&self) -> Option<Life> {
+        self.post.as_ref().map(Post::life)
     }
 
     /// The number of a member's node.
@@ -315,19 +342,16 @@ impl Clerk {
                 self.content(from, Early::Content { generation, from: builds_upon, shape, pages, record });
             }
             Word::GaveUp { reason } => self.content(from, Early::GaveUp { generation, reason }),
-            Word::Question(question) => {
-                self.to_reader(reader::Job::Answer { to: from, generation, number, question });
-            }
-            Word::Answer(answer) => self.answered(from, number, answer),
+            Word::Question(question) => self.asked_by(from, generation, number, question),
+            Word::Answer(answer) => self.answered(from, generation, number, answer),
             Word::Alive => {}
         }
     }
 
     /// Something of a member that cannot be used: what is under way with it fails, and nothing else.
     fn nonsense(&mut self, from: usize, reason: String) {
-        if matches!(self.current, Current::Encoding(_)) {
-            self.fail(ProtectorError::Message { peer: self.node(from), reason });
-        }
+        self.drop_questions(|question| (question.to == from).then(|| reason.clone()));
+        self.fail(ProtectorError::Message { peer: self.node(from), reason });
     }
 
     fn say_to_all(&mut self, generation: GenerationId, word: &Word) {

@@ -1,86 +1,155 @@
 //! Repair of this node, and of others.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use store::GenerationId;
+use store::protect::Repaired;
 use transport::Epoch;
 
-use super::{Clerk, Current};
+use super::{Clerk, Current, Since};
 use crate::api::{Asked, Event};
 use crate::error::ProtectorError;
-use crate::limits::ALIVE_EVERY;
-use crate::message::{Answer, Message, Word};
-use crate::remote::{Asking, Remote};
+use crate::limits::{ALIVE_EVERY, QUESTIONS_MAX, STUCK_AFTER};
+use crate::message::{self, Answer, Message, Word};
+use crate::reader;
+use crate::remote::{Asking, Remote, Reply};
 use crate::writer::{self, failed};
+
+/// A repair of this node.
+pub(super) struct Repair {
+    since: Since,
+    /// What has ended it; the writer does not know yet.
+    ended: Option<&'static str>,
+}
 
 /// A question of ours that has no answer yet.
 pub(super) struct Question {
-    to: usize,
+    pub(super) to: usize,
+    generation: GenerationId,
     at: Instant,
-    reply: Sender<Option<Answer>>,
+    reply: Sender<Reply>,
 }
 
 impl Clerk {
-    pub(super) fn repair(&mut self, generation: GenerationId) -> Result<Option<Event>, ProtectorError> {
-        let node = self.settings.node;
-        let met = self.post.as_mut().is_some_and(|post| post.lines().has_met());
-        if !met {
-            return Err(ProtectorError::NotOpen { node, life: generation.life });
+    pub(super) fn repair(&mut self, generation: GenerationId) -> Result<(), ProtectorError> {
+        if !self.post.as_ref().is_some_and(|post| post.has_met()) {
+            return Err(ProtectorError::NotMet { node: self.settings.node });
         }
-        let remote = Remote::new(std::sync::Arc::clone(&self.tasks), self.settings.group.clone());
-        self.current = Current::Repair(self.since());
-        self.to_writer(writer::Job::Repair { generation, remote });
-        Ok(None)
+        let remote = Remote::new(Arc::clone(&self.tasks), self.settings.group.clone());
+        self.current = Current::Repair(Repair { since: self.since(), ended: None });
+        self.to_writer(writer::Job::Repair { attempt: self.attempt, generation, remote });
+        Ok(())
     }
 
-    pub(super) fn repaired(
-        &mut self,
-        generation: GenerationId,
-        repaired: Result<store::protect::Repaired, ProtectorError>,
-    ) {
-        let Current::Repair(since) = std::mem::replace(&mut self.current, Current::Nothing) else { return };
-        self.to_reader(crate::reader::Job::Forget);
+    /// What the writer reads, writes or asks next fails.
+    pub(super) fn end_repair(&mut self, by: &'static str) {
+        if let Current::Repair(repair) = &mut self.current {
+            repair.ended = Some(by);
+        }
+        self.drop_questions(|_| Some(by.to_owned()));
+    }
+
+    pub(super) fn repaired(&mut self, generation: GenerationId, repaired: Result<Repaired, ProtectorError>) {
+        let Current::Repair(Repair { since, ended }) = std::mem::replace(&mut self.current, Current::Nothing)
+        else {
+            return;
+        };
+        self.to_reader(reader::Job::Forget);
         let statistics = self.statistics(&since, 0.0);
-        self.bell.tell(match repaired {
-            Ok(repaired) => Event::Repaired { generation, repaired, statistics },
-            Err(error) => failed(Asked::Repair, Some(generation), error),
+        self.bell.tell(match (repaired, ended) {
+            (Ok(repaired), _) => Event::Repaired { generation, repaired, statistics },
+            (Err(_), Some(by)) => failed(Asked::Repair, Some(generation), ProtectorError::Ended { by }),
+            (Err(error), None) => failed(Asked::Repair, Some(generation), error),
         });
     }
 
+    /// The writer asks another member.
     pub(super) fn ask(&mut self, asking: Asking) {
         let Asking { to, generation, question, reply } = asking;
-        let Some(post) = &mut self.post else { return };
+        let refusal = match &self.current {
+            Current::Repair(Repair { ended, .. }) => *ended,
+            _ => Some("nothing is repaired any more"),
+        };
+        let Some(post) = self.post.as_mut().filter(|_| refusal.is_none()) else {
+            let why = refusal.unwrap_or("this node has no endpoint");
+            // Who asked may have given up.
+            let _ = reply.send(Err(why.to_owned()));
+            return;
+        };
         self.asked += 1;
         post.say(to, &Message { generation, number: self.asked, word: Word::Question(question) });
-        self.questions.insert(self.asked, Question { to, at: Instant::now(), reply });
+        self.questions.insert(self.asked, Question { to, generation, at: Instant::now(), reply });
     }
 
-    pub(super) fn answered(&mut self, from: usize, number: u64, answer: Answer) {
-        // An answer to what was given up is for nobody.
-        let known = self.questions.get(&number).is_some_and(|question| question.to == from);
-        if let Some(question) = self.questions.remove(&number).filter(|_| known) {
+    pub(super) fn answered(&mut self, from: usize, generation: GenerationId, number: u64, answer: Answer) {
+        let is_it = |question: &&Question| (question.to, question.generation) == (from, generation);
+        // An answer to what was given up, or of somebody else, is for nobody.
+        if self.questions.get(&number).filter(is_it).is_some()
+            && let Some(question) = self.questions.remove(&number)
+        {
             // Who asked may have given up.
-            let _ = question.reply.send(Some(answer));
+            let _ = question.reply.send(Ok(answer));
         }
     }
 
-    /// Who has been silent for too long will not answer.
-    pub(super) fn give_up_questions(&mut self) {
+    /// Gives up the questions of which `why` tells why.
+    pub(super) fn drop_questions(&mut self, why: impl Fn(&Question) -> Option<String>) {
+        self.questions.retain(|_, question| match why(question) {
+            Some(why) => {
+                // Who asked may have given up.
+                let _ = question.reply.send(Err(why));
+                false
+            }
+            None => true,
+        });
+    }
+
+    /// Who has been silent for too long will not answer; neither will who is alive and has not done so for much longer.
+    pub(super) fn watch_questions(&mut self) {
         let (now, patience) = (Instant::now(), self.settings.patience);
-        let Some(post) = &mut self.post else { return self.questions.clear() };
+        let Some(post) = &mut self.post else {
+            return self.drop_questions(|_| Some("this node has no endpoint".to_owned()));
+        };
         if now.saturating_duration_since(self.asked_alive) >= ALIVE_EVERY.min(patience / 4) {
             self.asked_alive = now;
             let awaited: BTreeSet<usize> = self.questions.values().map(|question| question.to).collect();
             for member in awaited {
-                let nothing = GenerationId { life: post.lines().life(), epoch: Epoch(0) };
+                let nothing = GenerationId { life: post.life(), epoch: Epoch(0) };
                 post.say(member, &Message { generation: nothing, number: 0, word: Word::Alive });
             }
         }
-        self.questions.retain(|_, question| {
-            let waited = now.saturating_duration_since(post.heard(question.to).max(question.at));
-            waited < patience
+        let heard: Vec<Instant> =
+            (0..self.settings.group.members()).map(|member| post.heard(member)).collect();
+        self.drop_questions(|question| {
+            let since = |at: Instant| now.saturating_duration_since(at);
+            let (silent, waited) = (since(heard[question.to].max(question.at)), since(question.at));
+            if silent >= patience {
+                return Some(format!("it has been silent for {silent:.1?}"));
+            }
+            let stuck = waited >= patience * STUCK_AFTER;
+            stuck.then(|| format!("it is alive, and has not answered a question for {waited:.1?}"))
         });
+    }
+
+    /// A member that is repaired asks.
+    pub(super) fn asked_by(
+        &mut self,
+        from: usize,
+        generation: GenerationId,
+        number: u64,
+        question: message::Question,
+    ) {
+        let Some(post) = &mut self.post else { return };
+        if self.questions_of[from] == QUESTIONS_MAX {
+            let why = format!("{QUESTIONS_MAX} questions of this node wait already");
+            let word = Word::Answer(Answer::Failed(why));
+            return post.say(from, &Message { generation, number, word });
+        }
+        self.questions_of[from] += 1;
+        let (attempt, life) = (self.attempt, post.life());
+        self.to_reader(reader::Job::Answer { attempt, life, to: from, generation, number, question });
     }
 }

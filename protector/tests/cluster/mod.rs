@@ -130,6 +130,23 @@ impl Cluster {
         Node { directory, protector: Protector::start(settings).unwrap(), memory, events: Vec::new().into() }
     }
 
+    /// A life is decided: generations of it may be written.
+    pub(crate) fn decide(&self, counter: u32, from: Option<GenerationId>) {
+        for node in 0..self.nodes.len() {
+            let decision = Decision { job: JOB, life: life(counter), from };
+            self.job(node).write_decision(&decision).unwrap();
+        }
+    }
+
+    /// Everybody has another protector, with other limits; `counter` is that of a life that nobody has had.
+    pub(crate) fn limit(&mut self, limits: impl Fn(usize) -> Limits, counter: u32) {
+        for node in 0..self.nodes.len() {
+            let settings = Settings { limits: limits(node), ..self.settings(node, self.group.clone()) };
+            self.nodes[node].protector = Protector::start(settings).unwrap();
+        }
+        self.open(counter);
+    }
+
     /// A node's protector is gone, as if its process had died.
     pub(crate) fn stop(&mut self, node: usize) {
         let alone = Group::new(vec![0, 1], 1).unwrap();
@@ -260,6 +277,13 @@ impl Cluster {
         }
     }
 
+    /// Waits until every one of these has what the others say that they have of a generation: their encoding has begun.
+    pub(crate) fn wait_for_contents(&self, nodes: &[usize], id: GenerationId) {
+        let count = self.nodes.len();
+        let has_all = |node: &usize| (0..count).all(|of| self.member(*node).content(id, of).is_ok());
+        wait_for("the nodes tell each other what they have", || nodes.iter().all(has_all));
+    }
+
     /// Repairs all of these at the same time.
     pub(crate) fn repair(&self, lost: &[usize], id: GenerationId) -> Vec<Result<Repaired, ProtectorError>> {
         for node in lost {
@@ -307,6 +331,15 @@ impl Node {
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
             poll(&mut fds, timeout).expect("a descriptor that can be polled");
         }
+    }
+}
+
+/// Waits until something is so.
+pub(crate) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited for in vain: {what}");
+        std::thread::yield_now();
     }
 }
 

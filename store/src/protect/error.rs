@@ -38,20 +38,35 @@ pub enum ProtectError {
     Incomplete { generation: GenerationId, what: String },
     /// More members are lost than parity makes up for.
     #[error(
-        "generation {generation} is lost: of {members} nodes {left} have what they kept of it, {needed} are needed; start from another generation"
+        "generation {generation} is lost: of {members} nodes {left} have what they kept of it, {needed} are needed{}; start from another generation",
+        in_brackets(.silent)
     )]
-    TooManyLost { generation: GenerationId, members: usize, left: usize, needed: usize },
+    TooManyLost {
+        generation: GenerationId,
+        members: usize,
+        left: usize,
+        needed: usize,
+        /// Why others told nothing.
+        silent: Vec<String>,
+    },
     /// What was rebuilt is not what was saved.
     #[error(
         "{path} was rebuilt from parity, and is not what was committed ({error}); start from another generation"
     )]
     Rebuilt { path: String, error: Box<StoreError> },
     /// Another member does not answer.
-    #[error("node {node} does not answer")]
-    Unreachable { node: u32 },
+    #[error("node {node} does not answer: {why}")]
+    Unreachable { node: u32, why: String },
+    /// Another member answers that it cannot tell.
+    #[error("node {node} cannot tell what it has: {why}")]
+    Refused { node: u32, why: String },
     /// No such code.
     #[error(transparent)]
     Code(#[from] CodeError),
+}
+
+fn in_brackets(reasons: &[String]) -> String {
+    if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) }
 }
 
 impl From<StorageError> for ProtectError {
@@ -82,7 +97,8 @@ impl ProtectError {
             | ProtectError::File { .. }
             | ProtectError::DataDamaged { .. }
             | ProtectError::ParityDamaged { .. }
-            | ProtectError::NoParity { .. } => true,
+            | ProtectError::NoParity { .. }
+            | ProtectError::Refused { .. } => true,
             _ => false,
         }
     }

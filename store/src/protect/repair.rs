@@ -202,8 +202,8 @@ struct Rebuilder<'a, O> {
     member: usize,
     generation: GenerationId,
     others: &'a mut O,
-    /// Members that do not answer.
-    mute: Vec<bool>,
+    /// Why a member is not asked any more: it does not answer, or cannot tell.
+    silent: Vec<Option<String>>,
     /// What was computed last, page by page; `Err`: so many places of the stripe are left.
     last: Option<(Wanted, Vec<Rebuilt>)>,
     recoveries: BTreeMap<(Vec<usize>, usize), Recovery>,
@@ -219,7 +219,7 @@ impl<'a, O: Others> Rebuilder<'a, O> {
             member: member.number(),
             generation,
             others,
-            mute: vec![false; member.group().members()],
+            silent: vec![None; member.group().members()],
             last: None,
             recoveries: BTreeMap::new(),
         }
@@ -254,7 +254,8 @@ impl<'a, O: Others> Rebuilder<'a, O> {
 
     fn too_many_lost(&self, left: usize) -> ProtectError {
         let (members, needed) = (self.group.members(), self.group.code().data());
-        ProtectError::TooManyLost { generation: self.generation, members, left, needed }
+        let silent = self.silent.iter().flatten().cloned().collect();
+        ProtectError::TooManyLost { generation: self.generation, members, left, needed, silent }
     }
 
     /// Asks as many members as are needed, and the others only if something of those is missing.
@@ -262,7 +263,7 @@ impl<'a, O: Others> Rebuilder<'a, O> {
         let data = self.group.code().data();
         let mut told: Vec<Option<Vec<Told>>> = vec![None; self.group.members()];
         let mut left: Vec<usize> =
-            (0..self.group.members()).filter(|other| *other != self.member && !self.mute[*other]).collect();
+            (0..self.group.members()).filter(|other| self.may_be_asked(*other)).collect();
         let whole = |told: &Option<Vec<Told>>| {
             told.as_ref().is_some_and(|told| told.iter().all(|told| *told != Told::Damaged))
         };
@@ -276,8 +277,10 @@ impl<'a, O: Others> Rebuilder<'a, O> {
             let now: Vec<usize> = left.drain(..left.len().min(data - there)).collect();
             let answers = self.others.places(&now, self.generation, wanted);
             for (other, answer) in now.into_iter().zip(answers) {
-                told[other] = answered(answer)?;
-                self.mute[other] |= told[other].is_none();
+                match answer {
+                    Ok(answer) => told[other] = Some(answer),
+                    Err(error) => self.give_up(other, error)?,
+                }
             }
         }
         let group = self.group.clone();
@@ -333,27 +336,36 @@ impl<'a, O: Others> Rebuilder<'a, O> {
 
     /// What member `of` has, as the first one knows that answers.
     fn content(&mut self, of: usize) -> Result<Content, ProtectError> {
+        let mut reasons = Vec::new();
         for asked in 0..self.group.members() {
-            if asked == self.member || self.mute[asked] {
+            if !self.may_be_asked(asked) {
                 continue;
             }
             match self.others.content(asked, of, self.generation) {
                 Ok(content) => return Ok(content),
-                Err(ProtectError::Unreachable { .. }) => self.mute[asked] = true,
-                Err(error) if error.is_damage() => {}
-                Err(error) => return Err(error),
+                // It may know of others.
+                Err(error) if error.is_damage() => reasons.push(error.to_string()),
+                Err(error) => self.give_up(asked, error)?,
             }
         }
-        Err(self.too_many_lost(0))
+        let mut error = self.too_many_lost(0);
+        if let ProtectError::TooManyLost { silent, .. } = &mut error {
+            silent.extend(reasons);
+        }
+        Err(error)
     }
-}
 
-fn answered<T>(answer: Result<T, ProtectError>) -> Result<Option<T>, ProtectError> {
-    match answer {
-        Ok(answer) => Ok(Some(answer)),
-        Err(ProtectError::Unreachable { .. }) => Ok(None),
-        Err(error) if error.is_damage() => Ok(None),
-        Err(error) => Err(error),
+    fn may_be_asked(&self, member: usize) -> bool {
+        member != self.member && self.silent[member].is_none()
+    }
+
+    /// A member counts as lost from now on, unless the reason is one of our own.
+    fn give_up(&mut self, member: usize, why: ProtectError) -> Result<(), ProtectError> {
+        if !(matches!(why, ProtectError::Unreachable { .. }) || why.is_damage()) {
+            return Err(why);
+        }
+        self.silent[member] = Some(why.to_string());
+        Ok(())
     }
 }
 

@@ -264,6 +264,9 @@ pub enum StorageError {
     /// The simulated machine has lost power; nothing works before it is restarted.
     #[error("the machine has crashed")]
     Crashed,
+    /// Whoever reads or writes has been told to end.
+    #[error("it was given up before it came to its end")]
+    Ended,
     /// A storage that is reached over a network has refused, or does not answer.
     #[error("cannot {operation} {path}: {problem}")]
     Remote { operation: Operation, path: String, problem: String },

@@ -416,8 +416,7 @@ impl Calls {
         id: GenerationId,
         answer: impl FnOnce(&mut Served, &mut Member<Disk>) -> Result<Vec<Told>, ProtectError>,
     ) -> Result<Vec<Told>, ProtectError> {
-        let unreachable = ProtectError::Unreachable { node: u32::try_from(asked).unwrap() };
-        let member = self.members[asked].as_mut().ok_or(unreachable)?;
+        let member = self.members[asked].as_mut().ok_or(lost(asked))?;
         if self.served[asked].as_ref().is_none_or(|(known, _)| *known != id) {
             self.served[asked] = Some((id, Served::open(member, id)?));
         }
@@ -428,10 +427,13 @@ impl Calls {
     }
 }
 
+fn lost(member: usize) -> ProtectError {
+    ProtectError::Unreachable { node: u32::try_from(member).unwrap(), why: "it is lost".to_owned() }
+}
+
 impl Others for Calls {
     fn content(&mut self, asked: usize, of: usize, id: GenerationId) -> Result<Content, ProtectError> {
-        let unreachable = ProtectError::Unreachable { node: u32::try_from(asked).unwrap() };
-        self.members[asked].as_mut().ok_or(unreachable)?.content(id, of)
+        self.members[asked].as_mut().ok_or(lost(asked))?.content(id, of)
     }
 
     fn places(
