@@ -8,7 +8,7 @@ use store::storage::{DirectoryEntry, DirectoryFile};
 use store::{Directory, Storage, StorageError};
 
 use crate::bucket::Bucket;
-use crate::work::Work;
+use crate::work::{UNENDING, Work};
 
 /// What goes through the disk of one node, whichever thread asks.
 pub(crate) struct Meter {
@@ -45,9 +45,9 @@ impl Meter {
     }
 }
 
-/// The directory.
+/// A directory as a protector uses it: what is read and written waits for a limit.
 #[derive(Clone)]
-pub(crate) struct Disk {
+pub struct Disk {
     directory: Directory,
     meter: Arc<Meter>,
     /// Of the thread that has this one.
@@ -57,6 +57,14 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
+    /// A directory with a limit of its own, on what is read and written together.
+    #[must_use]
+    pub fn limited(directory: Directory, bytes_per_s: Option<u64>) -> Disk {
+        let work = Arc::new(Work::default());
+        work.begin(UNENDING);
+        Disk::new(directory, Arc::new(Meter::new(bytes_per_s)), work)
+    }
+
     pub(crate) fn new(directory: Directory, meter: Arc<Meter>, work: Arc<Work>) -> Disk {
         Disk { directory, meter, work, spent: Duration::ZERO }
     }

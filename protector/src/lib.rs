@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod bare;
 mod bucket;
 mod clerk;
 mod cost;
@@ -39,6 +40,8 @@ mod work;
 mod writer;
 
 pub use api::{Asked, Event, Limits, Order, Seconds, Settings, Statistics};
+pub use bare::BareRing;
+pub use disk::Disk;
 pub use error::ProtectorError;
 pub use protector::Protector;
 pub use shape::{NoSuchShape, Shape};

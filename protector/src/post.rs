@@ -359,6 +359,11 @@ impl Post {
         [out, into, words].into_iter().flatten().min()
     }
 
+    /// How long until the link's limit would let the next byte through, in both directions.
+    pub(crate) fn owed(&self) -> Duration {
+        [&self.out, &self.into].into_iter().flatten().map(Bucket::wait).max().unwrap_or_default()
+    }
+
     /// What is worth waking up for.
     pub(crate) fn seen(&self) -> impl FnMut(&mut Waiting<'_>) -> bool + use<> {
         let room = self.into.as_ref().is_none_or(|into| into.wait().is_zero());
