@@ -19,6 +19,7 @@ pub(crate) struct Line {
     pub(crate) label: String,
     /// A tail: thinner and dashed.
     pub(crate) dashed: bool,
+    /// NaN: there is none.
     pub(crate) values: Vec<f64>,
 }
 
@@ -149,6 +150,7 @@ fn draw(out: &mut String, chart: &Chart, panel: &Panel, decades: &Decades, label
             .values
             .iter()
             .enumerate()
+            .filter(|(_, value)| !value.is_nan())
             .map(|(i, value)| format!("{:.1},{:.1}", x(i), decades.height(*value)))
             .collect();
         let (width, dashes) = if line.dashed { ("1", r#" stroke-dasharray="4 3""#) } else { ("2", "") };
@@ -221,7 +223,7 @@ mod tests {
 
     #[test]
     fn text_is_escaped_and_nothing_is_drawn_outside() {
-        let drawn = svg(&chart(vec![0.0, 50.0]));
+        let drawn = svg(&chart(vec![0.0, 50.0, f64::NAN]));
         assert!(drawn.contains("a&lt;b") && !drawn.contains("a<b"));
         assert!(!drawn.contains("NaN") && !drawn.contains("inf"));
         assert_eq!(drawn.matches("<circle").count(), 2);

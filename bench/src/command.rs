@@ -100,7 +100,8 @@ reed-solomon-simd, and with --isal Intel's storage library (Debian: libisal2), w
 same parity.
 
 With --nodes images of so many nodes are protected from end to end, by a protector for each node, over UDP on this machine, with limits on each \
-node's link and disk; the figure is compared with what the limits allow for the bytes that really went through them.")]
+node's link and disk. In turns with that, bytes go over the same links and to the same directories by themselves, and the figure is compared with \
+what they gave. With --program each node runs one, whose checkpoints are protected as whole images and as what has changed.")]
     Parity(ParityArguments),
     /// How quickly differences are found, and what they save
     #[command(long_about = "\
@@ -527,10 +528,27 @@ impl Bench {
                 }
                 Shown::of(&report)?
             }
-            Bench::Parity(arguments) => match arguments.group()? {
-                Some(options) => Shown::of(&parity::run_group(&options)?)?,
-                None => Shown::of(&parity::run(&arguments.arithmetic())?)?,
-            },
+            Bench::Parity(arguments) => {
+                let (shown, svg) = match (arguments.programs()?, arguments.group()?) {
+                    (Some(options), _) => {
+                        let report = parity::run_programs(&options)?;
+                        right = report.is_right;
+                        (Shown::of(&report)?, report.svg())
+                    }
+                    (None, Some(options)) => {
+                        let report = parity::run_group(&options)?;
+                        (Shown::of(&report)?, report.svg())
+                    }
+                    (None, None) => {
+                        let report = parity::run(&arguments.arithmetic())?;
+                        (Shown::of(&report)?, report.svg())
+                    }
+                };
+                if let Some(file) = &arguments.svg {
+                    write(file, &svg)?;
+                }
+                shown
+            }
             Bench::Delta(arguments) => {
                 let report = delta::run(&arguments.into())?;
                 right = report.is_right();
@@ -621,10 +639,19 @@ fn all(out: &Path, quick: bool) -> Result<Shown, BenchError> {
     keep("checkpointable", Shown::of(&checkpointable::run(&options)?)?)?;
     let defaults = ParityOptions::default();
     let bytes = quick.then_some(1 << 20);
-    keep(
-        "parity",
-        Shown::of(&parity::run(&ParityOptions { runs: runs(defaults.runs), bytes, ..defaults })?)?,
-    )?;
+    let report = parity::run(&ParityOptions { runs: runs(defaults.runs), bytes, ..defaults })?;
+    write(&out.join("parity.svg"), &report.svg())?;
+    keep("parity", Shown::of(&report)?)?;
+    for (name, options) in parity::group_figures(quick) {
+        let report = parity::run_group(&options)?;
+        write(&out.join(name).with_extension("svg"), &report.svg())?;
+        keep(name, Shown::of(&report)?)?;
+    }
+    for (name, options) in parity::program_figures(quick) {
+        let report = parity::run_programs(&options)?;
+        write(&out.join(name).with_extension("svg"), &report.svg())?;
+        keep(name, Shown::of(&report)?)?;
+    }
     let report = freeze::run(&if quick { quick_freeze() } else { FreezeOptions::default() })?;
     write(&out.join("freeze.svg"), &report.svg())?;
     keep("freeze", Shown::of(&report)?)?;

@@ -32,6 +32,6 @@ mod statistics;
 mod worker;
 
 pub use error::BenchError;
-pub use machine::Machine;
+pub use machine::{Machine, Processor};
 pub use statistics::Summary;
 pub use worker::run_if_worker;

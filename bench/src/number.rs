@@ -16,9 +16,26 @@ pub fn number<T: TryFrom<u64> + 'static>(
     }
 }
 
+/// Reads a number above 0 and at most `most`; whatever else is given, such as NaN, is told that.
+pub fn positive(most: f64) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= most);
+        number.ok_or_else(|| format!("expected a number above 0 and at most {most}"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_numbers_above_zero_are_positive() {
+        let read = positive(100.0);
+        assert_eq!((read("0.25"), read("100"), read("1e-3")), (Ok(0.25), Ok(100.0), Ok(0.001)));
+        for text in ["0", "-0", "-1", "NaN", "nan", "inf", "-inf", "100.1", "", "x", "1,5"] {
+            assert_eq!(read(text), Err("expected a number above 0 and at most 100".to_owned()), "{text}");
+        }
+    }
 
     #[test]
     fn a_range_is_held_and_named() {

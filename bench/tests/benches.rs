@@ -60,6 +60,90 @@ fn parity() {
     }
 }
 
+/// What a row of an encoding from end to end has.
+const ENCODING: [&str; 18] = [
+    "nodes",
+    "bytes",
+    "dirty_percent",
+    "seconds",
+    "gbytes_per_s",
+    "memcpy_gbytes_per_s",
+    "ratio_to_memcpy",
+    "link_gbytes_per_s",
+    "disk_gbytes_per_s",
+    "ratio_to_slowest",
+    "network_s",
+    "disk_s",
+    "arithmetic_s",
+    "formula_sum_s",
+    "formula_max_s",
+    "sent_bytes",
+    "cores_used",
+    "machine_used",
+];
+
+#[test]
+fn parity_from_end_to_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let svg = folder.path().join("parity.svg");
+    let limits = "--link 100MB/s --disk 200MB/s";
+    let report = report(&format!(
+        "parity --nodes 2,3 --mib 2 --dirty 10,100 --runs 1 {limits} --folder {} --svg {}",
+        folder.path().display(),
+        svg.display()
+    ));
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        has_numbers(row, &ENCODING);
+        assert!(row["scheme"] == "xor" && row["shape"].is_string() && row["machine_limited"].is_boolean());
+        // Measured, and below the limits: what a burst lets through at once is a few percent of what is moved.
+        for (key, limit) in [("link", 0.1), ("disk", 0.2)] {
+            let found = row[format!("{key}_gbytes_per_s")].as_f64().expect("a number");
+            assert!(found > 0.0 && found < limit * 1.3 && found != limit, "{key} {found}");
+            assert_eq!(row[format!("{key}_limit_gbytes_per_s")], limit);
+        }
+        let sent = row["sent_bytes"].as_u64().expect("a number");
+        let changed = row["dirty_percent"].as_f64().expect("a number") / 100.0 * f64::from(2 << 20);
+        assert!(f64::from(u32::try_from(sent).expect("few bytes")) < changed * 1.5, "{row}");
+    }
+    let drawn = std::fs::read_to_string(svg).expect("a chart");
+    assert!(drawn.starts_with("<svg ") && drawn.contains("SCore: sum") && drawn.contains("arithmetic"));
+    // Nothing is left of the nodes.
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+}
+
+#[test]
+fn parity_of_programs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let svg = folder.path().join("parity.svg");
+    let report = report(&format!(
+        "parity --nodes 4 --scheme rs:2+2 --program mat,lu --checkpoints 2 --mib 2 --folder {} --svg {}",
+        folder.path().display(),
+        svg.display()
+    ));
+    assert_eq!(report["is_right"], true);
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 8, "two programs, two checkpoints, in two ways");
+    for row in rows {
+        has_numbers(row, &ENCODING);
+        has_numbers(row, &["checkpoint", "image_bytes", "write_s"]);
+        let incremental = row["way"] == "incremental";
+        assert!(row["collect_s"].is_number() == incremental && row["scheme"] == "rs:2+2", "{row}");
+    }
+    // Whatever the machine, the programs write what they write.
+    for (program, least, most) in [("mat", 95.0, 100.0), ("lu", 10.0, 60.0)] {
+        let totals = report["totals"].as_array().expect("totals");
+        let total = totals.iter().find(|total| total["program"] == program).expect("a total");
+        for key in ["fewer_image_bytes_percent", "fewer_sent_bytes_percent"] {
+            let fewer = total[key].as_f64().expect("a number");
+            assert!((least..most).contains(&fewer), "{key} {total}");
+        }
+        has_numbers(total, &["less_encode_time_percent", "less_time_percent"]);
+    }
+    assert!(std::fs::read_to_string(svg).is_ok_and(|text| text.starts_with("<svg")));
+}
+
 #[test]
 fn a_library_that_is_not_there_or_another_one_is_named() {
     for (library, what) in
@@ -137,6 +221,15 @@ fn sizes_that_measure_nothing_are_refused() {
         ("freeze --quick --samples 9", "cannot be used with"),
         ("freeze --quick --no-dump-row", "cannot be used with"),
         ("mpi --quick --repetitions 3", "cannot be used with"),
+        ("parity --nodes 2 --budget NaN", "'--budget <BUDGET>': expected a number above 0 and at most 64"),
+        ("parity --nodes 2 --budget -1", "'--budget <BUDGET>': expected a number above 0"),
+        ("parity --nodes 2 --budget 0", "'--budget <BUDGET>': expected a number above 0"),
+        ("parity --nodes 2 --dirty 0", "'--dirty <DIRTY>': expected a number above 0 and at most 100"),
+        ("parity --nodes 2 --dirty 10,-5", "'--dirty <DIRTY>': expected a number above 0"),
+        ("parity --nodes 2 --dirty 100.5", "'--dirty <DIRTY>': expected a number above 0"),
+        ("parity --nodes 2 --dirty nan", "'--dirty <DIRTY>': expected a number above 0"),
+        ("parity --nodes 2 --program ft", "`ft` is no program; there are mat and lu"),
+        ("parity --nodes 2 --program mat --dirty 5", "cannot be used with"),
         ("mpi --block-ms 0", "expected a whole number from 1 to 10000"),
     ] {
         let output = Command::new(BENCH).args(arguments.split(' ')).output().expect("the bench starts");
@@ -270,12 +363,12 @@ fn store() {
     let report = report(&format!("store --runs 1 --mib 2,4 --svg {}", svg.display()));
     assert_eq!(report["codecs"].as_array().map(Vec::len), Some(20));
     for row in report["codecs"].as_array().expect("codecs") {
-        has_numbers(row, &["ratio", "pack_gbytes_per_s", "unpack_gbytes_per_s"]);
+        has_numbers(row, &["ratio", "pack_gbytes_per_s", "unpack_gbytes_per_s", "cores_used"]);
     }
     let sets = report["sets"].as_array().expect("sets");
     assert_eq!(sets.len(), 6);
     for row in sets {
-        has_numbers(row, &["content_bytes", "stored_bytes", "restore_ms", "block_us"]);
+        has_numbers(row, &["content_bytes", "stored_bytes", "restore_ms", "block_us", "cores_used"]);
         assert_eq!(row["is_right"], true);
     }
     assert!(std::fs::read_to_string(svg).is_ok_and(|text| text.starts_with("<svg")));

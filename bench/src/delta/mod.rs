@@ -3,7 +3,7 @@
 //! Hashing against `memcpy`, in turns, on buffers beyond four times the last cache. Then two programs that compute are saved again and again, by each strategy: what is
 //! stored, and how long that takes.
 
-mod programs;
+pub(crate) mod programs;
 mod report;
 
 use std::num::NonZeroUsize;
@@ -17,7 +17,7 @@ use store::packets::{Compression, Sink};
 use store::storage::StorageError;
 
 use crate::error::BenchError;
-use crate::machine::{Machine, pin};
+use crate::machine::{Busy, Machine, pin};
 use crate::parity::last_level_cache_bytes;
 use crate::progress::Steps;
 use crate::statistics::{Summary, paired_ratios};
@@ -85,9 +85,9 @@ pub fn run(options: &DeltaBenchOptions) -> Result<DeltaReport, BenchError> {
     let mut steps = Steps::new("delta", options.block_bytes.len() + 3);
     let rates = rates(options, buffer_bytes, &mut steps)?;
     steps.step(format_args!("a matrix multiplication, saved {} times in each way", options.checkpoints + 1));
-    let mut series = saved(Multiplication::new(options.matrix.0, options.matrix.1), options)?;
+    let mut series = saved(Multiplication::new(options.matrix.0, options.matrix.1, 0), options)?;
     steps.step(format_args!("a relaxation, saved {} times in each way", options.checkpoints + 1));
-    series.extend(saved(Relaxation::new(options.grid), options)?);
+    series.extend(saved(Relaxation::new(options.grid, 0), options)?);
     Ok(DeltaReport::new(machine, buffer_bytes, rates, series))
 }
 
@@ -102,6 +102,7 @@ fn rates(options: &DeltaBenchOptions, bytes: usize, steps: &mut Steps) -> Result
     let mut rows = Vec::new();
     let mut measure = |what, block_bytes, ours: &mut dyn FnMut() -> Result<(), BenchError>| {
         let (mut own, mut copies) = (Vec::new(), Vec::new());
+        let busy = Busy::begin();
         #[expect(clippy::cast_precision_loss, reason = "a length")]
         let rate = |began: Instant| bytes as f64 / began.elapsed().as_secs_f64() / 1e9;
         for _ in 0..=options.runs {
@@ -121,6 +122,7 @@ fn rates(options: &DeltaBenchOptions, bytes: usize, steps: &mut Steps) -> Result
             gbytes_per_s: Summary::of(own),
             memcpy_gbytes_per_s: Summary::of(copies),
             ratio_to_memcpy: Summary::of(&paired_ratios(own, copies)).median,
+            processor: busy.end(),
         });
         Ok::<(), BenchError>(())
     };
@@ -234,7 +236,7 @@ fn add(
 ) -> Result<(), BenchError> {
     let mut series = open(scratch, way)?;
     let before = series.newest();
-    let began = Instant::now();
+    let (began, busy) = (Instant::now(), Busy::begin());
     let making = Making { block_bytes: BLOCK_BYTES, seed: 1, compression: way.compression, salt: [0; 24] };
     let mut adding = series.begin(&making)?;
     for (place, block) in (0u64..).zip(content.chunks(BLOCK_BYTES as usize)) {
@@ -249,6 +251,7 @@ fn add(
     let summary = adding.finish()?;
     if before.is_some() {
         row.make_ms.push(began.elapsed().as_secs_f64() * 1e3);
+        row.cores_used.push(busy.end().cores_used);
         row.stored_bytes.push(summary.stored_bytes);
     }
     Ok(())

@@ -2,7 +2,7 @@
 //! (`docs/measurements.md`).
 
 /// A program that can be stopped between two steps.
-pub(super) trait Program {
+pub(crate) trait Program {
     /// Its name in reports.
     fn name(&self) -> &'static str;
     /// What it does between two checkpoints.
@@ -32,7 +32,7 @@ fn random(state: &mut u64) -> f64 {
 }
 
 /// A multiplication of matrices, row by row.
-pub(super) struct Multiplication {
+pub(crate) struct Multiplication {
     n: usize,
     rows_per_step: usize,
     a: Vec<f64>,
@@ -42,8 +42,9 @@ pub(super) struct Multiplication {
 }
 
 impl Multiplication {
-    pub(super) fn new(n: usize, rows_per_step: usize) -> Multiplication {
-        let mut state = 0x9e37_79b9_7f4a_7c15;
+    /// Other numbers for each seed.
+    pub(crate) fn new(n: usize, rows_per_step: usize, seed: u64) -> Multiplication {
+        let mut state = 0x9e37_79b9_7f4a_7c15 ^ seed;
         let mut matrix = || (0..n * n).map(|_| random(&mut state)).collect();
         Multiplication { n, rows_per_step, a: matrix(), b: matrix(), c: vec![0.0; n * n], next: 0 }
     }
@@ -83,7 +84,7 @@ const BLOCK: usize = VARIABLES * VARIABLES;
 
 /// Relaxation of five coupled equations on a grid, by a lower and an upper sweep with blocks of 5 x 5: the arrays of NPB LU and its order of points, with other equations
 /// (diffusion with a coupling that depends on the solution) and a stronger damping, which solves them too.
-pub(super) struct Relaxation {
+pub(crate) struct Relaxation {
     n: usize,
     u: Vec<f64>,
     residual: Vec<f64>,
@@ -97,9 +98,10 @@ pub(super) struct Relaxation {
 const RELAXATION: f64 = 1.2;
 
 impl Relaxation {
-    pub(super) fn new(n: usize) -> Relaxation {
+    /// Other numbers for each seed.
+    pub(crate) fn new(n: usize, seed: u64) -> Relaxation {
         let points = n * n * n;
-        let mut state = 0x2545_f491_4f6c_dd1d;
+        let mut state = 0x2545_f491_4f6c_dd1d ^ seed;
         let forcing = (0..points * VARIABLES).map(|_| random(&mut state)).collect();
         let blocks = core::array::from_fn(|_| vec![0.0; n * n * BLOCK]);
         let (u, residual) = (vec![0.0; points * VARIABLES], vec![0.0; points * VARIABLES]);
@@ -226,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_product_is_one() {
-        let mut program = Multiplication::new(16, 4);
+        let mut program = Multiplication::new(16, 4, 0);
         (0..4).for_each(|_| program.step());
         for row in 0..16 {
             for column in 0..16 {
@@ -240,7 +242,7 @@ mod tests {
     /// The sweeps solve their equations: what is lacking goes away.
     #[test]
     fn the_relaxation_converges() {
-        let mut program = Relaxation::new(10);
+        let mut program = Relaxation::new(10, 0);
         let lacking = |program: &mut Relaxation| {
             program.right_side();
             program.residual.iter().map(|value| value * value).sum::<f64>().sqrt()

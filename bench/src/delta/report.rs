@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::chart::{Chart, Line, Panel, svg};
-use crate::machine::Machine;
+use crate::machine::{Machine, Processor};
 use crate::report::{Bar, show};
 use crate::statistics::{Summary, percentile, sorted};
 
@@ -22,6 +22,9 @@ pub struct RateRow {
     pub memcpy_gbytes_per_s: Summary,
     /// Median of the ratios of neighbours.
     pub ratio_to_memcpy: f64,
+    /// What processors did meanwhile.
+    #[serde(flatten)]
+    pub processor: Processor,
 }
 
 /// A program that was saved in one way. The first checkpoint, which is always full, does not count.
@@ -37,6 +40,8 @@ pub struct SeriesRow {
     pub stored_bytes: Vec<u64>,
     /// How long each took, until it was durable.
     pub make_ms: Vec<f64>,
+    /// Processor time of each by that time: 1 is one core; what waits for the disk uses none.
+    pub cores_used: Vec<f64>,
     /// Files that restoring the last one took.
     pub files: usize,
     /// How long that took, on one thread, from warm files.
@@ -57,6 +62,7 @@ impl SeriesRow {
             content_bytes: 0,
             stored_bytes: Vec::new(),
             make_ms: Vec::new(),
+            cores_used: Vec::new(),
             files: 0,
             restore_ms: 0.0,
             is_right: false,
@@ -127,34 +133,37 @@ impl DeltaReport {
         self.series.iter().all(|row| row.is_right)
     }
 
-    /// Bytes of each checkpoint, by strategy.
+    /// Bytes and time of each checkpoint, by strategy.
     #[must_use]
     pub fn svg(&self) -> String {
         let checkpoints = self.series.iter().map(|row| row.stored_bytes.len()).max().unwrap_or(0);
-        let panel = |program: &str| Panel {
-            title: program.to_owned(),
+        let panel = |program: &str, unit: &str, values: &dyn Fn(&SeriesRow) -> Vec<f64>| Panel {
+            title: format!("{program}, {unit}"),
             lines: self
                 .series
                 .iter()
                 .filter(|row| row.program == program)
-                .map(|row| Line {
-                    label: row.way.to_owned(),
-                    dashed: false,
-                    values: row.stored_bytes.iter().map(|bytes| float(*bytes) / 1e6).collect(),
-                })
+                .map(|row| Line { label: row.way.to_owned(), dashed: false, values: values(row) })
                 .collect(),
             reference: None,
         };
+        let megabytes = |row: &SeriesRow| row.stored_bytes.iter().map(|bytes| float(*bytes) / 1e6).collect();
+        let make_ms = |row: &SeriesRow| row.make_ms.clone();
         svg(&Chart {
-            title: "Bytes of each checkpoint".to_owned(),
+            title: "Bytes of each checkpoint, and time until it is durable".to_owned(),
             subtitle:
                 "MAT: four rows of a product between two checkpoints; LU: one lower and one upper sweep"
                     .to_owned(),
-            vertical: "MB".to_owned(),
+            vertical: String::new(),
             horizontal: "checkpoint".to_owned(),
             places: (1..=checkpoints).map(|number| number.to_string()).collect(),
-            panels: vec![panel("MAT"), panel("LU")],
-            own_axes: false,
+            panels: vec![
+                panel("MAT", "MB", &megabytes),
+                panel("LU", "MB", &megabytes),
+                panel("MAT", "ms", &make_ms),
+                panel("LU", "ms", &make_ms),
+            ],
+            own_axes: true,
         })
     }
 }
@@ -163,28 +172,29 @@ impl fmt::Display for DeltaReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.machine)?;
         writeln!(f, "buffers of {} MiB, one core", self.buffer_bytes >> 20)?;
-        writeln!(f, "{:<18}{:>9}{:>9}{:>9}{:>8}", "", "BLOCK", "GB/s", "MEMCPY", "RATIO")?;
+        writeln!(f, "{:<18}{:>9}{:>9}{:>9}{:>8}{:>7}", "", "BLOCK", "GB/s", "MEMCPY", "RATIO", "CPU")?;
         for row in &self.rates {
             writeln!(
                 f,
-                "{:<18}{:>9}{:>9.1}{:>9.1}{:>8.2}",
+                "{:<18}{:>9}{:>9.1}{:>9.1}{:>8.2}{:>7.2}",
                 row.what,
                 row.block_bytes,
                 row.gbytes_per_s.median,
                 row.memcpy_gbytes_per_s.median,
-                row.ratio_to_memcpy
+                row.ratio_to_memcpy,
+                row.processor.cores_used
             )?;
         }
         writeln!(
             f,
-            "\n{:<5}{:<18}{:>9}{:>13}{:>9}{:>10}{:>9}{:>7}{:>12}",
-            "", "WAY", "MB", "STORED, MB", "LESS, %", "MAKE, ms", "LESS, %", "FILES", "RESTORE, ms"
+            "\n{:<5}{:<18}{:>9}{:>13}{:>9}{:>10}{:>9}{:>6}{:>7}{:>12}",
+            "", "WAY", "MB", "STORED, MB", "LESS, %", "MAKE, ms", "LESS, %", "CPU", "FILES", "RESTORE, ms"
         )?;
         for row in &self.series {
             let checkpoints = float(row.stored_bytes.len().max(1) as u64);
             writeln!(
                 f,
-                "{:<5}{:<18}{:>9.1}{:>13.3}{:>9.1}{:>10.1}{:>9.1}{:>7}{:>12.1}{}",
+                "{:<5}{:<18}{:>9.1}{:>13.3}{:>9.1}{:>10.1}{:>9.1}{:>6.2}{:>7}{:>12.1}{}",
                 row.program,
                 row.way,
                 float(row.content_bytes) / 1e6,
@@ -192,6 +202,7 @@ impl fmt::Display for DeltaReport {
                 row.fewer_bytes_percent,
                 percentile(&sorted(row.make_ms.clone()), 0.5),
                 row.less_time_percent,
+                percentile(&sorted(row.cores_used.clone()), 0.5),
                 row.files,
                 row.restore_ms,
                 if row.is_right { "" } else { "  WRONG" }
@@ -199,7 +210,7 @@ impl fmt::Display for DeltaReport {
         }
         writeln!(
             f,
-            "STORED: mean of a checkpoint; MAKE: median, until it is durable; LESS: than full ones\n"
+            "STORED: mean of a checkpoint; MAKE: median, until it is durable; LESS: than full ones; CPU: cores that this process used\n"
         )?;
         show(f, &self.bars)
     }

@@ -18,7 +18,7 @@ use store::storage::{Operation, StorageError};
 
 use crate::delta::Scratch;
 use crate::error::BenchError;
-use crate::machine::Machine;
+use crate::machine::{Busy, Machine};
 use crate::progress::Steps;
 use crate::statistics::Summary;
 pub use report::{CodecRow, LengthRow, SetRow, StoreReport};
@@ -167,6 +167,7 @@ fn codec_row(
     content: &[u8],
     runs: usize,
 ) -> Result<CodecRow, BenchError> {
+    let busy = Busy::begin();
     let cut = Cut::of_blocks(BLOCK).expect("within the limits");
     let (mut packing, mut unpacking, mut unpacking_all) = (Vec::new(), Vec::new(), Vec::new());
     let mut stream = Vec::new();
@@ -192,6 +193,7 @@ fn codec_row(
         pack_gbytes_per_s: Summary::of(&packing).median,
         unpack_gbytes_per_s: Summary::of(&unpacking).median,
         unpack_all_threads_gbytes_per_s: Summary::of(&unpacking_all).median,
+        processor: busy.end(),
     })
 }
 
@@ -202,6 +204,7 @@ fn lengths(content: &[u8], runs: usize) -> Result<Vec<LengthRow>, BenchError> {
         let cut = Cut::new(BLOCK, blocks).expect("within the limits");
         let stream = pack(content, cut, Compression::Zstd)?;
         let reader = PacketReader::open(&stream[..], None)?;
+        let busy = Busy::begin();
         let mut times = Vec::new();
         for _ in 0..runs {
             times.push(per_block(reader.blocks(), |unpacker, block| {
@@ -213,6 +216,7 @@ fn lengths(content: &[u8], runs: usize) -> Result<Vec<LengthRow>, BenchError> {
             ratio: ratio(content.len(), stream.len()),
             ratio_whole: ratio(content.len(), whole.len()),
             block_us: Summary::of(&times).median,
+            processor: busy.end(),
         });
     }
     Ok(rows)
@@ -330,6 +334,7 @@ fn files_row(
     content: &[u8],
     runs: usize,
 ) -> Result<SetRow, BenchError> {
+    let busy = Busy::begin();
     let (series, directory) = (series(folder)?, Directory::open(folder).map_err(store::StoreError::from)?);
     let open = || series.chain(DELTAS, |path| directory.open_file(path));
     let (mut one, mut all, mut blocks, mut opening) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -356,6 +361,7 @@ fn files_row(
         open_ms: Summary::of(&opening).median,
         block_us: Summary::of(&blocks).median,
         is_right,
+        processor: busy.end(),
     })
 }
 
@@ -366,6 +372,7 @@ fn whole_row(
     content: &[u8],
     runs: usize,
 ) -> Result<SetRow, BenchError> {
+    let busy = Busy::begin();
     let (mut one, mut blocks) = (Vec::new(), Vec::new());
     let mut is_right = true;
     let unpacked = |number: u64| -> Result<Vec<u8>, BenchError> {
@@ -413,5 +420,6 @@ fn whole_row(
         open_ms: 0.0,
         block_us: Summary::of(&blocks).median,
         is_right,
+        processor: busy.end(),
     })
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::chart::{Chart, Line, Panel, svg};
-use crate::machine::Machine;
+use crate::machine::{Machine, Processor};
 
 /// A codec on a kind of content.
 #[derive(Clone, Serialize, Debug)]
@@ -22,6 +22,9 @@ pub struct CodecRow {
     pub unpack_gbytes_per_s: f64,
     /// Unpacking, a thread for each processor.
     pub unpack_all_threads_gbytes_per_s: f64,
+    /// What processors did meanwhile, all runs together.
+    #[serde(flatten)]
+    pub processor: Processor,
 }
 
 /// A length of packets.
@@ -35,6 +38,9 @@ pub struct LengthRow {
     pub ratio_whole: f64,
     /// To read one block.
     pub block_us: f64,
+    /// What processors did meanwhile, all runs together.
+    #[serde(flatten)]
+    pub processor: Processor,
 }
 
 /// A chain of checkpoints, stored in one way.
@@ -56,6 +62,9 @@ pub struct SetRow {
     pub block_us: f64,
     /// What came back was what had been saved.
     pub is_right: bool,
+    /// What processors did meanwhile, all runs together.
+    #[serde(flatten)]
+    pub processor: Processor,
 }
 
 /// The report.
@@ -131,43 +140,49 @@ impl fmt::Display for StoreReport {
         write!(f, "{}", self.machine)?;
         writeln!(
             f,
-            "{:<12}{:<7}{:>8}{:>12}{:>14}{:>12}",
-            "CONTENT", "CODEC", "RATIO", "PACK, GB/s", "UNPACK, GB/s", "ALL CORES"
+            "{:<12}{:<7}{:>8}{:>12}{:>14}{:>12}{:>8}",
+            "CONTENT", "CODEC", "RATIO", "PACK, GB/s", "UNPACK, GB/s", "ALL CORES", "CPU"
         )?;
         for row in &self.codecs {
             writeln!(
                 f,
-                "{:<12}{:<7}{:>8.2}{:>12.2}{:>14.2}{:>12.2}",
+                "{:<12}{:<7}{:>8.2}{:>12.2}{:>14.2}{:>12.2}{:>8.2}",
                 row.content,
                 row.codec,
                 row.ratio,
                 row.pack_gbytes_per_s,
                 row.unpack_gbytes_per_s,
-                row.unpack_all_threads_gbytes_per_s
-            )?;
-        }
-        writeln!(f, "\n{:<12}{:>8}{:>12}{:>14}", "PACKET, KiB", "RATIO", "OF WHOLE", "BLOCK, us")?;
-        for row in &self.lengths {
-            writeln!(
-                f,
-                "{:<12}{:>8.2}{:>12.2}{:>14.1}",
-                row.packet_bytes >> 10,
-                row.ratio,
-                row.ratio_whole,
-                row.block_us
+                row.unpack_all_threads_gbytes_per_s,
+                row.processor.cores_used
             )?;
         }
         writeln!(
             f,
-            "\n{:>6}  {:<12}{:>11}{:>13}{:>12}{:>10}{:>14}",
-            "MiB", "STORED AS", "STORED, MB", "RESTORE, ms", "ALL CORES", "OPEN, ms", "ONE BLOCK, us"
+            "\n{:<12}{:>8}{:>12}{:>14}{:>8}",
+            "PACKET, KiB", "RATIO", "OF WHOLE", "BLOCK, us", "CPU"
+        )?;
+        for row in &self.lengths {
+            writeln!(
+                f,
+                "{:<12}{:>8.2}{:>12.2}{:>14.1}{:>8.2}",
+                row.packet_bytes >> 10,
+                row.ratio,
+                row.ratio_whole,
+                row.block_us,
+                row.processor.cores_used
+            )?;
+        }
+        writeln!(
+            f,
+            "\n{:>6}  {:<12}{:>11}{:>13}{:>12}{:>10}{:>14}{:>8}",
+            "MiB", "STORED AS", "STORED, MB", "RESTORE, ms", "ALL CORES", "OPEN, ms", "ONE BLOCK, us", "CPU"
         )?;
         for row in &self.sets {
             #[expect(clippy::cast_precision_loss, reason = "a length")]
             let stored = row.stored_bytes as f64 / 1e6;
             writeln!(
                 f,
-                "{:>6}  {:<12}{:>11.1}{:>13.1}{:>12.1}{:>10.2}{:>14.1}{}",
+                "{:>6}  {:<12}{:>11.1}{:>13.1}{:>12.1}{:>10.2}{:>14.1}{:>8.2}{}",
                 row.content_bytes >> 20,
                 row.way,
                 stored,
@@ -175,9 +190,13 @@ impl fmt::Display for StoreReport {
                 row.restore_all_threads_ms,
                 row.open_ms,
                 row.block_us,
+                row.processor.cores_used,
                 if row.is_right { "" } else { "  WRONG" }
             )?;
         }
-        write!(f, "one block of packets: the chain is open; of whole files: from opening on")
+        write!(
+            f,
+            "one block of packets: the chain is open; of whole files: from opening on; CPU: cores that this process used, all of the row together"
+        )
     }
 }

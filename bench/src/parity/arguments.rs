@@ -7,11 +7,14 @@ use clap::Args;
 use protector::{Limits, Shape};
 use store::protect::Scheme;
 
-use super::{GroupOptions, ParityOptions};
-use crate::number::number;
+use super::{GroupOptions, ParityOptions, ProgramKind, ProgramOptions};
+use crate::number::{number, positive};
 
 /// Most runs of one row.
 const RUNS_MAX: u64 = 100_000;
+
+/// Most cores that a protector can be allowed: more than its threads can use.
+const CORES_MAX: f64 = 64.0;
 
 /// What to measure of parity.
 #[derive(Args, Clone, Debug)]
@@ -19,7 +22,7 @@ pub struct ParityArguments {
     /// Runs of each row, and of the copies beside them [default: 15; 3 from end to end]
     #[arg(long, value_parser = number::<usize>(1..=RUNS_MAX))]
     runs: Option<usize>,
-    /// MiB of data, or of a node's image [default: five last-level caches; 64 from end to end]
+    /// MiB of data, or of a node's image [default: five last-level caches; 64 from end to end, 24 of programs]
     #[arg(long, value_delimiter = ',', value_parser = number::<usize>(1..=1 << 20))]
     mib: Vec<usize>,
     /// Intel's storage library, to be measured beside, such as libisal.so.2
@@ -35,8 +38,14 @@ pub struct ParityArguments {
     #[arg(long, requires = "nodes", value_delimiter = ',', default_value = "auto")]
     shape: Vec<String>,
     /// Percent of the pages that have changed; 100 is a whole image
-    #[arg(long, requires = "nodes", value_delimiter = ',', default_value = "100")]
+    #[arg(long, requires = "nodes", value_delimiter = ',', default_value = "100", allow_negative_numbers = true, value_parser = positive(100.0))]
     dirty: Vec<f64>,
+    /// Protect checkpoints of these programs instead, whole ones and incremental ones: mat, lu
+    #[arg(long, requires = "nodes", value_delimiter = ',', conflicts_with_all = ["dirty", "runs"])]
+    program: Vec<ProgramKind>,
+    /// Checkpoints of each program after the first
+    #[arg(long, requires = "program", default_value_t = ProgramOptions::default().checkpoints, value_parser = number::<usize>(1..=CHECKPOINTS_MAX))]
+    checkpoints: usize,
     /// What each node's link lets through in each direction, such as 50MB/s
     #[arg(long, requires = "nodes")]
     link: Option<Rate>,
@@ -44,12 +53,18 @@ pub struct ParityArguments {
     #[arg(long, requires = "nodes")]
     disk: Option<Rate>,
     /// Cores that each node's protector may use, such as 0.25
-    #[arg(long, requires = "nodes")]
+    #[arg(long, requires = "nodes", allow_negative_numbers = true, value_parser = positive(CORES_MAX))]
     budget: Option<f64>,
     /// Where the nodes' directories are [default: the folder for temporary files]
     #[arg(long, requires = "nodes")]
     folder: Option<PathBuf>,
+    /// Write a chart
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
 }
+
+/// Most checkpoints of a program.
+const CHECKPOINTS_MAX: u64 = 1000;
 
 /// Bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +95,16 @@ impl ParityArguments {
             isal: self.isal.clone(),
             ..defaults
         }
+    }
+
+    /// From end to end with programs, if they were named.
+    pub(crate) fn programs(&self) -> Result<Option<ProgramOptions>, protector::NoSuchShape> {
+        let defaults = ProgramOptions::default();
+        let Some(mut group) = self.group()?.filter(|_| !self.program.is_empty()) else { return Ok(None) };
+        if self.mib.is_empty() {
+            group.bytes = defaults.group.bytes;
+        }
+        Ok(Some(ProgramOptions { group, programs: self.program.clone(), checkpoints: self.checkpoints }))
     }
 
     /// From end to end, if nodes were named.

@@ -1,16 +1,23 @@
-//! What encodings from end to end took, as rows and as a table.
+//! What encodings from end to end took, as rows, as a table and as a chart.
 
 use std::fmt;
 
-use protector::Limits;
+use protector::{Limits, Seconds, Statistics};
 use serde::Serialize;
 
-use super::group::{GroupOptions, Measured, Memory};
-use crate::machine::Machine;
+use super::cluster::{Bare, Encoded, Plan};
+use super::group::{Measured, Point};
+use super::memory::Memory;
+use crate::chart::{self, Chart, Line, Panel};
+use crate::machine::{Machine, Processor};
 use crate::report::{self, Bar};
+use crate::statistics::{percentile, sorted};
 
-/// Part of what link and disk allow that encoding must come to.
+/// Part of what link and disk give that encoding must come to.
 const RATIO_MIN: f64 = 0.8;
+
+/// A link or a disk that gives less than this part of its limit is not held back by it: the machine is.
+const LIMIT_REACHED: f64 = 0.9;
 
 /// One point: the median run.
 #[derive(Clone, Serialize, Debug)]
@@ -33,13 +40,17 @@ pub struct GroupRow {
     pub memcpy_gbytes_per_s: f64,
     /// How they compare.
     pub ratio_to_memcpy: f64,
-    /// The link's limit, in each direction.
-    pub link_gbytes_per_s: Option<f64>,
-    /// The disk's limit, reads and writes together.
-    pub disk_gbytes_per_s: Option<f64>,
-    /// What the slower one of link and disk would take for what really went through it on the busiest node.
+    /// What the link gave in each direction by itself, in turns with the encodings.
+    pub link_gbytes_per_s: f64,
+    /// What the disk gave by itself, reads and writes together, in the proportion in which an encoding reads and writes.
+    pub disk_gbytes_per_s: f64,
+    /// The link's limit; `null`: none.
+    pub link_limit_gbytes_per_s: Option<f64>,
+    /// The disk's limit.
+    pub disk_limit_gbytes_per_s: Option<f64>,
+    /// What the slower one of link and disk took by itself for as many bytes as went through it on the busiest node.
     pub slowest_s: f64,
-    /// That by what it took.
+    /// That by what encoding took: median of the ratios of neighbouring runs.
     pub ratio_to_slowest: f64,
     /// Seconds with something under way, on average of the nodes.
     pub network_s: f64,
@@ -47,10 +58,10 @@ pub struct GroupRow {
     pub disk_s: f64,
     /// Seconds of arithmetic.
     pub arithmetic_s: f64,
-    /// The papers' formula with these limits and this machine's exclusive or: one after the other.
-    pub formula_sum_s: Option<f64>,
+    /// The papers' formula with the link and disk that were measured and this machine's exclusive or: one after the other.
+    pub formula_sum_s: f64,
     /// The longest term of it.
-    pub formula_max_s: Option<f64>,
+    pub formula_max_s: f64,
     /// What the cost model had said.
     pub predicted_s: f64,
     /// Bytes that each node sent, on average.
@@ -59,74 +70,96 @@ pub struct GroupRow {
     pub read_bytes: u64,
     /// Bytes that each node wrote.
     pub written_bytes: u64,
-    /// Part of all cores that this process used.
-    pub machine_used: f64,
-    /// The machine was the limit: not to be counted.
+    /// What processors did meanwhile.
+    #[serde(flatten)]
+    pub processor: Processor,
+    /// The machine was the limit, of the encoding, or of link and disk by themselves: not to be counted.
     pub machine_limited: bool,
 }
 
+#[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^52")]
+fn float(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+/// Seconds that link and disk would take for what went through them on the busiest node; the longer ones.
+fn slowest_s(encoded: &Encoded, bare: Bare) -> f64 {
+    let busiest = |of: &dyn Fn(&Statistics) -> u64| encoded.statistics.iter().map(of).max().unwrap_or(0);
+    let through_link = busiest(&|found| found.sent_bytes.max(found.received_bytes));
+    let through_disk = busiest(&|found| found.read_bytes + found.written_bytes);
+    (float(through_link) / bare.link).max(float(through_disk) / bare.disk)
+}
+
 impl GroupRow {
-    #[expect(clippy::cast_precision_loss, reason = "bytes and nodes are far below 2^52")]
-    pub(super) fn new(
-        options: &GroupOptions,
-        memory: &Memory,
-        nodes: usize,
-        bytes: usize,
-        dirty: f64,
-        measured: &Measured,
-    ) -> GroupRow {
-        let statistics = &measured.statistics;
-        let count = statistics.len().max(1) as u64;
-        let mean =
-            |of: &dyn Fn(&protector::Statistics) -> u64| statistics.iter().map(of).sum::<u64>() / count;
-        let mean_s = |of: &dyn Fn(&protector::Seconds) -> f64| {
-            statistics.iter().map(|found| of(&found.seconds)).sum::<f64>() / count as f64
+    #[expect(clippy::cast_precision_loss, reason = "nodes are few")]
+    pub(super) fn new(plan: &Plan, memory: &Memory, point: Point, measured: &Measured) -> GroupRow {
+        let mean = |a: f64, b: f64| (a + b) / 2.0;
+        let beside = |run: usize| {
+            let (before, after) = (measured.bare[run], measured.bare[run + 1]);
+            Bare { link: mean(before.link, after.link), disk: mean(before.disk, after.disk) }
         };
-        let rate = |limit: Option<u64>| limit.map(|rate| rate as f64);
-        let (link, disk) = (rate(options.limits.link_bytes_per_s), rate(options.limits.disk_bytes_per_s));
-        let busiest =
-            |of: &dyn Fn(&protector::Statistics) -> u64| statistics.iter().map(of).max().unwrap_or(0) as f64;
-        let through_link = busiest(&|found| found.sent_bytes.max(found.received_bytes));
-        let through_disk = busiest(&|found| found.read_bytes + found.written_bytes);
-        let slowest_s = [link.map(|rate| through_link / rate), disk.map(|rate| through_disk / rate)]
-            .into_iter()
-            .flatten()
-            .fold(0.0, f64::max);
+        let runs = measured.encoded.iter().enumerate();
+        let ratios = runs.map(|(run, encoded)| slowest_s(encoded, beside(run)) / encoded.seconds);
+        let ratio_to_slowest = percentile(&sorted(ratios.collect()), 0.5);
+        let median =
+            |of: &dyn Fn(&Bare) -> f64| percentile(&sorted(measured.bare.iter().map(of).collect()), 0.5);
+        let bare = Bare { link: median(&|bare| bare.link), disk: median(&|bare| bare.disk) };
+        let mut encoded: Vec<&Encoded> = measured.encoded.iter().collect();
+        encoded.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        let encoded = encoded[encoded.len() / 2];
+        let statistics = &encoded.statistics;
+        let count = statistics.len().max(1) as u64;
+        let mean = |of: &dyn Fn(&Statistics) -> u64| statistics.iter().map(of).sum::<u64>() / count;
+        let mean_s = |of: &dyn Fn(&Seconds) -> f64| {
+            statistics.iter().map(|found| of(&found.seconds)).sum::<f64>() / float(count)
+        };
         // D / B_n + N / (N - 1) D / B_d + (N - 2) / (N - 1) D / B_x for one parity; for M of them M, (K + M) / K and M (K - 1) / K.
-        let (m, k) = (options.scheme.losses() as f64, (nodes - options.scheme.losses()) as f64);
-        let changed = bytes as f64 * dirty / 100.0;
-        let terms = link.zip(disk).map(|(link, disk)| {
-            [m * changed / link, (k + m) / k * changed / disk, m * (k - 1.0) / k * changed / memory.add]
-        });
-        let gbytes_per_s = changed / measured.seconds / 1e9;
+        let (m, k) = (plan.scheme.losses() as f64, plan.data() as f64);
+        let changed = float(point.changed_bytes());
+        let terms = [
+            m * changed / bare.link,
+            (k + m) / k * changed / bare.disk,
+            m * (k - 1.0) / k * changed / (memory.add * 1e9),
+        ];
+        let gbytes_per_s = changed / encoded.seconds / 1e9;
+        let limit = |limit: Option<u64>| limit.map(|rate| float(rate) / 1e9);
+        let link_limit_gbytes_per_s = limit(plan.limits.link_bytes_per_s);
+        let disk_limit_gbytes_per_s = limit(plan.limits.disk_bytes_per_s);
+        let missed =
+            |found: f64, limit: Option<f64>| limit.is_some_and(|limit| found / 1e9 < limit * LIMIT_REACHED);
+        let machine_limited = encoded.processor.is_exhausted()
+            || missed(bare.link, link_limit_gbytes_per_s)
+            || missed(bare.disk, disk_limit_gbytes_per_s);
         GroupRow {
-            nodes,
-            scheme: options.scheme.to_string(),
+            nodes: plan.nodes,
+            scheme: plan.scheme.to_string(),
             shape: statistics
                 .first()
                 .and_then(|found| found.shape)
                 .map_or(String::new(), |shape| shape.to_string()),
-            bytes,
-            dirty_percent: dirty,
-            seconds: measured.seconds,
+            bytes: point.bytes,
+            dirty_percent: point.dirty_percent,
+            seconds: encoded.seconds,
             gbytes_per_s,
-            memcpy_gbytes_per_s: memory.copy / 1e9,
-            ratio_to_memcpy: gbytes_per_s * 1e9 / memory.copy,
-            link_gbytes_per_s: link.map(|rate| rate / 1e9),
-            disk_gbytes_per_s: disk.map(|rate| rate / 1e9),
-            slowest_s,
-            ratio_to_slowest: slowest_s / measured.seconds,
+            memcpy_gbytes_per_s: memory.copy,
+            ratio_to_memcpy: gbytes_per_s / memory.copy,
+            link_gbytes_per_s: bare.link / 1e9,
+            disk_gbytes_per_s: bare.disk / 1e9,
+            link_limit_gbytes_per_s,
+            disk_limit_gbytes_per_s,
+            slowest_s: slowest_s(encoded, bare),
+            ratio_to_slowest,
             network_s: mean_s(&|seconds| seconds.network),
             disk_s: mean_s(&|seconds| seconds.disk),
             arithmetic_s: mean_s(&|seconds| seconds.arithmetic),
-            formula_sum_s: terms.map(|terms| terms.iter().sum()),
-            formula_max_s: terms.map(|terms| terms.into_iter().fold(0.0, f64::max)),
+            formula_sum_s: terms.iter().sum(),
+            formula_max_s: terms.into_iter().fold(0.0, f64::max),
             predicted_s: mean_s(&|seconds| seconds.predicted),
             sent_bytes: mean(&|found| found.sent_bytes),
             read_bytes: mean(&|found| found.read_bytes),
             written_bytes: mean(&|found| found.written_bytes),
-            machine_used: measured.machine_used,
-            machine_limited: measured.machine_limited,
+            processor: encoded.processor,
+            machine_limited,
         }
     }
 }
@@ -144,6 +177,30 @@ pub struct GroupReport {
     pub bars: Vec<Bar>,
 }
 
+/// What rows differ in.
+struct Axis {
+    name: &'static str,
+    unit: &'static str,
+    of: fn(&GroupRow) -> String,
+}
+
+const AXES: [Axis; 4] = [
+    Axis { name: "nodes", unit: " nodes", of: |row| row.nodes.to_string() },
+    Axis { name: "MiB of a node's image", unit: " MiB", of: |row| (row.bytes >> 20).to_string() },
+    Axis { name: "% of the pages changed", unit: " % changed", of: |row| row.dirty_percent.to_string() },
+    Axis { name: "shape", unit: "", of: |row| row.shape.clone() },
+];
+
+fn distinct(names: impl Iterator<Item = String>) -> Vec<String> {
+    let mut distinct: Vec<String> = Vec::new();
+    for name in names {
+        if !distinct.contains(&name) {
+            distinct.push(name);
+        }
+    }
+    distinct
+}
+
 impl GroupReport {
     pub(super) fn new(machine: Machine, limits: Limits, rows: Vec<GroupRow>) -> GroupReport {
         let limited = limits.link_bytes_per_s.is_some() || limits.disk_bytes_per_s.is_some();
@@ -156,22 +213,86 @@ impl GroupReport {
         };
         GroupReport { bench: "parity", machine, rows, bars: worst.map(bar).into_iter().collect() }
     }
+
+    /// What it took and where the time went, by what rows differ in most: a panel for each combination of the rest.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        let values = |axis: &Axis| distinct(self.rows.iter().map(axis.of));
+        // Where the shape was chosen for each point, it is not what points differ in.
+        let point =
+            |row: &GroupRow| AXES[..3].iter().map(|axis| (axis.of)(row)).collect::<Vec<_>>().join(" ");
+        let chosen = distinct(self.rows.iter().map(point)).len() == self.rows.len();
+        let axes = if chosen { &AXES[..3] } else { &AXES[..] };
+        // The first of those with most values.
+        let axis = axes.iter().rev().max_by_key(|axis| values(axis).len()).unwrap_or(&AXES[0]);
+        let rest = |row: &GroupRow| {
+            let others = axes.iter().filter(|other| other.name != axis.name);
+            others.map(|other| format!("{}{}", (other.of)(row), other.unit)).collect::<Vec<_>>().join(", ")
+        };
+        let places = values(axis);
+        let panel = |title: String| {
+            let line = |label: &str, dashed: bool, value: fn(&GroupRow) -> f64| Line {
+                label: label.to_owned(),
+                dashed,
+                values: places
+                    .iter()
+                    .map(|place| {
+                        let row = self.rows.iter().find(|row| rest(row) == title && (axis.of)(row) == *place);
+                        row.map_or(f64::NAN, value)
+                    })
+                    .collect(),
+            };
+            let lines = vec![
+                line("took", false, |row| row.seconds),
+                line("network", false, |row| row.network_s),
+                line("disk", false, |row| row.disk_s),
+                line("arithmetic", false, |row| row.arithmetic_s),
+                line("bare link or disk", true, |row| row.slowest_s),
+                line("SCore: sum", true, |row| row.formula_sum_s),
+                line("SCore: longest term", true, |row| row.formula_max_s),
+            ];
+            Panel { title, lines, reference: None }
+        };
+        let first = self.rows.first();
+        let scheme = first.map_or("", |row| &row.scheme);
+        let rates = first.map_or(String::new(), |row| {
+            let (link, disk) = (row.link_gbytes_per_s * 1e3, row.disk_gbytes_per_s * 1e3);
+            format!("; the first row's link {link:.0} MB/s, its disk {disk:.0} MB/s")
+        });
+        chart::svg(&Chart {
+            title: format!("Encoding from end to end, {scheme}"),
+            subtitle: format!(
+                "{}, {} cores, load {}{rates}; dashed: not what an encoding took",
+                self.machine.cpu, self.machine.cores, self.machine.load
+            ),
+            vertical: "seconds".to_owned(),
+            horizontal: axis.name.to_owned(),
+            panels: distinct(self.rows.iter().map(rest)).into_iter().map(panel).collect(),
+            places,
+            own_axes: false,
+        })
+    }
 }
 
 impl fmt::Display for GroupReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.machine)?;
-        writeln!(f, "encoding from end to end, a protector for each node; seconds, medians")?;
         writeln!(
             f,
-            "{:>5} {:>8} {:>9} {:>6} {:>6} {:>7} {:>6} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>6} {:>7} {:>5}",
+            "encoding from end to end, a protector for each node; seconds and MB/s, medians; link, disk: by themselves, in turns with it; cpu: this process, and all, by all cores"
+        )?;
+        writeln!(
+            f,
+            "{:>5} {:>8} {:>9} {:>6} {:>6} {:>7} {:>6} {:>6} {:>6} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>6} {:>7} {:>5} {:>5}",
             "nodes",
             "scheme",
             "shape",
             "MiB",
             "dirty",
             "took",
-            "GB/s",
+            "MB/s",
+            "link",
+            "disk",
             "slowest",
             "ratio",
             "net",
@@ -181,30 +302,33 @@ impl fmt::Display for GroupReport {
             "max",
             "model",
             "sent",
-            "cpu"
+            "cpu",
+            "all"
         )?;
         for row in &self.rows {
-            let optional = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
             writeln!(
                 f,
-                "{:>5} {:>8} {:>9} {:>6} {:>5}% {:>7.3} {:>6.3} {:>7.3} {:>6.2} {:>6.2} {:>6.2} {:>6.3} {:>6} {:>7} {:>6.2} {:>7.1} {:>4.0}%{}",
+                "{:>5} {:>8} {:>9} {:>6} {:>5}% {:>7.3} {:>6.1} {:>6.1} {:>6.1} {:>7.3} {:>6.2} {:>6.2} {:>6.2} {:>6.3} {:>6.2} {:>7.2} {:>6.2} {:>7.1} {:>4.0}% {:>5}{}",
                 row.nodes,
                 row.scheme,
                 row.shape,
                 row.bytes >> 20,
                 row.dirty_percent,
                 row.seconds,
-                row.gbytes_per_s,
+                row.gbytes_per_s * 1e3,
+                row.link_gbytes_per_s * 1e3,
+                row.disk_gbytes_per_s * 1e3,
                 row.slowest_s,
                 row.ratio_to_slowest,
                 row.network_s,
                 row.disk_s,
                 row.arithmetic_s,
-                optional(row.formula_sum_s),
-                optional(row.formula_max_s),
+                row.formula_sum_s,
+                row.formula_max_s,
                 row.predicted_s,
-                mib(row.sent_bytes),
-                row.machine_used * 100.0,
+                float(row.sent_bytes) / f64::from(1 << 20),
+                row.processor.machine_used * 100.0,
+                percent(row.processor.machine_busy),
                 if row.machine_limited { " MACHINE" } else { "" },
             )?;
         }
@@ -212,7 +336,7 @@ impl fmt::Display for GroupReport {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
+/// A share of all cores, if it is known.
+pub(super) fn percent(share: Option<f64>) -> String {
+    share.map_or("-".to_owned(), |share| format!("{:.0}%", share * 100.0))
 }

@@ -1,13 +1,20 @@
-//! The arithmetic of parity against plain copies of memory, on one core; and encoding from end to end ([`run_group`]).
+//! The arithmetic of parity against plain copies of memory, on one core; and encoding from end to end ([`run_group`]), also of
+//! programs whose checkpoints are incremental ([`run_programs`]).
 //!
 //! Of the arithmetic: one thread, bound to a processor. Each row does one thing over data that is larger than four of the machine's last-level
 //! caches, in turns with a plain copy of as many bytes, so that both come from memory and go there. The figure is bytes of the sources by
 //! time: of what is added, of the K data slices, of what was before an update and after it.
 
 mod arguments;
+mod changes;
+mod cluster;
+mod figures;
 mod group;
 mod group_report;
 mod isal;
+mod memory;
+mod program_report;
+mod programs;
 mod report;
 
 use std::path::PathBuf;
@@ -17,13 +24,16 @@ use ::parity::{Code, Kernel, Matrix};
 use reed_solomon_simd::ReedSolomonEncoder;
 
 use crate::error::BenchError;
-use crate::machine::{self, Machine};
+use crate::machine::{self, Busy, Machine};
 use crate::statistics::{Summary, paired_ratios};
 use isal::{Isal, Tables};
 
 pub use arguments::ParityArguments;
+pub use figures::{group_figures, program_figures};
 pub use group::{GroupOptions, run as run_group};
 pub use group_report::{GroupReport, GroupRow};
+pub use program_report::{ProgramReport, ProgramRow, ProgramTotal};
+pub use programs::{ProgramKind, ProgramOptions, run as run_programs};
 pub use report::{ParityReport, ParityRow};
 
 /// How many times the data is larger than the last-level cache: more than four.
@@ -142,6 +152,7 @@ fn row(
         .then(|| ReedSolomonEncoder::new(code.data(), code.parity(), PIECE_BYTES.min(slice_bytes)));
     let mut simd = simd.transpose().expect("it has every shape that our code has");
     let (mut ours, mut copies, mut by_isal, mut by_simd) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let busy = Busy::begin();
     // The first round warms up.
     for round in 0..=options.runs {
         let copy = timed(bytes, || buffers.copy.copy_from_slice(&buffers.data));
@@ -186,6 +197,7 @@ fn row(
         disk_gbytes_per_s: None,
         isal_gbytes_per_s: median(&by_isal),
         reed_solomon_simd_gbytes_per_s: median(&by_simd),
+        processor: busy.end(),
     })
 }
 

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::machine::Machine;
+use crate::chart::{self, Chart, Line, Panel};
+use crate::machine::{Machine, Processor};
 use crate::report::{self, Bar};
 use crate::statistics::Summary;
 
@@ -38,6 +39,9 @@ pub struct ParityRow {
     pub isal_gbytes_per_s: Option<f64>,
     /// The crate reed-solomon-simd, same data.
     pub reed_solomon_simd_gbytes_per_s: Option<f64>,
+    /// What processors did meanwhile.
+    #[serde(flatten)]
+    pub processor: Processor,
 }
 
 /// The result.
@@ -68,6 +72,45 @@ impl ParityReport {
         let bars = vec![Bar::above("arithmetic to memcpy, worst row", worst, RATIO_MIN)];
         ParityReport { bench: "parity", machine, kernel, cache_bytes, rows, bars }
     }
+
+    /// The rows as a chart.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        let line = |label: &str, value: fn(&ParityRow) -> Option<f64>| Line {
+            label: label.to_owned(),
+            dashed: false,
+            values: self.rows.iter().map(|row| value(row).unwrap_or(f64::NAN)).collect(),
+        };
+        let panel = |title: &str, shapes: &[&str]| {
+            let mut lines = vec![
+                line("ours", |row| Some(row.gbytes_per_s)),
+                line("memcpy", |row| Some(row.memcpy_gbytes_per_s)),
+                line("ISA-L", |row| row.isal_gbytes_per_s),
+                line("reed-solomon-simd", |row| row.reed_solomon_simd_gbytes_per_s),
+            ];
+            for line in &mut lines {
+                let rows = line.values.iter_mut().zip(&self.rows);
+                rows.filter(|(_, row)| !shapes.contains(&row.shape)).for_each(|(value, _)| *value = f64::NAN);
+            }
+            lines.retain(|line| line.values.iter().any(|value| !value.is_nan()));
+            Panel { title: title.to_owned(), lines, reference: None }
+        };
+        chart::svg(&Chart {
+            title: "Arithmetic of parity, one core".to_owned(),
+            subtitle: format!(
+                "{}, {}, load {}; GB/s of the sources",
+                self.machine.cpu, self.kernel, self.machine.load
+            ),
+            vertical: "GB/s".to_owned(),
+            horizontal: "scheme".to_owned(),
+            places: self.rows.iter().map(|row| row.scheme.trim_start_matches("rs:").to_owned()).collect(),
+            panels: vec![
+                panel("adding a slice, updating parity", &["add", "update"]),
+                panel("encoding", &["encode"]),
+            ],
+            own_axes: false,
+        })
+    }
 }
 
 impl fmt::Display for ParityReport {
@@ -83,14 +126,14 @@ impl fmt::Display for ParityReport {
         )?;
         writeln!(
             f,
-            "{:>8} {:>8} {:>8} {:>8} {:>7} {:>14} {:>8} {:>9}",
-            "scheme", "work", "ours", "memcpy", "ratio", "p10 to p90", "isa-l", "rs-simd"
+            "{:>8} {:>8} {:>8} {:>8} {:>7} {:>14} {:>8} {:>9} {:>6}",
+            "scheme", "work", "ours", "memcpy", "ratio", "p10 to p90", "isa-l", "rs-simd", "cores"
         )?;
         let optional = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
         for row in &self.rows {
             writeln!(
                 f,
-                "{:>8} {:>8} {:>8.1} {:>8.1} {:>7.2} {:>6.2} to {:.2} {:>9} {:>9}",
+                "{:>8} {:>8} {:>8.1} {:>8.1} {:>7.2} {:>6.2} to {:.2} {:>9} {:>9} {:>6.2}",
                 row.scheme,
                 row.shape,
                 row.gbytes_per_s,
@@ -99,7 +142,8 @@ impl fmt::Display for ParityReport {
                 row.ratio_spread.p10,
                 row.ratio_spread.p90,
                 optional(row.isal_gbytes_per_s),
-                optional(row.reed_solomon_simd_gbytes_per_s)
+                optional(row.reed_solomon_simd_gbytes_per_s),
+                row.processor.cores_used
             )?;
         }
         report::show(f, &self.bars)

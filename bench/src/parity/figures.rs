@@ -1,0 +1,39 @@
+//! The figures from end to end that are kept: what each is about, by name. `bench/protection` has the same ones as commands.
+
+use store::protect::Scheme;
+
+use super::{GroupOptions, ProgramOptions};
+
+/// The name of a figure, and what to measure.
+type Figure<O> = (&'static str, O);
+
+/// Time against nodes, against the length of an image, and against what has changed. `quick`: one small run of each.
+#[must_use]
+pub fn group_figures(quick: bool) -> [Figure<GroupOptions>; 3] {
+    let defaults = GroupOptions { runs: if quick { 1 } else { 3 }, ..GroupOptions::default() };
+    let of = |whole: GroupOptions, bytes: usize| {
+        if quick { GroupOptions { bytes: vec![bytes], ..whole } } else { whole }
+    };
+    let nodes =
+        GroupOptions { nodes: if quick { vec![2, 4] } else { (2..=8).collect() }, ..defaults.clone() };
+    let lengths = [16 << 20, 32 << 20, 64 << 20, 128 << 20, 256 << 20].to_vec();
+    let dirty_percent = vec![1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
+    [
+        ("parity-nodes", of(nodes, 1 << 20)),
+        ("parity-lengths", of(GroupOptions { bytes: lengths, ..defaults.clone() }, 1 << 20)),
+        ("parity-dirty", of(GroupOptions { dirty_percent, ..defaults }, 1 << 20)),
+    ]
+}
+
+/// Programs, protected by one parity and by two.
+#[must_use]
+pub fn program_figures(quick: bool) -> [Figure<ProgramOptions>; 2] {
+    let mut defaults = ProgramOptions::default();
+    if quick {
+        defaults.group.bytes = vec![1 << 20];
+        defaults.checkpoints = 2;
+    }
+    let mut two = defaults.clone();
+    two.group.scheme = Scheme::Rs { data: 2, parity: 2 };
+    [("parity-programs", defaults), ("parity-programs-rs", two)]
+}
