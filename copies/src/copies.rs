@@ -62,12 +62,11 @@ impl Listed {
         self.copies.iter().map(|copy| copy.generation.life.counter).chain(damaged).max().unwrap_or(0)
     }
 
-    /// Bytes of all files of the job, and how many files belong to no copy: a copy that is being written, or was given up.
+    /// Bytes of all files of the job, and how many files belong to no copy: a copy that is being written, or was given up. None is counted while a record
+    /// cannot be read.
     #[must_use]
     pub fn bytes_and_leftovers(&self) -> (u64, usize) {
-        let bytes = self.entries.iter().map(|entry| entry.bytes).sum();
-        let named = named(&self.copies);
-        (bytes, self.entries.iter().filter(|entry| !named.contains(&entry.path)).count())
+        (self.entries.iter().map(|entry| entry.bytes).sum(), self.leftovers().len())
     }
 
     /// Files that no copy names. None if a record cannot be read: nobody knows what that one names.
@@ -167,6 +166,10 @@ impl<'a> Copies<'a> {
     pub fn job_file(&self, copied: &Copied) -> Result<JobFile, CopyError> {
         self.check_key(copied)?;
         let path = names::in_copy(self.job, copied.generation, names::JOB_FILE);
+        let (bytes, bytes_max) = (copied.job_file.bytes, RECORD_BYTES_MAX);
+        if bytes > bytes_max {
+            return Err(StorageError::TooLong { path: self.target.shown(&path), bytes, bytes_max }.into());
+        }
         let mut bytes = Vec::new();
         self.read_packed(&path, &copied.job_file, |packet| {
             bytes.extend_from_slice(packet);
@@ -190,11 +193,14 @@ impl<'a> Copies<'a> {
             return Err(failed(RecordError::WrongManifest { expected, found }));
         }
         let manifest = Manifest::parse(&bytes).map_err(failed)?;
-        let (expected, found) = (manifest.images.len(), copied.images.len());
-        if manifest.generation != copied.generation || manifest.job != self.job {
+        if manifest.job != self.job {
+            return Err(failed(RecordError::WrongJob { expected: self.job, found: manifest.job }));
+        }
+        if manifest.generation != copied.generation {
             let (expected, found) = (copied.generation, manifest.generation);
             return Err(failed(RecordError::WrongGeneration { expected, found }));
         }
+        let (expected, found) = (manifest.images.len(), copied.images.len());
         if expected != found {
             return Err(CopyError::Images { generation: copied.generation, expected, found });
         }

@@ -3,7 +3,6 @@
 use store::error::RecordError;
 use store::packets::PacketsError;
 use store::{GenerationId, StorageError, StoreError};
-use transport::JobId;
 
 /// A copy could not be written, read or removed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +20,11 @@ pub enum CopyError {
     /// A record cannot be read.
     #[error("{path}: {error}")]
     Record { path: String, error: RecordError },
+    /// A record of another copy cannot be read, and so nobody knows which files it names.
+    #[error(
+        "{path}: {error}; so that nothing is lost that it may name, the files of older copies stay: put the record right, or remove it"
+    )]
+    Obscure { path: String, error: RecordError },
     /// A packed file is not the one that the record names.
     #[error("{path}: {what}; it is not the file that was copied: take another copy")]
     Exchanged { path: String, what: &'static str },
@@ -33,21 +37,23 @@ pub enum CopyError {
     )]
     Superseded { by: GenerationId },
     /// The files are encrypted with another key than the one that was given.
-    #[error("the copy of generation {generation} is encrypted with {}", key_words(*.given))]
+    #[error(
+        "the copy of generation {generation} is encrypted with {}: give the key with which it was written",
+        key_words(*.given)
+    )]
     Key { generation: GenerationId, given: bool },
     /// The record names more or fewer images than the manifest.
     #[error(
         "the copy of generation {generation} has {found} images, its manifest names {expected}: take another copy"
     )]
     Images { generation: GenerationId, expected: usize, found: usize },
-    /// There is no copy of this job.
-    #[error("there is no copy of job {job} at {place}")]
-    NoJob { job: JobId, place: String },
     /// Random numbers could not be had.
-    #[error("the system gives no random numbers (getrandom failed); encrypted files need some")]
+    #[error(
+        "the system gives no random numbers (getrandom failed), and encrypted files need some: try again, or copy without a key"
+    )]
     NoRandomness,
     /// A person wants the end.
-    #[error("stopped; nothing half written counts")]
+    #[error("stopped; nothing half written counts, and the next attempt begins with what is whole")]
     Stopped,
 }
 

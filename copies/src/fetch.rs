@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use store::job::TakenFile;
 use store::packets::parallel;
 use store::record::{Copied, CopiedFile};
-use store::{ImageReader, JobDirectory, Manifest, Storage, StoreError};
+use store::{ImageReader, JobDirectory, Storage, StoreError};
 use transport::Rank;
 
 use crate::copies::Copies;
@@ -14,18 +14,9 @@ use crate::error::CopyError;
 use crate::names;
 use crate::write::{Report, Source};
 
-/// What was brought.
-#[derive(Clone, Debug)]
-pub struct Fetched {
-    /// The generation's manifest.
-    pub manifest: Manifest,
-    /// Images and bases that were brought; others were there, and whole.
-    pub files: u32,
-}
-
 impl Copies<'_> {
     /// Brings a copy into the job's directory `records`, where the generation is committed then, and its images to where `images` says: there as well, or on their nodes.
-    /// Images that are there and whole stay.
+    /// Images that are there and whole stay. Returns how many files were brought.
     pub fn fetch<T: Source>(
         &self,
         copied: &Copied,
@@ -33,7 +24,7 @@ impl Copies<'_> {
         images: &T,
         threads: NonZeroUsize,
         report: &Report,
-    ) -> Result<Fetched, CopyError> {
+    ) -> Result<u32, CopyError> {
         self.check_key(copied)?;
         let manifest = self.manifest(copied)?;
         let files = AtomicU32::new(0);
@@ -44,7 +35,7 @@ impl Copies<'_> {
             let mut own = images.directory(rank)?;
             own.begin_taking(copied.generation)?;
             if is_whole(&mut own, copied, rank, image)? {
-                return report.add(image.bytes + base.map_or(0, |base| base.bytes));
+                return report.add(image.bytes.saturating_add(base.map_or(0, |base| base.bytes)));
             }
             let wanted = base.as_ref().map(|base| (TakenFile::Base, base));
             for (which, file) in wanted.into_iter().chain([(TakenFile::Image, image)]) {
@@ -56,7 +47,7 @@ impl Copies<'_> {
         parallel::each(copied.images.len() as u64, threads, || (), work)?;
         records.begin_taking(copied.generation)?;
         records.take_over(&manifest)?;
-        Ok(Fetched { manifest, files: files.into_inner() })
+        Ok(files.into_inner())
     }
 
     fn fetch_file<S: Storage>(

@@ -29,8 +29,8 @@ mod write;
 
 pub use copies::{Copies, Found, Listed, jobs};
 pub use error::CopyError;
-pub use fetch::Fetched;
 pub use folder::Folder;
+pub use names::job_parsed;
 pub use place::{Place, PlaceError};
 pub use target::{Entry, Target, Writing};
 pub use write::{Report, Source, Work, Written};

@@ -14,8 +14,9 @@ pub(crate) fn job(job: JobId) -> String {
     job.to_string()
 }
 
-/// The job of a folder.
-pub(crate) fn job_parsed(name: &str) -> Option<JobId> {
+/// The job that a folder of copies is named after.
+#[must_use]
+pub fn job_parsed(name: &str) -> Option<JobId> {
     let job = JobId(u128::from_str_radix(name, 16).ok()?);
     (job.to_string() == name).then_some(job)
 }

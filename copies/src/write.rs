@@ -62,7 +62,7 @@ pub struct Written {
     pub new_bytes: u64,
     /// Older copies that were removed.
     pub removed: Vec<GenerationId>,
-    /// What could not be removed.
+    /// Why older copies, or their files, could not be removed.
     pub unremoved: Option<CopyError>,
 }
 
@@ -141,7 +141,7 @@ impl Copies<'_> {
         };
         let (copied, new_bytes) = written?;
         let (removed, unremoved) = match self.remove_old(work.keep) {
-            Ok(removed) => (removed, None),
+            Ok(removed) => removed,
             Err(error) => (Vec::new(), Some(error)),
         };
         Ok(Written { copied, new_bytes, removed, unremoved })
@@ -289,8 +289,8 @@ impl Copies<'_> {
         Ok(())
     }
 
-    /// Removes all but the newest `keep` copies, and what they alone have.
-    fn remove_old(&self, keep: u32) -> Result<Vec<GenerationId>, CopyError> {
+    /// Removes all but the newest `keep` copies, and what they alone have; or says why their files stay.
+    fn remove_old(&self, keep: u32) -> Result<(Vec<GenerationId>, Option<CopyError>), CopyError> {
         let listed = self.list()?;
         let old = listed.copies.len().saturating_sub(keep.max(1) as usize);
         let (old, kept) = listed.copies.split_at(old);
@@ -298,13 +298,19 @@ impl Copies<'_> {
         for copy in old {
             self.target.remove(&names::in_copy(self.job, copy.generation, names::COPIED))?;
         }
-        if listed.damaged.is_empty() {
-            let kept = named(kept);
-            for path in named(old).difference(&kept) {
-                self.target.remove(path)?;
-            }
+        let removed = old.iter().map(|copy| copy.generation).collect();
+        if let Some((_, error)) = listed.damaged.first() {
+            let obscure = match error.clone() {
+                CopyError::Record { path, error } => CopyError::Obscure { path, error },
+                other => other,
+            };
+            return Ok((removed, Some(obscure)));
         }
-        Ok(old.iter().map(|copy| copy.generation).collect())
+        let kept = named(kept);
+        for path in named(old).difference(&kept) {
+            self.target.remove(path)?;
+        }
+        Ok((removed, None))
     }
 }
 

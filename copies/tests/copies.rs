@@ -6,8 +6,10 @@ use std::num::NonZeroUsize;
 
 use common::{Disk, JOB, Job, base_path, restore_into, restore_newest};
 use copies::{Copies, CopyError, Report, Target as _, jobs};
+use store::error::RecordError;
 use store::packets::{Key, PacketsError};
 use store::{JobDirectory, Storage as _, StorageError, StoreError};
+use transport::JobId;
 
 fn key(byte: u8) -> Option<Key> {
     Some(Key([byte; 32]))
@@ -188,8 +190,8 @@ fn what_a_directory_has_stays_and_the_rest_is_brought() {
                 assert!(own.hold().damage(path, 20, 1));
             }
             let mut directory = JobDirectory::attach(own, JOB);
-            let fetched = common::fetch(&copies, &copied, &directory).unwrap();
-            assert_eq!(fetched.files, brought, "{path}");
+            let files = common::fetch(&copies, &copied, &directory).unwrap();
+            assert_eq!(files, brought, "{path}");
             assert_eq!(directory.verify(id, store::job::Depth::Everything).unwrap(), []);
             assert_eq!(directory.newest_committed().unwrap().unwrap().generation, id);
         }
@@ -231,6 +233,64 @@ fn nothing_is_removed_while_a_record_cannot_be_read() {
     let written = job.copy(&disk.target(), id, None, 1).unwrap();
     assert_eq!(written.removed, [job.id(1), job.id(3)]);
     assert_eq!(images(&disk), before + 2);
+    let why = written.unremoved.expect("their files stay").to_string();
+    assert!(why.contains(&record) && why.contains("remove it"), "{why}");
+    // What it may name is not told as left over.
+    let listed = Copies::new(&disk.target(), JOB, None).list().unwrap();
+    assert_eq!((listed.damaged.len(), listed.bytes_and_leftovers().1), (1, 0));
+    disk.hold().remove_file(&record).unwrap();
+    let written = job.copy(&disk.target(), id, None, 1).unwrap();
+    assert_eq!((written.unremoved, images(&disk)), (None, 3));
+}
+
+#[test]
+fn what_is_taken_onto_a_node_is_durable_before_the_records_of_the_job_are() {
+    let mut job = Job::new();
+    let id = [1, 2].map(|epoch| job.checkpoint(epoch))[1];
+    let disk = Disk::default();
+    job.copy(&disk.target(), id, None, 4).unwrap();
+    let target = disk.target();
+    let copies = Copies::new(&target, JOB, None);
+    let copied = copies.list().unwrap().newest().unwrap().clone();
+    let mut records = JobDirectory::create(Disk::default(), &common::job_file()).unwrap().on_node(u32::MAX);
+    let mut node = JobDirectory::attach(Disk::default(), JOB);
+    let images = common::One(node.clone());
+    copies.fetch(&copied, &mut records, &images, NonZeroUsize::MIN, &Report::default()).unwrap();
+    node.storage().hold().crash_losing_all();
+    let manifest = records.manifest(id).unwrap();
+    let damages = node.verify_images(&manifest, store::job::Depth::Everything, |_, _| ()).unwrap();
+    assert_eq!(damages, []);
+}
+
+#[test]
+fn a_job_file_that_claims_to_be_huge_is_refused_before_it_is_read() {
+    let mut job = Job::new();
+    let id = job.checkpoint(1);
+    let disk = Disk::default();
+    job.copy(&disk.target(), id, None, 4).unwrap();
+    let target = disk.target();
+    let copies = Copies::new(&target, JOB, None);
+    let mut copied = copies.list().unwrap().newest().unwrap().clone();
+    copied.job_file.bytes = u64::MAX;
+    let error = copies.job_file(&copied).unwrap_err();
+    assert!(matches!(error, CopyError::Storage(StorageError::TooLong { .. })), "{error}");
+}
+
+#[test]
+fn a_manifest_of_another_job_is_told_as_that() {
+    let mut job = Job::new();
+    let id = job.checkpoint(1);
+    let disk = Disk::default();
+    job.copy(&disk.target(), id, None, 4).unwrap();
+    let target = disk.target();
+    let other = store::Manifest { job: JobId(7), ..job.directory.clone().manifest(id).unwrap() }.emit();
+    target.write(&format!("{JOB}/{}/manifest", id.folder()), &other).unwrap();
+    let copies = Copies::new(&target, JOB, None);
+    let mut copied = copies.list().unwrap().newest().unwrap().clone();
+    copied.manifest = store::Manifest::checksum(&other);
+    let error = copies.manifest(&copied).unwrap_err();
+    let expected = RecordError::WrongJob { expected: JOB, found: JobId(7) };
+    assert!(matches!(&error, CopyError::Record { error, .. } if *error == expected), "{error}");
 }
 
 #[test]

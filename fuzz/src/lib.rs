@@ -80,7 +80,7 @@ fn summed(bytes: &[u8]) -> Vec<u8> {
     file
 }
 
-/// The small records beside the images: manifest, commit record, decision.
+/// The small records beside the images: manifest, commit record, decision, end; and that of a copy.
 pub fn manifest(bytes: &[u8]) {
     for bytes in [bytes.to_vec(), sealed(bytes)] {
         if let Ok(manifest) = store::Manifest::parse(&bytes) {
@@ -94,6 +94,10 @@ pub fn manifest(bytes: &[u8]) {
         }
         if let Ok(end) = store::End::parse(&bytes) {
             same(&end.emit(), &bytes);
+        }
+        if let Ok(copied) = store::record::Copied::parse(&bytes) {
+            same(&copied.emit(), &bytes);
+            assert!(copied.stored_bytes() >= copied.job_file.stored_bytes, "{copied:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use common::{JOB, generation, job_file, life};
 use store::image::layout::VERSION;
 use store::image::{Identity, ImageSummary, KindSummary, Section, encode_image, parse_image};
-use store::record::ManifestImage;
+use store::record::{Copied, CopiedFile, ManifestImage};
 use store::{CommitRecord, Decision, End, ImageDigest, JobFile, Manifest, kinds};
 use transport::{Epoch, Rank};
 
@@ -73,6 +73,21 @@ fn the_records_of_version_1_are_read_and_still_written() {
     let then = golden("v1.commit", &commit.emit());
     assert_eq!(CommitRecord::parse(&then).as_ref(), Ok(&commit));
     assert_eq!(commit.emit(), then);
+
+    let file = |digest| CopiedFile { digest: ImageDigest(digest), bytes: 5000, stored_bytes: 900, footer: 7 };
+    let copied = Copied {
+        job: JOB,
+        generation: manifest.generation,
+        taken_unix_ms: manifest.taken_unix_ms,
+        copied_unix_ms: 1_795_249_899_999,
+        key: Some(0x0123_4567_89ab_cdef),
+        manifest: manifest_sum,
+        job_file: file(0x5eed),
+        images: vec![(file(0xabc), Some(file(0xabb))), (file(0xdef), None)],
+    };
+    let then = golden("v1.copied", &copied.emit());
+    assert_eq!(Copied::parse(&then).as_ref(), Ok(&copied));
+    assert_eq!(copied.emit(), then);
 }
 
 fn manifest() -> Manifest {

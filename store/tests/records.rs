@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use common::{JOB, generation, job_file, life};
 use proptest::prelude::*;
 use store::image::{ImageSummary, KindSummary};
-use store::record::ManifestImage;
+use store::record::{Copied, CopiedFile, ManifestImage};
 use store::{
     CheckpointSettings, CommitRecord, Decision, End, ImageDigest, JobFile, Manifest, RecordError,
     checksum::checksum,
@@ -35,15 +35,30 @@ fn manifest() -> Manifest {
     Manifest { job: JOB, generation: of, taken_unix_ms: 1, nodes: vec!["a".to_owned()], images: vec![image] }
 }
 
+fn copied() -> Copied {
+    let file = |digest| CopiedFile { digest: ImageDigest(digest), bytes: 200, stored_bytes: 90, footer: 7 };
+    Copied {
+        job: JOB,
+        generation: generation(life(1, 2), 3),
+        taken_unix_ms: 1,
+        copied_unix_ms: 2,
+        key: Some(8),
+        manifest: 5,
+        job_file: file(2),
+        images: vec![(file(3), None), (file(4), Some(file(5)))],
+    }
+}
+
 /// One record of each kind, and what its reader says to any bytes.
 type Reader = fn(&[u8]) -> Result<Vec<u8>, RecordError>;
-fn all() -> [(Vec<u8>, Reader); 5] {
+fn all() -> [(Vec<u8>, Reader); 6] {
     [
         (job_file().emit(), |bytes| JobFile::parse(bytes).map(|record| record.emit())),
         (decision().emit(), |bytes| Decision::parse(bytes).map(|record| record.emit())),
         (manifest().emit(), |bytes| Manifest::parse(bytes).map(|record| record.emit())),
         (commit_record().emit(), |bytes| CommitRecord::parse(bytes).map(|record| record.emit())),
         (end().emit(), |bytes| End::parse(bytes).map(|record| record.emit())),
+        (copied().emit(), |bytes| Copied::parse(bytes).map(|record| record.emit())),
     ]
 }
 
@@ -100,7 +115,8 @@ fn another_kind_of_record_is_named() {
 
 #[test]
 fn another_version_is_named() {
-    for ((record, read), what) in all().iter().zip(["job", "decision", "manifest", "commit", "end"]) {
+    for ((record, read), what) in all().iter().zip(["job", "decision", "manifest", "commit", "end", "copied"])
+    {
         let forged = forge(record, &format!("stillwire {what} 1"), &format!("stillwire {what} 2"));
         let error = read(&forged).unwrap_err();
         assert!(
@@ -115,7 +131,8 @@ fn a_line_that_is_not_in_the_format_is_named() {
     let manifest = manifest().emit();
     let commit = commit_record().emit();
     let job = job_file().emit();
-    let cases: [(&[u8], Reader, &str, &str, usize); 14] = [
+    let copy = copied().emit();
+    let cases: [(&[u8], Reader, &str, &str, usize); 20] = [
         (&manifest, all()[2].1, "taken-ms 1", "taken-ms 01", 4),
         (&manifest, all()[2].1, "image 0 0", "image 1 0", 6),
         (&manifest, all()[2].1, "image 0 0", "image 0 1", 6),
@@ -130,11 +147,31 @@ fn a_line_that_is_not_in_the_format_is_named() {
         (&job, all()[0].1, "ranks 2", "ranks 4294967295", 3),
         (&job, all()[0].1, "keep 1", "keep 0", 5),
         (&job, all()[0].1, "setting on-fault restart\n", "setting b 1\nsetting a 2\n", 12),
+        (&copy, all()[5].1, "key 0000000000000008", "key 8", 6),
+        (&copy, all()[5].1, "key 0000000000000008", "key None", 6),
+        (&copy, all()[5].1, "job-file 0000000000000002 200", "job-file 0000000000000002 0200", 8),
+        (&copy, all()[5].1, "image 0000000000000003 200 90", "image 0000000000000003 200", 9),
+        (&copy, all()[5].1, "image 0000000000000003 200 90", "base 0000000000000003 200 90", 9),
+        (&copy, all()[5].1, "base 0000000000000005 200", "base 0000000000000005 18446744073709551616", 11),
     ];
     for (record, read, from, to, line) in cases {
         let error = read(&forge(record, from, to)).expect_err(to);
         assert!(matches!(error, RecordError::Line { line: named, .. } if named == line), "{to}: {error}");
     }
+}
+
+#[test]
+fn sums_of_what_a_record_says_do_not_overflow() {
+    let mut copied = copied();
+    for (image, _) in &mut copied.images {
+        (image.bytes, image.stored_bytes) = (u64::MAX, u64::MAX);
+    }
+    let copied = Copied::parse(&copied.emit()).unwrap();
+    assert_eq!((copied.bytes(), copied.stored_bytes()), (u64::MAX, u64::MAX));
+    let mut manifest = manifest();
+    manifest.images[0].summary.bytes = u64::MAX;
+    manifest.images.push(ManifestImage { rank: Rank(1), ..manifest.images[0].clone() });
+    assert_eq!(Manifest::parse(&manifest.emit()).unwrap().image_bytes(), u64::MAX);
 }
 
 proptest! {
@@ -158,7 +195,7 @@ proptest! {
     }
 
     #[test]
-    fn a_record_that_parses_has_one_spelling(lines in "[ -~\n]{0,200}", which in 0..5usize) {
+    fn a_record_that_parses_has_one_spelling(lines in "[ -~\n]{0,200}", which in 0..6usize) {
         let (record, read) = &all()[which];
         let first = record.iter().position(|byte| *byte == b'\n').unwrap() + 1;
         let text = format!("{}{lines}", str::from_utf8(&record[..first]).unwrap());

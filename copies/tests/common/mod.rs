@@ -224,7 +224,7 @@ pub(crate) fn fetch(
     copies: &Copies<'_>,
     copied: &store::record::Copied,
     directory: &JobDirectory<Disk>,
-) -> Result<copies::Fetched, CopyError> {
+) -> Result<u32, CopyError> {
     let images = One(directory.clone());
     copies.fetch(copied, &mut directory.clone(), &images, NonZeroUsize::MIN, &Report::default())
 }

@@ -60,7 +60,9 @@ impl<S: Storage> JobDirectory<S> {
             let _ = self.storage.remove_file(&temporary);
             return Err(error);
         }
-        self.storage.rename(&temporary, &path).map_err(stored)
+        self.storage.rename(&temporary, &path).map_err(stored)?;
+        // The records, which come later, may lie on another disk.
+        self.storage.sync_directory(&names::generation(generation)).map_err(stored)
     }
 
     /// Makes the generation exist here. Every image is compared with the manifest first.

@@ -117,14 +117,20 @@ impl Copied {
     /// Bytes of all that is packed, unpacked.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.files().map(|(_, file)| file.bytes).sum()
+        sum_of(self.files().map(|(_, file)| file.bytes))
     }
 
     /// Bytes of all packed files. What several copies share counts in each.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
-        self.files().map(|(_, file)| file.stored_bytes).sum::<u64>() + self.job_file.stored_bytes
+        let files = self.files().map(|(_, file)| file.stored_bytes);
+        sum_of(files.chain([self.job_file.stored_bytes]))
     }
+}
+
+/// As large as can be told: what records say is not believed to be small.
+fn sum_of(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
 }
 
 impl CopiedFile {

@@ -100,7 +100,7 @@ impl Manifest {
     /// Bytes of all images together.
     #[must_use]
     pub fn image_bytes(&self) -> u64 {
-        self.images.iter().map(|image| image.summary.bytes).sum()
+        self.images.iter().fold(0, |bytes, image| bytes.saturating_add(image.summary.bytes))
     }
 }
 

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use ckpt_glue::control::stream;
 use ckpt_glue::{ControlKey, JobConfig};
+use store::record::Copied;
 use store::{CommitRecord, Decision, End, JobFile, Manifest};
 use transport::wire::Frame;
 
@@ -163,6 +164,7 @@ fn manifests() {
             |bytes| CommitRecord::parse(bytes).is_ok(),
             |bytes| Decision::parse(bytes).is_ok(),
             |bytes| End::parse(bytes).is_ok(),
+            |bytes| Copied::parse(bytes).is_ok(),
         ],
     );
 }

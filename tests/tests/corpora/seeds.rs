@@ -10,7 +10,7 @@ use ckpt_glue::control::{
 use ckpt_glue::pmi::{Answer, Asked, Did, Kept, RankState};
 use ckpt_glue::{Control, ControlKey, ExitStatus, JobConfig, Layout, NodeIndex, Party};
 use store::image::{ImageSummary, KindSummary, encode_image};
-use store::record::ManifestImage;
+use store::record::{Copied, CopiedFile, ManifestImage};
 use store::{
     CheckpointSettings, CommitRecord, Decision, End, GenerationId, Identity, ImageDigest, JobFile, Manifest,
     Section,
@@ -198,12 +198,26 @@ fn record_seeds() -> Vec<Seed> {
     let images = manifest.images.iter().map(|image| image.summary.digest).collect();
     let commit = CommitRecord { job: JOB, generation, manifest: Manifest::checksum(&bytes), images };
     let decision = |from| Decision { job: JOB, life: LIFE, from }.emit();
+    let file = |digest| CopiedFile { digest: ImageDigest(digest), bytes: 5000, stored_bytes: 700, footer: 9 };
+    let copied = |key, base| Copied {
+        job: JOB,
+        generation,
+        taken_unix_ms: 1_700_000_000_000,
+        copied_unix_ms: 1_700_000_001_000,
+        key,
+        manifest: Manifest::checksum(&bytes),
+        job_file: file(1),
+        images: vec![(file(2), None), (file(3), base)],
+    };
+    let (plain, sealed) = (copied(None, None).emit(), copied(Some(5), Some(file(4))).emit());
     vec![
         ("manifest".to_owned(), bytes),
         ("commit".to_owned(), commit.emit()),
         ("decision-fresh".to_owned(), decision(None)),
         ("decision-restart".to_owned(), decision(Some(generation))),
         ("end".to_owned(), End { job: JOB, life: LIFE, ended_unix_ms: 1_700_000_000_000 }.emit()),
+        ("copied".to_owned(), plain),
+        ("copied-sealed".to_owned(), sealed),
     ]
 }
 
