@@ -33,6 +33,14 @@ rank dies, the job rolls back to its last checkpoint by itself and goes on.
 Begin with `stillwire demo`: it sorts integers on four processes, takes checkpoints under full traffic, kills one \
 process, and shows what happens.";
 
+/// The options with which a program is checkpointed: any of them.
+macro_rules! checkpoint_options {
+    () => {
+        "--ckpt-every, --ckpt-dir, --time-limit, --parity, --node-dir or --flush-to"
+    };
+}
+pub(crate) use checkpoint_options;
+
 #[derive(Debug, Parser)]
 #[command(name = "stillwire", version, about = ABOUT, long_about = LONG_ABOUT, after_long_help = Exit::HELP)]
 #[command(max_term_width = 110, disable_help_subcommand = true)]
@@ -47,7 +55,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a program on many ranks
-    #[command(long_about = "\
+    #[command(long_about = concat!("\
 Run a program on many ranks, checkpoint it, and roll it back when a rank dies.
 
 Each rank is a process of its own; what it prints is shown with its rank in front.
@@ -57,12 +65,12 @@ links shows which MPI library it uses. Programs of MPICH and Intel MPI are start
 (libstillwire_fi.so, beside this program, in ../lib, or where STILLWIRE_PROVIDER says) as their only network. Open MPI's are \
 handed to its own mpirun, with the provider selected, and cannot be saved yet.
 
-With --ckpt-every, --ckpt-dir or --time-limit programs are checkpointed and rolled back: those that use the `session` interface at the points that \
+With ", checkpoint_options!(), " programs are checkpointed and rolled back: those that use the `session` interface at the points that \
 they name, all others as whole processes, at any instant. An MPI program without any of these is ended when a rank dies.
 
 With --time-limit the job ends by itself. A last checkpoint begins so early that it is durable in time: three times as long before \
 the limit as the longest one took, and at least 1s; if none has been taken yet, as long as one may take (--ckpt-timeout), but not \
-in the first half of the limit. `stillwire restart` goes on, with a limit of the same length or its own.")]
+in the first half of the limit. `stillwire restart` goes on, with a limit of the same length or its own."))]
     Run(Box<RunArguments>),
     /// Take a checkpoint of a running job now, and wait until it is durable
     Checkpoint(JobArgument),
@@ -268,7 +276,7 @@ pub(crate) struct CheckpointArguments {
     /// Time from one checkpoint to the next, such as 5m, 30s, 250ms; without it, only on command (`checkpoint`, or SIGUSR1 to this process)
     #[arg(long = "ckpt-every", value_name = "D", value_parser = duration_argument)]
     pub(crate) every: Option<Duration>,
-    /// The job's directory, made if it does not exist. Without it: ./stillwire-JOB with --ckpt-every or --time-limit, else a
+    /// The job's directory, made if it does not exist. Without it: ./stillwire-JOB if checkpoints are wanted otherwise, else a
     /// temporary one that goes when the job has ended well or committed nothing
     #[arg(long = "ckpt-dir", value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,

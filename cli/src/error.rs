@@ -116,6 +116,14 @@ pub(crate) enum CliError {
     NoKey { place: String },
     #[error("stopped; nothing half written is left")]
     Stopped,
+    #[error(
+        "stopped after {bytes} of {of}: the images that came whole stay in {path}, where generation {generation} does not count yet; the same command brings the rest"
+    )]
+    BringingStopped { generation: GenerationId, bytes: String, of: String, path: PathBuf },
+    #[error(
+        "--key-file is the key of copies, and there are none: say where they go (--flush-to), or leave it out"
+    )]
+    KeyOfNothing,
     #[error("{path}: {error}")]
     Registry { path: PathBuf, error: io::Error },
     #[error(
@@ -197,8 +205,8 @@ impl CliError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             CliError::Damaged { .. } => Exit::Unverified,
-            CliError::CopyFromHosts => Exit::Usage,
-            CliError::Stopped => Exit::Stopped,
+            CliError::CopyFromHosts | CliError::KeyOfNothing | CliError::Place { .. } => Exit::Usage,
+            CliError::Stopped | CliError::BringingStopped { .. } => Exit::Stopped,
             CliError::Config(_)
             | CliError::NoSuchRule { .. }
             | CliError::SeedsUsedUp { .. }

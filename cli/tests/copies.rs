@@ -102,12 +102,43 @@ fn an_older_copy_can_be_chosen_and_a_file_url_is_a_place() {
     let copies = generations(&before);
     let of_job = format!("{shared}/{}", before["job"].as_str().unwrap());
     go_on(&place, &["--from", &of_job, "--generation", &copies[0]], &copies[0]);
-    // Images that are there and whole stay.
+    // A generation of which there is no copy.
     let other = Place::new();
     let brought =
         done(&mut stillwire(&["restart", &other.job_text(), "--from", &shared, "--generation", "77"]));
     brought.says(&["there is no such copy", "stillwire ls"]);
     assert_eq!(brought.code, Some(1));
+}
+
+#[test]
+fn one_copy_is_verified_alone_and_one_that_is_not_there_is_no_success() {
+    let place = Place::new();
+    let shared = shared(&place);
+    lost_with_copies(&place, &["--flush-to", &shared]);
+    let before = listed(&shared);
+    let copies = generations(&before);
+    for copy in &copies {
+        let one = done(&mut stillwire(&["verify", "--json", &shared, "--generation", copy]));
+        let of = &one.json()["jobs"][0];
+        assert_eq!((one.code, generations(of)), (Some(0), vec![copy.clone()]), "{one:?}");
+        // What the other one has is not left over; something of a third may be.
+        assert_eq!(of["leftovers"], before["leftovers"], "{of}");
+    }
+    for missing in ["77", "9.00000000deadbeef/3"] {
+        let none = done(&mut stillwire(&["verify", &shared, "--generation", missing]));
+        none.says(&["there is no such copy", "stillwire ls"]);
+        assert_eq!(none.code, Some(1), "{none:?}");
+    }
+    // A record that cannot be read is told of its own generation alone.
+    let job = fs::read_dir(&shared).unwrap().next().unwrap().unwrap().path();
+    let epoch = copies[0].split('/').nth(1).unwrap().parse::<u32>().unwrap();
+    let life = fs::read_dir(&job).unwrap().map(|entry| entry.unwrap().path());
+    let life = life.into_iter().find(|path| !path.ends_with("images")).unwrap();
+    flip(&life.join(format!("epoch-{epoch:08}/copied")), 30);
+    for (copy, code) in copies.iter().zip([3, 0]) {
+        let one = done(&mut stillwire(&["verify", &shared, "--generation", copy]));
+        assert_eq!(one.code, Some(code), "{one:?}");
+    }
 }
 
 #[test]
@@ -212,7 +243,12 @@ fn a_job_s_end_waits_for_a_copy_until_a_person_asks_twice() {
     job.signal("INT");
     job.wait_for("once more");
     job.signal("INT");
-    job.wait_for("is given up: it was asked for");
+    let words = job.wait_for("is given up: it was asked for");
+    for word in ["0 B of ", "does not count", "this run has made no copy", "stays where it is"] {
+        assert!(words.contains(word), "{word} is missing: {words}");
+    }
+    // The store still does not answer, and nobody waits for it.
+    job.wait_for("has waited for s3://bucket/prefix for 2s, and is left behind");
     verified(&job.finish());
 }
 
@@ -229,6 +265,15 @@ fn a_store_that_is_not_there_or_is_not_named_rightly_is_told() {
         let refused = place.run(&["--flush-to", wrong]).finish();
         assert!(refused.code == Some(2) && refused.stderr.contains("expected"), "{refused:?}");
     }
+    for command in ["ls", "verify"] {
+        let refused = done(&mut stillwire(&[command, "gs://bucket"]));
+        refused.says(&["expected a directory", "s3://BUCKET/PREFIX"]);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+    }
+    let key = key_file(&place, "key", "0f");
+    let refused = place.run(&["--key-file", &key]).finish();
+    refused.says(&["--key-file", "--flush-to"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
     let refused = place.run(&["--flush-every", "3"]).finish();
     assert!(refused.code == Some(2) && refused.stderr.contains("--flush-to"), "{refused:?}");
     assert!(!Path::new(&place.job()).exists());
@@ -244,4 +289,15 @@ fn nodes_with_directories_of_their_own_are_copied_and_brought_back() {
     let newest = generations(&listed(&shared)).pop().unwrap();
     go_on(&place, &["--from", &shared], &newest);
     assert_eq!(done(&mut stillwire(&["verify", &shared])).code, Some(0));
+    // A node's directory that cannot be read is told as that, and only one that is not there as missing.
+    let of_job = fs::read_dir(&own).unwrap().next().unwrap().unwrap().path();
+    fs::remove_dir_all(of_job.join("1")).unwrap();
+    let missing = done(&mut stillwire(&["verify", &place.job_text()]));
+    assert!(
+        missing.code == Some(3) && missing.stdout.contains("is missing; `stillwire repair`"),
+        "{missing:?}"
+    );
+    fs::write(of_job.join("1"), b"").unwrap();
+    let unread = done(&mut stillwire(&["verify", &place.job_text()]));
+    assert!(unread.code == Some(3) && unread.stdout.contains("a file where a directory was"), "{unread:?}");
 }

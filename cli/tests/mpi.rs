@@ -579,28 +579,32 @@ fn what_an_mpi_program_cannot_have_is_refused_before_anything_is_made() {
     let (mpich, provider) = (linked("libmpi.so.12"), provider());
     let job = mpich.path().join("job").display().to_string();
     let ckpt_dir = ["--ckpt-dir", &job];
-    let refused = |options: &[&str], provider: &Path| {
+    let refused = |of: &TempDir, options: &[&str], provider: &Path| {
         let mut command = stillwire(&["run", "-n", "2"]);
-        command.env("STILLWIRE_PROVIDER", provider).args(options).arg("--").arg(program(&mpich));
+        command.env("STILLWIRE_PROVIDER", provider).args(options).arg("--").arg(program(of));
         let done = done(&mut command);
         assert!(!Path::new(&job).exists(), "{done:?}");
         done
     };
     for option in [["--on-fault", "restart"], ["--auth", "full"]] {
-        let done = refused(&option, provider.path());
+        let done = refused(&mpich, &option, provider.path());
         assert_eq!(done.code, Some(2), "{done:?}");
         done.says(&[option[0], "is an MPI program", "libmpi.so.12"]);
     }
     let openmpi = linked("libmpi.so.40");
-    let mut saved = stillwire(&["run", "-n", "2", "--ckpt-every", "1s", "--"]);
-    let saved = done(saved.env("STILLWIRE_PROVIDER", provider.path()).arg(program(&openmpi)));
-    assert_eq!(saved.code, Some(2), "{saved:?}");
-    saved.says(&["--ckpt-every", "is an MPI program", "libmpi.so.40", "its own mpirun"]);
-    let done = refused(&ckpt_dir, &mpich.path().join("nowhere"));
+    let options = format!(
+        "--ckpt-every 1s;--ckpt-dir {job};--time-limit 1h;--pid-namespace;--parity xor;--node-dir {job};--flush-to /;--hosts localhost;--nodes 2"
+    );
+    for option in options.split(';').map(|option| option.split(' ').collect::<Vec<_>>()) {
+        let run = refused(&openmpi, &option, provider.path());
+        assert_eq!(run.code, Some(2), "{run:?}");
+        run.says(&[option[0], "is an MPI program", "libmpi.so.40", "own mpirun", "start it without"]);
+    }
+    let done = refused(&mpich, &ckpt_dir, &mpich.path().join("nowhere"));
     assert_eq!(done.code, Some(1), "{done:?}");
     done.says(&["libstillwire_fi.so is not there", "nowhere", "cargo build"]);
     fs::remove_file(mpich.path().join("lib/libmpi.so.12")).unwrap();
-    let done = refused(&ckpt_dir, provider.path());
+    let done = refused(&mpich, &ckpt_dir, provider.path());
     assert_eq!(done.code, Some(1), "{done:?}");
     done.says(&["needs libmpi.so.12", "LD_LIBRARY_PATH"]);
 }

@@ -88,7 +88,7 @@ impl Place {
     /// Whether a text is meant as a place, and no plain path.
     #[must_use]
     pub fn is_url(text: &str) -> bool {
-        text.starts_with("s3://") || text.starts_with("file://")
+        text.contains("://")
     }
 
     /// Opens it. A directory must be there; a bucket is not looked at yet.

@@ -3,27 +3,28 @@
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bench::number::number;
 use clap::Args;
-use copies::{Copies, CopyError, Fetched, Listed, Place, Report, Target, jobs};
+use copies::{Copies, CopyError, Listed, Place, Report, Target, job_parsed, jobs};
 use serde::Serialize;
 use store::limits::KEEP_MAX;
 use store::packets::Key;
 use store::record::Copied;
-use store::{Directory, GenerationId, JobDirectory, JobFile};
+use store::{Directory, GenerationId, JobDirectory, JobFile, StorageError, StoreError};
 use transport::JobId;
 
 use super::files::utc;
 use super::key::KeyArgument;
+use super::news::News;
 use super::run::{lock, setting};
+use super::stopping::{Noticing, is_stopped};
 use super::{print_json, protection, say, tell};
 use crate::arguments::GenerationArgument;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::limits::NEWS_EVERY;
 use crate::launch::{Directories, Flush};
 use crate::text;
 
@@ -105,19 +106,15 @@ pub(crate) fn settings(flush: &Flush) -> Vec<(String, String)> {
 
 /// A place, and the job that its last part names, if it does.
 fn split(place: &Place) -> (Place, Option<JobId>) {
-    let job = |name: &str| {
-        let found = u128::from_str_radix(name, 16).ok().map(JobId)?;
-        (found.to_string() == name).then_some(found)
-    };
     match place {
         Place::Folder(path) => {
-            let named = path.file_name().and_then(|name| name.to_str()).and_then(job);
+            let named = path.file_name().and_then(|name| name.to_str()).and_then(job_parsed);
             let above = path.parent().filter(|_| named.is_some()).unwrap_or(path);
             (Place::Folder(above.to_owned()), named)
         }
         Place::Objects { bucket, prefix } => {
             let (above, last) = prefix.rsplit_once('/').unwrap_or(("", prefix));
-            let named = job(last);
+            let named = job_parsed(last);
             let prefix = if named.is_some() { above } else { prefix };
             (Place::Objects { bucket: bucket.clone(), prefix: prefix.to_owned() }, named)
         }
@@ -180,9 +177,14 @@ pub(crate) fn bring(
     let storage = Directory::create(path)?;
     let _lock = lock(&storage, path)?;
     let mut records = match JobDirectory::create(storage.clone(), &file) {
-        Ok(made) => made,
-        // It is there already.
-        Err(_) => JobDirectory::open(storage)?.0,
+        Err(StoreError::Storage(StorageError::AlreadyExists { .. })) => {
+            let (opened, known) = JobDirectory::open(storage)?;
+            if known.job != job {
+                return Err(CliError::OtherJob { path: path.to_owned(), known: known.job, job });
+            }
+            opened
+        }
+        made => made?,
     };
     if let Some(life) = records.passed_over(copied.generation)? {
         return Err(CliError::PassedOver { generation: copied.generation, life, path: path.to_owned() });
@@ -220,7 +222,7 @@ pub(crate) fn bring(
         copies.fetch(copied, &mut records, &images, threads(), report)
     };
     let began = Instant::now();
-    let Fetched { files, .. } = watched(copied, quiet, fetch)?;
+    let files = watched(copied, path, quiet, fetch)?;
     if !quiet {
         tell(format_args!(
             "generation {} brought from {from}: {files} files of {}, in {:.1} s",
@@ -241,54 +243,61 @@ fn known_job(path: &Path) -> Result<Option<JobId>, CliError> {
 }
 
 fn choose(listed: &Listed, argument: Option<GenerationArgument>) -> Option<&Copied> {
-    let mut newest_first = listed.copies.iter().rev();
-    match argument {
-        None => newest_first.next(),
-        Some(GenerationArgument::Whole(id)) => newest_first.find(|copy| copy.generation == id),
-        Some(GenerationArgument::Epoch(epoch)) => newest_first.find(|copy| copy.generation.epoch.0 == epoch),
-    }
+    listed.copies.iter().rev().find(|copy| is_meant(argument, copy.generation))
 }
 
-/// Tells from time to time how much has been brought.
+/// Tells from time to time how much has been brought. Ctrl-C ends it in good order.
 fn watched(
     copied: &Copied,
+    path: &Path,
     quiet: bool,
-    work: impl FnOnce(&Report) -> Result<Fetched, CopyError> + Send,
-) -> Result<Fetched, CliError> {
-    let report = Report::default();
+    work: impl FnOnce(&Report) -> Result<u32, CopyError> + Send,
+) -> Result<u32, CliError> {
+    let (report, _noticing) = (Report::default(), Noticing::begin());
+    let of = text::bytes(copied.bytes());
     let outcome = std::thread::scope(|scope| {
         let working = scope.spawn(|| work(&report));
-        let mut told = Instant::now();
+        let mut news = News::new(quiet);
         while !working.is_finished() {
-            std::thread::sleep(Duration::from_millis(20));
-            if !quiet && told.elapsed() >= NEWS_EVERY {
-                told = Instant::now();
-                let (bytes, of) = (text::bytes(report.bytes()), text::bytes(copied.bytes()));
-                tell(format_args!("bringing generation {}: {bytes} of {of}", copied.generation));
+            if is_stopped() {
+                report.stop();
             }
+            std::thread::sleep(Duration::from_millis(20));
+            news.are(report.bytes(), |bytes| {
+                format!("bringing generation {}: {bytes} of {of}", copied.generation)
+            });
         }
         working.join()
     });
-    match outcome {
-        Ok(brought) => Ok(brought?),
-        Err(panic) => std::panic::resume_unwind(panic),
+    let outcome = outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    if is_stopped() && matches!(outcome, Ok(_) | Err(CopyError::Stopped)) {
+        return Err(CliError::BringingStopped {
+            generation: copied.generation,
+            bytes: text::bytes(report.bytes()),
+            of,
+            path: path.to_owned(),
+        });
     }
+    Ok(outcome?)
 }
 
 /// Whether a path, or a text that looks like one, is a place of copies and not a job's directory.
-pub(crate) fn place_of(path: &Path) -> Option<Place> {
-    let text = path.to_str()?;
-    if Place::is_url(text) {
-        return text.parse().ok();
+pub(crate) fn place_of(path: &Path) -> Result<Option<Place>, CliError> {
+    if let Some(text) = path.to_str().filter(|text| Place::is_url(text)) {
+        return text.parse().map(Some).map_err(|error| CliError::Place { error });
     }
     if path.join("job").exists() {
-        return None;
+        return Ok(None);
     }
     let place = Place::Folder(path.to_owned());
     let (above, named) = split(&place);
-    let found = jobs(&*above.open().ok()?).ok()?;
+    let found = match above.open().and_then(|target| jobs(&*target)) {
+        // Whoever wants a job's directory there says what was expected.
+        Err(StorageError::NotFound { .. } | StorageError::WrongType { .. }) => return Ok(None),
+        found => found?,
+    };
     let is_place = named.map_or(!found.is_empty(), |job| found.contains(&job));
-    is_place.then_some(place)
+    Ok(is_place.then_some(place))
 }
 
 /// The copies of a job.
@@ -400,41 +409,56 @@ fn show(reports: &[JobCopies], json: bool) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Whether a generation is the one that is asked for.
+fn is_meant(argument: Option<GenerationArgument>, generation: GenerationId) -> bool {
+    match argument {
+        None => true,
+        Some(GenerationArgument::Whole(id)) => id == generation,
+        Some(GenerationArgument::Epoch(epoch)) => epoch == generation.epoch.0,
+    }
+}
+
 /// Checks every byte.
 pub(crate) fn verify(
     place: &Place,
-    generation: Option<GenerationArgument>,
+    argument: Option<GenerationArgument>,
     key: Option<&Key>,
     json: bool,
 ) -> Result<Exit, CliError> {
     let (above, named) = split(place);
     let target = above.open()?;
-    let (mut reports, mut is_whole) = (Vec::new(), true);
+    let mut reports = Vec::new();
     for job in chosen(&*target, named)? {
         let copies = Copies::new(&*target, job, key.cloned());
-        let mut listed = copies.list()?;
-        if generation.is_some() {
-            let wanted = choose(&listed, generation).cloned();
-            listed.copies.retain(|copy| Some(copy) == wanted.as_ref());
-        }
-        let (read, told) = (AtomicU64::new(0), AtomicU64::new(0));
-        let began = Instant::now();
-        let progress = |bytes| {
-            let read = read.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            let due = began.elapsed().as_secs() / NEWS_EVERY.as_secs().max(1);
-            if told.fetch_max(due, Ordering::Relaxed) < due {
-                tell(format_args!("reading the copies of job {job}: {} so far", text::bytes(read)));
-            }
-        };
-        let found = copies.verify(&listed.copies, threads(), &progress)?;
+        let listed = copies.list()?;
         let mut report = report(job, &listed);
-        for (copy, of) in report.copies.iter_mut().zip(&listed.copies) {
+        let meant = match argument {
+            None => listed.copies.clone(),
+            Some(_) => choose(&listed, argument).cloned().into_iter().collect(),
+        };
+        let damaged = listed.damaged.iter().filter(|(generation, _)| is_meant(argument, *generation));
+        report.damaged = damaged.map(|(_, error)| error.to_string()).collect();
+        if argument.is_some() && meant.is_empty() && report.damaged.is_empty() {
+            continue;
+        }
+        let news = Mutex::new(News::new(json));
+        let progress = |bytes| {
+            let mut news = news.lock().unwrap_or_else(PoisonError::into_inner);
+            news.add(bytes, |bytes| format!("reading the copies of job {job}: {bytes} so far"));
+        };
+        let found = copies.verify(&meant, threads(), &progress)?;
+        report.copies = meant.iter().map(CopyReport::of).collect();
+        for (copy, of) in report.copies.iter_mut().zip(&meant) {
             let own = found.iter().filter(|found| found.generation == of.generation);
             copy.damages = own.map(|found| found.error.to_string()).collect();
         }
-        is_whole &= found.is_empty() && report.damaged.is_empty();
         reports.push(report);
     }
+    if argument.is_some() && reports.is_empty() {
+        return Err(CliError::NoCopies { place: place.to_string() });
+    }
+    let of_copies = |report: &JobCopies| report.copies.iter().all(|copy| copy.damages.is_empty());
+    let is_whole = reports.iter().all(|report| report.damaged.is_empty() && of_copies(report));
     let any = reports.iter().any(|report| !report.copies.is_empty());
     show(&reports, json)?;
     if !json && any {

@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use crate::text;
 
 pub(crate) fn list(path: &Path, json: bool) -> Result<Exit, CliError> {
-    if let Some(place) = copies::place_of(path) {
+    if let Some(place) = copies::place_of(path)? {
         return copies::list(&place, json);
     }
     let (mut directory, file) = open_job(path)?;

@@ -18,6 +18,11 @@ pub(crate) struct KeyArgument {
 }
 
 impl KeyArgument {
+    /// Whether a file is named, which is an option that must not come to nothing.
+    pub(super) fn is_named(&self) -> bool {
+        self.key_file.is_some()
+    }
+
     pub(crate) fn key(&self) -> Result<Option<Key>, CliError> {
         let (place, text) = match &self.key_file {
             Some(path) => {

@@ -10,6 +10,7 @@ pub(crate) mod inspect;
 pub(crate) mod jobs;
 pub(crate) mod key;
 pub(crate) mod mpirun;
+mod news;
 mod node_listing;
 mod printer;
 mod progress;
@@ -18,6 +19,7 @@ pub(crate) mod repair;
 pub(crate) mod restart;
 pub(crate) mod run;
 pub(crate) mod sim;
+mod stopping;
 pub(crate) mod verify;
 
 pub(crate) use progress::event_words;

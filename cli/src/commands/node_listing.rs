@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use store::job::{Generation, GenerationState};
-use store::{Directory, GenerationId, JobDirectory, JobFile};
+use store::{Directory, GenerationId, JobDirectory, JobFile, StorageError};
 
 use super::run::setting;
 use crate::error::CliError;
@@ -61,7 +61,10 @@ pub(crate) fn report(
     let mut found: BTreeMap<GenerationId, Vec<(u32, Generation)>> = BTreeMap::new();
     let mut here = Vec::new();
     for node in 0..ckpt_glue::limits::NODES_MAX {
-        let Ok(storage) = Directory::open(root.join(node.to_string())) else { continue };
+        let storage = match Directory::open(root.join(node.to_string())) {
+            Err(StorageError::NotFound { .. }) => continue,
+            opened => opened?,
+        };
         here.push(node);
         let mut directory = JobDirectory::attach(storage, file.job).on_node(node);
         for generation in directory.generations()? {

@@ -1,20 +1,17 @@
 //! What `run` and `restart` print while the job runs.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ckpt_glue::control::{JobPhase, JobStatus, Source};
 use ckpt_glue::job::{Event, Record};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::protocols::CheckpointEvent;
-use store::GenerationId;
 use transport::Rank;
 
 use super::printer::{Printer, Stream};
-use super::tell;
-use crate::launch::limits::NEWS_EVERY;
 use crate::launch::requests::NO_CHECKPOINTS;
-use crate::launch::{Channel, CopyNotice, MpiNotice, Notice, Observer};
+use crate::launch::{Channel, CopyNotice, MpiNotice, Notice, Observer, SoFar};
 use crate::text;
 
 /// Prints lines of the program with their rank in front, and lines of our own about the job.
@@ -93,9 +90,8 @@ impl Progress {
 
     fn copy_notice(&self, at: Duration, notice: &CopyNotice<'_>) {
         match notice {
-            CopyNotice::Progress { generation, bytes, of } => {
-                let (bytes, of) = (text::bytes(*bytes), text::bytes(*of));
-                self.say(at, &format!("the copy of generation {generation}: {bytes} of {of} and bases read"));
+            CopyNotice::Progress(so_far) => {
+                self.say(at, &format!("the copy of generation {}: {}", so_far.generation, read(so_far)));
             }
             CopyNotice::Written { generation, bytes, new_bytes, took } => {
                 let (bytes, new_bytes) = (text::bytes(*bytes), text::bytes(*new_bytes));
@@ -110,15 +106,29 @@ impl Progress {
                 at,
                 &format!("generation {generation} is not copied: an older copy is still being written, and a newer generation is there"),
             ),
-            CopyNotice::Awaited { generation } => {
-                self.say(at, &format!("waiting for the copy of generation {generation}; Ctrl-C twice leaves it"));
+            CopyNotice::Awaited(so_far) => {
+                let (generation, read) = (so_far.generation, read(so_far));
+                self.say(at, &format!("waiting for the copy of generation {generation} ({read}); Ctrl-C twice leaves it"));
             }
-            CopyNotice::Again => self.say(at, "once more, and the copy is given up"),
-            CopyNotice::GivenUp { generation, why } => {
-                self.warn(&format!("the copy of generation {generation} is given up: {why}"));
+            CopyNotice::Again => self.say(at, "once more, and the copy is given up; the generation stays where it is"),
+            CopyNotice::GivenUp { so_far, why, newest } => {
+                let newest = match newest {
+                    Some(newest) => format!("the newest copy is that of generation {newest}"),
+                    None => "this run has made no copy".to_owned(),
+                };
+                let (generation, read) = (so_far.generation, read(so_far));
+                self.warn(&format!(
+                    "the copy of generation {generation} is given up: {why}. {read}; what is written of it does not count, and the next copy \
+                     removes it; {newest}. The generation itself stays where it is"
+                ));
             }
         }
     }
+}
+
+/// How much a copy has read, in words.
+fn read(so_far: &SoFar) -> String {
+    format!("{} of {} and bases read", text::bytes(so_far.bytes), text::bytes(so_far.of))
 }
 
 impl Observer for Progress {
@@ -179,27 +189,6 @@ fn not_running_yet(status: &JobStatus) -> String {
     match status.phase {
         JobPhase::Starting => format!("{} of {} ranks have come up", status.running, status.ranks),
         _ => "ending what ran before, and reading the job's directory".to_owned(),
-    }
-}
-
-/// Tells how much of a generation has been read, from time to time.
-#[derive(Debug)]
-pub(crate) struct Reading {
-    quiet: bool,
-    told: Instant,
-}
-
-impl Reading {
-    pub(crate) fn new(quiet: bool) -> Reading {
-        Reading { quiet, told: Instant::now() }
-    }
-
-    pub(crate) fn looked_at(&mut self, generation: GenerationId, images: u32, bytes: u64) {
-        if !self.quiet && self.told.elapsed() >= NEWS_EVERY {
-            self.told = Instant::now();
-            let bytes = text::bytes(bytes);
-            tell(format_args!("reading generation {generation}: {images} images, {bytes} so far"));
-        }
     }
 }
 

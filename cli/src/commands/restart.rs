@@ -11,7 +11,8 @@ use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageErr
 
 use super::copies;
 use super::files::utc;
-use super::progress::{Progress, Reading};
+use super::news::News;
+use super::progress::Progress;
 use super::protection;
 use super::run::{Place, Settings, check_bind, job_file, lock, read_saves, read_settings, supervise};
 use super::tell;
@@ -42,9 +43,8 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     let (mut directory, file) = open_job(&arguments.directory)?;
     let path = arguments.directory.canonicalize()?;
     let lock = lock(&Directory::open(&path)?, &path)?;
-    let mut reading = Reading::new(arguments.quiet);
-    let (beginning, mut suspects) =
-        choose(&mut directory, generation.or(arguments.generation), &mut reading)?;
+    let mut news = News::new(arguments.quiet);
+    let (beginning, mut suspects) = choose(&mut directory, generation.or(arguments.generation), &mut news)?;
     let Settings { mut config, hosts, bind, auth, keeps_ids: kept } = read_settings(&file)?;
     config.time_limit = arguments.time_limit.or(config.time_limit);
     let program = program(&file);
@@ -64,6 +64,9 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
         Purpose::Run => arguments.flush.or_as_before(&file, &arguments.key)?,
         Purpose::Repair => None,
     };
+    if arguments.key.is_named() && arguments.from.is_none() && flush.is_none() {
+        return Err(CliError::KeyOfNothing);
+    }
     protection::check_flush(flush.is_some(), own_directories.is_some(), &nodes)?;
     // Lives that the directory knows nothing of have left copies.
     let counter_last = brought.map_or(0, |brought| brought.counter_last).max(directory.counter_last()?);
@@ -153,7 +156,7 @@ pub(crate) fn resolve(
 fn choose(
     directory: &mut JobDirectory<Directory>,
     argument: Option<GenerationArgument>,
-    reading: &mut Reading,
+    news: &mut News,
 ) -> Result<(Beginning, BTreeSet<GenerationId>), CliError> {
     let Some(argument) = argument else {
         if let Some(end) = directory.end()? {
@@ -161,12 +164,12 @@ fn choose(
         }
         let generations = directory.generations()?;
         let any = generations.iter().any(|found| found.state == GenerationState::Committed);
-        return if any { newest_whole(directory, reading) } else { Err(CliError::NothingToRestart) };
+        return if any { newest_whole(directory, news) } else { Err(CliError::NothingToRestart) };
     };
     let generation = resolve(directory, argument)?;
     let damages = match directory.manifest(generation) {
         Ok(manifest) => {
-            let looked_at = |images, bytes| reading.looked_at(generation, images, bytes);
+            let looked_at = |images, bytes| looked_at(news, generation, images, bytes);
             directory.verify_images(&manifest, Depth::Everything, looked_at)?
         }
         Err(_) => directory.verify(generation, Depth::Records)?,
@@ -175,6 +178,10 @@ fn choose(
         None => Ok((Beginning::Named(convert::to_glue(generation)), BTreeSet::new())),
         Some(damage) => Err(CliError::Damaged { generation, problem: damage.error.to_string() }),
     }
+}
+
+fn looked_at(news: &mut News, generation: GenerationId, images: u32, bytes: u64) {
+    news.are(bytes, |bytes| format!("reading generation {generation}: {images} images, {bytes} so far"));
 }
 
 /// The manifest of what a new life begins from, as the job's own records have it.
@@ -191,9 +198,9 @@ fn beginning_manifest(
 
 fn newest_whole(
     directory: &mut JobDirectory<Directory>,
-    reading: &mut Reading,
+    news: &mut News,
 ) -> Result<(Beginning, BTreeSet<GenerationId>), CliError> {
-    let looked_at = |generation, images, bytes| reading.looked_at(generation, images, bytes);
+    let looked_at = |generation, images, bytes| looked_at(news, generation, images, bytes);
     let found = directory.newest_restorable_at(|_| Depth::Everything, looked_at)?;
     match (found.manifest, found.refused.first()) {
         (Some(_), _) => Ok((Beginning::Newest, found.refused.into_iter().map(|(id, _)| id).collect())),

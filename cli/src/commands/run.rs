@@ -27,7 +27,7 @@ use super::hosts::{self, HostArguments};
 use super::progress::Progress;
 use super::protection;
 use super::{print_json, tell};
-use crate::arguments::{AuthArgument, CheckpointArguments, FaultAction, RunArguments};
+use crate::arguments::{AuthArgument, CheckpointArguments, FaultAction, RunArguments, checkpoint_options};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::limits::OUTPUT_GRACE;
@@ -111,10 +111,6 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     let mut config = job_config(&arguments);
     config.validate()?;
     check_bind(arguments.bind)?;
-    let nodes = arguments.hosts.nodes(arguments.ranks, arguments.bind)?;
-    let own_directories = arguments.protection.own_directories(job, &nodes)?;
-    let flush = arguments.flush.flush(&arguments.key)?;
-    protection::check_flush(flush.is_some(), own_directories.is_some(), &nodes)?;
     let mut program = program(&arguments)?;
     let detected = detect(&program)?;
     let provider = provider::find(None);
@@ -128,6 +124,13 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
             return Err(error);
         }
     }
+    let nodes = arguments.hosts.nodes(arguments.ranks, arguments.bind)?;
+    let own_directories = arguments.protection.own_directories(job, &nodes)?;
+    if arguments.key.is_named() && !arguments.flush.any() {
+        return Err(CliError::KeyOfNothing);
+    }
+    let flush = arguments.flush.flush(&arguments.key)?;
+    protection::check_flush(flush.is_some(), own_directories.is_some(), &nodes)?;
     if let Ok(library) = &provider {
         equip(&mut program, &detected, library, arguments.bind);
     }
@@ -152,8 +155,11 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     }
     let mpi_problem = match &provider {
         Ok(_) if saves == Saves::Points && wants_checkpoints(&arguments) => Some(
-            "its file says that it names the points at which it is saved, as no MPI program can; start it without --ckpt-every and --ckpt-dir"
-                .to_owned(),
+            concat!(
+                "its file says that it names the points at which it is saved, as no MPI program can; start it without ",
+                checkpoint_options!()
+            )
+            .to_owned(),
         ),
         Ok(_) => None,
         Err(error) => Some(error.to_string()),
@@ -245,40 +251,44 @@ fn check_namespace(arguments: &RunArguments, wanted: Saves, saves: Saves) -> Res
         (Saves::Points, _) if wants_checkpoints(arguments) => {
             "its file says that it names the points at which it is saved, and it runs anew from there"
         }
-        (Saves::Points, _) => "nobody asks for checkpoints (--ckpt-every, --ckpt-dir or --time-limit)",
+        (Saves::Points, _) => concat!("nobody asks for checkpoints (", checkpoint_options!(), ")"),
     };
     Err(CliError::PidNamespace { why })
 }
 
+/// What a program of Open MPI cannot have, and what to do instead.
+const NOT_SAVED: &str =
+    "Open MPI's programs are started by its own mpirun, and cannot be saved yet: start it without";
+const NOT_PLACED: &str = "Open MPI's own mpirun places its ranks, all on this host: start it without, or with that mpirun (`stillwire env`)";
+
 /// Refuses what an MPI program cannot have, before anything is made.
 fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
-    let refused =
-        |option, instead| Err(CliError::NotForMpi { option, library: mpi.library.clone(), instead });
-    if mpi.family == Family::OpenMpi && arguments.checkpoint.every.is_some() {
-        return refused(
-            "--ckpt-every",
-            "Open MPI's programs are started by its own mpirun, and cannot be saved yet: start it without",
-        );
-    }
-    if mpi.family == Family::OpenMpi && arguments.checkpoint.time_limit.is_some() {
-        return refused(
-            "--time-limit",
-            "Open MPI's programs cannot be saved before it yet: start it without",
-        );
-    }
-    if mpi.family == Family::OpenMpi && arguments.checkpoint.pid_namespace {
-        return refused("--pid-namespace", "Open MPI's programs cannot be saved yet: start it without");
-    }
-    if arguments.fault.on_fault == Some(FaultAction::Restart) && !wants_checkpoints(arguments) {
-        return refused(
+    let RunArguments { checkpoint, protection, flush, hosts, .. } = arguments;
+    let is_open = mpi.family == Family::OpenMpi;
+    let rolls_back = arguments.fault.on_fault == Some(FaultAction::Restart) && !wants_checkpoints(arguments);
+    let refused = [
+        (is_open && checkpoint.every.is_some(), "--ckpt-every", NOT_SAVED),
+        (is_open && checkpoint.directory.is_some(), "--ckpt-dir", NOT_SAVED),
+        (is_open && checkpoint.time_limit.is_some(), "--time-limit", NOT_SAVED),
+        (is_open && checkpoint.pid_namespace, "--pid-namespace", NOT_SAVED),
+        (is_open && protection.parity.is_some(), "--parity", NOT_SAVED),
+        (is_open && protection.node_dir.is_some(), "--node-dir", NOT_SAVED),
+        (is_open && flush.any(), "--flush-to", NOT_SAVED),
+        (is_open && hosts.names_hosts(), "--hosts", NOT_PLACED),
+        (is_open && hosts.nodes.is_some(), "--nodes", NOT_PLACED),
+        (
+            rolls_back,
             "--on-fault restart",
-            "Without --ckpt-every, --ckpt-dir or --time-limit there is nothing to go back to",
-        );
+            concat!("Without ", checkpoint_options!(), " there is nothing to go back to"),
+        ),
+        (arguments.auth.is_some(), "--auth", "The provider always authenticates headers"),
+    ];
+    match refused.into_iter().find(|(is_given, ..)| *is_given) {
+        Some((_, option, instead)) => {
+            Err(CliError::NotForMpi { option, library: mpi.library.clone(), instead })
+        }
+        None => Ok(()),
     }
-    if arguments.auth.is_some() {
-        return refused("--auth", "The provider always authenticates headers");
-    }
-    Ok(())
 }
 
 /// Gives a program the variables of the provider, before what a person sets, which counts; and behind that what its library
@@ -452,16 +462,9 @@ fn job_config(arguments: &RunArguments) -> JobConfig {
 
 fn make_place(arguments: &RunArguments, plan: &Plan) -> Result<Place, CliError> {
     let name = format!("stillwire-{}", &plan.job.to_string()[..8]);
-    let CheckpointArguments { every, directory, time_limit, .. } = &arguments.checkpoint;
-    let (path, temporary) = match directory {
+    let (path, temporary) = match &arguments.checkpoint.directory {
         Some(directory) => (directory.clone(), false),
-        None if every.is_some()
-            || time_limit.is_some()
-            || arguments.protection.any()
-            || arguments.flush.any() =>
-        {
-            (PathBuf::from(name), false)
-        }
+        None if wants_checkpoints(arguments) => (PathBuf::from(name), false),
         None => (temporary_directory(&name)?, true),
     };
     create_job(path, temporary, plan)

@@ -1,21 +1,20 @@
 //! `verify`: every byte of every generation, wherever this host can read it: in the job's directory, in those of its nodes, in places of copies.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use serde::Serialize;
 use store::describe::{DamageReport, GenerationReport};
 use store::job::{Depth, Generation, GenerationState};
 use store::protect::{ProtectError, Scrubbed, scrub};
-use store::{Directory, JobDirectory, JobFile, Manifest, StoreError};
+use store::{Directory, JobDirectory, JobFile, Manifest, StorageError, StoreError};
 
 use super::files::print_generation;
+use super::news::News;
 use super::restart::{open_job, resolve};
 use super::{copies, print_json, protection, say, tell};
 use crate::arguments::VerifyArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::limits::NEWS_EVERY;
 use crate::launch::node_name;
 use crate::text;
 
@@ -73,26 +72,13 @@ impl Protection {
     }
 }
 
-/// Tells from time to time how far it is.
-struct Progress {
-    is_quiet: bool,
-    told: Instant,
-    bytes: u64,
-}
-
-impl Progress {
-    fn add(&mut self, what: &Generation, bytes: u64) {
-        self.bytes += bytes;
-        if !self.is_quiet && self.told.elapsed() >= NEWS_EVERY {
-            self.told = Instant::now();
-            tell(format_args!("reading generation {}: {} so far", what.id, text::bytes(self.bytes)));
-        }
-    }
+fn read_on(news: &mut News, what: &Generation, bytes: u64) {
+    news.add(bytes, |bytes| format!("reading generation {}: {bytes} so far", what.id));
 }
 
 pub(crate) fn verify(arguments: &VerifyArguments, json: bool) -> Result<Exit, CliError> {
     let VerifyArguments { directory: path, generation, key } = arguments;
-    if let Some(place) = copies::place_of(path) {
+    if let Some(place) = copies::place_of(path)? {
         return copies::verify(&place, *generation, key.key()?.as_ref(), json);
     }
     let (mut directory, file) = open_job(path)?;
@@ -104,8 +90,7 @@ pub(crate) fn verify(arguments: &VerifyArguments, json: bool) -> Result<Exit, Cl
             if !json {
                 tell(format_args!("reading generation {}, {}", found.id, text::bytes(found.bytes)));
             }
-            let mut progress = Progress { is_quiet: json, told: Instant::now(), bytes: 0 };
-            generations.push(read(&mut directory, &file, path, &found, &mut progress)?);
+            generations.push(read(&mut directory, &file, path, &found, &mut News::new(json))?);
         }
     }
     let damaged_decisions: Vec<String> = match only {
@@ -137,18 +122,18 @@ fn read(
     file: &JobFile,
     path: &Path,
     found: &Generation,
-    progress: &mut Progress,
+    news: &mut News,
 ) -> Result<VerifiedGeneration, CliError> {
     let mut generation = directory.describe_generation(found, Depth::Records)?;
     let mut nodes = Vec::new();
     // What is wrong with the records has been said.
     if let Ok(manifest) = directory.manifest(found.id) {
         match protection::own_root(file, path) {
-            None => generation.damages.extend(images(directory, found, &manifest, progress)?),
+            None => generation.damages.extend(images(directory, found, &manifest, news)?),
             Some(root) => {
                 for node in 0..manifest.nodes.len() {
                     let own = root.join(node.to_string());
-                    let (of_node, damages) = read_node(file, own, node, found, &manifest, progress)?;
+                    let (of_node, damages) = read_node(file, own, node, found, &manifest, news)?;
                     generation.damages.extend(damages);
                     nodes.push(of_node);
                 }
@@ -162,11 +147,11 @@ fn images(
     directory: &mut JobDirectory<Directory>,
     found: &Generation,
     manifest: &Manifest,
-    progress: &mut Progress,
+    news: &mut News,
 ) -> Result<Vec<DamageReport>, CliError> {
     let mut before = 0;
     let damages = directory.verify_images(manifest, Depth::Everything, |_, bytes| {
-        progress.add(found, bytes - before);
+        read_on(news, found, bytes - before);
         before = bytes;
     })?;
     Ok(damages.iter().map(DamageReport::of).collect())
@@ -178,7 +163,7 @@ fn read_node(
     node: usize,
     found: &Generation,
     manifest: &Manifest,
-    progress: &mut Progress,
+    news: &mut News,
 ) -> Result<(VerifiedNode, Vec<DamageReport>), CliError> {
     let name = manifest.nodes[node].clone();
     let is_here = protection::is_here(file) || name == node_name();
@@ -191,16 +176,21 @@ fn read_node(
     }
     let mut own = match Directory::open(&path) {
         Ok(storage) => JobDirectory::attach(storage, file.job).on_node(number),
-        Err(_) => {
-            let problem = format!(
-                "node {node}: {} is missing; `stillwire repair` rebuilds what it had",
-                path.display()
-            );
+        Err(error) => {
+            let problem = match error {
+                StorageError::NotFound { .. } => {
+                    format!(
+                        "node {node}: {} is missing; `stillwire repair` rebuilds what it had",
+                        path.display()
+                    )
+                }
+                error => format!("node {node}: {error}"),
+            };
             return Ok((of_node, vec![DamageReport { rank: None, problem }]));
         }
     };
-    let mut damages = self::images(&mut own, found, manifest, progress)?;
-    match scrub(own, found.id, |bytes| progress.add(found, bytes)) {
+    let mut damages = self::images(&mut own, found, manifest, news)?;
+    match scrub(own, found.id, |bytes| read_on(news, found, bytes)) {
         Ok(None) => {}
         Ok(Some(scrubbed)) => {
             let told = scrubbed.damages.iter().map(|error| of_protection(node, error));

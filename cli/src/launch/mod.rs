@@ -54,7 +54,7 @@ use transport::JobId;
 use transport::config::AuthLevel;
 
 pub(crate) use coordinator::run;
-pub(crate) use flush::{Directories, Flush};
+pub(crate) use flush::{Directories, Flush, SoFar};
 pub(crate) use lines::{Channel, LineReader};
 pub(crate) use nodes::{OwnDirectories, Repairs};
 pub(crate) use notice::{CopyNotice, MpiNotice, Notice, Observer};

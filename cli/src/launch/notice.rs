@@ -11,6 +11,7 @@ use store::GenerationId;
 use store::job::Damage;
 use transport::Rank;
 
+use super::flush::SoFar;
 use super::lines::Channel;
 
 /// Something that happened to a job.
@@ -52,7 +53,7 @@ pub(crate) enum Notice<'a> {
 #[derive(Debug)]
 pub(crate) enum CopyNotice<'a> {
     /// One is being written, so far.
-    Progress { generation: GenerationId, bytes: u64, of: u64 },
+    Progress(SoFar),
     /// One exists.
     Written { generation: GenerationId, bytes: u64, new_bytes: u64, took: Duration },
     /// There will be none of this generation, and why.
@@ -62,11 +63,11 @@ pub(crate) enum CopyNotice<'a> {
     /// One is left out, because an older one is still being written and a newer one is there.
     LeftOut { generation: GenerationId },
     /// The job is over, and one is still being written.
-    Awaited { generation: GenerationId },
+    Awaited(SoFar),
     /// A person was asked to say once more that it is not to be waited for.
     Again,
-    /// It is not waited for any longer, and why.
-    GivenUp { generation: GenerationId, why: &'a str },
+    /// It is not waited for any longer, why, and the newest generation of which this run has made a copy.
+    GivenUp { so_far: SoFar, why: &'a str, newest: Option<GenerationId> },
 }
 
 /// Something that happened to a job of an MPI library.

@@ -17,10 +17,14 @@ use transport::Epoch;
 use super::limits::{ANSWER_MAX, CLIENTS_MAX, REQUEST_BYTES_MAX};
 use super::registry::{JobInfo, Registration, socket_of};
 use super::status::Status;
+use crate::arguments::checkpoint_options;
 use crate::error::CliError;
 
 /// Why there is no checkpoint of an MPI program that was started without.
-pub(crate) const NO_CHECKPOINTS: &str = "its ranks are programs of an MPI library, which can be saved only if they were started so: with --ckpt-every, --ckpt-dir or --time-limit";
+pub(crate) const NO_CHECKPOINTS: &str = concat!(
+    "its ranks are programs of an MPI library, which can be saved only if they were started so: with ",
+    checkpoint_options!()
+);
 
 /// What a command asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

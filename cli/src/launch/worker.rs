@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -64,6 +65,16 @@ impl<T: Send + 'static, D: Send + 'static> Worker<T, D> {
     /// Waits for the next result, when nothing else is left to do.
     pub(crate) fn wait(&self) -> Option<D> {
         self.done.recv().ok()
+    }
+
+    /// Likewise, but not for longer than until then.
+    pub(crate) fn wait_until(&self, until: Instant) -> Option<D> {
+        self.done.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+    }
+
+    /// The thread is not waited for any more, and ends with this process at the latest.
+    pub(crate) fn leave(&mut self) {
+        self.thread = None;
     }
 }
 

@@ -20,11 +20,13 @@ use store::storage::DirectoryReader;
 use store::{Directory, StorageError};
 
 use super::key::KeyArgument;
+use super::news::News;
+use super::stopping::Noticing;
 use super::{print_json, say};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::text;
-use output::{Output, Progress, go_on, notice_signals};
+use output::{Output, go_on};
 
 /// Threads that unpack.
 const THREADS_MAX: u64 = 256;
@@ -161,7 +163,7 @@ fn block_bytes(text: &str) -> Result<u32, String> {
 }
 
 pub(crate) fn delta(command: &DeltaCommand, json: bool) -> Result<Exit, CliError> {
-    notice_signals();
+    let _noticing = Noticing::begin();
     match command {
         DeltaCommand::Sign { file, to, blocks, key } => sign(file, to, *blocks, key, json),
         DeltaCommand::Make { file, to, base, signature, signature_to, blocks, compress, key } => {
@@ -203,7 +205,7 @@ impl Input {
         what: &'static str,
         mut take: impl FnMut(u64, &[u8]) -> Result<(), CliError>,
     ) -> Result<(), CliError> {
-        let mut progress = Progress::new(what);
+        let mut news = News::new(false);
         let mut buffer = vec![0; READ_BYTES.max(block_bytes as usize)];
         let mut place = 0;
         loop {
@@ -226,7 +228,7 @@ impl Input {
                 take(place, block)?;
                 place += 1;
             }
-            progress.add(filled);
+            news.add(filled as u64, |bytes| format!("{what}: {bytes} so far"));
             go_on()?;
             if filled < buffer.len() {
                 return Ok(());
@@ -453,14 +455,15 @@ fn restore(
     let shared = output.shared()?;
     let content_bytes = chain.newest().content_bytes();
     shared.set_length(content_bytes)?;
-    let progress = Mutex::new(Progress::new("restoring"));
+    let news = Mutex::new(News::new(false));
     let block_bytes = u64::from(chain.newest().block_bytes());
     let restored = chain.restore(threads, |place, blocks| {
         if go_on().is_err() {
             return Err(DeltaError::Packets(PacketsError::Storage(StorageError::Crashed)));
         }
         shared.write(place * block_bytes, blocks)?;
-        progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(blocks.len());
+        let mut news = news.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        news.add(blocks.len() as u64, |bytes| format!("restoring: {bytes} so far"));
         Ok(())
     });
     go_on()?;

@@ -5,37 +5,17 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use store::storage::{Appended, DirectoryFile, Operation};
 use store::{Directory, Storage as _, StorageError};
 
-use crate::commands::tell;
+use crate::commands::stopping::is_stopped;
 use crate::error::CliError;
-use crate::launch::limits::NEWS_EVERY;
-use crate::text;
-
-static STOPPED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn note(_: i32) {
-    STOPPED.store(true, Ordering::Relaxed);
-}
-
-/// From now on Ctrl-C and its like are noticed by [`go_on`], so that nothing half written is left.
-pub(super) fn notice_signals() {
-    let action = SigAction::new(SigHandler::Handler(note), SaFlags::SA_RESTART, SigSet::empty());
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        // SAFETY: the handler stores to an atomic, which may be done at any instant.
-        let _ = unsafe { sigaction(signal, &action) };
-    }
-}
 
 /// Err: somebody wants this to end.
 pub(super) fn go_on() -> Result<(), CliError> {
-    if STOPPED.load(Ordering::Relaxed) { Err(CliError::Stopped) } else { Ok(()) }
+    if is_stopped() { Err(CliError::Stopped) } else { Ok(()) }
 }
 
 /// A file under a temporary name beside its own.
@@ -123,27 +103,6 @@ fn failed(path: &str, wanted_bytes: u64, error: &io::Error) -> StorageError {
         Some(Errno::ENOSPC | Errno::EDQUOT) => StorageError::NoSpace { path, wanted_bytes, free_bytes: None },
         errno => {
             StorageError::Io { operation, path, errno: errno.map_or(Errno::EIO as i32, |errno| errno as i32) }
-        }
-    }
-}
-
-/// Counts what goes by, and tells how much it is from time to time.
-pub(super) struct Progress {
-    what: &'static str,
-    bytes: u64,
-    told: Instant,
-}
-
-impl Progress {
-    pub(super) fn new(what: &'static str) -> Progress {
-        Progress { what, bytes: 0, told: Instant::now() }
-    }
-
-    pub(super) fn add(&mut self, bytes: usize) {
-        self.bytes += bytes as u64;
-        if self.told.elapsed() >= NEWS_EVERY {
-            self.told = Instant::now();
-            tell(format_args!("{}: {} so far", self.what, text::bytes(self.bytes)));
         }
     }
 }

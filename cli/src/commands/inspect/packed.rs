@@ -4,9 +4,10 @@ use std::io;
 
 use serde::Serialize;
 use store::delta::{self, DeltaReader, Signature};
+use store::limits::RECORD_BYTES_MAX;
 use store::packets::layout::{FOOTER_BYTES, FRONT_BYTES, Footer, MAGIC};
 use store::packets::{Codec, Key, PacketReader, PacketsError, Source, Unpacker};
-use store::{Directory, JobFile};
+use store::{Directory, JobFile, StorageError};
 
 use crate::commands::key::KeyArgument;
 use crate::commands::say;
@@ -136,6 +137,11 @@ pub(super) fn inspect(
             let failed = |error| CliError::Delta { path: name.into(), error };
             let signature = signature.map_err(failed)?;
             packed.signature = Some((signature.places().blocks(), signature.name().to_string()));
+        }
+        "job" if packed.damage.is_none() && packed.content_bytes > RECORD_BYTES_MAX => {
+            let (bytes, bytes_max) = (packed.content_bytes, RECORD_BYTES_MAX);
+            packed.damage =
+                Some(StorageError::TooLong { path: name.to_owned(), bytes, bytes_max }.to_string());
         }
         "job" if packed.damage.is_none() => {
             let mut content = Vec::new();

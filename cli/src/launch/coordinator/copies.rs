@@ -54,8 +54,8 @@ impl Shell<'_> {
     /// Tells from time to time how far a copy is.
     pub(super) fn tell_copying(&mut self, now: Instant) {
         let progress = self.flusher.as_mut().and_then(|flusher| flusher.progress(now));
-        if let Some((generation, bytes, of)) = progress {
-            self.tell(&Notice::Copy(CopyNotice::Progress { generation, bytes, of }));
+        if let Some(so_far) = progress {
+            self.tell(&Notice::Copy(CopyNotice::Progress(so_far)));
         }
     }
 
@@ -67,14 +67,12 @@ impl Shell<'_> {
         if report.ending == Ending::Finished {
             flusher.forget_waiting();
         }
-        let Some(generation) = flusher.under_way() else { return };
-        self.tell(&Notice::Copy(CopyNotice::Awaited { generation }));
-        let (mut bytes, mut moved) = (0, Instant::now());
-        while let Some((generation, now)) =
-            self.flusher.as_ref().and_then(|flusher| Some((flusher.under_way()?, flusher.bytes())))
-        {
-            if now != bytes {
-                (bytes, moved) = (now, Instant::now());
+        let Some(mut before) = flusher.under_way() else { return };
+        self.tell(&Notice::Copy(CopyNotice::Awaited(before)));
+        let mut moved = Instant::now();
+        while let Some(so_far) = self.flusher.as_ref().and_then(Flusher::under_way) {
+            if so_far != before {
+                (before, moved) = (so_far, Instant::now());
             }
             let why = if self.stops >= STOPS {
                 "it was asked for"
@@ -84,8 +82,10 @@ impl Shell<'_> {
                 self.await_copies();
                 continue;
             };
-            self.tell(&Notice::Copy(CopyNotice::GivenUp { generation, why }));
-            return self.flusher.take().map_or((), Flusher::give_up);
+            let newest = self.copied;
+            self.tell(&Notice::Copy(CopyNotice::GivenUp { so_far, why, newest }));
+            self.flusher = None;
+            return;
         }
     }
 

@@ -15,6 +15,7 @@ use store::{GenerationId, Manifest};
 use super::Plan;
 use super::limits::{COPY_GRACE, COPY_NEWS_EVERY};
 use super::worker::Worker;
+use crate::commands::tell;
 use crate::error::CliError;
 use worker::Copier;
 pub(crate) use worker::Directories;
@@ -48,6 +49,16 @@ pub(super) enum Copied {
     },
 }
 
+/// How far a copy is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SoFar {
+    pub(crate) generation: GenerationId,
+    /// Read of images and bases.
+    pub(crate) bytes: u64,
+    /// What the images have, without their bases.
+    pub(crate) of: u64,
+}
+
 /// A copy that is being written.
 #[derive(Debug)]
 struct UnderWay {
@@ -67,6 +78,7 @@ pub(super) struct Flusher {
     /// Generations committed since the last one that was to be copied.
     since: u32,
     report: Arc<Report>,
+    place: String,
     under_way: Option<UnderWay>,
     waiting: Option<Box<Manifest>>,
 }
@@ -78,8 +90,8 @@ impl Flusher {
         let worker = Worker::start("stillwire-copies", move |manifest: Box<Manifest>, results| {
             results.tell(copier.copy(&manifest));
         })?;
-        let every = flush.every;
-        Ok(Flusher { worker, every, since: 0, report, under_way: None, waiting: None })
+        let (every, place) = (flush.every, flush.to.to_string());
+        Ok(Flusher { worker, every, since: 0, report, place, under_way: None, waiting: None })
     }
 
     /// Rings when the thread has done something.
@@ -129,24 +141,14 @@ impl Flusher {
     }
 
     /// The one that is being written.
-    pub(super) fn under_way(&self) -> Option<GenerationId> {
-        self.under_way.as_ref().map(|copy| copy.generation)
+    pub(super) fn under_way(&self) -> Option<SoFar> {
+        let UnderWay { generation, bytes, begun_at, .. } = *self.under_way.as_ref()?;
+        Some(SoFar { generation, bytes: self.report.bytes().saturating_sub(begun_at), of: bytes })
     }
 
     /// The one that waits is not written any more.
     pub(super) fn forget_waiting(&mut self) {
         self.waiting = None;
-    }
-
-    /// Bytes read so far, of all copies.
-    pub(super) fn bytes(&self) -> u64 {
-        self.report.bytes()
-    }
-
-    /// Ends the one that is being written, soon.
-    pub(super) fn stop(&mut self) {
-        self.waiting = None;
-        self.report.stop();
     }
 
     /// When somebody is to be told how far it is.
@@ -155,30 +157,24 @@ impl Flusher {
     }
 
     /// How far it is, if it is time to tell.
-    pub(super) fn progress(&mut self, now: Instant) -> Option<(GenerationId, u64, u64)> {
-        let bytes = self.report.bytes();
+    pub(super) fn progress(&mut self, now: Instant) -> Option<SoFar> {
         let copy = self.under_way.as_mut().filter(|copy| copy.told + COPY_NEWS_EVERY <= now)?;
         copy.told = now;
-        Some((copy.generation, bytes - copy.begun_at, copy.bytes))
-    }
-
-    /// Ends what is being written, and leaves the thread behind if it does not end soon: it may wait for an object store. The next copy removes what it has left.
-    pub(super) fn give_up(mut self) {
-        self.stop();
-        let until = Instant::now() + COPY_GRACE;
-        while self.under_way.is_some() && Instant::now() < until {
-            std::thread::sleep(COPY_GRACE / 100);
-            let _ = self.next();
-        }
-        if self.under_way.is_some() {
-            core::mem::forget(self);
-        }
+        self.under_way()
     }
 }
 
 impl Drop for Flusher {
-    /// The thread is waited for; whatever ends the job, it does not read to the end of an image first.
+    /// Ends what is being written, and leaves the thread behind if it does not end soon: it may wait for an object store.
     fn drop(&mut self) {
-        self.stop();
+        self.report.stop();
+        let until = Instant::now() + COPY_GRACE;
+        if self.under_way.is_some() && self.worker.wait_until(until).is_none() {
+            tell(format_args!(
+                "the copy that is given up has waited for {} for {COPY_GRACE:?}, and is left behind there; the next copy removes what is left of it",
+                self.place
+            ));
+            self.worker.leave();
+        }
     }
 }

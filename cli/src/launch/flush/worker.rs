@@ -66,7 +66,7 @@ pub(super) struct Copier {
 }
 
 /// As many as leave half of the processors alone.
-pub(crate) fn threads() -> NonZeroUsize {
+fn threads() -> NonZeroUsize {
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     NonZeroUsize::new((processors / 2).clamp(1, COPY_THREADS_MAX)).unwrap_or(NonZeroUsize::MIN)
 }

@@ -1,0 +1,51 @@
+//! Ctrl-C and its like, noticed by commands that leave nothing half done.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note(_: i32) {
+    STOPPED.store(true, Ordering::Relaxed);
+}
+
+/// As long as it lives, signals that end a process are only noticed.
+pub(super) struct Noticing {
+    before: Vec<(Signal, SigAction)>,
+}
+
+impl Noticing {
+    /// Those that a parent had ignored (`nohup`) stay ignored.
+    pub(super) fn begin() -> Noticing {
+        let own = SigAction::new(SigHandler::Handler(note), SaFlags::SA_RESTART, SigSet::empty());
+        let mut before = Vec::new();
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+            // SAFETY: the handler stores to an atomic, which may be done at any instant.
+            let Ok(was) = (unsafe { sigaction(signal, &own) }) else { continue };
+            before.push((signal, was));
+            if matches!(was.handler(), SigHandler::SigIgn) {
+                give_back(signal, &was);
+            }
+        }
+        Noticing { before }
+    }
+}
+
+impl Drop for Noticing {
+    fn drop(&mut self) {
+        for (signal, was) in &self.before {
+            give_back(*signal, was);
+        }
+    }
+}
+
+fn give_back(signal: Signal, was: &SigAction) {
+    // SAFETY: it is the action that the signal had before.
+    let _ = unsafe { sigaction(signal, was) };
+}
+
+/// Whether somebody wants this command to end.
+pub(super) fn is_stopped() -> bool {
+    STOPPED.load(Ordering::Relaxed)
+}
