@@ -69,6 +69,10 @@ pub(crate) enum CliError {
     )]
     Places { problem: String, names: String },
     #[error(
+        "the job's file says that `{found}` protect each other, expected numbers of {nodes} nodes, each once, such as 0,2;1,3; use the build that wrote it"
+    )]
+    Groups { found: String, nodes: usize },
+    #[error(
         "--pid-namespace keeps the ids of programs that are saved as whole processes, and this one is not: {why}; start it without"
     )]
     PidNamespace { why: &'static str },

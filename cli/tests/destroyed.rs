@@ -298,6 +298,41 @@ fn a_spare_takes_the_place_of_a_lost_host() {
     verified(&done);
 }
 
+// Who protects whom is decided once: also where a spare's name comes elsewhere in the alphabet, and where a host that is left has two nodes.
+#[test]
+fn partners_stay_partners_when_another_host_takes_a_place() {
+    let place = Place::new();
+    let shell = place.remote_shell("shift; exec \"$@\"");
+    let disks = place.folder.path().join("disks");
+    let root = disks.display().to_string();
+    let hosts = |names: [&str; NODES]| {
+        let all = (1..).zip(names).map(|(number, name)| format!("{name}@127.0.0.{number}"));
+        all.collect::<Vec<_>>().join(",")
+    };
+    let began = hosts(["a", "b", "c", "d"]);
+    let options = ["--ckpt-every", "50ms", "--parity", "partner", "--node-dir", &root];
+    let mut job = place.run(&[&options[..], &["--hosts", &began, "--remote-shell", &shell]].concat());
+    let of_job = || {
+        let jobs = std::fs::read_dir(&disks).expect("a folder");
+        jobs.map(|entry| entry.expect("an entry").path()).next().expect("a job")
+    };
+    for (lost, name, places) in [(1, "spare", ["a", "spare", "c", "d"]), (3, "a", ["a", "spare", "c", "a"])] {
+        for _ in 0..2 {
+            job.wait_for("committed");
+        }
+        job.signal("INT");
+        job.finish();
+        let newest = place.generations("committed").pop().expect("a generation");
+        std::fs::remove_dir_all(of_job().join(lost.to_string())).expect("a directory");
+        job = place.restart(&["--hosts", &hosts(places)]);
+        job.wait_for(&format!("rebuilding what {name} had"));
+        job.wait_for(&format!("begins from generation {newest}"));
+    }
+    job.wait_for("committed");
+    place.let_end();
+    verified(&job.finish());
+}
+
 // The job's own directory is on one disk; each node has a copy of what it says.
 #[test]
 fn a_node_s_directory_stands_for_the_job_s_own() {

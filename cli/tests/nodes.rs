@@ -3,21 +3,11 @@
 mod support;
 
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use support::{
     Place, Running, STILLWIRE, children, done, keepers, runs, signal, stillwire, verified, wait_until,
 };
-
-/// A remote shell: a script that is given a host's name and a command.
-fn remote_shell(place: &Place, script: &str) -> String {
-    let path: PathBuf = place.job().with_file_name("shell");
-    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a file");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).expect("its owner's");
-    path.display().to_string()
-}
 
 #[test]
 fn a_killed_keeper_costs_a_rollback() {
@@ -73,7 +63,7 @@ fn ranks_and_keepers_of_several_nodes_are_killed() {
 #[test]
 fn a_job_goes_on_on_other_nodes() {
     let place = Place::new();
-    let shell = remote_shell(&place, "shift; exec \"$@\"");
+    let shell = place.remote_shell("shift; exec \"$@\"");
     let mut job = place.run(&["--ckpt-every", "30ms", "--nodes", "2"]);
     job.wait_for("committed");
     job.signal("INT");
@@ -97,7 +87,7 @@ fn a_host_that_is_of_no_use_is_named() {
     let place = Place::new();
     let refused = |script: &str, address: &str, words: &[&str]| {
         let hosts = format!("localhost:1@127.0.0.1,other:1@{address}");
-        let shell = remote_shell(&place, script);
+        let shell = place.remote_shell(script);
         let mut command =
             stillwire(&["run", "-n", "2", "--hosts", &hosts, "--remote-shell", &shell, "--", "true"]);
         let done = done(&mut command);

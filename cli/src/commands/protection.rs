@@ -1,10 +1,11 @@
 //! Directories of the nodes' own, and how nodes protect each other's images.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use protector::Shape;
-use store::protect::Scheme;
+use store::protect::{Group, Scheme};
 use store::{JobFile, Manifest};
 use transport::JobId;
 
@@ -12,6 +13,7 @@ use super::hosts::HostArguments;
 use super::run::setting;
 use super::tell;
 use crate::error::CliError;
+use crate::launch::nodes::groups_over;
 use crate::launch::nodes::wire::WireBudget;
 use crate::launch::{Node, OwnDirectories};
 
@@ -78,6 +80,26 @@ pub(crate) fn budget_text(budget: &WireBudget) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(","))
 }
 
+/// Groups as a job file has them: the numbers of each one's nodes.
+pub(crate) fn groups_text(groups: &[Group]) -> Option<String> {
+    let one = |group: &Group| group.nodes().iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    (!groups.is_empty()).then(|| groups.iter().map(one).collect::<Vec<_>>().join(";"))
+}
+
+fn groups(text: &str, scheme: Scheme, nodes: usize) -> Result<Vec<Group>, CliError> {
+    let wrong = || CliError::Groups { found: text.to_owned(), nodes };
+    let mut seen = BTreeSet::new();
+    let mut number = |number: &str| {
+        let node: u32 = number.parse().ok()?;
+        ((node as usize) < nodes && seen.insert(node)).then_some(node)
+    };
+    let mut group = |text: &str| {
+        let members: Option<Vec<u32>> = text.split(',').map(&mut number).collect();
+        Group::new(members?, scheme.losses()).ok()
+    };
+    text.split(';').map(&mut group).collect::<Option<Vec<Group>>>().ok_or_else(wrong)
+}
+
 /// Where nodes have their directories if other hosts are among them and nobody says where.
 const NODES_ROOT: &str = "/var/tmp";
 
@@ -111,7 +133,7 @@ impl ProtectionArguments {
         let scheme = self.parity.unwrap_or_else(|| Scheme::default_for(nodes.len()));
         let shape = self.shape.map(|shape| shape.to_string());
         let budget = WireBudget { shape, ..self.encode_budget.clone().unwrap_or_default() };
-        Ok(Some(OwnDirectories::new(root, scheme, budget, nodes)?))
+        Ok(Some(OwnDirectories::new(root, scheme, budget, groups_over(scheme, nodes)?)))
     }
 }
 
@@ -133,7 +155,11 @@ pub(crate) fn read(
     let text = |name: &str| file.settings.get(name);
     let limits = text(setting::ENCODE_BUDGET).and_then(|limits| budget(limits).ok()).unwrap_or_default();
     let budget = WireBudget { shape: text(setting::SHAPE).cloned(), ..limits };
-    Ok(Some(OwnDirectories::new(directory.join(root), scheme, budget, nodes)?))
+    let groups = match text(setting::GROUPS) {
+        Some(text) => groups(text, scheme, nodes.len())?,
+        None => groups_over(scheme, nodes)?,
+    };
+    Ok(Some(OwnDirectories::new(directory.join(root), scheme, budget, groups)))
 }
 
 /// Where they lie, each named by its node's number.
@@ -254,6 +280,22 @@ mod tests {
             assert!(budget(text).expect_err(text).contains("such as link=50M"), "{text}");
         }
         assert_eq!(budget_text(&WireBudget::default()), None);
+    }
+
+    #[test]
+    fn groups_are_kept() {
+        let text = |groups: &str, nodes| {
+            let read = super::groups(groups, Scheme::Partner, nodes).map_err(|error| error.to_string());
+            read.map(|groups| groups_text(&groups))
+        };
+        for kept in ["0,2;1,3", "0,1,2,3", "3,1;2,0"] {
+            assert_eq!(text(kept, 4), Ok(Some(kept.to_owned())));
+        }
+        for wrong in ["", "0", "0,1;", "0,1;1,2", "0,4", "0,-1", "0 1"] {
+            let error = text(wrong, 4).expect_err(wrong);
+            assert!(error.contains("of 4 nodes") && error.contains(&format!("`{wrong}`")), "{error}");
+        }
+        assert_eq!(groups_text(&[]), None);
     }
 
     #[test]

@@ -54,6 +54,7 @@ pub(crate) mod setting {
     pub(crate) const FLUSH_KEEP: &str = "flush-keep";
     pub(crate) const FLUSH_KEY: &str = "flush-key";
     pub(crate) const PARITY: &str = "parity";
+    pub(crate) const GROUPS: &str = "groups";
     pub(crate) const ENCODE_BUDGET: &str = "encode-budget";
     pub(crate) const SHAPE: &str = "shape";
 }
@@ -530,6 +531,8 @@ pub(crate) fn job_file(plan: &Plan) -> JobFile {
     if let Some(own) = &plan.own_directories {
         settings.insert(setting::NODE_DIRECTORY.to_owned(), own.root.to_string_lossy().into_owned());
         settings.insert(setting::PARITY.to_owned(), own.scheme.to_string());
+        settings
+            .extend(protection::groups_text(own.groups()).map(|groups| (setting::GROUPS.to_owned(), groups)));
         let budget = protection::budget_text(&own.budget);
         settings.extend(budget.map(|limits| (setting::ENCODE_BUDGET.to_owned(), limits)));
         settings.extend(own.budget.shape.clone().map(|shape| (setting::SHAPE.to_owned(), shape)));

@@ -114,6 +114,15 @@ impl Place {
         self.generations("committed")
     }
 
+    /// A remote shell: a script that is given a host's name and a command.
+    pub(crate) fn remote_shell(&self, script: &str) -> String {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = self.folder.path().join("shell");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a file");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).expect("its owner's");
+        path.display().to_string()
+    }
+
     /// Names of the generations in that state, oldest first.
     pub(crate) fn generations(&self, state: &str) -> Vec<String> {
         let report = done(&mut stillwire(&["ls", "--json", &self.job_text()])).json();

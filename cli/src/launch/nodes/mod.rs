@@ -22,7 +22,7 @@ pub(crate) const NO_NODE: u32 = u32::MAX;
 pub(crate) struct OwnDirectories {
     /// In it each node has one, named by its number: on one machine with the others, or each on its own.
     pub(crate) root: PathBuf,
-    /// Nodes that protect each other; none: nothing is protected.
+    /// Nodes that protect each other; none: nothing is protected. Whoever takes a node's place is in its group: what lies there is parity of that one.
     groups: Vec<Group>,
     /// How they do, and what it may cost them.
     pub(crate) scheme: Scheme,
@@ -34,13 +34,9 @@ impl OwnDirectories {
         root: PathBuf,
         scheme: Scheme,
         budget: WireBudget,
-        nodes: &[Node],
-    ) -> Result<OwnDirectories, GroupError> {
-        // Nodes of one host fail together; those that stand for hosts do not.
-        let names: Vec<String> =
-            (0..).zip(nodes).map(|(number, node)| node.host.clone().unwrap_or(format!("{number}"))).collect();
-        let domains: Vec<&str> = names.iter().map(String::as_str).collect();
-        Ok(OwnDirectories { root, groups: Group::over(scheme, &domains)?, scheme, budget })
+        groups: Vec<Group>,
+    ) -> OwnDirectories {
+        OwnDirectories { root, groups, scheme, budget }
     }
 
     /// The directory of a node.
@@ -62,6 +58,15 @@ impl OwnDirectories {
         let (group, losses, member) = found.unwrap_or_default();
         WirePlace { group, losses, member, budget: self.budget.clone(), job_file: job_file.to_vec() }
     }
+}
+
+/// The groups of a job that begins on these nodes.
+pub(crate) fn groups_over(scheme: Scheme, nodes: &[Node]) -> Result<Vec<Group>, GroupError> {
+    // Nodes of one host fail together; those that stand for hosts do not.
+    let names: Vec<String> =
+        (0..).zip(nodes).map(|(number, node)| node.host.clone().unwrap_or(format!("{number}"))).collect();
+    let domains: Vec<&str> = names.iter().map(String::as_str).collect();
+    Group::over(scheme, &domains)
 }
 
 /// What was found out about the nodes before a life began, and what was rebuilt.
