@@ -8,10 +8,12 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
 
+from namespaces import Hosts
 from rounds import LEFT_MAX, STEP_MAX, Failure, check, expected_of, job_of, segments
 
 NODES = 4
@@ -35,14 +37,78 @@ def ranks_and_keepers(job):
     return found if sorted(found) == list(range(NODES)) else None
 
 
-def lose(job, node):
-    """The directory is gone at one instant, whoever still writes into it."""
-    gone = tempfile.mkdtemp(dir=job.directory)
-    os.rename(os.path.join(job.job, "nodes", str(node)), os.path.join(gone, "it"))
-    shutil.rmtree(gone, ignore_errors=True)
+class Folders:
+    """Nodes that are a folder and a keeper each, all on this host."""
+
+    def __init__(self, job):
+        self.job = job
+
+    def chosen(self):
+        """How a job begins on them."""
+        return ["--nodes", str(NODES), "--rails", "udp"]
+
+    def places(self):
+        """How it begins again, on those that are there then."""
+        return []
+
+    def destroy(self, node, processes):
+        """Its processes end, and its directory is gone at one instant, whoever still writes into it."""
+        for pid in processes:
+            self.job.kill(pid)
+        gone = tempfile.mkdtemp(dir=self.job.directory)
+        os.rename(os.path.join(self.job.job, "nodes", str(node)), os.path.join(gone, "it"))
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def renew(self, node):
+        """There is another one in its place, with nothing: its keeper makes its folder."""
+
+    def replace(self, node):
+        """The same."""
+
+    def segments(self):
+        return segments()
+
+    def end(self):
+        pass
 
 
-def destroy_once(job, dice, losses, again):
+class Namespaces:
+    """Nodes that are a host each, with network, processes and disk of its own."""
+
+    def __init__(self, job, dice):
+        self.job, self.dice = job, dice
+        self.hosts = Hosts(tempfile.mkdtemp(dir=job.directory))
+        self.numbers = list(range(1, NODES + 1))
+        for number in self.numbers:
+            self.hosts.start(number)
+
+    def chosen(self):
+        return [*self.places(), "--remote-shell", self.hosts.enter, "--node-dir", self.hosts.disk]
+
+    def places(self):
+        return ["--hosts", ",".join(self.hosts.named(number) for number in self.numbers)]
+
+    def destroy(self, node, _processes):
+        self.hosts.destroy(self.numbers[node], link_first=self.dice.random() < 0.5)
+
+    def renew(self, node):
+        """The host comes back under its name and address, with an empty disk."""
+        self.hosts.start(self.numbers[node])
+
+    def replace(self, node):
+        """A spare, which nobody has heard of before."""
+        self.numbers[node] = max(self.numbers) + 1
+        self.hosts.start(self.numbers[node])
+
+    def segments(self):
+        """On the hosts that are there: what one that was destroyed had is gone with it."""
+        return {f"host{number}: {name}" for number, folder in self.hosts.shared() for name in segments(folder)}
+
+    def end(self):
+        self.hosts.end()
+
+
+def destroy_once(job, nodes, dice, losses, again):
     """One round. Returns how often the ranks should have run again, and what was done; nothing if the job has ended before."""
     if not job.wait_for("all ranks run", again + 1):
         return None
@@ -50,26 +116,34 @@ def destroy_once(job, dice, losses, again):
     processes = ranks_and_keepers(job)
     if processes is None or job.launcher.poll() is not None:
         return None
-    if dice.random() < 0.7:
+    if dice.random() < 0.6:
         node = dice.randrange(NODES)
-        rank, keeper = processes[node]
-        job.kill(keeper)
-        job.kill(rank)
-        lose(job, node)
+        nodes.destroy(node, processes[node])
+        nodes.renew(node)
         return job.text().count("all ranks run"), f"node {node}"
-    nodes = dice.sample(range(NODES), losses)
-    job.kill(job.launcher.pid)
-    for rank, keeper in processes.values():
-        job.kill(keeper)
-        job.kill(rank)
-    job.launcher.wait()
-    for node in nodes:
-        lose(job, node)
+    lost = dice.sample(range(NODES), losses)
+    is_told = dice.random() < 0.5
+    if is_told:
+        # Somebody sees that nodes are gone, and ends the job.
+        for node in lost:
+            nodes.destroy(node, processes[node])
+        job.kill(job.launcher.pid, signal.SIGINT)
+    else:
+        job.kill(job.launcher.pid)
+        for pids in processes.values():
+            for pid in pids:
+                job.kill(pid)
+        for node in lost:
+            nodes.destroy(node, processes[node])
+    job.wait()
     # One that had committed nothing, or had finished, cannot be restarted.
     if "committed" not in job.text() or "all ranks have finished" in job.text():
         return None
-    job.restart()
-    return job.text().count("all ranks run"), f"everything, and the directories of {len(nodes)} nodes"
+    for node in lost:
+        nodes.replace(node)
+    job.restart(nodes.places())
+    what = "and the job ended" if is_told else "and everything killed"
+    return job.text().count("all ranks run"), f"nodes {', '.join(map(str, lost))} {what}"
 
 
 def one(options, program, dice):
@@ -77,18 +151,19 @@ def one(options, program, dice):
     directory = tempfile.mkdtemp(prefix=program["name"] + "-", dir=options.place)
     os.environ["ROUNDS_OF"] = directory
     job = job_of(options, directory, program)
-    before = segments()
     every_ms = dice.choice([100, 200, 400])
     scheme = dice.choice(list(SCHEMES))
     done, rebuilt = [], 0
+    nodes = Namespaces(job, dice) if options.namespaces else Folders(job)
+    before = nodes.segments()
     try:
-        job.run(program["ranks"], every_ms, ["--nodes", str(NODES), "--parity", scheme, "--rails", "udp"])
+        job.run(program["ranks"], every_ms, [*nodes.chosen(), "--parity", scheme])
         again = 0
         for _ in range(dice.randint(1, options.losses_per_job)):
             # Before the first checkpoint of a life there may be nothing to rebuild.
             if dice.random() < 0.8:
                 job.wait_for("committed", job.text().count("committed") + 1)
-            round_ = destroy_once(job, dice, SCHEMES[scheme], again)
+            round_ = destroy_once(job, nodes, dice, SCHEMES[scheme], again)
             if round_ is None:
                 break
             again, what = round_
@@ -102,12 +177,14 @@ def one(options, program, dice):
         rebuilt = job.text().count("has what it had: ")
         del os.environ["ROUNDS_OF"]
         until = time.monotonic() + LEFT_MAX
-        while job.processes() or segments() - before:
+        while job.processes() or nodes.segments() - before:
             if time.monotonic() > until:
-                raise Failure(f"left are the processes {job.processes()}, and in /dev/shm {sorted(segments() - before)}")
+                raise Failure(f"left are the processes {job.processes()}, and in /dev/shm {sorted(nodes.segments() - before)}")
             time.sleep(0.02)
+        nodes.end()
     except Failure as failure:
         job.end()
+        nodes.end()
         kept = os.path.join(options.place, f"failed-{program['name']}-{os.getpid()}-{int(time.time())}")
         os.rename(directory, kept)
         what = ", ".join(done) or "nothing"
@@ -123,6 +200,7 @@ def main():
     parser.add_argument("--rounds", type=int, required=True, help="nodes destroyed")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--losses-per-job", type=int, default=4)
+    parser.add_argument("--namespaces", action="store_true", help="each node is a host in namespaces of its own; otherwise a folder and a keeper")
     parser.add_argument("--programs", required=True, help="a file of JSON: name, ranks, command")
     options = parser.parse_args()
     with open(options.programs) as file:

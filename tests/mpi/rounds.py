@@ -49,14 +49,14 @@ class Job:
     def run(self, ranks, every_ms, extra):
         self.start(["run", "-n", str(ranks), "--ckpt-every", f"{every_ms}ms", "--ckpt-dir", self.job, "--retries", "50", *extra, "--", *self.command])
 
-    def restart(self):
+    def restart(self, extra=()):
         # Its guard takes a moment to end the ranks.
         until = time.monotonic() + STEP_MAX
         while self.processes():
             if time.monotonic() > until:
                 raise Failure(f"processes {self.processes()} outlive their launcher")
             time.sleep(0.02)
-        self.start(["restart", self.job])
+        self.start(["restart", self.job, *extra])
 
     def start(self, arguments):
         self.launcher = subprocess.Popen(
@@ -110,11 +110,15 @@ class Job:
             time.sleep(0.01)
         return True
 
-    def finish(self):
+    def wait(self):
+        """Until the launcher has ended. Returns its exit code."""
         try:
-            code = self.launcher.wait(max(1, self.longest - (time.monotonic() - self.started)))
+            return self.launcher.wait(max(1, self.longest - (time.monotonic() - self.started)))
         except subprocess.TimeoutExpired:
             raise Failure("it does not end") from None
+
+    def finish(self):
+        code = self.wait()
         if code != 0:
             raise Failure(f"exit code {code}")
 
@@ -133,10 +137,10 @@ class Job:
         self.launcher.wait()
 
 
-def segments():
+def segments(folder="/dev/shm"):
     """Files of this user in memory through which processes of an MPI library share it, and which no process has mapped: those of other jobs are none of ours."""
-    names = [name for name in os.listdir("/dev/shm") if name.startswith(("mpich_", "Intel_MPI"))]
-    files = {name for name in names if owner(os.path.join("/dev/shm", name)) == os.geteuid()}
+    names = [name for name in os.listdir(folder) if name.startswith(("mpich_", "Intel_MPI"))]
+    files = {name for name in names if owner(os.path.join(folder, name)) == os.geteuid()}
     return files - mapped_files() if files else files
 
 
