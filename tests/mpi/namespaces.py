@@ -62,9 +62,9 @@ class Hosts:
         """A host with this number, and nothing on its disk."""
         name, environment = f"host{number}", {name: value for name, value in os.environ.items() if name != "ROUNDS_OF"}
         namespaces = ["--net", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child"]
-        # Whoever ends it ends all that runs in it.
+        # Its end is that of all that runs in the host, and comes with the caller's at the latest.
         outside = subprocess.Popen(
-            ["unshare", *namespaces, "sh", "-c", INIT, "sh", name, self.disk],
+            ["setpriv", "--pdeathsig", "KILL", "unshare", *namespaces, "sh", "-c", INIT, "sh", name, self.disk],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             # It complains of a signal mask when its child is to end with it, and goes on.

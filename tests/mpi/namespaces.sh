@@ -4,7 +4,7 @@
 # enter_namespaces ARGUMENT...: starts the script again, as `SCRIPT inside ARGUMENT...`, in namespaces of its own.
 enter_namespaces() {
     local tool why
-    for tool in unshare nsenter ip; do
+    for tool in unshare nsenter setpriv ip; do
         command -v $tool >/dev/null || skip "no $tool (Debian: apt-get install util-linux iproute2)"
     done
     why=$(unshare --user --map-root-user --net --pid --fork --mount-proc ip link add a0 type veth peer name b0 2>&1) ||
