@@ -8,6 +8,8 @@ const LEFT: f64 = 60.0;
 const TOP: f64 = 70.0;
 const BETWEEN: f64 = 50.0;
 const BELOW: f64 = 90.0;
+/// Titles and legends have room beside a single panel, too.
+const WIDTH_MIN: f64 = 860.0;
 
 /// Colours that people with colour blindness can tell apart (Okabe and Ito 2008).
 const COLOURS: [&str; 8] =
@@ -78,8 +80,9 @@ pub(crate) fn svg(chart: &Chart) -> String {
     let common = Decades::of(&chart.panels);
     let labels = labels(chart);
     let panels = count(chart.panels.len());
-    let width = LEFT + panels * (PANEL_WIDTH + BETWEEN) + 20.0;
-    let legend_rows = count(labels.len().div_ceil(LEGEND_COLUMNS));
+    let width = (LEFT + panels * (PANEL_WIDTH + BETWEEN) + 20.0).max(WIDTH_MIN);
+    let columns = legend_columns(width);
+    let legend_rows = count(labels.len().div_ceil(columns));
     let height = TOP + PANEL_HEIGHT + BELOW + 18.0 * legend_rows;
     let mut out = String::new();
     let _ = writeln!(
@@ -99,7 +102,7 @@ pub(crate) fn svg(chart: &Chart) -> String {
         draw(&mut out, chart, panel, own.as_ref().unwrap_or(&common), &labels);
         out.push_str("</g>\n");
     }
-    legend(&mut out, &labels);
+    legend(&mut out, &labels, columns);
     out.push_str("</svg>\n");
     out
 }
@@ -169,12 +172,19 @@ fn draw(out: &mut String, chart: &Chart, panel: &Panel, decades: &Decades, label
     }
 }
 
-const LEGEND_COLUMNS: usize = 6;
+const LEGEND_WIDTH: f64 = 160.0;
 
-fn legend(out: &mut String, labels: &[&str]) {
+/// Entries of the legend beside each other.
+fn legend_columns(width: f64) -> usize {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a chart has few columns")]
+    let columns = ((width - LEFT) / LEGEND_WIDTH) as usize;
+    columns.max(1)
+}
+
+fn legend(out: &mut String, labels: &[&str], columns: usize) {
     for (i, label) in labels.iter().enumerate() {
-        let x = LEFT + 160.0 * count(i % LEGEND_COLUMNS);
-        let y = TOP + PANEL_HEIGHT + 66.0 + 18.0 * count(i / LEGEND_COLUMNS);
+        let x = LEFT + LEGEND_WIDTH * count(i % columns);
+        let y = TOP + PANEL_HEIGHT + 66.0 + 18.0 * count(i / columns);
         let colour = colour(labels, label);
         let _ = writeln!(out, r#"<path d="M{x} {}h24" stroke="{colour}" stroke-width="2"/>"#, y - 4.0);
         text(out, x + 30.0, y, "start", 12, label);
@@ -219,6 +229,27 @@ mod tests {
         assert_eq!(decades.height(100.0), 0.0);
         assert_eq!(decades.height(0.1), PANEL_HEIGHT);
         assert!((decades.height(1.0) - PANEL_HEIGHT * 2.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_legend_of_many_lines_lies_within_the_chart() {
+        let mut chart = chart(vec![1.0, 2.0]);
+        let line = |label: usize| Line { label: format!("line {label}"), dashed: false, values: vec![1.0] };
+        chart.panels[0].lines = (0..9).map(line).collect();
+        let drawn = svg(&chart);
+        let after = |text: &str, mark: &str| {
+            let number = text.split_once(mark).and_then(|(_, rest)| rest.split(['"', ' ']).next());
+            number.and_then(|number| number.parse::<f64>().ok()).expect("a number")
+        };
+        let (width, height) = (after(&drawn, "viewBox=\"0 0 "), after(&drawn, &format!("0 0 {WIDTH_MIN} ")));
+        let labels: Vec<&str> = drawn.lines().filter(|line| line.contains(">line ")).collect();
+        assert_eq!(labels.len(), 9);
+        for label in labels {
+            assert!(
+                after(label, "x=\"") + LEGEND_WIDTH - 30.0 <= width && after(label, " y=\"") < height,
+                "{label}"
+            );
+        }
     }
 
     #[test]

@@ -113,6 +113,30 @@ fn parity_from_end_to_end() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
 }
 
+/// What `all` measures of groups, in its small form.
+#[test]
+fn figures_that_are_kept_can_be_taken() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut charts = Vec::new();
+    for (name, mut options) in bench::parity::group_figures(true) {
+        options.folder = folder.path().to_owned();
+        let report = bench::parity::run_group(&options).expect("a report");
+        assert!(report.rows.len() > usize::from(name != "parity-lengths"), "{name}");
+        charts.push((name, report.svg()));
+    }
+    for (name, mut options) in bench::parity::program_figures(true) {
+        options.group.folder = folder.path().to_owned();
+        let report = bench::parity::run_programs(&options).expect("a report");
+        assert!(report.is_right && report.totals.len() == 2, "{name}");
+        charts.push((name, report.svg()));
+    }
+    assert_eq!(
+        charts.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+        ["parity-nodes", "parity-lengths", "parity-dirty", "parity-programs", "parity-programs-rs"]
+    );
+    assert!(charts.iter().all(|(_, svg)| svg.contains("<circle")));
+}
+
 #[test]
 fn parity_of_programs() {
     let folder = tempfile::tempdir().expect("a folder");

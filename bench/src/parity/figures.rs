@@ -1,4 +1,4 @@
-//! The figures from end to end that are kept: what each is about, by name. `bench/protection` has the same ones as commands.
+//! The figures from end to end that are kept: what each is about, by name. `bench/protection` takes them, and more, by commands.
 
 use store::protect::Scheme;
 
