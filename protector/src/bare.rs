@@ -10,7 +10,7 @@ use transport::Life;
 
 use crate::api::Settings;
 use crate::error::ProtectorError;
-use crate::limits::MESSAGE_BYTES;
+use crate::limits::ALONE_BYTES;
 use crate::lines::Lines;
 use crate::post::{News, Post};
 
@@ -99,7 +99,7 @@ impl Turn<'_> {
             // The next message when the one before has left the queue: more in it would only take memory.
             let sent = post.sent_bytes - sent_before;
             if passed < bytes && sent == passed {
-                let length = (bytes - passed).min(MESSAGE_BYTES as u64);
+                let length = (bytes - passed).min(ALONE_BYTES as u64);
                 passed += length;
                 post.pass(right, vec![0; usize::try_from(length).expect("a message is short")]);
             }

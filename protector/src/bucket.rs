@@ -3,10 +3,10 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::limits::BURST;
+use crate::limits::BURST_MAX;
 
 /// A bucket that fills at a rate. Who takes more than is in it waits until it would have been full enough; so over any time of more than
-/// [`BURST`] the rate is kept, whatever the pieces are.
+/// [`BURST_MAX`] the rate is kept, whatever the pieces are.
 pub(crate) struct Bucket {
     bytes_per_s: f64,
     level: Mutex<Level>,
@@ -42,7 +42,7 @@ impl Bucket {
         // Another thread may have looked at the time later, and been here earlier.
         let gained = now.saturating_duration_since(level.at).as_secs_f64() * self.bytes_per_s;
         level.at = level.at.max(now);
-        level.bytes = (level.bytes + gained).min(self.bytes_per_s * BURST.as_secs_f64()) - bytes;
+        level.bytes = (level.bytes + gained).min(self.bytes_per_s * BURST_MAX.as_secs_f64()) - bytes;
         Duration::from_secs_f64((-level.bytes / self.bytes_per_s).max(0.0))
     }
 }

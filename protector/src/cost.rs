@@ -17,7 +17,7 @@
 use store::limits::PAGE_BYTES;
 use store::protect::Group;
 
-use crate::limits::{OPEN_BYTES, OPEN_WINDOWS, WINDOW_BYTES};
+use crate::limits::{OPEN_BYTES_MAX, OPEN_WINDOWS, WINDOW_BYTES};
 use crate::shape::Shape;
 
 /// What a message costs its sender or its receiver: measured with messages of 64 KiB over UDP on one host.
@@ -36,7 +36,7 @@ pub(crate) fn windows(shape: Shape, group: &Group) -> (u64, u64) {
         Shape::Pipeline => group.code().data() as u64 + OPEN_WINDOWS,
         _ => OPEN_WINDOWS,
     };
-    (cycles, wanted.min(OPEN_BYTES / open_bytes).max(2))
+    (cycles, wanted.min(OPEN_BYTES_MAX / open_bytes).max(2))
 }
 
 /// Under which conditions parity is moved.

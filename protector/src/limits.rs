@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 /// What a limit of bytes per second lets through at once after a pause: far below a second, so that rates are kept in short runs too.
-pub(crate) const BURST: Duration = Duration::from_millis(5);
+pub(crate) const BURST_MAX: Duration = Duration::from_millis(5);
 
 /// Bytes from which on strips for the same member travel alone: enough that what a message costs by itself does not count.
-pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
+pub(crate) const ALONE_BYTES: usize = 1 << 20;
 
 /// Bytes of content that a window has, if a cycle is not longer than that: large blocks keep a link busy, and several must be in memory.
 pub(crate) const WINDOW_BYTES: u64 = 2 << 20;
 
 /// Bytes of the strips that open windows may take, from which on fewer windows are open.
-pub(crate) const OPEN_BYTES: u64 = 64 << 20;
+pub(crate) const OPEN_BYTES_MAX: u64 = 64 << 20;
 
 /// Windows that are open where each is on its way for one or a few hops: one that is read, one that travels, one that is kept.
 pub(crate) const OPEN_WINDOWS: u64 = 4;
@@ -21,7 +21,7 @@ pub(crate) const OPEN_WINDOWS: u64 = 4;
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 256 << 20;
 
 /// Messages of strips that are under way to one member, or from it, at one time, and other messages from it: while one is being received the next one is announced.
-pub(crate) const UNDER_WAY_MAX: usize = 4;
+pub(crate) const MESSAGES_UNDER_WAY_MAX: usize = 4;
 
 /// Questions of one member that wait to be answered, at most: one that is repaired asks for what it needs now and next, and may have changed its mind before.
 pub(crate) const QUESTIONS_MAX: usize = 8;
@@ -34,7 +34,7 @@ pub(crate) const ALIVE_EVERY: Duration = Duration::from_secs(1);
 pub(crate) const STUCK_AFTER: u32 = 20;
 
 /// Messages up to this length do not wait for the link's limit: what others wait for must not wait behind what is long.
-pub(crate) const SMALL_BYTES: u64 = 64 << 10;
+pub(crate) const SMALL_BYTES_MAX: u64 = 64 << 10;
 
 /// What is assumed of a link of which nothing is known yet: bytes per second of 10 Gbit Ethernet, and a round trip within a machine room.
 pub(crate) const LINK_ASSUMED: f64 = 1.2e9;

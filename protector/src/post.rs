@@ -10,7 +10,7 @@ use transport::Life;
 use transport::matching::{Envelope, Space};
 
 use crate::bucket::Bucket;
-use crate::limits::{MESSAGE_BYTES_MAX, SMALL_BYTES, UNDER_WAY_MAX};
+use crate::limits::{MESSAGE_BYTES_MAX, MESSAGES_UNDER_WAY_MAX, SMALL_BYTES_MAX};
 use crate::lines::{Lines, STRIPS, Seen, WORDS};
 use crate::message::{Message, Strips};
 
@@ -261,9 +261,9 @@ impl Post {
     fn admit(&mut self, news: &mut Vec<News>) {
         let full = |into: &Option<Bucket>| into.as_ref().is_some_and(|into| !into.wait().is_zero());
         for from in 0..self.strips_from.len() {
-            while self.words_from[from] < UNDER_WAY_MAX
+            while self.words_from[from] < MESSAGES_UNDER_WAY_MAX
                 && let Some(envelope) = self.lines.waiting(WORDS, from)
-                && (envelope.bytes <= SMALL_BYTES || !full(&self.into))
+                && (envelope.bytes <= SMALL_BYTES_MAX || !full(&self.into))
             {
                 if !self.take(from, &envelope, false, news) {
                     break;
@@ -272,7 +272,7 @@ impl Post {
             while let Some(envelope) = self.lines.waiting(STRIPS, from) {
                 match self.accept.verdict(&envelope) {
                     Verdict::Drop => self.lines.discard(&envelope),
-                    Verdict::Take if self.strips_from[from] < UNDER_WAY_MAX && !full(&self.into) => {
+                    Verdict::Take if self.strips_from[from] < MESSAGES_UNDER_WAY_MAX && !full(&self.into) => {
                         if !self.take(from, &envelope, true, news) {
                             break;
                         }
@@ -308,7 +308,7 @@ impl Post {
         for to in 0..self.words.len() {
             while let Some(bytes) = self.words[to].front()
                 && self.lines.can_send(to)
-                && (bytes.len() as u64 <= SMALL_BYTES || !full(&self.out))
+                && (bytes.len() as u64 <= SMALL_BYTES_MAX || !full(&self.out))
             {
                 let bytes = self.words[to].pop_front().expect("it was just looked at");
                 self.hand_over(to, bytes, None);
@@ -320,7 +320,7 @@ impl Post {
                 return;
             }
             let to = self.strips[&at].to;
-            if self.strips_to[to] >= UNDER_WAY_MAX || !self.lines.can_send(to) {
+            if self.strips_to[to] >= MESSAGES_UNDER_WAY_MAX || !self.lines.can_send(to) {
                 continue;
             }
             let Queued { generation, parts, .. } = self.strips.remove(&at).expect("it is in the queue");
@@ -368,19 +368,18 @@ impl Post {
     pub(crate) fn seen(&self) -> impl FnMut(&mut Waiting<'_>) -> bool + use<> {
         let room = self.into.as_ref().is_none_or(|into| into.wait().is_zero());
         let seen = |space: Space, under_way: &[usize]| -> Vec<Seen> {
-            let free = (0..under_way.len()).filter(|from| under_way[*from] < UNDER_WAY_MAX);
+            let free = (0..under_way.len()).filter(|from| under_way[*from] < MESSAGES_UNDER_WAY_MAX);
             free.filter_map(|from| self.lines.seen(space, from)).collect()
         };
         let words = seen(WORDS, &self.words_from);
         let strips = if room { seen(STRIPS, &self.strips_from) } else { Vec::new() };
         let accept = self.accept;
         move |waiting| {
-            words
-                .iter()
-                .any(|seen| seen.among(waiting).is_some_and(|envelope| room || envelope.bytes <= SMALL_BYTES))
-                || strips.iter().any(|seen| {
-                    seen.among(waiting).is_some_and(|envelope| accept.verdict(&envelope) != Verdict::Leave)
-                })
+            words.iter().any(|seen| {
+                seen.among(waiting).is_some_and(|envelope| room || envelope.bytes <= SMALL_BYTES_MAX)
+            }) || strips.iter().any(|seen| {
+                seen.among(waiting).is_some_and(|envelope| accept.verdict(&envelope) != Verdict::Leave)
+            })
         }
     }
 }

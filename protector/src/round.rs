@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use parity::Kernel;
 use store::protect::{CHUNK_PAGES, Group, Strip};
 
-use crate::limits::MESSAGE_BYTES;
+use crate::limits::ALONE_BYTES;
 use crate::message::Strips;
 use crate::routes::Routes;
 use crate::shape::Shape;
@@ -285,7 +285,7 @@ impl Round {
             let parts = going.entry(next).or_default();
             parts.push((short(keeper), short(row), strip));
             // Small ones travel together, large ones alone.
-            if parts.iter().map(|(.., strip)| strip.bytes()).sum::<usize>() >= MESSAGE_BYTES {
+            if parts.iter().map(|(.., strip)| strip.bytes()).sum::<usize>() >= ALONE_BYTES {
                 messages.push((next, core::mem::take(parts)));
             }
         }

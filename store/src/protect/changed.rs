@@ -101,8 +101,7 @@ impl Records {
         pages: &[u8],
     ) -> Result<(), StorageError> {
         for page in pages.chunks_exact(PAGE_BYTES) {
-            self.0.extend_from_slice(page);
-            self.0.extend_from_slice(&checksum(page).to_le_bytes());
+            self.0.extend_from_slice(&record(page));
             if self.0.len() >= RUN_BYTES {
                 self.write(storage, file)?;
             }
@@ -280,6 +279,16 @@ impl Changed {
         (1..most.min(numbers.len()))
             .find(|i| numbers[*i] != numbers[0] + *i as u64)
             .unwrap_or(most.min(numbers.len()))
+    }
+}
+
+/// Makes a directory durably, if it is not there.
+pub(super) fn make_directory<S: Storage>(storage: &mut S, path: &str) -> Result<(), StorageError> {
+    match storage.create_directory(path) {
+        Ok(()) | Err(StorageError::AlreadyExists { .. }) => {
+            storage.sync_directory(crate::storage::parent_and_name(path).0)
+        }
+        made => made,
     }
 }
 

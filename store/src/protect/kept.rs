@@ -3,7 +3,8 @@
 use transport::{Epoch, Life};
 
 use super::changed::{
-    Changed, RECORD_BYTES, RUN_BYTES, Records, create_anew, read_records, record, record_offset,
+    Changed, HEADER_BYTES, RECORD_BYTES, RUN_BYTES, Records, create_anew, make_directory, read_records,
+    record, record_offset,
 };
 use super::error::ProtectError;
 use crate::job::{GenerationId, JobDirectory, names};
@@ -153,13 +154,12 @@ impl Kept {
         page: &[u8],
     ) -> Result<(), ProtectError> {
         let storage = directory.storage();
-        let found = self.layers.iter().find_map(|layer| layer.index(number).map(|index| (layer, index)));
-        let (path, offset) = match (found, self.base) {
-            (Some((layer, index)), _) => {
-                (layer.path.clone(), super::changed::HEADER_BYTES as u64 + index * RECORD_BYTES as u64)
+        let (path, offset) = match self.source(number) {
+            Source::Layer(layer, index) => {
+                (self.layers[layer].path.clone(), record_offset(HEADER_BYTES as u64, index))
             }
-            (None, Some((base, pages))) if number < pages => (pages_path(base), number * RECORD_BYTES as u64),
-            _ => return Ok(()),
+            Source::Base(base, index) => (pages_path(base), record_offset(0, index)),
+            Source::Nowhere => return Ok(()),
         };
         let mut file = storage.reopen(&path)?;
         storage.overwrite(&mut file, offset, &record(page))?;
@@ -194,10 +194,7 @@ pub(super) fn write_whole<S: Storage>(
     mut page: impl FnMut(&mut JobDirectory<S>, u64) -> Result<Option<Vec<u8>>, ProtectError>,
 ) -> Result<(), ProtectError> {
     let storage = directory.storage();
-    match storage.create_directory(DIRECTORY) {
-        Ok(()) | Err(StorageError::AlreadyExists { .. }) => storage.sync_directory("")?,
-        Err(error) => return Err(error.into()),
-    }
+    make_directory(storage, DIRECTORY)?;
     let path = pages_path(generation);
     let temporary = names::temporary(&path);
     let mut file = create_anew(storage, &temporary)?;

@@ -113,13 +113,7 @@ impl<S: Storage> Member<S> {
     }
 
     fn read_sums(&mut self, generation: GenerationId) -> Result<Vec<u64>, ProtectError> {
-        let path = names::in_generation(generation, names::SUMS);
-        let mut bytes = self.directory.storage().read(&path, CONTENT_PAGES_MAX * 8)?;
-        let sum = bytes.split_off(bytes.len().saturating_sub(8));
-        if bytes.len() % 8 != 0 || checksum(&bytes).to_le_bytes() != *sum {
-            return Err(ProtectError::File { path, what: "the checksums of pages are damaged" });
-        }
-        Ok(bytes.chunks_exact(8).map(|word| u64::from_le_bytes(core::array::from_fn(|i| word[i]))).collect())
+        read_sums_file(self.directory.storage(), &names::in_generation(generation, names::SUMS))
     }
 
     /// Keeps what another member has told of its content, durably: whoever is lost, the others know what it had.
@@ -167,7 +161,7 @@ impl<S: Storage> Member<S> {
         let code = self.group.code();
         // New and old have one coefficient: c (new xor old) = c new xor c old.
         let matrix = |column| Matrix::from_fn(code.parity(), 2, |row, _| code.matrix().get(row, column));
-        Ok(Changes { new, old, matrices: (0..code.data()).map(matrix).collect(), changed_pages: 0 })
+        Ok(Changes { new, old, matrices: (0..code.data()).map(matrix).collect() })
     }
 
     /// What has changed in these cycles: for each keeper and each row, in this order, the strip that goes there. What has not changed is neither
@@ -197,13 +191,12 @@ impl<S: Storage> Member<S> {
     /// Adds to the strips what pages contribute that were one thing before, and are another one after. What was zero needs no bytes.
     fn contribute(
         &self,
-        changes: &mut Changes,
+        changes: &Changes,
         pages: Range<u64>,
         before: &[u8],
         after: &[u8],
         strips: &mut [Strip],
     ) {
-        changes.changed_pages += pages.end - pages.start;
         let (unit, losses) = (self.group.unit_pages(), self.group.losses());
         let mut parity = Vec::new();
         let mut at = pages.start;
@@ -324,6 +317,17 @@ impl<S: Storage> Member<S> {
     }
 }
 
+/// Reads a file of checksums: of each page, and of the file.
+pub(super) fn read_sums_file<S: Storage>(storage: &mut S, path: &str) -> Result<Vec<u64>, ProtectError> {
+    let mut bytes = storage.read(path, CONTENT_PAGES_MAX * 8)?;
+    let sum = bytes.split_off(bytes.len().saturating_sub(8));
+    if bytes.len() % 8 != 0 || checksum(&bytes).to_le_bytes() != *sum {
+        let (path, what) = (path.to_owned(), "the checksums of pages are damaged");
+        return Err(ProtectError::File { path, what });
+    }
+    Ok(bytes.chunks_exact(8).map(|word| u64::from_le_bytes(core::array::from_fn(|i| word[i]))).collect())
+}
+
 /// Parity of a generation that a member is about to keep.
 #[derive(Debug)]
 pub struct Keeping<F> {
@@ -339,7 +343,6 @@ pub struct Changes {
     old: Option<Opened>,
     /// By column: one row for each parity, for what was and what is.
     matrices: Vec<Matrix>,
-    changed_pages: u64,
 }
 
 impl Changes {
@@ -347,12 +350,6 @@ impl Changes {
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.new.content.pages().max(self.old.as_ref().map_or(0, |old| old.content.pages()))
-    }
-
-    /// Pages that have changed, of those that were looked at so far.
-    #[must_use]
-    pub fn changed_pages(&self) -> u64 {
-        self.changed_pages
     }
 
     /// Pages that have to be read to know what has changed: an upper bound of what has.
@@ -389,6 +386,11 @@ pub(super) const RUN_PAGES: u64 = (RUN_BYTES / PAGE_BYTES) as u64;
 /// Bytes of so few pages that they are in memory.
 pub(super) fn page_bytes(pages: u64) -> usize {
     usize::try_from(pages).expect("they are in memory") * PAGE_BYTES
+}
+
+/// Runs of so many pages, each short enough to be read at once.
+pub(super) fn runs_from(first: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
+    (first..end).step_by(RUN_BYTES / PAGE_BYTES).map(move |from| from..end.min(from + RUN_PAGES))
 }
 
 /// Runs of bits: first one, and how many.

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use parity::Recovery;
 
-use super::changed::{RUN_BYTES, create_anew};
+use super::changed::{create_anew, make_directory};
 use super::error::ProtectError;
 use super::group::{Group, Place};
 use super::kept::{self, Kept};
-use super::member::{Member, Opened, RUN_PAGES, page_bytes};
+use super::member::{Member, Opened, page_bytes, runs_from};
 use super::placement::Extent;
 use crate::checksum::checksum;
 use crate::error::StoreError;
@@ -17,7 +17,7 @@ use crate::image::ImageReader;
 use crate::job::{GenerationId, names};
 use crate::limits::PAGE_BYTES;
 use crate::record::{Content, ContentFile, Protected};
-use crate::storage::{Storage, StorageError};
+use crate::storage::Storage;
 
 /// A page that another member has, or has not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -421,13 +421,13 @@ impl<S: Storage> Member<S> {
             let (mut data, parity) =
                 (Opened::open(self, generation)?, Kept::open(self.directory(), generation)?);
             if every_byte {
-                for from in (0..content.pages()).step_by(RUN_BYTES / PAGE_BYTES) {
-                    data.read_run(self, from..(from + RUN_PAGES).min(content.pages()))?;
+                for pages in runs_from(0, content.pages()) {
+                    data.read_run(self, pages)?;
                 }
                 let mut run = Vec::new();
-                for from in (0..parity.pages()).step_by(RUN_BYTES / PAGE_BYTES) {
-                    run.resize(page_bytes((parity.pages() - from).min(RUN_PAGES)), 0);
-                    parity.read(self.directory(), from, &mut run)?;
+                for pages in runs_from(0, parity.pages()) {
+                    run.resize(page_bytes(pages.end - pages.start), 0);
+                    parity.read(self.directory(), pages.start, &mut run)?;
                 }
             }
             Ok(true)
@@ -439,13 +439,8 @@ impl<S: Storage> Member<S> {
         let path = names::generation(generation);
         let life = crate::storage::parent_and_name(&path).0.to_owned();
         let storage = self.directory().storage();
-        for (made, within) in [(&life, ""), (&path, life.as_str())] {
-            match storage.create_directory(made) {
-                Ok(()) | Err(StorageError::AlreadyExists { .. }) => storage.sync_directory(within)?,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        make_directory(storage, &life)?;
+        Ok(make_directory(storage, &path)?)
     }
 
     fn repair_files<O: Others>(
@@ -583,13 +578,12 @@ impl<S: Storage> Member<S> {
             return Ok(());
         };
         let mut run = Vec::new();
-        for from in (0..kept.pages()).step_by(RUN_BYTES / PAGE_BYTES) {
-            let until = kept.pages().min(from + RUN_PAGES);
-            run.resize(page_bytes(until - from), 0);
-            if unless_damaged(kept.read(self.directory(), from, &mut run))?.is_some() {
+        for pages in runs_from(0, kept.pages()) {
+            run.resize(page_bytes(pages.end - pages.start), 0);
+            if unless_damaged(kept.read(self.directory(), pages.start, &mut run))?.is_some() {
                 continue;
             }
-            for page in from..until {
+            for page in pages {
                 if unless_damaged(kept.page(self.directory(), page))?.is_some() {
                     continue;
                 }
@@ -604,8 +598,7 @@ impl<S: Storage> Member<S> {
 
 /// The pages of an extent, as many at once as are read and written at once.
 fn runs(at: &Extent) -> impl Iterator<Item = Range<u64>> + use<> {
-    let (place, end) = (at.place, at.place + at.piece.pages());
-    (place..end).step_by(RUN_BYTES / PAGE_BYTES).map(move |from| from..end.min(from + RUN_PAGES))
+    runs_from(at.place, at.place + at.piece.pages())
 }
 
 fn check_image<S: Storage>(member: &mut Member<S>, path: &str, file: &ContentFile) -> Result<(), StoreError> {

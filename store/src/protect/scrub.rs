@@ -1,19 +1,15 @@
 //! A look at every byte of what a node keeps of a generation for its group, and at files of parity by themselves.
 
-use crate::checksum::checksum;
 use crate::job::{GenerationId, JobDirectory};
-use crate::limits::{CONTENT_PAGES_MAX, PAGE_BYTES};
+use crate::limits::PAGE_BYTES;
 use crate::record::Protected;
 use crate::storage::Storage;
 
 use super::changed::{Changed, HEADER_BYTES, RECORD_BYTES, read_records, record_offset};
 use super::error::ProtectError;
 use super::kept::{self, Kept};
-use super::member::Opened;
+use super::member::{Opened, page_bytes, read_sums_file, runs_from};
 use super::{Group, Member};
-
-/// Pages that are read at once.
-const RUN_PAGES: u64 = 256;
 
 /// Damages that are told one by one; all are counted.
 const DAMAGES_MAX: usize = 16;
@@ -84,7 +80,7 @@ pub fn scrub<S: Storage>(
             scrubbed.parity_pages = parity.pages();
             let mut run = Vec::new();
             each_page(scrubbed.parity_pages, &mut scrubbed, &mut progress, |pages| {
-                run.resize(bytes_of(pages.end - pages.start), 0);
+                run.resize(page_bytes(pages.end - pages.start), 0);
                 parity.read(own.directory(), pages.start, &mut run)
             })?;
         }
@@ -99,24 +95,18 @@ fn each_page(
     progress: &mut impl FnMut(u64),
     mut read: impl FnMut(core::ops::Range<u64>) -> Result<(), ProtectError>,
 ) -> Result<(), ProtectError> {
-    let mut from = 0;
-    while from < pages {
-        let end = (from + RUN_PAGES).min(pages);
-        if read(from..end).is_err() {
-            for page in from..end {
-                if let Err(error) = read(page..page + 1) {
-                    scrubbed.note(error)?;
-                }
+    for run in runs_from(0, pages) {
+        progress((run.end - run.start) * PAGE_BYTES as u64);
+        if read(run.clone()).is_ok() {
+            continue;
+        }
+        for page in run {
+            if let Err(error) = read(page..page + 1) {
+                scrubbed.note(error)?;
             }
         }
-        progress((end - from) * PAGE_BYTES as u64);
-        from = end;
     }
     Ok(())
-}
-
-fn bytes_of(pages: u64) -> usize {
-    usize::try_from(pages).expect("a run fits into memory") * PAGE_BYTES
 }
 
 /// A file of changed parity, by itself.
@@ -174,11 +164,5 @@ pub fn inspect_pages<S: Storage>(storage: &mut S, path: &str) -> Result<ParityFi
 
 /// How many pages a file of checksums is about, if it is whole.
 pub fn inspect_sums<S: Storage>(storage: &mut S, path: &str) -> Result<u64, ProtectError> {
-    let mut bytes = storage.read(path, CONTENT_PAGES_MAX * 8)?;
-    let sum = bytes.split_off(bytes.len().saturating_sub(8));
-    if bytes.len() % 8 != 0 || checksum(&bytes).to_le_bytes() != *sum {
-        let (path, what) = (path.to_owned(), "the checksums of pages are damaged");
-        return Err(ProtectError::File { path, what });
-    }
-    Ok(bytes.len() as u64 / 8)
+    Ok(read_sums_file(storage, path)?.len() as u64)
 }

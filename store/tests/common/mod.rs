@@ -2,30 +2,18 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+mod random;
+
 use std::collections::BTreeMap;
 
 use store::job::{CommitRequest, GenerationId, ImageClaim, JobDirectory};
 use store::{CheckpointSettings, JobFile, Section, Storage, StoreError, kinds};
 use transport::{Epoch, JobId, Life, Rank};
 
+pub(crate) use random::Random;
+
 pub(crate) const RANKS: u32 = 2;
 pub(crate) const JOB: JobId = JobId(0x0001_0203_0405_0607_0809_0a0b_0c0d_0e0f);
-
-/// A small generator (xorshift64*): the same seed gives the same numbers for ever.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % bound
-    }
-}
 
 pub(crate) fn job_file() -> JobFile {
     JobFile {

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+#[path = "../common/random.rs"]
+mod random;
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -12,23 +15,9 @@ use store::storage::{DirectoryEntry, Fault};
 use store::{CheckpointSettings, JobFile, Manifest, Memory, Section, Storage, StorageError, StoreError};
 use transport::{Epoch, JobId, Life, Rank};
 
+pub(crate) use random::Random;
+
 pub(crate) const JOB: JobId = JobId(0x77);
-
-/// A small generator (xorshift64*): the same seed gives the same numbers for ever.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % bound
-    }
-}
 
 /// Operations that all disks together may still do before power is lost everywhere.
 #[derive(Clone, Default)]
