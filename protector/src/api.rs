@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use drivers::fault::Faults;
 use store::GenerationId;
 use store::protect::{Group, Repaired};
 use transport::config::AuthLevel;
@@ -29,6 +30,8 @@ pub struct Settings {
     pub group: Group,
     /// This node's own directory of the job.
     pub directory: PathBuf,
+    /// What befalls frames that it sends and receives, for tests.
+    pub faults: Faults,
     /// What it may use.
     pub limits: Limits,
     /// The way that parity takes; `None`: the cheapest by the cost model.

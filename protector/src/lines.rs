@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use drivers::Driver;
+use drivers::fault::{FaultDriver, Faults};
 use drivers::udp::{UdpConfig, UdpDriver};
 use endpoint::{Completion, Endpoint, EndpointConfig, ReceiveBuffer, SendBuffer, Waiting};
 use transport::auth::JobKey;
@@ -46,9 +47,13 @@ impl Lines {
         let port = Port::new(config, port_of(node), life, Epoch(0), Some(&JobKey(settings.key)));
         // Its one thread is nearly always there, and sleeps at once when it has nothing to do: the cores belong to the program.
         let config = EndpointConfig { helper: false, spin: Duration::ZERO, ..EndpointConfig::default() };
-        let rails: Vec<Box<dyn Driver>> = vec![Box::new(driver)];
-        let endpoint =
-            Endpoint::open(port, rails, config).map_err(|error| ProtectorError::endpoint(node, &error))?;
+        let rail: Box<dyn Driver> = if settings.faults == Faults::NONE {
+            Box::new(driver)
+        } else {
+            Box::new(FaultDriver::new(driver, settings.faults))
+        };
+        let endpoint = Endpoint::open(port, vec![rail], config)
+            .map_err(|error| ProtectorError::endpoint(node, &error))?;
         Ok(Lines { endpoint, life, links: vec![None; settings.group.members()] })
     }
 

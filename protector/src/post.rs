@@ -392,6 +392,8 @@ mod tests {
     use transport::config::AuthLevel;
     use transport::{Epoch, JobId};
 
+    use drivers::fault::Faults;
+
     use super::*;
     use crate::api::{Limits, Settings};
     use crate::lines::port_of;
@@ -408,6 +410,7 @@ mod tests {
             node,
             group: Group::new(vec![0, 1], 1).expect("a shape"),
             directory: "unused".into(),
+            faults: Faults::NONE,
             limits: Limits::default(),
             shape: None,
             patience: Duration::from_secs(10),

@@ -288,3 +288,19 @@ fn a_protector_ends_at_once_whatever_it_waits_for() {
     });
     told.recv_timeout(Duration::from_secs(60)).expect("it does not wait for its disk");
 }
+
+#[test]
+fn a_group_whose_links_lose_everything_is_silent() {
+    let faults = "loss=100%".parse().expect("faults");
+    let plan = Plan { patience: Duration::from_secs(1), faults, ..Plan::new(3, 1, 50_000) };
+    let cluster = Cluster::new(plan);
+    let id = generation(1, 2);
+    cluster.write_images(id);
+    for node in 0..3 {
+        cluster.order_protect(node, id, None);
+    }
+    for node in &cluster.nodes {
+        let error = failure(node.wait(), id);
+        assert!(matches!(error, ProtectorError::Silent { .. }), "{error}");
+    }
+}

@@ -3,7 +3,9 @@
 mod cluster;
 
 use cluster::{Cluster, Plan, generation, subsets};
+use drivers::fault::Faults;
 use protector::Shape;
+use transport::config::AuthLevel;
 
 /// Protects three generations, each upon the one before, then loses every set of nodes that may be lost.
 fn survives(plan: Plan) {
@@ -54,4 +56,25 @@ fn six_nodes_survive_any_two_by_every_shape() {
 #[test]
 fn three_nodes_with_large_images_and_ordinary_units() {
     survives(Plan { unit_pages: 16, ..Plan::new(3, 1, 9 << 20) });
+}
+
+fn faults(text: &str) -> Faults {
+    text.parse().expect("faults")
+}
+
+// Frames go again, and what comes twice or out of turn counts once: what is kept is what the memories are.
+#[test]
+fn links_that_lose_and_double_and_mix_up_frames_make_no_difference() {
+    let faults = faults("loss=3%,dup=3%,reorder=3%,side=both");
+    for shape in Shape::ALL {
+        survives(Plan { shape: Some(shape), faults, ..Plan::new(4, 1, 300_000) });
+    }
+    survives(Plan { faults, ..Plan::new(5, 2, 100_000) });
+}
+
+// Between hosts the key covers payload.
+#[test]
+fn links_that_flip_bits_make_no_difference() {
+    let faults = faults("corrupt=3%,truncate=1%,side=both");
+    survives(Plan { faults, auth: AuthLevel::Full, ..Plan::new(4, 1, 300_000) });
 }

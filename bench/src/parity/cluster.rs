@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use drivers::fault::Faults;
 use nix::poll::{PollFd, PollFlags, poll};
 use protector::{BareRing, Disk, Event, Limits, Order, Protector, Settings, Shape, Statistics};
 use store::image::Base;
@@ -126,6 +127,7 @@ impl Cluster {
             node,
             group: group.clone(),
             directory: folder.join(format!("node{node}")),
+            faults: Faults::NONE,
             limits: plan.limits,
             shape: plan.shape,
             patience: Duration::from_secs(30),

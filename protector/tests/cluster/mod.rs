@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use drivers::fault::Faults;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use protector::{Event, Limits, Order, Protector, ProtectorError, Settings, Shape, Statistics};
 use store::job::{CommitRequest, Depth, GenerationId, ImageClaim};
@@ -63,6 +64,8 @@ pub(crate) struct Plan {
     pub(crate) losses: usize,
     pub(crate) bytes: usize,
     pub(crate) shape: Option<Shape>,
+    pub(crate) auth: AuthLevel,
+    pub(crate) faults: Faults,
     pub(crate) limits: Limits,
     pub(crate) patience: Duration,
     pub(crate) keys: Vec<[u8; 16]>,
@@ -76,6 +79,8 @@ impl Plan {
             losses,
             bytes,
             shape: None,
+            auth: AuthLevel::Header,
+            faults: Faults::NONE,
             limits: Limits::default(),
             patience: Duration::from_secs(20),
             keys: vec![KEY; members],
@@ -158,11 +163,13 @@ impl Cluster {
         Settings {
             job: JOB,
             key: self.plan.keys[node],
-            auth: AuthLevel::Header,
+            auth: self.plan.auth,
             bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
             node: u32::try_from(node).unwrap(),
             group,
             directory: self.directory(node),
+            // Each node has its own.
+            faults: Faults { seed: node as u64, ..self.plan.faults },
             limits: self.plan.limits,
             shape: self.plan.shape,
             patience: self.plan.patience,

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use drivers::FAULTS_VARIABLE;
 use nix::errno::Errno;
 use nix::sys::epoll::Epoll;
 use protector::{Asked, Event, Order, Protector, ProtectorError, Settings};
@@ -36,6 +37,9 @@ impl NodeProtector {
         epoll: &Epoll,
         token: u64,
     ) -> io::Result<NodeProtector> {
+        // What the rails of its ranks get, too.
+        let faults = site.program.variable(FAULTS_VARIABLE);
+        let faults = faults.and_then(|text| text.to_string_lossy().parse().ok()).unwrap_or_default();
         let settings = Settings {
             job: site.job,
             key: site.key,
@@ -44,6 +48,7 @@ impl NodeProtector {
             node: site.node.0,
             group,
             directory: site.directory.clone(),
+            faults,
             limits: budget.limits(),
             shape: budget.shape(),
             patience: PROTECTOR_PATIENCE,
