@@ -50,7 +50,9 @@ pub(crate) enum CliError {
     Mpirun { path: PathBuf, error: io::Error },
     #[error("the program {name} cannot be started: {problem}")]
     Program { name: String, problem: String },
-    #[error("the system gives no random numbers (getrandom failed); a job needs a secret key of its own")]
+    #[error(
+        "the system gives no random numbers (getrandom failed), and keys are made of them: try again when it does"
+    )]
     NoRandomness,
     #[error(
         "the guard process could not be started: {error}; is this program still where it was, and is a process left to you (ulimit -u)?"
@@ -109,7 +111,7 @@ pub(crate) enum CliError {
     )]
     CopyFromHosts,
     #[error(
-        "the job's images lie in directories of other hosts ({root}), to which copies cannot be brought yet"
+        "the job's images lie in directories of other hosts ({root}), to which copies cannot be brought yet: restart it where those are, from what they have"
     )]
     CopyToHosts { root: PathBuf },
     #[error("{path} is there already, and nothing is written over: name another file, or remove it")]

@@ -25,6 +25,11 @@ fn key_file(place: &Place, name: &str, digits: &str) -> String {
 
 /// Runs with these options until two copies are there; then everything is killed, and the job's directory lost.
 fn lost_with_copies(place: &Place, options: &[&str]) {
+    killed_with_copies(place, options);
+    fs::remove_dir_all(place.job()).expect("the directory can be removed");
+}
+
+fn killed_with_copies(place: &Place, options: &[&str]) {
     let mut all = vec!["--ckpt-every", "60ms", "--flush-every", "2", "--flush-keep", "2"];
     all.extend(options);
     let mut job = place.run(&all);
@@ -33,7 +38,6 @@ fn lost_with_copies(place: &Place, options: &[&str]) {
     job.signal("KILL");
     job.finish();
     wait_until("the guard has cleaned up", || place.lock_is_free());
-    fs::remove_dir_all(place.job()).expect("the directory can be removed");
 }
 
 fn listed(place: &str) -> Value {
@@ -284,9 +288,15 @@ fn nodes_with_directories_of_their_own_are_copied_and_brought_back() {
     let place = Place::new();
     let shared = shared(&place);
     let own = place.folder.path().join("own").display().to_string();
-    lost_with_copies(&place, &["--nodes", "2", "--node-dir", &own, "--flush-to", &shared]);
+    killed_with_copies(&place, &["--nodes", "2", "--node-dir", &own, "--flush-to", &shared]);
     fs::remove_dir_all(&own).unwrap();
     let newest = generations(&listed(&shared)).pop().unwrap();
+    let lost = place.restart(&[]).finish();
+    lost.says(&[
+        "no generation is left",
+        &format!("`stillwire restart {} --from {shared}`", place.job_text()),
+    ]);
+    fs::remove_dir_all(place.job()).unwrap();
     go_on(&place, &["--from", &shared], &newest);
     assert_eq!(done(&mut stillwire(&["verify", &shared])).code, Some(0));
     // A node's directory that cannot be read is told as that, and only one that is not there as missing.

@@ -230,6 +230,31 @@ fn a_stop_leaves_nothing_half_written() {
 }
 
 #[test]
+fn a_second_signal_ends_a_command_whatever_it_waits_for() {
+    let folder = Folder::new();
+    let mut command = stillwire(&["delta", "make", "-", "--to", "delta"]);
+    let mut child =
+        command.current_dir(folder.0.path()).stdin(Stdio::piped()).spawn().expect("the executable starts");
+    wait_for(&folder.path("delta.tmp"));
+    let status = format!("/proc/{}/status", child.id());
+    let is_noticed = || {
+        let text = fs::read_to_string(&status).expect("it runs");
+        let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a line of it");
+        let caught = u64::from_str_radix(caught.trim(), 16).expect("a number");
+        caught & 1 << (Signal::SIGTERM as i32 - 1) != 0
+    };
+    assert!(is_noticed());
+    let pid = Pid::from_raw(child.id().try_into().expect("a pid"));
+    kill(pid, Signal::SIGTERM).expect("it runs");
+    support::wait_until("the first signal is taken", || !is_noticed());
+    // It waits for input, which does not come.
+    assert_eq!(child.try_wait().expect("it can be asked"), None);
+    kill(pid, Signal::SIGTERM).expect("it runs");
+    let ended = child.wait().expect("it ends");
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(Signal::SIGTERM as i32));
+}
+
+#[test]
 fn memory_does_not_grow_with_the_file() {
     let folder = Folder::new();
     let large = fs::File::create(folder.path("large")).expect("a file can be made");

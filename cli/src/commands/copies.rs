@@ -186,6 +186,13 @@ pub(crate) fn bring(
         }
         made => made?,
     };
+    let own = protection::own_root(&file, path);
+    if let Some(root) = &own {
+        if !protection::is_here(&file) {
+            return Err(CliError::CopyToHosts { root: root.clone() });
+        }
+        adopt_lives(&mut records, root, job)?;
+    }
     if let Some(life) = records.passed_over(copied.generation)? {
         return Err(CliError::PassedOver { generation: copied.generation, life, path: path.to_owned() });
     }
@@ -202,12 +209,6 @@ pub(crate) fn bring(
         ));
     }
     let manifest = copies.manifest(copied)?;
-    let own = protection::own_root(&file, path);
-    if let Some(root) = &own
-        && !protection::is_here(&file)
-    {
-        return Err(CliError::CopyToHosts { root: root.clone() });
-    }
     let nodes: Vec<PathBuf> = (0..manifest.nodes.len())
         .map(|node| own.as_ref().map_or_else(|| path.to_owned(), |root| root.join(node.to_string())))
         .collect();
@@ -234,6 +235,25 @@ pub(crate) fn bring(
     Ok(Brought { generation: copied.generation, counter_last: listed.counter_last() })
 }
 
+/// A directory that is made anew takes over what nodes that are still there know of the job's lives: they take part in no life that contradicts it.
+fn adopt_lives(records: &mut JobDirectory<Directory>, root: &Path, job: JobId) -> Result<(), CliError> {
+    if !records.decisions()?.is_empty() {
+        return Ok(());
+    }
+    let mut known = Vec::new();
+    for node in 0..ckpt_glue::limits::NODES_MAX {
+        let storage = match Directory::open(root.join(node.to_string())) {
+            Err(StorageError::NotFound { .. }) => continue,
+            opened => opened?,
+        };
+        let decisions = JobDirectory::attach(storage, job).decisions()?;
+        if decisions.len() > known.len() {
+            known = decisions;
+        }
+    }
+    Ok(records.adopt_decisions(&known)?)
+}
+
 /// The job of a directory, if one lives there.
 fn known_job(path: &Path) -> Result<Option<JobId>, CliError> {
     if !path.join("job").exists() {
@@ -257,10 +277,12 @@ fn watched(
     let of = text::bytes(copied.bytes());
     let outcome = std::thread::scope(|scope| {
         let working = scope.spawn(|| work(&report));
-        let mut news = News::new(quiet);
+        let (mut news, mut is_told) = (News::new(quiet), false);
         while !working.is_finished() {
-            if is_stopped() {
+            if is_stopped() && !is_told {
+                is_told = true;
                 report.stop();
+                tell(format_args!("stopping; once more ends it at once, and what came whole stays as well"));
             }
             std::thread::sleep(Duration::from_millis(20));
             news.are(report.bytes(), |bytes| {

@@ -75,7 +75,9 @@ pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, Cli
             Some(generation) => say!(
                 "generation {generation} can be restored, and is not protected; the next checkpoint will be"
             )?,
-            None => say!("no generation is left that can be restored")?,
+            None => say!(
+                "no generation is left that can be restored; a copy, if there is one, is brought by `stillwire restart DIR --from PLACE`"
+            )?,
         }
     }
     Ok(if is_whole { Exit::Success } else { Exit::Unverified })

@@ -32,7 +32,7 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::limits::OUTPUT_GRACE;
 use crate::launch::registry::{Registration, runtime_directory};
-use crate::launch::{self, Node, Observer, Outcome, Plan, Program, Purpose, Saves, whole};
+use crate::launch::{self, Flush, Node, Observer, Outcome, Plan, Program, Purpose, Saves, whole};
 use crate::mpi::environment;
 use crate::mpi::program::{Detected, detect};
 use crate::mpi::{Family, Mpi, provider};
@@ -409,7 +409,14 @@ fn summarize(plan: &Plan, outcome: &Outcome, took: Duration) -> RunReport {
         Ending::Failed { fault, reason } => {
             let fault = fault
                 .map_or_else(|| "the job could not start".to_owned(), |fault| text::report(&fault.report));
-            ("failed", Some(format!("{fault}; the job ends: {}", text::stop_reason(reason))))
+            let elsewhere = match &plan.flush {
+                Some(Flush { to, .. }) if reason == StopReason::NothingToRestore => {
+                    let path = plan.directory.display();
+                    format!("; if there is a copy, `stillwire restart {path} --from {to}` brings it")
+                }
+                _ => String::new(),
+            };
+            ("failed", Some(format!("{fault}; the job ends: {}{elsewhere}", text::stop_reason(reason))))
         }
     };
     RunReport {

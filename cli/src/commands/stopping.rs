@@ -10,7 +10,8 @@ extern "C" fn note(_: i32) {
     STOPPED.store(true, Ordering::Relaxed);
 }
 
-/// As long as it lives, signals that end a process are only noticed.
+/// As long as it lives, signals that end a process are only noticed: the first one of each kind. The second one ends it where it stands, for what it waits for may
+/// never come.
 pub(super) struct Noticing {
     before: Vec<(Signal, SigAction)>,
 }
@@ -18,7 +19,8 @@ pub(super) struct Noticing {
 impl Noticing {
     /// Those that a parent had ignored (`nohup`) stay ignored.
     pub(super) fn begin() -> Noticing {
-        let own = SigAction::new(SigHandler::Handler(note), SaFlags::SA_RESTART, SigSet::empty());
+        let flags = SaFlags::SA_RESTART | SaFlags::SA_RESETHAND;
+        let own = SigAction::new(SigHandler::Handler(note), flags, SigSet::empty());
         let mut before = Vec::new();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
             // SAFETY: the handler stores to an atomic, which may be done at any instant.
