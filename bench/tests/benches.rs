@@ -164,6 +164,7 @@ fn parity_of_programs() {
             assert!((least..most).contains(&fewer), "{key} {total}");
         }
         has_numbers(total, &["less_encode_time_percent", "less_time_percent"]);
+        assert!(total["repair_s"].as_f64() > Some(0.0), "{total}");
     }
     assert!(std::fs::read_to_string(svg).is_ok_and(|text| text.starts_with("<svg")));
 }

@@ -62,6 +62,7 @@ impl Plan {
 }
 
 struct Node {
+    settings: Settings,
     directory: JobDirectory<Directory>,
     protector: Protector,
 }
@@ -136,23 +137,21 @@ impl Cluster {
         let ring = BareRing::open(&settings, LIFE).map_err(BenchError::Protector)?;
         let mut cluster = Cluster { nodes: Vec::new(), ring, folder, plan };
         for settings in settings {
-            let directory = new_job(&settings.directory, cluster.plan.nodes)?.on_node(settings.node);
-            let protector = Protector::start(settings).map_err(BenchError::Protector)?;
-            cluster.nodes.push(Node { directory, protector });
+            cluster.nodes.push(Node::start(settings, cluster.plan.nodes)?);
         }
-        cluster.open()?;
+        cluster.open(LIFE)?;
         Ok(cluster)
     }
 
-    fn open(&self) -> Result<(), BenchError> {
-        self.tell(&Order::Open { life: LIFE });
+    fn open(&self, life: Life) -> Result<(), BenchError> {
+        self.tell(&Order::Open { life });
         let mut addresses = Vec::new();
         for (node, state) in self.nodes.iter().enumerate() {
             if let Event::Opened { addresses: own, .. } = state.wait()? {
                 addresses.push((number(node), own));
             }
         }
-        self.tell_and_wait(&Order::Meet { life: LIFE, addresses })
+        self.tell_and_wait(&Order::Meet { life, addresses })
     }
 
     fn tell(&self, order: &Order) {
@@ -220,6 +219,25 @@ impl Cluster {
         let mut memory =
             |image: &ImageReader| image.read_section(directory.storage(), image.find(kinds::PROCESS_MEMORY)?);
         Ok((memory(&image)?, base.as_ref().map(memory).transpose()?))
+    }
+
+    /// Loses as many nodes as may be lost, with all that they have, and computes what they had of a generation from what the others have. Returns how long
+    /// that took, from the first order to the last answer, seconds.
+    pub(super) fn lose_and_repair(&mut self, generation: GenerationId) -> Result<f64, BenchError> {
+        let (lost, nodes) = (self.plan.scheme.losses(), self.plan.nodes);
+        for node in &mut self.nodes[..lost] {
+            let settings = node.settings.clone();
+            let failed = |error| BenchError::Write { path: settings.directory.clone(), error };
+            std::fs::remove_dir_all(&settings.directory).map_err(failed)?;
+            *node = Node::start(settings, nodes)?;
+        }
+        self.open(Life { counter: LIFE.counter + 1, nonce: LIFE.nonce + 1 })?;
+        let started = Instant::now();
+        for node in &self.nodes[..lost] {
+            node.protector.tell(Order::Repair { generation });
+        }
+        self.nodes[..lost].iter().try_for_each(|node| node.wait().map(drop))?;
+        Ok(started.elapsed().as_secs_f64())
     }
 
     pub(super) fn abandon(&self, id: GenerationId) -> Result<(), BenchError> {
@@ -314,6 +332,13 @@ fn new_job(folder: &Path, nodes: usize) -> Result<JobDirectory<Directory>, Bench
 }
 
 impl Node {
+    /// With an empty directory.
+    fn start(settings: Settings, nodes: usize) -> Result<Node, BenchError> {
+        let directory = new_job(&settings.directory, nodes)?.on_node(settings.node);
+        let protector = Protector::start(settings.clone()).map_err(BenchError::Protector)?;
+        Ok(Node { settings, directory, protector })
+    }
+
     fn wait(&self) -> Result<Event, BenchError> {
         let deadline = Instant::now() + DEADLINE;
         loop {

@@ -21,6 +21,15 @@ pub(super) struct Saved {
     pub(super) collect_s: Option<f64>,
 }
 
+/// What became of the nodes that were lost at the end of a series.
+pub(super) struct Repair {
+    pub(super) program: String,
+    pub(super) nodes: usize,
+    pub(super) repair_s: f64,
+    /// All images are the memory that was saved.
+    pub(super) is_right: bool,
+}
+
 /// One checkpoint, taken in one way.
 #[derive(Clone, Serialize, Debug)]
 pub struct ProgramRow {
@@ -79,6 +88,8 @@ pub struct ProgramTotal {
     pub less_encode_time_percent: f64,
     /// Less time from the first byte written until it could be committed.
     pub less_time_percent: f64,
+    /// Until as many nodes as may be lost had the last checkpoint again, computed from what the others had.
+    pub repair_s: f64,
     /// In some checkpoint the machine was the limit: times are not to be counted.
     pub machine_limited: bool,
 }
@@ -94,7 +105,7 @@ pub struct ProgramReport {
     pub rows: Vec<ProgramRow>,
     /// Each program.
     pub totals: Vec<ProgramTotal>,
-    /// What the last images held was the memory that was saved.
+    /// What the last images held was the memory that was saved: also of the nodes that were lost and repaired.
     pub is_right: bool,
 }
 
@@ -113,7 +124,9 @@ fn firsts(rows: &[ProgramRow]) -> impl Iterator<Item = &ProgramRow> {
     rows.iter().enumerate().filter(|(at, row)| series(&rows[..*at], row).next().is_none()).map(|(_, row)| row)
 }
 
-fn total(rows: &[ProgramRow], of: &ProgramRow) -> ProgramTotal {
+fn total(rows: &[ProgramRow], of: &ProgramRow, repairs: &[Repair]) -> ProgramTotal {
+    let repair =
+        repairs.iter().find(|found| (&found.program, found.nodes) == (&of.program, of.encoding.nodes));
     let sum = |way: &str, value: &dyn Fn(&ProgramRow) -> f64| {
         series(rows, of).filter(|row| row.way == way).map(value).sum::<f64>()
     };
@@ -128,13 +141,15 @@ fn total(rows: &[ProgramRow], of: &ProgramRow) -> ProgramTotal {
         less_write_time_percent: less(&|row| row.write_s),
         less_encode_time_percent: less(&|row| row.encoding.seconds),
         less_time_percent: less(&ProgramRow::total_s),
+        repair_s: repair.map_or(0.0, |repair| repair.repair_s),
         machine_limited: series(rows, of).any(|row| row.encoding.machine_limited),
     }
 }
 
 impl ProgramReport {
-    pub(super) fn new(machine: Machine, rows: Vec<ProgramRow>, is_right: bool) -> ProgramReport {
-        let totals = firsts(&rows).map(|first| total(&rows, first)).collect();
+    pub(super) fn new(machine: Machine, rows: Vec<ProgramRow>, repairs: &[Repair]) -> ProgramReport {
+        let totals = firsts(&rows).map(|first| total(&rows, first, repairs)).collect();
+        let is_right = repairs.iter().all(|repair| repair.is_right);
         ProgramReport { bench: "parity", machine, rows, totals, is_right }
     }
 
@@ -238,7 +253,7 @@ impl fmt::Display for ProgramReport {
         for total in &self.totals {
             writeln!(
                 f,
-                "{} on {} nodes, {}: incremental checkpoints have {:.1} % fewer bytes, send {:.1} % fewer, take {:.1} % less time to write, {:.1} % to encode, {:.1} % together{}",
+                "{} on {} nodes, {}: incremental checkpoints have {:.1} % fewer bytes, send {:.1} % fewer, take {:.1} % less time to write, {:.1} % to encode, {:.1} % together; what may be lost was lost and repaired in {:.3} s{}",
                 total.program,
                 total.nodes,
                 total.scheme,
@@ -247,6 +262,7 @@ impl fmt::Display for ProgramReport {
                 total.less_write_time_percent,
                 total.less_encode_time_percent,
                 total.less_time_percent,
+                total.repair_s,
                 if total.machine_limited { "; in some of them the MACHINE was the limit" } else { "" },
             )?;
         }
@@ -254,7 +270,7 @@ impl fmt::Display for ProgramReport {
             f,
             "{}",
             if self.is_right {
-                "what the last images hold is what was saved"
+                "what the last images hold, repaired ones too, is what was saved"
             } else {
                 "WRONG: what the last images hold is not what was saved"
             }

@@ -16,7 +16,7 @@ use super::changes::Changes;
 use super::cluster::{Cluster, Encoded, Image, generation};
 use super::group::{GroupOptions, Measured, Point};
 use super::memory::Memory;
-use super::program_report::{ProgramReport, ProgramRow, Saved};
+use super::program_report::{ProgramReport, ProgramRow, Repair, Saved};
 use crate::delta::programs::{Multiplication, Program, Relaxation};
 use crate::error::BenchError;
 use crate::machine::Machine;
@@ -81,13 +81,13 @@ pub fn run(options: &ProgramOptions) -> Result<ProgramReport, BenchError> {
     let runs = options.group.nodes.len() * options.programs.len();
     let mut steps = Steps::new("parity", runs * options.checkpoints);
     let mut rows = Vec::new();
-    let mut right = true;
+    let mut repairs = Vec::new();
     for nodes in &options.group.nodes {
         for kind in &options.programs {
-            right &= series(options, &memory, *nodes, *kind, &mut steps, &mut rows)?;
+            repairs.push(series(options, &memory, *nodes, *kind, &mut steps, &mut rows)?);
         }
     }
-    Ok(ProgramReport::new(machine, rows, right))
+    Ok(ProgramReport::new(machine, rows, &repairs))
 }
 
 /// A program of about so many bytes, other numbers for each seed.
@@ -110,7 +110,7 @@ fn program(kind: ProgramKind, bytes: usize, seed: u64) -> Box<dyn Program> {
     }
 }
 
-/// One program on each node, saved again and again. Whether the last images hold what they should.
+/// One program on each node, saved again and again; then as many nodes as may be lost are lost and repaired.
 fn series(
     options: &ProgramOptions,
     memory: &Memory,
@@ -118,7 +118,7 @@ fn series(
     kind: ProgramKind,
     steps: &mut Steps,
     rows: &mut Vec<ProgramRow>,
-) -> Result<bool, BenchError> {
+) -> Result<Repair, BenchError> {
     let shape = options.group.shapes.first().copied().flatten();
     let plan = options.group.plan(nodes, shape);
     let bytes = options.group.bytes.first().copied().unwrap_or(PAGE_BYTES);
@@ -174,7 +174,9 @@ fn series(
         }
         bare = after;
     }
-    is_right(&mut cluster, last, &now, &changes)
+    let repair_s = cluster.lose_and_repair(last)?;
+    let is_right = is_right(&mut cluster, last, &now, &changes)?;
+    Ok(Repair { program: kind.to_string(), nodes, repair_s, is_right })
 }
 
 /// A checkpoint that was taken.
@@ -219,7 +221,7 @@ fn whole(contents: &[Vec<u8>]) -> Vec<Image<'_>> {
         .collect()
 }
 
-/// Whether the newest images, laid over their bases, are the memory that was saved.
+/// Whether the newest images, laid over their bases, are the memory that was saved: also those that were repaired.
 fn is_right(
     cluster: &mut Cluster,
     id: GenerationId,
