@@ -165,6 +165,8 @@ pub enum Event {
 pub struct Statistics {
     /// The way that parity took; none for a repair.
     pub shape: Option<Shape>,
+    /// Messages with contributions to parity that were sent to other nodes.
+    pub sent_messages: u64,
     /// Bytes of messages to other nodes.
     pub sent_bytes: u64,
     /// Bytes of messages from other nodes.

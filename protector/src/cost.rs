@@ -26,7 +26,7 @@ const MESSAGE_SECONDS: f64 = 20e-6;
 /// Costs that differ by less than this part are taken for equal: then the fewest messages count, because the processor belongs to the program.
 const EQUAL: f64 = 0.1;
 
-/// Cycles of a window, and how many windows may be open. All members come to the same.
+/// Cycles of a window if all of them have changed, and how many windows may be open. All members come to the same.
 pub(crate) fn windows(shape: Shape, group: &Group) -> (u64, u64) {
     let cycle_bytes = group.data_pages() * PAGE_BYTES as u64;
     // In a pipeline what counts is how soon the next one has something to do.
@@ -72,7 +72,7 @@ impl Conditions {
         let network = m * changed * through * self.growth(shape, group) / self.link_bytes_per_s;
         let disk = self.disk_bytes_per_s.map_or(0.0, |rate| changed * (1.0 + m / k) / rate);
         let window = (windows(shape, group).0 * group.data_pages() * PAGE_BYTES as u64) as f64;
-        let window = window.min(self.pages as f64 * PAGE_BYTES as f64) * self.share();
+        let window = window.min(changed);
         let fill = self.disk_bytes_per_s.map_or(0.0, |rate| window / rate);
         let hops = match shape {
             Shape::Broadcast => 1.0,
@@ -102,9 +102,9 @@ impl Conditions {
 
     /// Messages that a member sends.
     fn messages(&self, shape: Shape, group: &Group) -> f64 {
-        let cycles = group.cycles(self.pages) as f64;
         let (k, m) = (group.code().data() as f64, group.losses() as f64);
-        let windows = (cycles / windows(shape, group).0 as f64).ceil();
+        let window_pages = windows(shape, group).0 * group.data_pages();
+        let windows = (self.changed as f64 / window_pages as f64).ceil();
         // A broadcast takes all rows of one keeper along.
         windows * if shape == Shape::Broadcast { k + m - 1.0 } else { k * m }
     }

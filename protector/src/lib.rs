@@ -36,6 +36,7 @@ mod routes;
 mod runs;
 mod shape;
 mod usage;
+mod windows;
 mod work;
 mod writer;
 

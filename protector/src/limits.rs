@@ -8,7 +8,7 @@ pub(crate) const BURST_MAX: Duration = Duration::from_millis(5);
 /// Bytes from which on strips for the same member travel alone: enough that what a message costs by itself does not count.
 pub(crate) const ALONE_BYTES: usize = 1 << 20;
 
-/// Bytes of content that a window has, if a cycle is not longer than that: large blocks keep a link busy, and several must be in memory.
+/// Bytes of changed content that a window has, if a cycle is not longer than that: large blocks keep a link busy, and several must be in memory.
 pub(crate) const WINDOW_BYTES: u64 = 2 << 20;
 
 /// Bytes of the strips that open windows may take, from which on fewer windows are open.

@@ -79,8 +79,10 @@ pub enum Word {
         from: Option<GenerationId>,
         /// Which way the sender would have contributions take; that of the group's first member counts.
         shape: Shape,
-        /// Pages that may have changed.
+        /// Pages of its content, before or now, whichever are more.
         pages: u64,
+        /// How many of them may have changed, run by run: cycles, and pages of each of them ([`store::protect::Changes::pages_to_read`]).
+        changed: Vec<(u64, u64)>,
         /// [`store::record::Content`], as it was emitted.
         record: Vec<u8>,
     },
@@ -142,12 +144,17 @@ impl Message {
     pub fn emit(&self) -> Vec<u8> {
         let begun = |kind| head(kind, self.generation, self.number);
         match &self.word {
-            Word::Content { from, shape, pages, record } => {
+            Word::Content { from, shape, pages, changed, record } => {
                 let mut bytes = begun(CONTENT);
                 bytes.push(shape.number());
                 bytes.push(u8::from(from.is_some()));
                 put_generation(&mut bytes, from.unwrap_or(NO_GENERATION));
                 bytes.extend_from_slice(&pages.to_le_bytes());
+                bytes.extend_from_slice(&u32::try_from(changed.len()).unwrap_or(u32::MAX).to_le_bytes());
+                for (cycles, pages) in changed {
+                    bytes.extend_from_slice(&cycles.to_le_bytes());
+                    bytes.extend_from_slice(&pages.to_le_bytes());
+                }
                 bytes.extend_from_slice(record);
                 bytes
             }
@@ -277,10 +284,21 @@ impl<'a> Rest<'a> {
         let shape = Shape::ALL.into_iter().find(|known| known.number() == shape)?;
         let (builds, from) = (self.flag()?, self.generation()?);
         let pages = self.u64().filter(|pages| *pages <= CONTENT_PAGES_MAX)?;
+        let (runs, mut changed, mut cycles) = (self.u32()?, Vec::new(), 0);
+        for _ in 0..runs {
+            let run = (self.u64()?, self.u64()?);
+            // Not more cycles than pages, and none with more pages than there are.
+            cycles = u64::checked_add(cycles, run.0).filter(|cycles| *cycles <= pages)?;
+            if run.0 == 0 || run.1 > pages {
+                return None;
+            }
+            changed.push(run);
+        }
         if !builds && from != NO_GENERATION {
             return None;
         }
-        Some(Word::Content { from: builds.then_some(from), shape, pages, record: self.all().to_vec() })
+        let (from, record) = (builds.then_some(from), self.all().to_vec());
+        Some(Word::Content { from, shape, pages, changed, record })
     }
 
     fn question(&mut self) -> Option<Question> {

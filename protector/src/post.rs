@@ -101,6 +101,8 @@ pub(crate) struct Post {
     next: u64,
     heard: Vec<Instant>,
     latency: Option<Duration>,
+    /// Of strips.
+    pub(crate) sent_messages: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
     looked: Instant,
@@ -126,6 +128,7 @@ impl Post {
             next: 0,
             heard: vec![now; members],
             latency: None,
+            sent_messages: 0,
             sent_bytes: 0,
             received_bytes: 0,
             looked: now,
@@ -343,6 +346,7 @@ impl Post {
             return self.broken.push(to);
         }
         self.strips_to[to] += usize::from(strips.is_some());
+        self.sent_messages += u64::from(strips.is_some());
         self.going.insert(self.next, Going { to, at: Instant::now(), short, strips });
     }
 

@@ -61,9 +61,22 @@ impl Routes {
         }
     }
 
-    /// Who passes on to this member what goes to that row.
-    pub(crate) fn previous(&self, keeper: usize, row: usize) -> impl Iterator<Item = usize> + '_ {
-        (0..self.members).filter(move |member| self.next(keeper, row, *member) == Some(self.me))
+    /// Who passes on to a member what goes to that row.
+    fn previous(&self, keeper: usize, row: usize, to: usize) -> impl Iterator<Item = usize> + '_ {
+        (0..self.members).filter(move |member| self.next(keeper, row, *member) == Some(to))
+    }
+
+    /// Who sends this member something that goes to that row, if only those contribute of whom `is_busy` says so.
+    pub(crate) fn senders(&self, keeper: usize, row: usize, is_busy: &impl Fn(usize) -> bool) -> Vec<usize> {
+        self.previous(keeper, row, self.me)
+            .filter(|member| self.sends(keeper, row, *member, is_busy))
+            .collect()
+    }
+
+    /// Whether something of its own, or of those before it, passes a member.
+    fn sends(&self, keeper: usize, row: usize, member: usize, is_busy: &impl Fn(usize) -> bool) -> bool {
+        self.contributes(keeper, row, member) && is_busy(member)
+            || self.previous(keeper, row, member).any(|before| self.sends(keeper, row, before, is_busy))
     }
 }
 

@@ -17,6 +17,7 @@ use crate::mailbox::Mailbox;
 use crate::remote::Remote;
 use crate::runs::ImageRuns;
 use crate::usage::Usage;
+use crate::windows::Share;
 use crate::work::{UNENDING, Work};
 
 /// What it is to do, in this order. Each encoding has a number: what comes of an earlier one is for nobody.
@@ -56,8 +57,8 @@ impl Job {
 
 /// What it has done.
 pub(crate) enum Done {
-    /// Placed: what this node has, and what has changed of it.
-    Placed { attempt: u64, content: Box<Content>, changes: Box<Changes> },
+    /// Placed: what this node has, what has changed of it, and where.
+    Placed { attempt: u64, content: Box<Content>, changes: Box<Changes>, share: Share },
     /// Another member's content is durable.
     Content { attempt: u64 },
     /// A window's sum is written.
@@ -190,7 +191,8 @@ fn place(member: &mut Member<Disk>, encoding: &mut Encoding, ranks: &[Rank]) -> 
     let content = member.place(generation, from, ranks, |image, section| runs.of(image, section))?;
     let changes = member.changes(generation, from)?;
     encoding.keeping = Some(member.keep(generation, from)?);
-    Ok(Done::Placed { attempt, content: Box::new(content), changes: Box::new(changes) })
+    let share = changes.pages_to_read(member.group().data_pages());
+    Ok(Done::Placed { attempt, content: Box::new(content), changes: Box::new(changes), share })
 }
 
 pub(crate) fn failed(asked: Asked, generation: Option<GenerationId>, error: ProtectorError) -> Event {

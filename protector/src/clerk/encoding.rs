@@ -17,8 +17,9 @@ use crate::limits::{ALIVE_EVERY, LATENCY_ASSUMED, LINK_ASSUMED, LINK_SEEN_BYTES,
 use crate::message::{Message, Strips, Word};
 use crate::post::Post;
 use crate::reader;
-use crate::round::{Extent, Out, Round};
+use crate::round::{Out, Round};
 use crate::shape::Shape;
+use crate::windows::{Share, Windows, pages_of};
 use crate::writer::{self, failed};
 
 /// What a member has said of an encoding.
@@ -28,6 +29,7 @@ pub(super) enum Early {
         from: Option<GenerationId>,
         shape: Shape,
         pages: u64,
+        share: Share,
         record: Vec<u8>,
     },
     GaveUp {
@@ -48,8 +50,8 @@ pub(super) struct Encoding {
     pub(super) generation: GenerationId,
     from: Option<GenerationId>,
     since: Since,
-    /// By member: pages that may have changed.
-    pages: Vec<Option<u64>>,
+    /// By member: which pages may have changed.
+    shares: Vec<Option<Share>>,
     /// What the group's first member says.
     shape: Option<Shape>,
     /// As this member found them.
@@ -88,7 +90,7 @@ impl Clerk {
             generation,
             from,
             since: self.since(),
-            pages: vec![None; members],
+            shares: vec![None; members],
             shape: None,
             conditions: None,
             contents_kept: 0,
@@ -136,7 +138,7 @@ impl Clerk {
 
     /// What another member says of an encoding, now or ahead of its time.
     pub(super) fn content(&mut self, member: usize, said: Early) {
-        let begun = self.encoding().filter(|encoding| encoding.pages[member].is_none());
+        let begun = self.encoding().filter(|encoding| encoding.shares[member].is_none());
         let now = begun.is_some_and(|encoding| encoding.generation == said.generation());
         if now && self.is_placed() {
             return self.take_content(member, said);
@@ -153,17 +155,18 @@ impl Clerk {
     }
 
     fn is_placed(&self) -> bool {
-        matches!(&self.current, Current::Encoding(encoding) if encoding.pages[self.me].is_some())
+        matches!(&self.current, Current::Encoding(encoding) if encoding.shares[self.me].is_some())
     }
 
     fn take_content(&mut self, member: usize, said: Early) {
         let (peer, attempt) = (self.node(member), self.attempt);
+        let cycle_pages = self.settings.group.data_pages();
         let Some(encoding) = self.encoding() else { return };
-        let (from, shape, pages, record) = match said {
+        let (from, shape, pages, share, record) = match said {
             Early::GaveUp { generation, reason } => {
                 return self.fail(ProtectorError::PeerGaveUp { peer, generation, reason });
             }
-            Early::Content { from, shape, pages, record, .. } => (from, shape, pages, record),
+            Early::Content { from, shape, pages, share, record, .. } => (from, shape, pages, share, record),
         };
         let (generation, ours) = (encoding.generation, encoding.from);
         let upon = |from: Option<GenerationId>| {
@@ -178,7 +181,11 @@ impl Clerk {
             Ok(_) => return self.nonsense(member, "a record of another node or generation".to_owned()),
             Err(error) => return self.nonsense(member, error.to_string()),
         };
-        encoding.pages[member] = Some(pages);
+        let cycles: u64 = share.iter().map(|(cycles, _)| cycles).sum();
+        if cycles > pages.div_ceil(cycle_pages) || share.iter().any(|(_, pages)| *pages > cycle_pages) {
+            return self.nonsense(member, "more pages have changed than there are".to_owned());
+        }
+        encoding.shares[member] = Some(share);
         encoding.progress = Instant::now();
         if member == 0 {
             encoding.shape = Some(shape);
@@ -186,21 +193,24 @@ impl Clerk {
         self.to_writer(writer::Job::Content { attempt, member, pages, content: Box::new(content) });
     }
 
-    fn placed(&mut self, content: &Content, changes: Box<Changes>) {
+    fn placed(&mut self, content: &Content, changes: Box<Changes>, share: Share) {
         let (me, attempt) = (self.me, self.attempt);
         let pages = changes.pages();
-        let conditions = self.conditions(&changes);
+        let conditions = self.conditions(pages, pages_of(&share));
         let shape = self.settings.shape.unwrap_or_else(|| conditions.choose(&self.settings.group));
         let Some(encoding) = self.encoding() else { return };
         encoding.conditions = Some(conditions);
         let (generation, from) = (encoding.generation, encoding.from);
-        encoding.pages[me] = Some(pages);
+        encoding.shares[me] = Some(share.clone());
         encoding.progress = Instant::now();
         if me == 0 {
             encoding.shape = Some(shape);
         }
         self.to_reader(reader::Job::Begin { attempt, changes });
-        self.say_to_all(generation, &Word::Content { from, shape, pages, record: content.emit() });
+        self.say_to_all(
+            generation,
+            &Word::Content { from, shape, pages, changed: share, record: content.emit() },
+        );
         // What came before.
         let early: Vec<usize> = self.early.keys().copied().collect();
         for member in early {
@@ -213,13 +223,13 @@ impl Clerk {
 
     /// What is known when an encoding begins: which pages may have changed, limits, and what the last encoding found.
     #[expect(clippy::cast_precision_loss, reason = "rates are far below 2^52")]
-    fn conditions(&self, changes: &Changes) -> Conditions {
+    fn conditions(&self, pages: u64, changed: u64) -> Conditions {
         let limits = self.settings.limits;
         let link = limits.link_bytes_per_s.map(|rate| rate as f64);
         let latency = self.post.as_ref().and_then(Post::latency).unwrap_or(LATENCY_ASSUMED);
         Conditions {
-            pages: changes.pages(),
-            changed: changes.pages_to_read(),
+            pages,
+            changed,
             link_bytes_per_s: link.or(self.link_seen).unwrap_or(LINK_ASSUMED),
             disk_bytes_per_s: limits.disk_bytes_per_s.map(|rate| rate as f64),
             latency_s: latency.as_secs_f64(),
@@ -238,8 +248,8 @@ impl Clerk {
                 });
             }
             Done::Repaired { generation, repaired } => self.repaired(generation, repaired),
-            Done::Placed { attempt, content, changes } if attempt == current => {
-                self.placed(&content, changes)
+            Done::Placed { attempt, content, changes, share } if attempt == current => {
+                self.placed(&content, changes, share)
             }
             Done::Failed { attempt, error } if attempt == current => self.fail(error),
             Done::Sealed { attempt } if attempt == current => self.sealed(),
@@ -317,12 +327,11 @@ impl Clerk {
         let Current::Encoding(encoding) = &mut self.current else { return };
         if encoding.round.is_none()
             && let Some(shape) = encoding.shape
-            && let Some(pages) = encoding.pages.iter().copied().collect::<Option<Vec<u64>>>()
+            && let Some(shares) = encoding.shares.iter().map(Option::as_ref).collect::<Option<Vec<&Share>>>()
         {
             let (together, ahead) = windows(shape, group);
-            let cycles = group.cycles(pages.into_iter().max().unwrap_or(0));
-            let extent = Extent { cycles, together, ahead };
-            encoding.round = Some(Round::new(shape, group, self.me, extent));
+            let windows = Windows::new(&shares, together * group.data_pages());
+            encoding.round = Some(Round::new(shape, group, self.me, windows, ahead));
         }
         let Some(round) = &mut encoding.round else { return self.watch() };
         let (mut to_reader, mut to_writer, mut to_send) = (Vec::new(), Vec::new(), Vec::new());
@@ -387,7 +396,7 @@ impl Clerk {
         let mut awaited = match &encoding.round {
             Some(round) => round.waits_for(),
             None => {
-                let missing = encoding.pages.iter().enumerate().filter(|(_, pages)| pages.is_none());
+                let missing = encoding.shares.iter().enumerate().filter(|(_, share)| share.is_none());
                 missing.map(|(member, _)| member).collect()
             }
         };
@@ -398,7 +407,7 @@ impl Clerk {
             }
             None => format!("what it has of generation {generation}"),
         };
-        awaited.extend((0..encoding.pages.len()).filter(|member| post.has_strips_to(*member)));
+        awaited.extend((0..encoding.shares.len()).filter(|member| post.has_strips_to(*member)));
         awaited.retain(|member| *member != me);
         awaited.sort_unstable();
         awaited.dedup();

@@ -57,6 +57,7 @@ struct Since {
     at: Instant,
     disk: Gone,
     processor: f64,
+    messages: u64,
     sent: u64,
     received: u64,
     network: Duration,
@@ -298,6 +299,7 @@ impl Clerk {
             at: Instant::now(),
             disk: self.disk.gone(),
             processor: self.usage.seconds(),
+            messages: post.map_or(0, |post| post.sent_messages),
             sent: post.map_or(0, |post| post.sent_bytes),
             received: post.map_or(0, |post| post.received_bytes),
             network: post.map_or(Duration::ZERO, Post::busy),
@@ -308,6 +310,7 @@ impl Clerk {
         let now = self.since();
         Statistics {
             shape: None,
+            sent_messages: now.messages - since.messages,
             sent_bytes: now.sent - since.sent,
             received_bytes: now.received - since.received,
             read_bytes: now.disk.read - since.disk.read,
@@ -338,8 +341,12 @@ impl Clerk {
     fn heard(&mut self, from: usize, message: Message) {
         let Message { generation, number, word } = message;
         match word {
-            Word::Content { from: builds_upon, shape, pages, record } => {
-                self.content(from, Early::Content { generation, from: builds_upon, shape, pages, record });
+            Word::Content { from: builds_upon, shape, pages, changed, record } => {
+                let share = changed;
+                self.content(
+                    from,
+                    Early::Content { generation, from: builds_upon, shape, pages, share, record },
+                );
             }
             Word::GaveUp { reason } => self.content(from, Early::GaveUp { generation, reason }),
             Word::Question(question) => self.asked_by(from, generation, number, question),

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use drivers::fault::Faults;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use protector::{Event, Limits, Order, Protector, ProtectorError, Settings, Shape, Statistics};
+use store::image::Base;
 use store::job::{CommitRequest, Depth, GenerationId, ImageClaim};
+use store::limits::PAGE_BYTES;
 use store::protect::{Group, Member, Repaired};
-use store::{CheckpointSettings, Decision, Directory, JobDirectory, JobFile, Manifest, Section};
+use store::{CheckpointSettings, Decision, Directory, JobDirectory, JobFile, Manifest, Section, kinds};
 use transport::config::AuthLevel;
 use transport::{Epoch, JobId, Life, Rank};
 
@@ -243,6 +245,41 @@ impl Cluster {
         claims
     }
 
+    /// Writes each node's image as a delta over its image of another generation, with so many pages.
+    pub(crate) fn write_deltas(
+        &self,
+        id: GenerationId,
+        bases: &[ImageClaim],
+        of: GenerationId,
+        pages: usize,
+    ) {
+        for claim in bases {
+            let mut job = self.job(usize::try_from(claim.node).unwrap());
+            job.begin_generation(id).unwrap();
+            let base = Base { generation: of, digest: claim.digest };
+            job.link_base(id, claim.rank, &base, None).unwrap();
+            let mut random = Random::new(u64::from(id.epoch.0) << 8 | u64::from(claim.node));
+            let changed: Vec<u8> =
+                (0..pages * PAGE_BYTES).map(|_| u8::try_from(random.below(256)).unwrap()).collect();
+            let named = base.emit();
+            let sections = [Section::new(kinds::PROCESS_MEMORY, 1, &changed), Base::section(&named)];
+            job.write_image(id, claim.rank, &sections).unwrap();
+        }
+    }
+
+    /// Protects a generation on all nodes: what each of them took.
+    pub(crate) fn protect(&self, id: GenerationId, from: Option<GenerationId>) -> Vec<Statistics> {
+        (0..self.nodes.len()).for_each(|node| self.order_protect(node, id, from));
+        let protected = |node: &Node| match node.wait() {
+            Event::Protected { generation, statistics } => {
+                assert_eq!(generation, id);
+                statistics
+            }
+            other => panic!("{other:?}"),
+        };
+        self.nodes.iter().map(protected).collect()
+    }
+
     pub(crate) fn order_protect(&self, node: usize, id: GenerationId, from: Option<GenerationId>) {
         let ranks = vec![Rank(u32::try_from(node).unwrap())];
         self.nodes[node].protector.tell(Order::Protect { generation: id, from, ranks });
@@ -255,15 +292,7 @@ impl Cluster {
         from: Option<GenerationId>,
     ) -> (Manifest, Vec<Statistics>) {
         let claims = self.write_images(id);
-        (0..self.nodes.len()).for_each(|node| self.order_protect(node, id, from));
-        let protected = |node: &Node| match node.wait() {
-            Event::Protected { generation, statistics } => {
-                assert_eq!(generation, id);
-                statistics
-            }
-            other => panic!("{other:?}"),
-        };
-        let statistics = self.nodes.iter().map(protected).collect();
+        let statistics = self.protect(id, from);
         let request = CommitRequest {
             generation: id,
             ranks: u32::try_from(self.nodes.len()).unwrap(),

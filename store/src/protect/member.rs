@@ -352,10 +352,21 @@ impl Changes {
         self.new.content.pages().max(self.old.as_ref().map_or(0, |old| old.content.pages()))
     }
 
-    /// Pages that have to be read to know what has changed: an upper bound of what has.
+    /// How many pages have to be read to know what has changed, an upper bound of what has, in every cycle of so many pages: run by run, cycles and pages of
+    /// each of them. Behind the last run nothing has changed.
     #[must_use]
-    pub fn pages_to_read(&self) -> u64 {
-        (0..self.pages()).filter(|page| self.is_to_be_read(*page)).count() as u64
+    pub fn pages_to_read(&self, cycle_pages: u64) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for cycle in 0..self.pages().div_ceil(cycle_pages) {
+            let pages = cycle * cycle_pages..((cycle + 1) * cycle_pages).min(self.pages());
+            let count = pages.filter(|page| self.is_to_be_read(*page)).count() as u64;
+            match runs.last_mut() {
+                Some((cycles, same)) if *same == count => *cycles += 1,
+                _ => runs.push((1, count)),
+            }
+        }
+        runs.pop_if(|(_, count)| *count == 0);
+        runs
     }
 
     fn before(&self, page: u64) -> u64 {

@@ -16,16 +16,20 @@ pub(crate) fn all() -> Vec<Seed> {
     let from = GenerationId { epoch: Epoch(6), ..GENERATION };
     let wanted = Wanted { by: 2, half: Half::Parity, cycles: 5..8 };
     let record = b"content 1\n".to_vec();
+    let content = |from, shape, changed: &[(u64, u64)]| Word::Content {
+        from,
+        shape,
+        pages: 9,
+        changed: changed.to_vec(),
+        record: record.clone(),
+    };
     let words = [
-        ("content", Word::Content { from: None, shape: Shape::Ring, pages: 9, record: record.clone() }),
-        (
-            "content-upon",
-            Word::Content { from: Some(from), shape: Shape::FanIn, pages: 9, record: record.clone() },
-        ),
+        ("content", content(None, Shape::Ring, &[])),
+        ("content-upon", content(Some(from), Shape::FanIn, &[(2, 0), (1, 3), (4, 0), (1, 1)])),
         ("gave-up", Word::GaveUp { reason: "disk full".to_owned() }),
         ("question-content", Word::Question(Question::Content { of: 1 })),
         ("question-places", Word::Question(Question::Places(wanted))),
-        ("answer-content", Word::Answer(Answer::Content(record))),
+        ("answer-content", Word::Answer(Answer::Content(record.clone()))),
         ("answer-places", Word::Answer(Answer::Places(vec![Told::Zero, Told::Damaged, Told::Zero]))),
         ("answer-pages", Word::Answer(Answer::Places(vec![Told::Zero, Told::Page(vec![7; PAGE_BYTES])]))),
         ("answer-failed", Word::Answer(Answer::Failed("nothing is known of it".to_owned()))),
