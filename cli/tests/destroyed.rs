@@ -204,6 +204,63 @@ fn a_node_whose_directory_is_gone_costs_checkpoints_until_it_is_rebuilt() {
     verified(&job.finish());
 }
 
+/// Stops the keeper of node 2 in a job that has committed something.
+fn with_a_stopped_keeper(place: &Place) -> (Running, u32) {
+    let mut job = run(place, "xor", &[]);
+    for _ in 0..2 {
+        job.wait_for("committed");
+    }
+    let (_, keepers) = processes(&job);
+    signal(keepers[2], "STOP");
+    job.wait_for("node 2 is gone or cut off; rolling back");
+    (job, keepers[2])
+}
+
+#[test]
+fn a_node_that_stands_still_is_named_and_the_job_goes_on_with_it() {
+    let place = Place::new();
+    let (mut job, keeper) = with_a_stopped_keeper(&place);
+    let newest = place.generations("committed").pop().expect("a generation");
+    signal(keeper, "CONT");
+    job.wait_for(&format!("begins from generation {newest}"));
+    job.wait_for("all ranks run again");
+    job.wait_for("committed");
+    place.let_end();
+    verified(&job.finish());
+}
+
+// Something of the old life may still run there (R9), so nobody begins a new one; but nobody waits for ever.
+#[test]
+fn a_node_that_stands_still_for_long_ends_the_job_in_time() {
+    let place = Place::new();
+    let (job, keeper) = with_a_stopped_keeper(&place);
+    let done = job.finish();
+    assert_eq!(done.code, Some(4), "{done:?}");
+    done.says(&["3 of 4 nodes answer", "go on with `stillwire restart"]);
+    wait_until("the keeper is gone", || !support::runs(keeper));
+    let newest = place.generations("committed").pop().expect("a generation");
+    place.let_end();
+    let done = place.restart(&[]).finish();
+    done.says(&[&format!("begins from generation {newest}")]);
+    verified(&done);
+}
+
+// Nodes that are too slow to protect a generation in time cost that one; the program runs on.
+#[test]
+fn links_that_crawl_cost_checkpoints() {
+    let place = Place::new();
+    let mut job = run(&place, "xor", &["--ckpt-timeout", "1s", "--encode-budget", "link=100"]);
+    for _ in 0..2 {
+        job.wait_for("protecting generation");
+        job.wait_for("came to nothing");
+    }
+    place.let_end();
+    let done = job.finish();
+    done.says(&["no answer in 1 s"]);
+    assert!(!done.stderr.contains("rolling back"), "{done:?}");
+    verified(&done);
+}
+
 #[test]
 fn too_few_nodes_for_a_scheme_are_refused() {
     for (parity, nodes, words) in [

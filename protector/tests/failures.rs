@@ -187,6 +187,36 @@ fn an_abandoned_encoding_is_followed_by_the_next_one() {
 }
 
 #[test]
+fn a_member_that_crawls_is_not_taken_for_dead_and_costs_one_encoding() {
+    let patience = Duration::from_millis(300);
+    let (mut cluster, manifest) =
+        with_second_generation(Plan { patience, unit_pages: 16, ..Plan::new(4, 1, 400_000) });
+    // Its part of the second generation would take hours.
+    let crawling = Limits { link_bytes_per_s: Some(10), ..Limits::default() };
+    cluster.limit(|node| if node == 2 { crawling } else { Limits::default() }, 2);
+    cluster.decide(2, Some(generation(1, 1)));
+    let id = generation(2, 2);
+    cluster.write_images(id);
+    for node in 0..4 {
+        cluster.order_protect(node, id, Some(generation(1, 1)));
+    }
+    cluster.wait_for_contents(&[0, 1, 2, 3], id);
+    let early = cluster.nodes[0].wait_until(std::time::Instant::now() + 3 * patience);
+    assert!(early.is_none(), "it answers, and {early:?}");
+    for node in &cluster.nodes {
+        node.protector.tell(Order::Abandon { generation: id });
+    }
+    for node in &cluster.nodes {
+        let error = failure(node.wait(), id);
+        let expected = matches!(&error, ProtectorError::Ended { .. } | ProtectorError::PeerGaveUp { .. });
+        assert!(expected, "{error}");
+        assert!(matches!(node.wait(), Event::Abandoned { .. }));
+    }
+    cluster.limit(|_| Limits::default(), 3);
+    first_is_untouched(cluster, &manifest, 2);
+}
+
+#[test]
 fn orders_that_cannot_be_carried_out_are_refused() {
     let cluster = Cluster::new(Plan::new(2, 1, 10_000));
     let other_life = generation(2, 1);

@@ -50,7 +50,7 @@ pub(crate) const LINK_GREETING_MAX: Duration = Duration::from_secs(30);
 /// Bytes of lines that a keeper hands over before the coordinator has shown earlier ones; more wait in the pipes of those who print.
 pub(crate) const LINE_WINDOW_BYTES: u64 = 1 << 20;
 
-/// Longest wait for a keeper to end when the job is over, for what its processes have printed and its files.
+/// Longest wait for a keeper to say, when the job is over, that its processes have ended; and to end itself, for what they have printed and its files.
 pub(crate) const KEEPER_END_MAX: Duration = Duration::from_secs(10);
 
 /// First and longest time from the end of a keeper's process to the start of another one for its node; twice as long each time that it does not come up.

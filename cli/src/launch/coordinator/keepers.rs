@@ -153,7 +153,7 @@ impl Keepers {
         let Some(running) = self.0.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) else { return };
         if running.link.send(message) > LINK_QUEUE_BYTES_MAX {
             // Its end is heard over the link.
-            let _ = running.child.kill();
+            self.end(node);
         }
     }
 
@@ -210,6 +210,13 @@ impl Keepers {
         }
         let _ = running.child.kill();
         running.child.wait().ok()
+    }
+
+    /// Ends the process of a keeper.
+    pub(super) fn end(&mut self, node: NodeIndex) {
+        if let Some(running) = self.0.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) {
+            let _ = running.child.kill();
+        }
     }
 
     /// Ends all at once.

@@ -11,7 +11,7 @@ mod records;
 mod spawned;
 mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::time::Instant;
@@ -29,7 +29,7 @@ use nix::sys::signalfd::SignalFd;
 use transport::{Epoch, Rank};
 
 use super::flush::Flusher;
-use super::limits::{EVENTS_PER_ROUND, NEWS_EVERY, ROOM_EVERY};
+use super::limits::{EVENTS_PER_ROUND, KEEPER_END_MAX, NEWS_EVERY, ROOM_EVERY};
 use super::notice::{MpiNotice, Notice, Observer};
 use super::registry::Registration;
 use super::requests::Requests;
@@ -102,6 +102,8 @@ struct Shell<'a> {
     /// What the final report warns of.
     warnings: Vec<String>,
     over: Option<FinalReport>,
+    /// Since the job is over: until when its keepers may say what has become of its ranks.
+    over_until: Option<Instant>,
     stops: u32,
     /// The observer had no room for lines when it was last asked.
     is_full: bool,
@@ -192,6 +194,7 @@ impl<'a> Shell<'a> {
             verdict: None,
             warnings: Vec::new(),
             over: None,
+            over_until: None,
             stops: 0,
             is_full: false,
             news: None,
@@ -265,6 +268,10 @@ impl<'a> Shell<'a> {
             self.commit_due(now);
             self.end_rounds(now);
             self.tell_copying(now);
+            if self.over_until.is_some_and(|until| until <= now) {
+                self.over_until = None;
+                self.give_up_keepers();
+            }
             for node in self.keepers.take_due(now) {
                 // Without it the job ends for want of its node, after a time.
                 if let Err(error) = self.start_keeper(node) {
@@ -274,6 +281,14 @@ impl<'a> Shell<'a> {
                     });
                 }
             }
+        }
+    }
+
+    /// The job is over, and some keepers have not said what has become of their processes: they stand still, or hang. Their guards end those.
+    fn give_up_keepers(&mut self) {
+        for node in self.processes.values().map(|process| process.node).collect::<BTreeSet<_>>() {
+            // Its end is heard over the link.
+            self.keepers.end(node);
         }
     }
 
@@ -307,6 +322,7 @@ impl<'a> Shell<'a> {
         let copying = self.flusher.as_ref().and_then(Flusher::due);
         let others = [
             self.observer.due(),
+            self.over_until,
             self.news,
             room,
             look,
@@ -382,7 +398,10 @@ impl<'a> Shell<'a> {
                 }
                 self.tell(&Notice::Event(&event));
             }
-            job::Output::Over(report) => self.over = Some(report),
+            job::Output::Over(report) => {
+                self.over = Some(report);
+                self.over_until = Some(Instant::now() + KEEPER_END_MAX);
+            }
         }
     }
 
