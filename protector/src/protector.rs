@@ -65,3 +65,91 @@ impl Drop for Protector {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::time::{Duration, Instant};
+
+    use drivers::fault::Faults;
+    use store::protect::{Group, Member};
+    use store::record::Content;
+    use store::{GenerationId, JobDirectory};
+    use transport::config::AuthLevel;
+    use transport::{Epoch, JobId, Life};
+
+    use super::*;
+    use crate::api::Limits;
+    use crate::limits::QUESTIONS_MAX;
+    use crate::lines::Lines;
+    use crate::message::{Answer, Message, Question, Word};
+    use crate::post::{News, Post};
+
+    const JOB: JobId = JobId(7);
+    const LIFE: Life = Life { counter: 1, nonce: 2 };
+    const ASKED: GenerationId = GenerationId { life: LIFE, epoch: Epoch(3) };
+
+    fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "what was waited for has not come");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn who_asks_too_much_at_once_is_told_so() {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let group = Group::new(vec![0, 1], 1).expect("a shape");
+        // Its disk stands still: the first question is never answered.
+        let settings = |node| Settings {
+            job: JOB,
+            key: [1; 16],
+            auth: AuthLevel::Header,
+            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            node,
+            group: group.clone(),
+            directory: scratch.path().to_owned(),
+            faults: Faults::NONE,
+            limits: Limits { disk_bytes_per_s: Some(1), ..Limits::default() },
+            shape: None,
+            patience: Duration::from_secs(60),
+        };
+        std::fs::create_dir_all(scratch.path().join(ASKED.folder())).expect("a folder");
+        let storage = Directory::open(scratch.path()).expect("a folder");
+        let mut member = Member::new(JobDirectory::attach(storage, JOB).on_node(0), group.clone(), 0);
+        let content = Content { job: JOB, generation: ASKED, node: 1, files: Vec::new() };
+        member.write_content(&content).expect("a record");
+
+        let protector = Protector::start(settings(0)).expect("a protector");
+        protector.tell(Order::Open { life: LIFE });
+        let Event::Opened { addresses, .. } = wait_for(|| protector.next()) else { panic!("it opens") };
+        let mut lines = Lines::open(&settings(1), LIFE).expect("a socket");
+        let there = vec![(1, lines.addresses())];
+        lines.meet(&settings(1), &[(0, addresses)]).expect("an address");
+        protector.tell(Order::Meet { life: LIFE, addresses: there });
+        assert!(matches!(wait_for(|| protector.next()), Event::Met { .. }));
+
+        let mut post = Post::new(lines, 2, None);
+        for number in 1..=QUESTIONS_MAX as u64 + 2 {
+            let word = Word::Question(Question::Content { of: 1 });
+            post.say(0, &Message { generation: ASKED, number, word });
+        }
+        let mut refused = Vec::new();
+        wait_for(|| {
+            post.send();
+            for news in post.receive() {
+                let News::Words { from: 0, bytes } = news else { continue };
+                let Message { number, word, .. } = Message::parse(&bytes).expect("a message");
+                let Word::Answer(Answer::Failed(why)) = word else { panic!("{word:?}") };
+                assert!(why.contains("questions of this node wait already"), "{why}");
+                refused.push(number);
+            }
+            (refused.len() == 2).then_some(())
+        });
+        assert_eq!(refused, [QUESTIONS_MAX as u64 + 1, QUESTIONS_MAX as u64 + 2]);
+    }
+}

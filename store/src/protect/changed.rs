@@ -21,12 +21,12 @@ pub const MAGIC: [u8; 4] = *b"SWPD";
 /// The version that this build writes and reads.
 pub const VERSION: u16 = 1;
 /// The generation stands for itself: what is not in the file is zero.
-pub const FLAG_WHOLE: u16 = 1;
+const FLAG_WHOLE: u16 = 1;
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = size_of::<HeaderBytes>();
 /// Bytes that a page takes in files of parity: itself and its checksum.
-pub const RECORD_BYTES: usize = PAGE_BYTES + 8;
+pub(super) const RECORD_BYTES: usize = PAGE_BYTES + 8;
 
 const _: () = assert!(HEADER_BYTES == 64);
 
@@ -122,7 +122,7 @@ impl Records {
 
 /// What has changed of a node's parity, being written.
 #[derive(Debug)]
-pub struct ChangedWriter<F> {
+pub(super) struct ChangedWriter<F> {
     path: String,
     file: F,
     generation: GenerationId,

@@ -46,7 +46,7 @@ fn bases<S: Storage>(storage: &mut S) -> Result<Vec<GenerationId>, ProtectError>
 
 /// A node's parity of one generation: changes laid over what they change.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub(super) struct Kept {
     /// The newest first.
     layers: Vec<Changed>,
     /// What is below them: generation and pages.
@@ -55,7 +55,7 @@ pub struct Kept {
 
 impl Kept {
     /// Finds the parity of `generation`. Nothing of it is read but tables.
-    pub fn open<S: Storage>(
+    pub(super) fn open<S: Storage>(
         directory: &mut JobDirectory<S>,
         generation: GenerationId,
     ) -> Result<Kept, ProtectError> {
@@ -84,7 +84,7 @@ impl Kept {
     }
 
     /// Page `number`; `None`: it is zero.
-    pub fn page<S: Storage>(
+    pub(super) fn page<S: Storage>(
         &self,
         directory: &mut JobDirectory<S>,
         number: u64,
@@ -98,7 +98,7 @@ impl Kept {
     }
 
     /// Pages from `number` on.
-    pub fn read<S: Storage>(
+    pub(super) fn read<S: Storage>(
         &self,
         directory: &mut JobDirectory<S>,
         number: u64,
@@ -140,8 +140,7 @@ impl Kept {
     }
 
     /// Pages from 0 on that may be other than zero.
-    #[must_use]
-    pub fn pages(&self) -> u64 {
+    pub(super) fn pages(&self) -> u64 {
         let of_layers = self.layers.iter().filter_map(|layer| layer.numbers.last()).map(|last| last + 1);
         of_layers.chain(self.base.map(|(_, pages)| pages)).max().unwrap_or(0)
     }
@@ -234,7 +233,7 @@ fn remove_others<S: Storage>(storage: &mut S, generation: GenerationId) -> Resul
 /// changes as well, until all of them are durable. Doing it again, after a crash at any instant, changes nothing.
 ///
 /// `progress` is told with every run of pages that has been read or written.
-pub fn fold<S: Storage>(
+pub(crate) fn fold<S: Storage>(
     directory: &mut JobDirectory<S>,
     generation: GenerationId,
     progress: &mut dyn FnMut(),

@@ -1,12 +1,12 @@
 //! Images that survive their nodes.
 //!
 //! Every node has a *content*: the pages of its images of a generation, each in a place that it keeps from one generation to
-//! the next ([`placement`]). The nodes of a [`Group`] have parity of each other's contents, spread evenly over them. Any M of
+//! the next ([`Extent`]). The nodes of a [`Group`] have parity of each other's contents, spread evenly over them. Any M of
 //! them may be lost with all that they have, and [`Member::repair`] computes it from what the others have.
 //!
 //! A generation goes from *local* (images durable on their nodes) over *protected* (every member has sealed what it keeps,
 //! [`Member::seal`]) to *committed*. Parity of a new generation is told as what changes of the old one's, and lies beside it until the old
-//! generation is collected; then it is folded in ([`kept::fold`]). So at every instant the newest committed generation
+//! generation is collected; then it is folded in (`kept::fold`). So at every instant the newest committed generation
 //! survives the loss of any M members, whatever else happens at that instant.
 //!
 //! How strips, records and pages travel between nodes is not decided here: a test moves them by function calls, keepers over the transport.
@@ -14,9 +14,9 @@
 pub mod changed;
 mod error;
 mod group;
-pub mod kept;
+pub(crate) mod kept;
 mod member;
-pub mod placement;
+mod placement;
 mod repair;
 mod scrub;
 mod strip;
@@ -24,6 +24,7 @@ mod strip;
 pub use error::ProtectError;
 pub use group::{Group, GroupError, Place, Scheme};
 pub use member::{Changes, Keeping, Member};
+pub use placement::{Extent, Piece};
 pub use repair::{Half, Others, Repaired, Served, Standing, Told, Wanted, standing};
 pub use scrub::{ParityFile, Scrubbed, inspect_changed, inspect_pages, inspect_sums, scrub};
 pub use strip::{CHUNK_PAGES, Strip};

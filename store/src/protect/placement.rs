@@ -52,7 +52,11 @@ impl Piece {
     /// `name` is that of the file, which stays the same over generations. `runs` tells of a section, by its number, which
     /// runs of pages it consists of (address of the first page, divided by the length of a page, and number of pages); none: it is one
     /// run from 0 on.
-    pub fn of_image(name: &str, image: &ImageReader, runs: impl Fn(u32) -> Vec<(u64, u64)>) -> Vec<Piece> {
+    pub(super) fn of_image(
+        name: &str,
+        image: &ImageReader,
+        runs: impl Fn(u32) -> Vec<(u64, u64)>,
+    ) -> Vec<Piece> {
         let mut pieces =
             vec![Piece { offset: 0, bytes: HEADER_BYTES as u64, series: series(name, 0, 0), page: 0 }];
         let mut end = HEADER_BYTES as u64;
@@ -124,8 +128,7 @@ impl Taken {
 }
 
 /// Gives each piece of each file its place: the one that its pages have in `old`, or a free one.
-#[must_use]
-pub fn place(old: &[Extent], files: &[Vec<Piece>]) -> Vec<Vec<Extent>> {
+pub(super) fn place(old: &[Extent], files: &[Vec<Piece>]) -> Vec<Vec<Extent>> {
     let before: BTreeMap<(u64, u64), (u64, u64)> = old
         .iter()
         .map(|extent| ((extent.piece.series, extent.piece.page), (extent.piece.pages(), extent.place)))

@@ -10,7 +10,7 @@ use crate::checksum::ImageDigest;
 use crate::error::RecordError;
 use crate::job::GenerationId;
 use crate::limits::{CONTENT_FILES_MAX, CONTENT_PAGES_MAX, EXTENTS_MAX, IMAGE_BYTES_MAX, PAGE_BYTES};
-use crate::protect::placement::{Extent, Piece};
+use crate::protect::{Extent, Piece};
 
 const FORM: Form = Form { what: "content", version: 1 };
 
