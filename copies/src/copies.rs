@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use store::error::RecordError;
 use store::limits::RECORD_BYTES_MAX;
 use store::packets::{Key, PacketReader, Source as _, parallel};
 use store::record::{Copied, CopiedFile};
 use store::{GenerationId, JobFile, Manifest, StorageError};
-use transport::JobId;
+use transport::{JobId, Rank};
 
 use crate::error::CopyError;
 use crate::names;
-use crate::target::{Entry, Target};
+use crate::target::Target;
 use crate::windows::Windows;
 
 /// The jobs that have something at a place.
@@ -35,8 +35,8 @@ pub struct Listed {
     pub copies: Vec<Copied>,
     /// Records that cannot be read, and why.
     pub damaged: Vec<(GenerationId, CopyError)>,
-    /// Every file.
-    pub(crate) entries: Vec<Entry>,
+    /// Every file, with its length.
+    pub(crate) entries: BTreeMap<String, u64>,
 }
 
 /// Something of a copy that is not as it was written.
@@ -66,7 +66,7 @@ impl Listed {
     /// cannot be read.
     #[must_use]
     pub fn bytes_and_leftovers(&self) -> (u64, usize) {
-        (self.entries.iter().map(|entry| entry.bytes).sum(), self.leftovers().len())
+        (self.entries.values().sum(), self.leftovers().len())
     }
 
     /// Files that no copy names. None if a record cannot be read: nobody knows what that one names.
@@ -75,48 +75,22 @@ impl Listed {
             return Vec::new();
         }
         let named = named(&self.copies);
-        let left = self.entries.iter().filter(|entry| !named.contains(&entry.path));
-        left.map(|entry| entry.path.clone()).collect()
-    }
-
-    /// Whether every file of a copy is there, as long as it was.
-    pub(crate) fn has_all(&self, copy: &Copied) -> bool {
-        let images = self.images();
-        let has = |name: &str, bytes: Option<u64>| {
-            let path = names::in_copy(copy.job, copy.generation, name);
-            self.entries
-                .iter()
-                .any(|entry| entry.path == path && bytes.is_none_or(|bytes| bytes == entry.bytes))
-        };
-        has(names::MANIFEST, None)
-            && has(names::JOB_FILE, Some(copy.job_file.stored_bytes))
-            && copy
-                .files()
-                .all(|(rank, file)| images.contains_key(&names::image(copy.job, rank, file.digest, copy.key)))
-    }
-
-    /// Packed images that copies name and that are there, by their paths.
-    pub(crate) fn images(&self) -> BTreeMap<String, CopiedFile> {
-        let lengths: BTreeMap<_, _> =
-            self.entries.iter().map(|entry| (entry.path.as_str(), entry.bytes)).collect();
-        let of = |copy: &Copied| -> Vec<(String, CopiedFile)> {
-            copy.files()
-                .map(|(rank, file)| (names::image(copy.job, rank, file.digest, copy.key), *file))
-                .collect()
-        };
-        let named = self.copies.iter().flat_map(of);
-        named.filter(|(path, file)| lengths.get(path.as_str()) == Some(&file.stored_bytes)).collect()
+        self.entries.keys().filter(|path| !named.contains(*path)).cloned().collect()
     }
 }
 
-/// Every file that these copies consist of.
-pub(crate) fn named(copies: &[Copied]) -> BTreeSet<String> {
+/// Every file that these copies consist of, without those that they hang on.
+pub(crate) fn named<'a>(copies: impl IntoIterator<Item = &'a Copied>) -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     for copy in copies {
         for name in [names::COPIED, names::MANIFEST, names::JOB_FILE] {
             paths.insert(names::in_copy(copy.job, copy.generation, name));
         }
-        paths.extend(copy.files().map(|(rank, file)| names::image(copy.job, rank, file.digest, copy.key)));
+        for rank in (0..).map(Rank).take(copy.ranks.len()) {
+            for what in [names::BLOCKS, names::PLACES] {
+                paths.insert(names::of_rank(copy.job, copy.generation, rank, what));
+            }
+        }
     }
     paths
 }
@@ -148,6 +122,7 @@ impl<'a> Copies<'a> {
             }
         }
         copies.sort_by_key(|copy| copy.generation);
+        let entries = entries.into_iter().map(|entry| (entry.path, entry.bytes)).collect();
         Ok(Listed { copies, damaged, entries })
     }
 
@@ -166,15 +141,7 @@ impl<'a> Copies<'a> {
     pub fn job_file(&self, copied: &Copied) -> Result<JobFile, CopyError> {
         self.check_key(copied)?;
         let path = names::in_copy(self.job, copied.generation, names::JOB_FILE);
-        let (bytes, bytes_max) = (copied.job_file.bytes, RECORD_BYTES_MAX);
-        if bytes > bytes_max {
-            return Err(StorageError::TooLong { path: self.target.shown(&path), bytes, bytes_max }.into());
-        }
-        let mut bytes = Vec::new();
-        self.read_packed(&path, &copied.job_file, |packet| {
-            bytes.extend_from_slice(packet);
-            Ok(())
-        })?;
+        let bytes = self.read_small(&path, &copied.job_file, RECORD_BYTES_MAX)?;
         let failed = |error| CopyError::Record { path: self.target.shown(&path), error };
         let file = JobFile::parse(&bytes).map_err(failed)?;
         if file.job != self.job {
@@ -200,7 +167,7 @@ impl<'a> Copies<'a> {
             let (expected, found) = (copied.generation, manifest.generation);
             return Err(failed(RecordError::WrongGeneration { expected, found }));
         }
-        let (expected, found) = (manifest.images.len(), copied.images.len());
+        let (expected, found) = (manifest.images.len(), copied.ranks.len());
         if expected != found {
             return Err(CopyError::Images { generation: copied.generation, expected, found });
         }
@@ -245,73 +212,106 @@ impl<'a> Copies<'a> {
         Ok((reader, source))
     }
 
-    /// The content of a packed file, packet by packet, each checked.
-    pub(crate) fn read_packed(
+    /// The content of a packed file that fits into memory, checked.
+    pub(crate) fn read_small(
         &self,
         path: &str,
         file: &CopiedFile,
-        mut take: impl FnMut(&[u8]) -> Result<(), CopyError>,
-    ) -> Result<(), CopyError> {
-        let (reader, source) = self.open_packed(path, file)?;
-        let failed = |error| CopyError::Packets { path: self.target.shown(path), error };
-        let mut unpacker = store::packets::Unpacker::new();
-        let mut content = Vec::new();
-        for packet in 0..reader.footer().packets {
-            reader.read_packet(&source, &mut unpacker, packet, &mut content).map_err(failed)?;
-            take(&content)?;
+        bytes_max: u64,
+    ) -> Result<Vec<u8>, CopyError> {
+        let bytes = file.bytes;
+        if bytes > bytes_max {
+            return Err(StorageError::TooLong { path: self.target.shown(path), bytes, bytes_max }.into());
         }
-        Ok(())
+        let (reader, source) = self.open_packed(path, file)?;
+        let mut content = Vec::new();
+        // Every byte of it, those that unpacking needs not as well.
+        let read = reader.verify(&source).and_then(|()| {
+            reader.read_all(&source, |packet| {
+                content.extend_from_slice(packet);
+                Ok(())
+            })
+        });
+        read.map_err(|error| CopyError::Packets { path: self.target.shown(path), error })?;
+        Ok(content)
     }
 
-    /// Reads every byte of these copies and checks it; what several copies share is read once. `progress` is told bytes as they have been read, from several threads.
+    /// Reads every byte of these copies, and of those that they hang on, and checks it; each file once. `progress` is told bytes as they have been read, from several
+    /// threads.
     pub fn verify(
         &self,
         copies: &[Copied],
         threads: NonZeroUsize,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Vec<Found>, CopyError> {
+        let listed = self.list()?;
         let mut found = Vec::new();
-        let mut files: BTreeMap<String, CopiedFile> = BTreeMap::new();
+        // Each with what it needs, as far as that is there.
+        let mut meant: Vec<(&Copied, Vec<&Copied>)> = Vec::new();
         for copied in copies {
+            let generation = copied.generation;
             let looked = self.check_key(copied).and_then(|()| {
                 self.job_file(copied)?;
-                self.manifest(copied)
+                self.manifest(copied)?;
+                listed.needs(copied)
             });
-            if let Err(error) = looked {
-                found.push(Found { generation: copied.generation, error });
+            match looked {
+                Ok(needs) => meant.push((copied, needs)),
+                Err(error) => {
+                    let lost = matches!(error, CopyError::Lacks { .. });
+                    found.push(Found { generation, error });
+                    if lost {
+                        meant.push((copied, vec![copied]));
+                    }
+                }
             }
-            let own = copied.files();
-            files.extend(
-                own.map(|(rank, file)| (names::image(self.job, rank, file.digest, copied.key), *file)),
-            );
         }
-        let files: Vec<_> = files.into_iter().collect();
+        // What a copy that others hang on says of places is its own matter.
+        let mut parts: BTreeMap<(GenerationId, Rank, &str), &Copied> = BTreeMap::new();
+        for (copied, needs) in &meant {
+            for (rank, _) in copied.by_rank() {
+                parts.insert((copied.generation, rank, names::PLACES), *copied);
+                parts.extend(needs.iter().map(|at| ((at.generation, rank, names::BLOCKS), *at)));
+            }
+        }
+        let parts: Vec<_> = parts.into_iter().collect();
         let wrong = Mutex::new(BTreeMap::new());
         parallel::each(
-            files.len() as u64,
+            parts.len() as u64,
             threads,
             || (),
             |(), number| {
-                let (path, file) = &files[usize::try_from(number).expect("it counts what is in memory")];
-                let verified = self.open_packed(path, file).and_then(|(reader, source)| {
-                    let failed = |error| CopyError::Packets { path: self.target.shown(path), error };
-                    reader.verify(&source).map_err(failed)
-                });
-                progress(file.stored_bytes);
+                let (part, copied) = parts[usize::try_from(number).expect("it counts what is in memory")];
+                let (_, rank, what) = part;
+                let of = &copied.ranks[rank.0 as usize];
+                let (verified, bytes) = if what == names::PLACES {
+                    (self.places(copied, rank).map(drop), of.places.stored_bytes)
+                } else {
+                    (self.verify_blocks(copied, rank), of.blocks_bytes)
+                };
+                progress(bytes);
                 if let Err(error) = verified {
-                    wrong
-                        .lock()
-                        .unwrap_or_else(std::sync::PoisonError::into_inner)
-                        .insert(path.clone(), error);
+                    wrong.lock().unwrap_or_else(PoisonError::into_inner).insert(part, error);
                 }
                 Ok::<(), CopyError>(())
             },
         )?;
-        let wrong = wrong.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for copied in copies {
-            for (rank, file) in copied.files() {
-                if let Some(error) = wrong.get(&names::image(self.job, rank, file.digest, copied.key)) {
-                    found.push(Found { generation: copied.generation, error: error.clone() });
+        let wrong = wrong.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for (copied, needs) in meant {
+            let generation = copied.generation;
+            for (rank, _) in copied.by_rank() {
+                let before = found.len();
+                let places = wrong.get(&(generation, rank, names::PLACES));
+                found.extend(places.map(|error| Found { generation, error: error.clone() }));
+                found.extend(needs.iter().filter_map(|at| {
+                    let error = wrong.get(&(at.generation, rank, names::BLOCKS))?.clone();
+                    Some(Found { generation, error: error.below(generation, at.generation) })
+                }));
+                // What each file says is right; whether they belong together is another matter.
+                if found.len() == before
+                    && let Err(error) = self.chain(&needs, rank)
+                {
+                    found.push(Found { generation, error });
                 }
             }
         }

@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use store::job::TakenFile;
 use store::packets::parallel;
-use store::record::{Copied, CopiedFile};
+use store::record::{Copied, CopiedRank};
 use store::{ImageReader, JobDirectory, Storage, StoreError};
 use transport::Rank;
 
 use crate::copies::Copies;
 use crate::error::CopyError;
-use crate::names;
 use crate::write::{Report, Source};
 
 impl Copies<'_> {
@@ -26,46 +25,47 @@ impl Copies<'_> {
         report: &Report,
     ) -> Result<u32, CopyError> {
         self.check_key(copied)?;
+        let listed = self.list()?;
+        let needs = listed.needs(copied)?;
         let manifest = self.manifest(copied)?;
         let files = AtomicU32::new(0);
         let work = |(): &mut (), number: u64| {
             let at = usize::try_from(number).expect("it counts what is in memory");
-            let (image, base) = &copied.images[at];
-            let rank = manifest.images[at].rank;
+            let (of, rank) = (&copied.ranks[at], manifest.images[at].rank);
             let mut own = images.directory(rank)?;
             own.begin_taking(copied.generation)?;
-            if is_whole(&mut own, copied, rank, image)? {
-                return report.add(image.bytes.saturating_add(base.map_or(0, |base| base.bytes)));
+            if is_whole(&mut own, copied, rank, of)? {
+                return report.add(of.bytes());
             }
-            let wanted = base.as_ref().map(|base| (TakenFile::Base, base));
-            for (which, file) in wanted.into_iter().chain([(TakenFile::Image, image)]) {
-                self.fetch_file(&mut own, copied, rank, which, file, report)?;
-                files.fetch_add(1, Ordering::Relaxed);
-            }
+            files.fetch_add(self.fetch_rank(&mut own, &needs, rank, report)?, Ordering::Relaxed);
             Ok(())
         };
-        parallel::each(copied.images.len() as u64, threads, || (), work)?;
+        parallel::each(copied.ranks.len() as u64, threads, || (), work)?;
         records.begin_taking(copied.generation)?;
         records.take_over(&manifest)?;
         Ok(files.into_inner())
     }
 
-    fn fetch_file<S: Storage>(
+    /// Puts the images of a rank together. Returns how many they are.
+    fn fetch_rank<S: Storage>(
         &self,
         directory: &mut JobDirectory<S>,
-        copied: &Copied,
+        needs: &[&Copied],
         rank: Rank,
-        which: TakenFile,
-        file: &CopiedFile,
         report: &Report,
-    ) -> Result<(), CopyError> {
-        let path = names::image(self.job, rank, file.digest, copied.key);
-        directory.take_file(copied.generation, rank, which, |storage, to| {
-            self.read_packed(&path, file, |packet| {
-                storage.append(to, packet).map_err(StoreError::from)?;
-                report.add(packet.len() as u64)
-            })
-        })
+    ) -> Result<u32, CopyError> {
+        let content = self.places(needs[0], rank)?;
+        let chain = self.chain(needs, rank)?;
+        // The base first: the image means nothing without it.
+        for (file, which) in content.files.iter().zip([TakenFile::Image, TakenFile::Base]).rev() {
+            directory.take_file(needs[0].generation, rank, which, |storage, to| {
+                self.read_file(needs, rank, &chain, file, |piece| {
+                    storage.append(to, piece).map_err(StoreError::from)?;
+                    report.add(piece.len() as u64)
+                })
+            })?;
+        }
+        Ok(u32::try_from(content.files.len()).unwrap_or(u32::MAX))
     }
 }
 
@@ -74,11 +74,11 @@ fn is_whole<S: Storage>(
     directory: &mut JobDirectory<S>,
     copied: &Copied,
     rank: Rank,
-    image: &CopiedFile,
+    of: &CopiedRank,
 ) -> Result<bool, CopyError> {
     let mut look = || -> Result<(), StoreError> {
         let reader = directory.open_image(copied.generation, rank)?;
-        reader.expect_digest(image.digest)?;
+        reader.expect_digest(of.image.digest)?;
         let base = directory.open_base(copied.generation, rank, &reader)?;
         let verify = |reader: &ImageReader| reader.verify(directory.storage());
         [Some(reader), base].iter().flatten().try_for_each(verify)

@@ -4,24 +4,30 @@
 //! [`Target`], packed (`store::packets`): compressed where that pays, encrypted if there is a key, every byte checksummed.
 //!
 //! ```text
-//! JOB/                                      the job's id, 32 hexadecimal digits
-//!   images/rank-00000000-0c4d7a4be2f0a1b3   packets of an image or a base, named by its digest: copies share them
-//!   life-.../epoch-.../job                  packets of the job file
-//!   life-.../epoch-.../manifest             as in the job's directory
-//!   life-.../epoch-.../copied               written last: with it the copy exists
+//! JOB/                              the job's id, 32 hexadecimal digits
+//!   life-.../epoch-.../
+//!     rank-00000000.blocks          a delta (`store::delta`): blocks of its images that the copy below has not
+//!     rank-00000000.places          packets: which block is which part of which image
+//!     job                           packets of the job file
+//!     manifest                      as in the job's directory
+//!     copied                        written last: with it the copy exists
 //! ```
 //!
-//! [`Copies`] is what lies there of one job: it lists, writes, fetches, verifies and removes copies.
+//! [`Copies`] is what lies there of one job: it lists, writes, fetches, verifies and removes copies. A copy may hang on others: see [`Listed::needs`].
 
 #![forbid(unsafe_code)]
 
+mod blocks;
+mod chain;
 mod copies;
 mod error;
 mod fetch;
 mod folder;
+mod layers;
 mod names;
 #[cfg(feature = "s3")]
 pub mod objects;
+mod pack;
 mod place;
 mod target;
 mod windows;

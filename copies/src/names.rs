@@ -1,13 +1,14 @@
 //! Names of the files of copies, and back.
 
+use store::GenerationId;
 use store::packets::Key;
-use store::{GenerationId, ImageDigest};
 use transport::{JobId, Rank};
 
 pub(crate) const COPIED: &str = "copied";
 pub(crate) const MANIFEST: &str = "manifest";
 pub(crate) const JOB_FILE: &str = "job";
-const IMAGES: &str = "images";
+pub(crate) const BLOCKS: &str = "blocks";
+pub(crate) const PLACES: &str = "places";
 
 /// The folder of a job.
 pub(crate) fn job(job: JobId) -> String {
@@ -26,10 +27,9 @@ pub(crate) fn in_copy(of: JobId, generation: GenerationId, name: &str) -> String
     format!("{}/{}/{name}", job(of), generation.folder())
 }
 
-/// A packed image or base. Files of different keys have different names, so that older copies stay readable with theirs.
-pub(crate) fn image(of: JobId, rank: Rank, digest: ImageDigest, key: Option<u64>) -> String {
-    let key = key.map(|key| format!("-{key:016x}")).unwrap_or_default();
-    format!("{}/{IMAGES}/rank-{:08}-{digest}{key}", job(of), rank.0)
+/// A file of a rank in a copy.
+pub(crate) fn of_rank(of: JobId, generation: GenerationId, rank: Rank, what: &str) -> String {
+    in_copy(of, generation, &format!("rank-{:08}.{what}", rank.0))
 }
 
 /// The generation whose copy a path of the job `of` is the record of.
@@ -59,14 +59,5 @@ mod tests {
             assert_eq!(job_parsed(other), None, "{other}");
         }
         assert_eq!(copied_parsed(of, &in_copy(of, generation, "copied.tmp")), None);
-    }
-
-    #[test]
-    fn keys_are_told_apart() {
-        let name = |key| image(JobId(1), Rank(0), ImageDigest(5), key_id(key));
-        let (one, other) = (Key([1; 32]), Key([2; 32]));
-        assert_ne!(name(Some(&one)), name(Some(&other)));
-        assert_ne!(name(Some(&one)), name(None));
-        assert_eq!(name(Some(&one)), name(Some(&one.clone())));
     }
 }

@@ -1,26 +1,26 @@
-//! Writing a copy: images first, each packed in one pass, then the manifest, then the record with which the copy exists.
+//! Writing a copy: first what it gets of each rank, then the manifest, then the record with which the copy exists.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use store::checksum::checksum;
+use store::delta::Rules;
 use store::packets::{Compression, Cut, Key, PacketWriter, PacketsSummary, Sealing, Sink, parallel};
-use store::record::{Copied, CopiedFile};
+use store::record::{Copied, CopiedFile, Upon};
 use store::{
     GenerationId, ImageDigest, ImageReader, JobDirectory, JobFile, Manifest, Storage, StorageError,
     StoreError,
 };
 use transport::Rank;
 
+use crate::blocks::BLOCK_BYTES;
+use crate::chain::Ground;
 use crate::copies::{Copies, named};
 use crate::error::CopyError;
 use crate::names;
+use crate::pack::Packed;
 use crate::target::Writing;
-
-/// Bytes of a block: those of a page of an image.
-const BLOCK_BYTES: u32 = 4096;
 
 /// Where the images of ranks lie, for reading: one directory of the job, or one for each node.
 pub trait Source: Sync {
@@ -29,6 +29,10 @@ pub trait Source: Sync {
 
     /// The directory that has a rank's image.
     fn directory(&self, rank: Rank) -> Result<JobDirectory<Self::Storage>, StoreError>;
+
+    /// Which runs of pages a section of an image of a rank consists of: number of the first (its address by the length of a page), and how many. None: nothing is known of it,
+    /// and its pages keep their places as far as nothing is put between them.
+    fn runs(&self, rank: Rank, image: &ImageReader, section: u32) -> Vec<(u64, u64)>;
 }
 
 /// What is to be copied, and how.
@@ -40,8 +44,10 @@ pub struct Work<'a> {
     pub manifest: &'a Manifest,
     /// The time, in milliseconds since 1970-01-01 UTC.
     pub copied_unix_ms: u64,
-    /// Copies that are kept: the newest ones.
+    /// Copies that are kept: the newest ones, and what they hang on.
     pub keep: u32,
+    /// Which copy hangs on which.
+    pub rules: Rules,
     /// Images that are packed at once.
     pub threads: NonZeroUsize,
 }
@@ -119,8 +125,10 @@ impl Copies<'_> {
             return Err(CopyError::Superseded { by });
         }
         let found = before.copies.iter().find(|copy| copy.generation == generation);
-        let is_there =
-            found.is_some_and(|found| found.key == names::key_id(self.key.as_ref()) && before.has_all(found));
+        let is_there = found.is_some_and(|found| {
+            let has_key = found.key == names::key_id(self.key.as_ref()) || before.is_needed(generation);
+            has_key && before.needs(found).is_ok()
+        });
         if !is_there {
             // It may have lost something, or be to have another key.
             self.target.remove(&names::in_copy(self.job, generation, names::COPIED))?;
@@ -131,8 +139,11 @@ impl Copies<'_> {
         let written = match found.filter(|_| is_there) {
             Some(found) => Ok((found.clone(), 0)),
             None => {
+                let mut others = before.clone();
+                others.copies.retain(|copy| copy.generation != generation);
+                let ground = others.ground(&work.rules, names::key_id(self.key.as_ref()));
                 let begun = Mutex::new(Vec::new());
-                let written = self.write_all(work, source, report, &before.images(), &begun);
+                let written = self.write_all(work, source, report, ground.as_ref(), &begun);
                 if written.is_err() {
                     self.take_back(generation, &begun.into_inner().unwrap_or_else(PoisonError::into_inner));
                 }
@@ -162,33 +173,26 @@ impl Copies<'_> {
         work: &Work<'_>,
         source: &T,
         report: &Report,
-        known: &BTreeMap<String, CopiedFile>,
+        ground: Option<&Ground<'_>>,
         begun: &Mutex<Vec<String>>,
     ) -> Result<(Copied, u64), CopyError> {
         let Work { manifest, .. } = work;
         let generation = manifest.generation;
-        let images = Mutex::new(vec![None; manifest.images.len()]);
+        let ground = ground.filter(|ground| ground.chain[0].ranks.len() == manifest.images.len());
+        let ranks = Mutex::new(vec![None; manifest.images.len()]);
         parallel::each(
             manifest.images.len() as u64,
             work.threads,
             || (),
             |(), number| {
                 let at = usize::try_from(number).expect("it counts what is in memory");
-                let files = self.write_rank(manifest, at, source, report, known, begun)?;
-                images.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(files);
+                let packed = self.write_rank(work, at, source, report, ground, begun)?;
+                ranks.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(packed);
                 Ok::<(), CopyError>(())
             },
         )?;
-        let images = images.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut new_bytes = 0;
-        let images: Vec<(CopiedFile, Option<CopiedFile>)> = images
-            .into_iter()
-            .map(|files| {
-                let ((image, base), bytes) = files.expect("every rank was copied without an error");
-                new_bytes += bytes;
-                (image, base)
-            })
-            .collect();
+        let ranks = ranks.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter();
+        let ranks: Vec<Packed> = ranks.map(|packed| packed.expect("written without an error")).collect();
         let own = |name| names::in_copy(self.job, generation, name);
         let note = |path: &str| begun.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
         let bytes = manifest.emit();
@@ -196,10 +200,12 @@ impl Copies<'_> {
         self.target.write(&own(names::MANIFEST), &bytes)?;
         let file = work.job_file.emit();
         note(&own(names::JOB_FILE));
-        let job_file =
-            self.pack(&own(names::JOB_FILE), ImageDigest(checksum(&file)), file.len() as u64, |take| {
-                take(&file)
-            })?;
+        let job_file = self.pack(&own(names::JOB_FILE), ImageDigest(checksum(&file)), &file)?;
+        let base = ground.filter(|_| ranks.iter().any(|packed| !packed.is_full));
+        let base = base.map(|ground| ground.chain[ground.base]);
+        let sum = |of: fn(&Packed) -> u64| ranks.iter().map(of).sum();
+        let (since_base, since_previous) =
+            (sum(|packed| packed.differences.since_base), sum(|packed| packed.differences.since_previous));
         let copied = Copied {
             job: self.job,
             generation,
@@ -207,68 +213,34 @@ impl Copies<'_> {
             copied_unix_ms: work.copied_unix_ms,
             key: names::key_id(self.key.as_ref()),
             manifest: Manifest::checksum(&bytes),
+            upon: base.map(|base| Upon { generation: base.generation, record: base.checksum() }),
+            becomes_base: base.is_some() && work.rules.becomes_base(since_base, since_previous),
             job_file,
-            images,
+            ranks: ranks.iter().map(|packed| packed.of).collect(),
         };
         self.expect_there(&copied)?;
         report.add(0)?;
         self.target.write(&own(names::COPIED), &copied.emit())?;
+        let new_bytes = copied.stored_bytes();
         Ok((copied, new_bytes))
     }
 
-    fn write_rank<T: Source>(
-        &self,
-        manifest: &Manifest,
-        at: usize,
-        source: &T,
-        report: &Report,
-        known: &BTreeMap<String, CopiedFile>,
-        begun: &Mutex<Vec<String>>,
-    ) -> Result<((CopiedFile, Option<CopiedFile>), u64), CopyError> {
-        let named = &manifest.images[at];
-        let mut directory = source.directory(named.rank)?;
-        let image = directory.open_image(manifest.generation, named.rank)?;
-        image.expect_digest(named.summary.digest)?;
-        let base = directory.open_base(manifest.generation, named.rank, &image)?;
-        let mut new_bytes = 0;
-        let mut write = |reader: &ImageReader| -> Result<CopiedFile, CopyError> {
-            let path = names::image(self.job, named.rank, reader.digest(), names::key_id(self.key.as_ref()));
-            let bytes = reader.header().total_bytes;
-            if let Some(file) = known.get(&path).filter(|file| file.bytes == bytes) {
-                report.add(bytes)?;
-                return Ok(*file);
-            }
-            begun.lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());
-            let file = self.pack(&path, reader.digest(), bytes, |take| {
-                reader.read_through(directory.storage(), |piece| {
-                    report.add(piece.len() as u64)?;
-                    take(piece)
-                })
-            })?;
-            new_bytes += file.stored_bytes;
-            Ok(file)
-        };
-        let base = base.as_ref().map(&mut write).transpose()?;
-        let image = write(&image)?;
-        Ok(((image, base), new_bytes))
-    }
-
-    /// Packs a content of so many bytes, which `read` gives piece by piece.
-    fn pack(
+    /// Packs a content.
+    pub(crate) fn pack(
         &self,
         path: &str,
         digest: ImageDigest,
-        bytes: u64,
-        read: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), CopyError>) -> Result<(), CopyError>,
+        content: &[u8],
     ) -> Result<CopiedFile, CopyError> {
         let failed = |error| CopyError::Packets { path: self.target.shown(path), error };
         let sealing = self.key.as_ref().map(sealing).transpose()?;
+        let bytes = content.len() as u64;
         // Packets that do not become smaller stay as they are: some bytes of entry and tag for each 64 KiB.
         let mut writing = self.target.create(path, bytes + bytes / 512 + 4096)?;
         let mut tail = Tail { writing: &mut *writing, last: [0; 8] };
         let cut = Cut::of_blocks(BLOCK_BYTES).expect("within the limits");
         let mut writer = PacketWriter::begin(&mut tail, cut, Compression::Auto, sealing).map_err(failed)?;
-        read(&mut |piece| writer.write(&mut tail, piece).map_err(failed))?;
+        writer.write(&mut tail, content).map_err(failed)?;
         let PacketsSummary { content_bytes, stored_bytes, .. } = writer.finish(&mut tail).map_err(failed)?;
         let footer = u64::from_le_bytes(tail.last);
         writing.finish()?;
@@ -277,44 +249,44 @@ impl Copies<'_> {
 
     /// Everything that the record is to vouch for is there, whatever others have done meanwhile.
     fn expect_there(&self, copied: &Copied) -> Result<(), CopyError> {
-        let entries = self.target.list(&names::job(self.job))?;
-        let lengths: BTreeMap<_, _> =
-            entries.iter().map(|entry| (entry.path.as_str(), entry.bytes)).collect();
-        for (rank, file) in copied.files() {
-            let path = names::image(self.job, rank, file.digest, copied.key);
-            if lengths.get(path.as_str()) != Some(&file.stored_bytes) {
-                return Err(CopyError::Gone { path: self.target.shown(&path) });
-            }
+        match self.list()?.needs(copied) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(CopyError::Gone { error: Box::new(error) }),
         }
-        Ok(())
     }
 
-    /// Removes all but the newest `keep` copies, and what they alone have; or says why their files stay.
+    /// Removes all but the newest `keep` copies and what they hang on; or says why others stay.
     fn remove_old(&self, keep: u32) -> Result<(Vec<GenerationId>, Option<CopyError>), CopyError> {
         let listed = self.list()?;
-        let old = listed.copies.len().saturating_sub(keep.max(1) as usize);
-        let (old, kept) = listed.copies.split_at(old);
-        // First of all they stop being copies.
-        for copy in old {
-            self.target.remove(&names::in_copy(self.job, copy.generation, names::COPIED))?;
-        }
-        let removed = old.iter().map(|copy| copy.generation).collect();
         if let Some((_, error)) = listed.damaged.first() {
             let obscure = match error.clone() {
                 CopyError::Record { path, error } => CopyError::Obscure { path, error },
                 other => other,
             };
-            return Ok((removed, Some(obscure)));
+            return Ok((Vec::new(), Some(obscure)));
+        }
+        let kept = listed.kept(keep);
+        let (kept, old): (Vec<&Copied>, Vec<&Copied>) =
+            listed.copies.iter().partition(|copy| kept.contains(&copy.generation));
+        // First of all they stop being copies, the newest first: at no instant does one hang on nothing.
+        for copy in old.iter().rev() {
+            self.target.remove(&names::in_copy(self.job, copy.generation, names::COPIED))?;
         }
         let kept = named(kept);
-        for path in named(old).difference(&kept) {
+        for path in named(old.iter().copied()).difference(&kept) {
             self.target.remove(path)?;
         }
-        Ok((removed, None))
+        Ok((old.iter().map(|copy| copy.generation).collect(), None))
     }
 }
 
-fn sealing(key: &Key) -> Result<Sealing, CopyError> {
+pub(crate) fn random_seed() -> Result<u64, CopyError> {
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|_| CopyError::NoRandomness)?;
+    Ok(u64::from_le_bytes(seed))
+}
+
+pub(crate) fn sealing(key: &Key) -> Result<Sealing, CopyError> {
     let mut salt = [0; 24];
     getrandom::fill(&mut salt).map_err(|_| CopyError::NoRandomness)?;
     Ok(Sealing::new(key.clone(), salt))

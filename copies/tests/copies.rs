@@ -15,29 +15,32 @@ fn key(byte: u8) -> Option<Key> {
     Some(Key([byte; 32]))
 }
 
-fn images(disk: &Disk) -> usize {
+fn files_of_ranks(disk: &Disk) -> usize {
     let entries = disk.target().list("").unwrap();
-    entries.iter().filter(|entry| entry.path.contains("/images/")).count()
+    entries.iter().filter(|entry| entry.path.contains("/rank-")).count()
 }
 
 #[test]
-fn copies_share_bases_and_old_ones_go() {
+fn copies_share_what_has_not_changed_and_old_ones_that_nobody_needs_go() {
     let mut job = Job::new();
     let disk = Disk::default();
     assert_eq!(restore_newest(&disk.target(), None).unwrap(), None);
-    let mut files = Vec::new();
+    let mut stored = Vec::new();
     for epoch in 1..=4 {
         let id = job.checkpoint(epoch);
         let written = job.copy(&disk.target(), id, None, 2).unwrap();
         assert_eq!(written.unremoved, None);
-        let expected: Vec<_> = (epoch == 3 || epoch == 4).then(|| job.id(epoch - 2)).into_iter().collect();
+        // All hang on the first one.
+        let expected: Vec<_> = (epoch == 4).then(|| job.id(2)).into_iter().collect();
         assert_eq!(written.removed, expected);
-        assert!(written.copied.stored_bytes() < written.copied.bytes(), "compressible");
-        files.push(images(&disk));
+        assert_eq!(written.copied.upon.map(|upon| upon.generation), (epoch > 1).then(|| job.id(1)));
+        stored.push((written.copied.stored_bytes(), written.copied.bytes()));
+        assert_eq!(files_of_ranks(&disk), [4, 8, 12, 12][epoch as usize - 1]);
         assert_eq!(restore_newest(&disk.target(), None).unwrap(), Some(id));
     }
-    // Two images; two more, and the base is the first one's image; then each copy brings two and one goes, for the base stays.
-    assert_eq!(files, [2, 4, 5, 5]);
+    // Whole; then the noise of an image, and a delta, and nothing of that one's base.
+    assert!(stored[0].0 < stored[0].1, "compressible: {stored:?}");
+    assert!(stored[1..].iter().all(|(stored, of)| *stored < of / 2), "{stored:?}");
     assert_eq!(jobs(&disk.target()).unwrap(), [JOB]);
     // Once more: nothing is read or written but records.
     let again = job.copy(&disk.target(), job.id(4), None, 2).unwrap();
@@ -94,7 +97,7 @@ fn every_damaged_byte_is_found_and_its_packet_named() {
     let disk = Disk::default();
     job.copy(&disk.target(), ids[0], None, 4).unwrap();
     job.copy(&disk.target(), ids[1], None, 4).unwrap();
-    let mut packets = 0;
+    let (mut packets, mut refused) = (0, 0);
     for entry in disk.target().list("").unwrap() {
         for offset in (0..entry.bytes).step_by(1 + usize::try_from(entry.bytes / 60).unwrap()) {
             let disk = disk.twin();
@@ -104,26 +107,25 @@ fn every_damaged_byte_is_found_and_its_packet_named() {
             let listed = copies.list().unwrap();
             let found = copies.verify(&listed.copies, NonZeroUsize::MIN, &|_| ()).unwrap();
             assert!(!found.is_empty() || !listed.damaged.is_empty(), "{} at {offset}", entry.path);
+            // A copy that hangs on one whose record is damaged says whose that is.
             let named = entry.path.rsplit('/').next().unwrap();
+            let hangs = format!("hangs on that of {}", ids[0]);
             let words = found.iter().map(|found| found.error.to_string());
             let words: Vec<_> =
                 words.chain(listed.damaged.iter().map(|(_, error)| error.to_string())).collect();
-            assert!(words.iter().all(|words| words.contains(named)), "{words:?}");
+            assert!(words.iter().all(|words| words.contains(named) || words.contains(&hangs)), "{words:?}");
             packets += usize::from(words.iter().any(|words| words.contains("packet ")));
             // What is damaged is never brought back as if it were right.
             for copied in &listed.copies {
                 let restored = restore_into(&copies, copied, JobDirectory::attach(Disk::default(), JOB));
                 let is_damaged = found.iter().any(|found| found.generation == copied.generation);
-                let is_job_file = named == "job";
-                assert!(
-                    restored.is_err() == is_damaged || is_job_file,
-                    "{} at {offset}: {restored:?}",
-                    entry.path
-                );
+                // A file may be damaged where this copy does not need it.
+                assert!(restored.is_ok() || is_damaged, "{} at {offset}: {restored:?}", entry.path);
+                refused += usize::from(restored.is_err());
             }
         }
     }
-    assert!(packets > 100, "{packets}");
+    assert!(packets > 100 && refused > 200, "{packets} {refused}");
 }
 
 #[test]
@@ -143,7 +145,8 @@ fn a_missing_file_is_named() {
         } else {
             let found = copies.verify(&listed.copies, NonZeroUsize::MIN, &|_| ()).unwrap();
             let error = &found[0].error;
-            assert!(matches!(error, CopyError::Storage(StorageError::NotFound { .. })), "{error}");
+            let is_lost = matches!(error, CopyError::Storage(StorageError::NotFound { .. }));
+            assert!(is_lost || matches!(error, CopyError::Lacks { .. }), "{error}");
             assert!(error.to_string().contains(&entry.path), "{error}");
         }
         // The next copy of the generation mends it.
@@ -228,19 +231,19 @@ fn nothing_is_removed_while_a_record_cannot_be_read() {
     }
     let record = format!("{JOB}/{}/copied", job.id(2).folder());
     assert!(disk.hold().damage(&record, 30, 1));
-    let before = images(&disk);
+    let before = files_of_ranks(&disk);
     let id = job.checkpoint(4);
     let written = job.copy(&disk.target(), id, None, 1).unwrap();
-    assert_eq!(written.removed, [job.id(1), job.id(3)]);
-    assert_eq!(images(&disk), before + 2);
-    let why = written.unremoved.expect("their files stay").to_string();
+    assert_eq!((written.removed, files_of_ranks(&disk)), (vec![], before + 4));
+    let why = written.unremoved.expect("they stay").to_string();
     assert!(why.contains(&record) && why.contains("remove it"), "{why}");
-    // What it may name is not told as left over.
+    // What it may need is not told as left over.
     let listed = Copies::new(&disk.target(), JOB, None).list().unwrap();
     assert_eq!((listed.damaged.len(), listed.bytes_and_leftovers().1), (1, 0));
     disk.hold().remove_file(&record).unwrap();
     let written = job.copy(&disk.target(), id, None, 1).unwrap();
-    assert_eq!((written.unremoved, images(&disk)), (None, 3));
+    // The newest one, and what it hangs on.
+    assert_eq!((written.unremoved, files_of_ranks(&disk)), (None, 8));
 }
 
 #[test]

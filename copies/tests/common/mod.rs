@@ -7,13 +7,14 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use copies::{Copies, CopyError, Folder, Report, Source, Target, Work, Written};
+use store::delta::Rules;
 use store::image::Base;
 use store::job::{CommitRequest, Depth};
 use store::packets::Key;
 use store::storage::DirectoryEntry;
 use store::{
-    CheckpointSettings, GenerationId, ImageClaim, JobDirectory, JobFile, Memory, Section, Storage,
-    StorageError, StoreError, kinds,
+    CheckpointSettings, GenerationId, ImageClaim, ImageReader, JobDirectory, JobFile, Memory, Section,
+    Storage, StorageError, StoreError, kinds,
 };
 use transport::{Epoch, JobId, Life, Rank};
 
@@ -113,7 +114,7 @@ pub(crate) fn job_file() -> JobFile {
     }
 }
 
-/// What a rank has in memory at this cut: more than a packet, a part of it compressible, and no other cut has it.
+/// What a rank has in memory at this cut: more than a packet that no other cut has, and as much that every cut has and that is compressible.
 pub(crate) fn memory(id: GenerationId, rank: Rank) -> Vec<u8> {
     let mut random =
         Random(u64::from(id.epoch.0) << 32 | u64::from(id.life.counter) << 8 | u64::from(rank.0) | 1 << 60);
@@ -194,6 +195,7 @@ impl Job {
             manifest: &manifest,
             copied_unix_ms: 1_700_000_001_000,
             keep,
+            rules: Rules::default(),
             threads: NonZeroUsize::MIN,
         };
         Copies::new(to, JOB, key).write(&work, self, report)
@@ -206,6 +208,10 @@ impl Source for Job {
     fn directory(&self, _: Rank) -> Result<JobDirectory<Disk>, StoreError> {
         Ok(self.directory.clone())
     }
+
+    fn runs(&self, _: Rank, _: &ImageReader, _: u32) -> Vec<(u64, u64)> {
+        Vec::new()
+    }
 }
 
 /// A directory that has, or gets, everything.
@@ -216,6 +222,10 @@ impl Source for One {
 
     fn directory(&self, _: Rank) -> Result<JobDirectory<Disk>, StoreError> {
         Ok(self.0.clone())
+    }
+
+    fn runs(&self, _: Rank, _: &ImageReader, _: u32) -> Vec<(u64, u64)> {
+        Vec::new()
     }
 }
 

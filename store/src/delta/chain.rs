@@ -32,12 +32,12 @@ impl<R: Source> Layer<R> {
 #[derive(Debug)]
 pub struct Chain<R> {
     /// The newest first.
-    layers: Vec<Layer<R>>,
+    pub(super) layers: Vec<Layer<R>>,
     base: Option<R>,
 }
 
 /// Who has a block.
-enum Owner {
+pub(super) enum Owner {
     /// Layer, and number of the block in its packets.
     Layer(usize, u64),
     Base,
@@ -113,7 +113,16 @@ impl<R> Chain<R> {
         if expected == found { Ok(signature) } else { Err(DeltaError::ContentDiffers { expected, found }) }
     }
 
-    fn owner(&self, place: u64) -> Owner {
+    /// Which of the files, counted from the newest, has the block at `place`; `None`: no delta has.
+    #[must_use]
+    pub fn layer_of(&self, place: u64) -> Option<usize> {
+        match self.owner(place) {
+            Owner::Layer(layer, _) => Some(layer),
+            Owner::Base => None,
+        }
+    }
+
+    pub(super) fn owner(&self, place: u64) -> Owner {
         let holds =
             |(number, layer): (usize, &Layer<R>)| Some((number, layer.delta.index.changed.index_of(place)?));
         match self.layers.iter().enumerate().find_map(holds) {
@@ -122,7 +131,7 @@ impl<R> Chain<R> {
         }
     }
 
-    fn hash_of(&self, layer: usize, block: u64) -> BlockHash {
+    pub(super) fn hash_of(&self, layer: usize, block: u64) -> BlockHash {
         let block = usize::try_from(block).expect("a block of an index in memory");
         self.layers[layer].delta.index.hashes[block]
     }

@@ -210,6 +210,13 @@ impl DeltaReader {
         head.ok_or(DeltaError::Unreadable { what: "index" })
     }
 
+    /// Reads every byte of `source` and checks it; packets are unpacked as well. Whether blocks have the hashes of the index is not looked at.
+    pub fn verify(&self, source: &(impl Source + ?Sized), key: Option<&Key>) -> Result<(), DeltaError> {
+        let (blocks, index) = parts(source)?;
+        PacketReader::open(&index, key)?.verify(&index)?;
+        Ok(self.packets.verify(&blocks)?)
+    }
+
     /// What it says about itself.
     #[must_use]
     pub fn facts(&self) -> &Facts {

@@ -8,10 +8,12 @@
 //!
 //! * [`DeltaWriter`] makes a delta in one pass, fed by content alone ([`DeltaWriter::push`]) or told what has not been written
 //!   ([`DeltaWriter::unwritten`]), as the kernel does.
-//! * [`DeltaReader`] opens one, [`Chain`] a delta with all that it needs: any block alone, or the whole content, by several threads.
+//! * [`DeltaReader`] opens one, [`Chain`] a delta with all that it needs: any block alone, blocks one after the other ([`Cursor`]), or the whole content, by several
+//!   threads.
 //! * [`Rules`] say which checkpoint is whose base; [`Series`] keeps the checkpoints of one content in a folder by them.
 
 mod chain;
+mod cursor;
 mod error;
 mod file;
 mod hash;
@@ -22,6 +24,7 @@ mod signature;
 mod writer;
 
 pub use chain::{Chain, Layer};
+pub use cursor::Cursor;
 pub use error::DeltaError;
 pub use file::{DeltaReader, Facts, MAGIC, TRAILER_BYTES};
 pub use hash::{BlockHash, ContentName, hash};

@@ -39,6 +39,20 @@ impl Signature {
         Signature { block_bytes, seed, last_bytes: 0, places: Places::new(), hashes: Vec::new() }
     }
 
+    /// Of whole blocks, by rising place.
+    ///
+    /// # Panics
+    /// As [`Signature::new`], and if places do not rise.
+    pub fn of_hashes(
+        block_bytes: u32,
+        seed: u64,
+        blocks: impl IntoIterator<Item = (u64, BlockHash)>,
+    ) -> Result<Signature, DeltaError> {
+        let mut signature = Signature::new(block_bytes, seed);
+        blocks.into_iter().try_for_each(|(place, hash)| signature.push_hash(place, hash, block_bytes))?;
+        Ok(signature)
+    }
+
     /// Adds the block at `place`, above all others.
     ///
     /// # Panics

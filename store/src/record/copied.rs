@@ -5,14 +5,19 @@ use transport::{JobId, Rank};
 use super::grammar::{
     Form, GenerationText, LineReader, Lines, decimal, digest, generation, hexadecimal, job, sum,
 };
-use crate::checksum::ImageDigest;
+use crate::checksum::{ImageDigest, checksum};
+use crate::delta::ContentName;
 use crate::error::RecordError;
 use crate::job::GenerationId;
 use crate::limits::RANKS_MAX;
 
 const FORM: Form = Form { what: "copied", version: 1 };
 const NONE: &str = "none";
-const FILE_FORM: &str = "image or base DIGEST BYTES STORED-BYTES FOOTER";
+const YES: &str = "yes";
+const NO: &str = "no";
+const IMAGE_FORM: &str = "image or base DIGEST BYTES";
+const BLOCKS_FORM: &str = "blocks CONTENT STORED-BYTES";
+const PLACES_FORM: &str = "places DIGEST BYTES STORED-BYTES FOOTER";
 
 /// What a copy of a generation consists of. It is written last.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,16 +34,53 @@ pub struct Copied {
     pub key: Option<u64>,
     /// Checksum of the manifest's bytes.
     pub manifest: u64,
+    /// The copy that has the blocks which this one has not; none: it is whole.
+    pub upon: Option<Upon>,
+    /// Later copies hang on this one, though it hangs on another itself.
+    pub becomes_base: bool,
     /// The job file, packed.
     pub job_file: CopiedFile,
-    /// By rank: the image, and its base if it is a delta.
-    pub images: Vec<(CopiedFile, Option<CopiedFile>)>,
+    /// What there is of each rank.
+    pub ranks: Vec<CopiedRank>,
+}
+
+/// Another copy of the same job, by its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upon {
+    /// Its generation.
+    pub generation: GenerationId,
+    /// Checksum of its record ([`Copied::checksum`]).
+    pub record: u64,
+}
+
+/// What a copy has of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopiedRank {
+    /// The image.
+    pub image: CopiedImage,
+    /// What it needs below it, if it is a delta.
+    pub base: Option<CopiedImage>,
+    /// Names the blocks of both.
+    pub content: ContentName,
+    /// Length of the file with the blocks that the copy below has not.
+    pub blocks_bytes: u64,
+    /// Which block is which part of which file, packed.
+    pub places: CopiedFile,
+}
+
+/// A file of a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopiedImage {
+    /// Names its content.
+    pub digest: ImageDigest,
+    /// Its length.
+    pub bytes: u64,
 }
 
 /// A packed file of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopiedFile {
-    /// Names the content: an image's digest, another file's checksum.
+    /// Checksum of the content.
     pub digest: ImageDigest,
     /// Bytes of the content.
     pub bytes: u64,
@@ -62,12 +104,21 @@ impl Copied {
             None => lines.line("key", NONE),
         }
         lines.line("manifest", format_args!("{:016x}", self.manifest));
+        match self.upon {
+            Some(Upon { generation, record }) => {
+                lines.line("upon", format_args!("{} {record:016x}", GenerationText(generation)));
+            }
+            None => lines.line("upon", NONE),
+        }
+        lines.line("becomes-base", if self.becomes_base { YES } else { NO });
         self.job_file.emit(&mut lines, "job-file");
-        for (image, base) in &self.images {
-            image.emit(&mut lines, "image");
-            if let Some(base) = base {
+        for rank in &self.ranks {
+            rank.image.emit(&mut lines, "image");
+            if let Some(base) = &rank.base {
                 base.emit(&mut lines, "base");
             }
+            lines.line("blocks", format_args!("{} {}", rank.content, rank.blocks_bytes));
+            rank.places.emit(&mut lines, "places");
         }
         lines.finish()
     }
@@ -84,53 +135,97 @@ impl Copied {
                 if text == NONE { Some(None) } else { sum(text).map(Some) }
             })?,
             manifest: lines.line("manifest", "manifest CHECKSUM", sum)?,
+            upon: lines.line("upon", "upon none, or LIFE EPOCH CHECKSUM", parse_upon)?,
+            becomes_base: lines.line("becomes-base", "becomes-base yes or no", |text| match text {
+                YES => Some(true),
+                NO => Some(false),
+                _ => None,
+            })?,
             job_file: lines.line(
                 "job-file",
                 "job-file DIGEST BYTES STORED-BYTES FOOTER",
                 CopiedFile::parse,
             )?,
-            images: Vec::new(),
+            ranks: Vec::new(),
         };
         while let Some(value) = lines.optional("image") {
-            if copied.images.len() == RANKS_MAX as usize {
-                let (count, count_max) = (copied.images.len() + 1, RANKS_MAX as usize);
+            if copied.ranks.len() == RANKS_MAX as usize {
+                let (count, count_max) = (copied.ranks.len() + 1, RANKS_MAX as usize);
                 return Err(RecordError::TooMany { what: "image", count, count_max });
             }
-            let image = CopiedFile::parse(value).ok_or(lines.line_before(FILE_FORM))?;
+            let image = CopiedImage::parse(value).ok_or(lines.line_before(IMAGE_FORM))?;
             let base = match lines.optional("base") {
-                Some(value) => Some(CopiedFile::parse(value).ok_or(lines.line_before(FILE_FORM))?),
+                Some(value) => Some(CopiedImage::parse(value).ok_or(lines.line_before(IMAGE_FORM))?),
                 None => None,
             };
-            copied.images.push((image, base));
+            let (content, blocks_bytes) = lines.line("blocks", BLOCKS_FORM, parse_blocks)?;
+            let places = lines.line("places", PLACES_FORM, CopiedFile::parse)?;
+            copied.ranks.push(CopiedRank { image, base, content, blocks_bytes, places });
         }
         lines.end()?;
         Ok(copied)
     }
 
-    /// The packed images and bases, with their ranks.
-    pub fn files(&self) -> impl Iterator<Item = (Rank, &CopiedFile)> {
-        (0..).zip(&self.images).flat_map(|(rank, (image, base))| {
-            [Some(image), base.as_ref()].into_iter().flatten().map(move |file| (Rank(rank), file))
-        })
+    /// Names the record, and with it every byte of the copy.
+    #[must_use]
+    pub fn checksum(&self) -> u64 {
+        checksum(&self.emit())
     }
 
-    /// Bytes of all that is packed, unpacked.
+    /// What there is of each rank.
+    pub fn by_rank(&self) -> impl Iterator<Item = (Rank, &CopiedRank)> {
+        (0..).map(Rank).zip(&self.ranks)
+    }
+
+    /// Bytes of all images, and of what they need below them.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        sum_of(self.files().map(|(_, file)| file.bytes))
+        sum_of(self.ranks.iter().map(CopiedRank::bytes))
     }
 
-    /// Bytes of all packed files. What several copies share counts in each.
+    /// Bytes of all its files, without those of the copies that it hangs on.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
-        let files = self.files().map(|(_, file)| file.stored_bytes);
-        sum_of(files.chain([self.job_file.stored_bytes]))
+        let ranks = self.ranks.iter().flat_map(|rank| [rank.blocks_bytes, rank.places.stored_bytes]);
+        sum_of(ranks.chain([self.job_file.stored_bytes]))
     }
 }
 
 /// As large as can be told: what records say is not believed to be small.
 fn sum_of(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
+}
+
+impl CopiedRank {
+    /// Bytes of the image, and of what it needs below it.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.image.bytes.saturating_add(self.base.map_or(0, |base| base.bytes))
+    }
+}
+
+fn parse_upon(text: &str) -> Option<Option<Upon>> {
+    if text == NONE {
+        return Some(None);
+    }
+    let (of, record) = text.rsplit_once(' ')?;
+    Some(Some(Upon { generation: generation(of)?, record: sum(record)? }))
+}
+
+fn parse_blocks(text: &str) -> Option<(ContentName, u64)> {
+    let (content, bytes) = text.split_once(' ')?;
+    Some((ContentName(hexadecimal::<32>(content)?), decimal(bytes)?))
+}
+
+impl CopiedImage {
+    fn emit(&self, lines: &mut Lines, key: &str) {
+        lines.line(key, format_args!("{} {}", self.digest, self.bytes));
+    }
+
+    fn parse(text: &str) -> Option<CopiedImage> {
+        let (of, bytes) = text.split_once(' ')?;
+        Some(CopiedImage { digest: digest(of)?, bytes: decimal(bytes)? })
+    }
 }
 
 impl CopiedFile {
@@ -146,7 +241,7 @@ impl CopiedFile {
             digest: digest(word()?)?,
             bytes: decimal(word()?)?,
             stored_bytes: decimal(word()?)?,
-            footer: u64::try_from(hexadecimal::<16>(word()?)?).ok()?,
+            footer: sum(word()?)?,
         };
         word().is_none().then_some(file)
     }

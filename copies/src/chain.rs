@@ -1,0 +1,98 @@
+//! Which copy hangs on which.
+//!
+//! A copy is *whole*, or it has only the blocks in which it differs from another copy, its base, which may hang on another one itself. Its record names that copy's
+//! record by its checksum, and so all that it needs. [`Rules`] say which copy the next one hangs on.
+
+use std::collections::BTreeSet;
+
+use store::GenerationId;
+use store::delta::{Choice, Rules, Standing};
+use store::record::{Copied, Upon};
+
+use crate::copies::Listed;
+use crate::error::CopyError;
+use crate::names;
+
+impl Listed {
+    /// The copies that `copy` needs, itself first, each with all its files. An error names the one that is not there, or has lost something.
+    pub fn needs<'a>(&'a self, copy: &'a Copied) -> Result<Vec<&'a Copied>, CopyError> {
+        let mut needs = vec![copy];
+        loop {
+            let last = needs[needs.len() - 1];
+            if let Some(path) = self.lacks(last) {
+                let error = CopyError::Lacks { generation: last.generation, path };
+                return Err(error.below(copy.generation, last.generation));
+            }
+            let Some(Upon { generation, record }) = last.upon else { return Ok(needs) };
+            let found = self.copies.iter().find(|found| found.generation == generation);
+            let found = found.filter(|found| found.checksum() == record);
+            let Some(found) =
+                found.filter(|found| !needs.iter().any(|known| known.generation == found.generation))
+            else {
+                let error = CopyError::NoBase { generation: last.generation, base: generation };
+                return Err(error.below(copy.generation, last.generation));
+            };
+            if found.key != copy.key || found.ranks.len() != copy.ranks.len() {
+                let error = CopyError::OtherBase { generation: last.generation, base: generation };
+                return Err(error.below(copy.generation, last.generation));
+            }
+            needs.push(found);
+        }
+    }
+
+    /// The copies whose needs are all there, oldest first.
+    pub fn usable(&self) -> impl DoubleEndedIterator<Item = &Copied> {
+        self.copies.iter().filter(|copy| self.needs(copy).is_ok())
+    }
+
+    /// The first of its own files that is not there, or has another length.
+    fn lacks(&self, copy: &Copied) -> Option<String> {
+        let own = |name| names::in_copy(copy.job, copy.generation, name);
+        let of_rank = |(rank, of): (transport::Rank, &store::record::CopiedRank)| {
+            let blocks = names::of_rank(copy.job, copy.generation, rank, names::BLOCKS);
+            let places = names::of_rank(copy.job, copy.generation, rank, names::PLACES);
+            [(blocks, Some(of.blocks_bytes)), (places, Some(of.places.stored_bytes))]
+        };
+        let job_file = (own(names::JOB_FILE), Some(copy.job_file.stored_bytes));
+        let files = [(own(names::MANIFEST), None), job_file].into_iter();
+        files.chain(copy.by_rank().flat_map(of_rank)).find_map(|(path, bytes)| {
+            let found = self.entries.get(&path);
+            let is_there = found.is_some_and(|found| bytes.is_none_or(|bytes| bytes == *found));
+            (!is_there).then_some(path)
+        })
+    }
+
+    /// Whether another copy hangs on this one.
+    pub(crate) fn is_needed(&self, generation: GenerationId) -> bool {
+        self.copies.iter().any(|copy| copy.upon.is_some_and(|upon| upon.generation == generation))
+    }
+
+    /// What the next copy hangs on: the newest one and all that it needs, and which of these the rules choose; none if it is to be whole.
+    pub(crate) fn ground(&self, rules: &Rules, key: Option<u64>) -> Option<Ground<'_>> {
+        let with_key = self.copies.iter().rev().filter(|copy| copy.key == key);
+        let chain = with_key.map(|copy| self.needs(copy)).find_map(Result::ok)?;
+        let count = |at: usize| (at as u64, u32::try_from(chain.len() - at).unwrap_or(u32::MAX));
+        // Numbers are places in the chain here.
+        let is_base = chain[0].becomes_base || chain[0].upon.is_none();
+        let full = chain.len() as u64 - 1;
+        let standing = Standing { base: count(usize::from(!is_base)), full, newest: count(0) };
+        match rules.choose(Some(&standing)) {
+            Choice::Full => None,
+            Choice::Delta { base } => Some(Ground { base: usize::try_from(base).ok()?, chain }),
+        }
+    }
+
+    /// The newest `keep` copies that can be used, and what they need.
+    pub(crate) fn kept(&self, keep: u32) -> BTreeSet<GenerationId> {
+        let newest = self.copies.iter().rev().filter_map(|copy| self.needs(copy).ok());
+        newest.take(keep.max(1) as usize).flatten().map(|copy| copy.generation).collect()
+    }
+}
+
+/// What a new copy stands on.
+pub(crate) struct Ground<'a> {
+    /// The newest copy, and all that it needs.
+    pub(crate) chain: Vec<&'a Copied>,
+    /// Which of them the new copy hangs on.
+    pub(crate) base: usize,
+}
