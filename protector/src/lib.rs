@@ -45,4 +45,5 @@ pub use bare::BareRing;
 pub use disk::Disk;
 pub use error::ProtectorError;
 pub use protector::Protector;
+pub use runs::ImageRuns;
 pub use shape::{NoSuchShape, Shape};

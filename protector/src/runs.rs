@@ -16,18 +16,20 @@ const _: () = assert!(PAGES_KIND == kinds::PROCESS_MEMORY && STATE_KIND == kinds
 type Runs = Vec<(u64, u64)>;
 
 /// Answers [`store::protect::Member::place`]; of each image the state is read once.
-pub(crate) struct ImageRuns<S> {
+pub struct ImageRuns<S> {
     storage: RefCell<S>,
     known: RefCell<BTreeMap<String, Runs>>,
 }
 
 impl<S: Storage> ImageRuns<S> {
-    pub(crate) fn new(storage: S) -> ImageRuns<S> {
+    /// Reads images of `storage`.
+    pub fn new(storage: S) -> ImageRuns<S> {
         ImageRuns { storage: RefCell::new(storage), known: RefCell::default() }
     }
 
     /// Runs of a section; none: nothing is known of it, or it is not memory.
-    pub(crate) fn of(&self, image: &ImageReader, section: u32) -> Runs {
+    #[must_use]
+    pub fn of(&self, image: &ImageReader, section: u32) -> Runs {
         let is_memory = image.entries().get(section as usize).is_some_and(|entry| entry.kind == PAGES_KIND);
         if !is_memory {
             return Runs::new();

@@ -172,8 +172,36 @@ pub(crate) fn bring(
     for (_, error) in &listed.damaged {
         tell(format_args!("{error}"));
     }
-    let copied = choose(&listed, argument).ok_or_else(|| CliError::NoCopies { place: from.to_string() })?;
+    let mut candidates = listed.copies.iter().rev().filter(|copy| is_meant(argument, copy.generation));
+    let mut copied = candidates.next().ok_or_else(|| CliError::NoCopies { place: from.to_string() })?;
+    let generation = loop {
+        let tried = bring_copy(path, from, &copies, copied, quiet);
+        // Whoever names a generation wants no other.
+        let other = candidates.next().filter(|_| argument.is_none());
+        match (tried, other) {
+            (Err(CliError::Copy(error)), Some(other)) if error.is_damage() => {
+                tell(format_args!(
+                    "the copy of generation {} cannot be used: {error}. The one of {} is taken, which is older",
+                    copied.generation, other.generation
+                ));
+                copied = other;
+            }
+            (tried, _) => break tried.map(|()| copied.generation)?,
+        }
+    };
+    Ok(Brought { generation, counter_last: listed.counter_last() })
+}
+
+/// Brings one copy.
+fn bring_copy(
+    path: &Path,
+    from: &Place,
+    copies: &Copies<'_>,
+    copied: &Copied,
+    quiet: bool,
+) -> Result<(), CliError> {
     let file = copies.job_file(copied)?;
+    let job = file.job;
     let storage = Directory::create(path)?;
     let _lock = lock(&storage, path)?;
     let mut records = match JobDirectory::create(storage.clone(), &file) {
@@ -232,7 +260,7 @@ pub(crate) fn bring(
             began.elapsed().as_secs_f64()
         ));
     }
-    Ok(Brought { generation: copied.generation, counter_last: listed.counter_last() })
+    Ok(())
 }
 
 /// A directory that is made anew takes over what nodes that are still there know of the job's lives: they take part in no life that contradicts it.
@@ -337,29 +365,33 @@ struct JobCopies {
 #[derive(Serialize)]
 struct CopyReport {
     generation: String,
+    /// The copy that has the blocks which this one has not; none: it is whole.
+    upon: Option<String>,
     ranks: usize,
+    /// Images that are deltas themselves.
     deltas: usize,
     bytes: u64,
     stored_bytes: u64,
     taken_unix_ms: u64,
     copied_unix_ms: u64,
     encrypted: bool,
-    /// What `verify` has found.
+    /// Why it cannot be used: something is missing; or what `verify` has found.
     damages: Vec<String>,
 }
 
 impl CopyReport {
-    fn of(copied: &Copied) -> CopyReport {
+    fn of(listed: &Listed, copied: &Copied) -> CopyReport {
         CopyReport {
             generation: copied.generation.to_string(),
-            ranks: copied.images.len(),
-            deltas: copied.images.iter().filter(|(_, base)| base.is_some()).count(),
+            upon: copied.upon.map(|upon| upon.generation.to_string()),
+            ranks: copied.ranks.len(),
+            deltas: copied.ranks.iter().filter(|rank| rank.base.is_some()).count(),
             bytes: copied.bytes(),
             stored_bytes: copied.stored_bytes(),
             taken_unix_ms: copied.taken_unix_ms,
             copied_unix_ms: copied.copied_unix_ms,
             encrypted: copied.key.is_some(),
-            damages: Vec::new(),
+            damages: listed.needs(copied).err().iter().map(ToString::to_string).collect(),
         }
     }
 }
@@ -368,7 +400,7 @@ fn report(job: JobId, listed: &Listed) -> JobCopies {
     let (bytes, leftovers) = listed.bytes_and_leftovers();
     JobCopies {
         job: job.to_string(),
-        copies: listed.copies.iter().map(CopyReport::of).collect(),
+        copies: listed.copies.iter().map(|copy| CopyReport::of(listed, copy)).collect(),
         damaged: listed.damaged.iter().map(|(_, error)| error.to_string()).collect(),
         bytes,
         leftovers,
@@ -378,19 +410,21 @@ fn report(job: JobId, listed: &Listed) -> JobCopies {
 fn print(report: &JobCopies) -> io::Result<()> {
     say!("copies of job {}: {} in all", report.job, text::bytes(report.bytes))?;
     say!(
-        "{:<32}  {:>5}  {:>11}  {:>11}  {:<19}  COPIED (UTC)",
+        "{:<32}  {:>5}  {:>11}  {:>11}  {:<19}  {:<19}  UPON",
         "GENERATION",
         "RANKS",
         "SIZE",
         "STORED",
-        "TAKEN (UTC)"
+        "TAKEN (UTC)",
+        "COPIED (UTC)"
     )?;
     for copy in &report.copies {
         let (bytes, stored) = (text::bytes(copy.bytes), text::bytes(copy.stored_bytes));
         let (taken, copied) = (utc(copy.taken_unix_ms), utc(copy.copied_unix_ms));
+        let upon = copy.upon.as_deref().unwrap_or("nothing: it is whole");
         let key = if copy.encrypted { ", encrypted" } else { "" };
         say!(
-            "{:<32}  {:>5}  {bytes:>11}  {stored:>11}  {taken}  {copied}{key}",
+            "{:<32}  {:>5}  {bytes:>11}  {stored:>11}  {taken}  {copied}  {upon}{key}",
             copy.generation,
             copy.ranks
         )?;
@@ -469,7 +503,7 @@ pub(crate) fn verify(
             news.add(bytes, |bytes| format!("reading the copies of job {job}: {bytes} so far"));
         };
         let found = copies.verify(&meant, threads(), &progress)?;
-        report.copies = meant.iter().map(CopyReport::of).collect();
+        report.copies = meant.iter().map(|copy| CopyReport::of(&listed, copy)).collect();
         for (copy, of) in report.copies.iter_mut().zip(&meant) {
             let own = found.iter().filter(|found| found.generation == of.generation);
             copy.damages = own.map(|found| found.error.to_string()).collect();

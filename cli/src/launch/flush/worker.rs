@@ -7,8 +7,10 @@ use std::time::Instant;
 
 use ckpt_glue::names::NodeIndex;
 use copies::{Copies, CopyError, Place, Report, Work, Written};
+use protector::ImageRuns;
+use store::delta::Rules;
 use store::packets::Key;
-use store::{Directory, JobDirectory, JobFile, Manifest, StoreError};
+use store::{Directory, ImageReader, JobDirectory, JobFile, Manifest, StoreError};
 use transport::{JobId, Rank};
 
 use super::{Copied, Flush};
@@ -51,6 +53,12 @@ impl copies::Source for Directories {
         let node = self.ranks.get(rank.0 as usize).copied().unwrap_or_default();
         let path = self.nodes.get(node as usize).cloned().unwrap_or_default();
         Ok(JobDirectory::attach(Directory::open(path)?, self.job))
+    }
+
+    fn runs(&self, rank: Rank, image: &ImageReader, section: u32) -> Vec<(u64, u64)> {
+        // A directory that cannot be opened now is told when the image is read.
+        let directory = self.directory(rank);
+        directory.map_or_else(|_| Vec::new(), |mut own| ImageRuns::new(own.storage().clone()).of(image, section))
     }
 }
 
@@ -109,6 +117,7 @@ impl Copier {
             manifest,
             copied_unix_ms: unix_ms(),
             keep: self.keep,
+            rules: Rules::default(),
             threads: self.threads,
         };
         copies.write(&work, &Directories::of(&self.plan, manifest), &self.report)
