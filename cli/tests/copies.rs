@@ -86,12 +86,15 @@ fn a_job_whose_directory_is_gone_goes_on_from_a_copy_and_is_copied_again() {
     place.let_end();
     support::verified(&job.finish());
     let after = generations(&listed(&shared));
-    assert!(after.len() == 2 && after[1].starts_with("2."), "{after:?}");
-    // The older copy is still good; the directory says that the job has gone on without it.
-    let older =
-        done(&mut stillwire(&["restart", &place.job_text(), "--from", &shared, "--generation", &copies[0]]));
+    assert!(after.len() >= 2 && after[after.len() - 1].starts_with("2."), "{after:?}");
+    // The newer one hung on the older one, which is good as long as it is there.
+    let of_newer = &before["copies"][1];
+    assert_eq!(of_newer["upon"].as_str(), Some(&copies[0][..]), "{before}");
+    assert!(of_newer["stored_bytes"].as_u64() < of_newer["bytes"].as_u64(), "{before}");
+    let older = &["restart", &place.job_text(), "--from", &shared, "--generation", &copies[0]];
+    let older = done(&mut stillwire(older));
     if after.contains(&copies[0]) {
-        older.says(&["has gone on without generation", &copies[0], "name another directory"]);
+        older.says(&["is newer than the copy of", &format!("generation {} brought from", copies[0])]);
     } else {
         older.says(&["there is no such copy"]);
     }
@@ -133,15 +136,16 @@ fn one_copy_is_verified_alone_and_one_that_is_not_there_is_no_success() {
         none.says(&["there is no such copy", "stillwire ls"]);
         assert_eq!(none.code, Some(1), "{none:?}");
     }
-    // A record that cannot be read is told of its own generation alone.
-    let job = fs::read_dir(&shared).unwrap().next().unwrap().unwrap().path();
-    let epoch = copies[0].split('/').nth(1).unwrap().parse::<u32>().unwrap();
-    let life = fs::read_dir(&job).unwrap().map(|entry| entry.unwrap().path());
-    let life = life.into_iter().find(|path| !path.ends_with("images")).unwrap();
-    flip(&life.join(format!("epoch-{epoch:08}/copied")), 30);
-    for (copy, code) in copies.iter().zip([3, 0]) {
-        let one = done(&mut stillwire(&["verify", &shared, "--generation", copy]));
-        assert_eq!(one.code, Some(code), "{one:?}");
+    // A record that cannot be read is told of its own generation, and of what hangs on that one.
+    let (first, last) = (0, copies.len() - 1);
+    for (damaged, codes) in [(last, [0, 3]), (first, [3, 3])] {
+        let record = blocks_of(&shared, &before, damaged, 0).with_file_name("copied");
+        flip(&record, 30);
+        for (copy, code) in [(first, codes[0]), (last, codes[1])] {
+            let one = done(&mut stillwire(&["verify", &shared, "--generation", &copies[copy]]));
+            assert_eq!(one.code, Some(code), "{one:?}");
+        }
+        flip(&record, 30);
     }
 }
 
@@ -168,31 +172,56 @@ fn copies_that_are_damaged_or_encrypted_are_told_and_not_restored() {
         assert!(checked.code == Some(3) && checked.stdout.contains(words), "{checked:?}");
     }
     assert_eq!(done(&mut stillwire(&["verify", &shared, "--key-file", &key])).code, Some(0));
-    let image = image_of(&shared, 2);
-    flip(&image, 3000);
+    let (named, of_rank) = (newest.clone(), blocks_of(&shared, &before, 0, 2));
+    let (path, name) = (place.job_text(), of_rank.display().to_string());
+    flip(&of_rank, 100);
     let checked = done(&mut stillwire(&["verify", &shared, "--key-file", &key]));
-    let name = image.file_name().unwrap().to_str().unwrap();
-    assert!(checked.code == Some(3) && checked.stdout.contains(name), "{checked:?}");
+    assert!(checked.code == Some(3) && checked.stdout.contains(&name), "{checked:?}");
     assert!(checked.stdout.contains("packet 0 has the checksum"), "{checked:?}");
-    let refused =
-        done(&mut stillwire(&["restart", &place.job_text(), "--from", &shared, "--key-file", &key]));
-    refused.says(&[name, "packet 0", "it is damaged"]);
+    // All that hangs on it is lost with it.
+    let (first, hangs) = (generations(&before).remove(0), "it hangs on the copy of generation");
+    assert!(checked.stdout.contains(&format!("{hangs} {first}: ")), "{checked:?}");
+    let restart = ["restart", &path, "--from", &shared, "--key-file", &key];
+    let refused = done(&mut stillwire(&[&restart[..], &["--generation", &named]].concat()));
+    refused.says(&[&name, hangs, "packet 0", "it is damaged"]);
     assert_eq!(refused.code, Some(1));
-    // What came before is there; with the byte as it was the rest follows.
-    flip(&image, 3000);
+    let refused = done(&mut stillwire(&restart));
+    refused.says(&[&name, "packet 0", "it is damaged", "is taken, which is older"]);
+    assert_eq!(refused.code, Some(1));
+    flip(&of_rank, 100);
+    // Without what the newest one alone has, an older one is taken.
+    let of_newest = blocks_of(&shared, &before, generations(&before).len() - 1, 2);
+    let older = generations(&before).into_iter().rev().nth(1).unwrap();
+    let bytes = fs::read(&of_newest).unwrap();
+    fs::remove_file(&of_newest).unwrap();
+    let shown = done(&mut stillwire(&["ls", &shared]));
+    assert!(shown.stdout.contains("has lost"), "{shown:?}");
+    let other = Place::new();
+    let mut job = other.restart(&["--from", &shared, "--key-file", &key]);
+    job.wait_for(&format!("the copy of generation {newest} cannot be used"));
+    job.wait_for(&format!("begins from generation {older}"));
+    job.signal("KILL");
+    job.finish();
+    fs::write(&of_newest, bytes).unwrap();
+    // What came before is there; with the bytes as they were the rest follows.
     go_on(&place, &["--from", &shared, "--key-file", &key], &newest);
     // From now on the key is asked for, so that nothing becomes readable by an oversight.
     let forgotten = done(&mut stillwire(&["restart", &place.job_text(), "--generation", &newest]));
     forgotten.says(&["copies of this job", "are encrypted", "--key-file"]);
 }
 
-/// The newest image of a rank.
-fn image_of(shared: &str, rank: u32) -> PathBuf {
-    let job = fs::read_dir(shared).unwrap().next().unwrap().unwrap().path();
-    let images = fs::read_dir(job.join("images")).unwrap().map(|entry| entry.unwrap().path());
-    let own = format!("rank-{rank:08}-");
-    let of_rank = images.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(&own));
-    of_rank.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).expect("it was copied")
+/// The blocks of a rank in a copy.
+fn blocks_of(shared: &str, copies: &Value, copy: usize, rank: u32) -> PathBuf {
+    let name = copies["copies"][copy]["generation"].as_str().unwrap();
+    let (life, epoch) = name.split_once('/').unwrap();
+    let (counter, nonce) = life.split_once('.').unwrap();
+    let folder = format!(
+        "life-{:08}-{nonce}/epoch-{:08}",
+        counter.parse::<u32>().unwrap(),
+        epoch.parse::<u32>().unwrap()
+    );
+    let job = Path::new(shared).join(copies["job"].as_str().unwrap());
+    job.join(folder).join(format!("rank-{rank:08}.blocks"))
 }
 
 #[test]

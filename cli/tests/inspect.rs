@@ -90,23 +90,26 @@ fn files_of_copies_are_explained() {
         paths.sort();
         paths
     };
-    let image = files(&of_job.join("images")).remove(0);
-    let packed = found(&image, &["--key-file", &key]);
-    assert_eq!((&packed["holds"], &packed["encrypted"]), (&"image".into(), &true.into()));
+    let life = files(&of_job).remove(0);
+    let copy = files(&life).remove(0);
+    let (blocks, places) = (copy.join("rank-00000000.blocks"), copy.join("rank-00000000.places"));
+    let packed = found(&blocks, &["--key-file", &key]);
+    assert_eq!((&packed["holds"], &packed["encrypted"]), (&"delta".into(), &true.into()));
+    assert_eq!(packed["delta"]["base"], Value::Null, "the first copy is whole");
+    let packed = found(&places, &["--key-file", &key]);
+    assert_eq!((&packed["holds"], &packed["encrypted"]), (&"places".into(), &true.into()));
     let packets =
         packed["codecs"].as_array().unwrap().iter().map(|codec| codec[1].as_u64().unwrap()).sum::<u64>();
     assert!(packets > 0 && packets == packed["packets"].as_u64().unwrap(), "{packed}");
-    assert_eq!(found(&image, &[])["holds"], "unknown");
-    let life = files(&of_job).into_iter().find(|path| path.file_name().unwrap() != "images").unwrap();
-    let copy = files(&life).pop().unwrap();
+    assert_eq!(found(&places, &[])["holds"], "unknown");
     assert_eq!(found(&copy.join("job"), &["--key-file", &key])["holds"], "job");
     let record = found(&copy.join("copied"), &[]);
     let lines = record["lines"].as_array().unwrap();
     assert_eq!(lines.iter().filter(|line| line.as_str().unwrap().starts_with("image ")).count(), 4);
     flip(&copy.join("copied"), 60);
     assert_eq!(inspect(&copy.join("copied"), &[]).code, Some(1));
-    flip(&image, 50);
-    let damaged = inspect(&image, &["--key-file", &key]);
+    flip(&blocks, 50);
+    let damaged = inspect(&blocks, &["--key-file", &key]);
     damaged.says(&["packet 0 has the checksum"]);
     assert_eq!(damaged.code, Some(3));
 }

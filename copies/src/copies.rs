@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 
+use store::delta::Chain;
 use store::error::RecordError;
 use store::limits::RECORD_BYTES_MAX;
 use store::packets::{Key, PacketReader, Source as _, parallel};
@@ -303,14 +304,15 @@ impl<'a> Copies<'a> {
                 let before = found.len();
                 let places = wrong.get(&(generation, rank, names::PLACES));
                 found.extend(places.map(|error| Found { generation, error: error.clone() }));
-                found.extend(needs.iter().filter_map(|at| {
+                // Where this one has all blocks of a rank, it does not matter what others have of it.
+                let chain = self.chain(&needs, rank);
+                let files = chain.as_ref().map_or(needs.len(), Chain::files);
+                found.extend(needs[..files].iter().filter_map(|at| {
                     let error = wrong.get(&(at.generation, rank, names::BLOCKS))?.clone();
                     Some(Found { generation, error: error.below(generation, at.generation) })
                 }));
                 // What each file says is right; whether they belong together is another matter.
-                if found.len() == before
-                    && let Err(error) = self.chain(&needs, rank)
-                {
+                if let (Err(error), true) = (chain, found.len() == before) {
                     found.push(Found { generation, error });
                 }
             }

@@ -95,6 +95,9 @@ pub fn manifest(bytes: &[u8]) {
         if let Ok(end) = store::End::parse(&bytes) {
             same(&end.emit(), &bytes);
         }
+        if let Ok(content) = store::record::Content::parse(&bytes) {
+            same(&content.emit(), &bytes);
+        }
         if let Ok(copied) = store::record::Copied::parse(&bytes) {
             same(&copied.emit(), &bytes);
             assert!(copied.stored_bytes() >= copied.job_file.stored_bytes, "{copied:?}");

@@ -8,9 +8,10 @@ mod common;
 use std::path::PathBuf;
 
 use common::{JOB, generation, job_file, life};
+use store::delta::ContentName;
 use store::image::layout::VERSION;
 use store::image::{Identity, ImageSummary, KindSummary, Section, encode_image, parse_image};
-use store::record::{Copied, CopiedFile, ManifestImage};
+use store::record::{Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, Upon};
 use store::{CommitRecord, Decision, End, ImageDigest, JobFile, Manifest, kinds};
 use transport::{Epoch, Rank};
 
@@ -75,6 +76,14 @@ fn the_records_of_version_1_are_read_and_still_written() {
     assert_eq!(commit.emit(), then);
 
     let file = |digest| CopiedFile { digest: ImageDigest(digest), bytes: 5000, stored_bytes: 900, footer: 7 };
+    let image = |digest| CopiedImage { digest: ImageDigest(digest), bytes: 6000 };
+    let rank = CopiedRank {
+        image: image(0),
+        base: None,
+        content: ContentName(0xc0_ffee),
+        blocks_bytes: 4711,
+        places: file(0xface),
+    };
     let copied = Copied {
         job: JOB,
         generation: manifest.generation,
@@ -82,8 +91,13 @@ fn the_records_of_version_1_are_read_and_still_written() {
         copied_unix_ms: 1_795_249_899_999,
         key: Some(0x0123_4567_89ab_cdef),
         manifest: manifest_sum,
+        upon: Some(Upon { generation: generation(life(2, 0xdead_beef), 3), record: 0xfeed }),
+        becomes_base: true,
         job_file: file(0x5eed),
-        images: vec![(file(0xabc), Some(file(0xabb))), (file(0xdef), None)],
+        ranks: vec![
+            CopiedRank { image: image(0xabc), base: Some(image(0xabb)), ..rank },
+            CopiedRank { image: image(0xdef), base: None, ..rank },
+        ],
     };
     let then = golden("v1.copied", &copied.emit());
     assert_eq!(Copied::parse(&then).as_ref(), Ok(&copied));

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 
 use common::{JOB, generation, job_file, life};
 use proptest::prelude::*;
+use store::delta::ContentName;
 use store::image::{ImageSummary, KindSummary};
-use store::record::{Copied, CopiedFile, ManifestImage};
+use store::record::{Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, Upon};
 use store::{
     CheckpointSettings, CommitRecord, Decision, End, ImageDigest, JobFile, Manifest, RecordError,
     checksum::checksum,
@@ -37,6 +38,8 @@ fn manifest() -> Manifest {
 
 fn copied() -> Copied {
     let file = |digest| CopiedFile { digest: ImageDigest(digest), bytes: 200, stored_bytes: 90, footer: 7 };
+    let (image, content) =
+        (|digest| CopiedImage { digest: ImageDigest(digest), bytes: 200 }, ContentName(17));
     Copied {
         job: JOB,
         generation: generation(life(1, 2), 3),
@@ -44,8 +47,13 @@ fn copied() -> Copied {
         copied_unix_ms: 2,
         key: Some(8),
         manifest: 5,
+        upon: Some(Upon { generation: generation(life(1, 2), 2), record: 6 }),
+        becomes_base: false,
         job_file: file(2),
-        images: vec![(file(3), None), (file(4), Some(file(5)))],
+        ranks: vec![
+            CopiedRank { image: image(3), base: None, content, blocks_bytes: 90, places: file(8) },
+            CopiedRank { image: image(4), base: Some(image(5)), content, blocks_bytes: 91, places: file(9) },
+        ],
     }
 }
 
@@ -132,7 +140,7 @@ fn a_line_that_is_not_in_the_format_is_named() {
     let commit = commit_record().emit();
     let job = job_file().emit();
     let copy = copied().emit();
-    let cases: [(&[u8], Reader, &str, &str, usize); 20] = [
+    let cases: [(&[u8], Reader, &str, &str, usize); 24] = [
         (&manifest, all()[2].1, "taken-ms 1", "taken-ms 01", 4),
         (&manifest, all()[2].1, "image 0 0", "image 1 0", 6),
         (&manifest, all()[2].1, "image 0 0", "image 0 1", 6),
@@ -149,10 +157,14 @@ fn a_line_that_is_not_in_the_format_is_named() {
         (&job, all()[0].1, "setting on-fault restart\n", "setting b 1\nsetting a 2\n", 12),
         (&copy, all()[5].1, "key 0000000000000008", "key 8", 6),
         (&copy, all()[5].1, "key 0000000000000008", "key None", 6),
-        (&copy, all()[5].1, "job-file 0000000000000002 200", "job-file 0000000000000002 0200", 8),
-        (&copy, all()[5].1, "image 0000000000000003 200 90", "image 0000000000000003 200", 9),
-        (&copy, all()[5].1, "image 0000000000000003 200 90", "base 0000000000000003 200 90", 9),
-        (&copy, all()[5].1, "base 0000000000000005 200", "base 0000000000000005 18446744073709551616", 11),
+        (&copy, all()[5].1, "upon 1.0000000000000002 2 0000000000000006", "upon 1.0000000000000002 2", 8),
+        (&copy, all()[5].1, "becomes-base no", "becomes-base 0", 9),
+        (&copy, all()[5].1, "job-file 0000000000000002 200", "job-file 0000000000000002 0200", 10),
+        (&copy, all()[5].1, "image 0000000000000003 200", "image 0000000000000003", 11),
+        (&copy, all()[5].1, "image 0000000000000003 200", "base 0000000000000003 200", 11),
+        (&copy, all()[5].1, " 90\nplaces 0000000000000008", "\nplaces 0000000000000008", 12),
+        (&copy, all()[5].1, "places 0000000000000008 200 90", "places 0000000000000008 200", 13),
+        (&copy, all()[5].1, "base 0000000000000005 200", "base 0000000000000005 18446744073709551616", 15),
     ];
     for (record, read, from, to, line) in cases {
         let error = read(&forge(record, from, to)).expect_err(to);
@@ -163,8 +175,8 @@ fn a_line_that_is_not_in_the_format_is_named() {
 #[test]
 fn sums_of_what_a_record_says_do_not_overflow() {
     let mut copied = copied();
-    for (image, _) in &mut copied.images {
-        (image.bytes, image.stored_bytes) = (u64::MAX, u64::MAX);
+    for rank in &mut copied.ranks {
+        (rank.image.bytes, rank.blocks_bytes) = (u64::MAX, u64::MAX);
     }
     let copied = Copied::parse(&copied.emit()).unwrap();
     assert_eq!((copied.bytes(), copied.stored_bytes()), (u64::MAX, u64::MAX));

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use ckpt_glue::control::stream;
 use ckpt_glue::{ControlKey, JobConfig};
-use store::record::Copied;
+use store::record::{Content, Copied};
 use store::{CommitRecord, Decision, End, JobFile, Manifest};
 use transport::wire::Frame;
 
@@ -165,6 +165,7 @@ fn manifests() {
             |bytes| Decision::parse(bytes).is_ok(),
             |bytes| End::parse(bytes).is_ok(),
             |bytes| Copied::parse(bytes).is_ok(),
+            |bytes| Content::parse(bytes).is_ok(),
         ],
     );
 }

@@ -9,8 +9,10 @@ use ckpt_glue::control::{
 };
 use ckpt_glue::pmi::{Answer, Asked, Did, Kept, RankState};
 use ckpt_glue::{Control, ControlKey, ExitStatus, JobConfig, Layout, NodeIndex, Party};
+use store::delta::ContentName;
 use store::image::{ImageSummary, KindSummary, encode_image};
-use store::record::{Copied, CopiedFile, ManifestImage};
+use store::protect::placement::{Extent, Piece};
+use store::record::{Content, ContentFile, Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, Upon};
 use store::{
     CheckpointSettings, CommitRecord, Decision, End, GenerationId, Identity, ImageDigest, JobFile, Manifest,
     Section,
@@ -199,17 +201,33 @@ fn record_seeds() -> Vec<Seed> {
     let commit = CommitRecord { job: JOB, generation, manifest: Manifest::checksum(&bytes), images };
     let decision = |from| Decision { job: JOB, life: LIFE, from }.emit();
     let file = |digest| CopiedFile { digest: ImageDigest(digest), bytes: 5000, stored_bytes: 700, footer: 9 };
-    let copied = |key, base| Copied {
+    let image = |digest| CopiedImage { digest: ImageDigest(digest), bytes: 6000 };
+    let rank = CopiedRank {
+        image: image(2),
+        base: None,
+        content: ContentName(3 << 100),
+        blocks_bytes: 300,
+        places: file(7),
+    };
+    let upon = Upon { generation, record: 8 };
+    let copied = |key, base, upon: Option<Upon>| Copied {
         job: JOB,
         generation,
         taken_unix_ms: 1_700_000_000_000,
         copied_unix_ms: 1_700_000_001_000,
         key,
         manifest: Manifest::checksum(&bytes),
+        upon,
+        becomes_base: upon.is_some(),
         job_file: file(1),
-        images: vec![(file(2), None), (file(3), base)],
+        ranks: vec![rank, CopiedRank { base, ..rank }],
     };
-    let (plain, sealed) = (copied(None, None).emit(), copied(Some(5), Some(file(4))).emit());
+    let (plain, sealed) =
+        (copied(None, None, None).emit(), copied(Some(5), Some(image(4)), Some(upon)).emit());
+    let piece = |offset, page| Piece { offset, bytes: 5000, series: 77, page };
+    let extents = vec![Extent { piece: piece(0, 9), place: 4 }, Extent { piece: piece(6000, 20), place: 1 }];
+    let of_file = ContentFile { name: "image".to_owned(), bytes: 11_500, digest: ImageDigest(6), extents };
+    let content = Content { job: JOB, generation, node: 1, files: vec![of_file] };
     vec![
         ("manifest".to_owned(), bytes),
         ("commit".to_owned(), commit.emit()),
@@ -218,6 +236,7 @@ fn record_seeds() -> Vec<Seed> {
         ("end".to_owned(), End { job: JOB, life: LIFE, ended_unix_ms: 1_700_000_000_000 }.emit()),
         ("copied".to_owned(), plain),
         ("copied-sealed".to_owned(), sealed),
+        ("content".to_owned(), content.emit()),
     ]
 }
 

@@ -17,7 +17,7 @@ use crate::text;
 /// What stands behind the front of a stream of packets.
 #[derive(Debug, Serialize)]
 pub(super) struct Packed {
-    /// `image`, `job`, `delta`, `signature`, or `unknown`: what it holds is another's, or cannot be read without its key.
+    /// `places` (of a copy), `job`, `delta`, `signature`, or `unknown`: what it holds is another's, or cannot be read without its key.
     holds: &'static str,
     encrypted: bool,
     block_bytes: u32,
@@ -126,9 +126,9 @@ pub(super) fn inspect(
     let mut packed = shape(&footer, bytes, codecs(&reader, &source), damage.map(|error| error.to_string()));
     let head = reader.read_block(&source, &mut Unpacker::new(), 0).unwrap_or_default();
     packed.holds = match head.first_chunk::<4>() {
-        Some(mark) if *mark == store::image::layout::MAGIC => "image",
         Some(mark) if *mark == delta::SIGNATURE_MAGIC => "signature",
         _ if head.starts_with(b"stillwire job ") => "job",
+        _ if head.starts_with(b"stillwire content ") => "places",
         _ => "unknown",
     };
     match packed.holds {

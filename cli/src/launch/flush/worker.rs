@@ -58,7 +58,8 @@ impl copies::Source for Directories {
     fn runs(&self, rank: Rank, image: &ImageReader, section: u32) -> Vec<(u64, u64)> {
         // A directory that cannot be opened now is told when the image is read.
         let directory = self.directory(rank);
-        directory.map_or_else(|_| Vec::new(), |mut own| ImageRuns::new(own.storage().clone()).of(image, section))
+        directory
+            .map_or_else(|_| Vec::new(), |mut own| ImageRuns::new(own.storage().clone()).of(image, section))
     }
 }
 
