@@ -25,7 +25,7 @@ impl Listed {
             }
             let Some(Upon { generation, record }) = last.upon else { return Ok(needs) };
             let found = self.copies.iter().find(|found| found.generation == generation);
-            let found = found.filter(|found| found.checksum() == record);
+            let found = found.filter(|_| self.records.get(&generation) == Some(&record));
             let Some(found) =
                 found.filter(|found| !needs.iter().any(|known| known.generation == found.generation))
             else {
@@ -38,11 +38,6 @@ impl Listed {
             }
             needs.push(found);
         }
-    }
-
-    /// The copies whose needs are all there, oldest first.
-    pub fn usable(&self) -> impl DoubleEndedIterator<Item = &Copied> {
-        self.copies.iter().filter(|copy| self.needs(copy).is_ok())
     }
 
     /// The first of its own files that is not there, or has another length.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 
+use store::checksum::checksum;
 use store::delta::Chain;
 use store::error::RecordError;
 use store::limits::RECORD_BYTES_MAX;
@@ -36,6 +37,8 @@ pub struct Listed {
     pub copies: Vec<Copied>,
     /// Records that cannot be read, and why.
     pub damaged: Vec<(GenerationId, CopyError)>,
+    /// Checksums of the records.
+    pub(crate) records: BTreeMap<GenerationId, u64>,
     /// Every file, with its length.
     pub(crate) entries: BTreeMap<String, u64>,
 }
@@ -107,6 +110,7 @@ impl<'a> Copies<'a> {
     pub fn list(&self) -> Result<Listed, CopyError> {
         let entries = self.target.list(&names::job(self.job))?;
         let (mut copies, mut damaged) = (Vec::new(), Vec::new());
+        let mut records = BTreeMap::new();
         for entry in &entries {
             let Some(generation) = names::copied_parsed(self.job, &entry.path) else { continue };
             let bytes = match self.target.read(&entry.path, RECORD_BYTES_MAX) {
@@ -115,7 +119,10 @@ impl<'a> Copies<'a> {
                 read => read?,
             };
             match self.parse(generation, &bytes) {
-                Ok(copied) => copies.push(copied),
+                Ok(copied) => {
+                    records.insert(generation, checksum(&bytes));
+                    copies.push(copied);
+                }
                 Err(error) => {
                     let path = self.target.shown(&entry.path);
                     damaged.push((generation, CopyError::Record { path, error }));
@@ -124,7 +131,7 @@ impl<'a> Copies<'a> {
         }
         copies.sort_by_key(|copy| copy.generation);
         let entries = entries.into_iter().map(|entry| (entry.path, entry.bytes)).collect();
-        Ok(Listed { copies, damaged, entries })
+        Ok(Listed { copies, damaged, records, entries })
     }
 
     fn parse(&self, generation: GenerationId, bytes: &[u8]) -> Result<Copied, RecordError> {

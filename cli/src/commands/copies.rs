@@ -41,7 +41,7 @@ pub(crate) struct FlushArguments {
     /// AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY). Several jobs may have the same
     #[arg(long, value_name = "PLACE")]
     flush_to: Option<Place>,
-    /// Copies that are kept: the newest ones [default: 2]
+    /// Copies that are kept: the newest ones, and what these hang on [default: 2]
     #[arg(long, value_name = "G", value_parser = number::<u32>(1..=u64::from(KEEP_MAX)), requires = "flush_to")]
     flush_keep: Option<u32>,
 }
