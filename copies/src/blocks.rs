@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use store::ImageReader;
 use store::delta::{BlockHash, hash};
 use store::limits::PAGE_BYTES;
-use store::protect::placement::{Extent, Piece};
+use store::protect::{Extent, Piece};
 use store::record::ContentFile;
 
 /// Bytes of a block.

@@ -265,13 +265,7 @@ impl<'a> Copies<'a> {
             });
             match looked {
                 Ok(needs) => meant.push((copied, needs)),
-                Err(error) => {
-                    let lost = matches!(error, CopyError::Lacks { .. });
-                    found.push(Found { generation, error });
-                    if lost {
-                        meant.push((copied, vec![copied]));
-                    }
-                }
+                Err(error) => found.push(Found { generation, error }),
             }
         }
         // What a copy that others hang on says of places is its own matter.

@@ -41,17 +41,18 @@ impl<'a> Copies<'a> {
         CopyError::Blocks { path, error }.below(needs[0].generation, at.generation)
     }
 
-    /// Opens the file of blocks that one copy has of a rank: the one that the record names.
+    /// Opens the file of blocks that one copy has of a rank: the one that the record names, and one of so many that are read in turns.
     pub(crate) fn open_blocks(
         &self,
         copied: &Copied,
         rank: Rank,
+        files: usize,
     ) -> Result<(DeltaReader, Opened<'a>), CopyError> {
         let path = self.blocks_path(copied, rank);
         let exchanged = |what| CopyError::Exchanged { path: self.target.shown(&path), what };
         let of = of_rank(copied, rank)?;
         let target: &'a dyn crate::target::Target = self.target;
-        let source = Windows::new(target.open(&path)?);
+        let source = Windows::among(target.open(&path)?, files);
         if source.bytes() != of.blocks_bytes {
             return Err(exchanged("its length is another one than was written"));
         }
@@ -67,7 +68,7 @@ impl<'a> Copies<'a> {
     pub(crate) fn layers(&self, needs: &[&Copied], rank: Rank) -> Result<Vec<Layer<Opened<'a>>>, CopyError> {
         let mut layers = Vec::new();
         for copied in needs {
-            let opened = self.open_blocks(copied, rank);
+            let opened = self.open_blocks(copied, rank, needs.len());
             let (delta, source) =
                 opened.map_err(|error| error.below(needs[0].generation, copied.generation))?;
             let is_full = delta.facts().base.is_none();
@@ -153,7 +154,7 @@ impl<'a> Copies<'a> {
 
     /// Reads every byte that a copy has of a rank, and checks it.
     pub(crate) fn verify_blocks(&self, copied: &Copied, rank: Rank) -> Result<(), CopyError> {
-        let (delta, source) = self.open_blocks(copied, rank)?;
+        let (delta, source) = self.open_blocks(copied, rank, 1)?;
         let path = self.target.shown(&self.blocks_path(copied, rank));
         delta.verify(&source, self.key.as_ref()).map_err(|error| CopyError::Blocks { path, error })
     }

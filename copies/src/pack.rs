@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use store::checksum::checksum;
 use store::delta::{BlockHash, Chain, DeltaOptions, DeltaReader, DeltaWriter, Differences, Layer, Signature};
-use store::protect::placement::{Extent, Piece, place};
+use store::protect::{Extent, Piece, place};
 use store::record::{Content, ContentFile, CopiedImage, CopiedRank};
 use store::{ImageDigest, ImageReader, JobDirectory, Storage, StoreError};
 use transport::Rank;

@@ -5,8 +5,9 @@ use std::cell::RefCell;
 use store::StorageError;
 use store::packets::Source;
 
-/// Bytes that are read at once.
+/// Bytes that are read at once; where several files are read in turns, they share them.
 const WINDOW_BYTES: u64 = 4 << 20;
+const WINDOW_BYTES_MIN: u64 = 512 << 10;
 
 /// Places that are read from in turns: packets and their table.
 const WINDOWS: usize = 2;
@@ -14,13 +15,20 @@ const WINDOWS: usize = 2;
 /// A source that remembers what it has read last.
 pub(crate) struct Windows<T> {
     of: T,
+    window_bytes: u64,
     /// The one used last at the end.
     windows: RefCell<Vec<(u64, Vec<u8>)>>,
 }
 
 impl<T: Source> Windows<T> {
     pub(crate) fn new(of: T) -> Windows<T> {
-        Windows { of, windows: RefCell::default() }
+        Windows::among(of, 1)
+    }
+
+    /// One of so many files that are read in turns.
+    pub(crate) fn among(of: T, files: usize) -> Windows<T> {
+        let window_bytes = (WINDOW_BYTES / (files as u64).max(1)).max(WINDOW_BYTES_MIN);
+        Windows { of, window_bytes, windows: RefCell::default() }
     }
 }
 
@@ -39,7 +47,7 @@ impl<T: Source> Source for Windows<T> {
         let window = match windows.iter().position(holds) {
             Some(at) => windows.remove(at),
             None => {
-                let length = (self.of.bytes() - offset).min(WINDOW_BYTES.max(into.len() as u64));
+                let length = (self.of.bytes() - offset).min(self.window_bytes.max(into.len() as u64));
                 let mut bytes = if windows.len() == WINDOWS { windows.remove(0).1 } else { Vec::new() };
                 bytes.resize(usize::try_from(length).expect("a window fits into memory"), 0);
                 self.of.read_at(offset, &mut bytes)?;

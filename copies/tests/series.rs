@@ -1,8 +1,6 @@
 //! Series of copies: each hangs on another one as the rules say, and each that is kept comes back bit for bit, whatever happens to the memory of the ranks, to the place, and
 //! to those who write there.
 
-#![expect(clippy::cast_possible_truncation, reason = "small numbers of a test")]
-
 mod common;
 
 use std::collections::BTreeMap;

@@ -52,11 +52,7 @@ impl Piece {
     /// `name` is that of the file, which stays the same over generations. `runs` tells of a section, by its number, which
     /// runs of pages it consists of (address of the first page, divided by the length of a page, and number of pages); none: it is one
     /// run from 0 on.
-    pub(super) fn of_image(
-        name: &str,
-        image: &ImageReader,
-        runs: impl Fn(u32) -> Vec<(u64, u64)>,
-    ) -> Vec<Piece> {
+    pub fn of_image(name: &str, image: &ImageReader, runs: impl Fn(u32) -> Vec<(u64, u64)>) -> Vec<Piece> {
         let mut pieces =
             vec![Piece { offset: 0, bytes: HEADER_BYTES as u64, series: series(name, 0, 0), page: 0 }];
         let mut end = HEADER_BYTES as u64;
@@ -128,7 +124,8 @@ impl Taken {
 }
 
 /// Gives each piece of each file its place: the one that its pages have in `old`, or a free one.
-pub(super) fn place(old: &[Extent], files: &[Vec<Piece>]) -> Vec<Vec<Extent>> {
+#[must_use]
+pub fn place(old: &[Extent], files: &[Vec<Piece>]) -> Vec<Vec<Extent>> {
     let before: BTreeMap<(u64, u64), (u64, u64)> = old
         .iter()
         .map(|extent| ((extent.piece.series, extent.piece.page), (extent.piece.pages(), extent.place)))

@@ -11,7 +11,7 @@ use ckpt_glue::pmi::{Answer, Asked, Did, Kept, RankState};
 use ckpt_glue::{Control, ControlKey, ExitStatus, JobConfig, Layout, NodeIndex, Party};
 use store::delta::ContentName;
 use store::image::{ImageSummary, KindSummary, encode_image};
-use store::protect::placement::{Extent, Piece};
+use store::protect::{Extent, Piece};
 use store::record::{Content, ContentFile, Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, Upon};
 use store::{
     CheckpointSettings, CommitRecord, Decision, End, GenerationId, Identity, ImageDigest, JobFile, Manifest,
