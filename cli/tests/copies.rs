@@ -181,6 +181,7 @@ fn copies_that_are_damaged_or_encrypted_are_told_and_not_restored() {
     // All that hangs on it is lost with it.
     let (first, hangs) = (generations(&before).remove(0), "it hangs on the copy of generation");
     assert!(checked.stdout.contains(&format!("{hangs} {first}: ")), "{checked:?}");
+    assert!(checked.stdout.contains("remove its folder"), "{checked:?}");
     let restart = ["restart", &path, "--from", &shared, "--key-file", &key];
     let refused = done(&mut stillwire(&[&restart[..], &["--generation", &named]].concat()));
     refused.says(&[&name, hangs, "packet 0", "it is damaged"]);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use common::{Disk, JOB, Random, job_file};
-use copies::{Copies, CopyError, Report, Source, Work, Written};
+use copies::{Copies, CopyError, Report, Source, Target as _, Work, Written};
 use proptest::prelude::*;
 use store::delta::{Rules, Strategy as Bases};
 use store::image::Base;
@@ -391,11 +391,22 @@ fn damage_in_a_base_is_told_of_every_copy_above_it_and_the_next_copy_is_whole_if
             let error = job.expect_back(&copies, copied).unwrap_err();
             assert!(error.is_damage(), "{error}");
         }
-        let id = job.checkpoint(if is_whole { 5 } else { 4 }, false);
+        let id = job.checkpoint(if is_whole { 6 } else { 4 }, false);
         let copied = job.copy(&disk, id, 9, ADAPTIVE).unwrap().copied;
         assert_eq!(copied.upon.is_none(), is_whole);
         let back = job.expect_back(&copies, &copied);
         assert_eq!(back.is_ok(), is_whole, "{back:?}");
+        // A person removes what is damaged: then nothing hangs on it any more, and what did goes.
+        let folder = format!("{JOB}/{}/", ids[0].folder());
+        for entry in target.list("").unwrap().iter().filter(|entry| entry.path.starts_with(&folder)) {
+            target.remove(&entry.path).unwrap();
+        }
+        let id = job.checkpoint(if is_whole { 7 } else { 5 }, false);
+        let written = job.copy(&disk, id, 9, ADAPTIVE).unwrap();
+        let upon = written.copied.upon.map(|upon| upon.generation);
+        assert_eq!(upon, is_whole.then_some(copied.generation));
+        let left: Vec<_> = job.expect_all(&disk).into_iter().map(|copy| copy.generation).collect();
+        assert_eq!(left, upon.into_iter().chain([id]).collect::<Vec<_>>());
     }
 }
 

@@ -518,7 +518,8 @@ pub(crate) fn verify(
     let any = reports.iter().any(|report| !report.copies.is_empty());
     show(&reports, json)?;
     if !json && any {
-        say!("{}", if is_whole { "every byte is as it was copied" } else { "damaged: see above" })?;
+        let damaged = "damaged: see above. What hangs on a damaged copy cannot be used either, and new copies may go on hanging on it: remove its folder, and they do not";
+        say!("{}", if is_whole { "every byte is as it was copied" } else { damaged })?;
     }
     Ok(if is_whole { Exit::Success } else { Exit::Unverified })
 }
