@@ -47,6 +47,13 @@ pub enum Operation {
     FindHost,
     CreateSegment,
     OpenSegment,
+    FindDevice,
+    RegisterFrames,
+    MapRings,
+    LoadProgram,
+    AttachProgram,
+    BindQueue,
+    AskRoutes,
 }
 
 impl fmt::Display for Operation {
@@ -64,6 +71,13 @@ impl fmt::Display for Operation {
             Operation::FindHost => "reading /proc to learn which host and process this is",
             Operation::CreateSegment => "making a shared-memory segment that others can open through /proc",
             Operation::OpenSegment => "opening a peer's shared-memory segment through /proc",
+            Operation::FindDevice => "looking for the device",
+            Operation::RegisterFrames => "registering memory for frames with the kernel",
+            Operation::MapRings => "mapping the rings of an AF_XDP socket",
+            Operation::LoadProgram => "loading the program that picks out our frames",
+            Operation::AttachProgram => "attaching the program to the device",
+            Operation::BindQueue => "binding to a queue of the device",
+            Operation::AskRoutes => "asking the kernel for routes and neighbours",
         })
     }
 }
@@ -96,6 +110,15 @@ pub enum DriverError {
         operation: Operation,
         /// What the system said.
         errno: Errno,
+    },
+    /// AF_XDP needs rights that this process does not have.
+    #[error(
+        "cannot open the rail: AF_XDP needs {missing}, which this process has not; grant it with \
+         `setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM`, or run as root"
+    )]
+    CapabilityMissing {
+        /// Their names.
+        missing: &'static str,
     },
     /// A rail bound to a wildcard has no address that peers could use.
     #[error(

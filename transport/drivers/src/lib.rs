@@ -4,6 +4,7 @@
 //! * [`mem`]: queues inside one process, for tests and benches;
 //! * [`shm`]: shared memory, between the processes of one user on one host;
 //! * [`udp`]: ordinary sockets, IPv4 and IPv6, with segmentation and receive offload where the kernel has them;
+//! * [`xdp`]: around the kernel's network stack, through queues of a device (AF_XDP);
 //! * [`choice`]: which of them a port gets;
 //! * [`fault`]: a wrapper that injects faults into any of them;
 //! * `conformance` (feature of that name): the tests that belong to the trait; every implementation runs all of them.
@@ -25,6 +26,7 @@ pub mod shm;
 mod sleep;
 mod staging;
 pub mod udp;
+pub mod xdp;
 
 pub use choice::{FAULTS_VARIABLE, RAILS_VARIABLE, RailChoice, RailsError, open_rails};
 pub use counters::Counters;

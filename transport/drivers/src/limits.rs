@@ -85,3 +85,12 @@ pub const SHM_OFFER_PATIENCE: Duration = Duration::from_millis(1);
 /// Large payloads that a sender copies ahead of a receiver that may read its memory; further ones are offered. A sender that waits copies faster
 /// than a system call reads, and the two work at the same time; a receiver that does not come for them costs the sender no more than these.
 pub const SHM_COPIED_AHEAD: usize = 4;
+
+/// Chunks of an AF_XDP rail that wait for frames: all entries of its fill ring, half a millisecond of small frames at full rate.
+pub const XDP_RECEIVE_CHUNKS: usize = 1024;
+
+/// Chunks of an AF_XDP rail for sending: a few bursts, so that one can be filled while others are with the device.
+pub const XDP_SEND_CHUNKS: usize = 4 * BURST_FRAMES;
+
+/// How long opening an AF_XDP rail waits for a queue that somebody still holds: the kernel lets go of a closed socket's queue up to 80 ms late.
+pub const XDP_BUSY_PATIENCE: Duration = Duration::from_millis(500);

@@ -1,0 +1,43 @@
+//! What there is to know of a device before frames are built for it.
+
+use std::os::fd::AsRawFd as _;
+
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use super::headers::Mac;
+use super::rings::Failure;
+use crate::error::{Errno, Operation};
+
+/// Number, Ethernet address and MTU of a device.
+pub(super) fn find(name: &str) -> Result<(u32, Mac, usize), Failure> {
+    let failed = |errno| (Operation::FindDevice, errno);
+    let known = |error| failed(Errno(error as i32));
+    let index = if_nametoindex(name).map_err(known)?;
+    let asking =
+        socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).map_err(known)?;
+    // SAFETY: all-zero bytes are a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(failed(Errno(libc::ENODEV)));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed();
+    }
+    let ask = |name, request: &mut libc::ifreq| {
+        // SAFETY: both requests read the name and write the union of a valid `ifreq`.
+        let rc = unsafe { libc::ioctl(asking.as_raw_fd(), name, core::ptr::from_mut(request)) };
+        if rc == 0 { Ok(()) } else { Err(failed(Errno::last())) }
+    };
+    ask(libc::SIOCGIFMTU, &mut request)?;
+    // SAFETY: the kernel has just written the MTU.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    ask(libc::SIOCGIFHWADDR, &mut request)?;
+    // SAFETY: the kernel has just written the address.
+    let hardware = unsafe { request.ifr_ifru.ifru_hwaddr };
+    let mut mac = Mac::default();
+    for (to, from) in mac.iter_mut().zip(hardware.sa_data) {
+        *to = from.cast_unsigned();
+    }
+    Ok((index, mac, usize::try_from(mtu).unwrap_or(0)))
+}

@@ -1,0 +1,519 @@
+//! The driver over AF_XDP: frames pass between a device's queue and our memory, around the kernel's network stack.
+//!
+//! An ordinary UDP socket on the same port is its companion: it reserves the port, receives what the program at the device lets pass
+//! (fragments, frames longer than a chunk, other queues), and sends what cannot go directly: to ourselves, through another interface,
+//! or while a neighbour is not known, which also makes the kernel look for it. The rail's address is the companion's, so rails over UDP
+//! and over AF_XDP reach each other.
+//!
+//! * `device`: what there is to know of a device;
+//! * `program`: what runs at the device, and attaching it;
+//! * `rings`: the socket, its memory and rings;
+//! * `headers`: what stands before a frame on the wire;
+//! * `neighbours`: routes and neighbours, asked of the kernel.
+
+mod device;
+mod headers;
+mod neighbours;
+mod program;
+mod rings;
+
+use core::ops::Range;
+use core::task::Poll;
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::time::Instant;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use transport::{AddressId, RawAddress};
+
+use crate::counters::Counters;
+use crate::driver::{Armed, Caps, Driver, Notice, Path, Wake};
+use crate::error::{DriverError, Errno, Operation};
+use crate::limits::{BURST_FRAMES, XDP_BUSY_PATIENCE, XDP_RECEIVE_CHUNKS, XDP_SEND_CHUNKS};
+use crate::payload::Payload;
+use crate::sleep::wait_readable;
+use crate::udp::{UdpAddress, UdpConfig, UdpDriver};
+use headers::{HEADER_BYTES_MAX, Headers, Mac, frame_of};
+use neighbours::Neighbours;
+use rings::Socket;
+
+/// Bytes before the frame in a chunk for sending: the headers end there, and the frame is aligned.
+const HEADROOM: usize = 64;
+const _: () = assert!(HEADROOM >= HEADER_BYTES_MAX);
+
+/// Bytes that the kernel keeps free before each received frame (XDP_PACKET_HEADROOM).
+const RECEIVE_HEADROOM: usize = 256;
+
+/// Calls of `receive` between two looks at the companion and at the kernel's tables, each a system call. A rail that is about to sleep,
+/// and one that has slept, look at once.
+const LOOK_CALLS: u32 = 64;
+
+/// How the program is attached to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attach {
+    /// In the device's own driver, before the kernel makes anything of the frame.
+    Native,
+    /// In the kernel's receive path, for devices whose driver cannot.
+    Generic,
+}
+
+/// How to open an [`XdpDriver`].
+#[derive(Clone, Debug)]
+pub struct XdpConfig {
+    /// The device, such as `eth0`.
+    pub interface: String,
+    /// Its queue that serves this rail; what comes by others goes through the companion.
+    pub queue: u32,
+    /// An IP address of the device; port 0 takes a free one.
+    pub bind: SocketAddr,
+    /// `None`: native where the device can, else generic.
+    pub attach: Option<Attach>,
+}
+
+/// How frames to one address leave.
+#[derive(Clone, Copy)]
+enum Way {
+    /// Not looked up since the kernel's tables last changed.
+    Unknown,
+    Direct(Headers),
+    Companion,
+}
+
+struct Peer {
+    address: SocketAddr,
+    way: Way,
+}
+
+/// A committed frame in a chunk, behind its headroom.
+struct Staged {
+    chunk: u64,
+    to: AddressId,
+    bytes: usize,
+}
+
+/// A rail over AF_XDP. The fields are dropped in order: the program is detached, the socket closed, and only then the port given up.
+pub struct XdpDriver {
+    caps: Caps,
+    counters: Counters,
+    attach: Attach,
+    link: OwnedFd,
+    socket: Socket,
+    neighbours: Neighbours,
+    epoll: Epoll,
+    companion: UdpDriver,
+    own: (Mac, SocketAddr),
+    header_bytes: usize,
+    /// By `AddressId`, the companion's.
+    peers: Vec<Option<Peer>>,
+    free: Vec<u64>,
+    leased: Option<u64>,
+    staged: VecDeque<Staged>,
+    /// Chunks with the kernel for sending.
+    sending: usize,
+    staged_total: u64,
+    /// Calls of `receive` until the next look around.
+    look_in: u32,
+}
+
+impl XdpDriver {
+    /// Opens companion, socket and program.
+    ///
+    /// # Errors
+    /// `CapabilityMissing`; `CannotOpen` with the step and errno; `NoOwnAddress`.
+    pub fn open(config: &XdpConfig) -> Result<XdpDriver, DriverError> {
+        let cannot = |(operation, errno)| DriverError::CannotOpen { operation, errno };
+        check_capabilities()?;
+        let (interface, mac, mtu) = device::find(&config.interface).map_err(cannot)?;
+        let chunk_bytes = if mtu + 14 + RECEIVE_HEADROOM <= 2048 { 2048 } else { 4096 };
+        let wire_bytes_max = (mtu + 14).min(chunk_bytes - RECEIVE_HEADROOM);
+        let header_bytes = program::header_bytes(config.bind);
+        let frame_bytes_max = wire_bytes_max.saturating_sub(header_bytes);
+        let udp = UdpConfig {
+            frame_bytes_max,
+            connected_max: 0,
+            segment: false,
+            coalesce: false,
+            ..UdpConfig::new(config.bind)
+        };
+        let companion = UdpDriver::open(&udp)?;
+        let own = companion.own_address();
+        let mut socket = Socket::open(XDP_RECEIVE_CHUNKS + XDP_SEND_CHUNKS, chunk_bytes).map_err(cannot)?;
+        let mut chunks = (0..XDP_RECEIVE_CHUNKS + XDP_SEND_CHUNKS).map(|i| (i * chunk_bytes) as u64);
+        socket.offer(chunks.by_ref().take(XDP_RECEIVE_CHUNKS));
+        let free = chunks.collect();
+        let loaded = |errno| cannot((Operation::LoadProgram, errno));
+        let map = program::queue_map(config.queue + 1).map_err(loaded)?;
+        let program = program::load(own, wire_bytes_max, map.as_fd()).map_err(loaded)?;
+        // The program first: it may reset the device's queues.
+        let (link, attach) = attach(&program, interface, config.attach)
+            .map_err(|errno| cannot((Operation::AttachProgram, errno)))?;
+        while_busy(|| socket.bind(interface, config.queue))
+            .map_err(|errno| cannot((Operation::BindQueue, errno)))?;
+        program::put_queue(map.as_fd(), config.queue, socket.fd()).map_err(loaded)?;
+        let neighbours =
+            Neighbours::open(interface).map_err(|errno| cannot((Operation::AskRoutes, errno)))?;
+        let epoll = epoll([Some(socket.fd()), companion.fd(), Some(neighbours.fd())])
+            .map_err(|errno| cannot((Operation::Wait, errno)))?;
+        let caps = Caps {
+            kind: "xdp",
+            frame_bytes_max,
+            burst: BURST_FRAMES,
+            gather: false,
+            ordered: false,
+            receive_bytes: XDP_RECEIVE_CHUNKS * frame_bytes_max,
+            within_host: false,
+        };
+        Ok(XdpDriver {
+            caps,
+            counters: Counters::default(),
+            attach,
+            link,
+            socket,
+            neighbours,
+            epoll,
+            companion,
+            own: (mac, own),
+            header_bytes,
+            peers: Vec::new(),
+            free,
+            leased: None,
+            staged: VecDeque::new(),
+            sending: 0,
+            staged_total: 0,
+            look_in: 0,
+        })
+    }
+
+    /// How the program is attached, and whether the device uses our memory without a copy.
+    #[must_use]
+    pub fn mode(&self) -> (Attach, bool) {
+        (self.attach, self.socket.is_zero_copy())
+    }
+
+    /// Frames received and sent around the kernel's stack; the counters have the companion's too.
+    #[must_use]
+    pub fn direct_frames(&self) -> (u64, u64) {
+        let (all, by_companion) = (&self.counters, self.companion.counters());
+        (all.frames_received - by_companion.frames_received, all.frames_sent - by_companion.frames_sent)
+    }
+
+    /// How frames to `to` leave now; `None`: an unknown address.
+    fn way(&mut self, to: AddressId) -> Option<Way> {
+        let at = usize::try_from(to.0).ok()?;
+        let way = self.peers.get(at)?.as_ref()?.way;
+        if matches!(way, Way::Companion) {
+            self.renew_ways();
+        }
+        let peer = self.peers.get_mut(at)?.as_mut()?;
+        if matches!(peer.way, Way::Unknown) {
+            let mac = self.neighbours.mac_towards(peer.address.ip());
+            let direct = mac.and_then(|mac| Headers::new(self.own, (mac, peer.address)));
+            peer.way = direct.map_or(Way::Companion, Way::Direct);
+        }
+        Some(peer.way)
+    }
+
+    /// Forgets what was looked up, if the kernel's tables have changed.
+    fn renew_ways(&mut self) {
+        if self.neighbours.changed() {
+            self.peers.iter_mut().flatten().for_each(|peer| peer.way = Way::Unknown);
+        }
+    }
+
+    /// Sends the oldest staged frame through the companion.
+    fn send_by_companion(&mut self, frame: &Staged) -> Result<(), DriverError> {
+        let bytes = &self.socket.chunk(frame.chunk)[HEADROOM..HEADROOM + frame.bytes];
+        let sent_before = self.companion.counters().frames_sent;
+        if let Some(buffer) = self.companion.lease() {
+            buffer[..bytes.len()].copy_from_slice(bytes);
+            self.companion.commit(frame.to, frame.bytes, Payload::EMPTY);
+        }
+        let flushed = self.companion.flush();
+        flushed?;
+        // What the socket had no room for is lost.
+        let _ = self.companion.drain()?;
+        if self.companion.counters().frames_sent > sent_before {
+            self.count_sent(frame.bytes);
+        } else {
+            self.counters.lost_unreachable += 1;
+        }
+        Ok(())
+    }
+
+    fn count_sent(&mut self, bytes: usize) {
+        self.counters.frames_sent += 1;
+        self.counters.bytes_sent += bytes as u64;
+    }
+
+    /// Takes back what has been sent, and has the kernel go on with the rest.
+    fn collect(&mut self) -> Result<(), DriverError> {
+        if self.sending == 0 {
+            return Ok(());
+        }
+        let kicked = self.socket.kick();
+        self.counters.send_calls += 1;
+        while let Some(chunk) = self.socket.completed() {
+            self.free.push(chunk);
+            self.sending -= 1;
+        }
+        match kicked {
+            Ok(()) => Ok(()),
+            Err(errno) => match errno.0 {
+                // The kernel sends a batch per call, or has no room now: the entries stay in the ring.
+                libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR => Ok(()),
+                _ => Err(DriverError::RailDead { operation: Operation::Send, errno }),
+            },
+        }
+    }
+}
+
+impl Driver for XdpDriver {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn local_address(&self) -> RawAddress {
+        self.companion.local_address()
+    }
+
+    fn resolve(&mut self, address: &RawAddress) -> Result<AddressId, DriverError> {
+        let id = self.companion.resolve(address)?;
+        let at = id.0 as usize;
+        if at >= self.peers.len() {
+            self.peers.resize_with(at + 1, || None);
+        }
+        if let (None, Ok(UdpAddress(address))) = (&self.peers[at], UdpAddress::try_from(address)) {
+            self.peers[at] = Some(Peer { address, way: Way::Unknown });
+        }
+        Ok(id)
+    }
+
+    fn forget(&mut self, address: AddressId) {
+        self.companion.forget(address);
+        if let Some(peer) = self.peers.get_mut(address.0 as usize) {
+            *peer = None;
+        }
+    }
+
+    fn path(&self, to: AddressId) -> Option<Path> {
+        self.companion.path(to)
+    }
+
+    fn lease(&mut self) -> Option<&mut [u8]> {
+        if self.leased.is_none() {
+            self.leased = self.free.pop();
+        }
+        let chunk = self.leased?;
+        Some(&mut self.socket.chunk(chunk)[HEADROOM..HEADROOM + self.caps.frame_bytes_max])
+    }
+
+    fn commit(&mut self, to: AddressId, frame_bytes: usize, payload: Payload) {
+        let Some(chunk) = self.leased.take() else {
+            self.counters.lost_other += 1;
+            return;
+        };
+        self.staged_total += 1;
+        let bytes = frame_bytes + payload.len();
+        let longest = self.path(to).map_or(self.caps.frame_bytes_max, |path| path.frame_bytes_max);
+        if bytes > longest.min(self.caps.frame_bytes_max) {
+            self.counters.lost_too_long += 1;
+            self.free.push(chunk);
+            return;
+        }
+        self.socket.chunk(chunk)[HEADROOM + frame_bytes..HEADROOM + bytes]
+            .copy_from_slice(payload.as_slice());
+        self.staged.push_back(Staged { chunk, to, bytes });
+    }
+
+    fn flush(&mut self) -> Result<usize, DriverError> {
+        let sent_before = self.counters.frames_sent;
+        while let Some(frame) = self.staged.pop_front() {
+            match self.way(frame.to) {
+                Some(Way::Direct(headers)) => {
+                    let start = HEADROOM - self.header_bytes;
+                    let wire = &mut self.socket.chunk(frame.chunk)[start..HEADROOM + frame.bytes];
+                    headers.write(wire);
+                    let wire_bytes = u32::try_from(wire.len()).unwrap_or(u32::MAX);
+                    if !self.socket.submit(frame.chunk + start as u64, wire_bytes) {
+                        self.counters.blocked += 1;
+                        self.staged.push_front(frame);
+                        break;
+                    }
+                    self.sending += 1;
+                    self.count_sent(frame.bytes);
+                }
+                Some(Way::Unknown | Way::Companion) => {
+                    let result = self.send_by_companion(&frame);
+                    self.free.push(frame.chunk);
+                    result?;
+                }
+                None => {
+                    self.counters.lost_no_address += 1;
+                    self.free.push(frame.chunk);
+                }
+            }
+        }
+        self.collect()?;
+        Ok(usize::try_from(self.counters.frames_sent - sent_before).unwrap_or(usize::MAX))
+    }
+
+    fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
+        self.collect()?;
+        let mut given = 0;
+        while given < frames_max {
+            let Some((chunk, range)) = self.socket.take() else { break };
+            if let Some(frame) = frame_of(self.socket.bytes(range), self.header_bytes) {
+                each(frame);
+                given += 1;
+                self.counters.frames_received += 1;
+                self.counters.bytes_received += frame.len() as u64;
+            } else {
+                self.counters.lost_malformed += 1;
+            }
+            self.socket.offer(core::iter::once(chunk));
+        }
+        if given > 0 {
+            self.socket.kick_receive();
+        }
+        if self.look_in == 0 {
+            self.look_in = LOOK_CALLS;
+            self.renew_ways();
+            self.counters.lost_receive_overflow = self.socket.dropped();
+            let bytes = &mut self.counters.bytes_received;
+            let by_companion = self.companion.receive(frames_max - given, &mut |frame| {
+                *bytes += frame.len() as u64;
+                each(frame);
+            })?;
+            self.counters.frames_received += by_companion as u64;
+            given += by_companion;
+            if by_companion > 0 {
+                // Where one came this way, more may wait.
+                self.look_in = 0;
+            }
+        } else {
+            self.look_in -= 1;
+        }
+        match given {
+            0 => self.counters.empty_polls += 1,
+            _ => self.counters.receive_calls += 1,
+        }
+        Ok(given)
+    }
+
+    fn staged_total(&self) -> u64 {
+        self.staged_total
+    }
+
+    fn completed_total(&self) -> u64 {
+        self.staged_total - (self.staged.len() + self.sending) as u64
+    }
+
+    /// What the companion sends, the kernel has copied; the rest is ours when the completion ring has given it back.
+    fn drain(&mut self) -> Result<Poll<()>, DriverError> {
+        self.counters.lost_drained += self.staged.len() as u64;
+        self.free.extend(self.staged.drain(..).map(|frame| frame.chunk));
+        self.collect()?;
+        Ok(if self.sending == 0 { Poll::Ready(()) } else { Poll::Pending })
+    }
+
+    fn device_mappings(&self) -> Vec<Range<usize>> {
+        self.socket.mappings()
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let own = [self.link.as_raw_fd(), self.socket.fd().as_raw_fd(), self.epoll.0.as_raw_fd()];
+        let asking = self.neighbours.sockets().map(|socket| socket.as_raw_fd());
+        own.into_iter().chain(asking).chain(self.companion.descriptors()).collect()
+    }
+
+    fn poll_notice(&mut self) -> Option<Notice> {
+        self.companion.poll_notice()
+    }
+
+    fn arm(&mut self) -> Result<Armed, DriverError> {
+        // What the descriptor will tell of may be the companion's.
+        self.look_in = 0;
+        let companion = self.companion.arm()?;
+        Ok(if self.socket.has_frames() { Armed::FrameWaiting } else { companion })
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.0.as_fd())
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<Wake, DriverError> {
+        match self.arm()? {
+            Armed::FrameWaiting => Ok(Wake::Frame),
+            Armed::Sleep => wait_readable(self.epoll.0.as_fd(), timeout),
+        }
+    }
+}
+
+/// Attaches as asked, or as the device can.
+fn attach(program: &OwnedFd, interface: u32, asked: Option<Attach>) -> Result<(OwnedFd, Attach), Errno> {
+    let one = |attach| {
+        while_busy(|| program::attach(program.as_fd(), interface, attach)).map(|link| (link, attach))
+    };
+    match asked {
+        Some(attach) => one(attach),
+        None => match one(Attach::Native) {
+            Err(errno) if errno.0 == libc::EOPNOTSUPP || errno.0 == libc::EINVAL => one(Attach::Generic),
+            result => result,
+        },
+    }
+}
+
+/// Repeats what fails with EBUSY: the kernel lets go of a closed socket's queue some time after it was closed.
+fn while_busy<T>(mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    let start = Instant::now();
+    loop {
+        match attempt() {
+            Err(errno) if errno.0 == libc::EBUSY && start.elapsed() < XDP_BUSY_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            result => return result,
+        }
+    }
+}
+
+fn epoll<'a>(sources: impl IntoIterator<Item = Option<BorrowedFd<'a>>>) -> Result<Epoll, Errno> {
+    let make = || {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        for source in sources.into_iter().flatten() {
+            epoll.add(source, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        }
+        Ok(epoll)
+    };
+    make().map_err(|error: nix::errno::Errno| Errno(error as i32))
+}
+
+/// What the kernel will ask for: loading and attaching a program, and a raw socket.
+fn check_capabilities() -> Result<(), DriverError> {
+    const NET_ADMIN: u64 = 1 << 12;
+    const NET_RAW: u64 = 1 << 13;
+    const SYS_ADMIN: u64 = 1 << 21;
+    const BPF: u64 = 1 << 39;
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let Some(held) = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()) else {
+        // Not to be known here: the calls themselves will say.
+        return Ok(());
+    };
+    let missing = match (held & NET_ADMIN != 0, held & NET_RAW != 0, held & (BPF | SYS_ADMIN) != 0) {
+        (true, true, true) => return Ok(()),
+        (true, true, false) => "CAP_BPF",
+        (true, false, true) => "CAP_NET_RAW",
+        (false, true, true) => "CAP_NET_ADMIN",
+        (true, false, false) => "CAP_NET_RAW and CAP_BPF",
+        (false, true, false) => "CAP_NET_ADMIN and CAP_BPF",
+        (false, false, true) => "CAP_NET_ADMIN and CAP_NET_RAW",
+        (false, false, false) => "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF",
+    };
+    Err(DriverError::CapabilityMissing { missing })
+}

@@ -1,0 +1,197 @@
+//! The program that the kernel runs for every frame of the device, and what attaches it: frames of our IP address and UDP port that fit a
+//! chunk go to the socket of their queue, everything else goes on as if there were no program.
+
+#![expect(clippy::host_endian_bytes, reason = "the program compares what the processor loads")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+
+use super::Attach;
+use crate::error::Errno;
+
+/// `XDP_PASS`: on to the kernel's own stack.
+const PASS: i32 = 2;
+/// `BPF_FUNC_redirect_map`.
+const REDIRECT_MAP: i32 = 51;
+/// `BPF_PSEUDO_MAP_FD`: the constant is a map's descriptor.
+const MAP_FD: u8 = 1;
+
+/// One instruction, as bpf(2) takes it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Instruction {
+    code: u8,
+    /// Destination in the low half, source in the high.
+    registers: u8,
+    offset: i16,
+    constant: i32,
+}
+
+const fn op(code: u8, to: u8, from: u8, offset: i16, constant: i32) -> Instruction {
+    Instruction { code, registers: to | from << 4, offset, constant }
+}
+
+/// Widths of a load (`BPF_LDX | BPF_MEM`).
+const U8: u8 = 0x71;
+const U16: u8 = 0x69;
+const U32: u8 = 0x61;
+
+/// `if` against a constant (32 bits: the loads above leave no more) or a register; the jump goes to the end.
+const IF_NOT: u8 = 0x56;
+const IF_ABOVE: u8 = 0x2d;
+
+/// A program under construction. Jumps to the end are resolved when it is known.
+struct Assembly(Vec<Instruction>);
+
+impl Assembly {
+    fn push(&mut self, instruction: Instruction) {
+        self.0.push(instruction);
+    }
+
+    /// Leaves for the end unless what lies at `offset` of the frame is `expected`, in network order.
+    fn expect(&mut self, width: u8, offset: i16, expected: &[u8]) {
+        let mut bytes = [0; 4];
+        bytes[..expected.len()].copy_from_slice(expected);
+        self.push(op(width, 5, 2, offset, 0));
+        self.push(op(IF_NOT, 5, 0, 0, i32::from_ne_bytes(bytes)));
+    }
+
+    fn finish(mut self) -> Vec<Instruction> {
+        let end = self.0.len();
+        for (at, instruction) in self.0.iter_mut().enumerate() {
+            if matches!(instruction.code, IF_NOT | IF_ABOVE) {
+                instruction.offset = i16::try_from(end - at - 1).unwrap_or(i16::MAX);
+            }
+        }
+        self.push(op(0xb7, 0, 0, 0, PASS));
+        self.push(op(0x95, 0, 0, 0, 0));
+        self.0
+    }
+}
+
+/// Bytes of Ethernet, IP and UDP headers of the frames that the program takes.
+pub(super) const fn header_bytes(address: SocketAddr) -> usize {
+    if address.is_ipv4() { 14 + 20 + 8 } else { 14 + 40 + 8 }
+}
+
+fn assemble(own: SocketAddr, wire_bytes_max: usize, map: BorrowedFd<'_>) -> Vec<Instruction> {
+    let mut code = Assembly(Vec::new());
+    let bytes = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    // r6: context, r2: start of the frame, r3: its end.
+    code.push(op(0xbf, 6, 1, 0, 0));
+    code.push(op(U32, 2, 6, 0, 0));
+    code.push(op(U32, 3, 6, 4, 0));
+    // Long enough for the headers, and not too long for a chunk.
+    code.push(op(0xbf, 4, 2, 0, 0));
+    code.push(op(0x07, 4, 0, 0, bytes(header_bytes(own))));
+    code.push(op(IF_ABOVE, 4, 3, 0, 0));
+    code.push(op(0xbf, 4, 2, 0, 0));
+    code.push(op(0x07, 4, 0, 0, bytes(wire_bytes_max)));
+    code.push(op(IF_ABOVE, 3, 4, 0, 0));
+    match own.ip() {
+        IpAddr::V4(ip) => {
+            code.expect(U16, 12, &[0x08, 0x00]);
+            // No options.
+            code.expect(U8, 14, &[0x45]);
+            code.expect(U8, 23, &[17]);
+            // No fragment: neither an offset nor more to come.
+            code.push(op(U16, 5, 2, 20, 0));
+            code.push(op(0x57, 5, 0, 0, i32::from(u16::from_ne_bytes([0x3f, 0xff]))));
+            code.push(op(IF_NOT, 5, 0, 0, 0));
+            code.expect(U32, 30, &ip.octets());
+            code.expect(U16, 36, &own.port().to_be_bytes());
+        }
+        IpAddr::V6(ip) => {
+            code.expect(U16, 12, &[0x86, 0xdd]);
+            // UDP follows at once: neither extensions nor a fragment.
+            code.expect(U8, 20, &[17]);
+            for (word, offset) in ip.octets().chunks(4).zip([38, 42, 46, 50]) {
+                code.expect(U32, offset, word);
+            }
+            code.expect(U16, 56, &own.port().to_be_bytes());
+        }
+    }
+    // The socket of the frame's queue; where there is none, on to the kernel.
+    code.push(op(0x18, 1, MAP_FD, 0, map.as_raw_fd()));
+    code.push(op(0, 0, 0, 0, 0));
+    code.push(op(U32, 2, 6, 16, 0));
+    code.push(op(0xb7, 3, 0, 0, PASS));
+    code.push(op(0x85, 0, 0, 0, REDIRECT_MAP));
+    code.push(op(0x95, 0, 0, 0, 0));
+    code.finish()
+}
+
+/// bpf(2) with a command's leading fields; what follows them is zero to the kernel.
+fn bpf<T>(command: libc::c_int, fields: &mut T) -> Result<libc::c_int, Errno> {
+    // SAFETY: `fields` is a `repr(C)` struct without padding, valid for its size during the call; what it points at, its maker keeps alive
+    // for as long.
+    let rc = unsafe { libc::syscall(libc::SYS_bpf, command, core::ptr::from_mut(fields), size_of::<T>()) };
+    libc::c_int::try_from(rc).ok().filter(|rc| *rc >= 0).ok_or_else(Errno::last)
+}
+
+fn descriptor(fd: libc::c_int) -> OwnedFd {
+    // SAFETY: bpf(2) just made this descriptor (close-on-exec, as it always does), and nobody else knows it.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// A map from queue to socket, with room for `queues`.
+pub(super) fn queue_map(queues: u32) -> Result<OwnedFd, Errno> {
+    const MAP_CREATE: libc::c_int = 0;
+    const XSKMAP: u32 = 17;
+    bpf(MAP_CREATE, &mut [XSKMAP, 4, 4, queues, 0]).map(descriptor)
+}
+
+/// Frames of `queue` go to `socket` from now on.
+pub(super) fn put_queue(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    const MAP_UPDATE_ELEM: libc::c_int = 2;
+    #[repr(C)]
+    struct Fields {
+        map: u32,
+        unused: u32,
+        key: u64,
+        value: u64,
+        flags: u64,
+    }
+    let value = socket.as_raw_fd();
+    let mut fields = Fields {
+        map: u32::try_from(map.as_raw_fd()).unwrap_or(u32::MAX),
+        unused: 0,
+        key: (&raw const queue) as u64,
+        value: (&raw const value) as u64,
+        flags: 0,
+    };
+    bpf(MAP_UPDATE_ELEM, &mut fields).map(drop)
+}
+
+/// Loads the program for frames to `own` of at most `wire_bytes_max` bytes.
+pub(super) fn load(own: SocketAddr, wire_bytes_max: usize, map: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    const PROG_LOAD: libc::c_int = 5;
+    const TYPE_XDP: u32 = 6;
+    #[repr(C)]
+    struct Fields {
+        kind: u32,
+        instructions: u32,
+        code: u64,
+        license: u64,
+    }
+    let code = assemble(own, wire_bytes_max, map);
+    let mut fields = Fields {
+        kind: TYPE_XDP,
+        instructions: u32::try_from(code.len()).unwrap_or(u32::MAX),
+        code: code.as_ptr() as u64,
+        license: c"Apache-2.0".as_ptr() as u64,
+    };
+    bpf(PROG_LOAD, &mut fields).map(descriptor)
+}
+
+/// Attaches the program to a device, until the descriptor is closed.
+pub(super) fn attach(program: BorrowedFd<'_>, interface: u32, attach: Attach) -> Result<OwnedFd, Errno> {
+    const LINK_CREATE: libc::c_int = 28;
+    const XDP: u32 = 37;
+    let flags = match attach {
+        Attach::Generic => 2,
+        Attach::Native => 4,
+    };
+    let program = u32::try_from(program.as_raw_fd()).unwrap_or(u32::MAX);
+    bpf(LINK_CREATE, &mut [program, interface, XDP, flags]).map(descriptor)
+}
