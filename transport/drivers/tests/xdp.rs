@@ -46,6 +46,15 @@ fn ip(arguments: &str) -> Result<String, String> {
 impl Bridged {
     fn new(attach: Attach, v6: bool, faults: Option<Faults>) -> Result<Bridged, String> {
         unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("no namespaces of one's own: {error}"))?;
+        let nowhere = XdpConfig {
+            interface: "none".to_owned(),
+            queue: 0,
+            bind: SocketAddr::from(([127, 0, 0, 1], 0)),
+            attach: None,
+        };
+        if let Err(error @ DriverError::CapabilityMissing { .. }) = XdpDriver::open(&nowhere) {
+            return Err(error.to_string());
+        }
         ip("link add br0 type bridge forward_delay 0 mcast_snooping 0")?;
         ip("link set br0 up")?;
         Ok(Bridged { attach, v6, rails: 0, faults })
@@ -125,7 +134,9 @@ fn bridged(name: &str, attach: Attach, v6: bool, faults: Option<Faults>, test: i
     std::thread::scope(|scope| {
         let run = || match Bridged::new(attach, v6, faults) {
             Ok(bridge) => test(bridge),
-            Err(missing) => skipped::skipped(name, &format!("root, or network namespaces ({missing})")),
+            Err(missing) => {
+                skipped::skipped(name, &format!("rights to AF_XDP and network namespaces ({missing})"))
+            }
         };
         if let Err(panic) = scope.spawn(run).join() {
             std::panic::resume_unwind(panic);
