@@ -251,16 +251,21 @@ fn an_ordinary_user_needs_no_privileges_and_where_no_fork_can_be_had_none_is_nee
 fn a_signal_that_comes_in_the_stop_ends_the_call_that_it_would_have_ended() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("image");
-    for call in ["pause", "read"] {
+    for (call, number) in [("pause", libc::SYS_pause), ("read", libc::SYS_read)] {
         let mut program = start(Command::new(compile("interrupted", &[])).arg(call));
         assert_eq!(program.line(), "ready");
-        program.tell(&format!("capture-slowly {}", path.display()));
-        // In the handler it waits for a futex.
         let place = format!("/proc/{}/syscall", program.child.id());
-        let futex = format!("{} ", libc::SYS_futex);
-        while !std::fs::read_to_string(&place).expect("it lives").starts_with(&futex) {
-            std::thread::yield_now();
-        }
+        let until_it_waits_in = |number: libc::c_long| {
+            let call = format!("{number} ");
+            while !std::fs::read_to_string(&place).expect("it lives").starts_with(&call) {
+                std::thread::yield_now();
+            }
+        };
+        // Earlier, the handler of the signal runs before the call, which nothing ends then.
+        until_it_waits_in(number);
+        program.tell(&format!("capture-slowly {}", path.display()));
+        // It waits in the handler of the stop.
+        until_it_waits_in(libc::SYS_futex);
         // SAFETY: a signal to our own child.
         assert_eq!(unsafe { libc::kill(program.child.id().cast_signed(), libc::SIGUSR1) }, 0);
         let answer = program.answer();

@@ -236,8 +236,17 @@ impl Program {
         self.child.wait().expect("it ends");
     }
 
-    /// The program's next line.
+    /// The program's next line, within two minutes.
     pub(crate) fn line(&mut self) -> String {
+        const LINE_MAX_MS: i32 = 120_000;
+        if self.output.buffer().is_empty() {
+            let mut output =
+                libc::pollfd { fd: self.output.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one descriptor, of this frame.
+            let found = unsafe { libc::poll(&raw mut output, 1, LINE_MAX_MS) };
+            let call = std::fs::read_to_string(format!("/proc/{}/syscall", self.child.id()));
+            assert_ne!(found, 0, "the program prints a line; it waits in {call:?}");
+        }
         let mut line = String::new();
         self.output.read_line(&mut line).expect("the program prints lines");
         line.trim_end().to_owned()
