@@ -91,12 +91,15 @@ pub(crate) fn shared_files(maps: &[u8], plan: &Plan) -> Vec<FileId> {
     files
 }
 
-/// Regions that a fork would leave out or empty.
-pub(super) fn kept(smaps: &Smaps) -> Vec<(Range<u64>, Kept)> {
+/// Regions that a fork would leave out or empty, of those that are saved.
+pub(super) fn kept(smaps: &Smaps, plan: &Plan) -> Vec<(Range<u64>, Kept)> {
     const NOT_FORKED: Kept = Kept { keep: libc::MADV_DONTFORK, give: libc::MADV_DOFORK };
     const WIPED: Kept = Kept { keep: libc::MADV_WIPEONFORK, give: libc::MADV_KEEPONFORK };
     let mut kept = Vec::new();
-    for entry in &smaps.0 {
+    // What is left out belongs to others, who had a reason: a child that had a NIC's rings would keep the NIC.
+    let is_ignored =
+        |range: &Range<u64>| plan.ignored.iter().any(|out| out.start <= range.start && range.end <= out.end);
+    for entry in smaps.0.iter().filter(|entry| !is_ignored(&entry.range)) {
         for (advice, change) in [(Advice::DONT_FORK, NOT_FORKED), (Advice::WIPE_ON_FORK, WIPED)] {
             // What a device has never reaches a child.
             if entry.advice.contains(advice) && !entry.special.is_device {
@@ -156,6 +159,19 @@ mod tests {
                 assert!(refusal.to_string().contains(name), "{refusal}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_not_saved_is_not_given_to_the_child() {
+        let text = b"1000-2000 rw-p 00000000 00:00 0 \nVmFlags: rd wr dc\n4000-6000 rw-p 00000000 00:00 0 \nVmFlags: rd wr dc\n";
+        let kept_with = |ignored: &[Range<u64>]| -> Vec<u64> {
+            let plan = Plan { ignored: ignored.to_vec(), ..Plan::default() };
+            kept(&Smaps::parse(text), &plan).iter().map(|(range, _)| range.start).collect()
+        };
+        assert_eq!(kept_with(&[]), [0x1000, 0x4000]);
+        assert_eq!(kept_with(std::slice::from_ref(&(0x1000..0x2000))), [0x4000]);
+        // Part of it is saved.
+        assert_eq!(kept_with(&[0x1000..0x2000, 0x4000..0x5000]), [0x4000]);
     }
 
     #[test]

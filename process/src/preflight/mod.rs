@@ -90,6 +90,7 @@ pub(crate) fn look(declared: &Declared) -> Result<Look, CaptureError> {
     }
     let shared_files = memory::shared_files(&maps, &plan);
     let amounts = memory::amounts(&maps, &smaps, &plan);
+    let kept = memory::kept(&smaps, &plan);
     Ok(Look {
         plan,
         maps_bytes: maps.len() as u64,
@@ -97,7 +98,7 @@ pub(crate) fn look(declared: &Declared) -> Result<Look, CaptureError> {
         pages: amounts.private_bytes / PAGE_BYTES,
         shared_bytes: amounts.shared_bytes,
         threads: fs::read_dir("/proc/self/task").map_or(1, Iterator::count),
-        kept: memory::kept(&smaps),
+        kept,
         smaps,
         executable,
         auxiliary: read("/proc/self/auxv")?
