@@ -86,11 +86,13 @@ pub const SHM_OFFER_PATIENCE: Duration = Duration::from_millis(1);
 /// than a system call reads, and the two work at the same time; a receiver that does not come for them costs the sender no more than these.
 pub const SHM_COPIED_AHEAD: usize = 4;
 
-/// Chunks of an AF_XDP rail that wait for frames: all entries of its fill ring, half a millisecond of small frames at full rate.
+/// Chunks of an AF_XDP rail that wait for frames: all entries of its fill ring. A copying device takes in close to a million
+/// small frames a second (measured between two virtual Ethernet devices), so this is about a millisecond without a look.
 pub const XDP_RECEIVE_CHUNKS: usize = 1024;
 
 /// Chunks of an AF_XDP rail for sending: a few bursts, so that one can be filled while others are with the device.
 pub const XDP_SEND_CHUNKS: usize = 4 * BURST_FRAMES;
 
-/// How long opening an AF_XDP rail waits for a queue that somebody still holds: the kernel lets go of a closed socket's queue up to 80 ms late.
+/// How long opening an AF_XDP rail waits for a queue that somebody still holds: the kernel lets go of a closed socket's queue late.
+/// Of 200 openings right after a closing, between virtual Ethernet devices, the longest took 40 ms.
 pub const XDP_BUSY_PATIENCE: Duration = Duration::from_millis(500);

@@ -37,6 +37,7 @@ use crate::sleep::wait_readable;
 use crate::udp::{UdpAddress, UdpConfig, UdpDriver};
 use headers::{HEADER_BYTES_MAX, Headers, Mac, frame_of};
 use neighbours::Neighbours;
+use program::Link;
 use rings::Socket;
 
 /// Bytes before the frame in a chunk for sending: the headers end there, and the frame is aligned.
@@ -55,7 +56,8 @@ const LOOK_CALLS: u32 = 64;
 pub enum Attach {
     /// In the device's own driver, before the kernel makes anything of the frame.
     Native,
-    /// In the kernel's receive path, for devices whose driver cannot.
+    /// In the kernel's receive path, for devices whose driver cannot. What comes over a virtual device from a sender that has the kernel cut its
+    /// frames (UDP_SEGMENT) comes uncut here, as one frame that no peer sent.
     Generic,
 }
 
@@ -98,7 +100,7 @@ pub struct XdpDriver {
     caps: Caps,
     counters: Counters,
     attach: Attach,
-    link: OwnedFd,
+    link: Link,
     socket: Socket,
     neighbours: Neighbours,
     epoll: Epoll,
@@ -115,6 +117,8 @@ pub struct XdpDriver {
     staged_total: u64,
     /// Calls of `receive` until the next look around.
     look_in: u32,
+    /// The kernel's tables have changed since the socket was last asked whether it still has a device.
+    may_be_gone: bool,
 }
 
 impl XdpDriver {
@@ -183,6 +187,7 @@ impl XdpDriver {
             sending: 0,
             staged_total: 0,
             look_in: 0,
+            may_be_gone: false,
         })
     }
 
@@ -218,6 +223,7 @@ impl XdpDriver {
     /// Forgets what was looked up, if the kernel's tables have changed.
     fn renew_ways(&mut self) {
         if self.neighbours.changed() {
+            self.may_be_gone = true;
             self.peers.iter_mut().flatten().for_each(|peer| peer.way = Way::Unknown);
         }
     }
@@ -247,12 +253,12 @@ impl XdpDriver {
         self.counters.bytes_sent += bytes as u64;
     }
 
-    /// Takes back what has been sent, and has the kernel go on with the rest.
+    /// Takes back what has been sent, and has the kernel go on with the rest. Notices if the device is gone or was taken down.
     fn collect(&mut self) -> Result<(), DriverError> {
-        if self.sending == 0 {
+        if self.sending == 0 && !self.may_be_gone {
             return Ok(());
         }
-        let kicked = self.socket.kick();
+        let kicked = self.socket.kick(core::mem::take(&mut self.may_be_gone));
         self.counters.send_calls += 1;
         while let Some(chunk) = self.socket.completed() {
             self.free.push(chunk);
@@ -367,8 +373,8 @@ impl Driver for XdpDriver {
         self.collect()?;
         let mut given = 0;
         while given < frames_max {
-            let Some((chunk, range)) = self.socket.take() else { break };
-            if let Some(frame) = frame_of(self.socket.bytes(range), self.header_bytes) {
+            let Some((chunk, bytes)) = self.socket.take() else { break };
+            if let Some(frame) = frame_of(bytes, self.header_bytes) {
                 each(frame);
                 given += 1;
                 self.counters.frames_received += 1;
@@ -384,6 +390,7 @@ impl Driver for XdpDriver {
         if self.look_in == 0 {
             self.look_in = LOOK_CALLS;
             self.renew_ways();
+            self.collect()?;
             self.counters.lost_receive_overflow = self.socket.dropped();
             let bytes = &mut self.counters.bytes_received;
             let by_companion = self.companion.receive(frames_max - given, &mut |frame| {
@@ -427,7 +434,7 @@ impl Driver for XdpDriver {
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        let own = [self.link.as_raw_fd(), self.socket.fd().as_raw_fd(), self.epoll.0.as_raw_fd()];
+        let own = [self.link.fd().as_raw_fd(), self.socket.fd().as_raw_fd(), self.epoll.0.as_raw_fd()];
         let asking = self.neighbours.sockets().map(|socket| socket.as_raw_fd());
         own.into_iter().chain(asking).chain(self.companion.descriptors()).collect()
     }
@@ -456,7 +463,7 @@ impl Driver for XdpDriver {
 }
 
 /// Attaches as asked, or as the device can.
-fn attach(program: &OwnedFd, interface: u32, asked: Option<Attach>) -> Result<(OwnedFd, Attach), Errno> {
+fn attach(program: &OwnedFd, interface: u32, asked: Option<Attach>) -> Result<(Link, Attach), Errno> {
     let one = |attach| {
         while_busy(|| program::attach(program.as_fd(), interface, attach)).map(|link| (link, attach))
     };

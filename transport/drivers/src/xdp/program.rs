@@ -4,7 +4,7 @@
 #![expect(clippy::host_endian_bytes, reason = "the program compares what the processor loads")]
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use super::Attach;
 use crate::error::Errno;
@@ -184,8 +184,26 @@ pub(super) fn load(own: SocketAddr, wire_bytes_max: usize, map: BorrowedFd<'_>) 
     bpf(PROG_LOAD, &mut fields).map(descriptor)
 }
 
-/// Attaches the program to a device, until the descriptor is closed.
-pub(super) fn attach(program: BorrowedFd<'_>, interface: u32, attach: Attach) -> Result<OwnedFd, Errno> {
+/// A program at a device.
+pub(super) struct Link(OwnedFd);
+
+impl Link {
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Link {
+    /// Detaches the program. Closing would not do while a forked child has the descriptor too.
+    fn drop(&mut self) {
+        const LINK_DETACH: libc::c_int = 34;
+        // An error: the device is gone, and the program with it.
+        let _ = bpf(LINK_DETACH, &mut [u32::try_from(self.0.as_raw_fd()).unwrap_or(u32::MAX)]);
+    }
+}
+
+/// Attaches the program to a device.
+pub(super) fn attach(program: BorrowedFd<'_>, interface: u32, attach: Attach) -> Result<Link, Errno> {
     const LINK_CREATE: libc::c_int = 28;
     const XDP: u32 = 37;
     let flags = match attach {
@@ -193,5 +211,5 @@ pub(super) fn attach(program: BorrowedFd<'_>, interface: u32, attach: Attach) ->
         Attach::Native => 4,
     };
     let program = u32::try_from(program.as_raw_fd()).unwrap_or(u32::MAX);
-    bpf(LINK_CREATE, &mut [program, interface, XDP, flags]).map(descriptor)
+    bpf(LINK_CREATE, &mut [program, interface, XDP, flags]).map(descriptor).map(Link)
 }

@@ -7,10 +7,10 @@ use core::ffi::{c_int, c_void};
 use core::num::NonZeroUsize;
 use core::ops::Range;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::error::{Errno, Operation};
 
@@ -30,6 +30,15 @@ struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
+    /// No child gets it. A forked copy of a ring would keep the socket open, and with it the device's queue; one of the frames would be copied at
+    /// the fork, because the kernel has pinned them.
+    fn keep_from_children(self) -> Result<Mapping, Errno> {
+        // SAFETY: the whole of our own mapping; says only what a fork does.
+        let advised = unsafe { madvise(self.start.cast(), self.bytes, MmapAdvise::MADV_DONTFORK) };
+        advised.map_err(|error| Errno(error as i32))?;
+        Ok(self)
+    }
+
     fn range(&self) -> Range<usize> {
         let start = self.start.as_ptr() as usize;
         start..start + self.bytes
@@ -68,6 +77,10 @@ impl<T: Copy> Ring<T> {
         // SAFETY: a new mapping at an address that the kernel chooses disturbs nothing.
         let start = unsafe { mmap(None, length, access, how, socket, page) };
         let mapping = Mapping { start: start.map_err(|error| Errno(error as i32))?.cast(), bytes };
+        let mapping = mapping.keep_from_children()?;
+        if !entries_at.is_multiple_of(align_of::<T>()) {
+            return Err(Errno(libc::EINVAL));
+        }
         let word = |at: u64| {
             let at = offset(at)?;
             if at + 4 > bytes || !at.is_multiple_of(4) {
@@ -77,7 +90,7 @@ impl<T: Copy> Ring<T> {
             Ok(unsafe { mapping.start.add(at) }.cast::<AtomicU32>())
         };
         let (producer, consumer, flags) = (word(at.producer)?, word(at.consumer)?, word(at.flags)?);
-        // SAFETY: the mapping was made long enough for all entries from there.
+        // SAFETY: the mapping was made long enough for all entries from there, and they are aligned, as was checked.
         let entries = unsafe { mapping.start.add(entries_at) }.cast();
         Ok(Ring { mapping, producer, consumer, flags, entries, own: 0 })
     }
@@ -123,12 +136,16 @@ impl<T: Copy> Ring<T> {
         self.own == self.word(self.producer).load(Ordering::Acquire)
     }
 
+    /// Whether the kernel wants a call before it looks at what was published.
     fn needs_wakeup(&self) -> bool {
+        // The kernel says so and then looks once more; we publish and then look: one of the two must see the other.
+        fence(Ordering::SeqCst);
         self.word(self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }
 
-/// An opened socket with its memory. The fields are dropped in order: first the socket, with which the kernel's use ends.
+/// An opened socket with its memory. The kernel lets go of it when descriptor and rings are gone, and some time later; it has pinned the pages of
+/// the frames, so that what it still does to them is done to nobody else's memory.
 pub(super) struct Socket {
     fd: OwnedFd,
     fill: Ring<u64>,
@@ -225,21 +242,14 @@ impl Socket {
         self.fill.publish();
     }
 
-    /// The next frame that came: its chunk, and where in the memory it lies.
-    pub(super) fn take(&mut self) -> Option<(u64, Range<usize>)> {
+    /// The next frame that came: its chunk, which is ours from here on, and its bytes there.
+    pub(super) fn take(&mut self) -> Option<(u64, &[u8])> {
         let entry = self.receive.pop()?;
-        let start = usize::try_from(entry.addr).unwrap_or(usize::MAX);
-        let chunk = entry.addr - entry.addr % self.chunk_bytes as u64;
-        let end = start.saturating_add(entry.len as usize);
-        assert!(end <= self.umem.bytes, "the kernel names a frame outside its memory");
-        Some((chunk, start..end))
-    }
-
-    /// Bytes of a frame just taken.
-    pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
-        // SAFETY: `take` checked the range, and the kernel has given the chunk back; it is offered again only after `each` has seen it,
-        // which needs `&mut self`.
-        unsafe { core::slice::from_raw_parts(self.umem.start.add(range.start).as_ptr(), range.len()) }
+        let at = entry.addr % self.chunk_bytes as u64;
+        let chunk = entry.addr - at;
+        let start = usize::try_from(at).unwrap_or(usize::MAX);
+        let bytes = self.chunk(chunk).get(start..).and_then(|rest| rest.get(..entry.len as usize));
+        Some((chunk, bytes.expect("the kernel names a frame that leaves its chunk")))
     }
 
     pub(super) fn has_frames(&self) -> bool {
@@ -257,10 +267,11 @@ impl Socket {
         Some(at - at % self.chunk_bytes as u64)
     }
 
-    /// Lets the kernel see what was submitted, and wakes it if it asks for that.
-    pub(super) fn kick(&self) -> Result<(), Errno> {
+    /// Lets the kernel see what was submitted, and wakes it if it asks for that, or `always`. Its answer says, too, whether the socket still
+    /// has a device.
+    pub(super) fn kick(&self, always: bool) -> Result<(), Errno> {
         self.transmit.publish();
-        if !self.transmit.needs_wakeup() {
+        if !self.transmit.needs_wakeup() && !always {
             return Ok(());
         }
         // SAFETY: no buffer and no address.
@@ -290,7 +301,8 @@ fn memory(bytes: usize) -> Result<Mapping, Errno> {
     let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     // SAFETY: a new mapping at an address that the kernel chooses disturbs nothing.
     let start = unsafe { mmap_anonymous(None, length, access, MapFlags::MAP_PRIVATE) };
-    Ok(Mapping { start: start.map_err(|error| Errno(error as i32))?.cast(), bytes })
+    let mapping = Mapping { start: start.map_err(|error| Errno(error as i32))?.cast(), bytes };
+    mapping.keep_from_children()
 }
 
 fn set<T>(fd: BorrowedFd<'_>, name: c_int, value: &T) -> Result<(), Errno> {
