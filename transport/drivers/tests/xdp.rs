@@ -17,7 +17,7 @@ use drivers::{Driver, DriverError, Errno, Operation, Payload, Wake};
 use nix::sched::{CloneFlags, unshare};
 use transport::{AddressId, RawAddress};
 
-/// The port of every rail.
+/// The port of every rail of the suite.
 const PORT: u16 = 4000;
 
 /// A bridge in the namespace of this thread.
@@ -93,7 +93,7 @@ impl Bridged {
             let config = XdpConfig {
                 interface: "eth0".to_owned(),
                 queue: 0,
-                bind: SocketAddr::new(address, PORT),
+                bind: SocketAddr::new(address, 0),
                 attach: Some(attach),
             };
             if bridge_end_is_up.recv().is_ok() {
@@ -158,7 +158,8 @@ impl Host {
 impl Fixture for Bridged {
     fn open(&mut self) -> Box<dyn Driver> {
         let host = self.host();
-        let mut rail = host.open();
+        let rail = host.try_open(|config| config.bind.set_port(PORT));
+        let mut rail = rail.expect("rights and a device");
         // What a path takes, the kernel says in the namespace of the thread that asks: so each rail asks where it was opened, about every
         // rail that there may be.
         for other in 1..=4 {
@@ -300,7 +301,7 @@ fn rails_over_udp_and_over_af_xdp_reach_each_other() {
     // Not attached generically: what the UDP driver has the kernel cut would come here uncut.
     for v6 in [false, true] {
         let name = "rails_over_udp_and_over_af_xdp_reach_each_other";
-        bridged(name, Attach::Native, v6, None, |mut bridge| {
+        let ran = bridged(name, Attach::Native, v6, None, |mut bridge| {
             let (mut udp, mut xdp) = (bridge.host().open_udp(), bridge.host().open());
             for came in [numbers(&mut udp, &mut xdp), numbers(&mut xdp, &mut udp)] {
                 let altered = came.iter().find(|frame| !is_intact(frame));
@@ -311,6 +312,9 @@ fn rails_over_udp_and_over_af_xdp_reach_each_other() {
             let most = u64::from(FRAMES) / 2;
             assert!(received > most && sent > most, "{received} and {sent} passed around the kernel");
         });
+        if !ran {
+            return;
+        }
     }
 }
 
@@ -398,8 +402,8 @@ fn a_path_is_as_long_as_device_and_route_permit() {
 struct Child(libc::pid_t);
 
 impl Child {
-    /// It keeps the files that are open now, or closes them, and then does nothing.
-    fn fork(keeps_files: bool) -> Child {
+    /// It keeps these of the files that are open now, and then does nothing. (Others may be other tests'.)
+    fn fork(kept: &[libc::c_int]) -> Child {
         let (read, write) = nix::unistd::pipe().expect("a pipe");
         let write_end = write.as_raw_fd();
         // SAFETY: the child calls nothing but the system.
@@ -409,9 +413,10 @@ impl Child {
             // SAFETY: system calls on the child's own files; it never returns to the test.
             unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                if !keeps_files {
-                    libc::syscall(libc::SYS_close_range, 3, write_end - 1, 0);
-                    libc::syscall(libc::SYS_close_range, write_end + 1, libc::c_int::MAX, 0);
+                for file in 3..1024 {
+                    if file != write_end && !kept.contains(&file) {
+                        libc::close(file);
+                    }
                 }
                 libc::write(write_end, [1u8].as_ptr().cast(), 1);
                 loop {
@@ -441,14 +446,14 @@ fn a_forked_child_keeps_the_queue_only_with_its_files() {
     bridged(name, Attach::Native, false, None, |mut bridge| {
         let host = bridge.host();
         let rail = host.open();
-        let writer = Child::fork(false);
+        let writer = Child::fork(&[]);
         drop(rail);
         let rail = host.open();
         drop(writer);
-        // The program is detached whatever the child has; the socket is the child's as well, and so is the port.
-        let child = Child::fork(true);
+        // The program is detached whatever the child has; the socket is the child's as well.
+        let child = Child::fork(&rail.descriptors());
         drop(rail);
-        let error = host.try_open(|config| config.bind.set_port(0)).err();
+        let error = host.try_open(|_| ()).err();
         let Some(DriverError::CannotOpen { operation, errno }) = error else { panic!("{error:?}") };
         assert_eq!((operation, errno.0), (Operation::BindQueue, libc::EBUSY));
         drop(child);
@@ -456,8 +461,8 @@ fn a_forked_child_keeps_the_queue_only_with_its_files() {
     });
 }
 
-/// Gives up these capabilities of this thread; false: it has not got them.
-fn without(missing: u64) -> bool {
+/// Gives up these capabilities of this thread; false: it has not got all that `needed` names.
+fn without(missing: u64, needed: u64) -> bool {
     let mut header = [0x2008_0522u32, 0];
     let mut sets = [[0u32; 3]; 2];
     // SAFETY: version 3 reads and writes a header of two words and two times three words, of this thread.
@@ -470,7 +475,7 @@ fn without(missing: u64) -> bool {
     // SAFETY: as above.
     let written = unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()) };
     assert_eq!(written, 0, "capset");
-    effective & missing == missing
+    effective & needed == needed
 }
 
 #[test]
@@ -483,7 +488,7 @@ fn a_missing_capability_is_named() {
         (net_admin | net_raw, "CAP_NET_ADMIN and CAP_NET_RAW"),
         (net_admin | net_raw | bpf | system, "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF"),
     ] {
-        // Capabilities are a thread's.
+        // They are a thread's.
         let opened = std::thread::spawn(move || {
             let config = XdpConfig {
                 interface: "lo".to_owned(),
@@ -491,11 +496,11 @@ fn a_missing_capability_is_named() {
                 bind: SocketAddr::from(([127, 0, 0, 1], 0)),
                 attach: None,
             };
-            without(missing).then(|| XdpDriver::open(&config).err())
+            without(missing, net_admin | net_raw | bpf).then(|| XdpDriver::open(&config).err())
         });
         match opened.join().expect("no panic") {
             Some(error) => assert_eq!(error, Some(DriverError::CapabilityMissing { missing: named })),
-            None => skipped::skipped("a_missing_capability_is_named", &format!("{named} to give up")),
+            None => return skipped::skipped("a_missing_capability_is_named", "capabilities to give up"),
         }
     }
 }
@@ -543,7 +548,7 @@ fn a_queue_that_is_taken_is_named() {
     bridged("a_queue_that_is_taken_is_named", Attach::Generic, false, None, |mut bridge| {
         let host = bridge.host();
         let _first = host.open();
-        let error = host.try_open(|config| config.bind.set_port(0)).err().expect("the device is taken");
+        let error = host.try_open(|_| ()).err().expect("the device is taken");
         let DriverError::CannotOpen { operation, errno } = error else { panic!("{error}") };
         assert_eq!((operation, errno.0), (Operation::AttachProgram, libc::EBUSY));
     });
