@@ -24,25 +24,7 @@ skip() {
     exit 0
 }
 
-# apt-get with lists of its own and Debian 12 as its only source.
-apt() {
-    local command=$1
-    shift
-    "$command" -qq -o Dir::Etc::SourceList="$place/apt/sources" -o Dir::Etc::SourceParts=/dev/null -o Dir::State::Lists="$place/apt/lists" \
-        -o Dir::Cache="$place/apt/cache" -o APT::Sandbox::User="$(id -un)" -o Debug::NoLocking=1 -o Acquire::Languages=none "$@"
-}
-
-# fetch TO PACKAGES...: unpacks packages.
-fetch() {
-    local to=$1 load=$place/load
-    shift
-    rm -rf "$load" && mkdir -p "$load" "$to"
-    (cd "$load" && apt apt-get download "$@") || fail "Debian's mirror does not give $*"
-    for package in "$load"/*.deb; do
-        dpkg-deb -x "$package" "$to"
-    done
-    rm -r "$load"
-}
+. tests/apt.sh
 
 # Names of the packages that installing these would bring.
 closure() {
@@ -52,18 +34,14 @@ closure() {
 # parts SERIES: makes sure of QEMU, busybox, and a kernel (6.1, or 6.12 as Debian gives it to the same release). Sets `kernel` to its folder and
 # `version` to its full name.
 parts() {
-    local series=$1 name sources=$place/apt/sources tool
+    local series=$1 name tool
     [ "$(uname -m)" = x86_64 ] || skip "the guest is an x86-64 one, and nothing else would run its programs here"
     for tool in apt-get apt-cache dpkg-deb mkfs.ext4; do
         PATH=$PATH:/usr/sbin:/sbin command -v "$tool" >/dev/null || skip "$tool is missing (Debian: apt-get install apt dpkg e2fsprogs)"
     done
     kernel=$place/linux-$series
-    mkdir -p "$place/apt/lists/partial" "$place/apt/cache/archives/partial"
-    local keys=/usr/share/keyrings/debian-archive-keyring.gpg mirror=http://deb.debian.org
-    [ -e "$keys" ] || skip "$keys is missing (Debian: apt-get install debian-archive-keyring)"
-    printf 'deb [signed-by=%s] %s %s main\n' "$keys" $mirror/debian bookworm "$keys" $mirror/debian-security bookworm-security >"$sources"
     if [ ! -e "$place/busybox/ready" ] || [ ! -e "$kernel/ready" ] || { [ ! -e "$place/qemu/ready" ] && ! command -v qemu-system-x86_64 >/dev/null; }; then
-        apt apt-get update || fail "no package lists from $mirror; without a network: ./check --without-guest"
+        lists || fail "no package lists from Debian's mirror; without a network: ./check --without-guest"
     fi
     if [ ! -e "$place/busybox/ready" ]; then
         fetch "$place/busybox" busybox-static
