@@ -14,7 +14,7 @@ import tempfile
 import time
 
 from namespaces import Hosts
-from rounds import LEFT_MAX, STEP_MAX, Failure, check, expected_of, job_of, segments
+from rounds import STEP_MAX, Failure, end_well, expected_of, job_of, keep, segments
 
 NODES = 4
 
@@ -168,25 +168,13 @@ def one(options, program, dice):
                 break
             again, what = round_
             done.append(what)
-        lost = job.launcher.poll() not in (None, 0) and "committed" not in job.text()
-        if not lost:
-            job.finish()
-            if job.results() != program["expected"]:
-                raise Failure(f"results {job.results()}, expected {program['expected']}")
-            check(job, program)
+        end_well(job, program, nodes.segments, before)
         rebuilt = job.text().count("has what it had: ")
-        del os.environ["ROUNDS_OF"]
-        until = time.monotonic() + LEFT_MAX
-        while job.processes() or nodes.segments() - before:
-            if time.monotonic() > until:
-                raise Failure(f"left are the processes {job.processes()}, and in /dev/shm {sorted(nodes.segments() - before)}")
-            time.sleep(0.02)
         nodes.end()
     except Failure as failure:
         job.end()
         nodes.end()
-        kept = os.path.join(options.place, f"failed-{program['name']}-{os.getpid()}-{int(time.time())}")
-        os.rename(directory, kept)
+        kept = keep(options, program, directory)
         what = ", ".join(done) or "nothing"
         raise Failure(f"{program['name']}, {scheme}, a checkpoint every {every_ms} ms, destroyed: {what}: {failure}; see {kept}/output") from None
     shutil.rmtree(directory)

@@ -244,6 +244,29 @@ def wait_for_shared(job):
         time.sleep(0.02)
 
 
+def end_well(job, program, segments, before):
+    """The job ends with the results of an undisturbed run, unless it was killed before its first checkpoint; and nothing of it is left."""
+    lost = job.launcher.poll() not in (None, 0) and "committed" not in job.text()
+    if not lost:
+        job.finish()
+        if job.results() != program["expected"]:
+            raise Failure(f"results {job.results()}, expected {program['expected']}")
+        check(job, program)
+    del os.environ["ROUNDS_OF"]
+    until = time.monotonic() + LEFT_MAX
+    while job.processes() or segments() - before:
+        if time.monotonic() > until:
+            raise Failure(f"left are the processes {job.processes()}, and in /dev/shm {sorted(segments() - before)}")
+        time.sleep(0.02)
+
+
+def keep(options, program, directory):
+    """Files of a job that failed are kept; where."""
+    kept = os.path.join(options.place, f"failed-{program['name']}-{os.getpid()}-{int(time.time())}")
+    os.rename(directory, kept)
+    return kept
+
+
 def one(options, program, dice):
     """One job, killed several times. Returns the kinds of its kills, and how its images were made."""
     directory = tempfile.mkdtemp(prefix=program["name"] + "-", dir=options.place)
@@ -264,22 +287,10 @@ def one(options, program, dice):
                 break
             again, kind = done
             kinds.append(kind)
-        lost = job.launcher.poll() not in (None, 0) and "committed" not in job.text()
-        if not lost:
-            job.finish()
-            if job.results() != program["expected"]:
-                raise Failure(f"results {job.results()}, expected {program['expected']}")
-            check(job, program)
-        del os.environ["ROUNDS_OF"]
-        until = time.monotonic() + LEFT_MAX
-        while job.processes() or segments() - before:
-            if time.monotonic() > until:
-                raise Failure(f"left are the processes {job.processes()}, and in /dev/shm {sorted(segments() - before)}")
-            time.sleep(0.02)
+        end_well(job, program, segments, before)
     except Failure as failure:
         job.end()
-        kept = os.path.join(options.place, f"failed-{program['name']}-{os.getpid()}-{int(time.time())}")
-        os.rename(directory, kept)
+        kept = keep(options, program, directory)
         raise Failure(f"{program['name']}, a checkpoint every {every_ms} ms, {' '.join(chosen)}, killed: {', '.join(kinds) or 'nothing'}: {failure}; see {kept}/output") from None
     shutil.rmtree(directory)
     return kinds, chosen[-1]
