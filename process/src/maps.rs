@@ -95,12 +95,19 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A number at the start of a text, and what follows it.
+/// A number at the start of a text, and what follows it. Every number of every mapping is read in a stop.
 pub(crate) fn number(text: &[u8], base: u32) -> Option<(u64, &[u8])> {
     let mut value = 0u64;
     let mut digits = 0;
     for byte in text {
-        let Some(digit) = char::from(*byte).to_digit(base) else { break };
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            _ => break,
+        };
+        if u32::from(digit) >= base {
+            break;
+        }
         value = value.checked_mul(u64::from(base))?.checked_add(u64::from(digit))?;
         digits += 1;
     }
@@ -109,7 +116,12 @@ pub(crate) fn number(text: &[u8], base: u32) -> Option<(u64, &[u8])> {
 
 /// The lines of a text; one that cannot be read ends them with `None`.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = Option<Line<'_>>> + Clone {
-    text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(Line::parse)
+    let mut starts_at = 0;
+    memchr::memchr_iter(b'\n', text)
+        .chain((!text.ends_with(b"\n")).then_some(text.len()))
+        .filter_map(move |end| text.get(std::mem::replace(&mut starts_at, end + 1)..end))
+        .filter(|line| !line.is_empty())
+        .map(Line::parse)
 }
 
 #[cfg(test)]

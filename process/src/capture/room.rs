@@ -82,6 +82,9 @@ pub(super) struct Room {
     pub(super) buffer: &'static mut [u8],
 }
 
+/// Of what every stop fills, made before it; shared memory that is mapped may be far more than what is there.
+const POPULATED_BYTES: u64 = 256 << 10;
+
 const BUFFER_BYTES: u64 = 256 << 10;
 
 /// Runs of guard pages.
@@ -111,6 +114,9 @@ impl Room {
         let scratch = Scratch::new(end)?;
         // In the stop nothing is to wait for the kernel to make pages.
         scratch.populate(written.clone());
+        for part in [&report, &texts[0], &lists[2], &copies] {
+            scratch.populate(part.start..part.end.min(part.start + POPULATED_BYTES));
+        }
         let bytes = |range: &Range<u64>| (range.end - range.start) as usize;
         // SAFETY: the parts do not overlap, start at pages, and are of types that may be all zeros.
         let room = unsafe {
