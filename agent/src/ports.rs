@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
-use drivers::RailsError;
 use drivers::udp::UdpConfig;
+use drivers::{NicTaken, RailsError};
 use endpoint::{Endpoint, EndpointError, Frozen};
 use nic_freeze::Mismatch;
 use session::launch::Launch;
@@ -124,22 +124,25 @@ impl<'a> Standing<'a> {
         Ok(())
     }
 
-    /// In a restored process: each goes on in a new life, on new rails.
-    pub(crate) fn restart(self, launch: &Launch) -> Result<(), ReviveError> {
+    /// In a restored process: each goes on in a new life, on new rails. Returns the NIC of the first.
+    pub(crate) fn restart(self, launch: &Launch) -> Result<Option<NicTaken>, ReviveError> {
         let bind = SocketAddr::new(launch.bind.ip(), 0);
         let restart = Restart {
             life: launch.life,
             key: Some(JobKey(launch.key)),
             reach: Some(Reach::at(bind.ip(), launch.auth)),
         };
+        let mut first = None;
         for frozen in self.frozen {
             let port = frozen.port().id();
-            let rails = drivers::open_rails(&UdpConfig::new(bind))
-                .map_err(|source| ReviveError::Rails { bind, source })?;
+            let opened = drivers::open_rails(&UdpConfig::new(bind), Some(&launch.nic));
+            let drivers::Opened { rails, nic } =
+                opened.map_err(|source| ReviveError::Rails { bind, source })?;
+            first.get_or_insert(nic);
             let restarted = frozen.restart(rails, restart.clone());
             restarted.map_err(|source| ReviveError::Endpoint { port, source })?;
         }
-        Ok(())
+        Ok(first)
     }
 
     /// All go on; how long that took.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use ckpt_glue::control::{ControlKey, ControlReader, CutMode, Message, PortEntry, Registration};
+use ckpt_glue::control::{ControlKey, ControlReader, CutMode, Message, NicWords, PortEntry, Registration};
 use ckpt_glue::enrolment::Enrolment;
 use ckpt_glue::participant::{Input, Output, Participant};
 use ckpt_glue::sabotage::Sabotage;
@@ -75,8 +75,11 @@ fn revive(
     if let Some(generation) = launch.restore {
         standing.compare(&images.ports_of(generation, launch.rank)?)?;
     }
-    standing.restart(&launch)?;
+    let nic = standing.restart(&launch)?;
     state.be_born(launch, line);
+    if let Some(nic) = nic {
+        state.say(Message::Nic { words: NicWords::new(&nic) });
+    }
     Ok(())
 }
 

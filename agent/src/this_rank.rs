@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use ckpt_glue::control::{ClosedLink, Control, Message, closed_port};
+use ckpt_glue::control::{ClosedLink, Control, Message, NicWords, closed_port};
 use ckpt_glue::enrolment::AddressTable;
 use ckpt_glue::names::Party;
+use drivers::NicTaken;
 use endpoint::{Endpoint, EndpointError};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use session::launch::Launch;
@@ -147,7 +148,7 @@ impl State {
     }
 
     /// Hands over what the program's ports say, as soon as the job runs.
-    fn say(&mut self, message: Message) {
+    pub(crate) fn say(&mut self, message: Message) {
         match &mut self.unsaid {
             Some(unsaid) => unsaid.push(message),
             None => {
@@ -280,6 +281,11 @@ impl ThisRank {
         Ok(endpoint)
     }
 
+    /// Tells the keeper over which NIC a port of this rank reaches other hosts.
+    pub fn tell_nic(&self, nic: &NicTaken) {
+        self.lock().say(Message::Nic { words: NicWords::new(nic) });
+    }
+
     /// A port has closed. Its final counters go to the keeper, which answers for it from then on (R12).
     pub fn close_port(&self, port: PortId, links: Vec<ClosedLink>) {
         let mut state = self.lock();
@@ -363,6 +369,7 @@ mod tests {
             restore: None,
             auth: AuthLevel::Header,
             bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+            nic: drivers::NicWish::default(),
             directory: "/tmp/somewhere".into(),
         }
     }

@@ -19,6 +19,9 @@ pub const ENTRIES_MAX: usize = 1024;
 /// Ports that one rank may register at its start.
 pub const PORTS_PER_RANK_MAX: usize = 64;
 
+/// Bytes of what is said about a NIC in one message: a sentence with the name of a device and the reason of a refusal.
+pub const NIC_WORDS_BYTES_MAX: usize = 512;
+
 /// Rails that one port may register: no node has more NICs that are worth a rail.
 pub const RAILS_PER_PORT_MAX: usize = 16;
 

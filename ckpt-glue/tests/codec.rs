@@ -211,8 +211,9 @@ fn the_bytes_of_every_message() {
         PmiRequest: 85 bytes, checksum 908855ca, 38989088c0b8b0a8a000000000
         PmiAnswer: 98 bytes, checksum deb7a40d, 3900000080010000000403020102c5844404c68545050000
         PmiState: 112 bytes, checksum 119b74de, 3a0000000000413121118171615100000000600000000100
-        StatusQuery: 73 bytes, checksum 437ca8ec, 40
-        StatusReport: 97 bytes, checksum 1c36003a, 41000000000000008302820116151413000000001814100c
+        Nic: 84 bytes, checksum 2fa35703, 3c0900756470202877687929
+        StatusQuery: 73 bytes, checksum 13f54468, 40
+        StatusReport: 97 bytes, checksum 71955435, 41000000000000008302820116151413000000001814100c
     "#]]
     .assert_eq(&told);
 }

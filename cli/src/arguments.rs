@@ -12,7 +12,7 @@ use ckpt_glue::limits::CHECKPOINT_EVERY_MIN;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use copies::Place;
-use drivers::RailChoice;
+use drivers::{NicChoice, RailChoice};
 use store::GenerationId;
 
 use crate::commands::copies::FlushArguments;
@@ -257,7 +257,10 @@ pub(crate) struct RunArguments {
     /// What the authentication of frames covers; by default the payload too unless --bind is a loopback address
     #[arg(long, value_enum)]
     pub(crate) auth: Option<AuthArgument>,
-    /// Over what ranks talk: shared memory within the host and UDP otherwise, or one of them alone; by default what STILLWIRE_RAILS says, or auto
+    #[command(flatten)]
+    pub(crate) nic: NicArgument,
+    /// Over what ranks talk: auto, shared memory within the host and the NIC otherwise; nic or shm, one of them alone; udp, the NIC alone, which is UDP;
+    /// by default what STILLWIRE_RAILS says, or auto
     #[arg(long, value_parser = PossibleValuesParser::new(RailChoice::ALL.map(RailChoice::name)))]
     pub(crate) rails: Option<String>,
     /// Set a variable in the program's environment; may be given several times
@@ -338,6 +341,8 @@ pub(crate) struct RestartArguments {
     /// Address on which ranks receive that run here; by default as before
     #[arg(long, value_name = "IP", value_parser = address_argument)]
     pub(crate) bind: Option<IpAddr>,
+    #[command(flatten)]
+    pub(crate) nic: NicArgument,
     /// Give each rank a pid namespace, in which it has the ids of its image; by default if `run` was told so
     #[arg(long)]
     pub(crate) pid_namespace: bool,
@@ -363,6 +368,21 @@ pub(crate) struct RepairArguments {
     /// Print only the result, and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+/// Over which NIC ranks reach other hosts: the same for `run` and `restart`.
+#[derive(Debug, Default, Args)]
+pub(crate) struct NicArgument {
+    /// Over which NIC ranks reach other hosts: udp, the kernel's sockets; xdp:INTERFACE, AF_XDP on an interface that holds the address on which ranks
+    /// receive, for one rank on each host, with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; verbs:DEVICE, RDMA; auto, AF_XDP where a rank has a host
+    /// and an interface of one queue to itself and the system permits it, else UDP (`ps` says which, and why). What is named and cannot be had is an error. By
+    /// default what STILLWIRE_NIC says, or auto; a restart may name another one than the job was saved on, and goes on as before otherwise
+    #[arg(long = "nic", value_name = "NIC", value_parser = nic_argument)]
+    pub(crate) choice: Option<NicChoice>,
+}
+
+fn nic_argument(text: &str) -> Result<NicChoice, String> {
+    text.parse().map_err(|error: drivers::nic::UnknownNic| error.to_string())
 }
 
 /// A generation as people name it.

@@ -89,7 +89,7 @@ fn rails_in_the_environment_are_checked_before_anything_starts() {
         done
     };
     for by_option in [false, true] {
-        let words = ["STILLWIRE_RAILS: the rails are 'foo', expected auto, udp or shm"];
+        let words = ["STILLWIRE_RAILS: the rails are 'foo', expected auto, nic, udp or shm"];
         run("STILLWIRE_RAILS", "foo", by_option).says(&words);
         run("STILLWIRE_FAULTS", "loss=lots", by_option).says(&["STILLWIRE_FAULTS: "]);
     }

@@ -14,9 +14,10 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use agent::ThisRank;
 use ckpt_glue::control::{
-    ClosedLink, Control, ControlKey, ControlReader, ControlWriter, Message, closed_port,
+    ClosedLink, Control, ControlKey, ControlReader, ControlWriter, Message, NicWords, closed_port,
 };
 use ckpt_glue::names::Party;
+use drivers::NicTaken;
 use nix::sys::socket::{MsgFlags, recv};
 use session::launch::{self, Launch, SOCKET_VARIABLE};
 use transport::port::FinalCounters;
@@ -80,6 +81,14 @@ impl Keeper {
         match self {
             Keeper::Agent(rank) => rank.new_port(),
             Keeper::Own(line) => line.new_port(),
+        }
+    }
+
+    /// Tells over which NIC a port reaches other hosts.
+    pub(crate) fn tell_nic(&self, nic: &NicTaken) {
+        match self {
+            Keeper::Agent(rank) => rank.tell_nic(nic),
+            Keeper::Own(line) => line.say(Message::Nic { words: NicWords::new(nic) }),
         }
     }
 
@@ -240,6 +249,7 @@ mod tests {
             restore: None,
             auth: AuthLevel::Header,
             bind: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+            nic: drivers::NicWish::default(),
             directory: "/tmp/somewhere".into(),
         }
     }

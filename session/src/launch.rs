@@ -7,7 +7,7 @@
 //! | at | bytes | field     | meaning                                                        |
 //! |----|-------|-----------|----------------------------------------------------------------|
 //! | 0  | 8     | magic     | `SWLAUNCH`                                                     |
-//! | 8  | 2     | version   | this layout is 1                                               |
+//! | 8  | 2     | version   | this layout is 2                                               |
 //! | 10 | 4     | length    | bytes that follow, at most [`LAUNCH_BYTES_MAX`]                |
 //! | 14 | 16    | job       | its id                                                         |
 //! | 30 | 16    | key       | of control messages and data frames                            |
@@ -18,7 +18,9 @@
 //! | 83 | 1     | auth      | what tags of data frames cover: 1 header, 2 the payload too    |
 //! | 84 | 1     | family    | 4 or 6: of the address that follows                            |
 //! | 85 | 16, 2 | bind      | where to receive: IP (IPv4 in the first four bytes), UDP port  |
-//! | 103 | ..   | directory | path of the job's directory                                    |
+//! | 103 | 4     | ranks here | ranks of the job on this host                                 |
+//! | 107 | 1, n  | NIC       | length and text of the NIC that is wished for ([`drivers::NicChoice`]) |
+//! | .. | ..    | directory | path of the job's directory                                    |
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -26,6 +28,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
+use drivers::{NicChoice, NicWish};
 use store::GenerationId;
 use transport::config::AuthLevel;
 use transport::{Epoch, JobId, Life, Rank};
@@ -44,9 +47,9 @@ pub const NATIVE_MARK: &[u8] = b"\nstillwire: this program names the points at w
 
 /// What a launch record begins with.
 pub const MAGIC: [u8; 8] = *b"SWLAUNCH";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const HEAD_BYTES: usize = 14;
-const FIXED_BYTES: usize = 89;
+const FIXED_BYTES: usize = 94;
 
 /// What the process of a rank has to know before it can speak to anybody.
 #[derive(Clone, PartialEq, Eq)]
@@ -67,6 +70,8 @@ pub struct Launch {
     pub auth: AuthLevel,
     /// Where to receive; port 0 takes a free one.
     pub bind: SocketAddr,
+    /// Over which NIC to reach other hosts, and how many ranks share this one.
+    pub nic: NicWish,
     /// The job's directory.
     pub directory: PathBuf,
 }
@@ -111,6 +116,11 @@ pub enum LaunchError {
         /// Its length.
         found: usize,
     },
+    /// A NIC that there is not.
+    #[error(
+        "the launch record names no NIC that this program knows: {0}; link the program with the launcher's version"
+    )]
+    Nic(#[from] drivers::nic::UnknownNic),
     /// A field with a value that it cannot have.
     #[error("the launch record's {field} is {found}; link the program with the launcher's version")]
     Field {
@@ -125,12 +135,14 @@ impl Launch {
     /// The record's bytes, to be written to the socket before the process starts.
     ///
     /// # Panics
-    /// If the directory's path is longer than [`PATH_BYTES_MAX`]: no system call would take it.
+    /// If the directory's path is longer than [`PATH_BYTES_MAX`]: no system call would take it; or if the name of a NIC is longer than 200 bytes.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         let path = self.directory.as_os_str().as_bytes();
         assert!(path.len() <= PATH_BYTES_MAX, "a path of {} bytes", path.len());
-        let length = u32::try_from(FIXED_BYTES + path.len()).unwrap_or(u32::MAX);
+        let nic = self.nic.choice.to_string();
+        let nic_bytes = u8::try_from(nic.len()).expect("names of NICs have been read, and are short");
+        let length = u32::try_from(FIXED_BYTES + nic.len() + path.len()).unwrap_or(u32::MAX);
         let mut out = Vec::with_capacity(HEAD_BYTES + FIXED_BYTES + path.len());
         out.extend(MAGIC);
         out.extend(VERSION.to_le_bytes());
@@ -158,6 +170,9 @@ impl Launch {
             }
         }
         out.extend(self.bind.port().to_le_bytes());
+        out.extend(self.nic.ranks_here.unwrap_or(0).to_le_bytes());
+        out.push(nic_bytes);
+        out.extend(nic.bytes());
         out.extend(path);
         out
     }
@@ -219,8 +234,15 @@ fn parse(body: &[u8]) -> Result<Launch, LaunchError> {
         found => return Err(LaunchError::Field { field: "address family", found: found.into() }),
     };
     let bind = SocketAddr::new(ip, u16::from_le_bytes(fields.array()));
-    let directory = PathBuf::from(OsStr::from_bytes(fields.0));
-    Ok(Launch { job, key, life, rank, ranks, restore, auth, bind, directory })
+    let ranks_here = Some(fields.u32()).filter(|ranks| *ranks > 0);
+    let [nic_bytes] = fields.array();
+    let Some((nic, path)) = fields.0.split_at_checked(usize::from(nic_bytes)) else {
+        return Err(LaunchError::Field { field: "length of a NIC's name", found: nic_bytes.into() });
+    };
+    let choice: NicChoice = String::from_utf8_lossy(nic).parse()?;
+    let directory = PathBuf::from(OsStr::from_bytes(path));
+    let nic = NicWish { choice, ranks_here };
+    Ok(Launch { job, key, life, rank, ranks, restore, auth, bind, nic, directory })
 }
 
 fn put_life(out: &mut Vec<u8>, life: Life) {
@@ -262,6 +284,7 @@ mod tests {
             restore: Some(GenerationId { life: Life { counter: 2, nonce: 9 }, epoch: Epoch(5) }),
             auth: AuthLevel::Header,
             bind: "127.0.0.1:0".parse().unwrap(),
+            nic: NicWish { choice: "xdp:eth0".parse().unwrap(), ranks_here: Some(2) },
             directory: PathBuf::from("/tmp/job"),
         }
     }
@@ -272,6 +295,7 @@ mod tests {
             restore: None,
             auth: AuthLevel::Full,
             bind: "[fe80::1]:4000".parse().unwrap(),
+            nic: NicWish::default(),
             directory: PathBuf::new(),
             ..launch()
         };

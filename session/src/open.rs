@@ -7,8 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ckpt_glue::control::{ControlKey, ControlReader, CutMode, Message, PortEntry, Registration};
+use ckpt_glue::control::{ControlKey, ControlReader, CutMode, Message, NicWords, PortEntry, Registration};
 use ckpt_glue::enrolment::{Enrolment, Started};
+use drivers::NicTaken;
 use drivers::udp::UdpConfig;
 use endpoint::{Endpoint, EndpointConfig};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -61,7 +62,7 @@ impl Session {
             None => (None, SessionState::new(), None),
         };
         let is_restored = saved.is_some();
-        let endpoint = open_endpoint(&launch, port)?;
+        let (endpoint, nic) = open_endpoint(&launch, port)?;
         let key = ControlKey::new(&launch.key);
         let mut line = Line::new(duplicate(&stream)?, key.clone());
         let mut reader = ControlReader::new(key);
@@ -74,6 +75,7 @@ impl Session {
         writer::start(images, Arc::clone(&agent), directory).map_err(failed)?;
         control::start(Arc::clone(&agent), stream, reader).map_err(failed)?;
         agent.send(Message::Running { ranks: 1, counted: 1 });
+        agent.send(Message::Nic { words: NicWords::new(&nic) });
         let saved = saved.filter(|_| !state.finished);
         let (rank, ranks) = (launch.rank.0, launch.ranks);
         Ok(Session { agent, endpoint, peers, state, saved, restored: is_restored, rank, ranks })
@@ -151,9 +153,13 @@ fn port_config(launch: &Launch) -> PortConfig {
     config
 }
 
-fn open_endpoint(launch: &Launch, restored: Option<nic_freeze::Loaded>) -> Result<Endpoint, SessionError> {
-    let opened = drivers::open_rails(&UdpConfig::new(launch.bind));
-    let rails = opened.map_err(|source| SessionError::Rails { bind: launch.bind.ip(), source })?;
+fn open_endpoint(
+    launch: &Launch,
+    restored: Option<nic_freeze::Loaded>,
+) -> Result<(Endpoint, NicTaken), SessionError> {
+    let opened = drivers::open_rails(&UdpConfig::new(launch.bind), Some(&launch.nic));
+    let drivers::Opened { rails, nic } =
+        opened.map_err(|source| SessionError::Rails { bind: launch.bind.ip(), source })?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spin = if (launch.ranks as usize) <= cores { SPIN } else { SPIN_SHARED };
     let config = EndpointConfig { helper: true, helper_tick: HELPER_TICK, spin };
@@ -168,7 +174,7 @@ fn open_endpoint(launch: &Launch, restored: Option<nic_freeze::Loaded>) -> Resul
             Endpoint::restart(loaded.port, loaded.carried, rails, restart, config)?
         }
     };
-    Ok(endpoint)
+    Ok((endpoint, nic))
 }
 
 /// Says where this rank can be reached, and waits until it knows where all are.

@@ -75,6 +75,7 @@ impl fmt::Display for Message {
                 let more = if *last { "" } else { ", more follow" };
                 write!(f, "pmi-state: {} barriers, {} kept{more}", part.barriers, part.kept.len())
             }
+            Message::Nic { words } => write!(f, "nic {}", words.as_str()),
             Message::StatusQuery => write!(f, "status?"),
             Message::StatusReport { status } => write!(f, "status {:?}", status.phase),
         }

@@ -23,6 +23,7 @@
 pub mod checkpoint;
 mod display;
 pub mod life;
+mod nic;
 pub mod stream;
 pub(crate) mod wire;
 
@@ -35,6 +36,7 @@ pub use checkpoint::{
     MessageStates, NoImageReason, Point, PointSummary, Source, closed_port,
 };
 pub use life::{Decision, FaultReport, JobPhase, JobStatus, NewLife, PortEntry, Registration, Watch};
+pub use nic::NicWords;
 pub use stream::{ControlKey, ControlReader, ControlWriter};
 
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
@@ -258,6 +260,12 @@ pub enum Message {
         /// Whether this is the last part.
         last: bool,
     },
+    // --- NICs ---
+    /// R -> K: over which NIC the rank reaches other hosts, for people.
+    Nic {
+        /// In words.
+        words: NicWords,
+    },
     // --- questions of people -------------------------------------------------------------------------------------------
     /// T -> C: what are you doing?
     StatusQuery,
@@ -299,6 +307,7 @@ wire_enum!(Message, "kind of message", {
     56 => PmiRequest { request },
     57 => PmiAnswer { answer },
     58 => PmiState { part, last },
+    60 => Nic { words },
     64 => StatusQuery {},
     65 => StatusReport { status },
 });

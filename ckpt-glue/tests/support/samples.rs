@@ -5,7 +5,7 @@ use ckpt_glue::control::checkpoint::{
     Point, PointSummary, Source,
 };
 use ckpt_glue::control::life::{FaultReport, JobPhase, JobStatus, NewLife, PortEntry, Registration, Watch};
-use ckpt_glue::control::{Control, Message};
+use ckpt_glue::control::{Control, Message, NicWords};
 use ckpt_glue::pmi::{Answer, Asked, Did, Kept, RankState, Text};
 use ckpt_glue::{Decision, ExitStatus, GenerationId, ImageDigest, Layout, NodeIndex, Party};
 use transport::{Epoch, JobId, Life, PortId, Rank, RawAddress};
@@ -294,6 +294,7 @@ impl<'a> Numbers<'a> {
             Message::PmiRequest { request: self.asked() },
             Message::PmiAnswer { answer: self.answer() },
             Message::PmiState { part: self.rank_state(), last: self.flag() },
+            Message::Nic { words: NicWords::new(&"udp (why)") },
             Message::StatusQuery,
             Message::StatusReport { status: self.status() },
         ]

@@ -73,16 +73,18 @@ pub(crate) fn list(json: bool) -> Result<Exit, CliError> {
 /// Ranks of a job, each in a line of its own, or, of many, those beside each other that do the same in one.
 fn rank_lines(ranks: &[RankStatus]) -> Vec<String> {
     let alike = |a: &RankStatus, b: &RankStatus| {
-        ranks.len() > RANKS_SHOWN_MAX && (&a.state, a.epoch, &a.host) == (&b.state, b.epoch, &b.host)
+        ranks.len() > RANKS_SHOWN_MAX
+            && (&a.state, a.epoch, &a.host, &a.nic) == (&b.state, b.epoch, &b.host, &b.nic)
     };
     let line = |ranks: &[RankStatus]| {
         let [first, .., last] = ranks else { return ranks.first().map(one_rank) };
         let pause = ranks.iter().filter_map(|rank| rank.pause_ns).max().map_or("-".to_owned(), text::nanos);
         let bytes = ranks.iter().filter_map(|rank| rank.image_bytes).sum();
+        let nic = first.nic.as_ref().map_or_else(String::new, |nic| format!("  over {nic}"));
         let RankStatus { host, state, epoch, .. } = first;
         let (from, to, bytes) = (first.rank, last.rank, text::bytes(bytes));
         Some(format!(
-            "  ranks {from} to {to}  {host}  {state}  epoch {epoch}  longest pause {pause}  images {bytes} in all"
+            "  ranks {from} to {to}  {host}  {state}  epoch {epoch}  longest pause {pause}  images {bytes} in all{nic}"
         ))
     };
     ranks.chunk_by(alike).filter_map(line).collect()
@@ -92,9 +94,10 @@ fn one_rank(rank: &RankStatus) -> String {
     let pid = rank.pid.map_or("-".to_owned(), |pid| pid.to_string());
     let pause = rank.pause_ns.map_or("-".to_owned(), text::nanos);
     let bytes = rank.image_bytes.map_or("-".to_owned(), text::bytes);
+    let nic = rank.nic.as_ref().map_or_else(String::new, |nic| format!("  over {nic}"));
     let RankStatus { rank, host, state, epoch, .. } = rank;
     format!(
-        "  rank {rank:<4}  {pid:>7}  {host}  {state:<9}  epoch {epoch:<4}  pause {pause:>8}  image {bytes:>9}"
+        "  rank {rank:<4}  {pid:>7}  {host}  {state:<9}  epoch {epoch:<4}  pause {pause:>8}  image {bytes:>9}{nic}"
     )
 }
 
@@ -139,7 +142,8 @@ mod tests {
         let pid = (state != "ended").then_some(1000 + rank);
         let saved = Some(u64::from(rank) * 1_000_000);
         let (host, state) = ("node1".to_owned(), state.to_owned());
-        RankStatus { rank, pid, host, state, epoch: 7, pause_ns: saved, image_bytes: Some(1 << 20) }
+        let nic = Some("udp".to_owned());
+        RankStatus { rank, pid, host, state, nic, epoch: 7, pause_ns: saved, image_bytes: Some(1 << 20) }
     }
 
     #[test]
@@ -152,7 +156,7 @@ mod tests {
         assert_eq!(lines.len(), 3, "{lines:?}");
         assert_eq!(
             lines[0],
-            "  ranks 0 to 99  node1  running  epoch 7  longest pause 99.0 ms  images 100.0 MiB in all"
+            "  ranks 0 to 99  node1  running  epoch 7  longest pause 99.0 ms  images 100.0 MiB in all  over udp"
         );
         assert!(lines[1].starts_with("  rank 100         -  node1  ended "), "{lines:?}");
         assert!(lines[2].starts_with("  ranks 101 to 4095  "), "{lines:?}");

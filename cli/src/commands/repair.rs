@@ -9,7 +9,7 @@ use super::progress::Progress;
 use super::restart::prepare;
 use super::run::close;
 use super::{say, tell};
-use crate::arguments::{RepairArguments, RestartArguments};
+use crate::arguments::{NicArgument, RepairArguments, RestartArguments};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::nodes::Repairs;
@@ -40,6 +40,7 @@ pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, Cli
         key: KeyArgument::default(),
         hosts,
         bind,
+        nic: NicArgument::default(),
         pid_namespace: false,
         no_pid_namespace: false,
         quiet: quiet || json,

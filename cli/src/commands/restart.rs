@@ -47,7 +47,10 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     let (beginning, mut suspects) = choose(&mut directory, generation.or(arguments.generation), &mut news)?;
     let Settings { mut config, hosts, bind, auth, keeps_ids: kept } = read_settings(&file)?;
     config.time_limit = arguments.time_limit.or(config.time_limit);
-    let program = program(&file);
+    let mut program = program(&file);
+    if let Some(nic) = &arguments.nic.choice {
+        program.set_nic(nic);
+    }
     program.check()?;
     let bind = arguments.bind.unwrap_or(bind);
     check_bind(bind)?;

@@ -212,7 +212,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
 /// The program of a command line, which can be started.
 fn program(arguments: &RunArguments) -> Result<Program, CliError> {
     let to_os = |(name, value): &(String, String)| (OsString::from(name), OsString::from(value));
-    let program = Program {
+    let mut program = Program {
         command: arguments.program.clone(),
         directory: std::env::current_dir()?,
         environment: arguments
@@ -223,6 +223,9 @@ fn program(arguments: &RunArguments) -> Result<Program, CliError> {
             .collect(),
         inherited: None,
     };
+    if let Some(nic) = &arguments.nic.choice {
+        program.set_nic(nic);
+    }
     program.check()?;
     Ok(program)
 }

@@ -13,7 +13,7 @@ use ckpt_glue::control::{Control, ControlKey, ControlReader, ControlWriter};
 use ckpt_glue::error::Malformed;
 use ckpt_glue::names::ExitStatus;
 use drivers::fault::Faults;
-use drivers::{FAULTS_VARIABLE, RAILS_VARIABLE, RailChoice, RailsError};
+use drivers::{FAULTS_VARIABLE, NIC_VARIABLE, NicChoice, RAILS_VARIABLE, RailChoice, RailsError};
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg, pthread_sigmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -55,10 +55,23 @@ impl Program {
         self.find(&self.command[0]).map(drop)
     }
 
+    /// Over which NIC ranks are to reach other hosts.
+    pub(crate) fn nic(&self) -> Result<NicChoice, RailsError> {
+        let said = self.variable(NIC_VARIABLE);
+        Ok(said.map_or(Ok(NicChoice::Auto), |nic| nic.to_string_lossy().parse())?)
+    }
+
+    /// Has ranks reach other hosts over this NIC, whatever was said before.
+    pub(crate) fn set_nic(&mut self, nic: &NicChoice) {
+        self.environment.retain(|(name, _)| name != NIC_VARIABLE);
+        self.environment.push((NIC_VARIABLE.into(), nic.to_string().into()));
+    }
+
     /// What the ranks' drivers will read in their environment.
     fn check_rails(&self) -> Result<(), RailsError> {
+        let nic = self.nic()?;
         if let Some(rails) = self.variable(RAILS_VARIABLE) {
-            rails.to_string_lossy().parse::<RailChoice>()?;
+            rails.to_string_lossy().parse::<RailChoice>()?.check(&nic)?;
         }
         if let Some(faults) = self.variable(FAULTS_VARIABLE) {
             faults.to_string_lossy().parse::<Faults>()?;

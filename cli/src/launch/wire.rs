@@ -250,6 +250,8 @@ pub(crate) enum FromKeeper {
     Line { who: Who, is_error: bool, line: Vec<u8> },
     /// A process of a rank exists.
     Spawned { rank: u32, pid: i32 },
+    /// Over which NIC it reaches other hosts, in words.
+    Nic { rank: u32, words: String },
     /// It could not be started.
     NotSpawned { rank: u32, problem: String },
     /// A rank had ended when the generation was taken, with what its image says of its part in PMI.

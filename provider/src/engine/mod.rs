@@ -27,6 +27,7 @@ mod service;
 pub(crate) mod sinks;
 pub(crate) mod wire;
 
+use core::cell::Cell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -34,8 +35,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent::ThisRank;
+use drivers::NicWish;
 use drivers::udp::UdpConfig;
 use endpoint::{Completion, Endpoint, EndpointConfig, Linger};
+use session::launch::Launch;
 use transport::config::PortConfig;
 use transport::matching::{Envelope, MessageKey};
 use transport::slab::{Slab, SlabKey};
@@ -46,7 +49,7 @@ use crate::address::Address;
 use crate::av;
 use crate::boundary::{EINVAL, Errno, Result, complain};
 use crate::identity::{self, Identity};
-use crate::keeper::this_rank;
+use crate::keeper::{keeper, this_rank};
 use crate::limits::{COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, DRAIN_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX};
 use crate::rehearsal::{self, Rehearsal};
 use receive::Glance;
@@ -141,31 +144,39 @@ impl Engine {
     pub(crate) fn open(opening: Opening<'_>) -> Result<Arc<Engine>> {
         let Opening { identity, port, bind, vector, regions, sinks, directed } = opening;
         let rank = this_rank();
-        let open_endpoint = |identity: &Identity, epoch| {
+        let taken = Cell::new(None);
+        let open_endpoint = |identity: &Identity, epoch, nic: Option<&NicWish>| {
             let mut config = PortConfig::new(identity.job.tag());
             config.eager_bytes_max = COPIED_BYTES_MAX;
             config.link_copied_bytes_max = LINK_COPIED_BYTES_MAX;
             let reach = Reach::at(bind.ip(), identity.auth);
             (config.auth, config.network) = (reach.auth, reach.network);
             config.follows = rank.is_none();
-            let rails = drivers::open_rails(&UdpConfig::new(bind)).map_err(|error| {
+            let opened = drivers::open_rails(&UdpConfig::new(bind), nic).map_err(|error| {
                 complain(format_args!("no rail at {bind}: {error}"));
                 Errno(libc::EADDRNOTAVAIL)
             })?;
             let state = Port::new(config, port, identity.life, epoch, Some(&identity.key));
             let settings =
                 EndpointConfig { helper: true, helper_tick: HELPER_TICK, ..EndpointConfig::default() };
-            Endpoint::open(state, rails, settings).map_err(|error| {
+            let endpoint = Endpoint::open(state, opened.rails, settings).map_err(|error| {
                 complain(format_args!("the endpoint cannot be opened: {error}"));
                 Errno(libc::ENOMEM)
-            })
+            })?;
+            taken.set(Some(opened.nic));
+            Ok(endpoint)
         };
         let endpoint = match rank {
             Some(rank) => {
-                rank.open_port(port, |launch, epoch| open_endpoint(&Identity::of(launch), epoch))?
+                let open =
+                    |launch: &Launch, epoch| open_endpoint(&Identity::of(launch), epoch, Some(&launch.nic));
+                rank.open_port(port, open)?
             }
-            None => open_endpoint(identity, Epoch(0))?,
+            None => open_endpoint(identity, Epoch(0), None)?,
         };
+        if let (Some(keeper), Some(nic)) = (keeper(), taken.take()) {
+            keeper.tell_nic(&nic);
+        }
         let state = State {
             requests: Slab::new(),
             routes: Vec::new(),

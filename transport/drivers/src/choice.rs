@@ -5,20 +5,29 @@ use core::str::FromStr;
 use crate::driver::Driver;
 use crate::error::DriverError;
 use crate::fault::{FaultDriver, Faults, FaultsError};
+use crate::nic::{self, NIC_VARIABLE, NicChoice, NicError, NicTaken, NicWish, UnknownNic};
 use crate::shm::{ShmConfig, ShmDriver};
-use crate::udp::{UdpConfig, UdpDriver};
+use crate::udp::UdpConfig;
 
-/// Names the rails that ports of a process get: `auto`, `udp`, `shm`.
+/// Names the rails that ports of a process get: `auto`, `nic`, `udp`, `shm`.
 pub const RAILS_VARIABLE: &str = "STILLWIRE_RAILS";
 
 /// Faults that every rail of the process gets, for tests of programs: as [`Faults`] reads them, such as `loss=1%`.
 pub const FAULTS_VARIABLE: &str = "STILLWIRE_FAULTS";
 
-/// Opens the rails that the environment asks for.
+/// The rails of a port, and what it reaches other hosts over.
+pub struct Opened {
+    /// The rails; rails within the host come first.
+    pub rails: Vec<Box<dyn Driver>>,
+    /// The NIC among them.
+    pub nic: NicTaken,
+}
+
+/// Opens the rails that the environment asks for, with the NIC that the caller wishes or, without a wish, the environment.
 ///
 /// # Errors
 /// [`RailsError`].
-pub fn open_rails(udp: &UdpConfig) -> Result<Vec<Box<dyn Driver>>, RailsError> {
+pub fn open_rails(udp: &UdpConfig, nic: Option<&NicWish>) -> Result<Opened, RailsError> {
     let choice = match std::env::var_os(RAILS_VARIABLE) {
         None => RailChoice::Auto,
         Some(text) => text.to_string_lossy().parse()?,
@@ -27,10 +36,13 @@ pub fn open_rails(udp: &UdpConfig) -> Result<Vec<Box<dyn Driver>>, RailsError> {
         None => None,
         Some(text) => Some(text.to_string_lossy().parse()?),
     };
-    let rails = choice.open(udp)?;
-    let Some(faults) = faults else { return Ok(rails) };
+    let nic = nic.cloned().map_or_else(NicWish::from_environment, Ok)?;
+    let mut opened = choice.open(udp, &nic)?;
+    let Some(faults) = faults else { return Ok(opened) };
     tracing::warn!(?faults, "faults are injected into every rail");
-    Ok(rails.into_iter().map(|rail| Box::new(FaultDriver::new(rail, faults)) as Box<dyn Driver>).collect())
+    let faulty = |rail| Box::new(FaultDriver::new(rail, faults)) as Box<dyn Driver>;
+    opened.rails = opened.rails.into_iter().map(faulty).collect();
+    Ok(opened)
 }
 
 /// Why there are no rails.
@@ -42,6 +54,22 @@ pub enum RailsError {
     /// What [`FAULTS_VARIABLE`] says.
     #[error("{variable}: {0}", variable = FAULTS_VARIABLE)]
     Faults(#[from] FaultsError),
+    /// What [`NIC_VARIABLE`] says.
+    #[error("{variable}: {0}", variable = NIC_VARIABLE)]
+    UnknownNic(#[from] UnknownNic),
+    /// Both together.
+    #[error(
+        "the rails are '{rails}', which leaves no room for the NIC {nic}: leave one of them out, or have the rails 'auto' or 'nic'"
+    )]
+    Contradiction {
+        /// The rails.
+        rails: &'static str,
+        /// The NIC.
+        nic: NicChoice,
+    },
+    /// A NIC that was asked for.
+    #[error(transparent)]
+    Nic(#[from] NicError),
     /// A rail.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -50,10 +78,12 @@ pub enum RailsError {
 /// Which rails a port gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RailChoice {
-    /// Shared memory for peers on this host, where the system permits it, and UDP for all others.
+    /// Shared memory for peers on this host, where the system permits it, and a NIC for all others.
     #[default]
     Auto,
-    /// UDP alone, also within the host.
+    /// The NIC alone, also within the host.
+    Nic,
+    /// The NIC alone, which is UDP.
     Udp,
     /// Shared memory alone: peers elsewhere cannot be reached.
     Shm,
@@ -61,43 +91,63 @@ pub enum RailChoice {
 
 impl RailChoice {
     /// All there are.
-    pub const ALL: [RailChoice; 3] = [RailChoice::Auto, RailChoice::Udp, RailChoice::Shm];
+    pub const ALL: [RailChoice; 4] = [RailChoice::Auto, RailChoice::Nic, RailChoice::Udp, RailChoice::Shm];
 
     /// As [`RAILS_VARIABLE`] says it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             RailChoice::Auto => "auto",
+            RailChoice::Nic => "nic",
             RailChoice::Udp => "udp",
             RailChoice::Shm => "shm",
         }
     }
 
-    /// Opens the rails. Rails within the host come first.
+    /// Whether a NIC can be chosen besides.
     ///
     /// # Errors
-    /// That of a rail that must be there: the socket, or with [`RailChoice::Shm`] the segment.
-    pub fn open(self, udp: &UdpConfig) -> Result<Vec<Box<dyn Driver>>, DriverError> {
+    /// [`RailsError::Contradiction`].
+    pub fn check(self, nic: &NicChoice) -> Result<(), RailsError> {
+        let is_forced = matches!(nic, NicChoice::Xdp { .. } | NicChoice::Verbs { .. });
+        match self {
+            RailChoice::Udp | RailChoice::Shm if is_forced => {
+                Err(RailsError::Contradiction { rails: self.name(), nic: nic.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens the rails.
+    ///
+    /// # Errors
+    /// That of a rail that must be there: the NIC, or with [`RailChoice::Shm`] the segment; a contradiction.
+    pub fn open(self, udp: &UdpConfig, nic: &NicWish) -> Result<Opened, RailsError> {
+        self.check(&nic.choice)?;
         let mut rails: Vec<Box<dyn Driver>> = Vec::new();
-        if self != RailChoice::Udp {
+        if matches!(self, RailChoice::Auto | RailChoice::Shm) {
             match ShmDriver::open(&ShmConfig::default()) {
                 Ok(rail) => rails.push(Box::new(rail)),
-                Err(error) if self == RailChoice::Shm => return Err(error),
+                Err(error) if self == RailChoice::Shm => return Err(error.into()),
                 Err(error) => {
-                    tracing::warn!(%error, "no shared memory: peers on this host are reached by UDP")
+                    tracing::warn!(%error, "no shared memory: peers on this host are reached by the NIC")
                 }
             }
         }
-        if self != RailChoice::Shm {
-            rails.push(Box::new(UdpDriver::open(udp)?));
+        if self == RailChoice::Shm {
+            let remark = "shared memory alone".to_owned();
+            return Ok(Opened { rails, nic: NicTaken { nic: "none".to_owned(), remark } });
         }
-        Ok(rails)
+        let by_udp = NicWish { choice: NicChoice::Udp, ..NicWish::default() };
+        let (rail, nic) = nic::open(if self == RailChoice::Udp { &by_udp } else { nic }, udp)?;
+        rails.push(rail);
+        Ok(Opened { rails, nic })
     }
 }
 
 /// A choice that there is not.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the rails are '{found}', expected auto, udp or shm")]
+#[error("the rails are '{found}', expected auto, nic, udp or shm")]
 pub struct UnknownChoice {
     /// What was said.
     pub found: String,
@@ -119,12 +169,30 @@ mod tests {
     #[test]
     fn each_choice_opens_what_it_says() {
         let here = UdpConfig::new(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
-        for (text, kinds) in [("auto", &["shm", "udp"][..]), ("udp", &["udp"]), ("shm", &["shm"])] {
+        let opens = [
+            ("auto", &["shm", "udp"][..], "udp"),
+            ("nic", &["udp"], "udp"),
+            ("udp", &["udp"], "udp"),
+            ("shm", &["shm"], "none"),
+        ];
+        for (text, kinds, nic) in opens {
             let choice: RailChoice = text.parse().expect("known");
-            let rails = choice.open(&here).expect("memory, /proc and a socket");
-            assert_eq!(rails.iter().map(|rail| rail.caps().kind).collect::<Vec<_>>(), kinds);
+            let opened = choice.open(&here, &NicWish::default()).expect("memory, /proc and a socket");
+            assert_eq!(opened.rails.iter().map(|rail| rail.caps().kind).collect::<Vec<_>>(), kinds);
+            assert_eq!(opened.nic.nic, nic);
         }
         let error = "tcp".parse::<RailChoice>().expect_err("unknown");
-        assert_eq!(error.to_string(), "the rails are 'tcp', expected auto, udp or shm");
+        assert_eq!(error.to_string(), "the rails are 'tcp', expected auto, nic, udp or shm");
+    }
+
+    #[test]
+    fn rails_without_a_nic_contradict_one() {
+        for choice in RailChoice::ALL {
+            for nic in ["auto", "udp", "xdp:eth0", "verbs:mlx5_0"] {
+                let contradicts = ["udp", "shm"].contains(&choice.name()) && nic.contains(':');
+                let nic = nic.parse().expect("known");
+                assert_eq!(choice.check(&nic).is_err(), contradicts, "{choice:?} {nic}");
+            }
+        }
     }
 }

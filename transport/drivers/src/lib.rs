@@ -6,6 +6,7 @@
 //! * [`udp`]: ordinary sockets, IPv4 and IPv6, with segmentation and receive offload where the kernel has them;
 //! * [`xdp`]: around the kernel's network stack, through queues of a device (AF_XDP);
 //! * [`choice`]: which of them a port gets;
+//! * [`nic`]: which of them reaches other hosts;
 //! * [`fault`]: a wrapper that injects faults into any of them;
 //! * `conformance` (feature of that name): the tests that belong to the trait; every implementation runs all of them.
 //!
@@ -21,6 +22,7 @@ pub mod error;
 pub mod fault;
 pub mod limits;
 pub mod mem;
+pub mod nic;
 pub mod payload;
 pub mod shm;
 mod sleep;
@@ -28,8 +30,9 @@ mod staging;
 pub mod udp;
 pub mod xdp;
 
-pub use choice::{FAULTS_VARIABLE, RAILS_VARIABLE, RailChoice, RailsError, open_rails};
+pub use choice::{FAULTS_VARIABLE, Opened, RAILS_VARIABLE, RailChoice, RailsError, open_rails};
 pub use counters::Counters;
 pub use driver::{Apart, Armed, Caps, Driver, EachApart, Notice, Path, Wake};
 pub use error::{DriverError, Errno, Operation};
+pub use nic::{NIC_VARIABLE, NicChoice, NicTaken, NicWish};
 pub use payload::Payload;

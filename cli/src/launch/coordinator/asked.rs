@@ -64,6 +64,7 @@ impl Shell<'_> {
                 pid: self.processes.get(rank).and_then(|process| u32::try_from(process.pid).ok()),
                 host: keeper.map(|keeper| keeper.host.clone()).unwrap_or_default(),
                 state: state(*phase).to_owned(),
+                nic: self.processes.get(rank).and_then(|process| process.nic.clone()),
                 epoch: epoch.0,
                 pause_ns: image.map(|image| image.statistics.pause_ns()),
                 image_bytes: image.map(|image| image.bytes),

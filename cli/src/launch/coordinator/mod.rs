@@ -56,10 +56,12 @@ enum Source {
 }
 
 /// A rank's process that runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Process {
     node: NodeIndex,
     pid: i32,
+    /// Over which NIC it reaches other hosts, when it has told.
+    nic: Option<String>,
 }
 
 struct Shell<'a> {

@@ -99,8 +99,13 @@ impl Shell<'_> {
             }
             FromKeeper::Line { who, is_error, line } => self.on_line(node, who.into(), is_error, &line),
             FromKeeper::Spawned { rank, pid } => {
-                self.processes.insert(Rank(rank), Process { node, pid });
+                self.processes.insert(Rank(rank), Process { node, pid, nic: None });
                 self.tell(&Notice::Spawned { rank: Rank(rank), pid: nix::unistd::Pid::from_raw(pid) });
+            }
+            FromKeeper::Nic { rank, words } => {
+                if let Some(process) = self.processes.get_mut(&Rank(rank)) {
+                    process.nic = Some(words);
+                }
             }
             FromKeeper::NotSpawned { rank, problem } => {
                 self.tell(&Notice::NotSpawned { rank: Rank(rank), problem: &problem });

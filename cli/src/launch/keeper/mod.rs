@@ -25,6 +25,7 @@ use ckpt_glue::keeper::{Input, Keeper, Output};
 use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::sabotage::Sabotage;
+use drivers::NicWish;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -256,15 +257,27 @@ impl Site {
     }
 
     /// What keeps ranks from being started here, as far as it can be seen before.
-    fn problem(&self) -> Option<String> {
-        if let Err(error) = self.program.check() {
-            return Some(error.to_string());
-        }
+    fn problem(&self, share: u32) -> Option<String> {
+        let nic = match self.program.check().and_then(|()| Ok(self.program.nic()?)) {
+            Ok(choice) => NicWish { choice, ranks_here: Some(share) },
+            Err(error) => return Some(error.to_string()),
+        };
         if let Err(error) = std::net::UdpSocket::bind((self.bind.ip(), 0)) {
             let address = self.bind.ip();
             return Some(format!(
                 "ranks cannot receive on {address} ({error}); is it an address of this host?"
             ));
+        }
+        let is_granted = || {
+            let file = self.program.find(&self.program.command[0]);
+            file.is_ok_and(|file| drivers::xdp::file_has_capabilities(&file))
+        };
+        let refused = match drivers::nic::check(&nic, self.bind.ip()) {
+            Ok(()) if !is_granted() => drivers::nic::check_capabilities(&nic),
+            other => other,
+        };
+        if let Err(error) = refused {
+            return Some(error.to_string());
         }
         let library = self.provider.as_ref().filter(|library| !library.is_file())?;
         Some(format!("the provider {} is not there", library.display()))
@@ -274,7 +287,7 @@ impl Site {
 impl Shell {
     fn new(begin: Begin, mut link: Link) -> Result<Shell, (String, Link)> {
         let site = Site::new(&begin);
-        if let Some(problem) = site.problem() {
+        if let Some(problem) = site.problem(begin.share) {
             return Err((problem, link));
         }
         let parts = || -> Result<_, crate::error::CliError> {

@@ -4,10 +4,11 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use ckpt_glue::control::{Control, Decision, ExitedRecord};
+use ckpt_glue::control::{Control, Decision, ExitedRecord, Message};
 use ckpt_glue::keeper::{Input, RankPhase};
 use ckpt_glue::names::{ExitStatus, GenerationId, ImageDigest, Party};
 use ckpt_glue::pmi::Member;
+use drivers::NicWish;
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -103,6 +104,9 @@ impl Shell {
 
     fn start_process(&mut self, rank: Rank, decision: Decision) -> io::Result<()> {
         let site = &self.site;
+        let kept = || self.keeper.ranks().map(|(kept, ..)| kept);
+        let count = |ranks: usize| u32::try_from(ranks).unwrap_or(u32::MAX);
+        let (local, locals) = (count(kept().filter(|kept| *kept < rank).count()), count(kept().count()));
         let launch = Launch {
             job: site.job,
             key: site.key,
@@ -112,6 +116,7 @@ impl Shell {
             restore: decision.restore.map(convert::to_store),
             auth: site.auth,
             bind: site.bind,
+            nic: NicWish { choice: site.program.nic().map_err(io::Error::other)?, ranks_here: Some(locals) },
             directory: site.directory.clone(),
         };
         let mut wanted = Wanted::New { part: rank.0, parts: site.ranks };
@@ -134,9 +139,6 @@ impl Shell {
         };
         let pmi = self.pmi_socket(Member::of_job(rank))?;
         let program = restored.as_ref().unwrap_or(&self.site.program);
-        let kept = || self.keeper.ranks().map(|(kept, ..)| kept);
-        let count = |ranks: usize| u32::try_from(ranks).unwrap_or(u32::MAX);
-        let (local, locals) = (count(kept().filter(|kept| *kept < rank).count()), count(kept().count()));
         let apart = self.namespaces.as_ref().map(|namespaces| Apart { namespaces, wanted });
         let place = (local, locals);
         let (process, pipes) =
@@ -295,7 +297,12 @@ impl Shell {
         let heard = process.hear();
         for control in heard.controls {
             // Nobody speaks for another rank.
-            if control.sender == Party::Rank(rank) {
+            if control.sender != Party::Rank(rank) {
+                continue;
+            }
+            if let Message::Nic { words } = &control.message {
+                self.tell(&FromKeeper::Nic { rank: rank.0, words: words.as_str().to_owned() });
+            } else {
                 self.tell_keeper(Input::Control(control));
                 self.pump();
             }

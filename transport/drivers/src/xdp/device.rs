@@ -16,14 +16,7 @@ pub(super) fn find(name: &str) -> Result<(u32, Mac, usize), Failure> {
     let index = if_nametoindex(name).map_err(known)?;
     let asking =
         socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).map_err(known)?;
-    // SAFETY: all-zero bytes are a valid `ifreq`.
-    let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
-    if name.len() >= request.ifr_name.len() {
-        return Err(failed(Errno(libc::ENODEV)));
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
-    }
+    let mut request = request_about(name).ok_or(failed(Errno(libc::ENODEV)))?;
     let ask = |name, request: &mut libc::ifreq| {
         // SAFETY: both requests read the name and write the union of a valid `ifreq`.
         let rc = unsafe { libc::ioctl(asking.as_raw_fd(), name, core::ptr::from_mut(request)) };
@@ -40,4 +33,42 @@ pub(super) fn find(name: &str) -> Result<(u32, Mac, usize), Failure> {
         *to = from.cast_unsigned();
     }
     Ok((index, mac, usize::try_from(mtu).unwrap_or(0)))
+}
+
+/// A request about a device; `None`: no device has such a name.
+fn request_about(name: &str) -> Option<libc::ifreq> {
+    // SAFETY: all-zero bytes are a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return None;
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed();
+    }
+    Some(request)
+}
+
+/// How many queues a device receives by (ETHTOOL_GCHANNELS); `None`: it does not say.
+#[must_use]
+pub fn receive_queues(name: &str) -> Option<u32> {
+    const GET_CHANNELS: u32 = 0x3c;
+    /// `struct ethtool_channels`: the command, the most of each kind (receive, transmit, other, combined), and as many as there are.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Channels {
+        command: u32,
+        most: [u32; 4],
+        receive: u32,
+        transmit: u32,
+        other: u32,
+        combined: u32,
+    }
+    let asking = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
+    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
+    let mut request = request_about(name)?;
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    // SAFETY: the request reads the name and writes the struct behind the pointer, of the size that the command has, which lives until the
+    // call is over.
+    let rc = unsafe { libc::ioctl(asking.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    (rc == 0).then_some(channels.receive + channels.combined)
 }

@@ -6,6 +6,7 @@
 //! and over AF_XDP reach each other.
 //!
 //! * `device`: what there is to know of a device;
+//! * `rights`: what the kernel asks for;
 //! * `program`: what runs at the device, and attaching it;
 //! * `rings`: the socket, its memory and rings;
 //! * `headers`: what stands before a frame on the wire;
@@ -15,6 +16,7 @@ mod device;
 mod headers;
 mod neighbours;
 mod program;
+mod rights;
 mod rings;
 
 use core::ops::Range;
@@ -35,9 +37,11 @@ use crate::limits::{BURST_FRAMES, XDP_BUSY_PATIENCE, XDP_RECEIVE_CHUNKS, XDP_SEN
 use crate::payload::Payload;
 use crate::sleep::wait_readable;
 use crate::udp::{UdpAddress, UdpConfig, UdpDriver};
+pub use device::receive_queues;
 use headers::{HEADER_BYTES_MAX, Headers, Mac, frame_of};
 use neighbours::Neighbours;
 use program::Link;
+pub use rights::{check_capabilities, file_has_capabilities};
 use rings::Socket;
 
 /// Bytes before the frame in a chunk for sending: the headers end there, and the frame is aligned.
@@ -498,29 +502,4 @@ fn epoll<'a>(sources: impl IntoIterator<Item = Option<BorrowedFd<'a>>>) -> Resul
         Ok(epoll)
     };
     make().map_err(|error: nix::errno::Errno| Errno(error as i32))
-}
-
-/// What the kernel will ask for: loading and attaching a program, and a raw socket.
-fn check_capabilities() -> Result<(), DriverError> {
-    const NET_ADMIN: u64 = 1 << 12;
-    const NET_RAW: u64 = 1 << 13;
-    const SYS_ADMIN: u64 = 1 << 21;
-    const BPF: u64 = 1 << 39;
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let Some(held) = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()) else {
-        // Not to be known here: the calls themselves will say.
-        return Ok(());
-    };
-    let missing = match (held & NET_ADMIN != 0, held & NET_RAW != 0, held & (BPF | SYS_ADMIN) != 0) {
-        (true, true, true) => return Ok(()),
-        (true, true, false) => "CAP_BPF",
-        (true, false, true) => "CAP_NET_RAW",
-        (false, true, true) => "CAP_NET_ADMIN",
-        (true, false, false) => "CAP_NET_RAW and CAP_BPF",
-        (false, true, false) => "CAP_NET_ADMIN and CAP_BPF",
-        (false, false, true) => "CAP_NET_ADMIN and CAP_NET_RAW",
-        (false, false, false) => "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF",
-    };
-    Err(DriverError::CapabilityMissing { missing })
 }

@@ -1,0 +1,269 @@
+//! Jobs over a NIC of their own: two hosts that are network namespaces, with a pair of virtual Ethernet devices between them.
+//!
+//! AF_XDP takes the rights of the system's administrator, and those of a user namespace do not count: elsewhere the tests that need it say so and pass.
+
+#[path = "../../tests/skipped.rs"]
+mod skipped;
+mod support;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use support::{Place, Running, STILLWIRE, done, runs, signal, stillwire, verified, wait_until};
+
+const INSIDE: &str = "STILLWIRE_TEST_INSIDE";
+
+/// True outside, when the test `name` has run in a network of its own, or cannot. False inside: go on.
+fn outside(name: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return false;
+    }
+    let in_namespaces = |program: &Path| {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--mount", "--"]).arg(program);
+        command
+    };
+    let works = |command: &mut Command| {
+        command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    if let Err(missing) = drivers::xdp::check_capabilities() {
+        skipped::skipped(name, &missing.to_string());
+        return true;
+    }
+    if !works(&mut in_namespaces(Path::new("true"))) || !works(Command::new("ip").arg("-V")) {
+        skipped::skipped(name, "no namespaces of one's own here (unshare --net --mount, ip)");
+        return true;
+    }
+    let runtime = tempfile::tempdir().expect("a folder");
+    let mut command = in_namespaces(&std::env::current_exe().expect("it runs"));
+    command.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").env("XDG_RUNTIME_DIR", runtime.path());
+    let done = done(&mut command);
+    assert_eq!(done.code, Some(0), "{}\n{}", done.stdout, done.stderr);
+    true
+}
+
+fn ip(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split_whitespace()).status().expect("the tool");
+    assert!(status.success(), "ip {arguments}");
+}
+
+/// Here is one host, 10.78.0.1; the other one, 10.78.0.2, is the namespace of a process that does nothing.
+struct TwoHosts {
+    place: Place,
+    other: Child,
+    shell: String,
+}
+
+impl TwoHosts {
+    fn new() -> TwoHosts {
+        let place = Place::new();
+        let mut other = Command::new("unshare")
+            .args(["--net", "--", "sh", "-c", "echo; exec sleep 600"])
+            .stdout(Stdio::piped())
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("a namespace");
+        let pid = other.id();
+        let mut line = [0];
+        let said = std::io::Read::read_exact(&mut other.stdout.take().expect("a pipe"), &mut line);
+        said.expect("it is in its namespace");
+        ip("link set lo up");
+        ip(&format!("link add eth0 type veth peer name eth0 netns {pid}"));
+        ip("addr add 10.78.0.1/24 dev eth0");
+        ip("link set eth0 up");
+        let there = |arguments: &str| {
+            let mut command = Command::new("nsenter");
+            command.args(["-t", &pid.to_string(), "-n", "ip"]).args(arguments.split(' '));
+            assert!(command.status().expect("the tool").success(), "over there: {arguments}");
+        };
+        there("link set lo up");
+        there("addr add 10.78.0.2/24 dev eth0");
+        there("link set eth0 up");
+        let shell = place.remote_shell(&format!("shift; exec nsenter -t {pid} -n sh -c \"$*\""));
+        TwoHosts { place, other, shell }
+    }
+
+    /// Options that have one rank run on each; the network is all that they talk over.
+    fn options(&self) -> Vec<&str> {
+        let hosts = "localhost:1@10.78.0.1,other:1@10.78.0.2";
+        vec!["--hosts", hosts, "--remote-shell", &self.shell]
+    }
+
+    /// Starts the sort on both, with its checkpoints.
+    fn run(&self, options: &[&str]) -> Running {
+        let mut command = stillwire(&["run", "-n", "2", "--ckpt-every", "60ms", "--rails", "nic"]);
+        command.arg("--ckpt-dir").arg(self.place.job()).args(self.options()).args(options);
+        command.arg("--").args(self.place.sort());
+        Running::start(command)
+    }
+
+    /// Kills the job's launcher, and with it the job.
+    fn kill(&self, job: Running) {
+        job.signal("KILL");
+        job.finish();
+        wait_until("the guards have cleaned up", || self.place.lock_is_free());
+    }
+}
+
+impl Drop for TwoHosts {
+    fn drop(&mut self) {
+        let _ = self.other.kill();
+        let _ = self.other.wait();
+    }
+}
+
+/// Over what the ranks of the one job here say that they reach other hosts.
+fn nics() -> Vec<String> {
+    let listed = done(&mut stillwire(&["ps", "--json"])).json();
+    let ranks = listed["jobs"][0]["status"]["each_rank"].as_array().cloned().unwrap_or_default();
+    ranks.iter().filter_map(|rank: &Value| Some(rank["nic"].as_str()?.to_owned())).collect()
+}
+
+fn wait_for_nics(expected: &str) {
+    wait_until(&format!("both ranks say {expected}"), || {
+        let nics = nics();
+        nics.len() == 2 && nics.iter().all(|nic| nic.starts_with(expected))
+    });
+}
+
+/// Frames that have passed around the kernel are in no counter of its sockets, but the device has counted them.
+fn device_frames() -> u64 {
+    let output = Command::new("ip").args(["-j", "-s", "link", "show", "eth0"]).output().expect("the tool");
+    let listed: Value = serde_json::from_slice(&output.stdout).expect("a list");
+    listed[0]["stats64"]["rx"]["packets"].as_u64().expect("a number")
+}
+
+/// UDP datagrams that the kernel has handed to sockets in this namespace.
+fn kernel_datagrams() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("a proc file system");
+    let line = text.lines().filter(|line| line.starts_with("Udp: ")).nth(1).expect("numbers");
+    line.split(' ').nth(1).and_then(|number| number.parse().ok()).expect("a number")
+}
+
+#[test]
+fn a_job_goes_from_one_nic_to_another_by_being_restarted() {
+    if outside("a_job_goes_from_one_nic_to_another_by_being_restarted") {
+        return;
+    }
+    let hosts = TwoHosts::new();
+    let mut job = hosts.run(&["--nic", "xdp:eth0"]);
+    job.wait_for("committed");
+    wait_for_nics("xdp:eth0 (native, copying");
+    let (frames, datagrams) = (device_frames(), kernel_datagrams());
+    job.wait_for("committed");
+    job.wait_for("committed");
+    let (frames, datagrams) = (device_frames() - frames, kernel_datagrams() - datagrams);
+    assert!(frames > 20 && datagrams * 2 < frames, "{datagrams} of {frames} came through the kernel");
+    hosts.kill(job);
+    for nic in ["udp", "xdp:eth0", "udp"] {
+        let mut job = hosts.place.restart(&["--nic", nic]);
+        job.wait_for("begins from generation");
+        job.wait_for("committed");
+        wait_for_nics(nic);
+        hosts.kill(job);
+    }
+    // Without a word it is the NIC that was named last; a rank that dies comes back on it.
+    let mut job = hosts.place.restart(&["--nic", "xdp:eth0"]);
+    job.wait_for("committed");
+    hosts.kill(job);
+    let mut job = hosts.place.restart(&[]);
+    job.wait_for("committed");
+    wait_for_nics("xdp:eth0");
+    let rank = job.ranks()[0];
+    signal(rank, "KILL");
+    job.wait_for("rolling back");
+    job.wait_for("all ranks run again");
+    wait_for_nics("xdp:eth0");
+    assert!(!runs(rank));
+    job.wait_for("committed");
+    hosts.place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
+fn auto_takes_af_xdp_where_a_rank_has_the_device_to_itself() {
+    if outside("auto_takes_af_xdp_where_a_rank_has_the_device_to_itself") {
+        return;
+    }
+    let hosts = TwoHosts::new();
+    let mut job = hosts.run(&[]);
+    job.wait_for("committed");
+    wait_for_nics("xdp:eth0 (native, copying");
+    hosts.kill(job);
+    // Somebody else has a program at the device: it is left alone, and told of.
+    let config = drivers::xdp::XdpConfig {
+        interface: "eth0".to_owned(),
+        queue: 0,
+        bind: "10.78.0.1:0".parse().expect("an address"),
+        attach: None,
+    };
+    let theirs = drivers::xdp::XdpDriver::open(&config).expect("rights and a device");
+    let mut job = hosts.place.restart(&[]);
+    job.wait_for("committed");
+    let taken = "attaching the program to the device failed, Device or resource busy";
+    wait_until("each rank has told", || nics().len() == 2);
+    let nics = nics();
+    assert!(nics[0].starts_with("udp (not xdp:eth0: ") && nics[0].contains(taken), "{nics:?}");
+    assert!(nics[1].starts_with("xdp:eth0"), "{nics:?}");
+    drop(theirs);
+    hosts.place.let_end();
+    verified(&job.finish());
+}
+
+fn refused(ranks: &str, options: &[&str], prefix: &[&str], words: &[&str]) {
+    let place = Place::new();
+    let mut command = match prefix {
+        [] => Command::new(STILLWIRE),
+        [tool, rest @ ..] => {
+            let mut command = Command::new(tool);
+            command.args(rest).arg(STILLWIRE);
+            command
+        }
+    };
+    command.args(["run", "-n", ranks, "--ckpt-dir"]).arg(place.job()).args(options);
+    let done = done(command.arg("--").args(place.sort()).stdin(Stdio::null()));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    done.says(words);
+    assert!(!done.stderr.contains("begins from"), "no rank is started: {done:?}");
+}
+
+#[test]
+fn a_nic_that_is_named_and_cannot_be_had_is_an_error() {
+    if outside("a_nic_that_is_named_and_cannot_be_had_is_an_error") {
+        return;
+    }
+    let _hosts = TwoHosts::new();
+    let here = ["--bind", "10.78.0.1", "--nic", "xdp:eth0"];
+    let without_rights = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
+    let grant = "setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM";
+    let missing = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, which this process has not";
+    refused("1", &here, &without_rights, &["the NIC xdp:eth0 cannot be had", missing, grant]);
+    let without_one = ["setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw"];
+    refused("1", &here, &without_one, &["AF_XDP needs CAP_NET_RAW, which this process has not", grant]);
+    let elsewhere = "receive on 127.0.0.1, which is not an address of eth0 (10.78.0.1";
+    refused("1", &["--nic", "xdp:eth0"], &[], &[elsewhere, "--bind"]);
+    refused("1", &["--nic", "xdp:eth7"], &[], &["xdp:eth7 cannot be had", "No such device"]);
+}
+
+#[test]
+fn ranks_that_share_a_host_cannot_share_a_device() {
+    let shared = ["2 ranks share this host, and a device serves one AF_XDP rail"];
+    refused("2", &["--nic", "xdp:lo"], &[], &shared);
+}
+
+#[test]
+fn a_nic_is_checked_before_anything_starts() {
+    let run = |options: &[&str]| {
+        let mut command = stillwire(&["run", "-n", "1"]);
+        done(command.args(options).args(["--", "true"]).env("STILLWIRE_NIC", "tcp"))
+    };
+    let by_variable = run(&[]);
+    assert_eq!(by_variable.code, Some(2), "{by_variable:?}");
+    by_variable.says(&["STILLWIRE_NIC: the NIC is 'tcp', expected auto, udp, xdp:INTERFACE"]);
+    // What is said to the command counts.
+    let by_option = run(&["--nic", "udp"]);
+    assert_eq!(by_option.code, Some(0), "{by_option:?}");
+    let contradiction = run(&["--nic", "xdp:eth0", "--rails", "shm"]);
+    contradiction.says(&["the rails are 'shm', which leaves no room for the NIC xdp:eth0"]);
+}

@@ -1,0 +1,375 @@
+//! Over which NIC a port reaches other hosts: what may be asked for, and what comes of it.
+
+use core::fmt;
+use core::str::FromStr;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::driver::Driver;
+use crate::error::{DriverError, Errno, Operation};
+use crate::udp::{UdpConfig, UdpDriver};
+use crate::xdp::{
+    Attach, XdpConfig, XdpDriver, check_capabilities as check_xdp_capabilities, receive_queues,
+};
+
+/// Names the NIC that ports of a process get: as [`NicChoice`] reads it.
+pub const NIC_VARIABLE: &str = "STILLWIRE_NIC";
+
+/// How launchers of MPI libraries, ours among them, say how many ranks share this host: hydra's word, and Open MPI's.
+const RANKS_HERE_VARIABLES: [&str; 2] = ["MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE"];
+
+/// Bytes of the longest name of an interface (IFNAMSIZ less the end).
+const INTERFACE_BYTES_MAX: usize = 15;
+
+/// Which NIC a port gets.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum NicChoice {
+    /// AF_XDP where it costs nobody anything, else UDP: see [`open`].
+    #[default]
+    Auto,
+    /// The kernel's UDP sockets.
+    Udp,
+    /// AF_XDP on this interface, and nothing else.
+    Xdp {
+        /// Its name.
+        interface: String,
+    },
+    /// RDMA on this device, and nothing else.
+    Verbs {
+        /// Its name.
+        device: String,
+    },
+}
+
+/// A choice that there is not.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the NIC is '{found}', expected auto, udp, xdp:INTERFACE such as xdp:eth0, or verbs:DEVICE")]
+pub struct UnknownNic {
+    /// What was said.
+    pub found: String,
+}
+
+impl FromStr for NicChoice {
+    type Err = UnknownNic;
+
+    fn from_str(text: &str) -> Result<NicChoice, UnknownNic> {
+        let is_name = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic());
+        match text.split_once(':') {
+            None if text == "auto" => Ok(NicChoice::Auto),
+            None if text == "udp" => Ok(NicChoice::Udp),
+            Some(("xdp", name)) if is_name(name) && name.len() <= INTERFACE_BYTES_MAX => {
+                Ok(NicChoice::Xdp { interface: name.to_owned() })
+            }
+            Some(("verbs", name)) if is_name(name) => Ok(NicChoice::Verbs { device: name.to_owned() }),
+            _ => Err(UnknownNic { found: text.to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for NicChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NicChoice::Auto => f.write_str("auto"),
+            NicChoice::Udp => f.write_str("udp"),
+            NicChoice::Xdp { interface } => write!(f, "xdp:{interface}"),
+            NicChoice::Verbs { device } => write!(f, "verbs:{device}"),
+        }
+    }
+}
+
+/// A choice, and what else decides.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NicWish {
+    /// What is asked for.
+    pub choice: NicChoice,
+    /// Ranks on this host; `None`: not known. A device serves one AF_XDP rail.
+    pub ranks_here: Option<u32>,
+}
+
+impl NicWish {
+    /// What the environment of this process says.
+    ///
+    /// # Errors
+    /// [`UnknownNic`].
+    pub fn from_environment() -> Result<NicWish, UnknownNic> {
+        let choice = match std::env::var_os(NIC_VARIABLE) {
+            None => NicChoice::Auto,
+            Some(text) => text.to_string_lossy().parse()?,
+        };
+        let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+        Ok(NicWish { choice, ranks_here: RANKS_HERE_VARIABLES.into_iter().find_map(number) })
+    }
+}
+
+/// What a port got, for a person.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NicTaken {
+    /// The NIC: as [`NicChoice`] writes it, or `none`.
+    pub nic: String,
+    /// What there is to say of it: how it works, or why it was not another one. May be empty.
+    pub remark: String,
+}
+
+impl fmt::Display for NicTaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.remark.as_str() {
+            "" => f.write_str(&self.nic),
+            remark => write!(f, "{} ({remark})", self.nic),
+        }
+    }
+}
+
+/// Why a NIC that was asked for cannot be had.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NicError {
+    /// There is no driver for it.
+    #[error(
+        "the NIC verbs:{device} cannot be had: this version has no driver for RDMA; use udp or xdp:INTERFACE"
+    )]
+    NoVerbs {
+        /// What was asked for.
+        device: String,
+    },
+    /// The interface does not hold the address on which the port receives.
+    #[error(
+        "the NIC xdp:{interface} cannot be had: ranks here receive on {address}, which is not an address of {interface} ({has}); \
+         have them receive on one of its own (--bind, or behind the @ of a host; STILLWIRE_ADDRESS)"
+    )]
+    Elsewhere {
+        /// The interface.
+        interface: String,
+        /// Where the port receives.
+        address: IpAddr,
+        /// The interface's addresses, in words.
+        has: String,
+    },
+    /// Several ranks want the same device.
+    #[error(
+        "the NIC xdp:{interface} cannot be had: {ranks} ranks share this host, and a device serves one AF_XDP rail; \
+         run one rank on each host, or use auto or udp"
+    )]
+    Shared {
+        /// The interface.
+        interface: String,
+        /// Ranks on this host.
+        ranks: u32,
+    },
+    /// It is there and cannot be opened.
+    #[error("the NIC xdp:{interface} cannot be had: {source}{}", hint(source))]
+    Xdp {
+        /// The interface.
+        interface: String,
+        /// Why.
+        source: DriverError,
+    },
+    /// The UDP sockets.
+    #[error(transparent)]
+    Udp(#[from] DriverError),
+}
+
+/// What the error of the AF_XDP driver means most often.
+fn hint(error: &DriverError) -> &'static str {
+    let DriverError::CannotOpen { operation, errno } = error else { return "" };
+    match (operation, errno.0) {
+        (Operation::AttachProgram | Operation::BindQueue, libc::EBUSY) => {
+            ". Somebody has a program at the device already, or its queue: another rank, another job, or what `ip link show` names; \
+             a device serves one AF_XDP rail"
+        }
+        (Operation::LoadProgram, libc::EPERM) => {
+            ". The kernel refuses it although this process has the capabilities: in a user namespace (a rootless container, \
+             `unshare --user`) they do not count"
+        }
+        _ => "",
+    }
+}
+
+/// Whether a NIC that was asked for can be had here, as far as that can be seen without opening it.
+///
+/// # Errors
+/// [`NicError`]. [`NicChoice::Auto`] and [`NicChoice::Udp`] have none.
+pub fn check(wish: &NicWish, address: IpAddr) -> Result<(), NicError> {
+    match &wish.choice {
+        NicChoice::Auto | NicChoice::Udp => Ok(()),
+        NicChoice::Verbs { device } => Err(NicError::NoVerbs { device: device.clone() }),
+        NicChoice::Xdp { interface } => {
+            if let Some(ranks) = wish.ranks_here.filter(|ranks| *ranks > 1) {
+                return Err(NicError::Shared { interface: interface.clone(), ranks });
+            }
+            let cannot = |errno| NicError::Xdp {
+                interface: interface.clone(),
+                source: DriverError::CannotOpen { operation: Operation::FindDevice, errno },
+            };
+            nix::net::if_::if_nametoindex(interface.as_str()).map_err(|error| cannot(Errno(error as i32)))?;
+            let own: Vec<IpAddr> =
+                addresses().into_iter().filter(|(name, _)| name == interface).map(|(_, ip)| ip).collect();
+            if own.contains(&address) {
+                return Ok(());
+            }
+            let has = match own.as_slice() {
+                [] => "it has none".to_owned(),
+                own => own.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
+            };
+            Err(NicError::Elsewhere { interface: interface.clone(), address, has })
+        }
+    }
+}
+
+/// Whether this process has the rights that a NIC needs which was asked for.
+///
+/// # Errors
+/// [`NicError`]. [`NicChoice::Auto`] and [`NicChoice::Udp`] need none.
+pub fn check_capabilities(wish: &NicWish) -> Result<(), NicError> {
+    match &wish.choice {
+        NicChoice::Xdp { interface } => {
+            check_xdp_capabilities().map_err(|source| NicError::Xdp { interface: interface.clone(), source })
+        }
+        NicChoice::Auto | NicChoice::Udp | NicChoice::Verbs { .. } => Ok(()),
+    }
+}
+
+/// IP addresses of this host (of this network namespace) with the names of their interfaces.
+fn addresses() -> Vec<(String, IpAddr)> {
+    let Ok(found) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    let ip = |found: nix::ifaddrs::InterfaceAddress| {
+        let address = found.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        let ip = v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))?;
+        Some((found.interface_name, ip))
+    };
+    found.filter_map(ip).collect()
+}
+
+/// Opens the rail to other hosts.
+///
+/// [`NicChoice::Auto`] takes AF_XDP if all of this holds, and otherwise UDP, saying which of it did not: the address is that of an interface other than the
+/// loopback; this rank is known to be the only one on its host, because a device serves one rail; the interface has a single receive queue,
+/// so that all that comes for the rail comes to it; its own driver runs programs; and the system permits all of it.
+///
+/// # Errors
+/// [`NicError`]: what was asked for by name is taken or nothing is.
+pub fn open(wish: &NicWish, udp: &UdpConfig) -> Result<(Box<dyn Driver>, NicTaken), NicError> {
+    let by_udp = |remark: String| -> Result<(Box<dyn Driver>, NicTaken), NicError> {
+        let rail = UdpDriver::open(udp)?;
+        Ok((Box::new(rail), NicTaken { nic: NicChoice::Udp.to_string(), remark }))
+    };
+    match &wish.choice {
+        NicChoice::Udp => by_udp(String::new()),
+        NicChoice::Auto => {
+            let opened = suitable(wish, udp.bind.ip())
+                .and_then(|interface| open_xdp(interface, udp.bind, Some(Attach::Native)).map_err(reason));
+            match opened {
+                Ok(opened) => Ok(opened),
+                Err(reason) => by_udp(reason),
+            }
+        }
+        choice => {
+            check(wish, udp.bind.ip())?;
+            match choice {
+                NicChoice::Xdp { interface } => open_xdp(interface.clone(), udp.bind, None),
+                NicChoice::Auto | NicChoice::Udp | NicChoice::Verbs { .. } => {
+                    unreachable!("handled above, or refused by the check")
+                }
+            }
+        }
+    }
+}
+
+fn reason(error: NicError) -> String {
+    match error {
+        NicError::Xdp { interface, source: DriverError::CapabilityMissing { missing } } => {
+            format!("not xdp:{interface}: {missing} missing")
+        }
+        NicError::Xdp { interface, source: DriverError::CannotOpen { operation, errno } } => {
+            format!("not xdp:{interface}: {operation} failed, {errno}")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// The interface on which AF_XDP costs nobody anything, or why there is none.
+fn suitable(wish: &NicWish, address: IpAddr) -> Result<String, String> {
+    if address.is_loopback() {
+        return Err("ranks receive on a loopback address".to_owned());
+    }
+    let found = addresses().into_iter().find(|(_, ip)| *ip == address);
+    let (interface, _) = found.ok_or_else(|| format!("no interface has {address}"))?;
+    let not = |why: String| Err(format!("not xdp:{interface}: {why}"));
+    match wish.ranks_here {
+        Some(1) => {}
+        Some(ranks) => return not(format!("{ranks} ranks share this host, and a device serves one")),
+        None => return not("nobody says that this rank is alone on its host".to_owned()),
+    }
+    match receive_queues(&interface) {
+        Some(1) => Ok(interface),
+        Some(queues) => not(format!("it has {queues} receive queues, and a rail serves one")),
+        None => not("it does not say how many receive queues it has".to_owned()),
+    }
+}
+
+fn open_xdp(
+    interface: String,
+    bind: SocketAddr,
+    attach: Option<Attach>,
+) -> Result<(Box<dyn Driver>, NicTaken), NicError> {
+    let config = XdpConfig { interface: interface.clone(), queue: 0, bind, attach };
+    let rail =
+        XdpDriver::open(&config).map_err(|source| NicError::Xdp { interface: interface.clone(), source })?;
+    let (attached, zero_copy) = rail.mode();
+    let how = if attached == Attach::Native { "native" } else { "generic" };
+    let copies = if zero_copy { "zero-copy" } else { "copying" };
+    let queues = match receive_queues(&interface) {
+        Some(queues) if queues > 1 => {
+            format!(", queue 0 of {queues}: what comes by the others goes through the kernel")
+        }
+        _ => String::new(),
+    };
+    let nic = NicChoice::Xdp { interface }.to_string();
+    Ok((Box::new(rail), NicTaken { nic, remark: format!("{how}, {copies}{queues}") }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for text in ["auto", "udp", "xdp:eth0", "xdp:br0.100", "verbs:mlx5_0"] {
+            assert_eq!(text.parse::<NicChoice>().expect(text).to_string(), text);
+        }
+        for text in
+            ["", "xdp", "xdp:", "xdp:a b", "xdp:longer-than-an-interface", "verbs:", "tcp", "udp:eth0"]
+        {
+            let error = text.parse::<NicChoice>().expect_err(text);
+            let expected = "expected auto, udp, xdp:INTERFACE such as xdp:eth0, or verbs:DEVICE";
+            assert_eq!(error.to_string(), format!("the NIC is '{text}', {expected}"));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_refused_by_name() {
+        let refused = |choice: &str, ranks_here| {
+            let wish = NicWish { choice: choice.parse().expect("known"), ranks_here };
+            let udp = UdpConfig::new(SocketAddr::from(([127, 0, 0, 2], 0)));
+            open(&wish, &udp).map(|(_, taken)| taken).expect_err("refused").to_string()
+        };
+        assert!(refused("verbs:none", None).starts_with("the NIC verbs:none cannot be had: this version"));
+        assert!(refused("xdp:nowhere", None).contains("looking for the device failed (No such device"));
+        assert!(refused("xdp:lo", Some(1)).contains("127.0.0.2, which is not an address of lo (127.0.0.1"));
+        assert!(refused("xdp:lo", Some(3)).contains("3 ranks share this host, and a device serves one"));
+    }
+
+    #[test]
+    fn by_itself_it_stays_with_udp_where_a_device_would_not_be_its_own() {
+        let taken = |ip: IpAddr, ranks_here| {
+            let wish = NicWish { choice: NicChoice::Auto, ranks_here };
+            open(&wish, &UdpConfig::new(SocketAddr::new(ip, 0))).expect("a socket").1.to_string()
+        };
+        let here = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(taken(here, Some(1)), "udp (ranks receive on a loopback address)");
+        let Some((interface, ip)) = addresses().into_iter().find(|(_, ip)| ip.is_ipv4() && !ip.is_loopback())
+        else {
+            return;
+        };
+        let words = format!("udp (not xdp:{interface}: 2 ranks share this host, and a device serves one)");
+        assert_eq!(taken(ip, Some(2)), words);
+    }
+}
