@@ -54,6 +54,12 @@ pub enum Operation {
     AttachProgram,
     BindQueue,
     AskRoutes,
+    OpenDevice,
+    FindPort,
+    FindGid,
+    MakeQueuePair,
+    WatchPort,
+    FindPeer,
 }
 
 impl fmt::Display for Operation {
@@ -72,12 +78,20 @@ impl fmt::Display for Operation {
             Operation::CreateSegment => "making a shared-memory segment that others can open through /proc",
             Operation::OpenSegment => "opening a peer's shared-memory segment through /proc",
             Operation::FindDevice => "looking for the device",
-            Operation::RegisterFrames => "registering memory for frames with the kernel",
+            Operation::RegisterFrames => {
+                "registering memory for frames with the kernel (`ulimit -l` bounds it)"
+            }
             Operation::MapRings => "mapping the rings of an AF_XDP socket",
             Operation::LoadProgram => "loading the program that picks out our frames",
             Operation::AttachProgram => "attaching the program to the device",
             Operation::BindQueue => "binding to a queue of the device",
             Operation::AskRoutes => "asking the kernel for routes and neighbours",
+            Operation::OpenDevice => "opening the device under /dev/infiniband",
+            Operation::FindPort => "looking for an active port of the device (`rdma link` shows them)",
+            Operation::FindGid => "looking for a GID of the port: give its network interface an address",
+            Operation::MakeQueuePair => "making a queue pair",
+            Operation::WatchPort => "watching the port of the device",
+            Operation::FindPeer => "looking for the way to a peer",
         })
     }
 }
@@ -119,6 +133,21 @@ pub enum DriverError {
     CapabilityMissing {
         /// Their names.
         missing: &'static str,
+    },
+    /// Verbs need a library that is not there.
+    #[error(
+        "cannot open the rail: RDMA verbs need libibverbs.so.1, which is not found or is too old; install it with the \
+         library of the device (Debian: apt-get install libibverbs1 ibverbs-providers), or use another rail"
+    )]
+    LibraryMissing,
+    /// No RDMA device has the name.
+    #[error(
+        "cannot open the rail: there is no RDMA device of that name, but {others} other(s); `ls /sys/class/infiniband` lists \
+         them, and `rdma link add rxe0 type rxe netdev INTERFACE` makes one of a network interface"
+    )]
+    DeviceMissing {
+        /// Devices that there are.
+        others: usize,
     },
     /// A rail bound to a wildcard has no address that peers could use.
     #[error(

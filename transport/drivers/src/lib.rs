@@ -5,6 +5,7 @@
 //! * [`shm`]: shared memory, between the processes of one user on one host;
 //! * [`udp`]: ordinary sockets, IPv4 and IPv6, with segmentation and receive offload where the kernel has them;
 //! * [`xdp`]: around the kernel's network stack, through queues of a device (AF_XDP);
+//! * [`verbs`]: queue pairs of RDMA devices, over InfiniBand and RoCE;
 //! * [`choice`]: which of them a port gets;
 //! * [`nic`]: which of them reaches other hosts;
 //! * [`fault`]: a wrapper that injects faults into any of them;
@@ -28,6 +29,7 @@ pub mod shm;
 mod sleep;
 mod staging;
 pub mod udp;
+pub mod verbs;
 pub mod xdp;
 
 pub use choice::{FAULTS_VARIABLE, Opened, RAILS_VARIABLE, RailChoice, RailsError, open_rails};

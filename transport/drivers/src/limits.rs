@@ -96,3 +96,19 @@ pub const XDP_SEND_CHUNKS: usize = 4 * BURST_FRAMES;
 /// How long opening an AF_XDP rail waits for a queue that somebody still holds: the kernel lets go of a closed socket's queue late.
 /// Of 200 openings right after a closing, between virtual Ethernet devices, the longest took 40 ms.
 pub const XDP_BUSY_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Slots of a verbs rail that wait for frames. As for AF_XDP: a sender of small frames fills them in about a millisecond.
+pub const VERBS_RECEIVE_FRAMES: usize = 1024;
+
+/// Slots of a verbs rail for sending, and requests for sending that its queue takes: a few bursts. With the slots above they take 5.3 MB of registered
+/// memory at the longest MTU, within the 8 MiB that most systems permit.
+pub const VERBS_SEND_FRAMES: usize = 4 * BURST_FRAMES;
+
+/// Bytes of a frame that goes inside its request, and so costs the device no read: what common devices take.
+pub const VERBS_INLINE_BYTES: usize = 220;
+
+/// Completions that one look at a queue takes.
+pub const VERBS_COMPLETIONS: usize = 32;
+
+/// Errors of a queue pair in a row, without a frame sent between, after which the rail is dead. One is the price of a peer to which no way leads any more.
+pub const VERBS_RESTARTS_MAX: u32 = 16;
