@@ -104,8 +104,7 @@ pub type EachApart<'a> = dyn FnMut(&[u8], Option<&mut dyn Apart>) + 'a;
 /// An error that [is not a dead rail](DriverError::is_rail_dead) leaves the driver as it was before the call. After a dead
 /// rail the caller drops the driver. Dropping returns only when the NIC can touch no buffer any more.
 pub trait Driver: Send {
-    /// What this driver can do. AF_XDP: chunk size less headroom, `gather: false`. Verbs: the port's active MTU,
-    /// `gather: true` where payload lies in registered memory.
+    /// What this driver can do. AF_XDP: chunk size less headroom, `gather: false`. Verbs: the port's active MTU, `gather: false`.
     fn caps(&self) -> &Caps;
 
     /// What happened so far.
@@ -138,8 +137,7 @@ pub trait Driver: Send {
     /// (unknown address, longer than the path takes) is dropped and counted, and completes in its turn. A path may have become
     /// shorter since the frame was cut: send it if that can be done at all. Without a lease nothing is staged; that is
     /// counted as `lost_other`.
-    /// AF_XDP: copies the payload into the chunk, fills in headers, writes a descriptor. Verbs: a work request of two
-    /// scatter/gather entries, or a copy if the payload is not in registered memory.
+    /// AF_XDP: copies the payload into the chunk, fills in headers, writes a descriptor. Verbs: copies it into the slot.
     fn commit(&mut self, to: AddressId, frame_bytes: usize, payload: Payload);
 
     /// Hands one short frame over at once, as lease, commit and flush would. False: it cannot go this way, because frames are staged before it,
@@ -203,7 +201,7 @@ pub trait Driver: Send {
     /// the deadline is the caller's. Frames staged and not flushed are dropped (whoever wants them sent flushes first); those
     /// with the NIC may still go out. The driver stays usable; the first `commit` afterwards ends the drained state.
     /// AF_XDP: waits for the completion ring; the fill ring's chunks stay, they are device memory. Verbs: waits for send
-    /// completions, or moves the queue pair to the error state and collects the flushed ones.
+    /// completions; slots posted for receiving stay likewise.
     ///
     /// # Errors
     /// `Transient` or `RailDead`.
