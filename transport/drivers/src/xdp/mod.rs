@@ -10,8 +10,11 @@
 //! * `program`: what runs at the device, and attaching it;
 //! * `rings`: the socket, its memory and rings;
 //! * `headers`: what stands before a frame on the wire;
-//! * `neighbours`: routes and neighbours, asked of the kernel.
+//! * `neighbours`: routes and neighbours, asked of the kernel;
+//! * `bare` (feature of that name): the rings alone, to measure against.
 
+#[cfg(feature = "bare")]
+pub mod bare;
 mod device;
 mod headers;
 mod neighbours;
@@ -27,7 +30,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::time::Instant;
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use transport::{AddressId, RawAddress};
 
 use crate::counters::Counters;
@@ -51,9 +54,15 @@ const _: () = assert!(HEADROOM >= HEADER_BYTES_MAX);
 /// Bytes that the kernel keeps free before each received frame (XDP_PACKET_HEADROOM).
 const RECEIVE_HEADROOM: usize = 256;
 
-/// Calls of `receive` between two looks at the companion and at the kernel's tables, each a system call. A rail that is about to sleep,
-/// and one that has slept, look at once.
+/// Calls of `receive` between two looks whether companion or kernel's tables have anything new, each a system call. A rail that is about to
+/// sleep, and one that has slept, look at once.
 const LOOK_CALLS: u32 = 64;
+
+/// Looks between two questions how many frames the kernel has dropped.
+const COUNT_LOOKS: u32 = 64;
+
+/// Calls that hand over what was submitted, at most, before others have their turn. A copying kernel sends 32 frames per call.
+const SEND_CALLS: usize = 4;
 
 /// How the program is attached to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,6 +116,8 @@ pub struct XdpDriver {
     link: Link,
     socket: Socket,
     neighbours: Neighbours,
+    /// Of companion and neighbours; and of the socket too.
+    aside: Epoll,
     epoll: Epoll,
     companion: UdpDriver,
     own: (Mac, SocketAddr),
@@ -121,6 +132,9 @@ pub struct XdpDriver {
     staged_total: u64,
     /// Calls of `receive` until the next look around.
     look_in: u32,
+    looks: u32,
+    /// The last look found frames at the companion.
+    more_aside: bool,
     /// The kernel's tables have changed since the socket was last asked whether it still has a device.
     may_be_gone: bool,
 }
@@ -131,7 +145,6 @@ impl XdpDriver {
     /// # Errors
     /// `CapabilityMissing`; `CannotOpen` with the step and errno; `NoOwnAddress`.
     pub fn open(config: &XdpConfig) -> Result<XdpDriver, DriverError> {
-        let cannot = |(operation, errno)| DriverError::CannotOpen { operation, errno };
         check_capabilities()?;
         let (interface, mac, mtu) = device::find(&config.interface).map_err(cannot)?;
         let chunk_bytes = if mtu + 14 + RECEIVE_HEADROOM <= 2048 { 2048 } else { 4096 };
@@ -147,23 +160,15 @@ impl XdpDriver {
         };
         let companion = UdpDriver::open(&udp)?;
         let own = companion.own_address();
-        let mut socket = Socket::open(XDP_RECEIVE_CHUNKS + XDP_SEND_CHUNKS, chunk_bytes).map_err(cannot)?;
-        let mut chunks = (0..XDP_RECEIVE_CHUNKS + XDP_SEND_CHUNKS).map(|i| (i * chunk_bytes) as u64);
-        socket.offer(chunks.by_ref().take(XDP_RECEIVE_CHUNKS));
-        let free = chunks.collect();
-        let loaded = |errno| cannot((Operation::LoadProgram, errno));
-        let map = program::queue_map(config.queue + 1).map_err(loaded)?;
-        let program = program::load(own, wire_bytes_max, map.as_fd()).map_err(loaded)?;
-        // The program first: it may reset the device's queues.
-        let (link, attach) = attach(&program, interface, config.attach)
-            .map_err(|errno| cannot((Operation::AttachProgram, errno)))?;
-        while_busy(|| socket.bind(interface, config.queue))
-            .map_err(|errno| cannot((Operation::BindQueue, errno)))?;
-        program::put_queue(map.as_fd(), config.queue, socket.fd()).map_err(loaded)?;
+        let Queue { link, attach, socket } =
+            Queue::open(config, interface, own, chunk_bytes, wire_bytes_max)?;
+        let sent = XDP_RECEIVE_CHUNKS..XDP_RECEIVE_CHUNKS + XDP_SEND_CHUNKS;
+        let free = sent.map(|i| (i * chunk_bytes) as u64).collect();
         let neighbours =
             Neighbours::open(interface).map_err(|errno| cannot((Operation::AskRoutes, errno)))?;
-        let epoll = epoll([Some(socket.fd()), companion.fd(), Some(neighbours.fd())])
-            .map_err(|errno| cannot((Operation::Wait, errno)))?;
+        let waits = |errno| cannot((Operation::Wait, errno));
+        let aside = epoll([companion.fd(), Some(neighbours.fd())]).map_err(waits)?;
+        let epoll = epoll([Some(socket.fd()), Some(aside.0.as_fd())]).map_err(waits)?;
         let caps = Caps {
             kind: "xdp",
             frame_bytes_max,
@@ -180,6 +185,7 @@ impl XdpDriver {
             link,
             socket,
             neighbours,
+            aside,
             epoll,
             companion,
             own: (mac, own),
@@ -191,6 +197,8 @@ impl XdpDriver {
             sending: 0,
             staged_total: 0,
             look_in: 0,
+            looks: 0,
+            more_aside: false,
             may_be_gone: false,
         })
     }
@@ -262,21 +270,72 @@ impl XdpDriver {
         if self.sending == 0 && !self.may_be_gone {
             return Ok(());
         }
-        let kicked = self.socket.kick(core::mem::take(&mut self.may_be_gone));
-        self.counters.send_calls += 1;
-        while let Some(chunk) = self.socket.completed() {
-            self.free.push(chunk);
-            self.sending -= 1;
-        }
-        match kicked {
-            Ok(()) => Ok(()),
-            Err(errno) => match errno.0 {
-                // The kernel sends a batch per call, or has no room now: the entries stay in the ring.
-                libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR => Ok(()),
-                _ => Err(DriverError::RailDead { operation: Operation::Send, errno }),
-            },
-        }
+        self.take_sent();
+        // A device that sends by itself may need the call to give back what it has sent, too.
+        let wants_call = if self.socket.is_zero_copy() { self.sending > 0 } else { self.socket.has_unsent() };
+        if wants_call || self.may_be_gone { self.send_submitted() } else { Ok(()) }
     }
+
+    /// Has the kernel send what is in the ring.
+    fn send_submitted(&mut self) -> Result<(), DriverError> {
+        for _ in 0..SEND_CALLS {
+            let kicked = self.socket.kick(core::mem::take(&mut self.may_be_gone));
+            self.counters.send_calls += 1;
+            self.take_sent();
+            match kicked {
+                Ok(()) => {}
+                Err(errno) if is_for_now(errno) => {}
+                Err(errno) => return Err(DriverError::RailDead { operation: Operation::Send, errno }),
+            }
+            if self.socket.is_zero_copy() || !self.socket.has_unsent() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_sent(&mut self) {
+        let XdpDriver { socket, free, sending, .. } = self;
+        socket.take_sent(|chunk| {
+            free.push(chunk);
+            *sending -= 1;
+        });
+    }
+
+    /// Looks at what is not in the rings: the kernel's tables, and the companion, whose frames `each` gets.
+    fn look_around(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
+        if frames_max == 0 {
+            return Ok(0);
+        }
+        self.look_in = LOOK_CALLS;
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(COUNT_LOOKS) {
+            self.counters.lost_receive_overflow = self.socket.dropped();
+        }
+        // Where one came this way, the companion may hold more. An error will be seen at the descriptor itself.
+        if !core::mem::take(&mut self.more_aside)
+            && self.aside.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(0)
+        {
+            return Ok(0);
+        }
+        self.renew_ways();
+        self.collect()?;
+        let bytes = &mut self.counters.bytes_received;
+        let given = self.companion.receive(frames_max, &mut |frame| {
+            *bytes += frame.len() as u64;
+            each(frame);
+        })?;
+        self.counters.frames_received += given as u64;
+        if given > 0 {
+            (self.more_aside, self.look_in) = (true, 0);
+        }
+        Ok(given)
+    }
+}
+
+/// The kernel sends a batch per call, or has no room now: the entries stay in the ring.
+fn is_for_now(errno: Errno) -> bool {
+    matches!(errno.0, libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR)
 }
 
 impl Driver for XdpDriver {
@@ -369,44 +428,34 @@ impl Driver for XdpDriver {
                 }
             }
         }
-        self.collect()?;
+        if self.sending > 0 {
+            self.send_submitted()?;
+        }
         Ok(usize::try_from(self.counters.frames_sent - sent_before).unwrap_or(usize::MAX))
     }
 
     fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
         self.collect()?;
         let mut given = 0;
+        let mut taken = 0;
         while given < frames_max {
             let Some((chunk, bytes)) = self.socket.take() else { break };
             if let Some(frame) = frame_of(bytes, self.header_bytes) {
                 each(frame);
                 given += 1;
-                self.counters.frames_received += 1;
                 self.counters.bytes_received += frame.len() as u64;
             } else {
                 self.counters.lost_malformed += 1;
             }
-            self.socket.offer(core::iter::once(chunk));
+            self.socket.give_back(chunk);
+            taken += 1;
         }
-        if given > 0 {
-            self.socket.kick_receive();
+        self.counters.frames_received += given as u64;
+        if taken > 0 {
+            self.socket.end_taking();
         }
         if self.look_in == 0 {
-            self.look_in = LOOK_CALLS;
-            self.renew_ways();
-            self.collect()?;
-            self.counters.lost_receive_overflow = self.socket.dropped();
-            let bytes = &mut self.counters.bytes_received;
-            let by_companion = self.companion.receive(frames_max - given, &mut |frame| {
-                *bytes += frame.len() as u64;
-                each(frame);
-            })?;
-            self.counters.frames_received += by_companion as u64;
-            given += by_companion;
-            if by_companion > 0 {
-                // Where one came this way, more may wait.
-                self.look_in = 0;
-            }
+            given += self.look_around(frames_max - given, each)?;
         } else {
             self.look_in -= 1;
         }
@@ -415,6 +464,10 @@ impl Driver for XdpDriver {
             _ => self.counters.receive_calls += 1,
         }
         Ok(given)
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.look_in > 0 && self.sending == 0 && !self.socket.has_frames()
     }
 
     fn staged_total(&self) -> u64 {
@@ -438,7 +491,8 @@ impl Driver for XdpDriver {
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        let own = [self.link.fd().as_raw_fd(), self.socket.fd().as_raw_fd(), self.epoll.0.as_raw_fd()];
+        let own = [self.link.fd(), self.socket.fd(), self.aside.0.as_fd(), self.epoll.0.as_fd()];
+        let own = own.map(|fd| fd.as_raw_fd());
         let asking = self.neighbours.sockets().map(|socket| socket.as_raw_fd());
         own.into_iter().chain(asking).chain(self.companion.descriptors()).collect()
     }
@@ -450,6 +504,7 @@ impl Driver for XdpDriver {
     fn arm(&mut self) -> Result<Armed, DriverError> {
         // What the descriptor will tell of may be the companion's.
         self.look_in = 0;
+        self.counters.lost_receive_overflow = self.socket.dropped();
         let companion = self.companion.arm()?;
         Ok(if self.socket.has_frames() { Armed::FrameWaiting } else { companion })
     }
@@ -463,6 +518,41 @@ impl Driver for XdpDriver {
             Armed::FrameWaiting => Ok(Wake::Frame),
             Armed::Sleep => wait_readable(self.epoll.0.as_fd(), timeout),
         }
+    }
+}
+
+fn cannot((operation, errno): rings::Failure) -> DriverError {
+    DriverError::CannotOpen { operation, errno }
+}
+
+/// A queue of a device, and the program that sends frames there.
+struct Queue {
+    link: Link,
+    attach: Attach,
+    socket: Socket,
+}
+
+impl Queue {
+    /// Frames to `own` of at most `wire_bytes_max` bytes come here; the first [`XDP_RECEIVE_CHUNKS`] chunks are offered for them.
+    fn open(
+        config: &XdpConfig,
+        interface: u32,
+        own: SocketAddr,
+        chunk_bytes: usize,
+        wire_bytes_max: usize,
+    ) -> Result<Queue, DriverError> {
+        let mut socket = Socket::open(XDP_RECEIVE_CHUNKS + XDP_SEND_CHUNKS, chunk_bytes).map_err(cannot)?;
+        socket.offer((0..XDP_RECEIVE_CHUNKS).map(|i| (i * chunk_bytes) as u64));
+        let loaded = |errno| cannot((Operation::LoadProgram, errno));
+        let map = program::queue_map(config.queue + 1).map_err(loaded)?;
+        let program = program::load(own, wire_bytes_max, map.as_fd()).map_err(loaded)?;
+        // The program first: it may reset the device's queues.
+        let (link, attach) = attach(&program, interface, config.attach)
+            .map_err(|errno| cannot((Operation::AttachProgram, errno)))?;
+        while_busy(|| socket.bind(interface, config.queue))
+            .map_err(|errno| cannot((Operation::BindQueue, errno)))?;
+        program::put_queue(map.as_fd(), config.queue, socket.fd()).map_err(loaded)?;
+        Ok(Queue { link, attach, socket })
     }
 }
 

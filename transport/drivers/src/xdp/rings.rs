@@ -59,8 +59,10 @@ struct Ring<T> {
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
     entries: NonNull<T>,
-    /// The index that we move; the kernel moves the other.
+    /// The index that we move, and what of it the kernel has been shown; the kernel moves the other.
     own: u32,
+    /// The kernel's index when it was last looked at: a look at it may wait for another processor's cache.
+    known: u32,
 }
 
 // SAFETY: the pointers lie in `mapping`, which moves along.
@@ -92,7 +94,7 @@ impl<T: Copy> Ring<T> {
         let (producer, consumer, flags) = (word(at.producer)?, word(at.consumer)?, word(at.flags)?);
         // SAFETY: the mapping was made long enough for all entries from there, and they are aligned, as was checked.
         let entries = unsafe { mapping.start.add(entries_at) }.cast();
-        Ok(Ring { mapping, producer, consumer, flags, entries, own: 0 })
+        Ok(Ring { mapping, producer, consumer, flags, entries, own: 0, known: 0 })
     }
 
     fn word(&self, word: NonNull<AtomicU32>) -> &AtomicU32 {
@@ -107,10 +109,13 @@ impl<T: Copy> Ring<T> {
 
     /// Appends, if there is room. Not seen by the kernel before `publish`.
     fn push(&mut self, value: T) -> bool {
-        if self.own.wrapping_sub(self.word(self.consumer).load(Ordering::Acquire)) >= RING_ENTRIES {
-            return false;
+        if self.own.wrapping_sub(self.known) >= RING_ENTRIES {
+            self.known = self.word(self.consumer).load(Ordering::Acquire);
+            if self.own.wrapping_sub(self.known) >= RING_ENTRIES {
+                return false;
+            }
         }
-        // SAFETY: an entry that the kernel has consumed (the load above) and will not read before `publish`.
+        // SAFETY: an entry that the kernel has consumed (the load above, now or before) and will not read before `publish`.
         unsafe { self.entry(self.own).write(value) };
         self.own = self.own.wrapping_add(1);
         true
@@ -120,20 +125,32 @@ impl<T: Copy> Ring<T> {
         self.word(self.producer).store(self.own, Ordering::Release);
     }
 
-    /// The oldest entry that the kernel has produced.
+    /// Whether the kernel has not consumed all that was published.
+    fn is_pending(&self) -> bool {
+        self.own != self.word(self.consumer).load(Ordering::Acquire)
+    }
+
+    /// The oldest entry that the kernel has produced. It may be written again after `release`.
     fn pop(&mut self) -> Option<T> {
-        if self.own == self.word(self.producer).load(Ordering::Acquire) {
-            return None;
+        if self.own == self.known {
+            self.known = self.word(self.producer).load(Ordering::Acquire);
+            if self.own == self.known {
+                return None;
+            }
         }
-        // SAFETY: an entry that the kernel has produced (the load above) and will not write before the store below.
+        // SAFETY: an entry that the kernel has produced (the load above, now or before) and will not write before `release`.
         let value = unsafe { self.entry(self.own).read() };
         self.own = self.own.wrapping_add(1);
-        self.word(self.consumer).store(self.own, Ordering::Release);
         Some(value)
     }
 
+    /// Gives the entries that were popped back to the kernel.
+    fn release(&self) {
+        self.word(self.consumer).store(self.own, Ordering::Release);
+    }
+
     fn is_empty(&self) -> bool {
-        self.own == self.word(self.producer).load(Ordering::Acquire)
+        self.own == self.known && self.own == self.word(self.producer).load(Ordering::Acquire)
     }
 
     /// Whether the kernel wants a call before it looks at what was published.
@@ -154,6 +171,8 @@ pub(super) struct Socket {
     transmit: Ring<libc::xdp_desc>,
     umem: Mapping,
     chunk_bytes: usize,
+    /// The device reads and writes the chunks itself. Where it does not, the kernel sends only while it is called, and takes offered chunks unasked.
+    zero_copy: bool,
 }
 
 impl Socket {
@@ -191,11 +210,12 @@ impl Socket {
             fd,
             umem,
             chunk_bytes,
+            zero_copy: false,
         })
     }
 
     /// Binds to a queue; without copies where the device can.
-    pub(super) fn bind(&self, interface: u32, queue: u32) -> Result<(), Errno> {
+    pub(super) fn bind(&mut self, interface: u32, queue: u32) -> Result<(), Errno> {
         let address = libc::sockaddr_xdp {
             sxdp_family: u16::try_from(libc::AF_XDP).unwrap_or(0),
             sxdp_flags: libc::XDP_USE_NEED_WAKEUP,
@@ -206,13 +226,17 @@ impl Socket {
         let bytes = libc::socklen_t::try_from(size_of::<libc::sockaddr_xdp>()).unwrap_or(0);
         // SAFETY: `address` is readable for its size during the call.
         let rc = unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), bytes) };
-        if rc == 0 { Ok(()) } else { Err(Errno::last()) }
+        if rc != 0 {
+            return Err(Errno::last());
+        }
+        let options: u32 = get(self.fd.as_fd(), libc::XDP_OPTIONS)?;
+        self.zero_copy = options & libc::XDP_OPTIONS_ZEROCOPY != 0;
+        Ok(())
     }
 
     /// Whether the device reads and writes the chunks itself.
     pub(super) fn is_zero_copy(&self) -> bool {
-        let options: Result<u32, Errno> = get(self.fd.as_fd(), libc::XDP_OPTIONS);
-        options.is_ok_and(|options| options & libc::XDP_OPTIONS_ZEROCOPY != 0)
+        self.zero_copy
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -235,14 +259,12 @@ impl Socket {
 
     /// Gives chunks to the kernel for frames to come.
     pub(super) fn offer(&mut self, chunks: impl Iterator<Item = u64>) {
-        for chunk in chunks {
-            let offered = self.fill.push(chunk);
-            debug_assert!(offered, "more chunks than the ring was made for");
-        }
-        self.fill.publish();
+        chunks.for_each(|chunk| self.give_back(chunk));
+        self.end_taking();
     }
 
-    /// The next frame that came: its chunk, which is ours from here on, and its bytes there.
+    /// The next frame that came: its chunk, which is ours from here on, and its bytes there. After the last one, `end_taking`.
+    #[inline]
     pub(super) fn take(&mut self) -> Option<(u64, &[u8])> {
         let entry = self.receive.pop()?;
         let at = entry.addr % self.chunk_bytes as u64;
@@ -252,26 +274,57 @@ impl Socket {
         Some((chunk, bytes.expect("the kernel names a frame that leaves its chunk")))
     }
 
+    /// A taken chunk is for frames to come, from `end_taking` on.
+    #[inline]
+    pub(super) fn give_back(&mut self, chunk: u64) {
+        let offered = self.fill.push(chunk);
+        debug_assert!(offered, "more chunks than the ring was made for");
+    }
+
+    /// Lets the kernel have what was taken and given back, and wakes a device that waits for it.
+    pub(super) fn end_taking(&mut self) {
+        self.receive.release();
+        self.fill.publish();
+        if self.zero_copy && self.fill.needs_wakeup() {
+            // SAFETY: no buffer; an error would only mean that nothing is there.
+            let _ = unsafe { libc::recv(self.fd.as_raw_fd(), core::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
+        }
+    }
+
+    #[inline]
     pub(super) fn has_frames(&self) -> bool {
         !self.receive.is_empty()
     }
 
-    /// Hands `bytes` bytes at `at` over for sending. False: the ring is full.
+    /// Hands `bytes` bytes at `at` over for sending, at the next `kick`. False: the ring is full.
+    #[inline]
     pub(super) fn submit(&mut self, at: u64, bytes: u32) -> bool {
         self.transmit.push(libc::xdp_desc { addr: at, len: bytes, options: 0 })
     }
 
-    /// A chunk that has been sent.
-    pub(super) fn completed(&mut self) -> Option<u64> {
-        let at = self.completion.pop()?;
-        Some(at - at % self.chunk_bytes as u64)
+    /// Whether the kernel has not sent all that was submitted.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.transmit.is_pending()
+    }
+
+    /// Gives `each` the chunks that have been sent.
+    #[inline]
+    pub(super) fn take_sent(&mut self, mut each: impl FnMut(u64)) {
+        let mut any = false;
+        while let Some(at) = self.completion.pop() {
+            each(at - at % self.chunk_bytes as u64);
+            any = true;
+        }
+        if any {
+            self.completion.release();
+        }
     }
 
     /// Lets the kernel see what was submitted, and wakes it if it asks for that, or `always`. Its answer says, too, whether the socket still
     /// has a device.
     pub(super) fn kick(&self, always: bool) -> Result<(), Errno> {
         self.transmit.publish();
-        if !self.transmit.needs_wakeup() && !always {
+        if self.zero_copy && !always && !self.transmit.needs_wakeup() {
             return Ok(());
         }
         // SAFETY: no buffer and no address.
@@ -279,14 +332,6 @@ impl Socket {
             libc::sendto(self.fd.as_raw_fd(), core::ptr::null(), 0, libc::MSG_DONTWAIT, core::ptr::null(), 0)
         };
         if rc >= 0 { Ok(()) } else { Err(Errno::last()) }
-    }
-
-    /// Wakes a device that waits for offered chunks.
-    pub(super) fn kick_receive(&self) {
-        if self.fill.needs_wakeup() {
-            // SAFETY: no buffer; an error would only mean that nothing is there.
-            let _ = unsafe { libc::recv(self.fd.as_raw_fd(), core::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
-        }
     }
 
     /// Frames that the kernel dropped for want of a chunk or of room in the ring.

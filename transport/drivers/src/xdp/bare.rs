@@ -1,0 +1,120 @@
+//! The bare path, for benches: the same rings, program and headers, with nothing above them.
+//!
+//! One end sends frames of one length, which were written once, to one other end, and takes what comes without a look at it. No frame is leased, copied,
+//! counted or taken back, and no kernel's table is asked.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use super::headers::{Headers, Mac};
+use super::rings::Socket;
+use super::{
+    HEADROOM, Link, Queue, RECEIVE_HEADROOM, XdpConfig, cannot, check_capabilities, device, is_for_now,
+    program,
+};
+use crate::error::{DriverError, Errno, Operation};
+use crate::limits::{XDP_RECEIVE_CHUNKS, XDP_SEND_CHUNKS};
+
+/// Where a bare end is reached: its device's Ethernet address, its IP address and UDP port.
+pub type BareAddress = (Mac, SocketAddr);
+
+/// One end. The fields are dropped in order, as those of [`super::XdpDriver`] are.
+pub struct BareXdp {
+    _link: Link,
+    socket: Socket,
+    _port: UdpSocket,
+    own: BareAddress,
+    /// The frames, all alike; which of them is sent next.
+    frames: Vec<u64>,
+    next: usize,
+    wire_bytes: u32,
+}
+
+impl BareXdp {
+    /// Opens a queue.
+    ///
+    /// # Errors
+    /// As [`super::XdpDriver::open`].
+    pub fn open(config: &XdpConfig) -> Result<BareXdp, DriverError> {
+        check_capabilities()?;
+        let (interface, mac, mtu) = device::find(&config.interface).map_err(cannot)?;
+        let bound = |error| cannot((Operation::Bind, Errno::from(&error)));
+        let port = UdpSocket::bind(config.bind).map_err(bound)?;
+        let address = port.local_addr().map_err(bound)?;
+        let chunk_bytes = if mtu + 14 + RECEIVE_HEADROOM <= 2048 { 2048 } else { 4096 };
+        let queue = Queue::open(config, interface, address, chunk_bytes, chunk_bytes - RECEIVE_HEADROOM)?;
+        let sent = XDP_RECEIVE_CHUNKS..XDP_RECEIVE_CHUNKS + XDP_SEND_CHUNKS;
+        Ok(BareXdp {
+            _link: queue.link,
+            socket: queue.socket,
+            _port: port,
+            own: (mac, address),
+            frames: sent.map(|i| (i * chunk_bytes) as u64).collect(),
+            next: 0,
+            wire_bytes: 0,
+        })
+    }
+
+    /// What the other end has to know.
+    #[must_use]
+    pub fn address(&self) -> BareAddress {
+        self.own
+    }
+
+    /// Writes the frames: `frame_bytes` bytes each, to `peer`. False: an address of another family.
+    pub fn prepare(&mut self, peer: BareAddress, frame_bytes: usize) -> bool {
+        let Some(headers) = Headers::new(self.own, peer) else { return false };
+        let start = HEADROOM - program::header_bytes(self.own.1);
+        for at in &self.frames {
+            let wire = &mut self.socket.chunk(*at)[start..HEADROOM + frame_bytes];
+            wire.fill(7);
+            headers.write(wire);
+        }
+        self.wire_bytes = u32::try_from(HEADROOM + frame_bytes - start).unwrap_or(u32::MAX);
+        true
+    }
+
+    /// Sends so many frames, with as few calls of the kernel as it permits.
+    ///
+    /// # Errors
+    /// `RailDead`.
+    pub fn send(&mut self, frames: usize) -> Result<(), DriverError> {
+        let start = (HEADROOM - program::header_bytes(self.own.1)) as u64;
+        let mut left = frames;
+        while left > 0 {
+            while left > 0 && self.socket.submit(self.frames[self.next] + start, self.wire_bytes) {
+                self.next = (self.next + 1) % self.frames.len();
+                left -= 1;
+            }
+            self.kick()?;
+        }
+        while self.socket.has_unsent() {
+            self.kick()?;
+        }
+        Ok(())
+    }
+
+    fn kick(&mut self) -> Result<(), DriverError> {
+        let kicked = self.socket.kick(false);
+        self.socket.take_sent(|_| ());
+        match kicked {
+            Ok(()) => Ok(()),
+            Err(errno) if is_for_now(errno) => Ok(()),
+            Err(errno) => Err(DriverError::RailDead { operation: Operation::Send, errno }),
+        }
+    }
+
+    /// Takes up to `frames_max` frames that have come; how many.
+    pub fn receive(&mut self, frames_max: usize) -> usize {
+        let mut taken = 0;
+        while taken < frames_max {
+            let Some((chunk, bytes)) = self.socket.take() else { break };
+            core::hint::black_box(bytes);
+            self.socket.give_back(chunk);
+            taken += 1;
+        }
+        if taken > 0 {
+            self.socket.end_taking();
+        }
+        taken
+    }
+}
