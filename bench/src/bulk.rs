@@ -1,8 +1,8 @@
-//! One-way stream of large messages, against a TCP stream over the same path.
+//! One-way stream of large messages, against a TCP stream over the same path, or devices like it.
 //!
 //! Two processes. Ours: rendezvous messages from and into handed-over buffers, a few outstanding, with header and with full
 //! authentication, helper threads running. TCP: the same buffers written and read with as large calls as there are, once with
-//! a spinning and once with a sleeping reader. A run ends when its sender knows that everything has arrived. Runs alternate.
+//! a spinning and once with a sleeping reader. Beside other NICs than UDP sockets, ours over those, with header authentication. A run ends when its sender knows that everything has arrived. Runs alternate.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use transport::LinkIndex;
 
 use crate::error::BenchError;
+use crate::ground::{Ground, Nic, Program, Seat, Wire};
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, Watchdog};
 use crate::statistics::{Summary, paired_ratios};
@@ -30,6 +31,10 @@ pub(crate) const DEPTH: usize = 4;
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct BulkOptions {
+    /// Over what.
+    pub nic: Nic,
+    /// How AF_XDP's program is attached.
+    pub program: Program,
     /// Runs of each kind, per message size.
     pub runs: usize,
     /// Sizes of message, bytes.
@@ -40,7 +45,13 @@ pub struct BulkOptions {
 
 impl Default for BulkOptions {
     fn default() -> BulkOptions {
-        BulkOptions { runs: 15, sizes: vec![1 << 20, 4 << 20, 16 << 20, 64 << 20], run_bytes: 256 << 20 }
+        BulkOptions {
+            nic: Nic::Udp,
+            program: Program::Native,
+            runs: 15,
+            sizes: vec![1 << 20, 4 << 20, 16 << 20, 64 << 20],
+            run_bytes: 256 << 20,
+        }
     }
 }
 
@@ -57,6 +68,10 @@ pub struct BulkRow {
     pub tcp_gbytes_per_s: f64,
     /// TCP, reader sleeping.
     pub tcp_blocking_gbytes_per_s: f64,
+    /// Ours over UDP, where that is beside what is measured.
+    pub udp_gbytes_per_s: Option<f64>,
+    /// Median ratio of neighbouring runs, header authentication to ours over UDP.
+    pub ratio_to_udp: Option<f64>,
     /// Median ratio of neighbouring runs, header authentication to the spinning TCP.
     pub ratio: f64,
     /// With full authentication.
@@ -74,14 +89,18 @@ pub struct BulkReport {
     pub bench: &'static str,
     /// Where it was measured.
     pub machine: Machine,
+    /// Over what.
+    pub nic: Nic,
+    /// Between which devices.
+    pub device: Option<String>,
     /// Ours with header authentication, 10^9 bytes per second.
     pub gbytes_per_s: f64,
     /// TCP with a spinning reader.
     pub tcp_gbytes_per_s: f64,
     /// Ours to TCP's.
     pub ratio: f64,
-    /// The least that the ratio may be.
-    pub ratio_min: f64,
+    /// The least that the ratio may be, over UDP.
+    pub ratio_min: Option<f64>,
     /// The least ratio with full authentication.
     pub full_ratio: f64,
     /// Each size.
@@ -91,9 +110,13 @@ pub struct BulkReport {
 impl fmt::Display for BulkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.machine)?;
+        if let Some(device) = &self.device {
+            writeln!(f, "device   {device}")?;
+        }
         writeln!(
             f,
-            "bulk     one-way stream over loopback, GB/s (median of {} alternating runs)",
+            "bulk     one-way stream over {}, GB/s (median of {} alternating runs)",
+            self.nic.name(),
             self.runs()
         )?;
         writeln!(
@@ -115,12 +138,12 @@ impl fmt::Display for BulkReport {
                 spread(row.ratio, &row.ratio_spread),
                 spread(row.full_ratio, &row.full_ratio_spread),
             )?;
+            if let Some((udp, ratio)) = row.udp_gbytes_per_s.zip(row.ratio_to_udp) {
+                writeln!(f, "{:>9} stillwire udp {udp:.2}, ratio to it {ratio:.2}", "")?;
+            }
         }
-        write!(
-            f,
-            "least ratio {:.2} (at least {}), with full authentication {:.2}",
-            self.ratio, self.ratio_min, self.full_ratio
-        )
+        let least = self.ratio_min.map_or(String::new(), |least| format!(" (at least {least})"));
+        write!(f, "least ratio {:.2}{least}, with full authentication {:.2}", self.ratio, self.full_ratio)
     }
 }
 
@@ -134,6 +157,7 @@ impl BulkReport {
 struct Hello {
     header: Address,
     full: Address,
+    udp: Address,
     tcp: SocketAddr,
 }
 
@@ -143,10 +167,18 @@ enum Kind {
     Full,
     TcpSpinning,
     TcpBlocking,
+    Udp,
 }
 
+const KINDS: usize = 5;
+
 /// The order of runs: each of ours lies between two of TCP's.
-const ORDER: [Kind; 4] = [Kind::TcpSpinning, Kind::Header, Kind::TcpBlocking, Kind::Full];
+fn order(nic: Nic) -> &'static [Kind] {
+    match nic {
+        Nic::Udp => &[Kind::TcpSpinning, Kind::Header, Kind::TcpBlocking, Kind::Full],
+        Nic::Shm | Nic::Xdp => &[Kind::TcpSpinning, Kind::Udp, Kind::Header, Kind::TcpBlocking, Kind::Full],
+    }
+}
 
 #[derive(Serialize, Deserialize)]
 struct Run {
@@ -161,7 +193,8 @@ struct Run {
 /// [`BenchError`] if a process, a socket or a message fails.
 pub fn run(options: &BulkOptions) -> Result<BulkReport, BenchError> {
     let machine = Machine::here();
-    let mut workers = pair::introduce::<Hello>([Worker::start(ROLE)?, Worker::start(ROLE)?])?;
+    let ground = Ground::make(options.nic, options.program)?;
+    let mut workers = pair::introduce::<Hello>(ground.start_two(ROLE)?, &ground)?;
     let rows: Vec<BulkRow> = options
         .sizes
         .iter()
@@ -171,10 +204,12 @@ pub fn run(options: &BulkOptions) -> Result<BulkReport, BenchError> {
     Ok(BulkReport {
         bench: "bulk",
         machine,
+        nic: options.nic,
+        device: ground.device(),
         gbytes_per_s: worst.map_or(0.0, |row| row.gbytes_per_s),
         tcp_gbytes_per_s: worst.map_or(0.0, |row| row.tcp_gbytes_per_s),
         ratio: worst.map_or(0.0, |row| row.ratio),
-        ratio_min: RATIO_MIN,
+        ratio_min: (options.nic == Nic::Udp).then_some(RATIO_MIN),
         full_ratio: rows.iter().map(|row| row.full_ratio).min_by(f64::total_cmp).unwrap_or(0.0),
         rows,
     })
@@ -186,17 +221,18 @@ fn measure_size(
     message_bytes: usize,
 ) -> Result<BulkRow, BenchError> {
     let messages = options.run_bytes.div_ceil(message_bytes);
-    let mut speeds = [const { Vec::new() }; ORDER.len()];
+    let mut speeds = [const { Vec::new() }; KINDS];
+    let order = order(options.nic);
     // The first round only touches the buffers. One more of TCP's closes the last pair.
-    for i in 0..ORDER.len() * (options.runs + 1) + 1 {
-        let kind = ORDER[i % ORDER.len()];
+    for i in 0..order.len() * (options.runs + 1) + 1 {
+        let kind = order[i % order.len()];
         let run = Run { kind, message_bytes, messages };
         for worker in workers.iter_mut().rev() {
             worker.tell(&run)?;
         }
         let seconds: f64 = workers[0].hear()?;
         workers[1].hear::<()>()?;
-        if i >= ORDER.len() {
+        if i >= order.len() {
             #[expect(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
             let gbytes = (messages * message_bytes) as f64 / 1e9;
             speeds[kind as usize].push(gbytes / seconds);
@@ -206,12 +242,16 @@ fn measure_size(
     let ratio_spread = Summary::of(&paired_ratios(of(Kind::Header), of(Kind::TcpSpinning)));
     let full_ratio_spread = Summary::of(&paired_ratios(of(Kind::Full), of(Kind::TcpSpinning)));
     let median = |kind: Kind| Summary::of(of(kind)).median;
+    let beside = !of(Kind::Udp).is_empty();
+    let ratio_to_udp = Summary::of(&paired_ratios(of(Kind::Header), of(Kind::Udp))).median;
     Ok(BulkRow {
         message_bytes,
         gbytes_per_s: median(Kind::Header),
         full_gbytes_per_s: median(Kind::Full),
         tcp_gbytes_per_s: median(Kind::TcpSpinning),
         tcp_blocking_gbytes_per_s: median(Kind::TcpBlocking),
+        udp_gbytes_per_s: beside.then(|| median(Kind::Udp)),
+        ratio_to_udp: beside.then_some(ratio_to_udp),
         ratio: ratio_spread.median,
         full_ratio: full_ratio_spread.median,
         ratio_spread,
@@ -221,14 +261,17 @@ fn measure_size(
 
 /// One of the two processes: rank 0 sends, rank 1 receives.
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
-    let Some(rank) = parent.hear::<u32>()? else { return Ok(()) };
+    let Some(seat) = parent.hear::<Seat>()? else { return Ok(()) };
+    let rank = seat.rank;
     machine::pin(rank as usize);
-    let header = pair::open(rank, Auth::Header)?;
-    let full = pair::open(rank, Auth::Full)?;
-    let listener = TcpListener::bind(pair::ANY)?;
+    let header = pair::open_on(seat.rail(Wire::Ours)?, rank, Auth::Header)?;
+    let full = pair::open_on(seat.rail(Wire::Second)?, rank, Auth::Full)?;
+    let udp = pair::open_on(seat.udp_rail()?, rank, Auth::Header)?;
+    let listener = TcpListener::bind(seat.kernel())?;
     parent.tell(&Hello {
         header: Address::of(&header),
         full: Address::of(&full),
+        udp: Address::of(&udp),
         tcp: listener.local_addr()?,
     })?;
     let Some(peer) = parent.hear::<Hello>()? else { return Ok(()) };
@@ -237,8 +280,10 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
     let mut ends = Ends {
         header_link: header.connect(pair::port_id(1 - rank), &[peer.header.raw()])?,
         full_link: full.connect(pair::port_id(1 - rank), &[peer.full.raw()])?,
+        udp_link: udp.connect(pair::port_id(1 - rank), &[peer.udp.raw()])?,
         header,
         full,
+        udp,
         tcp,
         buffers: Vec::new(),
     };
@@ -261,6 +306,8 @@ struct Ends {
     header_link: LinkIndex,
     full: Endpoint,
     full_link: LinkIndex,
+    udp: Endpoint,
+    udp_link: LinkIndex,
     tcp: TcpStream,
     buffers: Vec<Vec<u8>>,
 }
@@ -276,6 +323,7 @@ impl Ends {
         match run.kind {
             Kind::Header => send_ours(&self.header, self.header_link, &mut self.buffers, run.messages),
             Kind::Full => send_ours(&self.full, self.full_link, &mut self.buffers, run.messages),
+            Kind::Udp => send_ours(&self.udp, self.udp_link, &mut self.buffers, run.messages),
             Kind::TcpSpinning | Kind::TcpBlocking => {
                 for i in 0..run.messages {
                     self.tcp.write_all(&self.buffers[i % DEPTH])?;
@@ -289,6 +337,7 @@ impl Ends {
         match run.kind {
             Kind::Header => receive_ours(&self.header, &mut self.buffers, run.messages),
             Kind::Full => receive_ours(&self.full, &mut self.buffers, run.messages),
+            Kind::Udp => receive_ours(&self.udp, &mut self.buffers, run.messages),
             Kind::TcpSpinning | Kind::TcpBlocking => {
                 self.tcp.set_nonblocking(run.kind == Kind::TcpSpinning)?;
                 for i in 0..run.messages {

@@ -1,6 +1,7 @@
 //! The benches as commands: one place for their flags, for the program `bench` and for `stillwire bench`.
 
 mod deltas;
+mod messages;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -29,6 +30,7 @@ use crate::rehearsal::{self, RehearsalOptions};
 
 use deltas::quick_delta;
 pub use deltas::{DeltaArguments, StoreArguments};
+pub use messages::{BulkArguments, LatencyArguments, NicArguments, RateArguments};
 
 /// Most of what is repeated, by what it is: enough for days of measuring.
 const PAIRS_MAX: u64 = 1000;
@@ -153,45 +155,6 @@ Leaves NAME.json and NAME.txt of each bench, and charts of those that have one. 
     },
 }
 
-/// What to measure of latency.
-#[derive(Args, Clone, Debug)]
-pub struct LatencyArguments {
-    /// Pairs of processes, one after the other
-    #[arg(long, default_value_t = LatencyOptions::default().pairs, value_parser = number::<usize>(1..=PAIRS_MAX))]
-    pairs: usize,
-    /// Runs of each side, per pair
-    #[arg(long, default_value_t = LatencyOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
-    runs: usize,
-    /// Round trips per run
-    #[arg(long, default_value_t = LatencyOptions::default().rounds, value_parser = number::<usize>(1..=ROUNDS_MAX))]
-    rounds: usize,
-}
-
-/// What to measure of the rate of messages.
-#[derive(Args, Clone, Debug)]
-pub struct RateArguments {
-    /// Pairs of processes, one after the other
-    #[arg(long, default_value_t = RateOptions::default().pairs, value_parser = number::<usize>(1..=PAIRS_MAX))]
-    pairs: usize,
-    /// Runs of each side, per pair
-    #[arg(long, default_value_t = RateOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
-    runs: usize,
-    /// Messages per run
-    #[arg(long, default_value_t = RateOptions::default().messages, value_parser = number::<usize>(1..=MESSAGES_MAX))]
-    messages: usize,
-}
-
-/// What to measure of bulk.
-#[derive(Args, Clone, Debug)]
-pub struct BulkArguments {
-    /// Runs of each kind and size
-    #[arg(long, default_value_t = BulkOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
-    runs: usize,
-    /// Sizes of message, MiB
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64], value_parser = number::<usize>(1..=MESSAGE_MIB_MAX))]
-    mib: Vec<usize>,
-}
-
 /// What to measure of losses.
 #[derive(Args, Clone, Debug)]
 pub struct LossArguments {
@@ -212,6 +175,8 @@ pub struct LossArguments {
 /// What to measure of freezing.
 #[derive(Args, Clone, Debug)]
 pub struct FreezeArguments {
+    #[command(flatten)]
+    nic: NicArguments,
     /// Freezes per row
     #[arg(long, default_value_t = FreezeOptions::default().samples, value_parser = number::<usize>(1..=SAMPLES_MAX))]
     samples: usize,
@@ -463,10 +428,13 @@ pub struct ProtocolArguments {
 
 impl From<&FreezeArguments> for FreezeOptions {
     fn from(arguments: &FreezeArguments) -> FreezeOptions {
+        let NicArguments { nic, program } = arguments.nic;
         if arguments.quick {
-            return quick_freeze();
+            return FreezeOptions { nic, program, ..quick_freeze() };
         }
         FreezeOptions {
+            nic,
+            program,
             samples: arguments.samples,
             links: arguments.links.clone(),
             flights: arguments.kib.iter().map(|kib| kib << 10).collect(),
@@ -480,7 +448,7 @@ fn quick_pause() -> PauseOptions {
 }
 
 fn quick_freeze() -> FreezeOptions {
-    FreezeOptions { samples: 100, links: vec![1, 64], flights: vec![0, 1 << 20], dump_row: true }
+    FreezeOptions { samples: 100, links: vec![1, 64], flights: vec![0, 1 << 20], ..FreezeOptions::default() }
 }
 
 impl Bench {
@@ -491,16 +459,9 @@ impl Bench {
     pub fn run(&self, json: bool) -> Result<Outcome, BenchError> {
         let mut right = true;
         let shown = match self {
-            Bench::Latency(LatencyArguments { pairs, runs, rounds }) => {
-                Shown::of(&latency::run(&LatencyOptions { pairs: *pairs, runs: *runs, rounds: *rounds })?)?
-            }
-            Bench::Rate(RateArguments { pairs, runs, messages }) => {
-                Shown::of(&rate::run(&RateOptions { pairs: *pairs, runs: *runs, messages: *messages })?)?
-            }
-            Bench::Bulk(BulkArguments { runs, mib }) => {
-                let sizes = mib.iter().map(|mib| mib << 20).collect();
-                Shown::of(&bulk::run(&BulkOptions { runs: *runs, sizes, ..BulkOptions::default() })?)?
-            }
+            Bench::Latency(arguments) => Shown::of(&latency::run(&arguments.into())?)?,
+            Bench::Rate(arguments) => Shown::of(&rate::run(&arguments.into())?)?,
+            Bench::Bulk(arguments) => Shown::of(&bulk::run(&arguments.into())?)?,
             Bench::Loss(LossArguments { runs, ppm, losses, mib }) => {
                 let rates_ppm = ppm.clone();
                 let options = LossOptions { runs: *runs, rates_ppm, losses: *losses, run_bytes: mib << 20 };

@@ -23,6 +23,15 @@ pub enum BenchError {
     /// A socket could not be opened.
     #[error("a rail could not be opened: {0}")]
     Driver(#[from] drivers::DriverError),
+    /// There are no two network namespaces for AF_XDP.
+    #[error(
+        "no network namespaces to measure AF_XDP in: {what}; run this as root, with iproute2 installed (a namespace of one's own needs \
+         CAP_SYS_ADMIN, devices CAP_NET_ADMIN, AF_XDP itself CAP_NET_RAW and CAP_BPF, all of them on the host)"
+    )]
+    NoNamespaces {
+        /// What is missing, or failed.
+        what: String,
+    },
     /// An endpoint could not be opened, connected, frozen or closed.
     #[error("an endpoint failed: {0}")]
     Endpoint(#[from] endpoint::EndpointError),

@@ -14,6 +14,7 @@ mod conversation;
 pub mod delta;
 mod error;
 pub mod freeze;
+mod ground;
 pub mod latency;
 pub mod loss;
 mod machine;
@@ -32,6 +33,7 @@ mod statistics;
 mod worker;
 
 pub use error::BenchError;
+pub use ground::{Nic, Program};
 pub use machine::{Machine, Processor};
 pub use statistics::Summary;
 pub use worker::run_if_worker;

@@ -22,6 +22,7 @@ use transport::LinkIndex;
 
 use crate::bulk;
 use crate::error::BenchError;
+use crate::ground::{Ground, Seat};
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, MESSAGE_BYTES, Watchdog};
 use crate::progress;
@@ -229,7 +230,8 @@ struct Ends {
 
 impl Ends {
     fn start() -> Result<Ends, BenchError> {
-        let workers = pair::introduce::<[Address; 2]>([Worker::start(ROLE)?, Worker::start(ROLE)?])?;
+        let ground = Ground::LOOPBACK;
+        let workers = pair::introduce::<[Address; 2]>(ground.start_two(ROLE)?, &ground)?;
         Ok(Ends { workers, runs: 0 })
     }
 
@@ -250,7 +252,7 @@ impl Ends {
 
 /// One of the two processes: rank 0 sends and measures.
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
-    let Some(rank) = parent.hear::<u32>()? else { return Ok(()) };
+    let Some(Seat { rank, .. }) = parent.hear()? else { return Ok(()) };
     machine::pin(rank as usize);
     let (lossless, _) = open(rank)?;
     let (lossy, switch) = open(rank)?;

@@ -14,6 +14,7 @@ use transport::{
 };
 
 use crate::error::BenchError;
+use crate::ground::Ground;
 use crate::worker::Worker;
 
 const KEY: JobKey = JobKey(*b"bench job secret");
@@ -48,6 +49,12 @@ impl Address {
 impl From<SocketAddr> for Address {
     fn from(address: SocketAddr) -> Address {
         Address(RawAddress::from(UdpAddress(address)).as_bytes().to_vec())
+    }
+}
+
+impl From<&dyn Driver> for Address {
+    fn from(rail: &dyn Driver) -> Address {
+        Address(rail.local_address().as_bytes().to_vec())
     }
 }
 
@@ -94,15 +101,22 @@ pub(crate) fn rail() -> Result<UdpDriver, BenchError> {
 
 /// An endpoint over UDP on loopback, with a helper.
 pub(crate) fn open(rank: u32, auth: Auth) -> Result<Endpoint, BenchError> {
-    let rails: Vec<Box<dyn Driver>> = vec![Box::new(rail()?)];
-    Ok(Endpoint::open(port(rank, auth), rails, EndpointConfig::default())?)
+    open_on(Box::new(rail()?), rank, auth)
+}
+
+/// An endpoint on a rail, with a helper.
+pub(crate) fn open_on(rail: Box<dyn Driver>, rank: u32, auth: Auth) -> Result<Endpoint, BenchError> {
+    Ok(Endpoint::open(port(rank, auth), vec![rail], EndpointConfig::default())?)
 }
 
 /// The same without a helper: progress is only made by calls.
-pub(crate) fn open_without_helper(rank: u32, auth: Auth) -> Result<Endpoint, BenchError> {
-    let rails: Vec<Box<dyn Driver>> = vec![Box::new(rail()?)];
+pub(crate) fn open_without_helper(
+    rail: Box<dyn Driver>,
+    rank: u32,
+    auth: Auth,
+) -> Result<Endpoint, BenchError> {
     let config = EndpointConfig { helper: false, ..EndpointConfig::default() };
-    Ok(Endpoint::open(port(rank, auth), rails, config)?)
+    Ok(Endpoint::open(port(rank, auth), vec![rail], config)?)
 }
 
 /// A message that nobody waits for the completion of.
@@ -120,13 +134,14 @@ pub(crate) fn receive(tag: u64, bytes_max: u64, context: u64) -> Receive {
     Receive { space: Space(0), source: None, tag, ignore: 0, bytes_max, context, multi: None }
 }
 
-/// Tells two processes their ranks, and each what the other says of itself.
+/// Tells two processes their seats, and each what the other says of itself.
 pub(crate) fn introduce<Hello: Serialize + DeserializeOwned>(
     mut workers: [Worker; 2],
+    ground: &Ground,
 ) -> Result<[Worker; 2], BenchError> {
     let mut hellos = Vec::new();
     for (rank, worker) in (0u32..).zip(&mut workers) {
-        worker.tell(&rank)?;
+        worker.tell(&ground.seat(rank, rank))?;
         hellos.push(worker.hear::<Hello>()?);
     }
     for (hello, worker) in hellos.iter().rev().zip(&mut workers) {

@@ -1,10 +1,10 @@
-//! How many 8-byte messages per second go one way, against bare datagrams of the same length.
+//! How many 8-byte messages per second go one way, against bare datagrams of the same length, and against UDP.
 //!
-//! Two processes, UDP on loopback, header authentication, helper threads running; both ends poll. Both sides hand over 32 messages at a time.
+//! Two processes, header authentication, helper threads running; both ends poll. All sides hand over 32 messages at a time.
 //! Ours: 31 messages that may leave later and one that takes them along; the receiver has one buffer posted for many messages; a run ends when
-//! all of them are acknowledged. Bare: connected sockets, `sendmmsg` and `recvmmsg` of up to 32 datagrams; the receiver answers each 32 with
-//! one datagram, and the sender has at most 256 unanswered (our window), so that nothing is lost and both sides have one kind of flow control. Runs
-//! alternate.
+//! all of them are acknowledged. Bare: connected sockets, `sendmmsg` and `recvmmsg` of up to 32 datagrams, or the rings of AF_XDP; the receiver answers
+//! each 32 with one datagram, and the sender has at most 256 unanswered (our window), so that nothing is lost and both sides have one kind of flow control.
+//! UDP: ours, over sockets beside what is measured. Runs alternate.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -12,6 +12,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Instant;
 
+use drivers::xdp::bare::{BareAddress, BareXdp};
 use endpoint::{Completion, Endpoint, ReceiveBuffer, SendBuffer};
 use nix::sys::socket::sockopt::RcvBuf;
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg, setsockopt};
@@ -20,6 +21,7 @@ use std::io::{IoSlice, IoSliceMut};
 use transport::{LinkIndex, Port, Receive, SendError};
 
 use crate::error::BenchError;
+use crate::ground::{Ground, Nic, Program, Seat, Wire};
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, FRAME_BYTES, MESSAGE_BYTES, Watchdog};
 use crate::statistics::{Summary, paired_ratios};
@@ -39,12 +41,19 @@ const BARE_BUFFER_BYTES: usize = 8 << 20;
 /// Length of the buffer that takes our messages.
 const BUFFER_BYTES: usize = 64 << 10;
 
+/// The bar of AF_XDP: its rate to that of bare datagrams over UDP between devices like these.
+pub const RATIO_TO_BARE_UDP_MIN: f64 = 2.0;
+
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct RateOptions {
+    /// Over what.
+    pub nic: Nic,
+    /// How AF_XDP's program is attached.
+    pub program: Program,
     /// Pairs of processes, one after the other.
     pub pairs: usize,
-    /// Runs of ours, and of the baseline, per pair.
+    /// Runs of ours, and of each baseline, per pair.
     pub runs: usize,
     /// Messages per run.
     pub messages: usize,
@@ -52,67 +61,123 @@ pub struct RateOptions {
 
 impl Default for RateOptions {
     fn default() -> RateOptions {
-        RateOptions { pairs: 5, runs: 10, messages: 200_000 }
+        RateOptions { nic: Nic::Udp, program: Program::Native, pairs: 5, runs: 10, messages: 200_000 }
     }
 }
 
-/// The result.
+/// The result. What is not measured beside this NIC is null.
 #[derive(Clone, Serialize, Debug)]
 pub struct RateReport {
     /// "rate".
     pub bench: &'static str,
     /// Where it was measured.
     pub machine: Machine,
+    /// Over what.
+    pub nic: Nic,
+    /// Between which devices.
+    pub device: Option<String>,
     /// Ours, median of the runs.
     pub messages_per_s: f64,
     /// Bare datagrams.
-    pub bare_messages_per_s: f64,
-    /// Median of the ratios of neighbouring runs.
-    pub ratio: f64,
-    /// Bytes of a datagram, on both sides.
+    pub bare_messages_per_s: Option<f64>,
+    /// Ours over UDP.
+    pub udp_messages_per_s: Option<f64>,
+    /// Bare datagrams over UDP.
+    pub bare_udp_messages_per_s: Option<f64>,
+    /// To bare datagrams: median of the ratios of neighbouring runs.
+    pub ratio: Option<f64>,
+    /// The same to ours over UDP.
+    pub ratio_to_udp: Option<f64>,
+    /// The same to bare datagrams over UDP.
+    pub ratio_to_bare_udp: Option<f64>,
+    /// The least that this ratio may be.
+    pub ratio_to_bare_udp_min: Option<f64>,
+    /// Bytes of a datagram, on all sides.
     pub datagram_bytes: usize,
     /// Messages per run.
     pub messages: usize,
     /// Spread over the runs.
     pub messages_per_s_spread: Summary,
     /// Spread over the runs.
-    pub bare_messages_per_s_spread: Summary,
+    pub bare_messages_per_s_spread: Option<Summary>,
     /// Spread over the runs.
-    pub ratio_spread: Summary,
+    pub udp_messages_per_s_spread: Option<Summary>,
+    /// Spread over the runs.
+    pub bare_udp_messages_per_s_spread: Option<Summary>,
+    /// Spread over the runs.
+    pub ratio_spread: Option<Summary>,
+    /// Spread over the runs.
+    pub ratio_to_udp_spread: Option<Summary>,
+    /// Spread over the runs.
+    pub ratio_to_bare_udp_spread: Option<Summary>,
 }
 
 impl fmt::Display for RateReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.machine)?;
+        if let Some(device) = &self.device {
+            writeln!(f, "device   {device}")?;
+        }
         writeln!(
             f,
             "rate     8-byte messages per second, one way; {} datagram bytes, {BATCH} at a time",
             self.datagram_bytes
         )?;
-        writeln!(f, "{:>10} {:>10} {:>10} {:>10}", "", "median", "p10", "p90")?;
-        for (name, spread) in
-            [("stillwire", &self.messages_per_s_spread), ("bare udp", &self.bare_messages_per_s_spread)]
-        {
-            writeln!(f, "{name:>10} {:>10.0} {:>10.0} {:>10.0}", spread.median, spread.p10, spread.p90)?;
+        writeln!(f, "{:>14} {:>10} {:>10} {:>10}", "", "median", "p10", "p90")?;
+        let name = |path: &str| format!("{path} {}", self.nic.name());
+        for (name, spread) in [
+            (name("stillwire"), Some(self.messages_per_s_spread)),
+            (name("bare"), self.bare_messages_per_s_spread),
+            ("stillwire udp".to_owned(), self.udp_messages_per_s_spread),
+            ("bare udp".to_owned(), self.bare_udp_messages_per_s_spread),
+        ] {
+            if let Some(Summary { median, p10, p90, .. }) = spread {
+                writeln!(f, "{name:>14} {median:>10.0} {p10:>10.0} {p90:>10.0}")?;
+            }
         }
-        write!(
-            f,
-            "ratio {:.3}, p10 {:.3}, p90 {:.3}, {} alternating runs of {} messages",
-            self.ratio, self.ratio_spread.p10, self.ratio_spread.p90, self.ratio_spread.runs, self.messages
-        )
+        for (to, spread, least) in [
+            (name("bare"), self.ratio_spread, None),
+            ("udp".to_owned(), self.ratio_to_udp_spread, None),
+            ("bare udp".to_owned(), self.ratio_to_bare_udp_spread, self.ratio_to_bare_udp_min),
+        ] {
+            let Some(Summary { median, p10, p90, .. }) = spread else { continue };
+            let least = least.map_or(String::new(), |least| format!(" (at least {least})"));
+            writeln!(f, "ratio to {to} {median:.3}{least}, p10 {p10:.3}, p90 {p90:.3}")?;
+        }
+        write!(f, "{} alternating runs of {} messages", self.messages_per_s_spread.runs, self.messages)
     }
 }
 
 #[derive(Serialize, Deserialize)]
 struct Hello {
     ours: Address,
-    bare: SocketAddr,
+    udp: Address,
+    bare: Option<BareAddress>,
+    bare_udp: SocketAddr,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Side {
-    Ours,
     Bare,
+    Udp,
+    BareUdp,
+    Ours,
+}
+
+impl Side {
+    /// What is measured in turns; ours is the last one.
+    fn all(nic: Nic) -> &'static [Side] {
+        match nic {
+            Nic::Udp => &[Side::BareUdp, Side::Ours],
+            Nic::Shm => &[Side::Udp, Side::Ours],
+            Nic::Xdp => &[Side::Bare, Side::Udp, Side::BareUdp, Side::Ours],
+        }
+    }
+
+    /// The NIC with nothing above it.
+    fn bare(nic: Nic) -> Side {
+        if nic == Nic::Udp { Side::BareUdp } else { Side::Bare }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -124,37 +189,57 @@ struct Run {
 /// Measures.
 ///
 /// # Errors
-/// [`BenchError`] if a process, a socket or a message fails.
+/// [`BenchError`] if a process, a socket or a message fails, or there is no right to what is measured.
 pub fn run(options: &RateOptions) -> Result<RateReport, BenchError> {
     let machine = Machine::here();
+    let ground = Ground::make(options.nic, options.program)?;
     let messages = options.messages.next_multiple_of(BATCH);
-    let (mut ours, mut bare, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let mut results = [const { Vec::new() }; 4];
+    let mut ratios = [const { Vec::new() }; 4];
+    let sides = Side::all(options.nic);
     for _ in 0..options.pairs {
-        let mut pair = RatePair::start([Worker::start(ROLE)?, Worker::start(ROLE)?])?;
-        let (mut ours_here, mut bare_here) = (Vec::new(), Vec::new());
-        for i in 0..=2 * options.runs {
-            if i % 2 == 0 {
-                bare_here.push(pair.run(Side::Bare, messages)?);
-            } else {
-                ours_here.push(pair.run(Side::Ours, messages)?);
-            }
+        let mut pair = RatePair::start(ground.start_two(ROLE)?, &ground)?;
+        let mut here = [const { Vec::new() }; 4];
+        for side in sides.iter().cycle().take(sides.len() * (options.runs + 1) - 1) {
+            here[*side as usize].push(pair.run(*side, messages)?);
         }
-        ratios.extend(paired_ratios(&ours_here, &bare_here));
-        ours.extend(ours_here);
-        bare.extend(bare_here);
+        for (ratios, side) in ratios.iter_mut().zip(&here) {
+            ratios.extend(paired_ratios(&here[Side::Ours as usize], side));
+        }
+        results.iter_mut().zip(here).for_each(|(all, here)| all.extend(here));
     }
-    let (ours, bare, ratios) = (Summary::of(&ours), Summary::of(&bare), Summary::of(&ratios));
+    let of = |of: &[Vec<f64>; 4], side: Side| {
+        let of = &of[side as usize];
+        (!of.is_empty()).then(|| Summary::of(of))
+    };
+    let median = |summary: Option<Summary>| summary.map(|summary| summary.median);
+    let (bare, ours) = (Side::bare(options.nic), Summary::of(&results[Side::Ours as usize]));
+    let beside = |spreads: &[Vec<f64>; 4]| match options.nic {
+        Nic::Xdp => of(spreads, Side::BareUdp),
+        Nic::Udp | Nic::Shm => None,
+    };
     Ok(RateReport {
         bench: "rate",
         machine,
+        nic: options.nic,
+        device: ground.device(),
         messages_per_s: ours.median,
-        bare_messages_per_s: bare.median,
-        ratio: ratios.median,
+        bare_messages_per_s: median(of(&results, bare)),
+        udp_messages_per_s: median(of(&results, Side::Udp)),
+        bare_udp_messages_per_s: median(beside(&results)),
+        ratio: median(of(&ratios, bare)),
+        ratio_to_udp: median(of(&ratios, Side::Udp)),
+        ratio_to_bare_udp: median(beside(&ratios)),
+        ratio_to_bare_udp_min: (options.nic == Nic::Xdp).then_some(RATIO_TO_BARE_UDP_MIN),
         datagram_bytes: FRAME_BYTES,
         messages,
         messages_per_s_spread: ours,
-        bare_messages_per_s_spread: bare,
-        ratio_spread: ratios,
+        bare_messages_per_s_spread: of(&results, bare),
+        udp_messages_per_s_spread: of(&results, Side::Udp),
+        bare_udp_messages_per_s_spread: beside(&results),
+        ratio_spread: of(&ratios, bare),
+        ratio_to_udp_spread: of(&ratios, Side::Udp),
+        ratio_to_bare_udp_spread: beside(&ratios),
     })
 }
 
@@ -162,8 +247,8 @@ pub fn run(options: &RateOptions) -> Result<RateReport, BenchError> {
 pub(crate) struct RatePair([Worker; 2]);
 
 impl RatePair {
-    pub(crate) fn start(workers: [Worker; 2]) -> Result<RatePair, BenchError> {
-        Ok(RatePair(pair::introduce::<Hello>(workers)?))
+    pub(crate) fn start(workers: [Worker; 2], ground: &Ground) -> Result<RatePair, BenchError> {
+        Ok(RatePair(pair::introduce::<Hello>(workers, ground)?))
     }
 
     /// Messages per second of one run.
@@ -185,33 +270,79 @@ impl RatePair {
 
 /// One of the two processes: rank 0 sends, rank 1 receives.
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
-    let Some(rank) = parent.hear::<u32>()? else { return Ok(()) };
+    let Some(seat) = parent.hear::<Seat>()? else { return Ok(()) };
+    let rank = seat.rank;
     machine::pin(rank as usize);
-    let endpoint = pair::open(rank, Auth::Header)?;
-    let bare = UdpSocket::bind(pair::ANY)?;
-    bare.set_nonblocking(true)?;
+    let ours = pair::open_on(seat.rail(Wire::Ours)?, rank, Auth::Header)?;
+    let udp = pair::open_on(seat.udp_rail()?, rank, Auth::Header)?;
+    let bare_udp = UdpSocket::bind(seat.kernel())?;
+    bare_udp.set_nonblocking(true)?;
     // The kernel gives less if its limit is lower; the default holds a window, but hardly.
-    setsockopt(&bare, RcvBuf, &BARE_BUFFER_BYTES).map_err(std::io::Error::from)?;
-    parent.tell(&Hello { ours: Address::of(&endpoint), bare: bare.local_addr()? })?;
+    setsockopt(&bare_udp, RcvBuf, &BARE_BUFFER_BYTES).map_err(std::io::Error::from)?;
+    let mut bare = if seat.nic == Nic::Xdp { Some(seat.bare_xdp()?) } else { None };
+    parent.tell(&Hello {
+        ours: Address::of(&ours),
+        udp: Address::of(&udp),
+        bare: bare.as_ref().map(BareXdp::address),
+        bare_udp: bare_udp.local_addr()?,
+    })?;
     let Some(peer) = parent.hear::<Hello>()? else { return Ok(()) };
-    bare.connect(peer.bare)?;
-    let link = endpoint.connect(pair::port_id(1 - rank), &[peer.ours.raw()])?;
-    let mut bare = Bare::new(bare);
+    if let Some((bare, peer)) = bare.as_mut().zip(peer.bare) {
+        bare.prepare(peer, FRAME_BYTES)?;
+    }
+    bare_udp.connect(peer.bare_udp)?;
+    let link = |endpoint: &Endpoint, peer: Address| endpoint.connect(pair::port_id(1 - rank), &[peer.raw()]);
+    let links = [link(&ours, peer.ours)?, link(&udp, peer.udp)?];
+    let mut bare_udp = Bare::new(bare_udp);
     while let Some(run) = parent.hear::<Run>()? {
+        let started = Instant::now();
+        match (rank, run.side, &mut bare) {
+            (0, Side::Ours, _) => send_ours(&ours, links[0], run.messages)?,
+            (0, Side::Udp, _) => send_ours(&udp, links[1], run.messages)?,
+            (0, Side::Bare, Some(bare)) => send_bare(bare, run.messages)?,
+            (0, Side::BareUdp | Side::Bare, _) => bare_udp.send(run.messages)?,
+            (_, Side::Ours, _) => receive_ours(&ours, run.messages)?,
+            (_, Side::Udp, _) => receive_ours(&udp, run.messages)?,
+            (_, Side::Bare, Some(bare)) => receive_bare(bare, run.messages)?,
+            (_, Side::BareUdp | Side::Bare, _) => bare_udp.receive(run.messages)?,
+        }
         if rank == 0 {
-            let started = Instant::now();
-            match run.side {
-                Side::Ours => send_ours(&endpoint, link, run.messages)?,
-                Side::Bare => bare.send(run.messages)?,
-            }
             parent.tell(&started.elapsed().as_secs_f64())?;
         } else {
-            match run.side {
-                Side::Ours => receive_ours(&endpoint, run.messages)?,
-                Side::Bare => bare.receive(run.messages)?,
-            }
             parent.tell(&())?;
         }
+    }
+    Ok(())
+}
+
+/// Sends so many frames, and waits until all are answered.
+fn send_bare(bare: &mut BareXdp, messages: usize) -> Result<(), BenchError> {
+    let mut watchdog = Watchdog::new("answers to frames");
+    let mut datagram = [7; FRAME_BYTES];
+    let (mut sent, mut answered) = (0, 0);
+    while answered < messages {
+        if sent < messages && sent - answered + BATCH <= BARE_WINDOW {
+            bare.send(BATCH, &datagram)?;
+            sent += BATCH;
+            continue;
+        }
+        answered += BATCH * bare.receive(BATCH, &mut datagram);
+        watchdog.check()?;
+    }
+    Ok(())
+}
+
+fn receive_bare(bare: &mut BareXdp, messages: usize) -> Result<(), BenchError> {
+    let mut watchdog = Watchdog::new("frames");
+    let mut datagram = [7; FRAME_BYTES];
+    let (mut received, mut answered) = (0, 0);
+    while received < messages {
+        received += bare.receive(BATCH, &mut datagram);
+        while answered + BATCH <= received {
+            bare.send(1, &datagram)?;
+            answered += BATCH;
+        }
+        watchdog.check()?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Freezing, dumping and thawing a port under the burst load.
 //!
-//! One process has the measured port; up to eight others send it bursts of 32 messages without pause over UDP on loopback. The
-//! port's helper thread runs, and the program freezes at random instants of its computing, so a freeze may find the helper at work. The
+//! One process has the measured port; up to eight others send it bursts of 32 messages without pause: over UDP on loopback, over shared memory, or,
+//! to a port over AF_XDP, over UDP from the other end of its virtual device. The port's helper thread runs, and the program freezes at random instants of its computing, so a freeze may find the helper at work. The
 //! other links of the port belong to peers that have made contact and fallen silent.
 //!
 //! * freeze: from the call until no thread and no driver of ours can touch port memory;
@@ -16,11 +16,12 @@ mod load;
 mod port;
 mod report;
 
-use std::net::UdpSocket;
+use drivers::Driver;
 
 use crate::error::BenchError;
+use crate::ground::{Ground, Nic, Program, Wire};
 use crate::machine::Machine;
-use crate::pair::{self, Address};
+use crate::pair::Address;
 use crate::progress;
 use crate::worker::Worker;
 pub(crate) use load::{CROWD, SENDER, crowd, send};
@@ -40,6 +41,10 @@ pub const DUMP_ROW: &str = "dump-1024-64x32";
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct FreezeOptions {
+    /// Over what.
+    pub nic: Nic,
+    /// How AF_XDP's program is attached.
+    pub program: Program,
     /// Freezes per row.
     pub samples: usize,
     /// Links of the port.
@@ -53,6 +58,8 @@ pub struct FreezeOptions {
 impl Default for FreezeOptions {
     fn default() -> FreezeOptions {
         FreezeOptions {
+            nic: Nic::Udp,
+            program: Program::Native,
             samples: 1000,
             links: vec![1, 8, 64, 256, 1024],
             flights: vec![0, 64 << 10, 1 << 20, 16 << 20, 64 << 20],
@@ -67,6 +74,7 @@ impl Default for FreezeOptions {
 /// [`BenchError`] if a process, a socket or a message fails.
 pub fn run(options: &FreezeOptions) -> Result<FreezeReport, BenchError> {
     let machine = Machine::here();
+    let ground = Ground::make(options.nic, options.program)?;
     // In flight only grows, for what has been announced is not taken back.
     let mut flights = options.flights.clone();
     flights.sort_unstable();
@@ -75,7 +83,7 @@ pub fn run(options: &FreezeOptions) -> Result<FreezeReport, BenchError> {
     let mut rows = Vec::new();
     for &links in &options.links {
         let group = Group { links, silent: 0, samples: options.samples };
-        let mut bed = Bed::make(&group)?;
+        let mut bed = Bed::make(&group, &ground)?;
         for &flight_bytes in &flights {
             progress.step(format_args!("{links} links, {flight_bytes} bytes in flight"));
             rows.push(bed.row(format!("links-{links}-flight-{flight_bytes}"), &group, flight_bytes)?);
@@ -84,9 +92,9 @@ pub fn run(options: &FreezeOptions) -> Result<FreezeReport, BenchError> {
     if options.dump_row {
         progress.step(format_args!("{DUMP_ROW}"));
         let group = Group { links: DUMP_LINKS, silent: DUMP_ACTIVE, samples: options.samples };
-        rows.push(Bed::make(&group)?.row(DUMP_ROW.to_owned(), &group, 0)?);
+        rows.push(Bed::make(&group, &ground)?.row(DUMP_ROW.to_owned(), &group, 0)?);
     }
-    Ok(FreezeReport::new(machine, rows))
+    Ok(FreezeReport::new(machine, &ground, rows))
 }
 
 /// Rows that one set of processes measures.
@@ -102,14 +110,17 @@ struct Bed {
     port: Worker,
     senders: Vec<Worker>,
     /// Nobody reads from them.
-    _silent: Vec<UdpSocket>,
+    _silent: Vec<Box<dyn Driver>>,
 }
 
 impl Bed {
-    fn make(group: &Group) -> Result<Bed, BenchError> {
-        let mut port = Worker::start(PORT)?;
+    fn make(group: &Group, ground: &Ground) -> Result<Bed, BenchError> {
+        let mut port = ground.on(0, || Worker::start(PORT))?;
+        port.tell(&ground.seat(0, 0))?;
         let address: Address = port.hear()?;
-        let silent = (0..group.silent).map(|_| UdpSocket::bind(pair::ANY)).collect::<Result<Vec<_>, _>>()?;
+        let a_silent_one = || ground.seat(0, 1).rail_of_a_peer(Wire::Ours);
+        let silent =
+            ground.on(1, || (0..group.silent).map(|_| a_silent_one()).collect::<Result<Vec<_>, _>>())?;
         let senders = group.links.saturating_sub(group.silent).min(SENDERS);
         let contacts = group.links - group.silent - senders;
         let mut rank = 1;
@@ -118,20 +129,20 @@ impl Bed {
             rank - 1
         };
         if contacts > 0 {
-            let mut crowd = Worker::start(CROWD)?;
-            let ranks: Vec<u32> = (0..contacts).map(|_| next_rank()).collect();
-            crowd.tell(&load::Crowd { ranks, port: address.clone() })?;
+            let mut crowd = ground.on(1, || Worker::start(CROWD))?;
+            let seats = (0..contacts).map(|_| ground.seat(next_rank(), 1)).collect();
+            crowd.tell(&load::Crowd { seats, port: address.clone() })?;
             crowd.hear::<()>()?;
         }
         let mut peers = port::Peers { contacts, ..port::Peers::default() };
-        for socket in &silent {
-            peers.silent.push((next_rank(), Address::from(socket.local_addr()?)));
+        for rail in &silent {
+            peers.silent.push((next_rank(), Address::from(&**rail)));
         }
         let mut workers = Vec::new();
         for _ in 0..senders {
             let rank = next_rank();
-            let mut worker = Worker::start(SENDER)?;
-            worker.tell(&load::Sender { rank, port: address.clone() })?;
+            let mut worker = ground.on(1, || Worker::start(SENDER))?;
+            worker.tell(&load::Sender { seat: ground.seat(rank, 1), port: address.clone() })?;
             peers.senders.push((rank, worker.hear()?));
             workers.push(worker);
         }

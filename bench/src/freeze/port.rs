@@ -12,6 +12,7 @@ use transport::{FrozenPort, LinkIndex, OpId, Receive};
 use super::load::{BURST, BURST_MESSAGE_BYTES, CONTACT, HELD, MOVING, MOVING_BYTES_MAX};
 use super::report::Tail;
 use crate::error::BenchError;
+use crate::ground::{Seat, Wire};
 use crate::pair::{self, Address, Auth, Watchdog};
 use crate::worker::Parent;
 
@@ -96,7 +97,8 @@ pub(super) struct Figures {
 
 /// Sets up the port, then measures row after row.
 pub(crate) fn measure(parent: &mut Parent) -> Result<(), BenchError> {
-    let endpoint = pair::open(0, Auth::Header)?;
+    let Some(seat) = parent.hear::<Seat>()? else { return Ok(()) };
+    let endpoint = pair::open_on(seat.rail(Wire::Ours)?, seat.rank, Auth::Header)?;
     parent.tell(&Address::of(&endpoint))?;
     let Some(peers) = parent.hear::<Peers>()? else { return Ok(()) };
     let mut program = Program::start(endpoint, &peers)?;

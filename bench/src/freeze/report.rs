@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::DUMP_ROW;
 use super::port::Figures;
 use crate::chart::{self, Chart, Line, Panel};
+use crate::ground::{Ground, Nic};
 use crate::machine::Machine;
 use crate::report::{self, Bar};
 use crate::statistics::{percentile, sorted};
@@ -151,6 +152,10 @@ pub struct FreezeReport {
     pub bench: &'static str,
     /// Where it was measured.
     pub machine: Machine,
+    /// Over what.
+    pub nic: Nic,
+    /// Between which devices.
+    pub device: Option<String>,
     /// Each combination.
     pub rows: Vec<FreezeRow>,
     /// The design's bars.
@@ -158,9 +163,9 @@ pub struct FreezeReport {
 }
 
 impl FreezeReport {
-    pub(super) fn new(machine: Machine, rows: Vec<FreezeRow>) -> FreezeReport {
+    pub(super) fn new(machine: Machine, ground: &Ground, rows: Vec<FreezeRow>) -> FreezeReport {
         let bars = bars(&rows);
-        FreezeReport { bench: "freeze", machine, rows, bars }
+        FreezeReport { bench: "freeze", machine, nic: ground.nic(), device: ground.device(), rows, bars }
     }
 }
 
@@ -199,7 +204,11 @@ fn bars(rows: &[FreezeRow]) -> Vec<Bar> {
 impl fmt::Display for FreezeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.machine)?;
-        writeln!(f, "freeze   us: median, p99, p99.9; {} senders at most", super::SENDERS)?;
+        if let Some(device) = &self.device {
+            writeln!(f, "device   {device}")?;
+        }
+        let (nic, senders) = (self.nic.name(), super::SENDERS);
+        writeln!(f, "freeze   over {nic}, us: median, p99, p99.9; {senders} senders at most")?;
         writeln!(
             f,
             "{:>6} {:>9} {:>6}  {:>23}  {:>23}  {:>23}  {:>7}  {:>5}  {:>5}  {:>16}",

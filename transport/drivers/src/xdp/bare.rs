@@ -1,7 +1,7 @@
 //! The bare path, for benches: the same rings, program and headers, with nothing above them.
 //!
-//! One end sends frames of one length, which were written once, to one other end, and takes what comes without a look at it. No frame is leased, copied,
-//! counted or taken back, and no kernel's table is asked.
+//! One end sends datagrams of one length to one other end; what comes it copies out. Headers were written once, and no buffer is leased: a frame is overwritten
+//! when its turn comes again. Nothing is counted, and no kernel's table is asked.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -60,9 +60,12 @@ impl BareXdp {
         self.own
     }
 
-    /// Writes the frames: `frame_bytes` bytes each, to `peer`. False: an address of another family.
-    pub fn prepare(&mut self, peer: BareAddress, frame_bytes: usize) -> bool {
-        let Some(headers) = Headers::new(self.own, peer) else { return false };
+    /// Writes the frames: `frame_bytes` bytes each, to `peer`.
+    ///
+    /// # Errors
+    /// `NoOwnAddress`: the peer's address is of another family.
+    pub fn prepare(&mut self, peer: BareAddress, frame_bytes: usize) -> Result<(), DriverError> {
+        let headers = Headers::new(self.own, peer).ok_or(DriverError::NoOwnAddress)?;
         let start = HEADROOM - program::header_bytes(self.own.1);
         for at in &self.frames {
             let wire = &mut self.socket.chunk(*at)[start..HEADROOM + frame_bytes];
@@ -70,18 +73,18 @@ impl BareXdp {
             headers.write(wire);
         }
         self.wire_bytes = u32::try_from(HEADROOM + frame_bytes - start).unwrap_or(u32::MAX);
-        true
+        Ok(())
     }
 
-    /// Sends so many frames, with as few calls of the kernel as it permits.
+    /// Sends so many frames with `datagram`, with as few calls of the kernel as it permits.
     ///
     /// # Errors
     /// `RailDead`.
-    pub fn send(&mut self, frames: usize) -> Result<(), DriverError> {
+    pub fn send(&mut self, frames: usize, datagram: &[u8]) -> Result<(), DriverError> {
         let start = (HEADROOM - program::header_bytes(self.own.1)) as u64;
         let mut left = frames;
         while left > 0 {
-            while left > 0 && self.socket.submit(self.frames[self.next] + start, self.wire_bytes) {
+            while left > 0 && self.submit(start, datagram) {
                 self.next = (self.next + 1) % self.frames.len();
                 left -= 1;
             }
@@ -91,6 +94,12 @@ impl BareXdp {
             self.kick()?;
         }
         Ok(())
+    }
+
+    fn submit(&mut self, start: u64, datagram: &[u8]) -> bool {
+        let at = self.frames[self.next];
+        self.socket.chunk(at)[HEADROOM..HEADROOM + datagram.len()].copy_from_slice(datagram);
+        self.socket.submit(at + start, self.wire_bytes)
     }
 
     fn kick(&mut self) -> Result<(), DriverError> {
@@ -103,12 +112,15 @@ impl BareXdp {
         }
     }
 
-    /// Takes up to `frames_max` frames that have come; how many.
-    pub fn receive(&mut self, frames_max: usize) -> usize {
+    /// Takes up to `frames_max` frames that have come, each to `datagram`; how many.
+    pub fn receive(&mut self, frames_max: usize, datagram: &mut [u8]) -> usize {
+        let header_bytes = program::header_bytes(self.own.1);
         let mut taken = 0;
         while taken < frames_max {
             let Some((chunk, bytes)) = self.socket.take() else { break };
-            core::hint::black_box(bytes);
+            let came = bytes.len().saturating_sub(header_bytes).min(datagram.len());
+            datagram[..came].copy_from_slice(&bytes[header_bytes..header_bytes + came]);
+            core::hint::black_box(&datagram);
             self.socket.give_back(chunk);
             taken += 1;
         }

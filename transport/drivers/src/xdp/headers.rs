@@ -13,6 +13,8 @@ pub(super) const HEADER_BYTES_MAX: usize = 62;
 pub(super) struct Headers {
     bytes: [u8; HEADER_BYTES_MAX],
     len: usize,
+    /// Sum of what does not change of what a checksum covers: IPv4's header, or IPv6's addresses and protocol.
+    sum: u64,
 }
 
 impl Headers {
@@ -44,7 +46,8 @@ impl Headers {
         };
         bytes[len - 8..len - 6].copy_from_slice(&from.1.port().to_be_bytes());
         bytes[len - 6..len - 4].copy_from_slice(&to.1.port().to_be_bytes());
-        Some(Headers { bytes, len })
+        let sum = if len == 42 { sum(&bytes[14..34]) } else { sum(&bytes[22..54]) + 17 };
+        Some(Headers { bytes, len, sum })
     }
 
     /// Fills in the first bytes of `wire`, which holds the frame behind them.
@@ -54,14 +57,15 @@ impl Headers {
         let udp = self.len - 8;
         wire[udp + 4..udp + 6].copy_from_slice(&udp_bytes.to_be_bytes());
         if self.len == 42 {
-            wire[16..18].copy_from_slice(&(udp_bytes + 20).to_be_bytes());
-            let sum = folded(sum(&wire[14..34]));
+            let bytes = udp_bytes.saturating_add(20);
+            wire[16..18].copy_from_slice(&bytes.to_be_bytes());
+            let sum = folded(self.sum + u64::from(bytes));
             wire[24..26].copy_from_slice(&(!sum).to_be_bytes());
             // UDP's own checksum stays 0: IPv4 permits none (RFC 768), and the frame has its tag.
         } else {
             wire[18..20].copy_from_slice(&udp_bytes.to_be_bytes());
             // IPv6 asks for one (RFC 8200, 8.1), over both addresses, length, protocol and the datagram; 0 is written as its complement.
-            let total = sum(&wire[22..54]) + u64::from(udp_bytes) + 17 + sum(&wire[54..]);
+            let total = self.sum + u64::from(udp_bytes) + sum(&wire[54..]);
             let checksum = match !folded(total) {
                 0 => 0xffff,
                 checksum => checksum,

@@ -1,0 +1,88 @@
+//! Flags of the benches of messages: latency, rate, bulk.
+
+use clap::Args;
+
+use super::{MESSAGE_MIB_MAX, MESSAGES_MAX, PAIRS_MAX, ROUNDS_MAX, RUNS_MAX};
+use crate::bulk::BulkOptions;
+use crate::ground::{Nic, Program};
+use crate::latency::LatencyOptions;
+use crate::number::number;
+use crate::rate::RateOptions;
+
+/// Over what it is measured.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct NicArguments {
+    /// What to measure: udp on loopback, shm, or xdp between two network namespaces that the bench makes (as root)
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) nic: Nic,
+    /// Where the program of AF_XDP is attached
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) program: Program,
+}
+
+/// What to measure of latency.
+#[derive(Args, Clone, Debug)]
+pub struct LatencyArguments {
+    #[command(flatten)]
+    nic: NicArguments,
+    /// Pairs of processes, one after the other
+    #[arg(long, default_value_t = LatencyOptions::default().pairs, value_parser = number::<usize>(1..=PAIRS_MAX))]
+    pairs: usize,
+    /// Runs of each side, per pair
+    #[arg(long, default_value_t = LatencyOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
+    runs: usize,
+    /// Round trips per run
+    #[arg(long, default_value_t = LatencyOptions::default().rounds, value_parser = number::<usize>(1..=ROUNDS_MAX))]
+    rounds: usize,
+}
+
+impl From<&LatencyArguments> for LatencyOptions {
+    fn from(arguments: &LatencyArguments) -> LatencyOptions {
+        let LatencyArguments { nic: NicArguments { nic, program }, pairs, runs, rounds } = *arguments;
+        LatencyOptions { nic, program, pairs, runs, rounds }
+    }
+}
+
+/// What to measure of the rate of messages.
+#[derive(Args, Clone, Debug)]
+pub struct RateArguments {
+    #[command(flatten)]
+    nic: NicArguments,
+    /// Pairs of processes, one after the other
+    #[arg(long, default_value_t = RateOptions::default().pairs, value_parser = number::<usize>(1..=PAIRS_MAX))]
+    pairs: usize,
+    /// Runs of each side, per pair
+    #[arg(long, default_value_t = RateOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
+    runs: usize,
+    /// Messages per run
+    #[arg(long, default_value_t = RateOptions::default().messages, value_parser = number::<usize>(1..=MESSAGES_MAX))]
+    messages: usize,
+}
+
+impl From<&RateArguments> for RateOptions {
+    fn from(arguments: &RateArguments) -> RateOptions {
+        let RateArguments { nic: NicArguments { nic, program }, pairs, runs, messages } = *arguments;
+        RateOptions { nic, program, pairs, runs, messages }
+    }
+}
+
+/// What to measure of bulk.
+#[derive(Args, Clone, Debug)]
+pub struct BulkArguments {
+    #[command(flatten)]
+    nic: NicArguments,
+    /// Runs of each kind and size
+    #[arg(long, default_value_t = BulkOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
+    runs: usize,
+    /// Sizes of message, MiB
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64], value_parser = number::<usize>(1..=MESSAGE_MIB_MAX))]
+    mib: Vec<usize>,
+}
+
+impl From<&BulkArguments> for BulkOptions {
+    fn from(arguments: &BulkArguments) -> BulkOptions {
+        let NicArguments { nic, program } = arguments.nic;
+        let sizes = arguments.mib.iter().map(|mib| mib << 20).collect();
+        BulkOptions { nic, program, runs: arguments.runs, sizes, ..BulkOptions::default() }
+    }
+}
