@@ -3,7 +3,7 @@
 //! A process has so much memory, a thread that computes, one that waits, and a port with a helper thread and eight links, each with 32 frames that
 //! nobody acknowledges. It captures itself as the agent of a saved program does. For each
 //! sample it is captured whole, writes to a share of its pages, spread over all of them, and is captured again; bare forks of
-//! the same process come before, between and after. Pauses alone are timed: from the freeze of the port until all threads could go on and the port is thawed. What a forked child would
+//! the same process come before, between and after, each after the look that comes before a capture. Pauses alone are timed: from the freeze of the port until all threads could go on and the port is thawed. What a forked child would
 //! write goes nowhere, and it is ended at once.
 //!
 //! * first: the whole image, by a fork; arming comes before it and is timed apart;

@@ -303,21 +303,29 @@ impl Measured {
         Ok((way, options, extent))
     }
 
+    /// A bare fork after the look that comes before every capture: what the kernel has in its caches is the same, and so are the mappings.
+    fn bare_fork(&self, sink: &OwnedFd) -> Result<Duration, BenchError> {
+        let prepared = Prepared::look(&self.declared(sink), Options::default())?;
+        let took = bare_fork()?;
+        drop(prepared);
+        Ok(took)
+    }
+
     fn sample(&mut self, fraction: f64, round: usize) -> Result<Sample, BenchError> {
         // Nobody reads what the children write before they are ended.
         let sink = OwnedFd::from(File::options().write(true).open("/dev/null")?);
-        let before = bare_fork()?;
+        let before = self.bare_fork(&sink)?;
         let arm_ns = self.arm(&sink)?;
         let (captured, first) = self.take_sample(&sink, Options::default())?;
         self.costs.captured(captured.mode(), &captured.pause(), 0, 0);
         captured.cancel();
         self.program.memory.dirty(fraction, round);
-        let between = bare_fork()?;
+        let between = self.bare_fork(&sink)?;
         let (_, options, extent) = self.plan(&sink, arm_ns > 0)?;
         let (captured, second) = self.take_sample(&sink, options)?;
         self.costs.captured(captured.mode(), &captured.pause(), extent.written_bytes, extent.scan_ns);
         captured.cancel();
-        let after = bare_fork()?;
+        let after = self.bare_fork(&sink)?;
         let forks_ns =
             [before, between, after].map(|took| u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
         let Extent { own_bytes, written_bytes, .. } = extent;
