@@ -207,7 +207,7 @@ pub trait Driver: Send {
     /// `Transient` or `RailDead`.
     fn drain(&mut self) -> Result<Poll<()>, DriverError>;
 
-    /// Address ranges of this process that are the device's: rings, umem, doorbells. Never part of an image; whoever restores
+    /// Address ranges of this process that are the device's, in whole pages: rings, umem, doorbells. Never part of an image; whoever restores
     /// the process opens a new driver.
     fn device_mappings(&self) -> Vec<Range<usize>> {
         Vec::new()

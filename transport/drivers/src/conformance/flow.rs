@@ -64,6 +64,11 @@ pub(super) fn nothing_to_do_is_no_error(fixture: &mut dyn Fixture) {
     assert_eq!(rail.poll_notice(), None);
     for mapping in rail.device_mappings() {
         assert!(mapping.start < mapping.end, "an empty mapping");
+        let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE);
+        let page =
+            usize::try_from(page.expect("every system has pages").expect("of some size")).expect("a size");
+        let is_whole = mapping.start.is_multiple_of(page) && mapping.end.is_multiple_of(page);
+        assert!(is_whole, "{mapping:x?} is no range of whole pages, and images are made of such");
     }
 }
 

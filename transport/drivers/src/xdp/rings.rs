@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use nix::unistd::{SysconfVar, sysconf};
 
 use crate::error::{Errno, Operation};
 
@@ -39,9 +40,12 @@ impl Mapping {
         Ok(self)
     }
 
+    /// The whole pages that it takes.
     fn range(&self) -> Range<usize> {
+        let page =
+            sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|bytes| usize::try_from(bytes).ok());
         let start = self.start.as_ptr() as usize;
-        start..start + self.bytes
+        start..start + self.bytes.next_multiple_of(page.unwrap_or(4096))
     }
 }
 
