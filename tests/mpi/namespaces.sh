@@ -12,6 +12,16 @@ enter_namespaces() {
     exec unshare --user --map-root-user --net --kill-child "$0" inside "$@"
 }
 
+# enter_networks ARGUMENT...: likewise for root, whose rights stay those of the system.
+enter_networks() {
+    local tool
+    for tool in unshare nsenter ip; do
+        command -v $tool >/dev/null || skip "no $tool (Debian: apt-get install util-linux iproute2)"
+    done
+    unshare --net --pid --fork --mount-proc true 2>/dev/null || skip "no namespaces with networks here"
+    exec unshare --net --mount --kill-child "$0" inside "$@"
+}
+
 # two_hosts: makes them, with the addresses 10.77.1.1 and 10.77.2.1; this one is 10.77.N.254 to host N. Sets `work` to a folder that goes with the script, with a
 # program `enter` in it that runs a command on a host: options, the address, the command in words for a shell, as ssh takes them. `hosts` holds what ends them.
 two_hosts() {
