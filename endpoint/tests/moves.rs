@@ -1,5 +1,5 @@
-//! Two ports between network namespaces, moved from UDP to AF_XDP and back under traffic, life after life, in every order (R5, R7, R10): no message is
-//! lost, doubled or changed.
+//! Two ports between network namespaces, moved from driver to driver under traffic, life after life, in every order (R5, R7, R10): no message is lost,
+//! doubled or changed. Verbs take a guest with RDMA devices: tests/guest/verbs.
 
 #[path = "../../tests/skipped.rs"]
 mod skipped;
@@ -9,7 +9,10 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use drivers::fault::{FaultDriver, Faults};
+use drivers::shm::{ShmConfig, ShmDriver};
 use drivers::udp::{UdpConfig, UdpDriver};
+use drivers::verbs::{VerbsConfig, VerbsDriver};
 use drivers::xdp::{Attach, XdpConfig, XdpDriver};
 use drivers::{Driver, DriverError};
 use endpoint::{Completion, Endpoint, EndpointConfig, ReceiveBuffer, SendBuffer};
@@ -19,9 +22,8 @@ use transport::{
 };
 
 const KEY: JobKey = JobKey([1; 16]);
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(1);
-const LIVES: u32 = 200;
 /// Of each side, in each life.
 const MESSAGES: u64 = 12;
 const BYTES_MAX: u64 = 400_000;
@@ -31,17 +33,33 @@ fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// What a port's rail goes over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Nic {
+    Udp,
+    Xdp,
+    Verbs,
+    Shm,
+}
+
 /// A namespace with one end of a pair of devices.
 struct Host {
     rank: u32,
     namespace: File,
+    /// The RDMA device, where there is one; it serves every namespace.
+    device: Option<String>,
+    faults: Faults,
 }
 
 impl Host {
     fn new(rank: u32) -> nix::Result<Host> {
         unshare(CloneFlags::CLONE_NEWNET)?;
         let namespace = File::open("/proc/thread-self/ns/net").expect("/proc");
-        Ok(Host { rank, namespace })
+        let named = std::env::var("STILLWIRE_TEST_VERBS").ok();
+        let at = usize::try_from(rank).expect("two hosts");
+        let of_rank = named.as_ref().and_then(|named| named.split_whitespace().nth(at));
+        let device = of_rank.and_then(|end| end.split(',').next()).map(str::to_owned);
+        Ok(Host { rank, namespace, device, faults: Faults::NONE })
     }
 
     /// What this thread opens and asks from here on, it does on this host.
@@ -53,20 +71,26 @@ impl Host {
         SocketAddr::from(([10, 9, 0, 1 + u8::try_from(self.rank).expect("two hosts")], 0))
     }
 
-    fn rail(&self, over_xdp: bool) -> Result<Vec<Box<dyn Driver>>, DriverError> {
+    fn rail(&self, nic: Nic) -> Result<Vec<Box<dyn Driver>>, DriverError> {
         self.enter();
-        let rail: Box<dyn Driver> = if over_xdp {
-            let config = XdpConfig {
+        let rail: Box<dyn Driver> = match nic {
+            Nic::Udp => Box::new(UdpDriver::open(&UdpConfig::new(self.address()))?),
+            Nic::Xdp => Box::new(XdpDriver::open(&XdpConfig {
                 interface: format!("eth{}", self.rank),
                 queue: 0,
                 bind: self.address(),
                 attach: Some(Attach::Native),
-            };
-            Box::new(XdpDriver::open(&config)?)
-        } else {
-            Box::new(UdpDriver::open(&UdpConfig::new(self.address()))?)
+            })?),
+            Nic::Verbs => {
+                let device = self.device.as_deref().expect("asked for before");
+                Box::new(VerbsDriver::open(&VerbsConfig::new(device))?)
+            }
+            Nic::Shm => Box::new(ShmDriver::open(&ShmConfig::default())?),
         };
-        Ok(vec![rail])
+        Ok(vec![match self.faults {
+            Faults::NONE => rail,
+            faults => Box::new(FaultDriver::new(rail, faults)),
+        }])
     }
 }
 
@@ -74,7 +98,7 @@ impl Host {
 fn hosts() -> Result<[Host; 2], String> {
     let none = |error| format!("no namespaces of one's own: {error}");
     let [a, b] = [Host::new(0).map_err(none)?, Host::new(1).map_err(none)?];
-    if let Err(error @ DriverError::CapabilityMissing { .. }) = b.rail(true) {
+    if let Err(error @ DriverError::CapabilityMissing { .. }) = b.rail(Nic::Xdp) {
         return Err(error.to_string());
     }
     ip("link add eth1 type veth peer name eth0");
@@ -132,7 +156,7 @@ impl End {
     fn open(host: Host) -> End {
         let life = Life { counter: 1, nonce: 5 };
         let port = Port::new(config(), id(host.rank), life, Epoch(0), Some(&KEY));
-        let rails = host.rail(false).expect("a socket");
+        let rails = host.rail(Nic::Udp).expect("a socket");
         let endpoint = Endpoint::open(port, rails, by_hand()).expect("an endpoint");
         End { host, endpoint, link: LinkIndex(0), sent: 0, done: 0, received: 0 }
     }
@@ -191,13 +215,13 @@ impl End {
     }
 
     /// The port goes on from what was written, when its old rails are closed.
-    fn go_on(self, section: &[u8], life: u32, over_xdp: bool) -> End {
+    fn go_on(self, section: &[u8], life: u32, nic: Nic) -> End {
         let End { host, endpoint, link, sent, done, received } = self;
         drop(endpoint);
         let loaded = nic_freeze::load(nic_freeze::SECTION_VERSION, section, config(), Some(&KEY));
         let loaded = loaded.expect("a whole section");
         let restart = Restart::in_life(Life { counter: life, nonce: 5 });
-        let rails = host.rail(over_xdp).expect("the device is free again");
+        let rails = host.rail(nic).expect("the device is free again");
         let endpoint = Endpoint::restart(loaded.port, loaded.carried, rails, restart, by_hand());
         End { host, endpoint: endpoint.expect("an endpoint"), link, sent, done, received }
     }
@@ -211,10 +235,11 @@ fn connect(ends: &mut [End; 2]) {
     }
 }
 
-fn moves(hosts: [Host; 2]) {
+/// Each of `nics` is what the two ports go over in one life.
+fn moves(hosts: [Host; 2], nics: impl Iterator<Item = [Nic; 2]>) {
     let mut ends = hosts.map(End::open);
     connect(&mut ends);
-    for life in 2..LIVES + 2 {
+    for (life, nics) in (2..).zip(nics) {
         // Some receives are posted before the cut, some messages come before their receive, and some are not sent yet.
         let before = u64::from(life) % 7 * 2;
         for i in 0..MESSAGES {
@@ -230,10 +255,8 @@ fn moves(hosts: [Host; 2]) {
             ends.iter_mut().for_each(End::poll);
         }
         let sections = ends.each_mut().map(|end| end.cut(life));
-        // All four pairs of kinds in turn.
-        let kinds = [life, life + life / 4].map(|number| (number / 2).is_multiple_of(2));
         let [a, b] = ends;
-        ends = [a.go_on(&sections[0], life, kinds[0]), b.go_on(&sections[1], life, kinds[1])];
+        ends = [a.go_on(&sections[0], life, nics[0]), b.go_on(&sections[1], life, nics[1])];
         connect(&mut ends);
         for end in &ends {
             (end.sent - MESSAGES + before.min(MESSAGES)..end.sent).for_each(|tag| end.post(tag));
@@ -242,17 +265,58 @@ fn moves(hosts: [Host; 2]) {
         while ends.iter().any(|end| end.received < end.sent || end.done < end.sent) {
             ends.iter_mut().for_each(End::poll);
             let state = || ends.each_ref().map(|end| (end.sent, end.done, end.received));
-            assert!(started.elapsed() < LIMIT, "life {life}, {kinds:?}: {:?}", state());
+            assert!(started.elapsed() < LIMIT, "life {life}, {nics:?}: {:?}", state());
         }
     }
 }
 
+/// Runs `moves` on a thread of its own, which takes its namespaces along.
+fn run(test: &str, faults: Faults, needs_verbs: bool, nics: impl Iterator<Item = [Nic; 2]> + Send) {
+    let run = || match hosts() {
+        Ok(hosts) if needs_verbs && hosts.iter().any(|host| host.device.is_none()) => {
+            skipped::skipped(test, "a guest with RDMA devices (tests/guest/verbs starts one)");
+        }
+        Ok(hosts) => moves(hosts.map(|host| Host { faults, ..host }), nics),
+        Err(missing) => skipped::skipped(test, &missing),
+    };
+    std::thread::scope(|scope| scope.spawn(run).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
 #[test]
 fn ports_move_between_udp_and_af_xdp_under_traffic() {
-    // On a thread of its own, which takes its namespaces along.
-    let run = || match hosts() {
-        Ok(hosts) => moves(hosts),
-        Err(missing) => skipped::skipped("ports_move_between_udp_and_af_xdp_under_traffic", &missing),
-    };
-    std::thread::spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    // Rails of the two reach each other: all four pairs in turn.
+    let of = |number: u32| if (number / 2).is_multiple_of(2) { Nic::Xdp } else { Nic::Udp };
+    let nics = (2..202).map(|life: u32| [of(life), of(life + life / 4)]);
+    run("ports_move_between_udp_and_af_xdp_under_traffic", Faults::NONE, false, nics);
+}
+
+/// From each of the four to each, itself included, and back to the first.
+fn every_ordered_pair() -> impl Iterator<Item = [Nic; 2]> + Clone + Send {
+    use Nic::{Shm, Udp, Verbs, Xdp};
+    let way = [Udp, Verbs, Verbs, Udp, Xdp, Xdp, Verbs, Shm, Shm, Verbs, Xdp, Shm, Xdp, Udp, Shm, Udp];
+    way.into_iter().map(|nic| [nic, nic])
+}
+
+#[test]
+fn the_way_has_every_ordered_pair() {
+    let way: Vec<[Nic; 2]> = every_ordered_pair().collect();
+    let pairs: Vec<_> = (0..way.len()).map(|i| (way[i][0], way[(i + 1) % way.len()][0])).collect();
+    for (i, pair) in pairs.iter().enumerate() {
+        assert!(!pairs[..i].contains(pair), "{pair:?} is there twice");
+    }
+    assert_eq!(pairs.len(), 16);
+}
+
+#[test]
+fn ports_move_between_all_drivers_under_traffic() {
+    let nics = every_ordered_pair().cycle().take(16 * 4 + 1);
+    run("ports_move_between_all_drivers_under_traffic", Faults::NONE, true, nics);
+}
+
+#[test]
+fn ports_move_between_all_drivers_under_traffic_that_is_lossy() {
+    let faults = "loss=2%,dup=2%,reorder=2%,late=5%,seed=11".parse().expect("faults");
+    let nics = every_ordered_pair().cycle().take(16 * 4 + 1);
+    run("ports_move_between_all_drivers_under_traffic_that_is_lossy", faults, true, nics);
 }
