@@ -55,6 +55,14 @@ pub enum CopyError {
     /// What was written, or was there, has gone before the copy was complete.
     #[error("{error}; it was there and has gone: another process removes copies of this job: stop it")]
     Gone { error: Box<CopyError> },
+    /// A part of a copy that another host writes was not written.
+    #[error("{host}: {problem}")]
+    Part { host: String, problem: String },
+    /// Another host does not see what lies at the place.
+    #[error(
+        "{path} is not there, which the launcher has just written: what this host has under that name is not the same; copies want a place that all hosts have in common"
+    )]
+    NotShared { path: String },
     /// Somebody has gone on with the job elsewhere.
     #[error(
         "a copy of generation {by} is there, of a later life than this one: the job was restarted elsewhere, and nothing is copied from here any more"
@@ -116,6 +124,8 @@ impl CopyError {
             | CopyError::Obscure { .. }
             | CopyError::Changed { .. }
             | CopyError::Gone { .. }
+            | CopyError::Part { .. }
+            | CopyError::NotShared { .. }
             | CopyError::Superseded { .. }
             | CopyError::Key { .. }
             | CopyError::NoRandomness

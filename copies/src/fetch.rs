@@ -11,6 +11,7 @@ use transport::Rank;
 
 use crate::copies::Copies;
 use crate::error::CopyError;
+use crate::layers::of_rank;
 use crate::write::{Report, Source};
 
 impl Copies<'_> {
@@ -24,14 +25,39 @@ impl Copies<'_> {
         threads: NonZeroUsize,
         report: &Report,
     ) -> Result<u32, CopyError> {
+        let manifest = self.manifest(copied)?;
+        let ranks: Vec<Rank> = manifest.images.iter().map(|image| image.rank).collect();
+        let files = self.fetch_images(copied, &ranks, images, threads, report)?;
+        self.take_over(copied, records)?;
+        Ok(files)
+    }
+
+    /// The generation is committed in the job's directory `records` then, wherever its images are.
+    pub fn take_over<S: Storage>(
+        &self,
+        copied: &Copied,
+        records: &mut JobDirectory<S>,
+    ) -> Result<(), CopyError> {
+        records.begin_taking(copied.generation)?;
+        Ok(records.take_over(&self.manifest(copied)?)?)
+    }
+
+    /// Brings the images of these ranks. Those that are there and whole stay. Returns how many files were brought.
+    pub fn fetch_images<T: Source>(
+        &self,
+        copied: &Copied,
+        ranks: &[Rank],
+        images: &T,
+        threads: NonZeroUsize,
+        report: &Report,
+    ) -> Result<u32, CopyError> {
         self.check_key(copied)?;
         let listed = self.list()?;
         let needs = listed.needs(copied)?;
-        let manifest = self.manifest(copied)?;
         let files = AtomicU32::new(0);
         let work = |(): &mut (), number: u64| {
-            let at = usize::try_from(number).expect("it counts what is in memory");
-            let (of, rank) = (&copied.ranks[at], manifest.images[at].rank);
+            let rank = ranks[usize::try_from(number).expect("it counts what is in memory")];
+            let of = of_rank(copied, rank)?;
             let mut own = images.directory(rank)?;
             own.begin_taking(copied.generation)?;
             if is_whole(&mut own, copied, rank, of)? {
@@ -40,9 +66,7 @@ impl Copies<'_> {
             files.fetch_add(self.fetch_rank(&mut own, &needs, rank, report)?, Ordering::Relaxed);
             Ok(())
         };
-        parallel::each(copied.ranks.len() as u64, threads, || (), work)?;
-        records.begin_taking(copied.generation)?;
-        records.take_over(&manifest)?;
+        parallel::each(ranks.len() as u64, threads, || (), work)?;
         Ok(files.into_inner())
     }
 

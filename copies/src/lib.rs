@@ -11,6 +11,7 @@
 //!     job                           packets of the job file
 //!     manifest                      as in the job's directory
 //!     copied                        written last: with it the copy exists
+//!   sign-...                        while several hosts write a copy: by it they see that their place is the same
 //! ```
 //!
 //! [`Copies`] is what lies there of one job: it lists, writes, fetches, verifies and removes copies. A copy may hang on others: see [`Listed::needs`].
@@ -28,6 +29,7 @@ mod names;
 #[cfg(feature = "s3")]
 pub mod objects;
 mod pack;
+mod parts;
 mod place;
 mod target;
 mod windows;
@@ -37,6 +39,8 @@ pub use copies::{Copies, Found, Listed, jobs};
 pub use error::CopyError;
 pub use folder::Folder;
 pub use names::job_parsed;
-pub use place::{Place, PlaceError};
+pub use pack::Packed;
+pub use parts::Order;
+pub use place::{Environment, Place, PlaceError};
 pub use target::{Entry, Target, Writing};
 pub use write::{Report, Source, Work, Written};

@@ -22,9 +22,19 @@ pub fn job_parsed(name: &str) -> Option<JobId> {
     (job.to_string() == name).then_some(job)
 }
 
+/// The folder of a copy.
+pub(crate) fn copy(of: JobId, generation: GenerationId) -> String {
+    format!("{}/{}", job(of), generation.folder())
+}
+
 /// A file of a copy that is its own.
 pub(crate) fn in_copy(of: JobId, generation: GenerationId, name: &str) -> String {
-    format!("{}/{}/{name}", job(of), generation.folder())
+    format!("{}/{name}", copy(of, generation))
+}
+
+/// A file that shows that two hosts see the same place.
+pub(crate) fn sign(of: JobId, number: u64) -> String {
+    format!("{}/sign-{number:016x}", job(of))
 }
 
 /// A file of a rank in a copy.

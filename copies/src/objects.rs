@@ -17,6 +17,7 @@ use store::packets;
 use store::storage::Operation;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::place::Environment;
 use crate::target::{Entry, Target, Writing};
 
 /// Bytes of a part: more than the 5 MiB that S3 asks for.
@@ -67,11 +68,11 @@ impl Objects {
     }
 
     /// What lies below `prefix` in a bucket. Region, endpoint and credentials are what `AWS_*` say in the environment.
-    pub fn s3(bucket: &str, prefix: &str) -> Result<Objects, StorageError> {
+    pub fn s3(bucket: &str, prefix: &str, environment: &Environment) -> Result<Objects, StorageError> {
         // One that is there already is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let shown = format!("s3://{bucket}{}{prefix}", if prefix.is_empty() { "" } else { "/" });
-        let variable = |name: &str| std::env::var(name).ok();
+        let variable = |name: &str| environment.get(name);
         let endpoint =
             variable("AWS_ENDPOINT_URL_S3").or(variable("AWS_ENDPOINT_URL")).or(variable("AWS_ENDPOINT"));
         let is_plain = endpoint.as_deref().is_some_and(|endpoint| endpoint.starts_with("http://"));
@@ -80,10 +81,16 @@ impl Objects {
             .with_timeout(REQUEST_MAX)
             .with_connect_timeout(CONNECT_MAX);
         let backoff = BackoffConfig { max_backoff: Duration::from_secs(3), ..BackoffConfig::default() };
-        let builder = AmazonS3Builder::from_env()
-            .with_bucket_name(bucket)
-            .with_client_options(options)
-            .with_retry(RetryConfig { backoff, max_retries: RETRIES, retry_timeout: RETRY_MAX });
+        let known = environment
+            .all()
+            .filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value)));
+        let builder =
+            known.fold(AmazonS3Builder::new(), |builder, (key, value)| builder.with_config(key, value));
+        let builder = builder.with_bucket_name(bucket).with_client_options(options).with_retry(RetryConfig {
+            backoff,
+            max_retries: RETRIES,
+            retry_timeout: RETRY_MAX,
+        });
         let builder = match endpoint {
             Some(endpoint) => builder.with_endpoint(endpoint),
             None => builder,

@@ -3,13 +3,13 @@
 //! The images are read once to be checked and hashed, and what differs is read again to be packed: blocks are packed by rising place, and files have another order. What the newest copy
 //! is known to have, file by file, is neither read nor hashed.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use store::checksum::checksum;
 use store::delta::{BlockHash, Chain, DeltaOptions, DeltaReader, DeltaWriter, Differences, Layer, Signature};
 use store::protect::{Extent, Piece, place};
 use store::record::{Content, ContentFile, CopiedImage, CopiedRank};
-use store::{ImageDigest, ImageReader, JobDirectory, Storage, StoreError};
+use store::{GenerationId, ImageDigest, ImageReader, JobDirectory, Manifest, Storage, StoreError};
 use transport::Rank;
 
 use crate::blocks::{BLOCK_BYTES, Cutter, Map, hash_of, pieces};
@@ -18,7 +18,7 @@ use crate::copies::Copies;
 use crate::error::CopyError;
 use crate::layers::Opened;
 use crate::names;
-use crate::write::{Report, Source, Work, random_seed, sealing};
+use crate::write::{Report, Source, random_seed, sealing};
 
 /// A rank that differs in more than this part of its blocks gets all of them: there is nothing to gain, and what hangs on nothing is safer.
 const CHANGED_MAX: f64 = 0.75;
@@ -27,12 +27,14 @@ const CHANGED_MAX: f64 = 0.75;
 const STRETCH_BLOCKS: u64 = 256;
 
 /// What was written of a rank.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Packed {
-    pub(crate) of: CopiedRank,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed {
+    /// As the copy's record has it.
+    pub of: CopiedRank,
     /// All its blocks are there.
-    pub(crate) is_full: bool,
-    pub(crate) differences: Differences,
+    pub is_full: bool,
+    /// How much has changed.
+    pub differences: Differences,
 }
 
 /// What the copies below have of a rank.
@@ -96,14 +98,13 @@ impl Copies<'_> {
     /// Writes what a copy gets of a rank.
     pub(crate) fn write_rank<T: Source>(
         &self,
-        work: &Work<'_>,
+        manifest: &Manifest,
         at: usize,
         source: &T,
         report: &Report,
         ground: Option<&Ground<'_>>,
-        begun: &Mutex<Vec<String>>,
     ) -> Result<Packed, CopyError> {
-        let (generation, named) = (work.manifest.generation, &work.manifest.images[at]);
+        let (generation, named) = (manifest.generation, &manifest.images[at]);
         let rank = named.rank;
         let mut directory = source.directory(rank)?;
         let image = directory.open_image(generation, rank)?;
@@ -121,19 +122,17 @@ impl Copies<'_> {
             Some(below) => below.base.seed(),
             None => random_seed()?,
         };
-        let mut content = self.content(work, rank, &images.readers, &pieces, below.as_ref());
+        let mut content = self.content(generation, rank, &images.readers, &pieces, below.as_ref());
         let mut signature = images.signature(&content, seed, below.as_ref(), report)?;
         if let Some(Below { base, .. }) = &below
             && is_mostly_new(&signature, base)
         {
             below = None;
             // Places begin anew: in the order of the files they are as few runs as can be.
-            content = self.content(work, rank, &images.readers, &pieces, None);
+            content = self.content(generation, rank, &images.readers, &pieces, None);
             signature = images.signature(&content, seed, None, &Report::default())?;
         }
-        let note = |path: &str| begun.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
         let path = |what| names::of_rank(self.job, generation, rank, what);
-        note(&path(names::BLOCKS));
         let (blocks_bytes, differences) = self.write_blocks(
             &path(names::BLOCKS),
             &mut images,
@@ -144,7 +143,6 @@ impl Copies<'_> {
             report,
         )?;
         let bytes = content.emit();
-        note(&path(names::PLACES));
         let places = self.pack(&path(names::PLACES), ImageDigest(checksum(&bytes)), &bytes)?;
         let of = |reader: &ImageReader| CopiedImage {
             digest: reader.digest(),
@@ -163,7 +161,7 @@ impl Copies<'_> {
     /// Gives each page its place: the one that it has in the newest copy.
     fn content(
         &self,
-        work: &Work<'_>,
+        generation: GenerationId,
         rank: Rank,
         readers: &[ImageReader],
         pieces: &[Vec<Piece>],
@@ -182,7 +180,7 @@ impl Copies<'_> {
             extents,
         };
         let files = readers.iter().zip(place(&old, pieces)).zip(&["image", "base"]).map(file).collect();
-        Content { job: self.job, generation: work.manifest.generation, node: rank.0, files }
+        Content { job: self.job, generation, node: rank.0, files }
     }
 
     /// Writes the blocks that the base has not; all of them if there is none.

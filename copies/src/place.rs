@@ -23,6 +23,42 @@ pub enum Place {
     },
 }
 
+/// What an object store is reached with: variables whose names begin with `AWS_`. They may be secret.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Environment(Vec<(String, String)>);
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+impl Environment {
+    /// What of these variables is such a one.
+    #[must_use]
+    pub fn new(variables: impl IntoIterator<Item = (String, String)>) -> Environment {
+        Environment(variables.into_iter().filter(|(name, _)| name.starts_with("AWS_")).collect())
+    }
+
+    /// This process's own.
+    #[must_use]
+    pub fn own() -> Environment {
+        let text = |text: std::ffi::OsString| text.into_string().ok();
+        Environment::new(std::env::vars_os().filter_map(|(name, value)| Some((text(name)?, text(value)?))))
+    }
+
+    /// All of them, with their names.
+    pub fn all(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<String> {
+        self.all().find_map(|(known, value)| (known == name).then(|| value.to_owned()))
+    }
+}
+
 /// A text that names no place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
@@ -93,10 +129,18 @@ impl Place {
 
     /// Opens it. A directory must be there; a bucket is not looked at yet.
     pub fn open(&self) -> Result<Box<dyn Target>, StorageError> {
+        self.open_with(&Environment::own())
+    }
+
+    /// The same with variables that another process has.
+    #[cfg_attr(not(feature = "s3"), expect(unused_variables, reason = "object stores alone need it"))]
+    pub fn open_with(&self, environment: &Environment) -> Result<Box<dyn Target>, StorageError> {
         match self {
             Place::Folder(path) => Ok(Box::new(Folder::new(Directory::open(path)?, self.to_string()))),
             #[cfg(feature = "s3")]
-            Place::Objects { bucket, prefix } => Ok(Box::new(crate::objects::Objects::s3(bucket, prefix)?)),
+            Place::Objects { bucket, prefix } => {
+                Ok(Box::new(crate::objects::Objects::s3(bucket, prefix, environment)?))
+            }
             #[cfg(not(feature = "s3"))]
             Place::Objects { .. } => Err(StorageError::Remote {
                 operation: store::storage::Operation::List,

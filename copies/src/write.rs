@@ -1,5 +1,6 @@
 //! Writing a copy: first what it gets of each rank, then the manifest, then the record with which the copy exists.
 
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -52,11 +53,21 @@ pub struct Work<'a> {
     pub threads: NonZeroUsize,
 }
 
+/// Who is told bytes as they have been packed or unpacked, from several threads, and says whether to go on.
+type Listener = Box<dyn Fn(u64) -> bool + Send + Sync>;
+
 /// How far a copy has come, and whether it is to go on.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Report {
     bytes: AtomicU64,
     is_stopped: AtomicBool,
+    listener: Option<Listener>,
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Report").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
 }
 
 /// What has been written.
@@ -73,6 +84,11 @@ pub struct Written {
 }
 
 impl Report {
+    /// One of which `listener` is told; it says whether to go on.
+    pub fn told_to(listener: impl Fn(u64) -> bool + Send + Sync + 'static) -> Report {
+        Report { listener: Some(Box::new(listener)), ..Report::default() }
+    }
+
     /// Bytes of images that have been packed, or unpacked, or were there already.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -84,9 +100,11 @@ impl Report {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn add(&self, bytes: u64) -> Result<(), CopyError> {
+    /// So many more bytes. An error if it is to end.
+    pub fn add(&self, bytes: u64) -> Result<(), CopyError> {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if self.is_stopped.load(Ordering::Relaxed) { Err(CopyError::Stopped) } else { Ok(()) }
+        let goes_on = self.listener.as_ref().is_none_or(|listener| listener(bytes));
+        if goes_on && !self.is_stopped.load(Ordering::Relaxed) { Ok(()) } else { Err(CopyError::Stopped) }
     }
 }
 
@@ -113,6 +131,19 @@ impl Copies<'_> {
         work: &Work<'_>,
         source: &T,
         report: &Report,
+    ) -> Result<Written, CopyError> {
+        self.write_by(work, report, |ground| {
+            let all: Vec<usize> = (0..work.manifest.images.len()).collect();
+            self.pack_ranks(work.manifest, &all, work.threads, source, report, ground)
+        })
+    }
+
+    /// The same, by `pack`, which says for each image of the manifest what was written of its rank.
+    pub(crate) fn write_by(
+        &self,
+        work: &Work<'_>,
+        report: &Report,
+        pack: impl FnOnce(Option<&Ground<'_>>) -> Result<Vec<Packed>, CopyError>,
     ) -> Result<Written, CopyError> {
         let generation = work.manifest.generation;
         let before = self.list()?;
@@ -142,10 +173,9 @@ impl Copies<'_> {
                 let mut others = before.clone();
                 others.copies.retain(|copy| copy.generation != generation);
                 let ground = others.ground(&work.rules, names::key_id(self.key.as_ref()));
-                let begun = Mutex::new(Vec::new());
-                let written = self.write_all(work, source, report, ground.as_ref(), &begun);
+                let written = self.write_all(work, report, ground.as_ref(), pack);
                 if written.is_err() {
-                    self.take_back(generation, &begun.into_inner().unwrap_or_else(PoisonError::into_inner));
+                    self.take_back(generation);
                 }
                 written
             }
@@ -159,47 +189,60 @@ impl Copies<'_> {
     }
 
     /// Removes what was written of a copy that failed, as far as it goes: the next one removes the rest.
-    fn take_back(&self, generation: GenerationId, begun: &[String]) {
+    fn take_back(&self, generation: GenerationId) {
         // Its record may have got its name all the same. As long as nobody knows, what it names stays.
         if self.target.remove(&names::in_copy(self.job, generation, names::COPIED)).is_ok() {
-            for path in begun {
-                let _ = self.target.remove(path);
+            for entry in self.target.list(&names::copy(self.job, generation)).unwrap_or_default() {
+                let _ = self.target.remove(&entry.path);
             }
         }
     }
 
-    fn write_all<T: Source>(
+    /// Writes what a copy gets of these images of a manifest, several at once.
+    pub(crate) fn pack_ranks<T: Source>(
         &self,
-        work: &Work<'_>,
+        manifest: &Manifest,
+        images: &[usize],
+        threads: NonZeroUsize,
         source: &T,
         report: &Report,
         ground: Option<&Ground<'_>>,
-        begun: &Mutex<Vec<String>>,
+    ) -> Result<Vec<Packed>, CopyError> {
+        let packed = Mutex::new(vec![None; images.len()]);
+        parallel::each(
+            images.len() as u64,
+            threads,
+            || (),
+            |(), number| {
+                let at = usize::try_from(number).expect("it counts what is in memory");
+                let written = self.write_rank(manifest, images[at], source, report, ground)?;
+                packed.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(written);
+                Ok::<(), CopyError>(())
+            },
+        )?;
+        let packed = packed.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter();
+        Ok(packed.map(|packed| packed.expect("written without an error")).collect())
+    }
+
+    fn write_all(
+        &self,
+        work: &Work<'_>,
+        report: &Report,
+        ground: Option<&Ground<'_>>,
+        pack: impl FnOnce(Option<&Ground<'_>>) -> Result<Vec<Packed>, CopyError>,
     ) -> Result<(Copied, u64), CopyError> {
         let Work { manifest, .. } = work;
         let generation = manifest.generation;
         let ground = ground.filter(|ground| ground.chain[0].ranks.len() == manifest.images.len());
-        let ranks = Mutex::new(vec![None; manifest.images.len()]);
-        parallel::each(
-            manifest.images.len() as u64,
-            work.threads,
-            || (),
-            |(), number| {
-                let at = usize::try_from(number).expect("it counts what is in memory");
-                let packed = self.write_rank(work, at, source, report, ground, begun)?;
-                ranks.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(packed);
-                Ok::<(), CopyError>(())
-            },
-        )?;
-        let ranks = ranks.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter();
-        let ranks: Vec<Packed> = ranks.map(|packed| packed.expect("written without an error")).collect();
+        let ranks = pack(ground)?;
+        let (expected, found) = (manifest.images.len(), ranks.len());
+        if expected != found {
+            return Err(CopyError::Images { generation, expected, found });
+        }
         let own = |name| names::in_copy(self.job, generation, name);
-        let note = |path: &str| begun.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
         let bytes = manifest.emit();
-        note(&own(names::MANIFEST));
         self.target.write(&own(names::MANIFEST), &bytes)?;
         let file = work.job_file.emit();
-        note(&own(names::JOB_FILE));
         let job_file = self.pack(&own(names::JOB_FILE), ImageDigest(checksum(&file)), &file)?;
         let base = ground.filter(|_| ranks.iter().any(|packed| !packed.is_full));
         let base = base.map(|ground| ground.chain[ground.base]);

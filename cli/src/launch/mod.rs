@@ -115,6 +115,11 @@ pub(crate) enum Purpose {
 }
 
 impl Plan {
+    /// Whether images lie on disks that this host does not see.
+    fn has_images_elsewhere(&self) -> bool {
+        self.own_directories.is_some() && self.nodes.iter().any(|node| node.host.is_some())
+    }
+
     /// Where the images of a node lie.
     fn directory_of(&self, node: NodeIndex) -> PathBuf {
         self.own_directories.as_ref().map_or_else(|| self.directory.clone(), |own| own.of(node))

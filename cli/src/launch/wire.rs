@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use transport::{Epoch, Life, Rank};
 
+use super::flush::wire::{WirePacked, WirePart};
 use super::limits::{LINK_FRAME_BYTES_MAX, READ_BYTES};
 use super::nodes::wire::{NodeDone, NodeTask, Refusal, WirePlace};
 
@@ -223,6 +224,10 @@ pub(crate) enum ToKeeper {
     Shown { bytes: u64 },
     /// To be done in the node's own directory, and answered by [`FromKeeper::NodeDone`].
     Node { number: u64, task: NodeTask },
+    /// Pack a part of a copy; answered by [`FromKeeper::CopyDone`].
+    Copy(Box<WirePart>),
+    /// It need not be packed any more; it is answered all the same.
+    GiveUpCopy { number: u64 },
     /// The job is over.
     Leave,
 }
@@ -282,6 +287,10 @@ pub(crate) enum FromKeeper {
     NodeBusy { number: u64 },
     /// To [`ToKeeper::Node`].
     NodeDone { number: u64, outcome: Result<NodeDone, Refusal> },
+    /// To [`ToKeeper::Copy`]: so many more bytes have been read.
+    Copying { number: u64, bytes: u64 },
+    /// To [`ToKeeper::Copy`]: what was written of its ranks, or why it was not.
+    CopyDone { number: u64, outcome: Result<Vec<WirePacked>, String> },
     /// The keeper has heard from no majority for too long, and ends its ranks.
     LeaseOver,
 }

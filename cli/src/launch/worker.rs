@@ -23,6 +23,12 @@ pub(crate) struct Results<D> {
     bell: Arc<EventFd>,
 }
 
+impl<D> Clone for Results<D> {
+    fn clone(&self) -> Results<D> {
+        Results { to: self.to.clone(), bell: Arc::clone(&self.bell) }
+    }
+}
+
 impl<D> Results<D> {
     pub(crate) fn tell(&self, done: D) {
         // Nobody listens any more; full means that it rings already.

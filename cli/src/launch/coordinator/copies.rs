@@ -1,16 +1,16 @@
 //! Copies of generations outside the nodes: when they begin, what is told of them, and how long a job's end waits for one.
 
-use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::job::FinalReport;
 use ckpt_glue::recovery::Ending;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::EpollEvent;
 use store::Manifest;
 use transport::Life;
 
-use super::super::flush::{Copied, Flusher};
-use super::super::limits::{COPY_NEWS_EVERY, COPY_SILENT_MAX};
+use super::super::epoll_timeout;
+use super::super::flush::{Copied, Flusher, Said};
+use super::super::limits::{COPY_NEWS_EVERY, COPY_SILENT_MAX, EVENTS_PER_ROUND};
 use super::super::notice::{CopyNotice, Notice};
 use super::super::storage::Task;
 use super::Shell;
@@ -34,7 +34,14 @@ impl Shell<'_> {
     }
 
     pub(super) fn on_copies(&mut self) {
-        while let Some(done) = self.flusher.as_mut().and_then(Flusher::next) {
+        while let Some(said) = self.flusher.as_mut().and_then(Flusher::next) {
+            let done = match said {
+                Said::Asks(order, manifest) => {
+                    self.ask_parts(&order, *manifest);
+                    continue;
+                }
+                Said::Done(done) => done,
+            };
             match &done {
                 Copied::Written { generation, bytes, new_bytes, took, unremoved } => {
                     let (generation, bytes, new_bytes, took) = (*generation, *bytes, *new_bytes, *took);
@@ -84,6 +91,7 @@ impl Shell<'_> {
             };
             let newest = self.copied;
             self.tell(&Notice::Copy(CopyNotice::GivenUp { so_far, why, newest }));
+            self.give_up_parts();
             self.flusher = None;
             return;
         }
@@ -91,16 +99,15 @@ impl Shell<'_> {
 
     /// Until something happens, or it is time to look.
     fn await_copies(&mut self) {
-        let Some(flusher) = &self.flusher else { return };
-        let mut descriptors = [
-            PollFd::new(flusher.bell(), PollFlags::POLLIN),
-            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-        ];
         let limit = COPY_NEWS_EVERY.min(Duration::from_secs(1));
-        // A signal that is taken by no handler interrupts nothing.
-        let _ = poll(&mut descriptors, PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX));
+        let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
         let before = self.stops;
-        self.on_signals();
+        // Fails only for a descriptor that is being closed.
+        let _ = self.keepers.watch_links(&self.epoll);
+        let count = self.epoll.wait(&mut events, epoll_timeout(Some(limit))).unwrap_or(0);
+        for event in &events[..count] {
+            self.on_event(event.data(), event.events());
+        }
         if self.stops > before && self.stops < STOPS {
             self.tell(&Notice::Copy(CopyNotice::Again));
         }

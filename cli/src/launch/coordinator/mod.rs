@@ -7,6 +7,7 @@ mod keepers;
 mod mpi;
 mod nodes;
 mod output;
+mod parts;
 mod records;
 mod spawned;
 mod words;
@@ -42,6 +43,7 @@ use committing::Committing;
 use keepers::Keepers;
 use mpi::MpiSide;
 use nodes::Nodes;
+use parts::Parts;
 use spawned::Spawned;
 
 /// Where an event of `epoll` comes from.
@@ -83,6 +85,9 @@ struct Shell<'a> {
     store: StoreWorker,
     committing: Committing,
     flusher: Option<Flusher>,
+    /// What the nodes' keepers write of a copy, and the number of the last one.
+    parts: Option<Parts>,
+    parts_last: u64,
     /// The newest generation of which there is a copy outside the nodes.
     copied: Option<store::GenerationId>,
     /// Nodes have directories of their own.
@@ -183,6 +188,8 @@ impl<'a> Shell<'a> {
             store,
             committing: Committing::default(),
             copied: None,
+            parts: None,
+            parts_last: 0,
             flusher: plan.flush.as_ref().map(|flush| Flusher::start(flush, plan)).transpose()?,
             nodes: plan.own_directories.as_ref().map(|_| Nodes::default()),
             requests,

@@ -93,9 +93,12 @@ impl Shell<'_> {
             if let Some(Done::Records(Ok(records))) = self.store.wait() {
                 self.settle_nodes(&records);
             }
+            // Their keepers may have parts of a copy to write.
+            self.finish_copies(report);
             self.leave_keepers();
+        } else {
+            self.finish_copies(report);
         }
-        self.finish_copies(report);
     }
 
     fn finish_store(&mut self, report: &mut FinalReport) {

@@ -40,6 +40,7 @@ impl Shell<'_> {
     fn lose_keeper(&mut self, token: u64, node: NodeIndex, error: &LinkError) {
         self.sources.remove(&token);
         let status = self.keepers.lost(node);
+        self.lose_part(node);
         if self.leaving || self.unfit.is_some() {
             return;
         }
@@ -149,6 +150,8 @@ impl Shell<'_> {
             }
             FromKeeper::NodeBusy { number } => self.on_node_busy(number),
             FromKeeper::NodeDone { number, outcome } => self.on_node_done(node, number, outcome),
+            FromKeeper::Copying { number, bytes } => self.on_copying(number, bytes),
+            FromKeeper::CopyDone { number, outcome } => self.on_part(node, number, outcome),
             FromKeeper::Drained { number } => self.drained(node, Some(number)),
             FromKeeper::LeaseOver => {
                 let host = self.plan.nodes[node.0 as usize].name();

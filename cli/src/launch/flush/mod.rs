@@ -1,14 +1,17 @@
-//! Copies of committed generations, written in the background by a thread of their own ([`worker`]): nothing of the job waits for them.
+//! Copies of committed generations, written in the background by a thread of their own ([`worker`]): nothing of the job waits for them. Where images lie on
+//! other hosts' disks, that thread asks for what their keepers pack ([`wire`]).
 //!
 //! One is written at a time. If the next one is due before that, it waits; a newer one takes its place.
 
+pub(crate) mod wire;
 mod worker;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use copies::{Place, Report};
+use copies::{CopyError, Order, Packed, Place, Report};
 use store::packets::Key;
 use store::{GenerationId, Manifest};
 
@@ -17,8 +20,9 @@ use super::limits::{COPY_GRACE, COPY_NEWS_EVERY};
 use super::worker::Worker;
 use crate::commands::tell;
 use crate::error::CliError;
-use worker::Copier;
 pub(crate) use worker::Directories;
+use worker::{Answer, Copier};
+pub(super) use worker::{stand_back, threads};
 
 /// Which generations are copied, and where.
 #[derive(Clone, Debug)]
@@ -49,6 +53,14 @@ pub(super) enum Copied {
     },
 }
 
+/// What the thread says.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// Others are to pack what they have of this generation, and it waits for [`Flusher::answer`].
+    Asks(Order, Box<Manifest>),
+    Done(Copied),
+}
+
 /// How far a copy is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SoFar {
@@ -73,7 +85,9 @@ struct UnderWay {
 /// The thread's other end.
 #[derive(Debug)]
 pub(super) struct Flusher {
-    worker: Worker<Box<Manifest>, Copied>,
+    worker: Worker<Box<Manifest>, Said>,
+    /// To the thread, if others pack. Without it nobody does.
+    answers: Option<Sender<Answer>>,
     every: u32,
     /// Generations committed since the last one that was to be copied.
     since: u32,
@@ -86,12 +100,15 @@ pub(super) struct Flusher {
 impl Flusher {
     pub(super) fn start(flush: &Flush, plan: &Plan) -> Result<Flusher, CliError> {
         let report = Arc::new(Report::default());
-        let copier = Copier::new(flush, plan, Arc::clone(&report))?;
+        let (answers, answered) = channel();
+        let by_others = plan.has_images_elsewhere();
+        let copier = Copier::new(flush, plan, Arc::clone(&report), by_others.then_some(answered))?;
         let worker = Worker::start("stillwire-copies", move |manifest: Box<Manifest>, results| {
-            results.tell(copier.copy(&manifest));
+            results.tell(Said::Done(copier.copy(&manifest, results)));
         })?;
         let (every, place) = (flush.every, flush.to.to_string());
-        Ok(Flusher { worker, every, since: 0, report, place, under_way: None, waiting: None })
+        let answers = by_others.then_some(answers);
+        Ok(Flusher { worker, answers, every, since: 0, report, place, under_way: None, waiting: None })
     }
 
     /// Rings when the thread has done something.
@@ -124,14 +141,30 @@ impl Flusher {
         self.worker.ask(manifest);
     }
 
-    /// What the thread has done since; the next copy begins.
-    pub(super) fn next(&mut self) -> Option<Copied> {
-        let done = self.worker.next()?;
-        self.under_way = None;
-        if let Some(manifest) = self.waiting.take() {
-            self.begin(manifest);
+    /// What the thread has to say; when it has done something, the next copy begins.
+    pub(super) fn next(&mut self) -> Option<Said> {
+        let said = self.worker.next()?;
+        if matches!(said, Said::Done(_)) {
+            self.under_way = None;
+            if let Some(manifest) = self.waiting.take() {
+                self.begin(manifest);
+            }
         }
-        Some(done)
+        Some(said)
+    }
+
+    /// To [`Said::Asks`]: what was written of each rank.
+    pub(super) fn answer(&self, answer: Result<Vec<Packed>, CopyError>) {
+        if let Some(answers) = &self.answers {
+            // A thread that has ended has said why.
+            let _ = answers.send(answer);
+        }
+    }
+
+    /// Others have read so many more bytes.
+    pub(super) fn note(&self, bytes: u64) {
+        // What is stopped ends by itself.
+        let _ = self.report.add(bytes);
     }
 
     /// Generations that must not be removed.
@@ -164,12 +197,27 @@ impl Flusher {
     }
 }
 
+impl Flusher {
+    /// Whether what is being written ends by then.
+    fn ends_until(&self, until: Instant) -> bool {
+        loop {
+            match self.worker.wait_until(until) {
+                Some(Said::Done(_)) => return true,
+                // Nobody answers any more, and it hears that.
+                Some(Said::Asks(..)) => {}
+                None => return false,
+            }
+        }
+    }
+}
+
 impl Drop for Flusher {
     /// Ends what is being written, and leaves the thread behind if it does not end soon: it may wait for an object store.
     fn drop(&mut self) {
         self.report.stop();
+        self.answers = None;
         let until = Instant::now() + COPY_GRACE;
-        if self.under_way.is_some() && self.worker.wait_until(until).is_none() {
+        if self.under_way.is_some() && !self.ends_until(until) {
             tell(format_args!(
                 "the copy that is given up has waited for {} for {COPY_GRACE:?}, and is left behind there; the next copy removes what is left of it",
                 self.place

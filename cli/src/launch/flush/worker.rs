@@ -3,21 +3,23 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use ckpt_glue::names::NodeIndex;
-use copies::{Copies, CopyError, Place, Report, Work, Written};
+use copies::{Copies, CopyError, Packed, Place, Report, Work, Written};
 use protector::ImageRuns;
 use store::delta::Rules;
 use store::packets::Key;
 use store::{Directory, ImageReader, JobDirectory, JobFile, Manifest, StoreError};
 use transport::{JobId, Rank};
 
-use super::{Copied, Flush};
+use super::{Copied, Flush, Said};
 use crate::error::CliError;
 use crate::launch::Plan;
 use crate::launch::limits::COPY_THREADS_MAX;
 use crate::launch::storage::unix_ms;
+use crate::launch::worker::Results;
 
 /// How far the thread stands back behind the program and its ranks.
 const NICE: i32 = 10;
@@ -63,6 +65,9 @@ impl copies::Source for Directories {
     }
 }
 
+/// What others have packed, or why not.
+pub(super) type Answer = Result<Vec<Packed>, CopyError>;
+
 pub(super) struct Copier {
     job: JobId,
     job_file: JobFile,
@@ -72,16 +77,23 @@ pub(super) struct Copier {
     plan: Plan,
     threads: NonZeroUsize,
     report: Arc<Report>,
+    /// What others answer, if they pack.
+    answers: Option<Receiver<Answer>>,
 }
 
 /// As many as leave half of the processors alone.
-fn threads() -> NonZeroUsize {
+pub(crate) fn threads() -> NonZeroUsize {
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     NonZeroUsize::new((processors / 2).clamp(1, COPY_THREADS_MAX)).unwrap_or(NonZeroUsize::MIN)
 }
 
 impl Copier {
-    pub(super) fn new(flush: &Flush, plan: &Plan, report: Arc<Report>) -> Result<Copier, CliError> {
+    pub(super) fn new(
+        flush: &Flush,
+        plan: &Plan,
+        report: Arc<Report>,
+        answers: Option<Receiver<Answer>>,
+    ) -> Result<Copier, CliError> {
         let (_, job_file) = JobDirectory::open(Directory::open(&plan.directory)?)?;
         Ok(Copier {
             job: plan.job,
@@ -92,13 +104,14 @@ impl Copier {
             plan: plan.clone(),
             threads: threads(),
             report,
+            answers,
         })
     }
 
-    pub(super) fn copy(&self, manifest: &Manifest) -> Copied {
+    pub(super) fn copy(&self, manifest: &Manifest, results: &Results<Said>) -> Copied {
         stand_back();
         let (generation, began) = (manifest.generation, Instant::now());
-        match self.try_copy(manifest) {
+        match self.try_copy(manifest, results) {
             Ok(Written { copied, new_bytes, unremoved, .. }) => Copied::Written {
                 generation,
                 bytes: copied.bytes(),
@@ -110,7 +123,7 @@ impl Copier {
         }
     }
 
-    fn try_copy(&self, manifest: &Manifest) -> Result<Written, CopyError> {
+    fn try_copy(&self, manifest: &Manifest, results: &Results<Said>) -> Result<Written, CopyError> {
         let target = self.place.open()?;
         let copies = Copies::new(&*target, self.job, self.key.clone());
         let work = Work {
@@ -121,12 +134,18 @@ impl Copier {
             rules: Rules::default(),
             threads: self.threads,
         };
-        copies.write(&work, &Directories::of(&self.plan, manifest), &self.report)
+        let Some(answers) = &self.answers else {
+            return copies.write(&work, &Directories::of(&self.plan, manifest), &self.report);
+        };
+        copies.write_by_others(&work, &self.report, |order| {
+            results.tell(Said::Asks(order, Box::new(manifest.clone())));
+            answers.recv().unwrap_or(Err(CopyError::Stopped))
+        })
     }
 }
 
 /// The threads that this one starts stand back as well.
-fn stand_back() {
+pub(crate) fn stand_back() {
     // SAFETY: the call takes numbers only. On Linux it is about the calling thread alone; that it may fail harms nothing.
     let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }

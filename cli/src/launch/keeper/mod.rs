@@ -3,6 +3,7 @@
 //! The machine ([`ckpt_glue::Keeper`]) decides; this carries out, and talks to the coordinator over its standard input and output
 //! ([`wire`](super::wire)). When that link ends, the launcher is gone: everything that runs here is ended at once, and the guard cleans up.
 
+mod copies;
 mod files;
 mod nodes;
 mod output;
@@ -45,6 +46,7 @@ use super::pmi::PmiLines;
 use super::process::{Process, Program};
 use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, VERSION, WirePhase};
 use super::{Saves, node_name, take_signals, watch};
+use copies::Copying;
 use nodes::OwnDirectory;
 use output::Outputs;
 use spawned::Spawned;
@@ -72,6 +74,7 @@ const SIGNALS: u64 = 0;
 const LINK: u64 = 1;
 const DISK: u64 = 2;
 const PROTECTOR: u64 = 3;
+const COPIES: u64 = 4;
 
 /// Where an event of `epoll` comes from.
 #[derive(Debug)]
@@ -87,6 +90,8 @@ enum Source {
     Disk,
     /// The node's protector.
     Protector,
+    /// The thread that packs parts of copies.
+    Copies,
 }
 
 struct Shell {
@@ -131,6 +136,8 @@ struct Shell {
     silence: silent::Silence,
     /// The node has a directory of its own.
     own: Option<OwnDirectory>,
+    /// A part of a copy has been asked for.
+    copying: Option<Copying>,
 }
 
 /// Why the keeper's process ends.
@@ -340,9 +347,10 @@ impl Shell {
                 (LINK, Source::Link),
                 (DISK, Source::Disk),
                 (PROTECTOR, Source::Protector),
+                (COPIES, Source::Copies),
             ]
             .into(),
-            next_token: PROTECTOR + 1,
+            next_token: COPIES + 1,
             signals,
             link,
             watches_room: false,
@@ -356,6 +364,7 @@ impl Shell {
             told: BTreeMap::new(),
             silence: silent::Silence::default(),
             own,
+            copying: None,
             site,
         })
     }
@@ -524,6 +533,7 @@ impl Shell {
             }
             Some(Source::Pipe) => self.on_pipe(token),
             Some(Source::Disk) => self.on_disk(),
+            Some(Source::Copies) => self.on_copying(),
             Some(Source::Protector) => self.on_protector(),
         }
         None
@@ -594,6 +604,8 @@ impl Shell {
             }
             ToKeeper::Shown { bytes } => self.shown(bytes),
             ToKeeper::Node { number, task } => self.on_node_task(number, task),
+            ToKeeper::Copy(part) => self.on_copy(part),
+            ToKeeper::GiveUpCopy { number } => self.on_copy_given_up(number),
             // Said first, and not again; and the last word, which is heard before.
             ToKeeper::Begin(_) | ToKeeper::Leave => {}
         }
@@ -636,6 +648,7 @@ impl Shell {
         self.remove_files();
         self.hear_last_outputs();
         self.leave_disk();
+        self.copying = None;
     }
 }
 

@@ -1,0 +1,127 @@
+//! Copies of images that lie on other hosts' disks: each node's keeper packs those of its own ranks, and the launcher writes the record when all parts are there.
+
+use std::collections::BTreeSet;
+
+use ckpt_glue::names::NodeIndex;
+use copies::{CopyError, Order, Packed};
+use store::Manifest;
+
+use super::super::flush::wire::{WireCopies, WirePacked, WirePart};
+use super::super::wire::ToKeeper;
+use super::Shell;
+
+/// A copy whose parts are being written.
+#[derive(Debug)]
+pub(super) struct Parts {
+    number: u64,
+    manifest: Manifest,
+    waiting: BTreeSet<NodeIndex>,
+    /// By image of the manifest.
+    packed: Vec<Option<Packed>>,
+    problem: Option<CopyError>,
+}
+
+impl Shell<'_> {
+    /// Asks every node for its part.
+    pub(super) fn ask_parts(&mut self, order: &Order, manifest: Manifest) {
+        let Some(flush) = &self.plan.flush else { return };
+        let to = WireCopies::new(&flush.to, flush.key.as_ref());
+        self.parts_last += 1;
+        let number = self.parts_last;
+        let nodes: BTreeSet<NodeIndex> = manifest.images.iter().map(|image| NodeIndex(image.node)).collect();
+        let mut parts = Parts {
+            number,
+            packed: vec![None; manifest.images.len()],
+            waiting: nodes.clone(),
+            problem: None,
+            manifest,
+        };
+        if let Some(node) = nodes.iter().find(|node| !self.keepers.is_ready(**node)) {
+            parts.waiting.clear();
+            parts.problem = Some(self.part_failed(*node, gone()));
+        }
+        for node in &parts.waiting {
+            let own = parts.manifest.images.iter().filter(|image| image.node == node.0);
+            let ranks = own.map(|image| image.rank.0).collect();
+            let part = WirePart::new(number, to.clone(), (&parts.manifest).into(), ranks, order);
+            self.keepers.tell(*node, &ToKeeper::Copy(Box::new(part)));
+        }
+        self.parts = Some(parts);
+        self.end_parts();
+    }
+
+    pub(super) fn on_copying(&mut self, number: u64, bytes: u64) {
+        if self.parts.as_ref().is_some_and(|parts| parts.number == number)
+            && let Some(flusher) = &self.flusher
+        {
+            flusher.note(bytes);
+        }
+    }
+
+    pub(super) fn on_part(&mut self, node: NodeIndex, number: u64, outcome: Result<Vec<WirePacked>, String>) {
+        let Some(parts) = self.parts.as_mut().filter(|parts| parts.number == number) else { return };
+        if !parts.waiting.remove(&node) {
+            return;
+        }
+        let problem = match outcome {
+            Ok(packed) => {
+                let own = (0..).zip(&parts.manifest.images).filter(|(_, image)| image.node == node.0);
+                let places: Vec<usize> = own.map(|(place, _)| place).collect();
+                let fits = places.len() == packed.len();
+                for (place, packed) in places.into_iter().zip(packed) {
+                    parts.packed[place] = Some(packed.into());
+                }
+                (!fits).then(|| "it has written more or fewer ranks than it was asked for".to_owned())
+            }
+            Err(problem) => Some(problem),
+        };
+        if let Some(problem) = problem {
+            self.spoil_parts(node, problem);
+        }
+        self.end_parts();
+    }
+
+    /// A keeper is gone, and its part with it.
+    pub(super) fn lose_part(&mut self, node: NodeIndex) {
+        if self.parts.as_mut().is_some_and(|parts| parts.waiting.remove(&node)) {
+            self.spoil_parts(node, gone());
+            self.end_parts();
+        }
+    }
+
+    /// Without one part there is no copy: the others need not go on.
+    fn spoil_parts(&mut self, node: NodeIndex, problem: String) {
+        let problem = self.part_failed(node, problem);
+        let Some(parts) = &mut self.parts else { return };
+        if parts.problem.is_none() {
+            parts.problem = Some(problem);
+            self.give_up_parts();
+        }
+    }
+
+    /// Whoever writes a part ends.
+    pub(super) fn give_up_parts(&mut self) {
+        let Some(parts) = &self.parts else { return };
+        for node in &parts.waiting {
+            self.keepers.tell(*node, &ToKeeper::GiveUpCopy { number: parts.number });
+        }
+    }
+
+    fn part_failed(&self, node: NodeIndex, problem: String) -> CopyError {
+        CopyError::Part { host: self.plan.nodes[node.0 as usize].name(), problem }
+    }
+
+    /// Nobody writes a part any more.
+    fn end_parts(&mut self) {
+        let Some(Parts { packed, problem, .. }) = self.parts.take_if(|parts| parts.waiting.is_empty()) else {
+            return;
+        };
+        if let Some(flusher) = &self.flusher {
+            flusher.answer(problem.map_or_else(|| Ok(packed.into_iter().flatten().collect()), Err));
+        }
+    }
+}
+
+fn gone() -> String {
+    "its keeper is gone".to_owned()
+}
