@@ -106,14 +106,6 @@ pub(crate) enum CliError {
         "life {life} of the job in {path} has gone on without generation {generation}: it does not count there any more; name another directory"
     )]
     PassedOver { generation: GenerationId, life: transport::Life, path: PathBuf },
-    #[error(
-        "images that lie in directories of other hosts (--node-dir with --hosts) cannot be copied yet: leave out --flush-to, or have the job's directory in common"
-    )]
-    CopyFromHosts,
-    #[error(
-        "the job's images lie in directories of other hosts ({root}), to which copies cannot be brought yet: restart it where those are, from what they have"
-    )]
-    CopyToHosts { root: PathBuf },
     #[error("{path} is there already, and nothing is written over: name another file, or remove it")]
     OutputExists { path: PathBuf },
     #[error("{path} is no name of a file: name a file, in UTF-8")]
@@ -211,7 +203,7 @@ impl CliError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             CliError::Damaged { .. } => Exit::Unverified,
-            CliError::CopyFromHosts | CliError::KeyOfNothing | CliError::Place { .. } => Exit::Usage,
+            CliError::KeyOfNothing | CliError::Place { .. } => Exit::Usage,
             CliError::Stopped | CliError::BringingStopped { .. } => Exit::Stopped,
             CliError::Config(_)
             | CliError::NoSuchRule { .. }

@@ -55,6 +55,9 @@ pub enum CopyError {
     /// What was written, or was there, has gone before the copy was complete.
     #[error("{error}; it was there and has gone: another process removes copies of this job: stop it")]
     Gone { error: Box<CopyError> },
+    /// The copy has gone.
+    #[error("there is no copy of generation {generation} at the place any more")]
+    NoCopy { generation: GenerationId },
     /// A part of a copy that another host writes was not written.
     #[error("{host}: {problem}")]
     Part { host: String, problem: String },
@@ -124,6 +127,7 @@ impl CopyError {
             | CopyError::Obscure { .. }
             | CopyError::Changed { .. }
             | CopyError::Gone { .. }
+            | CopyError::NoCopy { .. }
             | CopyError::Part { .. }
             | CopyError::NotShared { .. }
             | CopyError::Superseded { .. }

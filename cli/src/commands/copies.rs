@@ -25,7 +25,7 @@ use super::{print_json, protection, say, tell};
 use crate::arguments::GenerationArgument;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::{Directories, Flush};
+use crate::launch::{Directories, Fetch, Flush};
 use crate::text;
 
 /// Copies that are kept, if nobody says otherwise.
@@ -140,6 +140,8 @@ pub(crate) struct Brought {
     pub(crate) generation: GenerationId,
     /// The largest counter of any life that left a copy.
     pub(crate) counter_last: u32,
+    /// Its images lie on other hosts' disks, and are brought there by their keepers.
+    pub(crate) fetch: Option<Fetch>,
 }
 
 /// Brings a copy into a job's directory, which is made if it does not exist.
@@ -167,13 +169,14 @@ pub(crate) fn bring(
     if let Some(known) = known.filter(|known| *known != job) {
         return Err(CliError::OtherJob { path: path.to_owned(), known, job });
     }
-    let copies = Copies::new(&*target, job, key);
+    let copies = Copies::new(&*target, job, key.clone());
     let listed = copies.list()?;
     for (_, error) in &listed.damaged {
         tell(format_args!("{error}"));
     }
     let mut candidates = listed.copies.iter().rev().filter(|copy| is_meant(argument, copy.generation));
     let mut copied = candidates.next().ok_or_else(|| CliError::NoCopies { place: from.to_string() })?;
+    let is_elsewhere = &mut false;
     let generation = loop {
         let tried = bring_copy(path, from, &copies, copied, quiet);
         // Whoever names a generation wants no other.
@@ -186,10 +189,22 @@ pub(crate) fn bring(
                 ));
                 copied = other;
             }
-            (tried, _) => break tried.map(|()| copied.generation)?,
+            (tried, _) => {
+                *is_elsewhere = tried? == Brings::Records;
+                break copied.generation;
+            }
         }
     };
-    Ok(Brought { generation, counter_last: listed.counter_last() })
+    let fetch = is_elsewhere.then(|| Fetch { generation, from: place, key });
+    Ok(Brought { generation, counter_last: listed.counter_last(), fetch })
+}
+
+/// What is brought by this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Brings {
+    All,
+    /// The keepers of the nodes bring the images.
+    Records,
 }
 
 /// Brings one copy.
@@ -199,7 +214,7 @@ fn bring_copy(
     copies: &Copies<'_>,
     copied: &Copied,
     quiet: bool,
-) -> Result<(), CliError> {
+) -> Result<Brings, CliError> {
     let file = copies.job_file(copied)?;
     let job = file.job;
     let storage = Directory::create(path)?;
@@ -215,10 +230,8 @@ fn bring_copy(
         made => made?,
     };
     let own = protection::own_root(&file, path);
-    if let Some(root) = &own {
-        if !protection::is_here(&file) {
-            return Err(CliError::CopyToHosts { root: root.clone() });
-        }
+    let is_here = protection::is_here(&file);
+    if let Some(root) = own.as_ref().filter(|_| is_here) {
         adopt_lives(&mut records, root, job)?;
     }
     if let Some(life) = records.passed_over(copied.generation)? {
@@ -235,6 +248,12 @@ fn bring_copy(
             path.display(),
             copied.generation
         ));
+    }
+    if own.is_some() && !is_here {
+        // What is missing is found now, and not by every node alone.
+        copies.list()?.needs(copied)?;
+        copies.take_over(copied, &mut records.on_node(crate::launch::nodes::NO_NODE))?;
+        return Ok(Brings::Records);
     }
     let manifest = copies.manifest(copied)?;
     let nodes: Vec<PathBuf> = (0..manifest.nodes.len())
@@ -260,7 +279,7 @@ fn bring_copy(
             began.elapsed().as_secs_f64()
         ));
     }
-    Ok(())
+    Ok(Brings::All)
 }
 
 /// A directory that is made anew takes over what nodes that are still there know of the job's lives: they take part in no life that contradicts it.

@@ -172,14 +172,6 @@ pub(crate) fn is_here(file: &JobFile) -> bool {
     !file.settings.contains_key(setting::HOSTS)
 }
 
-/// Refuses copies of what this host cannot read.
-pub(crate) fn check_flush(flush: bool, own: bool, nodes: &[Node]) -> Result<(), CliError> {
-    if flush && own && nodes.iter().any(|node| node.host.is_some()) {
-        return Err(CliError::CopyFromHosts);
-    }
-    Ok(())
-}
-
 /// Whether the images of a job lie in directories of its nodes' own.
 pub(crate) fn is_in(file: &JobFile) -> bool {
     file.settings.contains_key(setting::NODE_DIRECTORY)

@@ -70,9 +70,9 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     if arguments.key.is_named() && arguments.from.is_none() && flush.is_none() {
         return Err(CliError::KeyOfNothing);
     }
-    protection::check_flush(flush.is_some(), own_directories.is_some(), &nodes)?;
     // Lives that the directory knows nothing of have left copies.
-    let counter_last = brought.map_or(0, |brought| brought.counter_last).max(directory.counter_last()?);
+    let counter_last =
+        brought.as_ref().map_or(0, |brought| brought.counter_last).max(directory.counter_last()?);
     // What is said to another host is authenticated as a whole, whatever was enough before.
     let auth = if nodes.iter().all(|node| node.bind.ip().is_loopback()) { auth } else { AuthLevel::Full };
     let saves = read_saves(&file);
@@ -110,6 +110,7 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
         job_file: Vec::new(),
         keeps_ids,
         flush,
+        fetch: brought.and_then(|brought| brought.fetch),
         purpose,
     };
     plan.job_file = job_file(&plan).emit();

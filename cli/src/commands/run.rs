@@ -131,7 +131,6 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         return Err(CliError::KeyOfNothing);
     }
     let flush = arguments.flush.flush(&arguments.key)?;
-    protection::check_flush(flush.is_some(), own_directories.is_some(), &nodes)?;
     if let Ok(library) = &provider {
         equip(&mut program, &detected, library, arguments.bind);
     }
@@ -191,6 +190,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         job_file: Vec::new(),
         keeps_ids,
         flush,
+        fetch: None,
         purpose: Purpose::Run,
     };
     let place = make_place(&arguments, &plan)?;

@@ -54,7 +54,7 @@ use transport::JobId;
 use transport::config::AuthLevel;
 
 pub(crate) use coordinator::run;
-pub(crate) use flush::{Directories, Flush, SoFar};
+pub(crate) use flush::{Directories, Fetch, Flush, SoFar};
 pub(crate) use lines::{Channel, LineReader};
 pub(crate) use nodes::{OwnDirectories, Repairs};
 pub(crate) use notice::{CopyNotice, MpiNotice, Notice, Observer};
@@ -101,6 +101,8 @@ pub(crate) struct Plan {
     pub(crate) job_file: Vec<u8>,
     /// Copies outside the nodes.
     pub(crate) flush: Option<Flush>,
+    /// The copy that nodes bring what they have lost from.
+    pub(crate) fetch: Option<Fetch>,
     /// What keepers are started for.
     pub(crate) purpose: Purpose,
 }

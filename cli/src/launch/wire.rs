@@ -283,8 +283,8 @@ pub(crate) enum FromKeeper {
     Silent { why: Option<String> },
     /// To [`ToKeeper::Drain`].
     Drained { number: u64 },
-    /// To [`ToKeeper::Node`]: there is progress.
-    NodeBusy { number: u64 },
+    /// To [`ToKeeper::Node`]: there is progress, and so many more bytes have come.
+    NodeBusy { number: u64, bytes: u64 },
     /// To [`ToKeeper::Node`].
     NodeDone { number: u64, outcome: Result<NodeDone, Refusal> },
     /// To [`ToKeeper::Copy`]: so many more bytes have been read.

@@ -2,7 +2,7 @@
 
 mod asked;
 mod committing;
-mod copies;
+mod copying;
 mod keepers;
 mod mpi;
 mod nodes;
@@ -24,6 +24,7 @@ use ckpt_glue::names::{GenerationId, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::recovery::Ending;
 use ckpt_glue::sabotage::Sabotage;
+use copies::{Copies, Place};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
@@ -88,6 +89,8 @@ struct Shell<'a> {
     /// What the nodes' keepers write of a copy, and the number of the last one.
     parts: Option<Parts>,
     parts_last: u64,
+    /// Lies in the directory of copies until all nodes have seen it.
+    sign: Option<u64>,
     /// The newest generation of which there is a copy outside the nodes.
     copied: Option<store::GenerationId>,
     /// Nodes have directories of their own.
@@ -136,6 +139,16 @@ pub(crate) fn run(
     let repairs = shell.nodes.take().map(Nodes::into_repairs).unwrap_or_default();
     let copied = shell.copied;
     Ok(Outcome { report, is_mpi: shell.has_mpi, verdict, warnings, copied, repairs })
+}
+
+/// Leaves something in the directory of copies that all nodes are to see. An object store has the same name everywhere, and a job begins without one that
+/// does not answer yet.
+fn leave_sign(plan: &Plan) -> Result<Option<u64>, CliError> {
+    let Some(flush) = plan.flush.as_ref().filter(|_| plan.has_images_elsewhere()) else { return Ok(None) };
+    match &flush.to {
+        Place::Folder(_) => Ok(Some(Copies::new(&*flush.to.open()?, plan.job, None).leave_sign()?)),
+        Place::Objects { .. } => Ok(None),
+    }
 }
 
 /// Which node keeps which ranks.
@@ -190,6 +203,7 @@ impl<'a> Shell<'a> {
             copied: None,
             parts: None,
             parts_last: 0,
+            sign: leave_sign(plan)?,
             flusher: plan.flush.as_ref().map(|flush| Flusher::start(flush, plan)).transpose()?,
             nodes: plan.own_directories.as_ref().map(|_| Nodes::default()),
             requests,
@@ -461,5 +475,6 @@ impl Drop for Shell<'_> {
     /// Whatever went wrong: no process is left. A keeper that is killed takes its ranks with it.
     fn drop(&mut self) {
         self.keepers.kill();
+        self.remove_sign();
     }
 }

@@ -148,7 +148,7 @@ impl Shell<'_> {
                     keeper.silent = why;
                 }
             }
-            FromKeeper::NodeBusy { number } => self.on_node_busy(number),
+            FromKeeper::NodeBusy { number, bytes } => self.on_node_busy(number, bytes),
             FromKeeper::NodeDone { number, outcome } => self.on_node_done(node, number, outcome),
             FromKeeper::Copying { number, bytes } => self.on_copying(number, bytes),
             FromKeeper::CopyDone { number, outcome } => self.on_part(node, number, outcome),

@@ -37,6 +37,15 @@ pub(crate) struct Flush {
     pub(crate) key: Option<Key>,
 }
 
+/// A copy of a generation whose images lie on other hosts' disks.
+#[derive(Clone, Debug)]
+pub(crate) struct Fetch {
+    pub(crate) generation: GenerationId,
+    /// Where copies lie.
+    pub(crate) from: Place,
+    pub(crate) key: Option<Key>,
+}
+
 /// What the thread has done.
 #[derive(Debug)]
 pub(super) enum Copied {

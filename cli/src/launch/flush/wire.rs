@@ -97,7 +97,7 @@ pub(crate) fn named(generation: WireGeneration) -> GenerationId {
 pub(crate) struct WirePacked {
     image: (u64, u64),
     base: Option<(u64, u64)>,
-    content: [u8; 32],
+    content: u128,
     blocks_bytes: u64,
     places: (u64, u64, u64, u64),
     is_full: bool,

@@ -3,7 +3,7 @@
 //! The machine ([`ckpt_glue::Keeper`]) decides; this carries out, and talks to the coordinator over its standard input and output
 //! ([`wire`](super::wire)). When that link ends, the launcher is gone: everything that runs here is ended at once, and the guard cleans up.
 
-mod copies;
+mod copying;
 mod files;
 mod nodes;
 mod output;
@@ -46,7 +46,7 @@ use super::pmi::PmiLines;
 use super::process::{Process, Program};
 use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, VERSION, WirePhase};
 use super::{Saves, node_name, take_signals, watch};
-use copies::Copying;
+use copying::Copying;
 use nodes::OwnDirectory;
 use output::Outputs;
 use spawned::Spawned;

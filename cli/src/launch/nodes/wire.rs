@@ -1,10 +1,13 @@
 //! What a keeper is asked to do in the directory of its node, and what it answers. Records travel as their bytes.
 
+use copies::CopyError;
+use nix::errno::Errno;
 use protector::{Limits, Shape};
 use serde::{Deserialize, Serialize};
 use store::protect::Group;
-use store::{Decision, Manifest};
+use store::{Decision, Manifest, StoreError};
 
+use super::super::flush::wire::WireCopies;
 use super::super::wire::{WireGeneration, WireLife};
 
 /// A node's directory of its own, and its part in its group.
@@ -86,7 +89,14 @@ impl WireManifest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum NodeTask {
     /// Make the directory if it is not there, take over the decisions, and look what there is of these generations: every byte of those that are marked.
-    Survey { decisions: Vec<WireDecision>, generations: Vec<(WireManifest, bool)> },
+    /// `sees`: a place of copies and a sign there, which must be the launcher's.
+    Survey {
+        decisions: Vec<WireDecision>,
+        generations: Vec<(WireManifest, bool)>,
+        sees: Option<(WireCopies, u64)>,
+    },
+    /// Bring the node's images of a generation from a place of copies.
+    Fetch { generation: WireGeneration, from: WireCopies },
     /// Write down a decision.
     Decide(WireDecision),
     /// Commit here what is committed.
@@ -116,6 +126,8 @@ pub(crate) enum NodeDone {
     Surveyed(Vec<Found>),
     /// To [`NodeTask::Open`]: where it is.
     Opened(Vec<u8>),
+    /// To [`NodeTask::Fetch`]: so many files.
+    Fetched(u32),
     /// To [`NodeTask::Repair`].
     Repaired(Rebuilt),
 }
@@ -149,4 +161,16 @@ pub(crate) struct Found {
 pub(crate) struct Refusal {
     pub(crate) errno: u32,
     pub(crate) why: String,
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Refusal {
+        Refusal { errno: error.errno(), why: error.to_string() }
+    }
+}
+
+impl From<CopyError> for Refusal {
+    fn from(error: CopyError) -> Refusal {
+        Refusal { errno: Errno::EIO as u32, why: error.to_string() }
+    }
 }

@@ -48,6 +48,8 @@ enum What {
     Protect(GenerationId),
     /// To compute what they have lost of a generation.
     Repair(store::GenerationId),
+    /// To bring what they have lost of a generation from a place of copies.
+    Fetch(store::GenerationId),
 }
 
 impl What {
@@ -61,6 +63,7 @@ impl What {
             }
             What::Protect(generation) => format!("protecting generation {generation}"),
             What::Repair(generation) => format!("rebuilding generation {generation}"),
+            What::Fetch(generation) => format!("bringing generation {generation} from a copy"),
             What::Collect => "removing old generations, on the nodes".to_owned(),
         }
     }
@@ -160,11 +163,14 @@ impl Shell<'_> {
         self.end_rounds(Instant::now());
     }
 
-    pub(super) fn on_node_busy(&mut self, number: u64) {
+    pub(super) fn on_node_busy(&mut self, number: u64, bytes: u64) {
         let Some(nodes) = &mut self.nodes else { return };
         let Some(round) = nodes.rounds.iter_mut().find(|round| round.number == number) else { return };
         if let Some(until) = &mut round.until {
-            *until = (*until).max(Instant::now() + NODE_ANSWER_MAX);
+            *until = (*until).max(Instant::now() + round.limit);
+        }
+        if let Some(recovering) = &mut nodes.recovering {
+            recovering.note_brought(bytes);
         }
         if let Some(counter) = nodes.recovering.as_ref().map(Recovering::counter) {
             self.tell_job(job::Input::StoreBusy { counter });
@@ -209,6 +215,7 @@ impl Shell<'_> {
             What::Open(life) => return self.end_opening(life, &round),
             What::Meet => return self.end_meeting(&round),
             What::Repair(generation) => return self.end_repair(generation, &round),
+            What::Fetch(generation) => return self.end_fetch(generation, &round),
             What::Protect(_) => return self.end_protection(&round),
             What::Decide(_) | What::Commit(_) | What::Collect => {}
         }

@@ -12,12 +12,16 @@ use std::time::Instant;
 use ckpt_glue::job;
 use ckpt_glue::names::NodeIndex;
 use ckpt_glue::recovery::Beginning;
+use copies::Copies;
 use store::GenerationId;
 use store::protect::{Standing, standing};
 use transport::Life;
 
 use super::super::super::Purpose;
-use super::super::super::limits::{NODE_ANSWER_MAX, REPAIR_NEWS_EVERY, REPAIRS_MAX};
+use super::super::super::flush::wire::WireCopies;
+use super::super::super::limits::{
+    COPY_NEWS_EVERY, COPY_SILENT_MAX, NODE_ANSWER_MAX, REPAIR_NEWS_EVERY, REPAIRS_MAX,
+};
 use super::super::super::nodes::wire::{Found, NodeDone, NodeTask, Rebuilt};
 use super::super::super::nodes::{Lost, NodeRepair, Repairs};
 use super::super::super::notice::Notice;
@@ -40,8 +44,12 @@ pub(super) struct Recovering {
     /// The protectors have found each other.
     have_met: bool,
     repairs: BTreeMap<GenerationId, u32>,
-    /// When somebody is told that images are being rebuilt.
+    /// When somebody is told that images are being rebuilt, or brought.
     news: Option<Instant>,
+    /// How often a copy was brought for it, and bytes that have come.
+    fetches: u32,
+    brought: u64,
+    brought_told: Option<Instant>,
 }
 
 impl Recovering {
@@ -53,11 +61,16 @@ impl Recovering {
         self.news
     }
 
-    fn task(&self) -> NodeTask {
+    pub(super) fn note_brought(&mut self, bytes: u64) {
+        self.brought += bytes;
+    }
+
+    fn task(&self, sees: Option<(WireCopies, u64)>) -> NodeTask {
         let generation = |(manifest, every_byte): &(store::Manifest, bool)| (manifest.into(), *every_byte);
         NodeTask::Survey {
             decisions: self.records.decisions.iter().map(Into::into).collect(),
             generations: self.records.manifests.iter().map(generation).collect(),
+            sees,
         }
     }
 
@@ -76,6 +89,8 @@ enum Verdicts {
     Bare,
     /// These nodes have to be rebuilt.
     Repairable(BTreeSet<NodeIndex>),
+    /// These nodes have to bring it from a copy.
+    Fetchable(BTreeSet<NodeIndex>),
     /// In words.
     Lost(String),
 }
@@ -87,7 +102,18 @@ impl Shell<'_> {
             records.manifests.retain(|(manifest, _)| manifest.generation == named);
         }
         let (found, repairs) = (BTreeMap::new(), BTreeMap::new());
-        let recovering = Recovering { counter, nonce, records, found, have_met: false, repairs, news: None };
+        let recovering = Recovering {
+            counter,
+            nonce,
+            records,
+            found,
+            have_met: false,
+            repairs,
+            news: None,
+            fetches: 0,
+            brought: 0,
+            brought_told: None,
+        };
         if let Some(nodes) = &mut self.nodes {
             nodes.recovering = Some(recovering);
             nodes.base = None;
@@ -97,10 +123,27 @@ impl Shell<'_> {
     }
 
     fn survey(&mut self) {
+        let sees = self.sees();
         let Some(nodes) = &mut self.nodes else { return };
         nodes.rounds.clear();
-        let Some(task) = nodes.recovering.as_ref().map(Recovering::task) else { return };
+        let Some(recovering) = &nodes.recovering else { return };
+        let task = recovering.task(sees);
         self.ask_nodes(What::Survey, None, |_| task.clone());
+    }
+
+    /// A job begins only where all its nodes see the directory of its copies. Later a node that does not costs copies, not the job.
+    fn sees(&self) -> Option<(WireCopies, u64)> {
+        let flush = self.plan.flush.as_ref().filter(|_| self.job.status().life.is_none())?;
+        Some((WireCopies::new(&flush.to, None), self.sign?))
+    }
+
+    /// All nodes have seen it, or the job does not begin.
+    pub(in super::super) fn remove_sign(&mut self) {
+        let Some((sign, flush)) = self.sign.take().zip(self.plan.flush.as_ref()) else { return };
+        // What stays is removed with the next copy.
+        if let Ok(target) = flush.to.open() {
+            let _ = Copies::new(&*target, self.plan.job, None).remove_sign(sign);
+        }
     }
 
     /// The generation that a person has named, while the job goes back to no other one.
@@ -116,7 +159,7 @@ impl Shell<'_> {
         let Some(recovering) = &nodes.recovering else { return };
         let survey = nodes.rounds.iter().find(|round| round.what == What::Survey);
         if let Some(round) = survey.filter(|round| round.waiting.contains(&node)) {
-            let message = ToKeeper::Node { number: round.number, task: recovering.task() };
+            let message = ToKeeper::Node { number: round.number, task: recovering.task(self.sees()) };
             self.keepers.tell(node, &message);
         }
     }
@@ -132,6 +175,7 @@ impl Shell<'_> {
     }
 
     pub(super) fn end_survey(&mut self, round: Round) {
+        self.remove_sign();
         if let Some((node, refusal)) = round.refused.first_key_value()
             && self.job.status().life.is_none()
         {
@@ -219,6 +263,7 @@ impl Shell<'_> {
                 Verdicts::Whole => chosen = Some((generation, true)),
                 Verdicts::Bare => chosen = Some((generation, false)),
                 Verdicts::Repairable(lost) => return self.repair(generation, lost),
+                Verdicts::Fetchable(lost) => return self.fetch(generation, &lost),
                 Verdicts::Lost(why) => {
                     self.tell(&Notice::Lost { generation, why: &why });
                     if let Some(nodes) = &mut self.nodes {
@@ -238,9 +283,11 @@ impl Shell<'_> {
         };
         let Some(recovering) = &nodes.recovering else { return Verdicts::Whole };
         let count = u32::try_from(self.plan.nodes.len()).unwrap_or(u32::MAX);
-        let damaged: Vec<String> = (0..count)
-            .filter_map(|node| Some((node, recovering.found(node, place).problem?)))
-            .map(|(node, problem)| format!("{}: {problem}", self.plan.nodes[node as usize].name()))
+        let damages: Vec<(u32, String)> =
+            (0..count).filter_map(|node| Some((node, recovering.found(node, place).problem?))).collect();
+        let damaged: Vec<String> = damages
+            .iter()
+            .map(|(node, problem)| format!("{}: {problem}", self.plan.nodes[*node as usize].name()))
             .collect();
         let (mut lost, mut beyond) = (BTreeSet::new(), Vec::new());
         for group in own.groups() {
@@ -266,10 +313,15 @@ impl Shell<'_> {
         }
         let repairs = recovering.repairs.get(&generation).copied().unwrap_or(0);
         let can_repair = recovering.have_met && repairs < REPAIRS_MAX;
+        let is_copied = self.plan.fetch.as_ref().is_some_and(|fetch| fetch.generation == generation);
+        let can_fetch = is_copied && recovering.fetches < REPAIRS_MAX;
         match (damaged.is_empty(), beyond.is_empty()) {
             (true, true) if lost.is_empty() => Verdicts::Whole,
             (_, true) if !lost.is_empty() && can_repair => Verdicts::Repairable(lost),
             (true, _) => Verdicts::Bare,
+            (false, _) if can_fetch => {
+                Verdicts::Fetchable(damages.iter().map(|(node, _)| NodeIndex(*node)).collect())
+            }
             (false, true) => Verdicts::Lost(damaged.join("; ")),
             (false, false) => Verdicts::Lost(format!("{} ({})", beyond.join("; "), damaged.join("; "))),
         }
@@ -290,16 +342,72 @@ impl Shell<'_> {
         self.ask_some(What::Repair(generation), None, &lost, |_| NodeTask::Repair { generation: wire });
     }
 
+    fn fetch(&mut self, generation: GenerationId, lost: &BTreeSet<NodeIndex>) {
+        let Some(fetch) = &self.plan.fetch else { return };
+        let from = WireCopies::new(&fetch.from, fetch.key.as_ref());
+        let names: Vec<String> = lost.iter().map(|node| self.plan.nodes[node.0 as usize].name()).collect();
+        let words = format!(
+            "generation {generation}: {} bring what they had of it from {}",
+            names.join(", "),
+            fetch.from
+        );
+        self.tell(&Notice::Repair { words: &words });
+        if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
+            recovering.fetches += 1;
+            recovering.brought = 0;
+            recovering.news = Some(Instant::now() + REPAIR_NEWS_EVERY);
+            recovering.brought_told = Some(Instant::now());
+        }
+        let wire = convert::to_glue(generation).into();
+        self.ask_some(What::Fetch(generation), Some(COPY_SILENT_MAX), lost, |_| NodeTask::Fetch {
+            generation: wire,
+            from: from.clone(),
+        });
+    }
+
+    pub(super) fn end_fetch(&mut self, generation: GenerationId, round: &Round) {
+        if !round.refused.is_empty() {
+            let error = self.refusals(&round.refused);
+            self.tell(&Notice::Store { what: &round.what.words(), error: &error });
+        }
+        let files: u32 = round
+            .done
+            .values()
+            .map(|done| if let NodeDone::Fetched(files) = done { *files } else { 0 })
+            .sum();
+        let words =
+            format!("generation {generation}: {files} files were brought to {} nodes", round.done.len());
+        self.tell(&Notice::Repair { words: &words });
+        if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
+            (recovering.news, recovering.brought_told) = (None, None);
+            if !round.refused.is_empty() {
+                // What has failed there once fails again, for all that is known.
+                recovering.fetches = REPAIRS_MAX;
+            }
+            let counter = recovering.counter;
+            self.tell_job(job::Input::StoreBusy { counter });
+        }
+        self.survey();
+    }
+
     /// What is rebuilt takes its time: whoever waits hears of it. It ends, for no protector waits for ever.
     pub(super) fn tell_of_repair(&mut self, now: Instant) {
         let Some(nodes) = &mut self.nodes else { return };
-        let rebuilding = nodes.rounds.iter().any(|round| matches!(round.what, What::Repair(_)));
+        let rebuilding =
+            nodes.rounds.iter().any(|round| matches!(round.what, What::Repair(_) | What::Fetch(_)));
         let Some(recovering) = nodes.recovering.as_mut() else { return };
         let Some(due) = recovering.news.filter(|due| *due <= now) else { return };
         recovering.news = rebuilding.then_some(due.max(now) + REPAIR_NEWS_EVERY);
+        let brought = recovering.brought;
+        let told = recovering.brought_told.as_mut().filter(|told| **told + COPY_NEWS_EVERY <= now);
+        let tells = told.map(|told| *told = now).is_some();
         if rebuilding {
             let counter = recovering.counter;
             self.tell_job(job::Input::StoreBusy { counter });
+        }
+        if tells {
+            let words = format!("bringing images from a copy: {} so far", text::bytes(brought));
+            self.tell(&Notice::Repair { words: &words });
         }
     }
 

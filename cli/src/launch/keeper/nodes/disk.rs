@@ -1,16 +1,21 @@
 //! What is done in a node's directory of its own: records taken over from the job's, generations looked at, and removed.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use copies::{Copies, CopyError, Report};
 use store::job::{Damage, Depth};
 use store::protect::{Group, Member};
 use store::{Decision, Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError};
-use transport::JobId;
+use transport::{JobId, Rank};
 
+use super::super::super::flush::Directories;
+use super::super::super::flush::wire::{WireCopies, named};
 use super::super::super::nodes::wire::{Found, NodeDone, NodeTask, Refusal, WirePlace};
 use super::super::super::worker::Results;
 use super::super::Site;
+use super::super::copying::News;
 use crate::convert;
 
 /// Time between two words of progress.
@@ -19,8 +24,8 @@ const BUSY_EVERY: Duration = Duration::from_secs(1);
 /// What the thread says.
 #[derive(Debug)]
 pub(super) enum Said {
-    /// It is at it.
-    Busy { number: u64 },
+    /// It is at it; so many more bytes have come.
+    Busy { number: u64, bytes: u64 },
     /// It has done it, or has not.
     Done { number: u64, outcome: Result<NodeDone, Refusal> },
 }
@@ -45,7 +50,7 @@ impl Progress<'_> {
     fn made(&mut self) {
         if self.told.elapsed() >= BUSY_EVERY {
             self.told = Instant::now();
-            self.results.tell(Said::Busy { number: self.number });
+            self.results.tell(Said::Busy { number: self.number, bytes: 0 });
         }
     }
 }
@@ -60,34 +65,39 @@ impl Disk {
 
     pub(super) fn perform(&mut self, number: u64, task: NodeTask, results: &Results<Said>) {
         let mut progress = Progress { number, results, told: Instant::now() };
-        let outcome = self
-            .try_perform(task, &mut progress)
-            .map_err(|error| Refusal { errno: error.errno(), why: error.to_string() });
+        let outcome = self.try_perform(task, &mut progress);
         results.tell(Said::Done { number, outcome });
     }
 
-    fn try_perform(&mut self, task: NodeTask, progress: &mut Progress<'_>) -> Result<NodeDone, StoreError> {
+    fn try_perform(&mut self, task: NodeTask, progress: &mut Progress<'_>) -> Result<NodeDone, Refusal> {
         match task {
-            NodeTask::Survey { decisions, generations } => {
+            NodeTask::Survey { decisions, generations, sees } => {
+                if let Some((copies, sign)) = sees {
+                    let target = copies.open()?;
+                    Copies::new(&*target, self.job, None).see_sign(sign)?;
+                }
                 let mut directory = self.make()?;
                 let parsed: Result<Vec<Decision>, _> =
                     decisions.iter().map(|decision| decision.open()).collect();
-                directory.adopt_decisions(&parsed.map_err(told)?)?;
+                directory.adopt_decisions(&parsed.map_err(refused)?)?;
                 let mut found = Vec::new();
                 for (manifest, every_byte) in &generations {
                     found.push(self.look(
                         &mut directory,
-                        &manifest.open().map_err(told)?,
+                        &manifest.open().map_err(refused)?,
                         *every_byte,
                         progress,
                     )?);
                 }
                 return Ok(NodeDone::Surveyed(found));
             }
-            NodeTask::Decide(decision) => {
-                self.open()?.write_decision(&decision.open().map_err(told)?)?;
+            NodeTask::Fetch { generation, from } => {
+                return Ok(NodeDone::Fetched(self.fetch(named(generation), &from, progress)?));
             }
-            NodeTask::Commit(manifest) => self.open()?.replicate(&manifest.open().map_err(told)?)?,
+            NodeTask::Decide(decision) => {
+                self.open()?.write_decision(&decision.open().map_err(refused)?)?;
+            }
+            NodeTask::Commit(manifest) => self.open()?.replicate(&manifest.open().map_err(refused)?)?,
             NodeTask::Collect { life, keep, kept } => {
                 let kept: Vec<GenerationId> =
                     kept.into_iter().map(|generation| convert::to_store(generation.into())).collect();
@@ -96,7 +106,7 @@ impl Disk {
             NodeTask::Settle { manifests } => {
                 let mut directory = self.open()?;
                 for manifest in &manifests {
-                    let manifest = manifest.open().map_err(told)?;
+                    let manifest = manifest.open().map_err(refused)?;
                     if directory.commit_record(manifest.generation).is_err() {
                         adopt_if_whole(&mut directory, &manifest, Depth::Tables, || ())?;
                     }
@@ -111,6 +121,31 @@ impl Disk {
             | NodeTask::Repair { .. } => {}
         }
         Ok(NodeDone::Done)
+    }
+
+    /// Brings the images that this node had of a generation, as far as they are not there. Returns how many files were brought.
+    fn fetch(
+        &self,
+        generation: GenerationId,
+        from: &WireCopies,
+        progress: &Progress<'_>,
+    ) -> Result<u32, CopyError> {
+        let target = from.open()?;
+        let copies = Copies::new(&*target, self.job, from.key());
+        let listed = copies.list()?;
+        let copied = listed.copies.iter().find(|copy| copy.generation == generation);
+        let copied = copied.ok_or(CopyError::NoCopy { generation })?;
+        let manifest = copies.manifest(copied)?;
+        let own = manifest.images.iter().filter(|image| image.node == self.node);
+        let ranks: Vec<Rank> = own.map(|image| image.rank).collect();
+        let images = Directories::new(self.job, vec![self.path.clone(); manifest.nodes.len()], &manifest);
+        let (news, number, results) = (News::new(), progress.number, progress.results.clone());
+        let report = Report::told_to(move |bytes| {
+            news.add(bytes, |bytes| results.tell(Said::Busy { number, bytes }));
+            true
+        });
+        let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        copies.fetch_images(copied, &ranks, &images, threads, &report)
     }
 
     fn open(&self) -> Result<Job, StoreError> {
@@ -166,6 +201,10 @@ fn adopt_if_whole(
         directory.adopt(manifest)?;
     }
     Ok(damages.into_iter().next())
+}
+
+fn refused(error: store::RecordError) -> Refusal {
+    told(error).into()
 }
 
 /// A record that came over the link is not as it was sent.

@@ -95,7 +95,7 @@ impl Shell {
 
     fn on_said(&mut self, said: Said) {
         match said {
-            Said::Busy { number } => self.tell(&FromKeeper::NodeBusy { number }),
+            Said::Busy { number, bytes } => self.tell(&FromKeeper::NodeBusy { number, bytes }),
             Said::Done { number, outcome } => {
                 if let Some(own) = &mut self.own {
                     own.open -= 1;
