@@ -114,25 +114,53 @@ fn a_place_that_hosts_do_not_share_is_refused() {
         hosts.shared
     );
     let refused = hosts.run(&script, &[]).finish();
-    refused.says(&["no rank can be started on b", &hosts.shared, "copies want a place that all hosts have in common"]);
+    refused.says(&[
+        "no rank can be started on b",
+        &hosts.shared,
+        "copies want a place that all hosts have in common",
+    ]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert_eq!(fs::read_dir(&hosts.shared).expect("a directory").count(), 0, "something is left there");
 }
 
-// The keeper stands still while it is to write its part, and is killed then: that copy is lost, and nothing else.
+/// The folder of a copy that is being written.
+fn begun(shared: &Path) -> Option<PathBuf> {
+    let below = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut folders = below(shared.to_owned()).flat_map(below).flat_map(below);
+    folders.find(|folder| folder.is_dir() && !folder.join("copied").exists())
+}
+
+// The keeper of b stands still before it has written its part, and is killed when the other parts are there.
 #[test]
 fn a_keeper_that_dies_in_a_copy_costs_that_copy() {
     let hosts = Hosts::new();
-    let mut job = hosts.run("shift; exec \"$@\"", &[]);
+    let shared = PathBuf::from(&hosts.shared);
+    let mut job = hosts.run("shift; exec \"$@\"", &["--flush-keep", "64"]);
     job.wait_for(" copied (");
     let victim = keepers(job.pid())[1];
-    signal(victim, "STOP");
+    let folder = loop {
+        wait_until("a copy begins", || begun(&shared).is_some());
+        signal(victim, "STOP");
+        if let Some(folder) = begun(&shared) {
+            let is_there = |rank: u32| folder.join(format!("rank-{rank:08}.places")).exists();
+            wait_until("the other parts are written", || is_there(2) || [0, 1, 3].into_iter().all(is_there));
+            if !is_there(2) {
+                break folder;
+            }
+        }
+        signal(victim, "CONT");
+    };
     signal(victim, "KILL");
-    job.wait_for("came to nothing");
+    wait_until("what was written is taken back", || !folder.exists());
     job.wait_for("all ranks run again");
     job.wait_for(" copied (");
     hosts.place.let_end();
-    verified(&job.finish());
+    let done = job.finish();
+    let epoch =
+        folder.file_name().and_then(|name| name.to_str()?.strip_prefix("epoch-")?.parse::<u32>().ok());
+    let epoch = epoch.expect("a folder of a copy");
+    done.says(&[&format!("/{epoch} came to nothing: b: its keeper is gone; the job goes on")]);
+    verified(&done);
     hosts.are_whole(&[]);
 }
 

@@ -176,8 +176,7 @@ pub(crate) fn bring(
     }
     let mut candidates = listed.copies.iter().rev().filter(|copy| is_meant(argument, copy.generation));
     let mut copied = candidates.next().ok_or_else(|| CliError::NoCopies { place: from.to_string() })?;
-    let is_elsewhere = &mut false;
-    let generation = loop {
+    let (generation, brings) = loop {
         let tried = bring_copy(path, from, &copies, copied, quiet);
         // Whoever names a generation wants no other.
         let other = candidates.next().filter(|_| argument.is_none());
@@ -189,13 +188,10 @@ pub(crate) fn bring(
                 ));
                 copied = other;
             }
-            (tried, _) => {
-                *is_elsewhere = tried? == Brings::Records;
-                break copied.generation;
-            }
+            (tried, _) => break (copied.generation, tried?),
         }
     };
-    let fetch = is_elsewhere.then(|| Fetch { generation, from: place, key });
+    let fetch = (brings == Brings::Records).then_some(Fetch { generation, from: place, key });
     Ok(Brought { generation, counter_last: listed.counter_last(), fetch })
 }
 
