@@ -280,6 +280,10 @@ impl Inner {
             self.port.handle_timeout(now);
             happened = true;
         }
+        if !self.held.is_empty() {
+            // A copy that peers need no more may be what a rail has not handed over yet, and nothing else be left to send.
+            (0..self.rails.len()).for_each(|i| self.hand_over_rest(i));
+        }
         self.collect();
         happened |= self.transmit(now);
         happened | (self.completions.len() > known)
@@ -361,6 +365,8 @@ impl Inner {
             let i = self.turn;
             self.turn = if i + 1 < self.rails.len() { i + 1 } else { 0 };
             if !self.fill(i, frames_max, now) {
+                // It may have no room because its NIC had none.
+                self.hand_over_rest(i);
                 idle += 1;
                 continue;
             }
@@ -378,6 +384,13 @@ impl Inner {
             self.rail_failed(i, error);
         }
         self.take_notices(i);
+    }
+
+    /// Has a rail go on with what it was handed before and is not done with.
+    fn hand_over_rest(&mut self, i: usize) {
+        if self.rails[i].as_ref().is_some_and(|driver| driver.completed_total() < driver.staged_total()) {
+            self.hand_over(i);
+        }
     }
 
     /// Stages frames on one rail until the port has none, the rail no room, or its turn is over. True if any was staged.

@@ -291,6 +291,14 @@ fn ports_move_between_udp_and_af_xdp_under_traffic() {
     run("ports_move_between_udp_and_af_xdp_under_traffic", Faults::NONE, false, nics);
 }
 
+#[test]
+fn what_a_nic_holds_back_is_given_back_when_nothing_else_is_sent() {
+    // The last copies of acknowledged frames stay with the NIC until it is called again.
+    let faults = "late=5%,seed=11".parse().expect("faults");
+    let nics = (0..20).map(|life| if life % 2 == 0 { [Nic::Udp; 2] } else { [Nic::Xdp; 2] });
+    run("what_a_nic_holds_back_is_given_back_when_nothing_else_is_sent", faults, false, nics);
+}
+
 /// From each of the four to each, itself included, and back to the first.
 fn every_ordered_pair() -> impl Iterator<Item = [Nic; 2]> + Clone + Send {
     use Nic::{Shm, Udp, Verbs, Xdp};
@@ -316,7 +324,7 @@ fn ports_move_between_all_drivers_under_traffic() {
 
 #[test]
 fn ports_move_between_all_drivers_under_traffic_that_is_lossy() {
-    let faults = "loss=2%,dup=2%,reorder=2%,seed=11".parse().expect("faults");
+    let faults = "loss=2%,dup=2%,reorder=2%,late=5%,seed=11".parse().expect("faults");
     let nics = every_ordered_pair().cycle().take(16 * 2 + 1);
     run("ports_move_between_all_drivers_under_traffic_that_is_lossy", faults, true, nics);
 }
