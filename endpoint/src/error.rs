@@ -22,6 +22,37 @@ pub enum EndpointError {
         /// What its driver said.
         source: DriverError,
     },
+    /// There is no such rail, or it is dead.
+    #[error("rail {rail} is dead, or there is none: the port has been opened on {rails}")]
+    NoRail {
+        /// Which was asked for.
+        rail: usize,
+        /// Rails with which the port was opened.
+        rails: usize,
+    },
+    /// The driver that was to take a rail over could not be opened.
+    #[error("rail {rail} goes on as it was: {source}")]
+    NotHandedOver {
+        /// Which rail.
+        rail: usize,
+        /// What the driver said.
+        source: DriverError,
+    },
+    /// The driver that was to take a rail over is no substitute: frames that are on their way keep their length, and peers know one address.
+    #[error(
+        "rail {rail} goes on as it was: the other driver takes frames of {found} bytes and this one has sent up to {frame_bytes}{}; make the device's MTU smaller and restart the job on the other driver",
+        if *is_elsewhere { ", and it is at another address" } else { "" }
+    )]
+    NoSubstitute {
+        /// Which rail.
+        rail: usize,
+        /// Bytes of the longest frames on the way.
+        frame_bytes: usize,
+        /// Bytes that the other driver takes.
+        found: usize,
+        /// It has another address.
+        is_elsewhere: bool,
+    },
     /// None of a peer's addresses can be used on our rails.
     #[error(
         "no rail reaches the peer: it gave {given} addresses, this port has {rails} rails; check that both use the same kind of NIC and address family"

@@ -117,7 +117,7 @@ impl Shared {
     }
 
     /// Sends what may be sent. Without anything to send, not even the clock is read: most receives are posted that way.
-    fn transmit(&self, inner: &mut Inner) {
+    pub(crate) fn transmit(&self, inner: &mut Inner) {
         if inner.port.wants_to_transmit() {
             inner.transmit(self.clock.now());
         }

@@ -1,6 +1,6 @@
 //! What is behind the gate: the port, its rails, its buffers.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use drivers::{Driver, DriverError, Notice};
 use transport::config::{AuthLevel, RAILS_MAX};
@@ -145,6 +145,8 @@ pub(crate) struct Inner {
     pub(crate) rails: Vec<Option<Box<dyn Driver>>>,
     pub(crate) buffers: BufferTable,
     pub(crate) completions: VecDeque<Completion>,
+    /// Where the peer of each link is on each rail, for a driver that takes a rail over.
+    places: BTreeMap<(usize, LinkIndex), RawAddress>,
     /// Events may have been left with the port, for want of room.
     behind: bool,
     /// Sends that are over for the protocol, whose payload a NIC still reads.
@@ -170,6 +172,7 @@ impl Inner {
             rails,
             buffers,
             completions: VecDeque::new(),
+            places: BTreeMap::new(),
             behind: false,
             held: Vec::new(),
             turn: 0,
@@ -185,6 +188,7 @@ impl Inner {
     pub(crate) fn replace_rails(&mut self, rails: Vec<Box<dyn Driver>>) -> Vec<Option<Box<dyn Driver>>> {
         self.within_host = rails.iter().position(|driver| driver.caps().within_host);
         self.turn = 0;
+        self.places.clear();
         self.look_everywhere();
         // They count their frames from zero.
         (0..RAILS_MAX).for_each(|i| self.buffers.forget_rail(i));
@@ -590,7 +594,14 @@ impl Inner {
         let id = driver.resolve(address)?;
         let longest = driver.path(id).map_or(driver.caps().frame_bytes_max, |path| path.frame_bytes_max);
         self.port.set_path_limited(link, rail_index(i), id, longest);
+        self.places.insert((i, link), *address);
         Ok(())
+    }
+
+    /// Where the peers of all links are on a rail.
+    pub(crate) fn places_on(&self, rail: usize) -> impl Iterator<Item = (LinkIndex, RawAddress)> {
+        let all = (rail, LinkIndex(0))..=(rail, LinkIndex(u32::MAX));
+        self.places.range(all).map(|((_, link), address)| (*link, *address))
     }
 }
 

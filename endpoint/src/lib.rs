@@ -16,6 +16,7 @@ mod clock;
 mod error;
 mod frozen;
 mod gate;
+mod hand_over;
 mod helper;
 mod inner;
 mod leaving;
@@ -28,6 +29,7 @@ pub use buffers::{BorrowedBuffer, BorrowedPayload, BufferTable, ReceiveBuffer, S
 pub use error::EndpointError;
 pub use frozen::{Frozen, PauseSplit};
 pub use gate::{Endpoint, EndpointConfig};
+pub use hand_over::OpenAt;
 pub use inner::Completion;
 pub use leaving::{Leaving, Linger};
 pub use wait::Waiting;

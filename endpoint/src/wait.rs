@@ -66,6 +66,18 @@ impl Bell {
         Ok(())
     }
 
+    /// Watches a rail in the place of one that is closed.
+    pub(crate) fn watch_instead(&self, had_descriptor: bool, driver: &dyn Driver) -> std::io::Result<()> {
+        if had_descriptor {
+            self.watched.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(fd) = driver.fd() {
+            self.rails.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+            self.watched.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     /// Wakes whoever sleeps.
     pub(crate) fn ring(&self) {
         for event in &self.beds().taken {

@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 
 use drivers::fault::{FaultDriver, Faults};
 use drivers::shm::{ShmConfig, ShmDriver};
-use drivers::udp::{UdpConfig, UdpDriver};
+use drivers::udp::{UdpAddress, UdpConfig, UdpDriver};
 use drivers::verbs::{VerbsConfig, VerbsDriver};
 use drivers::xdp::{Attach, XdpConfig, XdpDriver};
 use drivers::{Driver, DriverError};
 use endpoint::{Completion, Endpoint, EndpointConfig, ReceiveBuffer, SendBuffer};
 use nix::sched::{CloneFlags, setns, unshare};
 use transport::{
-    Epoch, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, Receive, Restart, Space,
+    Epoch, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, RawAddress, Receive,
+    Restart, Space,
 };
 
 const KEY: JobKey = JobKey([1; 16]);
@@ -72,13 +73,18 @@ impl Host {
     }
 
     fn rail(&self, nic: Nic) -> Result<Vec<Box<dyn Driver>>, DriverError> {
+        Ok(vec![self.rail_at(self.address(), nic)?])
+    }
+
+    /// Rails over UDP and AF_XDP are at `bind`.
+    fn rail_at(&self, bind: SocketAddr, nic: Nic) -> Result<Box<dyn Driver>, DriverError> {
         self.enter();
         let rail: Box<dyn Driver> = match nic {
-            Nic::Udp => Box::new(UdpDriver::open(&UdpConfig::new(self.address()))?),
+            Nic::Udp => Box::new(UdpDriver::open(&UdpConfig::new(bind))?),
             Nic::Xdp => Box::new(XdpDriver::open(&XdpConfig {
                 interface: format!("eth{}", self.rank),
                 queue: 0,
-                bind: self.address(),
+                bind,
                 attach: Some(Attach::Native),
             })?),
             Nic::Verbs => {
@@ -87,10 +93,10 @@ impl Host {
             }
             Nic::Shm => Box::new(ShmDriver::open(&ShmConfig::default())?),
         };
-        Ok(vec![match self.faults {
+        Ok(match self.faults {
             Faults::NONE => rail,
             faults => Box::new(FaultDriver::new(rail, faults)),
-        }])
+        })
     }
 }
 
@@ -327,4 +333,54 @@ fn ports_move_between_all_drivers_under_traffic_that_is_lossy() {
     let faults = "loss=2%,dup=2%,reorder=2%,late=5%,seed=11".parse().expect("faults");
     let nics = every_ordered_pair().cycle().take(16 * 2 + 1);
     run("ports_move_between_all_drivers_under_traffic_that_is_lossy", faults, true, nics);
+}
+
+impl End {
+    /// The rail goes on over another driver, at the same address.
+    fn hand_over(&self, nic: Nic) {
+        let mut open = |address: &RawAddress| {
+            let at = UdpAddress::try_from(address).expect("both kinds have such addresses");
+            self.host.rail_at(at.0, nic)
+        };
+        let mut never = |_: &RawAddress| -> Result<Box<dyn Driver>, DriverError> { panic!("it opens") };
+        self.endpoint.hand_over(0, DRAIN, &mut open, &mut never).expect("the device is free");
+    }
+}
+
+fn hands_over(hosts: [Host; 2]) {
+    let mut ends = hosts.map(End::open);
+    connect(&mut ends);
+    for turn in 0..200u32 {
+        for _ in 0..MESSAGES {
+            for end in &mut ends {
+                end.send();
+                end.post(end.sent - 1);
+                end.poll();
+            }
+        }
+        for _ in 0..turn % 50 * 3 {
+            ends.iter_mut().for_each(End::poll);
+        }
+        // Now the one, now the other, so that all four pairs of kinds come in turn.
+        let nic = if (turn / 2).is_multiple_of(2) { Nic::Xdp } else { Nic::Udp };
+        ends[(turn % 2) as usize].hand_over(nic);
+        let started = Instant::now();
+        while ends.iter().any(|end| end.received < end.sent || end.done < end.sent) {
+            ends.iter_mut().for_each(End::poll);
+            let state = || ends.each_ref().map(|end| (end.sent, end.done, end.received));
+            assert!(started.elapsed() < LIMIT, "turn {turn}: {:?}", state());
+        }
+    }
+}
+
+/// R24: in one life, under the program that runs.
+#[test]
+fn rails_are_handed_over_between_udp_and_af_xdp_under_traffic() {
+    let run = || match hosts() {
+        Ok(hosts) => hands_over(hosts),
+        Err(missing) => {
+            skipped::skipped("rails_are_handed_over_between_udp_and_af_xdp_under_traffic", &missing)
+        }
+    };
+    std::thread::spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }

@@ -73,6 +73,22 @@ impl Port {
         }
     }
 
+    /// Another NIC has taken the rail's place at its address: what was sent over the old one may be lost, and all paths have to be set anew.
+    pub fn change_rail(&mut self, rail: RailIndex, frame_bytes_max: usize) {
+        assert!(frame_bytes_max > HEAD_BYTES_MAX, "frames of {frame_bytes_max} bytes hold no payload");
+        if let Some(entry) = self.rails.get_mut(usize::from(rail.0)) {
+            entry.frame_bytes_max = frame_bytes_max;
+        }
+        self.set_rail_alive(rail, true);
+    }
+
+    /// Bytes of the longest frames that any link may send over `rail`; 0 if none reaches its peer by it.
+    #[must_use]
+    pub fn frame_bytes_max(&self, rail: RailIndex) -> usize {
+        let paths = self.links.iter().filter_map(|link| link.paths.get(usize::from(rail.0))?.as_ref());
+        paths.map(|path| path.frame_bytes_max.get() as usize).max().unwrap_or(0)
+    }
+
     /// Says where the peer of `link` is reached over `rail`, with frames as long as the rail takes.
     pub fn set_path(&mut self, link: LinkIndex, rail: RailIndex, address: AddressId) {
         let longest = self.rails.get(usize::from(rail.0)).map_or(0, |rail| rail.frame_bytes_max);
