@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::driver::Driver;
 use crate::error::{DriverError, Errno, Operation};
 use crate::udp::{UdpConfig, UdpDriver};
+use crate::verbs::{VerbsConfig, VerbsDriver};
 use crate::xdp::{
     Attach, XdpConfig, XdpDriver, check_capabilities as check_xdp_capabilities, receive_queues,
 };
@@ -121,13 +122,13 @@ impl fmt::Display for NicTaken {
 /// Why a NIC that was asked for cannot be had.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NicError {
-    /// There is no driver for it.
-    #[error(
-        "the NIC verbs:{device} cannot be had: this version has no driver for RDMA; use udp or xdp:INTERFACE"
-    )]
-    NoVerbs {
+    /// It cannot be opened.
+    #[error("the NIC verbs:{device} cannot be had: {source}")]
+    Verbs {
         /// What was asked for.
         device: String,
+        /// Why.
+        source: DriverError,
     },
     /// The interface does not hold the address on which the port receives.
     #[error(
@@ -189,7 +190,8 @@ fn hint(error: &DriverError) -> &'static str {
 pub fn check(wish: &NicWish, address: IpAddr) -> Result<(), NicError> {
     match &wish.choice {
         NicChoice::Auto | NicChoice::Udp => Ok(()),
-        NicChoice::Verbs { device } => Err(NicError::NoVerbs { device: device.clone() }),
+        // Ranks share a device as they like; whether one can be opened is seen by opening it, which disturbs nobody.
+        NicChoice::Verbs { device } => open_verbs(device).map(drop),
         NicChoice::Xdp { interface } => {
             if let Some(ranks) = wish.ranks_here.filter(|ranks| *ranks > 1) {
                 return Err(NicError::Shared { interface: interface.clone(), ranks });
@@ -261,14 +263,13 @@ pub fn open(wish: &NicWish, udp: &UdpConfig) -> Result<(Box<dyn Driver>, NicTake
                 Err(reason) => by_udp(reason),
             }
         }
-        choice => {
+        NicChoice::Xdp { interface } => {
             check(wish, udp.bind.ip())?;
-            match choice {
-                NicChoice::Xdp { interface } => open_xdp(interface.clone(), udp.bind, None),
-                NicChoice::Auto | NicChoice::Udp | NicChoice::Verbs { .. } => {
-                    unreachable!("handled above, or refused by the check")
-                }
-            }
+            open_xdp(interface.clone(), udp.bind, None)
+        }
+        NicChoice::Verbs { device } => {
+            let taken = NicTaken { nic: wish.choice.to_string(), remark: String::new() };
+            Ok((open_verbs(device)?, taken))
         }
     }
 }
@@ -303,6 +304,12 @@ fn suitable(wish: &NicWish, address: IpAddr) -> Result<String, String> {
         Some(queues) => not(format!("it has {queues} receive queues, and a rail serves one")),
         None => not("it does not say how many receive queues it has".to_owned()),
     }
+}
+
+fn open_verbs(device: &str) -> Result<Box<dyn Driver>, NicError> {
+    let opened = VerbsDriver::open(&VerbsConfig::new(device));
+    let rail = opened.map_err(|source| NicError::Verbs { device: device.to_owned(), source })?;
+    Ok(Box::new(rail))
 }
 
 fn open_xdp(
@@ -351,7 +358,7 @@ mod tests {
             let udp = UdpConfig::new(SocketAddr::from(([127, 0, 0, 2], 0)));
             open(&wish, &udp).map(|(_, taken)| taken).expect_err("refused").to_string()
         };
-        assert!(refused("verbs:none", None).starts_with("the NIC verbs:none cannot be had: this version"));
+        assert!(refused("verbs:none", None).starts_with("the NIC verbs:none cannot be had: "));
         assert!(refused("xdp:nowhere", None).contains("looking for the device failed (No such device"));
         assert!(refused("xdp:lo", Some(1)).contains("127.0.0.2, which is not an address of lo (127.0.0.1"));
         assert!(refused("xdp:lo", Some(3)).contains("3 ranks share this host, and a device serves one"));
