@@ -263,6 +263,9 @@ pub(crate) struct RunArguments {
     /// by default what STILLWIRE_RAILS says, or auto
     #[arg(long, value_parser = PossibleValuesParser::new(RailChoice::ALL.map(RailChoice::name)))]
     pub(crate) rails: Option<String>,
+    /// Write down every frame of every rail of the ranks, in pcapng files in this folder, which is made; `stillwire inspect` explains them
+    #[arg(long, value_name = "DIR")]
+    pub(crate) pcap: Option<PathBuf>,
     /// Set a variable in the program's environment; may be given several times
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = environment_entry)]
     pub(crate) environment: Vec<(String, String)>,
@@ -409,7 +412,7 @@ pub(crate) struct DirectoryArgument {
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArguments {
-    /// An image, a manifest or another record, a file of parity, a delta or signature of `stillwire delta`, a packed file of a copy
+    /// An image, a manifest or another record, a file of parity, a delta or signature of `stillwire delta`, a packed file of a copy, frames captured by --pcap
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     #[command(flatten)]

@@ -148,3 +148,32 @@ fn every_byte_on_every_node_is_read() {
     let lost = verify();
     assert!(lost.code == Some(3) && lost.stdout.contains("node 0: "), "{lost:?}");
 }
+
+#[test]
+fn what_ranks_sent_is_captured_and_explained() {
+    let place = Place::new();
+    let folder = place.folder.path().join("frames");
+    let mut command = stillwire(&["run", "-n", "2", "--rails", "nic", "--pcap"]);
+    command.arg(&folder).arg("--").args(place.sort()).env("STILLWIRE_NIC", "udp");
+    let done = done(&mut command);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let files: Vec<PathBuf> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(files.len() >= 2, "{files:?}");
+    for file in &files {
+        let found = found(file, &[]);
+        assert_eq!((&found["file"], &found["damage"]), (&"capture".into(), &Value::Null));
+        let frames = found["frames"].as_array().unwrap();
+        let any = |direction: &str| frames.iter().any(|frame| frame["direction"] == direction);
+        assert!(any("in") && any("out"), "{found}");
+        for frame in frames {
+            assert!(frame["frame"]["kind"].is_string() && frame["frame"]["life"] == 1, "{frame}");
+        }
+    }
+    let whole = fs::read(&files[0]).unwrap();
+    fs::write(&files[0], &whole[..whole.len() - 3]).unwrap();
+    let cut = inspect(&files[0], &[]);
+    assert_eq!(cut.code, Some(3), "{cut:?}");
+    cut.says(&["the file ends within a block"]);
+    fs::write(&files[0], &whole[..30]).unwrap();
+    inspect(&files[0], &[]).says(&["the file ends within"]);
+}

@@ -27,6 +27,17 @@ pub fn frame(bytes: &[u8]) {
     }
 }
 
+/// A captured rail. What is read of it is written back with the same meaning: options of others are not kept.
+pub fn capture(bytes: &[u8]) {
+    use drivers::capture::pcapng;
+    let Ok(capture) = pcapng::read(bytes) else { return };
+    let mut again = Vec::new();
+    pcapng::emit_head(capture.name, &mut again);
+    capture.packets.iter().for_each(|packet| pcapng::emit_packet(packet, &mut again));
+    let read = pcapng::read(&again).map(|again| (again.name, again.packets, again.damage));
+    assert_eq!(read, Ok((capture.name, capture.packets, None)));
+}
+
 /// An image file. Both readers agree about it; header and table are written back as the same bytes, the sections as
 /// the same sections (how far apart they lie is the writer's choice).
 pub fn image(bytes: &[u8]) {

@@ -14,7 +14,7 @@ use ckpt_glue::names::ExitStatus;
 use ckpt_glue::protocols::StopReason;
 use ckpt_glue::recovery::{Beginning, Ending};
 use ckpt_glue::write_duration;
-use drivers::RAILS_VARIABLE;
+use drivers::{CAPTURE_VARIABLE, RAILS_VARIABLE};
 use serde::Serialize;
 use store::job::GenerationState;
 use store::storage::DirectoryLock;
@@ -223,11 +223,25 @@ fn program(arguments: &RunArguments) -> Result<Program, CliError> {
             .collect(),
         inherited: None,
     };
+    if let Some(folder) = &arguments.pcap {
+        let folder = made(folder).map_err(|error| CliError::File {
+            path: folder.clone(),
+            error,
+            expected: "a folder for captures, or a name for one that can be made",
+        })?;
+        program.environment.push((CAPTURE_VARIABLE.into(), folder.into()));
+    }
     if let Some(nic) = &arguments.nic.choice {
         program.set_nic(nic);
     }
     program.check()?;
     Ok(program)
+}
+
+/// The whole path of a folder, which is made.
+fn made(folder: &Path) -> std::io::Result<PathBuf> {
+    std::fs::create_dir_all(folder)?;
+    folder.canonicalize()
 }
 
 fn wants_checkpoints(arguments: &RunArguments) -> bool {

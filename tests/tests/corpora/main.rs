@@ -107,6 +107,15 @@ fn frames() {
 }
 
 #[test]
+fn captures_parse_or_are_refused() {
+    let has_frames = |bytes: &[u8]| {
+        drivers::capture::pcapng::read(bytes)
+            .is_ok_and(|capture| capture.damage.is_none() && capture.packets.len() > 2)
+    };
+    replay("capture", properties::capture, &[has_frames]);
+}
+
+#[test]
 fn frames_to_a_port() {
     // A conversation is whole when nothing is left of it behind its last frame.
     replay(

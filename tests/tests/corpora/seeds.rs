@@ -9,6 +9,7 @@ use ckpt_glue::control::{
 };
 use ckpt_glue::pmi::{Answer, Asked, Did, Kept, RankState};
 use ckpt_glue::{Control, ControlKey, ExitStatus, JobConfig, Layout, NodeIndex, Party};
+use drivers::capture::pcapng::{self, Direction, Packet};
 use store::delta::ContentName;
 use store::image::{ImageSummary, KindSummary, encode_image};
 use store::protect::{Extent, Piece};
@@ -26,9 +27,10 @@ use transport::{Epoch, JobId, Life, LinkIndex, OpId, PortId, Rank, RawAddress, S
 pub(crate) type Seed = (String, Vec<u8>);
 
 /// The seeds of each target.
-pub(crate) fn all() -> [(&'static str, Vec<Seed>); 12] {
+pub(crate) fn all() -> [(&'static str, Vec<Seed>); 13] {
     [
         ("frame", frame_seeds()),
+        ("capture", capture_seeds()),
         ("port", port_seeds()),
         ("dump", crate::dump_seeds::all()),
         ("process", crate::process_seeds::all()),
@@ -45,6 +47,26 @@ pub(crate) fn all() -> [(&'static str, Vec<Seed>); 12] {
 
 const JOB: JobId = JobId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10);
 const LIFE: Life = Life { counter: 3, nonce: 0x0123_4567_89ab_cdef };
+
+/// A rail over which each of the frames went, in turns in either direction.
+fn capture_seeds() -> Vec<Seed> {
+    vec![("few".to_owned(), captured(3)), ("frames".to_owned(), captured(usize::MAX))]
+}
+
+fn captured(most: usize) -> Vec<u8> {
+    let mut file = Vec::new();
+    pcapng::emit_head("udp 10.0.0.1:4000", &mut file);
+    for (i, (_, frame)) in (0..).zip(frame_seeds().into_iter().take(most)) {
+        let (direction, to) = match i % 2 {
+            0 => (Direction::Out, Some("10.0.0.2:4000")),
+            _ => (Direction::In, None),
+        };
+        let whole_bytes = u32::try_from(frame.len()).expect("a frame");
+        let packet = Packet { at_ns: i, direction: Some(direction), bytes: &frame, whole_bytes, to };
+        pcapng::emit_packet(&packet, &mut file);
+    }
+    file
+}
 
 fn frame_seeds() -> Vec<Seed> {
     let op = OpId(0x1234_5678_9abc);

@@ -2,6 +2,7 @@
 
 use core::str::FromStr;
 
+use crate::capture::{CAPTURE_VARIABLE, CaptureDriver, CaptureError};
 use crate::driver::Driver;
 use crate::error::DriverError;
 use crate::fault::{FaultDriver, Faults, FaultsError};
@@ -38,6 +39,12 @@ pub fn open_rails(udp: &UdpConfig, nic: Option<&NicWish>) -> Result<Opened, Rail
     };
     let nic = nic.cloned().map_or_else(NicWish::from_environment, Ok)?;
     let mut opened = choice.open(udp, &nic)?;
+    if let Some(folder) = std::env::var_os(CAPTURE_VARIABLE) {
+        let captured = |rail| -> Result<Box<dyn Driver>, CaptureError> {
+            Ok(Box::new(CaptureDriver::open(rail, folder.as_ref())?))
+        };
+        opened.rails = opened.rails.into_iter().map(captured).collect::<Result<_, _>>()?;
+    }
     let Some(faults) = faults else { return Ok(opened) };
     tracing::warn!(?faults, "faults are injected into every rail");
     let faulty = |rail| Box::new(FaultDriver::new(rail, faults)) as Box<dyn Driver>;
@@ -51,6 +58,9 @@ pub enum RailsError {
     /// What [`RAILS_VARIABLE`] says.
     #[error("{variable}: {0}", variable = RAILS_VARIABLE)]
     Choice(#[from] UnknownChoice),
+    /// What [`CAPTURE_VARIABLE`] says.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
     /// What [`FAULTS_VARIABLE`] says.
     #[error("{variable}: {0}", variable = FAULTS_VARIABLE)]
     Faults(#[from] FaultsError),

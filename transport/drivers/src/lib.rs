@@ -9,11 +9,13 @@
 //! * [`choice`]: which of them a port gets;
 //! * [`nic`]: which of them reaches other hosts;
 //! * [`fault`]: a wrapper that injects faults into any of them;
+//! * [`capture`]: a wrapper that writes down the frames of any of them;
 //! * `conformance` (feature of that name): the tests that belong to the trait; every implementation runs all of them.
 //!
 //! A driver moves whole frames and may lose, repeat and reorder them: the protocol above recovers from all of that. What it
 //! must never do is deliver bytes that nobody sent, block, or touch a buffer after saying that it is done with it.
 
+pub mod capture;
 pub mod choice;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -32,6 +34,7 @@ pub mod udp;
 pub mod verbs;
 pub mod xdp;
 
+pub use capture::CAPTURE_VARIABLE;
 pub use choice::{FAULTS_VARIABLE, Opened, RAILS_VARIABLE, RailChoice, RailsError, open_rails};
 pub use counters::Counters;
 pub use driver::{Apart, Armed, Caps, Driver, EachApart, Notice, Path, Wake};

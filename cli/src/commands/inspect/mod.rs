@@ -1,5 +1,6 @@
-//! `inspect`: what a file of a job, of a delta, or of a copy holds.
+//! `inspect`: what a file of a job, of a delta, of a copy, or of a captured rail holds.
 
+mod capture;
 mod packed;
 mod protection;
 
@@ -39,6 +40,7 @@ enum Inspected {
     },
     Packed(packed::Packed),
     Protection(protection::Kept),
+    Capture(capture::Captured),
 }
 
 pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<Exit, CliError> {
@@ -56,6 +58,7 @@ pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<Exit, 
         Inspected::Image { damage, .. } => damage.as_ref(),
         Inspected::Packed(packed) => packed.damage(),
         Inspected::Protection(kept) => kept.damage(),
+        Inspected::Capture(captured) => captured.damage(),
         Inspected::Manifest(_) | Inspected::Record { .. } => None,
     };
     let exit = if damage.is_some() { Exit::Unverified } else { Exit::Success };
@@ -86,6 +89,7 @@ pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<Exit, 
         Inspected::Record { lines } => lines.iter().try_for_each(|line| say!("{line}"))?,
         Inspected::Packed(packed) => packed.print()?,
         Inspected::Protection(kept) => kept.print()?,
+        Inspected::Capture(captured) => captured.print()?,
     }
     Ok(exit)
 }
@@ -103,6 +107,9 @@ fn inspect_file(
     let length = usize::try_from(storage.length(name)?.min(10)).unwrap_or(10);
     storage.read_range(name, 0, &mut head[..length])?;
     if head[..length] != *RECORD_MARK {
+        if let Some(captured) = capture::inspect(storage, name, &head[..length])? {
+            return Ok(Inspected::Capture(captured));
+        }
         if let Some(packed) = packed::inspect(storage, name, &arguments.key)? {
             return Ok(Inspected::Packed(packed));
         }

@@ -1,0 +1,260 @@
+//! A wrapper that writes down every frame of any driver, as a pcapng file.
+//!
+//! What is handed over is written when it is committed, what comes when it is given on. What the kernel loses is in none of it; what a `drain` throws away is.
+//! A payload that the receiver fetches by itself is not in the file, only its length. A file that cannot be written, or has become too long, ends; the rail goes on.
+
+pub mod pcapng;
+
+use core::ops::Range;
+use core::task::Poll;
+use core::time::Duration;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
+use std::path::{Path as FilePath, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use transport::{AddressId, RawAddress};
+
+use crate::counters::Counters;
+use crate::driver::{Armed, Caps, Driver, EachApart, Notice, Path, Wake};
+use crate::error::DriverError;
+use crate::limits::CAPTURE_BYTES_MAX;
+use crate::payload::Payload;
+use crate::udp::UdpAddress;
+use pcapng::{Direction, Packet};
+
+/// Names the folder to which every rail of the process is captured.
+pub const CAPTURE_VARIABLE: &str = "STILLWIRE_PCAP";
+
+/// No file to capture to.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{path} cannot be written ({error}): {CAPTURE_VARIABLE} (--pcap) wants a folder that exists",
+    path = path.display()
+)]
+pub struct CaptureError {
+    /// The file.
+    pub path: PathBuf,
+    /// What the system said.
+    pub error: std::io::Error,
+}
+
+/// A driver whose frames are written down.
+pub struct CaptureDriver<D> {
+    inner: D,
+    record: Record,
+    /// Where each address is, as a comment says it.
+    peers: Vec<String>,
+    /// A buffer is leased; what is committed without one is no frame.
+    leased: bool,
+}
+
+impl<D: Driver> CaptureDriver<D> {
+    /// Captures `inner` to a file of its own in `folder`: `PROCESS-N-KIND.pcapng`, with the first N for which there is none.
+    ///
+    /// # Errors
+    /// [`CaptureError`].
+    pub fn open(inner: D, folder: &FilePath) -> Result<CaptureDriver<D>, CaptureError> {
+        let (process, kind) = (std::process::id(), inner.caps().kind);
+        let mut number = 0;
+        let (path, file) = loop {
+            let path = folder.join(format!("{process}-{number}-{kind}.pcapng"));
+            match File::create_new(&path) {
+                Ok(file) => break (path, file),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
+                Err(error) => return Err(CaptureError { path, error }),
+            }
+        };
+        let name = format!("{kind} {}", place(&inner.local_address()));
+        let mut record = Record { path, to: Some(BufWriter::new(file)), block: Vec::new(), written: 0 };
+        pcapng::emit_head(&name, &mut record.block);
+        record.write();
+        Ok(CaptureDriver { inner, record, peers: Vec::new(), leased: false })
+    }
+}
+
+fn place(address: &RawAddress) -> String {
+    match UdpAddress::try_from(address) {
+        Ok(UdpAddress(address)) => address.to_string(),
+        Err(_) => format!("{address:?}"),
+    }
+}
+
+/// The file.
+struct Record {
+    path: PathBuf,
+    /// `None`: it has ended.
+    to: Option<BufWriter<File>>,
+    block: Vec<u8>,
+    written: u64,
+}
+
+impl Record {
+    fn packet(&mut self, direction: Direction, pieces: [&[u8]; 2], fetched_bytes: usize, to: Option<&str>) {
+        if self.to.is_none() {
+            return;
+        }
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let bytes = pieces.concat();
+        let packet = Packet {
+            at_ns: u64::try_from(at.as_nanos()).unwrap_or(u64::MAX),
+            direction: Some(direction),
+            whole_bytes: u32::try_from(bytes.len() + fetched_bytes).unwrap_or(u32::MAX),
+            bytes: &bytes,
+            to,
+        };
+        pcapng::emit_packet(&packet, &mut self.block);
+        self.write();
+    }
+
+    fn write(&mut self) {
+        self.written += self.block.len() as u64;
+        if self.written > CAPTURE_BYTES_MAX {
+            self.end("it is as long as a capture may become");
+        } else if let Some(Err(error)) = self.to.as_mut().map(|to| to.write_all(&self.block)) {
+            self.end(&error.to_string());
+        }
+        self.block.clear();
+    }
+
+    /// Lets others read what there is.
+    fn flush(&mut self) {
+        if let Some(Err(error)) = self.to.as_mut().map(BufWriter::flush) {
+            self.end(&error.to_string());
+        }
+    }
+
+    fn end(&mut self, why: &str) {
+        tracing::warn!(path = %self.path.display(), why, "a capture ends here; its rail goes on");
+        self.to = None;
+    }
+}
+
+impl<D: Driver> Driver for CaptureDriver<D> {
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn counters(&self) -> &Counters {
+        self.inner.counters()
+    }
+
+    fn local_address(&self) -> RawAddress {
+        self.inner.local_address()
+    }
+
+    fn resolve(&mut self, address: &RawAddress) -> Result<AddressId, DriverError> {
+        let id = self.inner.resolve(address)?;
+        let at = id.0 as usize;
+        if at >= self.peers.len() {
+            self.peers.resize(at + 1, String::new());
+        }
+        self.peers[at] = place(address);
+        Ok(id)
+    }
+
+    fn forget(&mut self, address: AddressId) {
+        self.inner.forget(address);
+    }
+
+    fn path(&self, to: AddressId) -> Option<Path> {
+        self.inner.path(to)
+    }
+
+    fn lease(&mut self) -> Option<&mut [u8]> {
+        let buffer = self.inner.lease();
+        self.leased = buffer.is_some();
+        buffer
+    }
+
+    fn commit(&mut self, to: AddressId, frame_bytes: usize, payload: Payload) {
+        // Until the commit, a lease gives the same buffer with what was written into it.
+        if core::mem::take(&mut self.leased)
+            && let Some(frame) = self.inner.lease()
+        {
+            let pieces = [&frame[..frame_bytes.min(frame.len())], payload.as_slice()];
+            let peer = self.peers.get(to.0 as usize).map(String::as_str);
+            self.record.packet(Direction::Out, pieces, 0, peer);
+        }
+        self.inner.commit(to, frame_bytes, payload);
+    }
+
+    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
+        let sent = self.inner.send_short(to, frame);
+        if sent {
+            let peer = self.peers.get(to.0 as usize).map(String::as_str);
+            self.record.packet(Direction::Out, [frame, &[]], 0, peer);
+        }
+        sent
+    }
+
+    fn flush(&mut self) -> Result<usize, DriverError> {
+        self.inner.flush()
+    }
+
+    fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
+        let record = &mut self.record;
+        self.inner.receive(frames_max, &mut |frame| {
+            record.packet(Direction::In, [frame, &[]], 0, None);
+            each(frame);
+        })
+    }
+
+    fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
+        let record = &mut self.record;
+        self.inner.receive_apart(frames_max, &mut |frame, apart| {
+            let fetched_bytes = apart.as_ref().map_or(0, |apart| apart.bytes());
+            record.packet(Direction::In, [frame, &[]], fetched_bytes, None);
+            each(frame, apart);
+        })
+    }
+
+    fn pull(&mut self, from: AddressId, place: u64, to: &mut [u8]) -> bool {
+        self.inner.pull(from, place, to)
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.inner.is_quiet()
+    }
+
+    fn staged_total(&self) -> u64 {
+        self.inner.staged_total()
+    }
+
+    fn completed_total(&self) -> u64 {
+        self.inner.completed_total()
+    }
+
+    fn drain(&mut self) -> Result<Poll<()>, DriverError> {
+        self.record.flush();
+        self.inner.drain()
+    }
+
+    fn device_mappings(&self) -> Vec<Range<usize>> {
+        self.inner.device_mappings()
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let file = self.record.to.iter().map(|to| to.get_ref().as_raw_fd());
+        self.inner.descriptors().into_iter().chain(file).collect()
+    }
+
+    fn poll_notice(&mut self) -> Option<Notice> {
+        self.inner.poll_notice()
+    }
+
+    fn arm(&mut self) -> Result<Armed, DriverError> {
+        self.record.flush();
+        self.inner.arm()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.fd()
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<Wake, DriverError> {
+        self.record.flush();
+        self.inner.wait(timeout)
+    }
+}
