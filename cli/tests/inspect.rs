@@ -153,6 +153,7 @@ fn every_byte_on_every_node_is_read() {
 fn what_ranks_sent_is_captured_and_explained() {
     let place = Place::new();
     let folder = place.folder.path().join("frames");
+    place.let_end();
     let mut command = stillwire(&["run", "-n", "2", "--rails", "nic", "--pcap"]);
     command.arg(&folder).arg("--").args(place.sort()).env("STILLWIRE_NIC", "udp");
     let done = done(&mut command);

@@ -113,5 +113,5 @@ pub const VERBS_COMPLETIONS: usize = 32;
 /// Errors of a queue pair in a row, without a frame sent between, after which the rail is dead. One is the price of a peer to which no way leads any more.
 pub const VERBS_RESTARTS_MAX: u32 = 16;
 
-/// Bytes of a captured rail's file, after which it ends: some minutes of small messages, and little of a disk.
-pub const CAPTURE_BYTES_MAX: u64 = 4 << 30;
+/// Bytes of a captured rail's file, after which it ends: some millions of small frames, and what `inspect` reads at once.
+pub const CAPTURE_BYTES_MAX: u64 = 1 << 30;

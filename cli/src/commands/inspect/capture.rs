@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 use std::io;
 
 use drivers::capture::pcapng::{self, Direction, Packet};
+use drivers::limits::CAPTURE_BYTES_MAX;
 use serde::Serialize;
 use store::{Directory, Storage as _};
 use transport::wire::{Body, Frame};
 
 use crate::commands::say;
 use crate::error::CliError;
-
-/// Longer captures are not read.
-const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// What a capture holds.
 #[derive(Debug, Serialize)]
@@ -75,7 +73,7 @@ pub(super) fn inspect(
     if !pcapng::is_capture(head) {
         return Ok(None);
     }
-    let bytes = storage.read(name, FILE_BYTES_MAX)?;
+    let bytes = storage.read(name, CAPTURE_BYTES_MAX)?;
     let capture = match pcapng::read(&bytes) {
         Ok(capture) => capture,
         Err(damage) => {
