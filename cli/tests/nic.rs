@@ -253,6 +253,16 @@ fn ranks_that_share_a_host_cannot_share_a_device() {
 }
 
 #[test]
+fn a_device_for_rdma_that_is_not_there_is_an_error() {
+    refused(
+        "1",
+        &["--nic", "verbs:none"],
+        &[],
+        &["no rank can be started", "the NIC verbs:none cannot be had: "],
+    );
+}
+
+#[test]
 fn a_nic_is_checked_before_anything_starts() {
     let run = |options: &[&str]| {
         let mut command = stillwire(&["run", "-n", "1"]);
