@@ -244,7 +244,8 @@ fn addresses() -> Vec<(String, IpAddr)> {
 ///
 /// [`NicChoice::Auto`] takes AF_XDP if all of this holds, and otherwise UDP, saying which of it did not: the address is that of an interface other than the
 /// loopback; this rank is known to be the only one on its host, because a device serves one rail; the interface has a single receive queue,
-/// so that all that comes for the rail comes to it; its own driver runs programs; and the system permits all of it.
+/// so that all that comes for the rail comes to it; its own driver runs programs, and shares the rail's memory: where it copies, UDP sends more
+/// (docs/measurements.md); and the system permits all of it.
 ///
 /// # Errors
 /// [`NicError`]: what was asked for by name is taken or nothing is.
@@ -259,13 +260,19 @@ pub fn open(wish: &NicWish, udp: &UdpConfig) -> Result<(Box<dyn Driver>, NicTake
             let opened = suitable(wish, udp.bind.ip())
                 .and_then(|interface| open_xdp(interface, udp.bind, Some(Attach::Native)).map_err(reason));
             match opened {
-                Ok(opened) => Ok(opened),
+                Ok((rail, taken)) if rail.mode().1 => Ok((Box::new(rail), taken)),
+                Ok((rail, taken)) => {
+                    // It holds the address.
+                    drop(rail);
+                    by_udp(format!("not {}: its driver copies frames, and UDP sends more then", taken.nic))
+                }
                 Err(reason) => by_udp(reason),
             }
         }
         NicChoice::Xdp { interface } => {
             check(wish, udp.bind.ip())?;
-            open_xdp(interface.clone(), udp.bind, None)
+            let (rail, taken) = open_xdp(interface.clone(), udp.bind, None)?;
+            Ok((Box::new(rail), taken))
         }
         NicChoice::Verbs { device } => {
             let taken = NicTaken { nic: wish.choice.to_string(), remark: String::new() };
@@ -316,7 +323,7 @@ fn open_xdp(
     interface: String,
     bind: SocketAddr,
     attach: Option<Attach>,
-) -> Result<(Box<dyn Driver>, NicTaken), NicError> {
+) -> Result<(XdpDriver, NicTaken), NicError> {
     let config = XdpConfig { interface: interface.clone(), queue: 0, bind, attach };
     let rail =
         XdpDriver::open(&config).map_err(|source| NicError::Xdp { interface: interface.clone(), source })?;
@@ -330,7 +337,7 @@ fn open_xdp(
         _ => String::new(),
     };
     let nic = NicChoice::Xdp { interface }.to_string();
-    Ok((Box::new(rail), NicTaken { nic, remark: format!("{how}, {copies}{queues}") }))
+    Ok((rail, NicTaken { nic, remark: format!("{how}, {copies}{queues}") }))
 }
 
 #[cfg(test)]
