@@ -428,7 +428,7 @@ pub struct ProtocolArguments {
 
 impl From<&FreezeArguments> for FreezeOptions {
     fn from(arguments: &FreezeArguments) -> FreezeOptions {
-        let NicArguments { nic, program } = arguments.nic;
+        let NicArguments { nic, attach: program } = arguments.nic;
         if arguments.quick {
             return FreezeOptions { nic, program, ..quick_freeze() };
         }

@@ -17,7 +17,7 @@ pub struct NicArguments {
     pub(super) nic: Nic,
     /// Where the program of AF_XDP is attached
     #[arg(long, value_enum, default_value_t)]
-    pub(super) program: Program,
+    pub(super) attach: Program,
 }
 
 /// What to measure of latency.
@@ -38,7 +38,7 @@ pub struct LatencyArguments {
 
 impl From<&LatencyArguments> for LatencyOptions {
     fn from(arguments: &LatencyArguments) -> LatencyOptions {
-        let LatencyArguments { nic: NicArguments { nic, program }, pairs, runs, rounds } = *arguments;
+        let LatencyArguments { nic: NicArguments { nic, attach: program }, pairs, runs, rounds } = *arguments;
         LatencyOptions { nic, program, pairs, runs, rounds }
     }
 }
@@ -61,7 +61,7 @@ pub struct RateArguments {
 
 impl From<&RateArguments> for RateOptions {
     fn from(arguments: &RateArguments) -> RateOptions {
-        let RateArguments { nic: NicArguments { nic, program }, pairs, runs, messages } = *arguments;
+        let RateArguments { nic: NicArguments { nic, attach: program }, pairs, runs, messages } = *arguments;
         RateOptions { nic, program, pairs, runs, messages }
     }
 }
@@ -81,7 +81,7 @@ pub struct BulkArguments {
 
 impl From<&BulkArguments> for BulkOptions {
     fn from(arguments: &BulkArguments) -> BulkOptions {
-        let NicArguments { nic, program } = arguments.nic;
+        let NicArguments { nic, attach: program } = arguments.nic;
         let sizes = arguments.mib.iter().map(|mib| mib << 20).collect();
         BulkOptions { nic, program, runs: arguments.runs, sizes, ..BulkOptions::default() }
     }
