@@ -522,11 +522,24 @@ pub(crate) fn create_job(path: PathBuf, temporary: bool, plan: &Plan) -> Result<
     }
 }
 
-pub(crate) fn lock(storage: &Directory, path: &std::path::Path) -> Result<DirectoryLock, CliError> {
-    storage.lock().map_err(|error| match error {
-        StorageError::Locked { .. } => CliError::Locked { path: path.to_path_buf() },
-        other => other.into(),
-    })
+/// How long a job's directory may be held by somebody who is about to leave it: the guard of a launcher that was killed cleans up behind it, and so
+/// a restart right after a kill meets it.
+const LOCK_MAX: Duration = Duration::from_secs(2);
+
+/// Takes a job's directory.
+pub(crate) fn lock(storage: &Directory, path: &Path) -> Result<DirectoryLock, CliError> {
+    let until = Instant::now() + LOCK_MAX;
+    loop {
+        match storage.lock() {
+            Err(StorageError::Locked { .. }) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(StorageError::Locked { .. }) => {
+                return Err(CliError::Locked { path: path.to_path_buf() });
+            }
+            taken => return Ok(taken?),
+        }
+    }
 }
 
 /// Where ranks run, for a restart that is not told otherwise.
@@ -618,4 +631,23 @@ pub(crate) fn read_settings(file: &JobFile) -> Result<Settings, CliError> {
     let auth = if text(setting::AUTH) == Some("header") { AuthLevel::Header } else { AuthLevel::Full };
     let keeps_ids = text(setting::IDS) == Some(IDS_KEPT);
     Ok(Settings { config, hosts, bind: bind.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), auth, keeps_ids })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_being_left_is_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let storage = Directory::create(folder.path()).expect("a directory");
+        let guard = storage.lock().expect("nobody has it");
+        assert!(storage.lock().is_err(), "held");
+        let leaving = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(guard);
+        });
+        assert!(lock(&storage, folder.path()).is_ok());
+        leaving.join().expect("it has left");
+    }
 }
