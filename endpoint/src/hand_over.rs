@@ -85,11 +85,16 @@ fn when_free(open: &mut OpenAt<'_>, address: &RawAddress) -> Result<Box<dyn Driv
     }
 }
 
-/// What becomes of a rail that cannot be opened again.
+/// What becomes of a rail that cannot be opened again, whatever stood in the way.
 fn dead(error: DriverError) -> DriverError {
     match error {
-        DriverError::CannotOpen { operation, errno } => DriverError::RailDead { operation, errno },
-        other => other,
+        DriverError::CannotOpen { operation, errno } | DriverError::RailDead { operation, errno } => {
+            DriverError::RailDead { operation, errno }
+        }
+        _ => DriverError::RailDead {
+            operation: Operation::OpenDevice,
+            errno: drivers::Errno(Errno::ENODEV as i32),
+        },
     }
 }
 

@@ -175,3 +175,18 @@ fn a_rail_that_nobody_opens_again_is_dead() {
     assert_eq!(pair.dead, 1);
     assert_eq!(pair.ends[0].frames_by_rail(), [0]);
 }
+
+#[test]
+fn a_rail_whose_rights_are_gone_is_dead_and_told() {
+    let mut pair = Pair::new(false);
+    pair.send();
+    pair.settle();
+    let unpermitted = |_: &RawAddress| Err(DriverError::CapabilityMissing { missing: "CAP_NET_RAW" });
+    let lost = pair.ends[0].hand_over(0, DRAIN, &mut refuse, &mut { unpermitted });
+    assert!(
+        matches!(lost, Err(EndpointError::Driver { source: DriverError::CapabilityMissing { .. }, .. })),
+        "{lost:?}"
+    );
+    pair.poll();
+    assert_eq!(pair.dead, 1);
+}

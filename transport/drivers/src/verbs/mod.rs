@@ -103,6 +103,8 @@ pub struct VerbsDriver {
     look_in: u32,
     /// Errors of the pair since one of its requests last succeeded.
     restarts: u32,
+    /// What ended the rail where no error could be told.
+    failed: Option<DriverError>,
 }
 
 impl VerbsDriver {
@@ -154,6 +156,7 @@ impl VerbsDriver {
             armed: false,
             look_in: 0,
             restarts: 0,
+            failed: None,
         })
     }
 
@@ -177,6 +180,9 @@ impl VerbsDriver {
 
     /// Takes back what has been sent.
     fn collect(&mut self) -> Result<(), DriverError> {
+        if let Some(failed) = self.failed {
+            return Err(failed);
+        }
         if self.sent_below == self.queue.next_send {
             return Ok(());
         }
@@ -357,7 +363,10 @@ impl Driver for VerbsDriver {
         }
         // So that it counts as completed, nothing before it may be outstanding.
         if !self.sending.is_empty() || self.room() == 0 {
-            let _ = self.collect();
+            if let Err(error) = self.collect() {
+                self.failed = Some(error);
+                return false;
+            }
             if !self.sending.is_empty() || self.room() == 0 {
                 return false;
             }
