@@ -4,6 +4,7 @@ mod support;
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Instant;
@@ -210,6 +211,14 @@ fn a_stop_leaves_nothing_half_written() {
                 .current_dir(folder.0.path())
                 .stdin(Stdio::piped())
                 .stderr(Stdio::piped());
+            // Where this runs in the background of a shell, SIGINT is ignored, and would stay so.
+            // SAFETY: `signal(2)` is one of the calls that are allowed between fork and exec.
+            unsafe {
+                command.pre_exec(|| {
+                    libc::signal(libc::SIGINT, libc::SIG_DFL);
+                    Ok(())
+                })
+            };
             let mut child = command.spawn().expect("the executable starts");
             let mut input = child.stdin.take().expect("piped");
             wait_for(&folder.path(temporary));
