@@ -15,6 +15,7 @@
 //! A driver moves whole frames and may lose, repeat and reorder them: the protocol above recovers from all of that. What it
 //! must never do is deliver bytes that nobody sent, block, or touch a buffer after saying that it is done with it.
 
+mod addresses;
 pub mod capture;
 pub mod choice;
 #[cfg(feature = "conformance")]

@@ -1,7 +1,7 @@
 //! Whom a rail sends to.
 
 use core::ops::Range;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
 use transport::{AddressId, RawAddress};
@@ -11,9 +11,9 @@ use super::host::Host;
 use super::outgoing::{Outcome, Outgoing, Sender};
 use super::pull::{Key, pull};
 use super::segment::{Outbox, Refused};
+use crate::addresses::Addresses;
 use crate::counters::Counters;
 use crate::error::{DriverError, Operation};
-use crate::limits::ADDRESSES_MAX;
 use crate::staging::Staged;
 
 /// Frames that found no room between two looks whether their receiver is still alive.
@@ -25,9 +25,7 @@ const CLAIM_EVERY: u32 = 1024;
 pub(super) struct Peers {
     host: Host,
     sender: Sender,
-    /// By `AddressId`.
-    table: Vec<Option<Peer>>,
-    by_address: HashMap<RawAddress, AddressId>,
+    table: Addresses<RawAddress, Peer>,
     /// Whom nothing can be sent to; not told yet.
     pub(super) lost: VecDeque<AddressId>,
 }
@@ -47,14 +45,14 @@ struct Peer {
 
 impl Peers {
     pub(super) fn new(host: Host, sender: Sender) -> Peers {
-        Peers { host, sender, table: Vec::new(), by_address: HashMap::new(), lost: VecDeque::new() }
+        Peers { host, sender, table: Addresses::new(), lost: VecDeque::new() }
     }
 
     pub(super) fn resolve(&mut self, address: &RawAddress) -> Result<AddressId, DriverError> {
         let unusable = DriverError::AddressUnusable { address: *address, expected: EXPECTED };
         let place = Place::decode(address).filter(|place| place.host == self.host).ok_or(unusable)?;
-        if let Some(id) = self.by_address.get(address) {
-            return Ok(*id);
+        if let Some(known) = self.table.id(address) {
+            return Ok(known);
         }
         let mut key = None;
         let there = match Outbox::open(&place) {
@@ -69,12 +67,8 @@ impl Peers {
                 return Err(DriverError::Transient { operation: Operation::OpenSegment, errno });
             }
         };
-        if self.table.len() >= ADDRESSES_MAX {
-            return Err(DriverError::AddressesFull { addresses: ADDRESSES_MAX });
-        }
-        let id = AddressId(u32::try_from(self.table.len()).unwrap_or(u32::MAX));
-        self.table.push(Some(Peer { place, ring: None, gone: false, full: 0, told: !there, key }));
-        self.by_address.insert(*address, id);
+        let peer = Peer { place, ring: None, gone: false, full: 0, told: !there, key };
+        let id = self.table.insert(*address, peer)?;
         if !there {
             self.lost.push_back(id);
         }
@@ -82,18 +76,15 @@ impl Peers {
     }
 
     pub(super) fn forget(&mut self, id: AddressId) {
-        let Some(slot) = usize::try_from(id.0).ok().and_then(|at| self.table.get_mut(at)) else { return };
-        if let Some(peer) = slot.take() {
-            self.by_address.remove(&peer.place.encode());
-        }
+        self.table.remove(id);
     }
 
     fn get(&mut self, id: AddressId) -> Option<&mut Peer> {
-        self.table.get_mut(usize::try_from(id.0).ok()?)?.as_mut()
+        self.table.get_mut(id)
     }
 
     pub(super) fn knows(&self, id: AddressId) -> bool {
-        usize::try_from(id.0).ok().and_then(|at| self.table.get(at)).is_some_and(Option::is_some)
+        self.table.get(id).is_some()
     }
 
     pub(super) fn ring(&mut self, id: AddressId) -> Option<&mut Outgoing> {
@@ -167,11 +158,11 @@ impl Peers {
     }
 
     pub(super) fn mappings(&self) -> impl Iterator<Item = Range<usize>> {
-        self.table.iter().flatten().filter_map(|peer| peer.ring.as_ref()).flat_map(Outgoing::mappings)
+        self.table.iter().filter_map(|peer| peer.ring.as_ref()).flat_map(Outgoing::mappings)
     }
 
     pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
-        let rings = self.table.iter().flatten().filter_map(|peer| peer.ring.as_ref());
+        let rings = self.table.iter().filter_map(|peer| peer.ring.as_ref());
         rings.flat_map(|ring| ring.outbox.descriptors())
     }
 }

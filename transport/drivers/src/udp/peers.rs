@@ -1,6 +1,5 @@
 //! The table of addresses, and which of them have a connected send socket.
 
-use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use socket2::{SockAddr, Socket};
@@ -8,13 +7,13 @@ use transport::{AddressId, RawAddress};
 
 use super::address::{UdpAddress, scope_of, with_ip};
 use super::{UdpConfig, socket};
+use crate::addresses::Addresses;
 use crate::driver::Path;
 use crate::error::DriverError;
-use crate::limits::{ADDRESSES_MAX, CONNECTED_MAX, DATAGRAM_BYTES_SAFE, PROMOTE_SENDS};
+use crate::limits::{CONNECTED_MAX, DATAGRAM_BYTES_SAFE, PROMOTE_SENDS};
 
 /// One resolved address.
 pub(super) struct Peer {
-    address: SocketAddr,
     /// For sending through the receive socket.
     pub(super) name: SockAddr,
     pub(super) path: Path,
@@ -32,7 +31,7 @@ pub(super) struct Connected {
     pub(super) segment: bool,
 }
 
-/// All resolved addresses. Ids are indexes; a forgotten id is given out again only after all others that were free before it.
+/// All resolved addresses.
 pub(super) struct Peers {
     /// Where the receive socket is bound.
     own: SocketAddr,
@@ -40,9 +39,7 @@ pub(super) struct Peers {
     connected_max: usize,
     socket_bytes: usize,
     segment: bool,
-    table: Vec<Option<Peer>>,
-    by_address: HashMap<SocketAddr, AddressId>,
-    free: VecDeque<AddressId>,
+    table: Addresses<SocketAddr, Peer>,
     /// Ids with a connected socket; at most `connected_max`.
     connected: Vec<AddressId>,
     uses: u64,
@@ -56,9 +53,7 @@ impl Peers {
             connected_max: config.connected_max.min(CONNECTED_MAX),
             socket_bytes: config.socket_bytes,
             segment,
-            table: Vec::new(),
-            by_address: HashMap::new(),
-            free: VecDeque::new(),
+            table: Addresses::new(),
             connected: Vec::new(),
             uses: 0,
         }
@@ -66,7 +61,7 @@ impl Peers {
 
     /// The sockets of peers that have one of their own.
     pub(super) fn sockets(&self) -> impl Iterator<Item = &Socket> {
-        self.table.iter().flatten().filter_map(|peer| peer.connected.as_ref()).map(|own| &own.socket)
+        self.table.iter().filter_map(|peer| peer.connected.as_ref()).map(|own| &own.socket)
     }
 
     /// No path resolved from now on takes longer frames.
@@ -84,28 +79,22 @@ impl Peers {
         }
         let family = if self.own.is_ipv4() { "an IPv4 address" } else { "an IPv6 address" };
         let name = socket::name_for(self.own, address).ok_or_else(|| unusable(family))?;
-        if let Some(known) = self.by_address.get(&address) {
-            return Ok(*known);
+        if let Some(known) = self.table.id(&address) {
+            return Ok(known);
         }
-        let id = self.free_id()?;
+        self.table.check_room()?;
         let path = self.examine(address);
         let unknown = Path { frame_bytes_max: DATAGRAM_BYTES_SAFE, on_host: false };
-        let mut peer = Peer {
-            address,
-            name,
-            path: path.unwrap_or(unknown),
-            connected: None,
-            sent_by_name: 0,
-            last_use: 0,
-        };
+        let mut peer =
+            Peer { name, path: path.unwrap_or(unknown), connected: None, sent_by_name: 0, last_use: 0 };
         if path.is_some() && self.connected.len() < self.connected_max {
             peer.connected = self.connect(address);
-            if peer.connected.is_some() {
-                self.connected.push(id);
-            }
         }
-        self.by_address.insert(address, id);
-        *self.slot(id) = Some(peer);
+        let is_connected = peer.connected.is_some();
+        let id = self.table.insert(address, peer)?;
+        if is_connected {
+            self.connected.push(id);
+        }
         Ok(id)
     }
 
@@ -120,28 +109,14 @@ impl Peers {
         }
     }
 
-    fn free_id(&mut self) -> Result<AddressId, DriverError> {
-        if self.table.len() < ADDRESSES_MAX {
-            let id = AddressId(u32::try_from(self.table.len()).unwrap_or(u32::MAX));
-            self.table.push(None);
-            return Ok(id);
-        }
-        self.free.pop_front().ok_or(DriverError::AddressesFull { addresses: ADDRESSES_MAX })
-    }
-
-    fn slot(&mut self, id: AddressId) -> &mut Option<Peer> {
-        &mut self.table[id.0 as usize]
-    }
-
     pub(super) fn forget(&mut self, id: AddressId) {
-        let Some(peer) = self.table.get_mut(id.0 as usize).and_then(Option::take) else { return };
-        self.by_address.remove(&peer.address);
-        self.connected.retain(|connected| *connected != id);
-        self.free.push_back(id);
+        if self.table.remove(id).is_some() {
+            self.connected.retain(|connected| *connected != id);
+        }
     }
 
     pub(super) fn get(&self, id: AddressId) -> Option<&Peer> {
-        self.table.get(id.0 as usize)?.as_ref()
+        self.table.get(id)
     }
 
     pub(super) fn path(&self, id: AddressId) -> Option<Path> {
@@ -171,7 +146,7 @@ impl Peers {
     pub(super) fn socket_for(&mut self, id: AddressId, frame_bytes: usize) -> Option<&Socket> {
         self.uses += 1;
         let uses = self.uses;
-        let peer = self.table.get_mut(id.0 as usize)?.as_mut()?;
+        let peer = self.table.get_mut(id)?;
         peer.last_use = uses;
         let connected = peer.connected.as_ref()?;
         (frame_bytes <= peer.path.frame_bytes_max).then_some(&connected.socket)
@@ -181,7 +156,7 @@ impl Peers {
     pub(super) fn before_send(&mut self, id: AddressId) {
         self.uses += 1;
         let (uses, connected_max) = (self.uses, self.connected_max);
-        let Some(peer) = self.slot(id) else { return };
+        let Some(peer) = self.table.get_mut(id) else { return };
         peer.last_use = uses;
         if peer.connected.is_some() {
             return;
@@ -191,13 +166,12 @@ impl Peers {
             return;
         }
         peer.sent_by_name = 0;
-        let address = peer.address;
         if self.connected.len() >= connected_max {
             self.demote_least_recent();
         }
-        if let Some(connected) = self.connect(address) {
+        if let Some(connected) = self.table.address(id).and_then(|address| self.connect(address)) {
             self.connected.push(id);
-            if let Some(peer) = self.slot(id) {
+            if let Some(peer) = self.table.get_mut(id) {
                 peer.connected = Some(connected);
             }
         }
@@ -210,7 +184,7 @@ impl Peers {
         };
         let id = *id;
         self.connected.swap_remove(at);
-        if let Some(peer) = self.slot(id) {
+        if let Some(peer) = self.table.get_mut(id) {
             peer.connected = None;
         }
     }
@@ -218,14 +192,14 @@ impl Peers {
     /// A connected socket that fails is replaced after some frames by name.
     pub(super) fn disconnect(&mut self, id: AddressId) {
         self.connected.retain(|connected| *connected != id);
-        if let Some(peer) = self.table.get_mut(id.0 as usize).and_then(Option::as_mut) {
+        if let Some(peer) = self.table.get_mut(id) {
             peer.connected = None;
         }
     }
 
     /// Merged frames were refused on the peer's own socket.
     pub(super) fn stop_segmenting(&mut self, id: AddressId) {
-        let peer = self.table.get_mut(id.0 as usize).and_then(Option::as_mut);
+        let peer = self.table.get_mut(id);
         if let Some(connected) = peer.and_then(|peer| peer.connected.as_mut()) {
             connected.segment = false;
         }
@@ -234,8 +208,8 @@ impl Peers {
     /// A frame of `frame_bytes` was too long for the path: asks the kernel for the limit, and makes sure that it is lower.
     /// Returns the new limit.
     pub(super) fn shrink(&mut self, id: AddressId, frame_bytes: usize) -> usize {
-        let Some(peer) = self.get(id) else { return 0 };
-        let asked = self.examine(peer.address).map_or(DATAGRAM_BYTES_SAFE, |path| path.frame_bytes_max);
+        let Some(address) = self.table.address(id) else { return 0 };
+        let asked = self.examine(address).map_or(DATAGRAM_BYTES_SAFE, |path| path.frame_bytes_max);
         // The kernel may know a limit that already excludes the frame; otherwise step down to what every path takes, and
         // below that byte by byte, so that a path never claims a length that was just refused.
         let below = if frame_bytes > DATAGRAM_BYTES_SAFE {
@@ -249,7 +223,7 @@ impl Peers {
     }
 
     pub(super) fn set_frame_bytes_max(&mut self, id: AddressId, frame_bytes_max: usize) {
-        if let Some(peer) = self.slot(id) {
+        if let Some(peer) = self.table.get_mut(id) {
             peer.path.frame_bytes_max = frame_bytes_max;
         }
     }

@@ -20,17 +20,18 @@ use core::mem::ManuallyDrop;
 use core::ops::Range;
 use core::task::Poll;
 use core::time::Duration;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use transport::{AddressId, RawAddress};
 
+use crate::addresses::Addresses;
 use crate::counters::Counters;
 use crate::driver::{Armed, Caps, Driver, Path, Wake};
 use crate::error::{DriverError, Errno, Operation};
-use crate::limits::{ADDRESSES_MAX, BURST_FRAMES, VERBS_COMPLETIONS, VERBS_RESTARTS_MAX};
+use crate::limits::{BURST_FRAMES, VERBS_COMPLETIONS, VERBS_RESTARTS_MAX};
 use crate::payload::Payload;
 use crate::sleep::wait_readable;
 pub use address::{NotVerbs, VerbsAddress};
@@ -78,10 +79,7 @@ pub struct VerbsDriver {
     caps: Caps,
     counters: Counters,
     own: VerbsAddress,
-    /// By `AddressId`.
-    peers: Vec<Option<Peer>>,
-    by_address: HashMap<VerbsAddress, AddressId>,
-    forgotten: VecDeque<AddressId>,
+    peers: Addresses<VerbsAddress, Peer>,
     /// Handles of forgotten addresses, each with the number of the first request that cannot use it.
     retired: VecDeque<(u64, Handle)>,
     queue: ManuallyDrop<Queue>,
@@ -139,9 +137,7 @@ impl VerbsDriver {
             caps,
             counters: Counters::default(),
             own,
-            peers: Vec::new(),
-            by_address: HashMap::new(),
-            forgotten: VecDeque::new(),
+            peers: Addresses::new(),
             retired: VecDeque::new(),
             queue: ManuallyDrop::new(queue),
             epoll,
@@ -287,12 +283,10 @@ impl Driver for VerbsDriver {
         if address.is_ethernet() != self.own.is_ethernet() {
             return Err(unusable);
         }
-        if let Some(known) = self.by_address.get(&address) {
-            return Ok(*known);
+        if let Some(known) = self.peers.id(&address) {
+            return Ok(known);
         }
-        if self.by_address.len() >= ADDRESSES_MAX {
-            return Err(DriverError::AddressesFull { addresses: ADDRESSES_MAX });
-        }
+        self.peers.check_room()?;
         let handle = self.queue.handle(&address);
         let handle =
             handle.map_err(|errno| DriverError::Transient { operation: Operation::FindPeer, errno })?;
@@ -300,35 +294,16 @@ impl Driver for VerbsDriver {
             frame_bytes_max: address.frame_bytes_max().min(self.caps.frame_bytes_max),
             on_host: address.gid == self.own.gid && address.lid == self.own.lid,
         };
-        let peer = Some(Peer { address, handle, path });
-        // A new id as long as there are: a forgotten one may still be in somebody's hands.
-        let id = match self.peers.len() {
-            ADDRESSES_MAX.. => self.forgotten.pop_front(),
-            _ => None,
-        };
-        let id = match id {
-            Some(id) => {
-                self.peers[id.0 as usize] = peer;
-                id
-            }
-            None => {
-                self.peers.push(peer);
-                AddressId(u32::try_from(self.peers.len() - 1).unwrap_or(u32::MAX))
-            }
-        };
-        self.by_address.insert(address, id);
-        Ok(id)
+        self.peers.insert(address, Peer { address, handle, path })
     }
 
     fn forget(&mut self, address: AddressId) {
-        let Some(peer) = self.peers.get_mut(address.0 as usize).and_then(Option::take) else { return };
-        self.by_address.remove(&peer.address);
-        self.forgotten.push_back(address);
+        let Some(peer) = self.peers.remove(address) else { return };
         self.retired.push_back((self.queue.next_send, peer.handle));
     }
 
     fn path(&self, to: AddressId) -> Option<Path> {
-        self.peers.get(to.0 as usize)?.as_ref().map(|peer| peer.path)
+        self.peers.get(to).map(|peer| peer.path)
     }
 
     fn lease(&mut self) -> Option<&mut [u8]> {
@@ -371,7 +346,7 @@ impl Driver for VerbsDriver {
                 return false;
             }
         }
-        let Some(Some(peer)) = self.peers.get(to.0 as usize) else { return false };
+        let Some(peer) = self.peers.get(to) else { return false };
         let one = Sending { what: Bytes::Short(frame), to: &peer.handle, address: &peer.address };
         self.counters.send_calls += 1;
         if let (1, _) = self.queue.post_send(core::iter::once(one)) {
@@ -390,7 +365,7 @@ impl Driver for VerbsDriver {
             let peers = &self.peers;
             let (staged, free, counters) = (&mut self.staged, &mut self.free, &mut self.counters);
             staged.retain(|frame| {
-                let is_known = peers.get(frame.to.0 as usize).is_some_and(Option::is_some);
+                let is_known = peers.get(frame.to).is_some();
                 if !is_known {
                     counters.lost_no_address += 1;
                     free.push(frame.slot);
@@ -401,7 +376,7 @@ impl Driver for VerbsDriver {
                 break;
             }
             let chain = staged.iter().take(room).filter_map(|frame| {
-                let peer = peers.get(frame.to.0 as usize)?.as_ref()?;
+                let peer = peers.get(frame.to)?;
                 let what = Bytes::Slot(frame.slot, frame.bytes);
                 Some(Sending { what, to: &peer.handle, address: &peer.address })
             });
