@@ -12,46 +12,24 @@ use std::fs;
 use std::io::Write as _;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
+use support::namespaces::{enter, tool};
 use support::{Place, done, signal, stillwire, verified};
-
-const INSIDE: &str = "STILLWIRE_TEST_INSIDE";
 
 /// True outside, when the test `name` has run inside, or cannot. False inside: go on.
 fn outside(name: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
+    let inside = enter(name, &["--user", "--map-root-user", "--mount", "--net"]);
+    inside.as_ref().err().inspect(|missing| skipped::skipped(name, missing));
+    if inside == Ok(true) {
         tool("ip", "link set lo up");
-        return false;
     }
-    let in_namespaces = |program: &Path| {
-        let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--mount", "--net", "--"]).arg(program);
-        command
-    };
-    let works = |command: &mut Command| {
-        command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-    };
-    if !works(&mut in_namespaces(Path::new("true"))) || !works(Command::new("ip").arg("-V")) {
-        skipped::skipped(name, "no namespaces of one's own here (unshare --user --mount --net, ip)");
-        return true;
-    }
-    let runtime = tempfile::tempdir().expect("a folder");
-    let mut command = in_namespaces(&std::env::current_exe().expect("it runs"));
-    command.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").env("XDG_RUNTIME_DIR", runtime.path());
-    let done = done(&mut command);
-    assert_eq!(done.code, Some(0), "{}\n{}", done.stdout, done.stderr);
-    true
-}
-
-fn tool(name: &str, arguments: &str) {
-    let status = Command::new(name).args(arguments.split(' ')).status().expect("the tool");
-    assert!(status.success(), "{name} {arguments}");
+    inside != Ok(true)
 }
 
 /// A place on a disk of so many KiB.

@@ -6,46 +6,20 @@
 mod skipped;
 mod support;
 
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
+use support::namespaces::{enter, tool};
 use support::{Place, Running, STILLWIRE, done, runs, signal, stillwire, verified, wait_until};
-
-const INSIDE: &str = "STILLWIRE_TEST_INSIDE";
 
 /// True outside, when the test `name` has run in a network of its own, or cannot. False inside: go on.
 fn outside(name: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return false;
-    }
-    let in_namespaces = |program: &Path| {
-        let mut command = Command::new("unshare");
-        command.args(["--net", "--mount", "--"]).arg(program);
-        command
+    let inside = match drivers::xdp::check_capabilities() {
+        Ok(()) => enter(name, &["--net", "--mount"]),
+        Err(missing) => Err(missing.to_string()),
     };
-    let works = |command: &mut Command| {
-        command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-    };
-    if let Err(missing) = drivers::xdp::check_capabilities() {
-        skipped::skipped(name, &missing.to_string());
-        return true;
-    }
-    if !works(&mut in_namespaces(Path::new("true"))) || !works(Command::new("ip").arg("-V")) {
-        skipped::skipped(name, "no namespaces of one's own here (unshare --net --mount, ip)");
-        return true;
-    }
-    let runtime = tempfile::tempdir().expect("a folder");
-    let mut command = in_namespaces(&std::env::current_exe().expect("it runs"));
-    command.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").env("XDG_RUNTIME_DIR", runtime.path());
-    let done = done(&mut command);
-    assert_eq!(done.code, Some(0), "{}\n{}", done.stdout, done.stderr);
-    true
-}
-
-fn ip(arguments: &str) {
-    let status = Command::new("ip").args(arguments.split_whitespace()).status().expect("the tool");
-    assert!(status.success(), "ip {arguments}");
+    inside.as_ref().err().inspect(|missing| skipped::skipped(name, missing));
+    inside != Ok(true)
 }
 
 /// Here is one host, 10.78.0.1; the other one, 10.78.0.2, is the namespace of a process that does nothing.
@@ -68,10 +42,10 @@ impl TwoHosts {
         let mut line = [0];
         let said = std::io::Read::read_exact(&mut other.stdout.take().expect("a pipe"), &mut line);
         said.expect("it is in its namespace");
-        ip("link set lo up");
-        ip(&format!("link add eth0 type veth peer name eth0 netns {pid}"));
-        ip("addr add 10.78.0.1/24 dev eth0");
-        ip("link set eth0 up");
+        tool("ip", "link set lo up");
+        tool("ip", &format!("link add eth0 type veth peer name eth0 netns {pid}"));
+        tool("ip", "addr add 10.78.0.1/24 dev eth0");
+        tool("ip", "link set eth0 up");
         let there = |arguments: &str| {
             let mut command = Command::new("nsenter");
             command.args(["-t", &pid.to_string(), "-n", "ip"]).args(arguments.split(' '));
