@@ -1,19 +1,20 @@
 //! A rail that goes on over another driver at its address, under verified traffic (R24), and what happens when that driver is not to be had.
 
+mod support;
+
 use std::time::{Duration, Instant};
 
 use drivers::udp::{UdpAddress, UdpConfig, UdpDriver};
 use drivers::{Driver, DriverError, Errno, Operation};
-use endpoint::{Completion, Endpoint, EndpointConfig, EndpointError, ReceiveBuffer, SendBuffer};
-use transport::{
-    Epoch, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, RawAddress, Receive,
-    Space,
-};
+use endpoint::{Completion, Endpoint, EndpointConfig, EndpointError};
+use support::{End, id};
+use transport::{Epoch, JobId, JobKey, Life, Port, PortConfig, RawAddress};
 
 const KEY: JobKey = JobKey([6; 16]);
 const LIMIT: Duration = Duration::from_secs(20);
 const DRAIN: Duration = Duration::from_secs(1);
-const LONGEST: usize = 300_000;
+/// Bytes of messages, in turn.
+const LENGTHS: [u64; 6] = [8, 5000, 300_000, 70_000, 1400, 0];
 
 fn open_at(address: &RawAddress, frame_bytes_max: usize) -> Result<Box<dyn Driver>, DriverError> {
     let at = UdpAddress::try_from(address).expect("a rail over UDP").0;
@@ -28,17 +29,9 @@ fn refuse(_: &RawAddress) -> Result<Box<dyn Driver>, DriverError> {
     })
 }
 
-fn id(rank: u32) -> PortId {
-    PortId::of_rank(Rank(rank), 0)
-}
-
 /// Two ends of this process; the first sends.
 struct Pair {
-    ends: [Endpoint; 2],
-    link: LinkIndex,
-    sent: u64,
-    done: u64,
-    received: u64,
+    ends: [End; 2],
     dead: u32,
 }
 
@@ -54,44 +47,20 @@ impl Pair {
         });
         let link = ends[0].connect(id(1), &ends[1].addresses()).expect("reachable");
         ends[1].connect(id(0), &ends[0].addresses()).expect("reachable");
-        Pair { ends, link, sent: 0, done: 0, received: 0, dead: 0 }
-    }
-
-    fn payload(number: u64) -> Vec<u8> {
-        let bytes = [8, 5000, LONGEST, 70_000, 1400, 0][usize::try_from(number % 6).expect("small")];
-        (0..bytes as u64).map(|at| (number * 7 + at * 13 + at / 256).to_le_bytes()[0]).collect()
+        let [a, b] = ends;
+        Pair { ends: [End::new(0, a, link, LENGTHS), End::new(1, b, link, LENGTHS)], dead: 0 }
     }
 
     fn send(&mut self) {
-        let (tag, space) = (self.sent, Space(0));
-        let receive = Receive {
-            space,
-            source: None,
-            tag,
-            ignore: 0,
-            bytes_max: LONGEST as u64,
-            context: tag,
-            multi: None,
-        };
-        self.ends[1].post_receive(receive, ReceiveBuffer::Owned(vec![0; LONGEST])).expect("room");
-        let outgoing = Outgoing { space, tag, data: 0, context: tag, silent: false };
-        self.ends[0].send(self.link, outgoing, SendBuffer::Owned(Pair::payload(tag))).expect("room");
-        self.sent += 1;
+        self.ends[1].post(self.ends[0].sent);
+        self.ends[0].send();
     }
 
     fn poll(&mut self) {
-        for end in 0..2 {
-            match self.ends[end].poll() {
-                Some(Completion::Received { tag, bytes, buffer, .. }) => {
-                    let found = buffer.expect("it was handed over");
-                    let expected = Pair::payload(tag);
-                    assert_eq!(bytes, expected.len() as u64);
-                    assert!(found[..expected.len()] == expected, "message {tag}");
-                    self.received += 1;
-                }
-                Some(Completion::SendDone { .. }) => self.done += 1,
+        for end in &mut self.ends {
+            match end.look() {
                 Some(Completion::RailDead { .. }) => self.dead += 1,
-                Some(Completion::Report(_)) | None => {}
+                None => {}
                 Some(other) => panic!("{other:?}"),
             }
         }
@@ -99,9 +68,9 @@ impl Pair {
 
     fn settle(&mut self) {
         let started = Instant::now();
-        while self.received < self.sent || self.done < self.sent {
+        while self.ends[1].received < self.ends[0].sent || self.ends[0].done < self.ends[0].sent {
             self.poll();
-            let state = (self.sent, self.done, self.received);
+            let state = self.ends.each_ref().map(|end| (end.sent, end.done, end.received));
             assert!(started.elapsed() < LIMIT, "{state:?} sent, done, received");
         }
     }
@@ -118,7 +87,7 @@ fn nothing_is_lost_or_doubled_by_a_thousand_handovers() {
             }
             // Another socket each time, which may be longer than it has to.
             let frame_bytes_max = 9000 + turn % 3 * 100;
-            let end = &pair.ends[turn % 2];
+            let end = &pair.ends[turn % 2].endpoint;
             let before = end.addresses();
             let mut open = |address: &RawAddress| open_at(address, frame_bytes_max);
             let handed = end.hand_over(0, DRAIN, &mut open, &mut |address| open_at(address, 9200));
@@ -133,7 +102,7 @@ fn nothing_is_lost_or_doubled_by_a_thousand_handovers() {
             }
         }
         pair.settle();
-        assert_eq!((pair.received, pair.dead), (pair.sent, 0));
+        assert_eq!((pair.ends[1].received, pair.dead), (pair.ends[0].sent, 0));
     }
 }
 
@@ -141,7 +110,8 @@ fn nothing_is_lost_or_doubled_by_a_thousand_handovers() {
 fn a_rail_goes_on_as_it_was_where_no_other_driver_takes_it_over() {
     let mut pair = Pair::new(false);
     pair.send();
-    let refused = pair.ends[0].hand_over(0, DRAIN, &mut refuse, &mut |address| open_at(address, 9000));
+    let refused =
+        pair.ends[0].endpoint.hand_over(0, DRAIN, &mut refuse, &mut |address| open_at(address, 9000));
     let words = refused.expect_err("it cannot be opened").to_string();
     assert!(
         words.starts_with("rail 0 goes on as it was: cannot open the rail: binding to a queue"),
@@ -149,15 +119,17 @@ fn a_rail_goes_on_as_it_was_where_no_other_driver_takes_it_over() {
     );
     pair.settle();
     let shorter = |address: &RawAddress| open_at(address, 1400);
-    let refused = pair.ends[0].hand_over(0, DRAIN, &mut { shorter }, &mut |address| open_at(address, 9000));
+    let refused =
+        pair.ends[0].endpoint.hand_over(0, DRAIN, &mut { shorter }, &mut |address| open_at(address, 9000));
     let words = refused.expect_err("frames keep their length").to_string();
     assert!(words.contains("takes frames of 1400 bytes and this one has sent up to 9000"), "{words}");
     let elsewhere = |_: &RawAddress| {
         open_at(&RawAddress::from(UdpAddress("127.0.0.2:0".parse().expect("an address"))), 9000)
     };
-    let refused = pair.ends[0].hand_over(0, DRAIN, &mut { elsewhere }, &mut |address| open_at(address, 9000));
+    let refused =
+        pair.ends[0].endpoint.hand_over(0, DRAIN, &mut { elsewhere }, &mut |address| open_at(address, 9000));
     assert!(refused.expect_err("peers know one address").to_string().contains("it is at another address"));
-    let none = pair.ends[0].hand_over(3, DRAIN, &mut refuse, &mut refuse);
+    let none = pair.ends[0].endpoint.hand_over(3, DRAIN, &mut refuse, &mut refuse);
     assert!(matches!(none, Err(EndpointError::NoRail { rail: 3, rails: 1 })), "{none:?}");
     (0..12).for_each(|_| pair.send());
     pair.settle();
@@ -169,11 +141,11 @@ fn a_rail_that_nobody_opens_again_is_dead() {
     let mut pair = Pair::new(false);
     pair.send();
     pair.settle();
-    let lost = pair.ends[0].hand_over(0, DRAIN, &mut refuse, &mut refuse);
+    let lost = pair.ends[0].endpoint.hand_over(0, DRAIN, &mut refuse, &mut refuse);
     assert!(matches!(lost, Err(EndpointError::Driver { rail: 0, .. })), "{lost:?}");
     pair.poll();
     assert_eq!(pair.dead, 1);
-    assert_eq!(pair.ends[0].frames_by_rail(), [0]);
+    assert_eq!(pair.ends[0].endpoint.frames_by_rail(), [0]);
 }
 
 #[test]
@@ -182,7 +154,7 @@ fn a_rail_whose_rights_are_gone_is_dead_and_told() {
     pair.send();
     pair.settle();
     let unpermitted = |_: &RawAddress| Err(DriverError::CapabilityMissing { missing: "CAP_NET_RAW" });
-    let lost = pair.ends[0].hand_over(0, DRAIN, &mut refuse, &mut { unpermitted });
+    let lost = pair.ends[0].endpoint.hand_over(0, DRAIN, &mut refuse, &mut { unpermitted });
     assert!(
         matches!(lost, Err(EndpointError::Driver { source: DriverError::CapabilityMissing { .. }, .. })),
         "{lost:?}"

@@ -1,6 +1,8 @@
 //! Endpoints that are frozen and go on in a new life, in the same memory, on new rails: what a restored process does with its ports
 //! (R5, R7, R10). Messages of all lengths are under way meanwhile; none is lost, doubled or changed.
 
+mod support;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::{Duration, Instant};
@@ -8,21 +10,18 @@ use std::time::{Duration, Instant};
 use drivers::Driver;
 use drivers::shm::{ShmConfig, ShmDriver};
 use drivers::udp::{UdpConfig, UdpDriver};
-use endpoint::{Completion, Endpoint, EndpointConfig, Frozen, ReceiveBuffer, SendBuffer};
+use endpoint::{Endpoint, EndpointConfig, Frozen, SendBuffer};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use transport::{
-    Epoch, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, Receive, Restart, Space,
-};
+use support::{End, id, settle};
+use transport::{Epoch, JobId, JobKey, Life, Outgoing, Port, PortConfig, Restart, Space};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const DRAIN: Duration = Duration::from_secs(1);
 const LIVES: u32 = 12;
 /// Of each side, in each life.
 const MESSAGES: u64 = 30;
-
-fn id(rank: u32) -> PortId {
-    PortId::of_rank(Rank(rank), 0)
-}
+/// Bytes of messages, in turn.
+const LENGTHS: [u64; 6] = [8, 5000, 1_500_000, 70_000, 300_001, 0];
 
 fn rails(count: usize) -> Vec<Box<dyn Driver>> {
     let here = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -40,64 +39,12 @@ fn open(rank: u32, count: usize, helper: bool) -> Endpoint {
         .expect("an endpoint")
 }
 
-fn payload(rank: u32, i: u64) -> Vec<u8> {
-    let bytes = [8, 5000, 1_500_000, 70_000, 300_001, 0][usize::try_from(i % 6).expect("small")];
-    (0..bytes).map(|at: u64| (i * 7 + u64::from(rank) + at * 13 + at / 256).to_le_bytes()[0]).collect()
-}
-
-/// One of the two ends: sends message after message, and receives the other's.
-struct End {
-    rank: u32,
-    endpoint: Endpoint,
-    link: LinkIndex,
-    sent: u64,
-    done: u64,
-    received: u64,
-}
-
-impl End {
-    fn send(&mut self) {
-        let bytes = payload(self.rank, self.sent);
-        let outgoing =
-            Outgoing { space: Space(0), tag: self.sent, data: 0, context: self.sent, silent: false };
-        let buffer = if bytes.len() <= self.endpoint.copied_bytes_max() {
-            SendBuffer::Copied(&bytes)
-        } else {
-            SendBuffer::Owned(bytes)
-        };
-        self.endpoint.send(self.link, outgoing, buffer).expect("there is room");
-        self.sent += 1;
-    }
-
-    fn post(&self, tag: u64) {
-        let bytes_max = 2_000_000;
-        let receive =
-            Receive { space: Space(0), source: None, tag, ignore: 0, bytes_max, context: tag, multi: None };
-        let buffer = ReceiveBuffer::Owned(vec![0; usize::try_from(bytes_max).expect("small")]);
-        self.endpoint.post_receive(receive, buffer).expect("room");
-    }
-
-    fn poll(&mut self) {
-        match self.endpoint.poll() {
-            Some(Completion::Received { tag, bytes, buffer, .. }) => {
-                let mut found = buffer.expect("it was handed over");
-                found.truncate(usize::try_from(bytes).expect("small"));
-                assert!(found == payload(1 - self.rank, tag), "message {tag} to rank {}", self.rank);
-                self.received += 1;
-            }
-            Some(Completion::SendDone { .. }) => self.done += 1,
-            Some(Completion::Report(_)) | None => {}
-            Some(other) => panic!("{other:?}"),
-        }
-    }
-
-    fn restart(frozen: Frozen<'_>, life: u32, count: usize) {
-        let restart = Restart {
-            key: Some(JobKey([life.to_le_bytes()[0]; 16])),
-            ..Restart::in_life(Life { counter: life, nonce: 5 })
-        };
-        frozen.restart(rails(count), restart).expect("rails");
-    }
+fn restart(frozen: Frozen<'_>, life: u32, count: usize) {
+    let restart = Restart {
+        key: Some(JobKey([life.to_le_bytes()[0]; 16])),
+        ..Restart::in_life(Life { counter: life, nonce: 5 })
+    };
+    frozen.restart(rails(count), restart).expect("rails");
 }
 
 #[test]
@@ -106,7 +53,7 @@ fn messages_survive_new_lives_in_place() {
     let mut ends = [(0, a.clone()), (1, b.clone())].map(|(rank, endpoint)| {
         let other = if rank == 0 { &b } else { &a };
         let link = endpoint.connect(id(1 - rank), &other.addresses()).expect("reachable");
-        End { rank, endpoint, link, sent: 0, done: 0, received: 0 }
+        End::new(rank, endpoint, link, LENGTHS)
     });
     let asleep = a.descriptor().expect("a descriptor");
     for life in 2..LIVES + 2 {
@@ -130,7 +77,7 @@ fn messages_survive_new_lives_in_place() {
         frozen.iter_mut().for_each(|end| end.port_mut().set_epoch(Epoch(life)));
         // Now and then without shared memory, as on hosts of their own.
         let count = if (life + 1) % 3 == 0 { 1 } else { 2 };
-        frozen.into_iter().for_each(|end| End::restart(end, life, count));
+        frozen.into_iter().for_each(|end| restart(end, life, count));
         for end in &ends {
             let other = if end.rank == 0 { &b } else { &a };
             let link = end.endpoint.connect(id(1 - end.rank), &other.addresses()).expect("reachable");
@@ -139,15 +86,7 @@ fn messages_survive_new_lives_in_place() {
         for end in &ends {
             (end.sent - MESSAGES + before..end.sent).for_each(|tag| end.post(tag));
         }
-        let started = Instant::now();
-        while ends.iter().any(|end| end.received < end.sent || end.done < end.sent) {
-            ends.iter_mut().for_each(End::poll);
-            assert!(
-                started.elapsed() < LIMIT,
-                "life {life}: {:?}",
-                ends.each_ref().map(|end| (end.sent, end.done, end.received))
-            );
-        }
+        settle(&mut ends, LIMIT, &format!("life {life}"));
     }
     // Who had gone to sleep on a descriptor before all this is woken by the newest rails, unless the helper is there first.
     while a.poll().is_some() || b.poll().is_some() {}
@@ -176,14 +115,8 @@ fn a_send_that_is_over_but_for_its_acknowledgement_completes_in_the_new_life() {
     let (a, b) = (open(0, 1, false), open(1, 1, false));
     let link = a.connect(id(1), &b.addresses()).expect("reachable");
     b.connect(id(0), &a.addresses()).expect("reachable");
-    let mut ends = [(0, a.clone()), (1, b.clone())].map(|(rank, endpoint)| End {
-        rank,
-        endpoint,
-        link,
-        sent: 0,
-        done: 0,
-        received: 0,
-    });
+    let mut ends =
+        [(0, a.clone()), (1, b.clone())].map(|(rank, endpoint)| End::new(rank, endpoint, link, LENGTHS));
     let started = Instant::now();
     // Many frames on the old rail.
     for i in 0..500 {
@@ -207,7 +140,7 @@ fn a_send_that_is_over_but_for_its_acknowledgement_completes_in_the_new_life() {
     }
     let done = ends[0].done;
     for frozen in [&a, &b].map(|end| end.freeze(DRAIN).expect("nothing is held")) {
-        End::restart(frozen, 2, 1);
+        restart(frozen, 2, 1);
     }
     a.connect(id(1), &b.addresses()).expect("reachable");
     b.connect(id(0), &a.addresses()).expect("reachable");

@@ -3,11 +3,12 @@
 
 #[path = "../../tests/skipped.rs"]
 mod skipped;
+mod support;
 
 use std::fs::File;
 use std::net::SocketAddr;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use drivers::fault::{FaultDriver, Faults};
 use drivers::shm::{ShmConfig, ShmDriver};
@@ -15,19 +16,18 @@ use drivers::udp::{UdpAddress, UdpConfig, UdpDriver};
 use drivers::verbs::{VerbsConfig, VerbsDriver};
 use drivers::xdp::{Attach, XdpConfig, XdpDriver};
 use drivers::{Driver, DriverError};
-use endpoint::{Completion, Endpoint, EndpointConfig, ReceiveBuffer, SendBuffer};
+use endpoint::{Endpoint, EndpointConfig};
 use nix::sched::{CloneFlags, setns, unshare};
-use transport::{
-    Epoch, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, RawAddress, Receive,
-    Restart, Space,
-};
+use support::{End, id, settle};
+use transport::{Epoch, JobId, JobKey, Life, LinkIndex, Port, PortConfig, RawAddress, Restart};
 
 const KEY: JobKey = JobKey([1; 16]);
 const LIMIT: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(1);
 /// Of each side, in each life.
 const MESSAGES: u64 = 12;
-const BYTES_MAX: u64 = 400_000;
+/// Bytes of messages, in turn.
+const LENGTHS: [u64; 6] = [8, 5000, 300_001, 70_000, 1400, 0];
 
 fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("the tool `ip`");
@@ -139,112 +139,51 @@ fn by_hand() -> EndpointConfig {
     EndpointConfig { helper: false, ..EndpointConfig::default() }
 }
 
-fn id(rank: u32) -> PortId {
-    PortId::of_rank(Rank(rank), 0)
+fn open(host: &Host) -> End {
+    let life = Life { counter: 1, nonce: 5 };
+    let port = Port::new(config(), id(host.rank), life, Epoch(0), Some(&KEY));
+    let rails = host.rail(Nic::Udp).expect("a socket");
+    let endpoint = Endpoint::open(port, rails, by_hand()).expect("an endpoint");
+    End::new(host.rank, endpoint, LinkIndex(0), LENGTHS)
 }
 
-fn payload(rank: u32, i: u64) -> Vec<u8> {
-    let bytes = [8, 5000, 300_001, 70_000, 1400, 0][usize::try_from(i % 6).expect("small")];
-    (0..bytes).map(|at: u64| (i * 7 + u64::from(rank) + at * 13 + at / 256).to_le_bytes()[0]).collect()
+/// Freezes the port and writes it down; the end is good for nothing then.
+fn cut(end: &mut End, life: u32) -> Vec<u8> {
+    let endpoint = end.endpoint.clone();
+    let mut frozen = endpoint.freeze(DRAIN).expect("nothing is held");
+    frozen.port_mut().set_epoch(Epoch(life));
+    for completion in frozen.take_completions() {
+        assert_eq!(end.note(completion).map(|other| format!("{other:?}")), None);
+    }
+    let mut section = Vec::new();
+    nic_freeze::dump(frozen.port(), &mut section);
+    nic_freeze::append_payloads(frozen.port(), frozen.buffers(), &mut section).expect("its memory");
+    section
 }
 
-/// One of the two ends: sends message after message, and receives the other's.
-struct End {
-    host: Host,
-    endpoint: Endpoint,
-    link: LinkIndex,
-    sent: u64,
-    done: u64,
-    received: u64,
-}
-
-impl End {
-    fn open(host: Host) -> End {
-        let life = Life { counter: 1, nonce: 5 };
-        let port = Port::new(config(), id(host.rank), life, Epoch(0), Some(&KEY));
-        let rails = host.rail(Nic::Udp).expect("a socket");
-        let endpoint = Endpoint::open(port, rails, by_hand()).expect("an endpoint");
-        End { host, endpoint, link: LinkIndex(0), sent: 0, done: 0, received: 0 }
-    }
-
-    fn send(&mut self) {
-        let bytes = payload(self.host.rank, self.sent);
-        let outgoing =
-            Outgoing { space: Space(0), tag: self.sent, data: 0, context: self.sent, silent: false };
-        self.endpoint.send(self.link, outgoing, SendBuffer::Owned(bytes)).expect("there is room");
-        self.sent += 1;
-    }
-
-    fn post(&self, tag: u64) {
-        let (bytes_max, space) = (BYTES_MAX, Space(0));
-        let receive = Receive { space, source: None, tag, ignore: 0, bytes_max, context: tag, multi: None };
-        let buffer = ReceiveBuffer::Owned(vec![0; usize::try_from(bytes_max).expect("small")]);
-        self.endpoint.post_receive(receive, buffer).expect("room");
-    }
-
-    fn poll(&mut self) {
-        if let Some(completion) = self.endpoint.poll() {
-            self.note(completion);
-        }
-    }
-
-    fn note(&mut self, completion: Completion) {
-        match completion {
-            Completion::Received { tag, bytes, buffer, .. } => {
-                let mut found = buffer.expect("it was handed over");
-                found.truncate(usize::try_from(bytes).expect("small"));
-                assert!(
-                    found == payload(1 - self.host.rank, tag),
-                    "message {tag} to rank {}",
-                    self.host.rank
-                );
-                self.received += 1;
-            }
-            Completion::SendDone { .. } => self.done += 1,
-            Completion::Report(_) => {}
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-impl End {
-    /// Freezes the port and writes it down; the end is good for nothing then.
-    fn cut(&mut self, life: u32) -> Vec<u8> {
-        let endpoint = self.endpoint.clone();
-        let mut frozen = endpoint.freeze(DRAIN).expect("nothing is held");
-        frozen.port_mut().set_epoch(Epoch(life));
-        frozen.take_completions().into_iter().for_each(|completion| self.note(completion));
-        let mut section = Vec::new();
-        nic_freeze::dump(frozen.port(), &mut section);
-        nic_freeze::append_payloads(frozen.port(), frozen.buffers(), &mut section).expect("its memory");
-        section
-    }
-
-    /// The port goes on from what was written, when its old rails are closed.
-    fn go_on(self, section: &[u8], life: u32, nic: Nic) -> End {
-        let End { host, endpoint, link, sent, done, received } = self;
-        drop(endpoint);
+/// The port goes on from what was written, when its old rails are closed.
+fn go_on(host: &Host, end: End, section: &[u8], life: u32, nic: Nic) -> End {
+    end.replace_endpoint(|| {
         let loaded = nic_freeze::load(nic_freeze::SECTION_VERSION, section, config(), Some(&KEY));
         let loaded = loaded.expect("a whole section");
         let restart = Restart::in_life(Life { counter: life, nonce: 5 });
         let rails = host.rail(nic).expect("the device is free again");
-        let endpoint = Endpoint::restart(loaded.port, loaded.carried, rails, restart, by_hand());
-        End { host, endpoint: endpoint.expect("an endpoint"), link, sent, done, received }
-    }
+        Endpoint::restart(loaded.port, loaded.carried, rails, restart, by_hand()).expect("an endpoint")
+    })
 }
 
-fn connect(ends: &mut [End; 2]) {
+fn connect(hosts: &[Host; 2], ends: &mut [End; 2]) {
     let addresses = ends.each_ref().map(|end| end.endpoint.addresses());
-    for (end, other) in ends.iter_mut().zip([&addresses[1], &addresses[0]]) {
-        end.host.enter();
-        end.link = end.endpoint.connect(id(1 - end.host.rank), other).expect("reachable");
+    for ((host, end), other) in hosts.iter().zip(ends).zip([&addresses[1], &addresses[0]]) {
+        host.enter();
+        end.link = end.endpoint.connect(id(1 - end.rank), other).expect("reachable");
     }
 }
 
 /// Each of `nics` is what the two ports go over in one life.
 fn moves(hosts: [Host; 2], nics: impl Iterator<Item = [Nic; 2]>) {
-    let mut ends = hosts.map(End::open);
-    connect(&mut ends);
+    let mut ends = hosts.each_ref().map(open);
+    connect(&hosts, &mut ends);
     for (life, nics) in (2..).zip(nics) {
         // Some receives are posted before the cut, some messages come before their receive, and some are not sent yet.
         let before = u64::from(life) % 7 * 2;
@@ -260,19 +199,17 @@ fn moves(hosts: [Host; 2], nics: impl Iterator<Item = [Nic; 2]>) {
         for _ in 0..life % 50 * 3 {
             ends.iter_mut().for_each(End::poll);
         }
-        let sections = ends.each_mut().map(|end| end.cut(life));
+        let sections = ends.each_mut().map(|end| cut(end, life));
         let [a, b] = ends;
-        ends = [a.go_on(&sections[0], life, nics[0]), b.go_on(&sections[1], life, nics[1])];
-        connect(&mut ends);
+        ends = [
+            go_on(&hosts[0], a, &sections[0], life, nics[0]),
+            go_on(&hosts[1], b, &sections[1], life, nics[1]),
+        ];
+        connect(&hosts, &mut ends);
         for end in &ends {
             (end.sent - MESSAGES + before.min(MESSAGES)..end.sent).for_each(|tag| end.post(tag));
         }
-        let started = Instant::now();
-        while ends.iter().any(|end| end.received < end.sent || end.done < end.sent) {
-            ends.iter_mut().for_each(End::poll);
-            let state = || ends.each_ref().map(|end| (end.sent, end.done, end.received));
-            assert!(started.elapsed() < LIMIT, "life {life}, {nics:?}: {:?}", state());
-        }
+        settle(&mut ends, LIMIT, &format!("life {life}, {nics:?}"));
     }
 }
 
@@ -335,21 +272,19 @@ fn ports_move_between_all_drivers_under_traffic_that_is_lossy() {
     run("ports_move_between_all_drivers_under_traffic_that_is_lossy", faults, true, nics);
 }
 
-impl End {
-    /// The rail goes on over another driver, at the same address.
-    fn hand_over(&self, nic: Nic) {
-        let mut open = |address: &RawAddress| {
-            let at = UdpAddress::try_from(address).expect("both kinds have such addresses");
-            self.host.rail_at(at.0, nic)
-        };
-        let mut never = |_: &RawAddress| -> Result<Box<dyn Driver>, DriverError> { panic!("it opens") };
-        self.endpoint.hand_over(0, DRAIN, &mut open, &mut never).expect("the device is free");
-    }
+/// The rail goes on over another driver, at the same address.
+fn hand_over(host: &Host, end: &End, nic: Nic) {
+    let mut open = |address: &RawAddress| {
+        let at = UdpAddress::try_from(address).expect("both kinds have such addresses");
+        host.rail_at(at.0, nic)
+    };
+    let mut never = |_: &RawAddress| -> Result<Box<dyn Driver>, DriverError> { panic!("it opens") };
+    end.endpoint.hand_over(0, DRAIN, &mut open, &mut never).expect("the device is free");
 }
 
 fn hands_over(hosts: [Host; 2]) {
-    let mut ends = hosts.map(End::open);
-    connect(&mut ends);
+    let mut ends = hosts.each_ref().map(open);
+    connect(&hosts, &mut ends);
     for turn in 0..200u32 {
         for _ in 0..MESSAGES {
             for end in &mut ends {
@@ -363,13 +298,9 @@ fn hands_over(hosts: [Host; 2]) {
         }
         // Now the one, now the other, so that all four pairs of kinds come in turn.
         let nic = if (turn / 2).is_multiple_of(2) { Nic::Xdp } else { Nic::Udp };
-        ends[(turn % 2) as usize].hand_over(nic);
-        let started = Instant::now();
-        while ends.iter().any(|end| end.received < end.sent || end.done < end.sent) {
-            ends.iter_mut().for_each(End::poll);
-            let state = || ends.each_ref().map(|end| (end.sent, end.done, end.received));
-            assert!(started.elapsed() < LIMIT, "turn {turn}: {:?}", state());
-        }
+        let at = (turn % 2) as usize;
+        hand_over(&hosts[at], &ends[at], nic);
+        settle(&mut ends, LIMIT, &format!("turn {turn}"));
     }
 }
 
