@@ -44,7 +44,7 @@ impl Hosts {
 
     /// Two copies are there, and everything is killed.
     fn killed(&self, options: &[&str]) {
-        let mut job = self.run("shift; exec \"$@\"", options);
+        let mut job = self.run("shift; cd /; exec \"$@\"", options);
         for _ in 0..2 {
             job.wait_for(" copied (");
         }
@@ -73,9 +73,20 @@ impl Hosts {
         verified(&done);
         done
     }
+
+    /// The copies are named as one does who stands beside them.
+    fn go_on_from_beside(&self, options: &[&str]) -> Done {
+        self.place.let_end();
+        let mut command = stillwire(&["restart", &self.place.job_text(), "--from", "shared"]);
+        command.args(options).current_dir(self.place.folder.path());
+        let done = Running::start(command).finish();
+        verified(&done);
+        done
+    }
 }
 
-// Every disk is lost, and the launcher's directory too. Spares with nothing on their disks take the places of two hosts.
+// Every disk is lost, and the launcher's directory too. Spares with nothing on their disks take the places of two hosts. Keepers have a working directory
+// that is not the launcher's, as behind ssh.
 #[test]
 fn a_job_that_lost_all_its_hosts_goes_on_on_empty_ones() {
     let hosts = Hosts::new();
@@ -84,7 +95,7 @@ fn a_job_that_lost_all_its_hosts_goes_on_on_empty_ones() {
     let newest = hosts.copies().pop().expect("a copy");
     fs::remove_dir_all(hosts.of_job()).expect("directories");
     fs::remove_dir_all(hosts.place.job()).expect("a directory");
-    let done = hosts.go_on(&["--hosts", "d@127.0.0.4,e@127.0.0.5,a@127.0.0.1"]);
+    let done = hosts.go_on_from_beside(&["--hosts", "d@127.0.0.4,e@127.0.0.5,a@127.0.0.1"]);
     done.says(&[
         &format!("bring what they had of it from {}", hosts.shared),
         "4 files were brought to 3 nodes",

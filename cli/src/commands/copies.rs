@@ -55,10 +55,7 @@ impl FlushArguments {
     /// What they ask for. A directory must be there.
     pub(crate) fn flush(&self, key: &KeyArgument) -> Result<Option<Flush>, CliError> {
         let Some(to) = &self.flush_to else { return Ok(None) };
-        let to = match to {
-            Place::Folder(path) => Place::Folder(std::path::absolute(path)?),
-            objects @ Place::Objects { .. } => objects.clone(),
-        };
+        let to = absolute(to)?;
         to.open()?;
         let flush = Flush {
             every: self.flush_every.unwrap_or(1),
@@ -144,6 +141,14 @@ pub(crate) struct Brought {
     pub(crate) fetch: Option<Fetch>,
 }
 
+/// A place as keepers find it, too, who have working directories of their own.
+fn absolute(place: &Place) -> Result<Place, CliError> {
+    Ok(match place {
+        Place::Folder(path) => Place::Folder(std::path::absolute(path)?),
+        objects @ Place::Objects { .. } => objects.clone(),
+    })
+}
+
 /// Brings a copy into a job's directory, which is made if it does not exist.
 pub(crate) fn bring(
     path: &Path,
@@ -152,7 +157,7 @@ pub(crate) fn bring(
     key: Option<Key>,
     quiet: bool,
 ) -> Result<Brought, CliError> {
-    let (place, named) = split(from);
+    let (place, named) = split(&absolute(from)?);
     let target = place.open()?;
     let known = known_job(path)?;
     let job = match named.or(known) {
