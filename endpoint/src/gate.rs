@@ -90,6 +90,9 @@ impl Shared {
         let happened = inner.progress(now, || self.is_wanted());
         if happened {
             self.bell.ring_for_sleepers(self);
+        } else if self.sleepers.load(Ordering::Relaxed) > 0 && !inner.arm() {
+            // A look takes back what a rail was prepared for; and others sleep on.
+            self.bell.ring();
         }
         happened
     }

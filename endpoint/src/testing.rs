@@ -1,5 +1,6 @@
 //! Endpoints on a network in memory, for tests of what cannot be seen from outside.
 
+use drivers::Driver;
 use drivers::mem::Hub;
 use transport::config::AuthLevel;
 use transport::{Epoch, JobId, Life, Port, PortConfig, PortId, Rank};
@@ -17,6 +18,11 @@ pub(crate) fn port(rank: u32) -> Port {
 
 /// Without a helper: what happens is what the test does.
 pub(crate) fn open(port: Port, hub: &Hub) -> Endpoint {
+    open_on(port, Box::new(hub.open().expect("a port")))
+}
+
+/// As [`open`], on another rail.
+pub(crate) fn open_on(port: Port, rail: Box<dyn Driver>) -> Endpoint {
     let config = EndpointConfig { helper: false, ..EndpointConfig::default() };
-    Endpoint::open(port, vec![Box::new(hub.open().expect("a port"))], config).expect("an endpoint")
+    Endpoint::open(port, vec![rail], config).expect("an endpoint")
 }

@@ -229,8 +229,11 @@ impl Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
     use std::sync::atomic::Ordering;
 
+    use nix::poll::{PollFd, PollFlags, ppoll};
+    use nix::sys::time::TimeSpec;
     use transport::{Outgoing, Receive, Space};
 
     use crate::buffers::{ReceiveBuffer, SendBuffer};
@@ -263,6 +266,33 @@ mod tests {
             endpoint.wake();
             assert!(waits.join().expect("it does not panic"));
         });
+    }
+
+    /// Over shared memory a look takes back that frames ring: whoever slept before would not hear of them.
+    #[test]
+    fn who_sleeps_is_woken_by_a_frame_after_another_has_looked_in_vain() {
+        let open = |number| {
+            let rail =
+                drivers::shm::ShmDriver::open(&drivers::shm::ShmConfig::default()).expect("memory and /proc");
+            testing::open_on(testing::port(number), Box::new(rail))
+        };
+        let (a, b) = (open(0), open(1));
+        let link = a.connect(testing::id(1), &b.addresses()).expect("reachable");
+        b.connect(testing::id(0), &a.addresses()).expect("reachable");
+        let shared = &b.shared;
+        while !shared.lock().arm() {
+            b.progress();
+        }
+        shared.sleepers.fetch_add(1, Ordering::Relaxed);
+        assert!(!b.progress(), "nothing has come");
+        let outgoing = Outgoing { space: Space(0), tag: 1, data: 0, context: 0, silent: true };
+        a.send(link, outgoing, SendBuffer::Copied(b"found")).expect("room");
+        let rails = shared.bell.rails().expect("a descriptor");
+        let mut sleeps = [PollFd::new(rails.as_fd(), PollFlags::POLLIN)];
+        let woken =
+            ppoll(&mut sleeps, Some(TimeSpec::from_duration(core::time::Duration::from_secs(20))), None);
+        shared.sleepers.fetch_sub(1, Ordering::Relaxed);
+        assert_eq!(woken, Ok(1), "it sleeps on");
     }
 
     #[test]
