@@ -61,6 +61,10 @@ const LOOK_CALLS: u32 = 64;
 /// Looks between two questions how many frames the kernel has dropped.
 const COUNT_LOOKS: u32 = 64;
 
+/// Looks since the last sleep after which the socket is not watched any more: for a watched one the kernel wakes a chain of three `epoll`s for each
+/// frame, in the sender's time where the device is a virtual one.
+const WATCHED_LOOKS: u32 = 2;
+
 /// Calls that hand over what was submitted, at most, before others have their turn. A copying kernel sends 32 frames per call.
 const SEND_CALLS: usize = 4;
 
@@ -116,9 +120,11 @@ pub struct XdpDriver {
     link: Link,
     socket: Socket,
     neighbours: Neighbours,
-    /// Of companion and neighbours; and of the socket too.
+    /// Of companion and neighbours; and of the socket too, while it is watched.
     aside: Epoll,
     epoll: Epoll,
+    /// Looks for which the socket is watched still; 0: it is not.
+    watched: u32,
     companion: UdpDriver,
     own: (Mac, SocketAddr),
     header_bytes: usize,
@@ -168,7 +174,7 @@ impl XdpDriver {
             Neighbours::open(interface).map_err(|errno| cannot((Operation::AskRoutes, errno)))?;
         let waits = |errno| cannot((Operation::Wait, errno));
         let aside = epoll([companion.fd(), Some(neighbours.fd())]).map_err(waits)?;
-        let epoll = epoll([Some(socket.fd()), Some(aside.0.as_fd())]).map_err(waits)?;
+        let epoll = epoll([Some(aside.0.as_fd())]).map_err(waits)?;
         let caps = Caps {
             kind: "xdp",
             frame_bytes_max,
@@ -187,6 +193,7 @@ impl XdpDriver {
             neighbours,
             aside,
             epoll,
+            watched: 0,
             companion,
             own: (mac, own),
             header_bytes,
@@ -294,6 +301,14 @@ impl XdpDriver {
         Ok(())
     }
 
+    /// Has frames at the socket make the rail's descriptor readable.
+    fn watch(&self) -> Result<(), Errno> {
+        match self.epoll.add(self.socket.fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0)) {
+            Ok(()) | Err(nix::errno::Errno::EEXIST) => Ok(()),
+            Err(error) => Err(Errno(error as i32)),
+        }
+    }
+
     fn take_sent(&mut self) {
         let XdpDriver { socket, free, sending, .. } = self;
         socket.take_sent(|chunk| {
@@ -308,6 +323,11 @@ impl XdpDriver {
             return Ok(0);
         }
         self.look_in = LOOK_CALLS;
+        if self.watched == 1 {
+            // An error leaves it watched, which only costs time.
+            let _ = self.epoll.delete(self.socket.fd());
+        }
+        self.watched = self.watched.saturating_sub(1);
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(COUNT_LOOKS) {
             self.counters.lost_receive_overflow = self.socket.dropped();
@@ -506,6 +526,10 @@ impl Driver for XdpDriver {
         self.look_in = 0;
         self.counters.lost_receive_overflow = self.socket.dropped();
         let companion = self.companion.arm()?;
+        if self.watched == 0 {
+            self.watch().map_err(|errno| DriverError::Transient { operation: Operation::Wait, errno })?;
+        }
+        self.watched = WATCHED_LOOKS;
         Ok(if self.socket.has_frames() { Armed::FrameWaiting } else { companion })
     }
 
