@@ -1,12 +1,15 @@
 //! Rails that are captured: they behave as before, and what went over them stands in their files.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use drivers::capture::CaptureDriver;
 use drivers::capture::pcapng::{self, Direction};
 use drivers::conformance::Fixture;
 use drivers::mem::Hub;
+use drivers::shm::{ShmConfig, ShmDriver};
 use drivers::udp::{UdpConfig, UdpDriver};
 use drivers::{Driver, Payload, Wake};
 
@@ -76,7 +79,7 @@ fn what_goes_over_a_rail_stands_in_its_file() {
     a.flush().expect("a live rail");
     let mut came = 0;
     while came < 2 {
-        assert_eq!(b.wait(std::time::Duration::from_secs(20)).expect("a live rail"), Wake::Frame);
+        assert_eq!(b.wait(Duration::from_secs(20)).expect("a live rail"), Wake::Frame);
         came += b.receive(2, &mut |_| ()).expect("a live rail");
     }
     drop((a, b));
@@ -92,6 +95,62 @@ fn what_goes_over_a_rail_stands_in_its_file() {
         assert!(capture.packets.iter().all(|packet| packet.to.is_some() == (direction == Direction::Out)));
         assert!(capture.packets.is_sorted_by_key(|packet| packet.at_ns));
     }
+}
+
+/// Frames that leave without a lease, and payloads that the receiver fetches by itself: as shared memory has them.
+#[test]
+fn every_way_over_a_rail_stands_in_its_file() {
+    let folder = Folder::new();
+    let open = || {
+        let rail = ShmDriver::open(&ShmConfig::default()).expect("shared memory");
+        CaptureDriver::open(rail, &folder.0).expect("a folder")
+    };
+    let (mut a, mut b) = (open(), open());
+    let to = a.resolve(&b.local_address()).expect("on this host");
+    b.resolve(&a.local_address()).expect("on this host");
+    const LARGE_BYTES: u32 = 64 << 10;
+    let large = Arc::new(vec![7; LARGE_BYTES as usize]);
+    let mut stage = |head: &[u8], payload| {
+        a.lease().expect("room")[..head.len()].copy_from_slice(head);
+        a.commit(to, head.len(), payload);
+        a.flush().expect("a live rail");
+    };
+    stage(b"the first one claims a ring", Payload::EMPTY);
+    stage(b"head", Payload::shared(&large, 0..large.len()).expect("in range"));
+    let until = Instant::now() + Duration::from_secs(20);
+    let mut came = 0;
+    while came < 3 {
+        assert!(Instant::now() < until, "{came} frames have come");
+        came += b.receive_apart(8, &mut |_, _| ()).expect("a live rail");
+        a.flush().expect("a live rail");
+        if came == 2 && a.send_short(to, b"short") {
+            came += b.receive_apart(8, &mut |_, _| ()).expect("a live rail");
+        }
+    }
+    drop((a, b));
+    let whole_bytes = [27, 4 + LARGE_BYTES, 5];
+    for (file, direction) in files(&folder.0).iter().zip([Direction::Out, Direction::In]) {
+        let capture = pcapng::read(file).expect("a capture");
+        assert!(capture.packets.iter().all(|packet| packet.direction == Some(direction)));
+        let whole: Vec<u32> = capture.packets.iter().map(|packet| packet.whole_bytes).collect();
+        assert_eq!(whole, whole_bytes, "{direction:?}");
+    }
+}
+
+/// An image of the process must neither hold the file nor take its descriptor for one of the program's.
+#[test]
+fn the_file_is_one_of_the_rails_descriptors() {
+    let folder = Folder::new();
+    let rail = Hub::new().open().expect("a port");
+    let bare = rail.descriptors().len();
+    let captured = CaptureDriver::open(rail, &folder.0).expect("a folder");
+    let targets: Vec<PathBuf> = captured
+        .descriptors()
+        .iter()
+        .filter_map(|descriptor| std::fs::read_link(format!("/proc/self/fd/{descriptor}")).ok())
+        .collect();
+    assert_eq!(targets.len(), bare + 1);
+    assert!(targets.iter().any(|target| target.starts_with(&folder.0)), "{targets:?}");
 }
 
 #[test]

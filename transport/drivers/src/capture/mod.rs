@@ -67,7 +67,7 @@ impl<D: Driver> CaptureDriver<D> {
             }
         };
         let name = format!("{kind} {}", place(&inner.local_address()));
-        let mut record = Record { path, to: Some(BufWriter::new(file)), block: Vec::new(), written: 0 };
+        let mut record = Record::new(path, file, CAPTURE_BYTES_MAX);
         pcapng::emit_head(&name, &mut record.block);
         record.write();
         Ok(CaptureDriver { inner, record, peers: Vec::new(), leased: false })
@@ -86,22 +86,30 @@ struct Record {
     path: PathBuf,
     /// `None`: it has ended.
     to: Option<BufWriter<File>>,
+    /// The frame and the block that are written just now.
+    frame: Vec<u8>,
     block: Vec<u8>,
-    written: u64,
+    /// What the file may still grow by.
+    left_bytes: u64,
 }
 
 impl Record {
+    fn new(path: PathBuf, file: File, left_bytes: u64) -> Record {
+        Record { path, to: Some(BufWriter::new(file)), frame: Vec::new(), block: Vec::new(), left_bytes }
+    }
+
     fn packet(&mut self, direction: Direction, pieces: [&[u8]; 2], fetched_bytes: usize, to: Option<&str>) {
         if self.to.is_none() {
             return;
         }
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let bytes = pieces.concat();
+        self.frame.clear();
+        pieces.iter().for_each(|piece| self.frame.extend_from_slice(piece));
         let packet = Packet {
             at_ns: u64::try_from(at.as_nanos()).unwrap_or(u64::MAX),
             direction: Some(direction),
-            whole_bytes: u32::try_from(bytes.len() + fetched_bytes).unwrap_or(u32::MAX),
-            bytes: &bytes,
+            whole_bytes: u32::try_from(self.frame.len() + fetched_bytes).unwrap_or(u32::MAX),
+            bytes: &self.frame,
             to,
         };
         pcapng::emit_packet(&packet, &mut self.block);
@@ -109,11 +117,15 @@ impl Record {
     }
 
     fn write(&mut self) {
-        self.written += self.block.len() as u64;
-        if self.written > CAPTURE_BYTES_MAX {
+        let left_bytes = self.left_bytes.checked_sub(self.block.len() as u64);
+        if let (Some(left_bytes), Some(to)) = (left_bytes, self.to.as_mut()) {
+            self.left_bytes = left_bytes;
+            if let Err(error) = to.write_all(&self.block) {
+                self.fail(&error);
+            }
+        } else if self.to.is_some() {
+            self.flush();
             self.end("it is as long as a capture may become");
-        } else if let Some(Err(error)) = self.to.as_mut().map(|to| to.write_all(&self.block)) {
-            self.end(&error.to_string());
         }
         self.block.clear();
     }
@@ -121,8 +133,16 @@ impl Record {
     /// Lets others read what there is.
     fn flush(&mut self) {
         if let Some(Err(error)) = self.to.as_mut().map(BufWriter::flush) {
-            self.end(&error.to_string());
+            self.fail(&error);
         }
+    }
+
+    /// Nothing more is tried to be written, not even what is buffered.
+    fn fail(&mut self, error: &std::io::Error) {
+        if let Some(to) = self.to.take() {
+            let _ = to.into_parts();
+        }
+        self.end(&error.to_string());
     }
 
     fn end(&mut self, why: &str) {
@@ -256,5 +276,50 @@ impl<D: Driver> Driver for CaptureDriver<D> {
     fn wait(&mut self, timeout: Duration) -> Result<Wake, DriverError> {
         self.record.flush();
         self.inner.wait(timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file without a name.
+    fn unnamed() -> File {
+        let path = std::env::temp_dir().join(format!("stillwire-record-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create_new(true).open(&path).expect("a new file");
+        std::fs::remove_file(&path).expect("just made");
+        file
+    }
+
+    #[test]
+    fn a_file_ends_before_it_is_too_long_and_what_it_has_is_whole() {
+        const LEFT_BYTES: u64 = 1000;
+        let file = unnamed();
+        let written = file.try_clone().expect("a descriptor");
+        let mut record = Record::new(PathBuf::new(), file, LEFT_BYTES);
+        pcapng::emit_head("a rail", &mut record.block);
+        record.write();
+        let mut packets = 0;
+        while record.to.is_some() {
+            record.packet(Direction::Out, [&[7; 60], &[]], 0, None);
+            packets += 1;
+            assert!(packets < 100, "the file does not end");
+        }
+        let mut bytes = vec![0; written.metadata().expect("a file").len().try_into().expect("a short file")];
+        std::os::unix::fs::FileExt::read_exact_at(&written, &mut bytes, 0).expect("its bytes");
+        assert!(bytes.len() as u64 <= LEFT_BYTES, "{} bytes", bytes.len());
+        let capture = pcapng::read(&bytes).expect("a capture");
+        assert_eq!((capture.packets.len(), capture.damage), (packets - 1, None));
+    }
+
+    #[test]
+    fn after_an_error_nothing_is_tried_again() {
+        let full = File::options().write(true).open("/dev/full").expect("a device of every Linux");
+        let mut record = Record::new(PathBuf::from("/dev/full"), full, u64::MAX);
+        record.packet(Direction::In, [&[1], &[2]], 0, None);
+        assert!(record.to.is_some(), "one packet is only buffered");
+        record.flush();
+        assert!(record.to.is_none(), "the device is full");
+        record.packet(Direction::In, [&[1], &[2]], 0, None);
     }
 }

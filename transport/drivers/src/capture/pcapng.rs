@@ -340,6 +340,49 @@ mod tests {
         }
     }
 
+    /// The bytes that others read: draft-ietf-opsawg-pcapng, sections 4.1 to 4.3.
+    #[test]
+    fn the_format_is_that_of_the_draft() {
+        let mut file = Vec::new();
+        emit_head("udp", &mut file);
+        emit_packet(&Packet { to: Some("a:1"), ..SENT }, &mut file);
+        #[rustfmt::skip]
+        let expected: &[u8] = &[
+            0x0a, 0x0d, 0x0d, 0x0a, 28, 0, 0, 0, 0x4d, 0x3c, 0x2b, 0x1a, 1, 0, 0, 0,
+            0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 28, 0, 0, 0,
+            1, 0, 0, 0, 40, 0, 0, 0, 147, 0, 0, 0, 0, 0, 0, 0,
+            2, 0, 3, 0, b'u', b'd', b'p', 0, 9, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0, 40, 0, 0, 0,
+            6, 0, 0, 0, 60, 0, 0, 0, 0, 0, 0, 0, 0x67, 0x45, 0x23, 0x01, 0xef, 0xcd, 0xab, 0x89,
+            7, 0, 0, 0, 9, 0, 0, 0, b'a', b' ', b'f', b'r', b'a', b'm', b'e', 0,
+            1, 0, 3, 0, b'a', b':', b'1', 0, 2, 0, 4, 0, 2, 0, 0, 0, 0, 0, 0, 0, 60, 0, 0, 0,
+        ];
+        assert_eq!(file, expected);
+    }
+
+    #[test]
+    fn damage_is_named_with_its_place() {
+        let (head, whole) = (file(&[]).len(), file(&[SENT]));
+        let cases: &[(usize, u8, &str)] = &[
+            (4, 13, "no multiple of 4"),
+            (4, 8, "less than 12"),
+            (7, 1, "ends within a block"),
+            (whole.len() - head - 1, 1, "two lengths differ"),
+            (8, 1, "an interface that was not described"),
+            (20, 200, "longer than its block"),
+            (24, 1, "more of a packet than there was"),
+            (38, 200, "an option that is longer"),
+            (0, 1, "a second section or interface"),
+        ];
+        for &(at, value, what) in cases {
+            let mut damaged = whole.clone();
+            damaged[head + at] = value;
+            let capture = read(&damaged).expect("its head is whole");
+            let damage = capture.damage.unwrap_or_else(|| panic!("{what}: nothing was noticed"));
+            assert_eq!(damage.at, head, "{what}");
+            assert!(damage.what.contains(what), "{what}: {damage}");
+        }
+    }
+
     #[test]
     fn another_link_type_is_named() {
         let mut file = file(&[]);
