@@ -34,6 +34,8 @@ pub struct Counters {
     pub lost_other: u64,
     /// Staged frames thrown away by `drain`.
     pub lost_drained: u64,
+    /// Frames that were with the NIC, or had completed with an error, when it was begun anew after one. Some of them may have been sent.
+    pub lost_reset: u64,
     /// Frames lost on purpose, by a fault wrapper, in either direction.
     pub lost_injected: u64,
     /// Frames lost because the receiver's queue was full, where the driver can know it.
@@ -47,11 +49,15 @@ pub struct Counters {
     pub lost_truncated: u64,
     /// Received frames whose payload could not be fetched from the sender any more.
     pub lost_not_fetched: u64,
+    /// Received frames that were thrown away when the NIC was begun anew after an error, as far as they are known of.
+    pub lost_receive_reset: u64,
     /// Received entries of a shared queue that nobody can have meant.
     pub lost_malformed: u64,
 
     /// Times that the NIC would take no more (EAGAIN): frames stayed staged.
     pub blocked: u64,
+    /// Times that the NIC was begun anew after an error.
+    pub resets: u64,
     /// Offloads that were tried, refused, and are not used any more.
     pub offloads_lost: u64,
     /// Offered payloads that were copied after all, because the receiver did not come for them.
@@ -69,6 +75,7 @@ impl Counters {
             + self.lost_no_memory
             + self.lost_other
             + self.lost_drained
+            + self.lost_reset
             + self.lost_injected
             + self.lost_receiver_full
     }

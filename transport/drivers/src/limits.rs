@@ -110,8 +110,20 @@ pub const VERBS_INLINE_BYTES: usize = 220;
 /// Completions that one look at a queue takes.
 pub const VERBS_COMPLETIONS: usize = 32;
 
-/// Errors of a queue pair in a row, without a frame sent between, after which the rail is dead. One is the price of a peer to which no way leads any more.
+/// Times that a queue pair is begun anew after an error within [`VERBS_RESTARTS_WINDOW`]; one more, and the rail is dead. One is the price of a peer to
+/// which no way leads any more.
 pub const VERBS_RESTARTS_MAX: u32 = 16;
+
+/// Long against what one takes: a device that fails again and again is found out, and one that fails every few seconds is used.
+pub const VERBS_RESTARTS_WINDOW: Duration = Duration::from_secs(60);
+
+/// How long finding a peer over RoCE waits for a neighbour whose Ethernet address the kernel does not know: some round trips of a local network. Whoever has not
+/// answered by then is asked again when something is sent to it.
+pub const VERBS_NEIGHBOUR_PATIENCE: Duration = Duration::from_millis(1);
+
+/// Time between two questions to a neighbour that is sent to whether it has still its Ethernet address: the kernel, past which frames go, has no reason to ask.
+/// As long as it trusts an answer by default.
+pub const VERBS_NEIGHBOUR_REFRESH: Duration = Duration::from_secs(30);
 
 /// Bytes of a captured rail's file, after which it ends: some millions of small frames, and what `inspect` reads at once.
 pub const CAPTURE_BYTES_MAX: u64 = 1 << 30;

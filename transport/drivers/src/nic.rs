@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::driver::Driver;
 use crate::error::{DriverError, Errno, Operation};
 use crate::udp::{UdpConfig, UdpDriver};
-use crate::verbs::{VerbsConfig, VerbsDriver};
+use crate::verbs::{VerbsConfig, VerbsDriver, device_at};
 use crate::xdp::{
     Attach, XdpConfig, XdpDriver, check_capabilities as check_xdp_capabilities, receive_queues,
 };
@@ -34,16 +34,16 @@ pub enum NicChoice {
         /// Its name.
         interface: String,
     },
-    /// RDMA on this device, and nothing else.
+    /// RDMA, and nothing else.
     Verbs {
-        /// Its name.
-        device: String,
+        /// The device's name; `None`: the one that has the address on which the port receives.
+        device: Option<String>,
     },
 }
 
 /// A choice that there is not.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the NIC is '{found}', expected auto, udp, xdp:INTERFACE such as xdp:eth0, or verbs:DEVICE")]
+#[error("the NIC is '{found}', expected auto, udp, xdp:INTERFACE such as xdp:eth0, verbs, or verbs:DEVICE")]
 pub struct UnknownNic {
     /// What was said.
     pub found: String,
@@ -57,10 +57,11 @@ impl FromStr for NicChoice {
         match text.split_once(':') {
             None if text == "auto" => Ok(NicChoice::Auto),
             None if text == "udp" => Ok(NicChoice::Udp),
+            None if text == "verbs" => Ok(NicChoice::Verbs { device: None }),
             Some(("xdp", name)) if is_name(name) && name.len() <= INTERFACE_BYTES_MAX => {
                 Ok(NicChoice::Xdp { interface: name.to_owned() })
             }
-            Some(("verbs", name)) if is_name(name) => Ok(NicChoice::Verbs { device: name.to_owned() }),
+            Some(("verbs", name)) if is_name(name) => Ok(NicChoice::Verbs { device: Some(name.to_owned()) }),
             _ => Err(UnknownNic { found: text.to_owned() }),
         }
     }
@@ -72,7 +73,8 @@ impl fmt::Display for NicChoice {
             NicChoice::Auto => f.write_str("auto"),
             NicChoice::Udp => f.write_str("udp"),
             NicChoice::Xdp { interface } => write!(f, "xdp:{interface}"),
-            NicChoice::Verbs { device } => write!(f, "verbs:{device}"),
+            NicChoice::Verbs { device: Some(device) } => write!(f, "verbs:{device}"),
+            NicChoice::Verbs { device: None } => f.write_str("verbs"),
         }
     }
 }
@@ -129,6 +131,15 @@ pub enum NicError {
         device: String,
         /// Why.
         source: DriverError,
+    },
+    /// No RDMA device has the address on which the port receives.
+    #[error(
+        "the NIC verbs cannot be had: ranks here receive on {address}, which no RDMA device has among its GIDs; have them receive on one that has \
+         (--bind, or behind the @ of a host; STILLWIRE_ADDRESS), or name the device: verbs:DEVICE (`ls /sys/class/infiniband` lists them)"
+    )]
+    NoDeviceHas {
+        /// Where the port receives.
+        address: IpAddr,
     },
     /// The interface does not hold the address on which the port receives.
     #[error(
@@ -191,7 +202,7 @@ pub fn check(wish: &NicWish, address: IpAddr) -> Result<(), NicError> {
     match &wish.choice {
         NicChoice::Auto | NicChoice::Udp => Ok(()),
         // Ranks share a device as they like; whether one can be opened is seen by opening it, which disturbs nobody.
-        NicChoice::Verbs { device } => open_verbs(device).map(drop),
+        NicChoice::Verbs { device } => open_verbs(device.as_deref(), address).map(drop),
         NicChoice::Xdp { interface } => {
             if let Some(ranks) = wish.ranks_here.filter(|ranks| *ranks > 1) {
                 return Err(NicError::Shared { interface: interface.clone(), ranks });
@@ -275,8 +286,10 @@ pub fn open(wish: &NicWish, udp: &UdpConfig) -> Result<(Box<dyn Driver>, NicTake
             Ok((Box::new(rail), taken))
         }
         NicChoice::Verbs { device } => {
-            let taken = NicTaken { nic: wish.choice.to_string(), remark: String::new() };
-            Ok((open_verbs(device)?, taken))
+            let (rail, device) = open_verbs(device.as_deref(), udp.bind.ip())?;
+            let pages = if rail.is_on_huge_pages() { "huge" } else { "ordinary" };
+            let nic = NicChoice::Verbs { device: Some(device) }.to_string();
+            Ok((Box::new(rail), NicTaken { nic, remark: format!("frames on {pages} pages") }))
         }
     }
 }
@@ -313,10 +326,13 @@ fn suitable(wish: &NicWish, address: IpAddr) -> Result<String, String> {
     }
 }
 
-fn open_verbs(device: &str) -> Result<Box<dyn Driver>, NicError> {
-    let opened = VerbsDriver::open(&VerbsConfig::new(device));
-    let rail = opened.map_err(|source| NicError::Verbs { device: device.to_owned(), source })?;
-    Ok(Box::new(rail))
+/// A rail over the device, or the one that has the address, and the device's name.
+fn open_verbs(device: Option<&str>, address: IpAddr) -> Result<(VerbsDriver, String), NicError> {
+    let named = device.map(str::to_owned).or_else(|| device_at(address));
+    let device = named.ok_or(NicError::NoDeviceHas { address })?;
+    let opened = VerbsDriver::open(&VerbsConfig::new(&device));
+    let rail = opened.map_err(|source| NicError::Verbs { device: device.clone(), source })?;
+    Ok((rail, device))
 }
 
 fn open_xdp(
@@ -346,14 +362,14 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for text in ["auto", "udp", "xdp:eth0", "xdp:br0.100", "verbs:mlx5_0"] {
+        for text in ["auto", "udp", "xdp:eth0", "xdp:br0.100", "verbs", "verbs:mlx5_0"] {
             assert_eq!(text.parse::<NicChoice>().expect(text).to_string(), text);
         }
         for text in
             ["", "xdp", "xdp:", "xdp:a b", "xdp:longer-than-an-interface", "verbs:", "tcp", "udp:eth0"]
         {
             let error = text.parse::<NicChoice>().expect_err(text);
-            let expected = "expected auto, udp, xdp:INTERFACE such as xdp:eth0, or verbs:DEVICE";
+            let expected = "expected auto, udp, xdp:INTERFACE such as xdp:eth0, verbs, or verbs:DEVICE";
             assert_eq!(error.to_string(), format!("the NIC is '{text}', {expected}"));
         }
     }
@@ -366,6 +382,8 @@ mod tests {
             open(&wish, &udp).map(|(_, taken)| taken).expect_err("refused").to_string()
         };
         assert!(refused("verbs:none", None).starts_with("the NIC verbs:none cannot be had: "));
+        let words = "the NIC verbs cannot be had: ranks here receive on 127.0.0.2, which no RDMA device has";
+        assert!(refused("verbs", None).starts_with(words));
         assert!(refused("xdp:nowhere", None).contains("looking for the device failed (No such device"));
         assert!(refused("xdp:lo", Some(1)).contains("127.0.0.2, which is not an address of lo (127.0.0.1"));
         assert!(refused("xdp:lo", Some(3)).contains("3 ranks share this host, and a device serves one"));

@@ -92,6 +92,7 @@ impl Fixture for InTurn {
 }
 
 fn conforms(name: &str, faults: &str) {
+    let begun = Instant::now();
     for (case, run) in CASES {
         // With faults it waits for every window that lost a frame: minutes.
         if *case == "random_frames_arrive_unaltered" && !faults.is_empty() {
@@ -103,6 +104,7 @@ fn conforms(name: &str, faults: &str) {
         run(&mut InTurn { pair, opened: 0, faults });
         eprintln!("{case}: {:.1} s", started.elapsed().as_secs_f32());
     }
+    eprintln!("{name}: {:.1} s", begun.elapsed().as_secs_f32());
 }
 
 #[test]
@@ -363,6 +365,162 @@ fn a_peer_to_which_no_way_leads_costs_frames_and_not_the_rail() {
     assert!(came >= 10, "only {came} of 20 frames to another peer came");
     let came = numbers(&mut a, &mut b, LONG);
     assert!(came.len() * 10 >= FRAMES as usize * 9, "only {} came when the way was back", came.len());
+}
+
+/// Sends a short frame now and then, and takes what comes, until so many address handles have been made.
+fn until_handles(rail: &mut VerbsDriver, to: AddressId, handles: u64) {
+    let start = Instant::now();
+    while rail.handles_made() < handles {
+        assert!(start.elapsed() < LONG, "{} of {handles} address handles", rail.handles_made());
+        rail.receive(64, &mut |_| ()).expect("a live rail");
+        if rail.lease().is_some() {
+            rail.commit(to, 8, Payload::EMPTY);
+        }
+        rail.flush().expect("a live rail");
+    }
+    assert_eq!(rail.handles_made(), handles);
+}
+
+#[test]
+fn a_neighbour_that_has_another_ethernet_address_is_followed() {
+    let Some(pair) = pair("a_neighbour_that_has_another_ethernet_address_is_followed") else { return };
+    let [mut a, b] = pair.open();
+    let to = a.resolve(&b.local_address()).expect("a neighbour");
+    until_handles(&mut a, to, 1);
+    let (interface, far) = (&pair.ends[0].interface, pair.ends[1].ip);
+    tool("ip", &format!("neigh replace {far} lladdr 02:00:00:00:00:99 dev {interface} nud permanent"));
+    until_handles(&mut a, to, 2);
+    tool(&setup(), &format!("up {interface}"));
+    until_handles(&mut a, to, 3);
+    // What is said of others changes nothing.
+    tool("ip", &format!("neigh replace 10.9.0.78 lladdr 02:00:00:00:00:78 dev {interface} nud permanent"));
+    tool("ip", &format!("neigh del 10.9.0.78 dev {interface}"));
+    for _ in 0..1000 {
+        until_handles(&mut a, to, 3);
+        a.receive(64, &mut |_| ()).expect("a live rail");
+    }
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_holds_up_nobody() {
+    let Some(pair) = pair("a_neighbour_that_does_not_answer_holds_up_nobody") else { return };
+    let [mut a, mut b] = pair.open();
+    let mut bytes = b.local_address().as_bytes().to_vec();
+    *bytes.last_mut().expect("an address") = 77;
+    let silent = a.resolve(&RawAddress::new(&bytes).expect("as long")).expect("well formed");
+    assert_eq!(a.handles_made(), 0, "the kernel would have waited for the neighbour");
+    let to = a.resolve(&b.local_address()).expect("a neighbour");
+    for _ in 0..10 {
+        for (peer, bytes) in [(silent, 8), (to, 9), (silent, 8)] {
+            a.lease().expect("few are used");
+            a.commit(peer, bytes, Payload::EMPTY);
+        }
+        a.flush().expect("a live rail");
+    }
+    assert_eq!((a.counters().lost_unreachable, a.handles_made()), (20, 1));
+    let start = Instant::now();
+    let mut came = 0;
+    while came < 10 {
+        assert!(start.elapsed() < LONG, "{came} of 10 frames to another peer came");
+        came += b.receive(64, &mut |frame| assert_eq!(frame.len(), 9)).expect("a live rail");
+    }
+    // It is there now: what is sent to it goes to the other end's device.
+    let (interface, other) = (&pair.ends[0].interface, &pair.ends[1].interface);
+    let mac = std::fs::read_to_string(format!("/sys/class/net/{other}/address")).expect("a device");
+    tool("ip", &format!("neigh replace 10.9.0.77 lladdr {} dev {interface} nud permanent", mac.trim()));
+    let _undo = Undo("ip", format!("neigh del 10.9.0.77 dev {interface}"));
+    let lost = a.counters().lost_unreachable;
+    until_handles(&mut a, silent, 2);
+    assert_eq!(a.counters().lost_unreachable, lost, "the first frame that is sent then finds the way");
+}
+
+#[test]
+fn frames_lie_on_huge_pages_where_there_are_some() {
+    let Some(pair) = pair("frames_lie_on_huge_pages_where_there_are_some") else { return };
+    let set_aside = |pages: &str| std::fs::write("/proc/sys/vm/nr_hugepages", pages).expect("root");
+    for (pages, is_huge) in [("8", true), ("0", false)] {
+        set_aside(pages);
+        let [mut a, mut b] = pair.open();
+        assert_eq!(a.is_on_huge_pages(), is_huge);
+        assert_eq!(numbers(&mut a, &mut b, LONG).len(), FRAMES as usize, "huge pages: {is_huge}");
+    }
+}
+
+/// Half round trips of frames of this length, beside what rdma-core's own program says of the same two devices: for function, in a guest without
+/// hardware support.
+#[test]
+fn a_ping_pong_runs_beside_rdma_cores_own() {
+    const TURNS: u32 = 300;
+    const BYTES: usize = 1024;
+    let Some(pair) = pair("a_ping_pong_runs_beside_rdma_cores_own") else { return };
+    let theirs = |end: &End, server: Option<&End>| {
+        let gids = format!("/sys/class/infiniband/{}/ports/1/gids", end.device);
+        let wanted = end.ip.to_ipv6_mapped();
+        let is_own = |index: &u32| {
+            let gid = std::fs::read_to_string(format!("{gids}/{index}")).unwrap_or_default();
+            gid.trim().parse() == Ok(wanted)
+        };
+        let index = (0..16).find(is_own).expect("a GID that is the interface's address");
+        let mut command = Command::new("timeout");
+        command.args(["60", "ibv_ud_pingpong", "-d", &end.device, "-g", &index.to_string()]);
+        command.args(["-n", &TURNS.to_string(), "-s", &BYTES.to_string()]);
+        command.args(server.map(|server| server.ip.to_string()));
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        command.spawn().expect("ibverbs-utils")
+    };
+    let mut server = theirs(&pair.ends[0], None);
+    let start = Instant::now();
+    let client = loop {
+        let done = theirs(&pair.ends[1], Some(&pair.ends[0])).wait_with_output().expect("it ends");
+        let words = String::from_utf8_lossy(&done.stdout).into_owned();
+        if done.status.success() {
+            break words;
+        }
+        // The other one may not listen yet.
+        assert!(start.elapsed() < LONG, "{words}{}", String::from_utf8_lossy(&done.stderr));
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(server.wait().expect("it ends").success());
+    let theirs = client.lines().find(|line| line.contains("usec/iter")).expect("its result");
+    eprintln!("ping-pong: ibv_ud_pingpong, {BYTES} bytes: {theirs}");
+
+    let [mut a, mut b] = pair.open();
+    let (to_b, to_a) = (
+        a.resolve(&b.local_address()).expect("a neighbour"),
+        b.resolve(&a.local_address()).expect("likewise"),
+    );
+    let turn = |rail: &mut VerbsDriver, to, number: u32| {
+        let buffer = rail.lease().expect("one is used");
+        buffer[..BYTES].fill(0);
+        buffer[..4].copy_from_slice(&number.to_le_bytes());
+        rail.commit(to, BYTES, Payload::EMPTY);
+        rail.flush().expect("a live rail");
+    };
+    let take = |rail: &mut VerbsDriver, number: u32| {
+        let start = Instant::now();
+        let mut came = None;
+        while came.is_none() {
+            assert!(start.elapsed() < LONG, "turn {number} does not come");
+            rail.receive(1, &mut |frame| came = Some(frame.to_vec())).expect("a live rail");
+        }
+        let frame = came.expect("just there");
+        assert_eq!((frame.len(), &frame[..4]), (BYTES, &number.to_le_bytes()[..]));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..TURNS {
+                take(&mut b, number);
+                turn(&mut b, to_a, number);
+            }
+        });
+        let start = Instant::now();
+        for number in 0..TURNS {
+            turn(&mut a, to_b, number);
+            take(&mut a, number);
+        }
+        let each = start.elapsed().as_secs_f64() * 1e6 / f64::from(TURNS);
+        eprintln!("ping-pong: this driver, {BYTES} bytes: {TURNS} iters, {each:.2} usec/iter");
+    });
 }
 
 #[test]

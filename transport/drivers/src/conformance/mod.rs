@@ -21,8 +21,10 @@ mod frames;
 mod life;
 mod sleep;
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use transport::AddressId;
 
@@ -86,11 +88,27 @@ pub const CASES: &[(&str, Case)] = &[
 pub fn run<F: Fixture, S: core::fmt::Display>(suite: &str, name: &str, made: Result<F, S>) {
     let (_, case) = CASES.iter().find(|(known, _)| *known == name).expect("a case of the suite");
     match made {
-        Ok(mut fixture) => case(&mut fixture),
+        Ok(mut fixture) => {
+            let started = Instant::now();
+            case(&mut fixture);
+            tell_when_all_have_passed(suite, started.elapsed());
+        }
         Err(reason) => {
             // Not by `println`: a test's captured output would make this a silent pass.
             let _ = writeln!(std::io::stderr(), "{suite}::{name} skipped: {reason}");
         }
+    }
+}
+
+/// Says after the last case of a suite how long all of them took together, on whatever threads.
+fn tell_when_all_have_passed(suite: &str, took: Duration) {
+    static PASSED: Mutex<BTreeMap<String, (usize, Duration)>> = Mutex::new(BTreeMap::new());
+    let mut passed = PASSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let (cases, all) = passed.entry(suite.to_owned()).or_default();
+    *cases += 1;
+    *all += took;
+    if *cases == CASES.len() {
+        let _ = writeln!(std::io::stderr(), "{suite}: {:.1} s", all.as_secs_f32());
     }
 }
 

@@ -8,6 +8,11 @@ pub(super) const GRH_BYTES: usize = 40;
 
 pub(super) type Gid = [u8; 16];
 
+/// A GID where the library has one: it holds 64-bit numbers there.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Default)]
+pub(super) struct AlignedGid(pub(super) Gid);
+
 #[repr(C)]
 pub(super) struct Device {
     _private: [u8; 0],
@@ -107,7 +112,7 @@ pub(super) struct PortAttributes {
 
 #[repr(C)]
 pub(super) struct GlobalRoute {
-    pub(super) to: Gid,
+    pub(super) to: AlignedGid,
     pub(super) flow_label: u32,
     pub(super) own_gid_index: u8,
     pub(super) hop_limit: u8,
@@ -218,10 +223,10 @@ pub(super) const SUCCESS: c_uint = 0;
 pub(super) struct Completion {
     pub(super) id: u64,
     pub(super) status: c_uint,
-    operation: c_uint,
-    vendor_error: u32,
+    pub(super) operation: c_uint,
+    pub(super) vendor_error: u32,
     pub(super) bytes: u32,
-    rest: [u32; 6],
+    pub(super) rest: [u32; 6],
 }
 
 /// Kinds of events.
@@ -254,6 +259,7 @@ const _: () = {
     );
     assert!(size_of::<PortAttributes>() == 52 && offset_of!(PortAttributes, lid) == 34);
     assert!(offset_of!(PortAttributes, link_layer) == 46);
+    assert!(size_of::<AlignedGid>() == 16 && size_of::<GlobalRoute>() == 24);
     assert!(size_of::<HandleAttributes>() == 32 && offset_of!(HandleAttributes, to_lid) == 24);
     assert!(offset_of!(HandleAttributes, port) == 30);
     assert!(size_of::<QueuePairSetup>() == 64 && offset_of!(QueuePairSetup, kind) == 52);

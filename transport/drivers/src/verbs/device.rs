@@ -2,13 +2,15 @@
 
 use core::ffi::{CStr, c_int, c_uint};
 use core::mem::zeroed;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::VerbsConfig;
-use super::abi::{self, Gid};
-use super::library::{Library, Made, checked, library};
+use super::abi::{self, AlignedGid, Gid};
+use super::library::{Library, Made, checked};
 use crate::error::{DriverError, Errno, Operation};
 
 /// A step of opening that failed.
@@ -28,12 +30,13 @@ pub(super) struct Device {
     /// What one queue of it holds.
     pub(super) requests_max: usize,
     pub(super) completions_max: usize,
+    /// Over Ethernet, what the network interface is called on which the GID is.
+    pub(super) interface: Option<String>,
 }
 
 impl Device {
     /// The device of that name; its first active port and most routable GID where the configuration names none.
-    pub(super) fn open(config: &VerbsConfig) -> Result<Device, DriverError> {
-        let library = library()?;
+    pub(super) fn open(library: &'static Library, config: &VerbsConfig) -> Result<Device, DriverError> {
         let cannot = |(operation, errno)| DriverError::CannotOpen { operation, errno };
         let context = open_named(library, &config.device)?;
         // SAFETY: integers only.
@@ -75,6 +78,7 @@ impl Device {
             mtu: u8::try_from(attributes.mtu).unwrap_or(1).clamp(1, 5),
             requests_max: usize::try_from(known.requests_max).unwrap_or(0),
             completions_max: usize::try_from(known.completions_max).unwrap_or(0),
+            interface: interface(&config.device, port, gid_index).filter(|_| is_ethernet),
         })
     }
 
@@ -203,16 +207,41 @@ fn find_port(
 
 /// `None`: no such entry, or an empty one.
 fn query_gid(library: &Library, context: &Made<abi::Context>, port: u8, index: u8) -> Option<Gid> {
-    let mut gid: Gid = [0; 16];
+    let mut gid = AlignedGid::default();
     // SAFETY: an open device, and bytes to be filled.
     let failed = unsafe { (library.query_gid)(context.at(), port, c_int::from(index), &raw mut gid) };
-    (failed == 0 && gid != [0; 16]).then_some(gid)
+    (failed == 0 && gid.0 != [0; 16]).then_some(gid.0)
 }
 
 /// What the kernel says of a GID: `RoCE v2`, `IB/RoCE v1`.
 fn gid_kind(device: &str, port: u8, index: u8) -> String {
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/types/{index}");
     std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn interface(device: &str, port: u8, index: u8) -> Option<String> {
+    let path = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/ndevs/{index}");
+    std::fs::read_to_string(path).ok().map(|name| name.trim().to_owned())
+}
+
+/// The device that has this IP address as a GID, as those of RoCE have.
+pub(crate) fn device_at(address: IpAddr) -> Option<String> {
+    let wanted = match address {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let is_wanted =
+        |gid: &Path| std::fs::read_to_string(gid).is_ok_and(|text| text.trim().parse() == Ok(wanted));
+    let mut devices: Vec<String> = entries(Path::new("/sys/class/infiniband"))
+        .filter(|device| {
+            entries(&device.path().join("ports"))
+                .any(|port| entries(&port.path().join("gids")).any(|gid| is_wanted(&gid.path())))
+        })
+        .map(|device| device.file_name().to_string_lossy().into_owned())
+        .collect();
+    devices.sort();
+    devices.into_iter().next()
 }
 
 /// How far a GID reaches. Over Ethernet: version 2 (in UDP) can be routed, and IPv4 is what most networks route; link-local ones end at the first

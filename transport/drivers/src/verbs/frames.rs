@@ -20,33 +20,28 @@ pub(super) struct Frames {
     bytes: usize,
     slot_bytes: usize,
     slots: usize,
+    is_huge: bool,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; only `&mut self` reaches into it.
 unsafe impl Send for Frames {}
 
 impl Frames {
-    /// Room for that many frames of up to `frame_bytes_max` bytes.
-    pub(super) fn new(slots: usize, frame_bytes_max: usize) -> Result<Frames, Errno> {
+    /// Room for that many frames of up to `frame_bytes_max` bytes: on huge pages, which are an error where none are set aside, or on ordinary ones.
+    pub(super) fn new(slots: usize, frame_bytes_max: usize, is_huge: bool) -> Result<Frames, Errno> {
         let slot_bytes = (HEADROOM + frame_bytes_max).next_multiple_of(64);
         let bytes = (slots * slot_bytes).next_multiple_of(HUGE_PAGE_BYTES);
         let length = NonZeroUsize::new(bytes).ok_or(Errno(libc::EINVAL))?;
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        let huge = MapFlags::MAP_PRIVATE | MapFlags::MAP_HUGETLB;
+        let pages = if is_huge { MapFlags::MAP_HUGETLB } else { MapFlags::empty() };
         // SAFETY: a new mapping at an address that the kernel chooses disturbs nothing.
-        let start = match unsafe { mmap_anonymous(None, length, access, huge) } {
-            Ok(start) => start,
-            // No huge pages are set aside.
-            Err(_) => {
-                // SAFETY: as above.
-                let start = unsafe { mmap_anonymous(None, length, access, MapFlags::MAP_PRIVATE) };
-                let start = start.map_err(|error| Errno(error as i32))?;
-                // SAFETY: the whole of our own mapping, still empty. A wish: without transparent huge pages there are small ones.
-                let _ = unsafe { madvise(start, bytes, MmapAdvise::MADV_HUGEPAGE) };
-                start
-            }
-        };
-        let frames = Frames { start: start.cast(), bytes, slot_bytes, slots };
+        let start = unsafe { mmap_anonymous(None, length, access, MapFlags::MAP_PRIVATE | pages) };
+        let start = start.map_err(|error| Errno(error as i32))?;
+        if !is_huge {
+            // SAFETY: the whole of our own mapping, still empty. A wish: without transparent huge pages there are small ones.
+            let _ = unsafe { madvise(start, bytes, MmapAdvise::MADV_HUGEPAGE) };
+        }
+        let frames = Frames { start: start.cast(), bytes, slot_bytes, slots, is_huge };
         // A child that is forked gets none of it: pinned memory would be copied for it at the fork.
         // SAFETY: the whole of our own mapping; says only what a fork does.
         let advised = unsafe { madvise(start, bytes, MmapAdvise::MADV_DONTFORK) };
@@ -54,9 +49,14 @@ impl Frames {
         Ok(frames)
     }
 
-    /// What is in use of it, for registration; the mapping may be longer.
-    pub(super) fn used(&self) -> (*mut u8, usize) {
-        (self.start.as_ptr(), self.slots * self.slot_bytes)
+    /// All of it, for registration: of a huge page, devices take no part.
+    pub(super) fn whole(&self) -> (*mut u8, usize) {
+        (self.start.as_ptr(), self.bytes)
+    }
+
+    /// Whether it lies on pages of the larger size that were set aside.
+    pub(super) fn is_huge(&self) -> bool {
+        self.is_huge
     }
 
     pub(super) fn range(&self) -> Range<usize> {

@@ -42,7 +42,7 @@ functions! {
     close_device = c"ibv_close_device": fn(*mut abi::Context) -> c_int;
     query_device = c"ibv_query_device": fn(*mut abi::Context, *mut abi::DeviceAttributes) -> c_int;
     query_port = c"ibv_query_port": fn(*mut abi::Context, u8, *mut abi::PortAttributes) -> c_int;
-    query_gid = c"ibv_query_gid": fn(*mut abi::Context, u8, c_int, *mut abi::Gid) -> c_int;
+    query_gid = c"ibv_query_gid": fn(*mut abi::Context, u8, c_int, *mut abi::AlignedGid) -> c_int;
     get_event = c"ibv_get_async_event": fn(*mut abi::Context, *mut abi::Event) -> c_int;
     ack_event = c"ibv_ack_async_event": fn(*mut abi::Event);
     alloc_domain = c"ibv_alloc_pd": fn(*mut abi::Context) -> *mut abi::Domain;

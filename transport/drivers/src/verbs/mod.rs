@@ -7,14 +7,20 @@
 //! * `device`: a port of a device, its GID, and what happens to them;
 //! * `frames`: the memory of frames;
 //! * `queue`: the queue pair and its completions;
+//! * `ways`: Ethernet addresses of peers over RoCE;
 //! * `address`: where others reach it.
 
 mod abi;
 mod address;
 mod device;
+#[cfg(test)]
+mod fake;
 mod frames;
 mod library;
 mod queue;
+#[cfg(test)]
+mod tests;
+mod ways;
 
 use core::mem::ManuallyDrop;
 use core::ops::Range;
@@ -23,6 +29,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
+use std::time::Instant;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use transport::{AddressId, RawAddress};
@@ -31,12 +38,18 @@ use crate::addresses::Addresses;
 use crate::counters::Counters;
 use crate::driver::{Armed, Caps, Driver, Path, Wake};
 use crate::error::{DriverError, Errno, Operation};
-use crate::limits::{BURST_FRAMES, VERBS_COMPLETIONS, VERBS_RESTARTS_MAX};
+use crate::limits::{
+    BURST_FRAMES, VERBS_COMPLETIONS, VERBS_NEIGHBOUR_REFRESH, VERBS_RESTARTS_MAX, VERBS_RESTARTS_WINDOW,
+};
 use crate::payload::Payload;
 use crate::sleep::wait_readable;
+use crate::xdp::neighbours::Way;
 pub use address::{NotVerbs, VerbsAddress};
 use device::Device;
+pub(crate) use device::device_at;
+use library::Library;
 use queue::{Bytes, Done, Handle, Queue, Sending, WorkError};
+use ways::Ways;
 
 /// Calls of `receive` between two looks at the device's events, each a system call. A rail that is about to sleep, and one that has slept, look
 /// at once.
@@ -63,8 +76,21 @@ impl VerbsConfig {
 
 struct Peer {
     address: VerbsAddress,
-    handle: Handle,
+    /// `None`: its neighbour is not known, and what is sent to it is lost.
+    handle: Option<Handle>,
+    /// The way that the handle leads, as it was when `looks` was [`VerbsDriver::changes`].
+    way: Way,
+    looks: u64,
+    /// [`VerbsDriver::refreshes`] when its neighbour was last asked whether it is there still.
+    refreshes: u64,
     path: Path,
+}
+
+/// A frame with the device, in a slot.
+struct WithDevice {
+    request: u64,
+    slot: u32,
+    bytes: usize,
 }
 
 /// A committed frame in a slot.
@@ -80,6 +106,15 @@ pub struct VerbsDriver {
     counters: Counters,
     own: VerbsAddress,
     peers: Addresses<VerbsAddress, Peer>,
+    /// `None`: making a handle finds the way by itself, and may wait for that.
+    ways: Option<Ways>,
+    /// Times that the kernel's tables were seen to have changed.
+    changes: u64,
+    /// Times that neighbours became due to be asked, and when the last one was.
+    refreshes: u64,
+    refreshed: Instant,
+    /// Address handles that were made.
+    handles_made: u64,
     /// Handles of forgotten addresses, each with the number of the first request that cannot use it.
     retired: VecDeque<(u64, Handle)>,
     queue: ManuallyDrop<Queue>,
@@ -87,20 +122,21 @@ pub struct VerbsDriver {
     free: Vec<u32>,
     leased: Option<u32>,
     staged: VecDeque<Staged>,
-    /// Slots with the device for sending, each with the number of its request.
-    sending: VecDeque<(u64, u32)>,
+    sending: VecDeque<WithDevice>,
     /// Every request for sending with a lower number has completed.
     sent_below: u64,
     staged_total: u64,
     /// Slots with frames that came and were not given to anybody yet.
     came: VecDeque<Done>,
     found: Vec<Done>,
+    /// Slots that go back to the device, while they do.
+    emptied: Vec<u32>,
     /// The channel was asked to tell of the next frame, and has not been seen to.
     armed: bool,
     /// Calls of `receive` until the next look at the device's events.
     look_in: u32,
-    /// Errors of the pair since one of its requests last succeeded.
-    restarts: u32,
+    /// Errors of the pair since that instant, which is not longer ago than the window for them.
+    restarts: (u32, Instant),
     /// What ended the rail where no error could be told.
     failed: Option<DriverError>,
 }
@@ -111,10 +147,14 @@ impl VerbsDriver {
     /// # Errors
     /// `LibraryMissing`; `DeviceMissing`; `CannotOpen` with the step and errno.
     pub fn open(config: &VerbsConfig) -> Result<VerbsDriver, DriverError> {
+        VerbsDriver::open_by(library::library()?, config)
+    }
+
+    fn open_by(library: &'static Library, config: &VerbsConfig) -> Result<VerbsDriver, DriverError> {
         let cannot = |(operation, errno)| DriverError::CannotOpen { operation, errno };
         let one_at_a_time = queue::mapping();
         let before = queue::mapped_devices();
-        let device = Device::open(config)?;
+        let device = Device::open(library, config)?;
         let key = random_key().map_err(|errno| cannot((Operation::MakeQueuePair, errno)))?;
         let queue = Queue::open(device, key, &before).map_err(cannot)?;
         drop(one_at_a_time);
@@ -122,6 +162,8 @@ impl VerbsDriver {
         let epoll = epoll([queue.wake_fd(), queue.device.event_fd()])
             .map_err(|errno| cannot((Operation::Wait, errno)))?;
         let frame_bytes_max = own.frame_bytes_max();
+        let ways = queue.device.interface.as_deref().and_then(|name| Ways::open(own.gid, name));
+        let is_huge = queue.frames.is_huge();
         let caps = Caps {
             kind: "verbs",
             frame_bytes_max,
@@ -132,12 +174,17 @@ impl VerbsDriver {
             within_host: false,
         };
         let (receives, sends) = (queue.receive_slots, queue.send_slots);
-        tracing::debug!(device = config.device, %own, frame_bytes_max, "a rail over verbs");
+        tracing::debug!(device = config.device, %own, frame_bytes_max, is_huge, asks = ways.is_some(), "a rail over verbs");
         Ok(VerbsDriver {
             caps,
             counters: Counters::default(),
             own,
             peers: Addresses::new(),
+            ways,
+            changes: 0,
+            refreshes: 0,
+            refreshed: Instant::now(),
+            handles_made: 0,
             retired: VecDeque::new(),
             queue: ManuallyDrop::new(queue),
             epoll,
@@ -149,9 +196,10 @@ impl VerbsDriver {
             staged_total: 0,
             came: VecDeque::new(),
             found: Vec::new(),
+            emptied: Vec::new(),
             armed: false,
             look_in: 0,
-            restarts: 0,
+            restarts: (0, Instant::now()),
             failed: None,
         })
     }
@@ -166,6 +214,18 @@ impl VerbsDriver {
     #[must_use]
     pub fn gid(&self) -> Ipv6Addr {
         self.own.gid()
+    }
+
+    /// Whether the frames lie on huge pages.
+    #[must_use]
+    pub fn is_on_huge_pages(&self) -> bool {
+        self.queue.frames.is_huge()
+    }
+
+    /// Address handles made so far: one for each peer, and one more each time that the Ethernet address on the way to it changes.
+    #[must_use]
+    pub fn handles_made(&self) -> u64 {
+        self.handles_made
     }
 
     /// Requests for sending that the queue has room for.
@@ -189,7 +249,6 @@ impl VerbsDriver {
                 match done.outcome {
                     Ok(_) => {
                         self.sent_below = self.sent_below.max(done.id + 1);
-                        self.restarts = 0;
                     }
                     Err(error) => failed = failed.or(Some(error)),
                 }
@@ -198,8 +257,8 @@ impl VerbsDriver {
                 break;
             }
         }
-        while self.sending.front().is_some_and(|(request, _)| *request < self.sent_below) {
-            self.free.extend(self.sending.pop_front().map(|(_, slot)| slot));
+        while self.sending.front().is_some_and(|frame| frame.request < self.sent_below) {
+            self.free.extend(self.sending.pop_front().map(|frame| frame.slot));
         }
         while self.retired.front().is_some_and(|(first, _)| *first <= self.sent_below) {
             self.retired.pop_front();
@@ -210,19 +269,35 @@ impl VerbsDriver {
         }
     }
 
+    /// Whether requests are with the device of whose end nothing will tell: it took only a part of their chain, and everything else has completed.
+    fn is_untold(&self) -> bool {
+        self.sent_below < self.queue.next_send && self.sent_below >= self.queue.told_below
+    }
+
     /// The pair has met an error, such as a peer to which there is no way any more, and does nothing since. It goes on under the same number,
-    /// unless the port is down, or every request fails.
+    /// unless the port is down, or it fails again and again.
     fn restart(&mut self, error: WorkError) -> Result<(), DriverError> {
         self.queue.device.check().map_err(dead(Operation::WatchPort))?;
-        self.restarts += 1;
-        tracing::debug!(?error, restarts = self.restarts, "the queue pair met an error");
-        if self.restarts > VERBS_RESTARTS_MAX {
+        if self.restarts.1.elapsed() > VERBS_RESTARTS_WINDOW {
+            self.restarts = (0, Instant::now());
+        }
+        self.restarts.0 += 1;
+        tracing::debug!(?error, restarts = self.restarts.0, "the queue pair met an error");
+        if self.restarts.0 > VERBS_RESTARTS_MAX {
             return Err(DriverError::RailDead { operation: Operation::Send, errno: Errno(libc::EIO) });
         }
-        self.queue.restart().map_err(dead(Operation::MakeQueuePair))?;
+        let thrown_away = self.queue.restart().map_err(dead(Operation::MakeQueuePair))?;
+        self.counters.resets += 1;
+        self.counters.lost_receive_reset +=
+            (thrown_away + self.came.iter().filter(|done| done.outcome.is_ok()).count()) as u64;
         self.came.clear();
         self.sent_below = self.queue.next_send;
-        self.free.extend(self.sending.drain(..).map(|(_, slot)| slot));
+        for frame in self.sending.drain(..) {
+            self.counters.frames_sent -= 1;
+            self.counters.bytes_sent -= frame.bytes as u64;
+            self.counters.lost_reset += 1;
+            self.free.push(frame.slot);
+        }
         self.retired.clear();
         // What it had been asked to tell of is gone with the rest.
         self.armed = false;
@@ -231,6 +306,13 @@ impl VerbsDriver {
 
     fn look_around(&mut self) -> Result<(), DriverError> {
         self.look_in = LOOK_CALLS;
+        if let Some(ways) = &self.ways {
+            self.changes += u64::from(ways.changed());
+            if self.refreshed.elapsed() > VERBS_NEIGHBOUR_REFRESH {
+                self.refreshed = Instant::now();
+                self.refreshes += 1;
+            }
+        }
         self.queue.device.take_events().map_err(dead(Operation::WatchPort))
     }
 
@@ -240,6 +322,39 @@ impl VerbsDriver {
         taken.map_err(dead(Operation::Receive))?;
         self.came.extend(self.found.drain(..));
         Ok(())
+    }
+
+    /// Looks where a peer is, if that may have changed since: before anything is sent to it.
+    fn find_again(&mut self, to: AddressId) {
+        let (Some(ways), Some(peer)) = (&self.ways, self.peers.get_mut(to)) else { return };
+        if peer.refreshes != self.refreshes {
+            peer.refreshes = self.refreshes;
+            ways.ask(peer.address.gid);
+        }
+        if peer.looks == self.changes && peer.handle.is_some() {
+            return;
+        }
+        peer.looks = self.changes;
+        let way = ways.look(peer.address.gid);
+        if way == Way::Unknown {
+            // A handle that there is may still be good: the kernel forgets neighbours that it does not use itself.
+            if peer.handle.is_none() {
+                ways.ask(peer.address.gid);
+            }
+            return;
+        }
+        if peer.handle.is_some() && peer.way == way {
+            return;
+        }
+        match self.queue.handle(&peer.address) {
+            Ok(handle) => {
+                self.handles_made += 1;
+                peer.way = way;
+                let old = peer.handle.replace(handle);
+                retire(&mut self.retired, old, (self.sent_below, self.queue.next_send));
+            }
+            Err(errno) => tracing::debug!(%errno, "the way to a peer has changed, and cannot be followed"),
+        }
     }
 
     fn count_sent(&mut self, bytes: usize) {
@@ -271,7 +386,8 @@ impl Driver for VerbsDriver {
         self.own.into()
     }
 
-    /// May wait for the network to name a neighbour, as the kernel does for whoever makes an address handle.
+    /// Over RoCE, a neighbour that is not known is waited for shortly ([`crate::limits::VERBS_NEIGHBOUR_PATIENCE`]); frames to one that has not answered are lost until it does. Where the kernel cannot
+    /// be asked, it waits itself, up to a second.
     fn resolve(&mut self, raw: &RawAddress) -> Result<AddressId, DriverError> {
         let expected = if self.own.is_ethernet() {
             "the address of a queue pair over Ethernet, version 1"
@@ -287,19 +403,38 @@ impl Driver for VerbsDriver {
             return Ok(known);
         }
         self.peers.check_room()?;
-        let handle = self.queue.handle(&address);
-        let handle =
-            handle.map_err(|errno| DriverError::Transient { operation: Operation::FindPeer, errno })?;
+        let way = self.ways.as_ref().map_or(Way::Elsewhere, |ways| ways.find(address.gid));
+        // What finding it has heard of may concern others.
+        self.changes += 1;
+        let handle = if way == Way::Unknown {
+            None
+        } else {
+            let made = self.queue.handle(&address);
+            let failed = |errno| DriverError::Transient { operation: Operation::FindPeer, errno };
+            self.handles_made += 1;
+            Some(made.map_err(failed)?)
+        };
         let path = Path {
             frame_bytes_max: address.frame_bytes_max().min(self.caps.frame_bytes_max),
             on_host: address.gid == self.own.gid && address.lid == self.own.lid,
         };
-        self.peers.insert(address, Peer { address, handle, path })
+        let (looks, refreshes) = (self.changes, self.refreshes);
+        self.peers.insert(address, Peer { address, handle, way, looks, refreshes, path })
     }
 
     fn forget(&mut self, address: AddressId) {
         let Some(peer) = self.peers.remove(address) else { return };
-        self.retired.push_back((self.queue.next_send, peer.handle));
+        // The id may be another's when they are flushed.
+        let (free, counters) = (&mut self.free, &mut self.counters);
+        self.staged.retain(|frame| {
+            let stays = frame.to != address;
+            if !stays {
+                counters.lost_no_address += 1;
+                free.push(frame.slot);
+            }
+            stays
+        });
+        retire(&mut self.retired, peer.handle, (self.sent_below, self.queue.next_send));
     }
 
     fn path(&self, to: AddressId) -> Option<Path> {
@@ -346,8 +481,10 @@ impl Driver for VerbsDriver {
                 return false;
             }
         }
+        self.find_again(to);
         let Some(peer) = self.peers.get(to) else { return false };
-        let one = Sending { what: Bytes::Short(frame), to: &peer.handle, address: &peer.address };
+        let Some(handle) = &peer.handle else { return false };
+        let one = Sending { what: Bytes::Short(frame), to: handle, address: &peer.address };
         self.counters.send_calls += 1;
         if let (1, _) = self.queue.post_send(core::iter::once(one)) {
             self.staged_total += 1;
@@ -360,33 +497,40 @@ impl Driver for VerbsDriver {
     fn flush(&mut self) -> Result<usize, DriverError> {
         self.collect()?;
         let mut handed = 0;
+        let mut last = None;
+        for i in 0..self.staged.len() {
+            let to = self.staged[i].to;
+            if last.replace(to) != Some(to) {
+                self.find_again(to);
+            }
+        }
+        let peers = &self.peers;
+        let (free, counters) = (&mut self.free, &mut self.counters);
+        self.staged.retain(|frame| {
+            match peers.get(frame.to).map(|peer| peer.handle.is_some()) {
+                Some(true) => return true,
+                Some(false) => counters.lost_unreachable += 1,
+                None => counters.lost_no_address += 1,
+            }
+            free.push(frame.slot);
+            false
+        });
         while !self.staged.is_empty() {
             let room = self.room().min(BURST_FRAMES);
             let peers = &self.peers;
-            let (staged, free, counters) = (&mut self.staged, &mut self.free, &mut self.counters);
-            staged.retain(|frame| {
-                let is_known = peers.get(frame.to).is_some();
-                if !is_known {
-                    counters.lost_no_address += 1;
-                    free.push(frame.slot);
-                }
-                is_known
-            });
-            if staged.is_empty() {
-                break;
-            }
-            let chain = staged.iter().take(room).filter_map(|frame| {
+            let chain = self.staged.iter().take(room).filter_map(|frame| {
                 let peer = peers.get(frame.to)?;
                 let what = Bytes::Slot(frame.slot, frame.bytes);
-                Some(Sending { what, to: &peer.handle, address: &peer.address })
+                Some(Sending { what, to: peer.handle.as_ref()?, address: &peer.address })
             });
             let first = self.queue.next_send;
             let (taken, outcome) =
                 if room == 0 { (0, Err(Errno(libc::ENOMEM))) } else { self.queue.post_send(chain) };
             self.counters.send_calls += u64::from(room > 0);
-            for (request, frame) in (first..).zip(self.staged.drain(..taken).collect::<Vec<_>>()) {
-                self.sending.push_back((request, frame.slot));
-                self.count_sent(frame.bytes);
+            for request in (first..).take(taken) {
+                let Some(Staged { slot, bytes, .. }) = self.staged.pop_front() else { break };
+                self.sending.push_back(WithDevice { request, slot, bytes });
+                self.count_sent(bytes);
             }
             handed += taken;
             match outcome {
@@ -394,6 +538,10 @@ impl Driver for VerbsDriver {
                 // Full, and the rest stays staged.
                 Err(Errno(libc::ENOMEM | libc::EAGAIN)) => {
                     self.counters.blocked += 1;
+                    if taken == 0 && self.is_untold() {
+                        self.restart(WorkError::UNTOLD)?;
+                        continue;
+                    }
                     break;
                 }
                 Err(errno) => return Err(DriverError::RailDead { operation: Operation::Send, errno }),
@@ -418,12 +566,12 @@ impl Driver for VerbsDriver {
             self.take_in(frames_max - self.came.len())?;
         }
         let mut given = 0;
-        let mut slots = Vec::with_capacity(self.came.len().min(frames_max));
+        self.emptied.clear();
         let mut failed = None;
         while given < frames_max {
             let Some(done) = self.came.pop_front() else { break };
             let slot = u32::try_from(done.id).unwrap_or(u32::MAX);
-            slots.push(slot);
+            self.emptied.push(slot);
             match done.outcome {
                 Ok(bytes) => {
                     each(&self.queue.frames.frame(slot)[..bytes]);
@@ -435,7 +583,7 @@ impl Driver for VerbsDriver {
             }
         }
         match failed {
-            None => self.queue.post_receive(&slots).map_err(dead(Operation::Receive))?,
+            None => self.queue.post_receive(&self.emptied).map_err(dead(Operation::Receive))?,
             Some(error) => self.restart(error)?,
         }
         match given {
@@ -458,6 +606,9 @@ impl Driver for VerbsDriver {
         self.counters.lost_drained += self.staged.len() as u64;
         self.free.extend(self.staged.drain(..).map(|frame| frame.slot));
         self.collect()?;
+        if self.is_untold() {
+            self.restart(WorkError::UNTOLD)?;
+        }
         Ok(if self.sent_below == self.queue.next_send { Poll::Ready(()) } else { Poll::Pending })
     }
 
@@ -466,7 +617,8 @@ impl Driver for VerbsDriver {
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        self.queue.descriptors().into_iter().chain([self.epoll.0.as_raw_fd()]).collect()
+        let asking = self.ways.iter().flat_map(Ways::descriptors);
+        self.queue.descriptors().into_iter().chain([self.epoll.0.as_raw_fd()]).chain(asking).collect()
     }
 
     fn arm(&mut self) -> Result<Armed, DriverError> {
@@ -496,6 +648,11 @@ impl Driver for VerbsDriver {
             Armed::Sleep => wait_readable(self.epoll.0.as_fd(), timeout),
         }
     }
+}
+
+/// Keeps a handle until the requests are over that use it: those from the first number on, and below the second.
+fn retire(retired: &mut VecDeque<(u64, Handle)>, handle: Option<Handle>, (sent_below, next): (u64, u64)) {
+    retired.extend(handle.filter(|_| sent_below < next).map(|handle| (next, handle)));
 }
 
 fn dead(operation: Operation) -> impl Fn(Errno) -> DriverError {

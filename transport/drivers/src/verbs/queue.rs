@@ -13,7 +13,7 @@ use super::abi::{self, GRH_BYTES};
 use super::address::VerbsAddress;
 use super::device::{Device, Failure, dont_block};
 use super::frames::{Frames, HEADROOM};
-use super::library::{Made, checked};
+use super::library::{Library, Made, checked};
 use crate::error::{Errno, Operation};
 use crate::limits::{VERBS_COMPLETIONS, VERBS_INLINE_BYTES, VERBS_RECEIVE_FRAMES, VERBS_SEND_FRAMES};
 
@@ -46,6 +46,11 @@ pub(super) struct Done {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct WorkError(pub(super) c_uint);
 
+impl WorkError {
+    /// None of the device's: nothing would ever tell of a request's end.
+    pub(super) const UNTOLD: WorkError = WorkError(c_uint::MAX);
+}
+
 /// The fields are dropped in order: each was made of those after it.
 pub(super) struct Queue {
     pair: Made<abi::QueuePair>,
@@ -65,6 +70,8 @@ pub(super) struct Queue {
     inline_bytes: usize,
     /// Number of the next request for sending.
     pub(super) next_send: u64,
+    /// Of every request for sending with a lower number the device tells when it has completed.
+    pub(super) told_below: u64,
 }
 
 /// The inline functions of the device's library.
@@ -113,20 +120,11 @@ impl Queue {
         let making = |errno| (Operation::MakeQueuePair, errno);
         let most = device.requests_max.min(device.completions_max);
         let (receives, sends) = (VERBS_RECEIVE_FRAMES.min(most), VERBS_SEND_FRAMES.min(most));
-        let frames = Frames::new(receives + sends, 128 << device.mtu)
-            .map_err(|errno| (Operation::RegisterFrames, errno))?;
         // SAFETY: an open device; dropped after all that is made in it.
         let domain = unsafe { Made::new((library.alloc_domain)(context), library.free_domain) };
         let domain = domain.map_err(making)?;
-        let (start, bytes) = frames.used();
-        // Written by the device where frames come in; nobody else's device may reach it.
-        const LOCAL_WRITE: c_int = 1;
-        // SAFETY: our own mapping, which is unmapped after the registration has ended.
-        let region = unsafe {
-            let region = (library.register)(domain.at(), start.cast(), bytes, LOCAL_WRITE);
-            Made::new(region, library.deregister)
-        };
-        let region = region.map_err(|errno| (Operation::RegisterFrames, errno))?;
+        let (frames, region) = register(library, &domain, receives + sends, 128 << device.mtu)
+            .map_err(|errno| (Operation::RegisterFrames, errno))?;
         // SAFETY: an open device; dropped after the queue that tells of its frames there.
         let channel = unsafe { Made::new((library.create_channel)(context), library.destroy_channel) };
         let channel = channel.map_err(making)?;
@@ -192,6 +190,7 @@ impl Queue {
             send_slots: count(sends),
             inline_bytes: inline_bytes.min(granted as usize),
             next_send: 0,
+            told_below: 0,
         };
         dont_block(queue.wake_fd()).map_err(making)?;
         queue.keep_from_children();
@@ -232,13 +231,17 @@ impl Queue {
     }
 
     /// Begins anew after an error, as the same pair: nothing is posted then but every slot for receiving. What had come and was not taken
-    /// is lost.
-    pub(super) fn restart(&mut self) -> Result<(), Errno> {
+    /// is lost; how many frames that were, as far as the device has told.
+    pub(super) fn restart(&mut self) -> Result<usize, Errno> {
         let reset = abi::QueuePairAttributes { state: abi::RESET, ..Default::default() };
         self.modify(reset, abi::HAS_STATE)?;
         let mut done = Vec::new();
-        while self.poll_sent(&mut done)? > 0 || self.poll_received(&mut done, VERBS_COMPLETIONS)? > 0 {}
-        self.bring_up()
+        while self.poll_sent(&mut done)? > 0 {}
+        done.clear();
+        while self.poll_received(&mut done, VERBS_COMPLETIONS)? > 0 {}
+        self.told_below = self.next_send;
+        self.bring_up()?;
+        Ok(done.iter().filter(|one| one.outcome.is_ok()).count())
     }
 
     pub(super) fn own_address(&self) -> VerbsAddress {
@@ -253,7 +256,7 @@ impl Queue {
         let is_routed = to.is_ethernet() || to.gid[..8] != self.device.gid[..8];
         let mut attributes = abi::HandleAttributes {
             route: abi::GlobalRoute {
-                to: to.gid,
+                to: abi::AlignedGid(to.gid),
                 flow_label: 0,
                 own_gid_index: self.device.gid_index,
                 hop_limit: HOP_LIMIT,
@@ -329,6 +332,9 @@ impl Queue {
             Err(_) => requests.iter().position(|request| core::ptr::eq(request, refused)).unwrap_or(0),
         };
         self.next_send += taken as u64;
+        if taken == count {
+            self.told_below = self.next_send;
+        }
         (taken, outcome)
     }
 
@@ -407,6 +413,31 @@ impl Queue {
     pub(super) fn mappings(&self) -> Vec<Range<usize>> {
         self.mapped.iter().cloned().chain([self.frames.range()]).collect()
     }
+}
+
+/// Memory for frames that the device may use: on huge pages where there are enough and the device takes them, else on ordinary ones.
+fn register(
+    library: &Library,
+    domain: &Made<abi::Domain>,
+    slots: usize,
+    frame_bytes_max: usize,
+) -> Result<(Frames, Made<abi::MemoryRegion>), Errno> {
+    // Written by the device where frames come in; nobody else's device may reach it.
+    const LOCAL_WRITE: c_int = 1;
+    let on = |is_huge| {
+        let frames = Frames::new(slots, frame_bytes_max, is_huge)?;
+        let (start, bytes) = frames.whole();
+        // SAFETY: our own mapping, which is unmapped after the registration has ended.
+        let region = unsafe {
+            let region = (library.register)(domain.at(), start.cast(), bytes, LOCAL_WRITE);
+            Made::new(region, library.deregister)
+        };
+        region.map(|region| (frames, region))
+    };
+    on(true).or_else(|errno| {
+        tracing::debug!(%errno, "frames do not lie on huge pages");
+        on(false)
+    })
 }
 
 fn poll(

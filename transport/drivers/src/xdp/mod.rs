@@ -17,7 +17,7 @@
 pub mod bare;
 mod device;
 mod headers;
-mod neighbours;
+pub(crate) mod neighbours;
 mod program;
 mod rights;
 mod rings;

@@ -19,8 +19,10 @@ const NEW_ROUTE: u16 = 24;
 const GET_NEIGHBOUR: u16 = 30;
 const NEW_NEIGHBOUR: u16 = 28;
 const REQUEST: u16 = 1;
-/// `RTA_DST`, `RTA_OIF`, `RTA_GATEWAY`; `NDA_DST`, `NDA_LLADDR`.
+const ERROR: u16 = 2;
+/// `RTA_DST`, `RTA_SRC`, `RTA_OIF`, `RTA_GATEWAY`; `NDA_DST`, `NDA_LLADDR`.
 const ROUTE_TO: u16 = 1;
+const ROUTE_FROM: u16 = 2;
 const ROUTE_INTERFACE: u16 = 4;
 const ROUTE_GATEWAY: u16 = 5;
 const NEIGHBOUR_IP: u16 = 1;
@@ -35,29 +37,40 @@ const FIXED_BYTES: usize = 12;
 /// Bytes of the longest answer.
 const ANSWER_BYTES: usize = 8192;
 
+/// What the kernel knows of the way to an address over an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// It lies behind this Ethernet address.
+    Behind(Mac),
+    /// It lies behind a neighbour whose Ethernet address the kernel does not know (yet).
+    Unknown,
+    /// It is not reached that way: it is here, or elsewhere.
+    Elsewhere,
+}
+
 /// Two sockets: one that asks, one that hears of changes.
-pub(super) struct Neighbours {
+pub(crate) struct Neighbours {
     asking: OwnedFd,
     hearing: OwnedFd,
     interface: u32,
 }
 
 impl Neighbours {
-    pub(super) fn open(interface: u32) -> Result<Neighbours, Errno> {
+    pub(crate) fn open(interface: u32) -> Result<Neighbours, Errno> {
         Ok(Neighbours { asking: open(0)?, hearing: open(GROUPS)?, interface })
     }
 
     /// Readable when something has changed.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.hearing.as_fd()
     }
 
-    pub(super) fn sockets(&self) -> [&OwnedFd; 2] {
+    pub(crate) fn sockets(&self) -> [&OwnedFd; 2] {
         [&self.asking, &self.hearing]
     }
 
     /// Whether anything has changed since the last call.
-    pub(super) fn changed(&self) -> bool {
+    pub(crate) fn changed(&self) -> bool {
         let mut buffer = [0; ANSWER_BYTES];
         let mut changed = false;
         loop {
@@ -72,25 +85,46 @@ impl Neighbours {
 
     /// The Ethernet address behind which `to` lies, over our interface. `None`: not that way, or not known (yet).
     pub(super) fn mac_towards(&self, to: IpAddr) -> Option<Mac> {
-        let hop = self.next_hop(to)?;
+        match self.way(None, to) {
+            Way::Behind(mac) => Some(mac),
+            Way::Unknown | Way::Elsewhere => None,
+        }
+    }
+
+    /// The way of what is sent to `to`, from the address `from` if that is said.
+    pub(crate) fn way(&self, from: Option<IpAddr>, to: IpAddr) -> Way {
+        let Some(hop) = self.next_hop(from, to) else { return Way::Elsewhere };
+        self.neighbour(hop).ok().flatten().map_or(Way::Unknown, Way::Behind)
+    }
+
+    /// Whether the kernel answers questions for one neighbour (Linux 5.0).
+    pub(crate) fn can_ask(&self, anybody: IpAddr) -> bool {
+        !matches!(self.neighbour(anybody), Err(Errno(errno)) if errno != libc::ENOENT)
+    }
+
+    /// `None`: known, and not to be used.
+    fn neighbour(&self, hop: IpAddr) -> Result<Option<Mac>, Errno> {
         let mut fixed = [0; FIXED_BYTES];
         fixed[0] = family(hop);
         fixed[4..8].copy_from_slice(&self.interface.to_ne_bytes());
         let answer = self.ask(GET_NEIGHBOUR, NEW_NEIGHBOUR, &fixed, &[(NEIGHBOUR_IP, &octets(hop))])?;
         let state = u16::from_ne_bytes([answer[8], answer[9]]);
-        let mac = attribute(&answer, NEIGHBOUR_MAC)?;
-        (state & USABLE != 0).then(|| mac.try_into().ok())?
+        let mac = attribute(&answer, NEIGHBOUR_MAC).and_then(|mac| mac.try_into().ok());
+        Ok(mac.filter(|_| state & USABLE != 0))
     }
 
     /// `to` itself, or the gateway towards it.
-    fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
+    fn next_hop(&self, from: Option<IpAddr>, to: IpAddr) -> Option<IpAddr> {
         let mut fixed = [0; FIXED_BYTES];
         fixed[0] = family(to);
         let to_octets = octets(to);
         fixed[1] = u8::try_from(to_octets.len() * 8).ok()?;
         let interface = self.interface.to_ne_bytes();
-        let asked: [(u16, &[u8]); 2] = [(ROUTE_TO, &to_octets), (ROUTE_INTERFACE, &interface)];
-        let answer = self.ask(GET_ROUTE, NEW_ROUTE, &fixed, &asked)?;
+        let from_octets = from.map(octets).unwrap_or_default();
+        let asked: [(u16, &[u8]); 3] =
+            [(ROUTE_TO, &to_octets), (ROUTE_INTERFACE, &interface), (ROUTE_FROM, &from_octets)];
+        let asked = if from.is_some() { &asked[..] } else { &asked[..2] };
+        let answer = self.ask(GET_ROUTE, NEW_ROUTE, &fixed, asked).ok()?;
         if answer[7] != UNICAST || attribute(&answer, ROUTE_INTERFACE)? != interface {
             return None;
         }
@@ -108,26 +142,31 @@ impl Neighbours {
         expected: u16,
         fixed: &[u8; FIXED_BYTES],
         attributes: &[(u16, &[u8])],
-    ) -> Option<Vec<u8>> {
+    ) -> Result<Vec<u8>, Errno> {
+        const UNUSABLE: Errno = Errno(libc::EPROTO);
         let mut message = vec![0; HEADER_BYTES];
         message[4..6].copy_from_slice(&kind.to_ne_bytes());
         message[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
         message.extend_from_slice(fixed);
         for (name, value) in attributes {
-            let bytes = u16::try_from(4 + value.len()).ok()?;
+            let bytes = u16::try_from(4 + value.len()).map_err(|_| UNUSABLE)?;
             message.extend_from_slice(&bytes.to_ne_bytes());
             message.extend_from_slice(&name.to_ne_bytes());
             message.extend_from_slice(value);
         }
-        let bytes = u32::try_from(message.len()).ok()?;
+        let bytes = u32::try_from(message.len()).map_err(|_| UNUSABLE)?;
         message[..4].copy_from_slice(&bytes.to_ne_bytes());
-        send(self.asking.as_raw_fd(), &message, MsgFlags::empty()).ok()?;
+        let failed = |error: nix::errno::Errno| Errno(error as i32);
+        send(self.asking.as_raw_fd(), &message, MsgFlags::empty()).map_err(failed)?;
         let mut answer = vec![0; ANSWER_BYTES];
-        let bytes = recv(self.asking.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT).ok()?;
+        let bytes = recv(self.asking.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT).map_err(failed)?;
         answer.truncate(bytes);
-        let (header, rest) = answer.split_at_checked(HEADER_BYTES)?;
-        let is_answer = u16::from_ne_bytes([header[4], header[5]]) == expected && rest.len() >= FIXED_BYTES;
-        is_answer.then(|| rest.to_vec())
+        let (header, rest) = answer.split_at_checked(HEADER_BYTES).ok_or(UNUSABLE)?;
+        match (u16::from_ne_bytes([header[4], header[5]]), rest.first_chunk::<4>()) {
+            (kind, _) if kind == expected && rest.len() >= FIXED_BYTES => Ok(rest.to_vec()),
+            (ERROR, Some(errno)) => Err(Errno(-i32::from_ne_bytes(*errno))),
+            _ => Err(UNUSABLE),
+        }
     }
 }
 
