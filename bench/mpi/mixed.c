@@ -1,7 +1,8 @@
 /*
  * Collectives, messages and one-sided operations together, every result checked.
  *
- * usage: mixed [SECONDS]    default 5; rank 0 prints "verified N rounds, X rounds/s"
+ * usage: mixed [SECONDS|FILE]    for so long, 5 by default, or until there is a file of that name, which begins with /;
+ *                                rank 0 prints "verified N rounds, X rounds/s"
  *
  * What a round does is known beforehand, so that a message that is lost, doubled or altered is found in the round in which it happens. While
  * the collectives of a round run, a long message and a long put of it are under way. Exit code 3: something was wrong.
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { ELEMENTS = 4096, LARGE_BYTES = 600000, BLOCK = 20000, TAG = 7, WRONG = 3 };
 
@@ -141,6 +143,7 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    const char *until = argc > 1 && argv[1][0] == '/' ? argv[1] : NULL;
     double seconds = argc > 1 ? atof(argv[1]) : 5;
     MPI_Aint bytes = (MPI_Aint)sizeof(long) * (block_at() + BLOCK);
     MPI_Win_allocate(bytes, sizeof(long), MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &window);
@@ -164,7 +167,7 @@ int main(int argc, char **argv)
         sums(round);
         read_letter(round, letter);
         block_end(round);
-        more = MPI_Wtime() - begun < seconds;
+        more = until ? access(until, F_OK) != 0 : MPI_Wtime() - begun < seconds;
         MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
     }
     double took = MPI_Wtime() - begun;

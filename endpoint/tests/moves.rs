@@ -182,7 +182,9 @@ fn connect(hosts: &[Host; 2], ends: &mut [End; 2]) {
 
 /// Each of `nics` is what the two ports go over in one life.
 fn moves(hosts: [Host; 2], nics: impl Iterator<Item = [Nic; 2]>) {
+    let started = std::time::Instant::now();
     let mut ends = hosts.each_ref().map(open);
+    let mut moved = 0;
     connect(&hosts, &mut ends);
     for (life, nics) in (2..).zip(nics) {
         // Some receives are posted before the cut, some messages come before their receive, and some are not sent yet.
@@ -210,7 +212,10 @@ fn moves(hosts: [Host; 2], nics: impl Iterator<Item = [Nic; 2]>) {
             (end.sent - MESSAGES + before.min(MESSAGES)..end.sent).for_each(|tag| end.post(tag));
         }
         settle(&mut ends, LIMIT, &format!("life {life}, {nics:?}"));
+        moved += 1;
     }
+    let messages: u64 = ends.iter().map(|end| end.sent).sum();
+    eprintln!("moved {moved} times, {messages} messages checked, {:.1} s", started.elapsed().as_secs_f32());
 }
 
 /// Runs `moves` on a thread of its own, which takes its namespaces along.
@@ -270,6 +275,21 @@ fn ports_move_between_all_drivers_under_traffic_that_is_lossy() {
     let faults = "loss=2%,dup=2%,reorder=2%,late=5%,seed=11".parse().expect("faults");
     let nics = every_ordered_pair().cycle().take(16 * 2 + 1);
     run("ports_move_between_all_drivers_under_traffic_that_is_lossy", faults, true, nics);
+}
+
+/// Long against the other tests in a guest, so only if STILLWIRE_TEST_LONG is set.
+#[test]
+fn ports_move_a_thousand_times_round_all_drivers() {
+    const MOVES: usize = 1000;
+    let test = "ports_move_a_thousand_times_round_all_drivers";
+    if std::env::var_os("STILLWIRE_TEST_LONG").is_none_or(|long| long.is_empty()) {
+        return skipped::skipped(
+            test,
+            "STILLWIRE_TEST_LONG=yes and a guest with RDMA devices (tests/guest/verbs starts one)",
+        );
+    }
+    let nics = [Nic::Verbs, Nic::Udp, Nic::Xdp, Nic::Shm].map(|nic| [nic; 2]).into_iter().cycle().take(MOVES);
+    run(test, Faults::NONE, true, nics);
 }
 
 /// The rail goes on over another driver, at the same address.
