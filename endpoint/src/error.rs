@@ -22,8 +22,8 @@ pub enum EndpointError {
         /// What its driver said.
         source: DriverError,
     },
-    /// There is no such rail, or it is dead.
-    #[error("rail {rail} is dead, or there is none: the port has been opened on {rails}")]
+    /// There is no such rail.
+    #[error("there is no rail {rail}: the port has been opened on {rails}")]
     NoRail {
         /// Which was asked for.
         rail: usize,
@@ -40,13 +40,17 @@ pub enum EndpointError {
     },
     /// The driver that was to take a rail over is no substitute: frames that are on their way keep their length, and peers know one address.
     #[error(
-        "rail {rail} goes on as it was: the other driver takes frames of {found} bytes and this one has sent up to {frame_bytes}{}; make the device's MTU smaller and restart the job on the other driver",
-        if *is_elsewhere { ", and it is at another address" } else { "" }
+        "rail {rail} goes on as it was: {}",
+        if *is_elsewhere {
+            "the other driver is at another address, which peers do not know".to_owned()
+        } else {
+            format!("frames of up to {frame_bytes} bytes are on their way, and the other driver takes {found} bytes; try again when fewer are, or restart the job on it")
+        }
     )]
     NoSubstitute {
         /// Which rail.
         rail: usize,
-        /// Bytes of the longest frames on the way.
+        /// Bytes of the longest frame on its way.
         frame_bytes: usize,
         /// Bytes that the other driver takes.
         found: usize,

@@ -1,6 +1,5 @@
 //! A rail that goes on over another driver at the same address, under the program that runs: from the kernel's UDP sockets to AF_XDP, and back.
 
-use core::task::Poll;
 use core::time::Duration;
 use std::time::Instant;
 
@@ -9,7 +8,7 @@ use nix::errno::Errno;
 use transport::{LinkIndex, RawAddress};
 
 use crate::error::EndpointError;
-use crate::gate::Endpoint;
+use crate::gate::{Endpoint, Shared};
 use crate::inner::{Inner, rail_index};
 
 /// How long an address may go on being in use after its driver was dropped. A thread that looks at the socket by `epoll` at that very moment holds it
@@ -22,51 +21,77 @@ pub type OpenAt<'a> = dyn FnMut(&RawAddress) -> Result<Box<dyn Driver>, DriverEr
 impl Endpoint {
     /// Has `rail` go on over the driver that `open` opens at the rail's address, which is free while it is asked. No peer has to know: what was with
     /// the old NIC, and what comes while there is none, counts as lost, and is sent again (R24). If `open` fails, or its rail is no substitute, `open_again`
-    /// opens what was there before; if that fails too, the rail is dead. The gate is held all the while, so what opening takes is a pause of the port.
+    /// opens what was there before; if that fails too, the rail is dead. One that has died already comes back to life like that. The gate is held all the while, so what opening takes is a pause of the port.
     ///
     /// # Errors
-    /// [`EndpointError::DrainTimeout`] if the NIC keeps a buffer for longer than `deadline`, [`EndpointError::NotHandedOver`], [`EndpointError::NoSubstitute`]: the rail
-    /// is what it was. [`EndpointError::Driver`]: it is dead. [`EndpointError::Descriptor`]: it is handed over, and nobody who sleeps hears of its frames.
+    /// [`EndpointError::NotHandedOver`], [`EndpointError::NoSubstitute`]: the rail is what it was. [`EndpointError::NoRail`]: there is none.
+    /// [`EndpointError::Driver`]: it is dead. [`EndpointError::Descriptor`]: it is handed over, and nobody who sleeps hears of its frames.
     pub fn hand_over(
         &self,
         rail: usize,
-        deadline: Duration,
         open: &mut OpenAt<'_>,
         open_again: &mut OpenAt<'_>,
     ) -> Result<(), EndpointError> {
         let mut inner = self.shared.lock();
-        inner.drain_rail(rail, deadline)?;
-        let Some(old) = inner.rails.get_mut(rail).and_then(Option::take) else {
+        let Some(address) = inner.port.rail_address(rail_index(rail)) else {
             return Err(EndpointError::NoRail { rail, rails: inner.rails.len() });
         };
-        let address = old.local_address();
-        let (frame_bytes, had_descriptor) =
-            (inner.port.frame_bytes_max(rail_index(rail)), old.fd().is_some());
-        drop(old);
+        // It gives every buffer back by that.
+        let was_dead = inner.rails[rail].take().is_none();
         inner.buffers.forget_rail(rail);
-        let opened =
-            when_free(open, &address).map_err(|source| EndpointError::NotHandedOver { rail, source });
-        let opened = opened.and_then(|driver| {
-            let (found, at) = (driver.caps().frame_bytes_max, driver.local_address());
-            if found >= frame_bytes && at == address {
-                return Ok(driver);
-            }
-            Err(EndpointError::NoSubstitute { rail, frame_bytes, found, is_elsewhere: at != address })
-        });
-        let (driver, refused) = match opened {
+        let (driver, refused) = match inner.substitute(rail, &address, open) {
             Ok(driver) => (driver, Ok(())),
             Err(refused) => match when_free(open_again, &address) {
                 Ok(driver) => (driver, Err(refused)),
                 Err(source) => {
-                    inner.rail_failed(rail, dead(source));
+                    if !was_dead {
+                        inner.rail_failed(rail, dead(source));
+                        self.shared.bell.ring();
+                    }
                     return Err(EndpointError::Driver { rail, source });
                 }
             },
         };
-        let watched = self.shared.bell.watch_instead(had_descriptor, driver.as_ref());
+        refused.and(self.shared.go_on_over(&mut inner, rail, driver))
+    }
+}
+
+impl Endpoint {
+    /// The rail over which other hosts are reached, and its address. It may be dead.
+    #[must_use]
+    pub fn rail_to_others(&self) -> Option<(usize, RawAddress)> {
+        let inner = self.shared.lock();
+        let rail = (0..inner.rails.len()).find(|i| !inner.port.is_within_host(rail_index(*i)))?;
+        Some((rail, inner.port.rail_address(rail_index(rail))?))
+    }
+
+    /// Whether a rail is dead.
+    #[must_use]
+    pub fn is_rail_dead(&self, rail: usize) -> bool {
+        self.shared.lock().rails.get(rail).is_some_and(Option::is_none)
+    }
+
+    /// Has `tell` called whenever a rail dies: under the gate, so it must neither block nor use the endpoint. The first one stays.
+    pub fn on_rail_dead(&self, tell: impl Fn() + Send + 'static) {
+        self.shared.lock().on_rail_dead.get_or_insert(Box::new(tell));
+    }
+}
+
+impl Shared {
+    /// A rail goes on over this driver.
+    fn go_on_over(
+        &self,
+        inner: &mut Inner,
+        rail: usize,
+        driver: Box<dyn Driver>,
+    ) -> Result<(), EndpointError> {
         inner.put_rail(rail, driver);
-        self.shared.transmit(&mut inner);
-        refused.and(watched.map_err(EndpointError::Descriptor))
+        let watched = self.bell.watch_another(&inner.rails, rail);
+        self.transmit(inner);
+        // Who sleeps has prepared another driver for that.
+        inner.arm();
+        self.bell.ring();
+        watched.map_err(EndpointError::Descriptor)
     }
 }
 
@@ -99,23 +124,22 @@ fn dead(error: DriverError) -> DriverError {
 }
 
 impl Inner {
-    /// Has the NIC give back every buffer.
-    fn drain_rail(&mut self, rail: usize, deadline: Duration) -> Result<(), EndpointError> {
-        let started = Instant::now();
-        while let Some(driver) = self.rails.get_mut(rail).and_then(Option::as_mut) {
-            match driver.drain() {
-                // What has died is closed, and opened anew: dropping it gives the buffers back, too.
-                Err(error) if error.is_rail_dead() => break,
-                Ok(Poll::Ready(())) => break,
-                Ok(Poll::Pending) if started.elapsed() > deadline => {
-                    return Err(EndpointError::DrainTimeout { rail, waited: started.elapsed() });
-                }
-                Ok(Poll::Pending) => core::hint::spin_loop(),
-                Err(source) => return Err(EndpointError::NotHandedOver { rail, source }),
-            }
+    /// What `open` opens, if the rail can go on over it.
+    fn substitute(
+        &self,
+        rail: usize,
+        address: &RawAddress,
+        open: &mut OpenAt<'_>,
+    ) -> Result<Box<dyn Driver>, EndpointError> {
+        let opened = when_free(open, address);
+        let driver = opened.map_err(|source| EndpointError::NotHandedOver { rail, source })?;
+        let (found, frame_bytes) =
+            (driver.caps().frame_bytes_max, self.port.longest_on_its_way(rail_index(rail)));
+        let is_elsewhere = driver.local_address() != *address;
+        if found < frame_bytes || is_elsewhere {
+            return Err(EndpointError::NoSubstitute { rail, frame_bytes, found, is_elsewhere });
         }
-        self.release_held();
-        Ok(())
+        Ok(driver)
     }
 
     /// Sends over this driver from here on, to all whose places on the rail are known.

@@ -145,6 +145,7 @@ pub(crate) struct Inner {
     pub(crate) rails: Vec<Option<Box<dyn Driver>>>,
     pub(crate) buffers: BufferTable,
     pub(crate) completions: VecDeque<Completion>,
+    pub(crate) on_rail_dead: Option<Box<dyn Fn() + Send>>,
     /// Where the peer of each link is on each rail, for a driver that takes a rail over.
     places: BTreeMap<(usize, LinkIndex), RawAddress>,
     /// Events may have been left with the port, for want of room.
@@ -172,6 +173,7 @@ impl Inner {
             rails,
             buffers,
             completions: VecDeque::new(),
+            on_rail_dead: None,
             places: BTreeMap::new(),
             behind: false,
             held: Vec::new(),
@@ -457,6 +459,9 @@ impl Inner {
         let rail = rail_index(i);
         self.port.set_rail_alive(rail, false);
         self.completions.push_back(Completion::RailDead { rail, reason });
+        if let Some(tell) = &self.on_rail_dead {
+            tell();
+        }
     }
 
     /// The next completion that is there already.

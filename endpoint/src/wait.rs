@@ -66,14 +66,14 @@ impl Bell {
         Ok(())
     }
 
-    /// Watches a rail in the place of one that is closed.
-    pub(crate) fn watch_instead(&self, had_descriptor: bool, driver: &dyn Driver) -> std::io::Result<()> {
-        if had_descriptor {
-            self.watched.fetch_sub(1, Ordering::Relaxed);
-        }
-        if let Some(fd) = driver.fd() {
+    /// Watches one of the rails, which has another driver now; that of before is closed.
+    pub(crate) fn watch_another(&self, rails: &[Option<Box<dyn Driver>>], new: usize) -> std::io::Result<()> {
+        let others = rails.iter().enumerate().filter(|(i, rail)| *i != new && rail.is_some());
+        let others = others.filter_map(|(_, rail)| rail.as_ref()?.fd()).count();
+        self.watched.store(others, Ordering::Relaxed);
+        if let Some(fd) = rails.get(new).and_then(|rail| rail.as_ref()?.fd()) {
             self.rails.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-            self.watched.fetch_add(1, Ordering::Relaxed);
+            self.watched.store(others + 1, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -213,7 +213,9 @@ impl Endpoint {
                 }
                 if waited >= shared.config.spin && inner.arm() {
                     let due = inner.port.poll_timeout().map_or(Duration::MAX, |due| due.since(now));
-                    let rest = (timeout - waited).min(due).min(shared.bell.longest(inner.rails.len()));
+                    let rest = (timeout - waited)
+                        .min(due)
+                        .min(shared.bell.longest(inner.rails.iter().flatten().count()));
                     shared.sleepers.fetch_add(1, Ordering::Relaxed);
                     let bed = shared.bell.bed();
                     drop(inner);
@@ -232,9 +234,10 @@ mod tests {
     use std::os::fd::AsFd as _;
     use std::sync::atomic::Ordering;
 
+    use drivers::udp::{UdpAddress, UdpConfig, UdpDriver};
     use nix::poll::{PollFd, PollFlags, ppoll};
     use nix::sys::time::TimeSpec;
-    use transport::{Outgoing, Receive, Space};
+    use transport::{Outgoing, RawAddress, Receive, Space};
 
     use crate::buffers::{ReceiveBuffer, SendBuffer};
     use crate::gate::Endpoint;
@@ -293,6 +296,18 @@ mod tests {
             ppoll(&mut sleeps, Some(TimeSpec::from_duration(core::time::Duration::from_secs(20))), None);
         shared.sleepers.fetch_sub(1, Ordering::Relaxed);
         assert_eq!(woken, Ok(1), "it sleeps on");
+    }
+
+    #[test]
+    fn who_sleeps_has_to_prepare_the_new_driver_of_a_rail() {
+        let mut open = |address: &RawAddress| -> Result<Box<dyn drivers::Driver>, drivers::DriverError> {
+            let UdpAddress(at) = UdpAddress::try_from(address).expect("a rail over UDP");
+            Ok(Box::new(UdpDriver::open(&UdpConfig::new(at))?))
+        };
+        let here = RawAddress::from(UdpAddress("127.0.0.1:0".parse().expect("an address")));
+        let endpoint = testing::open_on(testing::port(0), open(&here).expect("a socket"));
+        let mut never = |_: &RawAddress| panic!("it opens");
+        assert!(wakes(&endpoint, || endpoint.hand_over(0, &mut open, &mut never).expect("a socket")));
     }
 
     #[test]

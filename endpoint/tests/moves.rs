@@ -299,7 +299,7 @@ fn hand_over(host: &Host, end: &End, nic: Nic) {
         host.rail_at(at.0, nic)
     };
     let mut never = |_: &RawAddress| -> Result<Box<dyn Driver>, DriverError> { panic!("it opens") };
-    end.endpoint.hand_over(0, DRAIN, &mut open, &mut never).expect("the device is free");
+    end.endpoint.hand_over(0, &mut open, &mut never).expect("the device is free");
 }
 
 fn hands_over(hosts: [Host; 2]) {

@@ -17,7 +17,9 @@ use core::num::NonZeroU32;
 
 use crate::config::{CHECKPOINTABLE, RAILS_MAX};
 use crate::ids::{AddressId, Epoch, PortId};
-use queues::Queues;
+use crate::wire;
+use queues::{Queues, Sent};
+use record::FrameRecord;
 use recovery::Recovery;
 use timer::Timers;
 
@@ -232,6 +234,17 @@ impl Link {
         self.acked == self.next
             && self.announced == 0
             && self.queues.as_ref().is_none_or(|queues| queues.nothing_to_send())
+    }
+
+    /// Bytes of a frame when it is sent again. Bodies that come without a payload count nothing: every rail takes them.
+    pub(crate) fn bytes_again(&self, kept: &FrameRecord, sent: &Sent) -> usize {
+        let body_bytes = match kept.kind {
+            FrameRecord::EAGER => wire::EAGER_BYTES,
+            FrameRecord::DATA => wire::DATA_BYTES,
+            _ => 0,
+        };
+        let contact = if self.needs_contact() { wire::CONTACT_BYTES } else { 0 };
+        wire::HEADER_BYTES + contact + body_bytes + sent.payload_bytes as usize
     }
 
     /// Whether a frame to this peer still has to say who we are.

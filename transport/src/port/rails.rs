@@ -5,7 +5,7 @@ use core::num::NonZeroU32;
 use crate::auth::Authenticator;
 use crate::config::{RAIL_LOSSES_MAX, RAIL_RETRY, RAILS_MAX};
 use crate::ids::{AddressId, LinkIndex, RailIndex, RawAddress};
-use crate::link::Path;
+use crate::link::{Link, Path};
 use crate::message::Event;
 use crate::port::{Port, nanos};
 use crate::wire::HEAD_BYTES_MAX;
@@ -64,6 +64,18 @@ impl Port {
         RailIndex(u8::try_from(self.rails.len() - 1).unwrap_or(u8::MAX))
     }
 
+    /// Where a rail is, alive or dead.
+    #[must_use]
+    pub fn rail_address(&self, rail: RailIndex) -> Option<RawAddress> {
+        self.rails.get(usize::from(rail.0)).map(|rail| rail.address)
+    }
+
+    /// Whether a rail ends at this host: see [`Port::add_rail_within_host`].
+    #[must_use]
+    pub fn is_within_host(&self, rail: RailIndex) -> bool {
+        self.rails.get(usize::from(rail.0)).is_some_and(|rail| rail.within_host)
+    }
+
     /// Takes a rail out (its driver is dead), or back in.
     pub fn set_rail_alive(&mut self, rail: RailIndex, alive: bool) {
         if let Some(rail) = self.rails.get_mut(usize::from(rail.0)) {
@@ -82,11 +94,20 @@ impl Port {
         self.set_rail_alive(rail, true);
     }
 
-    /// Bytes of the longest frames that any link may send over `rail`; 0 if none reaches its peer by it.
+    /// Bytes of the longest frame that may have to be sent again and that only `rail` takes; 0 if there is none. A number stands for certain bytes,
+    /// so such a frame keeps its length.
     #[must_use]
-    pub fn frame_bytes_max(&self, rail: RailIndex) -> usize {
-        let paths = self.links.iter().filter_map(|link| link.paths.get(usize::from(rail.0))?.as_ref());
-        paths.map(|path| path.frame_bytes_max.get() as usize).max().unwrap_or(0)
+    pub fn longest_on_its_way(&self, rail: RailIndex) -> usize {
+        let own = usize::from(rail.0);
+        let longest_of = |link: &Link| {
+            let queues = link.queues.as_ref().filter(|_| link.paths.get(own).is_some_and(Option::is_some))?;
+            let others = self.rails.iter().zip(&link.paths).enumerate();
+            let others = others.filter(|(i, (rail, path))| *i != own && rail.alive && path.is_some());
+            let other = others.map(|(_, (rail, _))| rail.frame_bytes_max).max().unwrap_or(0);
+            let frames = queues.frames.iter().zip(&queues.sent);
+            frames.map(|(kept, sent)| link.bytes_again(kept, sent)).filter(|bytes| *bytes > other).max()
+        };
+        self.links.iter().filter_map(longest_of).max().unwrap_or(0)
     }
 
     /// Says where the peer of `link` is reached over `rail`, with frames as long as the rail takes.

@@ -241,14 +241,7 @@ impl Port {
     ) -> Option<Transmit> {
         let queues = self.links[index.0 as usize].queues.as_ref()?;
         let (kept, sent) = (*queues.frames.get(place)?, queues.sent.get(place)?);
-        let body_bytes = match kept.kind {
-            FrameRecord::EAGER => wire::EAGER_BYTES,
-            FrameRecord::DATA => wire::DATA_BYTES,
-            _ => 0,
-        };
-        let link = &self.links[index.0 as usize];
-        let contact = if link.needs_contact() { wire::CONTACT_BYTES } else { 0 };
-        let frame_bytes = HEADER_BYTES + contact + body_bytes + sent.payload_bytes as usize;
+        let frame_bytes = self.links[index.0 as usize].bytes_again(&kept, sent);
         if frame_bytes > self.rails[usize::from(rail.0)].frame_bytes_max.min(frame.len()) {
             // Cut when the link had only rails with longer frames: it waits for one of them.
             return None;
