@@ -13,7 +13,7 @@ use drivers::Driver;
 use drivers::shm::{ShmConfig, ShmDriver};
 use drivers::udp::{UdpConfig, UdpDriver};
 use drivers::xdp::bare::BareXdp;
-use drivers::xdp::{Attach, XdpConfig, XdpDriver};
+use drivers::xdp::{Attach, Rights, XdpConfig, XdpDriver};
 use nix::sched::{CloneFlags, setns, unshare};
 use serde::{Deserialize, Serialize};
 
@@ -115,7 +115,13 @@ impl Seat {
             Program::Generic => Attach::Generic,
         };
         let interface = wire.device().to_owned();
-        XdpConfig { interface, queue: 0, bind: self.at(wire), attach: Some(attach) }
+        XdpConfig {
+            interface,
+            queues_max: Some(1),
+            bind: self.at(wire),
+            attach: Some(attach),
+            rights: Rights::Own,
+        }
     }
 
     /// A rail over what is measured.

@@ -154,6 +154,9 @@ slow is no reason.")]
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
         program: Vec<OsString>,
     },
+    /// Open AF_XDP sockets for ranks that have no rights, as root
+    #[command(long_about = crate::commands::nic_helper::LONG_ABOUT)]
+    NicHelper(crate::commands::nic_helper::NicHelperArguments),
     /// Run one of the example programs: is, burst or ring
     #[command(disable_help_flag = true)]
     Example(Passed),
@@ -377,8 +380,8 @@ pub(crate) struct RepairArguments {
 #[derive(Debug, Default, Args)]
 pub(crate) struct NicArgument {
     /// Over which NIC ranks reach other hosts: udp, the kernel's sockets; xdp:INTERFACE, AF_XDP on an interface that holds the address on which ranks
-    /// receive, for one rank on each host, with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; verbs:DEVICE, RDMA, and verbs alone, RDMA on the device that has that address; auto, AF_XDP where a rank has a host
-    /// and an interface of one queue to itself, without copies, and the system permits it, else UDP (`ps` says which, and why). What is named and cannot be had is an error. By
+    /// receive, for one rank on each host, with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or for as many as it has queues, without rights, where `stillwire nic-helper`
+    /// runs; verbs:DEVICE, RDMA, and verbs alone, RDMA on the device that has that address; auto, AF_XDP where a rank has a host and an interface to itself, without copies, and the system permits it, else UDP (`ps` says which, and why). What is named and cannot be had is an error. By
     /// default what STILLWIRE_NIC says, or auto; a restart may name another one than the job was saved on, and goes on as before otherwise
     #[arg(long = "nic", value_name = "NIC", value_parser = nic_argument)]
     pub(crate) choice: Option<NicChoice>,

@@ -18,6 +18,8 @@ pub(crate) enum CliError {
     Io(#[from] io::Error),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("no nic-helper: {0}")]
+    NicHelper(#[from] drivers::xdp::helper::HelperError),
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]

@@ -106,6 +106,7 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
             commands::say!("{}", outcome.report)?;
             Ok(if outcome.right { Exit::Success } else { Exit::Unverified })
         }
+        Command::NicHelper(helper) => commands::nic_helper::serve(helper, json),
         Command::Example(_) => Ok(Exit::Success),
     }
 }

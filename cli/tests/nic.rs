@@ -167,12 +167,7 @@ fn auto_stays_with_udp_where_a_device_copies() {
     wait_for_nics(copies);
     hosts.kill(job);
     // Somebody else has a program at the device: it is left alone, and told of.
-    let config = drivers::xdp::XdpConfig {
-        interface: "eth0".to_owned(),
-        queue: 0,
-        bind: "10.78.0.1:0".parse().expect("an address"),
-        attach: None,
-    };
+    let config = drivers::xdp::XdpConfig::new("eth0", "10.78.0.1:0".parse().expect("an address"));
     let theirs = drivers::xdp::XdpDriver::open(&config).expect("rights and a device");
     let mut job = hosts.place.restart(&[]);
     job.wait_for("committed");

@@ -443,6 +443,10 @@ impl Inner {
                     self.port.shrink_path(rail_index(i), to, frame_bytes_max);
                 }
                 Notice::PathLost { to } => self.port.lose_path(rail_index(i), to),
+                Notice::HelperGone => tracing::warn!(
+                    rail = i,
+                    "the nic-helper is gone: frames that come to the rail pass through the kernel from now on"
+                ),
             }
         }
     }

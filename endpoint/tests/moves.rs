@@ -82,10 +82,8 @@ impl Host {
         let rail: Box<dyn Driver> = match nic {
             Nic::Udp => Box::new(UdpDriver::open(&UdpConfig::new(bind))?),
             Nic::Xdp => Box::new(XdpDriver::open(&XdpConfig {
-                interface: format!("eth{}", self.rank),
-                queue: 0,
-                bind,
                 attach: Some(Attach::Native),
+                ..XdpConfig::new(format!("eth{}", self.rank), bind)
             })?),
             Nic::Verbs => {
                 let device = self.device.as_deref().expect("asked for before");

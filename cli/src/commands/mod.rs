@@ -11,6 +11,7 @@ pub(crate) mod jobs;
 pub(crate) mod key;
 pub(crate) mod mpirun;
 mod news;
+pub(crate) mod nic_helper;
 mod node_listing;
 mod printer;
 mod progress;

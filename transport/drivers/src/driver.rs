@@ -62,6 +62,8 @@ pub enum Notice {
         /// Whose path.
         to: AddressId,
     },
+    /// The helper that has the program at the device is gone, and the program with it: what comes from now on comes through the kernel.
+    HelperGone,
 }
 
 /// Answer of [`Driver::arm`].

@@ -4,6 +4,8 @@ use core::fmt;
 use thiserror::Error;
 use transport::RawAddress;
 
+use crate::xdp::helper::Refusal;
+
 /// An error number of the operating system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
@@ -128,11 +130,26 @@ pub enum DriverError {
     /// AF_XDP needs rights that this process does not have.
     #[error(
         "cannot open the rail: AF_XDP needs {missing}, which this process has not; grant it with \
-         `setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM`, or run as root"
+         `setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM`, run as root, or have root run `stillwire nic-helper` on this host"
     )]
     CapabilityMissing {
         /// Their names.
         missing: &'static str,
+    },
+    /// The helper that has the rights gives nothing.
+    #[error("cannot open the rail: the nic-helper refuses: {refusal}")]
+    HelperRefused {
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The helper that has the rights does not answer.
+    #[error(
+        "cannot open the rail: the nic-helper does not answer ({errno}); is `stillwire nic-helper` running on this host, is it of this \
+         version, and may this user open its socket (--group, --uid)?"
+    )]
+    HelperUnreachable {
+        /// What the system said.
+        errno: Errno,
     },
     /// Verbs need a library that is not there.
     #[error(

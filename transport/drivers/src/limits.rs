@@ -86,9 +86,19 @@ pub const SHM_OFFER_PATIENCE: Duration = Duration::from_millis(1);
 /// than a system call reads, and the two work at the same time; a receiver that does not come for them costs the sender no more than these.
 pub const SHM_COPIED_AHEAD: usize = 4;
 
-/// Chunks of an AF_XDP rail that wait for frames: all entries of its fill ring. A copying device takes in close to a million
+/// Queues of a device that serve one AF_XDP rail. Each takes a socket, four rings and chunks of its own.
+pub const XDP_QUEUES_MAX: usize = 16;
+
+/// Bytes of the chunks of an AF_XDP rail that wait for frames, over all its queues: with those for sending they stay within the 8 MiB that most systems
+/// let a process pin.
+pub const XDP_RECEIVE_BYTES: usize = 4 << 20;
+
+/// Chunks that wait for frames at one of many queues: two bursts.
+pub const XDP_RECEIVE_CHUNKS_MIN: usize = 2 * BURST_FRAMES;
+
+/// Chunks of an AF_XDP rail that wait for frames, at one queue: all entries of its fill ring. A copying device takes in close to a million
 /// small frames a second (measured between two virtual Ethernet devices), so this is about a millisecond without a look.
-pub const XDP_RECEIVE_CHUNKS: usize = 1024;
+pub const XDP_RECEIVE_CHUNKS_MAX: usize = 1024;
 
 /// Chunks of an AF_XDP rail for sending: a few bursts, so that one can be filled while others are with the device.
 pub const XDP_SEND_CHUNKS: usize = 4 * BURST_FRAMES;
@@ -96,6 +106,18 @@ pub const XDP_SEND_CHUNKS: usize = 4 * BURST_FRAMES;
 /// How long opening an AF_XDP rail waits for a queue that somebody still holds: the kernel lets go of a closed socket's queue late.
 /// Of 200 openings right after a closing, between virtual Ethernet devices, the longest took 40 ms.
 pub const XDP_BUSY_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Rails that one nic-helper serves: one program at a device compares each frame with one after the other.
+pub const XDP_HELPER_RAILS_MAX: usize = 64;
+
+/// Connections to a nic-helper: its rails, and those who have not asked yet. Whoever comes next waits.
+pub const XDP_HELPER_CONNECTIONS_MAX: usize = 2 * XDP_HELPER_RAILS_MAX;
+
+/// How long a nic-helper waits for the request of who has connected: ranks have it ready.
+pub const XDP_HELPER_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a rank waits for a nic-helper: what that does takes milliseconds, but others may be before it.
+pub const XDP_HELPER_ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Slots of a verbs rail that wait for frames. As for AF_XDP: a sender of small frames fills them in about a millisecond.
 pub const VERBS_RECEIVE_FRAMES: usize = 1024;

@@ -6,10 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::driver::Driver;
 use crate::error::{DriverError, Errno, Operation};
+use crate::limits::XDP_QUEUES_MAX;
 use crate::udp::{UdpConfig, UdpDriver};
 use crate::verbs::{VerbsConfig, VerbsDriver, device_at};
+use crate::xdp::helper::{self, Refusal};
 use crate::xdp::{
-    Attach, XdpConfig, XdpDriver, check_capabilities as check_xdp_capabilities, receive_queues,
+    Attach, Rights, XdpConfig, XdpDriver, check_capabilities as check_xdp_capabilities, queues,
+    receive_queues,
 };
 
 /// Names the NIC that ports of a process get: as [`NicChoice`] reads it.
@@ -84,7 +87,7 @@ impl fmt::Display for NicChoice {
 pub struct NicWish {
     /// What is asked for.
     pub choice: NicChoice,
-    /// Ranks on this host; `None`: not known. A device serves one AF_XDP rail.
+    /// Ranks on this host; `None`: not known. Without a helper a device serves one AF_XDP rail.
     pub ranks_here: Option<u32>,
 }
 
@@ -156,14 +159,27 @@ pub enum NicError {
     },
     /// Several ranks want the same device.
     #[error(
-        "the NIC xdp:{interface} cannot be had: {ranks} ranks share this host, and a device serves one AF_XDP rail; \
-         run one rank on each host, or use auto or udp"
+        "the NIC xdp:{interface} cannot be had: {ranks} ranks share this host, and a device serves one AF_XDP rail, unless \
+         `stillwire nic-helper` runs here and it has a queue for each; run one rank on each host, or use auto or udp"
     )]
     Shared {
         /// The interface.
         interface: String,
         /// Ranks on this host.
         ranks: u32,
+    },
+    /// More ranks than the device has queues.
+    #[error(
+        "the NIC xdp:{interface} cannot be had: {ranks} ranks share this host, and the device has {queues} queue(s), of which each AF_XDP \
+         rail takes one at least; give it more (`ethtool -L {interface}`), run fewer ranks here, or use auto or udp"
+    )]
+    Queues {
+        /// The interface.
+        interface: String,
+        /// Ranks on this host.
+        ranks: u32,
+        /// Queues by which it receives and sends.
+        queues: u32,
     },
     /// It is there and cannot be opened.
     #[error("the NIC xdp:{interface} cannot be had: {source}{}", hint(source))]
@@ -180,7 +196,11 @@ pub enum NicError {
 
 /// What the error of the AF_XDP driver means most often.
 fn hint(error: &DriverError) -> &'static str {
-    let DriverError::CannotOpen { operation, errno } = error else { return "" };
+    let (operation, errno) = match error {
+        DriverError::CannotOpen { operation, errno } => (operation, errno),
+        DriverError::HelperRefused { refusal: Refusal::Failed { operation, errno } } => (operation, errno),
+        _ => return "",
+    };
     match (operation, errno.0) {
         (Operation::AttachProgram | Operation::BindQueue, libc::EBUSY) => {
             ". Somebody has a program at the device already, or its queue: another rank, another job, or what `ip link show` names; \
@@ -204,7 +224,10 @@ pub fn check(wish: &NicWish, address: IpAddr) -> Result<(), NicError> {
         // Ranks share a device as they like; whether one can be opened is seen by opening it, which disturbs nobody.
         NicChoice::Verbs { device } => open_verbs(device.as_deref(), address).map(drop),
         NicChoice::Xdp { interface } => {
-            if let Some(ranks) = wish.ranks_here.filter(|ranks| *ranks > 1) {
+            let shared = wish.ranks_here.filter(|ranks| *ranks > 1);
+            if let Some(ranks) = shared
+                && !helper::socket_path().exists()
+            {
                 return Err(NicError::Shared { interface: interface.clone(), ranks });
             }
             let cannot = |errno| NicError::Xdp {
@@ -212,6 +235,10 @@ pub fn check(wish: &NicWish, address: IpAddr) -> Result<(), NicError> {
                 source: DriverError::CannotOpen { operation: Operation::FindDevice, errno },
             };
             nix::net::if_::if_nametoindex(interface.as_str()).map_err(|error| cannot(Errno(error as i32)))?;
+            let queues = queues(interface);
+            if let Some(ranks) = shared.filter(|ranks| *ranks > queues) {
+                return Err(NicError::Queues { interface: interface.clone(), ranks, queues });
+            }
             let own: Vec<IpAddr> =
                 addresses().into_iter().filter(|(name, _)| name == interface).map(|(_, ip)| ip).collect();
             if own.contains(&address) {
@@ -226,21 +253,34 @@ pub fn check(wish: &NicWish, address: IpAddr) -> Result<(), NicError> {
     }
 }
 
-/// Whether this process has the rights that a NIC needs which was asked for.
+/// By whose rights ranks open a rail over AF_XDP: a device that several share has its program from the helper.
+fn rights(wish: &NicWish) -> Rights {
+    match wish.ranks_here {
+        Some(2..) => Rights::Helper(helper::socket_path()),
+        _ => Rights::OwnOrHelper(helper::socket_path()),
+    }
+}
+
+/// Whether this process has the rights that a NIC needs which was asked for, or a helper serves it.
 ///
 /// # Errors
 /// [`NicError`]. [`NicChoice::Auto`] and [`NicChoice::Udp`] need none.
 pub fn check_capabilities(wish: &NicWish) -> Result<(), NicError> {
     match &wish.choice {
         NicChoice::Xdp { interface } => {
-            check_xdp_capabilities().map_err(|source| NicError::Xdp { interface: interface.clone(), source })
+            let held = match (rights(wish), check_xdp_capabilities()) {
+                (Rights::OwnOrHelper(path), Err(_)) if path.exists() => helper::probe(&path, interface),
+                (Rights::Helper(path), _) => helper::probe(&path, interface),
+                (_, held) => held,
+            };
+            held.map_err(|source| NicError::Xdp { interface: interface.clone(), source })
         }
         NicChoice::Auto | NicChoice::Udp | NicChoice::Verbs { .. } => Ok(()),
     }
 }
 
 /// IP addresses of this host (of this network namespace) with the names of their interfaces.
-fn addresses() -> Vec<(String, IpAddr)> {
+pub(crate) fn addresses() -> Vec<(String, IpAddr)> {
     let Ok(found) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     let ip = |found: nix::ifaddrs::InterfaceAddress| {
         let address = found.address?;
@@ -254,8 +294,8 @@ fn addresses() -> Vec<(String, IpAddr)> {
 /// Opens the rail to other hosts.
 ///
 /// [`NicChoice::Auto`] takes AF_XDP if all of this holds, and otherwise UDP, saying which of it did not: the address is that of an interface other than the
-/// loopback; this rank is known to be the only one on its host, because a device serves one rail; the interface has a single receive queue,
-/// so that all that comes for the rail comes to it; its own driver runs programs, and shares the rail's memory: where it copies, UDP sends more
+/// loopback; this rank is known to be the only one on its host, because a device would have to be divided; the rail can serve all receive queues that the
+/// interface has, so that all that comes for the rail comes to it; its own driver runs programs, and shares the rail's memory: where it copies, UDP sends more
 /// (docs/measurements.md); and the system permits all of it.
 ///
 /// # Errors
@@ -268,8 +308,9 @@ pub fn open(wish: &NicWish, udp: &UdpConfig) -> Result<(Box<dyn Driver>, NicTake
     match &wish.choice {
         NicChoice::Udp => by_udp(String::new()),
         NicChoice::Auto => {
-            let opened = suitable(wish, udp.bind.ip())
-                .and_then(|interface| open_xdp(interface, udp.bind, Some(Attach::Native)).map_err(reason));
+            let opened = suitable(wish, udp.bind.ip()).and_then(|interface| {
+                open_xdp(wish, interface, udp.bind, Some(Attach::Native)).map_err(reason)
+            });
             match opened {
                 Ok((rail, taken)) if rail.mode().1 => Ok((Box::new(rail), taken)),
                 Ok((rail, taken)) => {
@@ -282,7 +323,7 @@ pub fn open(wish: &NicWish, udp: &UdpConfig) -> Result<(Box<dyn Driver>, NicTake
         }
         NicChoice::Xdp { interface } => {
             check(wish, udp.bind.ip())?;
-            let (rail, taken) = open_xdp(interface.clone(), udp.bind, None)?;
+            let (rail, taken) = open_xdp(wish, interface.clone(), udp.bind, None)?;
             Ok((Box::new(rail), taken))
         }
         NicChoice::Verbs { device } => {
@@ -302,6 +343,9 @@ fn reason(error: NicError) -> String {
         NicError::Xdp { interface, source: DriverError::CannotOpen { operation, errno } } => {
             format!("not xdp:{interface}: {operation} failed, {errno}")
         }
+        NicError::Xdp { interface, source: DriverError::HelperRefused { refusal } } => {
+            format!("not xdp:{interface}: the nic-helper refuses: {refusal}")
+        }
         other => other.to_string(),
     }
 }
@@ -319,9 +363,10 @@ fn suitable(wish: &NicWish, address: IpAddr) -> Result<String, String> {
         Some(ranks) => return not(format!("{ranks} ranks share this host, and a device serves one")),
         None => return not("nobody says that this rank is alone on its host".to_owned()),
     }
+    let served = queues(&interface).min(u32::try_from(XDP_QUEUES_MAX).unwrap_or(u32::MAX));
     match receive_queues(&interface) {
-        Some(1) => Ok(interface),
-        Some(queues) => not(format!("it has {queues} receive queues, and a rail serves one")),
+        Some(all) if all <= served => Ok(interface),
+        Some(all) => not(format!("it has {all} receive queues, and a rail serves {served}")),
         None => not("it does not say how many receive queues it has".to_owned()),
     }
 }
@@ -336,24 +381,34 @@ fn open_verbs(device: Option<&str>, address: IpAddr) -> Result<(VerbsDriver, Str
 }
 
 fn open_xdp(
+    wish: &NicWish,
     interface: String,
     bind: SocketAddr,
     attach: Option<Attach>,
 ) -> Result<(XdpDriver, NicTaken), NicError> {
-    let config = XdpConfig { interface: interface.clone(), queue: 0, bind, attach };
+    let ranks = wish.ranks_here.unwrap_or(1).max(1);
+    let share = usize::try_from(queues(&interface) / ranks).unwrap_or(1).max(1);
+    let config = XdpConfig {
+        queues_max: Some(share),
+        attach,
+        rights: rights(wish),
+        ..XdpConfig::new(interface.clone(), bind)
+    };
     let rail =
         XdpDriver::open(&config).map_err(|source| NicError::Xdp { interface: interface.clone(), source })?;
     let (attached, zero_copy) = rail.mode();
-    let how = if attached == Attach::Native { "native" } else { "generic" };
+    let how = attached.name();
+    let by = if rail.is_by_helper() { ", by nic-helper" } else { "" };
     let copies = if zero_copy { "zero-copy" } else { "copying" };
     let queues = match receive_queues(&interface) {
-        Some(queues) if queues > 1 => {
-            format!(", queue 0 of {queues}: what comes by the others goes through the kernel")
+        Some(all) if usize::try_from(all).is_ok_and(|all| all > rail.queues()) => {
+            format!(", {} of {all} queues: what comes by the others goes through the kernel", rail.queues())
         }
+        Some(2..) => format!(", {} queues", rail.queues()),
         _ => String::new(),
     };
     let nic = NicChoice::Xdp { interface }.to_string();
-    Ok((rail, NicTaken { nic, remark: format!("{how}, {copies}{queues}") }))
+    Ok((rail, NicTaken { nic, remark: format!("{how}, {copies}{queues}{by}") }))
 }
 
 #[cfg(test)]

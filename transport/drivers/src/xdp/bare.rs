@@ -6,20 +6,17 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use super::headers::{Headers, Mac};
+use super::open::{Hold, Layout, Opened, cannot};
 use super::rings::Socket;
-use super::{
-    HEADROOM, Link, Queue, RECEIVE_HEADROOM, XdpConfig, cannot, check_capabilities, device, is_for_now,
-    program,
-};
+use super::{HEADROOM, RECEIVE_HEADROOM, XdpConfig, check_capabilities, device, is_for_now, program};
 use crate::error::{DriverError, Errno, Operation};
-use crate::limits::{XDP_RECEIVE_CHUNKS, XDP_SEND_CHUNKS};
 
 /// Where a bare end is reached: its device's Ethernet address, its IP address and UDP port.
 pub type BareAddress = (Mac, SocketAddr);
 
 /// One end. The fields are dropped in order, as those of [`super::XdpDriver`] are.
 pub struct BareXdp {
-    _link: Link,
+    _hold: Hold,
     socket: Socket,
     _port: UdpSocket,
     own: BareAddress,
@@ -40,15 +37,15 @@ impl BareXdp {
         let bound = |error| cannot((Operation::Bind, Errno::from(&error)));
         let port = UdpSocket::bind(config.bind).map_err(bound)?;
         let address = port.local_addr().map_err(bound)?;
-        let chunk_bytes = if mtu + 14 + RECEIVE_HEADROOM <= 2048 { 2048 } else { 4096 };
-        let queue = Queue::open(config, interface, address, chunk_bytes, chunk_bytes - RECEIVE_HEADROOM)?;
-        let sent = XDP_RECEIVE_CHUNKS..XDP_RECEIVE_CHUNKS + XDP_SEND_CHUNKS;
+        let layout = Layout::new(mtu, 1);
+        let wire_bytes_max = layout.chunk_bytes - RECEIVE_HEADROOM;
+        let opened = Opened::by_own_rights(config, interface, address, layout, wire_bytes_max)?;
         Ok(BareXdp {
-            _link: queue.link,
-            socket: queue.socket,
+            _hold: opened.hold,
+            socket: opened.socket,
             _port: port,
             own: (mac, address),
-            frames: sent.map(|i| (i * chunk_bytes) as u64).collect(),
+            frames: layout.send_chunks().collect(),
             next: 0,
             wire_bytes: 0,
         })

@@ -6,7 +6,7 @@ use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::headers::Mac;
-use super::rings::Failure;
+use super::sockets::Failure;
 use crate::error::{Errno, Operation};
 
 /// Number, Ethernet address and MTU of a device.
@@ -51,18 +51,30 @@ fn request_about(name: &str) -> Option<libc::ifreq> {
 /// How many queues a device receives by (ETHTOOL_GCHANNELS); `None`: it does not say.
 #[must_use]
 pub fn receive_queues(name: &str) -> Option<u32> {
+    channels(name).map(|channels| channels.receive + channels.combined)
+}
+
+/// How many queues of a device can serve a rail: by which it receives and sends. One at least.
+#[must_use]
+pub fn queues(name: &str) -> u32 {
+    let both = |channels: Channels| channels.receive.min(channels.transmit) + channels.combined;
+    channels(name).map_or(1, both).max(1)
+}
+
+/// `struct ethtool_channels`: the command, the most of each kind (receive, transmit, other, combined), and as many as there are.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    transmit: u32,
+    other: u32,
+    combined: u32,
+}
+
+fn channels(name: &str) -> Option<Channels> {
     const GET_CHANNELS: u32 = 0x3c;
-    /// `struct ethtool_channels`: the command, the most of each kind (receive, transmit, other, combined), and as many as there are.
-    #[repr(C)]
-    #[derive(Default)]
-    struct Channels {
-        command: u32,
-        most: [u32; 4],
-        receive: u32,
-        transmit: u32,
-        other: u32,
-        combined: u32,
-    }
     let asking = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
     let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
     let mut request = request_about(name)?;
@@ -70,5 +82,5 @@ pub fn receive_queues(name: &str) -> Option<u32> {
     // SAFETY: the request reads the name and writes the struct behind the pointer, of the size that the command has, which lives until the
     // call is over.
     let rc = unsafe { libc::ioctl(asking.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
-    (rc == 0).then_some(channels.receive + channels.combined)
+    (rc == 0).then_some(channels)
 }

@@ -7,8 +7,10 @@
 //!
 //! * `device`: what there is to know of a device;
 //! * `rights`: what the kernel asks for;
+//! * `helper`: a process with the rights, which opens sockets for others;
 //! * `program`: what runs at the device, and attaching it;
-//! * `rings`: the socket, its memory and rings;
+//! * `open`: all of that, put together;
+//! * `sockets`, `memory`, `rings`: sockets as they are made, the memory of their frames, and both in use;
 //! * `headers`: what stands before a frame on the wire;
 //! * `neighbours`: routes and neighbours, asked of the kernel;
 //! * `bare` (feature of that name): the rings alone, to measure against.
@@ -17,18 +19,22 @@
 pub mod bare;
 mod device;
 mod headers;
+pub mod helper;
+mod memory;
 pub(crate) mod neighbours;
+mod open;
 mod program;
 mod rights;
 mod rings;
+mod sockets;
 
 use core::ops::Range;
 use core::task::Poll;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
-use std::time::Instant;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
+use std::path::PathBuf;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use transport::{AddressId, RawAddress};
@@ -36,14 +42,14 @@ use transport::{AddressId, RawAddress};
 use crate::counters::Counters;
 use crate::driver::{Armed, Caps, Driver, Notice, Path, Wake};
 use crate::error::{DriverError, Errno, Operation};
-use crate::limits::{BURST_FRAMES, XDP_BUSY_PATIENCE, XDP_RECEIVE_CHUNKS, XDP_SEND_CHUNKS};
+use crate::limits::BURST_FRAMES;
 use crate::payload::Payload;
 use crate::sleep::wait_readable;
 use crate::udp::{UdpAddress, UdpConfig, UdpDriver};
-pub use device::receive_queues;
+pub use device::{queues, receive_queues};
 use headers::{HEADER_BYTES_MAX, Headers, Mac, frame_of};
 use neighbours::Neighbours;
-use program::Link;
+use open::{Hold, Layout, Opened, cannot};
 pub use rights::{check_capabilities, file_has_capabilities};
 use rings::Socket;
 
@@ -78,17 +84,50 @@ pub enum Attach {
     Generic,
 }
 
+impl Attach {
+    /// In words.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Attach::Native => "native",
+            Attach::Generic => "generic",
+        }
+    }
+}
+
+/// By whose rights a rail is opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Rights {
+    /// Those of this process.
+    Own,
+    /// Those of this process, or, where it lacks some, the helper's that listens there.
+    OwnOrHelper(PathBuf),
+    /// The helper's that listens there.
+    Helper(PathBuf),
+}
+
 /// How to open an [`XdpDriver`].
 #[derive(Clone, Debug)]
 pub struct XdpConfig {
     /// The device, such as `eth0`.
     pub interface: String,
-    /// Its queue that serves this rail; what comes by others goes through the companion.
-    pub queue: u32,
+    /// How many of its queues serve this rail, at most; `None`: all. What comes by others goes through the companion.
+    pub queues_max: Option<usize>,
     /// An IP address of the device; port 0 takes a free one.
     pub bind: SocketAddr,
     /// `None`: native where the device can, else generic.
     pub attach: Option<Attach>,
+    /// By whose rights.
+    pub rights: Rights,
+}
+
+impl XdpConfig {
+    /// All queues of the device, by own rights or those of the helper where ranks look for it.
+    #[must_use]
+    pub fn new(interface: impl Into<String>, bind: SocketAddr) -> XdpConfig {
+        let rights = Rights::OwnOrHelper(helper::socket_path());
+        XdpConfig { interface: interface.into(), queues_max: None, bind, attach: None, rights }
+    }
 }
 
 /// How frames to one address leave.
@@ -117,8 +156,10 @@ pub struct XdpDriver {
     caps: Caps,
     counters: Counters,
     attach: Attach,
-    link: Link,
+    hold: Hold,
     socket: Socket,
+    /// Queues that serve this rail.
+    queues: usize,
     neighbours: Neighbours,
     /// Of companion and neighbours; and of the socket too, while it is watched.
     aside: Epoll,
@@ -143,18 +184,20 @@ pub struct XdpDriver {
     more_aside: bool,
     /// The kernel's tables have changed since the socket was last asked whether it still has a device.
     may_be_gone: bool,
+    /// To be told.
+    helper_gone: bool,
 }
 
 impl XdpDriver {
     /// Opens companion, socket and program.
     ///
     /// # Errors
-    /// `CapabilityMissing`; `CannotOpen` with the step and errno; `NoOwnAddress`.
+    /// `CapabilityMissing`, or what stands in the way of the helper; `CannotOpen` with the step and errno; `NoOwnAddress`.
     pub fn open(config: &XdpConfig) -> Result<XdpDriver, DriverError> {
-        check_capabilities()?;
+        let helper = open::helper_for(config)?;
         let (interface, mac, mtu) = device::find(&config.interface).map_err(cannot)?;
-        let chunk_bytes = if mtu + 14 + RECEIVE_HEADROOM <= 2048 { 2048 } else { 4096 };
-        let wire_bytes_max = (mtu + 14).min(chunk_bytes - RECEIVE_HEADROOM);
+        let layout = Layout::new(mtu, open::queues_wanted(config));
+        let wire_bytes_max = layout.wire_bytes_max(mtu);
         let header_bytes = program::header_bytes(config.bind);
         let frame_bytes_max = wire_bytes_max.saturating_sub(header_bytes);
         let udp = UdpConfig {
@@ -166,14 +209,17 @@ impl XdpDriver {
         };
         let companion = UdpDriver::open(&udp)?;
         let own = companion.own_address();
-        let Queue { link, attach, socket } =
-            Queue::open(config, interface, own, chunk_bytes, wire_bytes_max)?;
-        let sent = XDP_RECEIVE_CHUNKS..XDP_RECEIVE_CHUNKS + XDP_SEND_CHUNKS;
-        let free = sent.map(|i| (i * chunk_bytes) as u64).collect();
+        let opened = match (helper, companion.fd()) {
+            (Some(path), Some(address)) => Opened::by_helper(config, path, address, layout, wire_bytes_max),
+            _ => Opened::by_own_rights(config, interface, own, layout, wire_bytes_max),
+        };
+        let Opened { hold, attach, socket, queues } = opened?;
+        let free = layout.send_chunks().collect();
         let neighbours =
             Neighbours::open(interface).map_err(|errno| cannot((Operation::AskRoutes, errno)))?;
         let waits = |errno| cannot((Operation::Wait, errno));
-        let aside = epoll([companion.fd(), Some(neighbours.fd())]).map_err(waits)?;
+        let lease = hold.fd().filter(|_| matches!(hold, Hold::Helper(_)));
+        let aside = epoll([companion.fd(), Some(neighbours.fd()), lease]).map_err(waits)?;
         let epoll = epoll([Some(aside.0.as_fd())]).map_err(waits)?;
         let caps = Caps {
             kind: "xdp",
@@ -181,15 +227,16 @@ impl XdpDriver {
             burst: BURST_FRAMES,
             gather: false,
             ordered: false,
-            receive_bytes: XDP_RECEIVE_CHUNKS * frame_bytes_max,
+            receive_bytes: layout.receive_chunks * queues * frame_bytes_max,
             within_host: false,
         };
         Ok(XdpDriver {
             caps,
             counters: Counters::default(),
             attach,
-            link,
+            hold,
             socket,
+            queues,
             neighbours,
             aside,
             epoll,
@@ -207,6 +254,7 @@ impl XdpDriver {
             looks: 0,
             more_aside: false,
             may_be_gone: false,
+            helper_gone: false,
         })
     }
 
@@ -214,6 +262,18 @@ impl XdpDriver {
     #[must_use]
     pub fn mode(&self) -> (Attach, bool) {
         (self.attach, self.socket.is_zero_copy())
+    }
+
+    /// How many queues of the device serve this rail.
+    #[must_use]
+    pub fn queues(&self) -> usize {
+        self.queues
+    }
+
+    /// Whether a helper has opened it.
+    #[must_use]
+    pub fn is_by_helper(&self) -> bool {
+        !matches!(self.hold, Hold::Own(_))
     }
 
     /// Frames received and sent around the kernel's stack; the counters have the companion's too.
@@ -267,6 +327,18 @@ impl XdpDriver {
         Ok(())
     }
 
+    /// Notices that the helper is gone. What it has opened works on; only the program has gone with it.
+    fn look_for_helper(&mut self) {
+        if let Hold::Helper(lease) = &self.hold
+            && lease.is_over()
+        {
+            // Fails only for what is not watched.
+            let _ = self.aside.delete(lease.fd());
+            self.hold = Hold::Nobody;
+            self.helper_gone = true;
+        }
+    }
+
     fn count_sent(&mut self, bytes: usize) {
         self.counters.frames_sent += 1;
         self.counters.bytes_sent += bytes as u64;
@@ -303,10 +375,12 @@ impl XdpDriver {
 
     /// Has frames at the socket make the rail's descriptor readable.
     fn watch(&self) -> Result<(), Errno> {
-        match self.epoll.add(self.socket.fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0)) {
-            Ok(()) | Err(nix::errno::Errno::EEXIST) => Ok(()),
-            Err(error) => Err(Errno(error as i32)),
-        }
+        self.socket.fds().try_for_each(|fd| {
+            match self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0)) {
+                Ok(()) | Err(nix::errno::Errno::EEXIST) => Ok(()),
+                Err(error) => Err(Errno(error as i32)),
+            }
+        })
     }
 
     fn take_sent(&mut self) {
@@ -325,7 +399,9 @@ impl XdpDriver {
         self.look_in = LOOK_CALLS;
         if self.watched == 1 {
             // An error leaves it watched, which only costs time.
-            let _ = self.epoll.delete(self.socket.fd());
+            for fd in self.socket.fds() {
+                let _ = self.epoll.delete(fd);
+            }
         }
         self.watched = self.watched.saturating_sub(1);
         self.looks = self.looks.wrapping_add(1);
@@ -339,6 +415,7 @@ impl XdpDriver {
             return Ok(0);
         }
         self.renew_ways();
+        self.look_for_helper();
         self.collect()?;
         let bytes = &mut self.counters.bytes_received;
         let given = self.companion.receive(frames_max, &mut |frame| {
@@ -511,13 +588,16 @@ impl Driver for XdpDriver {
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        let own = [self.link.fd(), self.socket.fd(), self.aside.0.as_fd(), self.epoll.0.as_fd()];
-        let own = own.map(|fd| fd.as_raw_fd());
+        let own = [self.aside.0.as_fd(), self.epoll.0.as_fd()].into_iter();
+        let own = own.chain(self.hold.fd()).chain(self.socket.fds()).map(|fd| fd.as_raw_fd());
         let asking = self.neighbours.sockets().map(|socket| socket.as_raw_fd());
-        own.into_iter().chain(asking).chain(self.companion.descriptors()).collect()
+        own.chain(asking).chain(self.companion.descriptors()).collect()
     }
 
     fn poll_notice(&mut self) -> Option<Notice> {
+        if core::mem::take(&mut self.helper_gone) {
+            return Some(Notice::HelperGone);
+        }
         self.companion.poll_notice()
     }
 
@@ -541,68 +621,6 @@ impl Driver for XdpDriver {
         match self.arm()? {
             Armed::FrameWaiting => Ok(Wake::Frame),
             Armed::Sleep => wait_readable(self.epoll.0.as_fd(), timeout),
-        }
-    }
-}
-
-fn cannot((operation, errno): rings::Failure) -> DriverError {
-    DriverError::CannotOpen { operation, errno }
-}
-
-/// A queue of a device, and the program that sends frames there.
-struct Queue {
-    link: Link,
-    attach: Attach,
-    socket: Socket,
-}
-
-impl Queue {
-    /// Frames to `own` of at most `wire_bytes_max` bytes come here; the first [`XDP_RECEIVE_CHUNKS`] chunks are offered for them.
-    fn open(
-        config: &XdpConfig,
-        interface: u32,
-        own: SocketAddr,
-        chunk_bytes: usize,
-        wire_bytes_max: usize,
-    ) -> Result<Queue, DriverError> {
-        let mut socket = Socket::open(XDP_RECEIVE_CHUNKS + XDP_SEND_CHUNKS, chunk_bytes).map_err(cannot)?;
-        socket.offer((0..XDP_RECEIVE_CHUNKS).map(|i| (i * chunk_bytes) as u64));
-        let loaded = |errno| cannot((Operation::LoadProgram, errno));
-        let map = program::queue_map(config.queue + 1).map_err(loaded)?;
-        let program = program::load(own, wire_bytes_max, map.as_fd()).map_err(loaded)?;
-        // The program first: it may reset the device's queues.
-        let (link, attach) = attach(&program, interface, config.attach)
-            .map_err(|errno| cannot((Operation::AttachProgram, errno)))?;
-        while_busy(|| socket.bind(interface, config.queue))
-            .map_err(|errno| cannot((Operation::BindQueue, errno)))?;
-        program::put_queue(map.as_fd(), config.queue, socket.fd()).map_err(loaded)?;
-        Ok(Queue { link, attach, socket })
-    }
-}
-
-/// Attaches as asked, or as the device can.
-fn attach(program: &OwnedFd, interface: u32, asked: Option<Attach>) -> Result<(Link, Attach), Errno> {
-    let one = |attach| {
-        while_busy(|| program::attach(program.as_fd(), interface, attach)).map(|link| (link, attach))
-    };
-    match asked {
-        Some(attach) => one(attach),
-        None => match one(Attach::Native) {
-            Err(errno) if errno.0 == libc::EOPNOTSUPP || errno.0 == libc::EINVAL => one(Attach::Generic),
-            result => result,
-        },
-    }
-}
-
-/// Repeats what fails with EBUSY: the kernel lets go of a closed socket's queue some time after it was closed.
-fn while_busy<T>(mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    let start = Instant::now();
-    loop {
-        match attempt() {
-            Err(errno) if errno.0 == libc::EBUSY && start.elapsed() < XDP_BUSY_PATIENCE => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            result => return result,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The program that the kernel runs for every frame of the device, and what attaches it: frames of our IP address and UDP port that fit a
-//! chunk go to the socket of their queue, everything else goes on as if there were no program.
+//! The program that the kernel runs for every frame of the device, and what attaches it: frames of an IP address and UDP port that is a rail's,
+//! and that fit its chunks, go to the rail's socket of their queue, everything else goes on as if there were no program.
 
 #![expect(clippy::host_endian_bytes, reason = "the program compares what the processor loads")]
 
@@ -36,19 +36,33 @@ const U8: u8 = 0x71;
 const U16: u8 = 0x69;
 const U32: u8 = 0x61;
 
-/// `if` against a constant (32 bits: the loads above leave no more) or a register; the jump goes to the end.
+/// `if` against a constant (32 bits: the loads above leave no more) or a register; the jump goes to the next rail's part, or the end.
 const IF_NOT: u8 = 0x56;
 const IF_ABOVE: u8 = 0x2d;
 
-/// A program under construction. Jumps to the end are resolved when it is known.
-struct Assembly(Vec<Instruction>);
+/// A program under construction.
+struct Assembly {
+    code: Vec<Instruction>,
+    /// Jumps whose end is not known yet.
+    open: Vec<usize>,
+}
 
 impl Assembly {
     fn push(&mut self, instruction: Instruction) {
-        self.0.push(instruction);
+        if matches!(instruction.code, IF_NOT | IF_ABOVE) {
+            self.open.push(self.code.len());
+        }
+        self.code.push(instruction);
     }
 
-    /// Leaves for the end unless what lies at `offset` of the frame is `expected`, in network order.
+    /// Has all jumps that are open lead to the next instruction.
+    fn land(&mut self) {
+        for at in self.open.drain(..) {
+            self.code[at].offset = i16::try_from(self.code.len() - at - 1).unwrap_or(i16::MAX);
+        }
+    }
+
+    /// Leaves for the next part unless what lies at `offset` of the frame is `expected`, in network order.
     fn expect(&mut self, width: u8, offset: i16, expected: &[u8]) {
         let mut bytes = [0; 4];
         bytes[..expected.len()].copy_from_slice(expected);
@@ -56,16 +70,48 @@ impl Assembly {
         self.push(op(IF_NOT, 5, 0, 0, i32::from_ne_bytes(bytes)));
     }
 
-    fn finish(mut self) -> Vec<Instruction> {
-        let end = self.0.len();
-        for (at, instruction) in self.0.iter_mut().enumerate() {
-            if matches!(instruction.code, IF_NOT | IF_ABOVE) {
-                instruction.offset = i16::try_from(end - at - 1).unwrap_or(i16::MAX);
+    /// Takes what is the rail's; what is not goes on behind it. r6: context, r2: start of the frame, r3: its end.
+    fn take(&mut self, rail: &Destination<'_>) {
+        let bytes = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        // Long enough for the headers, and not too long for the rail.
+        self.push(op(0xbf, 4, 2, 0, 0));
+        self.push(op(0x07, 4, 0, 0, bytes(header_bytes(rail.address))));
+        self.push(op(IF_ABOVE, 4, 3, 0, 0));
+        self.push(op(0xbf, 4, 2, 0, 0));
+        self.push(op(0x07, 4, 0, 0, bytes(rail.wire_bytes_max)));
+        self.push(op(IF_ABOVE, 3, 4, 0, 0));
+        let port = rail.address.port().to_be_bytes();
+        match rail.address.ip() {
+            IpAddr::V4(ip) => {
+                self.expect(U16, 12, &[0x08, 0x00]);
+                // No options.
+                self.expect(U8, 14, &[0x45]);
+                self.expect(U8, 23, &[17]);
+                // No fragment: neither an offset nor more to come.
+                self.push(op(U16, 5, 2, 20, 0));
+                self.push(op(0x57, 5, 0, 0, i32::from(u16::from_ne_bytes([0x3f, 0xff]))));
+                self.push(op(IF_NOT, 5, 0, 0, 0));
+                self.expect(U32, 30, &ip.octets());
+                self.expect(U16, 36, &port);
+            }
+            IpAddr::V6(ip) => {
+                self.expect(U16, 12, &[0x86, 0xdd]);
+                // UDP follows at once: neither extensions nor a fragment.
+                self.expect(U8, 20, &[17]);
+                for (word, offset) in ip.octets().chunks(4).zip([38, 42, 46, 50]) {
+                    self.expect(U32, offset, word);
+                }
+                self.expect(U16, 56, &port);
             }
         }
-        self.push(op(0xb7, 0, 0, 0, PASS));
+        // The socket of the frame's queue; where there is none, on to the kernel.
+        self.push(op(0x18, 1, MAP_FD, 0, rail.map.as_raw_fd()));
+        self.push(op(0, 0, 0, 0, 0));
+        self.push(op(U32, 2, 6, 16, 0));
+        self.push(op(0xb7, 3, 0, 0, PASS));
+        self.push(op(0x85, 0, 0, 0, REDIRECT_MAP));
         self.push(op(0x95, 0, 0, 0, 0));
-        self.0
+        self.land();
     }
 }
 
@@ -74,51 +120,27 @@ pub(super) const fn header_bytes(address: SocketAddr) -> usize {
     if address.is_ipv4() { 14 + 20 + 8 } else { 14 + 40 + 8 }
 }
 
-fn assemble(own: SocketAddr, wire_bytes_max: usize, map: BorrowedFd<'_>) -> Vec<Instruction> {
-    let mut code = Assembly(Vec::new());
-    let bytes = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-    // r6: context, r2: start of the frame, r3: its end.
-    code.push(op(0xbf, 6, 1, 0, 0));
-    code.push(op(U32, 2, 6, 0, 0));
-    code.push(op(U32, 3, 6, 4, 0));
-    // Long enough for the headers, and not too long for a chunk.
-    code.push(op(0xbf, 4, 2, 0, 0));
-    code.push(op(0x07, 4, 0, 0, bytes(header_bytes(own))));
-    code.push(op(IF_ABOVE, 4, 3, 0, 0));
-    code.push(op(0xbf, 4, 2, 0, 0));
-    code.push(op(0x07, 4, 0, 0, bytes(wire_bytes_max)));
-    code.push(op(IF_ABOVE, 3, 4, 0, 0));
-    match own.ip() {
-        IpAddr::V4(ip) => {
-            code.expect(U16, 12, &[0x08, 0x00]);
-            // No options.
-            code.expect(U8, 14, &[0x45]);
-            code.expect(U8, 23, &[17]);
-            // No fragment: neither an offset nor more to come.
-            code.push(op(U16, 5, 2, 20, 0));
-            code.push(op(0x57, 5, 0, 0, i32::from(u16::from_ne_bytes([0x3f, 0xff]))));
-            code.push(op(IF_NOT, 5, 0, 0, 0));
-            code.expect(U32, 30, &ip.octets());
-            code.expect(U16, 36, &own.port().to_be_bytes());
-        }
-        IpAddr::V6(ip) => {
-            code.expect(U16, 12, &[0x86, 0xdd]);
-            // UDP follows at once: neither extensions nor a fragment.
-            code.expect(U8, 20, &[17]);
-            for (word, offset) in ip.octets().chunks(4).zip([38, 42, 46, 50]) {
-                code.expect(U32, offset, word);
-            }
-            code.expect(U16, 56, &own.port().to_be_bytes());
-        }
+/// Where frames of one rail go.
+pub(super) struct Destination<'a> {
+    /// The rail's.
+    pub(super) address: SocketAddr,
+    /// Of the longest frame, headers included, that the rail takes.
+    pub(super) wire_bytes_max: usize,
+    /// Its sockets by queue.
+    pub(super) map: BorrowedFd<'a>,
+}
+
+fn assemble(rails: &[Destination<'_>]) -> Vec<Instruction> {
+    let mut program = Assembly { code: Vec::new(), open: Vec::new() };
+    program.push(op(0xbf, 6, 1, 0, 0));
+    program.push(op(U32, 2, 6, 0, 0));
+    program.push(op(U32, 3, 6, 4, 0));
+    for rail in rails {
+        program.take(rail);
     }
-    // The socket of the frame's queue; where there is none, on to the kernel.
-    code.push(op(0x18, 1, MAP_FD, 0, map.as_raw_fd()));
-    code.push(op(0, 0, 0, 0, 0));
-    code.push(op(U32, 2, 6, 16, 0));
-    code.push(op(0xb7, 3, 0, 0, PASS));
-    code.push(op(0x85, 0, 0, 0, REDIRECT_MAP));
-    code.push(op(0x95, 0, 0, 0, 0));
-    code.finish()
+    program.push(op(0xb7, 0, 0, 0, PASS));
+    program.push(op(0x95, 0, 0, 0, 0));
+    program.code
 }
 
 /// bpf(2) with a command's leading fields; what follows them is zero to the kernel.
@@ -163,8 +185,8 @@ pub(super) fn put_queue(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>)
     bpf(MAP_UPDATE_ELEM, &mut fields).map(drop)
 }
 
-/// Loads the program for frames to `own` of at most `wire_bytes_max` bytes.
-pub(super) fn load(own: SocketAddr, wire_bytes_max: usize, map: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+/// Loads the program for frames of these rails.
+pub(super) fn load(rails: &[Destination<'_>]) -> Result<OwnedFd, Errno> {
     const PROG_LOAD: libc::c_int = 5;
     const TYPE_XDP: u32 = 6;
     #[repr(C)]
@@ -174,7 +196,7 @@ pub(super) fn load(own: SocketAddr, wire_bytes_max: usize, map: BorrowedFd<'_>) 
         code: u64,
         license: u64,
     }
-    let code = assemble(own, wire_bytes_max, map);
+    let code = assemble(rails);
     let mut fields = Fields {
         kind: TYPE_XDP,
         instructions: u32::try_from(code.len()).unwrap_or(u32::MAX),
@@ -190,6 +212,13 @@ pub(super) struct Link(OwnedFd);
 impl Link {
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+
+    /// Has the device run another program instead, from one frame to the next.
+    pub(super) fn replace(&self, program: BorrowedFd<'_>) -> Result<(), Errno> {
+        const LINK_UPDATE: libc::c_int = 29;
+        let number = |fd: BorrowedFd<'_>| u32::try_from(fd.as_raw_fd()).unwrap_or(u32::MAX);
+        bpf(LINK_UPDATE, &mut [number(self.fd()), number(program), 0, 0]).map(drop)
     }
 }
 

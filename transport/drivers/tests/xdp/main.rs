@@ -1,205 +1,41 @@
 //! The AF_XDP driver between network namespaces of its own: a bridge in one, and a pair of virtual Ethernet devices to each rail.
 //! Namespaces and devices vanish with the threads and sockets that hold them.
 
-#[path = "../../../tests/skipped.rs"]
+mod bridged;
+mod helper;
+mod queues;
+mod rights;
+#[path = "../../../../tests/skipped.rs"]
 mod skipped;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd as _;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use drivers::conformance::{CASES, Fixture};
+use bridged::{Bridged, bridged};
+use drivers::conformance::CASES;
 use drivers::fault::{FaultDriver, Faults};
-use drivers::udp::{UdpAddress, UdpConfig, UdpDriver};
-use drivers::xdp::{Attach, XdpConfig, XdpDriver};
+use drivers::xdp::{Attach, XdpDriver};
 use drivers::{Driver, DriverError, Errno, Operation, Payload, Wake};
-use nix::sched::{CloneFlags, unshare};
-use transport::{AddressId, RawAddress};
+use transport::AddressId;
 
-/// The port of every rail of the suite.
-const PORT: u16 = 4000;
-
-/// A bridge in the namespace of this thread.
-struct Bridged {
-    attach: Attach,
-    v6: bool,
-    rails: u8,
-    faults: Option<Faults>,
+fn conforms(name: &str, attach: Attach, v6: bool, faults: Option<Faults>) {
+    conforms_with(name, attach, v6, faults, |_| ());
 }
 
-/// Waits until a device of this thread's namespace carries frames: the kernel notices some time after both ends are up.
-fn wait_until_up(device: &str) {
-    let start = Instant::now();
-    while !ip(&format!("link show {device}")).expect("the device").contains("state UP") {
-        assert!(start.elapsed() < Duration::from_secs(20), "{device} is not up after 20 s");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Runs `ip` in the namespace of this thread; what it prints.
-fn ip(arguments: &str) -> Result<String, String> {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output();
-    let output = output.map_err(|error| format!("no tool `ip`: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        Err(format!("ip {arguments}: {said}"))
-    }
-}
-
-impl Bridged {
-    fn new(attach: Attach, v6: bool, faults: Option<Faults>) -> Result<Bridged, String> {
-        unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("no namespaces of one's own: {error}"))?;
-        let nowhere = XdpConfig {
-            interface: "none".to_owned(),
-            queue: 0,
-            bind: SocketAddr::from(([127, 0, 0, 1], 0)),
-            attach: None,
-        };
-        if let Err(error @ DriverError::CapabilityMissing { .. }) = XdpDriver::open(&nowhere) {
-            return Err(error.to_string());
-        }
-        ip("link add br0 type bridge forward_delay 0 mcast_snooping 0")?;
-        ip("link set br0 up")?;
-        Ok(Bridged { attach, v6, rails: 0, faults })
-    }
-
-    fn address(&self, rail: u8) -> IpAddr {
-        match self.v6 {
-            false => Ipv4Addr::new(10, 9, 0, rail).into(),
-            true => Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, rail.into()).into(),
-        }
-    }
-
-    /// A device in a namespace of its own, and what opens a rail on it.
-    fn host(&mut self) -> Host {
-        self.rails += 1;
-        let (rail, attach) = (self.rails, self.attach);
-        let address = self.address(rail);
-        let bridge = nix::unistd::gettid();
-        let bits = if self.v6 { "64 nodad" } else { "24" };
-        let (ask, asked) = std::sync::mpsc::channel::<Work>();
-        let (made, is_made) = std::sync::mpsc::channel();
-        let (up, bridge_end_is_up) = std::sync::mpsc::channel::<()>();
-        std::thread::spawn(move || {
-            unshare(CloneFlags::CLONE_NEWNET).expect("as for the bridge");
-            ip("link set lo up").expect("a new namespace");
-            ip(&format!("link add eth0 type veth peer name to{rail} netns {bridge}")).expect("a device");
-            ip(&format!("addr add {address}/{bits} dev eth0")).expect("an address");
-            ip("link set eth0 up").expect("the device");
-            made.send(()).expect("the bridge's thread");
-            let config = XdpConfig {
-                interface: "eth0".to_owned(),
-                queue: 0,
-                bind: SocketAddr::new(address, 0),
-                attach: Some(attach),
-            };
-            if bridge_end_is_up.recv().is_ok() {
-                wait_until_up("eth0");
-            }
-            while let Ok(work) = asked.recv() {
-                work(&config);
-            }
-        });
-        is_made.recv().expect("the device's thread");
-        ip(&format!("link set to{rail} master br0 up")).expect("the bridge's end");
-        wait_until_up(&format!("to{rail}"));
-        up.send(()).expect("the device's thread");
-        Host { ask }
-    }
-}
-
-/// Something to do on a host's thread, with what opens a rail there.
-type Work = Box<dyn FnOnce(&XdpConfig) + Send>;
-
-struct Host {
-    ask: std::sync::mpsc::Sender<Work>,
-}
-
-impl Host {
-    /// Runs `work` in the host's namespace.
-    fn run<T: Send + 'static>(&self, work: impl FnOnce(&XdpConfig) -> T + Send + 'static) -> T {
-        let (answer, answers) = std::sync::mpsc::channel();
-        let work = move |config: &XdpConfig| answer.send(work(config)).expect("the test's thread");
-        self.ask.send(Box::new(work)).expect("the host's thread");
-        answers.recv().expect("the host's thread")
-    }
-
-    fn try_open(&self, change: fn(&mut XdpConfig)) -> Result<XdpDriver, DriverError> {
-        self.run(move |config| {
-            let mut config = config.clone();
-            change(&mut config);
-            XdpDriver::open(&config)
-        })
-    }
-
-    fn open(&self) -> XdpDriver {
-        self.try_open(|_| ()).expect("rights and a device")
-    }
-
-    fn open_udp(&self) -> UdpDriver {
-        self.run(|config| UdpDriver::open(&UdpConfig::new(config.bind))).expect("an address")
-    }
-
-    fn resolve(&self, mut rail: XdpDriver, address: RawAddress) -> (XdpDriver, AddressId) {
-        self.run(move |_| {
-            let to = rail.resolve(&address).expect("on the same bridge");
-            (rail, to)
-        })
-    }
-
-    fn ip(&self, arguments: &'static str) {
-        self.run(move |_| ip(arguments)).expect("a device");
-    }
-}
-
-impl Fixture for Bridged {
-    fn open(&mut self) -> Box<dyn Driver> {
-        let host = self.host();
-        let rail = host.try_open(|config| config.bind.set_port(PORT));
-        let mut rail = rail.expect("rights and a device");
-        // What a path takes, the kernel says in the namespace of the thread that asks: so each rail asks where it was opened, about every
-        // rail that there may be.
-        for other in 1..=4 {
-            let address = RawAddress::from(UdpAddress(SocketAddr::new(self.address(other), PORT)));
-            (rail, _) = host.resolve(rail, address);
-        }
-        match self.faults {
-            None => Box::new(rail),
-            Some(faults) => Box::new(FaultDriver::new(rail, faults)),
-        }
-    }
-}
-
-/// Runs `test` on a bridge, on a thread of its own. Where that cannot be had it says so, and is false.
-fn bridged(
+fn conforms_with(
     name: &str,
     attach: Attach,
     v6: bool,
     faults: Option<Faults>,
-    test: impl FnOnce(Bridged) + Send,
-) -> bool {
-    std::thread::scope(|scope| {
-        let run = || match Bridged::new(attach, v6, faults) {
-            Ok(bridge) => {
-                test(bridge);
-                true
-            }
-            Err(missing) => {
-                skipped::skipped(name, &format!("rights to AF_XDP and network namespaces ({missing})"));
-                false
-            }
-        };
-        scope.spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-fn conforms(name: &str, attach: Attach, v6: bool, faults: Option<Faults>) {
+    change: impl Fn(&mut Bridged) + Sync,
+) {
     for (case, run) in CASES {
         eprintln!("{case}");
-        if !bridged(name, attach, v6, faults, |mut bridge| run(&mut bridge)) {
+        let test = |mut bridge: Bridged| {
+            change(&mut bridge);
+            run(&mut bridge);
+        };
+        if !bridged(name, attach, v6, faults, test) {
             return;
         }
     }
@@ -459,50 +295,6 @@ fn a_forked_child_keeps_the_queue_only_with_its_files() {
         drop(child);
         drop(host.open());
     });
-}
-
-/// Gives up these capabilities of this thread; false: it has not got all that `needed` names.
-fn without(missing: u64, needed: u64) -> bool {
-    let mut header = [0x2008_0522u32, 0];
-    let mut sets = [[0u32; 3]; 2];
-    // SAFETY: version 3 reads and writes a header of two words and two times three words, of this thread.
-    let read = unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) };
-    assert_eq!(read, 0, "capget");
-    let effective = u64::from(sets[0][0]) | u64::from(sets[1][0]) << 32;
-    let (low, high) = ((missing & 0xffff_ffff) as u32, (missing >> 32) as u32);
-    sets[0][0] &= !low;
-    sets[1][0] &= !high;
-    // SAFETY: as above.
-    let written = unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()) };
-    assert_eq!(written, 0, "capset");
-    effective & needed == needed
-}
-
-#[test]
-fn a_missing_capability_is_named() {
-    let (net_admin, net_raw, system, bpf) = (1 << 12, 1 << 13, 1 << 21, 1 << 39);
-    for (missing, named) in [
-        (net_admin, "CAP_NET_ADMIN"),
-        (net_raw, "CAP_NET_RAW"),
-        (bpf | system, "CAP_BPF"),
-        (net_admin | net_raw, "CAP_NET_ADMIN and CAP_NET_RAW"),
-        (net_admin | net_raw | bpf | system, "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF"),
-    ] {
-        // They are a thread's.
-        let opened = std::thread::spawn(move || {
-            let config = XdpConfig {
-                interface: "lo".to_owned(),
-                queue: 0,
-                bind: SocketAddr::from(([127, 0, 0, 1], 0)),
-                attach: None,
-            };
-            without(missing, net_admin | net_raw | bpf).then(|| XdpDriver::open(&config).err())
-        });
-        match opened.join().expect("no panic") {
-            Some(error) => assert_eq!(error, Some(DriverError::CapabilityMissing { missing: named })),
-            None => return skipped::skipped("a_missing_capability_is_named", "capabilities to give up"),
-        }
-    }
 }
 
 /// Sends until a frame comes that came around the kernel: nothing of it is in the companion's counters.

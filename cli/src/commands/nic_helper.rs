@@ -1,0 +1,129 @@
+//! The privileged helper that opens AF_XDP sockets for ranks without rights.
+
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use drivers::xdp::helper::{DEFAULT_PATH, Helper, HelperConfig, Rules};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{Group, User};
+use serde::Serialize;
+
+use super::{print_json, tell};
+use crate::error::CliError;
+use crate::exit::Exit;
+
+pub(crate) const LONG_ABOUT: &str = "\
+Open AF_XDP sockets for ranks that have no rights of their own, until Ctrl-C or SIGTERM.
+
+AF_XDP takes CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. With this helper no rank needs them: run it once on each host, as root or with these three, and \
+in the ranks' network namespace. Ranks (`run --nic xdp:INTERFACE`, or auto) find it by themselves at the default socket, or where STILLWIRE_NIC_HELPER says, and \
+`stillwire ps` says so (`by nic-helper`).
+
+A rank shows it a UDP socket that is bound to an address of the device, and gets queues of the device, for frames to that address and port alone. The helper owns the \
+program at the device, one for all ranks there, and renews it whenever one comes or goes: when a rank ends, however it does, nothing is taken for it any more, and with the \
+last one the program is detached. Several ranks on one host share a device that has a queue for each (`ethtool -L`).
+
+Whoever it serves can send any frame by the queues it gives, with any sender's address in it, as with CAP_NET_RAW: serve users whom you would give that.
+
+Who is served: without --uid and --group only the user that runs it; with --group the members of that group (mode 660); with --uid those users (mode 666, and each \
+is asked for by the kernel's word on who has connected); with both, those users who are also members. --mode changes who can open the socket.
+
+When it ends, it detaches everything. Ranks that run go on: they send as before, and what they receive comes through the kernel, until they open a rail anew (a restart). \
+Memory for frames is pinned by the helper: give it CAP_IPC_LOCK, or LimitMEMLOCK=infinity, unless it is root. Linux 6.4 or later.
+
+As a service of systemd:
+
+  [Service]
+  ExecStart=/usr/local/bin/stillwire nic-helper --group stillwire
+  RuntimeDirectory=stillwire
+  User=stillwire-nic
+  Group=stillwire
+  AmbientCapabilities=CAP_NET_RAW CAP_NET_ADMIN CAP_BPF CAP_IPC_LOCK
+  CapabilityBoundingSet=CAP_NET_RAW CAP_NET_ADMIN CAP_BPF CAP_IPC_LOCK
+  NoNewPrivileges=yes";
+
+#[derive(Debug, Args)]
+pub(crate) struct NicHelperArguments {
+    /// Where it listens
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_PATH)]
+    pub(crate) socket: PathBuf,
+    /// Serve this user, by name or number; may be given several times
+    #[arg(long = "uid", value_name = "USER", value_parser = user_argument)]
+    pub(crate) uids: Vec<u32>,
+    /// Give the socket to this group, by name or number
+    #[arg(long, value_name = "GROUP", value_parser = group_argument)]
+    pub(crate) group: Option<u32>,
+    /// Permissions of the socket, such as 660 [default: 666 with --uid alone, 660 with --group, else 600]
+    #[arg(long, value_name = "OCTAL", value_parser = mode_argument)]
+    pub(crate) mode: Option<u32>,
+    /// Serve this device alone; may be given several times [default: all]
+    #[arg(long = "interface", value_name = "INTERFACE")]
+    pub(crate) interfaces: Vec<String>,
+    /// Do not tell who gets what
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+fn user_argument(text: &str) -> Result<u32, String> {
+    if let Ok(uid) = text.parse() {
+        return Ok(uid);
+    }
+    let found = User::from_name(text).ok().flatten();
+    found.map(|user| user.uid.as_raw()).ok_or_else(|| format!("no user has the name {text}"))
+}
+
+fn group_argument(text: &str) -> Result<u32, String> {
+    if let Ok(gid) = text.parse() {
+        return Ok(gid);
+    }
+    let found = Group::from_name(text).ok().flatten();
+    found.map(|group| group.gid.as_raw()).ok_or_else(|| format!("no group has the name {text}"))
+}
+
+fn mode_argument(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| format!("'{text}' are no permissions, expected up to three octal digits such as 660"))
+}
+
+/// What the command prints under `--json`, when ranks can connect.
+#[derive(Serialize)]
+struct Ready<'a> {
+    socket: &'a str,
+}
+
+pub(crate) fn serve(arguments: NicHelperArguments, json: bool) -> Result<Exit, CliError> {
+    let mode = match (arguments.mode, arguments.group, arguments.uids.as_slice()) {
+        (Some(mode), ..) => mode,
+        (None, Some(_), _) => 0o660,
+        (None, None, []) => 0o600,
+        (None, None, _) => 0o666,
+    };
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block().map_err(std::io::Error::from)?;
+    let stop = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
+    let stop = stop.map_err(std::io::Error::from)?;
+    let rules = Rules { uids: arguments.uids, devices: arguments.interfaces };
+    let config = HelperConfig { path: arguments.socket, mode, group: arguments.group, rules };
+    let mut helper = Helper::open(&config)?;
+    if json {
+        print_json(&Ready { socket: &helper.path().to_string_lossy() })?;
+    } else if !arguments.quiet {
+        tell(format_args!("nic-helper: serves at {}, permissions {mode:o}", helper.path().display()));
+    }
+    let served = helper.run(stop.as_fd(), &mut |event| {
+        if !arguments.quiet {
+            tell(format_args!("nic-helper: {event}"));
+        }
+    });
+    served.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
+    drop(helper);
+    if !arguments.quiet {
+        tell(format_args!("nic-helper: ended; no program of it is left at any device"));
+    }
+    Ok(Exit::Success)
+}
