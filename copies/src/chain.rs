@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use store::GenerationId;
 use store::delta::{Choice, Rules, Standing};
-use store::record::{Copied, Upon};
+use store::record::{Copied, SinceWhole, Upon};
 
 use crate::copies::Listed;
 use crate::error::CopyError;
@@ -62,10 +62,16 @@ impl Listed {
         self.copies.iter().any(|copy| copy.upon.is_some_and(|upon| upon.generation == generation))
     }
 
-    /// What the next copy hangs on: the newest one and all that it needs, and which of these the rules choose; none if it is to be whole.
-    pub(crate) fn ground(&self, rules: &Rules, key: Option<u64>) -> Option<Ground<'_>> {
+    /// What the next copy hangs on: the newest one and all that it needs, and which of these the rules choose; none if it is to be whole. At most `whole_every` copies
+    /// in a row are not, and their files take no more room together than the whole one, but for the last.
+    pub(crate) fn ground(&self, rules: &Rules, whole_every: u32, key: Option<u64>) -> Option<Ground<'_>> {
         let with_key = self.copies.iter().rev().filter(|copy| copy.key == key);
         let chain = with_key.map(|copy| self.needs(copy)).find_map(Result::ok)?;
+        let since_whole = since_whole(&chain);
+        let whole_bytes = chain[chain.len() - 1].stored_bytes();
+        if since_whole.copies >= whole_every || since_whole.bytes > whole_bytes {
+            return None;
+        }
         let count = |at: usize| (at as u64, u32::try_from(chain.len() - at).unwrap_or(u32::MAX));
         // Numbers are places in the chain here.
         let is_base = chain[0].becomes_base || chain[0].upon.is_none();
@@ -73,7 +79,7 @@ impl Listed {
         let standing = Standing { base: count(usize::from(!is_base)), full, newest: count(0) };
         match rules.choose(Some(&standing)) {
             Choice::Full => None,
-            Choice::Delta { base } => Some(Ground { base: usize::try_from(base).ok()?, chain }),
+            Choice::Delta { base } => Some(Ground { base: usize::try_from(base).ok()?, chain, since_whole }),
         }
     }
 
@@ -90,4 +96,30 @@ pub(crate) struct Ground<'a> {
     pub(crate) chain: Vec<&'a Copied>,
     /// Which of them the new copy hangs on.
     pub(crate) base: usize,
+    /// What has been written since the last of them, which is whole.
+    pub(crate) since_whole: SinceWhole,
+}
+
+impl<'a> Ground<'a> {
+    /// Of a copy that another host begins.
+    pub(crate) fn of_order(chain: &'a [Copied], base: usize) -> Option<Ground<'a>> {
+        let chain: Vec<&Copied> = chain.iter().collect();
+        let since_whole = if chain.is_empty() { SinceWhole::default() } else { since_whole(&chain) };
+        (base < chain.len()).then_some(Ground { chain, base, since_whole })
+    }
+
+    /// The same with a copy more.
+    pub(crate) fn since_whole_with(&self, bytes: u64) -> SinceWhole {
+        let SinceWhole { copies, bytes: before } = self.since_whole;
+        SinceWhole { copies: copies.saturating_add(1), bytes: before.saturating_add(bytes) }
+    }
+}
+
+/// What has been written since the whole copy at the end of a chain, as the newest one's record says, or as far as it can be seen.
+fn since_whole(chain: &[&Copied]) -> SinceWhole {
+    let seen = || SinceWhole {
+        copies: u32::try_from(chain.len() - 1).unwrap_or(u32::MAX),
+        bytes: chain[..chain.len() - 1].iter().fold(0, |sum, copy| sum.saturating_add(copy.stored_bytes())),
+    };
+    chain[0].since_whole.unwrap_or_else(seen)
 }

@@ -9,7 +9,7 @@ use store::delta::Chain;
 use store::error::RecordError;
 use store::limits::RECORD_BYTES_MAX;
 use store::packets::{Key, PacketReader, Source as _, parallel};
-use store::record::{Copied, CopiedFile};
+use store::record::{Copied, CopiedFile, Upon};
 use store::{GenerationId, JobFile, Manifest, StorageError};
 use transport::{JobId, Rank};
 
@@ -106,6 +106,11 @@ impl<'a> Copies<'a> {
         Copies { target, job, key }
     }
 
+    /// The same at another place.
+    pub(crate) fn at<'b>(&self, target: &'b dyn Target) -> Copies<'b> {
+        Copies { target, job: self.job, key: self.key.clone() }
+    }
+
     /// What is there. An error only if the place does not answer.
     pub fn list(&self) -> Result<Listed, CopyError> {
         let entries = self.target.list(&names::job(self.job))?;
@@ -132,6 +137,39 @@ impl<'a> Copies<'a> {
         copies.sort_by_key(|copy| copy.generation);
         let entries = entries.into_iter().map(|entry| (entry.path, entry.bytes)).collect();
         Ok(Listed { copies, damaged, records, entries })
+    }
+
+    /// The record of one copy, and its checksum, without a look at what else is there. None: there is no such copy.
+    pub(crate) fn record(&self, generation: GenerationId) -> Result<Option<(Copied, u64)>, CopyError> {
+        let path = names::in_copy(self.job, generation, names::COPIED);
+        let bytes = match self.target.read(&path, RECORD_BYTES_MAX) {
+            Err(StorageError::NotFound { .. }) => return Ok(None),
+            read => read?,
+        };
+        match self.parse(generation, &bytes) {
+            Ok(copied) => Ok(Some((copied, checksum(&bytes)))),
+            Err(error) => Err(CopyError::Record { path: self.target.shown(&path), error }),
+        }
+    }
+
+    /// A copy, and all that it needs, by their names and not by a list of what is there. That each has all its files is seen when they are read.
+    pub fn with_needs(&self, generation: GenerationId) -> Result<Vec<Copied>, CopyError> {
+        let (copied, _) = self.record(generation)?.ok_or(CopyError::NoCopy { generation })?;
+        let mut needs = vec![copied];
+        loop {
+            let last = &needs[needs.len() - 1];
+            let Some(Upon { generation: base, record }) = last.upon else { return Ok(needs) };
+            let no_base =
+                || CopyError::NoBase { generation: last.generation, base }.below(generation, last.generation);
+            let found = self.record(base).map_err(|error| error.below(generation, base))?;
+            let is_new = !needs.iter().any(|known| known.generation == base);
+            let (found, _) = found.filter(|(_, found)| *found == record && is_new).ok_or_else(no_base)?;
+            if found.key != needs[0].key || found.ranks.len() != needs[0].ranks.len() {
+                let error = CopyError::OtherBase { generation: last.generation, base };
+                return Err(error.below(generation, last.generation));
+            }
+            needs.push(found);
+        }
     }
 
     fn parse(&self, generation: GenerationId, bytes: &[u8]) -> Result<Copied, RecordError> {

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use store::job::TakenFile;
 use store::packets::parallel;
 use store::record::{Copied, CopiedRank};
-use store::{ImageReader, JobDirectory, Storage, StoreError};
+use store::{ImageReader, JobDirectory, Storage, StorageError, StoreError};
 use transport::Rank;
 
 use crate::copies::Copies;
 use crate::error::CopyError;
 use crate::layers::of_rank;
+use crate::watched::Watched;
 use crate::write::{Report, Source};
 
 impl Copies<'_> {
@@ -27,7 +28,9 @@ impl Copies<'_> {
     ) -> Result<u32, CopyError> {
         let manifest = self.manifest(copied)?;
         let ranks: Vec<Rank> = manifest.images.iter().map(|image| image.rank).collect();
-        let files = self.fetch_images(copied, &ranks, images, threads, report)?;
+        let listed = self.list()?;
+        let needs: Vec<Copied> = listed.needs(copied)?.into_iter().cloned().collect();
+        let files = self.fetch_images(&needs, &ranks, images, threads, report)?;
         self.take_over(copied, records)?;
         Ok(files)
     }
@@ -42,28 +45,31 @@ impl Copies<'_> {
         Ok(records.take_over(&self.manifest(copied)?)?)
     }
 
-    /// Brings the images of these ranks. Those that are there and whole stay. Returns how many files were brought.
+    /// Brings the images of these ranks. Those that are there and whole stay. Returns how many files were brought. `needs`: the copy, and all that it needs
+    /// ([`Copies::with_needs`]).
     pub fn fetch_images<T: Source>(
         &self,
-        copied: &Copied,
+        needs: &[Copied],
         ranks: &[Rank],
         images: &T,
         threads: NonZeroUsize,
         report: &Report,
     ) -> Result<u32, CopyError> {
+        let watched = Watched::new(self.target, report);
+        let copies = self.at(&watched);
+        let copied = &needs[0];
         self.check_key(copied)?;
-        let listed = self.list()?;
-        let needs = listed.needs(copied)?;
+        let needs: Vec<&Copied> = needs.iter().collect();
         let files = AtomicU32::new(0);
         let work = |(): &mut (), number: u64| {
             let rank = ranks[usize::try_from(number).expect("it counts what is in memory")];
             let of = of_rank(copied, rank)?;
             let mut own = images.directory(rank)?;
             own.begin_taking(copied.generation)?;
-            if is_whole(&mut own, copied, rank, of)? {
+            if is_whole(&mut own, copied, rank, of, report)? {
                 return report.add(of.bytes());
             }
-            files.fetch_add(self.fetch_rank(&mut own, &needs, rank, report)?, Ordering::Relaxed);
+            files.fetch_add(copies.fetch_rank(&mut own, &needs, rank, report)?, Ordering::Relaxed);
             Ok(())
         };
         parallel::each(ranks.len() as u64, threads, || (), work)?;
@@ -99,17 +105,20 @@ fn is_whole<S: Storage>(
     copied: &Copied,
     rank: Rank,
     of: &CopiedRank,
+    report: &Report,
 ) -> Result<bool, CopyError> {
-    let mut look = || -> Result<(), StoreError> {
+    let mut look = || -> Result<(), CopyError> {
         let reader = directory.open_image(copied.generation, rank)?;
         reader.expect_digest(of.image.digest)?;
         let base = directory.open_base(copied.generation, rank, &reader)?;
-        let verify = |reader: &ImageReader| reader.verify(directory.storage());
-        [Some(reader), base].iter().flatten().try_for_each(verify)
+        let mut verify = |reader: &ImageReader| reader.read_through(directory.storage(), |_| report.add(0));
+        [Some(reader), base].iter().flatten().try_for_each(&mut verify)
     };
     match look() {
         Ok(()) => Ok(true),
-        Err(error @ StoreError::Storage(store::StorageError::Crashed)) => Err(error.into()),
+        Err(error @ (CopyError::Stopped | CopyError::Store(StoreError::Storage(StorageError::Crashed)))) => {
+            Err(error)
+        }
         Err(_) => Ok(false),
     }
 }

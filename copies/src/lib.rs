@@ -32,6 +32,7 @@ mod pack;
 mod parts;
 mod place;
 mod target;
+mod watched;
 mod windows;
 mod write;
 

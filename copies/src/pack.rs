@@ -123,14 +123,15 @@ impl Copies<'_> {
             None => random_seed()?,
         };
         let mut content = self.content(generation, rank, &images.readers, &pieces, below.as_ref());
-        let mut signature = images.signature(&content, seed, below.as_ref(), report)?;
+        let mut signature = images.signature(&content, seed, below.as_ref(), &|bytes| report.add(bytes))?;
         if let Some(Below { base, .. }) = &below
             && is_mostly_new(&signature, base)
         {
             below = None;
             // Places begin anew: in the order of the files they are as few runs as can be.
             content = self.content(generation, rank, &images.readers, &pieces, None);
-            signature = images.signature(&content, seed, None, &Report::default())?;
+            // Bytes count once.
+            signature = images.signature(&content, seed, None, &|_| report.add(0))?;
         }
         let path = |what| names::of_rank(self.job, generation, rank, what);
         let (blocks_bytes, differences) = self.write_blocks(
@@ -264,7 +265,7 @@ impl<S: Storage> Images<S> {
         content: &Content,
         seed: u64,
         below: Option<&Below>,
-        report: &Report,
+        progress: &dyn Fn(u64) -> Result<(), CopyError>,
     ) -> Result<Signature, CopyError> {
         let mut hashes: Vec<(u64, BlockHash)> = Vec::new();
         for (reader, file) in self.readers.iter().zip(&content.files) {
@@ -277,7 +278,7 @@ impl<S: Storage> Images<S> {
             if let Some(Below { newest, .. }) = known {
                 let places = file.extents.iter().flat_map(|at| at.place..at.place + at.piece.pages());
                 hashes.extend(places.filter_map(|place| Some((place, newest.hash_at(place)?))));
-                report.add(file.bytes)?;
+                progress(file.bytes)?;
                 continue;
             }
             let mut cutter = Cutter::new(file);
@@ -285,7 +286,7 @@ impl<S: Storage> Images<S> {
                 cutter.feed(piece, |place, block| {
                     hashes.extend(hash_of(seed, block).map(|hash| (place, hash)));
                 });
-                report.add(piece.len() as u64)
+                progress(piece.len() as u64)
             })?;
         }
         hashes.sort_unstable_by_key(|(place, _)| *place);

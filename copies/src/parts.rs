@@ -3,15 +3,16 @@
 
 use std::num::NonZeroUsize;
 
-use store::record::Upon;
+use store::record::{Copied, Upon};
 use store::{GenerationId, Manifest, StorageError};
 use transport::Rank;
 
 use crate::chain::Ground;
-use crate::copies::{Copies, Listed};
+use crate::copies::Copies;
 use crate::error::CopyError;
 use crate::names;
 use crate::pack::Packed;
+use crate::watched::Watched;
 use crate::write::{Report, Source, Work, Written, random_seed};
 
 /// Bytes of a sign, and then some.
@@ -60,14 +61,16 @@ impl Copies<'_> {
         report: &Report,
         ask: impl FnOnce(Order) -> Result<Vec<Packed>, CopyError>,
     ) -> Result<Written, CopyError> {
-        self.write_by(work, report, |ground| {
-            let sign = self.leave_sign()?;
+        let watched = Watched::new(self.target, report);
+        let copies = self.at(&watched);
+        copies.write_by(work, report, |ground| {
+            let sign = copies.leave_sign()?;
             let upon =
                 |copy: &&store::record::Copied| Upon { generation: copy.generation, record: copy.checksum() };
             let chain = ground.iter().flat_map(|ground| &ground.chain).map(upon).collect();
             let packed = ask(Order { sign, chain, base: ground.map_or(0, |ground| ground.base) });
             // What stays of it is removed with the next copy.
-            let _ = self.remove_sign(sign);
+            let _ = copies.remove_sign(sign);
             packed
         })
     }
@@ -82,28 +85,27 @@ impl Copies<'_> {
         threads: NonZeroUsize,
         report: &Report,
     ) -> Result<Vec<Packed>, CopyError> {
-        self.see_sign(order.sign)?;
-        let listed = self.list()?;
-        let ground = listed.ground_of(manifest.generation, order)?;
+        let watched = Watched::new(self.target, report);
+        let copies = self.at(&watched);
+        copies.see_sign(order.sign)?;
+        let chain = copies.of_records(manifest.generation, &order.chain)?;
+        let ground = Ground::of_order(&chain, order.base);
         let images: Vec<usize> = (0..)
             .zip(&manifest.images)
             .filter(|(_, image)| ranks.contains(&image.rank))
             .map(|(at, _)| at)
             .collect();
-        self.pack_ranks(manifest, &images, threads, source, report, ground.as_ref())
+        copies.pack_ranks(manifest, &images, threads, source, report, ground.as_ref())
     }
-}
 
-impl Listed {
-    /// The copies that an order names.
-    fn ground_of(&self, generation: GenerationId, order: &Order) -> Result<Option<Ground<'_>>, CopyError> {
+    /// The copies of these records, by their names: a list of what is there may be an old one on a host that has not written it (NFS), and a name that was never looked for
+    /// is looked up.
+    fn of_records(&self, generation: GenerationId, records: &[Upon]) -> Result<Vec<Copied>, CopyError> {
         let find = |upon: &Upon| {
-            let found = self.copies.iter().find(|copy| copy.generation == upon.generation);
-            let found = found.filter(|_| self.records.get(&upon.generation) == Some(&upon.record));
-            found.ok_or(CopyError::NoBase { generation, base: upon.generation })
+            let no_base = || CopyError::NoBase { generation, base: upon.generation };
+            let (copied, record) = self.record(upon.generation)?.ok_or_else(no_base)?;
+            if record == upon.record { Ok(copied) } else { Err(no_base()) }
         };
-        let chain = order.chain.iter().map(find).collect::<Result<Vec<_>, _>>()?;
-        let is_whole = chain.len() <= order.base;
-        Ok((!is_whole).then_some(Ground { chain, base: order.base }))
+        records.iter().map(find).collect()
     }
 }

@@ -22,6 +22,7 @@ use crate::error::CopyError;
 use crate::names;
 use crate::pack::Packed;
 use crate::target::Writing;
+use crate::watched::Watched;
 
 /// Where the images of ranks lie, for reading: one directory of the job, or one for each node.
 pub trait Source: Sync {
@@ -49,17 +50,20 @@ pub struct Work<'a> {
     pub keep: u32,
     /// Which copy hangs on which.
     pub rules: Rules,
+    /// So many copies in a row at most are not whole. Nor do they take more room together than the whole one, but for the last.
+    pub whole_every: u32,
     /// Images that are packed at once.
     pub threads: NonZeroUsize,
 }
 
-/// Who is told bytes as they have been packed or unpacked, from several threads, and says whether to go on.
+/// Who is told bytes as they have been packed or unpacked, and of progress without any, from several threads, and says whether to go on.
 type Listener = Box<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// How far a copy has come, and whether it is to go on.
 #[derive(Default)]
 pub struct Report {
     bytes: AtomicU64,
+    steps: AtomicU64,
     is_stopped: AtomicBool,
     listener: Option<Listener>,
 }
@@ -95,14 +99,21 @@ impl Report {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// Grows as long as there is progress, also where no byte of an image counts: a table is read, a block found again, a file made durable.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
     /// Ends what is being done, soon.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// So many more bytes. An error if it is to end.
+    /// So many more bytes; 0 is progress as well. An error if it is to end.
     pub fn add(&self, bytes: u64) -> Result<(), CopyError> {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.steps.fetch_add(1, Ordering::Relaxed);
         let goes_on = self.listener.as_ref().is_none_or(|listener| listener(bytes));
         if goes_on && !self.is_stopped.load(Ordering::Relaxed) { Ok(()) } else { Err(CopyError::Stopped) }
     }
@@ -132,9 +143,11 @@ impl Copies<'_> {
         source: &T,
         report: &Report,
     ) -> Result<Written, CopyError> {
-        self.write_by(work, report, |ground| {
+        let watched = Watched::new(self.target, report);
+        let copies = self.at(&watched);
+        copies.write_by(work, report, |ground| {
             let all: Vec<usize> = (0..work.manifest.images.len()).collect();
-            self.pack_ranks(work.manifest, &all, work.threads, source, report, ground)
+            copies.pack_ranks(work.manifest, &all, work.threads, source, report, ground)
         })
     }
 
@@ -172,7 +185,7 @@ impl Copies<'_> {
             None => {
                 let mut others = before.clone();
                 others.copies.retain(|copy| copy.generation != generation);
-                let ground = others.ground(&work.rules, names::key_id(self.key.as_ref()));
+                let ground = others.ground(&work.rules, work.whole_every, names::key_id(self.key.as_ref()));
                 let written = self.write_all(work, report, ground.as_ref(), pack);
                 if written.is_err() {
                     self.take_back(generation);
@@ -244,12 +257,12 @@ impl Copies<'_> {
         self.target.write(&own(names::MANIFEST), &bytes)?;
         let file = work.job_file.emit();
         let job_file = self.pack(&own(names::JOB_FILE), ImageDigest(checksum(&file)), &file)?;
-        let base = ground.filter(|_| ranks.iter().any(|packed| !packed.is_full));
-        let base = base.map(|ground| ground.chain[ground.base]);
+        let ground = ground.filter(|_| ranks.iter().any(|packed| !packed.is_full));
+        let base = ground.map(|ground| ground.chain[ground.base]);
         let sum = |of: fn(&Packed) -> u64| ranks.iter().map(of).sum();
         let (since_base, since_previous) =
             (sum(|packed| packed.differences.since_base), sum(|packed| packed.differences.since_previous));
-        let copied = Copied {
+        let mut copied = Copied {
             job: self.job,
             generation,
             taken_unix_ms: manifest.taken_unix_ms,
@@ -258,9 +271,11 @@ impl Copies<'_> {
             manifest: Manifest::checksum(&bytes),
             upon: base.map(|base| Upon { generation: base.generation, record: base.checksum() }),
             becomes_base: base.is_some() && work.rules.becomes_base(since_base, since_previous),
+            since_whole: None,
             job_file,
             ranks: ranks.iter().map(|packed| packed.of).collect(),
         };
+        copied.since_whole = ground.map(|ground| ground.since_whole_with(copied.stored_bytes()));
         self.expect_there(&copied)?;
         report.add(0)?;
         self.target.write(&own(names::COPIED), &copied.emit())?;

@@ -4,10 +4,12 @@ mod common;
 
 use std::num::NonZeroUsize;
 
-use common::{Disk, JOB, Job, job_file, restore_newest};
-use copies::{Copies, CopyError, Order, Packed, Report, Target, Work, Written};
-use store::GenerationId;
+use common::{Disk, JOB, Job, One, job_file, restore_newest};
+use copies::{Copies, CopyError, Entry, Order, Packed, Report, Target, Work, Writing, Written};
 use store::delta::Rules;
+use store::job::Depth;
+use store::packets::Source;
+use store::{GenerationId, JobDirectory, StorageError};
 use transport::Rank;
 
 /// Copies a generation; `part` packs the ranks of one host.
@@ -24,6 +26,7 @@ fn copy(
         copied_unix_ms: 1_700_000_001_000,
         keep: 4,
         rules: Rules::default(),
+        whole_every: u32::MAX,
         threads: NonZeroUsize::MIN,
     };
     let ranks: Vec<Rank> = manifest.images.iter().map(|image| image.rank).collect();
@@ -78,6 +81,59 @@ fn a_host_that_sees_another_place_writes_nothing_and_there_is_no_copy() {
     });
     assert!(matches!(refused, Err(CopyError::NotShared { .. })), "{refused:?}");
     assert_eq!((disk.target().list("").unwrap(), other.target().list("").unwrap()), (vec![], vec![]));
+}
+
+/// A place of which a host sees an old list (NFS), and everything by its name.
+struct Stale<'a>(&'a dyn Target, Vec<Entry>);
+
+impl Target for Stale<'_> {
+    fn create(&self, path: &str, bytes_max: u64) -> Result<Box<dyn Writing + '_>, StorageError> {
+        self.0.create(path, bytes_max)
+    }
+    fn open(&self, path: &str) -> Result<Box<dyn Source + '_>, StorageError> {
+        self.0.open(path)
+    }
+    fn list(&self, _: &str) -> Result<Vec<Entry>, StorageError> {
+        Ok(self.1.clone())
+    }
+    fn top(&self) -> Result<Vec<String>, StorageError> {
+        self.0.top()
+    }
+    fn remove(&self, path: &str) -> Result<(), StorageError> {
+        self.0.remove(path)
+    }
+    fn shown(&self, path: &str) -> String {
+        self.0.shown(path)
+    }
+}
+
+#[test]
+fn a_host_with_an_old_list_of_what_is_there_finds_all_that_is_named() {
+    let mut job = Job::new();
+    let disk = Disk::default();
+    let target = disk.target();
+    let stale = Stale(&target, Vec::new());
+    for epoch in 1..=3 {
+        let id = job.checkpoint(epoch);
+        let written = copy(&job, &target, id, |order, ranks| pack(&job, &stale, id, order, ranks)).unwrap();
+        assert_eq!(written.copied.upon.map(|upon| upon.generation), (epoch > 1).then(|| job.id(1)));
+    }
+    let newest = job.id(3);
+    let copies = Copies::new(&stale, JOB, None);
+    let needs = copies.with_needs(newest).unwrap();
+    assert_eq!(needs.iter().map(|copy| copy.generation).collect::<Vec<_>>(), [newest, job.id(1)]);
+    assert_eq!(copies.with_needs(job.id(4)), Err(CopyError::NoCopy { generation: job.id(4) }));
+    let mut directory = JobDirectory::create(Disk::default(), &job_file()).unwrap();
+    let ranks = [0, 1].map(Rank);
+    let images = One(directory.clone());
+    let brought = copies.fetch_images(&needs, &ranks, &images, NonZeroUsize::MIN, &Report::default());
+    assert_eq!(brought, Ok(3));
+    copies.take_over(&needs[0], &mut directory).unwrap();
+    assert_eq!(directory.verify(newest, Depth::Everything), Ok(vec![]));
+    // One that it hangs on has gone.
+    target.remove(&format!("{JOB}/{}/copied", job.id(1).folder())).unwrap();
+    let error = CopyError::NoBase { generation: newest, base: job.id(1) };
+    assert_eq!(copies.with_needs(newest), Err(error));
 }
 
 #[test]

@@ -65,13 +65,21 @@ struct Job {
     base: Option<(Base, Memory)>,
     /// The files of each generation, as they were written.
     written: BTreeMap<GenerationId, Vec<Vec<u8>>>,
+    whole_every: u32,
 }
 
 impl Job {
     fn new() -> Job {
         let mut directory = JobDirectory::create(Disk::default(), &job_file()).unwrap();
         let life = directory.start_life(0xaaaa, None).unwrap().life;
-        Job { directory, life, memory: Memory::new(), base: None, written: BTreeMap::new() }
+        Job {
+            directory,
+            life,
+            memory: Memory::new(),
+            base: None,
+            written: BTreeMap::new(),
+            whole_every: u32::MAX,
+        }
     }
 
     fn checkpoint(&mut self, epoch: u32, is_whole: bool) -> GenerationId {
@@ -138,6 +146,7 @@ impl Job {
             copied_unix_ms: 2,
             keep,
             rules,
+            whole_every: self.whole_every,
             threads: NonZeroUsize::MIN,
         };
         Copies::new(&to.target(), JOB, key).write(&work, self, &Report::default())
@@ -259,10 +268,13 @@ proptest! {
     fn every_copy_that_is_kept_comes_back_bit_for_bit(
         rules in rules(),
         keep in 1..4u32,
+        whole_every in 1..8u32,
         steps in prop::collection::vec((prop::collection::vec(change(), 0..4), any::<bool>(), 0..8u8), 1..14),
     ) {
-        let (mut job, disk) = (Job::new(), Disk::default());
+        let (mut job, disk) = (Job { whole_every, ..Job::new() }, Disk::default());
         let (mut next, mut past) = (0, Vec::new());
+        // Bytes of the last whole copy, and of all that were written since.
+        let (mut whole, mut since) = (0, Vec::new());
         apply(&mut job.memory, &[], &Change::Write(10, 40), &mut next);
         for (epoch, (changes, is_whole, special)) in (1..).zip(&steps) {
             for change in changes {
@@ -281,6 +293,14 @@ proptest! {
             prop_assert_eq!(&written.unremoved, &None);
             let copies = job.expect_all(&disk);
             prop_assert_eq!(copies.last(), Some(&written.copied));
+            // Nothing hangs on a whole copy that is too old, or that has cost less than what was written since.
+            if written.copied.upon.is_none() {
+                (whole, since) = (written.new_bytes, Vec::new());
+            } else {
+                prop_assert!(since.iter().sum::<u64>() <= whole, "{} of {:?}", whole, since);
+                since.push(written.new_bytes);
+            }
+            prop_assert!(since.len() <= whole_every as usize);
             // As many as are to be kept, and what they need; no chain is longer than the rules say.
             let target = disk.target();
             let listed = Copies::new(&target, JOB, None).list().unwrap();
@@ -306,6 +326,47 @@ fn job_of(generations: u32) -> (Job, Vec<GenerationId>) {
         })
         .collect();
     (job, ids)
+}
+
+#[test]
+fn a_whole_copy_comes_after_so_many_and_after_so_much() {
+    let (mut job, ids) = job_of(12);
+    let whole = |job: &Job, disk: &Disk, ids: &[GenerationId]| -> Vec<u32> {
+        // What is removed meanwhile counts as well.
+        let copies =
+            ids.iter().map(|id| job.copy(disk, *id, 1, Rules { files_max: 8, ..ADAPTIVE }).unwrap().copied);
+        copies.filter(|copy| copy.upon.is_none()).map(|copy| copy.generation.epoch.0).collect()
+    };
+    job.whole_every = 4;
+    assert_eq!(whole(&job, &Disk::default(), &ids), [1, 6, 11]);
+    // Records of before say nothing of it: what is there counts.
+    let disk = Disk::default();
+    for id in &ids[..5] {
+        job.copy(&disk, *id, 9, ADAPTIVE).unwrap();
+    }
+    let path = format!("{JOB}/{}/copied", ids[4].folder());
+    let record = disk.hold().read(&path, u64::MAX).unwrap();
+    let silent = Copied { since_whole: None, ..Copied::parse(&record).unwrap() }.emit();
+    disk.hold().remove_file(&path).unwrap();
+    let mut file = disk.hold().create(&path).unwrap();
+    disk.hold().append(&mut file, &silent).unwrap();
+    let found = job.copy(&disk, ids[5], 9, ADAPTIVE).unwrap().copied;
+    // Of the five that are there the newest needs three: two deltas and the whole one.
+    assert_eq!(found.since_whole.map(|since| since.copies), Some(3), "{found:?}");
+    // 100 pages anew each time, at other places each time: five of them are more than the 400 that are there.
+    job.whole_every = u32::MAX;
+    let (mut next, mut ids) = (1 << 40, Vec::new());
+    for epoch in 20..30 {
+        apply(&mut job.memory, &[], &Change::Write(100 + u64::from(epoch) % 4 * 100, 100), &mut next);
+        ids.push(job.checkpoint(epoch, true));
+    }
+    let rules = Rules { strategy: Bases::Incremental, files_max: 99 };
+    let disk = Disk::default();
+    let copies = ids.iter().map(|id| job.copy(&disk, *id, 1, rules).unwrap().copied);
+    let whole: Vec<u32> =
+        copies.filter(|copy| copy.upon.is_none()).map(|copy| copy.generation.epoch.0).collect();
+    assert!(whole.len() == 2 && whole[0] == 20 && (24..28).contains(&whole[1]), "{whole:?}");
+    job.expect_all(&disk);
 }
 
 #[test]

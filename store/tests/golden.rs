@@ -11,7 +11,7 @@ use common::{JOB, generation, job_file, life};
 use store::delta::ContentName;
 use store::image::layout::VERSION;
 use store::image::{Identity, ImageSummary, KindSummary, Section, encode_image, parse_image};
-use store::record::{Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, Upon};
+use store::record::{Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, SinceWhole, Upon};
 use store::{CommitRecord, Decision, End, ImageDigest, JobFile, Manifest, kinds};
 use transport::{Epoch, Rank};
 
@@ -93,6 +93,7 @@ fn the_records_of_version_1_are_read_and_still_written() {
         manifest: manifest_sum,
         upon: Some(Upon { generation: generation(life(2, 0xdead_beef), 3), record: 0xfeed }),
         becomes_base: true,
+        since_whole: None,
         job_file: file(0x5eed),
         ranks: vec![
             CopiedRank { image: image(0xabc), base: Some(image(0xabb)), ..rank },
@@ -100,6 +101,11 @@ fn the_records_of_version_1_are_read_and_still_written() {
         ],
     };
     let then = golden("v1.copied", &copied.emit());
+    assert_eq!(Copied::parse(&then).as_ref(), Ok(&copied));
+    assert_eq!(copied.emit(), then);
+    let since_whole = Some(SinceWhole { copies: 5, bytes: 70_000 });
+    let copied = Copied { since_whole, ..copied };
+    let then = golden("v1.copied-since", &copied.emit());
     assert_eq!(Copied::parse(&then).as_ref(), Ok(&copied));
     assert_eq!(copied.emit(), then);
 }

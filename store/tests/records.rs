@@ -8,7 +8,7 @@ use common::{JOB, generation, job_file, life};
 use proptest::prelude::*;
 use store::delta::ContentName;
 use store::image::{ImageSummary, KindSummary};
-use store::record::{Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, Upon};
+use store::record::{Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, SinceWhole, Upon};
 use store::{
     CheckpointSettings, CommitRecord, Decision, End, ImageDigest, JobFile, Manifest, RecordError,
     checksum::checksum,
@@ -49,6 +49,7 @@ fn copied() -> Copied {
         manifest: 5,
         upon: Some(Upon { generation: generation(life(1, 2), 2), record: 6 }),
         becomes_base: false,
+        since_whole: Some(SinceWhole { copies: 3, bytes: 4000 }),
         job_file: file(2),
         ranks: vec![
             CopiedRank { image: image(3), base: None, content, blocks_bytes: 90, places: file(8) },
@@ -140,7 +141,7 @@ fn a_line_that_is_not_in_the_format_is_named() {
     let commit = commit_record().emit();
     let job = job_file().emit();
     let copy = copied().emit();
-    let cases: [(&[u8], Reader, &str, &str, usize); 24] = [
+    let cases: [(&[u8], Reader, &str, &str, usize); 27] = [
         (&manifest, all()[2].1, "taken-ms 1", "taken-ms 01", 4),
         (&manifest, all()[2].1, "image 0 0", "image 1 0", 6),
         (&manifest, all()[2].1, "image 0 0", "image 0 1", 6),
@@ -159,12 +160,16 @@ fn a_line_that_is_not_in_the_format_is_named() {
         (&copy, all()[5].1, "key 0000000000000008", "key None", 6),
         (&copy, all()[5].1, "upon 1.0000000000000002 2 0000000000000006", "upon 1.0000000000000002 2", 8),
         (&copy, all()[5].1, "becomes-base no", "becomes-base 0", 9),
-        (&copy, all()[5].1, "job-file 0000000000000002 200", "job-file 0000000000000002 0200", 10),
-        (&copy, all()[5].1, "image 0000000000000003 200", "image 0000000000000003", 11),
-        (&copy, all()[5].1, "image 0000000000000003 200", "base 0000000000000003 200", 11),
-        (&copy, all()[5].1, " 90\nplaces 0000000000000008", "\nplaces 0000000000000008", 12),
-        (&copy, all()[5].1, "places 0000000000000008 200 90", "places 0000000000000008 200", 13),
-        (&copy, all()[5].1, "base 0000000000000005 200", "base 0000000000000005 18446744073709551616", 15),
+        (&copy, all()[5].1, "since-whole 3 4000", "since-whole 3", 10),
+        (&copy, all()[5].1, "since-whole 3 4000", "since-whole 4294967296 4000", 10),
+        // A whole one hangs on nothing.
+        (&copy, all()[5].1, "upon 1.0000000000000002 2 0000000000000006", "upon none", 10),
+        (&copy, all()[5].1, "job-file 0000000000000002 200", "job-file 0000000000000002 0200", 11),
+        (&copy, all()[5].1, "image 0000000000000003 200", "image 0000000000000003", 12),
+        (&copy, all()[5].1, "image 0000000000000003 200", "base 0000000000000003 200", 12),
+        (&copy, all()[5].1, " 90\nplaces 0000000000000008", "\nplaces 0000000000000008", 13),
+        (&copy, all()[5].1, "places 0000000000000008 200 90", "places 0000000000000008 200", 14),
+        (&copy, all()[5].1, "base 0000000000000005 200", "base 0000000000000005 18446744073709551616", 16),
     ];
     for (record, read, from, to, line) in cases {
         let error = read(&forge(record, from, to)).expect_err(to);

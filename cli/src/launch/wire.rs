@@ -287,7 +287,7 @@ pub(crate) enum FromKeeper {
     NodeBusy { number: u64, bytes: u64 },
     /// To [`ToKeeper::Node`].
     NodeDone { number: u64, outcome: Result<NodeDone, Refusal> },
-    /// To [`ToKeeper::Copy`]: so many more bytes have been read.
+    /// To [`ToKeeper::Copy`]: there is progress, and so many more bytes have been read.
     Copying { number: u64, bytes: u64 },
     /// To [`ToKeeper::Copy`]: what was written of its ranks, or why it was not.
     CopyDone { number: u64, outcome: Result<Vec<WirePacked>, String> },

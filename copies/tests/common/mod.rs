@@ -196,6 +196,7 @@ impl Job {
             copied_unix_ms: 1_700_000_001_000,
             keep,
             rules: Rules::default(),
+            whole_every: u32::MAX,
             threads: NonZeroUsize::MIN,
         };
         Copies::new(to, JOB, key).write(&work, self, report)

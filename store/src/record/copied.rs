@@ -17,6 +17,7 @@ const YES: &str = "yes";
 const NO: &str = "no";
 const IMAGE_FORM: &str = "image or base DIGEST BYTES";
 const BLOCKS_FORM: &str = "blocks CONTENT STORED-BYTES";
+const SINCE_FORM: &str = "since-whole COPIES BYTES, of a copy that hangs on another";
 const PLACES_FORM: &str = "places DIGEST BYTES STORED-BYTES FOOTER";
 
 /// What a copy of a generation consists of. It is written last.
@@ -38,6 +39,8 @@ pub struct Copied {
     pub upon: Option<Upon>,
     /// Later copies hang on this one, though it hangs on another itself.
     pub becomes_base: bool,
+    /// What has been written since the last whole copy; none for a whole one, and in records that were written before there was such a line.
+    pub since_whole: Option<SinceWhole>,
     /// The job file, packed.
     pub job_file: CopiedFile,
     /// What there is of each rank.
@@ -51,6 +54,15 @@ pub struct Upon {
     pub generation: GenerationId,
     /// Checksum of its record ([`Copied::checksum`]).
     pub record: u64,
+}
+
+/// Copies since a whole one, whether they are still there or not: what hangs on it, directly or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SinceWhole {
+    /// How many, this one included.
+    pub copies: u32,
+    /// Bytes of all their files.
+    pub bytes: u64,
 }
 
 /// What a copy has of a rank.
@@ -111,6 +123,9 @@ impl Copied {
             None => lines.line("upon", NONE),
         }
         lines.line("becomes-base", if self.becomes_base { YES } else { NO });
+        if let Some(SinceWhole { copies, bytes }) = self.since_whole {
+            lines.line("since-whole", format_args!("{copies} {bytes}"));
+        }
         self.job_file.emit(&mut lines, "job-file");
         for rank in &self.ranks {
             rank.image.emit(&mut lines, "image");
@@ -141,13 +156,16 @@ impl Copied {
                 NO => Some(false),
                 _ => None,
             })?,
-            job_file: lines.line(
-                "job-file",
-                "job-file DIGEST BYTES STORED-BYTES FOOTER",
-                CopiedFile::parse,
-            )?,
+            since_whole: None,
+            job_file: CopiedFile { digest: ImageDigest(0), bytes: 0, stored_bytes: 0, footer: 0 },
             ranks: Vec::new(),
         };
+        if let Some(value) = lines.optional("since-whole") {
+            let since = parse_since(value).filter(|_| copied.upon.is_some());
+            copied.since_whole = Some(since.ok_or(lines.line_before(SINCE_FORM))?);
+        }
+        copied.job_file =
+            lines.line("job-file", "job-file DIGEST BYTES STORED-BYTES FOOTER", CopiedFile::parse)?;
         while let Some(value) = lines.optional("image") {
             if copied.ranks.len() == RANKS_MAX as usize {
                 let (count, count_max) = (copied.ranks.len() + 1, RANKS_MAX as usize);
@@ -210,6 +228,11 @@ fn parse_upon(text: &str) -> Option<Option<Upon>> {
     }
     let (of, record) = text.rsplit_once(' ')?;
     Some(Some(Upon { generation: generation(of)?, record: sum(record)? }))
+}
+
+fn parse_since(text: &str) -> Option<SinceWhole> {
+    let (copies, bytes) = text.split_once(' ')?;
+    Some(SinceWhole { copies: decimal(copies)?, bytes: decimal(bytes)? })
 }
 
 fn parse_blocks(text: &str) -> Option<(ContentName, u64)> {

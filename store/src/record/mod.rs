@@ -24,7 +24,7 @@ mod protected;
 
 pub use commit::CommitRecord;
 pub use content::{Content, ContentFile};
-pub use copied::{Copied, CopiedFile, CopiedImage, CopiedRank, Upon};
+pub use copied::{Copied, CopiedFile, CopiedImage, CopiedRank, SinceWhole, Upon};
 pub use decision::Decision;
 pub use end::End;
 pub use job_file::{CheckpointSettings, JobFile};

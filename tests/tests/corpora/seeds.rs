@@ -241,6 +241,7 @@ fn record_seeds() -> Vec<Seed> {
         manifest: Manifest::checksum(&bytes),
         upon,
         becomes_base: upon.is_some(),
+        since_whole: None,
         job_file: file(1),
         ranks: vec![rank, CopiedRank { base, ..rank }],
     };

@@ -74,12 +74,15 @@ impl Shell<'_> {
         if report.ending == Ending::Finished {
             flusher.forget_waiting();
         }
-        let Some(mut before) = flusher.under_way() else { return };
-        self.tell(&Notice::Copy(CopyNotice::Awaited(before)));
+        let Some(so_far) = flusher.under_way() else { return };
+        let mut before = flusher.steps();
+        self.tell(&Notice::Copy(CopyNotice::Awaited(so_far)));
         let mut moved = Instant::now();
-        while let Some(so_far) = self.flusher.as_ref().and_then(Flusher::under_way) {
-            if so_far != before {
-                (before, moved) = (so_far, Instant::now());
+        while let Some((flusher, so_far)) =
+            self.flusher.as_ref().and_then(|flusher| Some((flusher, flusher.under_way()?)))
+        {
+            if flusher.steps() != before {
+                (before, moved) = (flusher.steps(), Instant::now());
             }
             let why = if self.stops >= STOPS {
                 "it was asked for"

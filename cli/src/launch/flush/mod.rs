@@ -193,6 +193,11 @@ impl Flusher {
         self.waiting = None;
     }
 
+    /// Grows as long as it makes progress, also where no byte counts.
+    pub(super) fn steps(&self) -> u64 {
+        self.report.steps()
+    }
+
     /// When somebody is to be told how far it is.
     pub(super) fn due(&self) -> Option<Instant> {
         self.under_way.as_ref().map(|copy| copy.told + COPY_NEWS_EVERY)

@@ -17,7 +17,7 @@ use transport::{JobId, Rank};
 use super::{Copied, Flush, Said};
 use crate::error::CliError;
 use crate::launch::Plan;
-use crate::launch::limits::COPY_THREADS_MAX;
+use crate::launch::limits::{COPIES_WHOLE_EVERY, COPY_THREADS_MAX};
 use crate::launch::storage::unix_ms;
 use crate::launch::worker::Results;
 
@@ -132,6 +132,7 @@ impl Copier {
             copied_unix_ms: unix_ms(),
             keep: self.keep,
             rules: Rules::default(),
+            whole_every: COPIES_WHOLE_EVERY,
             threads: self.threads,
         };
         let Some(answers) = &self.answers else {

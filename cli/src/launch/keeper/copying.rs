@@ -25,7 +25,7 @@ const NEWS_EVERY: Duration = Duration::from_secs(1);
 /// What the thread says.
 #[derive(Debug)]
 enum Said {
-    /// So many more bytes have been read.
+    /// There is progress, and so many more bytes have been read.
     Progress {
         number: u64,
         bytes: u64,
@@ -36,7 +36,7 @@ enum Said {
     },
 }
 
-/// Tells from time to time how many more bytes it were.
+/// Tells from time to time that there is progress, and how many more bytes it were.
 pub(super) struct News {
     untold: Mutex<(Instant, u64)>,
 }
@@ -49,7 +49,7 @@ impl News {
     pub(super) fn add(&self, bytes: u64, tell: impl FnOnce(u64)) {
         let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
         untold.1 += bytes;
-        if untold.0.elapsed() >= NEWS_EVERY && untold.1 > 0 {
+        if untold.0.elapsed() >= NEWS_EVERY {
             tell(untold.1);
             *untold = (Instant::now(), 0);
         }

@@ -132,10 +132,8 @@ impl Disk {
     ) -> Result<u32, CopyError> {
         let target = from.open()?;
         let copies = Copies::new(&*target, self.job, from.key());
-        let listed = copies.list()?;
-        let copied = listed.copies.iter().find(|copy| copy.generation == generation);
-        let copied = copied.ok_or(CopyError::NoCopy { generation })?;
-        let manifest = copies.manifest(copied)?;
+        let needs = copies.with_needs(generation)?;
+        let manifest = copies.manifest(&needs[0])?;
         let own = manifest.images.iter().filter(|image| image.node == self.node);
         let ranks: Vec<Rank> = own.map(|image| image.rank).collect();
         let images = Directories::new(self.job, vec![self.path.clone(); manifest.nodes.len()], &manifest);
@@ -145,7 +143,7 @@ impl Disk {
             true
         });
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        copies.fetch_images(copied, &ranks, &images, threads, &report)
+        copies.fetch_images(&needs, &ranks, &images, threads, &report)
     }
 
     fn open(&self) -> Result<Job, StoreError> {
