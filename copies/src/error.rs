@@ -139,7 +139,7 @@ impl CopyError {
 }
 
 /// The place answers, and does not have what it should.
-fn is_loss(error: &StorageError) -> bool {
+pub(crate) fn is_loss(error: &StorageError) -> bool {
     matches!(error, StorageError::NotFound { .. } | StorageError::Short { .. } | StorageError::TooLong { .. })
 }
 

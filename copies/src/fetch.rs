@@ -10,7 +10,7 @@ use store::{ImageReader, JobDirectory, Storage, StorageError, StoreError};
 use transport::Rank;
 
 use crate::copies::Copies;
-use crate::error::CopyError;
+use crate::error::{CopyError, is_loss};
 use crate::layers::of_rank;
 use crate::watched::Watched;
 use crate::write::{Report, Source};
@@ -116,9 +116,9 @@ fn is_whole<S: Storage>(
     };
     match look() {
         Ok(()) => Ok(true),
-        Err(error @ (CopyError::Stopped | CopyError::Store(StoreError::Storage(StorageError::Crashed)))) => {
-            Err(error)
-        }
+        Err(CopyError::Stopped) => Err(CopyError::Stopped),
+        // What a disk cannot tell is not taken for lost: a person should know, and nothing is written over.
+        Err(CopyError::Store(StoreError::Storage(error))) if !is_loss(&error) => Err(error.into()),
         Err(_) => Ok(false),
     }
 }

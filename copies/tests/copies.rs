@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 
 use common::{Disk, JOB, Job, base_path, restore_into, restore_newest};
 use copies::{Copies, CopyError, Report, Target as _, jobs};
+use store::delta::DeltaError;
 use store::error::RecordError;
 use store::packets::{Key, PacketsError};
 use store::{JobDirectory, Storage as _, StorageError, StoreError};
@@ -198,6 +199,53 @@ fn what_a_directory_has_stays_and_the_rest_is_brought() {
             assert_eq!(directory.verify(id, store::job::Depth::Everything).unwrap(), []);
             assert_eq!(directory.newest_committed().unwrap().unwrap().generation, id);
         }
+    }
+}
+
+/// Whether that is what the disk said of this file.
+fn is_unreadable(error: &CopyError, path: &str) -> bool {
+    let error = match error {
+        CopyError::Storage(error) | CopyError::Store(StoreError::Storage(error)) => error,
+        CopyError::Packets { error: PacketsError::Storage(error), .. } => error,
+        CopyError::Blocks { error: DeltaError::Packets(PacketsError::Storage(error)), .. } => error,
+        _ => return false,
+    };
+    matches!(error, StorageError::Io { errno: common::EIO, path: found, .. } if found == path)
+}
+
+// A file that is there is not taken for a missing one, whatever its disk says: neither is another copy taken in its place, nor is it written over.
+#[test]
+fn a_file_that_cannot_be_read_is_told_with_its_own_error() {
+    let mut job = Job::new();
+    let id = [1, 2].map(|epoch| job.checkpoint(epoch))[1];
+    let whole = Disk::default();
+    job.copy(&whole.target(), id, None, 4).unwrap();
+    // At the place of the copies.
+    for entry in whole.target().list("").unwrap() {
+        let disk = whole.twin();
+        disk.make_unreadable(&entry.path);
+        let target = disk.target();
+        let copies = Copies::new(&target, JOB, None);
+        let found = copies.list().and_then(|listed| {
+            let found = copies.verify(&listed.copies, NonZeroUsize::MIN, &|_| ())?;
+            Ok(found.into_iter().next().expect("a file cannot be read").error)
+        });
+        let error = found.unwrap_or_else(|error| error);
+        assert!(is_unreadable(&error, &entry.path) && !error.is_damage(), "{}: {error}", entry.path);
+    }
+    // In a job's directory, to which images are brought, and from which they are copied.
+    let target = whole.target();
+    let copies = Copies::new(&target, JOB, None);
+    let copied = copies.list().unwrap().newest().unwrap().clone();
+    for path in [job.directory.image_path(id, transport::Rank(0)), base_path(id)] {
+        let own = job.directory.storage().twin();
+        own.make_unreadable(&path);
+        let error = common::fetch(&copies, &copied, &JobDirectory::attach(own.clone(), JOB)).unwrap_err();
+        assert!(is_unreadable(&error, &path), "{path}: {error}");
+        let before = std::mem::replace(job.directory.storage(), own);
+        let error = job.copy(&Disk::default().target(), id, None, 4).unwrap_err();
+        assert!(is_unreadable(&error, &path), "{path}: {error}");
+        *job.directory.storage() = before;
     }
 }
 

@@ -18,21 +18,32 @@ use store::{
 };
 use transport::{Epoch, JobId, Life, Rank};
 
+/// What a disk says of a sector that it cannot read.
+pub(crate) const EIO: i32 = 5;
+
 pub(crate) const RANKS: u32 = 2;
 pub(crate) const JOB: JobId = JobId(0x0001_0203_0405_0607_0809_0a0b_0c0d_0e0f);
 
 /// One disk for all who have a clone of it.
 #[derive(Clone, Default)]
-pub(crate) struct Disk(Arc<Mutex<Memory>>);
+pub(crate) struct Disk {
+    memory: Arc<Mutex<Memory>>,
+    /// A file that is there, and whose bytes the disk does not give.
+    unreadable: Arc<Mutex<Option<String>>>,
+}
 
 impl Disk {
     pub(crate) fn hold(&self) -> MutexGuard<'_, Memory> {
-        self.0.lock().unwrap()
+        self.memory.lock().unwrap()
     }
 
     /// Another disk with the same content.
     pub(crate) fn twin(&self) -> Disk {
-        Disk(Arc::new(Mutex::new(self.hold().clone())))
+        Disk { memory: Arc::new(Mutex::new(self.hold().clone())), unreadable: Arc::default() }
+    }
+
+    pub(crate) fn make_unreadable(&self, path: &str) {
+        *self.unreadable.lock().unwrap() = Some(path.to_owned());
     }
 
     pub(crate) fn target(&self) -> Folder<Disk> {
@@ -80,6 +91,10 @@ impl Storage for Disk {
         self.hold().length(path)
     }
     fn read_range(&mut self, path: &str, offset: u64, into: &mut [u8]) -> Result<(), StorageError> {
+        if self.unreadable.lock().unwrap().as_deref() == Some(path) {
+            let (operation, path) = (store::storage::Operation::Read, path.to_owned());
+            return Err(StorageError::Io { operation, path, errno: EIO });
+        }
         self.hold().read_range(path, offset, into)
     }
     fn list(&mut self, path: &str) -> Result<Vec<DirectoryEntry>, StorageError> {
