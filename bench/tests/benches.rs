@@ -61,8 +61,10 @@ fn parity() {
 }
 
 /// What a row of an encoding from end to end has.
-const ENCODING: [&str; 18] = [
+const ENCODING: [&str; 20] = [
     "nodes",
+    "rails",
+    "busiest_rail",
     "bytes",
     "dirty_percent",
     "seconds",
@@ -111,6 +113,24 @@ fn parity_from_end_to_end() {
     assert!(drawn.starts_with("<svg ") && drawn.contains("SCore: sum") && drawn.contains("arithmetic"));
     // Nothing is left of the nodes.
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+}
+
+// By what went over each rail, not by time.
+#[test]
+fn parity_over_several_rails() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path().display();
+    let options = format!("parity --nodes 3 --mib 2 --runs 1 --rails 1,2 --link 100MB/s --folder {place}");
+    let report = report(&options);
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2);
+    for (row, rails) in rows.iter().zip([1, 2]) {
+        has_numbers(row, &ENCODING);
+        let busiest = row["busiest_rail"].as_f64().expect("a number");
+        let even = 1.0 / f64::from(rails);
+        assert!(row["rails"] == rails && (even..even * 1.3).contains(&busiest), "{row}");
+        assert_eq!(row["link_limit_gbytes_per_s"], 0.1 * f64::from(rails));
+    }
 }
 
 /// What `all` measures of groups, in its small form.

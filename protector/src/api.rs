@@ -7,7 +7,7 @@ use std::time::Duration;
 use drivers::fault::Faults;
 use store::GenerationId;
 use store::protect::{Group, Repaired};
-use transport::config::AuthLevel;
+use transport::config::{AuthLevel, RAILS_MAX};
 use transport::{JobId, Life, Rank};
 
 use crate::error::ProtectorError;
@@ -22,16 +22,14 @@ pub struct Settings {
     pub key: [u8; 16],
     /// What of each frame the key covers.
     pub auth: AuthLevel,
-    /// Where to receive; the port is a free one.
-    pub bind: IpAddr,
+    /// Networks that it is on, in the same order on every node: at least one. Parity is spread over all of them.
+    pub rails: Vec<Rail>,
     /// This node, by its number in the manifest.
     pub node: u32,
     /// The nodes that protect each other, this one among them.
     pub group: Group,
     /// This node's own directory of the job.
     pub directory: PathBuf,
-    /// What befalls frames that it sends and receives, for tests.
-    pub faults: Faults,
     /// What it may use.
     pub limits: Limits,
     /// The way that parity takes; `None`: the cheapest by the cost model.
@@ -40,10 +38,27 @@ pub struct Settings {
     pub patience: Duration,
 }
 
+/// A network that a node is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rail {
+    /// Where to receive; the port is a free one.
+    pub bind: IpAddr,
+    /// What befalls frames that are sent and received there, for tests.
+    pub faults: Faults,
+}
+
+impl Rail {
+    /// One to which nothing happens.
+    #[must_use]
+    pub fn new(bind: IpAddr) -> Rail {
+        Rail { bind, faults: Faults::NONE }
+    }
+}
+
 /// What a protector may use of its node. Without a limit it takes what there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Limits {
-    /// Bytes per second of the network, in each direction.
+    /// Bytes per second of the network, in each direction: of all rails together.
     pub link_bytes_per_s: Option<u64>,
     /// Bytes per second of the disk, read and written together.
     pub disk_bytes_per_s: Option<u64>,
@@ -122,6 +137,8 @@ pub enum Event {
         life: Life,
         /// What the others need to reach it: for their [`Order::Meet`].
         addresses: Vec<u8>,
+        /// Addresses of [`Settings::rails`] at which nothing can be received, and why. It does without them.
+        unusable: Vec<String>,
     },
     /// It knows where the others are.
     Met {
@@ -167,6 +184,10 @@ pub struct Statistics {
     pub shape: Option<Shape>,
     /// Messages with contributions to parity that were sent to other nodes.
     pub sent_messages: u64,
+    /// Frames that each rail was handed, in the order of [`Settings::rails`]; 0 for one that is not there, or has died.
+    pub rail_frames: [u64; RAILS_MAX],
+    /// Rails that have died in this life so far, or could not be opened.
+    pub rails_lost: usize,
     /// Bytes of messages to other nodes.
     pub sent_bytes: u64,
     /// Bytes of messages from other nodes.

@@ -40,7 +40,7 @@ mod windows;
 mod work;
 mod writer;
 
-pub use api::{Asked, Event, Limits, Order, Seconds, Settings, Statistics};
+pub use api::{Asked, Event, Limits, Order, Rail, Seconds, Settings, Statistics};
 pub use bare::BareRing;
 pub use disk::Disk;
 pub use error::ProtectorError;

@@ -17,6 +17,9 @@ pub(crate) const OPEN_BYTES_MAX: u64 = 64 << 20;
 /// Windows that are open where each is on its way for one or a few hops: one that is read, one that travels, one that is kept.
 pub(crate) const OPEN_WINDOWS: u64 = 4;
 
+/// Windows of one encoding, at most: what is kept of each must fit into memory, whatever members say that they have. With large blocks, 8 TiB of changes of one node.
+pub(crate) const WINDOWS_MAX: usize = 1 << 22;
+
 /// The longest message that is received: strips of one window of the largest units, and contents of many runs of pages.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 256 << 20;
 

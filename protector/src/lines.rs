@@ -3,16 +3,16 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use drivers::Driver;
 use drivers::fault::{FaultDriver, Faults};
 use drivers::udp::{UdpConfig, UdpDriver};
+use drivers::{Driver, DriverError};
 use endpoint::{Completion, Endpoint, EndpointConfig, ReceiveBuffer, SendBuffer, Waiting};
 use transport::auth::JobKey;
 use transport::config::{PortConfig, RAILS_MAX};
 use transport::matching::{Envelope, Pattern, Space};
 use transport::{Epoch, Life, LinkIndex, Outgoing, Port, PortId, Rank, RawAddress, Receive};
 
-use crate::api::Settings;
+use crate::api::{Rail, Settings};
 use crate::error::ProtectorError;
 
 /// Number of a protector's port: a rank of that number has ports of its own, from 0.
@@ -31,30 +31,48 @@ pub(crate) fn port_of(node: u32) -> PortId {
 /// Everything that comes and goes.
 pub(crate) struct Lines {
     endpoint: Endpoint,
+    /// Which of the node's rails each rail of the endpoint is.
+    rails: Vec<usize>,
+    /// Addresses of rails that could not be opened, and why.
+    unusable: Vec<String>,
+    /// Rails that were given and are not there any more, or never were.
+    rails_lost: usize,
     life: Life,
     /// By member; none to itself.
     links: Vec<Option<LinkIndex>>,
 }
 
 impl Lines {
+    /// Opens every rail that can be opened: one that cannot be costs nothing but its share.
     pub(crate) fn open(settings: &Settings, life: Life) -> Result<Lines, ProtectorError> {
         let node = settings.node;
-        let udp = UdpConfig::new(SocketAddr::new(settings.bind, 0));
-        let driver = UdpDriver::open(&udp).map_err(|error| ProtectorError::socket(node, &error))?;
+        let (mut drivers, mut rails, mut unusable) = (Vec::new(), Vec::new(), Vec::new());
+        let mut refused = None;
+        for (place, rail) in settings.rails.iter().enumerate() {
+            match open_rail(rail) {
+                Ok(driver) => {
+                    drivers.push(driver);
+                    rails.push(place);
+                }
+                Err(error) => {
+                    unusable.push(format!("{}: {error}", rail.bind));
+                    refused.get_or_insert(error);
+                }
+            }
+        }
+        if let Some(error) = refused.filter(|_| drivers.is_empty()) {
+            return Err(ProtectorError::socket(node, &error));
+        }
         let mut config = PortConfig::new(settings.job.tag());
         config.auth = settings.auth;
-        config.network = !settings.bind.is_loopback();
+        config.network = settings.rails.iter().any(|rail| !rail.bind.is_loopback());
         let port = Port::new(config, port_of(node), life, Epoch(0), Some(&JobKey(settings.key)));
         // Its one thread is nearly always there, and sleeps at once when it has nothing to do: the cores belong to the program.
         let config = EndpointConfig { helper: false, spin: Duration::ZERO, ..EndpointConfig::default() };
-        let rail: Box<dyn Driver> = if settings.faults == Faults::NONE {
-            Box::new(driver)
-        } else {
-            Box::new(FaultDriver::new(driver, settings.faults))
-        };
-        let endpoint = Endpoint::open(port, vec![rail], config)
-            .map_err(|error| ProtectorError::endpoint(node, &error))?;
-        Ok(Lines { endpoint, life, links: vec![None; settings.group.members()] })
+        let endpoint =
+            Endpoint::open(port, drivers, config).map_err(|error| ProtectorError::endpoint(node, &error))?;
+        let rails_lost = unusable.len();
+        Ok(Lines { endpoint, rails, unusable, rails_lost, life, links: vec![None; settings.group.members()] })
     }
 
     pub(crate) fn life(&self) -> Life {
@@ -65,10 +83,30 @@ impl Lines {
         &self.endpoint
     }
 
-    /// Where this endpoint is: for each rail a length and that many bytes.
+    /// Where this endpoint is: for each of the node's rails a length and that many bytes; none of one that could not be opened.
     pub(crate) fn addresses(&self) -> Vec<u8> {
-        let addresses = self.endpoint.addresses();
+        let mut addresses = vec![RawAddress::NONE; self.rails.last().map_or(0, |last| last + 1)];
+        for (place, address) in self.rails.iter().zip(self.endpoint.addresses()) {
+            addresses[*place] = address;
+        }
         addresses.iter().flat_map(|rail| [&[rail.len()], rail.as_bytes()].concat()).collect()
+    }
+
+    /// Frames handed to each of the node's rails so far; 0 for one that is not there.
+    pub(crate) fn rail_frames(&self) -> [u64; RAILS_MAX] {
+        let mut frames = [0; RAILS_MAX];
+        for (place, count) in self.rails.iter().zip(self.endpoint.frames_by_rail()) {
+            frames[*place] = count;
+        }
+        frames
+    }
+
+    pub(crate) fn unusable(&self) -> &[String] {
+        &self.unusable
+    }
+
+    pub(crate) fn rails_lost(&self) -> usize {
+        self.rails_lost
     }
 
     /// Links up with the other members.
@@ -87,10 +125,18 @@ impl Lines {
             let said = said.ok_or_else(|| failed("it was not told".to_owned()))?;
             let rails =
                 parse_addresses(&said.1).ok_or_else(|| failed("what was told is no address".to_owned()))?;
-            let link = self.endpoint.connect(port_of(peer), &rails);
+            let link = self.endpoint.connect(port_of(peer), &self.pair(&rails));
             self.links[member] = Some(link.map_err(|error| failed(error.to_string()))?);
         }
         Ok(())
+    }
+
+    /// The peer's addresses in the order of this endpoint's rails: a rail meets the one of the same network. Where no two of them are on one network, any
+    /// may be tried.
+    fn pair(&self, theirs: &[RawAddress]) -> Vec<RawAddress> {
+        let of = |place: &usize| theirs.get(*place).copied().unwrap_or(RawAddress::NONE);
+        let paired: Vec<RawAddress> = self.rails.iter().map(of).collect();
+        if paired.iter().all(|address| *address == RawAddress::NONE) { theirs.to_vec() } else { paired }
     }
 
     /// Whether links to all other members are there.
@@ -146,8 +192,14 @@ impl Lines {
         }
     }
 
-    pub(crate) fn poll(&self) -> Option<Completion> {
-        self.endpoint.poll()
+    /// What has come to its end. A rail that has died is no news: the others go on.
+    pub(crate) fn poll(&mut self) -> Option<Completion> {
+        loop {
+            match self.endpoint.poll()? {
+                Completion::RailDead { .. } => self.rails_lost += 1,
+                completion => return Some(completion),
+            }
+        }
     }
 }
 
@@ -158,6 +210,15 @@ impl Seen {
     pub(crate) fn among(&self, waiting: &mut Waiting<'_>) -> Option<Envelope> {
         waiting.peek(&self.0)
     }
+}
+
+fn open_rail(rail: &Rail) -> Result<Box<dyn Driver>, DriverError> {
+    let driver = UdpDriver::open(&UdpConfig::new(SocketAddr::new(rail.bind, 0)))?;
+    Ok(if rail.faults == Faults::NONE {
+        Box::new(driver)
+    } else {
+        Box::new(FaultDriver::new(driver, rail.faults))
+    })
 }
 
 fn parse_addresses(mut bytes: &[u8]) -> Option<Vec<RawAddress>> {

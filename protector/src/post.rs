@@ -7,6 +7,7 @@ use endpoint::{Completion, Waiting};
 use store::GenerationId;
 use store::protect::Strip;
 use transport::Life;
+use transport::config::RAILS_MAX;
 use transport::matching::{Envelope, Space};
 
 use crate::bucket::Bucket;
@@ -138,6 +139,14 @@ impl Post {
 
     pub(crate) fn lines(&mut self) -> &mut Lines {
         &mut self.lines
+    }
+
+    pub(crate) fn rail_frames(&self) -> [u64; RAILS_MAX] {
+        self.lines.rail_frames()
+    }
+
+    pub(crate) fn rails_lost(&self) -> usize {
+        self.lines.rails_lost()
     }
 
     pub(crate) fn life(&self) -> Life {
@@ -396,10 +405,8 @@ mod tests {
     use transport::config::AuthLevel;
     use transport::{Epoch, JobId};
 
-    use drivers::fault::Faults;
-
     use super::*;
-    use crate::api::{Limits, Settings};
+    use crate::api::{Limits, Rail, Settings};
     use crate::lines::port_of;
     use crate::message::Word;
 
@@ -410,11 +417,10 @@ mod tests {
             job: JobId(7),
             key: [1; 16],
             auth: AuthLevel::Header,
-            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            rails: vec![Rail::new(IpAddr::V4(Ipv4Addr::LOCALHOST))],
             node,
             group: Group::new(vec![0, 1], 1).expect("a shape"),
             directory: "unused".into(),
-            faults: Faults::NONE,
             limits: Limits::default(),
             shape: None,
             patience: Duration::from_secs(10),

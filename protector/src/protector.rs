@@ -71,7 +71,7 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
     use std::time::{Duration, Instant};
 
-    use drivers::fault::Faults;
+    use store::limits::CONTENT_PAGES_MAX;
     use store::protect::{Group, Member};
     use store::record::Content;
     use store::{GenerationId, JobDirectory};
@@ -79,11 +79,12 @@ mod tests {
     use transport::{Epoch, JobId, Life};
 
     use super::*;
-    use crate::api::Limits;
+    use crate::api::{Asked, Limits, Rail};
     use crate::limits::QUESTIONS_MAX;
     use crate::lines::Lines;
     use crate::message::{Answer, Message, Question, Word};
     use crate::post::{News, Post};
+    use crate::shape::Shape;
 
     const JOB: JobId = JobId(7);
     const LIFE: Life = Life { counter: 1, nonce: 2 };
@@ -100,6 +101,59 @@ mod tests {
         }
     }
 
+    /// A protector of node 0 that has met node 1, which speaks for itself.
+    fn with_a_peer(settings: impl Fn(u32) -> Settings) -> (Protector, Post) {
+        let protector = Protector::start(settings(0)).expect("a protector");
+        protector.tell(Order::Open { life: LIFE });
+        let Event::Opened { addresses, .. } = wait_for(|| protector.next()) else { panic!("it opens") };
+        let mut lines = Lines::open(&settings(1), LIFE).expect("a socket");
+        let there = vec![(1, lines.addresses())];
+        lines.meet(&settings(1), &[(0, addresses)]).expect("an address");
+        protector.tell(Order::Meet { life: LIFE, addresses: there });
+        assert!(matches!(wait_for(|| protector.next()), Event::Met { .. }));
+        (protector, Post::new(lines, 2, None))
+    }
+
+    // Nothing is made as large as a peer says before its records bear it out.
+    #[test]
+    fn a_peer_that_lies_about_its_pages_is_named() {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let group = Group::new(vec![0, 1], 1).expect("a shape");
+        let settings = |node| Settings {
+            job: JOB,
+            key: [1; 16],
+            auth: AuthLevel::Header,
+            rails: vec![Rail::new(IpAddr::V4(Ipv4Addr::LOCALHOST))],
+            node,
+            group: group.clone(),
+            directory: scratch.path().to_owned(),
+            limits: Limits::default(),
+            shape: None,
+            patience: Duration::from_secs(60),
+        };
+        std::fs::create_dir_all(scratch.path().join(ASKED.folder())).expect("a folder");
+        let (protector, mut post) = with_a_peer(settings);
+        protector.tell(Order::Protect { generation: ASKED, from: None, ranks: Vec::new() });
+        let content = Content { job: JOB, generation: ASKED, node: 1, files: Vec::new() };
+        // As many as a message may tell of: more than any machine has.
+        let pages = CONTENT_PAGES_MAX;
+        let changed = vec![(pages / group.data_pages(), group.data_pages())];
+        let word = Word::Content { from: None, shape: Shape::Ring, pages, changed, record: content.emit() };
+        post.say(0, &Message { generation: ASKED, number: 0, word });
+        let failed = wait_for(|| {
+            post.send();
+            post.receive();
+            protector.next()
+        });
+        let Event::Failed {
+            asked: Asked::Protect, error: ProtectorError::Message { peer: 1, reason }, ..
+        } = failed
+        else {
+            panic!("{failed:?}")
+        };
+        assert_eq!(reason, format!("it tells of {pages} pages, by its records it has 0"));
+    }
+
     #[test]
     fn who_asks_too_much_at_once_is_told_so() {
         let scratch = tempfile::tempdir().expect("a folder");
@@ -109,11 +163,10 @@ mod tests {
             job: JOB,
             key: [1; 16],
             auth: AuthLevel::Header,
-            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            rails: vec![Rail::new(IpAddr::V4(Ipv4Addr::LOCALHOST))],
             node,
             group: group.clone(),
             directory: scratch.path().to_owned(),
-            faults: Faults::NONE,
             limits: Limits { disk_bytes_per_s: Some(1), ..Limits::default() },
             shape: None,
             patience: Duration::from_secs(60),
@@ -124,16 +177,7 @@ mod tests {
         let content = Content { job: JOB, generation: ASKED, node: 1, files: Vec::new() };
         member.write_content(&content).expect("a record");
 
-        let protector = Protector::start(settings(0)).expect("a protector");
-        protector.tell(Order::Open { life: LIFE });
-        let Event::Opened { addresses, .. } = wait_for(|| protector.next()) else { panic!("it opens") };
-        let mut lines = Lines::open(&settings(1), LIFE).expect("a socket");
-        let there = vec![(1, lines.addresses())];
-        lines.meet(&settings(1), &[(0, addresses)]).expect("an address");
-        protector.tell(Order::Meet { life: LIFE, addresses: there });
-        assert!(matches!(wait_for(|| protector.next()), Event::Met { .. }));
-
-        let mut post = Post::new(lines, 2, None);
+        let (_protector, mut post) = with_a_peer(settings);
         for number in 1..=QUESTIONS_MAX as u64 + 2 {
             let word = Word::Question(Question::Content { of: 1 });
             post.say(0, &Message { generation: ASKED, number, word });

@@ -8,6 +8,7 @@ use std::time::Instant;
 use store::GenerationId;
 use store::limits::PAGE_BYTES;
 use store::protect::{Changes, Member, Served, Strip, Wanted};
+use store::record::Content;
 use transport::Life;
 
 use crate::clerk::Task;
@@ -23,6 +24,8 @@ use crate::work::{UNENDING, Work};
 pub(crate) enum Job {
     /// What has changed, of this encoding.
     Begin { attempt: u64, changes: Box<Changes> },
+    /// Compare how many pages a member says that it has with its records.
+    Check { attempt: u64, member: usize, pages: u64, from: Option<GenerationId>, content: Box<Content> },
     /// Tell what is contributed to a window: these cycles.
     Window { attempt: u64, window: u64, cycles: Range<u64> },
     /// All windows have been told.
@@ -37,6 +40,7 @@ impl Job {
     fn attempt(&self) -> u64 {
         match self {
             Job::Begin { attempt, .. }
+            | Job::Check { attempt, .. }
             | Job::Window { attempt, .. }
             | Job::End { attempt }
             | Job::Answer { attempt, .. } => *attempt,
@@ -47,6 +51,8 @@ impl Job {
 
 /// What it has done.
 pub(crate) enum Done {
+    /// See [`Job::Check`]: it has as many.
+    Checked { attempt: u64, member: usize },
     /// See [`Job::Window`]: by keeper, then by row.
     Window { attempt: u64, window: u64, strips: Vec<Strip>, arithmetic: f64 },
     /// The checksums of all pages are durable.
@@ -88,6 +94,13 @@ impl Reader {
                     self.changes = Some((attempt, changes));
                     None
                 }
+                Job::Check { attempt, member, pages, from, content } => {
+                    let checked = self.check(member, pages, from, &content);
+                    Some(match checked {
+                        Ok(()) => Done::Checked { attempt, member },
+                        Err(error) => Done::Failed { attempt, error },
+                    })
+                }
                 Job::Window { attempt, window, cycles } => self.window(attempt, window, cycles),
                 Job::End { attempt } => self.end(attempt),
                 Job::Answer { life, to, generation, number, question, .. } => {
@@ -105,6 +118,22 @@ impl Reader {
             }
             meter.rest(&self.work);
         }
+    }
+
+    fn check(
+        &mut self,
+        of: usize,
+        pages: u64,
+        from: Option<GenerationId>,
+        content: &Content,
+    ) -> Result<(), ProtectorError> {
+        let old = from.map(|from| self.member.content(from, of)).transpose()?;
+        let known = content.pages().max(old.as_ref().map_or(0, Content::pages));
+        if pages == known {
+            return Ok(());
+        }
+        let reason = format!("it tells of {pages} pages, by its records it has {known}");
+        Err(ProtectorError::Message { peer: content.node, reason })
     }
 
     fn window(&mut self, attempt: u64, window: u64, cycles: Range<u64>) -> Option<Done> {

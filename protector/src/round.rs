@@ -337,7 +337,7 @@ mod tests {
 
     fn windows(group: &Group, seed: u64) -> Windows {
         let shares: Vec<Share> = (0..group.members()).map(|member| share(group, member, seed)).collect();
-        Windows::new(&shares, group.data_pages())
+        Windows::new(&shares, group.data_pages()).expect("few windows")
     }
 
     /// What a member contributes to a row of a keeper in a window in which it has something: one page of one byte, or nothing.
@@ -471,7 +471,7 @@ mod tests {
         let group = Group::new((0..4).collect(), 1).expect("a shape");
         let windows = |group: &Group| {
             let whole = vec![vec![(26, group.data_pages())]; group.members()];
-            Windows::new(&whole, 3 * group.data_pages())
+            Windows::new(&whole, 3 * group.data_pages()).expect("few windows")
         };
         let tell = |round: &mut Round, from, window, keeper, row, pages: &[u64]| {
             let mut strip = Strip::default();

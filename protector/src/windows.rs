@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use crate::limits::WINDOWS_MAX;
+
 /// How many pages of a member may have changed, of the cycles from 0 on, run by run: cycles, and pages of each of them. Behind the last run nothing has.
 pub(crate) type Share = Vec<(u64, u64)>;
 
@@ -24,8 +26,8 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// The windows of members with these shares; `pages_max`: what a member has in one of them, no less than in a cycle.
-    pub(crate) fn new(shares: &[impl AsRef<[(u64, u64)]>], pages_max: u64) -> Windows {
+    /// The windows of members with these shares; `pages_max`: what a member has in one of them, no less than in a cycle. `None`: more than [`WINDOWS_MAX`].
+    pub(crate) fn new(shares: &[impl AsRef<[(u64, u64)]>], pages_max: u64) -> Option<Windows> {
         let mut windows = Windows { members: shares.len(), ends: Vec::new(), busy: Vec::new() };
         let mut runs: Vec<_> = shares.iter().map(|share| share.as_ref().iter().copied()).collect();
         let mut now: Vec<(u64, u64)> = vec![(0, 0); shares.len()];
@@ -41,6 +43,9 @@ impl Windows {
                 |(gathered, (_, pages)): (&u64, &(u64, u64))| (pages_max - gathered).checked_div(*pages);
             let fits = gathered.iter().zip(&now).filter_map(room).min().unwrap_or(alike);
             if fits == 0 {
+                if windows.ends.len() == WINDOWS_MAX {
+                    return None;
+                }
                 windows.close(at, &mut gathered);
                 continue;
             }
@@ -56,7 +61,7 @@ impl Windows {
         if gathered.iter().any(|pages| *pages > 0) {
             windows.close(at, &mut gathered);
         }
-        windows
+        (windows.ends.len() <= WINDOWS_MAX).then_some(windows)
     }
 
     fn close(&mut self, at: u64, gathered: &mut [u64]) {
@@ -88,7 +93,7 @@ mod tests {
     use super::*;
 
     fn all(shares: &[Share]) -> Vec<(Range<u64>, Vec<bool>)> {
-        let windows = Windows::new(shares, 12);
+        let windows = Windows::new(shares, 12).expect("few windows");
         let busy = |window| (0..shares.len()).map(|member| windows.is_busy(window, member)).collect();
         (0..windows.count())
             .map(|window| (windows.cycles_of(window).expect("a window"), busy(window)))
@@ -99,6 +104,14 @@ mod tests {
     fn what_is_whole_makes_windows_of_as_many_cycles() {
         let expected = [(0..3, vec![true, true]), (3..6, vec![true, true]), (6..8, vec![true, false])];
         assert_eq!(all(&[vec![(8, 4)], vec![(6, 4)]]), expected);
+    }
+
+    #[test]
+    fn what_makes_too_many_is_refused_before_it_takes_memory() {
+        let fits: Vec<Share> = vec![vec![(WINDOWS_MAX as u64, 12)]];
+        assert_eq!(Windows::new(&fits, 12).expect("as many as may be").count(), WINDOWS_MAX as u64);
+        let claims: [Share; 2] = [vec![(1 << 34, 12)], vec![]];
+        assert!(Windows::new(&claims, 12).is_none());
     }
 
     #[test]

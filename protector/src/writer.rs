@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use store::GenerationId;
-use store::protect::{Changes, Keeping, Member, Repaired, Strip};
+use store::protect::{Changes, Keeping, Member, Others, ProtectError, Repaired, Strip, Told, Wanted};
 use store::record::Content;
 use store::storage::DirectoryFile;
 use transport::Rank;
@@ -16,7 +16,7 @@ use crate::error::ProtectorError;
 use crate::mailbox::Mailbox;
 use crate::remote::Remote;
 use crate::runs::ImageRuns;
-use crate::usage::Usage;
+use crate::usage::{Meter, Usage};
 use crate::windows::Share;
 use crate::work::{UNENDING, Work};
 
@@ -24,8 +24,8 @@ use crate::work::{UNENDING, Work};
 pub(crate) enum Job {
     /// Place this node's images.
     Place { attempt: u64, generation: GenerationId, from: Option<GenerationId>, ranks: Vec<Rank> },
-    /// What another member has, and how many pages it says may have changed.
-    Content { attempt: u64, member: usize, pages: u64, content: Box<Content> },
+    /// What another member has.
+    Content { attempt: u64, content: Box<Content> },
     /// The sum of a window.
     Keep { attempt: u64, window: u64, strip: Strip },
     /// No more windows.
@@ -75,6 +75,35 @@ pub(crate) enum Done {
     Abandoned { generation: GenerationId, abandoned: Result<(), ProtectorError> },
 }
 
+/// Other members, of whom no more is asked than the processor time allows to compute with.
+struct Paced<'a, 'b> {
+    remote: Remote,
+    meter: &'a mut Meter<'b>,
+    work: &'a Work,
+}
+
+impl Others for Paced<'_, '_> {
+    fn content(
+        &mut self,
+        asked: usize,
+        of: usize,
+        generation: GenerationId,
+    ) -> Result<Content, ProtectError> {
+        self.remote.content(asked, of, generation)
+    }
+
+    fn places(
+        &mut self,
+        asked: &[usize],
+        generation: GenerationId,
+        wanted: &Wanted,
+    ) -> Vec<Result<Vec<Told>, ProtectError>> {
+        let told = self.remote.places(asked, generation, wanted);
+        self.meter.rest(self.work);
+        told
+    }
+}
+
 /// An encoding under way.
 struct Encoding {
     attempt: u64,
@@ -107,7 +136,7 @@ impl Writer {
         let mut meter = usage.meter();
         while let Ok(job) = jobs.recv() {
             self.work.begin(job.attempt());
-            if let Some(done) = self.carry_out(job) {
+            if let Some(done) = self.carry_out(job, &mut meter) {
                 self.tasks.post(Task::Written(done));
             }
             meter.rest(&self.work);
@@ -116,20 +145,14 @@ impl Writer {
         self.give_up();
     }
 
-    fn carry_out(&mut self, job: Job) -> Option<Done> {
+    fn carry_out(&mut self, job: Job, meter: &mut Meter<'_>) -> Option<Done> {
         match job {
             Job::Place { attempt, generation, from, ranks } => {
                 self.give_up();
                 self.encoding = Some(Encoding { attempt, generation, from, keeping: None });
                 self.step(attempt, |member, encoding| place(member, encoding, &ranks))
             }
-            Job::Content { attempt, member: of, pages, content } => self.step(attempt, |member, encoding| {
-                let old = encoding.from.map(|from| member.content(from, of)).transpose()?;
-                let known = content.pages().max(old.as_ref().map_or(0, Content::pages));
-                if pages != known {
-                    let reason = format!("it tells of {pages} pages, by its records it has {known}");
-                    return Err(ProtectorError::Message { peer: content.node, reason });
-                }
+            Job::Content { attempt, content } => self.step(attempt, |member, _| {
                 member.write_content(&content)?;
                 Ok(Done::Content { attempt })
             }),
@@ -150,8 +173,9 @@ impl Writer {
                 self.give_up();
                 None
             }
-            Job::Repair { generation, mut remote, .. } => {
-                let repaired = self.member.repair(generation, &mut remote).map_err(ProtectorError::from);
+            Job::Repair { generation, remote, .. } => {
+                let mut others = Paced { remote, meter, work: &self.work };
+                let repaired = self.member.repair(generation, &mut others).map_err(ProtectorError::from);
                 Some(Done::Repaired { generation, repaired })
             }
             Job::Abandon(generation) => {

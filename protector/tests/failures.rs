@@ -322,7 +322,7 @@ fn a_protector_ends_at_once_whatever_it_waits_for() {
 #[test]
 fn a_group_whose_links_lose_everything_is_silent() {
     let faults = "loss=100%".parse().expect("faults");
-    let plan = Plan { patience: Duration::from_secs(1), faults, ..Plan::new(3, 1, 50_000) };
+    let plan = Plan { patience: Duration::from_secs(1), faults: vec![faults], ..Plan::new(3, 1, 50_000) };
     let cluster = Cluster::new(plan);
     let id = generation(1, 2);
     cluster.write_images(id);

@@ -67,14 +67,14 @@ fn faults(text: &str) -> Faults {
 fn links_that_lose_and_double_and_mix_up_frames_make_no_difference() {
     let faults = faults("loss=3%,dup=3%,reorder=3%,side=both");
     for shape in Shape::ALL {
-        survives(Plan { shape: Some(shape), faults, ..Plan::new(4, 1, 300_000) });
+        survives(Plan { shape: Some(shape), faults: vec![faults], ..Plan::new(4, 1, 300_000) });
     }
-    survives(Plan { faults, ..Plan::new(5, 2, 100_000) });
+    survives(Plan { faults: vec![faults], ..Plan::new(5, 2, 100_000) });
 }
 
 // Between hosts the key covers payload.
 #[test]
 fn links_that_flip_bits_make_no_difference() {
     let faults = faults("corrupt=3%,truncate=1%,side=both");
-    survives(Plan { faults, auth: AuthLevel::Full, ..Plan::new(4, 1, 300_000) });
+    survives(Plan { faults: vec![faults], auth: AuthLevel::Full, ..Plan::new(4, 1, 300_000) });
 }

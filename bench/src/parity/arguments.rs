@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use protector::{Limits, Shape};
 use store::protect::Scheme;
+use transport::config::RAILS_MAX;
 
 use super::{GroupOptions, ParityOptions, ProgramKind, ProgramOptions};
 use crate::number::{number, positive};
@@ -46,7 +47,10 @@ pub struct ParityArguments {
     /// Checkpoints of each program after the first
     #[arg(long, requires = "program", default_value_t = ProgramOptions::default().checkpoints, value_parser = number::<usize>(1..=CHECKPOINTS_MAX))]
     checkpoints: usize,
-    /// What each node's link lets through in each direction, such as 50MB/s
+    /// Rails that each node has, each an address of its own on the loopback interface
+    #[arg(long, requires = "nodes", value_delimiter = ',', default_value = "1", value_parser = number::<usize>(1..=RAILS_MAX as u64))]
+    rails: Vec<usize>,
+    /// What each rail of a node lets through in each direction, such as 50MB/s: the limit is on all rails of a node together, so many times as much
     #[arg(long, requires = "nodes")]
     link: Option<Rate>,
     /// What each node's disk reads and writes, such as 50MB/s
@@ -127,6 +131,7 @@ impl ParityArguments {
             shapes,
             bytes: mib.iter().map(|mib| mib << 20).collect(),
             dirty_percent: self.dirty.clone(),
+            rails: self.rails.clone(),
             limits: Limits {
                 link_bytes_per_s: self.link.map(|rate| rate.0),
                 disk_bytes_per_s: self.disk.map(|rate| rate.0),

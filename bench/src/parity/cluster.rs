@@ -4,9 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use drivers::fault::Faults;
 use nix::poll::{PollFd, PollFlags, poll};
-use protector::{BareRing, Disk, Event, Limits, Order, Protector, Settings, Shape, Statistics};
+use protector::{BareRing, Disk, Event, Limits, Order, Protector, Rail, Settings, Shape, Statistics};
 use store::image::Base;
 use store::job::{CommitRequest, ImageClaim};
 use store::protect::{Group, Scheme};
@@ -37,6 +36,8 @@ const BARE_FILE: &str = "bare";
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) nodes: usize,
+    /// Of each node, each at an address of its own.
+    pub(super) rails: usize,
     pub(super) scheme: Scheme,
     /// `None`: the cost model's choice.
     pub(super) shape: Option<Shape>,
@@ -120,15 +121,16 @@ impl Cluster {
         plan.check()?;
         let group = Group::new((0..number(plan.nodes)).collect(), plan.scheme.losses())?;
         let folder = plan.folder.join(format!("stillwire-bench-parity-{}", std::process::id()));
+        let rail = |number| Rail::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, number)));
+        let rails: Vec<Rail> = (1..).take(plan.rails).map(rail).collect();
         let settings = |node| Settings {
             job: JOB,
             key: [5; 16],
             auth: AuthLevel::Header,
-            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            rails: rails.clone(),
             node,
             group: group.clone(),
             directory: folder.join(format!("node{node}")),
-            faults: Faults::NONE,
             limits: plan.limits,
             shape: plan.shape,
             patience: Duration::from_secs(30),

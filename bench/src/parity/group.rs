@@ -25,6 +25,8 @@ use crate::progress::Steps;
 pub struct GroupOptions {
     /// Nodes of the group.
     pub nodes: Vec<usize>,
+    /// Rails that each node has.
+    pub rails: Vec<usize>,
     /// How many may be lost.
     pub scheme: Scheme,
     /// Ways that parity takes; `None`: the cost model's choice.
@@ -33,7 +35,7 @@ pub struct GroupOptions {
     pub bytes: Vec<usize>,
     /// Percent of an image's pages that have changed; 100: whole images.
     pub dirty_percent: Vec<f64>,
-    /// What each node may use.
+    /// What each node may use; of the link, with each rail.
     pub limits: Limits,
     /// Encodings of each point; the median counts.
     pub runs: usize,
@@ -46,6 +48,7 @@ impl Default for GroupOptions {
     fn default() -> GroupOptions {
         GroupOptions {
             nodes: vec![4],
+            rails: vec![1],
             scheme: Scheme::Xor,
             shapes: vec![None],
             bytes: vec![64 << 20],
@@ -63,11 +66,19 @@ impl Default for GroupOptions {
 
 impl GroupOptions {
     fn plans(&self) -> impl Iterator<Item = Plan> + '_ {
-        self.nodes.iter().flat_map(|nodes| self.shapes.iter().map(|shape| self.plan(*nodes, *shape)))
+        let ways = self.rails.iter().flat_map(|rails| self.shapes.iter().map(move |shape| (*rails, *shape)));
+        let ways: Vec<(usize, Option<Shape>)> = ways.collect();
+        self.nodes.iter().flat_map(move |nodes| {
+            let plan = |(rails, shape): (usize, Option<Shape>)| self.plan(*nodes, rails, shape);
+            ways.iter().copied().map(plan).collect::<Vec<Plan>>()
+        })
     }
 
-    pub(super) fn plan(&self, nodes: usize, shape: Option<Shape>) -> Plan {
-        Plan { nodes, scheme: self.scheme, shape, limits: self.limits, folder: self.folder.clone() }
+    pub(super) fn plan(&self, nodes: usize, rails: usize, shape: Option<Shape>) -> Plan {
+        // A protector's limit is that of its node.
+        let link_bytes_per_s = self.limits.link_bytes_per_s.map(|rate| rate.saturating_mul(rails as u64));
+        let limits = Limits { link_bytes_per_s, ..self.limits };
+        Plan { nodes, rails, scheme: self.scheme, shape, limits, folder: self.folder.clone() }
     }
 }
 
@@ -80,13 +91,16 @@ pub fn run(options: &GroupOptions) -> Result<GroupReport, BenchError> {
     options.plans().try_for_each(|plan| plan.check())?;
     let memory = Memory::measure();
     let each = options.bytes.len() * options.dirty_percent.len();
-    let mut steps = Steps::new("parity", options.nodes.len() * options.shapes.len() * each);
+    let mut steps = Steps::new("parity", options.plans().count() * each);
     let mut rows = Vec::new();
     for plan in options.plans() {
         for bytes in &options.bytes {
             for dirty in &options.dirty_percent {
                 let (nodes, mib) = (plan.nodes, bytes >> 20);
-                steps.step(format_args!("{nodes} nodes, {mib} MiB each, {dirty} % of them changed"));
+                let rails = plan.rails;
+                steps.step(format_args!(
+                    "{nodes} nodes, rails of each {rails}, {mib} MiB each, {dirty} % of them changed"
+                ));
                 let point = Point { bytes: *bytes, dirty_percent: *dirty };
                 let measured = measure(&plan, point, options.runs)?;
                 rows.push(GroupRow::new(&plan, &memory, point, &measured));

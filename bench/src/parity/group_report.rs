@@ -24,6 +24,10 @@ const LIMIT_REACHED: f64 = 0.9;
 pub struct GroupRow {
     /// Nodes of the group.
     pub nodes: usize,
+    /// Rails of each node.
+    pub rails: usize,
+    /// Of the frames of a node, how many its busiest rail carried, on the node where that is most: 1 by the number of rails, if they share.
+    pub busiest_rail: f64,
     /// `xor`, `rs:K+M`, `partner`.
     pub scheme: String,
     /// The way that parity took.
@@ -40,11 +44,11 @@ pub struct GroupRow {
     pub memcpy_gbytes_per_s: f64,
     /// How they compare.
     pub ratio_to_memcpy: f64,
-    /// What the link gave in each direction by itself, in turns with the encodings.
+    /// What all rails of a node gave in each direction by themselves, in turns with the encodings.
     pub link_gbytes_per_s: f64,
     /// What the disk gave by itself, reads and writes together, in the proportion in which an encoding reads and writes.
     pub disk_gbytes_per_s: f64,
-    /// The link's limit; `null`: none.
+    /// The limit on all rails of a node together; `null`: none.
     pub link_limit_gbytes_per_s: Option<f64>,
     /// The disk's limit.
     pub disk_limit_gbytes_per_s: Option<f64>,
@@ -73,8 +77,17 @@ pub struct GroupRow {
     /// What processors did meanwhile.
     #[serde(flatten)]
     pub processor: Processor,
-    /// The machine was the limit, of the encoding, or of link and disk by themselves: not to be counted.
+    /// The machine was the limit, of the encoding, or of link and disk by themselves, or one rail carried more than its share of the limit: not to be counted.
     pub machine_limited: bool,
+}
+
+/// How many times its even share of a node's frames a rail may carry: rails take turns by frames, and not all frames are alike.
+const SHARE_TOLERATED: f64 = 1.1;
+
+/// Of a node's frames, those of its busiest rail.
+fn busiest_rail(found: &Statistics) -> f64 {
+    let most = found.rail_frames.iter().copied().max().unwrap_or(0);
+    float(most) / float(found.rail_frames.iter().sum::<u64>().max(1))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^52")]
@@ -127,11 +140,17 @@ impl GroupRow {
         let disk_limit_gbytes_per_s = limit(plan.limits.disk_bytes_per_s);
         let missed =
             |found: f64, limit: Option<f64>| limit.is_some_and(|limit| found / 1e9 < limit * LIMIT_REACHED);
+        let busiest_rail = statistics.iter().map(busiest_rail).fold(0.0, f64::max);
+        // The limit is on all rails of a node together: what more went over one of them would have waited for a link of its own.
+        let is_lopsided = busiest_rail * plan.rails as f64 > SHARE_TOLERATED;
         let machine_limited = encoded.processor.is_exhausted()
+            || is_lopsided
             || missed(bare.link, link_limit_gbytes_per_s)
             || missed(bare.disk, disk_limit_gbytes_per_s);
         GroupRow {
             nodes: plan.nodes,
+            rails: plan.rails,
+            busiest_rail,
             scheme: plan.scheme.to_string(),
             shape: statistics
                 .first()
@@ -184,10 +203,11 @@ struct Axis {
     of: fn(&GroupRow) -> String,
 }
 
-const AXES: [Axis; 4] = [
+const AXES: [Axis; 5] = [
     Axis { name: "nodes", unit: " nodes", of: |row| row.nodes.to_string() },
     Axis { name: "MiB of a node's image", unit: " MiB", of: |row| (row.bytes >> 20).to_string() },
     Axis { name: "% of the pages changed", unit: " % changed", of: |row| row.dirty_percent.to_string() },
+    Axis { name: "rails of a node", unit: " rails", of: |row| row.rails.to_string() },
     Axis { name: "shape", unit: "", of: |row| row.shape.clone() },
 ];
 
@@ -220,9 +240,9 @@ impl GroupReport {
         let values = |axis: &Axis| distinct(self.rows.iter().map(axis.of));
         // Where the shape was chosen for each point, it is not what points differ in.
         let point =
-            |row: &GroupRow| AXES[..3].iter().map(|axis| (axis.of)(row)).collect::<Vec<_>>().join(" ");
+            |row: &GroupRow| AXES[..4].iter().map(|axis| (axis.of)(row)).collect::<Vec<_>>().join(" ");
         let chosen = distinct(self.rows.iter().map(point)).len() == self.rows.len();
-        let axes = if chosen { &AXES[..3] } else { &AXES[..] };
+        let axes = if chosen { &AXES[..4] } else { &AXES[..] };
         // The first of those with most values.
         let axis = axes.iter().rev().max_by_key(|axis| values(axis).len()).unwrap_or(&AXES[0]);
         let rest = |row: &GroupRow| {
@@ -279,12 +299,13 @@ impl fmt::Display for GroupReport {
         write!(f, "{}", self.machine)?;
         writeln!(
             f,
-            "encoding from end to end, a protector for each node; seconds and MB/s, medians; link, disk: by themselves, in turns with it; cpu: this process, and all, by all cores"
+            "encoding from end to end, a protector for each node; seconds and MB/s, medians; link, disk: by themselves, in turns with it, all rails together; cpu: this process, and all, by all cores"
         )?;
         writeln!(
             f,
-            "{:>5} {:>8} {:>9} {:>6} {:>6} {:>7} {:>6} {:>6} {:>6} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>6} {:>7} {:>5} {:>5}",
+            "{:>5} {:>5} {:>8} {:>9} {:>6} {:>6} {:>7} {:>6} {:>6} {:>6} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>6} {:>7} {:>5} {:>5}",
             "nodes",
+            "rails",
             "scheme",
             "shape",
             "MiB",
@@ -308,8 +329,9 @@ impl fmt::Display for GroupReport {
         for row in &self.rows {
             writeln!(
                 f,
-                "{:>5} {:>8} {:>9} {:>6} {:>5}% {:>7.3} {:>6.1} {:>6.1} {:>6.1} {:>7.3} {:>6.2} {:>6.2} {:>6.2} {:>6.3} {:>6.2} {:>7.2} {:>6.2} {:>7.1} {:>4.0}% {:>5}{}",
+                "{:>5} {:>5} {:>8} {:>9} {:>6} {:>5}% {:>7.3} {:>6.1} {:>6.1} {:>6.1} {:>7.3} {:>6.2} {:>6.2} {:>6.2} {:>6.3} {:>6.2} {:>7.2} {:>6.2} {:>7.1} {:>4.0}% {:>5}{}",
                 row.nodes,
+                row.rails,
                 row.scheme,
                 row.shape,
                 row.bytes >> 20,

@@ -120,7 +120,8 @@ fn series(
     rows: &mut Vec<ProgramRow>,
 ) -> Result<Repair, BenchError> {
     let shape = options.group.shapes.first().copied().flatten();
-    let plan = options.group.plan(nodes, shape);
+    let rails = options.group.rails.first().copied().unwrap_or(1);
+    let plan = options.group.plan(nodes, rails, shape);
     let bytes = options.group.bytes.first().copied().unwrap_or(PAGE_BYTES);
     let mut cluster = Cluster::new(plan.clone())?;
     let mut programs: Vec<Box<dyn Program>> =

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::Args;
 
 use crate::error::CliError;
-use crate::launch::Node;
+use crate::launch::{Addresses, Node};
 
 /// How people write this host.
 const HERE: &str = "localhost";
@@ -16,9 +16,10 @@ const HERE: &str = "localhost";
 #[derive(Clone, Debug, Args)]
 pub(crate) struct HostArguments {
     /// Hosts on which ranks run, in the order of their numbers, such as node1:4,node2:4; without numbers, as evenly as can be. A host's ranks receive
-    /// on the address that its name stands for, or on another one: node1:4@10.0.0.1. localhost is this host. All need this program, the MPI program and
+    /// on the address that its name stands for, or on another one: node1:4@10.0.0.1. Parity between nodes goes over further networks, too, if an address on
+    /// each of them is given, in the same order for all hosts: node1:4@10.0.0.1+10.1.0.1. localhost is this host. All need this program, the MPI program and
     /// the job's directory at the same paths
-    #[arg(long, alias = "map", value_name = "HOST[:RANKS][@IP],...", value_delimiter = ',')]
+    #[arg(long, alias = "map", value_name = "HOST[:RANKS][@IP[+IP]],...", value_delimiter = ',')]
     pub(crate) hosts: Vec<HostArgument>,
     /// What starts a program on another host: a command that takes the host's name and the program's as further arguments [default: ssh -o BatchMode=yes]
     #[arg(long, value_name = "COMMAND")]
@@ -36,17 +37,17 @@ const REMOTE_SHELL: &str = "ssh -o BatchMode=yes";
 pub(crate) struct HostArgument {
     name: String,
     ranks: Option<u32>,
-    address: Option<IpAddr>,
+    addresses: Option<Addresses>,
 }
 
 impl FromStr for HostArgument {
     type Err = String;
 
     fn from_str(text: &str) -> Result<HostArgument, String> {
-        let (rest, address) = match text.split_once('@') {
-            Some((rest, address)) => {
-                let wrong = |_| format!("expected an IP address behind the @ of `{text}`, found `{address}`");
-                (rest, Some(address.parse().map_err(wrong)?))
+        let (rest, addresses) = match text.split_once('@') {
+            Some((rest, addresses)) => {
+                let wrong = |why| format!("{why} (behind the @ of `{text}`)");
+                (rest, Some(addresses.parse().map_err(wrong)?))
             }
             None => (text, None),
         };
@@ -63,7 +64,7 @@ impl FromStr for HostArgument {
         if name.is_empty() || name.starts_with('-') || !name.chars().all(is_name) {
             return Err(format!("expected a host as node1, node1:4 or node1:4@10.0.0.1, found `{text}`"));
         }
-        Ok(HostArgument { name: name.to_owned(), ranks, address })
+        Ok(HostArgument { name: name.to_owned(), ranks, addresses })
     }
 }
 
@@ -73,7 +74,7 @@ impl core::fmt::Display for HostArgument {
         if let Some(ranks) = self.ranks {
             write!(f, ":{ranks}")?;
         }
-        self.address.map_or(Ok(()), |address| write!(f, "@{address}"))
+        self.addresses.as_ref().map_or(Ok(()), |addresses| write!(f, "@{addresses}"))
     }
 }
 
@@ -110,7 +111,7 @@ impl HostArguments {
     }
 
     /// The nodes of a job with so many ranks. `bind`: where ranks receive that run here, unless the list says it.
-    pub(crate) fn nodes(&self, ranks: u32, bind: IpAddr) -> Result<Vec<Node>, CliError> {
+    pub(crate) fn nodes(&self, ranks: u32, bind: &Addresses) -> Result<Vec<Node>, CliError> {
         if self.hosts.is_empty() {
             let nodes = self.nodes.unwrap_or(1).min(ranks.max(1));
             let node = |number: u32| {
@@ -129,18 +130,22 @@ impl HostArguments {
         let mut nodes = Vec::new();
         for (host, ranks) in self.hosts.iter().zip(shares) {
             let is_here = host.name == HERE;
-            let address = match host.address {
-                Some(address) => address,
-                None if !is_here => resolve(&host.name)?,
-                None if others.is_empty() || bind != IpAddr::V4(Ipv4Addr::LOCALHOST) => bind,
-                None => outward(others[0].address.map_or_else(|| resolve(&others[0].name), Ok)?)?,
+            let addresses = match &host.addresses {
+                Some(addresses) => addresses.clone(),
+                None if !is_here => Addresses::one(resolve(&host.name)?),
+                None if others.is_empty() || bind.first != IpAddr::V4(Ipv4Addr::LOCALHOST) => bind.clone(),
+                None => {
+                    let other = others[0].addresses.as_ref().map(|addresses| addresses.first);
+                    Addresses::one(outward(other.map_or_else(|| resolve(&others[0].name), Ok)?)?)
+                }
             };
             nodes.push(Node {
                 name: Some(host.name.clone()),
                 host: (!is_here).then(|| host.name.clone()),
                 remote_shell: shell.clone(),
                 ranks,
-                bind: SocketAddr::new(address, 0),
+                bind: SocketAddr::new(addresses.first, 0),
+                further: addresses.further,
             });
         }
         Ok(nodes)
@@ -175,7 +180,7 @@ pub(crate) fn write(nodes: &[Node]) -> Option<String> {
     let host = |node: &Node| HostArgument {
         name: node.host.clone().unwrap_or_else(|| HERE.to_owned()),
         ranks: Some(node.ranks),
-        address: Some(node.bind.ip()),
+        addresses: Some(node.addresses()),
     };
     nodes
         .iter()
@@ -222,6 +227,10 @@ fn outward(other: IpAddr) -> Result<IpAddr, CliError> {
 mod tests {
     use super::*;
 
+    fn here() -> Addresses {
+        Addresses::one(Ipv4Addr::LOCALHOST.into())
+    }
+
     fn hosts(text: &str) -> HostArguments {
         HostArguments {
             hosts: text.split(',').map(|host| host.parse().unwrap()).collect(),
@@ -231,8 +240,7 @@ mod tests {
     }
 
     fn shares(text: &str, ranks: u32) -> Result<Vec<u32>, String> {
-        let nodes =
-            hosts(text).nodes(ranks, Ipv4Addr::LOCALHOST.into()).map_err(|error| error.to_string())?;
+        let nodes = hosts(text).nodes(ranks, &here()).map_err(|error| error.to_string())?;
         Ok(nodes.into_iter().map(|node| node.ranks).collect())
     }
 
@@ -249,7 +257,9 @@ mod tests {
 
     #[test]
     fn what_is_no_host_is_refused() {
-        for text in ["", ":4", "a:0", "a:x", "-oProxyCommand=x", "a b", "a@b", "a:1:2"] {
+        for text in
+            ["", ":4", "a:0", "a:x", "-oProxyCommand=x", "a b", "a@b", "a:1:2", "a@", "a@::1+", "a@::1+::1"]
+        {
             assert!(text.parse::<HostArgument>().is_err(), "{text}");
         }
         assert!("a@10.0.0".parse::<HostArgument>().unwrap_err().contains("`10.0.0`"));
@@ -257,19 +267,29 @@ mod tests {
 
     #[test]
     fn a_job_file_keeps_them() {
-        let text = "localhost:2@10.0.0.1,node-1.example:3@fe80::1";
-        let written = write(&hosts(text).nodes(5, Ipv4Addr::LOCALHOST.into()).unwrap()).unwrap();
+        let text = "localhost:2@10.0.0.1+10.1.0.1,node-1.example:3@fe80::1+fe80::2+10.1.0.2";
+        let written = write(&hosts(text).nodes(5, &here()).unwrap()).unwrap();
         assert_eq!(written, text);
         assert_eq!(HostArguments::read(Some(&written), None, None).hosts, hosts(text).hosts);
-        assert_eq!(write(&[Node::here(2, Ipv4Addr::LOCALHOST.into())]), None);
+        assert_eq!(write(&[Node::here(2, &here())]), None);
         let now = hosts("c:5").or(HostArguments { remote_shell: Some("rsh".to_owned()), ..hosts(text) });
         assert_eq!((now.hosts, now.remote_shell.as_deref()), (hosts("c:5").hosts, Some("rsh")));
     }
 
     #[test]
+    fn a_host_has_an_address_on_each_network() {
+        let nodes = hosts("a:1@10.0.0.1+10.1.0.1,b:1@10.0.0.2").nodes(2, &here()).unwrap();
+        let all = |node: &Node| node.addresses().to_string();
+        assert_eq!(nodes.iter().map(all).collect::<Vec<_>>(), ["10.0.0.1+10.1.0.1", "10.0.0.2"]);
+        assert_eq!(nodes[0].bind.ip(), IpAddr::from([10, 0, 0, 1]));
+        let many = "a@10.0.0.1+10.0.0.2+10.0.0.3+10.0.0.4+10.0.0.5";
+        assert!(many.parse::<HostArgument>().unwrap_err().contains("at most 4 addresses"));
+    }
+
+    #[test]
     fn nodes_of_this_host_are_counted() {
         let arguments = HostArguments { hosts: Vec::new(), remote_shell: None, nodes: Some(3) };
-        let nodes = arguments.nodes(4, Ipv4Addr::LOCALHOST.into()).unwrap();
+        let nodes = arguments.nodes(4, &here()).unwrap();
         assert_eq!(nodes.iter().map(|node| node.ranks).collect::<Vec<_>>(), [2, 1, 1]);
     }
 }

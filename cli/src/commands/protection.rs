@@ -231,6 +231,7 @@ mod tests {
     use transport::{Epoch, Life, Rank};
 
     use super::*;
+    use crate::launch::Addresses;
 
     /// Three ranks, of which the first node has two.
     fn manifest() -> Manifest {
@@ -251,7 +252,7 @@ mod tests {
 
     fn placed(hosts: &str) -> Result<Vec<(String, u32)>, String> {
         let said = HostArguments::read(Some(hosts), None, None);
-        let nodes = said.nodes(3, Ipv4Addr::LOCALHOST.into()).expect("hosts");
+        let nodes = said.nodes(3, &Addresses::one(Ipv4Addr::LOCALHOST.into())).expect("hosts");
         let placed = in_places(&manifest(), nodes, &said).map_err(|error| error.to_string())?;
         Ok(placed.into_iter().map(|node| (node.name(), node.ranks)).collect())
     }

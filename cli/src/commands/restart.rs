@@ -53,9 +53,9 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     }
     program.check()?;
     let bind = arguments.bind.unwrap_or(bind);
-    check_bind(bind)?;
+    check_bind(&bind)?;
     let hosts = arguments.hosts.clone().or(hosts);
-    let mut nodes = hosts.nodes(file.ranks, bind)?;
+    let mut nodes = hosts.nodes(file.ranks, &bind)?;
     if protection::is_in(&file) {
         let manifest = beginning_manifest(&mut directory, beginning)?;
         // Its images have not been read yet, but by their nodes before it is chosen.
@@ -74,7 +74,11 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     let counter_last =
         brought.as_ref().map_or(0, |brought| brought.counter_last).max(directory.counter_last()?);
     // What is said to another host is authenticated as a whole, whatever was enough before.
-    let auth = if nodes.iter().all(|node| node.bind.ip().is_loopback()) { auth } else { AuthLevel::Full };
+    let auth = if nodes.iter().all(|node| node.addresses().iter().all(|address| address.is_loopback())) {
+        auth
+    } else {
+        AuthLevel::Full
+    };
     let saves = read_saves(&file);
     let is_whole = saves == Saves::Process;
     let provider = whole::library(&program).filter(|_| is_whole);

@@ -32,7 +32,7 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::limits::OUTPUT_GRACE;
 use crate::launch::registry::{Registration, runtime_directory};
-use crate::launch::{self, Flush, Node, Observer, Outcome, Plan, Program, Purpose, Saves, whole};
+use crate::launch::{self, Addresses, Flush, Node, Observer, Outcome, Plan, Program, Purpose, Saves, whole};
 use crate::mpi::environment;
 use crate::mpi::program::{Detected, detect};
 use crate::mpi::{Family, Mpi, provider};
@@ -111,7 +111,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     let job = fresh_job()?;
     let mut config = job_config(&arguments);
     config.validate()?;
-    check_bind(arguments.bind)?;
+    check_bind(&arguments.bind)?;
     let mut program = program(&arguments)?;
     let detected = detect(&program)?;
     let provider = provider::find(None);
@@ -125,14 +125,14 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
             return Err(error);
         }
     }
-    let nodes = arguments.hosts.nodes(arguments.ranks, arguments.bind)?;
+    let nodes = arguments.hosts.nodes(arguments.ranks, &arguments.bind)?;
     let own_directories = arguments.protection.own_directories(job, &nodes)?;
     if arguments.key.is_named() && !arguments.flush.any() {
         return Err(CliError::KeyOfNothing);
     }
     let flush = arguments.flush.flush(&arguments.key)?;
     if let Ok(library) = &provider {
-        equip(&mut program, &detected, library, arguments.bind);
+        equip(&mut program, &detected, library, arguments.bind.first);
     }
     if let Some(mpi) = detected.mpi.as_ref().filter(|mpi| mpi.family == Family::OpenMpi) {
         return super::mpirun::run(mpi, &program, &arguments, json);
@@ -167,7 +167,9 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     let auth = match arguments.auth {
         Some(AuthArgument::Header) => AuthLevel::Header,
         Some(AuthArgument::Full) => AuthLevel::Full,
-        None if nodes.iter().all(|node| node.bind.ip().is_loopback()) => AuthLevel::Header,
+        None if nodes.iter().all(|node| node.addresses().iter().all(|address| address.is_loopback())) => {
+            AuthLevel::Header
+        }
         None => AuthLevel::Full,
     };
     let mut plan = Plan {
@@ -456,8 +458,10 @@ fn summarize(plan: &Plan, outcome: &Outcome, took: Duration) -> RunReport {
 }
 
 /// Ranks that cannot receive where they are told to would all end, in life after life.
-pub(crate) fn check_bind(address: IpAddr) -> Result<(), CliError> {
-    UdpSocket::bind((address, 0)).map(drop).map_err(|error| CliError::Bind { address, error })
+pub(crate) fn check_bind(addresses: &Addresses) -> Result<(), CliError> {
+    addresses.iter().try_for_each(|address| {
+        UdpSocket::bind((address, 0)).map(drop).map_err(|error| CliError::Bind { address, error })
+    })
 }
 
 pub(crate) fn fresh_job() -> Result<JobId, CliError> {
@@ -550,7 +554,7 @@ fn write_places(nodes: &[Node], settings: &mut BTreeMap<String, String>) {
         settings.insert(setting::REMOTE_SHELL.to_owned(), shell.join(" "));
         return;
     }
-    settings.insert(setting::BIND.to_owned(), nodes[0].bind.ip().to_string());
+    settings.insert(setting::BIND.to_owned(), nodes[0].addresses().to_string());
     settings.insert(setting::NODES.to_owned(), nodes.len().to_string());
 }
 
@@ -613,7 +617,7 @@ pub(crate) struct Settings {
     pub(crate) config: JobConfig,
     pub(crate) hosts: HostArguments,
     /// Where ranks receive that run here.
-    pub(crate) bind: IpAddr,
+    pub(crate) bind: Addresses,
     pub(crate) auth: AuthLevel,
     /// Each rank has a pid namespace.
     pub(crate) keeps_ids: bool,
@@ -626,11 +630,12 @@ pub(crate) fn read_settings(file: &JobFile) -> Result<Settings, CliError> {
         Some(text) => JobConfig::parse(text.as_bytes())?,
         None => JobConfig::default(),
     };
-    let bind = text(setting::BIND).and_then(|text| text.parse::<IpAddr>().ok());
+    let bind = text(setting::BIND).and_then(|text| text.parse::<Addresses>().ok());
     let hosts = HostArguments::read(text(setting::HOSTS), text(setting::REMOTE_SHELL), text(setting::NODES));
     let auth = if text(setting::AUTH) == Some("header") { AuthLevel::Header } else { AuthLevel::Full };
     let keeps_ids = text(setting::IDS) == Some(IDS_KEPT);
-    Ok(Settings { config, hosts, bind: bind.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), auth, keeps_ids })
+    let bind = bind.unwrap_or_else(|| Addresses::one(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    Ok(Settings { config, hosts, bind, auth, keeps_ids })
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::commands::run::{create_job, equip, exit_of, fresh_job, temporary_dire
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::registry::Registration;
-use crate::launch::{self, Node, Plan, Program, Purpose, Saves, whole};
+use crate::launch::{self, Addresses, Node, Plan, Program, Purpose, Saves, whole};
 use crate::mpi::program::detect;
 use mpi::MpiProgram;
 use timeline::{Script, Timeline};
@@ -129,7 +129,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         beginning: Beginning::Fresh,
         suspects: std::collections::BTreeSet::new(),
         counter_last: 0,
-        nodes: vec![Node::here(RANKS, Ipv4Addr::LOCALHOST.into())],
+        nodes: vec![Node::here(RANKS, &Addresses::one(Ipv4Addr::LOCALHOST.into()))],
         auth: AuthLevel::Header,
         provider: None,
         is_mpi: false,

@@ -12,6 +12,7 @@
 //! Each of the two is one thread with one loop ([`coordinator`], [`keeper`]): everything that happens is an event of `epoll`, and every event goes
 //! through the machines, which alone decide. A guard process ([`guard`]) cleans up on a node if its keeper is killed.
 
+mod addresses;
 mod coordinator;
 mod descriptors;
 mod flush;
@@ -53,6 +54,7 @@ use store::GenerationId;
 use transport::JobId;
 use transport::config::AuthLevel;
 
+pub(crate) use addresses::Addresses;
 pub(crate) use coordinator::run;
 pub(crate) use flush::{Directories, Fetch, Flush, SoFar};
 pub(crate) use lines::{Channel, LineReader};
@@ -141,12 +143,26 @@ pub(crate) struct Node {
     pub(crate) ranks: u32,
     /// Where they receive; port 0: each takes a free one.
     pub(crate) bind: SocketAddr,
+    /// The node on its other networks, over which parity goes, too.
+    pub(crate) further: Vec<IpAddr>,
 }
 
 impl Node {
     /// This host, with all ranks.
-    pub(crate) fn here(ranks: u32, bind: IpAddr) -> Node {
-        Node { name: None, host: None, remote_shell: Vec::new(), ranks, bind: SocketAddr::new(bind, 0) }
+    pub(crate) fn here(ranks: u32, addresses: &Addresses) -> Node {
+        Node {
+            name: None,
+            host: None,
+            remote_shell: Vec::new(),
+            ranks,
+            bind: SocketAddr::new(addresses.first, 0),
+            further: addresses.further.clone(),
+        }
+    }
+
+    /// Where it is, on each of its networks.
+    pub(crate) fn addresses(&self) -> Addresses {
+        Addresses { first: self.bind.ip(), further: self.further.clone() }
     }
 
     /// What people call it.

@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use ckpt_glue::control::{Control, ControlKey, stream};
@@ -165,6 +165,8 @@ pub(crate) struct Begin {
     /// Where images lie.
     pub(crate) directory: OsString,
     pub(crate) bind: SocketAddr,
+    /// This node on its other networks.
+    pub(crate) further: Vec<IpAddr>,
     /// Tags cover the payload too.
     pub(crate) full_tags: bool,
     pub(crate) provider: Option<OsString>,

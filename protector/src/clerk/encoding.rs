@@ -13,7 +13,7 @@ use super::{Clerk, Current, Since};
 use crate::api::{Asked, Event};
 use crate::cost::{Conditions, windows};
 use crate::error::ProtectorError;
-use crate::limits::{ALIVE_EVERY, LATENCY_ASSUMED, LINK_ASSUMED, LINK_SEEN_BYTES, STUCK_AFTER};
+use crate::limits::{ALIVE_EVERY, LATENCY_ASSUMED, LINK_ASSUMED, LINK_SEEN_BYTES, STUCK_AFTER, WINDOWS_MAX};
 use crate::message::{Message, Strips, Word};
 use crate::post::Post;
 use crate::reader;
@@ -50,7 +50,9 @@ pub(super) struct Encoding {
     pub(super) generation: GenerationId,
     from: Option<GenerationId>,
     since: Since,
-    /// By member: which pages may have changed.
+    /// By member: which pages may have changed, as it says.
+    told: Vec<Option<Share>>,
+    /// The same, of those whose records bear them out: nothing is made as large as a mere word says.
     shares: Vec<Option<Share>>,
     /// What the group's first member says.
     shape: Option<Shape>,
@@ -68,6 +70,12 @@ pub(super) struct Encoding {
     /// When something happened last, and when members were asked whether they live.
     progress: Instant,
     asked_alive: Instant,
+}
+
+impl Encoding {
+    fn has_told(&self, member: usize) -> bool {
+        self.told[member].is_some() || self.shares[member].is_some()
+    }
 }
 
 impl Clerk {
@@ -90,6 +98,7 @@ impl Clerk {
             generation,
             from,
             since: self.since(),
+            told: vec![None; members],
             shares: vec![None; members],
             shape: None,
             conditions: None,
@@ -138,7 +147,7 @@ impl Clerk {
 
     /// What another member says of an encoding, now or ahead of its time.
     pub(super) fn content(&mut self, member: usize, said: Early) {
-        let begun = self.encoding().filter(|encoding| encoding.shares[member].is_none());
+        let begun = self.encoding().filter(|encoding| !encoding.has_told(member));
         let now = begun.is_some_and(|encoding| encoding.generation == said.generation());
         if now && self.is_placed() {
             return self.take_content(member, said);
@@ -185,12 +194,14 @@ impl Clerk {
         if cycles > pages.div_ceil(cycle_pages) || share.iter().any(|(_, pages)| *pages > cycle_pages) {
             return self.nonsense(member, "more pages have changed than there are".to_owned());
         }
-        encoding.shares[member] = Some(share);
+        encoding.told[member] = Some(share);
         encoding.progress = Instant::now();
         if member == 0 {
             encoding.shape = Some(shape);
         }
-        self.to_writer(writer::Job::Content { attempt, member, pages, content: Box::new(content) });
+        let content = Box::new(content);
+        self.to_reader(reader::Job::Check { attempt, member, pages, from, content: content.clone() });
+        self.to_writer(writer::Job::Content { attempt, content });
     }
 
     fn placed(&mut self, content: &Content, changes: Box<Changes>, share: Share) {
@@ -287,6 +298,9 @@ impl Clerk {
                         encoding.arithmetic += arithmetic;
                         round.own(window, strips);
                     }
+                    (Done::Checked { attempt, member }, _) if attempt == current => {
+                        encoding.shares[member] = encoding.told[member].take();
+                    }
                     (Done::Ended { attempt }, _) if attempt == current => encoding.finished[1] = true,
                     _ => {}
                 }
@@ -330,7 +344,13 @@ impl Clerk {
             && let Some(shares) = encoding.shares.iter().map(Option::as_ref).collect::<Option<Vec<&Share>>>()
         {
             let (together, ahead) = windows(shape, group);
-            let windows = Windows::new(&shares, together * group.data_pages());
+            let Some(windows) = Windows::new(&shares, together * group.data_pages()) else {
+                let most = shares.iter().enumerate().max_by_key(|(_, share)| pages_of(share));
+                let (member, pages) = most.map_or((0, 0), |(member, share)| (member, pages_of(share)));
+                let reason =
+                    format!("{pages} of its pages have changed, which makes more than {WINDOWS_MAX} windows");
+                return self.nonsense(member, reason);
+            };
             encoding.round = Some(Round::new(shape, group, self.me, windows, ahead));
         }
         let Some(round) = &mut encoding.round else { return self.watch() };
@@ -395,10 +415,7 @@ impl Clerk {
         let (generation, begun) = (encoding.generation, encoding.since.at);
         let mut awaited = match &encoding.round {
             Some(round) => round.waits_for(),
-            None => {
-                let missing = encoding.shares.iter().enumerate().filter(|(_, share)| share.is_none());
-                missing.map(|(member, _)| member).collect()
-            }
+            None => (0..encoding.shares.len()).filter(|member| !encoding.has_told(*member)).collect(),
         };
         let windows = encoding.round.as_ref().map(Round::windows);
         let what = || match windows {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use store::protect::Member;
 use store::{Directory, GenerationId, JobDirectory};
 use transport::Life;
+use transport::config::RAILS_MAX;
 
 use crate::api::{Event, Order, Seconds, Settings, Statistics};
 use crate::disk::{Disk, Gone, Meter};
@@ -60,6 +61,7 @@ struct Since {
     messages: u64,
     sent: u64,
     received: u64,
+    rail_frames: [u64; RAILS_MAX],
     network: Duration,
 }
 
@@ -208,6 +210,7 @@ impl Clerk {
             Order::Abandon { generation } if self.encodes(*generation) => {
                 self.fail(ProtectorError::Ended { by: "the generation is abandoned" });
             }
+            Order::Protect { .. } => self.end_repairs("a checkpoint goes first"),
             _ => {}
         }
         self.orders.push_back(order);
@@ -230,6 +233,23 @@ impl Clerk {
             }
             let (asked, generation) = order.asked();
             self.bell.tell(failed(asked, generation, ProtectorError::Ended { by: BY }));
+        }
+    }
+
+    /// Repairs, under way or waiting: they can be done again.
+    fn end_repairs(&mut self, by: &'static str) {
+        if matches!(self.current, Current::Repair(_)) {
+            self.works.iter().for_each(|work| work.end(self.attempt));
+            self.end_repair(by);
+            self.attempt += 1;
+        }
+        let is_repair = |order: &Order| matches!(order, Order::Repair { .. });
+        let (repairs, rest): (VecDeque<Order>, VecDeque<Order>) =
+            std::mem::take(&mut self.orders).into_iter().partition(is_repair);
+        self.orders = rest;
+        for order in repairs {
+            let (asked, generation) = order.asked();
+            self.bell.tell(failed(asked, generation, ProtectorError::Ended { by }));
         }
     }
 
@@ -270,11 +290,11 @@ impl Clerk {
         self.post = None;
         self.early.clear();
         let lines = Lines::open(&self.settings, life)?;
-        let addresses = lines.addresses();
+        let (addresses, unusable) = (lines.addresses(), lines.unusable().to_vec());
         self.tasks.sleep_in(Some(lines.endpoint().clone()));
         let members = self.settings.group.members();
         self.post = Some(Post::new(lines, members, self.settings.limits.link_bytes_per_s));
-        Ok(Event::Opened { life, addresses })
+        Ok(Event::Opened { life, addresses, unusable })
     }
 
     fn meet(&mut self, life: Life, addresses: &[(u32, Vec<u8>)]) -> Result<(), ProtectorError> {
@@ -302,6 +322,7 @@ impl Clerk {
             messages: post.map_or(0, |post| post.sent_messages),
             sent: post.map_or(0, |post| post.sent_bytes),
             received: post.map_or(0, |post| post.received_bytes),
+            rail_frames: post.map_or([0; RAILS_MAX], Post::rail_frames),
             network: post.map_or(Duration::ZERO, Post::busy),
         }
     }
@@ -311,6 +332,11 @@ impl Clerk {
         Statistics {
             shape: None,
             sent_messages: now.messages - since.messages,
+            // A rail that has died since then has none.
+            rail_frames: std::array::from_fn(|rail| {
+                now.rail_frames[rail].saturating_sub(since.rail_frames[rail])
+            }),
+            rails_lost: self.post.as_ref().map_or(0, Post::rails_lost),
             sent_bytes: now.sent - since.sent,
             received_bytes: now.received - since.received,
             read_bytes: now.disk.read - since.disk.read,

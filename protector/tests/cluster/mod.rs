@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use drivers::fault::Faults;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use protector::{Event, Limits, Order, Protector, ProtectorError, Settings, Shape, Statistics};
+use protector::{Event, Limits, Order, Protector, ProtectorError, Rail, Settings, Shape, Statistics};
 use store::image::Base;
 use store::job::{CommitRequest, Depth, GenerationId, ImageClaim};
 use store::limits::PAGE_BYTES;
@@ -67,7 +67,10 @@ pub(crate) struct Plan {
     pub(crate) bytes: usize,
     pub(crate) shape: Option<Shape>,
     pub(crate) auth: AuthLevel,
-    pub(crate) faults: Faults,
+    /// Of each rail.
+    pub(crate) faults: Vec<Faults>,
+    /// Nodes without one of their networks: node, and rail.
+    pub(crate) cut_off: Vec<(usize, usize)>,
     pub(crate) limits: Limits,
     pub(crate) patience: Duration,
     pub(crate) keys: Vec<[u8; 16]>,
@@ -82,7 +85,8 @@ impl Plan {
             bytes,
             shape: None,
             auth: AuthLevel::Header,
-            faults: Faults::NONE,
+            faults: vec![Faults::NONE],
+            cut_off: Vec::new(),
             limits: Limits::default(),
             patience: Duration::from_secs(20),
             keys: vec![KEY; members],
@@ -166,16 +170,27 @@ impl Cluster {
             job: JOB,
             key: self.plan.keys[node],
             auth: self.plan.auth,
-            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            rails: self.rails(node),
             node: u32::try_from(node).unwrap(),
             group,
             directory: self.directory(node),
-            // Each node has its own.
-            faults: Faults { seed: node as u64, ..self.plan.faults },
             limits: self.plan.limits,
             shape: self.plan.shape,
             patience: self.plan.patience,
         }
+    }
+
+    /// Each a network of its own, with faults of its own on each node.
+    fn rails(&self, node: usize) -> Vec<Rail> {
+        let rail = |(number, faults): (usize, &Faults)| {
+            let is_there = !self.plan.cut_off.contains(&(node, number));
+            // No host has the other one: it is for documents.
+            let last = u8::try_from(number + 1).unwrap();
+            let bind =
+                if is_there { Ipv4Addr::new(127, 0, 0, last) } else { Ipv4Addr::new(203, 0, 113, last) };
+            Rail { bind: IpAddr::V4(bind), faults: Faults { seed: node as u64, ..*faults } }
+        };
+        self.plan.faults.iter().enumerate().map(rail).collect()
     }
 
     fn directory(&self, node: usize) -> PathBuf {
@@ -191,7 +206,13 @@ impl Cluster {
         let addresses: Vec<(u32, Vec<u8>)> = (0..)
             .zip(&self.nodes)
             .map(|(number, node)| match node.wait() {
-                Event::Opened { addresses, .. } => (number, addresses),
+                Event::Opened { addresses, unusable, .. } => {
+                    let cut_off = &self.plan.cut_off;
+                    let without = cut_off.iter().filter(|(node, _)| *node == number as usize);
+                    assert_eq!(unusable.len(), without.count(), "{unusable:?}");
+                    assert!(unusable.iter().all(|rail| rail.starts_with("203.0.113.")), "{unusable:?}");
+                    (number, addresses)
+                }
                 other => panic!("{other:?}"),
             })
             .collect();
@@ -308,9 +329,18 @@ impl Cluster {
     }
 
     pub(crate) fn collect(&self, counter: u32) {
+        self.collect_but(counter, 1, &[]);
+    }
+
+    /// Every node keeps the newest `keep` generations, and those `in_use`.
+    pub(crate) fn collect_but(&self, counter: u32, keep: u32, in_use: &[GenerationId]) {
         for node in 0..self.nodes.len() {
-            self.job(node).collect(life(counter), 1, &[]).unwrap();
+            self.job(node).collect(life(counter), keep, in_use).unwrap();
         }
+    }
+
+    pub(crate) fn memories(&self) -> Vec<Vec<u8>> {
+        self.nodes.iter().map(|node| node.memory.clone()).collect()
     }
 
     /// Waits until every one of these has what the others say that they have of a generation: their encoding has begun.
@@ -335,8 +365,13 @@ impl Cluster {
 
     /// Every node has its image as its memory is, and all that it keeps.
     pub(crate) fn check(&self, manifest: &Manifest) {
+        self.check_as(manifest, &self.memories());
+    }
+
+    /// As it was then.
+    pub(crate) fn check_as(&self, manifest: &Manifest, memories: &[Vec<u8>]) {
         let id = manifest.generation;
-        for (number, node) in (0..).zip(&self.nodes) {
+        for number in (0..).take(self.nodes.len()) {
             let place = usize::try_from(number).unwrap();
             let mut job = self.job(place);
             if job.commit_record(id).is_err() {
@@ -345,7 +380,7 @@ impl Cluster {
             assert_eq!(job.verify(id, Depth::Everything).unwrap(), vec![], "node {number}");
             let image = job.open_committed_image(id, Rank(number)).unwrap();
             let found = image.read_section(job.storage(), 0).unwrap();
-            assert!(found == node.memory, "the memory of node {number} in {id}");
+            assert!(found == memories[place], "the memory of node {number} in {id}");
             assert!(self.member(place).holds(id, true).unwrap(), "node {number} does not hold {id}");
         }
     }

@@ -262,6 +262,7 @@ fn begin(plan: &Plan, place: &Node, node: NodeIndex, key: [u8; 16], again: bool)
         inherited: place.host.is_some().then(environment_for_others),
         directory: plan.directory_of(node).into(),
         bind: place.bind,
+        further: place.further.clone(),
         full_tags: plan.auth == AuthLevel::Full,
         provider: plan.provider.clone().map(Into::into),
         is_mpi: plan.is_mpi,

@@ -15,7 +15,7 @@ mod spawned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -61,6 +61,8 @@ struct Site {
     program: Program,
     directory: PathBuf,
     bind: SocketAddr,
+    /// The node on its other networks.
+    further: Vec<IpAddr>,
     auth: AuthLevel,
     provider: Option<PathBuf>,
     saves: Saves,
@@ -257,6 +259,7 @@ impl Site {
             },
             directory: PathBuf::from(&begin.directory),
             bind: begin.bind,
+            further: begin.further.clone(),
             auth: if begin.full_tags { AuthLevel::Full } else { AuthLevel::Header },
             provider: begin.provider.as_ref().map(PathBuf::from),
             saves: if begin.saves_processes { Saves::Process } else { Saves::Points },
@@ -274,6 +277,13 @@ impl Site {
             return Some(format!(
                 "ranks cannot receive on {address} ({error}); is it an address of this host?"
             ));
+        }
+        for address in &self.further {
+            if let Err(error) = std::net::UdpSocket::bind((*address, 0)) {
+                return Some(format!(
+                    "nothing can be received on {address} ({error}); is it an address of this host?"
+                ));
+            }
         }
         let is_granted = || {
             let file = self.program.find(&self.program.command[0]);

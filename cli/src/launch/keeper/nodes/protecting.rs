@@ -5,7 +5,7 @@ use std::io;
 use drivers::FAULTS_VARIABLE;
 use nix::errno::Errno;
 use nix::sys::epoll::Epoll;
-use protector::{Asked, Event, Order, Protector, ProtectorError, Settings};
+use protector::{Asked, Event, Order, Protector, ProtectorError, Rail, Settings};
 use store::GenerationId;
 use store::protect::Group;
 use transport::Rank;
@@ -40,15 +40,16 @@ impl NodeProtector {
         // What the rails of its ranks get, too.
         let faults = site.program.variable(FAULTS_VARIABLE);
         let faults = faults.and_then(|text| text.to_string_lossy().parse().ok()).unwrap_or_default();
+        let addresses = [site.bind.ip()].into_iter().chain(site.further.iter().copied());
+        let rails = addresses.map(|bind| Rail { bind, faults }).collect();
         let settings = Settings {
             job: site.job,
             key: site.key,
             auth: site.auth,
-            bind: site.bind.ip(),
+            rails,
             node: site.node.0,
             group,
             directory: site.directory.clone(),
-            faults,
             limits: budget.limits(),
             shape: budget.shape(),
             patience: PROTECTOR_PATIENCE,
@@ -100,7 +101,9 @@ impl NodeProtector {
 
 fn read(event: Event) -> (Asked, Option<GenerationId>, Result<NodeDone, Refusal>) {
     match event {
-        Event::Opened { addresses, .. } => (Asked::Open, None, Ok(NodeDone::Opened(addresses))),
+        Event::Opened { addresses, unusable, .. } => {
+            (Asked::Open, None, Ok(NodeDone::Opened { addresses, unusable }))
+        }
         Event::Met { .. } => (Asked::Meet, None, Ok(NodeDone::Done)),
         Event::Protected { generation, .. } => (Asked::Protect, Some(generation), Ok(NodeDone::Done)),
         Event::Abandoned { generation } => (Asked::Abandon, Some(generation), Ok(NodeDone::Done)),
