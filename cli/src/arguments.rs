@@ -1,7 +1,6 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use crate::commands::hosts::HostArguments;
 use crate::commands::key::KeyArgument;
 use crate::commands::protection::ProtectionArguments;
 use crate::exit::Exit;
+use crate::launch::Addresses;
 
 const ABOUT: &str = "Run, checkpoint and restart parallel programs that survive failures";
 
@@ -254,9 +254,9 @@ pub(crate) struct RunArguments {
     pub(crate) key: KeyArgument,
     #[command(flatten)]
     pub(crate) hosts: HostArguments,
-    /// Address on which ranks receive that run here
-    #[arg(long, value_name = "IP", default_value = "127.0.0.1", value_parser = address_argument)]
-    pub(crate) bind: IpAddr,
+    /// Address on which ranks receive that run here; parity between nodes goes over further networks, too: 10.0.0.1+10.1.0.1
+    #[arg(long, value_name = "IP[+IP]", default_value = "127.0.0.1")]
+    pub(crate) bind: Addresses,
     /// What the authentication of frames covers; by default the payload too unless --bind is a loopback address
     #[arg(long, value_enum)]
     pub(crate) auth: Option<AuthArgument>,
@@ -345,8 +345,8 @@ pub(crate) struct RestartArguments {
     #[command(flatten)]
     pub(crate) hosts: HostArguments,
     /// Address on which ranks receive that run here; by default as before
-    #[arg(long, value_name = "IP", value_parser = address_argument)]
-    pub(crate) bind: Option<IpAddr>,
+    #[arg(long, value_name = "IP[+IP]")]
+    pub(crate) bind: Option<Addresses>,
     #[command(flatten)]
     pub(crate) nic: NicArgument,
     /// Give each rank a pid namespace, in which it has the ids of its image; by default if `run` was told so
@@ -365,12 +365,16 @@ pub(crate) struct RepairArguments {
     /// The job's directory
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
+    /// The generation to rebuild, as `ls` writes it (2.00000000deadbeef/3), or its epoch alone in the newest life [default: all that are kept, the
+    /// newest first]
+    #[arg(long, value_name = "G", value_parser = generation_argument)]
+    pub(crate) generation: Option<GenerationArgument>,
     /// By default as before
     #[command(flatten)]
     pub(crate) hosts: HostArguments,
     /// Address on which nodes receive that are here; by default as before
-    #[arg(long, value_name = "IP", value_parser = address_argument)]
-    pub(crate) bind: Option<IpAddr>,
+    #[arg(long, value_name = "IP[+IP]")]
+    pub(crate) bind: Option<Addresses>,
     /// Print only the result, and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -480,13 +484,6 @@ fn duration_argument(text: &str) -> Result<Duration, String> {
         return Err(format!("expected at least {}", ckpt_glue::write_duration(CHECKPOINT_EVERY_MIN)));
     }
     Ok(duration)
-}
-
-fn address_argument(text: &str) -> Result<IpAddr, String> {
-    let wrong = |_| {
-        format!("expected an IPv4 or IPv6 address of this host, such as 127.0.0.1 or ::1, found `{text}`")
-    };
-    text.parse().map_err(wrong)
 }
 
 fn generation_argument(text: &str) -> Result<GenerationArgument, String> {

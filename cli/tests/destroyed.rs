@@ -291,12 +291,13 @@ fn what_is_lost_is_rebuilt_on_demand() {
         (&newest.as_str().into(), &true.into()),
         "{report}"
     );
+    // All that are kept, the newest first.
+    let mut kept = place.generations("committed");
+    kept.reverse();
     let rebuilt = report["rebuilt"].as_array().expect("a list");
-    assert_eq!(
-        (rebuilt.len(), &rebuilt[0]["node"], &rebuilt[0]["files"]),
-        (1, &"node 2".into(), &1.into()),
-        "{report}"
-    );
+    let of = |key: &str| rebuilt.iter().map(|of| of[key].clone()).collect::<Vec<_>>();
+    assert_eq!(of("generation"), kept, "{report}");
+    assert!(of("node").iter().all(|node| node == "node 2") && of("files").iter().all(|files| files == 1));
     let verified = done(&mut stillwire(&["verify", &place.job_text(), "--generation", &newest]));
     assert_eq!(verified.code, Some(0), "{verified:?}");
     let second = repair();
@@ -408,4 +409,80 @@ fn a_node_s_directory_stands_for_the_job_s_own() {
     let done = Running::start(stillwire(&["restart", &from])).finish();
     done.says(&[&format!("begins from generation {newest}")]);
     verified(&done);
+}
+
+/// A job that has ended with three generations, oldest first: no more of them come by themselves.
+fn with_three(place: &Place) -> Vec<String> {
+    let mut job = place.run(&["--nodes", "4", "--parity", "xor", "--keep", "3"]);
+    job.wait_for("all ranks run");
+    for _ in 0..3 {
+        job.signal("USR1");
+        job.wait_for("committed");
+    }
+    job.signal("INT");
+    job.finish();
+    let kept = place.generations("committed");
+    assert_eq!(kept.len(), 3);
+    kept
+}
+
+// Only what is restored is waited for. When the rest is whole, too, another node may be lost, and an older generation be restored.
+#[test]
+fn older_generations_are_rebuilt_while_the_job_runs() {
+    let place = Place::new();
+    let kept = with_three(&place);
+    std::fs::remove_dir_all(node(&place, 2)).expect("a directory");
+    let mut job = place.restart(&[]);
+    job.wait_for(&format!("generation {}: rebuilding what node 2 had", kept[2]));
+    job.wait_for("all ranks run");
+    for older in [&kept[1], &kept[0]] {
+        job.wait_for(&format!("generation {older}, which is kept: rebuilding what node 2 had"));
+        job.wait_for(&format!("generation {older} is whole on all nodes again"));
+    }
+    // Killed, so that nobody tidies up.
+    job.signal("KILL");
+    job.finish();
+    wait_until("the guard has cleaned up", || place.lock_is_free());
+    for generation in &kept {
+        let verified = done(&mut stillwire(&["verify", &place.job_text(), "--generation", generation]));
+        assert_eq!(verified.code, Some(0), "{verified:?}");
+    }
+    std::fs::remove_dir_all(node(&place, 0)).expect("a directory");
+    place.let_end();
+    let done = place.restart(&["--generation", &kept[0]]).finish();
+    done.says(&["rebuilding what node 0 had", &format!("begins from generation {}", kept[0])]);
+    verified(&done);
+}
+
+// One is lost on two nodes: it is named, and costs the others nothing.
+#[test]
+fn a_repair_rebuilds_all_that_are_kept_or_the_one_that_is_named() {
+    let place = Place::new();
+    let kept = with_three(&place);
+    std::fs::remove_dir_all(node(&place, 2)).expect("a directory");
+    let image = place.file(&kept[1], "rank-00000001.image");
+    let image = image.strip_prefix(place.job()).expect("in the job's directory");
+    std::fs::remove_file(node(&place, 1).join(image)).expect("an image");
+    let repair = |options: &[&str]| {
+        let job = place.job_text();
+        done(&mut stillwire(&[&["repair", "--json", &job][..], options].concat()))
+    };
+    let found = |report: &serde_json::Value, key: &str| -> Vec<(String, bool)> {
+        let kept = report["kept"].as_array().expect("a list").iter();
+        let one = |of: &serde_json::Value| (of["generation"].as_str().map(str::to_owned), of[key].as_bool());
+        kept.map(one).map(|(name, is_so)| (name.expect("a name"), is_so.expect("yes or no"))).collect()
+    };
+    let named = repair(&["--generation", &kept[0]]);
+    assert_eq!(named.code, Some(0), "{named:?}");
+    assert_eq!(found(&named.json(), "protected"), [(kept[0].clone(), true)]);
+    let all = repair(&[]);
+    assert_eq!(all.code, Some(3), "{all:?}");
+    let report = all.json();
+    let expected = [(kept[2].clone(), true), (kept[1].clone(), false), (kept[0].clone(), true)];
+    assert_eq!(found(&report, "protected"), expected, "{report}");
+    assert_eq!(found(&report, "restorable"), expected, "{report}");
+    let lost = &report["lost"][0];
+    let why = lost["why"].as_str().expect("words");
+    assert!(lost["generation"] == kept[1].as_str() && why.contains("(node 1, node 2)"), "{report}");
+    assert_eq!(report["rebuilt"].as_array().map(Vec::len), Some(1), "the rest is there already: {report}");
 }

@@ -1,5 +1,7 @@
 //! `stillwire repair`.
 
+use std::io;
+
 use serde::Serialize;
 
 use super::copies::FlushArguments;
@@ -12,7 +14,7 @@ use super::{say, tell};
 use crate::arguments::{NicArgument, RepairArguments, RestartArguments};
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::nodes::Repairs;
+use crate::launch::nodes::{Kept, NodeRepair, Repairs};
 use crate::launch::registry::Registration;
 use crate::launch::{self, Purpose};
 use crate::text;
@@ -21,20 +23,20 @@ use crate::text;
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     job: String,
-    /// The newest generation that is whole now; `null`: there is none.
+    /// The newest generation that can be restored now; `null`: there is none.
     generation: Option<&'a str>,
-    /// Every node keeps what protects it.
+    /// Every node keeps what protects it, and every other generation that was asked for.
     protected: bool,
     #[serde(flatten)]
     repairs: &'a Repairs,
 }
 
 pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, CliError> {
-    let RepairArguments { directory, hosts, bind, quiet } = arguments;
+    let RepairArguments { directory, generation, hosts, bind, quiet } = arguments;
     let restart = RestartArguments {
         directory,
         from: None,
-        generation: None,
+        generation,
         time_limit: None,
         flush: FlushArguments::default(),
         key: KeyArgument::default(),
@@ -55,31 +57,41 @@ pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, Cli
     drop(registration);
     close(&mut progress);
     let repairs = &outcome.repairs;
-    let is_whole = repairs.chosen.is_some() && repairs.protected;
+    let is_whole = !repairs.kept.is_empty() && repairs.kept.iter().all(|kept| kept.protected);
     if json {
         let generation = repairs.chosen.as_deref();
-        print_json(&Report { job: plan.job.to_string(), generation, protected: repairs.protected, repairs })?;
+        print_json(&Report { job: plan.job.to_string(), generation, protected: is_whole, repairs })?;
     } else {
-        for lost in &repairs.lost {
-            tell(format_args!("generation {} is lost: {}", lost.generation, lost.why));
-        }
-        let bytes: u64 = repairs.rebuilt.iter().map(|rebuilt| rebuilt.received_bytes).sum();
-        let nodes = repairs.rebuilt.len();
-        match &repairs.chosen {
-            Some(generation) if is_whole && nodes == 0 => {
-                say!("generation {generation} is whole on all nodes")?
-            }
-            Some(generation) if is_whole => {
-                let bytes = text::bytes(bytes);
-                say!("generation {generation} is whole on all nodes again: {nodes} rebuilt from {bytes}")?
-            }
-            Some(generation) => say!(
-                "generation {generation} can be restored, and is not protected; the next checkpoint will be"
-            )?,
-            None => say!(
+        repairs.kept.iter().try_for_each(|kept| say_kept(kept, repairs))?;
+        if repairs.chosen.is_none() {
+            say!(
                 "no generation is left that can be restored; a copy, if there is one, is brought by `stillwire restart DIR --from PLACE`"
-            )?,
+            )?;
         }
     }
     Ok(if is_whole { Exit::Success } else { Exit::Unverified })
+}
+
+/// What has become of a generation.
+fn say_kept(kept: &Kept, repairs: &Repairs) -> io::Result<()> {
+    let Kept { generation, restorable, protected } = kept;
+    let rebuilt: Vec<&NodeRepair> =
+        repairs.rebuilt.iter().filter(|rebuilt| rebuilt.generation == *generation).collect();
+    let bytes: u64 = rebuilt.iter().map(|rebuilt| rebuilt.received_bytes).sum();
+    match (*restorable, *protected) {
+        (_, true) if rebuilt.is_empty() => say!("generation {generation} is whole on all nodes"),
+        (_, true) => {
+            let (nodes, bytes) = (rebuilt.len(), text::bytes(bytes));
+            say!("generation {generation} is whole on all nodes again: {nodes} rebuilt from {bytes}")
+        }
+        (true, false) => {
+            say!("generation {generation} can be restored, and is not protected; the next checkpoint will be")
+        }
+        (false, false) => {
+            let why = repairs.lost.iter().find(|lost| lost.generation == *generation);
+            let why = why.map_or("no node has said why", |lost| lost.why.as_str());
+            tell(format_args!("generation {generation} is lost: {why}"));
+            Ok(())
+        }
+    }
 }

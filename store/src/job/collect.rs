@@ -58,12 +58,10 @@ impl<S: Storage> JobDirectory<S> {
             progress();
         }
         // Parity of what is kept must not build upon what goes.
-        if let Some(oldest) = report.kept.first() {
-            protect::kept::fold(self, *oldest, progress).map_err(|error| match error {
-                ProtectError::Store(error) => error,
-                error => StoreError::Parity { error: Box::new(error) },
-            })?;
-        }
+        protect::kept::fold(self, &report.kept, in_use, progress).map_err(|error| match error {
+            ProtectError::Store(error) => error,
+            error => StoreError::Parity { error: Box::new(error) },
+        })?;
         for found in &generations {
             let being_written = matches!(found.state, GenerationState::Writing | GenerationState::Complete);
             if being_written || report.kept.contains(&found.id) || in_use.contains(&found.id) {

@@ -1,4 +1,5 @@
-//! The parity that a node keeps: one file with all pages, and the changes of generations that are not folded into it yet.
+//! The parity that a node keeps: one file with all pages, and the changes of generations that are not folded into it yet. Where a generation was rebuilt
+//! apart from those before it, it has a file with all pages of its own, upon which the next ones build.
 
 use transport::{Epoch, Life};
 
@@ -35,7 +36,7 @@ fn parse_name(name: &str) -> Option<GenerationId> {
     (pages_path(generation) == format!("{DIRECTORY}/{name}")).then_some(generation)
 }
 
-/// Generations of whose parity there are files with all pages; after a crash there may be two.
+/// Generations of whose parity there are files with all pages: the oldest that is kept, and those that were rebuilt, or stand for themselves.
 fn bases<S: Storage>(storage: &mut S) -> Result<Vec<GenerationId>, ProtectError> {
     match storage.list(DIRECTORY) {
         Ok(entries) => Ok(entries.iter().filter_map(|entry| parse_name(&entry.name)).collect()),
@@ -185,7 +186,7 @@ impl Source {
     }
 }
 
-/// Writes the parity of all pages as of `generation`; `page` tells each. What is not there any more of older files goes.
+/// Writes the parity of all pages as of `generation`; `page` tells each. Files of other generations stay: newer ones may build upon them.
 pub(super) fn write_whole<S: Storage>(
     directory: &mut JobDirectory<S>,
     generation: GenerationId,
@@ -210,13 +211,14 @@ pub(super) fn write_whole<S: Storage>(
     records.write(storage, &mut file)?;
     storage.sync_file(&mut file)?;
     storage.rename(&temporary, &path)?;
-    storage.sync_directory(DIRECTORY)?;
-    remove_others(storage, generation)
+    Ok(storage.sync_directory(DIRECTORY)?)
 }
 
-fn remove_others<S: Storage>(storage: &mut S, generation: GenerationId) -> Result<(), ProtectError> {
-    let others: Vec<GenerationId> =
-        bases(storage)?.into_iter().filter(|other| *other != generation).collect();
+fn remove_others<S: Storage>(
+    storage: &mut S,
+    stays: impl Fn(GenerationId) -> bool,
+) -> Result<(), ProtectError> {
+    let others: Vec<GenerationId> = bases(storage)?.into_iter().filter(|other| !stays(*other)).collect();
     for other in &others {
         storage.remove_file(&pages_path(*other))?;
     }
@@ -226,8 +228,8 @@ fn remove_others<S: Storage>(storage: &mut S, generation: GenerationId) -> Resul
     Ok(())
 }
 
-/// Writes what has changed up to `generation`, which is committed, into the file with all pages. Parity of older generations
-/// is gone then; parity of newer ones builds upon it.
+/// Before all generations go but those of `kept`, which are committed and in order, and those `in_use`: writes what has changed up to the oldest kept one
+/// into the file with all pages, and gives such a file to each newer one that builds upon what goes. Parity of other generations is gone then.
 ///
 /// At every instant parity of this generation and of newer ones can be read: each page that is being written over lies in a file of
 /// changes as well, until all of them are durable. Doing it again, after a crash at any instant, changes nothing.
@@ -235,14 +237,75 @@ fn remove_others<S: Storage>(storage: &mut S, generation: GenerationId) -> Resul
 /// `progress` is told with every run of pages that has been read or written.
 pub(crate) fn fold<S: Storage>(
     directory: &mut JobDirectory<S>,
+    kept: &[GenerationId],
+    in_use: &[GenerationId],
+    progress: &mut dyn FnMut(),
+) -> Result<(), ProtectError> {
+    let Some((oldest, newer)) = kept.split_first() else { return Ok(()) };
+    fold_up_to(directory, *oldest, progress)?;
+    for generation in newer {
+        stand_alone(directory, *generation, kept, progress)?;
+    }
+    remove_others(directory.storage(), |other| kept.contains(&other) || in_use.contains(&other))
+}
+
+/// The parity of a generation; `None`: nothing of it is protected here, or what is was lost and waits for its repair.
+fn open_if_there<S: Storage>(
+    directory: &mut JobDirectory<S>,
+    generation: GenerationId,
+) -> Result<Option<Kept>, ProtectError> {
+    match Kept::open(directory, generation) {
+        Err(ProtectError::NoParity { .. }) => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+/// Gives a generation a file with all pages if its parity builds upon one that is not kept.
+fn stand_alone<S: Storage>(
+    directory: &mut JobDirectory<S>,
+    generation: GenerationId,
+    kept: &[GenerationId],
+    progress: &mut dyn FnMut(),
+) -> Result<(), ProtectError> {
+    let Some(found) = open_if_there(directory, generation)? else { return Ok(()) };
+    let below = found.layers.iter().map(|layer| layer.generation).chain(found.base.map(|(base, _)| base));
+    if below.into_iter().all(|below| kept.contains(&below)) {
+        return Ok(());
+    }
+    write_all(directory, &found, generation, found.pages(), progress)?;
+    let Some(own) = found.layers.first() else { return Ok(()) };
+    let storage = directory.storage();
+    storage.remove_file(&own.path)?;
+    Ok(storage.sync_directory(&names::generation(generation))?)
+}
+
+/// Writes so many pages of `found` into a file with all pages as of `generation`.
+fn write_all<S: Storage>(
+    directory: &mut JobDirectory<S>,
+    found: &Kept,
+    generation: GenerationId,
+    pages: u64,
+    progress: &mut dyn FnMut(),
+) -> Result<(), ProtectError> {
+    let (mut run, mut first) = (Vec::new(), 0);
+    write_whole(directory, generation, pages, |directory, number| {
+        let mut at = usize::try_from(number - first).expect("within a run") * PAGE_BYTES;
+        if at == run.len() {
+            let left = usize::try_from(pages - number).expect("it fits") * PAGE_BYTES;
+            (first, at, run) = (number, 0, vec![0; left.min(RUN_BYTES)]);
+            found.read(directory, number, &mut run)?;
+            progress();
+        }
+        Ok(Some(run[at..at + PAGE_BYTES].to_vec()))
+    })
+}
+
+fn fold_up_to<S: Storage>(
+    directory: &mut JobDirectory<S>,
     generation: GenerationId,
     progress: &mut dyn FnMut(),
 ) -> Result<(), ProtectError> {
-    let kept = match Kept::open(directory, generation) {
-        // Nothing of it is protected here, or what is was lost and waits for its repair.
-        Err(ProtectError::NoParity { .. }) => return Ok(()),
-        opened => opened?,
-    };
+    let Some(kept) = open_if_there(directory, generation)? else { return Ok(()) };
     // A whole one ends the search, so it can only be the last.
     let mut base = kept.base;
     for layer in kept.layers.iter().rev() {
@@ -251,17 +314,7 @@ pub(crate) fn fold<S: Storage>(
             _ => {
                 let pages = layer.numbers.last().map_or(0, |last| last + 1);
                 let alone = Kept { layers: vec![layer.clone()], base: None };
-                let (mut run, mut first) = (Vec::new(), 0);
-                write_whole(directory, layer.generation, pages, |directory, number| {
-                    let mut at = usize::try_from(number - first).expect("within a run") * PAGE_BYTES;
-                    if at == run.len() {
-                        let left = usize::try_from(pages - number).expect("it fits") * PAGE_BYTES;
-                        (first, at, run) = (number, 0, vec![0; left.min(RUN_BYTES)]);
-                        alone.read(directory, number, &mut run)?;
-                        progress();
-                    }
-                    Ok(Some(run[at..at + PAGE_BYTES].to_vec()))
-                })?;
+                write_all(directory, &alone, layer.generation, pages, progress)?;
                 (layer.generation, pages)
             }
         });
@@ -269,7 +322,7 @@ pub(crate) fn fold<S: Storage>(
         storage.remove_file(&layer.path)?;
         storage.sync_directory(&names::generation(layer.generation))?;
     }
-    remove_others(directory.storage(), generation)
+    Ok(())
 }
 
 fn fold_into<S: Storage>(

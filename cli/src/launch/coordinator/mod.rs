@@ -418,6 +418,7 @@ impl<'a> Shell<'a> {
                 if matches!(event, job::Event::AllRunning { .. }) {
                     self.store.ask(Task::Restored);
                     self.start_worlds();
+                    self.begin_rebuilding();
                 }
                 self.tell(&Notice::Event(&event));
             }

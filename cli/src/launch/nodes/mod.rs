@@ -78,6 +78,8 @@ pub(crate) struct Repairs {
     /// Every member of every group keeps what protects it.
     #[serde(skip)]
     pub(crate) protected: bool,
+    /// What was found of each generation that was looked at, the newest first.
+    pub(crate) kept: Vec<Kept>,
     pub(crate) rebuilt: Vec<NodeRepair>,
     pub(crate) lost: Vec<Lost>,
 }
@@ -92,6 +94,15 @@ pub(crate) struct NodeRepair {
     pub(crate) parity_pages: u64,
     pub(crate) records: u64,
     pub(crate) received_bytes: u64,
+}
+
+/// A committed generation, after what could be done for it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Kept {
+    pub(crate) generation: String,
+    pub(crate) restorable: bool,
+    /// Every member of every group keeps what protects it.
+    pub(crate) protected: bool,
 }
 
 /// A generation that is not left, and why.

@@ -125,7 +125,7 @@ pub(crate) enum NodeDone {
     /// To [`NodeTask::Survey`], in the same order.
     Surveyed(Vec<Found>),
     /// To [`NodeTask::Open`]: where it is.
-    Opened(Vec<u8>),
+    Opened { addresses: Vec<u8>, unusable: Vec<String> },
     /// To [`NodeTask::Fetch`]: so many files.
     Fetched(u32),
     /// To [`NodeTask::Repair`].

@@ -8,6 +8,7 @@
 //! What counts is what stands in the job's own directory; the nodes' copies of its records are there for the ranks, and for whoever has lost that directory.
 
 mod protecting;
+mod rebuilding;
 mod recovering;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,7 @@ use super::super::wire::ToKeeper;
 use super::Shell;
 use crate::convert;
 use protecting::Protecting;
+use rebuilding::Rebuilding;
 use recovering::Recovering;
 
 /// What the nodes are asked for.
@@ -48,6 +50,10 @@ enum What {
     Protect(GenerationId),
     /// To compute what they have lost of a generation.
     Repair(store::GenerationId),
+    /// The same, behind a life that runs.
+    Rebuild(store::GenerationId),
+    /// What has become of that.
+    Look(store::GenerationId),
     /// To bring what they have lost of a generation from a place of copies.
     Fetch(store::GenerationId),
 }
@@ -62,7 +68,9 @@ impl What {
                 "the nodes' protectors, without which nothing is protected".to_owned()
             }
             What::Protect(generation) => format!("protecting generation {generation}"),
-            What::Repair(generation) => format!("rebuilding generation {generation}"),
+            What::Repair(generation) | What::Rebuild(generation) | What::Look(generation) => {
+                format!("rebuilding generation {generation}")
+            }
             What::Fetch(generation) => format!("bringing generation {generation} from a copy"),
             What::Collect => "removing old generations, on the nodes".to_owned(),
         }
@@ -91,6 +99,7 @@ pub(super) struct Nodes {
     protecting: Option<Protecting>,
     /// The newest committed generation, if every member of every group keeps what protects it: the next one builds upon it.
     base: Option<GenerationId>,
+    rebuilding: Rebuilding,
     repairs: Repairs,
 }
 
@@ -216,6 +225,8 @@ impl Shell<'_> {
             What::Meet => return self.end_meeting(&round),
             What::Repair(generation) => return self.end_repair(generation, &round),
             What::Fetch(generation) => return self.end_fetch(generation, &round),
+            What::Rebuild(generation) => return self.end_rebuilding(generation, &round),
+            What::Look(generation) => return self.end_look(generation, &round),
             What::Protect(_) => return self.end_protection(&round),
             What::Decide(_) | What::Commit(_) | What::Collect => {}
         }
@@ -229,7 +240,13 @@ impl Shell<'_> {
             // R8: what counts stands in the job's directory.
             What::Commit(generation) => self.end_commit(generation),
             // What waited for it.
-            _ => self.protect(),
+            _ => {
+                self.protect();
+                let is_over = self.nodes.as_ref().is_some_and(|nodes| nodes.protecting.is_none());
+                if is_over {
+                    self.go_on_rebuilding();
+                }
+            }
         }
     }
 
@@ -271,6 +288,9 @@ impl Shell<'_> {
 
     /// What is not kept has been removed from the job's directory.
     pub(super) fn collected(&mut self, life: Life, kept: &[store::GenerationId]) {
+        if let Some(nodes) = &mut self.nodes {
+            nodes.rebuilding.retain(kept);
+        }
         let keep = self.plan.keep;
         self.ask_nodes(What::Collect, Some(NODE_ANSWER_MAX), |_| NodeTask::Collect {
             life: life.into(),
@@ -283,6 +303,7 @@ impl Shell<'_> {
     pub(super) fn end_rounds_of_life(&mut self) {
         let Some(nodes) = &mut self.nodes else { return };
         nodes.recovering = None;
+        nodes.rebuilding = Rebuilding::default();
         let protecting = nodes.protecting.take();
         for round in core::mem::take(&mut nodes.rounds) {
             if let What::Commit(generation) = round.what {

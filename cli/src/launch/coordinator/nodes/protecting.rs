@@ -41,8 +41,9 @@ impl Shell<'_> {
 
     /// Asks the nodes to protect what is to be protected.
     pub(super) fn protect(&mut self) {
-        let Some(nodes) = &self.nodes else { return };
+        let Some(nodes) = &mut self.nodes else { return };
         let Some(Protecting { generation, .. }) = nodes.protecting else { return };
+        nodes.rebuilding.hold();
         let from = nodes.base.map(Into::into);
         let layout = self.layout.clone();
         self.ask_nodes(What::Protect(generation), Some(self.plan.config.checkpoint.timeout), |node| {
@@ -80,5 +81,6 @@ impl Shell<'_> {
             self.keepers.tell(node, &ToKeeper::Node { number: 0, task });
         }
         self.tell_job(job::Input::CommitFailed { generation, errno });
+        self.go_on_rebuilding();
     }
 }

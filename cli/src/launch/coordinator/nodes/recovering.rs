@@ -6,7 +6,7 @@
 //!                       +--------- Repair <---------+
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use ckpt_glue::job;
@@ -23,11 +23,12 @@ use super::super::super::limits::{
     COPY_NEWS_EVERY, COPY_SILENT_MAX, NODE_ANSWER_MAX, REPAIR_NEWS_EVERY, REPAIRS_MAX,
 };
 use super::super::super::nodes::wire::{Found, NodeDone, NodeTask, Rebuilt};
-use super::super::super::nodes::{Lost, NodeRepair, Repairs};
+use super::super::super::nodes::{Kept, Lost, NodeRepair, Repairs};
 use super::super::super::notice::Notice;
 use super::super::super::storage::Records;
 use super::super::super::wire::ToKeeper;
 use super::super::{Shell, Verdict};
+use super::rebuilding::{Older, Rebuilding};
 use super::{Round, What};
 use crate::convert;
 use crate::error::CliError;
@@ -44,6 +45,8 @@ pub(super) struct Recovering {
     /// The protectors have found each other.
     have_met: bool,
     repairs: BTreeMap<GenerationId, u32>,
+    /// Why the last one came to nothing.
+    failures: BTreeMap<GenerationId, String>,
     /// When somebody is told that images are being rebuilt, or brought.
     news: Option<Instant>,
     /// How often a copy was brought for it, and bytes that have come.
@@ -97,10 +100,7 @@ enum Verdicts {
 
 impl Shell<'_> {
     /// The store has been fenced: what do the nodes have?
-    pub(in super::super) fn begin_survey(&mut self, counter: u32, nonce: u64, mut records: Records) {
-        if let Some(named) = self.named_beginning() {
-            records.manifests.retain(|(manifest, _)| manifest.generation == named);
-        }
+    pub(in super::super) fn begin_survey(&mut self, counter: u32, nonce: u64, records: Records) {
         let (found, repairs) = (BTreeMap::new(), BTreeMap::new());
         let recovering = Recovering {
             counter,
@@ -109,6 +109,7 @@ impl Shell<'_> {
             found,
             have_met: false,
             repairs,
+            failures: BTreeMap::new(),
             news: None,
             fetches: 0,
             brought: 0,
@@ -219,11 +220,16 @@ impl Shell<'_> {
         if self.refused_to_meet(round) {
             return;
         }
-        let address = |(node, done): (&NodeIndex, &NodeDone)| match done {
-            NodeDone::Opened(address) => Some((node.0, address.clone())),
-            _ => None,
-        };
-        let addresses: Vec<(u32, Vec<u8>)> = round.done.iter().filter_map(address).collect();
+        let mut addresses = Vec::new();
+        for (node, done) in &round.done {
+            let NodeDone::Opened { addresses: of_node, unusable } = done else { continue };
+            addresses.push((node.0, of_node.clone()));
+            let host = self.plan.nodes[node.0 as usize].name();
+            for why in unusable {
+                let error = format!("{host} does without {why}");
+                self.tell(&Notice::Store { what: "a network for parity", error: &error });
+            }
+        }
         self.ask_nodes(What::Meet, Some(NODE_ANSWER_MAX), |_| NodeTask::Meet {
             life: life.into(),
             addresses: addresses.clone(),
@@ -251,30 +257,74 @@ impl Shell<'_> {
         true
     }
 
-    /// R28: begins the life from the newest generation that can be restored, or has one rebuilt first.
+    /// R28: begins the life from the newest generation that can be restored, or has one rebuilt first. For a repair alone all of them are.
     fn choose(&mut self) {
-        let Some(nodes) = &self.nodes else { return };
+        let Some(nodes) = &mut self.nodes else { return };
+        // Those of the survey before count no more.
+        nodes.repairs.kept.clear();
         let Some(recovering) = &nodes.recovering else { return };
         let generations: Vec<GenerationId> =
             recovering.records.manifests.iter().map(|(manifest, _)| manifest.generation).collect();
+        let named = self.named_beginning();
         let mut chosen = None;
         for (place, generation) in generations.into_iter().enumerate() {
-            match self.judge_generation(place, generation) {
-                Verdicts::Whole => chosen = Some((generation, true)),
-                Verdicts::Bare => chosen = Some((generation, false)),
+            if named.is_some_and(|named| named != generation) {
+                continue;
+            }
+            let verdict = self.judge_generation(place, generation);
+            match verdict {
                 Verdicts::Repairable(lost) => return self.repair(generation, lost),
                 Verdicts::Fetchable(lost) => return self.fetch(generation, &lost),
-                Verdicts::Lost(why) => {
-                    self.tell(&Notice::Lost { generation, why: &why });
-                    if let Some(nodes) = &mut self.nodes {
-                        nodes.repairs.lost.push(Lost { generation: generation.to_string(), why });
-                    }
-                    continue;
-                }
+                Verdicts::Whole => chosen = chosen.or(Some((generation, true))),
+                Verdicts::Bare => chosen = chosen.or(Some((generation, false))),
+                Verdicts::Lost(_) => {}
             }
-            break;
+            self.note_judged(generation, verdict);
+            if chosen.is_some() && self.plan.purpose != Purpose::Repair {
+                break;
+            }
         }
         self.begin_from(chosen);
+    }
+
+    /// What is said of a generation of which nothing more will be rebuilt before the life begins.
+    fn note_judged(&mut self, generation: GenerationId, verdict: Verdicts) {
+        let kept = Kept {
+            generation: generation.to_string(),
+            restorable: !matches!(verdict, Verdicts::Lost(_)),
+            protected: matches!(verdict, Verdicts::Whole),
+        };
+        let Some(nodes) = &mut self.nodes else { return };
+        nodes.repairs.kept.push(kept);
+        let generation_words = generation.to_string();
+        let is_told = nodes.repairs.lost.iter().any(|lost| lost.generation == generation_words);
+        if let Verdicts::Lost(why) = verdict
+            && !is_told
+        {
+            nodes.repairs.lost.push(Lost { generation: generation_words, why: why.clone() });
+            self.tell(&Notice::Lost { generation, why: &why });
+        }
+    }
+
+    /// Generations older than what the life begins from, which are kept, and of which nodes have lost something.
+    fn older_to_rebuild(&mut self, chosen: GenerationId) -> VecDeque<Older> {
+        let Some(recovering) = self.nodes.as_ref().and_then(|nodes| nodes.recovering.as_ref()) else {
+            return VecDeque::new();
+        };
+        let manifests = recovering.records.manifests.iter().map(|(manifest, _)| manifest).enumerate();
+        let older: Vec<(usize, store::Manifest)> = manifests
+            .filter(|(_, manifest)| manifest.generation < chosen)
+            .map(|(place, manifest)| (place, manifest.clone()))
+            .collect();
+        let mut found = VecDeque::new();
+        for (place, manifest) in older {
+            match self.judge_generation(place, manifest.generation) {
+                Verdicts::Repairable(lost) => found.push_back(Older { manifest, lost }),
+                Verdicts::Lost(why) => self.tell_not_rebuilt(manifest.generation, &why),
+                Verdicts::Whole | Verdicts::Bare | Verdicts::Fetchable(_) => {}
+            }
+        }
+        found
     }
 
     fn judge_generation(&self, place: usize, generation: GenerationId) -> Verdicts {
@@ -322,7 +372,12 @@ impl Shell<'_> {
             (false, _) if can_fetch => {
                 Verdicts::Fetchable(damages.iter().map(|(node, _)| NodeIndex(*node)).collect())
             }
-            (false, true) => Verdicts::Lost(damaged.join("; ")),
+            (false, true) => {
+                let failed = recovering.failures.get(&generation);
+                let failed =
+                    failed.map(|why| format!("; it could not be rebuilt: {why}")).unwrap_or_default();
+                Verdicts::Lost(format!("{}{failed}", damaged.join("; ")))
+            }
             (false, false) => Verdicts::Lost(format!("{} ({})", beyond.join("; "), damaged.join("; "))),
         }
     }
@@ -415,6 +470,9 @@ impl Shell<'_> {
         if !round.refused.is_empty() {
             let error = self.refusals(&round.refused);
             self.tell(&Notice::Store { what: &round.what.words(), error: &error });
+            if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
+                recovering.failures.insert(generation, error);
+            }
         }
         for (node, done) in &round.done {
             let NodeDone::Repaired(rebuilt) = done else { continue };
@@ -436,8 +494,13 @@ impl Shell<'_> {
 
     /// What is to be restored is known. `true`: every member keeps what protects it.
     fn begin_from(&mut self, chosen: Option<(GenerationId, bool)>) {
+        let older = match chosen.filter(|_| self.plan.purpose != Purpose::Repair) {
+            Some((chosen, _)) => self.older_to_rebuild(chosen),
+            None => VecDeque::new(),
+        };
         let Some(nodes) = &mut self.nodes else { return };
         let Some(Recovering { counter, nonce, .. }) = nodes.recovering.take() else { return };
+        nodes.rebuilding = Rebuilding::new(older);
         let newest = chosen.map(|(generation, _)| convert::to_glue(generation));
         nodes.base = chosen.filter(|(_, is_protected)| *is_protected).and(newest);
         nodes.repairs.chosen = chosen.map(|(generation, _)| generation.to_string());
@@ -462,7 +525,7 @@ fn node_repair(generation: GenerationId, node: String, rebuilt: Rebuilt) -> Node
     NodeRepair { generation, node, files, damaged_pages, parity_pages, records, received_bytes }
 }
 
-fn rebuilt_words(rebuilt: Rebuilt) -> String {
+pub(super) fn rebuilt_words(rebuilt: Rebuilt) -> String {
     let Rebuilt { files, pages, parity_pages, records, received_bytes } = rebuilt;
     format!(
         "{files} files, {pages} damaged pages, {parity_pages} pages of parity and {records} records were rebuilt from {}",

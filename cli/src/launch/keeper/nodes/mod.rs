@@ -22,10 +22,32 @@ pub(super) struct OwnDirectory {
     worker: Worker<(u64, NodeTask), Said>,
     /// Tasks of the thread that are not done.
     open: usize,
-    /// The task that removes what is not kept, and folds parity of what is.
-    collecting: Option<u64>,
+    collecting: Collecting,
     /// The node is in a group.
     protector: Option<NodeProtector>,
+}
+
+/// The task that removes what is not kept, and folds parity of what is.
+#[derive(Debug, Default)]
+struct Collecting(Option<u64>);
+
+impl Collecting {
+    /// R27: while parity is folded, nothing is protected, and nothing rebuilt. Who asks has given up waiting for it.
+    fn admit(&mut self, number: u64, task: &NodeTask) -> Result<(), Refusal> {
+        match task {
+            NodeTask::Collect { .. } => self.0 = Some(number),
+            NodeTask::Protect { .. } | NodeTask::Repair { .. } if self.0.is_some() => {
+                let why = "what is not kept is still being removed".to_owned();
+                return Err(Refusal { errno: Errno::EBUSY as u32, why });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn done(&mut self, number: u64) {
+        self.0.take_if(|collecting| *collecting == number);
+    }
 }
 
 impl OwnDirectory {
@@ -44,7 +66,7 @@ impl OwnDirectory {
         Ok(OwnDirectory {
             worker,
             open: 0,
-            collecting: None,
+            collecting: Collecting::default(),
             protector: place.group().map(start).transpose()?,
         })
     }
@@ -57,15 +79,8 @@ impl Shell {
             // Nothing is protected any more: what was under way is given up.
             own.protector = None;
         }
-        match task {
-            NodeTask::Collect { .. } => own.collecting = Some(number),
-            // R27: while parity is folded, nothing is protected. Who asks has given up waiting for it.
-            NodeTask::Protect { .. } if own.collecting.is_some() => {
-                let why = "what is not kept is still being removed".to_owned();
-                let outcome = Err(Refusal { errno: Errno::EBUSY as u32, why });
-                return self.tell(&FromKeeper::NodeDone { number, outcome });
-            }
-            _ => {}
+        if let Err(refusal) = own.collecting.admit(number, &task) {
+            return self.tell(&FromKeeper::NodeDone { number, outcome: Err(refusal) });
         }
         let task = match &mut own.protector {
             Some(protector) => protector.take(number, task),
@@ -99,7 +114,7 @@ impl Shell {
             Said::Done { number, outcome } => {
                 if let Some(own) = &mut self.own {
                     own.open -= 1;
-                    own.collecting.take_if(|collecting| *collecting == number);
+                    own.collecting.done(number);
                 }
                 self.tell(&FromKeeper::NodeDone { number, outcome });
             }
@@ -112,5 +127,38 @@ impl Shell {
             let Some(said) = self.own.as_ref().and_then(|own| own.worker.wait()) else { return };
             self.on_said(said);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ckpt_glue::names::GenerationId;
+    use transport::{Epoch, Life};
+
+    use super::*;
+
+    // R27
+    #[test]
+    fn while_parity_is_folded_nothing_is_protected_or_rebuilt() {
+        let life = Life { counter: 1, nonce: 2 };
+        let generation = GenerationId { life, epoch: Epoch(3) }.into();
+        let collect = NodeTask::Collect { life: life.into(), keep: 1, kept: Vec::new() };
+        let parity =
+            [NodeTask::Protect { generation, from: None, ranks: (0, 1) }, NodeTask::Repair { generation }];
+        let mut collecting = Collecting::default();
+        for task in &parity {
+            collecting.admit(1, task).expect("nothing is removed yet");
+        }
+        collecting.admit(2, &collect).expect("it is not in its own way");
+        let refused = |collecting: &mut Collecting| {
+            parity.each_ref().map(|task| collecting.admit(3, task).map_err(|refusal| refusal.errno))
+        };
+        assert_eq!(refused(&mut collecting), [Err(Errno::EBUSY as u32); 2]);
+        collecting.admit(3, &NodeTask::Abandon { generation }).expect("that touches nothing that is kept");
+        // Something else is done.
+        collecting.done(1);
+        assert_eq!(refused(&mut collecting), [Err(Errno::EBUSY as u32); 2]);
+        collecting.done(2);
+        assert_eq!(refused(&mut collecting), [Ok(()); 2]);
     }
 }
