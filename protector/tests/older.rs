@@ -4,9 +4,9 @@ mod cluster;
 
 use std::time::Duration;
 
-use cluster::{Cluster, Plan, generation, wait_for};
+use cluster::{Cluster, JOB, Plan, generation, life, wait_for};
 use protector::{Asked, Event, Limits, Order, ProtectorError};
-use store::{GenerationId, Manifest};
+use store::{Decision, GenerationId, Manifest};
 
 /// A generation, and the memory of every node at that time.
 type Taken = (Manifest, Vec<Vec<u8>>);
@@ -53,6 +53,8 @@ fn what_was_rebuilt_is_built_upon_and_collected_like_the_rest() {
     cluster.collect_but(2, 3, &[]);
     cluster.check_as(&second.0, &second.1);
     rebuild(&mut cluster, 2, 3, &[&fourth, &third, &second]);
+    let decision = Decision { job: JOB, life: life(2), from: Some(generation(1, 3)) };
+    cluster.job(2).write_decision(&decision).expect("a record");
     cluster.collect_but(2, 1, &[]);
     rebuild(&mut cluster, 1, 4, &[&fourth]);
     for node in &cluster.nodes {
@@ -74,7 +76,7 @@ fn with_a_repair_under_way() -> (Cluster, GenerationId) {
     let (mut cluster, [first, _, third]) = three();
     cluster.replace(&[0], 2);
     cluster.repair(&[0], third.0.generation).remove(0).expect("one may be lost");
-    cluster.job(0).replicate(&third.0).expect("a record");
+    cluster.job(0).adopt(&third.0).expect("a record");
     let crawling = Limits { disk_bytes_per_s: Some(200_000), ..Limits::default() };
     cluster.limit(|node| if node == 0 { crawling } else { Limits::default() }, 3);
     cluster.decide(3, Some(third.0.generation));

@@ -375,7 +375,7 @@ impl Cluster {
             let place = usize::try_from(number).unwrap();
             let mut job = self.job(place);
             if job.commit_record(id).is_err() {
-                job.replicate(manifest).unwrap();
+                job.adopt(manifest).unwrap();
             }
             assert_eq!(job.verify(id, Depth::Everything).unwrap(), vec![], "node {number}");
             let image = job.open_committed_image(id, Rank(number)).unwrap();

@@ -95,6 +95,8 @@ pub(crate) enum NodeTask {
         generations: Vec<(WireManifest, bool)>,
         sees: Option<(WireCopies, u64)>,
     },
+    /// Look what there is of this generation, in a life that runs.
+    Look(WireManifest),
     /// Bring the node's images of a generation from a place of copies.
     Fetch { generation: WireGeneration, from: WireCopies },
     /// Write down a decision.

@@ -1,7 +1,7 @@
 //! Behind a life that runs: what nodes have lost of generations that are kept besides the restored one, one generation at a time, the newest first.
 //!
 //! ```text
-//!   all ranks run ---> Repair (who has lost) ---> Survey (all: what has become of it) ---> the next one
+//!   all ranks run ---> Repair (who has lost) ---> Look (all: what has become of it) ---> the next one
 //!        ^                 | a checkpoint goes first
 //!        +--- Collect <----+
 //! ```
@@ -146,8 +146,7 @@ impl Shell<'_> {
         let Some(older) = self.rebuilding().and_then(|rebuilding| rebuilding.under_way.as_ref()) else {
             return;
         };
-        let generations = vec![((&older.manifest).into(), false)];
-        let task = NodeTask::Survey { decisions: Vec::new(), generations, sees: None };
+        let task = NodeTask::Look((&older.manifest).into());
         self.ask_nodes(What::Look(generation), Some(NODE_ANSWER_MAX), |_| task.clone());
     }
 

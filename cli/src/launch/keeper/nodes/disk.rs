@@ -91,6 +91,15 @@ impl Disk {
                 }
                 return Ok(NodeDone::Surveyed(found));
             }
+            NodeTask::Look(manifest) => {
+                let (mut directory, manifest) = (self.open()?, manifest.open().map_err(refused)?);
+                return Ok(NodeDone::Surveyed(vec![self.look(
+                    &mut directory,
+                    &manifest,
+                    false,
+                    progress,
+                )?]));
+            }
             NodeTask::Fetch { generation, from } => {
                 return Ok(NodeDone::Fetched(self.fetch(named(generation), &from, progress)?));
             }
