@@ -52,7 +52,7 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
         program.set_nic(nic);
     }
     program.check()?;
-    let bind = arguments.bind.unwrap_or(bind);
+    let bind = arguments.bind.clone().unwrap_or(bind);
     check_bind(&bind)?;
     let hosts = arguments.hosts.clone().or(hosts);
     let mut nodes = hosts.nodes(file.ranks, &bind)?;
