@@ -6,9 +6,7 @@ use clap::Args;
 use store::packets::{Key, Sealing};
 
 use crate::error::CliError;
-
-/// Where the key stands, if no file is named.
-const VARIABLE: &str = "STILLWIRE_KEY";
+use crate::launch::secrets::KEY_VARIABLE;
 
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct KeyArgument {
@@ -31,8 +29,8 @@ impl KeyArgument {
                 let bytes = read.map_err(|error| CliError::File { path: path.clone(), error, expected })?;
                 (path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned())
             }
-            None => match std::env::var(VARIABLE) {
-                Ok(text) if !text.is_empty() => (VARIABLE.to_owned(), text),
+            None => match std::env::var(KEY_VARIABLE) {
+                Ok(text) if !text.is_empty() => (KEY_VARIABLE.to_owned(), text),
                 _ => return Ok(None),
             },
         };

@@ -19,6 +19,7 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::key::{KEY_FILE_VARIABLE, KeyFile};
 use crate::launch::limits::{MPIRUN_END_MAX, OUTPUT_GRACE};
+use crate::launch::secrets::KEY_VARIABLE;
 use crate::launch::{LineReader, Program, non_blocking, take_signals};
 use crate::mpi::openmpi::{mpirun, options, untag};
 use crate::mpi::{Mpi, environment};
@@ -103,6 +104,7 @@ impl Mpirun {
         for (name, _) in std::env::vars_os().filter(|(name, _)| environment::is_foreign(name)) {
             command.env_remove(name);
         }
+        command.env_remove(KEY_VARIABLE);
         command
             .args(options(mpi, arguments.ranks, &passed))
             .args(&program.command)

@@ -29,6 +29,7 @@ mod pmi;
 mod process;
 pub(crate) mod registry;
 pub(crate) mod requests;
+pub(crate) mod secrets;
 pub(crate) mod status;
 pub(crate) mod storage;
 pub(crate) mod whole;

@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 use super::super::keeper::environment_for_others;
 use super::super::limits::{KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_STATUS_MAX, LINK_QUEUE_BYTES_MAX};
 use super::super::process::{end_with_launcher, non_blocking};
+use super::super::secrets::withheld;
 use super::super::wire::{Begin, FromKeeper, Link, LinkError, ToKeeper, VERSION};
 use super::super::{Node, Plan, Saves, watch};
 use crate::error::CliError;
@@ -132,6 +133,9 @@ impl Keepers {
         let place = &plan.nodes[node.0 as usize];
         let failed = |error| CliError::Keeper { host: place.name(), error };
         let mut command = command(place)?;
+        for name in withheld(plan) {
+            command.env_remove(name);
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         // Killed, not told: its guard cleans up, as when it is killed alone.
         end_with_launcher(&mut command, Signal::SIGKILL);
@@ -259,7 +263,7 @@ fn begin(plan: &Plan, place: &Node, node: NodeIndex, key: [u8; 16], again: bool)
         command: program.command.clone(),
         program_directory: program.directory.clone().into(),
         environment: program.environment.clone(),
-        inherited: place.host.is_some().then(environment_for_others),
+        inherited: place.host.is_some().then(|| environment_for_others(plan)),
         directory: plan.directory_of(node).into(),
         bind: place.bind,
         further: place.further.clone(),

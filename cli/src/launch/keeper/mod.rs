@@ -44,8 +44,9 @@ use super::limits::{EVENTS_PER_ROUND, LINK_GREETING_MAX, LINK_QUEUE_BYTES_MAX};
 use super::namespace::Namespaces;
 use super::pmi::PmiLines;
 use super::process::{Process, Program};
+use super::secrets::withheld;
 use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, VERSION, WirePhase};
-use super::{Saves, node_name, take_signals, watch};
+use super::{Plan, Saves, node_name, take_signals, watch};
 use copying::Copying;
 use nodes::OwnDirectory;
 use output::Outputs;
@@ -662,8 +663,8 @@ impl Shell {
     }
 }
 
-/// The environment of a launcher as ranks on another host get it: without what belongs to its own host and session.
-pub(crate) fn environment_for_others() -> Vec<(OsString, OsString)> {
+/// The environment of a launcher as ranks on another host get it: without what is its own, or belongs to its own host and session.
+pub(crate) fn environment_for_others(plan: &Plan) -> Vec<(OsString, OsString)> {
     const OF_A_SESSION: [&str; 8] = [
         "HOSTNAME",
         "SSH_CLIENT",
@@ -674,5 +675,7 @@ pub(crate) fn environment_for_others() -> Vec<(OsString, OsString)> {
         "DISPLAY",
         "DBUS_SESSION_BUS_ADDRESS",
     ];
-    std::env::vars_os().filter(|(name, _)| !OF_A_SESSION.iter().any(|own| name == own)).collect()
+    let is_own =
+        |name: &OsString| OF_A_SESSION.iter().any(|own| name == own) || withheld(plan).any(|own| name == own);
+    std::env::vars_os().filter(|(name, _)| !is_own(name)).collect()
 }
