@@ -64,6 +64,11 @@ pub enum Input {
         /// As asked.
         counter: u32,
     },
+    /// Lives up to this number were decided by others, which nobody here knew of.
+    LivesFound {
+        /// The largest one.
+        counter_last: u32,
+    },
     /// The decision is durable.
     DecisionDurable {
         /// Its life.
@@ -321,6 +326,15 @@ impl Recovery {
                     && *asked == counter
                 {
                     *until = now + FENCE_MAX;
+                }
+            }
+            Input::LivesFound { counter_last } => {
+                // R7: no number is used twice. Whoever was fenced below the last one is fenced below the next.
+                if let State::Fencing { then, .. } = self.state
+                    && self.life.is_none()
+                {
+                    self.counter_used = self.counter_used.max(counter_last);
+                    self.fence(now, then);
                 }
             }
             Input::DecisionDurable { life } => self.on_decision_durable(now, life),

@@ -478,7 +478,7 @@ fn environment_entry(text: &str) -> Result<(String, String), String> {
 }
 
 /// A time that something may take, or that passes between two things.
-fn duration_argument(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration_argument(text: &str) -> Result<Duration, String> {
     let duration = ckpt_glue::parse_duration(text).map_err(|error| error.to_string())?;
     if duration < CHECKPOINT_EVERY_MIN {
         return Err(format!("expected at least {}", ckpt_glue::write_duration(CHECKPOINT_EVERY_MIN)));

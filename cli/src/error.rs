@@ -10,6 +10,7 @@ use store::protect::GroupError;
 use store::{GenerationId, StorageError, StoreError};
 
 use crate::exit::Exit;
+use crate::launch::nodes::lives::Apart;
 
 /// Why a command could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -108,6 +109,19 @@ pub(crate) enum CliError {
         "life {life} of the job in {path} has gone on without generation {generation}: it does not count there any more; name another directory"
     )]
     PassedOver { generation: GenerationId, life: transport::Life, path: PathBuf },
+    #[error(
+        "life {life}, which the nodes know of, has gone on without generation {generation}: it does not count there any more; name a newer copy (--generation), or hosts whose disks have nothing of the job"
+    )]
+    PassedOverByNodes { generation: GenerationId, life: transport::Life },
+    #[error(
+        "{} knows life {} of the job where {} knows life {}: it was restarted twice from the same state, and the two do not belong together; name hosts that went the same way (--hosts), or remove the job's directory on those whose way is to be forgotten",
+        .apart.one.0, .apart.one.1.life, .apart.other.0, .apart.other.1.life
+    )]
+    LivesApart { apart: Box<Apart> },
+    #[error(
+        "{host} knows life {life} of the job, which {job} does not: that one is an older state. Name the directory with which the job went on last; if it is lost, go on from {path} on {host} (`stillwire restart`), or from a copy (`stillwire restart {job} --from PLACE`)"
+    )]
+    NodeAhead { host: String, path: PathBuf, life: transport::Life, job: PathBuf },
     #[error("{path} is there already, and nothing is written over: name another file, or remove it")]
     OutputExists { path: PathBuf },
     #[error("{path} is no name of a file: name a file, in UTF-8")]

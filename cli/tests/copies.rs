@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
+use support::threads::Still;
 use support::{Done, Place, Running, done, flip, stillwire, verified, wait_until};
 
 /// The shared directory.
@@ -284,6 +285,31 @@ fn a_job_s_end_waits_for_a_copy_until_a_person_asks_twice() {
     // The store still does not answer, and nobody waits for it.
     job.wait_for("has waited for s3://bucket/prefix for 2s, and is left behind");
     verified(&job.finish());
+}
+
+// As with a server that is gone: the thread that writes copies waits in a system call.
+#[test]
+fn a_copy_that_hangs_is_given_up_and_the_next_one_follows_when_its_place_answers() {
+    let place = Place::new();
+    let shared = shared(&place);
+    let options =
+        ["--ckpt-every", "60ms", "--flush-to", &shared, "--flush-patience", "3s", "--flush-keep", "64"];
+    let mut job = place.run(&options);
+    job.wait_for(" copied (");
+    let still = Still::new(job.pid(), "stillwire-copies");
+    let given_up = job.wait_for("it has made no progress for 3s, as if its place did not answer");
+    assert!(given_up.contains("the next one begins when that answers"), "{given_up}");
+    drop(still);
+    job.wait_for(" copied (");
+    // The end of the job does not wait for one that hangs, either.
+    let still = Still::new(job.pid(), "stillwire-copies");
+    job.wait_for("is not copied: an older copy is still being written");
+    place.let_end();
+    job.wait_for("is given up: it makes no progress");
+    job.wait_for("is left behind there");
+    drop(still);
+    verified(&job.finish());
+    assert_eq!(done(&mut stillwire(&["verify", &shared])).code, Some(0));
 }
 
 #[test]

@@ -142,6 +142,9 @@ impl Job {
             Input::StoreBusy { counter } => {
                 self.recovery.handle(now, recovery::Input::StoreBusy { counter });
             }
+            Input::LivesFound { counter_last } => {
+                self.recovery.handle(now, recovery::Input::LivesFound { counter_last });
+            }
             Input::DecisionDurable { life } => {
                 self.written(Record::Decision(life));
                 self.recovery.handle(now, recovery::Input::DecisionDurable { life })

@@ -58,6 +58,12 @@ pub enum Input {
         /// As asked.
         counter: u32,
     },
+    /// Before the first life: lives up to this number were decided by others, which nobody here knew of. All is fenced anew, below a number above it
+    /// ([`Output::FenceStore`]).
+    LivesFound {
+        /// The largest one.
+        counter_last: u32,
+    },
     /// The decision is durable.
     DecisionDurable {
         /// Its life.

@@ -123,6 +123,7 @@ fn every_input_in_every_state() {
         ("old node fenced", Some(fenced(0))),
         ("node fenced", Some(fenced(2))),
         ("store fenced", Some(store(2, Some(generation(3))))),
+        ("lives found", Some(Input::LivesFound { counter_last: 7 })),
         ("decision of another life", Some(Input::DecisionDurable { life: Life { counter: 2, nonce: 0 } })),
         ("decision durable", Some(Input::DecisionDurable { life: Life { counter: 2, nonce: 12 } })),
         ("all running", Some(Input::AllRunning)),
@@ -131,8 +132,9 @@ fn every_input_in_every_state() {
         ("time over", None),
     ];
     let answers = [fenced(2), store(2, Some(generation(3)))];
-    let states: [(&str, &dyn Fn() -> Recovery); 8] = [
+    let states: [(&str, &dyn Fn() -> Recovery); 9] = [
         ("Idle", &|| with(&[])),
+        ("Fencing, first life", &|| with(&[Input::Begin(Beginning::Fresh)])),
         ("Starting", &|| with(&begun())),
         ("Running", &|| running(&[])),
         ("Fencing", &|| running(&[restart()])),
@@ -144,6 +146,8 @@ fn every_input_in_every_state() {
     expect![[r#"
         Idle + begin -> Fencing: fence nodes below 1, fence store below 1
         Idle + stop -> Over: over: Stopped
+        Fencing, first life + lives found -> Fencing: fence nodes below 8, fence store below 8
+        Fencing, first life + time over -> Over: over: NoMajority { answered: 0, needed: 1 }
         Starting + fault -> Fencing: fence nodes below 2, fence store below 2
         Starting + fault, later -> Fencing: fence nodes below 2, fence store below 2
         Starting + fault, stop -> Fencing: fence nodes below 2, fence store below 2

@@ -13,7 +13,7 @@ use serde::Serialize;
 use store::limits::KEEP_MAX;
 use store::packets::Key;
 use store::record::Copied;
-use store::{Directory, GenerationId, JobDirectory, JobFile, StorageError, StoreError};
+use store::{Decision, Directory, GenerationId, JobDirectory, JobFile, StorageError, StoreError};
 use transport::JobId;
 
 use super::files::utc;
@@ -22,14 +22,19 @@ use super::news::News;
 use super::run::{lock, setting};
 use super::stopping::{Noticing, is_stopped};
 use super::{print_json, protection, say, tell};
-use crate::arguments::GenerationArgument;
+use crate::arguments::{GenerationArgument, duration_argument};
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::launch::limits::COPY_SILENT_MAX;
+use crate::launch::nodes::lives::joined;
 use crate::launch::{Directories, Fetch, Flush};
 use crate::text;
 
 /// Copies that are kept, if nobody says otherwise.
 const KEEP: u32 = 2;
+
+/// Copies that hang on one whole copy, likewise: what a whole one costs is spread over them, and none hangs on one that is older.
+const WHOLE_EVERY: u32 = 64;
 
 /// What is copied outside the nodes, and where.
 #[derive(Args, Clone, Debug, Default)]
@@ -44,6 +49,12 @@ pub(crate) struct FlushArguments {
     /// Copies that are kept: the newest ones, and what these hang on [default: 2]
     #[arg(long, value_name = "G", value_parser = number::<u32>(1..=u64::from(KEEP_MAX)), requires = "flush_to")]
     flush_keep: Option<u32>,
+    /// A copy after so many that hang on others is whole, and so is one after those since the last whole one have taken more room than that one [default: 64]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=1_000_000), requires = "flush_to")]
+    flush_whole_every: Option<u32>,
+    /// A copy that makes no progress for so long is given up, and the next one is tried when the place answers [default: 180s]
+    #[arg(long, value_name = "D", value_parser = duration_argument, requires = "flush_to")]
+    flush_patience: Option<Duration>,
 }
 
 impl FlushArguments {
@@ -61,6 +72,8 @@ impl FlushArguments {
             every: self.flush_every.unwrap_or(1),
             to,
             keep: self.flush_keep.unwrap_or(KEEP),
+            whole_every: self.flush_whole_every.unwrap_or(WHOLE_EVERY),
+            patience: self.flush_patience.unwrap_or(COPY_SILENT_MAX),
             key: key.key()?,
         };
         Ok(Some(flush))
@@ -80,6 +93,9 @@ impl FlushArguments {
             every: count(setting::FLUSH_EVERY).unwrap_or(1),
             to: to.parse().map_err(|error| CliError::Place { error })?,
             keep: count(setting::FLUSH_KEEP).unwrap_or(KEEP),
+            whole_every: count(setting::FLUSH_WHOLE_EVERY).unwrap_or(WHOLE_EVERY),
+            patience: count(setting::FLUSH_PATIENCE_MS)
+                .map_or(COPY_SILENT_MAX, |ms| Duration::from_millis(u64::from(ms))),
             key,
         };
         Ok(Some(flush))
@@ -96,6 +112,8 @@ pub(crate) fn settings(flush: &Flush) -> Vec<(String, String)> {
         (setting::FLUSH_TO, flush.to.to_string()),
         (setting::FLUSH_EVERY, flush.every.to_string()),
         (setting::FLUSH_KEEP, flush.keep.to_string()),
+        (setting::FLUSH_WHOLE_EVERY, flush.whole_every.to_string()),
+        (setting::FLUSH_PATIENCE_MS, flush.patience.as_millis().to_string()),
     ];
     settings.extend(flush.key.as_ref().map(|key| (setting::FLUSH_KEY, key_text(key))));
     settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
@@ -288,18 +306,17 @@ fn adopt_lives(records: &mut JobDirectory<Directory>, root: &Path, job: JobId) -
     if !records.decisions()?.is_empty() {
         return Ok(());
     }
-    let mut known = Vec::new();
+    let mut known: Vec<(String, Vec<Decision>)> = Vec::new();
     for node in 0..ckpt_glue::limits::NODES_MAX {
-        let storage = match Directory::open(root.join(node.to_string())) {
+        let path = root.join(node.to_string());
+        let storage = match Directory::open(&path) {
             Err(StorageError::NotFound { .. }) => continue,
             opened => opened?,
         };
-        let decisions = JobDirectory::attach(storage, job).decisions()?;
-        if decisions.len() > known.len() {
-            known = decisions;
-        }
+        known.push((path.display().to_string(), JobDirectory::attach(storage, job).decisions()?));
     }
-    Ok(records.adopt_decisions(&known)?)
+    let joined = joined(known).map_err(|apart| CliError::LivesApart { apart })?;
+    Ok(records.adopt_decisions(&joined)?)
 }
 
 /// The job of a directory, if one lives there.

@@ -110,6 +110,13 @@ impl Progress {
                 let (generation, read) = (so_far.generation, read(so_far));
                 self.say(at, &format!("waiting for the copy of generation {generation} ({read}); Ctrl-C twice leaves it"));
             }
+            CopyNotice::Silent { so_far, patience } => {
+                let (generation, read) = (so_far.generation, read(so_far));
+                self.warn(&format!(
+                    "the copy of generation {generation} is given up: it has made no progress for {patience:?}, as if its place did not answer ({read}); the next one begins \
+                     when that answers (--flush-patience gives it more time). The job goes on"
+                ));
+            }
             CopyNotice::Again => self.say(at, "once more, and the copy is given up; the generation stays where it is"),
             CopyNotice::GivenUp { so_far, why, newest } => {
                 let newest = match newest {

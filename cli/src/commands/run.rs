@@ -52,6 +52,8 @@ pub(crate) mod setting {
     pub(crate) const FLUSH_TO: &str = "flush-to";
     pub(crate) const FLUSH_EVERY: &str = "flush-every";
     pub(crate) const FLUSH_KEEP: &str = "flush-keep";
+    pub(crate) const FLUSH_WHOLE_EVERY: &str = "flush-whole-every";
+    pub(crate) const FLUSH_PATIENCE_MS: &str = "flush-patience-ms";
     pub(crate) const FLUSH_KEY: &str = "flush-key";
     pub(crate) const PARITY: &str = "parity";
     pub(crate) const GROUPS: &str = "groups";

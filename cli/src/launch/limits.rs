@@ -93,7 +93,8 @@ pub(crate) const NODE_ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Time between two lines about a copy that is being written, or brought back.
 pub(crate) const COPY_NEWS_EVERY: Duration = Duration::from_secs(10);
 
-/// Longest time in which a copy that a job's end waits for makes no progress: more than an object store's request may take with all its attempts.
+/// Longest time in which a copy makes no progress, or one that is brought back, if nobody says otherwise: more than an object store's request may take with all its
+/// attempts.
 pub(crate) const COPY_SILENT_MAX: Duration = Duration::from_secs(180);
 
 /// Copies that hang on one whole copy, at most: what a whole one costs is spread over them, and none hangs on one that is older.

@@ -66,6 +66,8 @@ pub(crate) enum CopyNotice<'a> {
     Awaited(SoFar),
     /// A person was asked to say once more that it is not to be waited for.
     Again,
+    /// One has made no progress for so long, and is given up.
+    Silent { so_far: SoFar, patience: Duration },
     /// It is not waited for any longer, why, and the newest generation of which this run has made a copy.
     GivenUp { so_far: SoFar, why: &'a str, newest: Option<GenerationId> },
 }

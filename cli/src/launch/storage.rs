@@ -31,6 +31,11 @@ pub(crate) enum Task {
         refuse_below: u32,
     },
     Decide(Decision),
+    /// Take over decisions that others know; one of them may have gone on without this generation.
+    Adopt {
+        decisions: Vec<store::Decision>,
+        generation: GenerationId,
+    },
     /// Every rank has restored what the decision named, and so read every byte of it.
     Restored,
     Commit {
@@ -75,6 +80,11 @@ pub(crate) enum Done {
     /// The store cannot be read; nobody knows what is committed.
     FenceFailed(StoreError),
     Decided(store::Decision),
+    /// All of them, and the life that has gone on without the generation.
+    Adopted {
+        generation: GenerationId,
+        outcome: Result<(Vec<store::Decision>, Option<Life>), StoreError>,
+    },
     Noted,
     NotDecided {
         life: Life,
@@ -150,6 +160,12 @@ impl Disk {
                     }
                     Err(error) => Done::NotDecided { life, errno: error.errno(), error },
                 }
+            }
+            Task::Adopt { decisions, generation } => {
+                let adopted = self.directory.adopt_decisions(&decisions);
+                let passed_over = adopted.and_then(|()| self.directory.passed_over(generation));
+                let outcome = passed_over.map(|life| (decisions, life));
+                Done::Adopted { generation, outcome }
             }
             Task::Restored => {
                 if let Some(restored) = self.restoring.take() {

@@ -3,6 +3,7 @@
 
 pub(crate) mod namespaces;
 pub(crate) mod programs;
+pub(crate) mod threads;
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
@@ -272,7 +273,7 @@ pub(crate) fn keepers(launcher: u32) -> Vec<u32> {
     children_of(launcher).into_iter().filter(|pid| is_keeper(*pid)).collect()
 }
 
-fn children_of(parent: u32) -> Vec<u32> {
+pub(crate) fn children_of(parent: u32) -> Vec<u32> {
     let all = std::fs::read_dir("/proc").expect("a proc file system");
     let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| stat(*pid).is_some_and(|(ppid, _)| ppid == parent)).collect()

@@ -126,7 +126,7 @@ impl<S: Storage> JobDirectory<S> {
         Ok(self.lives()?.decisions.into_values().filter_map(Result::ok).collect())
     }
 
-    /// Writes, oldest first, those of `decisions` that are not here: a node that was not there takes over what was decided. [`StoreError::LifeTaken`] if
+    /// Writes, oldest first, those of `decisions` that are not here: a node that was not there takes over what was decided. [`StoreError::LifeTaken`], and nothing is written, if
     /// another one is here under the counter of one of them, or one that they do not know.
     pub fn adopt_decisions(&mut self, decisions: &[Decision]) -> Result<(), StoreError> {
         let known = self.lives()?.decisions;
@@ -134,12 +134,15 @@ impl<S: Storage> JobDirectory<S> {
         if let Some(counter) = known.keys().find(|counter| **counter > last) {
             return Err(StoreError::LifeTaken { counter: *counter });
         }
+        let is_other = |decision: &&Decision| matches!(known.get(&decision.life.counter), Some(Ok(here)) if here != *decision);
+        if let Some(Decision { life, .. }) = decisions.iter().find(is_other) {
+            return Err(StoreError::LifeTaken { counter: life.counter });
+        }
         for decision in decisions {
             let counter = decision.life.counter;
             let path = names::decision(counter);
             match known.get(&counter) {
-                Some(Ok(here)) if here == decision => continue,
-                Some(Ok(_)) => return Err(StoreError::LifeTaken { counter }),
+                Some(Ok(_)) => continue,
                 // It cannot be read any more.
                 Some(Err(_)) => self.storage.remove_file(&path)?,
                 None => {}

@@ -10,7 +10,7 @@ use transport::Life;
 
 use super::super::epoll_timeout;
 use super::super::flush::{Copied, Flusher, Said};
-use super::super::limits::{COPY_NEWS_EVERY, COPY_SILENT_MAX, EVENTS_PER_ROUND};
+use super::super::limits::{COPY_NEWS_EVERY, EVENTS_PER_ROUND};
 use super::super::notice::{CopyNotice, Notice};
 use super::super::storage::Task;
 use super::Shell;
@@ -58,8 +58,15 @@ impl Shell<'_> {
         }
     }
 
-    /// Tells from time to time how far a copy is.
+    /// Tells from time to time how far a copy is, and gives up one that makes no progress.
     pub(super) fn tell_copying(&mut self, now: Instant) {
+        self.give_up_silent_parts(now);
+        if let Some(flusher) = &mut self.flusher
+            && let Some(so_far) = flusher.give_up_silent(now)
+        {
+            let patience = flusher.patience();
+            self.tell(&Notice::Copy(CopyNotice::Silent { so_far, patience }));
+        }
         let progress = self.flusher.as_mut().and_then(|flusher| flusher.progress(now));
         if let Some(so_far) = progress {
             self.tell(&Notice::Copy(CopyNotice::Progress(so_far)));
@@ -75,18 +82,11 @@ impl Shell<'_> {
             flusher.forget_waiting();
         }
         let Some(so_far) = flusher.under_way() else { return };
-        let mut before = flusher.steps();
         self.tell(&Notice::Copy(CopyNotice::Awaited(so_far)));
-        let mut moved = Instant::now();
-        while let Some((flusher, so_far)) =
-            self.flusher.as_ref().and_then(|flusher| Some((flusher, flusher.under_way()?)))
-        {
-            if flusher.steps() != before {
-                (before, moved) = (flusher.steps(), Instant::now());
-            }
+        while let Some(so_far) = self.flusher.as_ref().and_then(Flusher::under_way) {
             let why = if self.stops >= STOPS {
                 "it was asked for"
-            } else if moved.elapsed() > COPY_SILENT_MAX {
+            } else if self.flusher.as_ref().is_some_and(Flusher::is_given_up) {
                 "it makes no progress"
             } else {
                 self.await_copies();

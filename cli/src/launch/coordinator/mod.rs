@@ -353,6 +353,7 @@ impl<'a> Shell<'a> {
             self.keepers.due(),
             nodes,
             copying,
+            self.parts_due(),
         ];
         let others = others.into_iter().flatten().map(|due| due.saturating_duration_since(Instant::now()));
         epoll_timeout(machines.chain(others).min())

@@ -1,6 +1,7 @@
 //! Copies of images that lie on other hosts' disks: each node's keeper packs those of its own ranks, and the launcher writes the record when all parts are there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use ckpt_glue::names::NodeIndex;
 use copies::{CopyError, Order, Packed};
@@ -15,10 +16,25 @@ use super::Shell;
 pub(super) struct Parts {
     number: u64,
     manifest: Manifest,
-    waiting: BTreeSet<NodeIndex>,
+    /// Since when each of them has made no progress.
+    waiting: BTreeMap<NodeIndex, Instant>,
+    /// Whoever makes none for so long is given up.
+    patience: Duration,
     /// By image of the manifest.
     packed: Vec<Option<Packed>>,
     problem: Option<CopyError>,
+}
+
+impl Parts {
+    fn due(&self) -> Option<Instant> {
+        self.waiting.values().min().map(|moved| *moved + self.patience)
+    }
+
+    /// One that has made no progress for too long.
+    fn silent(&self, now: Instant) -> Option<NodeIndex> {
+        let is_silent = |(_, moved): &(&NodeIndex, &Instant)| **moved + self.patience <= now;
+        self.waiting.iter().find(is_silent).map(|(node, _)| *node)
+    }
 }
 
 impl Shell<'_> {
@@ -28,11 +44,13 @@ impl Shell<'_> {
         let to = WireCopies::new(&flush.to, flush.key.as_ref());
         self.parts_last += 1;
         let number = self.parts_last;
+        let now = Instant::now();
         let nodes: BTreeSet<NodeIndex> = manifest.images.iter().map(|image| NodeIndex(image.node)).collect();
         let mut parts = Parts {
             number,
             packed: vec![None; manifest.images.len()],
-            waiting: nodes.clone(),
+            waiting: nodes.iter().map(|node| (*node, now)).collect(),
+            patience: flush.patience,
             problem: None,
             manifest,
         };
@@ -40,7 +58,7 @@ impl Shell<'_> {
             parts.waiting.clear();
             parts.problem = Some(self.part_failed(*node, gone()));
         }
-        for node in &parts.waiting {
+        for node in parts.waiting.keys() {
             let own = parts.manifest.images.iter().filter(|image| image.node == node.0);
             let ranks = own.map(|image| image.rank.0).collect();
             let part = WirePart::new(number, to.clone(), (&parts.manifest).into(), ranks, order);
@@ -50,17 +68,40 @@ impl Shell<'_> {
         self.end_parts();
     }
 
-    pub(super) fn on_copying(&mut self, number: u64, bytes: u64) {
-        if self.parts.as_ref().is_some_and(|parts| parts.number == number)
-            && let Some(flusher) = &self.flusher
-        {
+    pub(super) fn on_copying(&mut self, node: NodeIndex, number: u64, bytes: u64) {
+        let Some(parts) = self.parts.as_mut().filter(|parts| parts.number == number) else { return };
+        if let Some(moved) = parts.waiting.get_mut(&node) {
+            *moved = Instant::now();
+        }
+        if let Some(flusher) = &self.flusher {
             flusher.note(bytes);
+        }
+    }
+
+    /// When somebody has made no progress for too long.
+    pub(super) fn parts_due(&self) -> Option<Instant> {
+        self.parts.as_ref().and_then(Parts::due)
+    }
+
+    /// Goes on without those that have made no progress for too long: there is no copy this time. They may wait for their place for ever.
+    pub(super) fn give_up_silent_parts(&mut self, now: Instant) {
+        while let Some(parts) = &mut self.parts
+            && let Some(node) = parts.silent(now)
+        {
+            parts.waiting.remove(&node);
+            let (number, patience) = (parts.number, parts.patience);
+            self.keepers.tell(node, &ToKeeper::GiveUpCopy { number });
+            let problem = format!(
+                "it has made no progress for {patience:?}, as if the place did not answer there: look whether it does (--flush-patience gives it more time)"
+            );
+            self.spoil_parts(node, problem);
+            self.end_parts();
         }
     }
 
     pub(super) fn on_part(&mut self, node: NodeIndex, number: u64, outcome: Result<Vec<WirePacked>, String>) {
         let Some(parts) = self.parts.as_mut().filter(|parts| parts.number == number) else { return };
-        if !parts.waiting.remove(&node) {
+        if parts.waiting.remove(&node).is_none() {
             return;
         }
         let problem = match outcome {
@@ -83,7 +124,7 @@ impl Shell<'_> {
 
     /// A keeper is gone, and its part with it.
     pub(super) fn lose_part(&mut self, node: NodeIndex) {
-        if self.parts.as_mut().is_some_and(|parts| parts.waiting.remove(&node)) {
+        if self.parts.as_mut().is_some_and(|parts| parts.waiting.remove(&node).is_some()) {
             self.spoil_parts(node, gone());
             self.end_parts();
         }
@@ -102,7 +143,7 @@ impl Shell<'_> {
     /// Whoever writes a part ends.
     pub(super) fn give_up_parts(&mut self) {
         let Some(parts) = &self.parts else { return };
-        for node in &parts.waiting {
+        for node in parts.waiting.keys() {
             self.keepers.tell(*node, &ToKeeper::GiveUpCopy { number: parts.number });
         }
     }
@@ -116,7 +157,7 @@ impl Shell<'_> {
         let Some(Parts { packed, problem, .. }) = self.parts.take_if(|parts| parts.waiting.is_empty()) else {
             return;
         };
-        if let Some(flusher) = &self.flusher {
+        if let Some(flusher) = &mut self.flusher {
             flusher.answer(problem.map_or_else(|| Ok(packed.into_iter().flatten().collect()), Err));
         }
     }

@@ -38,6 +38,7 @@ impl Shell<'_> {
                 self.tell(&Notice::Store { what: "the list of generations", error: &error.to_string() });
             }
             Done::Decided(decision) => self.decided(&decision),
+            Done::Adopted { generation, outcome } => self.learned(generation, outcome),
             Done::NotDecided { life, errno, error } => {
                 self.tell(&Notice::Store {
                     what: "the decision about a new life",
@@ -135,7 +136,11 @@ impl Shell<'_> {
                     }
                 }
                 // Nothing is decided any more.
-                Done::Fenced { .. } | Done::FenceFailed(_) | Done::Decided(_) | Done::NotDecided { .. } => {}
+                Done::Fenced { .. }
+                | Done::FenceFailed(_)
+                | Done::Decided(_)
+                | Done::Adopted { .. }
+                | Done::NotDecided { .. } => {}
                 Done::Ended(Err(error)) => self.not_ended(&error),
                 Done::Noted | Done::Ended(Ok(())) | Done::Records(_) => {}
             }

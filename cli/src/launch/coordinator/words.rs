@@ -148,9 +148,9 @@ impl Shell<'_> {
                     keeper.silent = why;
                 }
             }
-            FromKeeper::NodeBusy { number, bytes } => self.on_node_busy(number, bytes),
+            FromKeeper::NodeBusy { number, bytes } => self.on_node_busy(node, number, bytes),
             FromKeeper::NodeDone { number, outcome } => self.on_node_done(node, number, outcome),
-            FromKeeper::Copying { number, bytes } => self.on_copying(number, bytes),
+            FromKeeper::Copying { number, bytes } => self.on_copying(node, number, bytes),
             FromKeeper::CopyDone { number, outcome } => self.on_part(node, number, outcome),
             FromKeeper::Drained { number } => self.drained(node, Some(number)),
             FromKeeper::LeaseOver => {

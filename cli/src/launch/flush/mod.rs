@@ -33,8 +33,12 @@ pub(crate) struct Flush {
     pub(crate) to: Place,
     /// How many are kept: the newest ones.
     pub(crate) keep: u32,
+    /// So many at most hang on one whole copy.
+    pub(crate) whole_every: u32,
     /// What they are encrypted with.
     pub(crate) key: Option<Key>,
+    /// One that makes no progress for so long is given up.
+    pub(crate) patience: Duration,
 }
 
 /// A copy of a generation whose images lie on other hosts' disks.
@@ -86,38 +90,43 @@ struct UnderWay {
     generation: GenerationId,
     /// Of all images, without their bases.
     bytes: u64,
-    /// What the report said when it began.
-    begun_at: u64,
+    report: Arc<Report>,
     told: Instant,
+    /// What the report said when somebody looked last, and since when it has said that.
+    seen: (u64, Instant),
+    /// Others pack: whether they make progress is seen elsewhere.
+    asks: bool,
+    /// It has made no progress for too long, and is to end when its place answers.
+    is_given_up: bool,
 }
 
 /// The thread's other end.
 #[derive(Debug)]
 pub(super) struct Flusher {
-    worker: Worker<Box<Manifest>, Said>,
+    worker: Worker<(Box<Manifest>, Arc<Report>), Said>,
     /// To the thread, if others pack. Without it nobody does.
     answers: Option<Sender<Answer>>,
     every: u32,
     /// Generations committed since the last one that was to be copied.
     since: u32,
-    report: Arc<Report>,
     place: String,
+    patience: Duration,
     under_way: Option<UnderWay>,
     waiting: Option<Box<Manifest>>,
 }
 
 impl Flusher {
     pub(super) fn start(flush: &Flush, plan: &Plan) -> Result<Flusher, CliError> {
-        let report = Arc::new(Report::default());
         let (answers, answered) = channel();
         let by_others = plan.has_images_elsewhere();
-        let copier = Copier::new(flush, plan, Arc::clone(&report), by_others.then_some(answered))?;
-        let worker = Worker::start("stillwire-copies", move |manifest: Box<Manifest>, results| {
-            results.tell(Said::Done(copier.copy(&manifest, results)));
+        let copier = Copier::new(flush, plan, by_others.then_some(answered))?;
+        type Task = (Box<Manifest>, Arc<Report>);
+        let worker = Worker::start("stillwire-copies", move |(manifest, report): Task, results| {
+            results.tell(Said::Done(copier.copy(&manifest, &report, results)));
         })?;
-        let (every, place) = (flush.every, flush.to.to_string());
+        let (every, place, patience) = (flush.every, flush.to.to_string(), flush.patience);
         let answers = by_others.then_some(answers);
-        Ok(Flusher { worker, answers, every, since: 0, report, place, under_way: None, waiting: None })
+        Ok(Flusher { worker, answers, every, since: 0, place, patience, under_way: None, waiting: None })
     }
 
     /// Rings when the thread has done something.
@@ -141,29 +150,39 @@ impl Flusher {
     }
 
     fn begin(&mut self, manifest: Box<Manifest>) {
+        let (report, now) = (Arc::new(Report::default()), Instant::now());
         self.under_way = Some(UnderWay {
             generation: manifest.generation,
             bytes: manifest.image_bytes(),
-            begun_at: self.report.bytes(),
-            told: Instant::now(),
+            report: Arc::clone(&report),
+            told: now,
+            seen: (0, now),
+            asks: false,
+            is_given_up: false,
         });
-        self.worker.ask(manifest);
+        self.worker.ask((manifest, report));
     }
 
     /// What the thread has to say; when it has done something, the next copy begins.
     pub(super) fn next(&mut self) -> Option<Said> {
         let said = self.worker.next()?;
-        if matches!(said, Said::Done(_)) {
-            self.under_way = None;
-            if let Some(manifest) = self.waiting.take() {
-                self.begin(manifest);
+        match &said {
+            Said::Asks(..) => self.under_way.iter_mut().for_each(|copy| copy.asks = true),
+            Said::Done(_) => {
+                self.under_way = None;
+                if let Some(manifest) = self.waiting.take() {
+                    self.begin(manifest);
+                }
             }
         }
         Some(said)
     }
 
     /// To [`Said::Asks`]: what was written of each rank.
-    pub(super) fn answer(&self, answer: Result<Vec<Packed>, CopyError>) {
+    pub(super) fn answer(&mut self, answer: Result<Vec<Packed>, CopyError>) {
+        if let Some(copy) = &mut self.under_way {
+            (copy.asks, copy.seen.1) = (false, Instant::now());
+        }
         if let Some(answers) = &self.answers {
             // A thread that has ended has said why.
             let _ = answers.send(answer);
@@ -172,8 +191,10 @@ impl Flusher {
 
     /// Others have read so many more bytes.
     pub(super) fn note(&self, bytes: u64) {
-        // What is stopped ends by itself.
-        let _ = self.report.add(bytes);
+        if let Some(copy) = &self.under_way {
+            // What is stopped ends by itself.
+            let _ = copy.report.add(bytes);
+        }
     }
 
     /// Generations that must not be removed.
@@ -184,8 +205,33 @@ impl Flusher {
 
     /// The one that is being written.
     pub(super) fn under_way(&self) -> Option<SoFar> {
-        let UnderWay { generation, bytes, begun_at, .. } = *self.under_way.as_ref()?;
-        Some(SoFar { generation, bytes: self.report.bytes().saturating_sub(begun_at), of: bytes })
+        let UnderWay { generation, bytes, report, .. } = self.under_way.as_ref()?;
+        Some(SoFar { generation: *generation, bytes: report.bytes(), of: *bytes })
+    }
+
+    /// How long one may make no progress.
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// Whether it was given up, and has not ended yet: its place does not answer.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.under_way.as_ref().is_some_and(|copy| copy.is_given_up)
+    }
+
+    /// Gives up the one that is being written if it has made no progress for too long. The thread ends it when its place answers.
+    pub(super) fn give_up_silent(&mut self, now: Instant) -> Option<SoFar> {
+        let copy = self.under_way.as_mut().filter(|copy| !copy.asks && !copy.is_given_up)?;
+        let steps = copy.report.steps();
+        if copy.seen.0 != steps {
+            copy.seen = (steps, now);
+        }
+        if copy.seen.1 + self.patience > now {
+            return None;
+        }
+        copy.is_given_up = true;
+        copy.report.stop();
+        self.under_way()
     }
 
     /// The one that waits is not written any more.
@@ -193,19 +239,17 @@ impl Flusher {
         self.waiting = None;
     }
 
-    /// Grows as long as it makes progress, also where no byte counts.
-    pub(super) fn steps(&self) -> u64 {
-        self.report.steps()
-    }
-
-    /// When somebody is to be told how far it is.
+    /// When somebody is to be told how far it is, or it is to be given up.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.under_way.as_ref().map(|copy| copy.told + COPY_NEWS_EVERY)
+        let copy = self.under_way.as_ref().filter(|copy| !copy.is_given_up)?;
+        let silent = (!copy.asks).then_some(copy.seen.1 + self.patience);
+        silent.into_iter().chain([copy.told + COPY_NEWS_EVERY]).min()
     }
 
     /// How far it is, if it is time to tell.
     pub(super) fn progress(&mut self, now: Instant) -> Option<SoFar> {
-        let copy = self.under_way.as_mut().filter(|copy| copy.told + COPY_NEWS_EVERY <= now)?;
+        let is_due = |copy: &&mut UnderWay| copy.told + COPY_NEWS_EVERY <= now && !copy.is_given_up;
+        let copy = self.under_way.as_mut().filter(is_due)?;
         copy.told = now;
         self.under_way()
     }
@@ -228,7 +272,9 @@ impl Flusher {
 impl Drop for Flusher {
     /// Ends what is being written, and leaves the thread behind if it does not end soon: it may wait for an object store.
     fn drop(&mut self) {
-        self.report.stop();
+        if let Some(copy) = &self.under_way {
+            copy.report.stop();
+        }
         self.answers = None;
         let until = Instant::now() + COPY_GRACE;
         if self.under_way.is_some() && !self.ends_until(until) {

@@ -46,6 +46,11 @@ impl WireCopies {
         Ok(place.open_with(&Environment::new(self.environment.iter().cloned()))?)
     }
 
+    /// As people know it.
+    pub(crate) fn shown(&self) -> &str {
+        &self.place
+    }
+
     pub(crate) fn key(&self) -> Option<Key> {
         self.key.map(Key)
     }

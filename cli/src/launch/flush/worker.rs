@@ -2,7 +2,6 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
@@ -73,10 +72,10 @@ pub(super) struct Copier {
     job_file: JobFile,
     place: Place,
     keep: u32,
+    whole_every: u32,
     key: Option<Key>,
     plan: Plan,
     threads: NonZeroUsize,
-    report: Arc<Report>,
     /// What others answer, if they pack.
     answers: Option<Receiver<Answer>>,
 }
@@ -91,7 +90,6 @@ impl Copier {
     pub(super) fn new(
         flush: &Flush,
         plan: &Plan,
-        report: Arc<Report>,
         answers: Option<Receiver<Answer>>,
     ) -> Result<Copier, CliError> {
         let (_, job_file) = JobDirectory::open(Directory::open(&plan.directory)?)?;
@@ -100,18 +98,18 @@ impl Copier {
             job_file,
             place: flush.to.clone(),
             keep: flush.keep,
+            whole_every: flush.whole_every,
             key: flush.key.clone(),
             plan: plan.clone(),
             threads: threads(),
-            report,
             answers,
         })
     }
 
-    pub(super) fn copy(&self, manifest: &Manifest, results: &Results<Said>) -> Copied {
+    pub(super) fn copy(&self, manifest: &Manifest, report: &Report, results: &Results<Said>) -> Copied {
         stand_back();
         let (generation, began) = (manifest.generation, Instant::now());
-        match self.try_copy(manifest, results) {
+        match self.try_copy(manifest, report, results) {
             Ok(Written { copied, new_bytes, unremoved, .. }) => Copied::Written {
                 generation,
                 bytes: copied.bytes(),
@@ -123,7 +121,12 @@ impl Copier {
         }
     }
 
-    fn try_copy(&self, manifest: &Manifest, results: &Results<Said>) -> Result<Written, CopyError> {
+    fn try_copy(
+        &self,
+        manifest: &Manifest,
+        report: &Report,
+        results: &Results<Said>,
+    ) -> Result<Written, CopyError> {
         let target = self.place.open()?;
         let copies = Copies::new(&*target, self.job, self.key.clone());
         let work = Work {
@@ -132,13 +135,13 @@ impl Copier {
             copied_unix_ms: unix_ms(),
             keep: self.keep,
             rules: Rules::default(),
-            whole_every: COPIES_WHOLE_EVERY,
+            whole_every: self.whole_every,
             threads: self.threads,
         };
         let Some(answers) = &self.answers else {
-            return copies.write(&work, &Directories::of(&self.plan, manifest), &self.report);
+            return copies.write(&work, &Directories::of(&self.plan, manifest), report);
         };
-        copies.write_by_others(&work, &self.report, |order| {
+        copies.write_by_others(&work, report, |order| {
             results.tell(Said::Asks(order, Box::new(manifest.clone())));
             answers.recv().unwrap_or(Err(CopyError::Stopped))
         })

@@ -133,6 +133,13 @@ impl Shell {
             }
         }
         if let Some(copying) = &mut self.copying {
+            if copying.under_way.is_some() {
+                let outcome = Err(format!(
+                    "its part of an older copy, which was given up, still waits for {}",
+                    part.to.shown()
+                ));
+                return self.tell(&FromKeeper::CopyDone { number, outcome });
+            }
             let is_given_up = Arc::new(AtomicBool::new(false));
             copying.under_way = Some((number, Arc::clone(&is_given_up)));
             copying.worker.ask((part, is_given_up));

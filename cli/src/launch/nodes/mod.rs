@@ -3,6 +3,7 @@
 //! The job's own directory then holds records only: job file, decisions, manifests, commit records. They alone say what is committed; each node has a copy
 //! of them beside its images.
 
+pub(crate) mod lives;
 pub(crate) mod wire;
 
 use std::path::PathBuf;

@@ -126,6 +126,8 @@ pub(crate) enum NodeDone {
     Done,
     /// To [`NodeTask::Survey`], in the same order.
     Surveyed(Vec<Found>),
+    /// Instead: decisions are here that contradict those that came with it, or come after them. Nothing was looked at; these are all that are here.
+    Ahead(Vec<WireDecision>),
     /// To [`NodeTask::Open`]: where it is.
     Opened { addresses: Vec<u8>, unusable: Vec<String> },
     /// To [`NodeTask::Fetch`]: so many files.

@@ -7,6 +7,7 @@
 //!
 //! What counts is what stands in the job's own directory; the nodes' copies of its records are there for the ranks, and for whoever has lost that directory.
 
+mod learning;
 mod protecting;
 mod rebuilding;
 mod recovering;
@@ -172,9 +173,13 @@ impl Shell<'_> {
         self.end_rounds(Instant::now());
     }
 
-    pub(super) fn on_node_busy(&mut self, number: u64, bytes: u64) {
+    pub(super) fn on_node_busy(&mut self, node: NodeIndex, number: u64, bytes: u64) {
         let Some(nodes) = &mut self.nodes else { return };
-        let Some(round) = nodes.rounds.iter_mut().find(|round| round.number == number) else { return };
+        // What it was asked since waits behind what it was asked before.
+        let is_it = |round: &&mut Round| {
+            round.number == number || round.number > number && round.waiting.contains(&node)
+        };
+        let Some(round) = nodes.rounds.iter_mut().find(is_it) else { return };
         if let Some(until) = &mut round.until {
             *until = (*until).max(Instant::now() + round.limit);
         }
@@ -189,8 +194,15 @@ impl Shell<'_> {
     /// A node's keeper is gone: it answers nothing that it was asked. Before a life begins another one is asked again what there is.
     pub(super) fn lose_node(&mut self, node: NodeIndex) {
         let Some(nodes) = &mut self.nodes else { return };
-        if nodes.recovering.is_some() {
-            return self.survey_again();
+        if let Some(recovering) = &mut nodes.recovering {
+            let fetch = nodes.rounds.iter_mut().find(|round| matches!(round.what, What::Fetch(_)));
+            let Some(fetch) = fetch else { return self.survey_again() };
+            // What the others bring goes on, and all are asked when it is there.
+            recovering.lost_keeper();
+            if fetch.waiting.remove(&node) {
+                fetch.refused.insert(node, gone());
+            }
+            return self.end_rounds(Instant::now());
         }
         for round in &mut nodes.rounds {
             if round.waiting.remove(&node) {

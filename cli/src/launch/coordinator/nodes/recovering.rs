@@ -13,8 +13,9 @@ use ckpt_glue::job;
 use ckpt_glue::names::NodeIndex;
 use ckpt_glue::recovery::Beginning;
 use copies::Copies;
-use store::GenerationId;
+use nix::errno::Errno;
 use store::protect::{Standing, standing};
+use store::{Decision, GenerationId, StoreError};
 use transport::Life;
 
 use super::super::super::Purpose;
@@ -22,7 +23,7 @@ use super::super::super::flush::wire::WireCopies;
 use super::super::super::limits::{
     COPY_NEWS_EVERY, COPY_SILENT_MAX, NODE_ANSWER_MAX, REPAIR_NEWS_EVERY, REPAIRS_MAX,
 };
-use super::super::super::nodes::wire::{Found, NodeDone, NodeTask, Rebuilt};
+use super::super::super::nodes::wire::{Found, NodeDone, NodeTask, Rebuilt, Refusal};
 use super::super::super::nodes::{Kept, Lost, NodeRepair, Repairs};
 use super::super::super::notice::Notice;
 use super::super::super::storage::Records;
@@ -39,7 +40,7 @@ use crate::text;
 pub(super) struct Recovering {
     counter: u32,
     nonce: u64,
-    records: Records,
+    pub(super) records: Records,
     /// By node: what it has of each generation.
     found: BTreeMap<NodeIndex, Vec<Found>>,
     /// The protectors have found each other.
@@ -62,6 +63,11 @@ impl Recovering {
 
     pub(super) fn due(&self) -> Option<Instant> {
         self.news
+    }
+
+    /// Its protector is gone with it.
+    pub(super) fn lost_keeper(&mut self) {
+        self.have_met = false;
     }
 
     pub(super) fn note_brought(&mut self, bytes: u64) {
@@ -170,13 +176,24 @@ impl Shell<'_> {
         let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) else {
             return;
         };
-        recovering.have_met = false;
+        recovering.lost_keeper();
         recovering.news = None;
         self.survey();
     }
 
-    pub(super) fn end_survey(&mut self, round: Round) {
+    pub(super) fn end_survey(&mut self, mut round: Round) {
         self.remove_sign();
+        let ahead = take_ahead(&mut round);
+        if !ahead.is_empty() {
+            if self.learn(&ahead) {
+                return;
+            }
+            let taken = |(node, decisions): (NodeIndex, Vec<Decision>)| {
+                let counter = decisions.last().map_or(0, |newest| newest.life.counter);
+                (node, StoreError::LifeTaken { counter }.into())
+            };
+            round.refused.extend(ahead.into_iter().map(taken));
+        }
         if let Some((node, refusal)) = round.refused.first_key_value()
             && self.job.status().life.is_none()
         {
@@ -435,7 +452,8 @@ impl Shell<'_> {
         self.tell(&Notice::Repair { words: &words });
         if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
             (recovering.news, recovering.brought_told) = (None, None);
-            if !round.refused.is_empty() {
+            let is_lost = |refusal: &Refusal| refusal.errno == Errno::EHOSTDOWN as u32;
+            if !round.refused.values().all(is_lost) {
                 // What has failed there once fails again, for all that is known.
                 recovering.fetches = REPAIRS_MAX;
             }
@@ -517,6 +535,22 @@ impl Shell<'_> {
         self.give_up_unrestored(newest);
         self.pump();
     }
+}
+
+/// Nodes that know lives of which they were not told, with what they know.
+fn take_ahead(round: &mut Round) -> BTreeMap<NodeIndex, Vec<Decision>> {
+    let mut ahead = BTreeMap::new();
+    for (node, done) in &round.done {
+        let NodeDone::Ahead(decisions) = done else { continue };
+        match decisions.iter().map(|decision| decision.open()).collect::<Result<Vec<_>, _>>() {
+            Ok(decisions) => drop(ahead.insert(*node, decisions)),
+            Err(error) => {
+                let path = "what a keeper tells".to_owned();
+                round.refused.insert(*node, StoreError::Record { path, error }.into());
+            }
+        }
+    }
+    ahead
 }
 
 fn node_repair(generation: GenerationId, node: String, rebuilt: Rebuilt) -> NodeRepair {

@@ -2,6 +2,8 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use copies::{Copies, CopyError, Report};
@@ -37,6 +39,8 @@ pub(super) struct Disk {
     node: u32,
     place: WirePlace,
     group: Option<Group>,
+    /// The job is over: what is still being brought is not needed.
+    is_over: Arc<AtomicBool>,
 }
 
 /// Says from time to time that there is progress.
@@ -58,9 +62,9 @@ impl Progress<'_> {
 type Job = JobDirectory<Directory>;
 
 impl Disk {
-    pub(super) fn new(site: &Site, place: WirePlace) -> Disk {
+    pub(super) fn new(site: &Site, place: WirePlace, is_over: Arc<AtomicBool>) -> Disk {
         let group = place.group();
-        Disk { path: site.directory.clone(), job: site.job, node: site.node.0, place, group }
+        Disk { path: site.directory.clone(), job: site.job, node: site.node.0, place, group, is_over }
     }
 
     pub(super) fn perform(&mut self, number: u64, task: NodeTask, results: &Results<Said>) {
@@ -79,7 +83,10 @@ impl Disk {
                 let mut directory = self.make()?;
                 let parsed: Result<Vec<Decision>, _> =
                     decisions.iter().map(|decision| decision.open()).collect();
-                directory.adopt_decisions(&parsed.map_err(refused)?)?;
+                match directory.adopt_decisions(&parsed.map_err(refused)?) {
+                    Err(StoreError::LifeTaken { .. }) => return ahead(&mut directory),
+                    adopted => adopted?,
+                }
                 let mut found = Vec::new();
                 for (manifest, every_byte) in &generations {
                     found.push(self.look(
@@ -147,9 +154,10 @@ impl Disk {
         let ranks: Vec<Rank> = own.map(|image| image.rank).collect();
         let images = Directories::new(self.job, vec![self.path.clone(); manifest.nodes.len()], &manifest);
         let (news, number, results) = (News::new(), progress.number, progress.results.clone());
+        let is_over = Arc::clone(&self.is_over);
         let report = Report::told_to(move |bytes| {
             news.add(bytes, |bytes| results.tell(Said::Busy { number, bytes }));
-            true
+            !is_over.load(Ordering::Relaxed)
         });
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         copies.fetch_images(&needs, &ranks, &images, threads, &report)
@@ -195,6 +203,14 @@ impl Disk {
         };
         Ok(Found { problem: damage.map(|damage| damage.error.to_string()), is_held })
     }
+}
+
+/// It knows of lives that the launcher does not.
+fn ahead(directory: &mut Job) -> Result<NodeDone, Refusal> {
+    if let Some(error) = directory.damaged_decisions()?.into_iter().next() {
+        return Err(error.into());
+    }
+    Ok(NodeDone::Ahead(directory.decisions()?.iter().map(Into::into).collect()))
 }
 
 fn adopt_if_whole(

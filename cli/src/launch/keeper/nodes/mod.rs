@@ -5,10 +5,14 @@ mod protecting;
 
 use std::io;
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::sys::epoll::Epoll;
 
+use super::super::limits::COPY_GRACE;
 use super::super::nodes::wire::{NodeTask, Refusal, WirePlace};
 use super::super::watch;
 use super::super::wire::FromKeeper;
@@ -23,6 +27,10 @@ pub(super) struct OwnDirectory {
     /// Tasks of the thread that are not done.
     open: usize,
     collecting: Collecting,
+    /// The task that brings images from a copy.
+    fetching: Option<u64>,
+    /// That one ends, soon.
+    is_over: Arc<AtomicBool>,
     /// The node is in a group.
     protector: Option<NodeProtector>,
 }
@@ -57,7 +65,8 @@ impl OwnDirectory {
         epoll: &Epoll,
         (of_disk, of_protector): (u64, u64),
     ) -> io::Result<OwnDirectory> {
-        let mut disk = Disk::new(site, place.clone());
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut disk = Disk::new(site, place.clone(), Arc::clone(&is_over));
         let worker = Worker::start("stillwire-disk", move |(number, task), results| {
             disk.perform(number, task, results);
         })?;
@@ -67,6 +76,8 @@ impl OwnDirectory {
             worker,
             open: 0,
             collecting: Collecting::default(),
+            fetching: None,
+            is_over,
             protector: place.group().map(start).transpose()?,
         })
     }
@@ -76,8 +87,12 @@ impl Shell {
     pub(super) fn on_node_task(&mut self, number: u64, task: NodeTask) {
         let Some(own) = &mut self.own else { return };
         if matches!(task, NodeTask::Settle { .. }) {
-            // Nothing is protected any more: what was under way is given up.
+            // Nothing is protected or brought any more: what was under way is given up.
             own.protector = None;
+            own.is_over.store(true, Ordering::Relaxed);
+        }
+        if let NodeTask::Fetch { .. } = &task {
+            own.fetching = Some(number);
         }
         if let Err(refusal) = own.collecting.admit(number, &task) {
             return self.tell(&FromKeeper::NodeDone { number, outcome: Err(refusal) });
@@ -115,17 +130,23 @@ impl Shell {
                 if let Some(own) = &mut self.own {
                     own.open -= 1;
                     own.collecting.done(number);
+                    own.fetching.take_if(|fetching| *fetching == number);
                 }
                 self.tell(&FromKeeper::NodeDone { number, outcome });
             }
         }
     }
 
-    /// Waits for what is still being done when the job is over.
+    /// Waits for what is still being done when the job is over; not for a place of copies that does not answer.
     pub(super) fn leave_disk(&mut self) {
-        while self.own.as_ref().is_some_and(|own| own.open > 0) {
-            let Some(said) = self.own.as_ref().and_then(|own| own.worker.wait()) else { return };
-            self.on_said(said);
+        let until = Instant::now() + COPY_GRACE;
+        while let Some(own) = self.own.as_mut().filter(|own| own.open > 0) {
+            own.is_over.store(true, Ordering::Relaxed);
+            let said = if own.fetching.is_some() { own.worker.wait_until(until) } else { own.worker.wait() };
+            match said {
+                Some(said) => self.on_said(said),
+                None => return own.worker.leave(),
+            }
         }
     }
 }

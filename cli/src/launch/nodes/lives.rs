@@ -1,0 +1,62 @@
+//! What several directories know of a job's lives, put together: that of the launcher may be new, or an older one, while nodes go on knowing.
+
+use std::collections::BTreeMap;
+
+use store::Decision;
+
+/// Two directories have another decision under one number: the job has gone on twice from there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Apart {
+    pub(crate) one: (String, Decision),
+    pub(crate) other: (String, Decision),
+}
+
+/// Every decision that one of them knows, oldest first. Each has a name, by which people are told.
+pub(crate) fn joined(known: Vec<(String, Vec<Decision>)>) -> Result<Vec<Decision>, Box<Apart>> {
+    let mut joined: BTreeMap<u32, (String, Decision)> = BTreeMap::new();
+    for (name, decisions) in known {
+        for decision in decisions {
+            let one = joined.entry(decision.life.counter).or_insert_with(|| (name.clone(), decision));
+            if one.1 != decision {
+                return Err(Box::new(Apart { one: one.clone(), other: (name, decision) }));
+            }
+        }
+    }
+    Ok(joined.into_values().map(|(_, decision)| decision).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use transport::{JobId, Life};
+
+    use super::*;
+
+    fn decision(counter: u32, nonce: u64) -> Decision {
+        Decision { job: JobId(1), life: Life { counter, nonce }, from: None }
+    }
+
+    fn of(all: &[(&str, &[(u32, u64)])]) -> Result<Vec<u32>, String> {
+        let decisions =
+            |lives: &[(u32, u64)]| lives.iter().map(|(counter, nonce)| decision(*counter, *nonce));
+        let known = all.iter().map(|(name, lives)| ((*name).to_owned(), decisions(lives).collect()));
+        let joined = joined(known.collect()).map_err(|apart| format!("{} {}", apart.one.0, apart.other.0))?;
+        Ok(joined.into_iter().map(|decision| decision.life.counter).collect())
+    }
+
+    #[test]
+    fn what_nothing_contradicts_is_known_by_all() {
+        assert_eq!(
+            of(&[("here", &[]), ("a", &[(1, 7)]), ("b", &[(1, 7), (2, 8), (3, 9)])]),
+            Ok(vec![1, 2, 3])
+        );
+        // A spare knows what came after it alone, if what came before could not be read.
+        assert_eq!(of(&[("a", &[(2, 8)]), ("b", &[(1, 7)])]), Ok(vec![1, 2]));
+        assert_eq!(of(&[("here", &[])]), Ok(vec![]));
+    }
+
+    #[test]
+    fn who_contradicts_whom_is_said() {
+        assert_eq!(of(&[("a", &[(1, 7), (2, 8)]), ("b", &[(1, 7), (2, 9)])]), Err("a b".to_owned()));
+        assert_eq!(of(&[("here", &[(1, 6)]), ("a", &[]), ("b", &[(1, 7)])]), Err("here b".to_owned()));
+    }
+}
