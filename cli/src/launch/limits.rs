@@ -97,9 +97,6 @@ pub(crate) const COPY_NEWS_EVERY: Duration = Duration::from_secs(10);
 /// attempts.
 pub(crate) const COPY_SILENT_MAX: Duration = Duration::from_secs(180);
 
-/// Copies that hang on one whole copy, at most: what a whole one costs is spread over them, and none hangs on one that is older.
-pub(crate) const COPIES_WHOLE_EVERY: u32 = 64;
-
 /// Images that are packed at once for a copy, on a machine with many processors: what is in memory of each are two parts of an object.
 pub(crate) const COPY_THREADS_MAX: usize = 8;
 

@@ -16,7 +16,7 @@ use transport::{JobId, Rank};
 use super::{Copied, Flush, Said};
 use crate::error::CliError;
 use crate::launch::Plan;
-use crate::launch::limits::{COPIES_WHOLE_EVERY, COPY_THREADS_MAX};
+use crate::launch::limits::COPY_THREADS_MAX;
 use crate::launch::storage::unix_ms;
 use crate::launch::worker::Results;
 

@@ -36,9 +36,10 @@ mod tests {
     }
 
     fn of(all: &[(&str, &[(u32, u64)])]) -> Result<Vec<u32>, String> {
-        let decisions =
-            |lives: &[(u32, u64)]| lives.iter().map(|(counter, nonce)| decision(*counter, *nonce));
-        let known = all.iter().map(|(name, lives)| ((*name).to_owned(), decisions(lives).collect()));
+        let known = all.iter().map(|(name, lives)| {
+            let decisions = lives.iter().map(|(counter, nonce)| decision(*counter, *nonce)).collect();
+            ((*name).to_owned(), decisions)
+        });
         let joined = joined(known.collect()).map_err(|apart| format!("{} {}", apart.one.0, apart.other.0))?;
         Ok(joined.into_iter().map(|decision| decision.life.counter).collect())
     }
