@@ -6,7 +6,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -18,6 +18,7 @@ use endpoint::{Endpoint, EndpointError};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use session::launch::Launch;
 use session::line::Line;
+use session::nics::{Moved, Nics};
 use transport::{Epoch, LinkIndex, PortId, Rank, RawAddress};
 
 use crate::limits::{ANSWERS_MAX, LAST_WORDS_MAX, SEAT_MAX};
@@ -27,6 +28,9 @@ type Answer = (PortId, PortId, u64);
 
 /// Wakes the agent: for a seat that is to be taken at once, an epoch that traffic has brought, a message that waits.
 static WAKE: OnceLock<EventFd> = OnceLock::new();
+
+/// Some port has found a rail dead.
+static RAIL_DIED: AtomicBool = AtomicBool::new(false);
 
 /// How far the agent of this process is.
 static STAGE: (Mutex<Stage>, Condvar) = (Mutex::new(Stage::None), Condvar::new());
@@ -137,6 +141,7 @@ pub(crate) struct State {
     /// Where peers are in this life, as the keeper has told: newer than any address that a program knows.
     locations: AddressTable,
     answers: Vec<Answer>,
+    pub(crate) nics: Nics,
 }
 
 impl State {
@@ -182,6 +187,7 @@ impl State {
 
     /// A new life has begun, of which nothing is known but the launch record.
     pub(crate) fn be_born(&mut self, launch: Launch, line: Line) {
+        self.nics = Nics::new(launch.nic.clone());
         self.launch = launch;
         self.line = line;
         self.locations.clear();
@@ -208,6 +214,42 @@ impl State {
         failed
     }
 
+    /// Has all ports go on over another NIC, and answers.
+    pub(crate) fn hand_over(&mut self, number: u64, nic: &NicWords) {
+        let refused = match nic.as_str().parse() {
+            Ok(choice) => {
+                let endpoints: Vec<Endpoint> = self.open.values().cloned().collect();
+                let moved = self.nics.hand_over(&endpoints, choice);
+                // Ports that are opened later go over the same.
+                self.launch.nic = self.nics.wish().clone();
+                self.tell_nic(&moved);
+                moved.refused.unwrap_or_default()
+            }
+            Err(unknown) => unknown.to_string(),
+        };
+        self.say(Message::HandedOver { number, refused: NicWords::new(&refused) });
+    }
+
+    /// Has rails that have died go on, and says when to look again.
+    pub(crate) fn revive(&mut self) -> Option<Instant> {
+        if RAIL_DIED.swap(false, Ordering::Relaxed) {
+            self.nics.note_death(Instant::now());
+        }
+        let endpoints: Vec<Endpoint> =
+            self.nics.due().map_or(Vec::new(), |_| self.open.values().cloned().collect());
+        if let Some(moved) = self.nics.revive(&endpoints, Instant::now()) {
+            moved.complain(self.launch.rank);
+            self.tell_nic(&moved);
+        }
+        self.nics.due()
+    }
+
+    fn tell_nic(&mut self, moved: &Moved) {
+        if let Some(taken) = &moved.taken {
+            self.say(Message::Nic { words: NicWords::new(taken) });
+        }
+    }
+
     /// What the keeper says of a closed port.
     pub(crate) fn hear_closed(&mut self, port: PortId, peer: PortId, link: Option<ClosedLink>) {
         if let Some(link) = link
@@ -229,8 +271,10 @@ impl ThisRank {
     fn new(launch: Launch, line: Line) -> ThisRank {
         let epoch = launch.restore.map_or(Epoch(0), |generation| generation.epoch);
         let rank = launch.rank;
+        let nics = Nics::new(launch.nic.clone());
         let state = State {
             launch,
+            nics,
             epoch,
             line,
             unsaid: Some(Vec::new()),
@@ -277,6 +321,10 @@ impl ThisRank {
     ) -> Result<Endpoint, E> {
         let mut state = self.lock();
         let endpoint = open(&state.launch, state.epoch)?;
+        endpoint.on_rail_dead(|| {
+            RAIL_DIED.store(true, Ordering::Relaxed);
+            wake();
+        });
         state.open.insert(port, endpoint.clone());
         Ok(endpoint)
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use agent::Wish;
@@ -94,6 +95,15 @@ nodes afterwards.")]
 List the running jobs and their ranks: what each is doing, in which process, in which epoch, and of the last checkpoint how long \
 it stood still for it and the size of its image. Of a job of many ranks those that do the same are one line; --json has every one.")]
     Ps,
+    /// Have ranks of a running job reach other hosts over another NIC
+    #[command(long_about = "\
+Have ranks of a running job reach other hosts over another NIC.
+
+The ranks run on, and nothing of what they send is lost or comes twice: each stops for as long as it takes to open the NIC at the address that its peers \
+know. So NICs with addresses of one kind can be exchanged, UDP and AF_XDP; to and from RDMA a job goes by a restart. A rank that cannot \
+have the NIC goes on as it was, and the command says why and fails. A rank that is rolled back later comes back over the NIC that it was given; \
+`restart` goes by its own --nic, or that of `run`.")]
+    Rail(RailArguments),
     /// End a running job; its checkpoints stay
     Kill(JobArgument),
     /// List the generations in a job's directory
@@ -408,6 +418,34 @@ pub(crate) struct JobArgument {
     /// The beginning of the job's id, as `ps` shows it
     #[arg(value_name = "JOB")]
     pub(crate) job: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RailArguments {
+    #[command(flatten)]
+    pub(crate) job: JobArgument,
+    /// The NIC, as for `run`: udp, xdp:INTERFACE, or auto
+    #[arg(long, value_name = "NIC", value_parser = nic_argument)]
+    pub(crate) nic: NicChoice,
+    /// Of which rank: its number, or all
+    #[arg(long, value_name = "R", default_value = "all")]
+    pub(crate) rank: RankArgument,
+}
+
+/// One rank, or all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RankArgument(pub(crate) Option<u32>);
+
+impl FromStr for RankArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<RankArgument, String> {
+        if text == "all" {
+            return Ok(RankArgument(None));
+        }
+        let number = text.parse().map_err(|_| format!("expected a rank's number, or all, found `{text}`"))?;
+        Ok(RankArgument(Some(number)))
+    }
 }
 
 #[derive(Debug, Args)]

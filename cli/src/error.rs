@@ -194,6 +194,8 @@ pub(crate) enum CliError {
     NoPlace { path: PathBuf },
     #[error("{reason}")]
     CheckpointFailed { reason: String },
+    #[error("{reason}")]
+    NotMoved { reason: String },
     #[error(
         "{histories} histories from seed {first_seed} on: the last seed would be above {}, the largest; name a smaller --first-seed, or fewer --histories",
         u64::MAX

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use support::namespaces::{enter, tool};
-use support::{Place, Running, STILLWIRE, done, runs, signal, stillwire, verified, wait_until};
+use support::{Done, Place, Running, STILLWIRE, done, runs, signal, stillwire, verified, wait_until};
 
 /// True outside, when the test `name` has run in a network of its own, or cannot. False inside: go on.
 fn outside(name: &str) -> bool {
@@ -177,6 +177,136 @@ fn auto_stays_with_udp_where_a_device_copies() {
     assert!(nics[0].starts_with("udp (not xdp:eth0: ") && nics[0].contains(taken), "{nics:?}");
     assert!(nics[1].starts_with(copies), "{nics:?}");
     drop(theirs);
+    hosts.place.let_end();
+    verified(&job.finish());
+}
+
+/// Asks the one job here to have its ranks go over another NIC.
+fn rail(options: &[&str]) -> Done {
+    let listed = done(&mut stillwire(&["ps", "--json"])).json();
+    let job = listed["jobs"][0]["job"].as_str().expect("it runs").to_owned();
+    done(stillwire(&["rail", &job]).args(options))
+}
+
+#[test]
+fn ranks_go_from_one_nic_to_another_while_they_run() {
+    if outside("ranks_go_from_one_nic_to_another_while_they_run") {
+        return;
+    }
+    let hosts = TwoHosts::new();
+    let mut job = hosts.run(&["--nic", "udp"]);
+    job.wait_for("committed");
+    let moved = rail(&["--nic", "xdp:eth0"]);
+    assert_eq!(moved.code, Some(0), "{moved:?}");
+    let lines = ["rank 0  over xdp:eth0 (native, copying)", "rank 1  over xdp:eth0 (native, copying)"];
+    assert_eq!(moved.stdout.lines().collect::<Vec<_>>(), lines);
+    wait_for_nics("xdp:eth0");
+    let (frames, datagrams) = (device_frames(), kernel_datagrams());
+    job.wait_for("committed");
+    job.wait_for("committed");
+    let (frames, datagrams) = (device_frames() - frames, kernel_datagrams() - datagrams);
+    assert!(frames > 20 && datagrams * 2 < frames, "{datagrams} of {frames} came through the kernel");
+    // To and fro, one of the two or both, while the sort goes on.
+    for turn in 0..20 {
+        let nic = if turn % 4 < 2 { "udp" } else { "xdp:eth0" };
+        let rank = ["0", "1", "all"][turn % 3];
+        let moved = rail(&["--nic", nic, "--rank", rank]);
+        assert_eq!(moved.code, Some(0), "{moved:?}");
+        assert!(moved.stdout.lines().all(|line| line.contains(&format!("  over {nic}"))), "{moved:?}");
+    }
+    let moved = rail(&["--nic", "xdp:eth0", "--json"]);
+    assert_eq!(moved.json()["ranks"][1]["refused"], Value::Null, "{moved:?}");
+    // The job's own choice is UDP; who is rolled back comes back over what it has been given.
+    signal(job.ranks()[0], "KILL");
+    job.wait_for("all ranks run again");
+    wait_for_nics("xdp:eth0");
+    job.wait_for("committed");
+    hosts.place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
+fn a_rank_that_cannot_have_a_nic_goes_on_as_it_was() {
+    if outside("a_rank_that_cannot_have_a_nic_goes_on_as_it_was") {
+        return;
+    }
+    let hosts = TwoHosts::new();
+    let mut job = hosts.run(&["--nic", "udp"]);
+    job.wait_for("committed");
+    let refused = |options: &[&str], words: &str| {
+        let asked = rail(options);
+        assert_eq!(asked.code, Some(1), "{asked:?}");
+        assert!(asked.stdout.contains(words) || asked.stderr.contains(words), "{words}: {asked:?}");
+    };
+    refused(&["--nic", "xdp:eth7"], "rank 1  over udp  refused: the NIC xdp:eth7 cannot be had");
+    refused(&["--nic", "xdp:eth7"], "2 of 2 ranks do not go over xdp:eth7");
+    refused(&["--nic", "xdp:lo"], "is not an address of lo");
+    refused(&["--nic", "verbs:rxe0"], "save the job and restart it with --nic verbs:rxe0");
+    refused(&["--nic", "xdp:eth0", "--rank", "2"], "there is no rank 2, only 0 to 1");
+    // Whoever holds the queue keeps it, and the rail is what it was.
+    let config = drivers::xdp::XdpConfig {
+        interface: "eth0".to_owned(),
+        queue: 0,
+        bind: "10.78.0.1:0".parse().expect("an address"),
+        attach: None,
+    };
+    let theirs = drivers::xdp::XdpDriver::open(&config).expect("rights and a device");
+    refused(&["--nic", "xdp:eth0", "--rank", "0"], "and the rail goes on as it was");
+    drop(theirs);
+    wait_for_nics("udp");
+    job.wait_for("committed");
+    // A rank that stands still answers nobody.
+    let rank = job.ranks()[0];
+    signal(rank, "STOP");
+    refused(&["--nic", "udp", "--rank", "0"], "it has not answered in 10 s");
+    signal(rank, "CONT");
+    job.wait_for("committed");
+    hosts.place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
+fn a_rank_without_rights_goes_on_as_it_was() {
+    if outside("a_rank_without_rights_goes_on_as_it_was") {
+        return;
+    }
+    let hosts = TwoHosts::new();
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all", STILLWIRE, "run", "-n", "1", "--rails", "nic"]);
+    command.args(["--ckpt-every", "60ms", "--bind", "10.78.0.1", "--ckpt-dir"]).arg(hosts.place.job());
+    command.stdin(Stdio::null()).arg("--").args(hosts.place.sort());
+    let mut job = Running::start(command);
+    job.wait_for("committed");
+    let asked = rail(&["--nic", "xdp:eth0"]);
+    assert_eq!(asked.code, Some(1), "{asked:?}");
+    let missing = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, which this process has not";
+    assert!(asked.stdout.contains(missing), "{asked:?}");
+    job.wait_for("committed");
+    hosts.place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
+fn a_rail_whose_device_goes_down_goes_on_over_udp() {
+    if outside("a_rail_whose_device_goes_down_goes_on_over_udp") {
+        return;
+    }
+    let hosts = TwoHosts::new();
+    let mut job = hosts.run(&["--nic", "xdp:eth0"]);
+    job.wait_for("committed");
+    wait_for_nics("xdp:eth0");
+    tool("ip", "link set eth0 down");
+    job.wait_for("rank 0: goes on over udp (the rail before it died)");
+    tool("ip", "link set eth0 up");
+    wait_until("`ps` says so", || nics().first().is_some_and(|nic| nic == "udp (the rail before it died)"));
+    assert!(nics()[1].starts_with("xdp:eth0"), "{:?}", nics());
+    job.wait_for("committed");
+    job.wait_for("committed");
+    // With the device back it can be had again.
+    let moved = rail(&["--nic", "xdp:eth0", "--rank", "0"]);
+    assert_eq!(moved.code, Some(0), "{moved:?}");
+    wait_for_nics("xdp:eth0");
+    job.wait_for("committed");
     hosts.place.let_end();
     verified(&job.finish());
 }

@@ -1,13 +1,15 @@
 //! The rank's part in checkpoints, shared by the program's thread and the one that listens to the keeper.
 
 use core::time::Duration;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ckpt_glue::control::{Control, CutMode, Message, NoImageReason};
+use ckpt_glue::control::{Control, CutMode, Message, NicWords, NoImageReason};
 use ckpt_glue::names::Party;
 use ckpt_glue::participant::{Input, Output, Participant};
 use ckpt_glue::sabotage::Sabotage;
+use drivers::NicWish;
 use endpoint::Endpoint;
 use nix::poll::PollFlags;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -17,6 +19,7 @@ use crate::capture::{FinishedMemory, Memory};
 use crate::error::SessionError;
 use crate::limits::{DRAIN_MAX, LINE_WAIT_MAX};
 use crate::line::Line;
+use crate::nics::{Moved, Nics};
 use crate::requests::NOBODY;
 use crate::writer::ImageQueue;
 
@@ -62,8 +65,12 @@ pub(crate) struct Agent {
     images: ImageQueue,
     started: Instant,
     part: Mutex<Part>,
+    /// Taken before the part and the gate.
+    nics: Mutex<Nics>,
+    /// Set by whoever finds a rail dead.
+    rail_died: Arc<AtomicBool>,
     /// Rings for the thread that listens to the keeper: something waits to be sent.
-    bell: EventFd,
+    bell: Arc<EventFd>,
 }
 
 impl Agent {
@@ -74,8 +81,16 @@ impl Agent {
         line: Line,
         epoch: Epoch,
         points: u64,
+        nic: NicWish,
     ) -> std::io::Result<Agent> {
-        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+        let rail_died = Arc::new(AtomicBool::new(false));
+        let (died, rung) = (Arc::clone(&rail_died), Arc::clone(&bell));
+        endpoint.on_rail_dead(move || {
+            died.store(true, Ordering::Relaxed);
+            // Full means that it rings already.
+            let _ = rung.write(1);
+        });
         let participant = Participant::new(identity.rank, CutMode::Counted, epoch, points, Sabotage::none());
         let part = Part {
             participant,
@@ -85,7 +100,8 @@ impl Agent {
             entered: Instant::now(),
             port_bytes: 0,
         };
-        Ok(Agent { identity, endpoint, images, started: Instant::now(), part: Mutex::new(part), bell })
+        let (part, nics) = (Mutex::new(part), Mutex::new(Nics::new(nic)));
+        Ok(Agent { identity, endpoint, images, started: Instant::now(), part, nics, rail_died, bell })
     }
 
     pub(crate) fn identity(&self) -> &Identity {
@@ -128,8 +144,9 @@ impl Agent {
 
     /// Does what is due, and says how long nothing will be, and what to wait for besides messages of the keeper.
     pub(crate) fn tick(&self) -> (Option<Duration>, PollFlags) {
-        let mut part = self.lock();
         let _ = self.bell.read();
+        let revival = self.revive();
+        let mut part = self.lock();
         // A keeper that is gone is noticed by whoever reads from it.
         let _ = part.line.flush();
         if let Some(bytes) = part.line.overdue(Instant::now()) {
@@ -147,7 +164,43 @@ impl Agent {
         }
         let due = part.participant.poll_timeout().map(|due| due.since(self.now()));
         let read = part.line.due().map(|due| due.saturating_duration_since(Instant::now()));
-        (due.into_iter().chain(read).min(), part.line.wants())
+        (due.into_iter().chain(read).chain(revival).min(), part.line.wants())
+    }
+
+    /// Has the port go on over another NIC, and answers.
+    pub(crate) fn hand_over(&self, number: u64, nic: &NicWords) {
+        let refused = match nic.as_str().parse() {
+            Ok(choice) => {
+                let moved = self.nics().hand_over(core::slice::from_ref(&self.endpoint), choice);
+                self.tell_nic(&moved);
+                moved.refused.unwrap_or_default()
+            }
+            Err(unknown) => unknown.to_string(),
+        };
+        self.send(Message::HandedOver { number, refused: NicWords::new(&refused) });
+    }
+
+    /// Has a rail that has died go on, and says when to look again.
+    fn revive(&self) -> Option<Duration> {
+        let mut nics = self.nics();
+        if self.rail_died.swap(false, Ordering::Relaxed) {
+            nics.note_death(Instant::now());
+        }
+        if let Some(moved) = nics.revive(core::slice::from_ref(&self.endpoint), Instant::now()) {
+            moved.complain(self.identity.rank);
+            self.tell_nic(&moved);
+        }
+        nics.due().map(|due| due.saturating_duration_since(Instant::now()))
+    }
+
+    fn tell_nic(&self, moved: &Moved) {
+        if let Some(taken) = &moved.taken {
+            self.send(Message::Nic { words: NicWords::new(taken) });
+        }
+    }
+
+    fn nics(&self) -> MutexGuard<'_, Nics> {
+        self.nics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Becomes readable when [`Agent::tick`] has something to do.

@@ -68,6 +68,7 @@ fn listen(agent: &Agent, mut stream: UnixStream, mut reader: ControlReader) {
 fn take(agent: &Agent, message: Message) {
     match message {
         Message::FinalizeDone => agent.release(),
+        Message::HandOver { number, nic } => agent.hand_over(number, &nic),
         message => agent.handle(Input::Message(message), None),
     }
 }

@@ -47,6 +47,7 @@ pub mod launch;
 pub mod limits;
 pub mod line;
 mod message;
+pub mod nics;
 mod open;
 mod port_section;
 mod region;

@@ -56,3 +56,12 @@ pub const LINE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for the first answer of the keeper. All other ranks have to come up meanwhile; the launcher's own limit
 /// is usually shorter, so this only ends a process whose launcher hangs.
 pub const ENROL_MAX: Duration = Duration::from_secs(600);
+
+/// Time from the death of a rail to the first attempt to have it go on over UDP; twice as long before each further one.
+pub const REVIVE_AFTER: Duration = Duration::from_millis(20);
+
+/// Attempts in a row: the last one is 80 s after the first, by when a device that is set up anew has its address again.
+pub const REVIVALS_MAX: u32 = 12;
+
+/// A rail that has gone on for so long before it dies again is looked after as if it had never died.
+pub const REVIVED_FOR: Duration = Duration::from_secs(60);

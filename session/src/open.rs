@@ -70,7 +70,8 @@ impl Session {
         let peers = connect(&launch, &endpoint, &started)?;
         let images = ImageQueue::default();
         let failed = |source| SessionError::Keeper { operation: "listening to", source };
-        let agent = Agent::new(identity, endpoint.clone(), images.clone(), line, started.epoch, state.points);
+        let (of_port, of_writer, wish) = (endpoint.clone(), images.clone(), launch.nic.clone());
+        let agent = Agent::new(identity, of_port, of_writer, line, started.epoch, state.points, wish);
         let agent = Arc::new(agent.map_err(failed)?);
         writer::start(images, Arc::clone(&agent), directory).map_err(failed)?;
         control::start(Arc::clone(&agent), stream, reader).map_err(failed)?;

@@ -76,6 +76,13 @@ impl fmt::Display for Message {
                 write!(f, "pmi-state: {} barriers, {} kept{more}", part.barriers, part.kept.len())
             }
             Message::Nic { words } => write!(f, "nic {}", words.as_str()),
+            Message::HandOver { number, nic } => write!(f, "hand-over {number} to {}", nic.as_str()),
+            Message::HandedOver { number, refused } if refused.as_str().is_empty() => {
+                write!(f, "handed-over {number}")
+            }
+            Message::HandedOver { number, refused } => {
+                write!(f, "handed-over {number}: no, {}", refused.as_str())
+            }
             Message::StatusQuery => write!(f, "status?"),
             Message::StatusReport { status } => write!(f, "status {:?}", status.phase),
         }

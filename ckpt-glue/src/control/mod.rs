@@ -266,6 +266,20 @@ pub enum Message {
         /// In words.
         words: NicWords,
     },
+    /// C -> R: reach other hosts over this NIC from now on.
+    HandOver {
+        /// The number of this wish, for the answer.
+        number: u64,
+        /// The NIC, as a person names it.
+        nic: NicWords,
+    },
+    /// R -> C: it does, or why not. Over which it does, it has told before.
+    HandedOver {
+        /// The number of the wish.
+        number: u64,
+        /// Why not; empty: it does.
+        refused: NicWords,
+    },
     // --- questions of people -------------------------------------------------------------------------------------------
     /// T -> C: what are you doing?
     StatusQuery,
@@ -308,6 +322,8 @@ wire_enum!(Message, "kind of message", {
     57 => PmiAnswer { answer },
     58 => PmiState { part, last },
     60 => Nic { words },
+    61 => HandOver { number, nic },
+    62 => HandedOver { number, refused },
     64 => StatusQuery {},
     65 => StatusReport { status },
 });

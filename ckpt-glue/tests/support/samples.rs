@@ -295,6 +295,8 @@ impl<'a> Numbers<'a> {
             Message::PmiAnswer { answer: self.answer() },
             Message::PmiState { part: self.rank_state(), last: self.flag() },
             Message::Nic { words: NicWords::new(&"udp (why)") },
+            Message::HandOver { number: self.long(), nic: NicWords::new(&"xdp:eth0") },
+            Message::HandedOver { number: self.long(), refused: NicWords::new(&"no") },
             Message::StatusQuery,
             Message::StatusReport { status: self.status() },
         ]

@@ -1,12 +1,13 @@
-//! Commands to running jobs: `ps`, `checkpoint`, `kill`.
+//! Commands to running jobs: `ps`, `checkpoint`, `rail`, `kill`.
 
 use serde::Serialize;
 
 use super::{print_json, say};
+use crate::arguments::{RailArguments, RankArgument};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::registry::{self, JobInfo};
-use crate::launch::requests::{Answer, Request, ask};
+use crate::launch::requests::{Answer, RailOutcome, Request, ask};
 use crate::launch::status::{RankStatus, Status};
 use crate::text;
 
@@ -25,7 +26,7 @@ struct Listed {
 pub(crate) fn list(json: bool) -> Result<Exit, CliError> {
     let mut listed = Vec::new();
     for info in registry::jobs()? {
-        let status = match ask(&info, Request::Status) {
+        let status = match ask(&info, &Request::Status) {
             Ok(Answer::Status(status)) => Some(status),
             _ if !is_alive(info.pid) => {
                 // Its launcher and the guard were killed together.
@@ -103,7 +104,7 @@ fn one_rank(rank: &RankStatus) -> String {
 
 pub(crate) fn checkpoint(job: &str, json: bool) -> Result<Exit, CliError> {
     let info = registry::find(job)?;
-    let answer = ask(&info, Request::Checkpoint)?;
+    let answer = ask(&info, &Request::Checkpoint)?;
     if json {
         print_json(&answer)?;
     }
@@ -115,15 +116,44 @@ pub(crate) fn checkpoint(job: &str, json: bool) -> Result<Exit, CliError> {
             Ok(Exit::Success)
         }
         Answer::Failed { reason } => Err(CliError::CheckpointFailed { reason }),
-        Answer::Status(_) | Answer::Stopping => {
+        Answer::Status(_) | Answer::Rails { .. } | Answer::Stopping => {
             Err(CliError::CheckpointFailed { reason: "the job is ending".to_owned() })
         }
     }
 }
 
+pub(crate) fn rail(arguments: &RailArguments, json: bool) -> Result<Exit, CliError> {
+    let info = registry::find(&arguments.job.job)?;
+    let RankArgument(rank) = arguments.rank;
+    let answer = ask(&info, &Request::Rail { rank, nic: arguments.nic.to_string() })?;
+    if json {
+        print_json(&answer)?;
+    }
+    let ranks = match answer {
+        Answer::Rails { ranks } => ranks,
+        Answer::Failed { reason } => return Err(CliError::NotMoved { reason }),
+        _ => return Err(CliError::NotMoved { reason: "the job is ending".to_owned() }),
+    };
+    let refused = ranks.iter().filter(|outcome| outcome.refused.is_some()).count();
+    if !json {
+        for RailOutcome { rank, nic, refused } in &ranks {
+            let nic = nic.as_deref().unwrap_or("-");
+            match refused {
+                None => say!("rank {rank}  over {nic}")?,
+                Some(why) => say!("rank {rank}  over {nic}  refused: {why}")?,
+            }
+        }
+    }
+    if refused == 0 {
+        return Ok(Exit::Success);
+    }
+    let reason = format!("{refused} of {} ranks do not go over {}", ranks.len(), arguments.nic);
+    Err(CliError::NotMoved { reason })
+}
+
 pub(crate) fn kill(job: &str, json: bool) -> Result<Exit, CliError> {
     let info = registry::find(job)?;
-    let answer = ask(&info, Request::Stop)?;
+    let answer = ask(&info, &Request::Stop)?;
     if json {
         print_json(&answer)?;
     }

@@ -111,3 +111,6 @@ pub(crate) const REPAIRS_MAX: u32 = 3;
 
 /// Time between two words that images are being rebuilt.
 pub(crate) const REPAIR_NEWS_EVERY: Duration = Duration::from_secs(2);
+
+/// Longest wait for a rank to say that it goes over another NIC, or why not: it stands at a point, or is stopped.
+pub(crate) const RAIL_MAX: Duration = Duration::from_secs(10);

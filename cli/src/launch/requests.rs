@@ -14,7 +14,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 use transport::Epoch;
 
-use super::limits::{ANSWER_MAX, CLIENTS_MAX, REQUEST_BYTES_MAX};
+use super::limits::{ANSWER_MAX, CLIENTS_MAX, RAIL_MAX, REQUEST_BYTES_MAX};
 use super::registry::{JobInfo, Registration, socket_of};
 use super::status::Status;
 use crate::arguments::checkpoint_options;
@@ -27,15 +27,27 @@ pub(crate) const NO_CHECKPOINTS: &str = concat!(
 );
 
 /// What a command asks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub(crate) enum Request {
     /// What are you doing?
     Status,
     /// Take a checkpoint, and answer when it is durable or has come to nothing.
     Checkpoint,
+    /// Have a rank, or all, reach other hosts over this NIC, and answer when each has or has not.
+    Rail { rank: Option<u32>, nic: String },
     /// End the job.
     Stop,
+}
+
+/// What has become of a wish of another NIC at one rank.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct RailOutcome {
+    pub(crate) rank: u32,
+    /// Over which NIC it reaches other hosts now, as far as it has told.
+    pub(crate) nic: Option<String>,
+    /// Why that is not the one that was asked for.
+    pub(crate) refused: Option<String>,
 }
 
 /// What a job answers.
@@ -46,14 +58,16 @@ pub(crate) enum Answer {
     Status(Status),
     /// The checkpoint is durable.
     Committed { generation: String, milliseconds: u64, bytes: u64 },
-    /// There is no checkpoint, and why.
+    /// To [`Request::Rail`].
+    Rails { ranks: Vec<RailOutcome> },
+    /// What was asked for does not come about, and why.
     Failed { reason: String },
     /// The job is being ended.
     Stopping,
 }
 
 /// What the launcher has to do about a command.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answered {
     /// Nothing.
     Wait,
@@ -61,6 +75,8 @@ pub(crate) enum Answered {
     Status,
     /// Ask the coordinator for a checkpoint.
     Checkpoint,
+    /// Tell a rank, or all, of the wish of another NIC.
+    Rail { rank: Option<u32>, nic: String },
     /// End the job.
     Stop,
     /// Forget the connection.
@@ -156,6 +172,7 @@ impl Requests {
                 client.awaited = Awaited::Beginning;
                 Answered::Checkpoint
             }
+            Some(Ok(Request::Rail { rank, nic })) => Answered::Rail { rank, nic },
             Some(Ok(Request::Stop)) => {
                 client.answer(&Answer::Stopping);
                 Answered::Stop
@@ -174,8 +191,13 @@ impl Requests {
 
     /// Tells a command what the job is doing.
     pub(crate) fn tell(&mut self, number: u64, status: Status) {
+        self.answer_one(number, &Answer::Status(status));
+    }
+
+    /// Answers one command.
+    pub(crate) fn answer_one(&mut self, number: u64, answer: &Answer) {
         if let Some(client) = self.clients.get_mut(&number) {
-            client.answer(&Answer::Status(status));
+            client.answer(answer);
         }
     }
 
@@ -257,10 +279,11 @@ impl Client {
 }
 
 /// Asks a job, and waits for its answer as long as that may take.
-pub(crate) fn ask(info: &JobInfo, request: Request) -> Result<Answer, CliError> {
+pub(crate) fn ask(info: &JobInfo, request: &Request) -> Result<Answer, CliError> {
     let failed = |error| CliError::NoAnswer { job: info.job.clone(), error };
     let (limit, awaited) = match request {
         Request::Status => (ANSWER_MAX, "its status"),
+        Request::Rail { .. } => (RAIL_MAX + ANSWER_MAX, "the answers of its ranks"),
         Request::Stop => (ANSWER_MAX, "the answer that it is being ended"),
         // One that is under way comes first, and both have their time.
         Request::Checkpoint => {
@@ -273,7 +296,7 @@ pub(crate) fn ask(info: &JobInfo, request: Request) -> Result<Answer, CliError> 
     };
     let stream = UnixStream::connect(socket_of(info)?).map_err(failed)?;
     stream.set_read_timeout(Some(limit)).map_err(failed)?;
-    let mut line = serde_json::to_vec(&request).map_err(|error| failed(error.into()))?;
+    let mut line = serde_json::to_vec(request).map_err(|error| failed(error.into()))?;
     line.push(b'\n');
     (&stream).write_all(&line).map_err(failed)?;
     let mut answer = String::new();

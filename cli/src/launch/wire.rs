@@ -259,6 +259,8 @@ pub(crate) enum FromKeeper {
     Spawned { rank: u32, pid: i32 },
     /// Over which NIC it reaches other hosts, in words.
     Nic { rank: u32, words: String },
+    /// It has taken a wish of another NIC, or says why not.
+    HandedOver { rank: u32, number: u64, refused: String },
     /// It could not be started.
     NotSpawned { rank: u32, problem: String },
     /// A rank had ended when the generation was taken, with what its image says of its part in PMI.

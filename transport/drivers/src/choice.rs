@@ -1,6 +1,7 @@
 //! Which rails a port gets on this host.
 
 use core::str::FromStr;
+use std::ffi::OsString;
 
 use crate::capture::{CAPTURE_VARIABLE, CaptureDriver, CaptureError};
 use crate::driver::Driver;
@@ -29,27 +30,52 @@ pub struct Opened {
 /// # Errors
 /// [`RailsError`].
 pub fn open_rails(udp: &UdpConfig, nic: Option<&NicWish>) -> Result<Opened, RailsError> {
-    let choice = match std::env::var_os(RAILS_VARIABLE) {
-        None => RailChoice::Auto,
-        Some(text) => text.to_string_lossy().parse()?,
-    };
-    let faults: Option<Faults> = match std::env::var_os(FAULTS_VARIABLE) {
-        None => None,
-        Some(text) => Some(text.to_string_lossy().parse()?),
-    };
+    let (choice, wrappers) = (RailChoice::from_environment()?, Wrappers::from_environment()?);
     let nic = nic.cloned().map_or_else(NicWish::from_environment, Ok)?;
     let mut opened = choice.open(udp, &nic)?;
-    if let Some(folder) = std::env::var_os(CAPTURE_VARIABLE) {
-        let captured = |rail| -> Result<Box<dyn Driver>, CaptureError> {
-            Ok(Box::new(CaptureDriver::open(rail, folder.as_ref())?))
-        };
-        opened.rails = opened.rails.into_iter().map(captured).collect::<Result<_, _>>()?;
-    }
-    let Some(faults) = faults else { return Ok(opened) };
-    tracing::warn!(?faults, "faults are injected into every rail");
-    let faulty = |rail| Box::new(FaultDriver::new(rail, faults)) as Box<dyn Driver>;
-    opened.rails = opened.rails.into_iter().map(faulty).collect();
+    opened.rails = opened.rails.into_iter().map(|rail| wrappers.wrap(rail)).collect::<Result<_, _>>()?;
     Ok(opened)
+}
+
+/// Opens the NIC alone, as [`open_rails`] would, for a rail that goes on over it.
+///
+/// # Errors
+/// [`RailsError`].
+pub fn open_nic(udp: &UdpConfig, nic: &NicWish) -> Result<(Box<dyn Driver>, NicTaken), RailsError> {
+    RailChoice::from_environment()?.check(&nic.choice)?;
+    let wrappers = Wrappers::from_environment()?;
+    let (rail, taken) = nic::open(nic, udp)?;
+    Ok((wrappers.wrap(rail)?, taken))
+}
+
+/// What the environment puts around every rail.
+struct Wrappers {
+    faults: Option<Faults>,
+    captured_to: Option<OsString>,
+}
+
+impl Wrappers {
+    fn from_environment() -> Result<Wrappers, RailsError> {
+        let faults: Option<Faults> = match std::env::var_os(FAULTS_VARIABLE) {
+            None => None,
+            Some(text) => Some(text.to_string_lossy().parse()?),
+        };
+        if let Some(faults) = &faults {
+            tracing::warn!(?faults, "faults are injected into every rail");
+        }
+        Ok(Wrappers { faults, captured_to: std::env::var_os(CAPTURE_VARIABLE) })
+    }
+
+    fn wrap(&self, rail: Box<dyn Driver>) -> Result<Box<dyn Driver>, CaptureError> {
+        let rail = match &self.captured_to {
+            None => rail,
+            Some(folder) => Box::new(CaptureDriver::open(rail, folder.as_ref())?),
+        };
+        Ok(match self.faults {
+            None => rail,
+            Some(faults) => Box::new(FaultDriver::new(rail, faults)),
+        })
+    }
 }
 
 /// Why there are no rails.
@@ -102,6 +128,10 @@ pub enum RailChoice {
 impl RailChoice {
     /// All there are.
     pub const ALL: [RailChoice; 4] = [RailChoice::Auto, RailChoice::Nic, RailChoice::Udp, RailChoice::Shm];
+
+    fn from_environment() -> Result<RailChoice, UnknownChoice> {
+        std::env::var_os(RAILS_VARIABLE).map_or(Ok(RailChoice::Auto), |text| text.to_string_lossy().parse())
+    }
 
     /// As [`RAILS_VARIABLE`] says it.
     #[must_use]

@@ -36,7 +36,7 @@ pub mod verbs;
 pub mod xdp;
 
 pub use capture::CAPTURE_VARIABLE;
-pub use choice::{FAULTS_VARIABLE, Opened, RAILS_VARIABLE, RailChoice, RailsError, open_rails};
+pub use choice::{FAULTS_VARIABLE, Opened, RAILS_VARIABLE, RailChoice, RailsError, open_nic, open_rails};
 pub use counters::Counters;
 pub use driver::{Apart, Armed, Caps, Driver, EachApart, Notice, Path, Wake};
 pub use error::{DriverError, Errno, Operation};

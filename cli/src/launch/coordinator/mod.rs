@@ -8,6 +8,7 @@ mod mpi;
 mod nodes;
 mod output;
 mod parts;
+mod rails;
 mod records;
 mod spawned;
 mod words;
@@ -45,6 +46,7 @@ use keepers::Keepers;
 use mpi::MpiSide;
 use nodes::Nodes;
 use parts::Parts;
+use rails::Wishes;
 use spawned::Spawned;
 
 /// Where an event of `epoll` comes from.
@@ -96,6 +98,8 @@ struct Shell<'a> {
     /// Nodes have directories of their own.
     nodes: Option<Nodes>,
     requests: Requests,
+    /// Of another NIC.
+    wishes: Wishes,
     saved: Option<Saved>,
     observer: &'a mut dyn Observer,
     mpi: Option<MpiSide>,
@@ -207,6 +211,7 @@ impl<'a> Shell<'a> {
             flusher: plan.flush.as_ref().map(|flush| Flusher::start(flush, plan)).transpose()?,
             nodes: plan.own_directories.as_ref().map(|_| Nodes::default()),
             requests,
+            wishes: Wishes::default(),
             saved: None,
             observer,
             mpi: None,
@@ -290,6 +295,7 @@ impl<'a> Shell<'a> {
             self.tell_shown();
             self.commit_due(now);
             self.end_rounds(now);
+            self.end_wishes(now);
             self.tell_copying(now);
             if self.over_until.is_some_and(|until| until <= now) {
                 self.over_until = None;
@@ -354,6 +360,7 @@ impl<'a> Shell<'a> {
             nodes,
             copying,
             self.parts_due(),
+            self.wishes.due(),
         ];
         let others = others.into_iter().flatten().map(|due| due.saturating_duration_since(Instant::now()));
         epoll_timeout(machines.chain(others).min())

@@ -108,6 +108,7 @@ impl Shell<'_> {
                     process.nic = Some(words);
                 }
             }
+            FromKeeper::HandedOver { rank, number, refused } => self.taken(Rank(rank), number, refused),
             FromKeeper::NotSpawned { rank, problem } => {
                 self.tell(&Notice::NotSpawned { rank: Rank(rank), problem: &problem });
                 self.note_unrestored(Rank(rank), problem);

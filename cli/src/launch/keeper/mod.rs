@@ -26,7 +26,7 @@ use ckpt_glue::keeper::{Input, Keeper, Output};
 use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::sabotage::Sabotage;
-use drivers::NicWish;
+use drivers::{NicChoice, NicWish};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -112,6 +112,9 @@ struct Shell {
     keeper: Keeper,
     directory: JobDirectory<Directory>,
     processes: BTreeMap<Rank, Process>,
+    /// Wishes of another NIC that ranks have been told of, and the last that each has taken: it has it in later lives, too.
+    nics_wished: BTreeMap<(Rank, u64), NicChoice>,
+    nics: BTreeMap<Rank, NicChoice>,
     /// Their processes have ended, and the coordinator has not said how the machine is to see it.
     unjudged: BTreeSet<Rank>,
     spawned: Spawned,
@@ -349,6 +352,8 @@ impl Shell {
             keeper: keeper(site.job, site.node, Sabotage::none()),
             directory,
             processes: BTreeMap::new(),
+            nics_wished: BTreeMap::new(),
+            nics: BTreeMap::new(),
             unjudged: BTreeSet::new(),
             spawned: Spawned::default(),
             moved: None,
@@ -586,6 +591,7 @@ impl Shell {
             }
             ToKeeper::ToProcess { rank, control } => {
                 let control = control.open(&self.control_key)?;
+                self.note_wish(Rank(rank), &control.message);
                 self.send_to_process(Rank(rank), &control);
             }
             ToKeeper::SpeakFor { rank } => drop(self.spoken_for.insert(Rank(rank))),

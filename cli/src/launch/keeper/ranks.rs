@@ -8,7 +8,7 @@ use ckpt_glue::control::{Control, Decision, ExitedRecord, Message};
 use ckpt_glue::keeper::{Input, RankPhase};
 use ckpt_glue::names::{ExitStatus, GenerationId, ImageDigest, Party};
 use ckpt_glue::pmi::Member;
-use drivers::NicWish;
+use drivers::{NicChoice, NicWish, RailsError};
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -116,7 +116,7 @@ impl Shell {
             restore: decision.restore.map(convert::to_store),
             auth: site.auth,
             bind: site.bind,
-            nic: NicWish { choice: site.program.nic().map_err(io::Error::other)?, ranks_here: Some(locals) },
+            nic: NicWish { choice: self.nic_of(rank).map_err(io::Error::other)?, ranks_here: Some(locals) },
             directory: site.directory.clone(),
         };
         let mut wanted = Wanted::New { part: rank.0, parts: site.ranks };
@@ -291,6 +291,30 @@ impl Shell {
         }
     }
 
+    /// A rank is told to go over another NIC.
+    pub(super) fn note_wish(&mut self, rank: Rank, message: &Message) {
+        if let Message::HandOver { number, nic } = message
+            && let Ok(choice) = nic.as_str().parse()
+        {
+            // One that has not answered by now never will.
+            self.nics_wished.retain(|(asked, _), _| *asked != rank);
+            self.nics_wished.insert((rank, *number), choice);
+        }
+    }
+
+    fn handed_over(&mut self, rank: Rank, number: u64, refused: &str) {
+        let wished = self.nics_wished.remove(&(rank, number));
+        if let Some(choice) = wished.filter(|_| refused.is_empty()) {
+            self.nics.insert(rank, choice);
+        }
+        self.tell(&FromKeeper::HandedOver { rank: rank.0, number, refused: refused.to_owned() });
+    }
+
+    /// Over which NIC a rank is to reach other hosts when it is started.
+    fn nic_of(&self, rank: Rank) -> Result<NicChoice, RailsError> {
+        self.nics.get(&rank).map_or_else(|| self.site.program.nic(), |choice| Ok(choice.clone()))
+    }
+
     /// Takes what a rank has said. `false`: it will say nothing more.
     fn hear(&mut self, rank: Rank) -> bool {
         let Some(process) = self.processes.get_mut(&rank) else { return false };
@@ -300,11 +324,15 @@ impl Shell {
             if control.sender != Party::Rank(rank) {
                 continue;
             }
-            if let Message::Nic { words } = &control.message {
-                self.tell(&FromKeeper::Nic { rank: rank.0, words: words.as_str().to_owned() });
-            } else {
-                self.tell_keeper(Input::Control(control));
-                self.pump();
+            match &control.message {
+                Message::Nic { words } => {
+                    self.tell(&FromKeeper::Nic { rank: rank.0, words: words.as_str().to_owned() });
+                }
+                Message::HandedOver { number, refused } => self.handed_over(rank, *number, refused.as_str()),
+                _ => {
+                    self.tell_keeper(Input::Control(control));
+                    self.pump();
+                }
             }
         }
         if let Some(error) = heard.malformed {

@@ -1,0 +1,315 @@
+//! Over which NIC the ports of a rank reach other hosts while it runs: another one by a person's word, and UDP when the rail has died.
+
+use core::cell::RefCell;
+use core::time::Duration;
+use std::time::Instant;
+
+use drivers::nic::{self, NicError};
+use drivers::udp::{UdpAddress, UdpConfig};
+use drivers::{Driver, DriverError, Errno, NicChoice, NicTaken, NicWish, Operation, RailsError};
+use endpoint::{Endpoint, EndpointError};
+use nix::errno::Errno as System;
+use transport::{Rank, RawAddress};
+
+use crate::limits::{REVIVALS_MAX, REVIVE_AFTER, REVIVED_FOR};
+
+/// What an endpoint is told of errors that are not a driver's.
+const NOTHING: DriverError =
+    DriverError::CannotOpen { operation: Operation::FindDevice, errno: Errno(System::ENODEV as i32) };
+
+/// Why a port does not go on over a NIC.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error("it has no rail to other hosts (--rails)")]
+    NoRail,
+    #[error(
+        "a port that runs keeps its address, and {nic} has one of another kind: save the job and restart it with --nic {nic}"
+    )]
+    Elsewhere { nic: String },
+    #[error(transparent)]
+    Nic(#[from] NicError),
+    #[error("{0}, and the rail goes on as it was")]
+    Rails(RailsError),
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+}
+
+/// What has become of the rank's NIC.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Moved {
+    /// What the first port to say so goes over now; `None`: what it was.
+    pub taken: Option<NicTaken>,
+    /// Why a port does not go over what was asked for.
+    pub refused: Option<String>,
+}
+
+impl Moved {
+    /// Tells whoever runs the program of a rail that had died.
+    pub fn complain(&self, rank: Rank) {
+        if let Some(taken) = &self.taken {
+            eprintln!("stillwire: rank {rank}: goes on over {taken}");
+        }
+        if let Some(refused) = &self.refused {
+            eprintln!("stillwire: rank {rank}: the rail that died stays dead: {refused}");
+        }
+    }
+}
+
+/// The NIC of a rank, for all of its ports.
+#[derive(Clone, Debug)]
+pub struct Nics {
+    /// What is asked for, from the start or since a person has said something else.
+    wish: NicWish,
+    /// Attempts in a row to have dead rails go on, and when the last one was.
+    revivals: u32,
+    last: Option<Instant>,
+    /// When the next one is.
+    due: Option<Instant>,
+}
+
+impl Nics {
+    /// As the rank was started.
+    #[must_use]
+    pub fn new(wish: NicWish) -> Nics {
+        Nics { wish, revivals: 0, last: None, due: None }
+    }
+
+    /// What is asked for now.
+    #[must_use]
+    pub fn wish(&self) -> &NicWish {
+        &self.wish
+    }
+
+    /// Has the ports go on over another NIC, while they run. One that cannot stays where it is.
+    pub fn hand_over(&mut self, endpoints: &[Endpoint], choice: NicChoice) -> Moved {
+        let wish = NicWish { choice, ..self.wish.clone() };
+        let mut moved = Moved { taken: None, refused: None };
+        for endpoint in endpoints {
+            let (taken, outcome) = hand_over(endpoint, &wish, &self.wish);
+            moved.taken = moved.taken.or(taken);
+            if let Err(refused) = outcome {
+                moved.refused.get_or_insert(refused.to_string());
+            }
+        }
+        if moved.refused.is_none() {
+            self.wish = wish;
+        }
+        moved
+    }
+
+    /// A rail has died: it is looked after from now on.
+    pub fn note_death(&mut self, now: Instant) {
+        if self.last.is_none_or(|last| now.saturating_duration_since(last) > REVIVED_FOR) {
+            self.revivals = 0;
+        }
+        if self.due.is_none() && self.revivals < REVIVALS_MAX {
+            self.due = Some(now + self.pause());
+        }
+    }
+
+    /// Before the next attempt.
+    fn pause(&self) -> Duration {
+        REVIVE_AFTER * 2_u32.saturating_pow(self.revivals)
+    }
+
+    /// When [`Nics::revive`] has something to do.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Has the rails to other hosts that have died go on over UDP, at the addresses that peers know. `None`: not yet, or there is nothing to be done.
+    pub fn revive(&mut self, endpoints: &[Endpoint], now: Instant) -> Option<Moved> {
+        self.due.take_if(|due| *due <= now)?;
+        let mut moved = Moved { taken: None, refused: None };
+        for endpoint in endpoints {
+            match revive(endpoint) {
+                Ok(taken) => moved.taken = moved.taken.or(taken),
+                Err(refused) => moved.refused = Some(refused.to_string()),
+            }
+        }
+        (self.revivals, self.last) = (self.revivals + 1, Some(now));
+        if moved.refused.is_some() && self.revivals < REVIVALS_MAX {
+            self.due = Some(now + self.pause());
+            moved.refused = None;
+        }
+        (moved.taken.is_some() || moved.refused.is_some()).then_some(moved)
+    }
+}
+
+/// Has a port's rail to other hosts go on over `wish`, or as it was. Returns over what it goes, if that may be news.
+fn hand_over(
+    endpoint: &Endpoint,
+    wish: &NicWish,
+    before: &NicWish,
+) -> (Option<NicTaken>, Result<(), Refused>) {
+    let (rail, udp) = match rail_of(endpoint, &wish.choice) {
+        Ok(found) => found,
+        Err(refused) => return (None, Err(refused)),
+    };
+    // As far as it can be seen while the rail works.
+    if let Err(refused) = nic::check(wish, udp.bind.ip()).and_then(|()| nic::check_capabilities(wish)) {
+        return (None, Err(refused.into()));
+    }
+    let (taken, failed) = (RefCell::new(None), RefCell::new(None));
+    let open = |wish: &NicWish| -> Result<Box<dyn Driver>, DriverError> {
+        let (rail, nic) = drivers::open_nic(&udp, wish).map_err(|error| {
+            let short = shortened(&error);
+            failed.replace(Some(error));
+            short
+        })?;
+        taken.replace(Some(nic));
+        Ok(rail)
+    };
+    let by_udp = NicWish { choice: NicChoice::Udp, ..NicWish::default() };
+    let mut wanted = |_: &RawAddress| open(wish);
+    let mut again = |_: &RawAddress| {
+        let refused = failed.take();
+        let opened = open(before).or_else(|_| open(&by_udp));
+        failed.replace(refused);
+        opened
+    };
+    let outcome = match endpoint.hand_over(rail, &mut wanted, &mut again) {
+        Ok(()) => Ok(()),
+        Err(EndpointError::NotHandedOver { .. }) if failed.borrow().is_some() => {
+            failed.take().map_or(Ok(()), |error| Err(Refused::Rails(error)))
+        }
+        Err(error) => Err(error.into()),
+    };
+    (taken.into_inner(), outcome)
+}
+
+/// Has a port's rail to other hosts go on over UDP if it has died.
+fn revive(endpoint: &Endpoint) -> Result<Option<NicTaken>, Refused> {
+    let (rail, udp) = match rail_of(endpoint, &NicChoice::Udp) {
+        Ok(found) if endpoint.is_rail_dead(found.0) => found,
+        // Nothing has died, or what cannot be opened anew: the other rails go on.
+        _ => return Ok(None),
+    };
+    let by_udp = NicWish { choice: NicChoice::Udp, ..NicWish::default() };
+    let (taken, failed) = (RefCell::new(None), RefCell::new(None));
+    let mut open = |_: &RawAddress| -> Result<Box<dyn Driver>, DriverError> {
+        let (rail, nic) = drivers::open_nic(&udp, &by_udp).map_err(|error| {
+            let short = shortened(&error);
+            failed.replace(Some(short));
+            short
+        })?;
+        taken.replace(Some(NicTaken { remark: "the rail before it died".to_owned(), ..nic }));
+        Ok(rail)
+    };
+    // There was nothing before: what keeps UDP away keeps the rail dead.
+    let mut again = |_: &RawAddress| match failed.take().unwrap_or(NOTHING) {
+        // It has been waited for once.
+        DriverError::CannotOpen { operation, errno } => Err(DriverError::RailDead { operation, errno }),
+        other => Err(other),
+    };
+    endpoint.hand_over(rail, &mut open, &mut again)?;
+    Ok(taken.into_inner())
+}
+
+/// A port's rail to other hosts, with the address at which it goes on.
+fn rail_of(endpoint: &Endpoint, choice: &NicChoice) -> Result<(usize, UdpConfig), Refused> {
+    let (rail, address) = endpoint.rail_to_others().ok_or(Refused::NoRail)?;
+    match UdpAddress::try_from(&address) {
+        Ok(UdpAddress(bind)) if !matches!(choice, NicChoice::Verbs { .. }) => {
+            Ok((rail, UdpConfig::new(bind)))
+        }
+        _ => Err(Refused::Elsewhere { nic: choice.to_string() }),
+    }
+}
+
+/// What an endpoint understands of it.
+fn shortened(error: &RailsError) -> DriverError {
+    match error {
+        RailsError::Driver(source)
+        | RailsError::Nic(
+            NicError::Udp(source) | NicError::Xdp { source, .. } | NicError::Verbs { source, .. },
+        ) => *source,
+        _ => NOTHING,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use drivers::fault::{FaultDriver, FaultSwitch, Faults};
+    use drivers::udp::UdpDriver;
+    use endpoint::EndpointConfig;
+    use transport::{Epoch, JobId, JobKey, Life, Port, PortConfig, PortId};
+
+    use super::*;
+
+    /// A port with a rail over UDP that can be killed, and how often it has told of a death.
+    fn opened() -> (Endpoint, FaultSwitch, Arc<AtomicU32>) {
+        let (id, life) = (PortId::of_rank(Rank(0), 0), Life { counter: 1, nonce: 7 });
+        let port = Port::new(PortConfig::new(JobId(5).tag()), id, life, Epoch(0), Some(&JobKey([6; 16])));
+        let here = UdpConfig::new("127.0.0.1:0".parse().expect("an address"));
+        let rail = FaultDriver::new(UdpDriver::open(&here).expect("a socket"), Faults::NONE);
+        let switch = rail.switch();
+        let config = EndpointConfig { helper: false, ..EndpointConfig::default() };
+        let endpoint = Endpoint::open(port, vec![Box::new(rail)], config).expect("an endpoint");
+        let deaths = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&deaths);
+        endpoint.on_rail_dead(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        (endpoint, switch, deaths)
+    }
+
+    fn kill(endpoint: &Endpoint, switch: &FaultSwitch) {
+        switch.kill();
+        endpoint.progress();
+        assert!(endpoint.is_rail_dead(0));
+    }
+
+    fn hold(endpoint: &Endpoint) -> UdpSocket {
+        let (_, address) = endpoint.rail_to_others().expect("a rail");
+        UdpSocket::bind(UdpAddress::try_from(&address).expect("UDP").0).expect("nobody has it")
+    }
+
+    #[test]
+    fn a_rail_that_has_died_goes_on_at_its_address() {
+        let (endpoint, switch, deaths) = opened();
+        let mut nics = Nics::new(NicWish::default());
+        let (now, before) = (Instant::now(), endpoint.addresses());
+        assert_eq!(nics.due(), None);
+        kill(&endpoint, &switch);
+        assert_eq!(deaths.load(Ordering::Relaxed), 1);
+        nics.note_death(now);
+        assert_eq!(nics.due(), Some(now + REVIVE_AFTER));
+        let endpoints = [endpoint.clone()];
+        assert_eq!(nics.revive(&endpoints, now), None, "not yet");
+        // Somebody else has the address: it is tried again, after twice the time.
+        let holder = hold(&endpoint);
+        assert_eq!(nics.revive(&endpoints, now + REVIVE_AFTER), None);
+        let next = now + REVIVE_AFTER * 3;
+        assert_eq!(nics.due(), Some(next));
+        drop(holder);
+        let moved = nics.revive(&endpoints, next).expect("it goes on");
+        let taken = moved.taken.expect("a NIC").to_string();
+        assert_eq!((taken.as_str(), moved.refused), ("udp (the rail before it died)", None));
+        assert_eq!((endpoint.addresses(), endpoint.is_rail_dead(0), nics.due()), (before, false, None));
+        assert_eq!(deaths.load(Ordering::Relaxed), 1, "told once");
+    }
+
+    #[test]
+    fn a_rail_that_cannot_go_on_is_given_up_and_told_of() {
+        let (endpoint, switch, _) = opened();
+        let now = Instant::now();
+        kill(&endpoint, &switch);
+        let _holder = hold(&endpoint);
+        let mut nics = Nics { revivals: REVIVALS_MAX - 1, last: Some(now), ..Nics::new(NicWish::default()) };
+        nics.note_death(now);
+        let due = nics.due().expect("one more attempt");
+        let refused =
+            nics.revive(&[endpoint], due).and_then(|moved| moved.refused).expect("the last attempt");
+        assert!(refused.contains("in use"), "{refused}");
+        nics.note_death(due);
+        assert_eq!(nics.due(), None, "it would be the same again");
+        nics.note_death(due + REVIVED_FOR * 2);
+        assert!(nics.due().is_some(), "after a long time it may be another matter");
+    }
+}
