@@ -244,12 +244,8 @@ fn a_rank_that_cannot_have_a_nic_goes_on_as_it_was() {
     refused(&["--nic", "verbs:rxe0"], "save the job and restart it with --nic verbs:rxe0");
     refused(&["--nic", "xdp:eth0", "--rank", "2"], "there is no rank 2, only 0 to 1");
     // Whoever holds the queue keeps it, and the rail is what it was.
-    let config = drivers::xdp::XdpConfig {
-        interface: "eth0".to_owned(),
-        queue: 0,
-        bind: "10.78.0.1:0".parse().expect("an address"),
-        attach: None,
-    };
+    let at = "10.78.0.1:0".parse().expect("an address");
+    let config = drivers::xdp::XdpConfig::new("eth0", at);
     let theirs = drivers::xdp::XdpDriver::open(&config).expect("rights and a device");
     refused(&["--nic", "xdp:eth0", "--rank", "0"], "and the rail goes on as it was");
     drop(theirs);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use store::job::TakenFile;
 use store::packets::parallel;
 use store::record::{Copied, CopiedRank};
-use store::{ImageReader, JobDirectory, Storage, StorageError, StoreError};
+use store::{ImageReader, JobDirectory, Storage, StoreError};
 use transport::Rank;
 
 use crate::copies::Copies;
