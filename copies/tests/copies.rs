@@ -31,17 +31,21 @@ fn copies_share_what_has_not_changed_and_old_ones_that_nobody_needs_go() {
         let id = job.checkpoint(epoch);
         let written = job.copy(&disk.target(), id, None, 2).unwrap();
         assert_eq!(written.unremoved, None);
-        // All hang on the first one.
+        // They hang on the first one, until what does takes more room than it.
         let expected: Vec<_> = (epoch == 4).then(|| job.id(2)).into_iter().collect();
         assert_eq!(written.removed, expected);
-        assert_eq!(written.copied.upon.map(|upon| upon.generation), (epoch > 1).then(|| job.id(1)));
+        assert_eq!(
+            written.copied.upon.map(|upon| upon.generation),
+            [2, 3].contains(&epoch).then(|| job.id(1))
+        );
         stored.push((written.copied.stored_bytes(), written.copied.bytes()));
         assert_eq!(files_of_ranks(&disk), [4, 8, 12, 12][epoch as usize - 1]);
         assert_eq!(restore_newest(&disk.target(), None).unwrap(), Some(id));
     }
     // Whole; then the noise of an image, and a delta, and nothing of that one's base.
     assert!(stored[0].0 < stored[0].1, "compressible: {stored:?}");
-    assert!(stored[1..].iter().all(|(stored, of)| *stored < of / 2), "{stored:?}");
+    assert!(stored[1..3].iter().all(|(stored, of)| *stored < of / 2), "{stored:?}");
+    assert!(stored[1].0 + stored[2].0 > stored[0].0 && stored[3].0 > stored[2].0, "whole again: {stored:?}");
     assert_eq!(jobs(&disk.target()).unwrap(), [JOB]);
     // Once more: nothing is read or written but records.
     let again = job.copy(&disk.target(), job.id(4), None, 2).unwrap();
@@ -273,14 +277,14 @@ fn a_job_that_went_on_elsewhere_is_not_written_over() {
 fn nothing_is_removed_while_a_record_cannot_be_read() {
     let mut job = Job::new();
     let disk = Disk::default();
-    for epoch in 1..=3 {
+    for epoch in 1..=2 {
         let id = job.checkpoint(epoch);
         job.copy(&disk.target(), id, None, 8).unwrap();
     }
     let record = format!("{JOB}/{}/copied", job.id(2).folder());
     assert!(disk.hold().damage(&record, 30, 1));
     let before = files_of_ranks(&disk);
-    let id = job.checkpoint(4);
+    let id = job.checkpoint(3);
     let written = job.copy(&disk.target(), id, None, 1).unwrap();
     assert_eq!((written.removed, files_of_ranks(&disk)), (vec![], before + 4));
     let why = written.unremoved.expect("they stay").to_string();
