@@ -64,12 +64,12 @@ run() {
     timeout 300 "$@"
 }
 
-# Fails, and shows what was printed, unless the words are in it.
+# Fails, and shows what was printed, unless the words are in it. It has `expect_timeout` seconds, 300 if that is not set.
 expect() {
     local words=$1 seen code=0
     shift
     echo "-- $*"
-    seen=$(timeout 300 "$@" 2>&1) || code=$?
+    seen=$(timeout "${expect_timeout:-300}" "$@" 2>&1) || code=$?
     [ "$code" = 0 ] || { echo "$seen"; fail "exit code $code"; }
     grep -q -- "$words" <<<"$seen" || { echo "$seen"; fail "'$words' is missing"; }
 }
