@@ -19,6 +19,7 @@ use crate::delta::{self, DeltaBenchOptions};
 use crate::freeze::{self, FreezeOptions};
 use crate::latency::{self, LatencyOptions};
 use crate::loss::{self, LossOptions};
+use crate::moves;
 use crate::mpi::{self, MpiOptions};
 use crate::number::number;
 use crate::packets::{self, StoreOptions};
@@ -30,7 +31,7 @@ use crate::rehearsal::{self, RehearsalOptions};
 
 use deltas::quick_delta;
 pub use deltas::{DeltaArguments, StoreArguments};
-pub use messages::{BulkArguments, LatencyArguments, NicArguments, RateArguments};
+pub use messages::{BulkArguments, LatencyArguments, MovesArguments, NicArguments, RateArguments};
 
 /// Most of what is repeated, by what it is: enough for days of measuring.
 const PAIRS_MAX: u64 = 1000;
@@ -83,6 +84,14 @@ and with each port of each rank being frozen, dumped and thawed every few millis
 rank, dumps that were compared with the port, and the slowdown; exit code 3 if a result is wrong, a port was not frozen, or a \
 dump is not what was frozen. Without a PROGRAM one of ours runs: collectives, messages and one-sided operations at once.")]
     Freeze(FreezeArguments),
+    /// Ports frozen on one kind of NIC and thawed on another, with messages on their way
+    #[command(long_about = "\
+Ports frozen on one kind of NIC and thawed on another, with messages on their way.
+
+Two ports at the ends of a pair of virtual devices, in two network namespaces that the bench makes (as root), go from UDP, shared memory and AF_XDP to \
+each of these, again and again. Freeze and dump; thaw: from the dump to a port on the new NIC that can send. What the kernel takes to give the old NIC back (close) and to \
+make the new one (open) stands apart. After each move every message has to arrive unchanged.")]
+    Moves(MovesArguments),
     /// Pause of a process that is saved as a whole, against a bare fork and CRIU
     #[command(long_about = "\
 Pause of a process that is saved as a whole, against a bare fork and CRIU.
@@ -482,6 +491,7 @@ impl Bench {
                 }
                 Shown::of(&report)?
             }
+            Bench::Moves(arguments) => Shown::of(&moves::run(&arguments.into())?)?,
             Bench::Pause(arguments) => {
                 let report = pause::run(&arguments.into())?;
                 if let Some(file) = &arguments.svg {

@@ -136,6 +136,14 @@ pub enum BenchError {
         /// What the system said.
         error: std::io::Error,
     },
+    /// A message is not what was sent.
+    #[error(
+        "message {tag} has come with other bytes than were sent: a fault of this program, of the memory, or of a NIC"
+    )]
+    Altered {
+        /// Which.
+        tag: u64,
+    },
     /// Messages did not come.
     #[error(
         "{received} of {expected} messages have come after {seconds} s: the machine is overloaded, or the transport has lost some; try again"

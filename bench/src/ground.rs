@@ -128,7 +128,7 @@ impl Seat {
     pub(crate) fn rail(&self, wire: Wire) -> Result<Box<dyn Driver>, BenchError> {
         Ok(match self.nic {
             Nic::Udp => Box::new(UdpDriver::open(&UdpConfig::new(pair::ANY))?),
-            Nic::Shm => Box::new(ShmDriver::open(&ShmConfig::default())?),
+            Nic::Shm => Seat::shm_rail()?,
             Nic::Xdp => Box::new(XdpDriver::open(&self.queue(wire))?),
         })
     }
@@ -136,6 +136,11 @@ impl Seat {
     /// A rail over UDP, beside what is measured.
     pub(crate) fn udp_rail(&self) -> Result<Box<dyn Driver>, BenchError> {
         Ok(Box::new(UdpDriver::open(&UdpConfig::new(self.kernel()))?))
+    }
+
+    /// A rail over shared memory, beside what is measured.
+    pub(crate) fn shm_rail() -> Result<Box<dyn Driver>, BenchError> {
+        Ok(Box::new(ShmDriver::open(&ShmConfig::default())?))
     }
 
     /// The rings alone.

@@ -18,6 +18,7 @@ mod ground;
 pub mod latency;
 pub mod loss;
 mod machine;
+pub mod moves;
 pub mod mpi;
 pub mod number;
 pub mod packets;

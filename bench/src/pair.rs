@@ -17,7 +17,8 @@ use crate::error::BenchError;
 use crate::ground::Ground;
 use crate::worker::Worker;
 
-const KEY: JobKey = JobKey(*b"bench job secret");
+/// The key of the benches' job.
+pub(crate) const KEY: JobKey = JobKey(*b"bench job secret");
 
 /// The small messages.
 pub(crate) const MESSAGE_BYTES: usize = 8;
@@ -89,9 +90,19 @@ pub(crate) fn port(rank: u32, auth: Auth) -> Port {
 
 /// A port of the benches' job, at any level.
 pub(crate) fn port_with(rank: u32, level: AuthLevel) -> Port {
+    Port::new(config(level), port_id(rank), life(1), Epoch(0), Some(&KEY))
+}
+
+/// What ports of the benches' job are like.
+pub(crate) fn config(level: AuthLevel) -> PortConfig {
     let mut config = PortConfig::new(JobId(0xbe_9c).tag());
     config.auth = level;
-    Port::new(config, port_id(rank), Life { counter: 1, nonce: 0x00be_9c00 }, Epoch(0), Some(&KEY))
+    config
+}
+
+/// The benches' job's life of this number.
+pub(crate) fn life(counter: u32) -> Life {
+    Life { counter, nonce: 0x00be_9c00 }
 }
 
 /// A UDP rail on loopback.

@@ -1,5 +1,9 @@
 //! Each bench runs, in a size that measures nothing, and its report has the keys that others rely on.
 
+#[path = "../../tests/skipped.rs"]
+mod skipped;
+
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -242,6 +246,30 @@ fn freeze() {
     assert_eq!(rows[4]["name"], bench::freeze::DUMP_ROW);
     let drawn = std::fs::read_to_string(svg).expect("a chart");
     assert!(drawn.starts_with("<svg ") && drawn.ends_with("</svg>\n"));
+}
+
+#[test]
+fn moves() {
+    let output =
+        Command::new(BENCH).args(["moves", "--moves", "1", "--json"]).output().expect("the bench starts");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    if told.contains("no network namespaces") {
+        return skipped::skipped("moves", &told);
+    }
+    assert!(output.status.success(), "{told}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    let rows = report["rows"].as_array().expect("rows");
+    let pairs: BTreeSet<_> =
+        rows.iter().map(|row| (row["from"].to_string(), row["to"].to_string())).collect();
+    assert_eq!((rows.len(), pairs.len()), (9, 9), "{report}");
+    for row in rows {
+        assert_eq!(row["samples"], 2, "{row}");
+        for time in ["freeze_us", "dump_us", "thaw_us", "close_us", "open_us"] {
+            has_numbers(&row[time], &["p50", "p99"]);
+        }
+    }
+    // Nine moves of two ports that have sent nine messages each before every one.
+    assert_eq!(report["messages"], 162);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::{MESSAGE_MIB_MAX, MESSAGES_MAX, PAIRS_MAX, ROUNDS_MAX, RUNS_MAX};
 use crate::bulk::BulkOptions;
 use crate::ground::{Nic, Program};
 use crate::latency::LatencyOptions;
+use crate::moves::MovesOptions;
 use crate::number::number;
 use crate::rate::RateOptions;
 
@@ -84,5 +85,22 @@ impl From<&BulkArguments> for BulkOptions {
         let NicArguments { nic, attach: program } = arguments.nic;
         let sizes = arguments.mib.iter().map(|mib| mib << 20).collect();
         BulkOptions { nic, program, runs: arguments.runs, sizes, ..BulkOptions::default() }
+    }
+}
+
+/// What to measure of moves between NICs.
+#[derive(Args, Clone, Debug)]
+pub struct MovesArguments {
+    /// Where the program of AF_XDP is attached
+    #[arg(long, value_enum, default_value_t)]
+    attach: Program,
+    /// Moves of both ports from each kind to each
+    #[arg(long, default_value_t = MovesOptions::default().moves, value_parser = number::<usize>(1..=RUNS_MAX))]
+    moves: usize,
+}
+
+impl From<&MovesArguments> for MovesOptions {
+    fn from(arguments: &MovesArguments) -> MovesOptions {
+        MovesOptions { program: arguments.attach, moves: arguments.moves }
     }
 }
