@@ -69,12 +69,12 @@ fn captured(most: usize) -> Vec<u8> {
     file
 }
 
-/// The frames above, all together, and some that are no frames of ours: a pack does not know what it holds.
+/// Some of the frames below, and some that are no frames of ours: a pack does not know what it holds.
 fn pack_seeds() -> Vec<Seed> {
     let frames = frame_seeds();
-    let all = drivers::pack::whole(frames.iter().map(|(_, frame)| frame.as_slice()));
+    let some = drivers::pack::whole(frames.iter().take(8).map(|(_, frame)| frame.as_slice()));
     let short = drivers::pack::whole([b"".as_slice(), b"a", b"PAC"]);
-    vec![("frames".to_owned(), all), ("short".to_owned(), short)]
+    vec![("frames".to_owned(), some), ("short".to_owned(), short)]
 }
 
 fn frame_seeds() -> Vec<Seed> {

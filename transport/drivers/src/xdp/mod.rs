@@ -76,10 +76,6 @@ const COUNT_LOOKS: u32 = 64;
 /// frame, in the sender's time where the device is a virtual one.
 const WATCHED_LOOKS: u32 = 2;
 
-/// Frames that are taken before the kernel has their chunks back while more come: few against all chunks. When none has come, it has them at once, so that
-/// a frame is answered before the lines of the rings change processors.
-const UNTOLD_MAX: usize = 32;
-
 /// Calls that hand over what was submitted, at most, before others have their turn. A copying kernel sends 32 frames per call.
 const SEND_CALLS: usize = 4;
 
@@ -217,8 +213,6 @@ pub struct XdpDriver {
     pack_bytes_max: usize,
     /// What is left of a pack that came.
     kept: Kept,
-    /// Chunks that were given back, of which the kernel has not been told.
-    untold: usize,
     staged_total: u64,
     /// Calls of `receive` until the next look around.
     look_in: u32,
@@ -306,7 +300,6 @@ impl XdpDriver {
             in_parts: layout.frame_chunks > 1,
             pack_bytes_max: layout.chunk_bytes - RECEIVE_HEADROOM - header_bytes,
             kept: Kept::default(),
-            untold: 0,
             staged_total: 0,
             look_in: 0,
             looks: 0,
@@ -401,7 +394,10 @@ impl XdpDriver {
     fn pack(&mut self, slot: u64, to: AddressId, frame_bytes: usize, payload: &[u8], longest: usize) -> bool {
         let bytes = frame_bytes + payload.len();
         let Some(last) = self.staged.back_mut() else { return false };
-        let fits = last.to == to && last.open && last.frames < pack::FRAMES_MAX && last.bytes_with(bytes) <= longest.min(self.pack_bytes_max);
+        let fits = last.to == to
+            && last.open
+            && last.frames < pack::FRAMES_MAX
+            && last.bytes_with(bytes) <= longest.min(self.pack_bytes_max);
         if !fits {
             return false;
         }
@@ -474,13 +470,6 @@ impl XdpDriver {
         })
     }
 
-    /// Lets the kernel have the chunks that were given back.
-    fn end_taking(&mut self) {
-        if core::mem::take(&mut self.untold) > 0 {
-            self.socket.end_taking();
-        }
-    }
-
     fn take_sent(&mut self) {
         let XdpDriver { socket, free, sending, sending_frames, frames_in, .. } = self;
         socket.take_sent(|slot, number| {
@@ -530,12 +519,14 @@ impl XdpDriver {
         self.renew_ways();
         self.look_for_helper();
         self.collect()?;
+        let malformed = self.companion.counters().lost_malformed;
         let bytes = &mut self.counters.bytes_received;
         let given = self.companion.receive(frames_max, &mut |frame| {
             *bytes += frame.len() as u64;
             each(frame);
         })?;
         self.counters.frames_received += given as u64;
+        self.counters.lost_malformed += self.companion.counters().lost_malformed - malformed;
         if given > 0 {
             (self.more_aside, self.look_in) = (true, 0);
         }
@@ -697,9 +688,8 @@ impl Driver for XdpDriver {
             taken += 1;
         }
         self.counters.frames_received += given as u64;
-        self.untold += taken;
-        if self.untold > 0 && (taken == 0 || self.untold >= UNTOLD_MAX || self.queues > 1) {
-            self.end_taking();
+        if taken > 0 {
+            self.socket.end_taking();
         }
         if self.look_in == 0 {
             given += self.look_around(frames_max - given, each)?;
@@ -714,11 +704,7 @@ impl Driver for XdpDriver {
     }
 
     fn is_quiet(&self) -> bool {
-        self.look_in > 0
-            && self.sending == 0
-            && self.untold == 0
-            && self.kept.is_empty()
-            && !self.socket.has_frames()
+        self.look_in > 0 && self.sending == 0 && self.kept.is_empty() && !self.socket.has_frames()
     }
 
     fn staged_total(&self) -> u64 {
@@ -756,7 +742,6 @@ impl Driver for XdpDriver {
     }
 
     fn arm(&mut self) -> Result<Armed, DriverError> {
-        self.end_taking();
         // What the descriptor will tell of may be the companion's.
         self.look_in = 0;
         self.counters.lost_receive_overflow = self.socket.dropped();

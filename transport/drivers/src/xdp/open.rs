@@ -198,7 +198,9 @@ pub(super) fn attach_once(
 pub(super) fn is_about_parts(error: &DriverError) -> bool {
     let (operation, errno) = match error {
         DriverError::CannotOpen { operation, errno }
-        | DriverError::HelperRefused { refusal: helper::Refusal::Failed { operation, errno } } => (operation, errno),
+        | DriverError::HelperRefused { refusal: helper::Refusal::Failed { operation, errno } } => {
+            (operation, errno)
+        }
         _ => return false,
     };
     matches!(operation, Operation::LoadProgram | Operation::AttachProgram | Operation::BindQueue)

@@ -125,22 +125,6 @@ impl<T: Copy> Ring<T> {
 /// The frame goes on in the next entry's chunk (`XDP_PKT_CONTD`).
 const PART: u32 = 1;
 
-/// Lines of a frame that are asked for before the first is read: a short one whole.
-const LINES_ASKED_FOR: usize = 4;
-
-/// The kernel has written a frame on another processor, and its lines are there. Who takes a frame apart reads one after the other, and would wait for each.
-#[inline]
-fn bring_near(bytes: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(64).take(LINES_ASKED_FOR) {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch has no effect but on the caches.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
-}
-
 /// A socket of one queue, with its rings.
 struct Queue {
     fd: OwnedFd,
@@ -322,7 +306,6 @@ impl Socket {
         let start = usize::try_from(at).unwrap_or(usize::MAX);
         let bytes = self.chunk(chunk).get(start..).and_then(|rest| rest.get(..entry.len as usize));
         let bytes = bytes.expect("the kernel names a frame that leaves its chunk");
-        bring_near(bytes);
         Some((chunk, bytes))
     }
 
