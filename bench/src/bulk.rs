@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use transport::LinkIndex;
 
 use crate::error::BenchError;
-use crate::ground::{Ground, Nic, Program, Seat, Wire};
+use crate::ground::{Ground, MTU, Nic, Program, Seat, Wire};
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, Watchdog};
 use crate::statistics::{Summary, paired_ratios};
@@ -41,6 +41,8 @@ pub struct BulkOptions {
     pub sizes: Vec<usize>,
     /// Bytes of one run, rounded up to whole messages.
     pub run_bytes: usize,
+    /// Of the devices that are made for AF_XDP.
+    pub mtu: u32,
 }
 
 impl Default for BulkOptions {
@@ -51,6 +53,7 @@ impl Default for BulkOptions {
             runs: 15,
             sizes: vec![1 << 20, 4 << 20, 16 << 20, 64 << 20],
             run_bytes: 256 << 20,
+            mtu: MTU,
         }
     }
 }
@@ -193,7 +196,7 @@ struct Run {
 /// [`BenchError`] if a process, a socket or a message fails.
 pub fn run(options: &BulkOptions) -> Result<BulkReport, BenchError> {
     let machine = Machine::here();
-    let ground = Ground::make(options.nic, options.program)?;
+    let ground = Ground::with_mtu(options.nic, options.program, options.mtu)?;
     let mut workers = pair::introduce::<Hello>(ground.start_two(ROLE)?, &ground)?;
     let rows: Vec<BulkRow> = options
         .sizes

@@ -41,6 +41,7 @@ const ROUNDS_MAX: u64 = 100_000_000;
 const MESSAGES_MAX: u64 = 1_000_000_000;
 /// MiB of a message, and of one run of a stream of them.
 const MESSAGE_MIB_MAX: u64 = 1024;
+const MTU_MAX: u64 = 65_535;
 const STREAM_MIB_MAX: u64 = 1 << 20;
 /// Links that a measured port has; each peer is a port of its own.
 const LINKS_MAX: u64 = 4096;

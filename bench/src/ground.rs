@@ -21,6 +21,9 @@ use crate::error::BenchError;
 use crate::pair;
 use crate::worker::Worker;
 
+/// MTU of the devices, if nothing else is asked for: Ethernet's.
+pub(crate) const MTU: u32 = 1500;
+
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "lowercase")]
@@ -161,20 +164,26 @@ impl Seat {
 pub(crate) struct Ground {
     nic: Nic,
     program: Program,
+    mtu: u32,
     /// The bench's own namespace, and the two of the sides.
     spaces: Option<(File, [File; 2])>,
 }
 
 impl Ground {
     /// UDP on loopback.
-    pub(crate) const LOOPBACK: Ground = Ground { nic: Nic::Udp, program: Program::Native, spaces: None };
+    pub(crate) const LOOPBACK: Ground =
+        Ground { nic: Nic::Udp, program: Program::Native, mtu: MTU, spaces: None };
 
     pub(crate) fn make(nic: Nic, program: Program) -> Result<Ground, BenchError> {
+        Ground::with_mtu(nic, program, MTU)
+    }
+
+    pub(crate) fn with_mtu(nic: Nic, program: Program, mtu: u32) -> Result<Ground, BenchError> {
         let spaces = match nic {
             Nic::Udp | Nic::Shm => None,
-            Nic::Xdp => Some(join_two_namespaces()?),
+            Nic::Xdp => Some(join_two_namespaces(mtu)?),
         };
-        Ok(Ground { nic, program, spaces })
+        Ok(Ground { nic, program, mtu, spaces })
     }
 
     /// Does something, such as starting a process, in the namespace of `side`.
@@ -206,7 +215,8 @@ impl Ground {
     /// What the report says of it.
     pub(crate) fn device(&self) -> Option<String> {
         let program = self.program.to_possible_value()?;
-        (self.nic == Nic::Xdp).then(|| format!("veth, {} program, copying", program.get_name()))
+        let mtu = if self.mtu == MTU { String::new() } else { format!(" of MTU {}", self.mtu) };
+        (self.nic == Nic::Xdp).then(|| format!("veth{mtu}, {} program, copying", program.get_name()))
     }
 }
 
@@ -219,7 +229,7 @@ fn enter(space: &File) -> Result<(), BenchError> {
         .map_err(|error| no_namespaces(format_args!("entering one: {error}")))
 }
 
-fn join_two_namespaces() -> Result<(File, [File; 2]), BenchError> {
+fn join_two_namespaces(mtu: u32) -> Result<(File, [File; 2]), BenchError> {
     let here = || {
         File::open("/proc/thread-self/ns/net")
             .map_err(|error| no_namespaces(format_args!("/proc/thread-self/ns/net: {error}")))
@@ -237,7 +247,7 @@ fn join_two_namespaces() -> Result<(File, [File; 2]), BenchError> {
         for wire in Wire::ALL {
             let device = wire.device();
             let there = format!("/proc/{}/fd/{second_holder}", std::process::id());
-            ip(&format!("link add {device} type veth peer name {device} netns {there}"))?;
+            ip(&format!("link add {device} mtu {mtu} type veth peer name {device} mtu {mtu} netns {there}"))?;
         }
         for (side, space) in [(0, &first), (1, &second)] {
             enter(space)?;

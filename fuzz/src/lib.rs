@@ -27,6 +27,20 @@ pub fn frame(bytes: &[u8]) {
     }
 }
 
+/// A datagram with several frames, as it comes from a stranger. None of them is a pack, and what is left of it can be kept between two looks.
+pub fn pack(bytes: &[u8]) {
+    use drivers::pack::{Frames, is_pack, whole};
+    let Some(mut frames) = Frames::of(bytes) else { return };
+    assert_eq!(whole(frames), bytes);
+    let again: Vec<&[u8]> = frames.collect();
+    assert!(is_pack(bytes) && again.len() >= 2 && !again.iter().copied().any(is_pack));
+    for left in (0..again.len()).rev() {
+        assert_eq!(frames.next(), Some(again[again.len() - 1 - left]));
+        frames = Frames::again(frames.rest());
+        assert_eq!(frames.count(), left);
+    }
+}
+
 /// A captured rail. What is read of it is written back with the same meaning: options of others are not kept.
 pub fn capture(bytes: &[u8]) {
     use drivers::capture::pcapng;

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{MESSAGE_MIB_MAX, MESSAGES_MAX, PAIRS_MAX, ROUNDS_MAX, RUNS_MAX};
+use super::{MESSAGE_MIB_MAX, MESSAGES_MAX, MTU_MAX, PAIRS_MAX, ROUNDS_MAX, RUNS_MAX};
 use crate::bulk::BulkOptions;
 use crate::ground::{Nic, Program};
 use crate::latency::LatencyOptions;
@@ -78,13 +78,17 @@ pub struct BulkArguments {
     /// Sizes of message, MiB
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64], value_parser = number::<usize>(1..=MESSAGE_MIB_MAX))]
     mib: Vec<usize>,
+    /// MTU of the devices that --nic xdp makes
+    #[arg(long, default_value_t = BulkOptions::default().mtu, value_parser = number::<u32>(1280..=MTU_MAX))]
+    mtu: u32,
 }
 
 impl From<&BulkArguments> for BulkOptions {
     fn from(arguments: &BulkArguments) -> BulkOptions {
         let NicArguments { nic, attach: program } = arguments.nic;
         let sizes = arguments.mib.iter().map(|mib| mib << 20).collect();
-        BulkOptions { nic, program, runs: arguments.runs, sizes, ..BulkOptions::default() }
+        let BulkArguments { runs, mtu, .. } = *arguments;
+        BulkOptions { nic, program, runs, sizes, mtu, ..BulkOptions::default() }
     }
 }
 

@@ -215,6 +215,12 @@ fn process_sections() {
 }
 
 #[test]
+fn packs() {
+    let several: Accepts = |bytes| drivers::pack::Frames::of(bytes).is_some();
+    replay("pack", properties::pack, &[several]);
+}
+
+#[test]
 fn scenarios() {
     let parses: Accepts =
         |bytes| core::str::from_utf8(bytes).is_ok_and(|text| sim::scenario::parse(text).is_ok());

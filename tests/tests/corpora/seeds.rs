@@ -27,10 +27,11 @@ use transport::{Epoch, JobId, Life, LinkIndex, OpId, PortId, Rank, RawAddress, S
 pub(crate) type Seed = (String, Vec<u8>);
 
 /// The seeds of each target.
-pub(crate) fn all() -> [(&'static str, Vec<Seed>); 13] {
+pub(crate) fn all() -> [(&'static str, Vec<Seed>); 14] {
     [
         ("frame", frame_seeds()),
         ("capture", capture_seeds()),
+        ("pack", pack_seeds()),
         ("port", port_seeds()),
         ("dump", crate::dump_seeds::all()),
         ("process", crate::process_seeds::all()),
@@ -66,6 +67,14 @@ fn captured(most: usize) -> Vec<u8> {
         pcapng::emit_packet(&packet, &mut file);
     }
     file
+}
+
+/// Some of the frames below, and some that are no frames of ours: a pack does not know what it holds.
+fn pack_seeds() -> Vec<Seed> {
+    let frames = frame_seeds();
+    let some = drivers::pack::whole(frames.iter().take(8).map(|(_, frame)| frame.as_slice()));
+    let short = drivers::pack::whole([b"".as_slice(), b"a", b"PAC"]);
+    vec![("frames".to_owned(), some), ("short".to_owned(), short)]
 }
 
 fn frame_seeds() -> Vec<Seed> {

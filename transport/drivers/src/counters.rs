@@ -51,7 +51,7 @@ pub struct Counters {
     pub lost_not_fetched: u64,
     /// Received frames that were thrown away when the NIC was begun anew after an error, as far as they are known of.
     pub lost_receive_reset: u64,
-    /// Received entries of a shared queue that nobody can have meant.
+    /// Received entries of a shared queue that nobody can have meant, and datagrams that begin as a pack and are none.
     pub lost_malformed: u64,
 
     /// Times that the NIC would take no more (EAGAIN): frames stayed staged.

@@ -101,12 +101,13 @@ pub type EachApart<'a> = dyn FnMut(&[u8], Option<&mut dyn Apart>) + 'a;
 /// One opened NIC.
 ///
 /// A frame may be lost, repeated or reordered; none of that is an error, and every loss that the driver sees is counted. It
-/// must not be altered (but for `FaultDriver`, which does so on purpose), nor merged with or split from another.
+/// must not be altered (but for `FaultDriver`, which does so on purpose), nor merged with or split from another, as far as callers see: what shares
+/// a datagram on the way ([`crate::pack`]) comes apart again. No frame begins with the magic of a pack.
 ///
 /// An error that [is not a dead rail](DriverError::is_rail_dead) leaves the driver as it was before the call. After a dead
 /// rail the caller drops the driver. Dropping returns only when the NIC can touch no buffer any more.
 pub trait Driver: Send {
-    /// What this driver can do. AF_XDP: chunk size less headroom, `gather: false`. Verbs: the port's active MTU, `gather: false`.
+    /// What this driver can do. AF_XDP: what up to four chunks hold, `gather: false`. Verbs: the port's active MTU, `gather: false`.
     fn caps(&self) -> &Caps;
 
     /// What happened so far.
@@ -131,7 +132,7 @@ pub trait Driver: Send {
     /// The next frame buffer, `frame_bytes_max` long, contents arbitrary; headroom for what the NIC puts in front is already
     /// set aside. `None`: every buffer is staged or with the NIC; flush, and come back after some have completed. Until the
     /// `commit`, another `lease` gives the same buffer with what was written into it.
-    /// AF_XDP: a umem chunk from the free list, behind 42 or 62 bytes of headroom. Verbs: a registered frame.
+    /// AF_XDP: a slot of the umem from the free list, behind its headroom. Verbs: a registered frame.
     fn lease(&mut self) -> Option<&mut [u8]>;
 
     /// Stages the leased buffer's first `frame_bytes` bytes, followed by `payload`, as one frame. The payload is dropped when
@@ -139,7 +140,7 @@ pub trait Driver: Send {
     /// (unknown address, longer than the path takes) is dropped and counted, and completes in its turn. A path may have become
     /// shorter since the frame was cut: send it if that can be done at all. Without a lease nothing is staged; that is
     /// counted as `lost_other`.
-    /// AF_XDP: copies the payload into the chunk, fills in headers, writes a descriptor. Verbs: copies it into the slot.
+    /// AF_XDP: copies the payload into the slot, or frame and payload behind those before it in theirs. Verbs: copies it into the slot.
     fn commit(&mut self, to: AddressId, frame_bytes: usize, payload: Payload);
 
     /// Hands one short frame over at once, as lease, commit and flush would. False: it cannot go this way, because frames are staged before it,

@@ -6,6 +6,7 @@
 //! * [`udp`]: ordinary sockets, IPv4 and IPv6, with segmentation and receive offload where the kernel has them;
 //! * [`xdp`]: around the kernel's network stack, through queues of a device (AF_XDP);
 //! * [`verbs`]: queue pairs of RDMA devices, over InfiniBand and RoCE;
+//! * [`pack`]: several short frames in one datagram;
 //! * [`choice`]: which of them a port gets;
 //! * [`nic`]: which of them reaches other hosts;
 //! * [`fault`]: a wrapper that injects faults into any of them;
@@ -27,6 +28,7 @@ pub mod fault;
 pub mod limits;
 pub mod mem;
 pub mod nic;
+pub mod pack;
 pub mod payload;
 pub mod shm;
 mod sleep;

@@ -103,6 +103,12 @@ pub const XDP_RECEIVE_CHUNKS_MAX: usize = 1024;
 /// Chunks of an AF_XDP rail for sending: a few bursts, so that one can be filled while others are with the device.
 pub const XDP_SEND_CHUNKS: usize = 4 * BURST_FRAMES;
 
+/// Chunks that a frame of an AF_XDP rail takes at most: with a headroom of 256 bytes in each, frames of 15,360 bytes, which is more than most devices send.
+pub const XDP_FRAME_CHUNKS_MAX: usize = 4;
+
+/// Slots for sending where a frame takes several chunks: two bursts of the longest frames are 2 MiB.
+pub const XDP_LONG_SEND_SLOTS: usize = 2 * BURST_FRAMES;
+
 /// How long opening an AF_XDP rail waits for a queue that somebody still holds: the kernel lets go of a closed socket's queue late.
 /// Of 200 openings right after a closing, between virtual Ethernet devices, the longest took 40 ms.
 pub const XDP_BUSY_PATIENCE: Duration = Duration::from_millis(500);

@@ -10,6 +10,7 @@ use super::sys::{self, Datagram};
 use crate::counters::Counters;
 use crate::error::{DriverError, Errno, Operation};
 use crate::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_DATAGRAMS};
+use crate::pack::{self, Frames};
 
 /// Looks in a row that found something, after which a burst is expected. In a ping-pong the poll after a message finds nothing,
 /// so it stays with single receives.
@@ -34,6 +35,14 @@ enum Coalesce {
     On,
 }
 
+/// What a look for a single datagram has found.
+enum Single {
+    /// So many frames, which were given away.
+    Frames(usize),
+    /// A pack, which waits to be taken apart.
+    Packed,
+}
+
 /// Received datagrams that have not been given away yet.
 pub(super) struct Incoming {
     buffers: Vec<u8>,
@@ -43,6 +52,8 @@ pub(super) struct Incoming {
     /// The first of them not given away completely, and how many of its bytes are.
     next: usize,
     given_bytes: usize,
+    /// Frames at that place that are left of a pack, which was found whole.
+    packed: usize,
     streak: u8,
     /// Length of the last datagram.
     last_bytes: usize,
@@ -61,6 +72,7 @@ impl Incoming {
             count: 0,
             next: 0,
             given_bytes: 0,
+            packed: 0,
             streak: 0,
             last_bytes: 0,
             lonely: 0,
@@ -93,7 +105,12 @@ impl Incoming {
             }
             let asked = self.burst();
             if asked == 1 && self.coalesce != Coalesce::On {
-                return Ok(given + self.receive_single(fd, counters, each)?);
+                match self.receive_single(fd, counters, each)? {
+                    // A pack: some of its frames may have to wait.
+                    Single::Packed => more = false,
+                    Single::Frames(single) => return Ok(given + single),
+                }
+                continue;
             }
             let found = self.look(fd, counters, asked)?;
             // Only a full burst makes it likely that more is waiting.
@@ -118,15 +135,36 @@ impl Incoming {
             let start = self.next * RECEIVE_BUFFER_BYTES;
             let bytes = &self.buffers[start..start + datagram.bytes];
             let rest = &bytes[self.given_bytes..];
-            let len = match datagram.segment_bytes {
-                0 => rest.len(),
-                segment_bytes => rest.len().min(segment_bytes),
+            let whole = match datagram.segment_bytes {
+                0 => rest,
+                segment_bytes => &rest[..rest.len().min(segment_bytes)],
             };
-            each(&rest[..len]);
-            given += 1;
-            counters.bytes_received += len as u64;
-            self.given_bytes += len;
-            if self.given_bytes == datagram.bytes {
+            if self.packed > 0 {
+                let mut frames = Frames::again((rest, self.packed));
+                for frame in frames.by_ref().take(frames_max - given) {
+                    each(frame);
+                    given += 1;
+                    counters.bytes_received += frame.len() as u64;
+                }
+                let (rest, left) = frames.rest();
+                (self.given_bytes, self.packed) = (datagram.bytes - rest.len(), left);
+            } else if pack::is_pack(whole) {
+                match Frames::of(whole) {
+                    Some(frames) => {
+                        self.given_bytes += pack::HEAD_BYTES;
+                        self.packed = frames.rest().1;
+                        continue;
+                    }
+                    None => counters.lost_malformed += 1,
+                }
+                self.given_bytes += whole.len();
+            } else {
+                each(whole);
+                given += 1;
+                counters.bytes_received += whole.len() as u64;
+                self.given_bytes += whole.len();
+            }
+            if self.given_bytes == datagram.bytes && self.packed == 0 {
                 self.next += 1;
                 self.given_bytes = 0;
             }
@@ -180,22 +218,28 @@ impl Incoming {
         fd: BorrowedFd<'_>,
         counters: &mut Counters,
         each: &mut dyn FnMut(&[u8]),
-    ) -> Result<usize, DriverError> {
+    ) -> Result<Single, DriverError> {
         match sys::receive_plain(fd, &mut self.buffers[..RECEIVE_BUFFER_BYTES]) {
             Ok(bytes) => {
                 let frame = &self.buffers[..bytes.min(RECEIVE_BUFFER_BYTES)];
-                each(frame);
-                counters.frames_received += 1;
-                counters.bytes_received += frame.len() as u64;
                 self.last_bytes = frame.len();
                 self.streak = STREAK.min(self.streak + 1);
+                let packed = pack::is_pack(frame);
+                if packed {
+                    self.datagrams[0] = Datagram { bytes: frame.len(), ..Datagram::default() };
+                    (self.count, self.next) = (1, 0);
+                } else {
+                    each(frame);
+                    counters.frames_received += 1;
+                    counters.bytes_received += frame.len() as u64;
+                }
                 self.count_call(fd, counters);
-                Ok(1)
+                Ok(if packed { Single::Packed } else { Single::Frames(1) })
             }
             Err(errno) => {
                 self.streak = 0;
                 counters.empty_polls += 1;
-                nothing_received(errno).map(|()| 0)
+                nothing_received(errno).map(|()| Single::Frames(0))
             }
         }
     }

@@ -23,7 +23,7 @@ pub struct BareXdp {
     /// The frames, all alike; which of them is sent next.
     frames: Vec<u64>,
     next: usize,
-    wire_bytes: u32,
+    wire_bytes: usize,
 }
 
 impl BareXdp {
@@ -37,7 +37,7 @@ impl BareXdp {
         let bound = |error| cannot((Operation::Bind, Errno::from(&error)));
         let port = UdpSocket::bind(config.bind).map_err(bound)?;
         let address = port.local_addr().map_err(bound)?;
-        let layout = Layout::new(mtu, 1);
+        let layout = Layout::new(mtu, 1, false);
         let wire_bytes_max = layout.chunk_bytes - RECEIVE_HEADROOM;
         let opened = Opened::by_own_rights(config, interface, address, layout, wire_bytes_max)?;
         Ok(BareXdp {
@@ -45,7 +45,7 @@ impl BareXdp {
             socket: opened.socket,
             _port: port,
             own: (mac, address),
-            frames: layout.send_chunks().collect(),
+            frames: layout.send_slots().collect(),
             next: 0,
             wire_bytes: 0,
         })
@@ -65,11 +65,11 @@ impl BareXdp {
         let headers = Headers::new(self.own, peer).ok_or(DriverError::NoOwnAddress)?;
         let start = HEADROOM - program::header_bytes(self.own.1);
         for at in &self.frames {
-            let wire = &mut self.socket.chunk(*at)[start..HEADROOM + frame_bytes];
+            let wire = &mut self.socket.slot(*at)[start..HEADROOM + frame_bytes];
             wire.fill(7);
             headers.write(wire);
         }
-        self.wire_bytes = u32::try_from(HEADROOM + frame_bytes - start).unwrap_or(u32::MAX);
+        self.wire_bytes = HEADROOM + frame_bytes - start;
         Ok(())
     }
 
@@ -78,7 +78,7 @@ impl BareXdp {
     /// # Errors
     /// `RailDead`.
     pub fn send(&mut self, frames: usize, datagram: &[u8]) -> Result<(), DriverError> {
-        let start = (HEADROOM - program::header_bytes(self.own.1)) as u64;
+        let start = HEADROOM - program::header_bytes(self.own.1);
         let mut left = frames;
         while left > 0 {
             while left > 0 && self.submit(start, datagram) {
@@ -93,15 +93,15 @@ impl BareXdp {
         Ok(())
     }
 
-    fn submit(&mut self, start: u64, datagram: &[u8]) -> bool {
+    fn submit(&mut self, start: usize, datagram: &[u8]) -> bool {
         let at = self.frames[self.next];
-        self.socket.chunk(at)[HEADROOM..HEADROOM + datagram.len()].copy_from_slice(datagram);
-        self.socket.submit(at + start, self.wire_bytes)
+        self.socket.slot(at)[HEADROOM..HEADROOM + datagram.len()].copy_from_slice(datagram);
+        self.socket.submit(at, start, self.wire_bytes)
     }
 
     fn kick(&mut self) -> Result<(), DriverError> {
         let kicked = self.socket.kick(false);
-        self.socket.take_sent(|_| ());
+        self.socket.take_sent(|_, _| ());
         match kicked {
             Ok(()) => Ok(()),
             Err(errno) if is_for_now(errno) => Ok(()),

@@ -43,6 +43,7 @@ use crate::counters::Counters;
 use crate::driver::{Armed, Caps, Driver, Notice, Path, Wake};
 use crate::error::{DriverError, Errno, Operation};
 use crate::limits::BURST_FRAMES;
+use crate::pack::{self, Frames, Kept};
 use crate::payload::Payload;
 use crate::sleep::wait_readable;
 use crate::udp::{UdpAddress, UdpConfig, UdpDriver};
@@ -53,9 +54,13 @@ use open::{Hold, Layout, Opened, cannot};
 pub use rights::{check_capabilities, file_has_capabilities};
 use rings::Socket;
 
-/// Bytes before the frame in a chunk for sending: the headers end there, and the frame is aligned.
-const HEADROOM: usize = 64;
-const _: () = assert!(HEADROOM >= HEADER_BYTES_MAX);
+/// Bytes before the first frame in a slot for sending: the headers end there, behind them the head of a pack if it becomes one, and the frame is
+/// aligned.
+const HEADROOM: usize = 128;
+const _: () = assert!(HEADROOM >= HEADER_BYTES_MAX + PACK_BYTES);
+
+/// Bytes of a pack before its first frame.
+const PACK_BYTES: usize = pack::HEAD_BYTES + pack::LENGTH_BYTES;
 
 /// Bytes that the kernel keeps free before each received frame (XDP_PACKET_HEADROOM).
 const RECEIVE_HEADROOM: usize = 256;
@@ -144,11 +149,32 @@ struct Peer {
     way: Way,
 }
 
-/// A committed frame in a chunk, behind its headroom.
+/// A datagram of committed frames in a slot, behind its headroom: one frame, or a pack.
 struct Staged {
-    chunk: u64,
+    slot: u64,
     to: AddressId,
-    bytes: usize,
+    /// Of them all.
+    frame_bytes: usize,
+    frames: usize,
+    /// Another frame may be put behind the last.
+    open: bool,
+}
+
+impl Staged {
+    /// Bytes of its head.
+    fn head_bytes(&self) -> usize {
+        if self.frames > 1 { PACK_BYTES } else { 0 }
+    }
+
+    /// Where it ends in the slot.
+    fn end(&self) -> usize {
+        HEADROOM + self.frame_bytes + (self.frames - 1) * pack::LENGTH_BYTES
+    }
+
+    /// Bytes of the datagram with one more frame of so many bytes.
+    fn bytes_with(&self, bytes: usize) -> usize {
+        PACK_BYTES + self.frame_bytes + self.frames * pack::LENGTH_BYTES + bytes
+    }
 }
 
 /// A rail over AF_XDP. The fields are dropped in order: the program is detached, the socket closed, and only then the port given up.
@@ -174,8 +200,19 @@ pub struct XdpDriver {
     free: Vec<u64>,
     leased: Option<u64>,
     staged: VecDeque<Staged>,
-    /// Chunks with the kernel for sending.
+    /// Frames that they hold.
+    staged_frames: usize,
+    /// Slots with the kernel for sending, and frames that they hold.
     sending: usize,
+    sending_frames: usize,
+    /// By slot: frames that it holds while it is with the kernel.
+    frames_in: Vec<u8>,
+    /// The longest frames lie in several chunks.
+    in_parts: bool,
+    /// Bytes of a pack at most: it lies in one chunk at the receiver.
+    pack_bytes_max: usize,
+    /// What is left of a pack that came.
+    kept: Kept,
     staged_total: u64,
     /// Calls of `receive` until the next look around.
     look_in: u32,
@@ -189,14 +226,21 @@ pub struct XdpDriver {
 }
 
 impl XdpDriver {
-    /// Opens companion, socket and program.
+    /// Opens companion, socket and program. Frames that are longer than a chunk are taken where the kernel can divide them.
     ///
     /// # Errors
     /// `CapabilityMissing`, or what stands in the way of the helper; `CannotOpen` with the step and errno; `NoOwnAddress`.
     pub fn open(config: &XdpConfig) -> Result<XdpDriver, DriverError> {
+        match XdpDriver::open_with(config, true) {
+            Err(error) if open::is_about_parts(&error) => XdpDriver::open_with(config, false),
+            opened => opened,
+        }
+    }
+
+    fn open_with(config: &XdpConfig, in_parts: bool) -> Result<XdpDriver, DriverError> {
         let helper = open::helper_for(config)?;
         let (interface, mac, mtu) = device::find(&config.interface).map_err(cannot)?;
-        let layout = Layout::new(mtu, open::queues_wanted(config));
+        let layout = Layout::new(mtu, open::queues_wanted(config), in_parts);
         let wire_bytes_max = layout.wire_bytes_max(mtu);
         let header_bytes = program::header_bytes(config.bind);
         let frame_bytes_max = wire_bytes_max.saturating_sub(header_bytes);
@@ -214,7 +258,8 @@ impl XdpDriver {
             _ => Opened::by_own_rights(config, interface, own, layout, wire_bytes_max),
         };
         let Opened { hold, attach, socket, queues } = opened?;
-        let free = layout.send_chunks().collect();
+        let free: Vec<u64> = layout.send_slots().collect();
+        let slots = free.len();
         let neighbours =
             Neighbours::open(interface).map_err(|errno| cannot((Operation::AskRoutes, errno)))?;
         let waits = |errno| cannot((Operation::Wait, errno));
@@ -248,7 +293,13 @@ impl XdpDriver {
             free,
             leased: None,
             staged: VecDeque::new(),
+            staged_frames: 0,
             sending: 0,
+            sending_frames: 0,
+            frames_in: vec![0; slots],
+            in_parts: layout.frame_chunks > 1,
+            pack_bytes_max: layout.chunk_bytes - RECEIVE_HEADROOM - header_bytes,
+            kept: Kept::default(),
             staged_total: 0,
             look_in: 0,
             looks: 0,
@@ -262,6 +313,12 @@ impl XdpDriver {
     #[must_use]
     pub fn mode(&self) -> (Attach, bool) {
         (self.attach, self.socket.is_zero_copy())
+    }
+
+    /// Whether frames may be longer than a chunk, and are divided by the kernel. Otherwise their length is bounded by it on a device of a longer MTU.
+    #[must_use]
+    pub fn divides_frames(&self) -> bool {
+        self.in_parts
     }
 
     /// How many queues of the device serve this rail.
@@ -307,24 +364,59 @@ impl XdpDriver {
         }
     }
 
-    /// Sends the oldest staged frame through the companion.
-    fn send_by_companion(&mut self, frame: &Staged) -> Result<(), DriverError> {
-        let bytes = &self.socket.chunk(frame.chunk)[HEADROOM..HEADROOM + frame.bytes];
-        let sent_before = self.companion.counters().frames_sent;
-        if let Some(buffer) = self.companion.lease() {
-            buffer[..bytes.len()].copy_from_slice(bytes);
-            self.companion.commit(frame.to, frame.bytes, Payload::EMPTY);
-        }
-        let flushed = self.companion.flush();
-        flushed?;
-        // What the socket had no room for is lost.
-        let _ = self.companion.drain()?;
-        if self.companion.counters().frames_sent > sent_before {
-            self.count_sent(frame.bytes);
-        } else {
-            self.counters.lost_unreachable += 1;
+    /// Sends what was the oldest staged datagram through the companion, frame by frame.
+    fn send_by_companion(&mut self, datagram: &Staged) -> Result<(), DriverError> {
+        let XdpDriver { socket, companion, counters, .. } = self;
+        let bytes = &socket.slot(datagram.slot)[HEADROOM - datagram.head_bytes()..datagram.end()];
+        let packed = (datagram.frames > 1).then(|| Frames::of(bytes)).flatten();
+        let alone = packed.is_none().then_some(bytes);
+        for frame in packed.into_iter().flatten().chain(alone) {
+            let sent_before = companion.counters().frames_sent;
+            if let Some(buffer) = companion.lease() {
+                buffer[..frame.len()].copy_from_slice(frame);
+                companion.commit(datagram.to, frame.len(), Payload::EMPTY);
+            }
+            companion.flush()?;
+            // What the socket had no room for is lost.
+            let _ = companion.drain()?;
+            if companion.counters().frames_sent > sent_before {
+                counters.frames_sent += 1;
+                counters.bytes_sent += frame.len() as u64;
+            } else {
+                counters.lost_unreachable += 1;
+            }
         }
         Ok(())
+    }
+
+    /// Puts the frame in the leased slot, and its payload, behind the frames that were staged last, if they go to the same address and all together
+    /// are no longer than the path takes. False: it needs a datagram of its own.
+    fn pack(&mut self, slot: u64, to: AddressId, frame_bytes: usize, payload: &[u8], longest: usize) -> bool {
+        let bytes = frame_bytes + payload.len();
+        let Some(last) = self.staged.back_mut() else { return false };
+        let fits = last.to == to
+            && last.open
+            && last.frames < pack::FRAMES_MAX
+            && last.bytes_with(bytes) <= longest.min(self.pack_bytes_max);
+        if !fits {
+            return false;
+        }
+        let end = last.end();
+        let (here, from) = self.socket.two_slots(last.slot, slot);
+        let start = end + pack::LENGTH_BYTES;
+        let place = &mut here[start..start + bytes];
+        place[..frame_bytes].copy_from_slice(&from[HEADROOM..HEADROOM + frame_bytes]);
+        place[frame_bytes..].copy_from_slice(payload);
+        if pack::is_pack(place) {
+            return false;
+        }
+        if last.frames == 1 {
+            write_length(last.frame_bytes, &mut here[HEADROOM - pack::LENGTH_BYTES..]);
+        }
+        write_length(bytes, &mut here[end..]);
+        last.frames += 1;
+        last.frame_bytes += bytes;
+        true
     }
 
     /// Notices that the helper is gone. What it has opened works on; only the program has gone with it.
@@ -337,11 +429,6 @@ impl XdpDriver {
             self.hold = Hold::Nobody;
             self.helper_gone = true;
         }
-    }
-
-    fn count_sent(&mut self, bytes: usize) {
-        self.counters.frames_sent += 1;
-        self.counters.bytes_sent += bytes as u64;
     }
 
     /// Takes back what has been sent, and has the kernel go on with the rest. Notices if the device is gone or was taken down.
@@ -384,11 +471,26 @@ impl XdpDriver {
     }
 
     fn take_sent(&mut self) {
-        let XdpDriver { socket, free, sending, .. } = self;
-        socket.take_sent(|chunk| {
-            free.push(chunk);
+        let XdpDriver { socket, free, sending, sending_frames, frames_in, .. } = self;
+        socket.take_sent(|slot, number| {
+            free.push(slot);
             *sending -= 1;
+            *sending_frames -= usize::from(frames_in[number]);
         });
+    }
+
+    /// Gives away frames of a pack that are left, at most `frames_max`.
+    #[cold]
+    fn give_kept(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> usize {
+        let mut given = 0;
+        while given < frames_max
+            && let Some(frame) = self.kept.next()
+        {
+            each(frame);
+            given += 1;
+            self.counters.bytes_received += frame.len() as u64;
+        }
+        given
     }
 
     /// Looks at what is not in the rings: the kernel's tables, and the companion, whose frames `each` gets.
@@ -417,16 +519,24 @@ impl XdpDriver {
         self.renew_ways();
         self.look_for_helper();
         self.collect()?;
+        let malformed = self.companion.counters().lost_malformed;
         let bytes = &mut self.counters.bytes_received;
         let given = self.companion.receive(frames_max, &mut |frame| {
             *bytes += frame.len() as u64;
             each(frame);
         })?;
         self.counters.frames_received += given as u64;
+        self.counters.lost_malformed += self.companion.counters().lost_malformed - malformed;
         if given > 0 {
             (self.more_aside, self.look_in) = (true, 0);
         }
         Ok(given)
+    }
+}
+
+fn write_length(bytes: usize, to: &mut [u8]) {
+    if let Some(to) = to.first_chunk_mut() {
+        pack::write_length(bytes, to);
     }
 }
 
@@ -475,12 +585,12 @@ impl Driver for XdpDriver {
         if self.leased.is_none() {
             self.leased = self.free.pop();
         }
-        let chunk = self.leased?;
-        Some(&mut self.socket.chunk(chunk)[HEADROOM..HEADROOM + self.caps.frame_bytes_max])
+        let slot = self.leased?;
+        Some(&mut self.socket.slot(slot)[HEADROOM..HEADROOM + self.caps.frame_bytes_max])
     }
 
     fn commit(&mut self, to: AddressId, frame_bytes: usize, payload: Payload) {
-        let Some(chunk) = self.leased.take() else {
+        let Some(slot) = self.leased.take() else {
             self.counters.lost_other += 1;
             return;
         };
@@ -489,41 +599,58 @@ impl Driver for XdpDriver {
         let longest = self.path(to).map_or(self.caps.frame_bytes_max, |path| path.frame_bytes_max);
         if bytes > longest.min(self.caps.frame_bytes_max) {
             self.counters.lost_too_long += 1;
-            self.free.push(chunk);
+            self.free.push(slot);
             return;
         }
-        self.socket.chunk(chunk)[HEADROOM + frame_bytes..HEADROOM + bytes]
-            .copy_from_slice(payload.as_slice());
-        self.staged.push_back(Staged { chunk, to, bytes });
+        self.staged_frames += 1;
+        if self.pack(slot, to, frame_bytes, payload.as_slice(), longest) {
+            self.free.push(slot);
+            return;
+        }
+        let frame = &mut self.socket.slot(slot)[HEADROOM..HEADROOM + bytes];
+        frame[frame_bytes..].copy_from_slice(payload.as_slice());
+        let open = !pack::is_pack(frame);
+        self.staged.push_back(Staged { slot, to, frame_bytes: bytes, frames: 1, open });
     }
 
     fn flush(&mut self) -> Result<usize, DriverError> {
         let sent_before = self.counters.frames_sent;
-        while let Some(frame) = self.staged.pop_front() {
-            match self.way(frame.to) {
+        while let Some(datagram) = self.staged.pop_front() {
+            if datagram.frames > 1 {
+                let bytes = &mut self.socket.slot(datagram.slot)[HEADROOM - PACK_BYTES..];
+                bytes.first_chunk_mut().into_iter().for_each(|head| pack::write_head(datagram.frames, head));
+            }
+            match self.way(datagram.to) {
                 Some(Way::Direct(headers)) => {
-                    let start = HEADROOM - self.header_bytes;
-                    let wire = &mut self.socket.chunk(frame.chunk)[start..HEADROOM + frame.bytes];
+                    let start = HEADROOM - datagram.head_bytes() - self.header_bytes;
+                    let wire = &mut self.socket.slot(datagram.slot)[start..datagram.end()];
                     headers.write(wire);
-                    let wire_bytes = u32::try_from(wire.len()).unwrap_or(u32::MAX);
-                    if !self.socket.submit(frame.chunk + start as u64, wire_bytes) {
+                    let wire_bytes = wire.len();
+                    if !self.socket.submit(datagram.slot, start, wire_bytes) {
                         self.counters.blocked += 1;
-                        self.staged.push_front(frame);
+                        self.staged.push_front(datagram);
                         break;
                     }
                     self.sending += 1;
-                    self.count_sent(frame.bytes);
+                    self.sending_frames += datagram.frames;
+                    let number = self.socket.number_of(datagram.slot);
+                    self.frames_in[number] = u8::try_from(datagram.frames).unwrap_or(u8::MAX);
+                    self.counters.frames_sent += datagram.frames as u64;
+                    self.counters.bytes_sent += datagram.frame_bytes as u64;
                 }
                 Some(Way::Unknown | Way::Companion) => {
-                    let result = self.send_by_companion(&frame);
-                    self.free.push(frame.chunk);
+                    let result = self.send_by_companion(&datagram);
+                    self.free.push(datagram.slot);
+                    self.staged_frames -= datagram.frames;
                     result?;
+                    continue;
                 }
                 None => {
-                    self.counters.lost_no_address += 1;
-                    self.free.push(frame.chunk);
+                    self.counters.lost_no_address += datagram.frames as u64;
+                    self.free.push(datagram.slot);
                 }
             }
+            self.staged_frames -= datagram.frames;
         }
         if self.sending > 0 {
             self.send_submitted()?;
@@ -533,16 +660,29 @@ impl Driver for XdpDriver {
 
     fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
         self.collect()?;
-        let mut given = 0;
+        let mut given = if self.kept.is_empty() { 0 } else { self.give_kept(frames_max, each) };
         let mut taken = 0;
         while given < frames_max {
             let Some((chunk, bytes)) = self.socket.take() else { break };
-            if let Some(frame) = frame_of(bytes, self.header_bytes) {
-                each(frame);
-                given += 1;
-                self.counters.bytes_received += frame.len() as u64;
-            } else {
-                self.counters.lost_malformed += 1;
+            match frame_of(bytes, self.header_bytes) {
+                Some(frame) if !pack::is_pack(frame) => {
+                    each(frame);
+                    given += 1;
+                    self.counters.bytes_received += frame.len() as u64;
+                }
+                datagram => match datagram.and_then(Frames::of) {
+                    Some(mut frames) => {
+                        for frame in frames.by_ref().take(frames_max - given) {
+                            each(frame);
+                            given += 1;
+                            self.counters.bytes_received += frame.len() as u64;
+                        }
+                        if frames.rest().1 > 0 {
+                            self.kept.keep(frames);
+                        }
+                    }
+                    None => self.counters.lost_malformed += 1,
+                },
             }
             self.socket.give_back(chunk);
             taken += 1;
@@ -564,7 +704,7 @@ impl Driver for XdpDriver {
     }
 
     fn is_quiet(&self) -> bool {
-        self.look_in > 0 && self.sending == 0 && !self.socket.has_frames()
+        self.look_in > 0 && self.sending == 0 && self.kept.is_empty() && !self.socket.has_frames()
     }
 
     fn staged_total(&self) -> u64 {
@@ -572,13 +712,13 @@ impl Driver for XdpDriver {
     }
 
     fn completed_total(&self) -> u64 {
-        self.staged_total - (self.staged.len() + self.sending) as u64
+        self.staged_total - (self.staged_frames + self.sending_frames) as u64
     }
 
     /// What the companion sends, the kernel has copied; the rest is ours when the completion ring has given it back.
     fn drain(&mut self) -> Result<Poll<()>, DriverError> {
-        self.counters.lost_drained += self.staged.len() as u64;
-        self.free.extend(self.staged.drain(..).map(|frame| frame.chunk));
+        self.counters.lost_drained += core::mem::take(&mut self.staged_frames) as u64;
+        self.free.extend(self.staged.drain(..).map(|datagram| datagram.slot));
         self.collect()?;
         Ok(if self.sending == 0 { Poll::Ready(()) } else { Poll::Pending })
     }
@@ -610,7 +750,8 @@ impl Driver for XdpDriver {
             self.watch().map_err(|errno| DriverError::Transient { operation: Operation::Wait, errno })?;
         }
         self.watched = WATCHED_LOOKS;
-        Ok(if self.socket.has_frames() { Armed::FrameWaiting } else { companion })
+        let waits = self.socket.has_frames() || !self.kept.is_empty();
+        Ok(if waits { Armed::FrameWaiting } else { companion })
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

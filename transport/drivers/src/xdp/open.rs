@@ -14,41 +14,59 @@ use super::sockets::{self, Failure};
 use super::{Attach, RECEIVE_HEADROOM, Rights, XdpConfig, check_capabilities, device};
 use crate::error::{DriverError, Errno, Operation};
 use crate::limits::{
-    XDP_BUSY_PATIENCE, XDP_QUEUES_MAX, XDP_RECEIVE_BYTES, XDP_RECEIVE_CHUNKS_MAX, XDP_RECEIVE_CHUNKS_MIN,
-    XDP_SEND_CHUNKS,
+    XDP_BUSY_PATIENCE, XDP_FRAME_CHUNKS_MAX, XDP_LONG_SEND_SLOTS, XDP_QUEUES_MAX, XDP_RECEIVE_BYTES,
+    XDP_RECEIVE_CHUNKS_MAX, XDP_RECEIVE_CHUNKS_MIN, XDP_SEND_CHUNKS,
 };
 
-/// How the memory of a rail is divided: chunks for frames to come, queue by queue, and then those for sending.
+/// How the memory of a rail is divided: chunks for frames to come, queue by queue, and then slots for sending, each of one chunk or several in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Layout {
     pub(super) chunk_bytes: usize,
     pub(super) queues: usize,
     /// Chunks of each queue for frames to come.
     pub(super) receive_chunks: usize,
+    /// Chunks that the longest frame takes.
+    pub(super) frame_chunks: usize,
+    /// Slots for sending.
+    slots: usize,
 }
 
 impl Layout {
-    pub(super) fn new(mtu: usize, queues: usize) -> Layout {
+    /// For frames that may lie in several chunks (`in_parts`), or in one only.
+    pub(super) fn new(mtu: usize, queues: usize, in_parts: bool) -> Layout {
         let chunk_bytes = if mtu + 14 + RECEIVE_HEADROOM <= 2048 { 2048 } else { 4096 };
         let share = XDP_RECEIVE_BYTES / chunk_bytes / queues;
         let receive_chunks = share.clamp(XDP_RECEIVE_CHUNKS_MIN, XDP_RECEIVE_CHUNKS_MAX);
-        Layout { chunk_bytes, queues, receive_chunks }
+        let needed = (mtu + 14).div_ceil(chunk_bytes - RECEIVE_HEADROOM);
+        let frame_chunks = if in_parts { needed.min(XDP_FRAME_CHUNKS_MAX) } else { 1 };
+        let slots = if frame_chunks > 1 { XDP_LONG_SEND_SLOTS } else { XDP_SEND_CHUNKS };
+        Layout { chunk_bytes, queues, receive_chunks, frame_chunks, slots }
     }
 
     /// Bytes of the longest frame, headers included.
     pub(super) fn wire_bytes_max(self, mtu: usize) -> usize {
-        (mtu + 14).min(self.chunk_bytes - RECEIVE_HEADROOM)
+        (mtu + 14).min(self.frame_chunks * (self.chunk_bytes - RECEIVE_HEADROOM))
+    }
+
+    /// Bytes of a slot for sending.
+    pub(super) fn slot_bytes(self) -> usize {
+        self.frame_chunks * self.chunk_bytes
     }
 
     pub(super) fn bytes(self) -> usize {
-        (self.queues * self.receive_chunks + XDP_SEND_CHUNKS) * self.chunk_bytes
+        self.queues * self.receive_chunks * self.chunk_bytes + self.slots * self.slot_bytes()
     }
 
-    /// The chunks for sending.
-    pub(super) fn send_chunks(self) -> impl Iterator<Item = u64> {
-        let first = self.queues * self.receive_chunks;
-        (first..first + XDP_SEND_CHUNKS).map(move |chunk| (chunk * self.chunk_bytes) as u64)
+    /// The slots for sending.
+    pub(super) fn send_slots(self) -> impl Iterator<Item = u64> {
+        let first = self.queues * self.receive_chunks * self.chunk_bytes;
+        (0..self.slots).map(move |slot| (first + slot * self.slot_bytes()) as u64)
     }
+}
+
+/// Whether frames of up to so many bytes lie in several chunks.
+pub(super) fn is_in_parts(wire_bytes_max: usize, chunk_bytes: usize) -> bool {
+    wire_bytes_max > chunk_bytes.saturating_sub(RECEIVE_HEADROOM)
 }
 
 /// Who has the program at the device.
@@ -111,18 +129,19 @@ impl Opened {
         let memory = Mapping::anonymous(layout.bytes()).map_err(failed(Operation::RegisterFrames))?;
         let sockets = sockets::open(&memory, layout.chunk_bytes, layout.queues).map_err(cannot)?;
         // Before Linux 6.4 rings are mapped only while a socket is not bound.
-        let mut socket = Socket::new(memory, layout.chunk_bytes, sockets).map_err(cannot)?;
+        let mut socket = Socket::new(memory, layout, sockets).map_err(cannot)?;
         socket.offer(layout.receive_chunks);
         let loaded = failed(Operation::LoadProgram);
         let map = program::queue_map(u32::try_from(layout.queues).unwrap_or(u32::MAX)).map_err(loaded)?;
         let destination = Destination { address: own, wire_bytes_max, map: map.as_fd() };
-        let program = program::load(&[destination]).map_err(loaded)?;
+        let in_parts = is_in_parts(wire_bytes_max, layout.chunk_bytes);
+        let program = program::load(&[destination], in_parts).map_err(loaded)?;
         // The program first: it may reset the device's queues.
         let (link, attach) = while_busy(|| attach_once(&program, interface, config.attach))
             .map_err(failed(Operation::AttachProgram))?;
         let fds: Vec<BorrowedFd<'_>> = socket.fds().collect();
         for (queue, place) in iter::zip(0.., 0..fds.len()) {
-            while_busy(|| sockets::bind(&fds, place, interface, queue))
+            while_busy(|| sockets::bind(&fds, place, interface, queue, in_parts))
                 .map_err(failed(Operation::BindQueue))?;
             program::put_queue(map.as_fd(), queue, fds[place]).map_err(loaded)?;
         }
@@ -151,7 +170,7 @@ impl Opened {
         };
         let Given { lease, attach, sockets } = helper::open(path, &request)?;
         let queues = sockets.len();
-        let mut socket = Socket::new(memory, layout.chunk_bytes, sockets).map_err(cannot)?;
+        let mut socket = Socket::new(memory, layout, sockets).map_err(cannot)?;
         socket.find_mode().map_err(failed(Operation::BindQueue))?;
         socket.offer(layout.receive_chunks);
         Ok(Opened { hold: Hold::Helper(lease), attach, socket, queues })
@@ -168,10 +187,24 @@ pub(super) fn attach_once(
     match asked {
         Some(attach) => one(attach),
         None => match one(Attach::Native) {
-            Err(Errno(libc::EOPNOTSUPP | libc::EINVAL)) => one(Attach::Generic),
+            // The last: its frames are too long for that.
+            Err(Errno(libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE)) => one(Attach::Generic),
             result => result,
         },
     }
+}
+
+/// Whether a rail could not be opened because its frames lie in several chunks, as far as the error tells.
+pub(super) fn is_about_parts(error: &DriverError) -> bool {
+    let (operation, errno) = match error {
+        DriverError::CannotOpen { operation, errno }
+        | DriverError::HelperRefused { refusal: helper::Refusal::Failed { operation, errno } } => {
+            (operation, errno)
+        }
+        _ => return false,
+    };
+    matches!(operation, Operation::LoadProgram | Operation::AttachProgram | Operation::BindQueue)
+        && matches!(errno.0, libc::EINVAL | libc::EOPNOTSUPP | libc::ERANGE | libc::E2BIG)
 }
 
 /// Repeats what fails with EBUSY: the kernel lets go of a closed socket's queue some time after it was closed.
@@ -195,15 +228,22 @@ mod tests {
     fn memory_is_divided_without_rest_or_overlap() {
         for mtu in [1500, 1790, 3000, 9000] {
             for queues in 1..=XDP_QUEUES_MAX {
-                let layout = Layout::new(mtu, queues);
-                let received = (queues * layout.receive_chunks * layout.chunk_bytes) as u64;
-                assert_eq!(layout.send_chunks().next(), Some(received));
-                let last = layout.send_chunks().last().expect("some") + layout.chunk_bytes as u64;
-                assert_eq!(last, layout.bytes() as u64);
-                assert!(layout.bytes() <= helper::MEMORY_BYTES_MAX);
-                assert!(layout.wire_bytes_max(mtu) + RECEIVE_HEADROOM <= layout.chunk_bytes);
+                for in_parts in [false, true] {
+                    let layout = Layout::new(mtu, queues, in_parts);
+                    let received = (queues * layout.receive_chunks * layout.chunk_bytes) as u64;
+                    assert_eq!(layout.send_slots().next(), Some(received));
+                    let last = layout.send_slots().last().expect("some") + layout.slot_bytes() as u64;
+                    assert_eq!(last, layout.bytes() as u64);
+                    assert!(layout.bytes() <= helper::MEMORY_BYTES_MAX);
+                    let longest = layout.wire_bytes_max(mtu);
+                    assert!(longest + RECEIVE_HEADROOM * layout.frame_chunks <= layout.slot_bytes());
+                    assert!(super::super::HEADROOM + longest <= layout.slot_bytes());
+                    assert_eq!(is_in_parts(longest, layout.chunk_bytes), layout.frame_chunks > 1);
+                }
             }
         }
-        assert_eq!(Layout::new(1500, 1).receive_chunks, 1024, "a full ring");
+        assert_eq!(Layout::new(1500, 1, true).receive_chunks, 1024, "a full ring");
+        assert_eq!(Layout::new(1500, 1, true), Layout::new(1500, 1, false));
+        assert_eq!(Layout::new(9000, 1, true).wire_bytes_max(9000), 9014);
     }
 }

@@ -13,6 +13,8 @@ use crate::error::Errno;
 const PASS: i32 = 2;
 /// `BPF_FUNC_redirect_map`.
 const REDIRECT_MAP: i32 = 51;
+/// `BPF_FUNC_xdp_get_buff_len`.
+const WHOLE_LENGTH: i32 = 188;
 /// `BPF_PSEUDO_MAP_FD`: the constant is a map's descriptor.
 const MAP_FD: u8 = 1;
 
@@ -39,6 +41,7 @@ const U32: u8 = 0x61;
 /// `if` against a constant (32 bits: the loads above leave no more) or a register; the jump goes to the next rail's part, or the end.
 const IF_NOT: u8 = 0x56;
 const IF_ABOVE: u8 = 0x2d;
+const IF_ABOVE_NUMBER: u8 = 0x25;
 
 /// A program under construction.
 struct Assembly {
@@ -49,7 +52,7 @@ struct Assembly {
 
 impl Assembly {
     fn push(&mut self, instruction: Instruction) {
-        if matches!(instruction.code, IF_NOT | IF_ABOVE) {
+        if matches!(instruction.code, IF_NOT | IF_ABOVE | IF_ABOVE_NUMBER) {
             self.open.push(self.code.len());
         }
         self.code.push(instruction);
@@ -70,16 +73,21 @@ impl Assembly {
         self.push(op(IF_NOT, 5, 0, 0, i32::from_ne_bytes(bytes)));
     }
 
-    /// Takes what is the rail's; what is not goes on behind it. r6: context, r2: start of the frame, r3: its end.
-    fn take(&mut self, rail: &Destination<'_>) {
+    /// Takes what is the rail's; what is not goes on behind it. r6: context, r2: start of the frame, r3: its end, or that of its first part, and
+    /// then r7: bytes of all.
+    fn take(&mut self, rail: &Destination<'_>, in_parts: bool) {
         let bytes = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         // Long enough for the headers, and not too long for the rail.
         self.push(op(0xbf, 4, 2, 0, 0));
         self.push(op(0x07, 4, 0, 0, bytes(header_bytes(rail.address))));
         self.push(op(IF_ABOVE, 4, 3, 0, 0));
-        self.push(op(0xbf, 4, 2, 0, 0));
-        self.push(op(0x07, 4, 0, 0, bytes(rail.wire_bytes_max)));
-        self.push(op(IF_ABOVE, 3, 4, 0, 0));
+        if in_parts {
+            self.push(op(IF_ABOVE_NUMBER, 7, 0, 0, bytes(rail.wire_bytes_max)));
+        } else {
+            self.push(op(0xbf, 4, 2, 0, 0));
+            self.push(op(0x07, 4, 0, 0, bytes(rail.wire_bytes_max)));
+            self.push(op(IF_ABOVE, 3, 4, 0, 0));
+        }
         let port = rail.address.port().to_be_bytes();
         match rail.address.ip() {
             IpAddr::V4(ip) => {
@@ -130,13 +138,17 @@ pub(super) struct Destination<'a> {
     pub(super) map: BorrowedFd<'a>,
 }
 
-fn assemble(rails: &[Destination<'_>]) -> Vec<Instruction> {
+fn assemble(rails: &[Destination<'_>], in_parts: bool) -> Vec<Instruction> {
     let mut program = Assembly { code: Vec::new(), open: Vec::new() };
     program.push(op(0xbf, 6, 1, 0, 0));
+    if in_parts {
+        program.push(op(0x85, 0, 0, 0, WHOLE_LENGTH));
+        program.push(op(0xbf, 7, 0, 0, 0));
+    }
     program.push(op(U32, 2, 6, 0, 0));
     program.push(op(U32, 3, 6, 4, 0));
     for rail in rails {
-        program.take(rail);
+        program.take(rail, in_parts);
     }
     program.push(op(0xb7, 0, 0, 0, PASS));
     program.push(op(0x95, 0, 0, 0, 0));
@@ -185,23 +197,34 @@ pub(super) fn put_queue(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>)
     bpf(MAP_UPDATE_ELEM, &mut fields).map(drop)
 }
 
-/// Loads the program for frames of these rails.
-pub(super) fn load(rails: &[Destination<'_>]) -> Result<OwnedFd, Errno> {
+/// Loads the program for frames of these rails. With `in_parts` it can see frames whose bytes do not lie in one piece (Linux 5.18).
+pub(super) fn load(rails: &[Destination<'_>], in_parts: bool) -> Result<OwnedFd, Errno> {
     const PROG_LOAD: libc::c_int = 5;
     const TYPE_XDP: u32 = 6;
+    const HAS_FRAGS: u32 = 1 << 5;
     #[repr(C)]
     struct Fields {
         kind: u32,
         instructions: u32,
         code: u64,
         license: u64,
+        log_level: u32,
+        log_bytes: u32,
+        log: u64,
+        kernel: u32,
+        flags: u32,
     }
-    let code = assemble(rails);
+    let code = assemble(rails, in_parts);
     let mut fields = Fields {
         kind: TYPE_XDP,
         instructions: u32::try_from(code.len()).unwrap_or(u32::MAX),
         code: code.as_ptr() as u64,
         license: c"Apache-2.0".as_ptr() as u64,
+        log_level: 0,
+        log_bytes: 0,
+        log: 0,
+        kernel: 0,
+        flags: if in_parts { HAS_FRAGS } else { 0 },
     };
     bpf(PROG_LOAD, &mut fields).map(descriptor)
 }

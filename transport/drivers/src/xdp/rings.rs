@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use super::memory::Mapping;
+use super::open::Layout;
 use super::sockets::{self, Failure, RING_ENTRIES, get};
 use crate::error::{Errno, Operation};
 
@@ -61,13 +62,19 @@ impl<T: Copy> Ring<T> {
         unsafe { self.entries.add((index & (RING_ENTRIES - 1)) as usize) }
     }
 
+    /// Whether so many entries can be appended.
+    #[inline]
+    fn has_room(&mut self, entries: u32) -> bool {
+        if self.own.wrapping_sub(self.known) > RING_ENTRIES - entries {
+            self.known = self.word(self.consumer).load(Ordering::Acquire);
+        }
+        self.own.wrapping_sub(self.known) <= RING_ENTRIES - entries
+    }
+
     /// Appends, if there is room. Not seen by the kernel before `publish`.
     fn push(&mut self, value: T) -> bool {
-        if self.own.wrapping_sub(self.known) >= RING_ENTRIES {
-            self.known = self.word(self.consumer).load(Ordering::Acquire);
-            if self.own.wrapping_sub(self.known) >= RING_ENTRIES {
-                return false;
-            }
+        if !self.has_room(1) {
+            return false;
         }
         // SAFETY: an entry that the kernel has consumed (the load above, now or before) and will not read before `publish`.
         unsafe { self.entry(self.own).write(value) };
@@ -115,6 +122,9 @@ impl<T: Copy> Ring<T> {
     }
 }
 
+/// The frame goes on in the next entry's chunk (`XDP_PKT_CONTD`).
+const PART: u32 = 1;
+
 /// A socket of one queue, with its rings.
 struct Queue {
     fd: OwnedFd,
@@ -122,6 +132,8 @@ struct Queue {
     completion: Ring<u64>,
     receive: Ring<libc::xdp_desc>,
     transmit: Ring<libc::xdp_desc>,
+    /// A frame in several chunks, as far as it has been taken.
+    parts: Vec<u8>,
 }
 
 impl Queue {
@@ -133,6 +145,7 @@ impl Queue {
             completion: Ring::map(fd.as_fd(), page(libc::XDP_UMEM_PGOFF_COMPLETION_RING), &at.cr)?,
             receive: Ring::map(fd.as_fd(), libc::XDP_PGOFF_RX_RING, &at.rx)?,
             transmit: Ring::map(fd.as_fd(), libc::XDP_PGOFF_TX_RING, &at.tx)?,
+            parts: Vec::new(),
             fd,
         })
     }
@@ -169,18 +182,36 @@ pub(super) struct Socket {
     others: Vec<Queue>,
     umem: Mapping,
     chunk_bytes: usize,
+    /// Where slots for sending begin, each of some chunks.
+    slots_at: usize,
+    slot_bytes: usize,
+    /// By slot: chunks of it that the kernel has for sending.
+    unsent: Vec<u8>,
+    /// The last frame that came in several chunks.
+    whole: Vec<u8>,
     /// The device reads and writes the chunks itself. Where it does not, the kernel sends only while it is called, and takes offered chunks unasked.
     zero_copy: bool,
 }
 
 impl Socket {
     /// Makes use of sockets that were opened over this memory. All chunks are ours.
-    pub(super) fn new(memory: Mapping, chunk_bytes: usize, sockets: Vec<OwnedFd>) -> Result<Socket, Failure> {
+    pub(super) fn new(memory: Mapping, layout: Layout, sockets: Vec<OwnedFd>) -> Result<Socket, Failure> {
         let rings = |errno| (Operation::MapRings, errno);
         let queues: Result<Vec<Queue>, Errno> = sockets.into_iter().map(Queue::map).collect();
         let mut queues = queues.map_err(rings)?.into_iter();
         let front = queues.next().ok_or(rings(Errno(libc::EINVAL)))?;
-        Ok(Socket { front, others: queues.collect(), umem: memory, chunk_bytes, zero_copy: false })
+        let slots: Vec<u64> = layout.send_slots().collect();
+        Ok(Socket {
+            front,
+            others: queues.collect(),
+            umem: memory,
+            chunk_bytes: layout.chunk_bytes,
+            slots_at: slots.first().map_or(0, |at| usize::try_from(*at).unwrap_or(0)),
+            slot_bytes: layout.slot_bytes(),
+            unsent: vec![0; slots.len()],
+            whole: Vec::new(),
+            zero_copy: false,
+        })
     }
 
     /// Finds out how the bound sockets work.
@@ -218,6 +249,34 @@ impl Socket {
         unsafe { core::slice::from_raw_parts_mut(self.umem.start.add(start).as_ptr(), self.chunk_bytes) }
     }
 
+    /// The number of the slot for sending that begins at `at`.
+    #[inline]
+    pub(super) fn number_of(&self, at: u64) -> usize {
+        usize::try_from(at).unwrap_or(usize::MAX).wrapping_sub(self.slots_at) / self.slot_bytes
+    }
+
+    /// A slot for sending that is ours.
+    #[inline]
+    pub(super) fn slot(&mut self, at: u64) -> &mut [u8] {
+        let start = usize::try_from(at).unwrap_or(usize::MAX);
+        let is_slot = start >= self.slots_at
+            && (start - self.slots_at).is_multiple_of(self.slot_bytes)
+            && start < self.umem.bytes;
+        assert!(is_slot, "no slot at {at}");
+        // SAFETY: inside the memory, which is divided without rest; the caller's slot, so the kernel does not touch it, and `&mut self` keeps other
+        // slices away.
+        unsafe { core::slice::from_raw_parts_mut(self.umem.start.add(start).as_ptr(), self.slot_bytes) }
+    }
+
+    /// Two slots for sending that are ours.
+    pub(super) fn two_slots(&mut self, one: u64, other: u64) -> (&mut [u8], &mut [u8]) {
+        assert!(one != other, "one slot, twice");
+        let one = core::ptr::from_mut(self.slot(one));
+        let other = self.slot(other);
+        // SAFETY: `slot` has checked both, they are two, so share no byte, and `&mut self` keeps other slices away.
+        (unsafe { &mut *one }, other)
+    }
+
     /// Gives the kernel the first chunks for frames to come, `each` for each queue.
     pub(super) fn offer(&mut self, each: usize) {
         let chunk_bytes = self.chunk_bytes;
@@ -239,11 +298,37 @@ impl Socket {
             None if self.others.is_empty() => return None,
             None => self.take_from_another()?,
         };
+        if entry.options & PART != 0 || !self.front.parts.is_empty() {
+            return self.take_in_parts(entry);
+        }
         let at = entry.addr % self.chunk_bytes as u64;
         let chunk = entry.addr - at;
         let start = usize::try_from(at).unwrap_or(usize::MAX);
         let bytes = self.chunk(chunk).get(start..).and_then(|rest| rest.get(..entry.len as usize));
-        Some((chunk, bytes.expect("the kernel names a frame that leaves its chunk")))
+        let bytes = bytes.expect("the kernel names a frame that leaves its chunk");
+        Some((chunk, bytes))
+    }
+
+    /// As `take`, of a frame that lies in several chunks, of which this is the first, or the next one. `None` also if the rest has not come yet.
+    fn take_in_parts(&mut self, first: libc::xdp_desc) -> Option<(u64, &[u8])> {
+        let mut entry = first;
+        loop {
+            let at = entry.addr % self.chunk_bytes as u64;
+            let (chunk, start) = (entry.addr - at, usize::try_from(at).unwrap_or(usize::MAX));
+            let mut parts = core::mem::take(&mut self.front.parts);
+            let bytes = self.chunk(chunk).get(start..).and_then(|rest| rest.get(..entry.len as usize));
+            parts.extend_from_slice(bytes.expect("the kernel names a part that leaves its chunk"));
+            self.front.parts = parts;
+            if entry.options & PART == 0 {
+                break;
+            }
+            self.give_back(chunk);
+            entry = self.front.receive.pop()?;
+        }
+        let chunk = entry.addr - entry.addr % self.chunk_bytes as u64;
+        self.whole.clear();
+        core::mem::swap(&mut self.whole, &mut self.front.parts);
+        Some((chunk, &self.whole))
     }
 
     #[cold]
@@ -285,10 +370,31 @@ impl Socket {
         !self.front.receive.is_empty() || self.others.iter().any(|queue| !queue.receive.is_empty())
     }
 
-    /// Hands `bytes` bytes at `at` over for sending, at the next `kick`. False: the ring is full.
+    /// Hands `bytes` bytes of a slot, from `start` on, over for sending, at the next `kick`. False: the ring has no room.
     #[inline]
-    pub(super) fn submit(&mut self, at: u64, bytes: u32) -> bool {
-        self.front.transmit.push(libc::xdp_desc { addr: at, len: bytes, options: 0 })
+    pub(super) fn submit(&mut self, slot: u64, start: usize, bytes: usize) -> bool {
+        let number = self.number_of(slot);
+        let in_first = self.chunk_bytes - start;
+        let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let at = slot + start as u64;
+        if bytes <= in_first {
+            self.unsent[number] = 1;
+            return self.front.transmit.push(libc::xdp_desc { addr: at, len: length(bytes), options: 0 });
+        }
+        let parts = 1 + (bytes - in_first).div_ceil(self.chunk_bytes);
+        if !self.front.transmit.has_room(length(parts)) {
+            return false;
+        }
+        self.unsent[number] = u8::try_from(parts).unwrap_or(u8::MAX);
+        let (mut at, mut left, mut room) = (at, bytes, in_first);
+        while left > 0 {
+            let len = left.min(room);
+            let options = if left > len { PART } else { 0 };
+            let pushed = self.front.transmit.push(libc::xdp_desc { addr: at, len: length(len), options });
+            debug_assert!(pushed, "there was room");
+            (at, left, room) = (at + len as u64, left - len, self.chunk_bytes);
+        }
+        true
     }
 
     /// Whether the kernel has not sent all that was submitted.
@@ -296,22 +402,26 @@ impl Socket {
         self.front.transmit.is_pending() || self.others.iter().any(|queue| queue.transmit.is_pending())
     }
 
-    /// Gives `each` the chunks that have been sent.
+    /// Gives `each` the slots that have been sent, with their numbers.
     #[inline]
-    pub(super) fn take_sent(&mut self, mut each: impl FnMut(u64)) {
-        let chunk_bytes = self.chunk_bytes as u64;
+    pub(super) fn take_sent(&mut self, mut each: impl FnMut(u64, usize)) {
+        let Socket { front, others, unsent, slots_at, slot_bytes, .. } = self;
         let mut take = |completion: &mut Ring<u64>| {
             let mut any = false;
             while let Some(at) = completion.pop() {
-                each(at - at % chunk_bytes);
+                let number = usize::try_from(at).unwrap_or(usize::MAX).wrapping_sub(*slots_at) / *slot_bytes;
+                unsent[number] -= 1;
+                if unsent[number] == 0 {
+                    each((*slots_at + number * *slot_bytes) as u64, number);
+                }
                 any = true;
             }
             if any {
                 completion.release();
             }
         };
-        take(&mut self.front.completion);
-        self.others.iter_mut().for_each(|queue| take(&mut queue.completion));
+        take(&mut front.completion);
+        others.iter_mut().for_each(|queue| take(&mut queue.completion));
     }
 
     /// Lets the kernel see what was submitted, and wakes it if it asks for that, or `always`. Its answer says, too, whether the socket still

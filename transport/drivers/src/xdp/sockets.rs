@@ -47,16 +47,19 @@ fn register(socket: BorrowedFd<'_>, memory: &Mapping, chunk_bytes: usize) -> Res
 }
 
 /// Binds the socket at `place` of those that were opened together to a queue, the first before all others; without copies where the device can.
+/// With `in_parts` a frame may lie in several chunks (Linux 6.6).
 pub(super) fn bind(
     sockets: &[BorrowedFd<'_>],
     place: usize,
     interface: u32,
     queue: u32,
+    in_parts: bool,
 ) -> Result<(), Errno> {
+    const XDP_USE_SG: u16 = 1 << 4;
     let number = |socket: BorrowedFd<'_>| u32::try_from(socket.as_raw_fd()).unwrap_or(u32::MAX);
     // The others work as the first does.
     let (flags, of) = match place {
-        0 => (libc::XDP_USE_NEED_WAKEUP, 0),
+        0 => (libc::XDP_USE_NEED_WAKEUP | if in_parts { XDP_USE_SG } else { 0 }, 0),
         _ => (libc::XDP_SHARED_UMEM, number(sockets[0])),
     };
     let address = libc::sockaddr_xdp {

@@ -3,6 +3,8 @@
 
 mod bridged;
 mod helper;
+mod long;
+mod packs;
 mod queues;
 mod rights;
 #[path = "../../../../tests/skipped.rs"]

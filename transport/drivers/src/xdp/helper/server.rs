@@ -135,6 +135,8 @@ struct Rail {
     _address: OwnedFd,
     map: OwnedFd,
     wire_bytes_max: usize,
+    /// Its longest frames lie in several chunks.
+    in_parts: bool,
 }
 
 /// The helper. When it is dropped, nothing of it is left at any device.
@@ -324,13 +326,14 @@ impl Helper {
         let last = queues.iter().max().copied().unwrap_or(0);
         let map = program::queue_map(last + 1).map_err(loading)?;
         let wire_bytes_max = usize::try_from(wanted.wire_bytes_max).unwrap_or(usize::MAX);
+        let in_parts = open::is_in_parts(wire_bytes_max, chunk_bytes);
         let new = Destination { address, wire_bytes_max, map: map.as_fd() };
         // The program first: attaching it may reset the device's queues.
-        let attach = self.program(device.interface, Some(new), wanted.attach).map_err(failed)?;
+        let attach = self.program(device.interface, Some((new, in_parts)), wanted.attach).map_err(failed)?;
         let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
         let bound = || -> Result<(), (Operation, Errno)> {
             for (place, queue) in queues.iter().enumerate() {
-                sockets::bind(&fds, place, device.interface, *queue)
+                sockets::bind(&fds, place, device.interface, *queue, in_parts)
                     .map_err(|errno| (Operation::BindQueue, errno))?;
                 program::put_queue(map.as_fd(), *queue, fds[place])
                     .map_err(|errno| (Operation::LoadProgram, errno))?;
@@ -343,7 +346,7 @@ impl Helper {
         }
         let held = Held { interface: device.interface, address, queues, attach };
         if let Some(connection) = self.connections.get_mut(&number) {
-            connection.rail = Some(Rail { _address: address_socket, map, wire_bytes_max });
+            connection.rail = Some(Rail { _address: address_socket, map, wire_bytes_max, in_parts });
             self.register.enter(number, held.clone());
         }
         Ok((held, sockets))
@@ -353,10 +356,11 @@ impl Helper {
     fn program(
         &mut self,
         interface: u32,
-        new: Option<Destination<'_>>,
+        new: Option<(Destination<'_>, bool)>,
         asked: Option<Attach>,
     ) -> Result<Attach, (Operation, Errno)> {
-        let mut rails: Vec<Destination<'_>> = new.into_iter().collect();
+        let mut any_in_parts = new.as_ref().is_some_and(|(_, in_parts)| *in_parts);
+        let mut rails: Vec<Destination<'_>> = new.into_iter().map(|(rail, _)| rail).collect();
         let mut attached = Attach::Native;
         for (number, held) in self.register.at(interface) {
             let Some(rail) = self.connections.get(&number).and_then(|other| other.rail.as_ref()) else {
@@ -364,13 +368,14 @@ impl Helper {
             };
             attached = held.attach;
             let wire_bytes_max = rail.wire_bytes_max;
+            any_in_parts |= rail.in_parts;
             rails.push(Destination { address: held.address, wire_bytes_max, map: rail.map.as_fd() });
         }
         if rails.is_empty() {
             self.links.remove(&interface);
             return Ok(attached);
         }
-        let program = program::load(&rails).map_err(|errno| (Operation::LoadProgram, errno))?;
+        let program = program::load(&rails, any_in_parts).map_err(|errno| (Operation::LoadProgram, errno))?;
         let attaching = |errno| (Operation::AttachProgram, errno);
         if let Some(link) = self.links.get(&interface) {
             link.replace(program.as_fd()).map_err(attaching)?;
