@@ -25,6 +25,16 @@ fn frames(device: &str) -> u64 {
     listed.json()[0]["stats64"]["rx"]["packets"].as_u64().expect("a number")
 }
 
+/// The process of a rank, on whichever host.
+fn process_of(rank: usize) -> u32 {
+    let pid = || {
+        let listed = support::done(&mut stillwire(&["ps", "--json"])).json();
+        listed["jobs"][0]["status"]["each_rank"][rank]["pid"].as_u64()
+    };
+    wait_until("the rank has a process", || pid().is_some());
+    pid().and_then(|pid| u32::try_from(pid).ok()).expect("it was there")
+}
+
 fn moved(options: &[&str], nic: &str) {
     let moved = rail(options);
     assert_eq!(moved.code, Some(0), "{moved:?}");
@@ -73,7 +83,7 @@ fn all_ranks_go_to_another_address_and_back_while_they_run() {
     }
     moved(&["--nic", "udp:eth1"], "udp:eth1");
     // The job's own choice is another one; who is rolled back comes back over what was decided last.
-    signal(job.ranks()[0], "KILL");
+    signal(process_of(0), "KILL");
     job.wait_for("all ranks run again");
     wait_for_nics("udp:eth1");
     job.wait_for("committed");
@@ -98,7 +108,7 @@ fn a_change_that_one_rank_cannot_make_changes_none() {
     let others = format!("rank 0  over udp  refused: rank 1 does not: {why}");
     refused(&["--nic", "udp:eth2"], &[&others, &format!("rank 1  over udp  refused: {why}"), "2 of 2 ranks"]);
     // One that says nothing.
-    let rank = job.ranks()[1];
+    let rank = process_of(1);
     signal(rank, "STOP");
     let silent = "rank 0  over udp  refused: rank 1: it has not answered in 10 s";
     refused(&["--nic", "udp:eth1"], &[silent]);
@@ -126,7 +136,7 @@ fn a_rank_that_is_killed_in_the_middle_leaves_all_on_one_nic() {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the tool")
     };
     // One stands still, so that it cannot be decided: the next life is over what they had.
-    let ranks = job.ranks();
+    let ranks = [0, 1].map(process_of);
     signal(ranks[1], "STOP");
     let asked = begin("udp:eth1");
     std::thread::sleep(Duration::from_millis(300));
@@ -141,7 +151,7 @@ fn a_rank_that_is_killed_in_the_middle_leaves_all_on_one_nic() {
     job.wait_for("committed");
     // At whatever moment: both are over one, the old or the new.
     for (turn, delay) in (0..8).map(|turn| (turn, Duration::from_millis(turn * 4))) {
-        let rank = job.ranks()[usize::from(turn % 2 == 0)];
+        let rank = process_of(usize::from(turn % 2 == 0));
         let asked = begin(["udp:eth1", "udp"][usize::from(turn % 4 > 1)]);
         std::thread::sleep(delay);
         signal(rank, "KILL");
