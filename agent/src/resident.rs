@@ -160,8 +160,8 @@ impl LifeOfAgent {
             if let Some(pmi) = &mut pmi {
                 self.attend(pmi)?;
             }
-            let revival = self.rank.lock().revive();
-            self.wait(stream, images.is_writing(), revival, pmi.as_deref());
+            let rails = self.rank.lock().attend_rails();
+            self.wait(stream, images.is_writing(), rails, pmi.as_deref());
             match recv(stream.as_raw_fd(), &mut chunk, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) => return Ok(End::LauncherGone),
                 Ok(read) => self.reader.feed(&chunk[..read]),
@@ -185,6 +185,13 @@ impl LifeOfAgent {
         }
         if let Message::HandOver { number, nic } = message {
             self.rank.lock().hand_over(number, &nic);
+            return Ok(());
+        }
+        if matches!(
+            message,
+            Message::OpenRail { .. } | Message::MeetRails { .. } | Message::ChangeRails { .. }
+        ) {
+            self.rank.lock().change_rails(message);
             return Ok(());
         }
         let Some(enrolment) = &mut self.enrolment else {
@@ -272,10 +279,10 @@ impl LifeOfAgent {
     }
 
     /// Sleeps until bytes are there, or something is due or can be sent.
-    fn wait(&self, stream: &UnixStream, is_writing: bool, revival: Option<Instant>, pmi: Option<&Pmi>) {
+    fn wait(&self, stream: &UnixStream, is_writing: bool, rails: Option<Instant>, pmi: Option<&Pmi>) {
         let due = self.participant.poll_timeout().map(|due| due.since(self.now()));
-        let revival = revival.map(|due| due.saturating_duration_since(Instant::now()));
-        let due = due.into_iter().chain(is_writing.then_some(WRITING_SLICE)).chain(revival).min();
+        let rails = rails.map(|due| due.saturating_duration_since(Instant::now()));
+        let due = due.into_iter().chain(is_writing.then_some(WRITING_SLICE)).chain(rails).min();
         // Rounded up: a timer that fires early would only come back here.
         let millis = due.map(|due: Duration| u16::try_from(due.as_millis() + 1).unwrap_or(u16::MAX));
         let timeout = millis.map_or(PollTimeout::NONE, PollTimeout::from);

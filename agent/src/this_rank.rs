@@ -187,7 +187,7 @@ impl State {
 
     /// A new life has begun, of which nothing is known but the launch record.
     pub(crate) fn be_born(&mut self, launch: Launch, line: Line) {
-        self.nics = Nics::new(launch.nic.clone());
+        self.nics = Nics::new(launch.nic.clone(), launch.bind.ip());
         self.launch = launch;
         self.line = line;
         self.locations.clear();
@@ -230,13 +230,40 @@ impl State {
         self.say(Message::HandedOver { number, refused: NicWords::new(&refused) });
     }
 
-    /// Has rails that have died go on, and says when to look again.
-    pub(crate) fn revive(&mut self) -> Option<Instant> {
+    /// Takes part in a change of all ranks to another NIC (R29).
+    pub(crate) fn change_rails(&mut self, message: Message) {
+        match message {
+            Message::OpenRail { number, nic, anew } => {
+                let endpoints: Vec<Endpoint> = self.open.values().cloned().collect();
+                let answer = self.nics.open_rail(&endpoints, number, &nic, anew);
+                self.say(answer);
+            }
+            Message::MeetRails { number, ports, last } => {
+                if let Some(answer) = self.nics.meet_rails(number, &ports, last) {
+                    self.say(answer);
+                }
+            }
+            Message::ChangeRails { number, decided } => {
+                if let Some(places) = self.nics.change_rails(number, decided) {
+                    self.locations.extend(places.iter().map(|(port, rails)| (*port, rails.clone())));
+                    self.launch.nic = self.nics.wish().clone();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Has rails that have died go on, looks at a change that is under way, and says when to look again.
+    pub(crate) fn attend_rails(&mut self) -> Option<Instant> {
         if RAIL_DIED.swap(false, Ordering::Relaxed) {
             self.nics.note_death(Instant::now());
         }
         let endpoints: Vec<Endpoint> =
             self.nics.due().map_or(Vec::new(), |_| self.open.values().cloned().collect());
+        if let Some((moved, answer)) = self.nics.look(&endpoints) {
+            self.tell_nic(&moved);
+            self.say(answer);
+        }
         if let Some(moved) = self.nics.revive(&endpoints, Instant::now()) {
             moved.complain(self.launch.rank);
             self.tell_nic(&moved);
@@ -247,6 +274,9 @@ impl State {
     fn tell_nic(&mut self, moved: &Moved) {
         if let Some(taken) = &moved.taken {
             self.say(Message::Nic { words: NicWords::new(taken) });
+        }
+        if moved.lost {
+            self.say(Message::RailLost { words: NicWords::new(&self.nics.wish().choice) });
         }
     }
 
@@ -271,7 +301,7 @@ impl ThisRank {
     fn new(launch: Launch, line: Line) -> ThisRank {
         let epoch = launch.restore.map_or(Epoch(0), |generation| generation.epoch);
         let rank = launch.rank;
-        let nics = Nics::new(launch.nic.clone());
+        let nics = Nics::new(launch.nic.clone(), launch.bind.ip());
         let state = State {
             launch,
             nics,

@@ -13,6 +13,7 @@
 //! | [`Enrolment`]   | in a rank's process    | when the rank knows everybody's address and may run                   |
 //! | [`Participant`] | in a rank's process    | when the rank cuts                                                    |
 //! | [`pmi::Server`] | beside the keeper      | what the ranks of an MPI library are told about each other            |
+//! | [`rails::RailChange`] | beside the coordinator | when all ranks go over another NIC at another address             |
 //!
 //! Every machine is driven in the same way: `handle(now, input)`, then `poll_output()` until there is none, and
 //! `handle_timeout(now)` when `poll_timeout()` has come. All answers to `poll_timeout` may change with every call.
@@ -90,6 +91,7 @@ pub mod participant;
 pub mod pmi;
 pub mod protocols;
 mod queue;
+pub mod rails;
 pub mod recovery;
 pub mod sabotage;
 #[cfg(test)]

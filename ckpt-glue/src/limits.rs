@@ -197,3 +197,13 @@ const _: () =
 const _: () =
     assert!(PMI_LINE_BYTES_MAX < PMI_PART_BYTES_MAX, "every request that others see fits in a part");
 const _: () = assert!(PMI_REQUEST_BYTES_MAX + PMI_PART_BYTES_MAX < CONTROL_BYTES_MAX);
+
+/// Longest wait for all ranks to have taken a step of a change to another NIC (R29): opening a device, which the kernel may still be closing; frames that
+/// only the old rail takes; a rank that stands still.
+pub const RAIL_STEP_MAX: Duration = Duration::from_secs(10);
+
+/// Steps that such a change has at most: opened, opened anew, met, closed.
+pub const RAIL_STEPS: u32 = 4;
+
+/// Ranks that are named when one of these steps was not taken in time.
+pub const RAIL_NAMED_MAX: usize = 8;

@@ -21,11 +21,13 @@ pub enum Rule {
     NoFence,
     /// R25 out: a program is given an answer over PMI that depends on what others have done after a cut that its own rank has not taken.
     PmiAhead,
+    /// R29 out: a change of NIC is decided when the first rank says that it could close the old one.
+    RailsUndecided,
 }
 
 impl Rule {
     /// All of them, for a loop over the switches.
-    pub const ALL: [Rule; 7] = [
+    pub const ALL: [Rule; 8] = [
         Rule::EpochReuse,
         Rule::CutRefused,
         Rule::LifeReuse,
@@ -33,6 +35,7 @@ impl Rule {
         Rule::CommitFirst,
         Rule::NoFence,
         Rule::PmiAhead,
+        Rule::RailsUndecided,
     ];
 
     /// The name in reports.
@@ -46,6 +49,7 @@ impl Rule {
             Rule::CommitFirst => "8-commit-first",
             Rule::NoFence => "9-no-fence",
             Rule::PmiAhead => "25-pmi-ahead",
+            Rule::RailsUndecided => "29-rails-undecided",
         }
     }
 }

@@ -99,10 +99,14 @@ it stood still for it and the size of its image. Of a job of many ranks those th
     #[command(long_about = "\
 Have ranks of a running job reach other hosts over another NIC.
 
-The ranks run on, and nothing of what they send is lost or comes twice: each stops for as long as it takes to open the NIC at the address that its peers \
-know. So NICs with addresses of one kind can be exchanged, UDP and AF_XDP; to and from RDMA a job goes by a restart. A rank that cannot \
-have the NIC goes on as it was, and the command says why and fails. A rank that is rolled back later comes back over the NIC that it was given; \
-`restart` goes by its own --nic, or that of `run`.")]
+The ranks run on, and nothing of what they send is lost or comes twice. Where a NIC takes the place of another one at the address that peers know, as \
+UDP and AF_XDP do on one device, each rank stops for as long as it takes to open it, and goes on as it was if it cannot have it. Where the address \
+is another one, as to and from RDMA, or on another device, all ranks change together (so without --rank): each opens the new NIC beside the old one, and \
+closes the old one when all ranks reach each other over the new. If one cannot, or does not answer, nobody changes. The command says what each rank has, \
+or why not, and fails if one has not. Ranks that are rolled back later come back over the NIC that they were given; \
+`restart` goes by its own --nic, or that of `run`.
+
+A job whose RDMA device fails under it, such as by its port going down, goes over to udp by itself, and later lives of it, too, until it is told otherwise.")]
     Rail(RailArguments),
     /// End a running job; its checkpoints stay
     Kill(JobArgument),
@@ -393,8 +397,8 @@ pub(crate) struct RepairArguments {
 /// Over which NIC ranks reach other hosts: the same for `run` and `restart`.
 #[derive(Debug, Default, Args)]
 pub(crate) struct NicArgument {
-    /// Over which NIC ranks reach other hosts: udp, the kernel's sockets; xdp:INTERFACE, AF_XDP on an interface that holds the address on which ranks
-    /// receive, for one rank on each host, with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or for as many as it has queues, without rights, where `stillwire nic-helper`
+    /// Over which NIC ranks reach other hosts: udp, the kernel's sockets; udp:INTERFACE, those at an address of that interface; xdp:INTERFACE, AF_XDP on an interface, at the address on which ranks
+    /// receive if that is one of its own, for one rank on each host, with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or for as many as it has queues, without rights, where `stillwire nic-helper`
     /// runs; verbs:DEVICE, RDMA, and verbs alone, RDMA on the device that has that address; auto, AF_XDP where a rank has a host and an interface to itself, without copies, and the system permits it, else UDP (`ps` says which, and why). What is named and cannot be had is an error. By
     /// default what STILLWIRE_NIC says, or auto; a restart may name another one than the job was saved on, and goes on as before otherwise
     #[arg(long = "nic", value_name = "NIC", value_parser = nic_argument)]
@@ -424,7 +428,7 @@ pub(crate) struct JobArgument {
 pub(crate) struct RailArguments {
     #[command(flatten)]
     pub(crate) job: JobArgument,
-    /// The NIC, as for `run`: udp, xdp:INTERFACE, or auto
+    /// The NIC, as for `run`: udp, udp:INTERFACE, xdp:INTERFACE, verbs, verbs:DEVICE, or auto
     #[arg(long, value_name = "NIC", value_parser = nic_argument)]
     pub(crate) nic: NicChoice,
     /// Of which rank: its number, or all

@@ -6,11 +6,12 @@
 mod skipped;
 mod support;
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use support::namespaces::{enter, tool};
-use support::{Done, Place, Running, STILLWIRE, done, runs, signal, stillwire, verified, wait_until};
+use support::two_hosts::{TwoHosts, nics, rail, wait_for_nics};
+use support::{Place, Running, STILLWIRE, done, runs, signal, stillwire, verified, wait_until};
 
 /// True outside, when the test `name` has run in a network of its own, or cannot. False inside: go on.
 fn outside(name: &str) -> bool {
@@ -20,85 +21,6 @@ fn outside(name: &str) -> bool {
     };
     inside.as_ref().err().inspect(|missing| skipped::skipped(name, missing));
     inside != Ok(true)
-}
-
-/// Here is one host, 10.78.0.1; the other one, 10.78.0.2, is the namespace of a process that does nothing.
-struct TwoHosts {
-    place: Place,
-    other: Child,
-    shell: String,
-}
-
-impl TwoHosts {
-    fn new() -> TwoHosts {
-        let place = Place::new();
-        let mut other = Command::new("unshare")
-            .args(["--net", "--", "sh", "-c", "echo; exec sleep 600"])
-            .stdout(Stdio::piped())
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("a namespace");
-        let pid = other.id();
-        let mut line = [0];
-        let said = std::io::Read::read_exact(&mut other.stdout.take().expect("a pipe"), &mut line);
-        said.expect("it is in its namespace");
-        tool("ip", "link set lo up");
-        tool("ip", &format!("link add eth0 type veth peer name eth0 netns {pid}"));
-        tool("ip", "addr add 10.78.0.1/24 dev eth0");
-        tool("ip", "link set eth0 up");
-        let there = |arguments: &str| {
-            let mut command = Command::new("nsenter");
-            command.args(["-t", &pid.to_string(), "-n", "ip"]).args(arguments.split(' '));
-            assert!(command.status().expect("the tool").success(), "over there: {arguments}");
-        };
-        there("link set lo up");
-        there("addr add 10.78.0.2/24 dev eth0");
-        there("link set eth0 up");
-        let shell = place.remote_shell(&format!("shift; exec nsenter -t {pid} -n sh -c \"$*\""));
-        TwoHosts { place, other, shell }
-    }
-
-    /// Options that have one rank run on each; the network is all that they talk over.
-    fn options(&self) -> Vec<&str> {
-        let hosts = "localhost:1@10.78.0.1,other:1@10.78.0.2";
-        vec!["--hosts", hosts, "--remote-shell", &self.shell]
-    }
-
-    /// Starts the sort on both, with its checkpoints.
-    fn run(&self, options: &[&str]) -> Running {
-        let mut command = stillwire(&["run", "-n", "2", "--ckpt-every", "60ms", "--rails", "nic"]);
-        command.arg("--ckpt-dir").arg(self.place.job()).args(self.options()).args(options);
-        command.arg("--").args(self.place.sort());
-        Running::start(command)
-    }
-
-    /// Kills the job's launcher, and with it the job.
-    fn kill(&self, job: Running) {
-        job.signal("KILL");
-        job.finish();
-        wait_until("the guards have cleaned up", || self.place.lock_is_free());
-    }
-}
-
-impl Drop for TwoHosts {
-    fn drop(&mut self) {
-        let _ = self.other.kill();
-        let _ = self.other.wait();
-    }
-}
-
-/// Over what the ranks of the one job here say that they reach other hosts.
-fn nics() -> Vec<String> {
-    let listed = done(&mut stillwire(&["ps", "--json"])).json();
-    let ranks = listed["jobs"][0]["status"]["each_rank"].as_array().cloned().unwrap_or_default();
-    ranks.iter().filter_map(|rank: &Value| Some(rank["nic"].as_str()?.to_owned())).collect()
-}
-
-fn wait_for_nics(expected: &str) {
-    wait_until(&format!("both ranks say {expected}"), || {
-        let nics = nics();
-        nics.len() == 2 && nics.iter().all(|nic| nic.starts_with(expected))
-    });
 }
 
 /// Frames that have passed around the kernel are in no counter of its sockets, but the device has counted them.
@@ -181,13 +103,6 @@ fn auto_stays_with_udp_where_a_device_copies() {
     verified(&job.finish());
 }
 
-/// Asks the one job here to have its ranks go over another NIC.
-fn rail(options: &[&str]) -> Done {
-    let listed = done(&mut stillwire(&["ps", "--json"])).json();
-    let job = listed["jobs"][0]["job"].as_str().expect("it runs").to_owned();
-    done(stillwire(&["rail", &job]).args(options))
-}
-
 #[test]
 fn ranks_go_from_one_nic_to_another_while_they_run() {
     if outside("ranks_go_from_one_nic_to_another_while_they_run") {
@@ -241,7 +156,9 @@ fn a_rank_that_cannot_have_a_nic_goes_on_as_it_was() {
     refused(&["--nic", "xdp:eth7"], "rank 1  over udp  refused: the NIC xdp:eth7 cannot be had");
     refused(&["--nic", "xdp:eth7"], "2 of 2 ranks do not go over xdp:eth7");
     refused(&["--nic", "xdp:lo"], "is not an address of lo");
-    refused(&["--nic", "verbs:rxe0"], "save the job and restart it with --nic verbs:rxe0");
+    refused(&["--nic", "verbs:rxe0"], "rank 0  over udp  refused: ");
+    refused(&["--nic", "verbs:rxe0"], "the NIC verbs:rxe0 cannot be had");
+    refused(&["--nic", "verbs:rxe0", "--rank", "1"], "all ranks have to go over together");
     refused(&["--nic", "xdp:eth0", "--rank", "2"], "there is no rank 2, only 0 to 1");
     // Whoever holds the queue keeps it, and the rail is what it was.
     let at = "10.78.0.1:0".parse().expect("an address");

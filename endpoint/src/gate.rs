@@ -242,7 +242,8 @@ impl Endpoint {
         let rails = inner.rails.len();
         let (mut met, mut used) = ([false; RAILS_MAX], vec![false; addresses.len()]);
         let mut try_to_meet = |i: usize, j: usize| {
-            if met[i] || used[j] || addresses[j] == RawAddress::NONE {
+            let is_gone = inner.port.is_retired(rail_index(i));
+            if met[i] || used[j] || is_gone || addresses[j] == RawAddress::NONE {
                 return;
             }
             match inner.add_path(link, i, &addresses[j]) {

@@ -61,8 +61,12 @@ impl Endpoint {
     #[must_use]
     pub fn rail_to_others(&self) -> Option<(usize, RawAddress)> {
         let inner = self.shared.lock();
-        let rail = (0..inner.rails.len()).find(|i| !inner.port.is_within_host(rail_index(*i)))?;
-        Some((rail, inner.port.rail_address(rail_index(rail))?))
+        let mut others = (0..inner.rails.len()).filter(|i| !inner.port.is_within_host(rail_index(*i)));
+        // One that was taken away is nowhere.
+        others.find_map(|rail| {
+            let address = inner.port.rail_address(rail_index(rail)).filter(|at| *at != RawAddress::NONE)?;
+            Some((rail, address))
+        })
     }
 
     /// Whether a rail is dead.

@@ -365,7 +365,7 @@ impl Inner {
         }
         let mut happened = false;
         // Trunking: the rails take turns with a few frames each, and another one begins each time (R24).
-        let frames_max = if self.rails.len() > 1 { TURN_FRAMES } else { usize::MAX };
+        let frames_max = if self.rails.iter().flatten().nth(1).is_some() { TURN_FRAMES } else { usize::MAX };
         let mut idle = 0;
         while idle < self.rails.len() && self.port.wants_to_transmit() {
             let i = self.turn;
@@ -599,12 +599,23 @@ impl Inner {
         i: usize,
         address: &RawAddress,
     ) -> Result<(), DriverError> {
-        let Some(driver) = self.rails.get_mut(i).and_then(Option::as_mut) else { return Ok(()) };
+        let Some(driver) = self.rails.get_mut(i).and_then(Option::as_mut) else {
+            // Known when it goes on over another driver.
+            if !self.port.is_retired(rail_index(i)) {
+                self.places.insert((i, link), *address);
+            }
+            return Ok(());
+        };
         let id = driver.resolve(address)?;
         let longest = driver.path(id).map_or(driver.caps().frame_bytes_max, |path| path.frame_bytes_max);
         self.port.set_path_limited(link, rail_index(i), id, longest);
         self.places.insert((i, link), *address);
         Ok(())
+    }
+
+    /// Nobody is anywhere on this rail.
+    pub(crate) fn forget_places(&mut self, rail: usize) {
+        self.places.retain(|(i, _), _| *i != rail);
     }
 
     /// Where the peers of all links are on a rail.

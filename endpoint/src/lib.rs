@@ -15,6 +15,7 @@ mod buffers;
 mod clock;
 mod error;
 mod frozen;
+mod further_rail;
 mod gate;
 mod hand_over;
 mod helper;

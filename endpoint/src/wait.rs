@@ -78,6 +78,12 @@ impl Bell {
         Ok(())
     }
 
+    /// A rail is gone, and with it its descriptor.
+    pub(crate) fn watch_less(&self, rails: &[Option<Box<dyn Driver>>]) {
+        let watched = rails.iter().flatten().filter(|driver| driver.fd().is_some()).count();
+        self.watched.store(watched, Ordering::Relaxed);
+    }
+
     /// Wakes whoever sleeps.
     pub(crate) fn ring(&self) {
         for event in &self.beds().taken {

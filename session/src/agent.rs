@@ -9,7 +9,6 @@ use ckpt_glue::control::{Control, CutMode, Message, NicWords, NoImageReason};
 use ckpt_glue::names::Party;
 use ckpt_glue::participant::{Input, Output, Participant};
 use ckpt_glue::sabotage::Sabotage;
-use drivers::NicWish;
 use endpoint::Endpoint;
 use nix::poll::PollFlags;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -81,7 +80,7 @@ impl Agent {
         line: Line,
         epoch: Epoch,
         points: u64,
-        nic: NicWish,
+        nics: Nics,
     ) -> std::io::Result<Agent> {
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
         let rail_died = Arc::new(AtomicBool::new(false));
@@ -100,7 +99,7 @@ impl Agent {
             entered: Instant::now(),
             port_bytes: 0,
         };
-        let (part, nics) = (Mutex::new(part), Mutex::new(Nics::new(nic)));
+        let (part, nics) = (Mutex::new(part), Mutex::new(nics));
         Ok(Agent { identity, endpoint, images, started: Instant::now(), part, nics, rail_died, bell })
     }
 
@@ -145,7 +144,7 @@ impl Agent {
     /// Does what is due, and says how long nothing will be, and what to wait for besides messages of the keeper.
     pub(crate) fn tick(&self) -> (Option<Duration>, PollFlags) {
         let _ = self.bell.read();
-        let revival = self.revive();
+        let rails = self.attend_rails();
         let mut part = self.lock();
         // A keeper that is gone is noticed by whoever reads from it.
         let _ = part.line.flush();
@@ -164,7 +163,7 @@ impl Agent {
         }
         let due = part.participant.poll_timeout().map(|due| due.since(self.now()));
         let read = part.line.due().map(|due| due.saturating_duration_since(Instant::now()));
-        (due.into_iter().chain(read).chain(revival).min(), part.line.wants())
+        (due.into_iter().chain(read).chain(rails).min(), part.line.wants())
     }
 
     /// Has the port go on over another NIC, and answers.
@@ -180,15 +179,42 @@ impl Agent {
         self.send(Message::HandedOver { number, refused: NicWords::new(&refused) });
     }
 
-    /// Has a rail that has died go on, and says when to look again.
-    fn revive(&self) -> Option<Duration> {
+    /// Takes part in a change of all ranks to another NIC (R29).
+    pub(crate) fn change_rails(&self, message: Message) {
+        let mut nics = self.nics();
+        let answer = match message {
+            Message::OpenRail { number, nic, anew } => {
+                Some(nics.open_rail(core::slice::from_ref(&self.endpoint), number, &nic, anew))
+            }
+            Message::MeetRails { number, ports, last } => nics.meet_rails(number, &ports, last),
+            Message::ChangeRails { number, decided } => {
+                // All links are there from the beginning: nobody is looked up later.
+                let _ = nics.change_rails(number, decided);
+                None
+            }
+            _ => None,
+        };
+        if let Some(answer) = answer {
+            self.send(answer);
+        }
+    }
+
+    /// Has a rail that has died go on, looks at a change that is under way, and says when to look again.
+    fn attend_rails(&self) -> Option<Duration> {
         let mut nics = self.nics();
         if self.rail_died.swap(false, Ordering::Relaxed) {
             nics.note_death(Instant::now());
         }
+        if let Some((moved, answer)) = nics.look(core::slice::from_ref(&self.endpoint)) {
+            self.tell_nic(&moved);
+            self.send(answer);
+        }
         if let Some(moved) = nics.revive(core::slice::from_ref(&self.endpoint), Instant::now()) {
             moved.complain(self.identity.rank);
             self.tell_nic(&moved);
+            if moved.lost {
+                self.send(Message::RailLost { words: NicWords::new(&nics.wish().choice) });
+            }
         }
         nics.due().map(|due| due.saturating_duration_since(Instant::now()))
     }

@@ -69,6 +69,9 @@ fn take(agent: &Agent, message: Message) {
     match message {
         Message::FinalizeDone => agent.release(),
         Message::HandOver { number, nic } => agent.hand_over(number, &nic),
+        message @ (Message::OpenRail { .. } | Message::MeetRails { .. } | Message::ChangeRails { .. }) => {
+            agent.change_rails(message);
+        }
         message => agent.handle(Input::Message(message), None),
     }
 }

@@ -65,3 +65,12 @@ pub const REVIVALS_MAX: u32 = 12;
 
 /// A rail that has gone on for so long before it dies again is looked after as if it had never died.
 pub const REVIVED_FOR: Duration = Duration::from_secs(60);
+
+/// Longest wait for frames to arrive that only the rail takes which is to be closed, and time between two looks: they take a round trip, or as long as a peer
+/// stands still. The launcher waits longer (`ckpt_glue::limits::RAIL_STEP_MAX`), so that it is told why.
+pub const ON_THEIR_WAY_MAX: Duration = Duration::from_secs(5);
+
+/// Time between two such looks.
+pub const ON_THEIR_WAY_LOOK: Duration = Duration::from_millis(2);
+
+const _: () = assert!(ON_THEIR_WAY_MAX.as_nanos() * 2 <= ckpt_glue::limits::RAIL_STEP_MAX.as_nanos());

@@ -1,17 +1,22 @@
 //! Over which NIC the ports of a rank reach other hosts while it runs: another one by a person's word, and UDP when the rail has died.
 
+mod change;
+
 use core::cell::RefCell;
 use core::time::Duration;
+use std::net::IpAddr;
 use std::time::Instant;
 
+use ckpt_glue::control::{Message, NicWords};
 use drivers::nic::{self, NicError};
 use drivers::udp::{UdpAddress, UdpConfig};
 use drivers::{Driver, DriverError, Errno, NicChoice, NicTaken, NicWish, Operation, RailsError};
 use endpoint::{Endpoint, EndpointError};
 use nix::errno::Errno as System;
-use transport::{Rank, RawAddress};
+use transport::{PortId, Rank, RawAddress};
 
 use crate::limits::{REVIVALS_MAX, REVIVE_AFTER, REVIVED_FOR};
+use change::Change;
 
 /// What an endpoint is told of errors that are not a driver's.
 const NOTHING: DriverError =
@@ -23,9 +28,19 @@ enum Refused {
     #[error("it has no rail to other hosts (--rails)")]
     NoRail,
     #[error(
-        "a port that runs keeps its address, and {nic} has one of another kind: save the job and restart it with --nic {nic}"
+        "it would be at another address over {nic}, which all ranks have to go over together: ask for it without --rank"
     )]
     Elsewhere { nic: String },
+    #[error("a port was opened meanwhile; ask again")]
+    Opened,
+    #[error("it finds no way to port {peer} over it: {source}")]
+    NoWay { peer: PortId, source: EndpointError },
+    #[error(transparent)]
+    Beside(RailsError),
+    #[error(
+        "frames of up to {bytes} bytes are on their way that {nic} does not take, and their receivers have not had them in {waited:?}; ask again when fewer are"
+    )]
+    OnTheirWay { bytes: usize, nic: String, waited: Duration },
     #[error(transparent)]
     Nic(#[from] NicError),
     #[error("{0}, and the rail goes on as it was")]
@@ -41,9 +56,13 @@ pub struct Moved {
     pub taken: Option<NicTaken>,
     /// Why a port does not go over what was asked for.
     pub refused: Option<String>,
+    /// A rail is dead that cannot go on at its address: what the launcher is to be told.
+    pub lost: bool,
 }
 
 impl Moved {
+    const NOTHING: Moved = Moved { taken: None, refused: None, lost: false };
+
     /// Tells whoever runs the program of a rail that had died.
     pub fn complain(&self, rank: Rank) {
         if let Some(taken) = &self.taken {
@@ -56,10 +75,13 @@ impl Moved {
 }
 
 /// The NIC of a rank, for all of its ports.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Nics {
     /// What is asked for, from the start or since a person has said something else.
     wish: NicWish,
+    /// Where ports receive whose NIC names no other place.
+    bind: IpAddr,
+    change: Option<Change>,
     /// Attempts in a row to have dead rails go on, and when the last one was.
     revivals: u32,
     last: Option<Instant>,
@@ -70,8 +92,8 @@ pub struct Nics {
 impl Nics {
     /// As the rank was started.
     #[must_use]
-    pub fn new(wish: NicWish) -> Nics {
-        Nics { wish, revivals: 0, last: None, due: None }
+    pub fn new(wish: NicWish, bind: IpAddr) -> Nics {
+        Nics { wish, bind, change: None, revivals: 0, last: None, due: None }
     }
 
     /// What is asked for now.
@@ -83,9 +105,9 @@ impl Nics {
     /// Has the ports go on over another NIC, while they run. One that cannot stays where it is.
     pub fn hand_over(&mut self, endpoints: &[Endpoint], choice: NicChoice) -> Moved {
         let wish = NicWish { choice, ..self.wish.clone() };
-        let mut moved = Moved { taken: None, refused: None };
+        let mut moved = Moved::NOTHING;
         for endpoint in endpoints {
-            let (taken, outcome) = hand_over(endpoint, &wish, &self.wish);
+            let (taken, outcome) = hand_over(endpoint, &wish, &self.wish, self.bind);
             moved.taken = moved.taken.or(taken);
             if let Err(refused) = outcome {
                 moved.refused.get_or_insert(refused.to_string());
@@ -112,28 +134,33 @@ impl Nics {
         REVIVE_AFTER * 2_u32.saturating_pow(self.revivals)
     }
 
-    /// When [`Nics::revive`] has something to do.
+    /// When [`Nics::revive`] or [`Nics::look`] has something to do.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        self.due
+        let change = self.change.as_ref().and_then(Change::due);
+        self.due.into_iter().chain(change).min()
     }
 
     /// Has the rails to other hosts that have died go on over UDP, at the addresses that peers know. `None`: not yet, or there is nothing to be done.
     pub fn revive(&mut self, endpoints: &[Endpoint], now: Instant) -> Option<Moved> {
         self.due.take_if(|due| *due <= now)?;
-        let mut moved = Moved { taken: None, refused: None };
+        let (mut moved, mut is_elsewhere) = (Moved::NOTHING, false);
         for endpoint in endpoints {
             match revive(endpoint) {
                 Ok(taken) => moved.taken = moved.taken.or(taken),
+                Err(Refused::Elsewhere { .. }) => is_elsewhere = true,
                 Err(refused) => moved.refused = Some(refused.to_string()),
             }
         }
+        // The change that is under way may give it another one.
+        moved.lost = is_elsewhere && self.change.is_none();
         (self.revivals, self.last) = (self.revivals + 1, Some(now));
-        if moved.refused.is_some() && self.revivals < REVIVALS_MAX {
+        if (moved.refused.is_some() || is_elsewhere) && self.revivals < REVIVALS_MAX {
+            // The launcher may have had something else to do, or a rank may have refused.
             self.due = Some(now + self.pause());
             moved.refused = None;
         }
-        (moved.taken.is_some() || moved.refused.is_some()).then_some(moved)
+        (moved != Moved::NOTHING).then_some(moved)
     }
 }
 
@@ -142,8 +169,9 @@ fn hand_over(
     endpoint: &Endpoint,
     wish: &NicWish,
     before: &NicWish,
+    bind: IpAddr,
 ) -> (Option<NicTaken>, Result<(), Refused>) {
-    let (rail, udp) = match rail_of(endpoint, &wish.choice) {
+    let (rail, udp) = match in_place(endpoint, &wish.choice, bind) {
         Ok(found) => found,
         Err(refused) => return (None, Err(refused)),
     };
@@ -161,7 +189,7 @@ fn hand_over(
         taken.replace(Some(nic));
         Ok(rail)
     };
-    let by_udp = NicWish { choice: NicChoice::Udp, ..NicWish::default() };
+    let by_udp = NicWish { choice: NicChoice::UDP, ..NicWish::default() };
     let mut wanted = |_: &RawAddress| open(wish);
     let mut again = |_: &RawAddress| {
         let refused = failed.take();
@@ -181,12 +209,12 @@ fn hand_over(
 
 /// Has a port's rail to other hosts go on over UDP if it has died.
 fn revive(endpoint: &Endpoint) -> Result<Option<NicTaken>, Refused> {
-    let (rail, udp) = match rail_of(endpoint, &NicChoice::Udp) {
-        Ok(found) if endpoint.is_rail_dead(found.0) => found,
-        // Nothing has died, or what cannot be opened anew: the other rails go on.
-        _ => return Ok(None),
+    let Some((rail, address)) = endpoint.rail_to_others().filter(|(rail, _)| endpoint.is_rail_dead(*rail))
+    else {
+        return Ok(None);
     };
-    let by_udp = NicWish { choice: NicChoice::Udp, ..NicWish::default() };
+    let udp = udp_at(&address).ok_or(Refused::Elsewhere { nic: NicChoice::UDP.to_string() })?;
+    let by_udp = NicWish { choice: NicChoice::UDP, ..NicWish::default() };
     let (taken, failed) = (RefCell::new(None), RefCell::new(None));
     let mut open = |_: &RawAddress| -> Result<Box<dyn Driver>, DriverError> {
         let (rail, nic) = drivers::open_nic(&udp, &by_udp).map_err(|error| {
@@ -207,15 +235,19 @@ fn revive(endpoint: &Endpoint) -> Result<Option<NicTaken>, Refused> {
     Ok(taken.into_inner())
 }
 
-/// A port's rail to other hosts, with the address at which it goes on.
-fn rail_of(endpoint: &Endpoint, choice: &NicChoice) -> Result<(usize, UdpConfig), Refused> {
+/// The address, if it is one of UDP.
+fn udp_at(address: &RawAddress) -> Option<UdpConfig> {
+    UdpAddress::try_from(address).ok().map(|UdpAddress(bind)| UdpConfig::new(bind))
+}
+
+/// A port's rail to other hosts, with the address at which it would go on over a NIC: the one that it has.
+fn in_place(endpoint: &Endpoint, choice: &NicChoice, bind: IpAddr) -> Result<(usize, UdpConfig), Refused> {
     let (rail, address) = endpoint.rail_to_others().ok_or(Refused::NoRail)?;
-    match UdpAddress::try_from(&address) {
-        Ok(UdpAddress(bind)) if !matches!(choice, NicChoice::Verbs { .. }) => {
-            Ok((rail, UdpConfig::new(bind)))
-        }
-        _ => Err(Refused::Elsewhere { nic: choice.to_string() }),
-    }
+    let stays = |udp: &UdpConfig| {
+        !matches!(choice, NicChoice::Verbs { .. }) && nic::address_for(choice, bind) == udp.bind.ip()
+    };
+    let udp = udp_at(&address).filter(stays).ok_or(Refused::Elsewhere { nic: choice.to_string() })?;
+    Ok((rail, udp))
 }
 
 /// What an endpoint understands of it.
@@ -241,6 +273,10 @@ mod tests {
     use transport::{Epoch, JobId, JobKey, Life, Port, PortConfig, PortId};
 
     use super::*;
+
+    fn nics() -> Nics {
+        Nics::new(NicWish::default(), "127.0.0.1".parse().expect("an address"))
+    }
 
     /// A port with a rail over UDP that can be killed, and how often it has told of a death.
     fn opened() -> (Endpoint, FaultSwitch, Arc<AtomicU32>) {
@@ -273,7 +309,7 @@ mod tests {
     #[test]
     fn a_rail_that_has_died_goes_on_at_its_address() {
         let (endpoint, switch, deaths) = opened();
-        let mut nics = Nics::new(NicWish::default());
+        let mut nics = nics();
         let (now, before) = (Instant::now(), endpoint.addresses());
         assert_eq!(nics.due(), None);
         kill(&endpoint, &switch);
@@ -301,7 +337,7 @@ mod tests {
         let now = Instant::now();
         kill(&endpoint, &switch);
         let _holder = hold(&endpoint);
-        let mut nics = Nics { revivals: REVIVALS_MAX - 1, last: Some(now), ..Nics::new(NicWish::default()) };
+        let mut nics = Nics { revivals: REVIVALS_MAX - 1, last: Some(now), ..nics() };
         nics.note_death(now);
         let due = nics.due().expect("one more attempt");
         let refused =

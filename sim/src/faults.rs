@@ -39,6 +39,8 @@ kinds! {
     Partition = "partition",
     /// A NIC stopped working from one moment to the next.
     RailDeath = "rail_death",
+    /// All ranks went over another NIC.
+    RailsChanged = "rails_changed",
     /// A rank's process died.
     ProcessCrash = "process_crash",
     /// A node lost power: its processes, its keeper, what its disk had not made durable.

@@ -84,6 +84,7 @@ pub fn switches() -> Vec<Switch> {
         ("stopped-expiry", Rule::StoppedExpiry),
         ("11-write-into-others", Rule::Bypass),
         ("11-pulled-in-part", Rule::PulledWhole),
+        ("29-frame-that-only-the-old-rail-takes", Rule::LongestFrame),
     ];
     let mut all: Vec<Switch> = of_transport
         .map(|(name, rule)| {
@@ -103,7 +104,10 @@ pub fn switches() -> Vec<Switch> {
             ckpt_glue::Rule::KeyWithoutLife => Some(store::sabotage::Rule::KeyWithoutLife),
             ckpt_glue::Rule::CommitFirst => Some(store::sabotage::Rule::CommitFirst),
             ckpt_glue::Rule::NoFence => Some(store::sabotage::Rule::NoFence),
-            ckpt_glue::Rule::CutRefused | ckpt_glue::Rule::LifeReuse | ckpt_glue::Rule::PmiAhead => None,
+            ckpt_glue::Rule::CutRefused
+            | ckpt_glue::Rule::LifeReuse
+            | ckpt_glue::Rule::PmiAhead
+            | ckpt_glue::Rule::RailsUndecided => None,
         };
         let switches = Switches {
             glue: ckpt_glue::Sabotage::out(rule),
@@ -166,7 +170,11 @@ mod tests {
     #[test]
     fn the_loss_of_every_rule_is_noticed() {
         let all = switches();
-        assert_eq!(all.len(), 18, "13 rules of the cut (11 has three parts), windows, offsets, hints");
+        assert_eq!(
+            all.len(),
+            20,
+            "13 rules of the cut (11 has three parts), windows, offsets, hints, two of rails"
+        );
         for switch in &all {
             let report = hunt(switch, SABOTAGE_HISTORIES);
             assert!(report.found, "{} was out for {SABOTAGE_HISTORIES} histories", switch.name);

@@ -27,6 +27,8 @@ pub enum Rule {
     Bypass,
     /// R11: nothing is granted in place of a payload only when all of it has been pulled.
     PulledWhole,
+    /// R29: a rail is closed only when no frame is on its way that it alone takes.
+    LongestFrame,
 }
 
 /// The rule that is out, if any.

@@ -83,6 +83,30 @@ impl fmt::Display for Message {
             Message::HandedOver { number, refused } => {
                 write!(f, "handed-over {number}: no, {}", refused.as_str())
             }
+            Message::OpenRail { number, nic, anew } => {
+                write!(f, "open-rail {number}: {}{}", nic.as_str(), if *anew { ", anew" } else { "" })
+            }
+            Message::RailOpened { number, in_place: true, .. } => write!(f, "rail-opened {number}: in place"),
+            Message::RailOpened { number, ports, refused, .. } if refused.as_str().is_empty() => {
+                write!(f, "rail-opened {number}: {} ports", ports.len())
+            }
+            Message::RailOpened { number, refused, .. } => {
+                write!(f, "rail-opened {number}: no, {}", refused.as_str())
+            }
+            Message::MeetRails { number, ports, last } => {
+                let more = if *last { "" } else { ", more follow" };
+                write!(f, "meet-rails {number}: {} ports{more}", ports.len())
+            }
+            Message::RailsMet { number, refused } if refused.as_str().is_empty() => {
+                write!(f, "rails-met {number}")
+            }
+            Message::RailsMet { number, refused } => {
+                write!(f, "rails-met {number}: no, {}", refused.as_str())
+            }
+            Message::ChangeRails { number, decided } => {
+                write!(f, "change-rails {number}: {}", if *decided { "decided" } else { "taken back" })
+            }
+            Message::RailLost { words } => write!(f, "rail-lost {}", words.as_str()),
             Message::StatusQuery => write!(f, "status?"),
             Message::StatusReport { status } => write!(f, "status {:?}", status.phase),
         }

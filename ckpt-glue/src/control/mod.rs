@@ -280,6 +280,54 @@ pub enum Message {
         /// Why not; empty: it does.
         refused: NicWords,
     },
+    /// C -> R: open this NIC beside the one that you have, and say where (R29).
+    OpenRail {
+        /// The number of the change.
+        number: u64,
+        /// The NIC, as a person names it.
+        nic: NicWords,
+        /// Also if the rail could go on over it at its address.
+        anew: bool,
+    },
+    /// R -> C: it is open, or why not.
+    RailOpened {
+        /// The number of the change.
+        number: u64,
+        /// Nothing was opened: the rail can go on over it at its address.
+        in_place: bool,
+        /// Its ports, and where they are after the change, on the new rail last.
+        ports: Vec<PortEntry>,
+        /// Why not; empty: it is.
+        refused: NicWords,
+    },
+    /// C -> R: where all ports are after the change; several messages for many.
+    MeetRails {
+        /// The number of the change.
+        number: u64,
+        /// The ports.
+        ports: Vec<PortEntry>,
+        /// Whether this was the last part.
+        last: bool,
+    },
+    /// R -> C: all are reached there, and nothing needs the old rail any more; or why not.
+    RailsMet {
+        /// The number of the change.
+        number: u64,
+        /// Why not; empty: so it is.
+        refused: NicWords,
+    },
+    /// C -> R: close one of the two. [`Message::HandedOver`] says that the old one is closed.
+    ChangeRails {
+        /// The number of the change.
+        number: u64,
+        /// The old one, and the NIC of the new one is the rank's from now on; `false`: the new one, and all is as it was.
+        decided: bool,
+    },
+    /// R -> C: its rail to other hosts has died, and its address with it.
+    RailLost {
+        /// What of it there was, in words.
+        words: NicWords,
+    },
     // --- questions of people -------------------------------------------------------------------------------------------
     /// T -> C: what are you doing?
     StatusQuery,
@@ -326,4 +374,10 @@ wire_enum!(Message, "kind of message", {
     62 => HandedOver { number, refused },
     64 => StatusQuery {},
     65 => StatusReport { status },
+    68 => OpenRail { number, nic, anew },
+    69 => RailOpened { number, in_place, ports, refused },
+    70 => MeetRails { number, ports, last },
+    71 => RailsMet { number, refused },
+    72 => ChangeRails { number, decided },
+    73 => RailLost { words },
 });

@@ -299,6 +299,21 @@ impl<'a> Numbers<'a> {
             Message::HandedOver { number: self.long(), refused: NicWords::new(&"no") },
             Message::StatusQuery,
             Message::StatusReport { status: self.status() },
+            Message::OpenRail { number: self.long(), nic: NicWords::new(&"verbs"), anew: self.flag() },
+            Message::RailOpened {
+                number: self.long(),
+                in_place: self.flag(),
+                ports: self.some_of(Self::port_entry),
+                refused: NicWords::default(),
+            },
+            Message::MeetRails {
+                number: self.long(),
+                ports: self.some_of(Self::port_entry),
+                last: self.flag(),
+            },
+            Message::RailsMet { number: self.long(), refused: NicWords::new(&"no") },
+            Message::ChangeRails { number: self.long(), decided: self.flag() },
+            Message::RailLost { words: NicWords::new(&"verbs:rxe0") },
         ]
     }
 

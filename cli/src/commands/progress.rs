@@ -166,6 +166,18 @@ impl Observer for Progress {
                 self.warn(&format!("rank {rank} could not be started: {problem}"))
             }
             Notice::KeeperLost { host, why } => self.warn(&format!("the keeper of {host}: {why}")),
+            Notice::RailLost { rank, nic, is_possible: true } => {
+                self.warn(&format!("rank {rank}: its rail over {nic} has died: all ranks go over udp"));
+            }
+            Notice::RailLost { rank, nic, is_possible: false } => self.warn(&format!(
+                "rank {rank}: its rail over {nic} has died, and processes that ranks have spawned would hear of no other place: it waits for the NIC"
+            )),
+            Notice::RailReplaced { nic, refused: None } => {
+                self.say(at, &format!("all ranks go on over {nic}"));
+            }
+            Notice::RailReplaced { nic, refused: Some(why) } => {
+                self.warn(&format!("the ranks do not go over {nic} yet: {why}"));
+            }
             Notice::Damaged { generation, damages } => {
                 let problem = damages.first().map(|damage| damage.error.to_string()).unwrap_or_default();
                 let more = damages.len().saturating_sub(1);

@@ -276,7 +276,9 @@ impl Observer for Timeline {
             Notice::Misbehaves { rank, reason } => self.say(&format!("rank {rank} is ended: {reason}")),
             Notice::Damaged { generation, .. } => self.say(&format!("generation {generation} is damaged")),
             Notice::Lost { generation, .. } => self.say(&format!("generation {generation} is lost")),
-            Notice::NotRunningYet { .. }
+            Notice::RailLost { .. }
+            | Notice::RailReplaced { .. }
+            | Notice::NotRunningYet { .. }
             | Notice::Copy(_)
             | Notice::Repair { .. }
             | Notice::Mpi(_)

@@ -39,6 +39,10 @@ pub(crate) enum Notice<'a> {
     NotRunningYet { status: &'a JobStatus, why: Option<&'a str> },
     /// A rank sent what no rank sends, or does not read: it is ended.
     Misbehaves { rank: Rank, reason: String },
+    /// A rank's rail over this NIC has died, and its address with it. Whether all can go on over another one.
+    RailLost { rank: Rank, nic: &'a str, is_possible: bool },
+    /// All have, or why not.
+    RailReplaced { nic: &'a str, refused: Option<&'a str> },
     /// Something about copies outside the nodes.
     Copy(CopyNotice<'a>),
     /// Something that only jobs of MPI libraries have.

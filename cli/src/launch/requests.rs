@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use ckpt_glue::job::Event;
-use ckpt_glue::limits::{DURATION_MAX, POINT_ANSWER_MAX};
+use ckpt_glue::limits::{DURATION_MAX, POINT_ANSWER_MAX, RAIL_STEP_MAX, RAIL_STEPS};
 use ckpt_glue::protocols::CheckpointEvent;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
@@ -283,7 +283,10 @@ pub(crate) fn ask(info: &JobInfo, request: &Request) -> Result<Answer, CliError>
     let failed = |error| CliError::NoAnswer { job: info.job.clone(), error };
     let (limit, awaited) = match request {
         Request::Status => (ANSWER_MAX, "its status"),
-        Request::Rail { .. } => (RAIL_MAX + ANSWER_MAX, "the answers of its ranks"),
+        Request::Rail { rank, .. } => {
+            let steps = if rank.is_some() { RAIL_MAX } else { RAIL_STEP_MAX * RAIL_STEPS };
+            (steps + ANSWER_MAX, "the answers of its ranks")
+        }
         Request::Stop => (ANSWER_MAX, "the answer that it is being ended"),
         // One that is under way comes first, and both have their time.
         Request::Checkpoint => {

@@ -198,8 +198,10 @@ pub(crate) enum ToKeeper {
     Control(Sealed),
     /// The PMI server answers a rank's agent.
     PmiAnswer { rank: u32, answer: Sealed },
-    /// To a process of a rank, past the machine.
-    ToProcess { rank: u32, control: Sealed },
+    /// To processes of ranks, past the machine.
+    ToProcesses { ranks: Vec<u32>, control: Sealed },
+    /// Over which NIC all ranks reach other hosts that are started from now on.
+    Nic { nic: String },
     /// The coordinator's shell speaks for this rank from now on: it hears what the machine tells it.
     SpeakFor { rank: u32 },
     /// The PMI server says this to a process.
@@ -261,6 +263,8 @@ pub(crate) enum FromKeeper {
     Nic { rank: u32, words: String },
     /// It has taken a wish of another NIC, or says why not.
     HandedOver { rank: u32, number: u64, refused: String },
+    /// What a rank says about a change of all to another NIC, or about a rail that has died with its address.
+    Rail { rank: u32, control: Sealed },
     /// It could not be started.
     NotSpawned { rank: u32, problem: String },
     /// A rank had ended when the generation was taken, with what its image says of its part in PMI.

@@ -4,6 +4,7 @@
 pub(crate) mod namespaces;
 pub(crate) mod programs;
 pub(crate) mod threads;
+pub(crate) mod two_hosts;
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};

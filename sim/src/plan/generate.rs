@@ -70,6 +70,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
     crash(random, &mut plan);
     troubles(random, &mut plan);
     plan.pulls = plan.auth == Auth::Off && random.percent(40);
+    changes_of_rails(random, &mut plan);
     plan
 }
 
@@ -230,5 +231,18 @@ fn troubles(random: &mut Random, plan: &mut Plan) {
         let rank = rank_number(random, plan);
         let lasts = random.log_between(50 * MICRO, 20 * MILLI);
         plan.steps.push(Step { when, action: Action::Stall { rank, lasts } });
+    }
+}
+
+/// All ranks go over another NIC, and another.
+fn changes_of_rails(random: &mut Random, plan: &mut Plan) {
+    if random.percent(30) && plan.rails == 1 && !plan.pulls {
+        plan.rails = 2;
+        plan.steps.retain(|step| !matches!(step.action, Action::RailDown { .. }));
+        for _ in 0..random.between(1, 3) {
+            let frame_bytes_max = u32::try_from(random.between(320, 640)).unwrap_or(320);
+            let when = at_frames(random);
+            plan.steps.push(Step { when, action: Action::ChangeRails { frame_bytes_max } });
+        }
     }
 }

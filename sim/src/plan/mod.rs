@@ -98,6 +98,11 @@ pub enum Action {
         /// Until it is opened anew.
         lasts: Nanos,
     },
+    /// All ranks go over another NIC (R29). A plan with this has two rails, of which one is open at a time.
+    ChangeRails {
+        /// Bytes of the longest frame that it takes.
+        frame_bytes_max: u32,
+    },
     /// The clock of a node jumps.
     ClockJump {
         /// The node.
@@ -229,4 +234,25 @@ pub struct Plan {
     pub drift: [i64; crate::limits::RANKS_MAX],
     /// What happens.
     pub steps: Vec<Step>,
+}
+
+impl Plan {
+    /// Whether all ranks go over another NIC at some time.
+    fn changes_rails(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.action, Action::ChangeRails { .. }))
+    }
+
+    /// Whether a port has this rail from its beginning.
+    pub(crate) fn opens(&self, rail: u32) -> bool {
+        rail == 0 || !self.changes_rails()
+    }
+
+    /// Bytes of the longest frame of any NIC.
+    pub(crate) fn longest_frame(&self) -> u32 {
+        let longest = |step: &Step| match step.action {
+            Action::ChangeRails { frame_bytes_max } => Some(frame_bytes_max),
+            _ => None,
+        };
+        self.steps.iter().filter_map(longest).chain([self.frame_bytes_max]).max().unwrap_or(0)
+    }
 }

@@ -299,6 +299,12 @@ fn action(words: &mut Words<'_>) -> Result<Action, ScenarioError> {
             words.all("dead")?;
             Action::RailDown { rank, rail, lasts: lasts(words)? }
         }
+        Some("rails") => {
+            words.all("change to frames of")?;
+            let frame_bytes_max = words.small_number("bytes of a frame", FRAME_BYTES)?;
+            words.all("bytes")?;
+            Action::ChangeRails { frame_bytes_max }
+        }
         Some("clock") => {
             words.all("of node")?;
             let node = node(words)?;
@@ -329,7 +335,7 @@ fn action(words: &mut Words<'_>) -> Result<Action, ScenarioError> {
 
 const ACTIONS: &str = "what happens ('checkpoint when ready', 'checkpoint at once', 'crash rank N', 'crash cause', \
                        'crash other N', 'switch off node N for TIME', 'power loss after N writes for TIME', \
-                       'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', \
+                       'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', 'rails change to frames of N bytes', \
                        'clock of node N jumps TIME', 'break control of node N', 'rank N unsavable for TIME', \
                        'disk full after N writes', 'disk error after N writes', 'storm WEATHER, for TIME', \
                        'stall rank N for TIME')";

@@ -189,6 +189,9 @@ fn write_action(f: &mut Formatter<'_>, action: &Action) -> fmt::Result {
         Action::RailDown { rank, rail, lasts } => {
             write!(f, "rail {rail} of rank {rank} dead for {}", duration(lasts))
         }
+        Action::ChangeRails { frame_bytes_max } => {
+            write!(f, "rails change to frames of {frame_bytes_max} bytes")
+        }
         Action::ClockJump { node, by } => write!(f, "clock of node {node} jumps {}", signed_duration(by)),
         Action::BreakControl { node } => write!(f, "break control of node {node}"),
         Action::Unsavable { rank, lasts } => write!(f, "rank {rank} unsavable for {}", duration(lasts)),

@@ -27,6 +27,7 @@ fn lasting(action: &mut Action) -> Option<&mut Nanos> {
         | Action::Stall { lasts, .. } => Some(lasts),
         Action::Checkpoint { .. }
         | Action::CrashProcess(_)
+        | Action::ChangeRails { .. }
         | Action::ClockJump { .. }
         | Action::BreakControl { .. }
         | Action::DiskError { .. } => None,

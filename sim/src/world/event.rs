@@ -84,6 +84,16 @@ pub(crate) enum Task {
     Step { step: usize, cause: Option<u32> },
     /// A broken rail is opened anew.
     RailUp { process: u32, port: u32, rail: u32 },
+    /// Somebody asks that all ranks go over another NIC, at the latest at `until`.
+    ChangeRails { frame_bytes_max: u32, until: crate::engine::queue::Nanos },
+    /// A rank is told something of it.
+    RailTold { process: u32, life: Life, message: Box<ckpt_glue::Message> },
+    /// What a rank answers has come.
+    RailSaid { life: Life, rank: Rank, message: Box<ckpt_glue::Message> },
+    /// A rank looks how far it is.
+    RailLook { process: u32 },
+    /// The time of a step may be over.
+    RailsDue,
     /// A node runs again.
     NodeUp { node: u32 },
     /// The keeper's connection to its coordinator is gone: it ends its ranks and itself.

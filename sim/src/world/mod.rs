@@ -10,6 +10,7 @@ mod keepers;
 mod process;
 mod progress;
 mod pull;
+mod rails;
 mod rank;
 mod short;
 mod station;
@@ -109,6 +110,9 @@ pub struct World {
     /// Images that have been written, with what the judges know of them.
     images: Vec<(store::GenerationId, Rank, Generation)>,
     partitions: Vec<Partition>,
+    /// On their way to another NIC, and bytes of the longest frame of the one that was decided last.
+    change: Option<rails::Change>,
+    frame_bytes_max: u32,
     timing: Random,
     sabotage: Switches,
     /// Lives that were decided, in order, and how many times the job has been started or rolled back.
@@ -184,9 +188,13 @@ impl World {
             }
             Auth::Full => Checksum::None,
         };
-        let frame_bytes_max = at(plan.frame_bytes_max);
-        let network =
-            Network::new(frame_bytes_max, plan.weather, checksum, Random::stream(plan.seed, STREAM_NETWORK));
+        let frame_bytes_max = plan.frame_bytes_max;
+        let network = Network::new(
+            at(plan.longest_frame()),
+            plan.weather,
+            checksum,
+            Random::stream(plan.seed, STREAM_NETWORK),
+        );
         let nodes = (0..plan.nodes)
             .map(|n| Node {
                 clock: Clock::new(u64::from(n) * 77 * SECOND + SECOND, plan.drift[at(n)]),
@@ -214,6 +222,8 @@ impl World {
             directory: disk::new_directory(plan.ranks).expect("an empty disk takes a job's directory"),
             images: Vec::new(),
             partitions: Vec::new(),
+            change: None,
+            frame_bytes_max,
             timing,
             sabotage: Switches::default(),
             lives: Vec::new(),

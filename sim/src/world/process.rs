@@ -7,6 +7,7 @@ use transport::{Buffers, FrozenPort, Life, OpId, Port, PortId, Rank, Space};
 
 use super::freezing::Freezing;
 use super::image::Image;
+use super::rails::RankRails;
 use super::short::ShortWay;
 
 use crate::engine::queue::Nanos;
@@ -64,6 +65,8 @@ pub(crate) struct Process {
     pub(crate) frozen: Vec<FrozenPort>,
     /// Its NICs, by port and rail.
     pub(crate) stations: Vec<usize>,
+    /// Its part in a change to another NIC.
+    pub(crate) rails: RankRails,
     /// Where everybody is.
     pub(crate) addresses: AddressTable,
     pub(crate) program: Program,

@@ -11,6 +11,7 @@ use super::event::{Endpoint, Task};
 use super::freezing::Purpose;
 use super::image::Image;
 use super::process::{NEVER, Phase, Process, Writing};
+use super::rails::RankRails;
 use super::station::Station;
 use super::{JOB, KEY, World, at};
 use crate::engine::queue::{MICRO, Nanos};
@@ -29,6 +30,7 @@ impl World {
     pub(crate) fn start_process(&mut self, keeper: u32, rank: Rank, decision: &Decision) {
         let number = u32::try_from(self.processes.len()).unwrap_or(u32::MAX);
         let node = self.keepers[at(keeper)].node;
+        self.rails_of_new_life(decision.life);
         let stations = self.open_stations(number, rank.0, node);
         let decision = *decision;
         let life_number = self.number_of(decision.life);
@@ -45,6 +47,7 @@ impl World {
             freezing: None,
             frozen: Vec::new(),
             stations,
+            rails: RankRails::default(),
             addresses: AddressTable::new(),
             program: Program::new(&self.script, rank.0),
             enrolment: None,
@@ -81,11 +84,14 @@ impl World {
             let free = |s: &Station| s.rank == rank && s.slot == slot && s.process.is_none();
             let at = self.stations.iter().position(free).unwrap_or_else(|| {
                 let id = NicId(u32::try_from(self.stations.len()).unwrap_or(u32::MAX));
-                let bytes = super::at(self.plan.frame_bytes_max);
+                let bytes = super::at(self.frame_bytes_max);
                 self.stations.push(Station::new(id, rank, slot, node, bytes));
                 self.stations.len() - 1
             });
-            self.stations[at].open(process);
+            self.stations[at].open_for(process, super::at(self.frame_bytes_max));
+            if !self.plan.opens(slot % self.plan.rails) {
+                self.stations[at].leave();
+            }
             opened.push(at);
         }
         opened
@@ -177,7 +183,7 @@ impl World {
         for (p, port) in process.ports.iter_mut().enumerate() {
             let places = &process.stations[p * rails..(p + 1) * rails];
             let mut addresses = Vec::new();
-            for place in places {
+            for place in places.iter().zip(0..).filter(|(_, rail)| self.plan.opens(*rail)).map(|(at, _)| at) {
                 let nic = &self.stations[*place].nic;
                 let add = if self.plan.pulls { Port::add_rail_within_host } else { Port::add_rail };
                 add(port, nic.local_address(), nic.caps().frame_bytes_max);
@@ -551,15 +557,20 @@ impl World {
             return;
         }
         process.phase = Phase::Dead;
+        let (life, rank) = (process.life, Rank(process.rank));
         process.ports.clear();
         process.freezing = None;
         process.frozen.clear();
         process.mailbox.clear();
         for station in core::mem::take(&mut process.stations) {
-            self.stations[station].close();
+            // Another process may have what this one has left.
+            if self.stations[station].process == Some(number) {
+                self.stations[station].close();
+            }
         }
         if let Some(writing) = self.processes[at(number)].writing.take() {
             self.leave_half_written(number, &writing);
         }
+        self.rails_of_dead(life, rank);
     }
 }

@@ -1,6 +1,8 @@
 //! Where a NIC stands: one per rank, port and rail. The place, and with it the address, outlives the process that uses it, as a
 //! UDP port does: frames of an old life reach the process of the next.
 
+use drivers::Driver as _;
+
 use crate::engine::queue::Nanos;
 use crate::network::nic::{NicId, SimNic};
 
@@ -44,6 +46,20 @@ impl Station {
         self.process = Some(process);
         self.seen_dead = false;
         self.completes_at = 0;
+    }
+
+    /// As [`Station::open`], of one for frames of another length.
+    pub(crate) fn open_for(&mut self, process: u32, frame_bytes_max: usize) {
+        if self.nic.caps().frame_bytes_max != frame_bytes_max {
+            self.nic = SimNic::new(self.nic.id(), frame_bytes_max);
+        }
+        self.open(process);
+    }
+
+    /// The process has closed it, or not opened it.
+    pub(crate) fn leave(&mut self) {
+        self.close();
+        self.seen_dead = true;
     }
 
     /// Lets the NIC report what it has read, if it is time.

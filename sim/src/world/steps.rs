@@ -137,6 +137,9 @@ impl World {
                 calm_at = now + lasts;
                 self.rail_down(rank, rail, lasts);
             }
+            Action::ChangeRails { frame_bytes_max } => {
+                self.change_rails(frame_bytes_max, now + PATIENCE_MAX);
+            }
             Action::ClockJump { node, by } => self.jump_clock(node % self.plan.nodes, by),
             Action::BreakControl { node } => self.break_control(node % self.plan.nodes),
             Action::Unsavable { rank, lasts } => {

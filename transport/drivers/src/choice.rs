@@ -178,8 +178,9 @@ impl RailChoice {
             let remark = "shared memory alone".to_owned();
             return Ok(Opened { rails, nic: NicTaken { nic: "none".to_owned(), remark } });
         }
-        let by_udp = NicWish { choice: NicChoice::Udp, ..NicWish::default() };
-        let (rail, nic) = nic::open(if self == RailChoice::Udp { &by_udp } else { nic }, udp)?;
+        let by_udp = NicWish { choice: NicChoice::UDP, ..NicWish::default() };
+        let is_by_udp = self == RailChoice::Udp && !matches!(nic.choice, NicChoice::Udp { .. });
+        let (rail, nic) = nic::open(if is_by_udp { &by_udp } else { nic }, udp)?;
         rails.push(rail);
         Ok(Opened { rails, nic })
     }

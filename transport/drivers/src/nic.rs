@@ -31,7 +31,10 @@ pub enum NicChoice {
     #[default]
     Auto,
     /// The kernel's UDP sockets.
-    Udp,
+    Udp {
+        /// At an address of this interface; `None`: where the port receives otherwise.
+        interface: Option<String>,
+    },
     /// AF_XDP on this interface, and nothing else.
     Xdp {
         /// Its name.
@@ -46,10 +49,17 @@ pub enum NicChoice {
 
 /// A choice that there is not.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the NIC is '{found}', expected auto, udp, xdp:INTERFACE such as xdp:eth0, verbs, or verbs:DEVICE")]
+#[error(
+    "the NIC is '{found}', expected auto, udp, xdp:INTERFACE such as xdp:eth0, udp:INTERFACE, verbs, or verbs:DEVICE"
+)]
 pub struct UnknownNic {
     /// What was said.
     pub found: String,
+}
+
+impl NicChoice {
+    /// The kernel's UDP sockets, where the port receives otherwise.
+    pub const UDP: NicChoice = NicChoice::Udp { interface: None };
 }
 
 impl FromStr for NicChoice {
@@ -59,10 +69,13 @@ impl FromStr for NicChoice {
         let is_name = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic());
         match text.split_once(':') {
             None if text == "auto" => Ok(NicChoice::Auto),
-            None if text == "udp" => Ok(NicChoice::Udp),
+            None if text == "udp" => Ok(NicChoice::UDP),
             None if text == "verbs" => Ok(NicChoice::Verbs { device: None }),
             Some(("xdp", name)) if is_name(name) && name.len() <= INTERFACE_BYTES_MAX => {
                 Ok(NicChoice::Xdp { interface: name.to_owned() })
+            }
+            Some(("udp", name)) if is_name(name) && name.len() <= INTERFACE_BYTES_MAX => {
+                Ok(NicChoice::Udp { interface: Some(name.to_owned()) })
             }
             Some(("verbs", name)) if is_name(name) => Ok(NicChoice::Verbs { device: Some(name.to_owned()) }),
             _ => Err(UnknownNic { found: text.to_owned() }),
@@ -74,7 +87,8 @@ impl fmt::Display for NicChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NicChoice::Auto => f.write_str("auto"),
-            NicChoice::Udp => f.write_str("udp"),
+            NicChoice::Udp { interface: None } => f.write_str("udp"),
+            NicChoice::Udp { interface: Some(interface) } => write!(f, "udp:{interface}"),
             NicChoice::Xdp { interface } => write!(f, "xdp:{interface}"),
             NicChoice::Verbs { device: Some(device) } => write!(f, "verbs:{device}"),
             NicChoice::Verbs { device: None } => f.write_str("verbs"),
@@ -146,10 +160,12 @@ pub enum NicError {
     },
     /// The interface does not hold the address on which the port receives.
     #[error(
-        "the NIC xdp:{interface} cannot be had: ranks here receive on {address}, which is not an address of {interface} ({has}); \
+        "the NIC {nic} cannot be had: ranks here receive on {address}, which is not an address of {interface} ({has}); \
          have them receive on one of its own (--bind, or behind the @ of a host; STILLWIRE_ADDRESS)"
     )]
     Elsewhere {
+        /// What was asked for.
+        nic: NicChoice,
         /// The interface.
         interface: String,
         /// Where the port receives.
@@ -180,6 +196,12 @@ pub enum NicError {
         ranks: u32,
         /// Queues by which it receives and sends.
         queues: u32,
+    },
+    /// There is no such interface.
+    #[error("the NIC udp:{interface} cannot be had: this host has no such interface")]
+    NoInterface {
+        /// What was asked for.
+        interface: String,
     },
     /// It is there and cannot be opened.
     #[error("the NIC xdp:{interface} cannot be had: {source}{}", hint(source))]
@@ -217,10 +239,16 @@ fn hint(error: &DriverError) -> &'static str {
 /// Whether a NIC that was asked for can be had here, as far as that can be seen without opening it.
 ///
 /// # Errors
-/// [`NicError`]. [`NicChoice::Auto`] and [`NicChoice::Udp`] have none.
+/// [`NicError`]. [`NicChoice::Auto`] and [`NicChoice::UDP`] have none.
 pub fn check(wish: &NicWish, address: IpAddr) -> Result<(), NicError> {
+    let address = address_for(&wish.choice, address);
     match &wish.choice {
-        NicChoice::Auto | NicChoice::Udp => Ok(()),
+        NicChoice::Auto | NicChoice::Udp { interface: None } => Ok(()),
+        NicChoice::Udp { interface: Some(interface) } => {
+            nix::net::if_::if_nametoindex(interface.as_str())
+                .map_err(|_| NicError::NoInterface { interface: interface.clone() })?;
+            check_address(&wish.choice, interface, address)
+        }
         // Ranks share a device as they like; whether one can be opened is seen by opening it, which disturbs nobody.
         NicChoice::Verbs { device } => open_verbs(device.as_deref(), address).map(drop),
         NicChoice::Xdp { interface } => {
@@ -239,18 +267,41 @@ pub fn check(wish: &NicWish, address: IpAddr) -> Result<(), NicError> {
             if let Some(ranks) = shared.filter(|ranks| *ranks > queues) {
                 return Err(NicError::Queues { interface: interface.clone(), ranks, queues });
             }
-            let own: Vec<IpAddr> =
-                addresses().into_iter().filter(|(name, _)| name == interface).map(|(_, ip)| ip).collect();
-            if own.contains(&address) {
-                return Ok(());
-            }
-            let has = match own.as_slice() {
-                [] => "it has none".to_owned(),
-                own => own.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
-            };
-            Err(NicError::Elsewhere { interface: interface.clone(), address, has })
+            check_address(&wish.choice, interface, address)
         }
     }
+}
+
+/// Addresses of an interface.
+fn addresses_of(interface: &str) -> Vec<IpAddr> {
+    addresses().into_iter().filter(|(name, _)| name == interface).map(|(_, ip)| ip).collect()
+}
+
+fn check_address(nic: &NicChoice, interface: &str, address: IpAddr) -> Result<(), NicError> {
+    let own = addresses_of(interface);
+    if own.contains(&address) {
+        return Ok(());
+    }
+    let has = match own.as_slice() {
+        [] => "it has none".to_owned(),
+        own => own.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
+    };
+    Err(NicError::Elsewhere { nic: nic.clone(), interface: interface.to_owned(), address, has })
+}
+
+/// Where a port receives that has this NIC, and that receives on `bind` otherwise: on an address of the interface that is named. Ranks that receive on a loopback
+/// address speak to nobody else, and what they say is protected for that: they stay there.
+#[must_use]
+pub fn address_for(choice: &NicChoice, bind: IpAddr) -> IpAddr {
+    let (NicChoice::Udp { interface: Some(interface) } | NicChoice::Xdp { interface }) = choice else {
+        return bind;
+    };
+    let own = addresses_of(interface);
+    if bind.is_loopback() || own.contains(&bind) {
+        return bind;
+    }
+    let fits = |ip: &IpAddr| ip.is_ipv4() == bind.is_ipv4() && !ip.is_loopback();
+    own.into_iter().find(fits).unwrap_or(bind)
 }
 
 /// By whose rights ranks open a rail over AF_XDP: a device that several share has its program from the helper.
@@ -264,7 +315,7 @@ fn rights(wish: &NicWish) -> Rights {
 /// Whether this process has the rights that a NIC needs which was asked for, or a helper serves it.
 ///
 /// # Errors
-/// [`NicError`]. [`NicChoice::Auto`] and [`NicChoice::Udp`] need none.
+/// [`NicError`]. [`NicChoice::Auto`] and UDP need none.
 pub fn check_capabilities(wish: &NicWish) -> Result<(), NicError> {
     match &wish.choice {
         NicChoice::Xdp { interface } => {
@@ -275,7 +326,7 @@ pub fn check_capabilities(wish: &NicWish) -> Result<(), NicError> {
             };
             held.map_err(|source| NicError::Xdp { interface: interface.clone(), source })
         }
-        NicChoice::Auto | NicChoice::Udp | NicChoice::Verbs { .. } => Ok(()),
+        NicChoice::Auto | NicChoice::Udp { .. } | NicChoice::Verbs { .. } => Ok(()),
     }
 }
 
@@ -301,12 +352,22 @@ pub(crate) fn addresses() -> Vec<(String, IpAddr)> {
 /// # Errors
 /// [`NicError`]: what was asked for by name is taken or nothing is.
 pub fn open(wish: &NicWish, udp: &UdpConfig) -> Result<(Box<dyn Driver>, NicTaken), NicError> {
+    let ip = address_for(&wish.choice, udp.bind.ip());
+    let udp = &match udp.bind {
+        bind if bind.ip() == ip => udp.clone(),
+        _ => UdpConfig { bind: SocketAddr::new(ip, 0), ..udp.clone() },
+    };
     let by_udp = |remark: String| -> Result<(Box<dyn Driver>, NicTaken), NicError> {
         let rail = UdpDriver::open(udp)?;
-        Ok((Box::new(rail), NicTaken { nic: NicChoice::Udp.to_string(), remark }))
+        Ok((Box::new(rail), NicTaken { nic: NicChoice::UDP.to_string(), remark }))
     };
     match &wish.choice {
-        NicChoice::Udp => by_udp(String::new()),
+        NicChoice::Udp { interface: None } => by_udp(String::new()),
+        NicChoice::Udp { interface: Some(_) } => {
+            check(wish, ip)?;
+            let rail = UdpDriver::open(udp)?;
+            Ok((Box::new(rail), NicTaken { nic: wish.choice.to_string(), remark: String::new() }))
+        }
         NicChoice::Auto => {
             let opened = suitable(wish, udp.bind.ip()).and_then(|interface| {
                 open_xdp(wish, interface, udp.bind, Some(Attach::Native)).map_err(reason)
@@ -417,14 +478,13 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for text in ["auto", "udp", "xdp:eth0", "xdp:br0.100", "verbs", "verbs:mlx5_0"] {
+        for text in ["auto", "udp", "udp:eth0", "xdp:eth0", "xdp:br0.100", "verbs", "verbs:mlx5_0"] {
             assert_eq!(text.parse::<NicChoice>().expect(text).to_string(), text);
         }
-        for text in
-            ["", "xdp", "xdp:", "xdp:a b", "xdp:longer-than-an-interface", "verbs:", "tcp", "udp:eth0"]
-        {
+        for text in ["", "xdp", "xdp:", "xdp:a b", "xdp:longer-than-an-interface", "verbs:", "tcp", "udp:"] {
             let error = text.parse::<NicChoice>().expect_err(text);
-            let expected = "expected auto, udp, xdp:INTERFACE such as xdp:eth0, verbs, or verbs:DEVICE";
+            let expected =
+                "expected auto, udp, xdp:INTERFACE such as xdp:eth0, udp:INTERFACE, verbs, or verbs:DEVICE";
             assert_eq!(error.to_string(), format!("the NIC is '{text}', {expected}"));
         }
     }
@@ -439,6 +499,14 @@ mod tests {
         assert!(refused("verbs:none", None).starts_with("the NIC verbs:none cannot be had: "));
         let words = "the NIC verbs cannot be had: ranks here receive on 127.0.0.2, which no RDMA device has";
         assert!(refused("verbs", None).starts_with(words));
+        assert_eq!(
+            refused("udp:nowhere", None),
+            "the NIC udp:nowhere cannot be had: this host has no such interface"
+        );
+        assert!(
+            refused("udp:lo", None)
+                .starts_with("the NIC udp:lo cannot be had: ranks here receive on 127.0.0.2")
+        );
         assert!(refused("xdp:nowhere", None).contains("looking for the device failed (No such device"));
         assert!(refused("xdp:lo", Some(1)).contains("127.0.0.2, which is not an address of lo (127.0.0.1"));
         assert!(refused("xdp:lo", Some(3)).contains("3 ranks share this host, and a device serves one"));
@@ -456,6 +524,17 @@ mod tests {
         else {
             return;
         };
+        // A device that is named has ports receive on an address of its own, unless nothing was to leave this host.
+        let elsewhere = IpAddr::from([198, 51, 100, 7]);
+        let named = NicChoice::Udp { interface: Some(interface.clone()) };
+        assert_eq!(address_for(&named, here), here);
+        let at = address_for(&named, elsewhere);
+        assert!(addresses_of(&interface).contains(&at), "{at}");
+        let wish = NicWish { choice: named, ranks_here: None };
+        let (rail, taken) = open(&wish, &UdpConfig::new(SocketAddr::new(elsewhere, 0)))
+            .expect("it is an address of this host");
+        let address = crate::udp::UdpAddress::try_from(&rail.local_address()).expect("UDP").0;
+        assert_eq!((address.ip(), taken.to_string()), (at, format!("udp:{interface}")));
         let words = format!("udp (not xdp:{interface}: 2 ranks share this host, and a device serves one)");
         assert_eq!(taken(ip, Some(2)), words);
     }

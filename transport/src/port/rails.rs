@@ -8,6 +8,7 @@ use crate::ids::{AddressId, LinkIndex, RailIndex, RawAddress};
 use crate::link::{Link, Path};
 use crate::message::Event;
 use crate::port::{Port, nanos};
+use crate::sabotage::Rule;
 use crate::wire::HEAD_BYTES_MAX;
 
 /// What the port knows of a rail.
@@ -28,6 +29,11 @@ impl Rail {
     /// It works, as far as anybody knows.
     pub(crate) fn is_trusted(&self, now: u64) -> bool {
         self.alive && self.suspect_until <= now
+    }
+
+    /// See [`Port::retire_rail`].
+    fn is_retired(&self) -> bool {
+        !self.alive && self.address == RawAddress::NONE
     }
 }
 
@@ -64,7 +70,47 @@ impl Port {
         RailIndex(u8::try_from(self.rails.len() - 1).unwrap_or(u8::MAX))
     }
 
-    /// Where a rail is, alive or dead.
+    /// R29: adds a rail, at the place of one that was retired if there is one. `None`: the port has [`RAILS_MAX`] already.
+    ///
+    /// # Panics
+    /// As [`Port::add_rail`], if frames are too short.
+    pub fn add_further_rail(&mut self, address: RawAddress, frame_bytes_max: usize) -> Option<RailIndex> {
+        let Some(place) = self.rails.iter().position(Rail::is_retired) else {
+            return (self.rails.len() < RAILS_MAX).then(|| self.add_rail(address, frame_bytes_max));
+        };
+        let rail = RailIndex(u8::try_from(place).unwrap_or(u8::MAX));
+        self.rails[place].address = address;
+        self.change_rail(rail, frame_bytes_max);
+        Some(rail)
+    }
+
+    /// R29: nothing goes over this rail any more, and nobody is told its address. What was sent over it counts as lost when it is missed (R19);
+    /// frames that no other rail takes ([`Port::longest_on_its_way`]) could never arrive.
+    pub fn retire_rail(&mut self, rail: RailIndex) {
+        self.set_rail_alive(rail, false);
+        let own = usize::from(rail.0);
+        let Some(entry) = self.rails.get_mut(own) else { return };
+        entry.address = RawAddress::NONE;
+        for link in &mut self.links {
+            link.paths[own] = None;
+        }
+        self.make_all_ready();
+    }
+
+    /// Whether a rail was retired, and no other one has taken its place.
+    #[must_use]
+    pub fn is_retired(&self, rail: RailIndex) -> bool {
+        self.rails.get(usize::from(rail.0)).is_some_and(Rail::is_retired)
+    }
+
+    /// Links may have something for other rails now.
+    fn make_all_ready(&mut self) {
+        for i in 0..self.links.len() {
+            self.make_ready(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
+        }
+    }
+
+    /// Where a rail is, alive or dead; of one that was retired, nowhere.
     #[must_use]
     pub fn rail_address(&self, rail: RailIndex) -> Option<RawAddress> {
         self.rails.get(usize::from(rail.0)).map(|rail| rail.address)
@@ -98,12 +144,18 @@ impl Port {
     /// so such a frame keeps its length.
     #[must_use]
     pub fn longest_on_its_way(&self, rail: RailIndex) -> usize {
+        if self.sabotage.has(Rule::LongestFrame) {
+            return 0;
+        }
         let own = usize::from(rail.0);
         let longest_of = |link: &Link| {
             let queues = link.queues.as_ref().filter(|_| link.paths.get(own).is_some_and(Option::is_some))?;
             let others = self.rails.iter().zip(&link.paths).enumerate();
-            let others = others.filter(|(i, (rail, path))| *i != own && rail.alive && path.is_some());
-            let other = others.map(|(_, (rail, _))| rail.frame_bytes_max).max().unwrap_or(0);
+            let others = others.filter(|(i, (rail, _))| *i != own && rail.alive);
+            let takes = |(rail, path): (&Rail, &Option<Path>)| {
+                path.map(|path| rail.frame_bytes_max.min(path.frame_bytes_max.get() as usize))
+            };
+            let other = others.filter_map(|(_, way)| takes(way)).max().unwrap_or(0);
             let frames = queues.frames.iter().zip(&queues.sent);
             frames.map(|(kept, sent)| link.bytes_again(kept, sent)).filter(|bytes| *bytes > other).max()
         };
@@ -208,7 +260,7 @@ impl Port {
     pub(crate) fn suspect_rails(&mut self, now: u64) {
         for i in 0..self.rails.len() {
             let rail = &self.rails[i];
-            if rail.losses < RAIL_LOSSES_MAX || rail.suspect_until > now {
+            if !rail.alive || rail.losses < RAIL_LOSSES_MAX || rail.suspect_until > now {
                 continue;
             }
             let others = self.rails.iter().enumerate().any(|(j, other)| j != i && other.is_trusted(now));

@@ -344,7 +344,7 @@ impl<'a> Shell<'a> {
     fn timeout(&self) -> EpollTimeout {
         let now = self.now();
         let (pmi, look) = self.pmi_due();
-        let machines = [self.job.poll_timeout(), pmi];
+        let machines = [self.job.poll_timeout(), pmi, self.wishes.step_due()];
         let machines = machines.into_iter().flatten().map(|due| due.since(now));
         let room = self.is_full.then(|| Instant::now() + ROOM_EVERY);
         let nodes = self.nodes.as_ref().and_then(Nodes::due);

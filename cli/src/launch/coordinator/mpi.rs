@@ -313,7 +313,8 @@ impl Shell<'_> {
             // Its provider has asked for it.
             Message::ClosedAnswer { .. } => {
                 let control = Sealed::new(&self.control_key, control);
-                self.keepers.tell(self.node_of(rank), &ToKeeper::ToProcess { rank: rank.0, control });
+                self.keepers
+                    .tell(self.node_of(rank), &ToKeeper::ToProcesses { ranks: vec![rank.0], control });
             }
             _ => {}
         }

@@ -109,6 +109,10 @@ impl Shell<'_> {
                 }
             }
             FromKeeper::HandedOver { rank, number, refused } => self.taken(Rank(rank), number, refused),
+            FromKeeper::Rail { rank, control } => {
+                let control = control.open(&self.control_key)?;
+                self.rail_said(Rank(rank), control.life, control.message);
+            }
             FromKeeper::NotSpawned { rank, problem } => {
                 self.tell(&Notice::NotSpawned { rank: Rank(rank), problem: &problem });
                 self.note_unrestored(Rank(rank), problem);
@@ -173,6 +177,7 @@ impl Shell<'_> {
             return self.on_unfit(node, problem);
         }
         self.keepers.ready(node, host);
+        self.tell_decided_nic(node);
         self.ask_late_node(node);
     }
 

@@ -589,11 +589,14 @@ impl Shell {
                     self.tell_keeper(Input::PmiAnswer { rank: Rank(rank), answer });
                 }
             }
-            ToKeeper::ToProcess { rank, control } => {
+            ToKeeper::ToProcesses { ranks, control } => {
                 let control = control.open(&self.control_key)?;
-                self.note_wish(Rank(rank), &control.message);
-                self.send_to_process(Rank(rank), &control);
+                for rank in ranks.into_iter().map(Rank) {
+                    self.note_wish(rank, &control.message);
+                    self.send_to_process(rank, &control);
+                }
             }
+            ToKeeper::Nic { nic } => self.note_nic(&nic),
             ToKeeper::SpeakFor { rank } => drop(self.spoken_for.insert(Rank(rank))),
             ToKeeper::PmiLine { who, line } => self.say_over_pmi(who.into(), &line),
             ToKeeper::Judged { rank, life, status } => {

@@ -310,6 +310,14 @@ impl Shell {
         self.tell(&FromKeeper::HandedOver { rank: rank.0, number, refused: refused.to_owned() });
     }
 
+    /// All ranks go over another NIC, and what they spawn from now on.
+    pub(super) fn note_nic(&mut self, nic: &str) {
+        let Ok(choice) = nic.parse::<NicChoice>() else { return };
+        self.nics.clear();
+        self.nics_wished.clear();
+        self.site.program.set_nic(&choice);
+    }
+
     /// Over which NIC a rank is to reach other hosts when it is started.
     fn nic_of(&self, rank: Rank) -> Result<NicChoice, RailsError> {
         self.nics.get(&rank).map_or_else(|| self.site.program.nic(), |choice| Ok(choice.clone()))
@@ -329,6 +337,10 @@ impl Shell {
                     self.tell(&FromKeeper::Nic { rank: rank.0, words: words.as_str().to_owned() });
                 }
                 Message::HandedOver { number, refused } => self.handed_over(rank, *number, refused.as_str()),
+                Message::RailOpened { .. } | Message::RailsMet { .. } | Message::RailLost { .. } => {
+                    let control = self.seal(&control);
+                    self.tell(&FromKeeper::Rail { rank: rank.0, control });
+                }
                 _ => {
                     self.tell_keeper(Input::Control(control));
                     self.pump();
