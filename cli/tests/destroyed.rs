@@ -155,6 +155,56 @@ fn two_nodes_are_too_many_for_one_parity() {
     verified(&done);
 }
 
+/// Some nodes are cut off for good: keeper and ranks are gone, and their directories lie elsewhere.
+fn take_away(place: &Place, job: &Running, numbers: &[usize]) {
+    let (ranks, keepers) = processes(job);
+    for number in numbers {
+        signal(keepers[*number], "KILL");
+        signal(ranks[*number], "KILL");
+    }
+    for number in numbers {
+        std::fs::rename(node(place, *number), place.folder.path().join(number.to_string()))
+            .expect("a directory");
+    }
+}
+
+fn bring_back(place: &Place, number: usize) {
+    let _ = std::fs::remove_dir_all(node(place, number));
+    std::fs::rename(place.folder.path().join(number.to_string()), node(place, number)).expect("a directory");
+}
+
+// R9, R28: a job that has committed never begins anew by itself, for what is lost may come back.
+#[test]
+fn two_nodes_are_too_many_while_it_runs_too() {
+    let place = Place::new();
+    let mut job = run(&place, "xor", &[]);
+    for _ in 0..3 {
+        job.wait_for("committed");
+    }
+    take_away(&place, &job, &[1, 2]);
+    let done = job.finish();
+    assert_eq!(done.code, Some(4), "{done:?}");
+    let newest = place.generations("committed").pop().expect("a generation");
+    done.says(&[
+        &format!("generation {newest} is passed over"),
+        "it could be had if 1 of these came back",
+        "no generation is left that can be restored, and a job that has committed one does not begin anew",
+        &format!("generation {newest} could be had if what was lost of it came back; go on with"),
+    ]);
+    assert!(!done.stderr.contains("from the beginning (attempt"), "{done:?}");
+    // What the others have stays.
+    for number in [0, 3] {
+        let image = place.file(&newest, &format!("rank-{number:08}.image"));
+        let image = image.strip_prefix(place.job()).expect("in the job's directory").to_owned();
+        assert!(node(&place, number).join(&image).exists(), "{}", image.display());
+    }
+    bring_back(&place, 2);
+    place.let_end();
+    let done = place.restart(&[]).finish();
+    done.says(&["rebuilding what node 1 had", &format!("begins from generation {newest}")]);
+    verified(&done);
+}
+
 #[test]
 fn without_parity_a_lost_node_is_the_end_of_its_generations() {
     let place = Place::new();

@@ -63,6 +63,15 @@ pub(crate) struct Records {
     pub(crate) decisions: Vec<store::Decision>,
     /// Of committed generations, the newest first; whether every byte of the generation has to be looked at.
     pub(crate) manifests: Vec<(Manifest, bool)>,
+    /// Committed generations whose records cannot be read, the newest first, and why.
+    pub(crate) damaged: Vec<(GenerationId, String)>,
+}
+
+impl Records {
+    /// Some generation is committed, whatever there is of it.
+    pub(crate) fn are_of_any(&self) -> bool {
+        !self.manifests.is_empty() || !self.damaged.is_empty()
+    }
 }
 
 /// What has become of it.
@@ -207,12 +216,12 @@ impl Disk {
 
     fn records(&mut self) -> Result<Records, StoreError> {
         let mut records = Records { decisions: self.directory.decisions()?, ..Records::default() };
-        for found in self.directory.generations()?.iter().rev() {
-            if found.state == GenerationState::Committed
-                && records.manifests.len() < GENERATIONS_TOLD_MAX
-                && let Ok(manifest) = self.directory.manifest(found.id)
-            {
-                records.manifests.push((manifest, self.suspects.contains(&found.id)));
+        let generations = self.directory.generations()?;
+        let committed = generations.iter().rev().filter(|found| found.state == GenerationState::Committed);
+        for found in committed.take(GENERATIONS_TOLD_MAX) {
+            match self.directory.manifest(found.id) {
+                Ok(manifest) => records.manifests.push((manifest, self.suspects.contains(&found.id))),
+                Err(error) => records.damaged.push((found.id, error.to_string())),
             }
         }
         Ok(records)

@@ -31,7 +31,8 @@ impl Shell<'_> {
                 if self.nodes.is_some() {
                     return self.begin_survey(counter, nonce, records);
                 }
-                self.tell_job(job::Input::StoreFenced { counter, newest, nonce });
+                let committed = newest.is_some() || !refused.is_empty();
+                self.tell_job(job::Input::StoreFenced { counter, newest, committed, nonce });
                 self.give_up_unrestored(newest);
             }
             Done::FenceFailed(error) => {

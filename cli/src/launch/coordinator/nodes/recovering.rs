@@ -517,7 +517,8 @@ impl Shell<'_> {
             None => VecDeque::new(),
         };
         let Some(nodes) = &mut self.nodes else { return };
-        let Some(Recovering { counter, nonce, .. }) = nodes.recovering.take() else { return };
+        let Some(Recovering { counter, nonce, records, .. }) = nodes.recovering.take() else { return };
+        let committed = records.are_of_any();
         nodes.rebuilding = Rebuilding::new(older);
         let newest = chosen.map(|(generation, _)| convert::to_glue(generation));
         nodes.base = chosen.filter(|(_, is_protected)| *is_protected).and(newest);
@@ -531,7 +532,7 @@ impl Shell<'_> {
             self.verdict.get_or_insert(Verdict { words, exit_code: None });
             return self.stop();
         }
-        self.tell_job(job::Input::StoreFenced { counter, newest, nonce });
+        self.tell_job(job::Input::StoreFenced { counter, newest, committed, nonce });
         self.give_up_unrestored(newest);
         self.pump();
     }
