@@ -84,8 +84,10 @@ impl Disk {
                 let parsed: Result<Vec<Decision>, _> =
                     decisions.iter().map(|decision| decision.open()).collect();
                 match directory.adopt_decisions(&parsed.map_err(refused)?) {
+                    Ok(()) => {}
                     Err(StoreError::LifeTaken { .. }) => return ahead(&mut directory),
-                    adopted => adopted?,
+                    // R28: what can be read counts as there. Nothing is saved here in a life that this node has not been told.
+                    Err(error) => drop(directory.decisions().map_err(|_| error)?),
                 }
                 let mut found = Vec::new();
                 for (manifest, every_byte) in &generations {
@@ -167,18 +169,24 @@ impl Disk {
         Ok(JobDirectory::attach(Directory::open(&self.path)?, self.job).on_node(self.node))
     }
 
-    /// The directory, with the job's file in it.
+    /// The directory, with the job's file in it. What is there is not written again: it can be read on a disk that takes nothing more.
     fn make(&self) -> Result<Job, StoreError> {
         let storage = Directory::create(&self.path)?;
         let file = JobFile::parse(&self.place.job_file).map_err(told)?;
-        match JobDirectory::create(storage.clone(), &file) {
-            Ok(_) | Err(StoreError::Storage(StorageError::AlreadyExists { .. })) => {}
+        match JobDirectory::open(storage.clone()) {
+            Ok((_, found)) if found.job != self.job => {
+                let error = store::RecordError::WrongJob { expected: self.job, found: found.job };
+                return Err(StoreError::Record { path: self.path.join("job").display().to_string(), error });
+            }
+            Ok(_) => {}
+            Err(StoreError::Storage(StorageError::NotFound { .. })) => {
+                drop(JobDirectory::create(storage, &file)?);
+            }
+            Err(StoreError::Record { .. } | StoreError::Storage(StorageError::TooLong { .. })) => {
+                // It is a copy of the launcher's. No generation needs it, so a disk that does not take it costs none.
+                let _ = JobDirectory::renew(storage, &file);
+            }
             Err(error) => return Err(error),
-        }
-        let (_, found) = JobDirectory::open(storage)?;
-        if found.job != self.job {
-            let error = store::RecordError::WrongJob { expected: self.job, found: found.job };
-            return Err(StoreError::Record { path: self.path.join("job").display().to_string(), error });
         }
         self.open()
     }
@@ -192,7 +200,9 @@ impl Disk {
         progress: &mut Progress<'_>,
     ) -> Result<Found, StoreError> {
         let depth = if every_byte { Depth::Everything } else { Depth::Tables };
-        let damage = adopt_if_whole(directory, manifest, depth, || progress.made())?;
+        // A commit record that cannot be written here costs this generation, and no other one.
+        let damage = adopt_if_whole(directory, manifest, depth, || progress.made())
+            .unwrap_or_else(|error| Some(Damage { rank: None, error }));
         let is_held = match &self.group {
             Some(group) => {
                 let mut member = Member::new(directory.clone(), group.clone(), self.place.member);
