@@ -40,6 +40,7 @@ impl Shell<'_> {
             }
             Done::Decided(decision) => self.decided(&decision),
             Done::Adopted { generation, outcome } => self.learned(generation, outcome),
+            Done::Mended(outcome) => self.mended(outcome),
             Done::NotDecided { life, errno, error } => {
                 self.tell(&Notice::Store {
                     what: "the decision about a new life",
@@ -141,6 +142,7 @@ impl Shell<'_> {
                 | Done::FenceFailed(_)
                 | Done::Decided(_)
                 | Done::Adopted { .. }
+                | Done::Mended(_)
                 | Done::NotDecided { .. } => {}
                 Done::Ended(Err(error)) => self.not_ended(&error),
                 Done::Noted | Done::Ended(Ok(())) | Done::Records(_) => {}

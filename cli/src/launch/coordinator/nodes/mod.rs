@@ -8,6 +8,7 @@
 //! What counts is what stands in the job's own directory; the nodes' copies of its records are there for the ranks, and for whoever has lost that directory.
 
 mod learning;
+mod mending;
 mod protecting;
 mod rebuilding;
 mod recovering;

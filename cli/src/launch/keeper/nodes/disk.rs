@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use copies::{Copies, CopyError, Report};
-use store::job::{Damage, Depth};
+use store::job::{Damage, Depth, GenerationState};
 use store::protect::{Group, Member};
 use store::{Decision, Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError};
 use transport::{JobId, Rank};
 
 use super::super::super::flush::Directories;
 use super::super::super::flush::wire::{WireCopies, named};
-use super::super::super::nodes::wire::{Found, NodeDone, NodeTask, Refusal, WirePlace};
+use super::super::super::limits::GENERATIONS_TOLD_MAX;
+use super::super::super::nodes::wire::{Found, Known, NodeDone, NodeTask, Refusal, WirePlace};
 use super::super::super::worker::Results;
 use super::super::Site;
 use super::super::copying::News;
@@ -83,31 +84,25 @@ impl Disk {
                 let mut directory = self.make()?;
                 let parsed: Result<Vec<Decision>, _> =
                     decisions.iter().map(|decision| decision.open()).collect();
-                match directory.adopt_decisions(&parsed.map_err(refused)?) {
+                let told = parsed.map_err(refused)?;
+                match directory.adopt_decisions(&told) {
                     Ok(()) => {}
                     Err(StoreError::LifeTaken { .. }) => return ahead(&mut directory),
                     // R28: what can be read counts as there. Nothing is saved here in a life that this node has not been told.
                     Err(error) => drop(directory.decisions().map_err(|_| error)?),
                 }
-                let mut found = Vec::new();
+                let (mut found, mut asked) = (Vec::new(), Vec::new());
                 for (manifest, every_byte) in &generations {
-                    found.push(self.look(
-                        &mut directory,
-                        &manifest.open().map_err(refused)?,
-                        *every_byte,
-                        progress,
-                    )?);
+                    let manifest = manifest.open().map_err(refused)?;
+                    found.push(self.look(&mut directory, &manifest, *every_byte, progress)?);
+                    asked.push(manifest.generation);
                 }
-                return Ok(NodeDone::Surveyed(found));
+                let known = known_besides(&mut directory, &told, &asked)?;
+                return Ok(NodeDone::Surveyed { found, known });
             }
             NodeTask::Look(manifest) => {
                 let (mut directory, manifest) = (self.open()?, manifest.open().map_err(refused)?);
-                return Ok(NodeDone::Surveyed(vec![self.look(
-                    &mut directory,
-                    &manifest,
-                    false,
-                    progress,
-                )?]));
+                return Ok(NodeDone::Looked(self.look(&mut directory, &manifest, false, progress)?));
             }
             NodeTask::Fetch { generation, from } => {
                 return Ok(NodeDone::Fetched(self.fetch(named(generation), &from, progress)?));
@@ -213,6 +208,25 @@ impl Disk {
         };
         Ok(Found { problem: damage.map(|damage| damage.error.to_string()), is_held })
     }
+}
+
+/// What is whole here and did not come with the question: the launcher's own may be damaged.
+fn known_besides(
+    directory: &mut Job,
+    told: &[Decision],
+    asked: &[GenerationId],
+) -> Result<Known, StoreError> {
+    let decisions = directory.decisions()?;
+    let generations = directory.generations()?;
+    let committed = generations.iter().rev().filter(|found| found.state == GenerationState::Committed);
+    let others = committed.map(|found| found.id).filter(|id| !asked.contains(id));
+    Ok(Known {
+        decisions: decisions.iter().filter(|decision| !told.contains(decision)).map(Into::into).collect(),
+        manifests: others
+            .take(GENERATIONS_TOLD_MAX)
+            .filter_map(|id| Some((&directory.manifest(id).ok()?).into()))
+            .collect(),
+    })
 }
 
 /// It knows of lives that the launcher does not.
