@@ -23,7 +23,7 @@ use crate::sabotage::{Rule, Sabotage};
 /// Where the first life of a launcher begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Beginning {
-    /// A new job: the program starts from the beginning.
+    /// A new job: the program starts from the beginning, and after a fault again, until something is committed.
     Fresh,
     /// From the newest committed generation. There must be one, now and after every fault: whoever restarts a job does not want it
     /// from the beginning.
@@ -54,8 +54,10 @@ pub enum Input {
     StoreFenced {
         /// As asked.
         counter: u32,
-        /// Newest committed generation.
+        /// Newest committed generation that can be restored.
         newest: Option<GenerationId>,
+        /// Some generation is committed, whether or not it can be restored.
+        committed: bool,
         /// 64 fresh random bits for the next life.
         nonce: u64,
     },
@@ -172,6 +174,7 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct StoreAnswer {
     newest: Option<GenerationId>,
+    committed: bool,
     nonce: u64,
 }
 
@@ -313,11 +316,11 @@ impl Recovery {
             Input::Fault(fault, plan) => self.on_fault(now, fault, plan),
             Input::Stop => self.on_stop(now),
             Input::NodeFenced { counter, node, votes } => self.on_node_fenced(now, counter, node, votes),
-            Input::StoreFenced { counter, newest, nonce } => {
+            Input::StoreFenced { counter, newest, committed, nonce } => {
                 if let State::Fencing { counter: asked, store, .. } = &mut self.state
                     && *asked == counter
                 {
-                    *store = Some(StoreAnswer { newest, nonce });
+                    *store = Some(StoreAnswer { newest, committed, nonce });
                     self.go_on(now);
                 }
             }
@@ -495,9 +498,9 @@ impl Recovery {
                     return;
                 }
                 let Some(store) = store else { return };
-                let decision = self.decision(*counter, *store);
-                self.committed = store.newest;
-                if decision.restore.is_none() && self.beginning != Beginning::Fresh {
+                let (decision, committed) = (self.decision(*counter, *store), store.committed);
+                self.committed = store.newest.or(self.committed);
+                if decision.restore.is_none() && !self.may_begin_anew(committed) {
                     let reason = StopReason::NothingToRestore;
                     self.over(Ending::Failed { fault: self.last_fault, reason });
                 } else if after.is_zero() {
@@ -526,6 +529,13 @@ impl Recovery {
             _ => Life { counter, nonce: store.nonce },
         };
         Decision { life, restore }
+    }
+
+    /// Whether the program may start from the beginning, there being nothing to restore. Once something is committed it never does by itself: what was
+    /// lost may come back, and would not count in a life that began without it (R9).
+    fn may_begin_anew(&self, committed: bool) -> bool {
+        let is_first = self.life.is_none();
+        self.beginning == Beginning::Fresh && (is_first || !committed && self.committed.is_none())
     }
 
     /// Whether the newest generation was written by this launcher, and not by one before it.

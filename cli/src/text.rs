@@ -90,7 +90,7 @@ pub(crate) fn stop_reason(reason: StopReason) -> String {
         StopReason::NodesMissing { answered, nodes } => format!("{answered} of {nodes} nodes answer"),
         StopReason::StoreSilent => "the job's directory could not be read; see the message above".to_owned(),
         StopReason::NothingToRestore => {
-            "no generation is left that can be restored, and a restarted job does not begin anew by itself; `stillwire ls` shows what is there"
+            "no generation is left that can be restored, and a job that has committed one does not begin anew by itself; `stillwire ls` shows what is there"
                 .to_owned()
         }
     }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use support::{Place, Running, done, flip, keepers, rank_of, signal, stillwire, verified, wait_until};
@@ -155,6 +155,56 @@ fn two_nodes_are_too_many_for_one_parity() {
     verified(&done);
 }
 
+/// Some nodes are cut off for good: keeper and ranks are gone, and their directories lie elsewhere.
+fn take_away(place: &Place, job: &Running, numbers: &[usize]) {
+    let (ranks, keepers) = processes(job);
+    for number in numbers {
+        signal(keepers[*number], "KILL");
+        signal(ranks[*number], "KILL");
+    }
+    for number in numbers {
+        std::fs::rename(node(place, *number), place.folder.path().join(number.to_string()))
+            .expect("a directory");
+    }
+}
+
+fn bring_back(place: &Place, number: usize) {
+    let _ = std::fs::remove_dir_all(node(place, number));
+    std::fs::rename(place.folder.path().join(number.to_string()), node(place, number)).expect("a directory");
+}
+
+// R9, R28: a job that has committed never begins anew by itself, for what is lost may come back.
+#[test]
+fn two_nodes_are_too_many_while_it_runs_too() {
+    let place = Place::new();
+    let mut job = run(&place, "xor", &[]);
+    for _ in 0..3 {
+        job.wait_for("committed");
+    }
+    take_away(&place, &job, &[1, 2]);
+    let done = job.finish();
+    assert_eq!(done.code, Some(4), "{done:?}");
+    let newest = place.generations("committed").pop().expect("a generation");
+    done.says(&[
+        &format!("generation {newest} is passed over"),
+        "it could be had if 1 of these came back",
+        "no generation is left that can be restored, and a job that has committed one does not begin anew",
+        &format!("generation {newest} could be had if what was lost of it came back; go on with"),
+    ]);
+    assert!(!done.stderr.contains("from the beginning (attempt"), "{done:?}");
+    // What the others have stays.
+    for number in [0, 3] {
+        let image = place.file(&newest, &format!("rank-{number:08}.image"));
+        let image = image.strip_prefix(place.job()).expect("in the job's directory").to_owned();
+        assert!(node(&place, number).join(&image).exists(), "{}", image.display());
+    }
+    bring_back(&place, 2);
+    place.let_end();
+    let done = place.restart(&[]).finish();
+    done.says(&["rebuilding what node 1 had", &format!("begins from generation {newest}")]);
+    verified(&done);
+}
+
 #[test]
 fn without_parity_a_lost_node_is_the_end_of_its_generations() {
     let place = Place::new();
@@ -186,6 +236,80 @@ fn damaged_images_are_mended_before_they_are_restored() {
     let done = place.restart(&[]).finish();
     done.says(&["rebuilding what node 1 had", "1 damaged page", &format!("begins from generation {newest}")]);
     verified(&done);
+}
+
+// The launcher has the job file, and writes it anew.
+#[test]
+fn a_damaged_job_file_of_a_node_costs_nothing() {
+    for damage in [|path: &Path| flip(path, 40), |path: &Path| std::fs::write(path, b"").expect("a file")] {
+        let place = Place::new();
+        let mut job = run(&place, "xor", &[]);
+        for _ in 0..2 {
+            job.wait_for("committed");
+        }
+        let own = std::fs::read(node(&place, 2).join("job")).expect("a file");
+        damage(&node(&place, 2).join("job"));
+        signal(job.ranks()[1], "KILL");
+        let begins = job.wait_for("begins from");
+        assert!(begins.contains("begins from generation"), "{begins}");
+        job.wait_for("committed");
+        job.signal("INT");
+        let done = job.finish();
+        assert!(!done.stderr.contains("passed over"), "{done:?}");
+        assert!(std::fs::read(node(&place, 2).join("job")).expect("a file") == own);
+        damage(&node(&place, 2).join("job"));
+        place.let_end();
+        let newest = place.generations("committed").pop().expect("a generation");
+        let done = place.restart(&[]).finish();
+        done.says(&[&format!("begins from generation {newest}")]);
+        verified(&done);
+    }
+}
+
+// R27: nodes have copies of the launcher's records, made after it had written them.
+#[test]
+fn damaged_records_of_the_launcher_are_written_anew_from_the_nodes() {
+    let flipped = |path: &Path| flip(path, 40);
+    let removed = |path: &Path| std::fs::remove_file(path).expect("a file");
+    let cases: [(&str, &dyn Fn(&Path)); 4] =
+        [("commit", &flipped), ("manifest", &flipped), ("commit", &removed), ("decision", &flipped)];
+    for (name, damage) in cases {
+        let place = Place::new();
+        let newest = stopped(&place, "xor");
+        let counter: u32 =
+            newest.split('.').next().and_then(|counter| counter.parse().ok()).expect("a counter");
+        let path = match name {
+            "decision" => place.job().join(format!("decision-{counter:08}")),
+            name => place.file(&newest, name),
+        };
+        let before = std::fs::read(&path).expect("a record");
+        damage(&path);
+        let repaired = done(&mut stillwire(&["repair", &place.job_text()]));
+        assert_eq!(repaired.code, Some(0), "{name}: {repaired:?}");
+        assert!(repaired.stdout.contains(&format!("generation {newest} is whole")), "{name}: {repaired:?}");
+        assert!(std::fs::read(&path).expect("a record") == before, "{name}: {repaired:?}");
+        damage(&path);
+        place.let_end();
+        let done = place.restart(&[]).finish();
+        done.says(&["written anew from the nodes' copies", &format!("begins from generation {newest}")]);
+        verified(&done);
+    }
+}
+
+// Nobody has a whole one: it is named, and the one before it is had.
+#[test]
+fn a_record_that_is_damaged_everywhere_is_named() {
+    let place = Place::new();
+    let kept = with_three(&place);
+    let commit = place.file(&kept[2], "commit");
+    let relative = commit.strip_prefix(place.job()).expect("in the job's directory").to_owned();
+    flip(&commit, 40);
+    for number in 0..NODES {
+        flip(&node(&place, number).join(&relative), 40);
+    }
+    let repaired = done(&mut stillwire(&["repair", &place.job_text()]));
+    assert_eq!(repaired.code, Some(3), "{repaired:?}");
+    repaired.says(&[&format!("generation {} is lost: ", kept[2])]);
 }
 
 #[test]

@@ -182,12 +182,7 @@ fn a_read_only_disk_of_one_node() {
     let (place, at) = on_a_node_s_disk(64 << 10);
     let mut job = place.run(&FOUR_NODES);
     job.wait_for("committed");
-    // Busy while something is being written.
-    let read_only = || {
-        let mut mount = Command::new("mount");
-        mount.args(["-o", "remount,ro"]).arg(&at).stderr(Stdio::null()).status().unwrap().success()
-    };
-    support::wait_until("the disk is read-only", read_only);
+    make_read_only(&at);
     job.wait_for("Read-only file system");
     job.wait_for("came to nothing");
     tool("mount", &format!("-o remount,rw {}", at.display()));
@@ -196,6 +191,58 @@ fn a_read_only_disk_of_one_node() {
     let done = job.finish();
     assert!(!done.stderr.contains("rolling back"), "{done:?}");
     verified(&done);
+}
+
+/// Remounts a disk, for which nothing may be being written just then.
+fn make_read_only(at: &std::path::Path) {
+    let read_only = || {
+        let mut mount = Command::new("mount");
+        mount.args(["-o", "remount,ro"]).arg(at).stderr(Stdio::null()).status().unwrap().success()
+    };
+    support::wait_until("the disk is read-only", read_only);
+}
+
+/// A rank dies while node 1 can write nothing: what it has counts, and the job goes on from it, without checkpoints until there is room.
+fn rank_dies(place: &Place, mut job: support::Running, allow: impl FnOnce()) {
+    job.wait_for("came to nothing");
+    let kept = place.generations("committed");
+    signal(job.ranks()[2], "KILL");
+    let begins = job.wait_for("begins from");
+    assert!(kept.iter().any(|kept| begins.contains(&format!("begins from generation {kept}"))), "{begins}");
+    job.wait_for("all ranks run again");
+    job.wait_for("came to nothing");
+    allow();
+    job.wait_for("committed");
+    place.let_end();
+    let done = job.finish();
+    assert!(!done.stderr.contains("directory cannot be read"), "{done:?}");
+    verified(&done);
+}
+
+#[test]
+fn a_rank_dies_while_one_node_s_disk_is_full() {
+    if outside("a_rank_dies_while_one_node_s_disk_is_full") {
+        return;
+    }
+    let (place, at) = on_a_node_s_disk(16 << 10);
+    let mut job = place.run(&FOUR_NODES);
+    job.wait_for("committed");
+    job.wait_for("committed");
+    let filler = Filler::at(at.join("filler"));
+    rank_dies(&place, job, || drop(filler));
+}
+
+#[test]
+fn a_rank_dies_while_one_node_s_disk_is_read_only() {
+    if outside("a_rank_dies_while_one_node_s_disk_is_read_only") {
+        return;
+    }
+    let (place, at) = on_a_node_s_disk(64 << 10);
+    let mut job = place.run(&FOUR_NODES);
+    job.wait_for("committed");
+    job.wait_for("committed");
+    make_read_only(&at);
+    rank_dies(&place, job, || tool("mount", &format!("-o remount,rw {}", at.display())));
 }
 
 #[test]

@@ -136,8 +136,8 @@ impl Job {
         match input {
             Input::Control(control) => self.on_control(now, control),
             Input::Request(source) => self.checkpoint.handle(now, CheckpointInput::Request(source)),
-            Input::StoreFenced { counter, newest, nonce } => {
-                self.recovery.handle(now, recovery::Input::StoreFenced { counter, newest, nonce });
+            Input::StoreFenced { counter, newest, committed, nonce } => {
+                self.recovery.handle(now, recovery::Input::StoreFenced { counter, newest, committed, nonce });
             }
             Input::StoreBusy { counter } => {
                 self.recovery.handle(now, recovery::Input::StoreBusy { counter });

@@ -48,8 +48,10 @@ pub enum Input {
     StoreFenced {
         /// As asked.
         counter: u32,
-        /// Newest committed generation.
+        /// Newest committed generation that can be restored.
         newest: Option<GenerationId>,
+        /// Some generation is committed, whether or not it can be restored.
+        committed: bool,
         /// 64 fresh random bits.
         nonce: u64,
     },

@@ -48,7 +48,12 @@ fn fenced(counter: u32) -> Input {
 }
 
 fn store(counter: u32, newest: Option<GenerationId>) -> Input {
-    Input::StoreFenced { counter, newest, nonce: 10 + u64::from(counter) }
+    Input::StoreFenced { counter, newest, committed: newest.is_some(), nonce: 10 + u64::from(counter) }
+}
+
+/// Generations are committed, and none can be restored.
+fn store_without_whole(counter: u32) -> Input {
+    Input::StoreFenced { counter, newest: None, committed: true, nonce: 10 + u64::from(counter) }
 }
 
 fn with(inputs: &[Input]) -> Recovery {
@@ -287,6 +292,20 @@ fn a_named_generation_holds_until_the_job_has_committed_its_own() {
         fence store below 8
         decide life 8 from epoch 8"#]]
     .assert_eq(&outputs(&mut recovery).join("\n"));
+}
+
+/// R9: what is lost may come back, and would not count any more in a life that began without it.
+#[test]
+fn a_job_that_has_committed_does_not_begin_anew() {
+    let told = [Input::Committed(generation(3)), restart(), fenced(2)];
+    for answer in [store(2, None), store_without_whole(2)] {
+        let mut recovery = running(&told);
+        assert_eq!(step(&mut recovery, &Some(answer)), ["over: NothingToRestore"]);
+        assert_eq!(recovery.committed(), Some(generation(3)), "it is kept, as far as it is there");
+    }
+    // It was committed in the instant in which its life ended: only the store knows.
+    let mut recovery = running(&[restart(), fenced(2)]);
+    assert_eq!(step(&mut recovery, &Some(store_without_whole(2))), ["over: NothingToRestore"]);
 }
 
 /// Whoever restarts a job, or sees it roll back after that, never gets it from its beginning.

@@ -265,7 +265,12 @@ impl World {
                 self.store.refuse_below = refuse_below;
                 self.nonce += 1;
                 let newest = self.store.commits.last().copied();
-                let input = job::Input::StoreFenced { counter, newest, nonce: self.nonce };
+                let input = job::Input::StoreFenced {
+                    counter,
+                    newest,
+                    committed: newest.is_some(),
+                    nonce: self.nonce,
+                };
                 self.after(write, Happening::ToJob(input));
             }
             job::Output::WriteDecision(decision) => {

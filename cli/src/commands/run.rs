@@ -364,8 +364,11 @@ pub(crate) fn supervise(
         if let Some(generation) = &summary.committed {
             let path = place.path.display();
             let elsewhere = if plan.nodes.len() > 1 { ", on other hosts with --hosts" } else { "" };
+            let is_lost =
+                matches!(outcome.report.ending, Ending::Failed { reason: StopReason::NothingToRestore, .. });
+            let kept = if is_lost { "could be had if what was lost of it came back" } else { "is kept" };
             tell(format_args!(
-                "generation {generation} is kept; go on with `stillwire restart {path}`{elsewhere}"
+                "generation {generation} {kept}; go on with `stillwire restart {path}`{elsewhere}"
             ));
         }
     }

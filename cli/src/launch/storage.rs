@@ -36,6 +36,12 @@ pub(crate) enum Task {
         decisions: Vec<store::Decision>,
         generation: GenerationId,
     },
+    /// Make records whole that are damaged or lost, from what nodes have of them.
+    Mend {
+        decisions: Vec<store::Decision>,
+        /// Oldest first.
+        manifests: Vec<Manifest>,
+    },
     /// Every rank has restored what the decision named, and so read every byte of it.
     Restored,
     Commit {
@@ -63,6 +69,17 @@ pub(crate) struct Records {
     pub(crate) decisions: Vec<store::Decision>,
     /// Of committed generations, the newest first; whether every byte of the generation has to be looked at.
     pub(crate) manifests: Vec<(Manifest, bool)>,
+    /// Committed generations whose records cannot be read, the newest first, and why.
+    pub(crate) damaged: Vec<(GenerationId, String)>,
+    /// Counters of the decisions that cannot be read.
+    pub(crate) damaged_lives: Vec<u32>,
+}
+
+impl Records {
+    /// Some generation is committed, whatever there is of it.
+    pub(crate) fn are_of_any(&self) -> bool {
+        !self.manifests.is_empty() || !self.damaged.is_empty()
+    }
 }
 
 /// What has become of it.
@@ -85,6 +102,8 @@ pub(crate) enum Done {
         generation: GenerationId,
         outcome: Result<(Vec<store::Decision>, Option<Life>), StoreError>,
     },
+    /// So many decisions, these generations; and what is decided and committed now.
+    Mended(Result<(usize, Vec<GenerationId>, Records), StoreError>),
     Noted,
     NotDecided {
         life: Life,
@@ -167,6 +186,7 @@ impl Disk {
                 let outcome = passed_over.map(|life| (decisions, life));
                 Done::Adopted { generation, outcome }
             }
+            Task::Mend { decisions, manifests } => Done::Mended(self.mend(&decisions, &manifests)),
             Task::Restored => {
                 if let Some(restored) = self.restoring.take() {
                     self.suspects.remove(&restored);
@@ -205,14 +225,36 @@ impl Disk {
         }
     }
 
+    fn mend(
+        &mut self,
+        decisions: &[store::Decision],
+        manifests: &[Manifest],
+    ) -> Result<(usize, Vec<GenerationId>, Records), StoreError> {
+        let (mut lives, mut mended) = (0, Vec::new());
+        // Which generations count depends on the lives.
+        for decision in decisions {
+            lives += usize::from(self.directory.mend_decision(decision)?);
+        }
+        for manifest in manifests {
+            if self.directory.mend(manifest)? {
+                mended.push(manifest.generation);
+            }
+        }
+        Ok((lives, mended, self.records()?))
+    }
+
     fn records(&mut self) -> Result<Records, StoreError> {
-        let mut records = Records { decisions: self.directory.decisions()?, ..Records::default() };
-        for found in self.directory.generations()?.iter().rev() {
-            if found.state == GenerationState::Committed
-                && records.manifests.len() < GENERATIONS_TOLD_MAX
-                && let Ok(manifest) = self.directory.manifest(found.id)
-            {
-                records.manifests.push((manifest, self.suspects.contains(&found.id)));
+        let mut records = Records {
+            decisions: self.directory.decisions()?,
+            damaged_lives: self.directory.damaged_lives()?,
+            ..Records::default()
+        };
+        let generations = self.directory.generations()?;
+        let committed = generations.iter().rev().filter(|found| found.state == GenerationState::Committed);
+        for found in committed.take(GENERATIONS_TOLD_MAX) {
+            match self.directory.manifest(found.id) {
+                Ok(manifest) => records.manifests.push((manifest, self.suspects.contains(&found.id))),
+                Err(error) => records.damaged.push((found.id, error.to_string())),
             }
         }
         Ok(records)

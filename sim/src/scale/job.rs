@@ -291,7 +291,10 @@ impl LargeJob {
             match output {
                 JobOutput::Send { to, control } => self.send(COORDINATOR, to, control),
                 JobOutput::FenceStore { counter, .. } => {
-                    self.job.handle(now, JobInput::StoreFenced { counter, newest: None, nonce: 1 });
+                    self.job.handle(
+                        now,
+                        JobInput::StoreFenced { counter, newest: None, committed: false, nonce: 1 },
+                    );
                 }
                 JobOutput::WriteDecision(decision) => {
                     self.life = decision.life;

@@ -225,7 +225,8 @@ impl World {
     pub(crate) fn store_fenced(&mut self, job: u32, counter: u32) {
         let nonce = self.timing.bits();
         let Some(newest) = self.newest_committed() else { return };
-        self.tell_job(job, Input::StoreFenced { counter, newest, nonce });
+        let committed = newest.is_some();
+        self.tell_job(job, Input::StoreFenced { counter, newest, committed, nonce });
     }
 
     pub(crate) fn decision_written(&mut self, job: u32, decision: Decision) {

@@ -126,6 +126,24 @@ impl<S: Storage> JobDirectory<S> {
         Ok(self.lives()?.decisions.into_values().filter_map(Result::ok).collect())
     }
 
+    /// Counters of the decisions that cannot be read, rising.
+    pub fn damaged_lives(&mut self) -> Result<Vec<u32>, StoreError> {
+        let decisions = self.lives()?.decisions.into_iter();
+        Ok(decisions.filter(|(_, decision)| decision.is_err()).map(|(counter, _)| counter).collect())
+    }
+
+    /// Writes a decision anew, durably, in place of the one with its counter, which cannot be read. False, and nothing is written: there is no such one.
+    pub fn mend_decision(&mut self, decision: &Decision) -> Result<bool, StoreError> {
+        let counter = decision.life.counter;
+        let is_damaged = matches!(self.lives()?.decisions.get(&counter), Some(Err(_)));
+        if decision.job != self.job || !is_damaged {
+            return Ok(false);
+        }
+        let (path, temporary) = (names::decision(counter), names::decision_temporary(decision.life));
+        self.replace_record(&path, &temporary, &decision.emit())?;
+        Ok(true)
+    }
+
     /// Writes, oldest first, those of `decisions` that are not here: a node that was not there takes over what was decided. [`StoreError::LifeTaken`], and nothing is written, if
     /// another one is here under the counter of one of them, or one that they do not know.
     pub fn adopt_decisions(&mut self, decisions: &[Decision]) -> Result<(), StoreError> {

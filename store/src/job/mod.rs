@@ -126,6 +126,13 @@ impl<S: Storage> JobDirectory<S> {
         Ok((directory, file))
     }
 
+    /// Writes the job file anew, durably, in place of one that cannot be read. At every instant one of the two is there.
+    pub fn renew(storage: S, file: &JobFile) -> Result<JobDirectory<S>, StoreError> {
+        let mut directory = JobDirectory::attach(storage, file.job);
+        directory.replace_record(names::JOB, &names::temporary(names::JOB), &file.emit())?;
+        Ok(directory)
+    }
+
     /// The directory of a job known from elsewhere: reads nothing.
     pub fn attach(storage: S, job: JobId) -> JobDirectory<S> {
         JobDirectory { storage, job, node: None, sabotage: Sabotage::none() }
@@ -286,6 +293,13 @@ impl<S: Storage> JobDirectory<S> {
                 self.revoke(path, bytes, error)
             }
         }
+    }
+
+    /// Writes a record under another name, durably, and gives it its own, durably, whatever has that.
+    fn replace_record(&mut self, path: &str, temporary: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        self.prepare_record(temporary, bytes)?;
+        self.storage.rename(temporary, path)?;
+        Ok(self.storage.sync_directory(parent_and_name(path).0)?)
     }
 
     /// Takes back a record that may have got its name, and may be durable: it must not be found later.

@@ -65,6 +65,29 @@ impl<S: Storage> JobDirectory<S> {
         self.storage.sync_directory(&names::generation(generation)).map_err(stored)
     }
 
+    /// Makes the records of a generation whole that are damaged or lost here, from a copy that was made after it was committed (R27). False, and nothing is
+    /// written: they are whole; or it counts no more, because a later life went on without it, or it is older than what is committed here, and so may have
+    /// been collected; or the copy is not the one that was committed.
+    pub fn mend(&mut self, manifest: &Manifest) -> Result<bool, StoreError> {
+        let generation = manifest.generation;
+        if manifest.job != self.job || self.manifest(generation).is_ok() {
+            return Ok(false);
+        }
+        let is_damaged = self.has_file(generation, names::COMMIT)?;
+        let is_collected = self.has_file(generation, names::COLLECTED)?;
+        let listed = self.generations()?;
+        let mut committed = listed.iter().filter(|found| found.state == GenerationState::Committed);
+        let is_newest = committed.all(|found| found.id <= generation);
+        let is_other = self
+            .commit_record(generation)
+            .is_ok_and(|record| record.manifest != Manifest::checksum(&manifest.emit()));
+        if is_collected || is_other || !is_damaged && !is_newest || self.passed_over(generation)?.is_some() {
+            return Ok(false);
+        }
+        self.adopt(manifest)?;
+        Ok(true)
+    }
+
     /// Makes the generation exist here. Every image is compared with the manifest first.
     pub fn take_over(&mut self, manifest: &Manifest) -> Result<(), StoreError> {
         let generation = manifest.generation;

@@ -23,6 +23,7 @@ use ckpt_glue::job::{self, FinalReport, Job, JobSettings};
 use ckpt_glue::layout::{Layout, Share};
 use ckpt_glue::names::{GenerationId, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
+use ckpt_glue::protocols::CheckpointEvent;
 use ckpt_glue::recovery::Ending;
 use ckpt_glue::sabotage::Sabotage;
 use copies::{Copies, Place};
@@ -423,6 +424,9 @@ impl<'a> Shell<'a> {
                     self.begin_pmi(*decision);
                 }
                 self.tell_silent(&event);
+                if matches!(event, job::Event::Checkpoint(CheckpointEvent::Abandoned { .. })) {
+                    self.decide_again();
+                }
                 if matches!(event, job::Event::AllRunning { .. }) {
                     self.store.ask(Task::Restored);
                     self.start_worlds();

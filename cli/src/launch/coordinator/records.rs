@@ -31,7 +31,8 @@ impl Shell<'_> {
                 if self.nodes.is_some() {
                     return self.begin_survey(counter, nonce, records);
                 }
-                self.tell_job(job::Input::StoreFenced { counter, newest, nonce });
+                let committed = newest.is_some() || !refused.is_empty();
+                self.tell_job(job::Input::StoreFenced { counter, newest, committed, nonce });
                 self.give_up_unrestored(newest);
             }
             Done::FenceFailed(error) => {
@@ -39,6 +40,7 @@ impl Shell<'_> {
             }
             Done::Decided(decision) => self.decided(&decision),
             Done::Adopted { generation, outcome } => self.learned(generation, outcome),
+            Done::Mended(outcome) => self.mended(outcome),
             Done::NotDecided { life, errno, error } => {
                 self.tell(&Notice::Store {
                     what: "the decision about a new life",
@@ -140,6 +142,7 @@ impl Shell<'_> {
                 | Done::FenceFailed(_)
                 | Done::Decided(_)
                 | Done::Adopted { .. }
+                | Done::Mended(_)
                 | Done::NotDecided { .. } => {}
                 Done::Ended(Err(error)) => self.not_ended(&error),
                 Done::Noted | Done::Ended(Ok(())) | Done::Records(_) => {}

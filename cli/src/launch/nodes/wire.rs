@@ -124,8 +124,10 @@ pub(crate) enum NodeTask {
 pub(crate) enum NodeDone {
     /// As asked.
     Done,
-    /// To [`NodeTask::Survey`], in the same order.
-    Surveyed(Vec<Found>),
+    /// To [`NodeTask::Survey`], in the same order, and what is known here besides.
+    Surveyed { found: Vec<Found>, known: Known },
+    /// To [`NodeTask::Look`].
+    Looked(Found),
     /// Instead: decisions are here that contradict those that came with it, or come after them. Nothing was looked at; these are all that are here.
     Ahead(Vec<WireDecision>),
     /// To [`NodeTask::Open`]: where it is.
@@ -134,6 +136,14 @@ pub(crate) enum NodeDone {
     Fetched(u32),
     /// To [`NodeTask::Repair`].
     Repaired(Rebuilt),
+}
+
+/// Whole records of a node that did not come with the question.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Known {
+    pub(crate) decisions: Vec<WireDecision>,
+    /// Of generations that are committed there.
+    pub(crate) manifests: Vec<WireManifest>,
 }
 
 /// What was rebuilt.

@@ -8,6 +8,7 @@
 //! What counts is what stands in the job's own directory; the nodes' copies of its records are there for the ranks, and for whoever has lost that directory.
 
 mod learning;
+mod mending;
 mod protecting;
 mod rebuilding;
 mod recovering;
@@ -102,6 +103,9 @@ pub(super) struct Nodes {
     base: Option<GenerationId>,
     rebuilding: Rebuilding,
     repairs: Repairs,
+    /// The decision about the newest life, and the nodes that could not write it down: nothing is saved there before they have.
+    decision: Option<store::Decision>,
+    untold: BTreeSet<NodeIndex>,
 }
 
 impl Round {
@@ -246,6 +250,9 @@ impl Shell<'_> {
             let error = self.refusals(&round.refused);
             self.tell(&Notice::Store { what: &round.what.words(), error: &error });
         }
+        if let (What::Decide(_), Some(nodes)) = (round.what, &mut self.nodes) {
+            nodes.untold = round.refused.keys().copied().collect();
+        }
         match round.what {
             // The decision stands in the job's directory. A node that does not know it can save nothing, and says so.
             What::Decide(life) => self.tell_job(job::Input::DecisionDurable { life }),
@@ -281,10 +288,20 @@ impl Shell<'_> {
     /// The decision is durable in the job's directory.
     pub(super) fn decided(&mut self, decision: &store::Decision) {
         let life = decision.life;
-        if self.nodes.is_none() {
+        let Some(nodes) = &mut self.nodes else {
             return self.tell_job(job::Input::DecisionDurable { life });
-        }
+        };
+        nodes.decision = Some(*decision);
         self.ask_nodes(What::Decide(life), Some(NODE_ANSWER_MAX), |_| NodeTask::Decide(decision.into()));
+    }
+
+    /// A checkpoint has come to nothing. A node that had no room for the decision may have it now.
+    pub(super) fn decide_again(&mut self) {
+        let Some(Nodes { decision: Some(decision), untold, .. }) = &self.nodes else { return };
+        for node in untold {
+            let task = NodeTask::Decide(decision.into());
+            self.keepers.tell(*node, &ToKeeper::Node { number: 0, task });
+        }
     }
 
     /// The commit record is durable in the job's directory.

@@ -161,9 +161,9 @@ impl Shell<'_> {
         for (node, done) in &round.done {
             let host = || self.plan.nodes[node.0 as usize].name();
             match done {
-                NodeDone::Surveyed(found) if found.iter().all(|found| found.is_held) => {}
-                NodeDone::Surveyed(found) => {
-                    let problem = found.iter().find_map(|found| found.problem.clone());
+                NodeDone::Looked(found) if found.is_held => {}
+                NodeDone::Looked(found) => {
+                    let problem = found.problem.clone();
                     let problem =
                         problem.unwrap_or_else(|| "what it keeps for others is not whole".to_owned());
                     problems.push(format!("{}: {problem}", host()));

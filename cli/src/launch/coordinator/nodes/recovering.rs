@@ -54,6 +54,10 @@ pub(super) struct Recovering {
     fetches: u32,
     brought: u64,
     brought_told: Option<Instant>,
+    /// Records of nodes that the launcher's directory was offered, by life and generation.
+    pub(super) offered: (BTreeSet<u32>, BTreeSet<GenerationId>),
+    /// It is taking them over; all are asked again then.
+    pub(super) is_mending: bool,
 }
 
 impl Recovering {
@@ -120,6 +124,8 @@ impl Shell<'_> {
             fetches: 0,
             brought: 0,
             brought_told: None,
+            offered: Default::default(),
+            is_mending: false,
         };
         if let Some(nodes) = &mut self.nodes {
             nodes.recovering = Some(recovering);
@@ -129,7 +135,7 @@ impl Shell<'_> {
         self.survey();
     }
 
-    fn survey(&mut self) {
+    pub(super) fn survey(&mut self) {
         let sees = self.sees();
         let Some(nodes) = &mut self.nodes else { return };
         nodes.rounds.clear();
@@ -184,6 +190,9 @@ impl Shell<'_> {
     pub(super) fn end_survey(&mut self, mut round: Round) {
         self.remove_sign();
         let ahead = take_ahead(&mut round);
+        if self.mend(&round, &ahead) {
+            return;
+        }
         if !ahead.is_empty() {
             if self.learn(&ahead) {
                 return;
@@ -212,7 +221,7 @@ impl Shell<'_> {
             .done
             .into_iter()
             .filter_map(|(node, done)| match done {
-                NodeDone::Surveyed(found) => Some((node, found)),
+                NodeDone::Surveyed { found, .. } => Some((node, found)),
                 _ => None,
             })
             .collect();
@@ -276,13 +285,23 @@ impl Shell<'_> {
 
     /// R28: begins the life from the newest generation that can be restored, or has one rebuilt first. For a repair alone all of them are.
     fn choose(&mut self) {
+        let named = self.named_beginning();
         let Some(nodes) = &mut self.nodes else { return };
         // Those of the survey before count no more.
         nodes.repairs.kept.clear();
         let Some(recovering) = &nodes.recovering else { return };
         let generations: Vec<GenerationId> =
             recovering.records.manifests.iter().map(|(manifest, _)| manifest.generation).collect();
-        let named = self.named_beginning();
+        let newest = generations.first();
+        // Those that no node could mend.
+        let damaged = recovering.records.damaged.iter().filter(|(damaged, _)| {
+            let is_told =
+                self.plan.purpose == Purpose::Repair || newest.is_none_or(|newest| newest < damaged);
+            named.map_or(is_told, |named| named == *damaged)
+        });
+        for (generation, why) in damaged.cloned().collect::<Vec<_>>() {
+            self.note_judged(generation, Verdicts::Lost(why));
+        }
         let mut chosen = None;
         for (place, generation) in generations.into_iter().enumerate() {
             if named.is_some_and(|named| named != generation) {
@@ -517,7 +536,8 @@ impl Shell<'_> {
             None => VecDeque::new(),
         };
         let Some(nodes) = &mut self.nodes else { return };
-        let Some(Recovering { counter, nonce, .. }) = nodes.recovering.take() else { return };
+        let Some(Recovering { counter, nonce, records, .. }) = nodes.recovering.take() else { return };
+        let committed = records.are_of_any();
         nodes.rebuilding = Rebuilding::new(older);
         let newest = chosen.map(|(generation, _)| convert::to_glue(generation));
         nodes.base = chosen.filter(|(_, is_protected)| *is_protected).and(newest);
@@ -531,7 +551,7 @@ impl Shell<'_> {
             self.verdict.get_or_insert(Verdict { words, exit_code: None });
             return self.stop();
         }
-        self.tell_job(job::Input::StoreFenced { counter, newest, nonce });
+        self.tell_job(job::Input::StoreFenced { counter, newest, committed, nonce });
         self.give_up_unrestored(newest);
         self.pump();
     }

@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use copies::{Copies, CopyError, Report};
-use store::job::{Damage, Depth};
+use store::job::{Damage, Depth, GenerationState};
 use store::protect::{Group, Member};
 use store::{Decision, Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError};
 use transport::{JobId, Rank};
 
 use super::super::super::flush::Directories;
 use super::super::super::flush::wire::{WireCopies, named};
-use super::super::super::nodes::wire::{Found, NodeDone, NodeTask, Refusal, WirePlace};
+use super::super::super::limits::GENERATIONS_TOLD_MAX;
+use super::super::super::nodes::wire::{Found, Known, NodeDone, NodeTask, Refusal, WirePlace};
 use super::super::super::worker::Results;
 use super::super::Site;
 use super::super::copying::News;
@@ -83,29 +84,25 @@ impl Disk {
                 let mut directory = self.make()?;
                 let parsed: Result<Vec<Decision>, _> =
                     decisions.iter().map(|decision| decision.open()).collect();
-                match directory.adopt_decisions(&parsed.map_err(refused)?) {
+                let told = parsed.map_err(refused)?;
+                match directory.adopt_decisions(&told) {
+                    Ok(()) => {}
                     Err(StoreError::LifeTaken { .. }) => return ahead(&mut directory),
-                    adopted => adopted?,
+                    // R28: what can be read counts as there. Nothing is saved here in a life that this node has not been told.
+                    Err(error) => drop(directory.decisions().map_err(|_| error)?),
                 }
-                let mut found = Vec::new();
+                let (mut found, mut asked) = (Vec::new(), Vec::new());
                 for (manifest, every_byte) in &generations {
-                    found.push(self.look(
-                        &mut directory,
-                        &manifest.open().map_err(refused)?,
-                        *every_byte,
-                        progress,
-                    )?);
+                    let manifest = manifest.open().map_err(refused)?;
+                    found.push(self.look(&mut directory, &manifest, *every_byte, progress)?);
+                    asked.push(manifest.generation);
                 }
-                return Ok(NodeDone::Surveyed(found));
+                let known = known_besides(&mut directory, &told, &asked)?;
+                return Ok(NodeDone::Surveyed { found, known });
             }
             NodeTask::Look(manifest) => {
                 let (mut directory, manifest) = (self.open()?, manifest.open().map_err(refused)?);
-                return Ok(NodeDone::Surveyed(vec![self.look(
-                    &mut directory,
-                    &manifest,
-                    false,
-                    progress,
-                )?]));
+                return Ok(NodeDone::Looked(self.look(&mut directory, &manifest, false, progress)?));
             }
             NodeTask::Fetch { generation, from } => {
                 return Ok(NodeDone::Fetched(self.fetch(named(generation), &from, progress)?));
@@ -167,18 +164,24 @@ impl Disk {
         Ok(JobDirectory::attach(Directory::open(&self.path)?, self.job).on_node(self.node))
     }
 
-    /// The directory, with the job's file in it.
+    /// The directory, with the job's file in it. What is there is not written again: it can be read on a disk that takes nothing more.
     fn make(&self) -> Result<Job, StoreError> {
         let storage = Directory::create(&self.path)?;
         let file = JobFile::parse(&self.place.job_file).map_err(told)?;
-        match JobDirectory::create(storage.clone(), &file) {
-            Ok(_) | Err(StoreError::Storage(StorageError::AlreadyExists { .. })) => {}
+        match JobDirectory::open(storage.clone()) {
+            Ok((_, found)) if found.job != self.job => {
+                let error = store::RecordError::WrongJob { expected: self.job, found: found.job };
+                return Err(StoreError::Record { path: self.path.join("job").display().to_string(), error });
+            }
+            Ok(_) => {}
+            Err(StoreError::Storage(StorageError::NotFound { .. })) => {
+                drop(JobDirectory::create(storage, &file)?);
+            }
+            Err(StoreError::Record { .. } | StoreError::Storage(StorageError::TooLong { .. })) => {
+                // It is a copy of the launcher's. No generation needs it, so a disk that does not take it costs none.
+                let _ = JobDirectory::renew(storage, &file);
+            }
             Err(error) => return Err(error),
-        }
-        let (_, found) = JobDirectory::open(storage)?;
-        if found.job != self.job {
-            let error = store::RecordError::WrongJob { expected: self.job, found: found.job };
-            return Err(StoreError::Record { path: self.path.join("job").display().to_string(), error });
         }
         self.open()
     }
@@ -192,7 +195,9 @@ impl Disk {
         progress: &mut Progress<'_>,
     ) -> Result<Found, StoreError> {
         let depth = if every_byte { Depth::Everything } else { Depth::Tables };
-        let damage = adopt_if_whole(directory, manifest, depth, || progress.made())?;
+        // A commit record that cannot be written here costs this generation, and no other one.
+        let damage = adopt_if_whole(directory, manifest, depth, || progress.made())
+            .unwrap_or_else(|error| Some(Damage { rank: None, error }));
         let is_held = match &self.group {
             Some(group) => {
                 let mut member = Member::new(directory.clone(), group.clone(), self.place.member);
@@ -203,6 +208,25 @@ impl Disk {
         };
         Ok(Found { problem: damage.map(|damage| damage.error.to_string()), is_held })
     }
+}
+
+/// What is whole here and did not come with the question: the launcher's own may be damaged.
+fn known_besides(
+    directory: &mut Job,
+    told: &[Decision],
+    asked: &[GenerationId],
+) -> Result<Known, StoreError> {
+    let decisions = directory.decisions()?;
+    let generations = directory.generations()?;
+    let committed = generations.iter().rev().filter(|found| found.state == GenerationState::Committed);
+    let others = committed.map(|found| found.id).filter(|id| !asked.contains(id));
+    Ok(Known {
+        decisions: decisions.iter().filter(|decision| !told.contains(decision)).map(Into::into).collect(),
+        manifests: others
+            .take(GENERATIONS_TOLD_MAX)
+            .filter_map(|id| Some((&directory.manifest(id).ok()?).into()))
+            .collect(),
+    })
 }
 
 /// It knows of lives that the launcher does not.
