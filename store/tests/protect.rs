@@ -156,12 +156,15 @@ fn flipped_bits_anywhere_are_found_and_repaired() {
                 let mut cluster = whole.copy();
                 let disk = cluster.disks[node].clone().unwrap();
                 assert!(disk.memory.borrow_mut().damage(&path, place, 1 << random.below(8)));
+                let held = cluster.member(node).holds(next, true).unwrap();
                 let repaired =
                     cluster.member(node).repair(next, &mut Calls::new(&cluster, node, &[])).unwrap();
                 // A page of parity that changes later is not read any more.
                 if !(path.starts_with("parity/") && repaired.is_nothing()) {
                     assert!(!repaired.is_nothing(), "byte {place} of {path}");
                 }
+                // Who asks whether anything has to be repaired hears of all that a repair would do.
+                assert_eq!(held, repaired.is_nothing(), "byte {place} of {path}");
                 cluster.repair_and_check(&manifest, &[]).unwrap();
                 kinds.insert(name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-').to_owned());
                 flipped += 1;
