@@ -60,6 +60,35 @@ fn a_large_group_with_much_parity_comes_back() {
     }
 }
 
+/// A page and a bit, other ones on each node and in each epoch.
+fn tiny(node: usize, epoch: u32) -> Regions {
+    let mut random = Random::new((node as u64) << 8 | u64::from(epoch));
+    vec![(1, (0..4200).map(|_| u8::try_from(random.below(256)).unwrap()).collect())]
+}
+
+#[test]
+fn every_shape_up_to_twelve_and_twelve_brings_back_as_many_nodes_as_it_says() {
+    let mut random = Random::new(12);
+    for (data, losses) in (1..=12).flat_map(|data| (1..=12).map(move |losses| (data, losses))) {
+        let members = data + losses;
+        let mut cluster = Cluster::new(members, losses);
+        cluster.memory = tiny;
+        let id = work(&mut cluster, 1);
+        let mut nodes: Vec<usize> = (0..members).collect();
+        let mut lost: Vec<usize> = (0..losses)
+            .map(|_| nodes.swap_remove(usize::try_from(random.below(nodes.len() as u64)).unwrap()))
+            .collect();
+        lost.sort_unstable();
+        cluster.replace(&lost);
+        let manifest = cluster.committed().remove(0);
+        cluster.start(1, None).unwrap();
+        cluster
+            .repair_and_check(&manifest, &lost)
+            .unwrap_or_else(|error| panic!("{data}+{losses} without {lost:?}: {error}"));
+        assert_eq!(manifest.generation, id);
+    }
+}
+
 /// Pages of the first region; the second one has one.
 const PAGES: usize = 200;
 
