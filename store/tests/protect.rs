@@ -60,6 +60,35 @@ fn a_large_group_with_much_parity_comes_back() {
     }
 }
 
+/// A page and a bit, other ones on each node and in each epoch.
+fn tiny(node: usize, epoch: u32) -> Regions {
+    let mut random = Random::new((node as u64) << 8 | u64::from(epoch));
+    vec![(1, (0..4200).map(|_| u8::try_from(random.below(256)).unwrap()).collect())]
+}
+
+#[test]
+fn every_shape_up_to_twelve_and_twelve_brings_back_as_many_nodes_as_it_says() {
+    let mut random = Random::new(12);
+    for (data, losses) in (1..=12).flat_map(|data| (1..=12).map(move |losses| (data, losses))) {
+        let members = data + losses;
+        let mut cluster = Cluster::new(members, losses);
+        cluster.memory = tiny;
+        let id = work(&mut cluster, 1);
+        let mut nodes: Vec<usize> = (0..members).collect();
+        let mut lost: Vec<usize> = (0..losses)
+            .map(|_| nodes.swap_remove(usize::try_from(random.below(nodes.len() as u64)).unwrap()))
+            .collect();
+        lost.sort_unstable();
+        cluster.replace(&lost);
+        let manifest = cluster.committed().remove(0);
+        cluster.start(1, None).unwrap();
+        cluster
+            .repair_and_check(&manifest, &lost)
+            .unwrap_or_else(|error| panic!("{data}+{losses} without {lost:?}: {error}"));
+        assert_eq!(manifest.generation, id);
+    }
+}
+
 /// Pages of the first region; the second one has one.
 const PAGES: usize = 200;
 
@@ -156,12 +185,15 @@ fn flipped_bits_anywhere_are_found_and_repaired() {
                 let mut cluster = whole.copy();
                 let disk = cluster.disks[node].clone().unwrap();
                 assert!(disk.memory.borrow_mut().damage(&path, place, 1 << random.below(8)));
+                let held = cluster.member(node).holds(next, true).unwrap();
                 let repaired =
                     cluster.member(node).repair(next, &mut Calls::new(&cluster, node, &[])).unwrap();
                 // A page of parity that changes later is not read any more.
                 if !(path.starts_with("parity/") && repaired.is_nothing()) {
                     assert!(!repaired.is_nothing(), "byte {place} of {path}");
                 }
+                // Who asks whether anything has to be repaired hears of all that a repair would do.
+                assert_eq!(held, repaired.is_nothing(), "byte {place} of {path}");
                 cluster.repair_and_check(&manifest, &[]).unwrap();
                 kinds.insert(name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-').to_owned());
                 flipped += 1;

@@ -412,7 +412,11 @@ impl<S: Storage> Member<S> {
             if member != self.number() {
                 return Ok(false);
             }
-            let content = self.content(generation, member)?;
+            // Also what it has noted of the others: with the last whole record of what a lost member had, that member is lost for good.
+            let contents = (0..self.group().members())
+                .map(|of| self.content(generation, of))
+                .collect::<Result<Vec<_>, _>>()?;
+            let content = &contents[member];
             for file in &content.files {
                 let path = names::in_generation(generation, &file.name);
                 let image = ImageReader::open(self.directory().storage(), &path)?;

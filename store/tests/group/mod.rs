@@ -8,6 +8,7 @@ mod random;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use store::image::{Base, ImageReader};
 use store::job::{CommitRequest, Depth, GenerationId, ImageClaim, JobDirectory};
 use store::protect::{Group, Member, Others, ProtectError, Served, Strip, Told, Wanted};
 use store::record::Content;
@@ -161,6 +162,8 @@ pub(crate) struct Cluster {
     pub(crate) pages_sent: u64,
     /// What a rank has in memory.
     pub(crate) memory: fn(usize, u32) -> Regions,
+    /// So many images after each whole one have that one below them.
+    pub(crate) deltas: u32,
 }
 
 impl Cluster {
@@ -169,7 +172,7 @@ impl Cluster {
         let group = Group::new(nodes, losses).unwrap().with_unit_pages(1);
         let fuse = Fuse::default();
         let disks = (0..members).map(|_| Some(Disk::new(Memory::new(), &fuse))).collect();
-        Cluster { group, disks, fuse, pages_sent: 0, memory }
+        Cluster { group, disks, fuse, pages_sent: 0, memory, deltas: 0 }
     }
 
     pub(crate) fn directory(&self, node: usize) -> JobDirectory<Disk> {
@@ -220,10 +223,15 @@ impl Cluster {
             let rank = Rank(u32::try_from(node).unwrap());
             member.directory().begin_generation(id)?;
             let regions = (self.memory)(node, id.epoch.0);
-            let sections: Vec<Section<'_>> = regions
+            let mut sections: Vec<Section<'_>> = regions
                 .iter()
                 .map(|(region, bytes)| Section::new(0x101, 1, bytes).with_id(*region))
                 .collect();
+            let base = match from.filter(|_| !self.is_whole(id)) {
+                Some(from) => Some(lay_base(member.directory(), id, from, rank)?.emit()),
+                None => None,
+            };
+            sections.extend(base.as_ref().map(Base::section));
             let summary = member.directory().write_image(id, rank, &sections)?;
             claims.push(ImageClaim { rank, node: rank.0, digest: summary.digest, bytes: summary.bytes });
         }
@@ -317,7 +325,14 @@ impl Cluster {
         let fuse = Fuse::default();
         let copy = |disk: &Disk| Disk::new(disk.memory.borrow().clone(), &fuse);
         let disks = self.disks.iter().map(|disk| disk.as_ref().map(copy)).collect();
-        Cluster { group: self.group.clone(), disks, fuse: fuse.clone(), pages_sent: 0, memory: self.memory }
+        Cluster {
+            group: self.group.clone(),
+            disks,
+            fuse: fuse.clone(),
+            pages_sent: 0,
+            memory: self.memory,
+            deltas: self.deltas,
+        }
     }
 
     /// Committed generations that any node knows of, newest first, with their manifests.
@@ -362,6 +377,19 @@ impl Cluster {
         Ok(())
     }
 
+    fn is_whole(&self, id: GenerationId) -> bool {
+        (id.epoch.0 - 1).is_multiple_of(self.deltas + 1)
+    }
+
+    /// What lies below an image is what was in memory when it was taken.
+    fn check_base(&self, node: usize, base: &ImageReader, disk: &mut Disk) {
+        let epoch = base.header().identity.epoch.0;
+        for (number, (_, bytes)) in (0..).zip((self.memory)(node, epoch)) {
+            let found = base.read_section(disk, number).unwrap();
+            assert!(found == bytes, "section {number} of epoch {epoch}, the base of node {node}");
+        }
+    }
+
     /// Every node has its image, as it was, and is protected again.
     pub(crate) fn check(&self, id: GenerationId) {
         for node in 0..self.disks.len() {
@@ -369,6 +397,9 @@ impl Cluster {
             assert_eq!(directory.verify(id, Depth::Everything).unwrap(), vec![], "node {node}");
             let rank = Rank(u32::try_from(node).unwrap());
             let image = directory.open_committed_image(id, rank).unwrap();
+            if let Some(base) = directory.open_base(id, rank, &image).unwrap() {
+                self.check_base(node, &base, directory.storage());
+            }
             for (number, (_, bytes)) in (0..).zip((self.memory)(node, id.epoch.0)) {
                 let found = image.read_section(directory.storage(), number).unwrap();
                 assert!(found == bytes, "section {number} of node {node} in {id}");
@@ -376,6 +407,27 @@ impl Cluster {
             assert!(self.member(node).holds(id, true).unwrap(), "node {node} does not hold {id}");
         }
     }
+}
+
+/// Puts what lies below an image beside it: the image of the generation before it, if that one is whole, or what lies below that.
+fn lay_base(
+    directory: &mut JobDirectory<Disk>,
+    id: GenerationId,
+    from: GenerationId,
+    rank: Rank,
+) -> Result<Base, StoreError> {
+    let image = directory.open_image(from, rank)?;
+    let (base, path) = match directory.open_base(from, rank, &image)? {
+        Some(below) => (image.base(directory.storage())?.expect("it has one"), below.path().to_owned()),
+        None => (Base { generation: from, digest: image.digest() }, image.path().to_owned()),
+    };
+    let to = directory.image_path(id, rank).replace(".image", ".base");
+    let storage = directory.storage();
+    let bytes = storage.read(&path, 1 << 20)?;
+    let mut file = storage.create(&to)?;
+    storage.append(&mut file, &bytes)?;
+    storage.sync_file(&mut file)?;
+    Ok(base)
 }
 
 /// The others of a member that is repaired, reached by function calls.
