@@ -271,9 +271,8 @@ fn a_damaged_job_file_of_a_node_costs_nothing() {
 fn damaged_records_of_the_launcher_are_written_anew_from_the_nodes() {
     let flipped = |path: &Path| flip(path, 40);
     let removed = |path: &Path| std::fs::remove_file(path).expect("a file");
-    let cases: [(&str, &dyn Fn(&Path)); 4] =
-        [("commit", &flipped), ("manifest", &flipped), ("commit", &removed), ("decision", &flipped)];
-    for (name, damage) in cases {
+    let damages: [&dyn Fn(&Path); 4] = [&flipped, &flipped, &removed, &flipped];
+    for (name, damage) in ["commit", "manifest", "commit", "decision"].into_iter().zip(damages) {
         let place = Place::new();
         let newest = stopped(&place, "xor");
         let counter: u32 =
