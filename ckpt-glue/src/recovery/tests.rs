@@ -217,7 +217,7 @@ fn pause_after(recovery: &mut Recovery, now: &mut Instant, runs: Duration) -> Du
     recovery.handle(*now, Input::Fault(died(), plan));
     let counter = recovery.life().expect("one has begun").counter + 1;
     recovery.handle(*now, fenced(counter));
-    recovery.handle(*now, store(counter, None));
+    recovery.handle(*now, store(counter, recovery.committed()));
     *now = *now + after;
     recovery.handle_timeout(*now);
     recovery.handle(*now, Input::DecisionDurable { life: Life { counter, nonce: 10 + u64::from(counter) } });
