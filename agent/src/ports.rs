@@ -51,7 +51,7 @@ pub(crate) struct Dump {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReviveError {
     #[error("no rail at {bind}: {source}")]
-    Rails { bind: SocketAddr, source: Box<RailsError> },
+    Rails { bind: SocketAddr, source: RailsError },
     #[error("port {port} cannot go on: {source}")]
     Endpoint { port: PortId, source: EndpointError },
     #[error("port {port} is not what the image says of it: {source}")]
@@ -137,7 +137,7 @@ impl<'a> Standing<'a> {
             let port = frozen.port().id();
             let opened = drivers::open_rails(&UdpConfig::new(bind), Some(&launch.nic));
             let drivers::Opened { rails, nic } =
-                opened.map_err(|source| ReviveError::Rails { bind, source: Box::new(source) })?;
+                opened.map_err(|source| ReviveError::Rails { bind, source })?;
             first.get_or_insert(nic);
             let restarted = frozen.restart(rails, restart.clone());
             restarted.map_err(|source| ReviveError::Endpoint { port, source })?;

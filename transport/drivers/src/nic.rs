@@ -165,13 +165,13 @@ pub enum NicError {
     )]
     Elsewhere {
         /// What was asked for.
-        nic: NicChoice,
+        nic: Box<str>,
         /// The interface.
-        interface: String,
+        interface: Box<str>,
         /// Where the port receives.
         address: IpAddr,
         /// The interface's addresses, in words.
-        has: String,
+        has: Box<str>,
     },
     /// Several ranks want the same device.
     #[error(
@@ -286,7 +286,12 @@ fn check_address(nic: &NicChoice, interface: &str, address: IpAddr) -> Result<()
         [] => "it has none".to_owned(),
         own => own.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
     };
-    Err(NicError::Elsewhere { nic: nic.clone(), interface: interface.to_owned(), address, has })
+    Err(NicError::Elsewhere {
+        nic: nic.to_string().into(),
+        interface: interface.into(),
+        address,
+        has: has.into(),
+    })
 }
 
 /// Where a port receives that has this NIC, and that receives on `bind` otherwise: on an address of the interface that is named. Ranks that receive on a loopback
