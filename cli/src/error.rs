@@ -138,6 +138,10 @@ pub(crate) enum CliError {
         "--key-file is the key of copies, and there are none: say where they go (--flush-to), or leave it out"
     )]
     KeyOfNothing,
+    #[error(
+        "{option} is about parity between nodes, and no node protects another one: add --parity (xor, partner or rs:K+M) with as many nodes as it wants, or leave {option} out"
+    )]
+    LimitOfNothing { option: &'static str },
     #[error("{path}: {error}")]
     Registry { path: PathBuf, error: io::Error },
     #[error(
@@ -221,7 +225,7 @@ impl CliError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             CliError::Damaged { .. } => Exit::Unverified,
-            CliError::KeyOfNothing | CliError::Place { .. } => Exit::Usage,
+            CliError::KeyOfNothing | CliError::LimitOfNothing { .. } | CliError::Place { .. } => Exit::Usage,
             CliError::Stopped | CliError::BringingStopped { .. } => Exit::Stopped,
             CliError::Config(_)
             | CliError::NoSuchRule { .. }

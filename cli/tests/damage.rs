@@ -159,6 +159,29 @@ fn each_record_of_a_generation() {
 }
 
 #[test]
+fn files_of_another_version() {
+    let original = Original::new();
+    original.let_end();
+    let copy = original.copy();
+    // Magic, version and checksum have their places in every version.
+    let image = copy.newest("rank-00000001.image");
+    let mut bytes = fs::read(&image).unwrap();
+    bytes[4..6].copy_from_slice(&2_u16.to_le_bytes());
+    let sum = store::checksum::checksum(&bytes[..56]);
+    bytes[56..64].copy_from_slice(&sum.to_le_bytes());
+    fs::write(&image, bytes).unwrap();
+    copy.newest_is_lost("the image has format version 2, this build reads 1 to 1", true);
+    let copy = original.copy();
+    let text = fs::read_to_string(copy.newest("manifest")).unwrap();
+    let (_, rest) = text.split_once('\n').unwrap();
+    let (lines, _) = rest.rsplit_once("checksum ").unwrap();
+    let lines = format!("stillwire manifest 9\n{lines}");
+    let sum = store::checksum::checksum(lines.as_bytes());
+    fs::write(copy.newest("manifest"), format!("{lines}checksum {sum:016x}\n")).unwrap();
+    copy.newest_is_lost("the manifest has format version 9", true);
+}
+
+#[test]
 fn files_of_another_job() {
     let (original, other) = (Original::new(), Original::new());
     original.let_end();

@@ -119,3 +119,68 @@ fn a_keeper_without_a_launcher_says_what_it_misses() {
     assert!(keeper(b"hello, keeper of mine").contains("at most 67108864 expected"));
     assert!(keeper(&[3, 0, 0, 0, 0xff, 0xff, 0xff]).contains("no frame"));
 }
+
+/// What a launcher and the keeper of another host say to each other first, as it lies on the link.
+fn first_words(place: &Place) -> (Vec<u8>, Vec<u8>) {
+    let said = |name: &str| place.folder.path().join(name);
+    let (begin, ready) = (said("begin").display().to_string(), said("ready").display().to_string());
+    let shell = place.remote_shell(&format!("shift; tee '{begin}' | \"$@\" | tee '{ready}'"));
+    let done = done(&mut over_two(&shell));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let frame = |path: &str| {
+        let bytes = std::fs::read(path).expect("what was said");
+        let length = u32::from_le_bytes(*bytes.first_chunk().expect("a length"));
+        bytes[..4 + usize::try_from(length).expect("small")].to_vec()
+    };
+    (frame(&begin), frame(&ready))
+}
+
+/// A job over this host and another one, which is reached by this shell.
+fn over_two(shell: &str) -> Command {
+    let hosts = "localhost:1@127.0.0.1,other:1@127.0.0.1";
+    stillwire(&["run", "-n", "2", "--hosts", hosts, "--remote-shell", shell, "--", "true"])
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The same words of another version, and that version.
+fn of_another_version(mut frame: Vec<u8>) -> (Vec<u8>, String) {
+    let other = VERSION.replace(|digit: char| digit.is_ascii_digit(), "9");
+    let found = frame.windows(VERSION.len()).position(|bytes| bytes == VERSION.as_bytes());
+    let at = found.expect("the first frame has the version");
+    frame[at..at + other.len()].copy_from_slice(other.as_bytes());
+    (frame, other)
+}
+
+#[test]
+fn two_versions_are_named_on_both_sides() {
+    let place = Place::new();
+    let (begin, ready) = first_words(&place);
+    // An older keeper answers this launcher.
+    let (ready, other) = of_another_version(ready);
+    let said = place.folder.path().join("older");
+    std::fs::write(&said, ready).expect("a file");
+    let shell = place.remote_shell(&format!("cat '{}'; sleep 5", said.display()));
+    let refused = done(&mut over_two(&shell));
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let words =
+        format!("it has version {other} of stillwire, and this is {VERSION}: install the same on both");
+    refused.says(&["on other", &words]);
+    // An older launcher begins with this keeper.
+    let (begin, other) = of_another_version(begin);
+    let mut keeper = Command::new(STILLWIRE)
+        .arg("__keeper")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the executable starts");
+    let mut to = keeper.stdin.take().expect("a pipe");
+    to.write_all(&begin).expect("it reads");
+    let output = keeper.wait_with_output().expect("its end");
+    drop(to);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words =
+        format!("it has version {VERSION} of stillwire, and the launcher {other}: install the same on both");
+    assert!(!output.status.success() && said.contains(&words), "{output:?}");
+}

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use serde::Serialize;
 use store::job::{Generation, GenerationState};
-use store::{Directory, GenerationId, JobDirectory, JobFile, StorageError};
+use store::{Directory, GenerationId, JobDirectory, JobFile, RecordError, StorageError, StoreError};
 
+use super::protection::own_root;
 use super::run::setting;
 use crate::error::CliError;
 
@@ -50,21 +51,48 @@ impl OnNodes {
     }
 }
 
+/// Those that are on this host, by their nodes' numbers.
+fn directories(root: &Path) -> Result<Vec<(u32, Directory)>, StorageError> {
+    let mut found = Vec::new();
+    for node in 0..ckpt_glue::limits::NODES_MAX {
+        match Directory::open(root.join(node.to_string())) {
+            Err(StorageError::NotFound { .. }) => {}
+            opened => found.push((node, opened?)),
+        }
+    }
+    Ok(found)
+}
+
+/// What cannot be read of that which the nodes have taken over from the job: its file, and the decisions of its lives.
+pub(crate) fn damaged_records(path: &Path, file: &JobFile) -> Result<Vec<String>, CliError> {
+    let Some(root) = own_root(file, path) else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for (node, storage) in directories(&root)? {
+        let mut directory = JobDirectory::attach(storage.clone(), file.job).on_node(node);
+        let of_job = match JobDirectory::open(storage) {
+            Ok((_, own)) if own.job == file.job => None,
+            Ok((_, own)) => {
+                let error = RecordError::WrongJob { expected: file.job, found: own.job };
+                Some(StoreError::Record { path: "job".to_owned(), error })
+            }
+            Err(error) => Some(error),
+        };
+        let damaged = of_job.into_iter().chain(directory.damaged_decisions()?);
+        found.extend(damaged.map(|error| format!("node {node}: {error}")));
+    }
+    Ok(found)
+}
+
 /// `None`: images lie in the job's directory.
 pub(crate) fn report(
     path: &Path,
     file: &JobFile,
     committed: &BTreeSet<GenerationId>,
 ) -> Result<Option<NodesReport>, CliError> {
-    let Some(root) = file.settings.get(setting::NODE_DIRECTORY) else { return Ok(None) };
-    let root = path.join(root);
+    let Some(root) = own_root(file, path) else { return Ok(None) };
     let mut found: BTreeMap<GenerationId, Vec<(u32, Generation)>> = BTreeMap::new();
     let mut here = Vec::new();
-    for node in 0..ckpt_glue::limits::NODES_MAX {
-        let storage = match Directory::open(root.join(node.to_string())) {
-            Err(StorageError::NotFound { .. }) => continue,
-            opened => opened?,
-        };
+    for (node, storage) in directories(&root)? {
         here.push(node);
         let mut directory = JobDirectory::attach(storage, file.job).on_node(node);
         for generation in directory.generations()? {

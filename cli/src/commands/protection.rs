@@ -112,12 +112,25 @@ impl ProtectionArguments {
         self.node_dir.is_some() || self.parity.is_some_and(|scheme| scheme != Scheme::None)
     }
 
+    /// An option that says how nodes protect each other, and not whether.
+    fn limit(&self) -> Option<&'static str> {
+        let budget = self.encode_budget.as_ref().map(|_| "--encode-budget");
+        budget.or(self.shape.as_ref().map(|_| "--shape"))
+    }
+
     /// What they ask for. Unless it is absolute, the path is relative to the job's directory.
     pub(crate) fn own_directories(
         &self,
         job: JobId,
         nodes: &[Node],
     ) -> Result<Option<OwnDirectories>, CliError> {
+        let scheme = match self.any() {
+            true => self.parity.unwrap_or_else(|| Scheme::default_for(nodes.len())),
+            false => Scheme::None,
+        };
+        if let Some(option) = self.limit().filter(|_| scheme == Scheme::None) {
+            return Err(CliError::LimitOfNothing { option });
+        }
         if !self.any() {
             return Ok(None);
         }
@@ -130,7 +143,6 @@ impl ProtectionArguments {
         if root.to_str().is_none() {
             return Err(CliError::NodeDirectoryName { path: root });
         }
-        let scheme = self.parity.unwrap_or_else(|| Scheme::default_for(nodes.len()));
         let shape = self.shape.map(|shape| shape.to_string());
         let budget = WireBudget { shape, ..self.encode_budget.clone().unwrap_or_default() };
         Ok(Some(OwnDirectories::new(root, scheme, budget, groups_over(scheme, nodes)?)))
@@ -138,10 +150,15 @@ impl ProtectionArguments {
 }
 
 /// What a person should know of it before a job runs.
-pub(crate) fn warning(own: &OwnDirectories) -> Option<&'static str> {
-    (own.scheme == Scheme::None).then_some(
-        "images are on their nodes only, and no node protects another one: a node that is lost takes its part of every generation with it",
-    )
+pub(crate) fn warning(own: Option<&OwnDirectories>, nodes: usize) -> Option<&'static str> {
+    match own {
+        Some(own) => (own.scheme == Scheme::None).then_some(
+            "warning: images are on their nodes only, and no node protects another one: a node that is lost takes its part of every generation with it",
+        ),
+        None => (nodes > 1).then_some(
+            "images are in the job's directory only: with that they are lost. With --parity each node keeps its own, and nodes protect each other's",
+        ),
+    }
 }
 
 /// What a job file says of them; `directory` is the job's.

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use ckpt_glue::recovery::Beginning;
-use store::job::{Depth, GenerationState};
+use store::job::{Depth, Generation, GenerationState};
 use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError};
 
 use super::copies;
@@ -61,6 +61,11 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
         // Its images have not been read yet, but by their nodes before it is chosen.
         suspects.insert(manifest.generation);
         nodes = protection::in_places(&manifest, nodes, &hosts)?;
+    }
+    if purpose == Purpose::Repair {
+        // Whoever asks whether all is whole wants every byte of it read.
+        let committed = |found: &Generation| found.state == GenerationState::Committed;
+        suspects.extend(directory.generations()?.into_iter().filter(committed).map(|found| found.id));
     }
     let own_directories = protection::read(&file, &path, &nodes)?;
     let flush = match purpose {

@@ -205,8 +205,9 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     plan.job_file = job_file(&plan).emit();
     if !arguments.quiet {
         tell(format_args!("job {job}, {} ranks, directory {}", plan.ranks, place.path.display()));
-        if let Some(warning) = plan.own_directories.as_ref().and_then(protection::warning) {
-            tell(format_args!("warning: {warning}"));
+        let warning = protection::warning(plan.own_directories.as_ref(), plan.nodes.len());
+        if let Some(warning) = warning.filter(|_| wants_checkpoints(&arguments)) {
+            tell(format_args!("{warning}"));
         }
     }
     let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?;

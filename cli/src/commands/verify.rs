@@ -11,7 +11,7 @@ use store::{Directory, JobDirectory, JobFile, Manifest, StorageError, StoreError
 use super::files::print_generation;
 use super::news::News;
 use super::restart::{open_job, resolve};
-use super::{copies, print_json, protection, say, tell};
+use super::{copies, node_listing, print_json, protection, say, tell};
 use crate::arguments::VerifyArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -23,6 +23,8 @@ use crate::text;
 struct Verified {
     verified: bool,
     damaged_decisions: Vec<String>,
+    /// What the nodes have taken over from the job and cannot be read any more, and what the job has noted of its end.
+    damaged_records: Vec<String>,
     generations: Vec<VerifiedGeneration>,
 }
 
@@ -43,6 +45,9 @@ struct VerifiedNode {
     /// False: it is on another host, and was not looked at.
     is_here: bool,
     images: usize,
+    /// It has a record of its own that the generation is committed. A launcher that died at that instant has left some nodes without it; what
+    /// counts is the job's.
+    committed: bool,
     /// What it keeps for its group; none if nothing is protected.
     protection: Option<Protection>,
 }
@@ -93,17 +98,17 @@ pub(crate) fn verify(arguments: &VerifyArguments, json: bool) -> Result<Exit, Cl
             generations.push(read(&mut directory, &file, path, &found, &mut News::new(json))?);
         }
     }
-    let damaged_decisions: Vec<String> = match only {
-        Some(_) => Vec::new(),
-        None => directory.damaged_decisions()?.iter().map(ToString::to_string).collect(),
+    let (damaged_decisions, damaged_records) = match only {
+        Some(_) => (Vec::new(), Vec::new()),
+        None => of_job(&mut directory, &file, path)?,
     };
     let whole = generations.iter().all(|of| of.generation.damages.is_empty());
     let everywhere = generations.iter().flat_map(|of| &of.nodes).all(|node| node.is_here);
-    let verified = whole && damaged_decisions.is_empty();
+    let verified = whole && damaged_decisions.is_empty() && damaged_records.is_empty();
     if json {
-        print_json(&Verified { verified, damaged_decisions, generations })?;
+        print_json(&Verified { verified, damaged_decisions, damaged_records, generations })?;
     } else {
-        damaged_decisions.iter().try_for_each(|problem| say!("{problem}"))?;
+        damaged_decisions.iter().chain(&damaged_records).try_for_each(|problem| say!("{problem}"))?;
         generations.iter().try_for_each(print)?;
         let words = match (verified, everywhere) {
             (true, true) => "every byte is as it was committed",
@@ -115,6 +120,18 @@ pub(crate) fn verify(arguments: &VerifyArguments, json: bool) -> Result<Exit, Cl
         say!("{words}")?;
     }
     Ok(if verified { Exit::Success } else { Exit::Unverified })
+}
+
+/// Decisions that cannot be read, and other records of the job that cannot.
+fn of_job(
+    directory: &mut JobDirectory<Directory>,
+    file: &JobFile,
+    path: &Path,
+) -> Result<(Vec<String>, Vec<String>), CliError> {
+    let decisions = directory.damaged_decisions()?.iter().map(ToString::to_string).collect();
+    let mut records = node_listing::damaged_records(path, file)?;
+    records.extend(directory.end().err().map(|error| error.to_string()));
+    Ok((decisions, records))
 }
 
 fn read(
@@ -169,8 +186,15 @@ fn read_node(
     let is_here = protection::is_here(file) || name == node_name();
     let number = u32::try_from(node).unwrap_or(u32::MAX);
     let images = manifest.images.iter().filter(|image| image.node == number).count();
-    let mut of_node =
-        VerifiedNode { node, name, directory: path.display().to_string(), is_here, images, protection: None };
+    let mut of_node = VerifiedNode {
+        node,
+        name,
+        directory: path.display().to_string(),
+        is_here,
+        images,
+        committed: false,
+        protection: None,
+    };
     if !is_here {
         return Ok((of_node, Vec::new()));
     }
@@ -190,6 +214,12 @@ fn read_node(
         }
     };
     let mut damages = self::images(&mut own, found, manifest, news)?;
+    match committed(&mut own, manifest) {
+        Ok(committed) => of_node.committed = committed,
+        Err(problem) => {
+            damages.push(DamageReport { rank: None, problem: format!("node {node}: {problem}") });
+        }
+    }
     match scrub(own, found.id, |bytes| read_on(news, found, bytes)) {
         Ok(None) => {}
         Ok(Some(scrubbed)) => {
@@ -204,13 +234,30 @@ fn read_node(
     Ok((of_node, damages))
 }
 
+/// Whether a node has noted that a generation is committed; in words what is wrong with that.
+fn committed(own: &mut JobDirectory<Directory>, manifest: &Manifest) -> Result<bool, String> {
+    match own.commit_record(manifest.generation) {
+        Err(StoreError::Storage(StorageError::NotFound { .. })) => return Ok(false),
+        Err(error) => return Err(error.to_string()),
+        Ok(_) => {}
+    }
+    match own.manifest(manifest.generation) {
+        Ok(here) if here == *manifest => Ok(true),
+        Ok(_) => Err(format!(
+            "its manifest of generation {} is another one than the job's; `stillwire repair` writes it anew",
+            manifest.generation
+        )),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 fn of_protection(node: usize, error: &ProtectError) -> DamageReport {
     DamageReport { rank: None, problem: format!("node {node}: {error}") }
 }
 
 fn print(of: &VerifiedGeneration) -> std::io::Result<()> {
     print_generation(&of.generation)?;
-    for VerifiedNode { node, name, directory, is_here, images, protection } in &of.nodes {
+    for VerifiedNode { node, name, directory, is_here, images, committed, protection } in &of.nodes {
         if !is_here {
             say!("    node {node} ({name}): not looked at; `stillwire verify` there reads {directory}")?;
             continue;
@@ -227,7 +274,8 @@ fn print(of: &VerifiedGeneration) -> std::io::Result<()> {
                 )
             }
         };
-        say!("    node {node} ({name}): {images} images, {kept}")?;
+        let record = if *committed { "" } else { ", no commit record of its own" };
+        say!("    node {node} ({name}): {images} images, {kept}{record}")?;
     }
     Ok(())
 }
