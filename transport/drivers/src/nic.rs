@@ -536,10 +536,10 @@ mod tests {
         let at = address_for(&named, elsewhere);
         assert!(addresses_of(&interface).contains(&at), "{at}");
         let wish = NicWish { choice: named, ranks_here: None };
-        let (rail, taken) = open(&wish, &UdpConfig::new(SocketAddr::new(elsewhere, 0)))
+        let (rail, had) = open(&wish, &UdpConfig::new(SocketAddr::new(elsewhere, 0)))
             .expect("it is an address of this host");
         let address = crate::udp::UdpAddress::try_from(&rail.local_address()).expect("UDP").0;
-        assert_eq!((address.ip(), taken.to_string()), (at, format!("udp:{interface}")));
+        assert_eq!((address.ip(), had.to_string()), (at, format!("udp:{interface}")));
         let words = format!("udp (not xdp:{interface}: 2 ranks share this host, and a device serves one)");
         assert_eq!(taken(ip, Some(2)), words);
     }
