@@ -86,8 +86,8 @@ const PHASES: [(&str, Reached); 6] = [
 /// The generation named at the end of a line.
 fn generation_in(line: &str) -> String {
     let is_one = |word: &&str| word.contains('/') && word.parse::<store::GenerationId>().is_ok();
-    let words = line.split([' ', ',', ':', ';', '(', ')']).filter(is_one);
-    words.last().unwrap_or_else(|| panic!("no generation in {line:?}")).to_owned()
+    let mut words = line.split([' ', ',', ':', ';', '(', ')']).filter(is_one);
+    words.next_back().unwrap_or_else(|| panic!("no generation in {line:?}")).to_owned()
 }
 
 fn number(generation: &str) -> store::GenerationId {
