@@ -575,8 +575,7 @@ fn with_three(place: &Place) -> Vec<String> {
     let mut job = place.run(&["--nodes", "4", "--parity", "xor", "--keep", "3"]);
     job.wait_for("all ranks run");
     for _ in 0..3 {
-        job.signal("USR1");
-        job.wait_for("committed");
+        job.checkpoint();
     }
     job.signal("INT");
     job.finish();

@@ -140,8 +140,7 @@ fn lose(place: &Place, nodes: &[usize]) {
 fn begun(place: &Place) -> (Running, String) {
     let mut job = place.run(&OPTIONS);
     job.wait_for("all ranks run");
-    job.signal("USR1");
-    let committed = generation_in(&job.wait_for(COMMITTED));
+    let committed = generation_in(&job.checkpoint());
     (job, committed)
 }
 

@@ -64,8 +64,7 @@ fn a_stopped_job_with_a_checkpoint_that_was_asked_for_says_where_it_is() {
     command.args(place.sort()).env("TMPDIR", folder.path());
     let mut job = Running::start(command);
     job.wait_for("all ranks run");
-    job.signal("USR1");
-    job.wait_for("committed");
+    job.checkpoint();
     job.signal("INT");
     let done = job.finish();
     assert_eq!(done.code, Some(130), "{done:?}");

@@ -77,7 +77,8 @@ pub(crate) fn damaged_records(path: &Path, file: &JobFile) -> Result<Vec<String>
             }
             Err(error) => Some(error),
         };
-        let damaged = of_job.into_iter().chain(directory.damaged_decisions()?);
+        let decisions = directory.damaged_decisions().unwrap_or_else(|error| vec![error]);
+        let damaged = of_job.into_iter().chain(decisions);
         found.extend(damaged.map(|error| format!("node {node}: {error}")));
     }
     Ok(found)

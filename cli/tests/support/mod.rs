@@ -177,18 +177,34 @@ impl Running {
 
     /// Waits for a line of the launcher that has these words.
     pub(crate) fn wait_for(&mut self, words: &str) -> String {
+        self.wait_for_any(&[words])
+    }
+
+    /// Waits for a line of the launcher that has some of these words.
+    pub(crate) fn wait_for_any(&mut self, words: &[&str]) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
             match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
                     self.seen.push(line.clone());
-                    if line.contains(words) {
+                    if words.iter().any(|words| line.contains(words)) {
                         return line;
                     }
                 }
                 Err(error @ (RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)) => {
                     panic!("no line with {words:?} ({error}):\n{}", self.seen.join("\n"));
                 }
+            }
+        }
+    }
+
+    /// Asks for a checkpoint until one is committed, which a rank that has passed the point already may prevent. Returns the line that says so.
+    pub(crate) fn checkpoint(&mut self) -> String {
+        loop {
+            self.signal("USR1");
+            let told = self.wait_for_any(&["committed", "came to nothing"]);
+            if told.contains("committed") {
+                return told;
             }
         }
     }
