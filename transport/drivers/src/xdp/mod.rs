@@ -5,24 +5,28 @@
 //! or while a neighbour is not known, which also makes the kernel look for it. The rail's address is the companion's, so rails over UDP
 //! and over AF_XDP reach each other.
 //!
+//! * `config`: how a rail is opened;
 //! * `device`: what there is to know of a device;
 //! * `rights`: what the kernel asks for;
 //! * `helper`: a process with the rights, which opens sockets for others;
 //! * `program`: what runs at the device, and attaching it;
 //! * `open`: all of that, put together;
 //! * `sockets`, `memory`, `rings`: sockets as they are made, the memory of their frames, and both in use;
+//! * `packing`: what waits to be sent, several short frames to a datagram;
 //! * `headers`: what stands before a frame on the wire;
 //! * `neighbours`: routes and neighbours, asked of the kernel;
 //! * `bare` (feature of that name): the rings alone, to measure against.
 
 #[cfg(feature = "bare")]
 pub mod bare;
+mod config;
 mod device;
 mod headers;
 pub mod helper;
 mod memory;
 pub(crate) mod neighbours;
 mod open;
+mod packing;
 mod program;
 mod rights;
 mod rings;
@@ -34,7 +38,6 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
-use std::path::PathBuf;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use transport::{AddressId, RawAddress};
@@ -47,10 +50,12 @@ use crate::pack::{self, Frames, Kept};
 use crate::payload::Payload;
 use crate::sleep::wait_readable;
 use crate::udp::{UdpAddress, UdpConfig, UdpDriver};
+pub use config::{Attach, Rights, XdpConfig};
 pub use device::{queues, receive_queues};
 use headers::{HEADER_BYTES_MAX, Headers, Mac, frame_of};
 use neighbours::Neighbours;
 use open::{Hold, Layout, Opened, cannot};
+use packing::{PACK_BYTES, Staged};
 pub use rights::{check_capabilities, file_has_capabilities};
 use rings::Socket;
 
@@ -58,9 +63,6 @@ use rings::Socket;
 /// aligned.
 const HEADROOM: usize = 128;
 const _: () = assert!(HEADROOM >= HEADER_BYTES_MAX + PACK_BYTES);
-
-/// Bytes of a pack before its first frame.
-const PACK_BYTES: usize = pack::HEAD_BYTES + pack::LENGTH_BYTES;
 
 /// Bytes that the kernel keeps free before each received frame (XDP_PACKET_HEADROOM).
 const RECEIVE_HEADROOM: usize = 256;
@@ -79,62 +81,6 @@ const WATCHED_LOOKS: u32 = 2;
 /// Calls that hand over what was submitted, at most, before others have their turn. A copying kernel sends 32 frames per call.
 const SEND_CALLS: usize = 4;
 
-/// How the program is attached to the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Attach {
-    /// In the device's own driver, before the kernel makes anything of the frame.
-    Native,
-    /// In the kernel's receive path, for devices whose driver cannot. What comes over a virtual device from a sender that has the kernel cut its
-    /// frames (UDP_SEGMENT) comes uncut here, as one frame that no peer sent.
-    Generic,
-}
-
-impl Attach {
-    /// In words.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Attach::Native => "native",
-            Attach::Generic => "generic",
-        }
-    }
-}
-
-/// By whose rights a rail is opened.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Rights {
-    /// Those of this process.
-    Own,
-    /// Those of this process, or, where it lacks some, the helper's that listens there.
-    OwnOrHelper(PathBuf),
-    /// The helper's that listens there.
-    Helper(PathBuf),
-}
-
-/// How to open an [`XdpDriver`].
-#[derive(Clone, Debug)]
-pub struct XdpConfig {
-    /// The device, such as `eth0`.
-    pub interface: String,
-    /// How many of its queues serve this rail, at most; `None`: all. What comes by others goes through the companion.
-    pub queues_max: Option<usize>,
-    /// An IP address of the device; port 0 takes a free one.
-    pub bind: SocketAddr,
-    /// `None`: native where the device can, else generic.
-    pub attach: Option<Attach>,
-    /// By whose rights.
-    pub rights: Rights,
-}
-
-impl XdpConfig {
-    /// All queues of the device, by own rights or those of the helper where ranks look for it.
-    #[must_use]
-    pub fn new(interface: impl Into<String>, bind: SocketAddr) -> XdpConfig {
-        let rights = Rights::OwnOrHelper(helper::socket_path());
-        XdpConfig { interface: interface.into(), queues_max: None, bind, attach: None, rights }
-    }
-}
-
 /// How frames to one address leave.
 #[derive(Clone, Copy)]
 enum Way {
@@ -147,34 +93,6 @@ enum Way {
 struct Peer {
     address: SocketAddr,
     way: Way,
-}
-
-/// A datagram of committed frames in a slot, behind its headroom: one frame, or a pack.
-struct Staged {
-    slot: u64,
-    to: AddressId,
-    /// Of them all.
-    frame_bytes: usize,
-    frames: usize,
-    /// Another frame may be put behind the last.
-    open: bool,
-}
-
-impl Staged {
-    /// Bytes of its head.
-    fn head_bytes(&self) -> usize {
-        if self.frames > 1 { PACK_BYTES } else { 0 }
-    }
-
-    /// Where it ends in the slot.
-    fn end(&self) -> usize {
-        HEADROOM + self.frame_bytes + (self.frames - 1) * pack::LENGTH_BYTES
-    }
-
-    /// Bytes of the datagram with one more frame of so many bytes.
-    fn bytes_with(&self, bytes: usize) -> usize {
-        PACK_BYTES + self.frame_bytes + self.frames * pack::LENGTH_BYTES + bytes
-    }
 }
 
 /// A rail over AF_XDP. The fields are dropped in order: the program is detached, the socket closed, and only then the port given up.
@@ -389,36 +307,6 @@ impl XdpDriver {
         Ok(())
     }
 
-    /// Puts the frame in the leased slot, and its payload, behind the frames that were staged last, if they go to the same address and all together
-    /// are no longer than the path takes. False: it needs a datagram of its own.
-    fn pack(&mut self, slot: u64, to: AddressId, frame_bytes: usize, payload: &[u8], longest: usize) -> bool {
-        let bytes = frame_bytes + payload.len();
-        let Some(last) = self.staged.back_mut() else { return false };
-        let fits = last.to == to
-            && last.open
-            && last.frames < pack::FRAMES_MAX
-            && last.bytes_with(bytes) <= longest.min(self.pack_bytes_max);
-        if !fits {
-            return false;
-        }
-        let end = last.end();
-        let (here, from) = self.socket.two_slots(last.slot, slot);
-        let start = end + pack::LENGTH_BYTES;
-        let place = &mut here[start..start + bytes];
-        place[..frame_bytes].copy_from_slice(&from[HEADROOM..HEADROOM + frame_bytes]);
-        place[frame_bytes..].copy_from_slice(payload);
-        if pack::is_pack(place) {
-            return false;
-        }
-        if last.frames == 1 {
-            write_length(last.frame_bytes, &mut here[HEADROOM - pack::LENGTH_BYTES..]);
-        }
-        write_length(bytes, &mut here[end..]);
-        last.frames += 1;
-        last.frame_bytes += bytes;
-        true
-    }
-
     /// Notices that the helper is gone. What it has opened works on; only the program has gone with it.
     fn look_for_helper(&mut self) {
         if let Hold::Helper(lease) = &self.hold
@@ -531,12 +419,6 @@ impl XdpDriver {
             (self.more_aside, self.look_in) = (true, 0);
         }
         Ok(given)
-    }
-}
-
-fn write_length(bytes: usize, to: &mut [u8]) {
-    if let Some(to) = to.first_chunk_mut() {
-        pack::write_length(bytes, to);
     }
 }
 
