@@ -52,22 +52,24 @@ impl OnNodes {
 }
 
 /// Those that are on this host, by their nodes' numbers.
-fn directories(root: &Path) -> Result<Vec<(u32, Directory)>, StorageError> {
-    let mut found = Vec::new();
-    for node in 0..ckpt_glue::limits::NODES_MAX {
-        match Directory::open(root.join(node.to_string())) {
-            Err(StorageError::NotFound { .. }) => {}
-            opened => found.push((node, opened?)),
-        }
-    }
-    Ok(found)
+fn directories(root: &Path) -> impl Iterator<Item = (u32, Result<Directory, StorageError>)> {
+    let all =
+        (0..ckpt_glue::limits::NODES_MAX).map(|node| (node, Directory::open(root.join(node.to_string()))));
+    all.filter(|(_, opened)| !matches!(opened, Err(StorageError::NotFound { .. })))
 }
 
 /// What cannot be read of that which the nodes have taken over from the job: its file, and the decisions of its lives.
 pub(crate) fn damaged_records(path: &Path, file: &JobFile) -> Result<Vec<String>, CliError> {
     let Some(root) = own_root(file, path) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
-    for (node, storage) in directories(&root)? {
+    for (node, storage) in directories(&root) {
+        let storage = match storage {
+            Ok(storage) => storage,
+            Err(error) => {
+                found.push(format!("node {node}: {error}"));
+                continue;
+            }
+        };
         let mut directory = JobDirectory::attach(storage.clone(), file.job).on_node(node);
         let of_job = match JobDirectory::open(storage) {
             Ok((_, own)) if own.job == file.job => None,
@@ -77,8 +79,7 @@ pub(crate) fn damaged_records(path: &Path, file: &JobFile) -> Result<Vec<String>
             }
             Err(error) => Some(error),
         };
-        let decisions = directory.damaged_decisions().unwrap_or_else(|error| vec![error]);
-        let damaged = of_job.into_iter().chain(decisions);
+        let damaged = of_job.into_iter().chain(directory.damaged_decisions()?);
         found.extend(damaged.map(|error| format!("node {node}: {error}")));
     }
     Ok(found)
@@ -93,9 +94,9 @@ pub(crate) fn report(
     let Some(root) = own_root(file, path) else { return Ok(None) };
     let mut found: BTreeMap<GenerationId, Vec<(u32, Generation)>> = BTreeMap::new();
     let mut here = Vec::new();
-    for (node, storage) in directories(&root)? {
+    for (node, storage) in directories(&root) {
         here.push(node);
-        let mut directory = JobDirectory::attach(storage, file.job).on_node(node);
+        let mut directory = JobDirectory::attach(storage?, file.job).on_node(node);
         for generation in directory.generations()? {
             found.entry(generation.id).or_default().push((node, generation));
         }
