@@ -37,7 +37,7 @@ pub enum Rights {
     Helper(PathBuf),
 }
 
-/// How to open an [`XdpDriver`].
+/// How to open an [`super::XdpDriver`].
 #[derive(Clone, Debug)]
 pub struct XdpConfig {
     /// The device, such as `eth0`.
