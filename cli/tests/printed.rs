@@ -74,7 +74,7 @@ fn what_is_printed_before_a_checkpoint_is_shown_once() {
         stillwire(&["run", "-n", "2", "--ckpt-every", "50ms", "--retries", "100", "--ckpt-dir"]);
     command.arg(place.job()).arg("--").arg(program("prints")).args([LINES, "300", &enough]);
     command.env("STILLWIRE_PROVIDER", library());
-    let mut job = Running::start(command);
+    let mut job = Running::start(command).reading();
     for kill in 0..KILLS {
         job.wait_for("committed");
         job.wait_for("committed");
@@ -104,7 +104,7 @@ fn a_launcher_that_is_killed_has_shown_what_its_last_checkpoint_holds() {
     let (mut out, mut err) = (String::new(), String::new());
     for kill in 0..=KILLS {
         command.env("STILLWIRE_PROVIDER", library());
-        let mut job = Running::start(command);
+        let mut job = Running::start(command).reading();
         if kill == KILLS {
             place.let_end();
         } else {

@@ -10,6 +10,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -152,6 +153,8 @@ impl Place {
 pub(crate) struct Running {
     child: Child,
     lines: Receiver<String>,
+    /// Who reads what the ranks print, if somebody does while they run.
+    reader: Option<JoinHandle<String>>,
     pub(crate) seen: Vec<String>,
 }
 
@@ -168,7 +171,28 @@ impl Running {
                 }
             }
         });
-        Running { child, lines, seen: Vec::new() }
+        Running { child, lines, reader: None, seen: Vec::new() }
+    }
+
+    /// Reads what the ranks print while they run: a pipe that nobody empties is full after 64 KiB.
+    pub(crate) fn reading(mut self) -> Running {
+        let mut stdout = self.child.stdout.take().expect("a pipe");
+        self.reader = Some(std::thread::spawn(move || {
+            let mut text = String::new();
+            stdout.read_to_string(&mut text).expect("text");
+            text
+        }));
+        self
+    }
+
+    /// All that the ranks have printed, when nobody can print any more.
+    fn printed(&mut self) -> String {
+        if let Some(reader) = self.reader.take() {
+            return reader.join().expect("text");
+        }
+        let mut text = String::new();
+        self.child.stdout.take().expect("a pipe").read_to_string(&mut text).expect("text");
+        text
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -224,8 +248,7 @@ impl Running {
 
     /// Reads all that the ranks print, until the end.
     pub(crate) fn finish_reading(mut self) -> Done {
-        let mut stdout = String::new();
-        self.child.stdout.take().expect("a pipe").read_to_string(&mut stdout).expect("text");
+        let stdout = self.printed();
         let code = self.child.wait().expect("a child can be waited for").code();
         self.seen.extend(self.lines.iter());
         Done { code, stdout, stderr: self.seen.join("\n") }
@@ -244,9 +267,8 @@ impl Running {
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
         };
-        let mut stdout = String::new();
         // A process that outlives the launcher would hold the pipe: that is what some tests are about.
-        self.child.stdout.take().expect("a pipe").read_to_string(&mut stdout).expect("text");
+        let stdout = self.printed();
         self.seen.extend(self.lines.iter());
         Done { code: status.code(), stdout, stderr: self.seen.join("\n") }
     }
