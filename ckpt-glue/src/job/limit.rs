@@ -94,13 +94,18 @@ impl TimeLimit {
         }
     }
 
-    /// Why the job ends without a last checkpoint. `late`: a generation has become durable while its ranks were being ended.
-    pub(super) fn unsaved(&self, runs: bool, late: bool) -> Option<Unsaved> {
+    /// Whether a last checkpoint is on its way: its generation may become durable while the ranks are being ended.
+    pub(super) fn is_saving(&self) -> bool {
+        self.state == State::Saving
+    }
+
+    /// Why the job ends without a last checkpoint. One that is still on its way has the reason of one that has come to nothing before it, if there is one:
+    /// it was begun because there was time left, and says nothing of what is wrong.
+    pub(super) fn unsaved(&self, runs: bool) -> Option<Unsaved> {
         match (self.state, self.failed) {
             (State::Saved, _) => None,
-            (State::Saving, _) if late => None,
-            (State::Saving, _) => Some(Unsaved::TooLate),
-            (State::Waiting(_), Some(failed)) => Some(failed),
+            (State::Saving | State::Waiting(_), Some(failed)) => Some(failed),
+            (State::Saving, None) => Some(Unsaved::TooLate),
             (State::Waiting(_), None) if runs => Some(Unsaved::TooLate),
             (State::Waiting(_), None) => Some(Unsaved::NotRunning),
         }
@@ -151,17 +156,17 @@ mod tests {
         let mut limit = TimeLimit::new(60 * MINUTE, MINUTE, Instant::ZERO);
         let (begin, refused) = (at(59 * MINUTE), Unsaved::Refused(RefuseReason::NoAnswer));
         assert!(!limit.asks(at(58 * MINUTE), true) && limit.asks(begin, true) && !limit.asks(begin, true));
-        assert_eq!(limit.unsaved(true, false), Some(Unsaved::TooLate));
-        assert_eq!(limit.unsaved(true, true), None);
+        assert_eq!(limit.unsaved(true), Some(Unsaved::TooLate));
         limit.came_to_nothing(begin, refused);
         assert!(!limit.asks(begin, true));
-        assert_eq!(limit.unsaved(true, false), Some(refused));
+        assert_eq!(limit.unsaved(true), Some(refused));
         let again = limit.due(true);
         assert!(again > begin && !limit.is_over(again) && limit.asks(again, true));
+        assert_eq!((limit.is_saving(), limit.unsaved(true)), (true, Some(refused)), "what is known counts");
         limit.begin_life(again);
         assert!(limit.asks(again, true));
         limit.committed(MINUTE, true);
-        assert_eq!(limit.unsaved(true, false), None);
+        assert_eq!(limit.unsaved(true), None);
     }
 
     #[test]
@@ -169,6 +174,6 @@ mod tests {
         let mut limit = TimeLimit::new(seconds(2), MINUTE, Instant::ZERO);
         assert!(!limit.asks(at(seconds(1)), false) && !limit.is_over(at(seconds(1))));
         assert!(limit.is_over(at(seconds(2))));
-        assert_eq!(limit.unsaved(false, false), Some(Unsaved::NotRunning));
+        assert_eq!(limit.unsaved(false), Some(Unsaved::NotRunning));
     }
 }

@@ -69,6 +69,8 @@ pub struct Job {
     counted: Counted,
     leases: Option<Leases>,
     limit: Option<TimeLimit>,
+    /// The time limit has come while the last checkpoint was on its way.
+    on_its_way: bool,
     stopped_by: Option<StopCause>,
     fault_at: Option<Instant>,
     /// All ranks have ended, and a commit record is still being written: its outcome is waited for until then.
@@ -122,6 +124,7 @@ impl Job {
             stopped_by: None,
             fault_at: None,
             closing: None,
+            on_its_way: false,
             late: None,
             writing: Vec::new(),
             status: ExitStatus::Code(0),
@@ -459,7 +462,8 @@ impl Job {
     fn stop_in_time(&mut self, now: Instant) {
         let runs = self.recovery.phase() == Phase::Running;
         let Some(limit) = self.limit.take() else { return };
-        self.stop(now, StopCause::TimeLimit { unsaved: limit.unsaved(runs, false) });
+        self.on_its_way = limit.is_saving();
+        self.stop(now, StopCause::TimeLimit { unsaved: limit.unsaved(runs) });
     }
 
     fn watch_keepers(&mut self, now: Instant) {
@@ -575,7 +579,7 @@ impl Job {
                     self.outputs.push(Output::Collect { keep });
                     // It was the last checkpoint, whose record was being written when the time was over.
                     if let Some(StopCause::TimeLimit { unsaved }) = &mut self.stopped_by {
-                        unsaved.take_if(|unsaved| *unsaved == Unsaved::TooLate);
+                        unsaved.take_if(|unsaved| self.on_its_way || *unsaved == Unsaved::TooLate);
                     }
                 }
                 let report = FinalReport {
