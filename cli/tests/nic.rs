@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use support::namespaces::{enter, tool};
-use support::two_hosts::{TwoHosts, nics, rail, wait_for_nics};
+use support::two_hosts::{TwoHosts, nics, rail, rail_when_free, wait_for_nics};
 use support::{Place, Running, STILLWIRE, done, runs, signal, stillwire, verified, wait_until};
 
 /// True outside, when the test `name` has run in a network of its own, or cannot. False inside: go on.
@@ -125,11 +125,11 @@ fn ranks_go_from_one_nic_to_another_while_they_run() {
     for turn in 0..20 {
         let nic = if turn % 4 < 2 { "udp" } else { "xdp:eth0" };
         let rank = ["0", "1", "all"][turn % 3];
-        let moved = rail(&["--nic", nic, "--rank", rank]);
+        let moved = rail_when_free(&["--nic", nic, "--rank", rank]);
         assert_eq!(moved.code, Some(0), "{moved:?}");
         assert!(moved.stdout.lines().all(|line| line.contains(&format!("  over {nic}"))), "{moved:?}");
     }
-    let moved = rail(&["--nic", "xdp:eth0", "--json"]);
+    let moved = rail_when_free(&["--nic", "xdp:eth0", "--json"]);
     assert_eq!(moved.json()["ranks"][1]["refused"], Value::Null, "{moved:?}");
     // The job's own choice is UDP; who is rolled back comes back over what it has been given.
     signal(job.ranks()[0], "KILL");
@@ -216,7 +216,7 @@ fn a_rail_whose_device_goes_down_goes_on_over_udp() {
     job.wait_for("committed");
     job.wait_for("committed");
     // With the device back it can be had again.
-    let moved = rail(&["--nic", "xdp:eth0", "--rank", "0"]);
+    let moved = rail_when_free(&["--nic", "xdp:eth0", "--rank", "0"]);
     assert_eq!(moved.code, Some(0), "{moved:?}");
     wait_for_nics("xdp:eth0");
     job.wait_for("committed");

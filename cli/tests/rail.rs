@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use support::namespaces::{enter, tool};
-use support::two_hosts::{TwoHosts, nics, rail, wait_for_nics};
+use support::two_hosts::{TwoHosts, nics, rail, rail_when_free, wait_for_nics};
 use support::{Done, signal, stillwire, verified, wait_until};
 
 /// True outside, when the test `name` has run in a network of its own, or cannot. False inside: go on.
@@ -74,7 +74,7 @@ fn all_ranks_go_to_another_address_and_back_while_they_run() {
     if drivers::xdp::check_capabilities().is_ok() {
         // The next one stays where this one is, the one after that does not.
         for nic in ["xdp:eth1", "udp:eth1", "xdp:eth0", "xdp:eth1"] {
-            let asked = rail(&["--nic", nic]);
+            let asked = rail_when_free(&["--nic", nic]);
             assert!(
                 asked.code == Some(0) && asked.stdout.contains(&format!("rank 1  over {nic}")),
                 "{asked:?}"

@@ -95,3 +95,17 @@ pub(crate) fn rail(options: &[&str]) -> Done {
     let job = listed["jobs"][0]["job"].as_str().expect("it runs").to_owned();
     done(stillwire(&["rail", &job]).args(options))
 }
+
+/// As [`rail`], of a NIC that a rank here may have left a moment ago: on a busy machine the kernel lets go of its queue later than a new rail waits for it.
+pub(crate) fn rail_when_free(options: &[&str]) -> Done {
+    let mut asked = rail(options);
+    wait_until("the kernel has let go of the queue", || {
+        let is_held =
+            asked.stdout.contains("binding to a queue of the device failed (Device or resource busy");
+        if is_held {
+            asked = rail(options);
+        }
+        !is_held
+    });
+    asked
+}
