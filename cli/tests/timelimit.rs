@@ -54,7 +54,7 @@ fn a_program_that_knows_nothing_of_it_needs_as_many_starts_as_it_needs() {
         // The last that it prints, maybe before the checkpoint from which the other one goes on.
         let start = format!("[{rank}] ");
         let printed = starts.iter().flat_map(|done| done.stdout.lines());
-        let last = printed.filter_map(|line| line.strip_prefix(&start)).last();
+        let last = printed.filter_map(|line| line.strip_prefix(&start)).next_back();
         assert_eq!(last, Some(sum.as_str()), "rank {rank}: {starts:?}");
         // Nothing is printed twice: what was done after a checkpoint is not much, and nothing before it is lost.
         let steps = |done: &Done| {
