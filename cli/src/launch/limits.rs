@@ -41,6 +41,9 @@ pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 /// Bytes of one frame between coordinator and keeper: the longest holds what a rank has done over PMI.
 pub(crate) const LINK_FRAME_BYTES_MAX: usize = 64 << 20;
 
+/// Bytes of a version's name.
+pub(crate) const VERSION_BYTES_MAX: usize = 64;
+
 /// Bytes that wait on a link for the other end to read. Whoever does not read so long is stopped or hangs.
 pub(crate) const LINK_QUEUE_BYTES_MAX: usize = 256 << 20;
 
