@@ -45,6 +45,7 @@ fn long(time: Duration, account: &Account) -> bool {
     time > account.elapsed.mul_f64(0.7)
 }
 
+// It would write for minutes yet, and is woken when that is for nobody.
 #[test]
 fn a_member_with_a_slow_disk_had_something_to_do_and_the_others_waited() {
     for shape in Shape::ALL {
@@ -72,26 +73,4 @@ fn a_member_with_a_limited_link_waited_for_its_limit() {
             assert!(!long(account.own, account), "{shape} {node}: {accounts:?}");
         }
     }
-}
-
-// The next one is not held up by what was given up.
-#[test]
-fn what_waits_for_a_limit_does_not_wait_for_what_was_given_up() {
-    let plan = Plan::new(NODES, 1, 400_000);
-    let mut cluster = Cluster::new(plan);
-    // A whole minute's worth.
-    cluster.limit(|_| Limits { disk_bytes_per_s: Some(10_000), ..Limits::default() }, 2);
-    cluster.decide(2, None);
-    let id = store::GenerationId { life: cluster::life(2), ..generation(1, 1) };
-    cluster.write_images(id);
-    (0..NODES).for_each(|node| cluster.order_protect(node, id, None));
-    std::thread::sleep(Duration::from_millis(300));
-    let asked = std::time::Instant::now();
-    for node in &cluster.nodes {
-        node.protector.tell(Order::Abandon { generation: id });
-    }
-    for node in &cluster.nodes {
-        while !matches!(node.wait(), Event::Abandoned { .. }) {}
-    }
-    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
 }
