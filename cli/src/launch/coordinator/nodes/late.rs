@@ -69,7 +69,7 @@ fn causes(
         }
     }
     let most = ways.values().map(|(_, sum)| *sum).max().unwrap_or(0);
-    let slow = |(longest, sum): (u64, u64)| longest > elapsed / 2 && 10 * sum > 9 * most;
+    let slow = |(longest, sum): (u64, u64)| longest > elapsed / 2 && 20 * sum > 19 * most;
     let ends = ways.into_iter().filter(|(_, times)| slow(*times));
     ends.map(|(node, (longest, _))| (node, Cause::Link(Duration::from_millis(longest)))).collect()
 }
