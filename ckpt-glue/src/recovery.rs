@@ -535,7 +535,9 @@ impl Recovery {
     /// lost may come back, and would not count in a life that began without it (R9).
     fn may_begin_anew(&self, committed: bool) -> bool {
         let is_first = self.life.is_none();
-        self.beginning == Beginning::Fresh && (is_first || !committed && self.committed.is_none())
+        let nothing_is_lost = !committed && self.committed.is_none();
+        self.beginning == Beginning::Fresh
+            && (is_first || nothing_is_lost || self.settings.sabotage.is_out(Rule::BeginsAnew))
     }
 
     /// Whether the newest generation was written by this launcher, and not by one before it.

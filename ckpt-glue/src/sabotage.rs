@@ -19,6 +19,8 @@ pub enum Rule {
     /// R9 out: a commit of the old life is still accepted after the decision to roll back. The store is told so by
     /// [`crate::job::Output::FenceStore`].
     NoFence,
+    /// R9 out: a job that has committed begins anew by itself when nothing can be restored.
+    BeginsAnew,
     /// R25 out: a program is given an answer over PMI that depends on what others have done after a cut that its own rank has not taken.
     PmiAhead,
     /// R29 out: a change of NIC is decided when the first rank says that it could close the old one.
@@ -27,13 +29,14 @@ pub enum Rule {
 
 impl Rule {
     /// All of them, for a loop over the switches.
-    pub const ALL: [Rule; 8] = [
+    pub const ALL: [Rule; 9] = [
         Rule::EpochReuse,
         Rule::CutRefused,
         Rule::LifeReuse,
         Rule::KeyWithoutLife,
         Rule::CommitFirst,
         Rule::NoFence,
+        Rule::BeginsAnew,
         Rule::PmiAhead,
         Rule::RailsUndecided,
     ];
@@ -48,6 +51,7 @@ impl Rule {
             Rule::KeyWithoutLife => "8-key-without-life",
             Rule::CommitFirst => "8-commit-first",
             Rule::NoFence => "9-no-fence",
+            Rule::BeginsAnew => "9-begins-anew",
             Rule::PmiAhead => "25-pmi-ahead",
             Rule::RailsUndecided => "29-rails-undecided",
         }

@@ -120,3 +120,15 @@ fn r9_the_store_is_not_fenced() {
         world.transcript.contains("store refuses lives below 0")
     });
 }
+
+#[test]
+fn r9_a_job_that_has_committed_begins_anew() {
+    shows(Rule::BeginsAnew, |mut world| {
+        world.request(Source::Command);
+        world.run_ms(40);
+        world.store.is_unreadable = true;
+        world.end(0, ExitStatus::Signal(9));
+        world.run_ms(40);
+        world.store.decisions.last().is_some_and(|last| last.life.counter == 2 && last.restore.is_none())
+    });
+}

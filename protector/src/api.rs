@@ -10,6 +10,7 @@ use store::protect::{Group, Repaired};
 use transport::config::{AuthLevel, RAILS_MAX};
 use transport::{JobId, Life, Rank};
 
+use crate::account::Account;
 use crate::error::ProtectorError;
 use crate::shape::Shape;
 
@@ -156,6 +157,8 @@ pub enum Event {
     Abandoned {
         /// The generation.
         generation: GenerationId,
+        /// How far this node was with it, if it was being protected and that has not come to a good end.
+        account: Option<Account>,
     },
     /// This node has again what it had of the generation.
     Repaired {

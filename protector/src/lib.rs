@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
 mod api;
 mod bare;
 mod bucket;
@@ -40,6 +41,7 @@ mod windows;
 mod work;
 mod writer;
 
+pub use account::Account;
 pub use api::{Asked, Event, Limits, Order, Rail, Seconds, Settings, Statistics};
 pub use bare::BareRing;
 pub use disk::Disk;

@@ -173,6 +173,17 @@ impl Post {
         self.strips_to[member] > 0 || self.strips.values().any(|queued| queued.to == member)
     }
 
+    /// Whether strips are on their way from a member.
+    pub(crate) fn has_strips_from(&self, member: usize) -> bool {
+        self.strips_from[member] > 0
+    }
+
+    /// Whether something waits for the link's limit, here or at whoever sends it.
+    pub(crate) fn is_limited(&self) -> bool {
+        let full = |bucket: &Option<Bucket>| bucket.as_ref().is_some_and(|bucket| !bucket.wait().is_zero());
+        full(&self.into) || full(&self.out) && !(self.strips.is_empty() && self.going.is_empty())
+    }
+
     /// How long something was on its way, or waited for the link.
     pub(crate) fn busy(&self) -> Duration {
         self.busy

@@ -63,6 +63,19 @@ pub(crate) enum Done {
     Failed { attempt: u64, error: ProtectorError },
 }
 
+impl Done {
+    /// The encoding that it is of.
+    pub(crate) fn attempt(&self) -> Option<u64> {
+        match self {
+            Done::Checked { attempt, .. }
+            | Done::Window { attempt, .. }
+            | Done::Ended { attempt }
+            | Done::Failed { attempt, .. } => Some(*attempt),
+            Done::Answered { .. } => None,
+        }
+    }
+}
+
 pub(crate) struct Reader {
     member: Member<Disk>,
     tasks: Arc<Mailbox<Task>>,

@@ -75,6 +75,21 @@ pub(crate) enum Done {
     Abandoned { generation: GenerationId, abandoned: Result<(), ProtectorError> },
 }
 
+impl Done {
+    /// The encoding that it is of.
+    pub(crate) fn attempt(&self) -> Option<u64> {
+        match self {
+            Done::Placed { attempt, .. }
+            | Done::Content { attempt }
+            | Done::Kept { attempt, .. }
+            | Done::Finished { attempt }
+            | Done::Sealed { attempt }
+            | Done::Failed { attempt, .. } => Some(*attempt),
+            Done::Repaired { .. } | Done::Abandoned { .. } => None,
+        }
+    }
+}
+
 /// Other members, of whom no more is asked than the processor time allows to compute with.
 struct Paced<'a, 'b> {
     remote: Remote,

@@ -67,6 +67,8 @@ kinds! {
     NoImage = "no_image",
     /// A disk refused a write.
     DiskError = "disk_error",
+    /// No committed generation could be read when a life was to begin.
+    Unreadable = "unreadable",
 }
 
 /// How often each kind happened.

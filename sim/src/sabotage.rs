@@ -105,6 +105,7 @@ pub fn switches() -> Vec<Switch> {
             ckpt_glue::Rule::CommitFirst => Some(store::sabotage::Rule::CommitFirst),
             ckpt_glue::Rule::NoFence => Some(store::sabotage::Rule::NoFence),
             ckpt_glue::Rule::CutRefused
+            | ckpt_glue::Rule::BeginsAnew
             | ckpt_glue::Rule::LifeReuse
             | ckpt_glue::Rule::PmiAhead
             | ckpt_glue::Rule::RailsUndecided => None,
@@ -172,8 +173,8 @@ mod tests {
         let all = switches();
         assert_eq!(
             all.len(),
-            20,
-            "13 rules of the cut (11 has three parts), windows, offsets, hints, two of rails"
+            21,
+            "13 rules of the cut (11 has three parts), no new beginning, windows, offsets, hints, two of rails"
         );
         for switch in &all {
             let report = hunt(switch, SABOTAGE_HISTORIES);

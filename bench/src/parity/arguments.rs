@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::Args;
 use protector::{Limits, Shape};
@@ -50,6 +51,9 @@ pub struct ParityArguments {
     /// Rails that each node has, each an address of its own on the loopback interface
     #[arg(long, requires = "nodes", value_delimiter = ',', default_value = "1", value_parser = number::<usize>(1..=RAILS_MAX as u64))]
     rails: Vec<usize>,
+    /// For how many milliseconds each frame is held back on its way: the distance of the nodes
+    #[arg(long, requires = "nodes", value_delimiter = ',', default_value = "0", conflicts_with = "program", value_parser = number::<usize>(0..=DELAY_MS_MAX))]
+    delay_ms: Vec<usize>,
     /// What each rail of a node lets through in each direction, such as 50MB/s: the limit is on all rails of a node together, so many times as much
     #[arg(long, requires = "nodes")]
     link: Option<Rate>,
@@ -69,6 +73,9 @@ pub struct ParityArguments {
 
 /// Most checkpoints of a program.
 const CHECKPOINTS_MAX: u64 = 1000;
+
+/// Longest time that a frame is held back: around the world.
+const DELAY_MS_MAX: u64 = 1000;
 
 /// Bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +139,7 @@ impl ParityArguments {
             bytes: mib.iter().map(|mib| mib << 20).collect(),
             dirty_percent: self.dirty.clone(),
             rails: self.rails.clone(),
+            delays: self.delay_ms.iter().map(|ms| Duration::from_millis(*ms as u64)).collect(),
             limits: Limits {
                 link_bytes_per_s: self.link.map(|rate| rate.0),
                 disk_bytes_per_s: self.disk.map(|rate| rate.0),

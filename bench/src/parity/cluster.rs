@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use drivers::fault::{Delay, Faults, Rate};
 use nix::poll::{PollFd, PollFlags, poll};
 use protector::{BareRing, Disk, Event, Limits, Order, Protector, Rail, Settings, Shape, Statistics};
 use store::image::Base;
@@ -42,6 +43,8 @@ pub(super) struct Plan {
     /// `None`: the cost model's choice.
     pub(super) shape: Option<Shape>,
     pub(super) limits: Limits,
+    /// For how long each frame is held back.
+    pub(super) delay: Duration,
     /// Where the nodes' directories are made.
     pub(super) folder: PathBuf,
 }
@@ -121,7 +124,11 @@ impl Cluster {
         plan.check()?;
         let group = Group::new((0..number(plan.nodes)).collect(), plan.scheme.losses())?;
         let folder = plan.folder.join(format!("stillwire-bench-parity-{}", std::process::id()));
-        let rail = |number| Rail::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, number)));
+        let faults = match plan.delay {
+            Duration::ZERO => Faults::NONE,
+            delay => Faults { delay: Rate::percent(100), delay_by: Delay::Time(delay), ..Faults::NONE },
+        };
+        let rail = |number| Rail { bind: IpAddr::V4(Ipv4Addr::new(127, 0, 0, number)), faults };
         let rails: Vec<Rail> = (1..).take(plan.rails).map(rail).collect();
         let settings = |node| Settings {
             job: JOB,

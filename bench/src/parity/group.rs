@@ -6,6 +6,7 @@
 //! a whole; with a share of dirty pages below 100 the next ones are deltas over it that hold so many pages.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use protector::{Limits, Shape};
 use store::image::Base;
@@ -35,6 +36,8 @@ pub struct GroupOptions {
     pub bytes: Vec<usize>,
     /// Percent of an image's pages that have changed; 100: whole images.
     pub dirty_percent: Vec<f64>,
+    /// For how long each frame is held back on its way.
+    pub delays: Vec<Duration>,
     /// What each node may use; of the link, with each rail.
     pub limits: Limits,
     /// Encodings of each point; the median counts.
@@ -53,6 +56,7 @@ impl Default for GroupOptions {
             shapes: vec![None],
             bytes: vec![64 << 20],
             dirty_percent: vec![100.0],
+            delays: vec![Duration::ZERO],
             limits: Limits {
                 link_bytes_per_s: Some(50_000_000),
                 disk_bytes_per_s: Some(100_000_000),
@@ -66,10 +70,14 @@ impl Default for GroupOptions {
 
 impl GroupOptions {
     fn plans(&self) -> impl Iterator<Item = Plan> + '_ {
-        let ways = self.rails.iter().flat_map(|rails| self.shapes.iter().map(move |shape| (*rails, *shape)));
-        let ways: Vec<(usize, Option<Shape>)> = ways.collect();
+        let mut ways: Vec<(usize, Duration, Option<Shape>)> = Vec::new();
+        for rails in &self.rails {
+            for delay in &self.delays {
+                ways.extend(self.shapes.iter().map(|shape| (*rails, *delay, *shape)));
+            }
+        }
         self.nodes.iter().flat_map(move |nodes| {
-            let plan = |(rails, shape): (usize, Option<Shape>)| self.plan(*nodes, rails, shape);
+            let plan = |(rails, delay, shape)| Plan { delay, ..self.plan(*nodes, rails, shape) };
             ways.iter().copied().map(plan).collect::<Vec<Plan>>()
         })
     }
@@ -78,7 +86,15 @@ impl GroupOptions {
         // A protector's limit is that of its node.
         let link_bytes_per_s = self.limits.link_bytes_per_s.map(|rate| rate.saturating_mul(rails as u64));
         let limits = Limits { link_bytes_per_s, ..self.limits };
-        Plan { nodes, rails, scheme: self.scheme, shape, limits, folder: self.folder.clone() }
+        Plan {
+            nodes,
+            rails,
+            scheme: self.scheme,
+            shape,
+            limits,
+            delay: Duration::ZERO,
+            folder: self.folder.clone(),
+        }
     }
 }
 

@@ -19,6 +19,9 @@ const RATIO_MIN: f64 = 0.8;
 /// A link or a disk that gives less than this part of its limit is not held back by it: the machine is.
 const LIMIT_REACHED: f64 = 0.9;
 
+/// How many times as long as the fastest shape the one that the cost model chooses may take.
+const CHOICE_MAX: f64 = 1.3;
+
 /// One point: the median run.
 #[derive(Clone, Serialize, Debug)]
 pub struct GroupRow {
@@ -32,6 +35,12 @@ pub struct GroupRow {
     pub scheme: String,
     /// The way that parity took.
     pub shape: String,
+    /// It was the cost model's choice.
+    pub chosen: bool,
+    /// What a choice took by what the fastest shape took that was measured at the same point.
+    pub ratio_to_best: Option<f64>,
+    /// Milliseconds for which each frame was held back.
+    pub delay_ms: f64,
     /// Bytes of a node's image.
     pub bytes: usize,
     /// Percent of its pages that have changed; 100: a whole image.
@@ -156,6 +165,9 @@ impl GroupRow {
                 .first()
                 .and_then(|found| found.shape)
                 .map_or(String::new(), |shape| shape.to_string()),
+            chosen: plan.shape.is_none(),
+            ratio_to_best: None,
+            delay_ms: plan.delay.as_secs_f64() * 1e3,
             bytes: point.bytes,
             dirty_percent: point.dirty_percent,
             seconds: encoded.seconds,
@@ -183,6 +195,13 @@ impl GroupRow {
     }
 }
 
+impl GroupRow {
+    /// Everything but the shape.
+    fn point(&self) -> String {
+        AXES[..5].iter().map(|axis| (axis.of)(self)).collect::<Vec<_>>().join(" ")
+    }
+}
+
 /// The result.
 #[derive(Clone, Serialize, Debug)]
 pub struct GroupReport {
@@ -203,11 +222,12 @@ struct Axis {
     of: fn(&GroupRow) -> String,
 }
 
-const AXES: [Axis; 5] = [
+const AXES: [Axis; 6] = [
     Axis { name: "nodes", unit: " nodes", of: |row| row.nodes.to_string() },
     Axis { name: "MiB of a node's image", unit: " MiB", of: |row| (row.bytes >> 20).to_string() },
     Axis { name: "% of the pages changed", unit: " % changed", of: |row| row.dirty_percent.to_string() },
     Axis { name: "rails of a node", unit: " rails", of: |row| row.rails.to_string() },
+    Axis { name: "ms on the way", unit: " ms on the way", of: |row| row.delay_ms.to_string() },
     Axis { name: "shape", unit: "", of: |row| row.shape.clone() },
 ];
 
@@ -222,7 +242,19 @@ fn distinct(names: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 impl GroupReport {
-    pub(super) fn new(machine: Machine, limits: Limits, rows: Vec<GroupRow>) -> GroupReport {
+    pub(super) fn new(machine: Machine, limits: Limits, mut rows: Vec<GroupRow>) -> GroupReport {
+        let forced: Vec<(String, f64)> =
+            rows.iter().filter(|row| !row.chosen).map(|row| (row.point(), row.seconds)).collect();
+        for row in rows.iter_mut().filter(|row| row.chosen) {
+            let at_point = forced.iter().filter(|(point, _)| *point == row.point());
+            row.ratio_to_best =
+                at_point.map(|(_, seconds)| *seconds).reduce(f64::min).map(|best| row.seconds / best);
+        }
+        let choices = rows.iter().filter(|row| !row.machine_limited).filter_map(|row| row.ratio_to_best);
+        let choice = |worst| {
+            Bar::below("the cost model's choice to the fastest shape, worst point", worst, CHOICE_MAX)
+        };
+        let choice = choices.reduce(f64::max).map(choice);
         let limited = limits.link_bytes_per_s.is_some() || limits.disk_bytes_per_s.is_some();
         let counts = |row: &&GroupRow| {
             limited && !row.machine_limited && row.dirty_percent >= 100.0 && row.seconds > 1.0
@@ -231,7 +263,12 @@ impl GroupReport {
         let bar = |worst| {
             Bar::above("encoding to the slower one of link and disk, worst whole image", worst, RATIO_MIN)
         };
-        GroupReport { bench: "parity", machine, rows, bars: worst.map(bar).into_iter().collect() }
+        GroupReport {
+            bench: "parity",
+            machine,
+            rows,
+            bars: worst.map(bar).into_iter().chain(choice).collect(),
+        }
     }
 
     /// What it took and where the time went, by what rows differ in most: a panel for each combination of the rest.
@@ -239,10 +276,8 @@ impl GroupReport {
     pub fn svg(&self) -> String {
         let values = |axis: &Axis| distinct(self.rows.iter().map(axis.of));
         // Where the shape was chosen for each point, it is not what points differ in.
-        let point =
-            |row: &GroupRow| AXES[..4].iter().map(|axis| (axis.of)(row)).collect::<Vec<_>>().join(" ");
-        let chosen = distinct(self.rows.iter().map(point)).len() == self.rows.len();
-        let axes = if chosen { &AXES[..4] } else { &AXES[..] };
+        let chosen = distinct(self.rows.iter().map(GroupRow::point)).len() == self.rows.len();
+        let axes = if chosen { &AXES[..5] } else { &AXES[..] };
         // The first of those with most values.
         let axis = axes.iter().rev().max_by_key(|axis| values(axis).len()).unwrap_or(&AXES[0]);
         let rest = |row: &GroupRow| {
@@ -352,6 +387,18 @@ impl fmt::Display for GroupReport {
                 row.processor.machine_used * 100.0,
                 percent(row.processor.machine_busy),
                 if row.machine_limited { " MACHINE" } else { "" },
+            )?;
+        }
+        for row in &self.rows {
+            let Some(ratio) = row.ratio_to_best else { continue };
+            writeln!(
+                f,
+                "{} nodes, {} MiB, {} % changed, {} ms on the way: the model chose {}, {ratio:.2} times the fastest",
+                row.nodes,
+                row.bytes >> 20,
+                row.dirty_percent,
+                row.delay_ms,
+                row.shape
             )?;
         }
         report::show(f, &self.bars)

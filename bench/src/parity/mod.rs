@@ -196,6 +196,7 @@ fn row(
         link_gbytes_per_s: None,
         disk_gbytes_per_s: None,
         isal_gbytes_per_s: median(&by_isal),
+        ratio_to_isal: (!by_isal.is_empty()).then(|| Summary::of(&paired_ratios(&ours, &by_isal)).median),
         reed_solomon_simd_gbytes_per_s: median(&by_simd),
         processor: busy.end(),
     })

@@ -37,6 +37,8 @@ pub struct ParityRow {
     pub disk_gbytes_per_s: Option<f64>,
     /// Intel's storage library, same data, same coefficients, same parity.
     pub isal_gbytes_per_s: Option<f64>,
+    /// How they compare: median of the ratios of neighbouring runs.
+    pub ratio_to_isal: Option<f64>,
     /// The crate reed-solomon-simd, same data.
     pub reed_solomon_simd_gbytes_per_s: Option<f64>,
     /// What processors did meanwhile.

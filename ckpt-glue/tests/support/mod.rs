@@ -61,6 +61,8 @@ pub(crate) struct Store {
     pub(crate) decisions: Vec<Decision>,
     pub(crate) refuse_below: u32,
     pub(crate) fail_commits: bool,
+    /// What is committed cannot be restored.
+    pub(crate) is_unreadable: bool,
 }
 
 enum Happening {
@@ -264,13 +266,9 @@ impl World {
                 self.note(&format!("store refuses lives below {refuse_below}"));
                 self.store.refuse_below = refuse_below;
                 self.nonce += 1;
-                let newest = self.store.commits.last().copied();
-                let input = job::Input::StoreFenced {
-                    counter,
-                    newest,
-                    committed: newest.is_some(),
-                    nonce: self.nonce,
-                };
+                let committed = !self.store.commits.is_empty();
+                let newest = self.store.commits.last().copied().filter(|_| !self.store.is_unreadable);
+                let input = job::Input::StoreFenced { counter, newest, committed, nonce: self.nonce };
                 self.after(write, Happening::ToJob(input));
             }
             job::Output::WriteDecision(decision) => {

@@ -44,7 +44,12 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     let path = arguments.directory.canonicalize()?;
     let lock = lock(&Directory::open(&path)?, &path)?;
     let mut news = News::new(arguments.quiet);
-    let (beginning, mut suspects) = choose(&mut directory, generation.or(arguments.generation), &mut news)?;
+    let argument = generation.or(arguments.generation);
+    let (beginning, mut suspects) = if protection::is_in(&file) {
+        choose_on_nodes(&mut directory, argument)?
+    } else {
+        choose(&mut directory, argument, &mut news)?
+    };
     let Settings { mut config, hosts, bind, auth, keeps_ids: kept } = read_settings(&file)?;
     config.time_limit = arguments.time_limit.or(config.time_limit);
     let mut program = program(&file);
@@ -57,10 +62,15 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     let hosts = arguments.hosts.clone().or(hosts);
     let mut nodes = hosts.nodes(file.ranks, &bind)?;
     if protection::is_in(&file) {
-        let manifest = beginning_manifest(&mut directory, beginning)?;
-        // Its images have not been read yet, but by their nodes before it is chosen.
-        suspects.insert(manifest.generation);
-        nodes = protection::in_places(&manifest, nodes, &hosts)?;
+        if let Some(manifest) = beginning_manifest(&mut directory, beginning)? {
+            // Its images have not been read yet, but by their nodes before it is chosen.
+            suspects.insert(manifest.generation);
+            nodes = protection::in_places(&manifest, nodes, &hosts)?;
+        } else {
+            tell(format_args!(
+                "warning: no generation has records here that can be read; nodes are asked for theirs, in the order in which the job names them"
+            ));
+        }
     }
     if purpose == Purpose::Repair {
         // Whoever asks whether all is whole wants every byte of it read.
@@ -193,20 +203,49 @@ fn choose(
     }
 }
 
+/// The same for a job whose images lie on its nodes. What is damaged or lost of the records here nodes may have, and are asked for it before a life is decided (R28).
+fn choose_on_nodes(
+    directory: &mut JobDirectory<Directory>,
+    argument: Option<GenerationArgument>,
+) -> Result<(Beginning, BTreeSet<GenerationId>), CliError> {
+    let generations = directory.generations()?;
+    let Some(argument) = argument else {
+        if let Some(end) = directory.end()? {
+            return Err(CliError::Finished { at: utc(end.ended_unix_ms) });
+        }
+        // Then none has begun.
+        if directory.counter_last()? == 0 {
+            return Err(CliError::NothingToRestart);
+        }
+        return Ok((Beginning::Newest, BTreeSet::new()));
+    };
+    let generation = resolve(directory, argument).or_else(|error| {
+        let is_meant = |found: &&Generation| match argument {
+            GenerationArgument::Whole(id) => found.id == id,
+            GenerationArgument::Epoch(epoch) => found.id.epoch.0 == epoch,
+        };
+        // It may have lost its commit record.
+        let is_left = |found: &&Generation| found.state != GenerationState::Collected;
+        generations.iter().rev().filter(is_meant).find(is_left).map(|found| found.id).ok_or(error)
+    })?;
+    Ok((Beginning::Named(convert::to_glue(generation)), BTreeSet::new()))
+}
+
 fn looked_at(news: &mut News, generation: GenerationId, images: u32, bytes: u64) {
     news.are(bytes, |bytes| format!("reading generation {generation}: {images} images, {bytes} so far"));
 }
 
-/// The manifest of what a new life begins from, as the job's own records have it.
+/// The manifest of what a new life begins from, as the job's own records have it; if that cannot be read, of another one.
 fn beginning_manifest(
     directory: &mut JobDirectory<Directory>,
     beginning: Beginning,
-) -> Result<Manifest, CliError> {
-    let found = match beginning {
-        Beginning::Named(generation) => Some(directory.manifest(convert::to_store(generation))?),
-        Beginning::Fresh | Beginning::Newest => directory.newest_committed()?,
-    };
-    found.ok_or(CliError::NothingToRestart)
+) -> Result<Option<Manifest>, CliError> {
+    if let Beginning::Named(generation) = beginning
+        && let Ok(manifest) = directory.manifest(convert::to_store(generation))
+    {
+        return Ok(Some(manifest));
+    }
+    Ok(directory.newest_committed()?)
 }
 
 fn newest_whole(

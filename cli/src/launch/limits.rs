@@ -41,6 +41,9 @@ pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 /// Bytes of one frame between coordinator and keeper: the longest holds what a rank has done over PMI.
 pub(crate) const LINK_FRAME_BYTES_MAX: usize = 64 << 20;
 
+/// Bytes of a version's name.
+pub(crate) const VERSION_BYTES_MAX: usize = 64;
+
 /// Bytes that wait on a link for the other end to read. Whoever does not read so long is stopped or hangs.
 pub(crate) const LINK_QUEUE_BYTES_MAX: usize = 256 << 20;
 
@@ -105,6 +108,10 @@ pub(crate) const COPY_GRACE: Duration = Duration::from_secs(2);
 
 /// A node that says nothing for so long while a generation is protected or rebuilt is given up by the others, and with it that generation's protection.
 pub(crate) const PROTECTOR_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Longest wait for the nodes to say how far they were with a generation that was not protected in time. The checkpoint is lost already; who takes longer is the
+/// one that is looked for.
+pub(crate) const LATE_ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Attempts to rebuild one generation before a life begins; whoever was lost meanwhile is asked anew in between.
 pub(crate) const REPAIRS_MAX: u32 = 3;

@@ -2,7 +2,9 @@
 //! process. Whoever starts that process chooses the way: a pipe on this host, a remote shell (which authenticates and encrypts) to another one.
 //!
 //! One frame: its length in bytes (32 bits, little-endian, at most [`LINK_FRAME_BYTES_MAX`]), then a [`ToKeeper`] or [`FromKeeper`] as `postcard`
-//! writes it. The first frame each way has the program's version, for nothing else of it can be relied on between two versions.
+//! writes it. The first frame each way has the program's version, for nothing else can be relied on between two versions: so these stay as they are in every
+//! version. [`ToKeeper::Begin`] and [`FromKeeper::Ready`] are the first of their kind, and begin with it (0, its length, its letters); [`FromKeeper::Unfit`]
+//! is the second, and has nothing but a text. The version is read, and compared, before anything else is.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use transport::{Epoch, Life, Rank};
 
 use super::flush::wire::{WirePacked, WirePart};
-use super::limits::{LINK_FRAME_BYTES_MAX, READ_BYTES};
+use super::limits::{LINK_FRAME_BYTES_MAX, READ_BYTES, VERSION_BYTES_MAX};
 use super::nodes::wire::{NodeDone, NodeTask, Refusal, WirePlace};
 
 /// The version that both ends must have.
@@ -328,10 +330,22 @@ pub(crate) struct Link {
     to: File,
     held: Vec<u8>,
     waiting: Vec<u8>,
+    /// The other end's version is known to be this one, or it has said something else first.
+    is_known: bool,
 }
 
 /// Where bytes most often come from that belong to nobody.
 const STRAY: &str = "does a shell at the other end print something when it starts?";
+
+/// The version with which a first frame begins; `None`: this one says no version.
+fn version(frame: &[u8]) -> Option<String> {
+    let (first, rest) = frame.split_first()?;
+    let (text, _) = postcard::take_from_bytes::<&str>(rest).ok()?;
+    let is_version = text.starts_with(|first: char| first.is_ascii_digit())
+        && text.len() <= VERSION_BYTES_MAX
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-+".contains(&byte));
+    (*first == 0 && is_version).then(|| text.to_owned())
+}
 
 /// Why nothing more comes over a link.
 #[derive(Debug, thiserror::Error)]
@@ -342,6 +356,8 @@ pub(crate) enum LinkError {
     TooLong { found: usize },
     #[error("what came is no frame of a keeper's link ({0}); {STRAY}")]
     NoFrame(#[from] postcard::Error),
+    #[error("it has version {found} of stillwire, and this is {VERSION}: install the same on both")]
+    OtherVersion { found: String },
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("a control message in it is malformed: {0}")]
@@ -353,7 +369,7 @@ pub(crate) enum LinkError {
 impl Link {
     /// Both descriptors must not block.
     pub(crate) fn new(from: OwnedFd, to: OwnedFd) -> Link {
-        Link { from: from.into(), to: to.into(), held: Vec::new(), waiting: Vec::new() }
+        Link { from: from.into(), to: to.into(), held: Vec::new(), waiting: Vec::new(), is_known: false }
     }
 
     pub(crate) fn from(&self) -> &File {
@@ -419,6 +435,11 @@ impl Link {
                 return Err(LinkError::TooLong { found: length });
             }
             let Some(frame) = self.held.get(taken + 4..taken + 4 + length) else { break };
+            if !core::mem::replace(&mut self.is_known, true)
+                && let Some(found) = version(frame).filter(|found| found != VERSION)
+            {
+                return Err(LinkError::OtherVersion { found });
+            }
             messages.push(postcard::from_bytes(frame)?);
             taken += 4 + length;
         }

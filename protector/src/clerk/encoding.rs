@@ -10,6 +10,7 @@ use store::record::Content;
 use transport::Rank;
 
 use super::{Clerk, Current, Since};
+use crate::account::{Sight, Watch};
 use crate::api::{Asked, Event};
 use crate::cost::{Conditions, windows};
 use crate::error::ProtectorError;
@@ -70,6 +71,9 @@ pub(super) struct Encoding {
     /// When something happened last, and when members were asked whether they live.
     progress: Instant,
     asked_alive: Instant,
+    /// Jobs of the reader and the writer that are not done.
+    jobs: usize,
+    watch: Watch,
 }
 
 impl Encoding {
@@ -110,6 +114,8 @@ impl Clerk {
             arithmetic: 0.0,
             progress: now,
             asked_alive: now,
+            jobs: 1,
+            watch: Watch::new(now, members),
         }));
         self.to_writer(writer::Job::Place { attempt: self.attempt, generation, from, ranks });
         Ok(())
@@ -124,7 +130,11 @@ impl Clerk {
 
     /// Gives up what is under way; the others and the owner are told.
     pub(super) fn fail(&mut self, error: ProtectorError) {
-        let Some(generation) = self.encoding().map(|encoding| encoding.generation) else { return };
+        let Current::Encoding(encoding) = &mut self.current else { return };
+        let generation = encoding.generation;
+        let windows = encoding.round.as_ref().map(Round::windows);
+        let account = encoding.watch.account(Instant::now(), self.settings.group.nodes(), windows);
+        self.failed = Some((generation, account));
         // Who has given up has said so to everybody.
         if !matches!(error, ProtectorError::PeerGaveUp { .. }) {
             self.say_to_all(generation, &Word::GaveUp { reason: error.to_string() });
@@ -196,6 +206,7 @@ impl Clerk {
         }
         encoding.told[member] = Some(share);
         encoding.progress = Instant::now();
+        encoding.jobs += 2;
         if member == 0 {
             encoding.shape = Some(shape);
         }
@@ -211,6 +222,7 @@ impl Clerk {
         let shape = self.settings.shape.unwrap_or_else(|| conditions.choose(&self.settings.group));
         let Some(encoding) = self.encoding() else { return };
         encoding.conditions = Some(conditions);
+        encoding.jobs -= 1;
         let (generation, from) = (encoding.generation, encoding.from);
         encoding.shares[me] = Some(share.clone());
         encoding.progress = Instant::now();
@@ -253,8 +265,10 @@ impl Clerk {
         match done {
             Done::Abandoned { generation, abandoned } => {
                 self.current = Current::Nothing;
+                let account = self.failed.take_if(|(failed, _)| *failed == generation);
+                let account = account.map(|(_, account)| account);
                 self.bell.tell(match abandoned {
-                    Ok(()) => Event::Abandoned { generation },
+                    Ok(()) => Event::Abandoned { generation, account },
                     Err(error) => failed(Asked::Abandon, Some(generation), error),
                 });
             }
@@ -267,6 +281,7 @@ impl Clerk {
             done => {
                 let Some(encoding) = self.encoding() else { return };
                 encoding.progress = Instant::now();
+                encoding.jobs -= usize::from(done.attempt() == Some(current));
                 match (done, &mut encoding.round) {
                     (Done::Content { attempt }, _) if attempt == current => encoding.contents_kept += 1,
                     (Done::Kept { attempt, window }, Some(round)) if attempt == current => round.kept(window),
@@ -291,6 +306,7 @@ impl Clerk {
             done => {
                 let Some(encoding) = self.encoding() else { return };
                 encoding.progress = Instant::now();
+                encoding.jobs -= usize::from(done.attempt() == Some(current));
                 match (done, &mut encoding.round) {
                     (Done::Window { attempt, window, strips, arithmetic }, Some(round))
                         if attempt == current =>
@@ -378,6 +394,7 @@ impl Clerk {
             to_writer.push(writer::Job::Seal { attempt });
         }
         let generation = encoding.generation;
+        encoding.jobs += to_reader.len() + to_writer.len();
         to_reader.into_iter().for_each(|job| self.to_reader(job));
         to_writer.into_iter().for_each(|job| self.to_writer(job));
         if let Some(post) = &mut self.post {
@@ -426,6 +443,16 @@ impl Clerk {
         };
         awaited.extend((0..encoding.shares.len()).filter(|member| post.has_strips_to(*member)));
         awaited.retain(|member| *member != me);
+        let lacks = |member: usize| {
+            member != me
+                && (encoding.round.is_none() && !encoding.has_told(member) || post.has_strips_from(member))
+        };
+        let sight = Sight {
+            own: encoding.jobs > 0,
+            limited: post.is_limited(),
+            from: (0..encoding.shares.len()).map(lacks).collect(),
+        };
+        encoding.watch.look(now, sight);
         awaited.sort_unstable();
         awaited.dedup();
         let silent = |member: &usize| now.saturating_duration_since(post.heard(*member).max(begun));

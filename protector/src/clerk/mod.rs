@@ -14,6 +14,7 @@ use store::{Directory, GenerationId, JobDirectory};
 use transport::Life;
 use transport::config::RAILS_MAX;
 
+use crate::account::Account;
 use crate::api::{Event, Order, Seconds, Settings, Statistics};
 use crate::disk::{Disk, Gone, Meter};
 use crate::error::ProtectorError;
@@ -95,6 +96,8 @@ pub(crate) struct Clerk {
     asked_alive: Instant,
     /// Bytes per second that the last long encoding sent.
     link_seen: Option<f64>,
+    /// The last encoding that failed, and how far it was.
+    failed: Option<(GenerationId, Account)>,
 }
 
 impl Clerk {
@@ -151,6 +154,7 @@ impl Clerk {
             asked: 0,
             asked_alive: Instant::now(),
             link_seen: None,
+            failed: None,
         })
     }
 
@@ -208,6 +212,8 @@ impl Clerk {
         match &order {
             Order::Open { .. } => self.end_all(),
             Order::Abandon { generation } if self.encodes(*generation) => {
+                // Whoever waits for a limit waits no longer.
+                self.works.iter().for_each(|work| work.end(self.attempt));
                 self.fail(ProtectorError::Ended { by: "the generation is abandoned" });
             }
             Order::Protect { .. } => self.end_repairs("a checkpoint goes first"),

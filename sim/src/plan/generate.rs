@@ -71,6 +71,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
     troubles(random, &mut plan);
     plan.pulls = plan.auth == Auth::Off && random.percent(40);
     changes_of_rails(random, &mut plan);
+    unreadable(random, &mut plan);
     plan
 }
 
@@ -231,6 +232,16 @@ fn troubles(random: &mut Random, plan: &mut Plan) {
         let rank = rank_number(random, plan);
         let lasts = random.log_between(50 * MICRO, 20 * MILLI);
         plan.steps.push(Step { when, action: Action::Stall { rank, lasts } });
+    }
+}
+
+/// What was committed cannot be read when the first crash is recovered from.
+fn unreadable(random: &mut Random, plan: &mut Plan) {
+    let is_crash = |step: &&Step| matches!(step.action, Action::CrashProcess(_) | Action::CrashNode { .. });
+    let crash = plan.steps.iter().find(is_crash).map(|step| step.when);
+    if let Some(when) = crash.filter(|_| random.percent(20)) {
+        let lasts = random.log_between(MILLI, 20 * MILLI);
+        plan.steps.push(Step { when, action: Action::Unreadable { lasts } });
     }
 }
 

@@ -129,6 +129,11 @@ pub enum Action {
         /// No room, instead of a broken device.
         full: bool,
     },
+    /// No committed generation can be read for a while, as when too many nodes are away: what there is, is known all the same.
+    Unreadable {
+        /// For how long.
+        lasts: Nanos,
+    },
     /// The network is worse than usual for a while.
     Storm {
         /// How it is.

@@ -324,6 +324,10 @@ fn action(words: &mut Words<'_>) -> Result<Action, ScenarioError> {
             let full = words.one_of(&[("full", true), ("error", false)])?;
             Action::DiskError { after: after_writes(words)?, full }
         }
+        Some("generations") => {
+            words.all("unreadable")?;
+            Action::Unreadable { lasts: lasts(words)? }
+        }
         Some("storm") => Action::Storm { weather: weather(words)?, lasts: lasts(words)? },
         Some("stall") => {
             words.all("rank")?;
@@ -337,5 +341,5 @@ const ACTIONS: &str = "what happens ('checkpoint when ready', 'checkpoint at onc
                        'crash other N', 'switch off node N for TIME', 'power loss after N writes for TIME', \
                        'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', 'rails change to frames of N bytes', \
                        'clock of node N jumps TIME', 'break control of node N', 'rank N unsavable for TIME', \
-                       'disk full after N writes', 'disk error after N writes', 'storm WEATHER, for TIME', \
+                       'disk full after N writes', 'disk error after N writes', 'generations unreadable for TIME', 'storm WEATHER, for TIME', \
                        'stall rank N for TIME')";

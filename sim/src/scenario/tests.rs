@@ -144,7 +144,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "on frozen 1: crash cause": line 1: expected the number of the moment, #0 to #65536, found '1'
         "at 1 frames: crash": line 1: expected 'cause' or 'other', found the end of the line
         "at 1 frames: crash rank 8": line 1: expected the number of a rank from 0 to 7, found '8'
-        "at 1 frames: sing": line 1: expected what happens ('checkpoint when ready', 'checkpoint at once', 'crash rank N', 'crash cause', 'crash other N', 'switch off node N for TIME', 'power loss after N writes for TIME', 'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', 'rails change to frames of N bytes', 'clock of node N jumps TIME', 'break control of node N', 'rank N unsavable for TIME', 'disk full after N writes', 'disk error after N writes', 'storm WEATHER, for TIME', 'stall rank N for TIME'), found 'sing'
+        "at 1 frames: sing": line 1: expected what happens ('checkpoint when ready', 'checkpoint at once', 'crash rank N', 'crash cause', 'crash other N', 'switch off node N for TIME', 'power loss after N writes for TIME', 'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', 'rails change to frames of N bytes', 'clock of node N jumps TIME', 'break control of node N', 'rank N unsavable for TIME', 'disk full after N writes', 'disk error after N writes', 'generations unreadable for TIME', 'storm WEATHER, for TIME', 'stall rank N for TIME'), found 'sing'
         "at 1 frames: checkpoint when ready now": line 1: expected the end of the line, found 'now'
         "at 1 frames: power loss after 3 writes": line 1: expected 'for', found the end of the line
         "expect": line 1: expected ':', found the end of the line

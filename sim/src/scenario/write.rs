@@ -197,6 +197,7 @@ fn write_action(f: &mut Formatter<'_>, action: &Action) -> fmt::Result {
         Action::Unsavable { rank, lasts } => write!(f, "rank {rank} unsavable for {}", duration(lasts)),
         Action::DiskError { after, full: true } => write!(f, "disk full after {after} writes"),
         Action::DiskError { after, full: false } => write!(f, "disk error after {after} writes"),
+        Action::Unreadable { lasts } => write!(f, "generations unreadable for {}", duration(lasts)),
         Action::Storm { weather: storm, lasts } => {
             write!(f, "storm {}, for {}", weather(&storm), duration(lasts))
         }

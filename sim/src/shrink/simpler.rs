@@ -23,6 +23,7 @@ fn lasting(action: &mut Action) -> Option<&mut Nanos> {
         | Action::Partition { lasts, .. }
         | Action::RailDown { lasts, .. }
         | Action::Unsavable { lasts, .. }
+        | Action::Unreadable { lasts }
         | Action::Storm { lasts, .. }
         | Action::Stall { lasts, .. } => Some(lasts),
         Action::Checkpoint { .. }

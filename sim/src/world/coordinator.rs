@@ -12,6 +12,7 @@ use super::process::NEVER;
 use super::{JOB, World, at};
 use crate::engine::queue::{MICRO, MILLI, Nanos};
 use crate::engine::trace::Who;
+use crate::faults::Fault;
 use crate::judge::bounds::BoundsJudge;
 use crate::judge::{Generation, Violation};
 use crate::plan::Moment;
@@ -226,6 +227,10 @@ impl World {
         let nonce = self.timing.bits();
         let Some(newest) = self.newest_committed() else { return };
         let committed = newest.is_some();
+        let newest = newest.filter(|_| self.queue.now() >= self.unreadable_until);
+        if committed && newest.is_none() {
+            self.counts.add(Fault::Unreadable);
+        }
         self.tell_job(job, Input::StoreFenced { counter, newest, committed, nonce });
     }
 

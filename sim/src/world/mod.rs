@@ -134,6 +134,8 @@ pub struct World {
     moments: [u32; MOMENTS],
     /// When the last planned fault has ceased.
     calm_at: Nanos,
+    /// Until then no committed generation can be read.
+    unreadable_until: Nanos,
     frames_delivered: u64,
     control_messages: u64,
     checkpoint_commands: u32,
@@ -239,6 +241,7 @@ impl World {
             collections_missed: 0,
             moments: [0; MOMENTS],
             calm_at: 0,
+            unreadable_until: 0,
             frames_delivered: 0,
             control_messages: 0,
             checkpoint_commands: 0,

@@ -153,6 +153,10 @@ impl World {
                 let fault = if full { DiskFault::NoSpace } else { DiskFault::Device };
                 self.directory.storage().fault_after(after, fault);
             }
+            Action::Unreadable { lasts } => {
+                calm_at = now + lasts;
+                self.unreadable_until = self.unreadable_until.max(now + lasts);
+            }
             Action::Storm { weather, lasts } => {
                 calm_at = now + lasts;
                 self.network.set_weather(weather);

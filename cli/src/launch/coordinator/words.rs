@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use transport::{Epoch, Life, Rank};
 
 use super::super::notice::{MpiNotice, Notice};
-use super::super::wire::{FromKeeper, LinkError, Receiver, ToKeeper, VERSION};
+use super::super::wire::{FromKeeper, LinkError, Receiver, ToKeeper};
 use super::super::{Saves, Verdict};
 use super::mpi::EndedRank;
 use super::{Process, Shell};
@@ -32,6 +32,9 @@ impl Shell<'_> {
             self.pump();
         }
         if let Err(error) = heard {
+            if matches!(error, LinkError::OtherVersion { .. }) {
+                self.on_unfit(node, error.to_string());
+            }
             self.lose_keeper(token, node, &error);
         }
     }
@@ -73,7 +76,7 @@ impl Shell<'_> {
 
     fn on_word(&mut self, node: NodeIndex, word: FromKeeper) -> Result<(), Malformed> {
         match word {
-            FromKeeper::Ready { version, host } => self.on_ready(node, &version, host),
+            FromKeeper::Ready { host, .. } => self.on_ready(node, host),
             FromKeeper::Unfit { problem } => self.on_unfit(node, problem),
             FromKeeper::Control { to, control } => {
                 let control = control.open(&self.control_key)?;
@@ -169,13 +172,7 @@ impl Shell<'_> {
         Ok(())
     }
 
-    fn on_ready(&mut self, node: NodeIndex, version: &str, host: String) {
-        if version != VERSION {
-            let problem = format!(
-                "it has version {version} of stillwire, and this is {VERSION}: install the same on both"
-            );
-            return self.on_unfit(node, problem);
-        }
+    fn on_ready(&mut self, node: NodeIndex, host: String) {
         self.keepers.ready(node, host);
         self.tell_decided_nic(node);
         self.ask_late_node(node);

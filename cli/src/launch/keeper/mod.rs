@@ -167,21 +167,20 @@ pub(crate) fn keep() -> bool {
     };
     let (begun, early) = match greeting(&mut link) {
         Ok(greeting) => greeting,
+        Err(LinkError::OtherVersion { found }) => {
+            let problem = format!(
+                "it has version {VERSION} of stillwire, and the launcher {found}: install the same on both"
+            );
+            link.send(&FromKeeper::Unfit { problem });
+            finish_sending(&mut link);
+            return false;
+        }
         Err(error) => {
             eprintln!("stillwire: keeper: no word of the launcher that has started it: {error}");
             return false;
         }
     };
-    let shell = if begun.version == VERSION {
-        Shell::new(begun, link)
-    } else {
-        let problem = format!(
-            "it has version {VERSION} of stillwire, and the launcher {}: install the same on both",
-            begun.version
-        );
-        Err((problem, link))
-    };
-    match shell {
+    match Shell::new(begun, link) {
         Ok(mut shell) => shell.keep(early),
         Err((problem, mut link)) => {
             link.send(&FromKeeper::Unfit { problem });

@@ -1,8 +1,10 @@
 //! What a keeper is asked to do in the directory of its node, and what it answers. Records travel as their bytes.
 
+use std::time::Duration;
+
 use copies::CopyError;
 use nix::errno::Errno;
-use protector::{Limits, Shape};
+use protector::{Account, Limits, Shape};
 use serde::{Deserialize, Serialize};
 use store::protect::Group;
 use store::{Decision, Manifest, StoreError};
@@ -132,10 +134,35 @@ pub(crate) enum NodeDone {
     Ahead(Vec<WireDecision>),
     /// To [`NodeTask::Open`]: where it is.
     Opened { addresses: Vec<u8>, unusable: Vec<String> },
+    /// To [`NodeTask::Abandon`]: how far it was with it, if it was being protected.
+    GivenUp(Option<WireAccount>),
     /// To [`NodeTask::Fetch`]: so many files.
     Fetched(u32),
     /// To [`NodeTask::Repair`].
     Repaired(Rebuilt),
+}
+
+/// How the time of an encoding went on a node, milliseconds: see [`Account`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct WireAccount {
+    pub(crate) elapsed_ms: u64,
+    pub(crate) own_ms: u64,
+    pub(crate) limited_ms: u64,
+    pub(crate) from_ms: Vec<(u32, u64)>,
+    pub(crate) windows: Option<(u64, u64)>,
+}
+
+impl From<&Account> for WireAccount {
+    fn from(account: &Account) -> WireAccount {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        WireAccount {
+            elapsed_ms: ms(account.elapsed),
+            own_ms: ms(account.own),
+            limited_ms: ms(account.limited),
+            from_ms: account.from.iter().map(|(node, time)| (*node, ms(*time))).collect(),
+            windows: account.windows,
+        }
+    }
 }
 
 /// Whole records of a node that did not come with the question.

@@ -7,6 +7,7 @@
 //!
 //! What counts is what stands in the job's own directory; the nodes' copies of its records are there for the ranks, and for whoever has lost that directory.
 
+mod late;
 mod learning;
 mod mending;
 mod protecting;
@@ -29,6 +30,7 @@ use super::super::storage::Records;
 use super::super::wire::ToKeeper;
 use super::Shell;
 use crate::convert;
+use late::Late;
 use protecting::Protecting;
 use rebuilding::Rebuilding;
 use recovering::Recovering;
@@ -50,6 +52,8 @@ enum What {
     Meet,
     /// To protect a generation.
     Protect(GenerationId),
+    /// To give up what was not protected in time, and how far they were with it.
+    Late(GenerationId),
     /// To compute what they have lost of a generation.
     Repair(store::GenerationId),
     /// The same, behind a life that runs.
@@ -69,7 +73,9 @@ impl What {
             What::Open(_) | What::Meet => {
                 "the nodes' protectors, without which nothing is protected".to_owned()
             }
-            What::Protect(generation) => format!("protecting generation {generation}"),
+            What::Protect(generation) | What::Late(generation) => {
+                format!("protecting generation {generation}")
+            }
             What::Repair(generation) | What::Rebuild(generation) | What::Look(generation) => {
                 format!("rebuilding generation {generation}")
             }
@@ -99,6 +105,7 @@ pub(super) struct Nodes {
     last: u64,
     recovering: Option<Recovering>,
     protecting: Option<Protecting>,
+    late: Option<Late>,
     /// The newest committed generation, if every member of every group keeps what protects it: the next one builds upon it.
     base: Option<GenerationId>,
     rebuilding: Rebuilding,
@@ -244,6 +251,7 @@ impl Shell<'_> {
             What::Rebuild(generation) => return self.end_rebuilding(generation, &round),
             What::Look(generation) => return self.end_look(generation, &round),
             What::Protect(_) => return self.end_protection(&round),
+            What::Late(_) => return self.end_late(&round),
             What::Decide(_) | What::Commit(_) | What::Collect => {}
         }
         if !round.refused.is_empty() {
@@ -333,14 +341,15 @@ impl Shell<'_> {
         let Some(nodes) = &mut self.nodes else { return };
         nodes.recovering = None;
         nodes.rebuilding = Rebuilding::default();
-        let protecting = nodes.protecting.take();
+        let protecting = nodes.protecting.take().map(|protecting| protecting.generation);
+        let given_up = protecting.or(nodes.late.take().map(|late| late.generation));
         for round in core::mem::take(&mut nodes.rounds) {
             if let What::Commit(generation) = round.what {
                 self.tell_job(job::Input::CommitDurable(generation));
             }
         }
-        if let Some(protecting) = protecting {
-            self.give_up_protection(protecting.generation, Errno::ECANCELED as u32);
+        if let Some(generation) = given_up {
+            self.give_up_protection(generation, Errno::ECANCELED as u32);
         }
     }
 

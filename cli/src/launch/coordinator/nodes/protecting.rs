@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   WriteCommit ---> Protect (all) ---> output is shown ---> commit record
-//!                        | refused, lost, late
+//!                        | refused, lost; late ---> who was it?
 //!                        v
 //!                    Abandon (all): the checkpoint came to nothing, and the generation before it is as it was
 //! ```
@@ -62,6 +62,10 @@ impl Shell<'_> {
         };
         if round.refused.is_empty() {
             return self.begin_commit(generation, images);
+        }
+        // If all wait for one, each of them is late.
+        if round.refused.values().any(|refusal| refusal.errno == Errno::ETIMEDOUT as u32) {
+            return self.ask_who_is_late(generation, round.refused.clone());
         }
         let error = self.refusals(&round.refused);
         self.tell(&Notice::Store { what: &round.what.words(), error: &error });

@@ -299,7 +299,15 @@ impl Shell<'_> {
                 self.plan.purpose == Purpose::Repair || newest.is_none_or(|newest| newest < damaged);
             named.map_or(is_told, |named| named == *damaged)
         });
-        for (generation, why) in damaged.cloned().collect::<Vec<_>>() {
+        let mut damaged: Vec<(GenerationId, String)> = damaged.cloned().collect();
+        let is_known = |named: &GenerationId| {
+            generations.contains(named) || damaged.iter().any(|(damaged, _)| damaged == named)
+        };
+        if let Some(named) = named.filter(|named| !is_known(named)) {
+            let why = "it is not committed here, and no node has a commit record of it that counts";
+            damaged.push((named, why.to_owned()));
+        }
+        for (generation, why) in damaged {
             self.note_judged(generation, Verdicts::Lost(why));
         }
         let mut chosen = None;
@@ -537,7 +545,8 @@ impl Shell<'_> {
         };
         let Some(nodes) = &mut self.nodes else { return };
         let Some(Recovering { counter, nonce, records, .. }) = nodes.recovering.take() else { return };
-        let committed = records.are_of_any();
+        // Nor does one that goes on, whatever its directory has left to say of what it had.
+        let committed = records.are_of_any() || self.plan.beginning != Beginning::Fresh;
         nodes.rebuilding = Rebuilding::new(older);
         let newest = chosen.map(|(generation, _)| convert::to_glue(generation));
         nodes.base = chosen.filter(|(_, is_protected)| *is_protected).and(newest);
@@ -550,6 +559,13 @@ impl Shell<'_> {
             let words = format!("generation {named}, which was named, cannot be restored; see above");
             self.verdict.get_or_insert(Verdict { words, exit_code: None });
             return self.stop();
+        }
+        if let (None, true, Some(own)) = (newest, committed, &self.plan.own_directories) {
+            let words = format!(
+                "no node has a generation that can be restored; each has looked in a directory of its own, {}/NUMBER: bring back there what lies elsewhere now",
+                own.root.display()
+            );
+            self.tell(&Notice::Repair { words: &words });
         }
         self.tell_job(job::Input::StoreFenced { counter, newest, committed, nonce });
         self.give_up_unrestored(newest);

@@ -106,7 +106,9 @@ fn read(event: Event) -> (Asked, Option<GenerationId>, Result<NodeDone, Refusal>
         }
         Event::Met { .. } => (Asked::Meet, None, Ok(NodeDone::Done)),
         Event::Protected { generation, .. } => (Asked::Protect, Some(generation), Ok(NodeDone::Done)),
-        Event::Abandoned { generation } => (Asked::Abandon, Some(generation), Ok(NodeDone::Done)),
+        Event::Abandoned { generation, account } => {
+            (Asked::Abandon, Some(generation), Ok(NodeDone::GivenUp(account.as_ref().map(Into::into))))
+        }
         Event::Repaired { generation, repaired, statistics } => {
             let rebuilt = Rebuilt {
                 files: repaired.files,

@@ -1,0 +1,110 @@
+//! Where the time of an encoding goes while it is under way: so that, if it is given up because it takes too long, somebody can say who was waited for.
+
+use std::time::{Duration, Instant};
+
+/// How far an encoding was on one member when it was given up, and what that member was waiting for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Since the order.
+    pub elapsed: Duration,
+    /// Time in which this member itself had something to read, compute or write.
+    pub own: Duration,
+    /// Time in which something waited here for the limit of its link to other members.
+    pub limited: Duration,
+    /// Node, and the time in which something of it was on its way to this one, or it had not said what it has.
+    pub from: Vec<(u32, Duration)>,
+    /// Windows of the encoding that are closed, and all of them; `None`: it was not known yet what all have.
+    pub windows: Option<(u64, u64)>,
+}
+
+/// What is so at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sight {
+    pub(crate) own: bool,
+    pub(crate) limited: bool,
+    /// By member.
+    pub(crate) from: Vec<bool>,
+}
+
+/// Adds up for how long what was so.
+pub(crate) struct Watch {
+    begun: Instant,
+    looked: Instant,
+    seen: Sight,
+    own: Duration,
+    limited: Duration,
+    from: Vec<Duration>,
+}
+
+impl Watch {
+    pub(crate) fn new(now: Instant, members: usize) -> Watch {
+        Watch {
+            begun: now,
+            looked: now,
+            seen: Sight::default(),
+            own: Duration::ZERO,
+            limited: Duration::ZERO,
+            from: vec![Duration::ZERO; members],
+        }
+    }
+
+    /// Until now it was as it was seen last; from now on it is so.
+    pub(crate) fn look(&mut self, now: Instant, sight: Sight) {
+        let passed = now.saturating_duration_since(self.looked);
+        self.looked = now;
+        let seen = core::mem::replace(&mut self.seen, sight);
+        let add = |so_far: &mut Duration, was_so: bool| {
+            if was_so {
+                *so_far += passed;
+            }
+        };
+        add(&mut self.own, seen.own);
+        add(&mut self.limited, seen.limited);
+        for (so_far, was_so) in self.from.iter_mut().zip(seen.from) {
+            add(so_far, was_so);
+        }
+    }
+
+    /// What has come together. `nodes`: the members' numbers.
+    pub(crate) fn account(&mut self, now: Instant, nodes: &[u32], windows: Option<(u64, u64)>) -> Account {
+        self.look(now, self.seen.clone());
+        Account {
+            elapsed: now.saturating_duration_since(self.begun),
+            own: self.own,
+            limited: self.limited,
+            from: nodes
+                .iter()
+                .copied()
+                .zip(self.from.iter().copied())
+                .filter(|(_, time)| !time.is_zero())
+                .collect(),
+            windows,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_so_counts_until_it_is_seen_to_be_over() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let sight = |own, from: [bool; 2]| Sight { own, limited: !own, from: from.to_vec() };
+        let mut watch = Watch::new(start, 2);
+        watch.look(at(1), sight(true, [false, true]));
+        watch.look(at(3), sight(false, [false, true]));
+        watch.look(at(4), sight(true, [false, false]));
+        let seconds = Duration::from_secs;
+        let account = watch.account(at(9), &[5, 8], Some((2, 7)));
+        let expected = Account {
+            elapsed: seconds(9),
+            own: seconds(2 + 5),
+            limited: seconds(1),
+            from: vec![(8, seconds(3))],
+            windows: Some((2, 7)),
+        };
+        assert_eq!(account, expected);
+    }
+}
