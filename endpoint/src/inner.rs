@@ -39,7 +39,7 @@ const QUIET_LOOKS_SPARED: u32 = 8;
 /// looked at in one of 32. Few, because between two looks a program may give its processor away.
 const GLANCES_PER_ROUND: u32 = 4;
 
-/// Payload up to this many bytes goes the short way, over a rail that ends at this host.
+/// Payload up to this many bytes goes the short way.
 const SHORT_BYTES_MAX: usize = 128;
 
 /// Frames that one rail takes before it is the next one's turn: few enough to spread a window, enough for one segmented call.
@@ -221,7 +221,7 @@ impl Inner {
         }
     }
 
-    /// Sends a short copied message to a peer on this host at once, if nothing stands before it: see [`Port::send_short`].
+    /// Sends a short copied message at once, if nothing stands before it: see [`Port::send_short`].
     #[inline]
     pub(crate) fn send_short(
         &mut self,
@@ -231,13 +231,33 @@ impl Inner {
         clock: &Clock,
     ) -> Option<OpId> {
         let SendBuffer::Copied(payload) = buffer else { return None };
-        let i = self.within_host?;
-        let driver = self.rails[i].as_mut()?;
         if payload.len() > SHORT_BYTES_MAX {
             return None;
         }
+        let now = clock.now();
+        if let Some(i) = self.within_host
+            && let Some(op) = self.send_short_over(i, now, link, outgoing, payload)
+        {
+            return Some(op);
+        }
+        let within_host = self.within_host;
+        let mut others = (0..self.rails.len()).filter(|i| Some(*i) != within_host);
+        others.find_map(|i| self.send_short_over(i, now, link, outgoing, payload))
+    }
+
+    #[inline]
+    fn send_short_over(
+        &mut self,
+        i: usize,
+        now: Instant,
+        link: LinkIndex,
+        outgoing: &Outgoing,
+        payload: &[u8],
+    ) -> Option<OpId> {
+        let driver = self.rails[i].as_mut()?;
         let frame = &mut self.short;
-        let short = self.port.send_short(clock.now(), rail_index(i), link, outgoing, payload, frame)?;
+        let short = self.port.send_short(now, rail_index(i), link, outgoing, payload, frame)?;
+        self.empty_looks[i] = 0;
         let frame = &frame[..short.frame_bytes];
         if !driver.send_short(short.to, frame) {
             // Without a lease it is lost, and comes again.

@@ -1,4 +1,5 @@
-//! The short way of a message is the long way in fewer steps: the same frame, the same state; and it is taken only where nothing waits.
+//! The short way of a message is the long way in fewer steps: the same frame, the same state; and it is taken only where nothing waits and no rail
+//! is to be chosen.
 
 #[expect(clippy::cast_possible_truncation, reason = "test data")]
 mod world;
@@ -6,7 +7,7 @@ mod world;
 use std::time::Duration;
 
 use transport::port::Short;
-use transport::{AddressId, Event, LinkIndex, Outgoing, Payload, RailIndex, Space, Transmit};
+use transport::{AddressId, Event, LinkIndex, Outgoing, Payload, RailIndex, RawAddress, Space, Transmit};
 use world::{World, pattern};
 
 const MS: Duration = Duration::from_millis(1);
@@ -19,7 +20,15 @@ fn outgoing(tag: u64, silent: bool) -> Outgoing {
 
 /// Two ports on one host that know each other.
 fn acquainted() -> World {
-    let mut world = World::on_one_host();
+    known(World::on_one_host())
+}
+
+/// Two ports that know each other, over a network only.
+fn far() -> World {
+    known(World::new(2, &world::config(), 1500))
+}
+
+fn known(mut world: World) -> World {
     for (from, to) in [(0, 1), (1, 0)] {
         world.send(from, to, 1, b"hello");
     }
@@ -32,13 +41,15 @@ fn short(world: &mut World, rail: RailIndex, tag: u64, payload: &[u8], frame: &m
     world.port(0).send_short(now, rail, LinkIndex(0), &outgoing(tag, tag.is_multiple_of(2)), payload, frame)
 }
 
-fn long(world: &mut World, tag: u64, payload: &[u8], frame: &mut [u8]) -> Transmit {
+fn long(world: &mut World, rail: RailIndex, tag: u64, payload: &[u8], frame: &mut [u8]) -> Transmit {
     let now = world.now;
     let port = world.port(0);
     let outgoing = outgoing(tag, tag.is_multiple_of(2));
     port.send(LinkIndex(0), outgoing, Payload::Copied(payload)).expect("there is room");
-    assert!(port.poll_transmit(now, NETWORK, frame).is_none(), "it stays within the host");
-    port.poll_transmit(now, WITHIN, frame).expect("nothing holds it back")
+    if rail == WITHIN {
+        assert!(port.poll_transmit(now, NETWORK, frame).is_none(), "it stays within the host");
+    }
+    port.poll_transmit(now, rail, frame).expect("nothing holds it back")
 }
 
 fn state(world: &mut World) -> String {
@@ -49,16 +60,15 @@ fn state(world: &mut World) -> String {
 }
 
 /// R5, R14, R17: what is sent the short way is in an image, and comes again, like all else.
-#[test]
-fn it_writes_the_frame_and_leaves_the_state_of_the_long_way() {
-    let (mut one, mut other) = (acquainted(), acquainted());
+fn writes_the_frame_and_leaves_the_state_of_the_long_way(make: fn() -> World, rail: RailIndex) {
+    let (mut one, mut other) = (make(), make());
     for (tag, bytes) in [(10, 0), (11, 1), (12, 8), (13, 128), (14, 700)] {
         let payload = pattern(tag, bytes);
         let (mut short_frame, mut long_frame) = ([0; 2000], [0; 2000]);
-        let sent =
-            short(&mut one, WITHIN, tag, &payload, &mut short_frame).expect("nothing stands before it");
-        let transmit = long(&mut other, tag, &payload, &mut long_frame);
+        let sent = short(&mut one, rail, tag, &payload, &mut short_frame).expect("nothing stands before it");
+        let transmit = long(&mut other, rail, tag, &payload, &mut long_frame);
         assert_eq!((sent.to, sent.frame_bytes), (transmit.to, transmit.frame_bytes));
+        assert!(transmit.seal.is_none(), "the tag is there");
         assert_eq!(short_frame, long_frame);
         assert_eq!(one.port(0).poll_timeout(), other.port(0).poll_timeout());
         assert!(!one.port(0).wants_to_transmit());
@@ -75,6 +85,33 @@ fn it_writes_the_frame_and_leaves_the_state_of_the_long_way() {
         let done = |event: &&Event| matches!(event, Event::SendDone { context: 18 | 20, .. });
         assert_eq!(world.nodes[0].events.iter().filter(done).count(), 2, "the odd ones are not silent");
         assert!(world.port(0).is_settled());
+    }
+}
+
+#[test]
+fn within_a_host_the_ways_are_one() {
+    writes_the_frame_and_leaves_the_state_of_the_long_way(acquainted, WITHIN);
+}
+
+/// With the tag over head and payload (R21).
+#[test]
+fn over_the_only_rail_of_a_network_the_ways_are_one() {
+    writes_the_frame_and_leaves_the_state_of_the_long_way(far, NETWORK);
+}
+
+/// R24: it goes where every frame of the link goes.
+#[test]
+fn where_only_the_network_is_left_it_goes_there() {
+    let cases: [(&str, Act); 2] = [
+        ("the rail within the host is not to be used", |world| world.port(0).set_rail_alive(WITHIN, false)),
+        ("there is no path within the host", |world| world.port(0).clear_path(LinkIndex(0), WITHIN)),
+    ];
+    for (what, act) in cases {
+        let mut world = acquainted();
+        assert_eq!(short(&mut world, NETWORK, 4, b"near", &mut [0; 2000]), None);
+        act(&mut world);
+        assert_eq!(short(&mut world, WITHIN, 5, b"near", &mut [0; 2000]), None, "{what}");
+        assert!(short(&mut world, NETWORK, 6, b"far", &mut [0; 2000]).is_some(), "{what}");
     }
 }
 
@@ -100,17 +137,28 @@ fn whatever_stands_before_a_message_sends_it_the_long_way() {
         world
     };
     refused("the peer does not know us yet", stranger, 8, WITHIN);
-    refused("a rail of the network", acquainted, 8, NETWORK);
     refused("no such rail", acquainted, 8, RailIndex(3));
     refused("more than a frame", acquainted, 1450, WITHIN);
-    let cases: [(&str, Act); 7] = [
+    refused("more than a frame of the network", far, 1450, NETWORK);
+    let second = || {
+        let mut world = far();
+        let rail = world.port(0).add_rail(RawAddress::new(&[8]).expect("short"), 1500);
+        world.port(0).set_path(LinkIndex(0), rail, AddressId(1));
+        world
+    };
+    refused("two rails of a network share the load", second, 8, NETWORK);
+    let dead = || {
+        let mut world = far();
+        world.port(0).set_rail_alive(NETWORK, false);
+        world
+    };
+    refused("the only rail is not to be used", dead, 8, NETWORK);
+    let cases: [(&str, Act); 5] = [
         ("a message waits", |world| {
             let waiting = Payload::Copied(b"first");
             world.port(0).send(LinkIndex(0), outgoing(4, true), waiting).expect("room");
         }),
         ("the link is closing", |world| world.port(0).close_link(LinkIndex(0))),
-        ("the rail is not to be used", |world| world.port(0).set_rail_alive(WITHIN, false)),
-        ("there is no path", |world| world.port(0).clear_path(LinkIndex(0), WITHIN)),
         ("the other rail takes shorter frames", |world| {
             world.port(0).shrink_path(NETWORK, AddressId(1), 119);
         }),

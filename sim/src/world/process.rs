@@ -104,8 +104,8 @@ pub(crate) struct PortHost<'a> {
     pub(crate) process: u32,
     pub(crate) ports: &'a mut [Port],
     pub(crate) judge: &'a mut CutJudge,
-    /// Where messages of ranks of a node leave at once.
-    pub(crate) short: Option<ShortWay>,
+    /// By which messages leave at once.
+    pub(crate) short: ShortWay,
 }
 
 impl PortHost<'_> {
@@ -131,9 +131,9 @@ impl Host for PortHost<'_> {
             Body::Copied(bytes) => Payload::Copied(bytes),
             Body::User(bytes) => Payload::User { bytes },
         };
-        let at_once = match (&mut self.short, body) {
-            (Some(way), Body::Copied(bytes)) => way.send(port, number, link, &outgoing, bytes),
-            _ => None,
+        let at_once = match body {
+            Body::Copied(bytes) => self.short.send(port, number, link, &outgoing, bytes),
+            Body::User(_) => None,
         };
         let op = match at_once {
             Some(op) => op,

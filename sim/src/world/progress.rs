@@ -275,15 +275,12 @@ impl World {
             if process.phase != Phase::Running || process.busy_until > queue.now() {
                 return Step::Blocked;
             }
-            let short = plan.pulls.then(|| ShortWay {
-                now: nodes[at(process.node)].clock.read(queue.now()),
-                rails: at(plan.rails),
-                frames: Vec::new(),
-            });
+            let now = nodes[at(process.node)].clock.read(queue.now());
+            let short = ShortWay { now, rails: at(plan.rails), frames: Vec::new() };
             let ports = &mut process.ports;
             let mut host = PortHost { process: number, ports, judge: &mut judges.cut, short };
             let step = process.program.step(script, &mut host);
-            let frames = host.short.map_or_else(Vec::new, |way| way.frames);
+            let frames = host.short.frames;
             if self.sabotage.loose_buffers() && step != Step::Ready {
                 process.program.overwrite_sends();
             }

@@ -1,4 +1,4 @@
-//! Short messages that leave while the program hands them over, past queues, as a shell sends them to peers on its host.
+//! Short messages that leave while the program hands them over, past queues, as a shell sends them.
 
 use drivers::Driver as _;
 use transport::wire::HEAD_BYTES_MAX;

@@ -17,6 +17,7 @@
 //! must never do is deliver bytes that nobody sent, block, or touch a buffer after saying that it is done with it.
 
 mod addresses;
+mod cache;
 pub mod capture;
 pub mod choice;
 #[cfg(feature = "conformance")]

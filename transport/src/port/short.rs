@@ -1,12 +1,14 @@
-//! The short way of a short message on one host: nothing stands before it, so it becomes a frame at once, and waits in no queue.
+//! The short way of a short message: nothing stands before it and only one rail comes into question, so it becomes a frame at once, and waits in no
+//! queue.
 
 use crate::ids::{AddressId, LinkIndex, OpId, RailIndex};
 use crate::link::queues::Envelope;
 use crate::link::record::FrameRecord;
 use crate::link::timer::NEVER;
-use crate::link::{Flags, Link};
+use crate::link::{Flags, Link, Path};
 use crate::message::Outgoing;
 use crate::port::Port;
+use crate::port::rails::Rail;
 use crate::port::transmit::{Source, eager};
 use crate::time::Instant;
 use crate::{config, wire};
@@ -23,9 +25,9 @@ pub struct Short {
 }
 
 impl Port {
-    /// Sends a message over `rail`, which ends at this host, in one frame, which it writes into `frame`: exactly what [`Port::send`] and then
-    /// [`Port::poll_transmit`] would do if nothing else waits. `None`: something does, or something about the link, the window or the rail
-    /// wants the longer way; nothing has happened then.
+    /// Sends a message over `rail`, which ends at this host or is the only one to the peer, in one frame, which it writes into `frame`: exactly what
+    /// [`Port::send`] and then [`Port::poll_transmit`] would do if nothing else waits. `None`: something does, or something about the link, the window
+    /// or the rails wants the longer way; nothing has happened then.
     #[inline]
     pub fn send_short(
         &mut self,
@@ -38,11 +40,14 @@ impl Port {
     ) -> Option<Short> {
         let now = self.port_time(now);
         let way = self.rails.get(usize::from(rail.0))?;
-        if !way.within_host || !way.is_trusted(now) || config::CHECKPOINTABLE && self.news_due {
+        if !way.is_trusted(now) || config::CHECKPOINTABLE && self.news_due {
             return None;
         }
         let link = self.links.get(index.0 as usize)?;
         let to = link.paths[usize::from(rail.0)]?.address;
+        if !way.within_host && self.has_choice(link) {
+            return None;
+        }
         if !link.may_send_at_once(payload.len()) || link.before_cut(self.epoch).is_some() {
             return None;
         }
@@ -68,6 +73,12 @@ impl Port {
         let transmit = self.number(index, kept, &eager(&envelope), start, source, rail, now, frame);
         self.arm(index);
         Some(Short { op, to, frame_bytes: transmit.frame_bytes })
+    }
+
+    /// Whether several rails lead to the peer: which of them carries a frame is decided the longer way (R24).
+    fn has_choice(&self, link: &Link) -> bool {
+        let leads = |(rail, path): &(&Rail, &Option<Path>)| rail.alive && path.is_some();
+        self.rails.iter().zip(&link.paths).filter(leads).nth(1).is_some()
     }
 }
 

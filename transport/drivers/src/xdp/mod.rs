@@ -5,6 +5,7 @@
 //! or while a neighbour is not known, which also makes the kernel look for it. The rail's address is the companion's, so rails over UDP
 //! and over AF_XDP reach each other.
 //!
+//! * `aside`: companion, kernel's tables and helper: what is not in the rings;
 //! * `config`: how a rail is opened;
 //! * `device`: what there is to know of a device;
 //! * `rights`: what the kernel asks for;
@@ -17,6 +18,7 @@
 //! * `neighbours`: routes and neighbours, asked of the kernel;
 //! * `bare` (feature of that name): the rings alone, to measure against.
 
+mod aside;
 #[cfg(feature = "bare")]
 pub mod bare;
 mod config;
@@ -39,7 +41,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use transport::{AddressId, RawAddress};
 
 use crate::counters::Counters;
@@ -77,6 +79,9 @@ const COUNT_LOOKS: u32 = 64;
 /// Looks since the last sleep after which the socket is not watched any more: for a watched one the kernel wakes a chain of three `epoll`s for each
 /// frame, in the sender's time where the device is a virtual one.
 const WATCHED_LOOKS: u32 = 2;
+
+/// Frames that were taken of which the kernel is told with the next call of `receive`; of more it is told at once.
+const UNTOLD_MAX: usize = 4;
 
 /// Calls that hand over what was submitted, at most, before others have their turn. A copying kernel sends 32 frames per call.
 const SEND_CALLS: usize = 4;
@@ -132,6 +137,9 @@ pub struct XdpDriver {
     /// What is left of a pack that came.
     kept: Kept,
     staged_total: u64,
+    /// The kernel has not been told of frames that were taken. That takes memory away from it which it has just written, for which the answer to such a
+    /// frame would wait.
+    untold: bool,
     /// Calls of `receive` until the next look around.
     look_in: u32,
     looks: u32,
@@ -219,6 +227,7 @@ impl XdpDriver {
             pack_bytes_max: layout.chunk_bytes - RECEIVE_HEADROOM - header_bytes,
             kept: Kept::default(),
             staged_total: 0,
+            untold: false,
             look_in: 0,
             looks: 0,
             more_aside: false,
@@ -282,40 +291,10 @@ impl XdpDriver {
         }
     }
 
-    /// Sends what was the oldest staged datagram through the companion, frame by frame.
-    fn send_by_companion(&mut self, datagram: &Staged) -> Result<(), DriverError> {
-        let XdpDriver { socket, companion, counters, .. } = self;
-        let bytes = &socket.slot(datagram.slot)[HEADROOM - datagram.head_bytes()..datagram.end()];
-        let packed = (datagram.frames > 1).then(|| Frames::of(bytes)).flatten();
-        let alone = packed.is_none().then_some(bytes);
-        for frame in packed.into_iter().flatten().chain(alone) {
-            let sent_before = companion.counters().frames_sent;
-            if let Some(buffer) = companion.lease() {
-                buffer[..frame.len()].copy_from_slice(frame);
-                companion.commit(datagram.to, frame.len(), Payload::EMPTY);
-            }
-            companion.flush()?;
-            // What the socket had no room for is lost.
-            let _ = companion.drain()?;
-            if companion.counters().frames_sent > sent_before {
-                counters.frames_sent += 1;
-                counters.bytes_sent += frame.len() as u64;
-            } else {
-                counters.lost_unreachable += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Notices that the helper is gone. What it has opened works on; only the program has gone with it.
-    fn look_for_helper(&mut self) {
-        if let Hold::Helper(lease) = &self.hold
-            && lease.is_over()
-        {
-            // Fails only for what is not watched.
-            let _ = self.aside.delete(lease.fd());
-            self.hold = Hold::Nobody;
-            self.helper_gone = true;
+    /// Lets the kernel have the memory of frames that were taken.
+    fn tell_taken(&mut self) {
+        if core::mem::take(&mut self.untold) {
+            self.socket.end_taking();
         }
     }
 
@@ -328,6 +307,16 @@ impl XdpDriver {
         // A device that sends by itself may need the call to give back what it has sent, too.
         let wants_call = if self.socket.is_zero_copy() { self.sending > 0 } else { self.socket.has_unsent() };
         if wants_call || self.may_be_gone { self.send_submitted() } else { Ok(()) }
+    }
+
+    /// A slot with so many frames, of so many bytes together, was handed over.
+    #[inline]
+    fn count_sending(&mut self, slot: u64, frames: usize, frame_bytes: usize) {
+        self.sending += 1;
+        self.sending_frames += frames;
+        self.frames_in[self.socket.number_of(slot)] = u8::try_from(frames).unwrap_or(u8::MAX);
+        self.counters.frames_sent += frames as u64;
+        self.counters.bytes_sent += frame_bytes as u64;
     }
 
     /// Has the kernel send what is in the ring.
@@ -379,46 +368,6 @@ impl XdpDriver {
             self.counters.bytes_received += frame.len() as u64;
         }
         given
-    }
-
-    /// Looks at what is not in the rings: the kernel's tables, and the companion, whose frames `each` gets.
-    fn look_around(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
-        if frames_max == 0 {
-            return Ok(0);
-        }
-        self.look_in = LOOK_CALLS;
-        if self.watched == 1 {
-            // An error leaves it watched, which only costs time.
-            for fd in self.socket.fds() {
-                let _ = self.epoll.delete(fd);
-            }
-        }
-        self.watched = self.watched.saturating_sub(1);
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(COUNT_LOOKS) {
-            self.counters.lost_receive_overflow = self.socket.dropped();
-        }
-        // Where one came this way, the companion may hold more. An error will be seen at the descriptor itself.
-        if !core::mem::take(&mut self.more_aside)
-            && self.aside.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(0)
-        {
-            return Ok(0);
-        }
-        self.renew_ways();
-        self.look_for_helper();
-        self.collect()?;
-        let malformed = self.companion.counters().lost_malformed;
-        let bytes = &mut self.counters.bytes_received;
-        let given = self.companion.receive(frames_max, &mut |frame| {
-            *bytes += frame.len() as u64;
-            each(frame);
-        })?;
-        self.counters.frames_received += given as u64;
-        self.counters.lost_malformed += self.companion.counters().lost_malformed - malformed;
-        if given > 0 {
-            (self.more_aside, self.look_in) = (true, 0);
-        }
-        Ok(given)
     }
 }
 
@@ -495,6 +444,31 @@ impl Driver for XdpDriver {
         self.staged.push_back(Staged { slot, to, frame_bytes: bytes, frames: 1, open });
     }
 
+    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
+        if !self.staged.is_empty() || self.leased.is_some() || frame.len() > self.caps.frame_bytes_max {
+            return false;
+        }
+        let Some(Some(Peer { way: Way::Direct(headers), .. })) = self.peers.get(to.0 as usize) else {
+            return false;
+        };
+        let Some(slot) = self.free.pop() else { return false };
+        let start = HEADROOM - self.header_bytes;
+        let wire = &mut self.socket.slot(slot)[start..HEADROOM + frame.len()];
+        wire[self.header_bytes..].copy_from_slice(frame);
+        headers.write(wire);
+        if !self.socket.submit(slot, start, self.header_bytes + frame.len()) {
+            self.free.push(slot);
+            return false;
+        }
+        self.staged_total += 1;
+        self.count_sending(slot, 1, frame.len());
+        // What ends the rail is told again by the next call.
+        if self.send_submitted().is_err() {
+            self.may_be_gone = true;
+        }
+        true
+    }
+
     fn flush(&mut self) -> Result<usize, DriverError> {
         let sent_before = self.counters.frames_sent;
         while let Some(datagram) = self.staged.pop_front() {
@@ -513,12 +487,7 @@ impl Driver for XdpDriver {
                         self.staged.push_front(datagram);
                         break;
                     }
-                    self.sending += 1;
-                    self.sending_frames += datagram.frames;
-                    let number = self.socket.number_of(datagram.slot);
-                    self.frames_in[number] = u8::try_from(datagram.frames).unwrap_or(u8::MAX);
-                    self.counters.frames_sent += datagram.frames as u64;
-                    self.counters.bytes_sent += datagram.frame_bytes as u64;
+                    self.count_sending(datagram.slot, datagram.frames, datagram.frame_bytes);
                 }
                 Some(Way::Unknown | Way::Companion) => {
                     let result = self.send_by_companion(&datagram);
@@ -541,6 +510,7 @@ impl Driver for XdpDriver {
     }
 
     fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
+        self.tell_taken();
         self.collect()?;
         let mut given = if self.kept.is_empty() { 0 } else { self.give_kept(frames_max, each) };
         let mut taken = 0;
@@ -570,8 +540,9 @@ impl Driver for XdpDriver {
             taken += 1;
         }
         self.counters.frames_received += given as u64;
-        if taken > 0 {
-            self.socket.end_taking();
+        self.untold = taken > 0;
+        if taken > UNTOLD_MAX {
+            self.tell_taken();
         }
         if self.look_in == 0 {
             given += self.look_around(frames_max - given, each)?;
@@ -586,7 +557,11 @@ impl Driver for XdpDriver {
     }
 
     fn is_quiet(&self) -> bool {
-        self.look_in > 0 && self.sending == 0 && self.kept.is_empty() && !self.socket.has_frames()
+        self.look_in > 0
+            && !self.untold
+            && self.sending == 0
+            && self.kept.is_empty()
+            && !self.socket.has_frames()
     }
 
     fn staged_total(&self) -> u64 {
@@ -626,6 +601,7 @@ impl Driver for XdpDriver {
     fn arm(&mut self) -> Result<Armed, DriverError> {
         // What the descriptor will tell of may be the companion's.
         self.look_in = 0;
+        self.tell_taken();
         self.counters.lost_receive_overflow = self.socket.dropped();
         let companion = self.companion.arm()?;
         if self.watched == 0 {

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use super::memory::Mapping;
 use super::open::Layout;
 use super::sockets::{self, Failure, RING_ENTRIES, get};
+use crate::cache::prefetch;
 use crate::error::{Errno, Operation};
 
 /// One ring: `T` is a chunk's number, or a descriptor of a frame.
@@ -105,6 +106,13 @@ impl<T: Copy> Ring<T> {
         Some(value)
     }
 
+    /// The oldest entry that the kernel has produced and that has not been popped.
+    #[inline]
+    fn peek(&self) -> Option<T> {
+        // SAFETY: as in `pop`.
+        (!self.is_empty()).then(|| unsafe { self.entry(self.own).read() })
+    }
+
     /// Gives the entries that were popped back to the kernel.
     fn release(&self) {
         self.word(self.consumer).store(self.own, Ordering::Release);
@@ -121,6 +129,9 @@ impl<T: Copy> Ring<T> {
         self.word(self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }
+
+/// Bytes of a frame that are fetched before they are looked at: its headers, and the payload of a short one.
+const FETCH_BYTES_MAX: usize = 256;
 
 /// The frame goes on in the next entry's chunk (`XDP_PKT_CONTD`).
 const PART: u32 = 1;
@@ -290,7 +301,7 @@ impl Socket {
         }
     }
 
-    /// The next frame that came: its chunk, which is ours from here on, and its bytes there. After the last one, `end_taking`.
+    /// The next frame that came: its chunk, which is ours from here on, and its bytes there. Some time after the last one, `end_taking`.
     #[inline]
     pub(super) fn take(&mut self) -> Option<(u64, &[u8])> {
         let entry = match self.front.receive.pop() {
@@ -298,6 +309,10 @@ impl Socket {
             None if self.others.is_empty() => return None,
             None => self.take_from_another()?,
         };
+        self.fetch(&entry);
+        if let Some(next) = self.front.receive.peek() {
+            self.fetch(&next);
+        }
         if entry.options & PART != 0 || !self.front.parts.is_empty() {
             return self.take_in_parts(entry);
         }
@@ -333,7 +348,6 @@ impl Socket {
 
     #[cold]
     fn take_from_another(&mut self) -> Option<libc::xdp_desc> {
-        self.front.end_taking(self.zero_copy);
         if self.turn() { self.front.receive.pop() } else { None }
     }
 
@@ -345,6 +359,7 @@ impl Socket {
     }
 
     fn put_in_front(&mut self, next: usize) {
+        self.front.end_taking(self.zero_copy);
         core::mem::swap(&mut self.front, &mut self.others[next]);
         self.others.rotate_left(next + 1);
     }
@@ -365,9 +380,22 @@ impl Socket {
         }
     }
 
+    /// Whether frames have come. The processor begins to fetch the first.
     #[inline]
     pub(super) fn has_frames(&self) -> bool {
-        !self.front.receive.is_empty() || self.others.iter().any(|queue| !queue.receive.is_empty())
+        match self.front.receive.peek() {
+            Some(entry) => self.fetch(&entry),
+            None if self.others.iter().all(|queue| queue.receive.is_empty()) => return false,
+            None => {}
+        }
+        true
+    }
+
+    /// Has the processor fetch what of a frame is looked at in any case.
+    #[inline]
+    fn fetch(&self, entry: &libc::xdp_desc) {
+        let at = usize::try_from(entry.addr).unwrap_or(0);
+        prefetch(self.umem.start.as_ptr().wrapping_add(at), (entry.len as usize).min(FETCH_BYTES_MAX));
     }
 
     /// Hands `bytes` bytes of a slot, from `start` on, over for sending, at the next `kick`. False: the ring has no room.
