@@ -36,17 +36,19 @@ fn copy(place: &Place, number: usize, generation: &str, name: &str) -> PathBuf {
     place.job().join("nodes").join(number.to_string()).join(relative)
 }
 
+type Damage = fn(&Path);
+
 // R28
 #[test]
 fn a_named_generation_is_mended_from_the_nodes_as_the_newest_is() {
     let place = Place::new();
     let kept = stopped(&place);
-    let flipped: &dyn Fn(&Path) = &|path| flip(path, 40);
-    let cases: [(usize, &str, &dyn Fn(&Path)); 5] = [
+    let flipped: Damage = |path| flip(path, 40);
+    let cases: [(usize, &str, Damage); 5] = [
         (0, "commit", flipped),
         (0, "manifest", flipped),
-        (0, "manifest", &remove),
-        (1, "commit", &remove),
+        (0, "manifest", remove),
+        (1, "commit", remove),
         (1, "commit", flipped),
     ];
     for (which, name, damage) in cases {

@@ -43,6 +43,19 @@ pub(crate) fn wait_until_up(device: &str) {
     }
 }
 
+/// Waits until the kernel hears who asks for an address of this thread's namespace: it joins the address's group some time after the device is up, and
+/// who has asked in vain asks again after a second.
+fn wait_until_asked_for(address: Ipv6Addr) {
+    let [.., a, b, c] = address.octets();
+    let group = format!("ff0200000000000000000001ff{a:02x}{b:02x}{c:02x}");
+    let start = Instant::now();
+    while !std::fs::read_to_string("/proc/thread-self/net/igmp6").expect("a list of groups").contains(&group)
+    {
+        assert!(start.elapsed() < Duration::from_secs(20), "the group of {address} is not joined after 20 s");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Runs `ip` in the namespace of this thread; what it prints.
 pub(crate) fn ip(arguments: &str) -> Result<String, String> {
     let output = Command::new("ip").args(arguments.split_whitespace()).output();
@@ -111,6 +124,9 @@ impl Bridged {
             let config = XdpConfig { attach: Some(attach), rights, ..XdpConfig::new("eth0", bind) };
             if bridge_end_is_up.recv().is_ok() {
                 wait_until_up("eth0");
+                if let IpAddr::V6(address) = address {
+                    wait_until_asked_for(address);
+                }
             }
             while let Ok(work) = asked.recv() {
                 work(&config);
