@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use drivers::{Driver, DriverError, Notice};
 use transport::config::{AuthLevel, RAILS_MAX};
-use transport::wire::HEAD_BYTES_MAX;
 use transport::{
     Epoch, Event, Instant, LinkIndex, OpId, Outgoing, Payload, Port, RailIndex, RawAddress, SendError,
 };
 
 use crate::buffers::{Bringing, BufferTable, ReceiveBuffer, SendBuffer};
-use crate::clock::Clock;
 use crate::frozen::Seat;
 use crate::patience::Patience;
+use crate::short::FRAME_BYTES_MAX;
 
 /// Frames taken from a rail in one round: what fits the caches, and lets acknowledgements out in between.
 const RECEIVE_BURST: usize = 32;
@@ -38,9 +37,6 @@ const QUIET_LOOKS_SPARED: u32 = 8;
 /// Looks of a program that polls, of which one is a whole round, whatever the others see: the clock is read in that, and a spared rail
 /// looked at in one of 32. Few, because between two looks a program may give its processor away.
 const GLANCES_PER_ROUND: u32 = 4;
-
-/// Payload up to this many bytes goes the short way.
-const SHORT_BYTES_MAX: usize = 128;
 
 /// Frames that one rail takes before it is the next one's turn: few enough to spread a window, enough for one segmented call.
 const TURN_FRAMES: usize = 8;
@@ -155,13 +151,13 @@ pub(crate) struct Inner {
     /// Whose turn it is.
     turn: usize,
     /// The rail that ends at this host.
-    within_host: Option<usize>,
+    pub(crate) within_host: Option<usize>,
     /// Looks at each rail in a row that found nothing.
-    empty_looks: [u32; RAILS_MAX],
+    pub(crate) empty_looks: [u32; RAILS_MAX],
     pub(crate) glances: u32,
     pub(crate) patience: Patience,
     /// Where a frame of the short way is written.
-    short: [u8; HEAD_BYTES_MAX + SHORT_BYTES_MAX],
+    pub(crate) short: [u8; FRAME_BYTES_MAX],
 }
 
 impl Inner {
@@ -182,7 +178,7 @@ impl Inner {
             empty_looks: [0; RAILS_MAX],
             glances: 0,
             patience: Patience::default(),
-            short: [0; HEAD_BYTES_MAX + SHORT_BYTES_MAX],
+            short: [0; FRAME_BYTES_MAX],
         }
     }
 
@@ -219,55 +215,6 @@ impl Inner {
                 Ok(op)
             }
         }
-    }
-
-    /// Sends a short copied message at once, if nothing stands before it: see [`Port::send_short`].
-    #[inline]
-    pub(crate) fn send_short(
-        &mut self,
-        link: LinkIndex,
-        outgoing: &Outgoing,
-        buffer: &SendBuffer<'_>,
-        clock: &Clock,
-    ) -> Option<OpId> {
-        let SendBuffer::Copied(payload) = buffer else { return None };
-        if payload.len() > SHORT_BYTES_MAX {
-            return None;
-        }
-        let now = clock.now();
-        if let Some(i) = self.within_host
-            && let Some(op) = self.send_short_over(i, now, link, outgoing, payload)
-        {
-            return Some(op);
-        }
-        let within_host = self.within_host;
-        let mut others = (0..self.rails.len()).filter(|i| Some(*i) != within_host);
-        others.find_map(|i| self.send_short_over(i, now, link, outgoing, payload))
-    }
-
-    #[inline]
-    fn send_short_over(
-        &mut self,
-        i: usize,
-        now: Instant,
-        link: LinkIndex,
-        outgoing: &Outgoing,
-        payload: &[u8],
-    ) -> Option<OpId> {
-        let driver = self.rails[i].as_mut()?;
-        let frame = &mut self.short;
-        let short = self.port.send_short(now, rail_index(i), link, outgoing, payload, frame)?;
-        self.empty_looks[i] = 0;
-        let frame = &frame[..short.frame_bytes];
-        if !driver.send_short(short.to, frame) {
-            // Without a lease it is lost, and comes again.
-            if let Some(buffer) = driver.lease() {
-                buffer[..frame.len()].copy_from_slice(frame);
-                driver.commit(short.to, frame.len(), drivers::Payload::EMPTY);
-            }
-            self.hand_over(i);
-        }
-        Some(short.op)
     }
 
     /// Whether a round would find nothing, as far as a few loads can tell: no clock is read. Now and then it says no, for what is due.
@@ -405,7 +352,7 @@ impl Inner {
     }
 
     /// Hands what is staged to a rail.
-    fn hand_over(&mut self, i: usize) {
+    pub(crate) fn hand_over(&mut self, i: usize) {
         if let Some(Err(error)) = self.rails[i].as_mut().map(|driver| driver.flush()) {
             self.rail_failed(i, error);
         }

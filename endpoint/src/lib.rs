@@ -22,6 +22,7 @@ mod helper;
 mod inner;
 mod leaving;
 mod patience;
+mod short;
 #[cfg(test)]
 mod testing;
 mod wait;

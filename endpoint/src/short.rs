@@ -1,0 +1,65 @@
+//! The short way of a short message, past all queues: see [`transport::Port::send_short`].
+
+use transport::wire::HEAD_BYTES_MAX;
+use transport::{Instant, LinkIndex, OpId, Outgoing};
+
+use crate::buffers::SendBuffer;
+use crate::clock::Clock;
+use crate::inner::{Inner, rail_index};
+
+/// Payload up to this many bytes goes the short way.
+const PAYLOAD_BYTES_MAX: usize = 128;
+
+/// Bytes of the longest frame that does.
+pub(crate) const FRAME_BYTES_MAX: usize = HEAD_BYTES_MAX + PAYLOAD_BYTES_MAX;
+
+impl Inner {
+    /// Sends a short copied message at once, if nothing stands before it.
+    #[inline]
+    pub(crate) fn send_short(
+        &mut self,
+        link: LinkIndex,
+        outgoing: &Outgoing,
+        buffer: &SendBuffer<'_>,
+        clock: &Clock,
+    ) -> Option<OpId> {
+        let SendBuffer::Copied(payload) = buffer else { return None };
+        if payload.len() > PAYLOAD_BYTES_MAX {
+            return None;
+        }
+        let now = clock.now();
+        if let Some(i) = self.within_host
+            && let Some(op) = self.send_short_over(i, now, link, outgoing, payload)
+        {
+            return Some(op);
+        }
+        let within_host = self.within_host;
+        let mut others = (0..self.rails.len()).filter(|i| Some(*i) != within_host);
+        others.find_map(|i| self.send_short_over(i, now, link, outgoing, payload))
+    }
+
+    #[inline]
+    fn send_short_over(
+        &mut self,
+        i: usize,
+        now: Instant,
+        link: LinkIndex,
+        outgoing: &Outgoing,
+        payload: &[u8],
+    ) -> Option<OpId> {
+        let driver = self.rails[i].as_mut()?;
+        let frame = &mut self.short;
+        let short = self.port.send_short(now, rail_index(i), link, outgoing, payload, frame)?;
+        self.empty_looks[i] = 0;
+        let frame = &frame[..short.frame_bytes];
+        if !driver.send_short(short.to, frame) {
+            // Without a lease it is lost, and comes again.
+            if let Some(buffer) = driver.lease() {
+                buffer[..frame.len()].copy_from_slice(frame);
+                driver.commit(short.to, frame.len(), drivers::Payload::EMPTY);
+            }
+            self.hand_over(i);
+        }
+        Some(short.op)
+    }
+}
