@@ -178,6 +178,8 @@ pub(super) fn every_loss_is_counted(fixture: &mut dyn Fixture) {
 pub(super) fn short_frames_keep_their_turn(fixture: &mut dyn Fixture) {
     let (mut a, mut b, to) = pair(fixture);
     let (mut sent, mut direct) = (Vec::new(), 0);
+    let longest = a.path(to).expect("resolved").frame_bytes_max;
+    assert!(!a.send_short(to, &vec![0; longest + 1]), "the path takes no more than {longest} bytes");
     for i in 0..40u8 {
         let frame = vec![i; 40 + usize::from(i)];
         let staged = a.staged_total();

@@ -445,7 +445,8 @@ impl Driver for XdpDriver {
     }
 
     fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
-        if !self.staged.is_empty() || self.leased.is_some() || frame.len() > self.caps.frame_bytes_max {
+        let fits = self.path(to).is_some_and(|path| frame.len() <= path.frame_bytes_max);
+        if !fits || !self.staged.is_empty() || self.leased.is_some() {
             return false;
         }
         let Some(Some(Peer { way: Way::Direct(headers), .. })) = self.peers.get(to.0 as usize) else {
