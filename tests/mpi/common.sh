@@ -59,19 +59,28 @@ build() {
     cargo build --quiet --release --locked --package stillwire --package stillwire-provider
 }
 
-run() {
-    echo "-- $*"
-    timeout 300 "$@"
+# A launcher that does not end when it is asked to is killed: `timeout` alone would wait for it.
+bounded() {
+    timeout --kill-after=10 "$@"
 }
 
-# Fails, and shows what was printed, unless the words are in it. It has `expect_timeout` seconds, 300 if that is not set.
+run() {
+    echo "-- $*"
+    bounded 300 "$@"
+}
+
+# Fails, and shows what was printed, unless the words are in it. It has `expect_timeout` seconds, 300 if that is not set. What is printed goes to a file:
+# the end of a pipe would come only when the last daemon that a killed launcher has left behind closes it.
 expect() {
-    local words=$1 seen code=0
+    local words=$1 code=0 seen
     shift
     echo "-- $*"
-    seen=$(timeout "${expect_timeout:-300}" "$@" 2>&1) || code=$?
-    [ "$code" = 0 ] || { echo "$seen"; fail "exit code $code"; }
-    grep -q -- "$words" <<<"$seen" || { echo "$seen"; fail "'$words' is missing"; }
+    seen=$(mktemp "$place/seen.XXXXXX")
+    bounded "${expect_timeout:-300}" "$@" >"$seen" 2>&1 </dev/null || code=$?
+    [ "$code" != 0 ] || grep -aq -- "$words" "$seen" || code="0, and '$words' is missing"
+    [ "$code" = 0 ] || cat "$seen"
+    rm "$seen"
+    [ "$code" = 0 ] || fail "exit code $code"
 }
 
 # ordinary FOLDER COMMAND...: as a user without privileges, whose files lie in FOLDER. Root becomes such a user.

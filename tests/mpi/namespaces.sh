@@ -51,14 +51,25 @@ two_hosts() {
     echo 1 >/proc/sys/net/ipv4/ip_forward
 
     work=$(mktemp -d "$place/hosts.XXXXXX")
+    # Each host has temporary files of its own: daemons of Open MPI's launcher name theirs by their process's number, which may be the same on both hosts.
+    mkdir "$work/tmp.1" "$work/tmp.2"
     cat >"$work/enter" <<END
 #!/bin/sh
 while [ "\${1#10.77.}" = "\$1" ]; do shift; done
-case \$1 in 10.77.1.1) pid=${pid[1]} ;; *) pid=${pid[2]} ;; esac
+case \$1 in 10.77.1.1) pid=${pid[1]} TMPDIR=$work/tmp.1 ;; *) pid=${pid[2]} TMPDIR=$work/tmp.2 ;; esac
+export TMPDIR
 shift
 exec nsenter -t \$pid -n -u -p -m --wd="$PWD" sh -c "\$*"
 END
     chmod +x "$work/enter"
     # `unshare --fork` takes no gentler signal, and takes its host with it.
     trap 'kill -KILL "${hosts[@]}" 2>/dev/null; rm -r "$work"' EXIT
+}
+
+# Ends what is left of a job on both hosts.
+empty_hosts() {
+    local host
+    for host in 1 2; do
+        nsenter -t "${pid[$host]}" -n -p -m sh -c 'kill -KILL -1' || true
+    done
 }
