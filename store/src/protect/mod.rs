@@ -11,6 +11,7 @@
 //!
 //! How strips, records and pages travel between nodes is not decided here: a test moves them by function calls, keepers over the transport.
 
+mod base;
 pub mod changed;
 mod domains;
 mod error;
