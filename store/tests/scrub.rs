@@ -173,3 +173,24 @@ fn files_of_builds_that_did_not_note_how_many_pages_there_are_are_read() {
     cluster.start(1, None).unwrap();
     cluster.repair_and_check(&manifest, &[0]).unwrap();
 }
+
+// Nothing else is damaged, so it says what it said.
+#[test]
+fn a_damaged_note_is_what_it_was() {
+    let (cluster, kept) = work();
+    for id in kept {
+        let path = format!("{}/protected", id.folder());
+        let read = || {
+            let bytes = cluster.directory(1).storage().read(&path, 1 << 16).unwrap();
+            (store::record::Protected::parse(&bytes).ok(), bytes)
+        };
+        let before = read();
+        assert!(cluster.directory(1).storage().memory.borrow_mut().damage(&path, 30, 4));
+        assert_eq!(read().0, None);
+        let repaired = cluster.member(1).repair(id, &mut Calls::new(&cluster, 1, &[1])).unwrap();
+        assert_eq!((repaired.records, repaired.parity_pages), (1, 0));
+        let (expected, found) = (before.0.unwrap(), read().0.unwrap());
+        assert_eq!(found.nodes, expected.nodes);
+        assert_eq!(found.from.is_some(), id == kept[1], "only the newer one's builds upon another's");
+    }
+}

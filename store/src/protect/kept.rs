@@ -53,6 +53,11 @@ impl Kept {
         }
     }
 
+    /// The generation that it builds upon.
+    pub(super) fn from(&self) -> Option<GenerationId> {
+        self.layers.first().and_then(|layer| layer.from)
+    }
+
     /// Page `number`; `None`: it is zero.
     pub(super) fn page<S: Storage>(
         &self,
