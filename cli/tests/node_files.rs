@@ -105,7 +105,7 @@ fn parity_that_ends_at_a_record_is_found_and_mended() {
         let found = files(&node(&place).join("parity"));
         let path = found.first().expect("a file with all pages");
         let length = fs::metadata(path).expect("a file").len();
-        assert!(length > 3 * 4104 && length % 4104 == 0, "{length}");
+        assert!(length > 3 * 4104 && length.is_multiple_of(4104), "{length}");
         fs::OpenOptions::new().write(true).open(path).expect("a file").set_len(left * 4104).expect("shorter");
         let inspected = done(&mut stillwire(&["inspect", &path.display().to_string()]));
         assert!(
