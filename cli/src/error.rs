@@ -65,6 +65,8 @@ pub(crate) enum CliError {
     Keeper { host: String, error: io::Error },
     #[error("{problem} (--hosts)")]
     Hosts { problem: String },
+    #[error("{problem} (--domains)")]
+    Domains { problem: String },
     #[error(transparent)]
     Parity(#[from] GroupError),
     #[error("{path} is no name of a folder for nodes: name it in UTF-8 (--node-dir)")]
@@ -142,6 +144,10 @@ pub(crate) enum CliError {
         "{option} is about parity between nodes, and no node protects another one: add --parity (xor, partner or rs:K+M) with as many nodes as it wants, or leave {option} out"
     )]
     LimitOfNothing { option: &'static str },
+    #[error(
+        "--domains is about nodes that protect each other, and those of this job do not, which a restart does not change: leave it out"
+    )]
+    DomainsOfNothing,
     #[error("{path}: {error}")]
     Registry { path: PathBuf, error: io::Error },
     #[error(
@@ -225,7 +231,10 @@ impl CliError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             CliError::Damaged { .. } => Exit::Unverified,
-            CliError::KeyOfNothing | CliError::LimitOfNothing { .. } | CliError::Place { .. } => Exit::Usage,
+            CliError::KeyOfNothing
+            | CliError::LimitOfNothing { .. }
+            | CliError::DomainsOfNothing
+            | CliError::Place { .. } => Exit::Usage,
             CliError::Stopped | CliError::BringingStopped { .. } => Exit::Stopped,
             CliError::Config(_)
             | CliError::NoSuchRule { .. }

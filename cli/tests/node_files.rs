@@ -96,6 +96,27 @@ fn every_file_of_a_node_is_looked_at_and_mended() {
     is_mended(&place, &kept[0]);
 }
 
+// Records alone do not tell how many there were.
+#[test]
+fn parity_that_ends_at_a_record_is_found_and_mended() {
+    let place = Place::new();
+    with_two(&place);
+    for left in [3, 0] {
+        let found = files(&node(&place).join("parity"));
+        let path = found.first().expect("a file with all pages");
+        let length = fs::metadata(path).expect("a file").len();
+        assert!(length > 3 * 4104 && length.is_multiple_of(4104), "{length}");
+        fs::OpenOptions::new().write(true).open(path).expect("a file").set_len(left * 4104).expect("shorter");
+        let inspected = done(&mut stillwire(&["inspect", &path.display().to_string()]));
+        assert!(
+            inspected.code == Some(1) && inspected.stderr.contains("the file is cut off"),
+            "{inspected:?}"
+        );
+        is_mended(&place, &format!("{left} records left"));
+        assert!(!path.exists() || fs::metadata(path).expect("a file").len() > left * 4104);
+    }
+}
+
 // Whoever lost the records of one node in two places would lose that node with the second one.
 #[test]
 fn what_nodes_have_noted_of_another_one_is_mended_before_that_one_is_lost() {

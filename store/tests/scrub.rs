@@ -2,9 +2,9 @@
 
 mod group;
 
-use group::{Cluster, generation, life};
-use store::GenerationId;
+use group::{Calls, Cluster, generation, life};
 use store::protect::{ProtectError, Scrubbed, inspect_changed, inspect_pages, inspect_sums, scrub};
+use store::{GenerationId, Storage};
 
 const NODES: usize = 4;
 
@@ -50,8 +50,7 @@ fn what_is_whole_is_found_whole() {
 fn every_damaged_byte_is_found_and_its_page_named() {
     let (cluster, [older, newer]) = work();
     let mut directory = cluster.directory(1);
-    let folded =
-        format!("parity/pages-{:08}-{:016x}-{:08}", older.life.counter, older.life.nonce, older.epoch.0);
+    let folded = all_pages(&cluster, 1);
     let pages = inspect_pages(directory.storage(), &folded).unwrap();
     assert!(pages.pages > 1 && pages.damaged.is_empty());
     let changed = format!("{}/parity", newer.folder());
@@ -99,4 +98,99 @@ fn every_damaged_byte_is_found_and_its_page_named() {
     let protected = format!("{}/protected", newer.folder());
     flip(&protected, 30);
     assert!(scrub(cluster.directory(1), newer, |_| ()).unwrap_err().is_damage());
+}
+
+/// The file with all pages of a node's parity.
+fn all_pages(cluster: &Cluster, node: usize) -> String {
+    let entries = cluster.directory(node).storage().list("parity").unwrap();
+    assert_eq!(entries.len(), 1, "{entries:?}");
+    format!("parity/{}", entries[0].name)
+}
+
+#[test]
+fn parity_that_ends_at_a_record_is_told_and_rebuilt() {
+    for left in [0, 1] {
+        let (mut cluster, kept) = work();
+        let path = all_pages(&cluster, 1);
+        let pages = inspect_pages(cluster.directory(1).storage(), &path).unwrap().pages;
+        assert!(pages > left);
+        let cut = cluster.directory(1).storage().memory.borrow_mut().truncate(&path, left * 4104);
+        assert!(cut);
+        assert!(inspect_pages(cluster.directory(1).storage(), &path).unwrap_err().is_damage());
+        for id in kept {
+            let scrubbed = look(&cluster, 1, id);
+            assert_eq!(scrubbed.damaged, 1, "{scrubbed:?}");
+            assert!(scrubbed.damages[0].to_string().starts_with(&path), "{scrubbed:?}");
+            assert!(!cluster.member(1).holds(id, false).unwrap());
+        }
+        // The newer one first, as whoever restarts has it: it has a file of its own then, and does not hang on the one that is cut.
+        for id in [kept[1], kept[0]] {
+            let repaired = cluster.member(1).repair(id, &mut Calls::new(&cluster, 1, &[1])).unwrap();
+            assert!(repaired.parity_pages >= pages, "{repaired:?}");
+            assert_eq!(look(&cluster, 1, id).damaged, 0);
+            cluster.check(id);
+        }
+        for id in kept {
+            let mut cluster = cluster.copy();
+            let manifest = cluster.directory(0).manifest(id).unwrap();
+            cluster.replace(&[0]);
+            cluster.start(1, None).unwrap();
+            cluster.repair_and_check(&manifest, &[0]).unwrap();
+        }
+        // What was cut does not stay beside what took its place, nor in the way of what comes next.
+        let entries = cluster.directory(1).storage().list("parity").unwrap();
+        assert_eq!(entries.len(), 2, "{entries:?}");
+        let next = generation(1, 4);
+        let claims = cluster.protect(next, Some(kept[1])).unwrap();
+        let manifest = cluster.commit(next, claims, || ()).unwrap();
+        cluster.collect(life(1), 1).unwrap();
+        cluster.replace(&[2]);
+        cluster.start(1, None).unwrap();
+        cluster.repair_and_check(&manifest, &[2]).unwrap();
+    }
+}
+
+#[test]
+fn files_of_builds_that_did_not_note_how_many_pages_there_are_are_read() {
+    let (mut cluster, kept) = work();
+    for node in 0..NODES {
+        let path = all_pages(&cluster, node);
+        let (older, _) = path.rsplit_once('-').unwrap();
+        cluster.directory(node).storage().rename(&path, older).unwrap();
+        assert_eq!(all_pages(&cluster, node), older);
+    }
+    for id in kept {
+        assert_eq!(look(&cluster, 1, id).damaged, 0);
+        cluster.check(id);
+    }
+    // What is folded into one says it from then on.
+    cluster.collect(life(1), 1).unwrap();
+    let path = all_pages(&cluster, 1);
+    let pages = inspect_pages(cluster.directory(1).storage(), &path).unwrap().pages;
+    assert!(path.ends_with(&format!("-{:08}-{pages:08}", kept[1].epoch.0)), "{path}");
+    let manifest = cluster.directory(0).manifest(kept[1]).unwrap();
+    cluster.replace(&[0]);
+    cluster.start(1, None).unwrap();
+    cluster.repair_and_check(&manifest, &[0]).unwrap();
+}
+
+// Nothing else is damaged, so it says what it said.
+#[test]
+fn a_damaged_note_is_what_it_was() {
+    let (cluster, kept) = work();
+    for id in kept {
+        let path = format!("{}/protected", id.folder());
+        let read = || {
+            let bytes = cluster.directory(1).storage().read(&path, 1 << 16).unwrap();
+            (store::record::Protected::parse(&bytes).ok(), bytes)
+        };
+        let before = read();
+        assert!(cluster.directory(1).storage().memory.borrow_mut().damage(&path, 30, 4));
+        assert_eq!(read().0, None);
+        let repaired = cluster.member(1).repair(id, &mut Calls::new(&cluster, 1, &[1])).unwrap();
+        assert_eq!((repaired.records, repaired.parity_pages), (1, 0));
+        let (expected, found) = (before.0.unwrap(), read().0.unwrap());
+        assert_eq!(found.nodes, expected.nodes);
+        assert_eq!(found.from.is_some(), id == kept[1], "only the newer one's builds upon another's");
+    }
 }

@@ -1,5 +1,6 @@
 //! Which ranks of a job run on which host.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::str::FromStr;
@@ -27,6 +28,36 @@ pub(crate) struct HostArguments {
     /// Run the ranks under so many keepers on this host, as if it were several
     #[arg(long, value_name = "N", conflicts_with = "hosts", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) nodes: Option<u32>,
+    /// What each node fails together with, such as its rack: one name a node, in the order of --hosts, or of the nodes that --nodes makes: rack1,rack1,rack2.
+    /// When a job begins, nodes that protect each other (--parity) are chosen from as many domains as can be, and a domain that is more than their parity covers
+    /// is told. A restart leaves them as they are, and tells the same of where they lie then [default: each host is one; in a restart also where it was]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub(crate) domains: Vec<DomainArgument>,
+}
+
+/// The failure domain of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct DomainArgument(
+    /// `None`: nobody has named one. A person names one for each node.
+    Option<String>,
+);
+
+impl FromStr for DomainArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DomainArgument, String> {
+        if text.is_empty() || text.starts_with('-') || !text.chars().all(is_name) {
+            return Err(format!(
+                "expected a name of letters, digits, -, . and _ for each node, such as rack1,rack1,rack2; found `{text}`"
+            ));
+        }
+        Ok(DomainArgument(Some(text.to_owned())))
+    }
+}
+
+/// What names of hosts and domains consist of.
+fn is_name(symbol: char) -> bool {
+    symbol.is_ascii_alphanumeric() || "-._".contains(symbol)
 }
 
 /// The remote shell that every cluster has. It must not ask for a password: nobody is there to answer.
@@ -59,7 +90,6 @@ impl FromStr for HostArgument {
             }
             None => (rest, None),
         };
-        let is_name = |symbol: char| symbol.is_ascii_alphanumeric() || "-._".contains(symbol);
         // A name that begins with a dash would be an option of the remote shell.
         if name.is_empty() || name.starts_with('-') || !name.chars().all(is_name) {
             return Err(format!("expected a host as node1, node1:4 or node1:4@10.0.0.1, found `{text}`"));
@@ -84,12 +114,15 @@ impl HostArguments {
         hosts: Option<&str>,
         remote_shell: Option<&str>,
         nodes: Option<&str>,
+        domains: Option<&str>,
     ) -> HostArguments {
         let hosts = hosts.unwrap_or_default().split(',').filter_map(|host| host.parse().ok());
+        let domain = |text: &str| text.parse().unwrap_or_default();
         HostArguments {
             hosts: hosts.collect(),
             remote_shell: remote_shell.map(str::to_owned),
             nodes: nodes.and_then(|nodes| nodes.parse().ok()),
+            domains: domains.map(|domains| domains.split(',').map(domain).collect()).unwrap_or_default(),
         }
     }
 
@@ -97,7 +130,33 @@ impl HostArguments {
     pub(crate) fn or(self, before: HostArguments) -> HostArguments {
         let says_where = !self.hosts.is_empty() || self.nodes.is_some();
         let remote_shell = self.remote_shell.clone().or_else(|| before.remote_shell.clone());
-        HostArguments { remote_shell, ..if says_where { self } else { before } }
+        let domains = match (self.names_domains(), says_where) {
+            (true, _) => self.domains.clone(),
+            (false, true) => before.domains_of(&self),
+            (false, false) => before.domains.clone(),
+        };
+        HostArguments { remote_shell, domains, ..if says_where { self } else { before } }
+    }
+
+    /// Where these hosts lay before. Of those that were not there before nobody knows.
+    fn domains_of(&self, now: &HostArguments) -> Vec<DomainArgument> {
+        if now.hosts.is_empty() {
+            return if self.nodes == now.nodes { self.domains.clone() } else { Vec::new() };
+        }
+        let mut before: Vec<_> =
+            self.hosts.iter().map(|host| &host.name).zip(self.domains.iter().cloned()).collect();
+        let mut take = |host: &HostArgument| {
+            let place = before.iter().position(|(name, _)| **name == host.name)?;
+            Some(before.remove(place).1)
+        };
+        let domains: Vec<DomainArgument> =
+            now.hosts.iter().map(|host| take(host).unwrap_or_default()).collect();
+        if domains.iter().all(|domain| domain.0.is_none()) { Vec::new() } else { domains }
+    }
+
+    /// Whether failure domains are named.
+    pub(crate) fn names_domains(&self) -> bool {
+        !self.domains.is_empty()
     }
 
     /// Whether there is a list of hosts.
@@ -112,6 +171,37 @@ impl HostArguments {
 
     /// The nodes of a job with so many ranks. `bind`: where ranks receive that run here, unless the list says it.
     pub(crate) fn nodes(&self, ranks: u32, bind: &Addresses) -> Result<Vec<Node>, CliError> {
+        let mut nodes = self.nodes_anywhere(ranks, bind)?;
+        if self.names_domains() {
+            self.place_in_domains(&mut nodes)?;
+        }
+        Ok(nodes)
+    }
+
+    fn place_in_domains(&self, nodes: &mut [Node]) -> Result<(), CliError> {
+        let problem = |problem: String| Err(CliError::Domains { problem });
+        if self.domains.len() != nodes.len() {
+            let names: Vec<String> = nodes.iter().map(Node::name).collect();
+            return problem(format!(
+                "{} names for {} nodes ({}): expected one for each, in this order",
+                self.domains.len(),
+                nodes.len(),
+                names.join(", ")
+            ));
+        }
+        let mut of_hosts: BTreeMap<String, &str> = BTreeMap::new();
+        for (node, DomainArgument(domain)) in nodes.iter_mut().zip(&self.domains) {
+            node.domain.clone_from(domain);
+            let Some((host, domain)) = node.host.clone().zip(domain.as_deref()) else { continue };
+            let other = of_hosts.insert(host.clone(), domain).filter(|other| *other != domain);
+            if let Some(other) = other {
+                return problem(format!("{host} cannot be in {other} and in {domain}: it fails as a whole"));
+            }
+        }
+        Ok(())
+    }
+
+    fn nodes_anywhere(&self, ranks: u32, bind: &Addresses) -> Result<Vec<Node>, CliError> {
         if self.hosts.is_empty() {
             let nodes = self.nodes.unwrap_or(1).min(ranks.max(1));
             let node = |number: u32| {
@@ -146,6 +236,7 @@ impl HostArguments {
                 ranks,
                 bind: SocketAddr::new(addresses.first, 0),
                 further: addresses.further,
+                domain: None,
             });
         }
         Ok(nodes)
@@ -186,6 +277,13 @@ pub(crate) fn write(nodes: &[Node]) -> Option<String> {
         .iter()
         .any(|node| node.host.is_some())
         .then(|| nodes.iter().map(|node| host(node).to_string()).collect::<Vec<_>>().join(","))
+}
+
+/// Failure domains of nodes as a job file has them; `None`: nobody has named any.
+pub(crate) fn write_domains(nodes: &[Node]) -> Option<String> {
+    let domain = |node: &Node| node.domain.clone().unwrap_or_default();
+    let any = nodes.iter().any(|node| node.domain.is_some());
+    any.then(|| nodes.iter().map(domain).collect::<Vec<_>>().join(","))
 }
 
 fn share(ranks: u32, nodes: u32, number: u32) -> u32 {
@@ -236,6 +334,7 @@ mod tests {
             hosts: text.split(',').map(|host| host.parse().unwrap()).collect(),
             remote_shell: None,
             nodes: None,
+            domains: Vec::new(),
         }
     }
 
@@ -270,7 +369,7 @@ mod tests {
         let text = "localhost:2@10.0.0.1+10.1.0.1,node-1.example:3@fe80::1+fe80::2+10.1.0.2";
         let written = write(&hosts(text).nodes(5, &here()).unwrap()).unwrap();
         assert_eq!(written, text);
-        assert_eq!(HostArguments::read(Some(&written), None, None).hosts, hosts(text).hosts);
+        assert_eq!(HostArguments::read(Some(&written), None, None, None).hosts, hosts(text).hosts);
         assert_eq!(write(&[Node::here(2, &here())]), None);
         let now = hosts("c:5").or(HostArguments { remote_shell: Some("rsh".to_owned()), ..hosts(text) });
         assert_eq!((now.hosts, now.remote_shell.as_deref()), (hosts("c:5").hosts, Some("rsh")));
@@ -288,8 +387,58 @@ mod tests {
 
     #[test]
     fn nodes_of_this_host_are_counted() {
-        let arguments = HostArguments { hosts: Vec::new(), remote_shell: None, nodes: Some(3) };
+        let arguments = HostArguments::read(None, None, Some("3"), None);
         let nodes = arguments.nodes(4, &here()).unwrap();
         assert_eq!(nodes.iter().map(|node| node.ranks).collect::<Vec<_>>(), [2, 1, 1]);
+    }
+
+    fn domains(text: &str) -> Vec<DomainArgument> {
+        text.split(',').map(|domain| domain.parse().unwrap()).collect()
+    }
+
+    fn placed(arguments: &HostArguments) -> Result<Option<String>, String> {
+        let nodes = arguments.nodes(4, &here()).map_err(|error| error.to_string())?;
+        Ok(write_domains(&nodes))
+    }
+
+    #[test]
+    fn each_node_has_a_domain_or_none_has() {
+        let arguments = HostArguments { domains: domains("r1,r2"), ..hosts("a@10.0.0.1,b@10.0.0.2") };
+        assert_eq!(placed(&arguments), Ok(Some("r1,r2".to_owned())));
+        assert_eq!(placed(&hosts("a@10.0.0.1,b@10.0.0.2")), Ok(None));
+        let here = HostArguments::read(None, None, Some("4"), Some("x,y,x,y"));
+        assert_eq!(placed(&here), Ok(Some("x,y,x,y".to_owned())));
+        let few = HostArguments { domains: domains("r1"), ..arguments.clone() };
+        assert!(placed(&few).unwrap_err().contains("1 names for 2 nodes (a, b)"));
+        let many = HostArguments { domains: domains("r1,r1,r2"), ..arguments.clone() };
+        assert!(placed(&many).unwrap_err().contains("3 names for 2 nodes (a, b)"));
+        let torn = HostArguments { domains: domains("r1,r2"), ..hosts("a@10.0.0.1,a@10.0.0.1") };
+        assert!(placed(&torn).unwrap_err().contains("a cannot be in r1 and in r2"));
+        for wrong in ["", "a b", "-a", "a,b", "rück"] {
+            assert!(wrong.parse::<DomainArgument>().unwrap_err().contains("rack1"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_restart_knows_where_hosts_lay() {
+        let before = || HostArguments::read(Some("a@10.0.0.1,b@10.0.0.2"), None, None, Some("r1,r2"));
+        let nothing = || HostArguments::read(None, None, None, None);
+        let kept = |now: HostArguments| placed(&now.or(before())).unwrap();
+        assert_eq!(kept(nothing()).as_deref(), Some("r1,r2"));
+        assert_eq!(kept(hosts("b@10.0.0.2,a@10.0.0.1")).as_deref(), Some("r2,r1"));
+        // A spare lies nobody knows where, unless it is said.
+        assert_eq!(kept(hosts("spare@10.0.0.3,b@10.0.0.2")).as_deref(), Some(",r2"));
+        assert_eq!(
+            HostArguments::read(None, None, None, Some(",r2")).domains,
+            [None, Some("r2".to_owned())].map(DomainArgument)
+        );
+        let said = HostArguments { domains: domains("r3,r2"), ..hosts("spare@10.0.0.3,b@10.0.0.2") };
+        assert_eq!(kept(said).as_deref(), Some("r3,r2"));
+        assert_eq!(kept(HostArguments { domains: domains("x,y"), ..nothing() }).as_deref(), Some("x,y"));
+        assert_eq!(kept(hosts("c@10.0.0.3,d@10.0.0.4")), None);
+        let two = || HostArguments::read(None, None, Some("2"), None);
+        assert_eq!(kept(two()), None);
+        let of_two = HostArguments { domains: domains("x,y"), ..two() };
+        assert_eq!(placed(&two().or(of_two)), Ok(Some("x,y".to_owned())));
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod copies;
 pub(crate) mod delta;
 pub(crate) mod doctor;
+mod domains;
 pub(crate) mod env;
 pub(crate) mod files;
 pub(crate) mod hosts;

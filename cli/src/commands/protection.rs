@@ -13,8 +13,8 @@ use super::hosts::HostArguments;
 use super::run::setting;
 use super::tell;
 use crate::error::CliError;
-use crate::launch::nodes::groups_over;
 use crate::launch::nodes::wire::WireBudget;
+use crate::launch::nodes::{groups_by_host, groups_over};
 use crate::launch::{Node, OwnDirectories};
 
 /// How images survive their nodes.
@@ -161,6 +161,11 @@ pub(crate) fn warning(own: Option<&OwnDirectories>, nodes: usize) -> Option<&'st
     }
 }
 
+/// Whether there are nodes that protect each other.
+pub(crate) fn is_any_protected(own: Option<&OwnDirectories>) -> bool {
+    own.is_some_and(|own| !own.groups().is_empty())
+}
+
 /// What a job file says of them; `directory` is the job's.
 pub(crate) fn read(
     file: &JobFile,
@@ -174,7 +179,7 @@ pub(crate) fn read(
     let budget = WireBudget { shape: text(setting::SHAPE).cloned(), ..limits };
     let groups = match text(setting::GROUPS) {
         Some(text) => groups(text, scheme, nodes.len())?,
-        None => groups_over(scheme, nodes)?,
+        None => groups_by_host(scheme, nodes)?,
     };
     Ok(Some(OwnDirectories::new(directory.join(root), scheme, budget, groups)))
 }
@@ -268,7 +273,7 @@ mod tests {
     }
 
     fn placed(hosts: &str) -> Result<Vec<(String, u32)>, String> {
-        let said = HostArguments::read(Some(hosts), None, None);
+        let said = HostArguments::read(Some(hosts), None, None, None);
         let nodes = said.nodes(3, &Addresses::one(Ipv4Addr::LOCALHOST.into())).expect("hosts");
         let placed = in_places(&manifest(), nodes, &said).map_err(|error| error.to_string())?;
         Ok(placed.into_iter().map(|node| (node.name(), node.ranks)).collect())

@@ -10,6 +10,7 @@ use store::job::{Depth, Generation, GenerationState};
 use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError};
 
 use super::copies;
+use super::domains;
 use super::files::utc;
 use super::news::News;
 use super::progress::Progress;
@@ -78,6 +79,9 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
         suspects.extend(directory.generations()?.into_iter().filter(committed).map(|found| found.id));
     }
     let own_directories = protection::read(&file, &path, &nodes)?;
+    if arguments.hosts.names_domains() && !protection::is_any_protected(own_directories.as_ref()) {
+        return Err(CliError::DomainsOfNothing);
+    }
     let flush = match purpose {
         Purpose::Run => arguments.flush.or_as_before(&file, &arguments.key)?,
         Purpose::Repair => None,
@@ -135,6 +139,10 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     plan.job_file = job_file(&plan).emit();
     if !arguments.quiet {
         tell(format_args!("job {}, {} ranks, directory {}", plan.job, plan.ranks, path.display()));
+        if let Some(own) = &plan.own_directories {
+            let warnings = domains::warnings(own, &plan.nodes, domains::When::GoesOn);
+            warnings.iter().for_each(|warning| tell(format_args!("{warning}")));
+        }
     }
     Ok((plan, Place { path, temporary: false, _lock: lock }))
 }

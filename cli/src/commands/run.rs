@@ -23,6 +23,7 @@ use transport::JobId;
 use transport::config::AuthLevel;
 
 use super::copies;
+use super::domains;
 use super::hosts::{self, HostArguments};
 use super::progress::Progress;
 use super::protection;
@@ -48,6 +49,7 @@ pub(crate) mod setting {
     pub(crate) const HOSTS: &str = "hosts";
     pub(crate) const NODES: &str = "nodes";
     pub(crate) const REMOTE_SHELL: &str = "remote-shell";
+    pub(crate) const DOMAINS: &str = "domains";
     pub(crate) const NODE_DIRECTORY: &str = "node-directory";
     pub(crate) const FLUSH_TO: &str = "flush-to";
     pub(crate) const FLUSH_EVERY: &str = "flush-every";
@@ -129,6 +131,9 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     }
     let nodes = arguments.hosts.nodes(arguments.ranks, &arguments.bind)?;
     let own_directories = arguments.protection.own_directories(job, &nodes)?;
+    if arguments.hosts.names_domains() && !protection::is_any_protected(own_directories.as_ref()) {
+        return Err(CliError::LimitOfNothing { option: "--domains" });
+    }
     if arguments.key.is_named() && !arguments.flush.any() {
         return Err(CliError::KeyOfNothing);
     }
@@ -208,6 +213,10 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         let warning = protection::warning(plan.own_directories.as_ref(), plan.nodes.len());
         if let Some(warning) = warning.filter(|_| wants_checkpoints(&arguments)) {
             tell(format_args!("{warning}"));
+        }
+        if let Some(own) = &plan.own_directories {
+            let warnings = domains::warnings(own, &plan.nodes, domains::When::Begins);
+            warnings.iter().for_each(|warning| tell(format_args!("{warning}")));
         }
     }
     let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?;
@@ -299,6 +308,7 @@ fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
         (is_open && flush.any(), "--flush-to", NOT_SAVED),
         (is_open && hosts.names_hosts(), "--hosts", NOT_PLACED),
         (is_open && hosts.nodes.is_some(), "--nodes", NOT_PLACED),
+        (is_open && hosts.names_domains(), "--domains", NOT_PLACED),
         (
             rolls_back,
             "--on-fault restart",
@@ -554,6 +564,7 @@ pub(crate) fn lock(storage: &Directory, path: &Path) -> Result<DirectoryLock, Cl
 
 /// Where ranks run, for a restart that is not told otherwise.
 fn write_places(nodes: &[Node], settings: &mut BTreeMap<String, String>) {
+    settings.extend(hosts::write_domains(nodes).map(|domains| (setting::DOMAINS.to_owned(), domains)));
     if let Some(hosts) = hosts::write(nodes) {
         settings.insert(setting::HOSTS.to_owned(), hosts);
         let shell = nodes[0].remote_shell.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>();
@@ -637,7 +648,12 @@ pub(crate) fn read_settings(file: &JobFile) -> Result<Settings, CliError> {
         None => JobConfig::default(),
     };
     let bind = text(setting::BIND).and_then(|text| text.parse::<Addresses>().ok());
-    let hosts = HostArguments::read(text(setting::HOSTS), text(setting::REMOTE_SHELL), text(setting::NODES));
+    let hosts = HostArguments::read(
+        text(setting::HOSTS),
+        text(setting::REMOTE_SHELL),
+        text(setting::NODES),
+        text(setting::DOMAINS),
+    );
     let auth = if text(setting::AUTH) == Some("header") { AuthLevel::Header } else { AuthLevel::Full };
     let keeps_ids = text(setting::IDS) == Some(IDS_KEPT);
     let bind = bind.unwrap_or_else(|| Addresses::one(IpAddr::V4(Ipv4Addr::LOCALHOST)));

@@ -146,6 +146,8 @@ pub(crate) struct Node {
     pub(crate) bind: SocketAddr,
     /// The node on its other networks, over which parity goes, too.
     pub(crate) further: Vec<IpAddr>,
+    /// What it fails together with, if somebody has named that.
+    pub(crate) domain: Option<String>,
 }
 
 impl Node {
@@ -158,6 +160,7 @@ impl Node {
             ranks,
             bind: SocketAddr::new(addresses.first, 0),
             further: addresses.further.clone(),
+            domain: None,
         }
     }
 

@@ -10,7 +10,7 @@ use core::str::FromStr;
 
 use parity::{Code, CodeError};
 
-use crate::limits::{NODES_MAX, PARITY_GROUP_NODES_MAX, PARITY_UNIT_PAGES};
+use crate::limits::{NODES_MAX, PARITY_UNIT_PAGES};
 
 /// How images are protected against the loss of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Scheme {
         }
     }
 
-    fn members_min(self) -> usize {
+    pub(super) fn members_min(self) -> usize {
         match self {
             Scheme::None => 1,
             Scheme::Partner | Scheme::Xor => 2,
@@ -163,43 +163,6 @@ impl Group {
         Group { unit_pages: unit_pages.max(1), ..self }
     }
 
-    /// The groups of a job whose node i lies in the failure domain `domains[i]` (a rack, a power supply). The nodes of a domain are
-    /// dealt out over the groups, so that a group has as few of them as can be.
-    ///
-    /// What does not come out even makes groups larger, never smaller: then there is less parity than was asked for, and as many
-    /// nodes may be lost. No groups: nothing is protected.
-    pub fn over(scheme: Scheme, domains: &[&str]) -> Result<Vec<Group>, GroupError> {
-        let (nodes, needed, losses) = (domains.len(), scheme.members_min(), scheme.losses());
-        if nodes > NODES_MAX {
-            return Err(GroupError::TooManyNodes { nodes });
-        }
-        if nodes < needed {
-            return Err(GroupError::TooFewNodes { scheme, needed, nodes });
-        }
-        let count = match scheme {
-            Scheme::None => return Ok(Vec::new()),
-            Scheme::Partner | Scheme::Rs { .. } => nodes / needed,
-            Scheme::Xor => nodes.div_ceil(PARITY_GROUP_NODES_MAX),
-        };
-        let mut dealt: Vec<(&str, u32)> = domains.iter().copied().zip(0..).collect();
-        dealt.sort_unstable();
-        let mut groups = vec![Vec::new(); count];
-        for (place, (_, node)) in dealt.into_iter().enumerate() {
-            groups[place % count].push(node);
-        }
-        groups.iter_mut().for_each(|group| group.sort_unstable());
-        Ok(groups.into_iter().map(|group| Group::new(group, losses)).collect::<Result<_, _>>()?)
-    }
-
-    /// Whether the loss of any one domain as a whole can be survived.
-    #[must_use]
-    pub fn survives_a_domain(&self, domains: &[&str]) -> bool {
-        let of = |node: &u32| domains.get(*node as usize);
-        self.nodes
-            .iter()
-            .all(|node| self.nodes.iter().filter(|other| of(other) == of(node)).count() <= self.losses())
-    }
-
     /// The nodes, by their numbers in the manifest. A *member* is a place in this list.
     #[must_use]
     pub fn nodes(&self) -> &[u32] {
@@ -300,46 +263,6 @@ mod tests {
             assert!(matches!(text.parse::<Scheme>(), Err(GroupError::Code(_))), "{text}");
         }
         assert_eq!([1, 2, 3].map(Scheme::default_for), [Scheme::None, Scheme::Partner, Scheme::Xor]);
-    }
-
-    #[test]
-    fn nodes_of_one_domain_are_dealt_out_over_the_groups() {
-        // Three racks of four nodes, one after the other.
-        let domains: Vec<&str> = (0..12).map(|node| ["a", "b", "c"][node / 4]).collect();
-        let groups = Group::over(Scheme::Rs { data: 2, parity: 1 }, &domains).expect("enough nodes");
-        assert_eq!(groups.len(), 4);
-        for group in &groups {
-            assert_eq!((group.members(), group.losses()), (3, 1));
-            assert!(group.survives_a_domain(&domains), "{group:?}");
-        }
-        let mut all: Vec<u32> = groups.iter().flat_map(|group| group.nodes().to_vec()).collect();
-        all.sort_unstable();
-        assert_eq!(all, (0..12).collect::<Vec<_>>());
-        let one_rack = ["a"; 12];
-        assert!(!groups[0].survives_a_domain(&one_rack));
-    }
-
-    #[test]
-    fn what_does_not_come_out_even_makes_larger_groups() {
-        for (scheme, nodes, sizes) in [
-            ("partner", 5, vec![3, 2]),
-            ("xor", 2, vec![2]),
-            ("xor", 16, vec![16]),
-            ("xor", 17, vec![9, 8]),
-            ("rs:4+2", 6, vec![6]),
-            ("rs:4+2", 11, vec![11]),
-            ("rs:4+2", 13, vec![7, 6]),
-            ("none", 3, vec![]),
-        ] {
-            let groups =
-                Group::over(scheme.parse().expect(scheme), &vec!["here"; nodes]).expect("enough nodes");
-            assert_eq!(groups.iter().map(Group::members).collect::<Vec<_>>(), sizes, "{scheme} {nodes}");
-        }
-        let error = Group::over("rs:4+2".parse().expect("a scheme"), &["here"; 5]).expect_err("too few");
-        assert_eq!(
-            error.to_string(),
-            "rs:4+2 wants groups of at least 6 nodes, the job has 5; use more nodes, or another scheme"
-        );
     }
 
     #[test]

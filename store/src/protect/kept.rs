@@ -1,8 +1,7 @@
 //! The parity that a node keeps: one file with all pages, and the changes of generations that are not folded into it yet. Where a generation was rebuilt
 //! apart from those before it, it has a file with all pages of its own, upon which the next ones build.
 
-use transport::{Epoch, Life};
-
+use super::base::{Base, DIRECTORY, base_of, bases};
 use super::changed::{
     Changed, HEADER_BYTES, RECORD_BYTES, RUN_BYTES, Records, create_anew, make_directory, read_records,
     record, record_offset,
@@ -11,47 +10,18 @@ use super::error::ProtectError;
 use crate::job::{GenerationId, JobDirectory, names};
 use crate::limits::PAGE_BYTES;
 use crate::record::Protected;
-use crate::storage::{Storage, StorageError};
+use crate::storage::Storage;
 
 /// Bytes after which a file that is being written is made durable, so that none takes long: whoever waits for it hears of it in between.
 const SYNC_BYTES: usize = 64 << 20;
-
-/// The directory of the file with all pages, in the job's directory.
-const DIRECTORY: &str = "parity";
-const PREFIX: &str = "pages-";
-
-/// The file with the parity of all pages as of this generation.
-fn pages_path(generation: GenerationId) -> String {
-    let GenerationId { life: Life { counter, nonce }, epoch: Epoch(epoch) } = generation;
-    format!("{DIRECTORY}/{PREFIX}{counter:08}-{nonce:016x}-{epoch:08}")
-}
-
-/// The generation that the name of such a file says.
-fn parse_name(name: &str) -> Option<GenerationId> {
-    let mut parts = name.strip_prefix(PREFIX)?.split('-');
-    let counter = parts.next()?.parse().ok()?;
-    let nonce = u64::from_str_radix(parts.next()?, 16).ok()?;
-    let epoch = Epoch(parts.next()?.parse().ok()?);
-    let generation = GenerationId { life: Life { counter, nonce }, epoch };
-    (pages_path(generation) == format!("{DIRECTORY}/{name}")).then_some(generation)
-}
-
-/// Generations of whose parity there are files with all pages: the oldest that is kept, and those that were rebuilt, or stand for themselves.
-fn bases<S: Storage>(storage: &mut S) -> Result<Vec<GenerationId>, ProtectError> {
-    match storage.list(DIRECTORY) {
-        Ok(entries) => Ok(entries.iter().filter_map(|entry| parse_name(&entry.name)).collect()),
-        Err(StorageError::NotFound { .. }) => Ok(Vec::new()),
-        Err(error) => Err(error.into()),
-    }
-}
 
 /// A node's parity of one generation: changes laid over what they change.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     /// The newest first.
     layers: Vec<Changed>,
-    /// What is below them: generation and pages.
-    base: Option<(GenerationId, u64)>,
+    /// What is below them.
+    base: Option<Base>,
 }
 
 impl Kept {
@@ -64,9 +34,8 @@ impl Kept {
         let (bases, mut layers) = (bases(storage)?, Vec::<Changed>::new());
         let mut at = generation;
         loop {
-            if bases.contains(&at) {
-                let pages = storage.length(&pages_path(at))? / RECORD_BYTES as u64;
-                return Ok(Kept { layers, base: Some((at, pages)) });
+            if let Some(base) = base_of(storage, &bases, at)? {
+                return Ok(Kept { layers, base: Some(base) });
             }
             let layer = match Changed::open(storage, at) {
                 Err(error) if error.is_absence() => return Err(ProtectError::NoParity { generation }),
@@ -82,6 +51,11 @@ impl Kept {
                 None => return Err(ProtectError::NoParity { generation }),
             }
         }
+    }
+
+    /// The generation that it builds upon.
+    pub(super) fn from(&self) -> Option<GenerationId> {
+        self.layers.first().and_then(|layer| layer.from)
     }
 
     /// Page `number`; `None`: it is zero.
@@ -118,9 +92,8 @@ impl Kept {
                 Source::Layer(layer, index) => {
                     self.layers[layer].read(directory.storage(), index, first, into)?;
                 }
-                Source::Base(base, index) => {
-                    let path = pages_path(base);
-                    read_records(directory.storage(), &path, record_offset(0, index), first, into)?;
+                Source::Base(path, index) => {
+                    read_records(directory.storage(), path, record_offset(0, index), first, into)?;
                 }
                 Source::Nowhere => into.fill(0),
             }
@@ -129,21 +102,21 @@ impl Kept {
         Ok(())
     }
 
-    fn source(&self, number: u64) -> Source {
+    fn source(&self, number: u64) -> Source<'_> {
         let in_layers = self
             .layers
             .iter()
             .enumerate()
             .find_map(|(i, layer)| layer.index(number).map(|at| Source::Layer(i, at)));
-        let in_base =
-            self.base.filter(|(_, pages)| number < *pages).map(|(base, _)| Source::Base(base, number));
+        let base = self.base.as_ref().filter(|base| number < base.pages);
+        let in_base = base.map(|base| Source::Base(&base.path, number));
         in_layers.or(in_base).unwrap_or(Source::Nowhere)
     }
 
     /// Pages from 0 on that may be other than zero.
     pub(super) fn pages(&self) -> u64 {
         let of_layers = self.layers.iter().filter_map(|layer| layer.numbers.last()).map(|last| last + 1);
-        of_layers.chain(self.base.map(|(_, pages)| pages)).max().unwrap_or(0)
+        of_layers.chain(self.base.as_ref().map(|base| base.pages)).max().unwrap_or(0)
     }
 
     /// Writes page `number` where it is to be found, over damaged bytes.
@@ -158,7 +131,7 @@ impl Kept {
             Source::Layer(layer, index) => {
                 (self.layers[layer].path.clone(), record_offset(HEADER_BYTES as u64, index))
             }
-            Source::Base(base, index) => (pages_path(base), record_offset(0, index)),
+            Source::Base(path, index) => (path.to_owned(), record_offset(0, index)),
             Source::Nowhere => return Ok(()),
         };
         let mut file = storage.reopen(&path)?;
@@ -169,18 +142,18 @@ impl Kept {
 
 /// Where a page of parity is, and which record of that file it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum Source<'a> {
     Layer(usize, u64),
-    Base(GenerationId, u64),
+    Base(&'a str, u64),
     Nowhere,
 }
 
-impl Source {
+impl Source<'_> {
     /// That of a page so many pages on, if it lies together with this one.
-    fn after(self, pages: u64) -> Source {
+    fn after(self, pages: u64) -> Self {
         match self {
             Source::Layer(layer, index) => Source::Layer(layer, index + pages),
-            Source::Base(base, index) => Source::Base(base, index + pages),
+            Source::Base(path, index) => Source::Base(path, index + pages),
             Source::Nowhere => Source::Nowhere,
         }
     }
@@ -195,7 +168,7 @@ pub(super) fn write_whole<S: Storage>(
 ) -> Result<(), ProtectError> {
     let storage = directory.storage();
     make_directory(storage, DIRECTORY)?;
-    let path = pages_path(generation);
+    let Base { path, .. } = Base::new(generation, pages);
     let temporary = names::temporary(&path);
     let mut file = create_anew(storage, &temporary)?;
     let (zero, mut records) = (vec![0; PAGE_BYTES], Records::default());
@@ -211,16 +184,15 @@ pub(super) fn write_whole<S: Storage>(
     records.write(storage, &mut file)?;
     storage.sync_file(&mut file)?;
     storage.rename(&temporary, &path)?;
-    Ok(storage.sync_directory(DIRECTORY)?)
+    storage.sync_directory(DIRECTORY)?;
+    // What could not be read, and had another number of pages.
+    remove_others(storage, |other| !other.is_of(generation) || other.path == path)
 }
 
-fn remove_others<S: Storage>(
-    storage: &mut S,
-    stays: impl Fn(GenerationId) -> bool,
-) -> Result<(), ProtectError> {
-    let others: Vec<GenerationId> = bases(storage)?.into_iter().filter(|other| !stays(*other)).collect();
+fn remove_others<S: Storage>(storage: &mut S, stays: impl Fn(&Base) -> bool) -> Result<(), ProtectError> {
+    let others: Vec<Base> = bases(storage)?.into_iter().filter(|other| !stays(other)).collect();
     for other in &others {
-        storage.remove_file(&pages_path(*other))?;
+        storage.remove_file(&other.path)?;
     }
     if !others.is_empty() {
         storage.sync_directory(DIRECTORY)?;
@@ -246,7 +218,9 @@ pub(crate) fn fold<S: Storage>(
     for generation in newer {
         stand_alone(directory, *generation, kept, progress)?;
     }
-    remove_others(directory.storage(), |other| kept.contains(&other) || in_use.contains(&other))
+    remove_others(directory.storage(), |other| {
+        kept.contains(&other.generation) || in_use.contains(&other.generation)
+    })
 }
 
 /// The parity of a generation; `None`: nothing of it is protected here, or what is was lost and waits for its repair.
@@ -268,7 +242,11 @@ fn stand_alone<S: Storage>(
     progress: &mut dyn FnMut(),
 ) -> Result<(), ProtectError> {
     let Some(found) = open_if_there(directory, generation)? else { return Ok(()) };
-    let below = found.layers.iter().map(|layer| layer.generation).chain(found.base.map(|(base, _)| base));
+    let below = found
+        .layers
+        .iter()
+        .map(|layer| layer.generation)
+        .chain(found.base.iter().map(|base| base.generation));
     if below.into_iter().all(|below| kept.contains(&below)) {
         return Ok(());
     }
@@ -307,7 +285,7 @@ fn fold_up_to<S: Storage>(
 ) -> Result<(), ProtectError> {
     let Some(kept) = open_if_there(directory, generation)? else { return Ok(()) };
     // A whole one ends the search, so it can only be the last.
-    let mut base = kept.base;
+    let mut base = kept.base.clone();
     for layer in kept.layers.iter().rev() {
         base = Some(match base {
             Some(base) if layer.from.is_some() => fold_into(directory, base, layer, progress)?,
@@ -315,7 +293,7 @@ fn fold_up_to<S: Storage>(
                 let pages = layer.numbers.last().map_or(0, |last| last + 1);
                 let alone = Kept { layers: vec![layer.clone()], base: None };
                 write_all(directory, &alone, layer.generation, pages, progress)?;
-                (layer.generation, pages)
+                Base::new(layer.generation, pages)
             }
         });
         let storage = directory.storage();
@@ -327,15 +305,15 @@ fn fold_up_to<S: Storage>(
 
 fn fold_into<S: Storage>(
     directory: &mut JobDirectory<S>,
-    (base, mut pages): (GenerationId, u64),
+    base: Base,
     layer: &Changed,
     progress: &mut dyn FnMut(),
-) -> Result<(GenerationId, u64), ProtectError> {
+) -> Result<Base, ProtectError> {
     let storage = directory.storage();
-    let (from, to) = (pages_path(base), pages_path(layer.generation));
-    let mut file = storage.reopen(&from)?;
-    let length = storage.length(&from)?;
-    // Half a record at the end is from an attempt that did not come to the end.
+    let mut file = storage.reopen(&base.path)?;
+    let length = storage.length(&base.path)?;
+    // What is behind its pages is from an attempt that did not come to the end, and so is half a record.
+    let mut pages = length / RECORD_BYTES as u64;
     if length > pages * RECORD_BYTES as u64 {
         let rest = usize::try_from((pages + 1) * RECORD_BYTES as u64 - length).expect("less than a record");
         storage.append(&mut file, &vec![0; rest])?;
@@ -372,9 +350,10 @@ fn fold_into<S: Storage>(
         progress();
     }
     storage.sync_file(&mut file)?;
-    storage.rename(&from, &to)?;
+    let folded = Base::new(layer.generation, pages);
+    storage.rename(&base.path, &folded.path)?;
     storage.sync_directory(DIRECTORY)?;
-    Ok((layer.generation, pages))
+    Ok(folded)
 }
 
 /// The record that says how a generation is protected.

@@ -11,7 +11,9 @@
 //!
 //! How strips, records and pages travel between nodes is not decided here: a test moves them by function calls, keepers over the transport.
 
+mod base;
 pub mod changed;
+mod domains;
 mod error;
 mod group;
 pub(crate) mod kept;
@@ -21,6 +23,7 @@ mod repair;
 mod scrub;
 mod strip;
 
+pub use domains::{Exposed, exposed, scheme_that_survives};
 pub use error::ProtectError;
 pub use group::{Group, GroupError, Place, Scheme};
 pub use member::{Changes, Keeping, Member};

@@ -399,7 +399,8 @@ impl<S: Storage> Member<S> {
         let pages = contents.iter().map(Content::pages).max().unwrap_or(0);
         self.repair_parity(generation, pages, &mut rebuilder, &mut done)?;
         if unless_damaged(self.protected(generation))?.is_none() {
-            self.write_protected(generation, None)?;
+            let from = Kept::open(self.directory(), generation)?.from();
+            self.write_protected(generation, from)?;
             done.records += 1;
         }
         Ok(done)

@@ -5,6 +5,7 @@ use crate::limits::PAGE_BYTES;
 use crate::record::Protected;
 use crate::storage::Storage;
 
+use super::base::pages_named;
 use super::changed::{Changed, HEADER_BYTES, RECORD_BYTES, read_records, record_offset};
 use super::error::ProtectError;
 use super::kept::{self, Kept};
@@ -147,11 +148,11 @@ pub fn inspect_changed<S: Storage>(storage: &mut S, path: &str) -> Result<Parity
 /// Looks at every byte of a file with all pages of a node's parity.
 pub fn inspect_pages<S: Storage>(storage: &mut S, path: &str) -> Result<ParityFile, ProtectError> {
     let bytes = storage.length(path)?;
-    if bytes % RECORD_BYTES as u64 != 0 {
+    let pages = bytes / RECORD_BYTES as u64;
+    if bytes % RECORD_BYTES as u64 != 0 || pages_named(path).is_some_and(|named| pages < named) {
         let (path, what) = (path.to_owned(), "the file is cut off");
         return Err(ProtectError::File { path, what });
     }
-    let pages = bytes / RECORD_BYTES as u64;
     let (mut damaged, mut page) = (Vec::new(), vec![0; PAGE_BYTES]);
     for number in 0..pages {
         match read_records(storage, path, record_offset(0, number), number, &mut page) {

@@ -63,11 +63,35 @@ impl OwnDirectories {
 
 /// The groups of a job that begins on these nodes.
 pub(crate) fn groups_over(scheme: Scheme, nodes: &[Node]) -> Result<Vec<Group>, GroupError> {
-    // Nodes of one host fail together; those that stand for hosts do not.
-    let names: Vec<String> =
-        (0..).zip(nodes).map(|(number, node)| node.host.clone().unwrap_or(format!("{number}"))).collect();
-    let domains: Vec<&str> = names.iter().map(String::as_str).collect();
+    if nodes.iter().all(|node| node.domain.is_none()) {
+        return groups_by_host(scheme, nodes);
+    }
+    let (domains, hosts) = (domains(nodes), hosts(nodes));
+    let pairs: Vec<(&str, &str)> =
+        domains.iter().map(String::as_str).zip(hosts.iter().map(String::as_str)).collect();
+    Group::over_named(scheme, &pairs)
+}
+
+/// The same where nobody has named a domain; of older builds' jobs, whose files do not say the groups, these are they.
+pub(crate) fn groups_by_host(scheme: Scheme, nodes: &[Node]) -> Result<Vec<Group>, GroupError> {
+    let hosts = hosts(nodes);
+    let domains: Vec<&str> = hosts.iter().map(String::as_str).collect();
     Group::over(scheme, &domains)
+}
+
+/// Nodes of one host fail together; those that stand for hosts do not.
+fn hosts(nodes: &[Node]) -> Vec<String> {
+    (0..).zip(nodes).map(|(number, node)| node.host.clone().unwrap_or(format!("{number}"))).collect()
+}
+
+/// What each node fails together with, in words.
+pub(crate) fn domains(nodes: &[Node]) -> Vec<String> {
+    let of = |(number, node): (u32, &Node)| match (&node.domain, &node.host) {
+        (Some(domain), _) => format!("domain {domain}"),
+        (None, Some(host)) => format!("host {host}"),
+        (None, None) => format!("node {number}"),
+    };
+    (0..).zip(nodes).map(of).collect()
 }
 
 /// What was found out about the nodes before a life began, and what was rebuilt.

@@ -383,7 +383,10 @@ impl Shell<'_> {
             .iter()
             .map(|(node, problem)| format!("{}: {problem}", self.plan.nodes[*node as usize].name()))
             .collect();
-        let (mut lost, mut beyond) = (BTreeSet::new(), Vec::new());
+        let repairs = recovering.repairs.get(&generation).copied().unwrap_or(0);
+        let can_repair = recovering.have_met && repairs < REPAIRS_MAX;
+        let is_damaged = |node: &u32| damages.iter().any(|(damaged, _)| damaged == node);
+        let (mut lost, mut beyond, mut are_protected) = (BTreeSet::new(), Vec::new(), true);
         for group in own.groups() {
             let holds: Vec<bool> =
                 group.nodes().iter().map(|node| recovering.found(*node, place).is_held).collect();
@@ -391,6 +394,13 @@ impl Shell<'_> {
             match standing(group, &holds) {
                 Standing::Whole => {}
                 Standing::Repairable { lost: members } => lost.extend(of(members)),
+                // No image is lost: what protects them follows from them. A life that is to begin does not wait for that, for its next checkpoint is protected.
+                Standing::Lost { lost: members } if !group.nodes().iter().any(is_damaged) => {
+                    are_protected = false;
+                    if self.plan.purpose == Purpose::Repair {
+                        lost.extend(of(members));
+                    }
+                }
                 Standing::Lost { lost: members } => {
                     let names: Vec<String> =
                         of(members).map(|node| self.plan.nodes[node.0 as usize].name()).collect();
@@ -405,12 +415,10 @@ impl Shell<'_> {
                 }
             }
         }
-        let repairs = recovering.repairs.get(&generation).copied().unwrap_or(0);
-        let can_repair = recovering.have_met && repairs < REPAIRS_MAX;
         let is_copied = self.plan.fetch.as_ref().is_some_and(|fetch| fetch.generation == generation);
         let can_fetch = is_copied && recovering.fetches < REPAIRS_MAX;
         match (damaged.is_empty(), beyond.is_empty()) {
-            (true, true) if lost.is_empty() => Verdicts::Whole,
+            (true, true) if lost.is_empty() && are_protected => Verdicts::Whole,
             (_, true) if !lost.is_empty() && can_repair => Verdicts::Repairable(lost),
             (true, _) => Verdicts::Bare,
             (false, _) if can_fetch => {
