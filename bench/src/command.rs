@@ -1,5 +1,6 @@
 //! The benches as commands: one place for their flags, for the program `bench` and for `stillwire bench`.
 
+mod all;
 mod deltas;
 mod messages;
 
@@ -13,23 +14,23 @@ use drivers::RailChoice;
 use serde::Serialize;
 
 use crate::BenchError;
-use crate::bulk::{self, BulkOptions};
+use crate::bulk;
 use crate::checkpointable::{self, CheckpointableOptions};
-use crate::delta::{self, DeltaBenchOptions};
+use crate::delta;
 use crate::freeze::{self, FreezeOptions};
-use crate::latency::{self, LatencyOptions};
+use crate::latency;
 use crate::loss::{self, LossOptions};
 use crate::moves;
 use crate::mpi::{self, MpiOptions};
 use crate::number::number;
-use crate::packets::{self, StoreOptions};
-use crate::parity::{self, ParityArguments, ParityOptions};
+use crate::packets;
+use crate::parity::{self, ParityArguments};
 use crate::pause::{self, PauseOptions, Working};
 use crate::protocol::{self, ProtocolOptions};
-use crate::rate::{self, RateOptions};
+use crate::rate;
 use crate::rehearsal::{self, RehearsalOptions};
 
-use deltas::quick_delta;
+use all::all;
 pub use deltas::{DeltaArguments, StoreArguments};
 pub use messages::{BulkArguments, LatencyArguments, MovesArguments, NicArguments, RateArguments};
 
@@ -154,7 +155,8 @@ compared; one that fails is named with the reason. Wants an MPICH that has mpicc
     #[command(long_about = "\
 All of them but mpi, one after the other, with what they print in a folder.
 
-Leaves NAME.json and NAME.txt of each bench, and charts of those that have one. The machine should have nothing else to do.")]
+Leaves NAME.json and NAME.txt of each bench, and charts of those that have one. What a bench needs and is not here, such as network namespaces \
+without root, is told in its place. Exit code 3 if what one of them ran came to a wrong result. The machine should have nothing else to do.")]
     All {
         /// The folder, made if it does not exist
         #[arg(long, value_name = "DIR")]
@@ -548,7 +550,11 @@ impl Bench {
             Bench::Protocol(ProtocolArguments { runs }) => {
                 Shown::of(&protocol::run(&ProtocolOptions { runs: *runs, ..ProtocolOptions::default() })?)?
             }
-            Bench::All { out, quick } => all(out, *quick)?,
+            Bench::All { out, quick } => {
+                let kept = all(out, *quick)?;
+                right = kept.is_right();
+                Shown::of(&kept)?
+            }
         };
         Ok(Outcome { report: if json { shown.json } else { shown.text }, right })
     }
@@ -577,76 +583,4 @@ impl Shown {
 
 fn write(path: &Path, text: &str) -> Result<(), BenchError> {
     std::fs::write(path, text).map_err(|error| BenchError::Write { path: path.to_owned(), error })
-}
-
-/// Every bench with the parameters of the figures that are kept.
-fn all(out: &Path, quick: bool) -> Result<Shown, BenchError> {
-    std::fs::create_dir_all(out).map_err(|error| BenchError::Write { path: out.to_owned(), error })?;
-    let mut names = Vec::new();
-    let mut texts = Vec::new();
-    let mut keep = |name: &'static str, shown: Shown| {
-        write(&out.join(format!("{name}.json")), &format!("{}\n", shown.json))?;
-        write(&out.join(format!("{name}.txt")), &format!("{}\n", shown.text))?;
-        names.push(name);
-        texts.push(shown.text);
-        Ok::<(), BenchError>(())
-    };
-    let runs = |full: usize| if quick { 1 } else { full };
-    let defaults = LatencyOptions::default();
-    let latency = LatencyOptions { pairs: runs(defaults.pairs), runs: runs(defaults.runs), ..defaults };
-    keep("latency", Shown::of(&latency::run(&latency)?)?)?;
-    let defaults = RateOptions::default();
-    let rate = RateOptions { pairs: runs(defaults.pairs), runs: runs(defaults.runs), ..defaults };
-    keep("rate", Shown::of(&rate::run(&rate)?)?)?;
-    let defaults = BulkOptions::default();
-    keep("bulk", Shown::of(&bulk::run(&BulkOptions { runs: runs(defaults.runs), ..defaults })?)?)?;
-    let defaults = LossOptions::default();
-    let losses = if quick { 50 } else { defaults.losses };
-    keep("loss", Shown::of(&loss::run(&LossOptions { runs: runs(defaults.runs), losses, ..defaults })?)?)?;
-    let defaults = ProtocolOptions::default();
-    let protocol = ProtocolOptions { runs: runs(defaults.runs), ..defaults };
-    keep("protocol", Shown::of(&protocol::run(&protocol)?)?)?;
-    let defaults = CheckpointableOptions::default();
-    let options = CheckpointableOptions { pairs: runs(defaults.pairs), ..defaults };
-    keep("checkpointable", Shown::of(&checkpointable::run(&options)?)?)?;
-    let defaults = ParityOptions::default();
-    let bytes = quick.then_some(1 << 20);
-    let report = parity::run(&ParityOptions { runs: runs(defaults.runs), bytes, ..defaults })?;
-    write(&out.join("parity.svg"), &report.svg())?;
-    keep("parity", Shown::of(&report)?)?;
-    for (name, options) in parity::group_figures(quick) {
-        let report = parity::run_group(&options)?;
-        write(&out.join(name).with_extension("svg"), &report.svg())?;
-        keep(name, Shown::of(&report)?)?;
-    }
-    for (name, options) in parity::program_figures(quick) {
-        let report = parity::run_programs(&options)?;
-        write(&out.join(name).with_extension("svg"), &report.svg())?;
-        keep(name, Shown::of(&report)?)?;
-    }
-    let report = freeze::run(&if quick { quick_freeze() } else { FreezeOptions::default() })?;
-    write(&out.join("freeze.svg"), &report.svg())?;
-    keep("freeze", Shown::of(&report)?)?;
-    let options = if quick { quick_pause() } else { PauseOptions::default() };
-    let report = pause::run(&options)?;
-    write(&out.join("pause.svg"), &report.svg())?;
-    keep("pause", Shown::of(&report)?)?;
-    let report = delta::run(&if quick { quick_delta() } else { DeltaBenchOptions::default() })?;
-    write(&out.join("delta.svg"), &report.svg())?;
-    keep("delta", Shown::of(&report)?)?;
-    let defaults = StoreOptions::default();
-    let bytes = if quick { vec![2 << 20] } else { defaults.bytes.clone() };
-    let report = packets::run(&StoreOptions { runs: runs(defaults.runs), bytes, ..defaults })?;
-    write(&out.join("store.svg"), &report.svg())?;
-    keep("store", Shown::of(&report)?)?;
-    let kept = Kept { bench: "all", out: &out.to_string_lossy(), benches: names };
-    Ok(Shown { text: texts.join("\n\n"), json: serde_json::to_string(&kept)? })
-}
-
-/// What `all` says for itself; the reports are in their files.
-#[derive(Serialize)]
-struct Kept<'a> {
-    bench: &'static str,
-    out: &'a str,
-    benches: Vec<&'static str>,
 }

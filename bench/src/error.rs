@@ -144,6 +144,12 @@ pub enum BenchError {
         /// Which.
         tag: u64,
     },
+    /// A port is used that was closed for a move, and has not come back from it.
+    #[error("the port of rank {rank} is between two NICs: a fault of this program; please report it")]
+    Unmoved {
+        /// Whose.
+        rank: u32,
+    },
     /// Messages did not come.
     #[error(
         "{received} of {expected} messages have come after {seconds} s: the machine is overloaded, or the transport has lost some; try again"

@@ -228,7 +228,7 @@ struct Side {
 
 impl Side {
     fn endpoint(&self) -> Result<&Endpoint, BenchError> {
-        self.endpoint.as_ref().ok_or(BenchError::Stalled { what: "a port that is being moved", seconds: 0 })
+        self.endpoint.as_ref().ok_or(BenchError::Unmoved { rank: self.rank })
     }
 
     fn bytes_of(tag: u64) -> usize {
@@ -381,7 +381,7 @@ fn open(ground: &Ground, rank: u32, nic: Nic) -> Result<Box<dyn Driver>, BenchEr
 
 /// Freezes the port, writes it down, and closes it.
 fn cut(side: &mut Side, life: u32, section: &mut Vec<u8>, samples: &mut Samples) -> Result<(), BenchError> {
-    let Some(endpoint) = side.endpoint.take() else { return Ok(()) };
+    let endpoint = side.endpoint.take().ok_or(BenchError::Unmoved { rank: side.rank })?;
     let mut frozen = timed(&mut samples.freeze, || endpoint.freeze(DRAIN))?;
     frozen.port_mut().set_epoch(Epoch(life));
     let completions = frozen.take_completions();

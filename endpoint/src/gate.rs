@@ -301,6 +301,12 @@ impl Endpoint {
         self.shared.lock().send(link, outgoing, buffer)
     }
 
+    /// The shortest round trip that was measured on a link, none before the first.
+    #[must_use]
+    pub fn round_trip(&self, link: LinkIndex) -> Option<Duration> {
+        self.shared.lock().port.round_trip(link)
+    }
+
     /// Frames handed to each rail so far; 0 for a dead one.
     #[must_use]
     pub fn frames_by_rail(&self) -> Vec<u64> {

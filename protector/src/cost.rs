@@ -8,20 +8,32 @@
 //! * **Growth** g. A broadcast sends what each member has changed, once. Where members have changed different places, a sum grows from hop to hop: with a
 //!   share f of pages changed, the sum of h members has a share 1 - (1 - f)^h. With f = 1 nothing grows, with few changes in a chain of
 //!   K it is (K + 1) / 2.
-//! * **Fill.** The first window is read before anything can be sent; and as many round trips as the way has hops.
+//! * **Fill.** The first window is read before anything can be sent; and the way there. What a hop sends is announced, asked for and sent, which takes a
+//!   round trip and a half; before that members tell each other what they have, after it the last one answers, each half of one.
 //! * **Messages.** Each costs its sender and its receiver some time.
 //!
-//! A pipeline has short windows, and many messages; a broadcast does not grow, and has one hop. A ring uses one link of each node only, and a tree bounds
+//! Far away it is not the link that bounds the flow but the *turns*: a few messages may be under way to one member, and each is for two round trips,
+//! announcement and answer included. Then that is what counts in place of the link's term and the disk's.
+//!
+//! A pipeline has short windows, and many messages, all of them to one neighbour; a broadcast does not grow, has one hop, and a message of each window
+//! for each member. A ring uses one link of each node only, and a tree bounds
 //! how many senders meet at one receiver; on links that are all alike that is worth nothing, so the model hardly ever chooses them.
 
 use store::limits::PAGE_BYTES;
 use store::protect::Group;
 
-use crate::limits::{OPEN_BYTES_MAX, OPEN_WINDOWS, WINDOW_BYTES};
+use crate::limits::{MESSAGES_UNDER_WAY_MAX, OPEN_BYTES_MAX, OPEN_WINDOWS, WINDOW_BYTES};
 use crate::shape::Shape;
 
 /// What a message costs its sender or its receiver: measured with messages of 64 KiB over UDP on one host.
 const MESSAGE_SECONDS: f64 = 20e-6;
+
+/// Round trips of a hop, from the announcement to the last byte.
+const HOP_TRIPS: f64 = 1.5;
+/// Those of a message, until its sender has the answer and may send another one in its place.
+const MESSAGE_TRIPS: f64 = 2.0;
+/// What goes before the first hop, and comes after the last.
+const END_TRIPS: f64 = 1.0;
 
 /// Costs that differ by less than this part are taken for equal: then the fewest messages count, because the processor belongs to the program.
 const EQUAL: f64 = 0.1;
@@ -79,7 +91,9 @@ impl Conditions {
             Shape::FanIn => (k + 1.0).log2().ceil(),
             Shape::Ring | Shape::Pipeline => k,
         };
-        network.max(disk) + fill + hops * self.latency_s + 2.0 * self.messages(shape, group) * MESSAGE_SECONDS
+        let way = (hops * HOP_TRIPS + END_TRIPS) * self.latency_s;
+        let turns = self.turns(shape, group) * MESSAGE_TRIPS * self.latency_s;
+        network.max(disk).max(turns) + fill + way + 2.0 * self.messages(shape, group) * MESSAGE_SECONDS
     }
 
     /// Share of pages that have changed.
@@ -100,13 +114,28 @@ impl Conditions {
         (0..k).map(|place| of(below(place))).sum::<f64>() / k as f64
     }
 
+    fn windows(&self, shape: Shape, group: &Group) -> f64 {
+        let window_pages = windows(shape, group).0 * group.data_pages();
+        (self.changed as f64 / window_pages as f64).ceil()
+    }
+
     /// Messages that a member sends.
     fn messages(&self, shape: Shape, group: &Group) -> f64 {
         let (k, m) = (group.code().data() as f64, group.losses() as f64);
-        let window_pages = windows(shape, group).0 * group.data_pages();
-        let windows = (self.changed as f64 / window_pages as f64).ceil();
         // A broadcast takes all rows of one keeper along.
-        windows * if shape == Shape::Broadcast { k + m - 1.0 } else { k * m }
+        self.windows(shape, group) * if shape == Shape::Broadcast { k + m - 1.0 } else { k * m }
+    }
+
+    /// How many times as many messages as may be under way to one member are sent to the one that gets most.
+    fn turns(&self, shape: Shape, group: &Group) -> f64 {
+        let (k, m) = (group.code().data() as f64, group.losses() as f64);
+        let to_one = match shape {
+            Shape::Broadcast => 1.0,
+            // Two children have each parent, in the trees of two keepers.
+            Shape::FanIn => m * k.min(2.0),
+            Shape::Ring | Shape::Pipeline => m * k,
+        };
+        self.windows(shape, group) * to_one / MESSAGES_UNDER_WAY_MAX as f64
     }
 }
 
@@ -158,6 +187,20 @@ mod tests {
         // Short, and far: each hop costs a round trip.
         let far = Conditions { latency_s: 0.05, ..conditions(512, 512) };
         assert_eq!(far.choose(&group(4, 1)), Shape::Broadcast);
+    }
+
+    #[test]
+    fn far_away_a_chain_of_short_windows_waits_for_its_turns() {
+        // 16 MiB by four nodes, a round trip of 40 ms: 86 windows of 192 KiB, three messages of each to one neighbour, four at a time for 80 ms.
+        let far = Conditions { latency_s: 0.04, link_bytes_per_s: 20e6, ..conditions(4096, 4096) };
+        let pipeline = far.seconds(Shape::Pipeline, &group(4, 1));
+        assert!((5.0..5.6).contains(&pipeline), "{pipeline}");
+        let broadcast = far.seconds(Shape::Broadcast, &group(4, 1));
+        assert!((0.84..1.0).contains(&broadcast), "{broadcast}");
+        // Nearer, the disk's time to fill a window and that of the turns are about as long: it is taken while it is not longer.
+        let slow = |latency_s| Conditions { latency_s, disk_bytes_per_s: Some(50e6), ..conditions(512, 512) };
+        assert_eq!(slow(1e-3).choose(&group(4, 1)), Shape::Pipeline);
+        assert_eq!(slow(6e-3).choose(&group(4, 1)), Shape::Broadcast);
     }
 
     #[test]

@@ -144,6 +144,11 @@ impl Lines {
         self.links.iter().filter(|link| link.is_none()).count() <= 1
     }
 
+    /// The round trip to the member that is furthest away, of those to whom one is known.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        self.links.iter().flatten().filter_map(|link| self.endpoint.round_trip(*link)).max()
+    }
+
     pub(crate) fn can_send(&self, member: usize) -> bool {
         self.links[member].is_some_and(|link| self.endpoint.can_send(link, 0))
     }

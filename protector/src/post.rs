@@ -73,9 +73,8 @@ struct Queued {
 
 struct Going {
     to: usize,
-    at: Instant,
-    /// Short enough that only the way counts.
-    short: bool,
+    /// When it was sent, if it is so short that only the way counts.
+    short_at: Option<Instant>,
     /// Epoch and window of strips.
     strips: Option<(u32, u64)>,
 }
@@ -101,7 +100,8 @@ pub(crate) struct Post {
     broken: Vec<usize>,
     next: u64,
     heard: Vec<Instant>,
-    latency: Option<Duration>,
+    /// The shortest time in which a short message was acknowledged.
+    answered_in: Option<Duration>,
     /// Of strips.
     pub(crate) sent_messages: u64,
     pub(crate) sent_bytes: u64,
@@ -128,7 +128,7 @@ impl Post {
             broken: Vec::new(),
             next: 0,
             heard: vec![now; members],
-            latency: None,
+            answered_in: None,
             sent_messages: 0,
             sent_bytes: 0,
             received_bytes: 0,
@@ -163,9 +163,9 @@ impl Post {
         self.heard[member]
     }
 
-    /// The shortest time in which a short message was acknowledged.
+    /// A round trip, if one is known. What is far away is asked again before it can have answered, so links know none before much has been sent.
     pub(crate) fn latency(&self) -> Option<Duration> {
-        self.latency
+        self.lines.round_trip().or(self.answered_in)
     }
 
     /// Whether strips are on their way to a member, or wait for it.
@@ -242,12 +242,10 @@ impl Post {
                     });
                 }
                 Completion::SendDone { context, .. } => {
-                    let Some(Going { to, at, short, strips }) = self.gone(context) else { continue };
+                    let Some(Going { to, short_at, strips }) = self.gone(context) else { continue };
                     self.heard[to] = now;
-                    let took = now.saturating_duration_since(at);
-                    if short {
-                        self.latency = Some(self.latency.map_or(took, |latency| latency.min(took)));
-                    }
+                    let took = short_at.map(|at| now.saturating_duration_since(at));
+                    self.answered_in = self.answered_in.into_iter().chain(took).min();
                     if let Some((epoch, window)) = strips {
                         news.push(News::Sent { epoch, window });
                     }
@@ -356,18 +354,18 @@ impl Post {
         self.next += 1;
         self.out.as_ref().map(|out| out.take(bytes.len() as u64));
         self.sent_bytes += bytes.len() as u64;
+        let short_at = (bytes.len() < SHORT_BYTES).then(Instant::now);
         let (space, tag, data) = match strips {
             Some((epoch, window)) => (STRIPS, u64::from(epoch), window),
             None => (WORDS, 0, 0),
         };
-        let short = bytes.len() < SHORT_BYTES;
         // There is room, that was looked at: what is not taken meets a broken link.
         if !self.lines.send(to, space, tag, data, bytes, self.next) {
             return self.broken.push(to);
         }
         self.strips_to[to] += usize::from(strips.is_some());
         self.sent_messages += u64::from(strips.is_some());
-        self.going.insert(self.next, Going { to, at: Instant::now(), short, strips });
+        self.going.insert(self.next, Going { to, short_at, strips });
     }
 
     /// When to look again though nothing happens.

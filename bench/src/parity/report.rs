@@ -128,14 +128,15 @@ impl fmt::Display for ParityReport {
         )?;
         writeln!(
             f,
-            "{:>8} {:>8} {:>8} {:>8} {:>7} {:>14} {:>8} {:>9} {:>6}",
-            "scheme", "work", "ours", "memcpy", "ratio", "p10 to p90", "isa-l", "rs-simd", "cores"
+            "{:>8} {:>8} {:>8} {:>8} {:>7} {:>14} {:>8} {:>8} {:>9} {:>6}",
+            "scheme", "work", "ours", "memcpy", "ratio", "p10 to p90", "isa-l", "to it", "rs-simd", "cores"
         )?;
         let optional = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
+        let ratio = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
         for row in &self.rows {
             writeln!(
                 f,
-                "{:>8} {:>8} {:>8.1} {:>8.1} {:>7.2} {:>6.2} to {:.2} {:>9} {:>9} {:>6.2}",
+                "{:>8} {:>8} {:>8.1} {:>8.1} {:>7.2} {:>6.2} to {:.2} {:>8} {:>8} {:>9} {:>6.2}",
                 row.scheme,
                 row.shape,
                 row.gbytes_per_s,
@@ -144,6 +145,7 @@ impl fmt::Display for ParityReport {
                 row.ratio_spread.p10,
                 row.ratio_spread.p90,
                 optional(row.isal_gbytes_per_s),
+                ratio(row.ratio_to_isal),
                 optional(row.reed_solomon_simd_gbytes_per_s),
                 row.processor.cores_used
             )?;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use store::protect::Member;
 use store::{Directory, GenerationId, JobDirectory};
-use transport::Life;
 use transport::config::RAILS_MAX;
+use transport::{Epoch, Life};
 
 use crate::account::Account;
 use crate::api::{Event, Order, Seconds, Settings, Statistics};
@@ -305,8 +305,12 @@ impl Clerk {
 
     fn meet(&mut self, life: Life, addresses: &[(u32, Vec<u8>)]) -> Result<(), ProtectorError> {
         let (node, open) = (self.settings.node, self.life());
-        let lines = self.post.as_mut().map(Post::lines).filter(|lines| lines.life() == life);
-        lines.ok_or(ProtectorError::NotOpen { node, life, open })?.meet(&self.settings, addresses)
+        let post = self.post.as_mut().filter(|post| post.life() == life);
+        let post = post.ok_or(ProtectorError::NotOpen { node, life, open })?;
+        post.lines().meet(&self.settings, addresses)?;
+        // What is said first shows how far the others are, before that is asked for.
+        self.say_to_all(GenerationId { life, epoch: Epoch(0) }, &Word::Alive);
+        Ok(())
     }
 
     /// The life whose endpoint is open.

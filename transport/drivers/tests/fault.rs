@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use drivers::fault::{FaultDriver, Faults};
 use drivers::mem::{Hub, MemDriver};
 use drivers::{Armed, Driver, DriverError, Payload};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use transport::{AddressId, Instant};
 
 type Rail = FaultDriver<MemDriver>;
@@ -178,14 +181,55 @@ fn a_delay_ends_by_the_given_clock() {
     let mut b = FaultDriver::new(hub.open().expect("a port"), Faults::NONE);
     let to = a.resolve(&b.local_address()).expect("same hub");
     send(&mut a, to, b"delayed", Payload::EMPTY);
-    assert_eq!(a.arm(), Ok(Armed::FrameWaiting), "a sleeper would never release it");
     clock.store(4_999_999, Ordering::Relaxed);
     a.flush().expect("a live rail");
     assert!(receive(&mut b).is_empty());
     clock.store(5_000_000, Ordering::Relaxed);
     a.flush().expect("a live rail");
     assert_eq!(receive(&mut b), [b"delayed"]);
-    assert_eq!(a.arm(), Ok(Armed::Sleep));
+}
+
+/// Whether the driver's descriptor becomes readable within this time.
+fn wakes(rail: &Rail, within: Duration) -> bool {
+    let mut fds = [PollFd::new(rail.fd().expect("a descriptor"), PollFlags::POLLIN)];
+    ppoll(&mut fds, Some(TimeSpec::from_duration(within)), None).expect("a descriptor") == 1
+}
+
+#[test]
+fn who_sleeps_over_delayed_frames_is_woken_when_the_first_is_due() {
+    const LONG: Duration = Duration::from_secs(20);
+    let hold = Duration::from_millis(40);
+    for side in ["send", "receive"] {
+        let (mut a, mut b, to) = pair(&format!("delay=100%:40ms,side={side}"));
+        let held_since = std::time::Instant::now();
+        send(&mut a, to, b"first", Payload::EMPTY);
+        std::thread::sleep(Duration::from_millis(10));
+        send(&mut a, to, b"second", Payload::EMPTY);
+        assert!(receive(&mut b).is_empty());
+        let mut frames = Vec::new();
+        while frames.len() < 2 {
+            // Whoever holds them; that one has nothing to send or to receive, and is looked at only when it wakes its sleeper.
+            let holds = if side == "send" { &mut a } else { &mut b };
+            assert_eq!(holds.arm(), Ok(Armed::Sleep), "it would be looked at without end");
+            assert!(wakes(holds, LONG), "they would lie there for ever");
+            assert!(held_since.elapsed() >= hold, "nothing was due");
+            assert!(receive(&mut a).is_empty());
+            frames.append(&mut receive(&mut b));
+            assert!(held_since.elapsed() < LONG, "nothing lets them go");
+        }
+        assert_eq!(frames, [&b"first"[..], b"second"]);
+        for rail in [&mut a, &mut b] {
+            assert_eq!(rail.arm(), Ok(Armed::Sleep));
+            assert!(!wakes(rail, Duration::from_millis(5)), "awake without a reason");
+        }
+    }
+}
+
+#[test]
+fn nobody_sleeps_over_frames_that_only_calls_release() {
+    let (mut a, _b, to) = pair("delay=100%:3");
+    send(&mut a, to, b"held", Payload::EMPTY);
+    assert_eq!(a.arm(), Ok(Armed::FrameWaiting));
 }
 
 #[test]

@@ -230,6 +230,13 @@ impl Port {
         self.links.get(link.0 as usize).map(|link| link.peer)
     }
 
+    /// The shortest round trip that was measured on a link, none before the first.
+    #[must_use]
+    pub fn round_trip(&self, link: LinkIndex) -> Option<core::time::Duration> {
+        let least_ns = self.links.get(link.0 as usize)?.recovery.least_ns;
+        (least_ns != u32::MAX).then(|| core::time::Duration::from_nanos(least_ns.into()))
+    }
+
     /// The link to a peer, if there is one.
     #[must_use]
     pub fn link_to(&self, peer: PortId) -> Option<LinkIndex> {

@@ -1,6 +1,7 @@
 //! Frames that are held back, and what becomes of a frame.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use transport::{AddressId, Instant};
 
@@ -87,6 +88,16 @@ pub(super) enum Due {
     Time(Instant),
 }
 
+impl Due {
+    /// When, if it goes by time.
+    pub(super) fn time(self) -> Option<Instant> {
+        match self {
+            Due::Time(time) => Some(time),
+            Due::Frames { .. } | Due::Call(_) => None,
+        }
+    }
+}
+
 /// Where one direction stands.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
@@ -126,7 +137,7 @@ pub(super) struct Held {
 }
 
 /// Takes out the first frame that is due; frames held equally long keep their order.
-pub(super) fn take_due(held: &mut Vec<Held>, moment: Moment) -> Option<Held> {
+pub(super) fn take_due(held: &mut VecDeque<Held>, moment: Moment) -> Option<Held> {
     let at = held.iter().position(|frame| moment.reached(frame.due))?;
-    Some(held.remove(at))
+    held.remove(at)
 }

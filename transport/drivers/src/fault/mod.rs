@@ -13,6 +13,7 @@
 //! What it can do beyond losing and mixing up frames is what real NICs do and sockets do not: complete late, read the payload
 //! long after the commit (whoever reuses a buffer too early sends wrong bytes), have no free buffer, die.
 
+mod alarm;
 mod chance;
 mod held;
 mod spec;
@@ -32,6 +33,8 @@ use crate::driver::{Armed, Caps, Driver, Notice, Path, Wake};
 use crate::error::{DriverError, Errno, Operation};
 use crate::limits::{FAULT_HELD_MAX, FAULT_OUTSTANDING_MAX, FAULT_STARVE_CALLS_MAX};
 use crate::payload::Payload;
+use crate::sleep::wait_readable;
+use alarm::Alarm;
 use chance::Chance;
 use held::{Due, Fate, Held, Moment, fate, take_due};
 pub use spec::{Delay, Faults, FaultsError, Rate, Side};
@@ -69,7 +72,11 @@ pub struct FaultDriver<D> {
     /// What has to happen before each committed frame counts as completed, oldest first.
     outstanding: VecDeque<Done>,
     known: BTreeMap<AddressId, RawAddress>,
-    held_out: Vec<Held>,
+    held_out: VecDeque<Held>,
+    /// When the first of the frames held in either direction that go by time is due.
+    earliest: Option<Instant>,
+    /// `None`: the driver inside can only be polled, or no descriptor was left.
+    alarm: Option<Alarm>,
     state: State,
     switch: FaultSwitch,
 }
@@ -99,6 +106,7 @@ impl<D: Driver> FaultDriver<D> {
     /// Wraps `inner`; delays go by `clock`.
     pub fn with_clock(inner: D, faults: Faults, clock: Clock) -> FaultDriver<D> {
         let caps = Caps { kind: "fault", ordered: false, ..*inner.caps() };
+        let alarm = inner.fd().and_then(|fd| Alarm::beside(fd).ok());
         FaultDriver {
             buffer: vec![0; caps.frame_bytes_max],
             caps,
@@ -109,7 +117,9 @@ impl<D: Driver> FaultDriver<D> {
             unleased: 0,
             outstanding: VecDeque::new(),
             known: BTreeMap::new(),
-            held_out: Vec::new(),
+            held_out: VecDeque::new(),
+            earliest: None,
+            alarm,
             state: State::new(faults, clock),
             switch: FaultSwitch::default(),
         }
@@ -156,7 +166,36 @@ impl<D: Driver> FaultDriver<D> {
     }
 
     fn moment_out(&mut self) -> Moment {
-        self.state.moment(self.state.frames_out, &self.held_out)
+        let now = if self.earliest.is_some() { (self.state.clock)() } else { Instant::ZERO };
+        Moment { frames: self.state.frames_out, calls: self.state.calls, now }
+    }
+
+    /// Whether a frame that goes by time is due.
+    fn is_due(&mut self) -> bool {
+        self.earliest.is_some_and(|due| (self.state.clock)() >= due)
+    }
+
+    /// Sets the alarm to the first frame that goes by time, as held frames are now.
+    fn wind(&mut self) {
+        let held = self.held_out.iter().chain(&self.state.held_in);
+        let earliest = held.filter_map(|held| held.due.time()).min();
+        if earliest != self.earliest {
+            self.wind_to(earliest);
+        }
+    }
+
+    fn wind_to(&mut self, earliest: Option<Instant>) {
+        self.earliest = earliest;
+        self.stands();
+    }
+
+    /// Whether the alarm stands at the first frame that goes by time, if there is one.
+    fn stands(&mut self) -> bool {
+        let Some(due) = self.earliest else {
+            return self.alarm.as_mut().is_none_or(|alarm| alarm.stand_at(None, Instant::ZERO));
+        };
+        let now = (self.state.clock)();
+        self.alarm.as_mut().is_some_and(|alarm| alarm.stand_at(Some(due), now))
     }
 
     /// Counts completions, oldest first, and takes over what the inner driver has counted.
@@ -191,8 +230,8 @@ impl<D: Driver> FaultDriver<D> {
             if self.inner.lease().is_none() {
                 self.inner.flush()?;
             }
-            let Some(buffer) = self.inner.lease() else { return Ok(()) };
-            let Some(held) = take_due(&mut self.held_out, moment) else { return Ok(()) };
+            let Some(buffer) = self.inner.lease() else { break };
+            let Some(held) = take_due(&mut self.held_out, moment) else { break };
             buffer[..held.bytes.len()].copy_from_slice(&held.bytes);
             let (late, payload) = held.late.map_or((None, Payload::EMPTY), |(n, payload)| (Some(n), payload));
             self.inner.commit(held.to, held.bytes.len(), payload);
@@ -200,6 +239,8 @@ impl<D: Driver> FaultDriver<D> {
                 self.done_at(number, Done::Inner { completed: self.inner.staged_total(), call: 0 });
             }
         }
+        self.wind();
+        Ok(())
     }
 
     /// The frame `number` of those committed, counted from 1, completes as `done` says.
@@ -217,7 +258,12 @@ impl<D: Driver> FaultDriver<D> {
     }
 
     fn hold(&mut self, due: Due, to: AddressId, bytes: Vec<u8>, late: Option<(u64, Payload)>) {
-        self.held_out.push(Held { due, to, bytes, late });
+        self.held_out.push_back(Held { due, to, bytes, late });
+        if let Some(due) = due.time()
+            && self.earliest.is_none_or(|earliest| due < earliest)
+        {
+            self.wind_to(Some(due));
+        }
     }
 
     /// Commits to the inner driver. Returns when the frame will be completed.
@@ -373,6 +419,12 @@ impl<D: Driver> Driver for FaultDriver<D> {
 
     fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
         self.enter(Operation::Receive)?;
+        // Its owner need not have anything else to send.
+        let is_due = self.is_due();
+        if is_due {
+            self.release()?;
+            self.inner.flush()?;
+        }
         let deaf = self.switch.is_deaf();
         let (mut given, mut bytes) = (0, 0);
         let mut give = |frame: &[u8]| {
@@ -382,9 +434,8 @@ impl<D: Driver> Driver for FaultDriver<D> {
         };
         let mut released = 0;
         if !self.state.held_in.is_empty() {
-            let held = core::mem::take(&mut self.state.held_in);
-            let moment = self.state.moment(self.state.frames_in, &held);
-            self.state.held_in = held;
+            let now = if is_due { (self.state.clock)() } else { Instant::ZERO };
+            let moment = Moment { frames: self.state.frames_in, calls: self.state.calls, now };
             while released < frames_max
                 && let Some(held) = take_due(&mut self.state.held_in, moment)
             {
@@ -402,6 +453,9 @@ impl<D: Driver> Driver for FaultDriver<D> {
         });
         self.counters.frames_received += given as u64;
         self.counters.bytes_received += bytes;
+        if !self.state.held_in.is_empty() || released > 0 {
+            self.wind();
+        }
         self.settle();
         result.map(|_| given)
     }
@@ -433,30 +487,35 @@ impl<D: Driver> Driver for FaultDriver<D> {
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        self.inner.descriptors()
+        let own = self.alarm.iter().flat_map(Alarm::descriptors);
+        own.chain(self.inner.descriptors()).collect()
     }
 
     fn poll_notice(&mut self) -> Option<Notice> {
         self.inner.poll_notice()
     }
 
-    /// Never sleeps while frames are held: only calls release them.
+    /// Sleeps while frames are held only if all of them go by time: those that go by calls would never go.
     fn arm(&mut self) -> Result<Armed, DriverError> {
         self.enter(Operation::Wait)?;
-        if self.held_out.is_empty() && self.state.held_in.is_empty() && self.outstanding.is_empty() {
-            return self.inner.arm();
+        let by_calls = self.held_out.iter().chain(&self.state.held_in).any(|held| held.due.time().is_none());
+        if by_calls || !self.outstanding.is_empty() || !self.stands() {
+            return Ok(Armed::FrameWaiting);
         }
-        Ok(Armed::FrameWaiting)
+        self.inner.arm()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.fd()
+        self.alarm.as_ref().map(Alarm::fd).or_else(|| self.inner.fd())
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<Wake, DriverError> {
         match self.arm()? {
             Armed::FrameWaiting => Ok(Wake::Frame),
-            Armed::Sleep => self.inner.wait(timeout),
+            Armed::Sleep => match &self.alarm {
+                Some(alarm) if self.earliest.is_some() => wait_readable(alarm.fd(), timeout),
+                _ => self.inner.wait(timeout),
+            },
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Rates, dice and counts of a fault wrapper, apart from the driver inside it, which is borrowed while frames come in.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 
-use transport::{AddressId, Instant};
+use transport::AddressId;
 
 use super::chance::Chance;
 use super::held::{Due, Fate, Held, Moment, corrupt, fate};
@@ -19,7 +20,7 @@ pub(super) struct State {
     pub(super) frames_out: u64,
     pub(super) frames_in: u64,
     pub(super) starve_calls: u64,
-    pub(super) held_in: Vec<Held>,
+    pub(super) held_in: VecDeque<Held>,
     pub(super) tally: Tally,
 }
 
@@ -33,14 +34,9 @@ impl State {
             frames_out: 0,
             frames_in: 0,
             starve_calls: 0,
-            held_in: Vec::new(),
+            held_in: VecDeque::new(),
             tally: Tally::default(),
         }
-    }
-
-    pub(super) fn moment(&mut self, frames: u64, held: &[Held]) -> Moment {
-        let timed = held.iter().any(|held| matches!(held.due, Due::Time(_)));
-        Moment { frames, calls: self.calls, now: if timed { (self.clock)() } else { Instant::ZERO } }
     }
 
     pub(super) fn damage(&mut self, fate: Fate, bytes: &mut Vec<u8>) {
@@ -68,12 +64,12 @@ impl State {
             }
             Fate::Twice if self.held_in.len() < FAULT_HELD_MAX => {
                 self.tally.duplicated += 1;
-                self.held_in.push(hold(Due::Call(0)));
+                self.held_in.push_back(hold(Due::Call(0)));
             }
             Fate::Hold(by) if self.held_in.len() < FAULT_HELD_MAX => {
                 self.tally.held += 1;
                 let moment = Moment { frames: self.frames_in, calls: self.calls, now: (self.clock)() };
-                self.held_in.push(hold(moment.due(by)));
+                self.held_in.push_back(hold(moment.due(by)));
                 return None;
             }
             Fate::Corrupt | Fate::Truncate => {
