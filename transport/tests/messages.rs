@@ -469,6 +469,38 @@ fn a_dead_rail_is_passed_over_and_tried_again() {
     assert!(world.nodes[0].events.iter().any(|event| matches!(event, Event::RailBack { .. })));
 }
 
+/// R24: a rail that loses one frame of eight is not passed over, though what comes over the other one is what acknowledgements answer.
+#[test]
+fn a_rail_that_loses_a_few_frames_is_not_passed_over() {
+    let mut world = World::new(2, &config(), 1500);
+    for i in 0..2 {
+        world.port(i).add_rail(transport::RawAddress::new(&[9, i as u8]).expect("short"), 1500);
+    }
+    for (from, to) in [(0, 1), (1, 0)] {
+        let link = world.link(from, to);
+        world.port(from).set_path(link, transport::RailIndex(1), transport::AddressId(to as u32));
+    }
+    world.rails = 2;
+    for round in 0..40 {
+        // Sixteen frames, by turns: the first leaves over rail 1 and is lost, the last over rail 0.
+        let mut first = true;
+        world.fate =
+            Box::new(
+                move |from, _, _, _| {
+                    if from == 0 && core::mem::take(&mut first) { Fate::Lose } else { Fate::Deliver }
+                },
+            );
+        for tag in round * 16..(round + 1) * 16 {
+            world.receive(1, Some(0), Some(tag), 100);
+            world.send(0, 1, tag, &pattern(tag, 50));
+        }
+        world.run(10 * MS);
+    }
+    assert_eq!(world.received(1).len(), 640);
+    assert!(world.port(0).counters().frames_resent >= 40, "nothing was lost");
+    assert!(!world.nodes[0].events.iter().any(|event| matches!(event, Event::RailSuspect { .. })));
+}
+
 /// Sends messages of all kinds, and waits for them: frames that left over each rail meanwhile.
 fn exchange(world: &mut World, tags: std::ops::Range<u64>) -> [u64; 2] {
     let before = (world.received(1).len(), world.frames_over);

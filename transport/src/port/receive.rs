@@ -496,19 +496,18 @@ impl Port {
     /// received, and whether a needless resend was seen.
     fn free_acknowledged(&mut self, index: LinkIndex, ack: u64, echo: u64, now: u64) -> (u32, bool) {
         let (mut bytes, mut spurious) = (0, false);
-        let mut arrived_over = None;
         while self.links[index.0 as usize].acked < ack {
             let link = &mut self.links[index.0 as usize];
             let Some(queues) = &mut link.queues else { break };
             let Some((frame, sent)) = queues.pop_oldest() else { break };
             link.acked += 1;
+            // R24: it was sent over one rail alone, or the answer is to what was sent over that.
+            let mut arrived = !sent.resent;
             if !sent.selected {
                 bytes += sent.payload_bytes;
                 match link.recovery.on_acknowledged(&sent, echo, now) {
                     Sample::Spurious => spurious = true,
-                    Sample::RoundTrip => {
-                        arrived_over = Some(sent.rail);
-                    }
+                    Sample::RoundTrip => arrived = true,
                     Sample::None => {}
                 }
                 if !sent.lost {
@@ -522,9 +521,9 @@ impl Port {
             }
             self.acked_total += 1;
             self.complete(index, &frame);
-        }
-        if let Some(rail) = arrived_over {
-            self.trust_rail(rail);
+            if arrived {
+                self.trust_rail(sent.rail);
+            }
         }
         (bytes, spurious)
     }
