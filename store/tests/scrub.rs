@@ -150,6 +150,34 @@ fn parity_that_ends_at_a_record_is_told_and_rebuilt() {
     }
 }
 
+/// R27: what an interrupted fold has left behind the pages of a file counts for nothing, and does not come to count with the next one.
+#[test]
+fn what_lies_behind_the_pages_of_a_file_never_counts() {
+    for behind in [1, 4103, 4104, 5 * 4104 + 17] {
+        let (mut cluster, kept) = work();
+        let path = all_pages(&cluster, 1);
+        let before = inspect_pages(cluster.directory(1).storage(), &path).unwrap();
+        // Its length became durable, what was written did not.
+        let mut directory = cluster.directory(1);
+        let mut file = directory.storage().reopen(&path).unwrap();
+        directory.storage().append(&mut file, &vec![0xff; behind]).unwrap();
+        drop(directory);
+        assert_eq!(inspect_pages(cluster.directory(1).storage(), &path).unwrap(), before);
+        kept.iter().for_each(|id| assert_eq!(look(&cluster, 1, *id).damaged, 0));
+        let next = generation(1, 4);
+        let claims = cluster.protect(next, Some(kept[1])).unwrap();
+        let manifest = cluster.commit(next, claims, || ()).unwrap();
+        cluster.collect(life(1), 1).unwrap();
+        assert_eq!(look(&cluster, 1, next).damaged, 0);
+        let path = all_pages(&cluster, 1);
+        assert_eq!(inspect_pages(cluster.directory(1).storage(), &path).unwrap().damaged, []);
+        cluster.check(next);
+        cluster.replace(&[2]);
+        cluster.start(1, None).unwrap();
+        cluster.repair_and_check(&manifest, &[2]).unwrap();
+    }
+}
+
 #[test]
 fn files_of_builds_that_did_not_note_how_many_pages_there_are_are_read() {
     let (mut cluster, kept) = work();

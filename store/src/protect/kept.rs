@@ -312,12 +312,13 @@ fn fold_into<S: Storage>(
     let storage = directory.storage();
     let mut file = storage.reopen(&base.path)?;
     let length = storage.length(&base.path)?;
-    // What is behind its pages is from an attempt that did not come to the end, and so is half a record.
-    let mut pages = length / RECORD_BYTES as u64;
-    if length > pages * RECORD_BYTES as u64 {
-        let rest = usize::try_from((pages + 1) * RECORD_BYTES as u64 - length).expect("less than a record");
-        storage.append(&mut file, &vec![0; rest])?;
-        storage.overwrite(&mut file, pages * RECORD_BYTES as u64, &record(&[0; PAGE_BYTES]))?;
+    // What is behind its pages is from an attempt that did not come to the end. Of that anything may have become durable or not, the last of it before the first: none of it counts.
+    let mut pages = base.pages;
+    let behind = length.saturating_sub(record_offset(0, pages)).div_ceil(RECORD_BYTES as u64);
+    let missing = record_offset(0, pages + behind) - length.max(record_offset(0, pages));
+    storage.append(&mut file, &vec![0; usize::try_from(missing).expect("less than a record")])?;
+    for _ in 0..behind {
+        storage.overwrite(&mut file, record_offset(0, pages), &record(&[0; PAGE_BYTES]))?;
         pages += 1;
     }
     let (mut index, mut run, mut unsynced) = (0, Vec::new(), 0);

@@ -148,11 +148,15 @@ pub fn inspect_changed<S: Storage>(storage: &mut S, path: &str) -> Result<Parity
 /// Looks at every byte of a file with all pages of a node's parity.
 pub fn inspect_pages<S: Storage>(storage: &mut S, path: &str) -> Result<ParityFile, ProtectError> {
     let bytes = storage.length(path)?;
-    let pages = bytes / RECORD_BYTES as u64;
-    if bytes % RECORD_BYTES as u64 != 0 || pages_named(path).is_some_and(|named| pages < named) {
+    let records = bytes / RECORD_BYTES as u64;
+    let named = pages_named(path);
+    let is_cut = named.map_or(bytes % RECORD_BYTES as u64 != 0, |named| records < named);
+    if is_cut {
         let (path, what) = (path.to_owned(), "the file is cut off");
         return Err(ProtectError::File { path, what });
     }
+    // What is behind them is from a fold that did not come to its end, and counts for nothing.
+    let pages = named.unwrap_or(records);
     let (mut damaged, mut page) = (Vec::new(), vec![0; PAGE_BYTES]);
     for number in 0..pages {
         match read_records(storage, path, record_offset(0, number), number, &mut page) {
