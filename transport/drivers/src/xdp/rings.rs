@@ -10,12 +10,12 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use super::memory::Mapping;
 use super::open::Layout;
-use super::sockets::{self, Failure, RING_ENTRIES, get};
+use super::sockets::{self, FILL_ENTRIES, Failure, RING_ENTRIES, get};
 use crate::cache::prefetch;
 use crate::error::{Errno, Operation};
 
 /// One ring: `T` is a chunk's number, or a descriptor of a frame.
-struct Ring<T> {
+struct Ring<T, const ENTRIES: u32 = RING_ENTRIES> {
     mapping: Mapping,
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
@@ -28,13 +28,13 @@ struct Ring<T> {
 }
 
 // SAFETY: the pointers lie in `mapping`, which moves along.
-unsafe impl<T: Send> Send for Ring<T> {}
+unsafe impl<T: Send, const ENTRIES: u32> Send for Ring<T, ENTRIES> {}
 
-impl<T: Copy> Ring<T> {
-    fn map(socket: BorrowedFd<'_>, page: i64, at: &libc::xdp_ring_offset) -> Result<Ring<T>, Errno> {
+impl<T: Copy, const ENTRIES: u32> Ring<T, ENTRIES> {
+    fn map(socket: BorrowedFd<'_>, page: i64, at: &libc::xdp_ring_offset) -> Result<Ring<T, ENTRIES>, Errno> {
         let offset = |offset: u64| usize::try_from(offset).map_err(|_| Errno(libc::EINVAL));
         let entries_at = offset(at.desc)?;
-        let bytes = entries_at + RING_ENTRIES as usize * size_of::<T>();
+        let bytes = entries_at + ENTRIES as usize * size_of::<T>();
         let mapping = Mapping::ring(socket, page, bytes)?;
         if !entries_at.is_multiple_of(align_of::<T>()) {
             return Err(Errno(libc::EINVAL));
@@ -60,16 +60,16 @@ impl<T: Copy> Ring<T> {
 
     fn entry(&self, index: u32) -> NonNull<T> {
         // SAFETY: the mask keeps the index below the number of entries that the mapping has room for.
-        unsafe { self.entries.add((index & (RING_ENTRIES - 1)) as usize) }
+        unsafe { self.entries.add((index & (ENTRIES - 1)) as usize) }
     }
 
     /// Whether so many entries can be appended.
     #[inline]
     fn has_room(&mut self, entries: u32) -> bool {
-        if self.own.wrapping_sub(self.known) > RING_ENTRIES - entries {
+        if self.own.wrapping_sub(self.known) > ENTRIES - entries {
             self.known = self.word(self.consumer).load(Ordering::Acquire);
         }
-        self.own.wrapping_sub(self.known) <= RING_ENTRIES - entries
+        self.own.wrapping_sub(self.known) <= ENTRIES - entries
     }
 
     /// Appends, if there is room. Not seen by the kernel before `publish`.
@@ -139,7 +139,7 @@ const PART: u32 = 1;
 /// A socket of one queue, with its rings.
 struct Queue {
     fd: OwnedFd,
-    fill: Ring<u64>,
+    fill: Ring<u64, FILL_ENTRIES>,
     completion: Ring<u64>,
     receive: Ring<libc::xdp_desc>,
     transmit: Ring<libc::xdp_desc>,

@@ -5,9 +5,14 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use super::memory::Mapping;
 use crate::error::{Errno, Operation};
+use crate::limits::XDP_RECEIVE_CHUNKS_MAX;
 
-/// Entries of each ring.
+/// Entries of a ring.
 pub(super) const RING_ENTRIES: u32 = 1024;
+/// Those of the ring that takes chunks for frames to come. The kernel shows a frame before it shows that the entry of its chunk is free again (net/xdp/xsk.c,
+/// `xsk_flush`), so chunks that come back at once meet a ring in which all of them still seem to be: there is room for each twice.
+pub(super) const FILL_ENTRIES: u32 = 2 * RING_ENTRIES;
+const _: () = assert!(FILL_ENTRIES as usize >= 2 * XDP_RECEIVE_CHUNKS_MAX);
 
 /// A step of opening that failed.
 pub(super) type Failure = (Operation, Errno);
@@ -26,10 +31,13 @@ pub(super) fn open(memory: &Mapping, chunk_bytes: usize, queues: usize) -> Resul
         if queue == 0 {
             register(fd.as_fd(), memory, chunk_bytes).map_err(|errno| (Operation::RegisterFrames, errno))?;
         }
-        for ring in
-            [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING]
-        {
-            set(fd.as_fd(), ring, &RING_ENTRIES).map_err(|errno| (Operation::MapRings, errno))?;
+        for (ring, entries) in [
+            (libc::XDP_UMEM_FILL_RING, FILL_ENTRIES),
+            (libc::XDP_UMEM_COMPLETION_RING, RING_ENTRIES),
+            (libc::XDP_RX_RING, RING_ENTRIES),
+            (libc::XDP_TX_RING, RING_ENTRIES),
+        ] {
+            set(fd.as_fd(), ring, &entries).map_err(|errno| (Operation::MapRings, errno))?;
         }
         sockets.push(fd);
     }
