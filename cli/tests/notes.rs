@@ -129,6 +129,27 @@ fn a_group_without_its_notes_does_not_keep_another_one_from_being_rebuilt() {
     verified(&done);
 }
 
+// One node is lost, and the notes of others are damaged: they have all that its images are rebuilt from.
+#[test]
+fn a_lost_node_is_rebuilt_from_nodes_whose_notes_are_damaged() {
+    for name in ["protected", "content-00000003"] {
+        let place = Place::new();
+        let kept = stopped(&place);
+        damage(&copy(&place, 0, &kept[1], name));
+        (name == "protected").then(|| damage(&copy(&place, 2, &kept[1], name)));
+        fs::remove_dir_all(node(&place, 1)).expect("a directory");
+        place.let_end();
+        let done = place.restart(&[]).finish();
+        done.says(&["rebuilding what node 1 had", &format!("begins from generation {}", kept[1])]);
+        verified(&done);
+    }
+    let place = Place::new();
+    let kept = stopped(&place);
+    damage(&copy(&place, 0, &kept[1], "protected"));
+    fs::remove_dir_all(node(&place, 1)).expect("a directory");
+    is_protected_again(&place, &kept, "a node and a note");
+}
+
 // What has lost an image as well cannot be computed, and nothing is claimed.
 #[test]
 fn where_images_are_lost_too_it_stays_lost() {

@@ -27,7 +27,8 @@ pub(crate) fn warnings(own: &OwnDirectories, nodes: &[Node], when: When) -> Vec<
     if by_domain.is_empty() {
         return Vec::new();
     }
-    let help = match (when, scheme_that_survives(&all)) {
+    let losses = own.groups().iter().map(|group| group.losses()).max().unwrap_or(0);
+    let help = match (when, scheme_that_survives(&all, losses)) {
         (When::Begins, Some(scheme)) => format!("--parity {scheme} would survive that"),
         (When::Begins, None) => {
             "nodes spread over more domains, with at most half of them in one, could survive that".to_owned()
@@ -114,5 +115,13 @@ mod tests {
             "{hosts:?}"
         );
         assert_eq!(told("xor", &nodes("p,q,r", true), When::Begins), [""; 0]);
+        // This one is a host like others.
+        let mut here = nodes("p,q,p,q", true);
+        for node in here.iter_mut().filter(|node| node.name() == "p") {
+            (node.host, node.name) = (None, Some("localhost".to_owned()));
+        }
+        assert_eq!(told("partner", &here, When::Begins), [""; 0]);
+        let told = told("xor", &here, When::Begins);
+        assert!(told.iter().any(|told| told.contains("if host localhost fails as a whole")), "{told:?}");
     }
 }

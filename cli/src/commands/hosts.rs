@@ -8,10 +8,7 @@ use std::str::FromStr;
 use clap::Args;
 
 use crate::error::CliError;
-use crate::launch::{Addresses, Node};
-
-/// How people write this host.
-const HERE: &str = "localhost";
+use crate::launch::{Addresses, HERE, Node};
 
 /// Where ranks run: the same for `run` and `restart`.
 #[derive(Clone, Debug, Args)]
@@ -192,7 +189,9 @@ impl HostArguments {
         let mut of_hosts: BTreeMap<String, &str> = BTreeMap::new();
         for (node, DomainArgument(domain)) in nodes.iter_mut().zip(&self.domains) {
             node.domain.clone_from(domain);
-            let Some((host, domain)) = node.host.clone().zip(domain.as_deref()) else { continue };
+            let Some((host, domain)) = node.named_host().map(str::to_owned).zip(domain.as_deref()) else {
+                continue;
+            };
             let other = of_hosts.insert(host.clone(), domain).filter(|other| *other != domain);
             if let Some(other) = other {
                 return problem(format!("{host} cannot be in {other} and in {domain}: it fails as a whole"));
@@ -412,8 +411,11 @@ mod tests {
         assert!(placed(&few).unwrap_err().contains("1 names for 2 nodes (a, b)"));
         let many = HostArguments { domains: domains("r1,r1,r2"), ..arguments.clone() };
         assert!(placed(&many).unwrap_err().contains("3 names for 2 nodes (a, b)"));
-        let torn = HostArguments { domains: domains("r1,r2"), ..hosts("a@10.0.0.1,a@10.0.0.1") };
-        assert!(placed(&torn).unwrap_err().contains("a cannot be in r1 and in r2"));
+        for host in ["a", "localhost"] {
+            let twice = hosts(&format!("{host}@10.0.0.1,{host}@10.0.0.1"));
+            let torn = placed(&HostArguments { domains: domains("r1,r2"), ..twice }).unwrap_err();
+            assert!(torn.contains(&format!("{host} cannot be in r1 and in r2")), "{torn}");
+        }
         for wrong in ["", "a b", "-a", "a,b", "rück"] {
             assert!(wrong.parse::<DomainArgument>().unwrap_err().contains("rack1"), "{wrong}");
         }

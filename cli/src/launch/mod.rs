@@ -63,6 +63,9 @@ pub(crate) use nodes::{OwnDirectories, Repairs};
 pub(crate) use notice::{CopyNotice, MpiNotice, Notice, Observer};
 pub(crate) use process::{Program, end_with_launcher, non_blocking};
 
+/// How people write this host.
+pub(crate) const HERE: &str = "localhost";
+
 /// A job that is about to run. Its directory exists, and nobody else works on it.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -151,6 +154,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// The host that it is on, if a list of hosts has named one. Nodes without one stand for hosts.
+    pub(crate) fn named_host(&self) -> Option<&str> {
+        let here = self.name.as_deref().filter(|name| *name == HERE);
+        self.host.as_deref().or(here)
+    }
+
     /// This host, with all ranks.
     pub(crate) fn here(ranks: u32, addresses: &Addresses) -> Node {
         Node {

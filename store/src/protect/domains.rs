@@ -100,13 +100,13 @@ pub fn exposed<'a>(groups: &[Group], domains: &[&'a str]) -> Vec<Exposed<'a>> {
     all
 }
 
-/// With which Reed-Solomon scheme nodes that lie in these domains would survive the loss of any one of them, with as little room for parity as can be;
-/// `None`: with none that takes no more room than copies.
+/// With which Reed-Solomon scheme nodes that lie in these domains would survive the loss of any one of them, and a group that of `losses` of its nodes wherever
+/// they lie, with as little room for parity as can be; `None`: with none that takes no more room than copies.
 #[must_use]
-pub fn scheme_that_survives(domains: &[&str]) -> Option<Scheme> {
+pub fn scheme_that_survives(domains: &[&str], losses: usize) -> Option<Scheme> {
     let largest = sizes(domains.iter().copied()).into_values().max()?;
     let of_groups = |count: usize| {
-        let parity = largest.div_ceil(count);
+        let parity = largest.div_ceil(count).max(losses);
         let data = (domains.len() / count).checked_sub(parity)?;
         (data >= parity && Code::new(data, parity).is_ok()).then_some((data, parity, count))
     };
@@ -206,10 +206,14 @@ mod tests {
         ] {
             let names: Vec<String> = domains.chars().map(String::from).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let found = scheme_that_survives(&names).map(|scheme| scheme.to_string());
+            let found = scheme_that_survives(&names, 1).map(|scheme| scheme.to_string());
             assert_eq!(found.as_deref(), expected, "{domains}");
         }
-        assert_eq!(scheme_that_survives(&[]), None);
+        assert_eq!(scheme_that_survives(&[], 1), None);
+        // Not one that survives fewer single losses than what was asked for.
+        let two = ["a", "a", "a", "b", "b", "b"];
+        assert_eq!(scheme_that_survives(&two, 1).expect("one").to_string(), "rs:1+1");
+        assert_eq!(scheme_that_survives(&two, 2).expect("one").to_string(), "rs:3+3");
     }
 
     #[test]

@@ -63,30 +63,32 @@ impl OwnDirectories {
 
 /// The groups of a job that begins on these nodes.
 pub(crate) fn groups_over(scheme: Scheme, nodes: &[Node]) -> Result<Vec<Group>, GroupError> {
+    let hosts = hosts(nodes, Node::named_host);
+    let hosts = hosts.iter().map(String::as_str);
     if nodes.iter().all(|node| node.domain.is_none()) {
-        return groups_by_host(scheme, nodes);
+        return Group::over(scheme, &hosts.collect::<Vec<_>>());
     }
-    let (domains, hosts) = (domains(nodes), hosts(nodes));
-    let pairs: Vec<(&str, &str)> =
-        domains.iter().map(String::as_str).zip(hosts.iter().map(String::as_str)).collect();
+    let domains = domains(nodes);
+    let pairs: Vec<(&str, &str)> = domains.iter().map(String::as_str).zip(hosts).collect();
     Group::over_named(scheme, &pairs)
 }
 
-/// The same where nobody has named a domain; of older builds' jobs, whose files do not say the groups, these are they.
+/// Those of older builds' jobs, whose files do not say them: nobody had named a domain, and each `localhost` was a host of its own.
 pub(crate) fn groups_by_host(scheme: Scheme, nodes: &[Node]) -> Result<Vec<Group>, GroupError> {
-    let hosts = hosts(nodes);
+    let hosts = hosts(nodes, |node| node.host.as_deref());
     let domains: Vec<&str> = hosts.iter().map(String::as_str).collect();
     Group::over(scheme, &domains)
 }
 
 /// Nodes of one host fail together; those that stand for hosts do not.
-fn hosts(nodes: &[Node]) -> Vec<String> {
-    (0..).zip(nodes).map(|(number, node)| node.host.clone().unwrap_or(format!("{number}"))).collect()
+fn hosts(nodes: &[Node], host: impl Fn(&Node) -> Option<&str>) -> Vec<String> {
+    let of = |(number, node)| host(node).map_or_else(|| format!("{number}"), str::to_owned);
+    (0..).zip(nodes).map(of).collect::<Vec<String>>()
 }
 
 /// What each node fails together with, in words.
 pub(crate) fn domains(nodes: &[Node]) -> Vec<String> {
-    let of = |(number, node): (u32, &Node)| match (&node.domain, &node.host) {
+    let of = |(number, node): (u32, &Node)| match (&node.domain, node.named_host()) {
         (Some(domain), _) => format!("domain {domain}"),
         (None, Some(host)) => format!("host {host}"),
         (None, None) => format!("node {number}"),

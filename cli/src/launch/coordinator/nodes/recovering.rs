@@ -391,15 +391,22 @@ impl Shell<'_> {
             let holds: Vec<bool> =
                 group.nodes().iter().map(|node| recovering.found(*node, place).is_held).collect();
             let of = |members: Vec<usize>| members.into_iter().map(|member| NodeIndex(group.nodes()[member]));
+            let without_images: Vec<NodeIndex> =
+                group.nodes().iter().filter(|node| is_damaged(node)).map(|node| NodeIndex(*node)).collect();
             match standing(group, &holds) {
                 Standing::Whole => {}
                 Standing::Repairable { lost: members } => lost.extend(of(members)),
                 // No image is lost: what protects them follows from them. A life that is to begin does not wait for that, for its next checkpoint is protected.
-                Standing::Lost { lost: members } if !group.nodes().iter().any(is_damaged) => {
+                Standing::Lost { lost: members } if without_images.is_empty() => {
                     are_protected = false;
                     if self.plan.purpose == Purpose::Repair {
                         lost.extend(of(members));
                     }
+                }
+                // Those whose images are whole may have kept what the others' are rebuilt from, whatever else of theirs is damaged. That is tried; then the rest
+                // follows from whole images.
+                Standing::Lost { .. } if without_images.len() <= group.losses() => {
+                    lost.extend(without_images)
                 }
                 Standing::Lost { lost: members } => {
                     let names: Vec<String> =
