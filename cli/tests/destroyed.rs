@@ -299,7 +299,7 @@ fn damaged_records_of_the_launcher_are_written_anew_from_the_nodes() {
 #[test]
 fn a_record_that_is_damaged_everywhere_is_named() {
     let place = Place::new();
-    let kept = with_three(&place);
+    let kept = place.stopped(4, 3);
     let commit = place.file(&kept[2], "commit");
     let relative = commit.strip_prefix(place.job()).expect("in the job's directory").to_owned();
     flip(&commit, 40);
@@ -570,25 +570,11 @@ fn a_node_s_directory_stands_for_the_job_s_own() {
     verified(&done);
 }
 
-/// A job that has ended with three generations, oldest first: no more of them come by themselves.
-fn with_three(place: &Place) -> Vec<String> {
-    let mut job = place.run(&["--nodes", "4", "--parity", "xor", "--keep", "3"]);
-    job.wait_for("all ranks run");
-    for _ in 0..3 {
-        job.checkpoint();
-    }
-    job.signal("INT");
-    job.finish();
-    let kept = place.generations("committed");
-    assert_eq!(kept.len(), 3);
-    kept
-}
-
 // Only what is restored is waited for. When the rest is whole, too, another node may be lost, and an older generation be restored.
 #[test]
 fn older_generations_are_rebuilt_while_the_job_runs() {
     let place = Place::new();
-    let kept = with_three(&place);
+    let kept = place.stopped(4, 3);
     std::fs::remove_dir_all(node(&place, 2)).expect("a directory");
     let mut job = place.restart(&[]);
     job.wait_for(&format!("generation {}: rebuilding what node 2 had", kept[2]));
@@ -617,7 +603,7 @@ fn older_generations_are_rebuilt_while_the_job_runs() {
 #[test]
 fn a_repair_rebuilds_all_that_are_kept_or_the_one_that_is_named() {
     let place = Place::new();
-    let kept = with_three(&place);
+    let kept = place.stopped(4, 3);
     std::fs::remove_dir_all(node(&place, 2)).expect("a directory");
     let image = place.file(&kept[1], "rank-00000001.image");
     let image = image.strip_prefix(place.job()).expect("in the job's directory");

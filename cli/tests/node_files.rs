@@ -7,20 +7,6 @@ use std::path::{Path, PathBuf};
 
 use support::{Done, Place, done, flip, stillwire, wait_until};
 
-/// A job of two nodes that keep a parity of each other, with two generations; the older one first.
-fn with_two(place: &Place) -> Vec<String> {
-    let mut job = place.run(&["--nodes", "2", "--parity", "xor", "--keep", "2"]);
-    job.wait_for("all ranks run");
-    for _ in 0..2 {
-        job.checkpoint();
-    }
-    job.signal("INT");
-    job.finish();
-    let kept = place.generations("committed");
-    assert_eq!(kept.len(), 2);
-    kept
-}
-
 fn node(place: &Place) -> PathBuf {
     place.job().join("nodes/1")
 }
@@ -63,7 +49,7 @@ fn is_mended(place: &Place, what: &str) {
 #[test]
 fn every_file_of_a_node_is_looked_at_and_mended() {
     let place = Place::new();
-    let kept = with_two(&place);
+    let kept = place.stopped(2, 2);
     let whole = verify(&place);
     assert_eq!(whole.code, Some(0), "{whole:?}");
     assert!(!whole.stdout.contains("no commit record"), "{whole:?}");
@@ -100,7 +86,7 @@ fn every_file_of_a_node_is_looked_at_and_mended() {
 #[test]
 fn parity_that_ends_at_a_record_is_found_and_mended() {
     let place = Place::new();
-    with_two(&place);
+    place.stopped(2, 2);
     for left in [3, 0] {
         let found = files(&node(&place).join("parity"));
         let path = found.first().expect("a file with all pages");
@@ -121,7 +107,7 @@ fn parity_that_ends_at_a_record_is_found_and_mended() {
 #[test]
 fn what_nodes_have_noted_of_another_one_is_mended_before_that_one_is_lost() {
     let place = Place::new();
-    let kept = with_two(&place);
+    let kept = place.stopped(2, 2);
     damage(&folder(&place, &kept[1]).join("content-00000000"));
     let repaired = done(&mut stillwire(&["repair", &place.job_text()]));
     assert_eq!(repaired.code, Some(0), "{repaired:?}");
@@ -162,7 +148,7 @@ fn ls_says_how_far_a_generation_has_come() {
     job.signal("KILL");
     job.finish();
     let place = Place::new();
-    let kept = with_two(&place);
+    let kept = place.stopped(2, 2);
     assert_eq!(newest_on_nodes(&place), ("committed".to_owned(), 2, 2, 4));
     // The last step of a commit is the job's own record.
     fs::remove_file(place.file(&kept[1], "commit")).expect("a record");

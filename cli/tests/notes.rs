@@ -10,20 +10,6 @@ use support::{Done, Place, done, flip, stillwire, verified};
 
 const NODES: usize = 4;
 
-/// A job of four nodes that keep a parity of each other, with two generations; the older one first.
-fn stopped(place: &Place) -> Vec<String> {
-    let mut job = place.run(&["--nodes", "4", "--parity", "xor", "--keep", "2"]);
-    job.wait_for("all ranks run");
-    for _ in 0..2 {
-        job.checkpoint();
-    }
-    job.signal("INT");
-    job.finish();
-    let kept = place.generations("committed");
-    assert_eq!(kept.len(), 2);
-    kept
-}
-
 fn node(place: &Place, number: usize) -> PathBuf {
     place.job().join("nodes").join(number.to_string())
 }
@@ -67,7 +53,7 @@ fn is_protected_again(place: &Place, kept: &[String], what: &str) {
 #[test]
 fn notes_damaged_on_more_nodes_than_may_be_lost_are_written_anew() {
     let place = Place::new();
-    let kept = stopped(&place);
+    let kept = place.stopped(4, 2);
     for name in ["protected", "sums", "content-00000000"] {
         for generation in &kept {
             (0..3).for_each(|number| damage(&copy(&place, number, generation, name)));
@@ -88,7 +74,7 @@ fn notes_damaged_on_more_nodes_than_may_be_lost_are_written_anew() {
 #[test]
 fn parity_damaged_on_more_nodes_than_may_be_lost_is_computed_anew() {
     let place = Place::new();
-    let kept = stopped(&place);
+    let kept = place.stopped(4, 2);
     let parity = |number: usize| {
         let mut all: Vec<PathBuf> = fs::read_dir(node(&place, number).join("parity"))
             .expect("a folder")
@@ -134,7 +120,7 @@ fn a_group_without_its_notes_does_not_keep_another_one_from_being_rebuilt() {
 fn a_lost_node_is_rebuilt_from_nodes_whose_notes_are_damaged() {
     for name in ["protected", "content-00000003"] {
         let place = Place::new();
-        let kept = stopped(&place);
+        let kept = place.stopped(4, 2);
         damage(&copy(&place, 0, &kept[1], name));
         (name == "protected").then(|| damage(&copy(&place, 2, &kept[1], name)));
         fs::remove_dir_all(node(&place, 1)).expect("a directory");
@@ -144,7 +130,7 @@ fn a_lost_node_is_rebuilt_from_nodes_whose_notes_are_damaged() {
         verified(&done);
     }
     let place = Place::new();
-    let kept = stopped(&place);
+    let kept = place.stopped(4, 2);
     damage(&copy(&place, 0, &kept[1], "protected"));
     fs::remove_dir_all(node(&place, 1)).expect("a directory");
     is_protected_again(&place, &kept, "a node and a note");
@@ -154,7 +140,7 @@ fn a_lost_node_is_rebuilt_from_nodes_whose_notes_are_damaged() {
 #[test]
 fn where_images_are_lost_too_it_stays_lost() {
     let place = Place::new();
-    let kept = stopped(&place);
+    let kept = place.stopped(4, 2);
     for number in 0..2 {
         damage(&copy(&place, number, &kept[1], "protected"));
         fs::remove_file(copy(&place, number, &kept[1], &format!("rank-{number:08}.image")))

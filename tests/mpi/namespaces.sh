@@ -63,7 +63,7 @@ exec nsenter -t \$pid -n -u -p -m --wd="$PWD" sh -c "\$*"
 END
     chmod +x "$work/enter"
     # `unshare --fork` takes no gentler signal, and takes its host with it.
-    trap 'kill -KILL "${hosts[@]}" 2>/dev/null; rm -r "$work"' EXIT
+    trap 'kill -KILL "${hosts[@]}" 2>/dev/null; rm -rf "$work" || true' EXIT
 }
 
 # Ends what is left of a job on both hosts.

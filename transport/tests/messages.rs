@@ -436,9 +436,8 @@ fn frames_that_must_not_count_are_counted_by_reason() {
     assert_eq!(world.port(0).counters().dropped_replayed, ack.unwrap_or(0) + 1);
 }
 
-/// R24: a rail that loses everything is passed over, and no message is lost by it; it comes back when it works again.
-#[test]
-fn a_dead_rail_is_passed_over_and_tried_again() {
+/// Two ports that reach each other over two rails.
+fn with_two_rails() -> World {
     let mut world = World::new(2, &config(), 1500);
     for i in 0..2 {
         world.port(i).add_rail(transport::RawAddress::new(&[9, i as u8]).expect("short"), 1500);
@@ -448,6 +447,13 @@ fn a_dead_rail_is_passed_over_and_tried_again() {
         world.port(from).set_path(link, transport::RailIndex(1), transport::AddressId(to as u32));
     }
     world.rails = 2;
+    world
+}
+
+/// R24: a rail that loses everything is passed over, and no message is lost by it; it comes back when it works again.
+#[test]
+fn a_dead_rail_is_passed_over_and_tried_again() {
+    let mut world = with_two_rails();
     world.dead_rail = Some(1);
     for tag in 0..200 {
         world.receive(1, Some(0), Some(tag), 100);
@@ -472,15 +478,7 @@ fn a_dead_rail_is_passed_over_and_tried_again() {
 /// R24: a rail that loses one frame of eight is not passed over, though what comes over the other one is what acknowledgements answer.
 #[test]
 fn a_rail_that_loses_a_few_frames_is_not_passed_over() {
-    let mut world = World::new(2, &config(), 1500);
-    for i in 0..2 {
-        world.port(i).add_rail(transport::RawAddress::new(&[9, i as u8]).expect("short"), 1500);
-    }
-    for (from, to) in [(0, 1), (1, 0)] {
-        let link = world.link(from, to);
-        world.port(from).set_path(link, transport::RailIndex(1), transport::AddressId(to as u32));
-    }
-    world.rails = 2;
+    let mut world = with_two_rails();
     for round in 0..40 {
         // Sixteen frames, by turns: the first leaves over rail 1 and is lost, the last over rail 0.
         let mut first = true;

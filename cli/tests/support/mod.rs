@@ -127,6 +127,21 @@ impl Place {
         path.display().to_string()
     }
 
+    /// A job of so many nodes that keep a parity of each other, stopped with so many generations: no more of them come by themselves. The oldest first.
+    pub(crate) fn stopped(&self, nodes: u32, generations: usize) -> Vec<String> {
+        let keep = generations.to_string();
+        let mut job = self.run(&["--nodes", &nodes.to_string(), "--parity", "xor", "--keep", &keep]);
+        job.wait_for("all ranks run");
+        for _ in 0..generations {
+            job.checkpoint();
+        }
+        job.signal("INT");
+        job.finish();
+        let kept = self.generations("committed");
+        assert_eq!(kept.len(), generations);
+        kept
+    }
+
     /// Names of the generations in that state, oldest first.
     pub(crate) fn generations(&self, state: &str) -> Vec<String> {
         let report = done(&mut stillwire(&["ls", "--json", &self.job_text()])).json();
