@@ -208,7 +208,7 @@ pub struct Statistics {
 pub struct Seconds {
     /// Something was on its way to or from another node, or waited for the link's limit.
     pub network: f64,
-    /// Reading and writing, and waiting for the disk's limit.
+    /// Some thread was reading or writing, or waited for the disk's limit.
     pub disk: f64,
     /// Checksums, products and sums.
     pub arithmetic: f64,

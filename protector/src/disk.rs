@@ -1,7 +1,7 @@
 //! A node's directory with a limit, and with counters.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use store::storage::{DirectoryEntry, DirectoryFile};
@@ -15,7 +15,41 @@ pub(crate) struct Meter {
     bucket: Option<Bucket>,
     read: AtomicU64,
     written: AtomicU64,
-    nanoseconds: AtomicU64,
+    busy: Mutex<Busy>,
+}
+
+/// For how long somebody was in something: however many were at one instant, it counts once.
+struct Busy {
+    /// How many are now.
+    inside: u32,
+    /// Since when there is one, if there is.
+    since: Instant,
+    before: Duration,
+}
+
+impl Busy {
+    fn new(now: Instant) -> Busy {
+        Busy { inside: 0, since: now, before: Duration::ZERO }
+    }
+
+    fn enter(&mut self, now: Instant) {
+        if self.inside == 0 {
+            self.since = now;
+        }
+        self.inside += 1;
+    }
+
+    fn leave(&mut self, now: Instant) {
+        self.before = self.so_far(now);
+        // Those who stay count from here on.
+        self.since = self.since.max(now);
+        self.inside -= 1;
+    }
+
+    fn so_far(&self, now: Instant) -> Duration {
+        let now = if self.inside > 0 { now.saturating_duration_since(self.since) } else { Duration::ZERO };
+        self.before + now
+    }
 }
 
 /// What has gone through so far.
@@ -23,6 +57,7 @@ pub(crate) struct Meter {
 pub(crate) struct Gone {
     pub(crate) read: u64,
     pub(crate) written: u64,
+    /// In which some thread was reading or writing, or waited for that.
     pub(crate) seconds: f64,
 }
 
@@ -32,15 +67,20 @@ impl Meter {
             bucket: bytes_per_s.map(Bucket::new),
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
-            nanoseconds: AtomicU64::new(0),
+            busy: Mutex::new(Busy::new(Instant::now())),
         }
+    }
+
+    fn busy(&self) -> MutexGuard<'_, Busy> {
+        // Nothing that can panic runs while it is held.
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn gone(&self) -> Gone {
         Gone {
             read: self.read.load(Ordering::Relaxed),
             written: self.written.load(Ordering::Relaxed),
-            seconds: Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed)).as_secs_f64(),
+            seconds: self.busy().so_far(Instant::now()).as_secs_f64(),
         }
     }
 }
@@ -82,21 +122,30 @@ impl Disk {
         act: impl FnOnce(&mut Directory) -> Result<R, StorageError>,
     ) -> Result<R, StorageError> {
         let started = Instant::now();
-        let bytes = read + written;
+        self.meter.busy().enter(started);
+        let result = self.act_when_let(read + written, act);
+        let ended = Instant::now();
+        self.meter.busy().leave(ended);
+        self.spent += ended.saturating_duration_since(started);
+        if !matches!(result, Err(StorageError::Ended)) {
+            self.meter.read.fetch_add(read as u64, Ordering::Relaxed);
+            self.meter.written.fetch_add(written as u64, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn act_when_let<R>(
+        &mut self,
+        bytes: usize,
+        act: impl FnOnce(&mut Directory) -> Result<R, StorageError>,
+    ) -> Result<R, StorageError> {
         if let Some(bucket) = self.meter.bucket.as_ref().filter(|_| bytes > 0) {
             self.work.rest(bucket.take(bytes as u64));
         }
         if self.work.is_ended() {
             return Err(StorageError::Ended);
         }
-        let result = act(&mut self.directory);
-        let spent = started.elapsed();
-        self.spent += spent;
-        let nanoseconds = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
-        self.meter.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
-        self.meter.read.fetch_add(read as u64, Ordering::Relaxed);
-        self.meter.written.fetch_add(written as u64, Ordering::Relaxed);
-        result
+        act(&mut self.directory)
     }
 }
 
@@ -147,5 +196,53 @@ impl Storage for Disk {
     }
     fn free_bytes(&mut self) -> Result<Option<u64>, StorageError> {
         self.metered(0, 0, Storage::free_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_in_which_two_threads_wait_counts_once() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut busy = Busy::new(start);
+        busy.enter(at(1));
+        busy.enter(at(2));
+        // What is not over counts so far.
+        assert_eq!(busy.so_far(at(3)), Duration::from_secs(2));
+        busy.leave(at(4));
+        busy.leave(at(6));
+        assert_eq!(busy.so_far(at(9)), Duration::from_secs(5));
+        busy.enter(at(10));
+        busy.enter(at(10));
+        // Another thread may have looked at the time earlier, and be here later.
+        busy.leave(at(13));
+        busy.leave(at(12));
+        assert_eq!(busy.so_far(at(20)), Duration::from_secs(8));
+    }
+
+    #[test]
+    fn two_threads_below_one_limit_wait_no_longer_than_it_takes() {
+        const BYTES: usize = 1 << 20;
+        let folder = tempfile::tempdir().expect("a folder");
+        let directory = Directory::create(folder.path()).expect("a directory");
+        let meter = Arc::new(Meter::new(Some(10 * BYTES as u64)));
+        let started = Instant::now();
+        std::thread::scope(|threads| {
+            for name in ["a", "b"] {
+                let work = Arc::new(Work::default());
+                work.begin(UNENDING);
+                let mut disk = Disk::new(directory.clone(), Arc::clone(&meter), work);
+                threads.spawn(move || {
+                    let mut file = disk.create(name).expect("a file");
+                    disk.append(&mut file, &[1; BYTES]).expect("room");
+                });
+            }
+        });
+        let (took, gone) = (started.elapsed().as_secs_f64(), meter.gone());
+        assert_eq!(gone.written, 2 * BYTES as u64);
+        assert!(gone.seconds > 0.18 && gone.seconds <= took, "{} of {took} s", gone.seconds);
     }
 }
