@@ -252,6 +252,10 @@ fn a_running_job_can_be_listed_saved_and_ended() {
     assert_eq!((saved.code, &saved.json()["answer"]), (Some(0), &"committed".into()), "{saved:?}");
     let generation = saved.json()["generation"].as_str().unwrap().to_owned();
     assert_eq!(place.generations("committed"), [generation]);
+    // Nobody protects it.
+    let saved = saved.json();
+    assert!(saved["protected_ms"].is_null() && saved["nodes"] == serde_json::json!([]), "{saved}");
+    assert!(saved["written_ms"].as_u64() <= saved["milliseconds"].as_u64(), "{saved}");
     let status = ask(&["ps", "--json"]).json()["jobs"][0]["status"].clone();
     assert!(status["committed_ms_ago"].as_u64().is_some_and(|ms| ms < 60_000), "{status}");
     for rank in status["each_rank"].as_array().expect("a list") {
@@ -269,6 +273,54 @@ fn a_running_job_can_be_listed_saved_and_ended() {
     assert_eq!(done.code, Some(130), "{done:?}");
     assert_eq!(ask(&["ps", "--json"]).json()["jobs"].as_array().unwrap().len(), 0);
     ask(&["checkpoint", &name[..8]]).says(&["no running job", "stillwire ps"]);
+}
+
+#[test]
+fn a_checkpoint_says_when_it_was_written_protected_and_committed_and_what_that_took() {
+    let place = Place::new();
+    let runtime = tempfile::tempdir().unwrap();
+    let mut command = stillwire(&["run", "-n", "4", "--ckpt-dir", &place.job_text(), "--nodes", "4"]);
+    command.args(["--parity", "xor", "--encode-budget", "link=2M", "--"]);
+    command.args(place.sort()).env("XDG_RUNTIME_DIR", runtime.path());
+    let mut job = Running::start(command);
+    job.wait_for("all ranks run");
+    let ask = |arguments: &[&str]| done(stillwire(arguments).env("XDG_RUNTIME_DIR", runtime.path()));
+    let listed = ask(&["ps", "--json"]).json();
+    let name = &listed["jobs"][0]["job"].as_str().unwrap()[..8];
+    let saved = ask(&["checkpoint", name, "--json"]);
+    assert_eq!(saved.code, Some(0), "{saved:?}");
+    let saved = saved.json();
+    let number = |value: &serde_json::Value, key: &str| {
+        value[key].as_u64().unwrap_or_else(|| panic!("{key} is no number: {saved}"))
+    };
+    let [written, protected, committed] =
+        ["written_ms", "protected_ms", "milliseconds"].map(|key| number(&saved, key));
+    assert!(written <= protected && protected <= committed && number(&saved, "pause_ns") > 0, "{saved}");
+    let nodes = saved["nodes"].as_array().expect("a list");
+    assert_eq!(
+        nodes.iter().map(|node| node["node"].as_u64()).collect::<Vec<_>>(),
+        (0..4).map(Some).collect::<Vec<_>>()
+    );
+    let mut longest_ms = 0;
+    for node in nodes {
+        let sent = number(node, "sent_bytes");
+        assert!(
+            number(node, "read_bytes") > 1000 && number(node, "written_bytes") > 1000 && sent > 1000,
+            "{node}"
+        );
+        assert!(
+            node["shape"].is_string() && number(node, "total_us") >= number(node, "network_us"),
+            "{node}"
+        );
+        // Below the limit of its link: what a burst lets through at once are 10 kB.
+        assert!(number(node, "total_us") >= sent.saturating_sub(20_000) / 2, "{node}");
+        longest_ms = longest_ms.max(number(node, "total_us") / 1000);
+    }
+    assert!(protected - written + 1 >= longest_ms, "{saved}");
+    let words = ask(&["checkpoint", name]).stdout;
+    assert!(words.contains(" committed after ") && words.contains(", protected after "), "{words}");
+    place.let_end();
+    job.finish();
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::arguments::{RailArguments, RankArgument};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::registry::{self, JobInfo};
-use crate::launch::requests::{Answer, RailOutcome, Request, ask};
+use crate::launch::requests::{Answer, Committed, RailOutcome, Request, ask};
 use crate::launch::status::{RankStatus, Status};
 use crate::text;
 
@@ -109,9 +109,9 @@ pub(crate) fn checkpoint(job: &str, json: bool) -> Result<Exit, CliError> {
         print_json(&answer)?;
     }
     match answer {
-        Answer::Committed { generation, milliseconds, bytes } => {
+        Answer::Committed(committed) => {
             if !json {
-                say!("generation {generation} committed after {milliseconds} ms, {}", text::bytes(bytes))?;
+                say!("{}", committed_words(&committed))?;
             }
             Ok(Exit::Success)
         }
@@ -120,6 +120,16 @@ pub(crate) fn checkpoint(job: &str, json: bool) -> Result<Exit, CliError> {
             Err(CliError::CheckpointFailed { reason: "the job is ending".to_owned() })
         }
     }
+}
+
+fn committed_words(committed: &Committed) -> String {
+    let Committed { generation, milliseconds, bytes, pause_ns, written_ms, protected_ms, .. } = committed;
+    let protected = protected_ms.map_or_else(String::new, |ms| format!(", protected after {ms} ms"));
+    format!(
+        "generation {generation} committed after {milliseconds} ms, {} (longest pause {}, written after {written_ms} ms{protected})",
+        text::bytes(*bytes),
+        text::nanos(*pause_ns)
+    )
 }
 
 pub(crate) fn rail(arguments: &RailArguments, json: bool) -> Result<Exit, CliError> {

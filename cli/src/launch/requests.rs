@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use ckpt_glue::control::ImageReport;
 use ckpt_glue::job::Event;
 use ckpt_glue::limits::{DURATION_MAX, POINT_ANSWER_MAX, RAIL_STEP_MAX, RAIL_STEPS};
+use ckpt_glue::names::GenerationId;
 use ckpt_glue::protocols::CheckpointEvent;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use transport::Epoch;
 
 use super::limits::{ANSWER_MAX, CLIENTS_MAX, RAIL_MAX, REQUEST_BYTES_MAX};
+use super::nodes::wire::Effort;
 use super::registry::{JobInfo, Registration, socket_of};
 use super::status::Status;
 use crate::arguments::checkpoint_options;
@@ -57,13 +60,46 @@ pub(crate) enum Answer {
     /// To [`Request::Status`].
     Status(Status),
     /// The checkpoint is durable.
-    Committed { generation: String, milliseconds: u64, bytes: u64 },
+    Committed(Committed),
     /// To [`Request::Rail`].
     Rails { ranks: Vec<RailOutcome> },
     /// What was asked for does not come about, and why.
     Failed { reason: String },
     /// The job is being ended.
     Stopping,
+}
+
+/// A checkpoint that is durable, and when what of it was done: milliseconds since it was ordered.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Committed {
+    pub(crate) generation: String,
+    pub(crate) milliseconds: u64,
+    /// Of all images.
+    pub(crate) bytes: u64,
+    /// The longest time for which a rank stood.
+    pub(crate) pause_ns: u64,
+    /// When every image was durable where it was written.
+    pub(crate) written_ms: u64,
+    /// When every node kept what protects it; none: nothing is protected.
+    pub(crate) protected_ms: Option<u64>,
+    /// What that took on each node.
+    pub(crate) nodes: Vec<NodeEffort>,
+}
+
+/// What protecting took on a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct NodeEffort {
+    pub(crate) node: u32,
+    #[serde(flatten)]
+    pub(crate) effort: Effort,
+}
+
+/// How far a generation has come that is not committed.
+#[derive(Clone, Debug)]
+struct Progressed {
+    generation: GenerationId,
+    written: Instant,
+    protected: Option<(Instant, Vec<NodeEffort>)>,
 }
 
 /// What the launcher has to do about a command.
@@ -108,6 +144,8 @@ pub(crate) struct Requests {
     listener: UnixListener,
     clients: BTreeMap<u64, Client>,
     next: u64,
+    /// The newest generation whose images are durable.
+    progressed: Option<Progressed>,
 }
 
 impl Requests {
@@ -118,7 +156,7 @@ impl Requests {
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        Ok(Requests { listener, clients: BTreeMap::new(), next: 1 })
+        Ok(Requests { listener, clients: BTreeMap::new(), next: 1, progressed: None })
     }
 
     pub(crate) fn listener(&self) -> BorrowedFd<'_> {
@@ -220,12 +258,8 @@ impl Requests {
                 self.answer(Awaited::Beginning, &Answer::Failed { reason });
             }
             Event::Checkpoint(CheckpointEvent::Committed { generation, took, images, .. }) => {
-                let answer = Answer::Committed {
-                    generation: generation.to_string(),
-                    milliseconds: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-                    bytes: images.iter().map(|image| image.bytes).sum(),
-                };
-                self.answer(Awaited::Outcome(generation.epoch), &answer);
+                let committed = self.committed(*generation, *took, images);
+                self.answer(Awaited::Outcome(generation.epoch), &Answer::Committed(committed));
             }
             Event::Checkpoint(CheckpointEvent::Abandoned { epoch, reason, .. }) => {
                 let reason = format!("epoch {epoch} was abandoned: {}", crate::text::abandoned(reason));
@@ -239,6 +273,39 @@ impl Requests {
                 left.for_each(|client| client.end(&Answer::Failed { reason: reason.to_owned() }));
             }
             _ => {}
+        }
+    }
+
+    /// Every image of a generation is durable.
+    pub(crate) fn note_written(&mut self, generation: GenerationId, at: Instant) {
+        self.progressed = Some(Progressed { generation, written: at, protected: None });
+    }
+
+    /// Every node keeps what protects it.
+    pub(crate) fn note_protected(&mut self, generation: GenerationId, at: Instant, nodes: Vec<NodeEffort>) {
+        if let Some(progressed) = self.progressed.as_mut().filter(|so_far| so_far.generation == generation) {
+            progressed.protected = Some((at, nodes));
+        }
+    }
+
+    /// It is committed just now, so long after it was ordered.
+    fn committed(&mut self, generation: GenerationId, took: Duration, images: &[ImageReport]) -> Committed {
+        let now = Instant::now();
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let ordered_ms = |at: Instant| ms(took.saturating_sub(now.saturating_duration_since(at)));
+        let progressed = self.progressed.take().filter(|so_far| so_far.generation == generation);
+        let (written, protected) =
+            progressed.map_or((now, None), |so_far| (so_far.written, so_far.protected));
+        let (protected_ms, nodes) =
+            protected.map_or((None, Vec::new()), |(at, nodes)| (Some(ordered_ms(at)), nodes));
+        Committed {
+            generation: generation.to_string(),
+            milliseconds: ms(took),
+            bytes: images.iter().map(|image| image.bytes).sum(),
+            pause_ns: images.iter().map(|image| image.statistics.pause_ns()).max().unwrap_or(0),
+            written_ms: ordered_ms(written),
+            protected_ms,
+            nodes,
         }
     }
 
@@ -336,7 +403,8 @@ mod tests {
             let path = folder.path().join("control");
             let listener = UnixListener::bind(&path).expect("a socket");
             listener.set_nonblocking(true).expect("a flag");
-            Job { requests: Requests { listener, clients: BTreeMap::new(), next: 1 }, path, _folder: folder }
+            let requests = Requests { listener, clients: BTreeMap::new(), next: 1, progressed: None };
+            Job { requests, path, _folder: folder }
         }
 
         /// A command that asks for a checkpoint now.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use copies::CopyError;
 use nix::errno::Errno;
-use protector::{Account, Limits, Shape};
+use protector::{Account, Limits, Shape, Statistics};
 use serde::{Deserialize, Serialize};
 use store::protect::Group;
 use store::{Decision, Manifest, StoreError};
@@ -140,6 +140,44 @@ pub(crate) enum NodeDone {
     Fetched(u32),
     /// To [`NodeTask::Repair`].
     Repaired(Rebuilt),
+    /// To [`NodeTask::Protect`]: what it took.
+    Protected(Effort),
+}
+
+/// What protecting a generation took on a node: see [`Statistics`]. What overlaps is in each of the times, microseconds. A command's answer has it, too.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Effort {
+    pub(crate) shape: Option<String>,
+    pub(crate) sent_bytes: u64,
+    pub(crate) received_bytes: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) network_us: u64,
+    pub(crate) disk_us: u64,
+    pub(crate) arithmetic_us: u64,
+    pub(crate) total_us: u64,
+    pub(crate) predicted_us: u64,
+}
+
+impl From<&Statistics> for Effort {
+    fn from(found: &Statistics) -> Effort {
+        let us = |seconds: f64| {
+            let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+            u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+        };
+        Effort {
+            shape: found.shape.map(|shape| shape.to_string()),
+            sent_bytes: found.sent_bytes,
+            received_bytes: found.received_bytes,
+            read_bytes: found.read_bytes,
+            written_bytes: found.written_bytes,
+            network_us: us(found.seconds.network),
+            disk_us: us(found.seconds.disk),
+            arithmetic_us: us(found.seconds.arithmetic),
+            total_us: us(found.seconds.total),
+            predicted_us: us(found.seconds.predicted),
+        }
+    }
 }
 
 /// How the time of an encoding went on a node, milliseconds: see [`Account`].

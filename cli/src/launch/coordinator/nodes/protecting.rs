@@ -7,13 +7,16 @@
 //!                    Abandon (all): the checkpoint came to nothing, and the generation before it is as it was
 //! ```
 
+use std::time::Instant;
+
 use ckpt_glue::control::ImageReport;
 use ckpt_glue::job;
-use ckpt_glue::names::GenerationId;
+use ckpt_glue::names::{GenerationId, NodeIndex};
 use nix::errno::Errno;
 
-use super::super::super::nodes::wire::NodeTask;
+use super::super::super::nodes::wire::{NodeDone, NodeTask};
 use super::super::super::notice::Notice;
+use super::super::super::requests::NodeEffort;
 use super::super::super::wire::ToKeeper;
 use super::super::Shell;
 use super::{Round, What};
@@ -28,6 +31,7 @@ pub(super) struct Protecting {
 impl Shell<'_> {
     /// Every image is durable.
     pub(in super::super) fn begin_protection(&mut self, generation: GenerationId, images: Vec<ImageReport>) {
+        self.requests.note_written(generation, Instant::now());
         let is_protected = self.plan.own_directories.as_ref().is_some_and(|own| !own.groups().is_empty());
         let Some(nodes) = self.nodes.as_mut().filter(|_| is_protected) else {
             return self.begin_commit(generation, images);
@@ -50,7 +54,7 @@ impl Shell<'_> {
             let ranks = layout.ranks_of(node);
             NodeTask::Protect { generation: generation.into(), from, ranks: (ranks.start, ranks.end) }
         });
-        self.end_rounds(std::time::Instant::now());
+        self.end_rounds(Instant::now());
     }
 
     /// R27: only what every node keeps is committed.
@@ -61,6 +65,12 @@ impl Shell<'_> {
             return;
         };
         if round.refused.is_empty() {
+            let effort = |(node, done): (&NodeIndex, &NodeDone)| match done {
+                NodeDone::Protected(effort) => Some(NodeEffort { node: node.0, effort: effort.clone() }),
+                _ => None,
+            };
+            let nodes = round.done.iter().filter_map(effort).collect();
+            self.requests.note_protected(generation, Instant::now(), nodes);
             return self.begin_commit(generation, images);
         }
         // If all wait for one, each of them is late.

@@ -105,7 +105,9 @@ fn read(event: Event) -> (Asked, Option<GenerationId>, Result<NodeDone, Refusal>
             (Asked::Open, None, Ok(NodeDone::Opened { addresses, unusable }))
         }
         Event::Met { .. } => (Asked::Meet, None, Ok(NodeDone::Done)),
-        Event::Protected { generation, .. } => (Asked::Protect, Some(generation), Ok(NodeDone::Done)),
+        Event::Protected { generation, statistics } => {
+            (Asked::Protect, Some(generation), Ok(NodeDone::Protected((&statistics).into())))
+        }
         Event::Abandoned { generation, account } => {
             (Asked::Abandon, Some(generation), Ok(NodeDone::GivenUp(account.as_ref().map(Into::into))))
         }
