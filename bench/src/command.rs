@@ -114,7 +114,9 @@ same parity.
 
 With --nodes images of so many nodes are protected from end to end, by a protector for each node, over UDP on this machine, with limits on each \
 node's link and disk. In turns with that, bytes go over the same links and to the same directories by themselves, and the figure is compared with \
-what they gave. With --program each node runs one, whose checkpoints are protected as whole images and as what has changed.")]
+what they gave. With --program each node runs one, whose checkpoints are protected as whole images and as what has changed. With --job each run is \
+a job of `stillwire run`, with processes, keepers and directories of its own, whose memory changes: of its first checkpoint, and of the next one, is told \
+how long a rank stood, and when images were written, protected and committed. --link and --disk limit what protecting may use; the images themselves are written as fast as that goes.")]
     Parity(ParityArguments),
     /// How quickly differences are found, and what they save
     #[command(long_about = "\
@@ -503,17 +505,21 @@ impl Bench {
                 Shown::of(&report)?
             }
             Bench::Parity(arguments) => {
-                let (shown, svg) = match (arguments.programs()?, arguments.group()?) {
-                    (Some(options), _) => {
+                let (shown, svg) = match (arguments.jobs()?, arguments.programs()?, arguments.group()?) {
+                    (Some(options), ..) => {
+                        let report = parity::run_jobs(&options)?;
+                        (Shown::of(&report)?, report.svg())
+                    }
+                    (None, Some(options), _) => {
                         let report = parity::run_programs(&options)?;
                         right = report.is_right;
                         (Shown::of(&report)?, report.svg())
                     }
-                    (None, Some(options)) => {
+                    (None, None, Some(options)) => {
                         let report = parity::run_group(&options)?;
                         (Shown::of(&report)?, report.svg())
                     }
-                    (None, None) => {
+                    (None, None, None) => {
                         let report = parity::run(&arguments.arithmetic())?;
                         (Shown::of(&report)?, report.svg())
                     }

@@ -112,6 +112,14 @@ pub enum BenchError {
     /// A protector did not do what it was told.
     #[error("a protector failed: {0}")]
     Protector(protector::ProtectorError),
+    /// A job did not do what it was to do.
+    #[error(
+        "a job could not be measured: {what}; `stillwire doctor` says what jobs need here, and cc has to be there"
+    )]
+    Job {
+        /// What happened.
+        what: String,
+    },
     /// No way that parity can take.
     #[error(transparent)]
     Shape(#[from] protector::NoSuchShape),

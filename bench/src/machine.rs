@@ -102,7 +102,12 @@ impl Busy {
     }
 
     pub(crate) fn end(&self) -> Processor {
-        let cores_used = (processor_seconds() - self.own_s) / self.at.elapsed().as_secs_f64();
+        self.end_with(processor_seconds() - self.own_s)
+    }
+
+    /// For processes that are measured and are not this one: seconds of processors that they have used meanwhile.
+    pub(crate) fn end_with(&self, used_s: f64) -> Processor {
+        let cores_used = used_s / self.at.elapsed().as_secs_f64();
         #[expect(clippy::cast_precision_loss, reason = "a machine has few cores")]
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         let machine_busy = self.ticks.zip(Ticks::now()).and_then(|(before, now)| before.busy_until(now));

@@ -94,12 +94,12 @@ fn parity_from_end_to_end() {
     let svg = folder.path().join("parity.svg");
     let limits = "--link 100MB/s --disk 200MB/s";
     let report = report(&format!(
-        "parity --nodes 2,3 --mib 2 --dirty 10,100 --runs 1 {limits} --folder {} --svg {}",
+        "parity --nodes 2,3 --mib 2 --dirty 10,100,whole --runs 1 {limits} --folder {} --svg {}",
         folder.path().display(),
         svg.display()
     ));
     let rows = report["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 4);
+    assert_eq!(rows.len(), 6);
     for row in rows {
         has_numbers(row, &ENCODING);
         assert!(row["scheme"] == "xor" && row["shape"].is_string() && row["machine_limited"].is_boolean());
@@ -112,6 +112,12 @@ fn parity_from_end_to_end() {
         let sent = row["sent_bytes"].as_u64().expect("a number");
         let changed = row["dirty_percent"].as_f64().expect("a number") / 100.0 * f64::from(2 << 20);
         assert!(f64::from(u32::try_from(sent).expect("few bytes")) < changed * 1.5, "{row}");
+    }
+    // Of a delta of all pages, and of what was there before it, each is read: of a whole image nothing was there.
+    for of_nodes in rows.chunks(3) {
+        let [delta, whole] = [1, 2].map(|row| of_nodes[row]["read_bytes"].as_u64().expect("a number"));
+        assert!(delta > 2 * whole - whole / 4, "{of_nodes:?}");
+        assert!(of_nodes[1]["whole"] == false && of_nodes[2]["whole"] == true, "{of_nodes:?}");
     }
     let drawn = std::fs::read_to_string(svg).expect("a chart");
     assert!(drawn.starts_with("<svg ") && drawn.contains("SCore: sum") && drawn.contains("arithmetic"));
@@ -313,10 +319,13 @@ fn sizes_that_measure_nothing_are_refused() {
         ("parity --nodes 2 --budget NaN", "'--budget <BUDGET>': expected a number above 0 and at most 64"),
         ("parity --nodes 2 --budget -1", "'--budget <BUDGET>': expected a number above 0"),
         ("parity --nodes 2 --budget 0", "'--budget <BUDGET>': expected a number above 0"),
-        ("parity --nodes 2 --dirty 0", "'--dirty <DIRTY>': expected a number above 0 and at most 100"),
-        ("parity --nodes 2 --dirty 10,-5", "'--dirty <DIRTY>': expected a number above 0"),
-        ("parity --nodes 2 --dirty 100.5", "'--dirty <DIRTY>': expected a number above 0"),
-        ("parity --nodes 2 --dirty nan", "'--dirty <DIRTY>': expected a number above 0"),
+        (
+            "parity --nodes 2 --dirty 0",
+            "'--dirty <DIRTY>': expected `whole`, or a number above 0 and at most 100",
+        ),
+        ("parity --nodes 2 --dirty 10,-5", "'--dirty <DIRTY>': expected `whole`, or a number above 0"),
+        ("parity --nodes 2 --dirty 100.5", "'--dirty <DIRTY>': expected `whole`, or a number above 0"),
+        ("parity --nodes 2 --dirty nan", "'--dirty <DIRTY>': expected `whole`, or a number above 0"),
         ("parity --nodes 2 --program ft", "`ft` is no program; there are mat and lu"),
         ("parity --nodes 2 --program mat --dirty 5", "cannot be used with"),
         ("mpi --block-ms 0", "expected a whole number from 1 to 10000"),

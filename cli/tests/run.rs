@@ -312,8 +312,6 @@ fn a_checkpoint_says_when_it_was_written_protected_and_committed_and_what_that_t
             node["shape"].is_string() && number(node, "total_us") >= number(node, "network_us"),
             "{node}"
         );
-        // Below the limit of its link: what a burst lets through at once are 10 kB.
-        assert!(number(node, "total_us") >= sent.saturating_sub(20_000) / 2, "{node}");
         longest_ms = longest_ms.max(number(node, "total_us") / 1000);
     }
     assert!(protected - written + 1 >= longest_ms, "{saved}");

@@ -9,7 +9,7 @@ use protector::{Limits, Shape};
 use store::protect::Scheme;
 use transport::config::RAILS_MAX;
 
-use super::{GroupOptions, ParityOptions, ProgramKind, ProgramOptions};
+use super::{Dirty, GroupOptions, ParityOptions, ProgramKind, ProgramOptions};
 use crate::number::{number, positive};
 
 /// Most runs of one row.
@@ -39,12 +39,21 @@ pub struct ParityArguments {
     /// Ways that parity takes: pipeline, ring, broadcast, fan-in, auto (by the cost model), all of them
     #[arg(long, requires = "nodes", value_delimiter = ',', default_value = "auto")]
     shape: Vec<String>,
-    /// Percent of the pages that have changed; 100 is a whole image
-    #[arg(long, requires = "nodes", value_delimiter = ',', default_value = "100", allow_negative_numbers = true, value_parser = positive(100.0))]
-    dirty: Vec<f64>,
+    /// What has changed: `whole`, an image where nothing was before, or percent of the pages, in the places of what was there before
+    #[arg(
+        long,
+        requires = "nodes",
+        value_delimiter = ',',
+        default_value = "whole",
+        allow_negative_numbers = true
+    )]
+    dirty: Vec<Dirty>,
     /// Protect checkpoints of these programs instead, whole ones and incremental ones: mat, lu
     #[arg(long, requires = "nodes", value_delimiter = ',', conflicts_with_all = ["dirty", "runs"])]
     program: Vec<ProgramKind>,
+    /// Take checkpoints of real jobs instead, each node with a keeper and a rank, and tell when they are written, protected and committed
+    #[arg(long, requires = "nodes", conflicts_with_all = ["program", "rails", "delay_ms"])]
+    job: bool,
     /// Checkpoints of each program after the first
     #[arg(long, requires = "program", default_value_t = ProgramOptions::default().checkpoints, value_parser = number::<usize>(1..=CHECKPOINTS_MAX))]
     checkpoints: usize,
@@ -118,6 +127,11 @@ impl ParityArguments {
         Ok(Some(ProgramOptions { group, programs: self.program.clone(), checkpoints: self.checkpoints }))
     }
 
+    /// Of jobs, if those were asked for.
+    pub(crate) fn jobs(&self) -> Result<Option<GroupOptions>, protector::NoSuchShape> {
+        Ok(self.group()?.filter(|_| self.job))
+    }
+
     /// From end to end, if nodes were named.
     pub(crate) fn group(&self) -> Result<Option<GroupOptions>, protector::NoSuchShape> {
         if self.nodes.is_empty() {
@@ -137,7 +151,7 @@ impl ParityArguments {
             scheme: self.scheme,
             shapes,
             bytes: mib.iter().map(|mib| mib << 20).collect(),
-            dirty_percent: self.dirty.clone(),
+            dirty: self.dirty.clone(),
             rails: self.rails.clone(),
             delays: self.delay_ms.iter().map(|ms| Duration::from_millis(*ms as u64)).collect(),
             limits: Limits {

@@ -2,7 +2,7 @@
 
 use store::protect::Scheme;
 
-use super::{GroupOptions, ProgramOptions};
+use super::{Dirty, GroupOptions, ProgramOptions};
 
 /// The name of a figure, and what to measure.
 type Figure<O> = (&'static str, O);
@@ -17,11 +17,12 @@ pub fn group_figures(quick: bool) -> [Figure<GroupOptions>; 3] {
     let nodes =
         GroupOptions { nodes: if quick { vec![2, 4] } else { (2..=8).collect() }, ..defaults.clone() };
     let lengths = [16 << 20, 32 << 20, 64 << 20, 128 << 20, 256 << 20].to_vec();
-    let dirty_percent = vec![1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
+    let deltas = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0].map(Dirty::Percent);
+    let dirty = deltas.into_iter().chain([Dirty::Whole]).collect();
     [
         ("parity-nodes", of(nodes, 1 << 20)),
         ("parity-lengths", of(GroupOptions { bytes: lengths, ..defaults.clone() }, 1 << 20)),
-        ("parity-dirty", of(GroupOptions { dirty_percent, ..defaults }, 1 << 20)),
+        ("parity-dirty", of(GroupOptions { dirty, ..defaults }, 1 << 20)),
     ]
 }
 

@@ -2,10 +2,13 @@
 //!
 //! Every node's link and disk have limits, so that what is measured is what the limits allow and not this machine. In turns with the encodings the same
 //! bytes go over the same links, and to and from the same directories, with nothing else to do: what link and disk give is measured, not assumed. Processor
-//! time is told beside each point, and a point at which the machine was the limit is marked. Images hold random bytes. The first generation is protected as
-//! a whole; with a share of dirty pages below 100 the next ones are deltas over it that hold so many pages.
+//! time is told beside each point, and a point at which the machine was the limit is marked. Images hold random bytes. Whole images stand for themselves, each
+//! where nothing was before. With a share of dirty pages the first generation is protected as a whole, and the next ones are deltas over it that hold so many
+//! pages, each in the place of the one before.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use protector::{Limits, Shape};
@@ -34,8 +37,8 @@ pub struct GroupOptions {
     pub shapes: Vec<Option<Shape>>,
     /// Bytes of a node's image.
     pub bytes: Vec<usize>,
-    /// Percent of an image's pages that have changed; 100: whole images.
-    pub dirty_percent: Vec<f64>,
+    /// What of an image has changed.
+    pub dirty: Vec<Dirty>,
     /// For how long each frame is held back on its way.
     pub delays: Vec<Duration>,
     /// What each node may use; of the link, with each rail.
@@ -44,6 +47,49 @@ pub struct GroupOptions {
     pub runs: usize,
     /// Where the nodes' directories are.
     pub folder: PathBuf,
+}
+
+/// What of an image is protected.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Dirty {
+    /// All of it, where nothing was before.
+    Whole,
+    /// So many percent of its pages, each in the place of what was there before.
+    Percent(f64),
+}
+
+impl Dirty {
+    /// Percent of the pages that are other ones than before.
+    #[must_use]
+    pub fn percent(self) -> f64 {
+        match self {
+            Dirty::Whole => 100.0,
+            Dirty::Percent(percent) => percent,
+        }
+    }
+}
+
+impl fmt::Display for Dirty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dirty::Whole => f.write_str("whole"),
+            Dirty::Percent(percent) => write!(f, "{percent}"),
+        }
+    }
+}
+
+impl FromStr for Dirty {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Dirty, String> {
+        if text == "whole" {
+            return Ok(Dirty::Whole);
+        }
+        let percent = text.parse().ok().filter(|percent| *percent > 0.0 && *percent <= 100.0);
+        percent
+            .map(Dirty::Percent)
+            .ok_or_else(|| "expected `whole`, or a number above 0 and at most 100".to_owned())
+    }
 }
 
 impl Default for GroupOptions {
@@ -55,7 +101,7 @@ impl Default for GroupOptions {
             scheme: Scheme::Xor,
             shapes: vec![None],
             bytes: vec![64 << 20],
-            dirty_percent: vec![100.0],
+            dirty: vec![Dirty::Whole],
             delays: vec![Duration::ZERO],
             limits: Limits {
                 link_bytes_per_s: Some(50_000_000),
@@ -106,18 +152,18 @@ pub fn run(options: &GroupOptions) -> Result<GroupReport, BenchError> {
     let machine = Machine::here();
     options.plans().try_for_each(|plan| plan.check())?;
     let memory = Memory::measure();
-    let each = options.bytes.len() * options.dirty_percent.len();
+    let each = options.bytes.len() * options.dirty.len();
     let mut steps = Steps::new("parity", options.plans().count() * each);
     let mut rows = Vec::new();
     for plan in options.plans() {
         for bytes in &options.bytes {
-            for dirty in &options.dirty_percent {
+            for dirty in &options.dirty {
                 let (nodes, mib) = (plan.nodes, bytes >> 20);
                 let rails = plan.rails;
                 steps.step(format_args!(
-                    "{nodes} nodes, rails of each {rails}, {mib} MiB each, {dirty} % of them changed"
+                    "{nodes} nodes, rails of each {rails}, {mib} MiB each, changed: {dirty}"
                 ));
-                let point = Point { bytes: *bytes, dirty_percent: *dirty };
+                let point = Point { bytes: *bytes, dirty: *dirty };
                 let measured = measure(&plan, point, options.runs)?;
                 rows.push(GroupRow::new(&plan, &memory, point, &measured));
             }
@@ -131,7 +177,7 @@ pub fn run(options: &GroupOptions) -> Result<GroupReport, BenchError> {
 pub(super) struct Point {
     /// Of a node's image.
     pub(super) bytes: usize,
-    pub(super) dirty_percent: f64,
+    pub(super) dirty: Dirty,
 }
 
 impl Point {
@@ -143,7 +189,7 @@ impl Point {
         reason = "a share of what is in memory"
     )]
     pub(super) fn changed_bytes(&self) -> u64 {
-        (self.bytes as f64 * self.dirty_percent / 100.0) as u64
+        (self.bytes as f64 * self.dirty.percent() / 100.0) as u64
     }
 }
 
@@ -158,7 +204,7 @@ fn measure(plan: &Plan, point: Point, runs: usize) -> Result<Measured, BenchErro
     let mut cluster = Cluster::new(plan.clone())?;
     let mut random = Random(0x5eed);
     let memory: Vec<Vec<u8>> = (0..plan.nodes).map(|_| random.bytes(point.bytes)).collect();
-    let whole = point.dirty_percent >= 100.0;
+    let whole = point.dirty == Dirty::Whole;
     let (mut last, mut bases) = (generation(1), Vec::new());
     if !whole {
         bases = write(&mut cluster, last, &memory, &[])?;
@@ -226,5 +272,23 @@ impl Random {
         let mut words: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).collect();
         words.truncate(bytes);
         words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delta_of_all_pages_is_no_whole_image() {
+        assert_eq!("whole".parse(), Ok(Dirty::Whole));
+        assert_eq!("100".parse(), Ok(Dirty::Percent(100.0)));
+        assert_eq!(Dirty::Whole.percent(), Dirty::Percent(100.0).percent());
+        for text in ["0", "-1", "101", "nan", "all", ""] {
+            assert!(text.parse::<Dirty>().expect_err(text).contains("whole"));
+        }
+        for dirty in [Dirty::Whole, Dirty::Percent(2.5)] {
+            assert_eq!(dirty.to_string().parse(), Ok(dirty));
+        }
     }
 }

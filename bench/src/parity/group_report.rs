@@ -6,7 +6,7 @@ use protector::{Limits, Seconds, Statistics};
 use serde::Serialize;
 
 use super::cluster::{Bare, Encoded, Plan};
-use super::group::{Measured, Point};
+use super::group::{Dirty, Measured, Point};
 use super::memory::Memory;
 use crate::chart::{self, Chart, Line, Panel};
 use crate::machine::{Machine, Processor};
@@ -43,8 +43,10 @@ pub struct GroupRow {
     pub delay_ms: f64,
     /// Bytes of a node's image.
     pub bytes: usize,
-    /// Percent of its pages that have changed; 100: a whole image.
+    /// Percent of its pages that have changed.
     pub dirty_percent: f64,
+    /// A whole image, where nothing was before; else its pages are in the places of others.
+    pub whole: bool,
     /// From the first order to the last answer.
     pub seconds: f64,
     /// What changed of one node's image by that time.
@@ -67,7 +69,7 @@ pub struct GroupRow {
     pub ratio_to_slowest: f64,
     /// Seconds with something under way, on average of the nodes.
     pub network_s: f64,
-    /// Seconds in reads and writes, waiting for the limit included.
+    /// Seconds in which something was read or written, or waited for the limit.
     pub disk_s: f64,
     /// Seconds of arithmetic.
     pub arithmetic_s: f64,
@@ -104,12 +106,51 @@ fn float(bytes: u64) -> f64 {
     bytes as f64
 }
 
-/// Seconds that link and disk would take for what went through them on the busiest node; the longer ones.
+/// Bytes that went through link and disk where those were busiest.
+pub(super) struct Through {
+    link: u64,
+    disk: u64,
+}
+
+/// Seconds that link and disk would take by themselves.
+pub(super) struct Alone {
+    pub(super) link: f64,
+    pub(super) disk: f64,
+}
+
+impl Through {
+    pub(super) fn of(statistics: &[Statistics]) -> Through {
+        let busiest = |of: &dyn Fn(&Statistics) -> u64| statistics.iter().map(of).max().unwrap_or(0);
+        Through {
+            link: busiest(&|found| found.sent_bytes.max(found.received_bytes)),
+            disk: busiest(&|found| found.read_bytes + found.written_bytes),
+        }
+    }
+
+    pub(super) fn alone(&self, bare: Bare) -> Alone {
+        Alone { link: float(self.link) / bare.link, disk: float(self.disk) / bare.disk }
+    }
+}
+
+/// The longer one of both.
 fn slowest_s(encoded: &Encoded, bare: Bare) -> f64 {
-    let busiest = |of: &dyn Fn(&Statistics) -> u64| encoded.statistics.iter().map(of).max().unwrap_or(0);
-    let through_link = busiest(&|found| found.sent_bytes.max(found.received_bytes));
-    let through_disk = busiest(&|found| found.read_bytes + found.written_bytes);
-    (float(through_link) / bare.link).max(float(through_disk) / bare.disk)
+    let alone = Through::of(&encoded.statistics).alone(bare);
+    alone.link.max(alone.disk)
+}
+
+impl Measured {
+    /// The encoding that took the median time.
+    pub(super) fn median(&self) -> &Encoded {
+        let mut encoded: Vec<&Encoded> = self.encoded.iter().collect();
+        encoded.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        encoded[encoded.len() / 2]
+    }
+
+    /// What link and disk gave by themselves.
+    pub(super) fn bare_median(&self) -> Bare {
+        let median = |of: &dyn Fn(&Bare) -> f64| percentile(&sorted(self.bare.iter().map(of).collect()), 0.5);
+        Bare { link: median(&|bare| bare.link), disk: median(&|bare| bare.disk) }
+    }
 }
 
 impl GroupRow {
@@ -123,12 +164,7 @@ impl GroupRow {
         let runs = measured.encoded.iter().enumerate();
         let ratios = runs.map(|(run, encoded)| slowest_s(encoded, beside(run)) / encoded.seconds);
         let ratio_to_slowest = percentile(&sorted(ratios.collect()), 0.5);
-        let median =
-            |of: &dyn Fn(&Bare) -> f64| percentile(&sorted(measured.bare.iter().map(of).collect()), 0.5);
-        let bare = Bare { link: median(&|bare| bare.link), disk: median(&|bare| bare.disk) };
-        let mut encoded: Vec<&Encoded> = measured.encoded.iter().collect();
-        encoded.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        let encoded = encoded[encoded.len() / 2];
+        let (bare, encoded) = (measured.bare_median(), measured.median());
         let statistics = &encoded.statistics;
         let count = statistics.len().max(1) as u64;
         let mean = |of: &dyn Fn(&Statistics) -> u64| statistics.iter().map(of).sum::<u64>() / count;
@@ -169,7 +205,8 @@ impl GroupRow {
             ratio_to_best: None,
             delay_ms: plan.delay.as_secs_f64() * 1e3,
             bytes: point.bytes,
-            dirty_percent: point.dirty_percent,
+            dirty_percent: point.dirty.percent(),
+            whole: point.dirty == Dirty::Whole,
             seconds: encoded.seconds,
             gbytes_per_s,
             memcpy_gbytes_per_s: memory.copy,
@@ -196,6 +233,14 @@ impl GroupRow {
 }
 
 impl GroupRow {
+    fn dirty(&self) -> Dirty {
+        if self.whole { Dirty::Whole } else { Dirty::Percent(self.dirty_percent) }
+    }
+
+    fn dirty_words(&self) -> String {
+        if self.whole { Dirty::Whole.to_string() } else { format!("{}%", self.dirty_percent) }
+    }
+
     /// Everything but the shape.
     fn point(&self) -> String {
         AXES[..5].iter().map(|axis| (axis.of)(self)).collect::<Vec<_>>().join(" ")
@@ -225,13 +270,13 @@ struct Axis {
 const AXES: [Axis; 6] = [
     Axis { name: "nodes", unit: " nodes", of: |row| row.nodes.to_string() },
     Axis { name: "MiB of a node's image", unit: " MiB", of: |row| (row.bytes >> 20).to_string() },
-    Axis { name: "% of the pages changed", unit: " % changed", of: |row| row.dirty_percent.to_string() },
+    Axis { name: "% of the pages changed", unit: " % changed", of: |row| row.dirty().to_string() },
     Axis { name: "rails of a node", unit: " rails", of: |row| row.rails.to_string() },
     Axis { name: "ms on the way", unit: " ms on the way", of: |row| row.delay_ms.to_string() },
     Axis { name: "shape", unit: "", of: |row| row.shape.clone() },
 ];
 
-fn distinct(names: impl Iterator<Item = String>) -> Vec<String> {
+pub(super) fn distinct(names: impl Iterator<Item = String>) -> Vec<String> {
     let mut distinct: Vec<String> = Vec::new();
     for name in names {
         if !distinct.contains(&name) {
@@ -256,9 +301,7 @@ impl GroupReport {
         };
         let choice = choices.reduce(f64::max).map(choice);
         let limited = limits.link_bytes_per_s.is_some() || limits.disk_bytes_per_s.is_some();
-        let counts = |row: &&GroupRow| {
-            limited && !row.machine_limited && row.dirty_percent >= 100.0 && row.seconds > 1.0
-        };
+        let counts = |row: &&GroupRow| limited && !row.machine_limited && row.whole && row.seconds > 1.0;
         let worst = rows.iter().filter(counts).map(|row| row.ratio_to_slowest).reduce(f64::min);
         let bar = |worst| {
             Bar::above("encoding to the slower one of link and disk, worst whole image", worst, RATIO_MIN)
@@ -364,13 +407,13 @@ impl fmt::Display for GroupReport {
         for row in &self.rows {
             writeln!(
                 f,
-                "{:>5} {:>5} {:>8} {:>9} {:>6} {:>5}% {:>7.3} {:>6.1} {:>6.1} {:>6.1} {:>7.3} {:>6.2} {:>6.2} {:>6.2} {:>6.3} {:>6.2} {:>7.2} {:>6.2} {:>7.1} {:>4.0}% {:>5}{}",
+                "{:>5} {:>5} {:>8} {:>9} {:>6} {:>6} {:>7.3} {:>6.1} {:>6.1} {:>6.1} {:>7.3} {:>6.2} {:>6.2} {:>6.2} {:>6.3} {:>6.2} {:>7.2} {:>6.2} {:>7.1} {:>4.0}% {:>5}{}",
                 row.nodes,
                 row.rails,
                 row.scheme,
                 row.shape,
                 row.bytes >> 20,
-                row.dirty_percent,
+                row.dirty_words(),
                 row.seconds,
                 row.gbytes_per_s * 1e3,
                 row.link_gbytes_per_s * 1e3,
@@ -393,10 +436,10 @@ impl fmt::Display for GroupReport {
             let Some(ratio) = row.ratio_to_best else { continue };
             writeln!(
                 f,
-                "{} nodes, {} MiB, {} % changed, {} ms on the way: the model chose {}, {ratio:.2} times the fastest",
+                "{} nodes, {} MiB, changed {}, {} ms on the way: the model chose {}, {ratio:.2} times the fastest",
                 row.nodes,
                 row.bytes >> 20,
-                row.dirty_percent,
+                row.dirty_words(),
                 row.delay_ms,
                 row.shape
             )?;

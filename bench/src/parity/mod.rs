@@ -1,5 +1,5 @@
 //! The arithmetic of parity against plain copies of memory, on one core; and encoding from end to end ([`run_group`]), also of
-//! programs whose checkpoints are incremental ([`run_programs`]).
+//! programs whose checkpoints are incremental ([`run_programs`]), and of jobs of `stillwire run` ([`run_jobs`]).
 //!
 //! Of the arithmetic: one thread, bound to a processor. Each row does one thing over data that is larger than four of the machine's last-level
 //! caches, in turns with a plain copy of as many bytes, so that both come from memory and go there. The figure is bytes of the sources by
@@ -12,6 +12,9 @@ mod figures;
 mod group;
 mod group_report;
 mod isal;
+mod job;
+mod job_report;
+mod launched;
 mod memory;
 mod program_report;
 mod programs;
@@ -30,8 +33,10 @@ use isal::{Isal, Tables};
 
 pub use arguments::ParityArguments;
 pub use figures::{group_figures, program_figures};
-pub use group::{GroupOptions, run as run_group};
+pub use group::{Dirty, GroupOptions, run as run_group};
 pub use group_report::{GroupReport, GroupRow};
+pub use job::run as run_jobs;
+pub use job_report::{JobReport, JobRow};
 pub use program_report::{ProgramReport, ProgramRow, ProgramTotal};
 pub use programs::{ProgramKind, ProgramOptions, run as run_programs};
 pub use report::{ParityReport, ParityRow};

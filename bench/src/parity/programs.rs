@@ -14,7 +14,7 @@ use store::{GenerationId, Section};
 
 use super::changes::Changes;
 use super::cluster::{Cluster, Encoded, Image, generation};
-use super::group::{GroupOptions, Measured, Point};
+use super::group::{Dirty, GroupOptions, Measured, Point};
 use super::memory::Memory;
 use super::program_report::{ProgramReport, ProgramRow, Repair, Saved};
 use crate::delta::programs::{Multiplication, Program, Relaxation};
@@ -165,9 +165,9 @@ fn series(
         let incremental = Taken { image_bytes, write_s, collect_s, encoded };
         last = id;
         let after = cluster.bare(length(&now))?;
-        let share = changed_percent(&before, &now);
-        for (way, percent, taken) in [("full", 100.0, full), ("incremental", share, incremental)] {
-            let point = Point { bytes: now[0].len(), dirty_percent: percent };
+        let share = Dirty::Percent(changed_percent(&before, &now));
+        for (way, dirty, taken) in [("full", Dirty::Whole, full), ("incremental", share, incremental)] {
+            let point = Point { bytes: now[0].len(), dirty };
             let Taken { image_bytes, write_s, collect_s, encoded } = taken;
             let saved = Saved { program: kind.to_string(), checkpoint, way, image_bytes, write_s, collect_s };
             let measured = Measured { encoded: vec![encoded], bare: vec![bare, after] };

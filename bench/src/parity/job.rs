@@ -1,0 +1,166 @@
+//! Checkpoints of real jobs, from the order to the commit.
+//!
+//! A job of `stillwire run` with a node for each rank: processes, keepers and directories of their own; what protects images keeps below limits of each node's
+//! link and disk. Ranks are programs that know nothing of checkpoints, with memory that changes all the time. Each run is a job of its own: its first
+//! checkpoint, for which nothing was there, and the next one, in whose place the first one's images are. What link and disk give by themselves is measured
+//! before each job and after it.
+
+use std::time::Duration;
+
+use protector::{Seconds, Shape, Statistics};
+use serde::Deserialize;
+
+use super::cluster::{Bare, Cluster, Encoded, Plan};
+use super::group::{Dirty, GroupOptions, Point};
+use super::job_report::{JobReport, JobRow};
+use super::launched::{Folder, Job};
+use super::memory::Memory;
+use crate::error::BenchError;
+use crate::machine::{Busy, Machine};
+use crate::progress::Steps;
+
+/// How often a second a rank writes to each page that it writes to.
+pub(super) const PASSES: u32 = 4;
+
+/// Until all pages have been written to since the last checkpoint, on a machine that has other work.
+const CHANGED_AFTER: Duration = Duration::from_millis(600);
+
+/// What a job says of a checkpoint.
+#[derive(Deserialize)]
+pub(super) struct Told {
+    milliseconds: u64,
+    bytes: u64,
+    pause_ns: u64,
+    written_ms: u64,
+    protected_ms: u64,
+    nodes: Vec<Effort>,
+}
+
+/// What protecting took on a node.
+#[derive(Deserialize)]
+struct Effort {
+    shape: Option<String>,
+    sent_bytes: u64,
+    received_bytes: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+    network_us: u64,
+    disk_us: u64,
+    arithmetic_us: u64,
+    total_us: u64,
+    predicted_us: u64,
+}
+
+/// One checkpoint. Seconds since it was ordered.
+pub(super) struct Taken {
+    pub(super) pause_s: f64,
+    pub(super) written_s: f64,
+    pub(super) protected_s: f64,
+    pub(super) committed_s: f64,
+    /// Of a node.
+    pub(super) image_bytes: u64,
+    pub(super) encoded: Encoded,
+}
+
+/// Checkpoints of the same kind, one of each job, and bare turns around each: one more.
+#[derive(Default)]
+pub(super) struct Series {
+    pub(super) taken: Vec<Taken>,
+    pub(super) bare: Vec<Bare>,
+}
+
+/// Measures.
+///
+/// # Errors
+/// [`BenchError`] if a job does not start, or a checkpoint of it comes to nothing.
+pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
+    let machine = Machine::here();
+    let shape = options.shapes.first().copied().flatten();
+    let plans: Vec<Plan> = options.nodes.iter().map(|nodes| options.plan(*nodes, 1, shape)).collect();
+    plans.iter().try_for_each(Plan::check)?;
+    let memory = Memory::measure();
+    let folder = Folder::new(&options.folder)?;
+    let points = plans.len() * options.bytes.len() * options.dirty.len();
+    let mut steps = Steps::new("parity", points);
+    let mut rows = Vec::new();
+    for plan in &plans {
+        for bytes in &options.bytes {
+            for dirty in &options.dirty {
+                let (nodes, mib, percent) = (plan.nodes, bytes >> 20, dirty.percent());
+                steps.step(format_args!("jobs of {nodes} nodes, {mib} MiB each, {percent} % of them change"));
+                // Of a program that is saved again something was there before.
+                let point = Point { bytes: *bytes, dirty: Dirty::Percent(percent) };
+                let [first, next] = measure(plan, &folder, point, options.runs)?;
+                let whole = Point { dirty: Dirty::Whole, ..point };
+                for (which, point, series) in [("first", whole, first), ("next", point, next)] {
+                    rows.push(JobRow::new(which, plan, &memory, point, series));
+                }
+            }
+        }
+    }
+    Ok(JobReport::new(machine, rows))
+}
+
+fn measure(plan: &Plan, folder: &Folder, point: Point, runs: usize) -> Result<[Series; 2], BenchError> {
+    let mut cluster = Cluster::new(plan.clone())?;
+    let mut series = [Series::default(), Series::default()];
+    let mut bare = |series: &mut [Series; 2]| {
+        let found = cluster.bare(point.bytes as u64)?;
+        series.iter_mut().for_each(|series| series.bare.push(found));
+        Ok::<(), BenchError>(())
+    };
+    bare(&mut series)?;
+    for _ in 0..runs {
+        let mut job = Job::start(folder, plan, point)?;
+        for series in &mut series {
+            std::thread::sleep(CHANGED_AFTER);
+            series.taken.push(checkpoint(&mut job, plan.nodes)?);
+        }
+        job.end()?;
+        bare(&mut series)?;
+    }
+    Ok(series)
+}
+
+fn checkpoint(job: &mut Job, nodes: usize) -> Result<Taken, BenchError> {
+    let (busy, used) = (Busy::begin(), job.processor_seconds());
+    let told = job.checkpoint()?;
+    let processor = busy.end_with(job.processor_seconds() - used);
+    let seconds = |ms: u64| Duration::from_millis(ms).as_secs_f64();
+    let statistics = told.nodes.iter().map(Effort::statistics).collect::<Result<Vec<_>, _>>()?;
+    let encoded_s = seconds(told.protected_ms.saturating_sub(told.written_ms));
+    Ok(Taken {
+        pause_s: Duration::from_nanos(told.pause_ns).as_secs_f64(),
+        written_s: seconds(told.written_ms),
+        protected_s: seconds(told.protected_ms),
+        committed_s: seconds(told.milliseconds),
+        image_bytes: told.bytes / nodes.max(1) as u64,
+        encoded: Encoded { seconds: encoded_s, statistics, processor },
+    })
+}
+
+impl Effort {
+    fn statistics(&self) -> Result<Statistics, BenchError> {
+        let seconds = |us: u64| Duration::from_micros(us).as_secs_f64();
+        let mut rail_frames = Statistics::default().rail_frames;
+        // A job's nodes have one rail here, which carries everything.
+        rail_frames[0] = 1;
+        Ok(Statistics {
+            shape: self.shape.as_deref().map(str::parse::<Shape>).transpose()?,
+            rail_frames,
+            sent_bytes: self.sent_bytes,
+            received_bytes: self.received_bytes,
+            read_bytes: self.read_bytes,
+            written_bytes: self.written_bytes,
+            seconds: Seconds {
+                network: seconds(self.network_us),
+                disk: seconds(self.disk_us),
+                arithmetic: seconds(self.arithmetic_us),
+                total: seconds(self.total_us),
+                predicted: seconds(self.predicted_us),
+                ..Seconds::default()
+            },
+            ..Statistics::default()
+        })
+    }
+}

@@ -1,0 +1,54 @@
+//! The bench of real jobs' checkpoints, which starts this executable.
+
+#[path = "../../tests/skipped.rs"]
+mod skipped;
+mod support;
+
+use std::process::Command;
+
+use support::programs::library;
+use support::{done, stillwire};
+
+#[test]
+fn checkpoints_of_jobs_are_measured_from_the_order_to_the_commit() {
+    let name = "checkpoints_of_jobs_are_measured_from_the_order_to_the_commit";
+    if Command::new("cc").arg("--version").output().is_err() {
+        return skipped::skipped(name, "no compiler `cc`");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let svg = folder.path().join("job.svg");
+    let place = folder.path().display().to_string();
+    let drawn = svg.display().to_string();
+    let limits = ["--link", "20MB/s", "--disk", "40MB/s"];
+    let mut bench =
+        stillwire(&["bench", "parity", "--job", "--nodes", "2,3", "--mib", "4", "--runs", "1", "--json"]);
+    bench.args(limits).args(["--folder", &place, "--svg", &drawn]).env("STILLWIRE_PROVIDER", library());
+    let measured = done(&mut bench);
+    assert_eq!(measured.code, Some(0), "{measured:?}");
+    let report = measured.json();
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 4, "two numbers of nodes, the first checkpoint and the next one");
+    for row in rows {
+        let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} is no number: {row}"));
+        let times = ["pause_s", "written_s", "protected_s", "committed_s"].map(number);
+        assert!(times.is_sorted() && times[0] > 0.0 && times[1] < times[2], "{row}");
+        assert!(row["checkpoint"] == "first" || row["checkpoint"] == "next", "{row}");
+        assert!(row["machine_limited"].is_boolean() && row["scheme"] == "xor", "{row}");
+        // All of its memory, and what else a process has.
+        let memory = f64::from(4 << 20);
+        assert!((1.0..1.5).contains(&(number("image_bytes") / memory)), "{row}");
+        assert!((0.9..1.5).contains(&(number("sent_bytes") / memory)), "{row}");
+        // Below the limits: what a burst lets through at once is a few percent of that.
+        assert!(number("seconds") > 0.9 * number("sent_bytes") / 20e6, "{row}");
+        let through_disk = number("read_bytes") + number("written_bytes");
+        assert!(number("seconds") > 0.9 * through_disk / 40e6, "{row}");
+        assert!(number("cores_used") > 0.0 && number("link_alone_s") > 0.0 && number("disk_alone_s") > 0.0);
+    }
+    // Beside what the next one changes lies what was there before it.
+    let read = |row: usize| rows[row]["read_bytes"].as_u64().expect("a number");
+    assert!(read(1) > read(0) * 3 / 2 && read(3) > read(2) * 3 / 2, "{report}");
+    let drawn = std::fs::read_to_string(svg).expect("a chart");
+    assert!(drawn.starts_with("<svg ") && drawn.contains("committed") && drawn.contains("sum of both"));
+    // Nothing is left of the jobs.
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+}
