@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 
-NODES = 4
 EVERY = "2s"
 
 # Seconds: beside those of the program itself.
@@ -37,7 +36,8 @@ def measure(options, extra):
         output = open(os.path.join(directory, "output"), "wb")
         program = [options.program, str(options.mib), str(options.percent), str(options.seconds)]
         own = ["--ckpt-dir", f"{directory}/job", "--node-dir", f"{directory}/disks"]
-        command = [options.stillwire, "run", "-n", str(NODES), "--nodes", str(NODES), *own, *extra, "--", *program]
+        nodes = str(options.nodes)
+        command = [options.stillwire, "run", "-n", nodes, "--nodes", nodes, *own, *extra, "--", *program]
         job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
         def text():
@@ -81,6 +81,7 @@ def main():
     for name in ("stillwire", "program", "place"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--nodes", type=int, default=4, help="with a rank each; ranks poll, so that a machine should have a core for each")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--mib", type=int, default=64, help="memory of each rank")
     parser.add_argument("--percent", type=int, default=10, help="of it that a rank writes to")
