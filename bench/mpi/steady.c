@@ -3,12 +3,16 @@
  *
  * usage: steady MIB PERCENT SECONDS    each rank has MIB of memory, of which it writes to PERCENT, over and over, and reads no other part after the beginning
  *
- * Rank 0 prints "begun" after WARM_SECONDS, and SECONDS later "rounds N in T s".
+ * Rank 0 prints "begun" after WARM_SECONDS, and SECONDS later "rounds N in T s". Where there is a processor for each rank, each keeps to its own: two that poll
+ * on one would measure the scheduler.
  */
+#define _GNU_SOURCE
 #include <mpi.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* Words of 8 bytes that a rank works on in a round, and that it sends in one. */
 enum { WORK = 32768, SENT = 1024 };
@@ -22,6 +26,12 @@ int main(int count, char **words)
     MPI_Init(NULL, NULL);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (ranks <= sysconf(_SC_NPROCESSORS_ONLN)) {
+        cpu_set_t own;
+        CPU_ZERO(&own);
+        CPU_SET(rank, &own);
+        sched_setaffinity(0, sizeof own, &own);
+    }
     size_t all = (size_t)atol(count == 4 ? words[1] : "0") << 17;
     size_t hot = count == 4 ? all / 100 * (size_t)atol(words[2]) : 0;
     double seconds = count == 4 ? atof(words[3]) : 0;
