@@ -17,6 +17,9 @@ EVERY = "2s"
 BESIDE_MAX = 120
 SAMPLE_EVERY = 0.05
 
+# Cores: a run beside which others use more does not count.
+OTHERS_MAX = 0.1
+
 
 def processor_seconds(launcher):
     """Of all keepers together, with all their threads, and without their ranks."""
@@ -30,8 +33,28 @@ def processor_seconds(launcher):
     return used / os.sysconf("SC_CLK_TCK")
 
 
+def ticks(pid):
+    """Of a process and all below it, and of what of theirs has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            used = sum(map(int, file.read().rsplit(") ", 1)[1].split()[11:15]))
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                used += sum(ticks(child) for child in file.read().split())
+        return used
+    except (OSError, IndexError):
+        return 0
+
+
+def others_seconds(launcher):
+    """Of all processors, by whatever is not the job."""
+    with open("/proc/stat") as file:
+        user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
+    return (user + nice + system + irq + softirq + steal - ticks(launcher)) / os.sysconf("SC_CLK_TCK")
+
+
 def measure(options, extra):
-    """Rounds per second, cores that the keepers use, committed checkpoints, and those that came to nothing."""
+    """Rounds per second, cores that the keepers and others use, committed checkpoints, and those that came to nothing."""
     with tempfile.TemporaryDirectory(dir=options.place) as directory:
         output = open(os.path.join(directory, "output"), "wb")
         program = [options.program, str(options.mib), str(options.percent), str(options.seconds)]
@@ -55,7 +78,7 @@ def measure(options, extra):
                 if "rounds " in said:
                     continue
                 try:
-                    last = (time.monotonic(), processor_seconds(job.pid))
+                    last = (time.monotonic(), processor_seconds(job.pid), others_seconds(job.pid))
                 except (OSError, IndexError):
                     continue
                 if "begun" in said and first is None:
@@ -71,6 +94,7 @@ def measure(options, extra):
         return {
             "rounds_per_s": int(found[1]) / float(found[2]),
             "keepers_cores": (last[1] - first[1]) / (last[0] - first[0]),
+            "others_cores": (last[2] - first[2]) / (last[0] - first[0]),
             "committed": meanwhile.count(" committed "),
             "came_to_nothing": meanwhile.count("came to nothing"),
         }
@@ -104,12 +128,17 @@ def main():
         line = ", ".join(f"{way} {measured[way][-1]['rounds_per_s']:.1f}" for way in ways)
         print(f"round {number + 1} of {options.rounds}: rounds per second: {line}", flush=True)
     for way, base in (("none", "off"), ("xor", "off"), ("xor", "none"), ("budget", "none"), ("budget", "xor")):
-        ratios = sorted(ours["rounds_per_s"] / other["rounds_per_s"] for ours, other in zip(measured[way], measured[base]))
+        pairs = [pair for pair in zip(measured[way], measured[base]) if all(run["others_cores"] < OTHERS_MAX for run in pair)]
+        ratios = sorted(ours["rounds_per_s"] / other["rounds_per_s"] for ours, other in pairs)
+        if not ratios:
+            print(f"{way} / {base}: nothing counts, for others used the processors")
+            continue
         print(f"{way} / {base}: median {statistics.median(ratios):.4f}, least {ratios[0]:.4f}, greatest {ratios[-1]:.4f}, {len(ratios)} pairs")
     for way, runs in measured.items():
         cores = statistics.median(run["keepers_cores"] for run in runs)
         committed, nothing = (sum(run[name] for run in runs) for name in ("committed", "came_to_nothing"))
-        print(f"{way}: keepers use {cores:.3f} cores; {committed} checkpoints were committed, {nothing} came to nothing")
+        others = ", ".join(f"{run['others_cores']:.2f}" for run in runs)
+        print(f"{way}: keepers use {cores:.3f} cores; others {others}, which counts below {OTHERS_MAX}; {committed} checkpoints were committed, {nothing} came to nothing")
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"options": vars(options), "ways": {way: " ".join(extra) for way, extra in ways.items()}, "measured": measured}, file, indent=1)
