@@ -6,7 +6,6 @@ mod world;
 
 use std::time::Duration;
 
-use transport::port::Short;
 use transport::{AddressId, Event, LinkIndex, Outgoing, Payload, RailIndex, RawAddress, Space, Transmit};
 use world::{World, pattern};
 
@@ -36,9 +35,20 @@ fn known(mut world: World) -> World {
     world
 }
 
+/// Where a frame goes that left the short way, and its length.
+#[derive(PartialEq, Debug)]
+struct Short {
+    to: AddressId,
+    frame_bytes: usize,
+}
+
 fn short(world: &mut World, rail: RailIndex, tag: u64, payload: &[u8], frame: &mut [u8]) -> Option<Short> {
-    let now = world.now;
-    world.port(0).send_short(now, rail, LinkIndex(0), &outgoing(tag, tag.is_multiple_of(2)), payload, frame)
+    let (now, outgoing) = (world.now, outgoing(tag, tag.is_multiple_of(2)));
+    let mut short = None;
+    let hand = |to, frame: &[u8]| short = Some(Short { to, frame_bytes: frame.len() });
+    let sent = world.port(0).send_short(now, rail, LinkIndex(0), &outgoing, payload, frame, hand);
+    assert_eq!(sent.is_some(), short.is_some());
+    short
 }
 
 fn long(world: &mut World, rail: RailIndex, tag: u64, payload: &[u8], frame: &mut [u8]) -> Transmit {
@@ -182,7 +192,8 @@ fn whatever_stands_before_a_message_sends_it_the_long_way() {
     let mut world = acquainted();
     let (now, mut frame) = (world.now, [0; 2000]);
     let unknown = LinkIndex(9);
-    assert!(world.port(0).send_short(now, WITHIN, unknown, &outgoing(1, true), b"", &mut frame).is_none());
+    let hand = |_, _: &[u8]| panic!("there is no such link");
+    assert!(world.port(0).send_short(now, WITHIN, unknown, &outgoing(1, true), b"", &mut frame, hand).is_none());
 }
 
 /// R20: who is told to wait waits this way too.

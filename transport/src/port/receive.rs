@@ -25,6 +25,7 @@ impl Port {
     /// Takes a frame that came over `rail`. A frame that must not count is dropped and counted by reason; that is never
     /// an error.
     pub fn handle_frame(&mut self, now: Instant, rail: RailIndex, bytes: &[u8], buffers: &mut impl Buffers) {
+        self.catch_up();
         self.counters.frames_received += 1;
         match Frame::parse(bytes) {
             Ok(frame) => {
@@ -47,6 +48,7 @@ impl Port {
         payload_bytes: usize,
         buffers: &mut impl Buffers,
     ) {
+        self.catch_up();
         self.counters.frames_received += 1;
         match Frame::parse_head(head, payload_bytes) {
             Ok(frame) if frame.payload.is_empty() && matches!(frame.body, Body::Data(_)) => {

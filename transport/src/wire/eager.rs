@@ -55,7 +55,7 @@ impl Eager {
     }
 
     #[inline]
-    pub(super) fn emit(&self, out: &mut [u8]) -> usize {
+    pub(crate) fn emit(&self, out: &mut [u8]) -> usize {
         let raw = Raw {
             tag: U64::new(self.tag),
             data: U64::new(self.data),
