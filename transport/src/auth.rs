@@ -15,6 +15,9 @@ use crate::wire::{EAGER_BYTES, HEAD_BYTES_MAX, HEADER_BYTES, TAG_BYTES, TAG_OFFS
 /// Bytes that the tag covers and the frame does not carry.
 const CONTEXT_BYTES: usize = 32;
 
+/// Bytes that it covers of every frame.
+const COVERED_BYTES_MIN: usize = CONTEXT_BYTES + TAG_OFFSET;
+
 /// The secret that all ports of a job share; made by the launcher, never on the wire.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JobKey(pub [u8; 16]);
@@ -136,17 +139,14 @@ impl Authenticator {
 
     fn tag(&self, context: Context, head: &[u8], payload: &[u8]) -> [u8; TAG_BYTES] {
         // One call for context and head: together they are short, and each call moves the whole state in and out.
-        let mut first = [0; CONTEXT_BYTES + HEAD_BYTES_MAX];
         let body = &head[HEADER_BYTES..];
-        let bytes = CONTEXT_BYTES + TAG_OFFSET + body.len();
-        first[..CONTEXT_BYTES].copy_from_slice(&context.bytes());
-        first[CONTEXT_BYTES..CONTEXT_BYTES + TAG_OFFSET].copy_from_slice(&head[..TAG_OFFSET]);
-        let rest = &mut first[CONTEXT_BYTES + TAG_OFFSET..bytes];
-        match <&[u8; EAGER_BYTES]>::try_from(body) {
-            // Short messages live by their latency: a length that is known in advance makes this two moves.
-            Ok(eager) => rest.copy_from_slice(eager),
-            Err(_) => rest.copy_from_slice(body),
+        // Short messages live by their latency: with a length that is known in advance all of this is a few moves.
+        if let (Ok(body), true) = (<&[u8; EAGER_BYTES]>::try_from(body), payload.is_empty()) {
+            return self.tag_of(&covered::<{ COVERED_BYTES_MIN + EAGER_BYTES }>(context, head, body));
         }
+        let mut first = covered::<{ COVERED_BYTES_MIN + HEAD_BYTES_MAX }>(context, head, &[]);
+        let bytes = COVERED_BYTES_MIN + body.len();
+        first[COVERED_BYTES_MIN..bytes].copy_from_slice(body);
         let mut mac = self.mac.borrow_mut();
         mac.update(&first[..bytes]);
         if !payload.is_empty() {
@@ -154,4 +154,20 @@ impl Authenticator {
         }
         mac.finalize_and_reset()
     }
+
+    fn tag_of(&self, covered: &[u8]) -> [u8; TAG_BYTES] {
+        let mut mac = self.mac.borrow_mut();
+        mac.update(covered);
+        mac.finalize_and_reset()
+    }
+}
+
+/// What the tag covers of a frame, with room for the rest: context, header and `body`.
+#[inline]
+fn covered<const BYTES: usize>(context: Context, head: &[u8], body: &[u8]) -> [u8; BYTES] {
+    let mut covered = [0; BYTES];
+    covered[..CONTEXT_BYTES].copy_from_slice(&context.bytes());
+    covered[CONTEXT_BYTES..COVERED_BYTES_MIN].copy_from_slice(&head[..TAG_OFFSET]);
+    covered[COVERED_BYTES_MIN..COVERED_BYTES_MIN + body.len()].copy_from_slice(body);
+    covered
 }

@@ -10,7 +10,7 @@ use crate::matching::Envelope;
 use crate::message::Buffers;
 use crate::port::Port;
 use crate::port::put_off::PutOff;
-use crate::wire::{Body, Flags as HeaderFlags, Frame};
+use crate::wire::{SINGLE_HEAD_BYTES, Single};
 
 impl Port {
     /// Takes a frame as [`Port::handle_frame`] does, in one go. `now` is port time. False: something wants the longer way; nothing has happened then.
@@ -20,23 +20,23 @@ impl Port {
         now: u64,
         rail: RailIndex,
         bytes: &[u8],
-        frame: &Frame<'_>,
+        frame: &Single<'_>,
         buffers: &mut impl Buffers,
     ) -> bool {
-        let header = &frame.header;
-        let (Body::Eager(eager), Some(slot)) = (&frame.body, header.link) else { return false };
         // R7, R3: of our job, our life and our epoch, whose sender we know to be in it.
-        let own = header.job == self.config.job
-            && (!CHECKPOINTABLE || header.life == self.life && header.epoch == self.epoch);
-        let plain = frame.contact.is_none() && header.selective == 0;
-        let whole = frame.payload.len() as u64 == eager.total;
-        if !own || !plain || !whole || self.events.len() >= EVENTS_MAX {
+        let own = if CHECKPOINTABLE {
+            frame.is_of(self.config.job, self.life, self.epoch)
+        } else {
+            frame.is_of_job(self.config.job)
+        };
+        if !own || self.events.len() >= EVENTS_MAX {
             return false;
         }
+        let slot = frame.link();
         let Some(link) = self.links.get(slot as usize) else { return false };
-        let transmission = unwrap(link.newest, header.transmission);
-        let ack = unwrap(link.acked, header.ack);
-        let usual = unwrap(link.expected, header.seq) == link.expected
+        let transmission = unwrap(link.newest, frame.transmission());
+        let ack = unwrap(link.acked, frame.ack());
+        let usual = unwrap(link.expected, frame.seq()) == link.expected
             && transmission > link.newest
             && (link.acked..=link.next).contains(&ack)
             && (!CHECKPOINTABLE || link.peer_epoch == self.epoch)
@@ -47,12 +47,14 @@ impl Port {
         let index = LinkIndex(slot);
         if let Some(auth) = self.authenticator_of(rail) {
             let context = Context { seq: link.expected, transmission, from: link.peer, to: self.id };
-            if !auth.verify(context, bytes, frame.head_bytes) {
+            if !auth.verify(context, bytes, SINGLE_HEAD_BYTES) {
                 return false;
             }
         }
         // R16: what it acknowledges is nothing new, and nothing waits to leave.
-        let tells_nothing = ack == link.acked && link.has_nothing_to_do();
+        let has_nothing_to_do = link.has_nothing_to_do();
+        let tells_nothing = ack == link.acked && has_nothing_to_do;
+        let eager = frame.eager();
         let envelope = Envelope {
             source: index,
             space: eager.space,
@@ -64,13 +66,13 @@ impl Port {
         // From here on it counts.
         self.counters.messages_at_once += 1;
         let link = &mut self.links[slot as usize];
-        link.peer_window_bytes = header.window_bytes;
-        link.peer_window_frames = header.window_frames;
+        link.peer_window_bytes = frame.window_bytes();
+        link.peer_window_frames = frame.window_frames();
         if tells_nothing {
             link.timers.reorder = NEVER;
         } else {
-            let echo = unwrap(link.transmissions, header.echo);
-            if ack == link.next && link.has_nothing_to_do() {
+            let echo = unwrap(link.transmissions, frame.echo());
+            if ack == link.next && has_nothing_to_do {
                 // Nothing that waits could leave because of it, and nothing is lost.
                 debug_assert!(self.put_off.is_none(), "only one acknowledgement is put off");
                 self.put_off = Some(PutOff { link: index, ack, echo, now });
@@ -85,17 +87,20 @@ impl Port {
             link.heard = transmission;
             link.heard_at = now;
         }
-        if header.flags.contains(HeaderFlags::ACK_NOW) {
+        if frame.wants_ack_now() {
             self.ack_now(index);
         }
-        let stored = frame.payload.len().min(usize::try_from(placement.bytes).unwrap_or(usize::MAX));
+        let payload = frame.payload;
+        let stored = payload.len().min(usize::try_from(placement.bytes).unwrap_or(usize::MAX));
         if stored > 0 {
-            buffers.place(receive.op, placement.offset, &frame.payload[..stored]);
+            buffers.place(receive.op, placement.offset, &payload[..stored]);
         }
-        self.tell_received(index, eager, &receive, placement);
-        self.use_promise(index, frame.payload.len(), 1);
-        self.count(index, frame.payload.len(), now);
-        self.arm(index);
+        self.tell_received(index, &eager, &receive, placement);
+        self.use_promise(index, payload.len(), 1);
+        self.count(index, payload.len(), now);
+        if self.put_off.is_none() {
+            self.arm(index);
+        }
         true
     }
 }
@@ -144,6 +149,7 @@ mod tests {
     use crate::matching::Space;
     use crate::message::{Outgoing, Payload, Piece, Receive};
     use crate::time::Instant;
+    use crate::wire::Frame;
 
     const RAIL: RailIndex = RailIndex(0);
     const KEY: JobKey = JobKey([7; 16]);
@@ -194,7 +200,8 @@ mod tests {
             port.catch_up();
             port.counters.frames_received += 1;
             let time = port.port_time(now);
-            if !self.long && port.take_at_once(time, RAIL, bytes, &frame, memory) {
+            let single = Single::of(bytes).filter(|_| !self.long);
+            if single.is_some_and(|single| port.take_at_once(time, RAIL, bytes, &single, memory)) {
                 self.at_once += core::mem::take(&mut port.counters.messages_at_once);
             } else {
                 port.handle(now, RAIL, bytes, &frame, Piece::Here(frame.payload), memory);

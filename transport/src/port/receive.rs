@@ -12,7 +12,7 @@ use crate::message::{Buffers, Event, Piece};
 use crate::port::{Port, nanos};
 use crate::sabotage::Rule;
 use crate::time::Instant;
-use crate::wire::{Body, Flags as HeaderFlags, Frame, Header, Kind};
+use crate::wire::{Body, Flags as HeaderFlags, Frame, Header, Kind, Single};
 
 /// The full numbers of a frame.
 #[derive(Clone, Copy)]
@@ -27,12 +27,13 @@ impl Port {
     pub fn handle_frame(&mut self, now: Instant, rail: RailIndex, bytes: &[u8], buffers: &mut impl Buffers) {
         self.catch_up();
         self.counters.frames_received += 1;
+        if let Some(single) = Single::of(bytes)
+            && self.take_at_once(self.port_time(now), rail, bytes, &single, buffers)
+        {
+            return;
+        }
         match Frame::parse(bytes) {
-            Ok(frame) => {
-                if !self.take_at_once(self.port_time(now), rail, bytes, &frame, buffers) {
-                    self.handle(now, rail, bytes, &frame, Piece::Here(frame.payload), buffers);
-                }
-            }
+            Ok(frame) => self.handle(now, rail, bytes, &frame, Piece::Here(frame.payload), buffers),
             Err(_) => self.counters.dropped_malformed += 1,
         }
     }

@@ -121,7 +121,8 @@ impl Port {
     /// link: another may have to carry it when it is sent again.
     pub(super) fn room(&self, index: LinkIndex, rail: RailIndex, body_bytes: usize, frame: &[u8]) -> usize {
         let link = &self.links[index.0 as usize];
-        let shortest = link.paths.iter().flatten().map(|path| path.frame_bytes_max.get()).min();
+        let paths = link.paths.iter().take(self.rails.len()).flatten();
+        let shortest = paths.map(|path| path.frame_bytes_max.get()).min();
         let frame_bytes = (shortest.unwrap_or(0) as usize)
             .min(self.rails[usize::from(rail.0)].frame_bytes_max)
             .min(frame.len());
