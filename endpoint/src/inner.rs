@@ -261,7 +261,7 @@ impl Inner {
             (0..self.rails.len()).for_each(|i| self.hand_over_rest(i));
         }
         self.collect();
-        happened |= self.transmit(now);
+        happened |= self.port.wants_to_transmit() && self.transmit(now);
         happened | (self.completions.len() > known)
     }
 

@@ -7,6 +7,7 @@
 use core::cell::RefCell;
 
 use aegis::aegis128l::Aegis128LMac;
+use tag::ShortTag;
 
 use crate::config::AuthLevel;
 use crate::ids::PortId;
@@ -14,9 +15,6 @@ use crate::wire::{EAGER_BYTES, HEAD_BYTES_MAX, HEADER_BYTES, TAG_BYTES, TAG_OFFS
 
 /// Bytes that the tag covers and the frame does not carry.
 const CONTEXT_BYTES: usize = 32;
-
-/// Bytes that it covers of every frame.
-const COVERED_BYTES_MIN: usize = CONTEXT_BYTES + TAG_OFFSET;
 
 /// The secret that all ports of a job share; made by the launcher, never on the wire.
 #[derive(Clone, PartialEq, Eq)]
@@ -42,12 +40,15 @@ pub struct Context {
 }
 
 impl Context {
+    fn words(&self) -> [u64; 4] {
+        [self.seq, self.transmission, self.from.0, self.to.0]
+    }
+
     fn bytes(&self) -> [u8; CONTEXT_BYTES] {
         let mut out = [0; CONTEXT_BYTES];
-        out[..8].copy_from_slice(&self.seq.to_le_bytes());
-        out[8..16].copy_from_slice(&self.transmission.to_le_bytes());
-        out[16..24].copy_from_slice(&self.from.0.to_le_bytes());
-        out[24..].copy_from_slice(&self.to.0.to_le_bytes());
+        for (bytes, word) in out.chunks_exact_mut(8).zip(self.words()) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
         out
     }
 }
@@ -65,6 +66,8 @@ pub struct Authenticator {
     level: AuthLevel,
     /// Keyed, and between two tags always as it was when new: setting it back is cheaper than a copy for each tag.
     mac: RefCell<Aegis128LMac<TAG_BYTES>>,
+    /// Of frames that carry a whole short message, where the processor has what it takes.
+    short: Option<ShortTag>,
 }
 
 impl core::fmt::Debug for Authenticator {
@@ -77,7 +80,8 @@ impl Authenticator {
     /// An authenticator for a job.
     #[must_use]
     pub fn new(level: AuthLevel, key: &JobKey) -> Authenticator {
-        Authenticator { level, mac: RefCell::new(Aegis128LMac::new(&key.0)) }
+        let mac = RefCell::new(Aegis128LMac::new(&key.0));
+        Authenticator { level, mac, short: ShortTag::new(&key.0) }
     }
 
     /// What the tag covers.
@@ -138,15 +142,23 @@ impl Authenticator {
     }
 
     fn tag(&self, context: Context, head: &[u8], payload: &[u8]) -> [u8; TAG_BYTES] {
-        // One call for context and head: together they are short, and each call moves the whole state in and out.
         let body = &head[HEADER_BYTES..];
-        // Short messages live by their latency: with a length that is known in advance all of this is a few moves.
-        if let (Ok(body), true) = (<&[u8; EAGER_BYTES]>::try_from(body), payload.is_empty()) {
-            return self.tag_of(&covered::<{ COVERED_BYTES_MIN + EAGER_BYTES }>(context, head, body));
+        if let (Some(short), Ok(body), true) =
+            (&self.short, <&[u8; EAGER_BYTES]>::try_from(body), payload.is_empty())
+            && let Some(header) = head.first_chunk::<TAG_OFFSET>()
+        {
+            return short.of(context.words(), header, body);
         }
-        let mut first = covered::<{ COVERED_BYTES_MIN + HEAD_BYTES_MAX }>(context, head, &[]);
-        let bytes = COVERED_BYTES_MIN + body.len();
-        first[COVERED_BYTES_MIN..bytes].copy_from_slice(body);
+        self.long_tag(context, head, body, payload)
+    }
+
+    fn long_tag(&self, context: Context, head: &[u8], body: &[u8], payload: &[u8]) -> [u8; TAG_BYTES] {
+        // One call for context and head: together they are short, and each call moves the whole state in and out.
+        let mut first = [0; CONTEXT_BYTES + HEAD_BYTES_MAX];
+        let bytes = CONTEXT_BYTES + TAG_OFFSET + body.len();
+        first[..CONTEXT_BYTES].copy_from_slice(&context.bytes());
+        first[CONTEXT_BYTES..CONTEXT_BYTES + TAG_OFFSET].copy_from_slice(&head[..TAG_OFFSET]);
+        first[CONTEXT_BYTES + TAG_OFFSET..bytes].copy_from_slice(body);
         let mut mac = self.mac.borrow_mut();
         mac.update(&first[..bytes]);
         if !payload.is_empty() {
@@ -154,20 +166,25 @@ impl Authenticator {
         }
         mac.finalize_and_reset()
     }
-
-    fn tag_of(&self, covered: &[u8]) -> [u8; TAG_BYTES] {
-        let mut mac = self.mac.borrow_mut();
-        mac.update(covered);
-        mac.finalize_and_reset()
-    }
 }
 
-/// What the tag covers of a frame, with room for the rest: context, header and `body`.
-#[inline]
-fn covered<const BYTES: usize>(context: Context, head: &[u8], body: &[u8]) -> [u8; BYTES] {
-    let mut covered = [0; BYTES];
-    covered[..CONTEXT_BYTES].copy_from_slice(&context.bytes());
-    covered[CONTEXT_BYTES..COVERED_BYTES_MIN].copy_from_slice(&head[..TAG_OFFSET]);
-    covered[COVERED_BYTES_MIN..COVERED_BYTES_MIN + body.len()].copy_from_slice(body);
-    covered
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R21: whoever has no AES instructions talks to whoever has.
+    #[test]
+    fn both_ways_to_a_tag_lead_to_one() {
+        let auth = Authenticator::new(AuthLevel::Header, &JobKey([3; 16]));
+        let context = Context { seq: 1, transmission: u64::MAX, from: PortId(5), to: PortId(6) };
+        for body_bytes in [0, 24, EAGER_BYTES, EAGER_BYTES + 1] {
+            let mut head = [0; HEAD_BYTES_MAX];
+            (0..).zip(&mut head).for_each(|(i, byte)| *byte = i);
+            let head = &head[..HEADER_BYTES + body_bytes];
+            for payload in [&[][..], b"payload"] {
+                let long = auth.long_tag(context, head, &head[HEADER_BYTES..], payload);
+                assert_eq!(auth.tag(context, head, payload), long, "{body_bytes} bytes");
+            }
+        }
+    }
 }
