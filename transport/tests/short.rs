@@ -193,7 +193,9 @@ fn whatever_stands_before_a_message_sends_it_the_long_way() {
     let (now, mut frame) = (world.now, [0; 2000]);
     let unknown = LinkIndex(9);
     let hand = |_, _: &[u8]| panic!("there is no such link");
-    assert!(world.port(0).send_short(now, WITHIN, unknown, &outgoing(1, true), b"", &mut frame, hand).is_none());
+    assert!(
+        world.port(0).send_short(now, WITHIN, unknown, &outgoing(1, true), b"", &mut frame, hand).is_none()
+    );
 }
 
 /// R20: who is told to wait waits this way too.

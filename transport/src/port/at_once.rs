@@ -210,7 +210,8 @@ mod tests {
 
         /// All that has been told since it was asked last, in no order.
         fn told(&mut self) -> Vec<String> {
-            let mut told: Vec<_> = core::mem::take(&mut self.events).iter().map(|e| format!("{e:?}")).collect();
+            let mut told: Vec<_> =
+                core::mem::take(&mut self.events).iter().map(|e| format!("{e:?}")).collect();
             for port in &mut self.ports {
                 while let Some(event) = port.poll_event() {
                     told.push(format!("{event:?}"));
