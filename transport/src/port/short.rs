@@ -11,7 +11,7 @@ use crate::message::Outgoing;
 use crate::port::Port;
 use crate::port::rails::Rail;
 use crate::time::Instant;
-use crate::wire::{Eager, Flags as HeaderFlags, HEADER_BYTES, Header, Kind, TAG_BYTES};
+use crate::wire::{Eager, Flags as HeaderFlags, Header, Kind, SINGLE_HEAD_BYTES, TAG_BYTES, emit_single};
 use crate::{config, wire};
 
 impl Port {
@@ -72,15 +72,18 @@ impl Port {
         };
         let total = u64::from(payload_bytes);
         let Outgoing { space, tag, data, context, silent } = *outgoing;
-        header.emit(frame);
-        let head_bytes = HEADER_BYTES + Eager { tag, data, total, space }.emit(&mut frame[HEADER_BYTES..]);
+        let (header, body) = (header.words(), Eager { tag, data, total, space }.words());
+        let head_bytes = SINGLE_HEAD_BYTES;
         let frame = &mut frame[..head_bytes + payload.len()];
         frame[head_bytes..].copy_from_slice(payload);
+        let place = emit_single(frame, &header, &body);
         if let Some(auth) = self.authenticator_of(rail) {
             let context =
                 Context { seq: link.next, transmission: link.transmissions, from: self.id, to: link.peer };
-            let unfinished = auth.seal(context, frame, head_bytes, false);
-            debug_assert!(unfinished.is_none(), "the payload lies in the frame");
+            if !auth.seal_short(context, header, body, place) {
+                let unfinished = auth.seal(context, frame, head_bytes, false);
+                debug_assert!(unfinished.is_none(), "the payload lies in the frame");
+            }
         }
         hand(to, frame);
         let op = OpId(self.next_op);

@@ -68,8 +68,14 @@ impl Eager {
         Ok(raw.value())
     }
 
+    /// The body as numbers whose bytes in little-endian order are its bytes.
     #[inline]
-    pub(crate) fn emit(&self, out: &mut [u8]) -> usize {
+    pub(crate) fn words(&self) -> [u64; BYTES / 8] {
+        [self.tag, self.data, self.total, u64::from(self.space.0)]
+    }
+
+    #[inline]
+    pub(super) fn emit(&self, out: &mut [u8]) -> usize {
         let raw = Raw {
             tag: U64::new(self.tag),
             data: U64::new(self.data),

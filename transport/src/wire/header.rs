@@ -223,6 +223,23 @@ impl Header {
         })
     }
 
+    /// The header up to the tag, as numbers whose bytes in little-endian order are its bytes.
+    #[inline]
+    pub(crate) fn words(&self) -> [u64; TAG_OFFSET / 8] {
+        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let last = u32::from(self.window_frames) | u32::from(self.flags.bits()) << 16;
+        [
+            two(ALIKE | u32::from(self.kind as u8) << 24, self.job.0),
+            two(self.life.counter, self.epoch.0),
+            self.life.nonce,
+            two(self.link.unwrap_or(LINK_UNKNOWN), self.seq),
+            two(self.ack, self.transmission),
+            two(self.echo, self.window_bytes),
+            self.selective,
+            two(last, self.payload_bytes),
+        ]
+    }
+
     /// Writes the header to the start of `out`, which holds at least [`HEADER_BYTES`].
     #[inline]
     pub fn emit(&self, out: &mut [u8]) {

@@ -23,7 +23,7 @@ pub use eager::Eager;
 pub use grant::Grant;
 pub use header::{Flags, HEADER_BYTES, Header, Kind, TAG_BYTES, TAG_OFFSET, VERSION};
 pub use resync::Resync;
-pub(crate) use single::{SINGLE_HEAD_BYTES, Single};
+pub(crate) use single::{SINGLE_HEAD_BYTES, Single, emit_single};
 pub use stopped::Stopped;
 
 /// Bytes of a contact.

@@ -2,7 +2,7 @@
 
 use zerocopy::FromBytes;
 
-use super::header::{ALIKE, Flags, HEADER_BYTES, Kind};
+use super::header::{ALIKE, Flags, HEADER_BYTES, Kind, TAG_BYTES, TAG_OFFSET};
 use super::{Eager, eager, header};
 use crate::ids::{Epoch, JobTag, Life};
 
@@ -99,6 +99,28 @@ impl<'a> Single<'a> {
     }
 }
 
+/// Writes the head of such a frame with these words to the start of `out`, without its tag.
+#[inline]
+pub(crate) fn emit_single<'a>(
+    out: &'a mut [u8],
+    header: &[u64; TAG_OFFSET / 8],
+    body: &[u64; eager::BYTES / 8],
+) -> &'a mut [u8; TAG_BYTES] {
+    let Some(head) = out.first_chunk_mut::<SINGLE_HEAD_BYTES>() else {
+        unreachable!("a buffer shorter than a head")
+    };
+    let (words, _) = head.as_chunks_mut::<8>();
+    for (bytes, word) in words.iter_mut().zip(header) {
+        *bytes = word.to_le_bytes();
+    }
+    for (bytes, word) in words[HEADER_BYTES / 8..].iter_mut().zip(body) {
+        *bytes = word.to_le_bytes();
+    }
+    let Some(tag) = head[TAG_OFFSET..].first_chunk_mut() else { unreachable!("a tag follows") };
+    *tag = [0; TAG_BYTES];
+    tag
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::vec;
@@ -106,7 +128,7 @@ mod tests {
 
     use super::*;
     use crate::matching::Space;
-    use crate::wire::{Body, Frame, Header, TAG_BYTES};
+    use crate::wire::{Body, Frame, Header};
 
     fn frame() -> Vec<u8> {
         let eager = Eager { tag: 1 << 60, data: 2, total: 3, space: Space(4) };
@@ -133,6 +155,16 @@ mod tests {
         let length = frame.emit(&mut bytes);
         bytes.truncate(length);
         bytes
+    }
+
+    #[test]
+    fn it_is_written_as_a_whole_frame_is() {
+        let bytes = frame();
+        let whole = Frame::parse(&bytes).expect("a frame");
+        let Body::Eager(eager) = whole.body else { panic!("{:?}", whole.body) };
+        let mut head = [9; SINGLE_HEAD_BYTES];
+        *emit_single(&mut head, &whole.header.words(), &eager.words()) = whole.header.tag;
+        assert_eq!(head, bytes[..SINGLE_HEAD_BYTES]);
     }
 
     #[test]

@@ -35,9 +35,9 @@ impl ShortTag {
     /// The tag of these bytes in this order, words as little-endian bytes.
     #[inline]
     #[must_use]
-    pub fn of(&self, first: [u64; 4], second: &[u8; 64], third: &[u8; 32]) -> [u8; 16] {
+    pub fn of(&self, first: [u64; 4], second: [u64; 8], third: [u64; 4]) -> [u8; 16] {
         // SAFETY: `ShortTag` is only made where the processor was found to have AES instructions.
-        unsafe { tag(self.keyed, first, second, third) }
+        unsafe { tag(&self.keyed, first, second, third) }
     }
 }
 
@@ -75,14 +75,12 @@ fn keyed(key: &[u8; 16]) -> State {
 }
 
 #[target_feature(enable = "aes")]
-fn tag(keyed: State, first: [u64; 4], second: &[u8; 64], third: &[u8; 32]) -> [u8; 16] {
-    let [a, b, c, d] = first.map(u64::cast_signed);
-    let mut state = update(keyed, _mm_set_epi64x(b, a), _mm_set_epi64x(d, c));
-    let (second, _) = second.as_chunks::<16>();
-    let (third, _) = third.as_chunks::<16>();
-    state = update(state, load(&second[0]), load(&second[1]));
-    state = update(state, load(&second[2]), load(&second[3]));
-    state = update(state, load(&third[0]), load(&third[1]));
+fn tag(keyed: &State, first: [u64; 4], second: [u64; 8], third: [u64; 4]) -> [u8; 16] {
+    let mut state = *keyed;
+    let (second, _) = second.as_chunks::<4>();
+    for [a, b, c, d] in [&first, &second[0], &second[1], &third].map(|words| words.map(u64::cast_signed)) {
+        state = update(state, _mm_set_epi64x(b, a), _mm_set_epi64x(d, c));
+    }
     let last = _mm_xor_si128(state[2], _mm_set_epi64x(SIZES[1], SIZES[0]));
     for _ in 0..7 {
         state = update(state, last, last);
