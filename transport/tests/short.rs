@@ -131,7 +131,10 @@ fn with_a_tag_over_the_head_alone_the_ways_are_one() {
 #[test]
 fn an_acknowledgement_that_is_put_off_is_caught_up_with() {
     let catches_up: [(&str, fn(&mut World)); 4] = [
-        ("whoever asks for events", |_| ()),
+        ("whoever asks for events", |world| {
+            let event = world.port(0).poll_event().expect("what the acknowledgement says");
+            world.nodes[0].events.push(event);
+        }),
         ("what is due", |world| {
             let now = world.now;
             world.port(0).handle_timeout(now);
@@ -168,8 +171,10 @@ fn an_acknowledgement_that_is_put_off_is_caught_up_with() {
         assert!(port.poll_timeout().is_some_and(|due| due <= now) && !port.is_due(now), "{what}");
         act(&mut world);
         let port = world.port(0);
-        assert!(matches!(port.poll_event(), Some(Event::SendDone { context: 18, .. })), "{what}");
+        let told = port.next_event();
         assert!(!port.is_behind() && port.is_settled(), "{what}");
+        let told = told.or_else(|| world.nodes[0].events.pop());
+        assert!(matches!(told, Some(Event::SendDone { context: 18, .. })), "{what}");
     }
 }
 
