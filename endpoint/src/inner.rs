@@ -228,6 +228,7 @@ impl Inner {
         self.completions.is_empty()
             && !self.behind
             && self.held.is_empty()
+            && !self.port.is_behind()
             && !self.port.wants_to_transmit()
             && !self.port.wants_to_pull()
             && self.rails.iter().zip(&self.empty_looks).all(|(rail, empty_looks)| {
@@ -242,6 +243,8 @@ impl Inner {
 
     /// One round: what has come, what is due, what may leave. True if anything happened.
     pub(crate) fn progress(&mut self, now: Instant, wanted: impl Fn() -> bool) -> bool {
+        // Of the round before: the program has had its messages, and answered.
+        self.port.catch_up();
         if self.behind {
             // First of all, so that the port has room for what comes.
             self.collect();
@@ -249,7 +252,7 @@ impl Inner {
         let known = self.completions.len();
         let mut happened = self.receive(now);
         happened |= self.pull(wanted);
-        if self.port.poll_timeout().is_some_and(|due| due <= now) {
+        if self.port.is_due(now) {
             self.port.handle_timeout(now);
             happened = true;
         }
@@ -258,7 +261,7 @@ impl Inner {
             (0..self.rails.len()).for_each(|i| self.hand_over_rest(i));
         }
         self.collect();
-        happened |= self.transmit(now);
+        happened |= self.port.wants_to_transmit() && self.transmit(now);
         happened | (self.completions.len() > known)
     }
 
@@ -480,7 +483,7 @@ impl Inner {
             if self.behind {
                 return;
             }
-            let Some(event) = self.port.poll_event() else { return };
+            let Some(event) = self.port.next_event() else { return };
             match event {
                 Event::Received { op, context, source, tag, data, offset, bytes, sent_bytes, finished } => {
                     let buffer = self.received_into(op, finished);

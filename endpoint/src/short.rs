@@ -47,19 +47,24 @@ impl Inner {
         outgoing: &Outgoing,
         payload: &[u8],
     ) -> Option<OpId> {
-        let driver = self.rails[i].as_mut()?;
-        let frame = &mut self.short;
-        let short = self.port.send_short(now, rail_index(i), link, outgoing, payload, frame)?;
-        self.empty_looks[i] = 0;
-        let frame = &frame[..short.frame_bytes];
-        if !driver.send_short(short.to, frame) {
+        let Inner { port, rails, short, .. } = self;
+        let driver = rails[i].as_mut()?;
+        let mut staged = false;
+        let op = port.send_short(now, rail_index(i), link, outgoing, payload, short, |to, frame| {
+            if driver.send_short(to, frame) {
+                return;
+            }
+            staged = true;
             // Without a lease it is lost, and comes again.
             if let Some(buffer) = driver.lease() {
                 buffer[..frame.len()].copy_from_slice(frame);
-                driver.commit(short.to, frame.len(), drivers::Payload::EMPTY);
+                driver.commit(to, frame.len(), drivers::Payload::EMPTY);
             }
+        })?;
+        self.empty_looks[i] = 0;
+        if staged {
             self.hand_over(i);
         }
-        Some(short.op)
+        Some(op)
     }
 }

@@ -152,6 +152,7 @@ impl Inner {
         // Whatever ends the sleep, the next round finds it.
         self.look_everywhere();
         !self.port.wants_to_pull()
+            && !self.port.is_behind()
             && self.rails.iter_mut().flatten().all(|driver| matches!(driver.arm(), Ok(Armed::Sleep)))
     }
 }

@@ -6,11 +6,15 @@ mod world;
 
 use std::time::Duration;
 
-use transport::port::Short;
-use transport::{AddressId, Event, LinkIndex, Outgoing, Payload, RailIndex, RawAddress, Space, Transmit};
-use world::{World, pattern};
+use transport::wire::HEADER_BYTES;
+use transport::{
+    AddressId, AuthLevel, Event, LinkIndex, Outgoing, Payload, RailIndex, RawAddress, Space, Transmit,
+};
+use world::{Node, World, pattern};
 
 const MS: Duration = Duration::from_millis(1);
+/// Header and envelope.
+const HEAD_BYTES: usize = HEADER_BYTES + 32;
 const NETWORK: RailIndex = RailIndex(0);
 const WITHIN: RailIndex = RailIndex(1);
 
@@ -28,6 +32,13 @@ fn far() -> World {
     known(World::new(2, &world::config(), 1500))
 }
 
+/// Likewise, where the tag covers the head alone.
+fn far_with_short_tags() -> World {
+    let mut config = world::config();
+    config.auth = AuthLevel::Header;
+    known(World::new(2, &config, 1500))
+}
+
 fn known(mut world: World) -> World {
     for (from, to) in [(0, 1), (1, 0)] {
         world.send(from, to, 1, b"hello");
@@ -36,9 +47,20 @@ fn known(mut world: World) -> World {
     world
 }
 
+/// Where a frame goes that left the short way, and its length.
+#[derive(PartialEq, Debug)]
+struct Short {
+    to: AddressId,
+    frame_bytes: usize,
+}
+
 fn short(world: &mut World, rail: RailIndex, tag: u64, payload: &[u8], frame: &mut [u8]) -> Option<Short> {
-    let now = world.now;
-    world.port(0).send_short(now, rail, LinkIndex(0), &outgoing(tag, tag.is_multiple_of(2)), payload, frame)
+    let (now, outgoing) = (world.now, outgoing(tag, tag.is_multiple_of(2)));
+    let mut short = None;
+    let hand = |to, frame: &[u8]| short = Some(Short { to, frame_bytes: frame.len() });
+    let sent = world.port(0).send_short(now, rail, LinkIndex(0), &outgoing, payload, frame, hand);
+    assert_eq!(sent.is_some(), short.is_some());
+    short
 }
 
 fn long(world: &mut World, rail: RailIndex, tag: u64, payload: &[u8], frame: &mut [u8]) -> Transmit {
@@ -97,6 +119,63 @@ fn within_a_host_the_ways_are_one() {
 #[test]
 fn over_the_only_rail_of_a_network_the_ways_are_one() {
     writes_the_frame_and_leaves_the_state_of_the_long_way(far, NETWORK);
+}
+
+/// Likewise over the head alone, which is short.
+#[test]
+fn with_a_tag_over_the_head_alone_the_ways_are_one() {
+    writes_the_frame_and_leaves_the_state_of_the_long_way(far_with_short_tags, NETWORK);
+}
+
+/// R16: what a frame brings is there before its acknowledgement is looked at, which whoever waits is told of, and a freeze does not forget.
+#[test]
+fn an_acknowledgement_that_is_put_off_is_caught_up_with() {
+    let catches_up: [(&str, fn(&mut World)); 4] = [
+        ("whoever asks for events", |world| {
+            let event = world.port(0).poll_event().expect("what the acknowledgement says");
+            world.nodes[0].events.push(event);
+        }),
+        ("what is due", |world| {
+            let now = world.now;
+            world.port(0).handle_timeout(now);
+        }),
+        ("a frame that leaves", |world| {
+            let now = world.now;
+            assert!(world.port(0).poll_transmit(now, NETWORK, &mut [0; 2000]).is_none());
+        }),
+        ("a freeze", |world| {
+            let frozen = world.nodes[0].port.take().expect("it runs").freeze(world.now);
+            assert_eq!(frozen.census().sent_unacknowledged, 0);
+            world.nodes[0].port = Some(frozen.thaw(world.now));
+        }),
+    ];
+    for (what, act) in catches_up {
+        let mut world = far();
+        world.receive(0, None, Some(12), 100);
+        let (now, mut frame) = (world.now, [0; 2000]);
+        short(&mut world, NETWORK, 11, b"asked", &mut frame).expect("nothing stands before it");
+        let asked = HEAD_BYTES + 5;
+        let Node { port, memory, .. } = &mut world.nodes[1];
+        let port = port.as_mut().expect("it runs");
+        port.handle_frame(now, NETWORK, &frame[..asked], memory);
+        let answer = Outgoing { space: Space(0), ..outgoing(12, true) };
+        let mut bytes = Vec::new();
+        let hand = |_, frame: &[u8]| bytes = frame.to_vec();
+        port.send_short(now, NETWORK, LinkIndex(0), &answer, b"answer", &mut frame, hand).expect("likewise");
+        let Node { port, memory, .. } = &mut world.nodes[0];
+        let port = port.as_mut().expect("it runs");
+        port.handle_frame(now, NETWORK, &bytes, memory);
+        assert!(matches!(port.next_event(), Some(Event::Received { tag: 12, .. })), "{what}");
+        assert_eq!(port.next_event(), None, "{what}");
+        assert!(port.is_behind() && !port.is_settled(), "{what}");
+        assert!(port.poll_timeout().is_some_and(|due| due <= now) && !port.is_due(now), "{what}");
+        act(&mut world);
+        let port = world.port(0);
+        let told = port.next_event();
+        assert!(!port.is_behind() && port.is_settled(), "{what}");
+        let told = told.or_else(|| world.nodes[0].events.pop());
+        assert!(matches!(told, Some(Event::SendDone { context: 18, .. })), "{what}");
+    }
 }
 
 /// R24: it goes where every frame of the link goes.
@@ -182,7 +261,10 @@ fn whatever_stands_before_a_message_sends_it_the_long_way() {
     let mut world = acquainted();
     let (now, mut frame) = (world.now, [0; 2000]);
     let unknown = LinkIndex(9);
-    assert!(world.port(0).send_short(now, WITHIN, unknown, &outgoing(1, true), b"", &mut frame).is_none());
+    let hand = |_, _: &[u8]| panic!("there is no such link");
+    assert!(
+        world.port(0).send_short(now, WITHIN, unknown, &outgoing(1, true), b"", &mut frame, hand).is_none()
+    );
 }
 
 /// R20: who is told to wait waits this way too.

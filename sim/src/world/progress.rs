@@ -173,6 +173,7 @@ impl World {
         let own = (process.rank, truth_of(process));
         for (port_number, port) in process.ports.iter_mut().enumerate() {
             let buffers = &mut process.program.receives[port_number];
+            port.catch_up();
             for rail in 0..at(plan.rails) {
                 let station = &mut stations[process.stations[port_number * at(plan.rails) + rail]];
                 let index = RailIndex(u8::try_from(rail).unwrap_or(0));
@@ -183,6 +184,10 @@ impl World {
                 for _ in 0..FRAMES_PER_TURN {
                     let Some(truth) = station.nic.next_truth() else { break };
                     let suspicion = Suspicion::of(&truth, process.life_number, process.epoch);
+                    if suspicion.is_some() {
+                        // What a frame before it acknowledged is none of its effects.
+                        port.catch_up();
+                    }
                     let before = suspicion.map(|_| Effect::of(port, buffers.placed));
                     let at_once = port.counters().messages_at_once;
                     let mut give = |frame: &[u8]| port.handle_frame(local, index, frame, buffers);
@@ -199,7 +204,10 @@ impl World {
                 }
                 more |= station.nic.waiting() > 0 && !station.nic.is_dead();
             }
-            port.handle_timeout(local);
+            // As a shell: what was put off has time until the program has had its messages.
+            if port.is_due(local) {
+                port.handle_timeout(local);
+            }
             let found = judges.bounds.running(process.rank, port);
             judges.check(found);
         }
@@ -215,7 +223,7 @@ impl World {
         let mut news = false;
         for (port_number, port) in process.ports.iter_mut().enumerate() {
             let port_number = u32::try_from(port_number).unwrap_or(u32::MAX);
-            while let Some(event) = port.poll_event() {
+            while let Some(event) = port.next_event() {
                 match event {
                     PortEvent::Received { op, context, source, tag, data, bytes, sent_bytes, .. } => {
                         let from = port.peer(source).map_or(u32::MAX, |peer| peer.rank().0);

@@ -8,21 +8,32 @@ use crate::source;
 
 /// The project's crates, each with the crates it may know: closed under "knows what they know", downwards only.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("stillwire-transport", &[]),
-    ("stillwire-drivers", &["stillwire-transport"]),
-    ("stillwire-nic-freeze", &["stillwire-transport"]),
-    ("stillwire-endpoint", &["stillwire-drivers", "stillwire-nic-freeze", "stillwire-transport"]),
+    // Arithmetic over bytes alone.
+    ("stillwire-tag", &[]),
+    ("stillwire-transport", &["stillwire-tag"]),
+    ("stillwire-drivers", &["stillwire-tag", "stillwire-transport"]),
+    ("stillwire-nic-freeze", &["stillwire-tag", "stillwire-transport"]),
+    (
+        "stillwire-endpoint",
+        &["stillwire-drivers", "stillwire-nic-freeze", "stillwire-tag", "stillwire-transport"],
+    ),
     // Knows processes alone: no port, no job, no container of images.
     ("stillwire-process", &[]),
     // Arithmetic over slices alone.
     ("stillwire-parity", &[]),
     // The names of jobs, lives and epochs are the transport's.
-    ("stillwire-store", &["stillwire-parity", "stillwire-transport"]),
+    ("stillwire-store", &["stillwire-parity", "stillwire-tag", "stillwire-transport"]),
     // What is copied outside the nodes; how a job runs is not its matter.
-    ("stillwire-copies", &["stillwire-parity", "stillwire-store", "stillwire-transport"]),
+    ("stillwire-copies", &["stillwire-parity", "stillwire-store", "stillwire-tag", "stillwire-transport"]),
     (
         "stillwire-ckpt-glue",
-        &["stillwire-nic-freeze", "stillwire-parity", "stillwire-store", "stillwire-transport"],
+        &[
+            "stillwire-nic-freeze",
+            "stillwire-parity",
+            "stillwire-store",
+            "stillwire-tag",
+            "stillwire-transport",
+        ],
     ),
     (
         "stillwire-session",
@@ -33,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-nic-freeze",
             "stillwire-parity",
             "stillwire-store",
+            "stillwire-tag",
             "stillwire-transport",
         ],
     ),
@@ -48,6 +60,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-process",
             "stillwire-session",
             "stillwire-store",
+            "stillwire-tag",
             "stillwire-transport",
         ],
     ),
@@ -64,6 +77,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-parity",
             "stillwire-session",
             "stillwire-store",
+            "stillwire-tag",
             "stillwire-transport",
         ],
     ),
@@ -77,6 +91,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-parity",
             "stillwire-process",
             "stillwire-store",
+            "stillwire-tag",
             "stillwire-transport",
         ],
     ),
@@ -90,6 +105,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-nic-freeze",
             "stillwire-parity",
             "stillwire-store",
+            "stillwire-tag",
             "stillwire-transport",
         ],
     ),
@@ -104,6 +120,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-protector",
             "stillwire-session",
             "stillwire-store",
+            "stillwire-tag",
             "stillwire-transport",
         ],
     ),
@@ -124,6 +141,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-session",
             "stillwire-sim",
             "stillwire-store",
+            "stillwire-tag",
             "stillwire-transport",
         ],
     ),
@@ -145,6 +163,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-session",
             "stillwire-sim",
             "stillwire-store",
+            "stillwire-tag",
             "stillwire-transport",
         ],
     ),

@@ -224,6 +224,23 @@ impl Link {
         past
     }
 
+    /// Counts a frame that is put on the wire and tells these windows; returns its transmission number.
+    pub(crate) fn count_transmission(&mut self, window_bytes: u32, window_frames: u16) -> u64 {
+        self.promised_bytes = self.promised_bytes.max(window_bytes);
+        self.promised_frames = self.promised_frames.max(window_frames);
+        let transmission = self.transmissions;
+        self.transmissions += 1;
+        transmission
+    }
+
+    /// A frame has told the peer what we have received.
+    pub(crate) fn answer(&mut self) {
+        self.ack_told = self.expected;
+        self.unacknowledged = 0;
+        self.timers.ack = timer::NEVER;
+        self.flags.remove(Flags::ACK_NOW);
+    }
+
     /// Numbered frames that the peer has not acknowledged.
     pub(crate) fn in_flight(&self) -> u64 {
         self.next - self.acked

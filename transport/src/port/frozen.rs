@@ -64,6 +64,7 @@ impl Port {
     /// up and waits for payloads.
     #[must_use]
     pub fn freeze(mut self, now: Instant) -> FrozenPort {
+        self.catch_up();
         self.tell_used_up();
         FrozenPort { port: self, at: Some(now) }
     }

@@ -14,6 +14,7 @@ mod filling;
 mod frozen;
 mod load;
 pub(crate) mod pull;
+mod put_off;
 mod rails;
 mod receive;
 mod resync;
@@ -30,7 +31,6 @@ pub use closing::Unsettled;
 pub use filling::Stopped;
 pub use frozen::{FrozenPort, Reach, Restart};
 pub use load::KeyChange;
-pub use short::Short;
 pub(crate) use state::SendOp;
 pub use state::{Arrived, Census, FinalCounters};
 
@@ -59,6 +59,7 @@ use crate::port::rails::Rail;
 use crate::sabotage::Sabotage;
 use crate::time::Instant;
 use filling::Filling;
+use put_off::PutOff;
 
 /// A window of the whole reorder buffer.
 const WINDOW_FRAMES_ADVERTISED: u16 = 256;
@@ -110,6 +111,8 @@ pub struct Port {
     /// Numbered frames acknowledged before the last freeze; for the census of the next.
     pub(crate) acked_total: u64,
     pub(crate) acked_reported: u64,
+    /// What the last frame that was taken at once acknowledges, while the port has not looked at it.
+    pub(crate) put_off: Option<PutOff>,
     /// After a thaw: peers that we talk to are told at once that it is over, and in which epoch we are.
     pub(crate) news_due: bool,
 }
@@ -160,6 +163,7 @@ impl Port {
             newer_life: None,
             acked_total: 0,
             acked_reported: 0,
+            put_off: None,
             news_due: false,
         }
     }
@@ -526,6 +530,9 @@ impl Port {
 
     /// Next thing that the owner should know.
     pub fn poll_event(&mut self) -> Option<Event> {
+        if self.events.is_empty() {
+            self.catch_up();
+        }
         self.events.pop_front()
     }
 

@@ -12,7 +12,7 @@ use crate::message::{Buffers, Event, Piece};
 use crate::port::{Port, nanos};
 use crate::sabotage::Rule;
 use crate::time::Instant;
-use crate::wire::{Body, Flags as HeaderFlags, Frame, Header, Kind};
+use crate::wire::{Body, Flags as HeaderFlags, Frame, Header, Kind, Single};
 
 /// The full numbers of a frame.
 #[derive(Clone, Copy)]
@@ -25,13 +25,15 @@ impl Port {
     /// Takes a frame that came over `rail`. A frame that must not count is dropped and counted by reason; that is never
     /// an error.
     pub fn handle_frame(&mut self, now: Instant, rail: RailIndex, bytes: &[u8], buffers: &mut impl Buffers) {
+        self.catch_up();
         self.counters.frames_received += 1;
+        if let Some(single) = Single::of(bytes)
+            && self.take_at_once(self.port_time(now), rail, bytes, &single, buffers)
+        {
+            return;
+        }
         match Frame::parse(bytes) {
-            Ok(frame) => {
-                if !self.take_at_once(self.port_time(now), rail, bytes, &frame, buffers) {
-                    self.handle(now, rail, bytes, &frame, Piece::Here(frame.payload), buffers);
-                }
-            }
+            Ok(frame) => self.handle(now, rail, bytes, &frame, Piece::Here(frame.payload), buffers),
             Err(_) => self.counters.dropped_malformed += 1,
         }
     }
@@ -47,6 +49,7 @@ impl Port {
         payload_bytes: usize,
         buffers: &mut impl Buffers,
     ) {
+        self.catch_up();
         self.counters.frames_received += 1;
         match Frame::parse_head(head, payload_bytes) {
             Ok(frame) if frame.payload.is_empty() && matches!(frame.body, Body::Data(_)) => {

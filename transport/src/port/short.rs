@@ -1,34 +1,26 @@
 //! The short way of a short message: nothing stands before it and only one rail comes into question, so it becomes a frame at once, and waits in no
 //! queue.
 
+use crate::auth::Context;
 use crate::ids::{AddressId, LinkIndex, OpId, RailIndex};
 use crate::link::queues::Envelope;
 use crate::link::record::FrameRecord;
 use crate::link::timer::NEVER;
-use crate::link::{Flags, Link, Path};
+use crate::link::{Flags, Link, Path, low};
 use crate::message::Outgoing;
 use crate::port::Port;
 use crate::port::rails::Rail;
-use crate::port::transmit::{Source, eager};
 use crate::time::Instant;
+use crate::wire::{Eager, Flags as HeaderFlags, Header, Kind, SINGLE_HEAD_BYTES, TAG_BYTES, emit_single};
 use crate::{config, wire};
 
-/// A message that has left.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Short {
-    /// Its operation.
-    pub op: OpId,
-    /// Where its frame goes, as the rail's driver knows it.
-    pub to: AddressId,
-    /// Bytes written into the frame buffer.
-    pub frame_bytes: usize,
-}
-
 impl Port {
-    /// Sends a message over `rail`, which ends at this host or is the only one to the peer, in one frame, which it writes into `frame`: exactly what
-    /// [`Port::send`] and then [`Port::poll_transmit`] would do if nothing else waits. `None`: something does, or something about the link, the window
-    /// or the rails wants the longer way; nothing has happened then.
+    /// Sends a message over `rail`, which ends at this host or is the only one to the peer, in one frame, which it writes into `frame` and gives to
+    /// `hand` with the address that it goes to: exactly what [`Port::send`] and then [`Port::poll_transmit`] would do if nothing else waits, but that the
+    /// frame is on its way before the port writes down what it has sent. `None`: something waits, or something about the link, the window or the rails wants the longer way; nothing
+    /// has happened then.
     #[inline]
+    #[expect(clippy::too_many_arguments, reason = "one message's worth of facts, each of its own type")]
     pub fn send_short(
         &mut self,
         now: Instant,
@@ -37,7 +29,8 @@ impl Port {
         outgoing: &Outgoing,
         payload: &[u8],
         frame: &mut [u8],
-    ) -> Option<Short> {
+        hand: impl FnOnce(AddressId, &[u8]),
+    ) -> Option<OpId> {
         let now = self.port_time(now);
         let way = self.rails.get(usize::from(rail.0))?;
         if !way.is_trusted(now) || config::CHECKPOINTABLE && self.news_due {
@@ -51,28 +44,67 @@ impl Port {
         if !link.may_send_at_once(payload.len()) || link.before_cut(self.epoch).is_some() {
             return None;
         }
-        if payload.len() > self.room(index, rail, wire::EAGER_BYTES, frame) {
+        let (window_bytes, window_frames) = (self.window_bytes(), self.window_frames());
+        if payload.len() > self.room(index, rail, wire::EAGER_BYTES, frame)
+            || self.is_starving(window_bytes, window_frames)
+        {
             return None;
         }
-        let start = self.links[index.0 as usize].queues.as_mut()?.copied.push(payload).ok()?;
+        let payload_bytes = u32::try_from(payload.len()).ok()?;
+        let mut flags = HeaderFlags::empty();
+        flags.set(HeaderFlags::ACK_NOW, self.waits_for_ack(link, payload_bytes, true));
+        let header = Header {
+            kind: Kind::Eager,
+            job: self.config.job,
+            life: self.life,
+            epoch: self.epoch,
+            link: link.peer_index,
+            seq: low(link.next),
+            ack: low(link.expected),
+            transmission: low(link.transmissions),
+            echo: low(link.newest),
+            window_bytes,
+            selective: 0,
+            window_frames,
+            flags,
+            payload_bytes,
+            tag: [0; TAG_BYTES],
+        };
+        let total = u64::from(payload_bytes);
+        let Outgoing { space, tag, data, context, silent } = *outgoing;
+        let (header, body) = (header.words(), Eager { tag, data, total, space }.words());
+        let head_bytes = SINGLE_HEAD_BYTES;
+        let frame = &mut frame[..head_bytes + payload.len()];
+        frame[head_bytes..].copy_from_slice(payload);
+        let place = emit_single(frame, &header, &body);
+        if let Some(auth) = self.authenticator_of(rail) {
+            let context =
+                Context { seq: link.next, transmission: link.transmissions, from: self.id, to: link.peer };
+            if !auth.seal_short(context, header, body, place) {
+                let unfinished = auth.seal(context, frame, head_bytes, false);
+                debug_assert!(unfinished.is_none(), "the payload lies in the frame");
+            }
+        }
+        hand(to, frame);
         let op = OpId(self.next_op);
         self.next_op += 1;
-        let envelope = Envelope {
-            space: outgoing.space,
-            tag: outgoing.tag,
-            data: outgoing.data,
-            total: payload.len() as u64,
-            op,
-            context: outgoing.context,
-            silent: outgoing.silent,
-        };
-        let mut kept = FrameRecord::of_message(FrameRecord::EAGER, &envelope);
+        self.counters.frames_sent += 1;
+        let mut kept = FrameRecord::of_message(
+            FrameRecord::EAGER,
+            &Envelope { space, tag, data, total, op, context, silent },
+        );
         kept.flags |= FrameRecord::LAST;
-        let source = Source::Ring { start, bytes: payload.len() };
-        self.links[index.0 as usize].flags.remove(Flags::STREAM_TURN);
-        let transmit = self.number(index, kept, &eager(&envelope), start, source, rail, now, frame);
+        kept.bytes = payload_bytes.into();
+        let link = &mut self.links[index.0 as usize];
+        let start = link.queues.as_mut().and_then(|queues| queues.copied.push(payload).ok());
+        kept.start = start.unwrap_or_else(|| unreachable!("the ring had room for it")).into();
+        self.keep(index, kept, rail, now);
+        let link = &mut self.links[index.0 as usize];
+        link.flags.remove(Flags::STREAM_TURN);
+        link.count_transmission(window_bytes, window_frames);
+        link.answer();
         self.arm(index);
-        Some(Short { op, to, frame_bytes: transmit.frame_bytes })
+        Some(op)
     }
 
     /// Whether several rails lead to the peer: which of them carries a frame is decided the longer way (R24).
@@ -100,6 +132,11 @@ impl Link {
             && self.in_flight() < config::WINDOW_FRAMES_MAX
             && self.copied_frames < self.peer_window_frames
             && bytes <= room
-            && self.queues.as_ref().is_some_and(|queues| queues.nothing_to_send() && queues.lost.is_empty())
+            && self.queues.as_ref().is_some_and(|queues| {
+                queues.nothing_to_send()
+                    && queues.lost.is_empty()
+                    && queues.reorder.is_empty()
+                    && queues.copied.free() >= bytes
+            })
     }
 }

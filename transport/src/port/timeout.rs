@@ -15,11 +15,22 @@ impl Port {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let frozen_ns = if CHECKPOINTABLE { self.frozen_ns } else { 0 };
-        self.deadlines.peek().map(|Reverse((at, _))| Instant::from_nanos(at.wrapping_add(frozen_ns)))
+        let deadline = self.deadlines.peek().map(|Reverse((at, _))| *at);
+        let put_off = self.put_off.as_ref().map(|put_off| put_off.now);
+        let at = [deadline, put_off].into_iter().flatten().min()?;
+        Some(Instant::from_nanos(at.wrapping_add(frozen_ns)))
+    }
+
+    /// Whether a deadline has passed. An acknowledgement that was put off is none.
+    #[must_use]
+    pub fn is_due(&self, now: Instant) -> bool {
+        let now = self.port_time(now);
+        self.deadlines.peek().is_some_and(|Reverse((at, _))| *at <= now)
     }
 
     /// Does what has become due. Costs nothing while nothing is.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.catch_up();
         let now = self.port_time(now);
         while let Some(&Reverse((at, index))) = self.deadlines.peek() {
             if at > now {

@@ -9,7 +9,7 @@ use crate::link::queues::{Control, Envelope, Pending, Sent, SentBody, Stream};
 use crate::link::record::FrameRecord;
 use crate::link::send::Action;
 use crate::link::timer::NEVER;
-use crate::link::{Flags, low};
+use crate::link::{Flags, Link, low};
 use crate::message::{Announced, Transmit, UserPayload};
 use crate::port::{Port, SendOp, nanos};
 use crate::time::Instant;
@@ -53,6 +53,7 @@ impl Port {
     /// `None`: nothing may be sent over this rail now.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Instant, rail: RailIndex, frame: &mut [u8]) -> Option<Transmit> {
+        self.catch_up();
         let now = self.port_time(now);
         if !self.rail_is_usable(rail, now) {
             return None;
@@ -120,7 +121,8 @@ impl Port {
     /// link: another may have to carry it when it is sent again.
     pub(super) fn room(&self, index: LinkIndex, rail: RailIndex, body_bytes: usize, frame: &[u8]) -> usize {
         let link = &self.links[index.0 as usize];
-        let shortest = link.paths.iter().flatten().map(|path| path.frame_bytes_max.get()).min();
+        let paths = link.paths.iter().take(self.rails.len()).flatten();
+        let shortest = paths.map(|path| path.frame_bytes_max.get()).min();
         let frame_bytes = (shortest.unwrap_or(0) as usize)
             .min(self.rails[usize::from(rail.0)].frame_bytes_max)
             .min(frame.len());
@@ -427,6 +429,23 @@ impl Port {
             Source::Ring { bytes, .. } => u32::try_from(bytes).unwrap_or(u32::MAX),
             Source::Operation { payload } => payload.bytes,
         };
+        kept.start = start.into();
+        kept.bytes = payload_bytes.into();
+        let wait = self.waits_for_ack(&self.links[index.0 as usize], payload_bytes, kept.is_copied());
+        let number = self.keep(index, kept, rail, now);
+        self.write(index, rail, now, wire_body, Number::Of { number, wait }, source, frame)
+    }
+
+    /// Whether the link is held back behind a frame with so much payload: then its acknowledgement is what we wait for.
+    pub(super) fn waits_for_ack(&self, link: &Link, payload_bytes: u32, copied: bool) -> bool {
+        let copied_bytes = link.copied_bytes + if copied { payload_bytes } else { 0 };
+        link.flight_bytes + payload_bytes >= link.congestion_bytes
+            || copied_bytes as usize + self.config.eager_bytes_max > link.peer_window_bytes as usize
+    }
+
+    /// Keeps what a frame carries that is the link's next transmission, until it is acknowledged. Returns its number.
+    pub(super) fn keep(&mut self, index: LinkIndex, kept: FrameRecord, rail: RailIndex, now: u64) -> u64 {
+        let payload_bytes = kept.bytes.get();
         let copied_bytes_max = self.config.link_copied_bytes_max;
         let link = &mut self.links[index.0 as usize];
         let number = link.next;
@@ -435,8 +454,6 @@ impl Port {
             // The peer owes us something from now on, not since it last spoke.
             link.heard_at = link.heard_at.max(now);
         }
-        kept.start = start.into();
-        kept.bytes = payload_bytes.into();
         let sent = Sent {
             transmission: link.transmissions,
             sent_at: now,
@@ -453,10 +470,7 @@ impl Port {
         }
         link.queues(copied_bytes_max).keep(kept, sent);
         link.timers.probe = now + link.recovery.probe_timeout_ns();
-        // Held back behind this frame? Then the acknowledgement is what we wait for.
-        let wait = link.flight_bytes >= link.congestion_bytes
-            || link.copied_bytes as usize + self.config.eager_bytes_max > link.peer_window_bytes as usize;
-        self.write(index, rail, now, wire_body, Number::Of { number, wait }, source, frame)
+        number
     }
 
     /// Writes one frame.
@@ -481,10 +495,7 @@ impl Port {
             link.flags.insert(Flags::STARVED);
             self.starved.push(index);
         }
-        link.promised_bytes = link.promised_bytes.max(window_bytes);
-        link.promised_frames = link.promised_frames.max(window_frames);
-        let transmission = link.transmissions;
-        link.transmissions += 1;
+        let transmission = link.count_transmission(window_bytes, window_frames);
         let mut flags = HeaderFlags::empty();
         flags.set(HeaderFlags::CONTACT, link.needs_contact());
         flags.set(HeaderFlags::ACK_NOW, matches!(numbered, Number::Of { wait: true, .. }));
@@ -540,10 +551,7 @@ impl Port {
         // What a peer that has not cut cannot read is no answer to it: that one comes in a frame of its own.
         let answers = before.is_none() || matches!(numbered, Number::None(Unnumbered::Now));
         if answers {
-            link.ack_told = link.expected;
-            link.unacknowledged = 0;
-            link.timers.ack = NEVER;
-            link.flags.remove(Flags::ACK_NOW);
+            link.answer();
         }
         let body_at = at - body_bytes;
         let context = Context { seq, transmission, from: own, to: link.peer };

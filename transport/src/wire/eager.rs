@@ -31,27 +31,47 @@ pub struct Eager {
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Raw {
+pub(super) struct Raw {
     tag: U64,
     data: U64,
-    total: U64,
+    pub(super) total: U64,
     space: u8,
     reserved: [u8; 7],
 }
 
 const _: () = assert!(size_of::<Raw>() == BYTES);
 
+impl Raw {
+    /// Zero if nothing stands where nothing may.
+    #[inline]
+    pub(super) fn odd(&self) -> u64 {
+        let [a, b, c, d, e, f, g] = self.reserved;
+        u64::from_le_bytes([0, a, b, c, d, e, f, g])
+    }
+
+    #[inline]
+    pub(super) fn value(&self) -> Eager {
+        Eager {
+            tag: self.tag.get(),
+            data: self.data.get(),
+            total: self.total.get(),
+            space: Space(self.space),
+        }
+    }
+}
+
 impl Eager {
     #[inline]
     pub(super) fn parse(bytes: &[u8]) -> Result<Eager, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
         reserved(&raw.reserved)?;
-        Ok(Eager {
-            tag: raw.tag.get(),
-            data: raw.data.get(),
-            total: raw.total.get(),
-            space: Space(raw.space),
-        })
+        Ok(raw.value())
+    }
+
+    /// The body as numbers whose bytes in little-endian order are its bytes.
+    #[inline]
+    pub(crate) fn words(&self) -> [u64; BYTES / 8] {
+        [self.tag, self.data, self.total, u64::from(self.space.0)]
     }
 
     #[inline]

@@ -145,30 +145,41 @@ const LINK_UNKNOWN: u32 = u32::MAX;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Raw {
-    magic: U16,
-    version: u8,
-    kind: u8,
-    job: U32,
-    life_counter: U32,
-    epoch: U32,
-    life_nonce: U64,
-    link: U32,
-    seq: U32,
-    ack: U32,
-    transmission: U32,
-    echo: U32,
-    window_bytes: U32,
-    selective: U64,
-    window_frames: U16,
-    flags: u8,
-    reserved: u8,
-    payload_bytes: U32,
-    tag: [u8; TAG_BYTES],
+pub(super) struct Raw {
+    pub(super) magic: U16,
+    pub(super) version: u8,
+    pub(super) kind: u8,
+    pub(super) job: U32,
+    pub(super) life_counter: U32,
+    pub(super) epoch: U32,
+    pub(super) life_nonce: U64,
+    pub(super) link: U32,
+    pub(super) seq: U32,
+    pub(super) ack: U32,
+    pub(super) transmission: U32,
+    pub(super) echo: U32,
+    pub(super) window_bytes: U32,
+    pub(super) selective: U64,
+    pub(super) window_frames: U16,
+    pub(super) flags: u8,
+    pub(super) reserved: u8,
+    pub(super) payload_bytes: U32,
+    pub(super) tag: [u8; TAG_BYTES],
 }
 
 const _: () = assert!(size_of::<Raw>() == HEADER_BYTES);
 const _: () = assert!(core::mem::offset_of!(Raw, tag) == TAG_OFFSET);
+
+/// What the first three bytes of all frames are, as a number.
+pub(super) const ALIKE: u32 = MAGIC as u32 | (VERSION as u32) << 16;
+
+impl Raw {
+    /// The first four bytes: [`ALIKE`], and the kind above it.
+    #[inline]
+    pub(super) fn alike(&self) -> u32 {
+        u32::from(self.magic.get()) | u32::from(self.version) << 16 | u32::from(self.kind) << 24
+    }
+}
 
 impl Header {
     /// Reads the header at the start of `bytes`.
@@ -210,6 +221,23 @@ impl Header {
             payload_bytes: raw.payload_bytes.get(),
             tag: raw.tag,
         })
+    }
+
+    /// The header up to the tag, as numbers whose bytes in little-endian order are its bytes.
+    #[inline]
+    pub(crate) fn words(&self) -> [u64; TAG_OFFSET / 8] {
+        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let last = u32::from(self.window_frames) | u32::from(self.flags.bits()) << 16;
+        [
+            two(ALIKE | u32::from(self.kind as u8) << 24, self.job.0),
+            two(self.life.counter, self.epoch.0),
+            self.life.nonce,
+            two(self.link.unwrap_or(LINK_UNKNOWN), self.seq),
+            two(self.ack, self.transmission),
+            two(self.echo, self.window_bytes),
+            self.selective,
+            two(last, self.payload_bytes),
+        ]
     }
 
     /// Writes the header to the start of `out`, which holds at least [`HEADER_BYTES`].

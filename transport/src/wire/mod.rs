@@ -13,6 +13,7 @@ mod eager;
 mod grant;
 mod header;
 mod resync;
+mod single;
 mod stopped;
 
 pub use announce::{Announce, PLACE_END, tell_place};
@@ -22,6 +23,7 @@ pub use eager::Eager;
 pub use grant::Grant;
 pub use header::{Flags, HEADER_BYTES, Header, Kind, TAG_BYTES, TAG_OFFSET, VERSION};
 pub use resync::Resync;
+pub(crate) use single::{SINGLE_HEAD_BYTES, Single, emit_single};
 pub use stopped::Stopped;
 
 /// Bytes of a contact.

@@ -45,7 +45,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use transport::{AddressId, RawAddress};
 
 use crate::counters::Counters;
-use crate::driver::{Armed, Caps, Driver, Notice, Path, Wake};
+use crate::driver::{Armed, Caps, Driver, EachApart, Notice, Path, Wake};
 use crate::error::{DriverError, Errno, Operation};
 use crate::limits::BURST_FRAMES;
 use crate::pack::{self, Frames, Kept};
@@ -319,6 +319,60 @@ impl XdpDriver {
         self.counters.bytes_sent += frame_bytes as u64;
     }
 
+    /// See [`Driver::receive`].
+    #[inline]
+    fn receive_each(
+        &mut self,
+        frames_max: usize,
+        each: &mut (impl FnMut(&[u8]) + ?Sized),
+    ) -> Result<usize, DriverError> {
+        self.tell_taken();
+        self.collect()?;
+        let mut given =
+            if self.kept.is_empty() { 0 } else { self.give_kept(frames_max, &mut |frame| each(frame)) };
+        let mut taken = 0;
+        while given < frames_max {
+            let Some((chunk, bytes)) = self.socket.take() else { break };
+            match frame_of(bytes, self.header_bytes) {
+                Some(frame) if !pack::is_pack(frame) => {
+                    each(frame);
+                    given += 1;
+                    self.counters.bytes_received += frame.len() as u64;
+                }
+                datagram => match datagram.and_then(Frames::of) {
+                    Some(mut frames) => {
+                        for frame in frames.by_ref().take(frames_max - given) {
+                            each(frame);
+                            given += 1;
+                            self.counters.bytes_received += frame.len() as u64;
+                        }
+                        if frames.rest().1 > 0 {
+                            self.kept.keep(frames);
+                        }
+                    }
+                    None => self.counters.lost_malformed += 1,
+                },
+            }
+            self.socket.give_back(chunk);
+            taken += 1;
+        }
+        self.counters.frames_received += given as u64;
+        self.untold = taken > 0;
+        if taken > UNTOLD_MAX {
+            self.tell_taken();
+        }
+        if self.look_in == 0 {
+            given += self.look_around(frames_max - given, &mut |frame| each(frame))?;
+        } else {
+            self.look_in -= 1;
+        }
+        match given {
+            0 => self.counters.empty_polls += 1,
+            _ => self.counters.receive_calls += 1,
+        }
+        Ok(given)
+    }
+
     /// Has the kernel send what is in the ring.
     fn send_submitted(&mut self) -> Result<(), DriverError> {
         for _ in 0..SEND_CALLS {
@@ -511,50 +565,11 @@ impl Driver for XdpDriver {
     }
 
     fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
-        self.tell_taken();
-        self.collect()?;
-        let mut given = if self.kept.is_empty() { 0 } else { self.give_kept(frames_max, each) };
-        let mut taken = 0;
-        while given < frames_max {
-            let Some((chunk, bytes)) = self.socket.take() else { break };
-            match frame_of(bytes, self.header_bytes) {
-                Some(frame) if !pack::is_pack(frame) => {
-                    each(frame);
-                    given += 1;
-                    self.counters.bytes_received += frame.len() as u64;
-                }
-                datagram => match datagram.and_then(Frames::of) {
-                    Some(mut frames) => {
-                        for frame in frames.by_ref().take(frames_max - given) {
-                            each(frame);
-                            given += 1;
-                            self.counters.bytes_received += frame.len() as u64;
-                        }
-                        if frames.rest().1 > 0 {
-                            self.kept.keep(frames);
-                        }
-                    }
-                    None => self.counters.lost_malformed += 1,
-                },
-            }
-            self.socket.give_back(chunk);
-            taken += 1;
-        }
-        self.counters.frames_received += given as u64;
-        self.untold = taken > 0;
-        if taken > UNTOLD_MAX {
-            self.tell_taken();
-        }
-        if self.look_in == 0 {
-            given += self.look_around(frames_max - given, each)?;
-        } else {
-            self.look_in -= 1;
-        }
-        match given {
-            0 => self.counters.empty_polls += 1,
-            _ => self.counters.receive_calls += 1,
-        }
-        Ok(given)
+        self.receive_each(frames_max, each)
+    }
+
+    fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
+        self.receive_each(frames_max, &mut |frame: &[u8]| each(frame, None))
     }
 
     fn is_quiet(&self) -> bool {

@@ -48,9 +48,9 @@ impl Layout {
         (mtu + 14).min(self.frame_chunks * (self.chunk_bytes - RECEIVE_HEADROOM))
     }
 
-    /// Bytes of a slot for sending.
+    /// Bytes of a slot for sending: a power of two, so that its number is no division away.
     pub(super) fn slot_bytes(self) -> usize {
-        self.frame_chunks * self.chunk_bytes
+        (self.frame_chunks * self.chunk_bytes).next_power_of_two()
     }
 
     pub(super) fn bytes(self) -> usize {

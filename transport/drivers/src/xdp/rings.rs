@@ -192,10 +192,14 @@ pub(super) struct Socket {
     /// The other ones, that which waits longest for its turn first.
     others: Vec<Queue>,
     umem: Mapping,
+    /// A power of two, as all chunks of AF_XDP are.
     chunk_bytes: usize,
     /// Where slots for sending begin, each of some chunks.
     slots_at: usize,
+    /// A power of two.
     slot_bytes: usize,
+    /// Its logarithm.
+    slot_shift: u32,
     /// By slot: chunks of it that the kernel has for sending.
     unsent: Vec<u8>,
     /// The last frame that came in several chunks.
@@ -219,6 +223,7 @@ impl Socket {
             chunk_bytes: layout.chunk_bytes,
             slots_at: slots.first().map_or(0, |at| usize::try_from(*at).unwrap_or(0)),
             slot_bytes: layout.slot_bytes(),
+            slot_shift: layout.slot_bytes().trailing_zeros(),
             unsent: vec![0; slots.len()],
             whole: Vec::new(),
             zero_copy: false,
@@ -255,7 +260,7 @@ impl Socket {
     /// A chunk that is ours: not handed over, or given back since.
     pub(super) fn chunk(&mut self, at: u64) -> &mut [u8] {
         let start = usize::try_from(at).unwrap_or(usize::MAX);
-        assert!(start.is_multiple_of(self.chunk_bytes) && start < self.umem.bytes, "no chunk at {at}");
+        assert!(start & (self.chunk_bytes - 1) == 0 && start < self.umem.bytes, "no chunk at {at}");
         // SAFETY: inside the memory; the caller's chunk, so the kernel does not touch it, and `&mut self` keeps other slices away.
         unsafe { core::slice::from_raw_parts_mut(self.umem.start.add(start).as_ptr(), self.chunk_bytes) }
     }
@@ -263,7 +268,7 @@ impl Socket {
     /// The number of the slot for sending that begins at `at`.
     #[inline]
     pub(super) fn number_of(&self, at: u64) -> usize {
-        usize::try_from(at).unwrap_or(usize::MAX).wrapping_sub(self.slots_at) / self.slot_bytes
+        usize::try_from(at).unwrap_or(usize::MAX).wrapping_sub(self.slots_at) >> self.slot_shift
     }
 
     /// A slot for sending that is ours.
@@ -271,7 +276,7 @@ impl Socket {
     pub(super) fn slot(&mut self, at: u64) -> &mut [u8] {
         let start = usize::try_from(at).unwrap_or(usize::MAX);
         let is_slot = start >= self.slots_at
-            && (start - self.slots_at).is_multiple_of(self.slot_bytes)
+            && (start - self.slots_at) & (self.slot_bytes - 1) == 0
             && start < self.umem.bytes;
         assert!(is_slot, "no slot at {at}");
         // SAFETY: inside the memory, which is divided without rest; the caller's slot, so the kernel does not touch it, and `&mut self` keeps other
@@ -316,7 +321,7 @@ impl Socket {
         if entry.options & PART != 0 || !self.front.parts.is_empty() {
             return self.take_in_parts(entry);
         }
-        let at = entry.addr % self.chunk_bytes as u64;
+        let at = entry.addr & (self.chunk_bytes as u64 - 1);
         let chunk = entry.addr - at;
         let start = usize::try_from(at).unwrap_or(usize::MAX);
         let bytes = self.chunk(chunk).get(start..).and_then(|rest| rest.get(..entry.len as usize));
@@ -328,7 +333,7 @@ impl Socket {
     fn take_in_parts(&mut self, first: libc::xdp_desc) -> Option<(u64, &[u8])> {
         let mut entry = first;
         loop {
-            let at = entry.addr % self.chunk_bytes as u64;
+            let at = entry.addr & (self.chunk_bytes as u64 - 1);
             let (chunk, start) = (entry.addr - at, usize::try_from(at).unwrap_or(usize::MAX));
             let mut parts = core::mem::take(&mut self.front.parts);
             let bytes = self.chunk(chunk).get(start..).and_then(|rest| rest.get(..entry.len as usize));
@@ -340,7 +345,7 @@ impl Socket {
             self.give_back(chunk);
             entry = self.front.receive.pop()?;
         }
-        let chunk = entry.addr - entry.addr % self.chunk_bytes as u64;
+        let chunk = entry.addr & !(self.chunk_bytes as u64 - 1);
         self.whole.clear();
         core::mem::swap(&mut self.whole, &mut self.front.parts);
         Some((chunk, &self.whole))
@@ -433,14 +438,14 @@ impl Socket {
     /// Gives `each` the slots that have been sent, with their numbers.
     #[inline]
     pub(super) fn take_sent(&mut self, mut each: impl FnMut(u64, usize)) {
-        let Socket { front, others, unsent, slots_at, slot_bytes, .. } = self;
+        let Socket { front, others, unsent, slots_at, slot_shift, .. } = self;
         let mut take = |completion: &mut Ring<u64>| {
             let mut any = false;
             while let Some(at) = completion.pop() {
-                let number = usize::try_from(at).unwrap_or(usize::MAX).wrapping_sub(*slots_at) / *slot_bytes;
+                let number = usize::try_from(at).unwrap_or(usize::MAX).wrapping_sub(*slots_at) >> *slot_shift;
                 unsent[number] -= 1;
                 if unsent[number] == 0 {
-                    each((*slots_at + number * *slot_bytes) as u64, number);
+                    each((*slots_at + (number << *slot_shift)) as u64, number);
                 }
                 any = true;
             }
