@@ -4,8 +4,8 @@ mod group;
 
 use group::{Calls, Cluster, Random, Regions, generation, life, memory, subsets};
 use store::job::Depth;
-use store::protect::{ProtectError, Standing, standing};
-use store::{GenerationId, StorageError, StoreError};
+use store::protect::ProtectError;
+use store::{GenerationId, Storage as _, StorageError, StoreError};
 
 /// Three generations, each committed and the older ones collected; each builds upon the one before.
 fn work(cluster: &mut Cluster, epochs: u32) -> GenerationId {
@@ -135,18 +135,20 @@ fn the_loss_of_more_nodes_is_told_and_what_is_left_is_named() {
     cluster.start(1, None).unwrap();
     let error = cluster.repair_and_check(&manifest, &[1, 2]).unwrap_err();
     let silent = vec!["node 2 does not answer: it is lost".to_owned()];
-    assert_eq!(error, ProtectError::TooManyLost { generation: id, members: 4, left: 2, needed: 3, silent });
-    assert!(error.to_string().contains("start from another generation"), "{error}");
+    let (node, lost) = (1, vec![2]);
+    assert_eq!(
+        error,
+        ProtectError::TooManyLost { generation: id, node, lost, members: 4, needed: 3, silent }
+    );
+    let words = "is lost on node 2 too, so 2 of 4 are left, and 3 are needed (node 2 does not answer: it is lost); start from another generation";
+    assert!(error.to_string().contains(words), "{error}");
     let holds: Vec<bool> = (0..4).map(|node| cluster.member(node).holds(id, false).unwrap()).collect();
-    assert_eq!(standing(&cluster.group, &holds), Standing::Lost { lost: vec![1, 2] });
-    assert_eq!(standing(&cluster.group, &[true, true, false, true]), Standing::Repairable { lost: vec![2] });
-    assert_eq!(standing(&cluster.group, &[true; 4]), Standing::Whole);
+    assert_eq!(holds, [true, false, false, true]);
 }
 
 /// Every file of a generation and of the parity of a node, with its length.
 fn files(cluster: &Cluster, node: usize) -> Vec<(String, u64)> {
     fn look(memory: &mut store::Memory, path: &str, found: &mut Vec<(String, u64)>) {
-        use store::Storage;
         for entry in memory.list(path).unwrap() {
             let inner = if path.is_empty() { entry.name.clone() } else { format!("{path}/{}", entry.name) };
             match entry.kind {
@@ -232,6 +234,28 @@ fn damage_on_every_node_at_once_is_repaired_as_long_as_it_hits_different_stripes
         assert_eq!((repaired.files, repaired.pages), (0, 1), "node {node}");
     }
     cluster.repair_and_check(&manifest, &[]).unwrap();
+}
+
+#[test]
+fn what_has_nothing_left_is_told_from_what_is_damaged() {
+    let mut cluster = Cluster::new(3, 1);
+    let id = work(&mut cluster, 2);
+    let damage = |path: &str| {
+        let disk = cluster.disks[0].clone().unwrap();
+        let mut memory = disk.memory.borrow_mut();
+        let length = memory.length(path).unwrap();
+        assert!(memory.damage(path, length / 2, 1));
+    };
+    let image = cluster.directory(0).image_path(id, transport::Rank(0));
+    damage(&image);
+    assert!(!cluster.member(0).holds(id, true).unwrap());
+    assert!(cluster.member(0).has_some(id).unwrap(), "other pages of it");
+    let folder = image.rsplit_once('/').unwrap().0;
+    damage(&format!("{folder}/sums"));
+    assert!(cluster.member(0).has_some(id).unwrap(), "parity of others");
+    cluster.replace(&[1]);
+    assert!(!cluster.member(1).has_some(id).unwrap());
+    assert!(cluster.member(2).has_some(id).unwrap());
 }
 
 #[test]

@@ -195,7 +195,12 @@ pub(crate) struct Found {
     pub(crate) problem: Option<String>,
     /// All that it has and keeps for its group can be read.
     pub(crate) is_held: bool,
+    /// Or something of it: pages that others may be rebuilt from.
+    pub(crate) has_some: bool,
 }
+
+/// What a [`Refusal`] says of a repair that all others have answered: what is lost cannot be computed from what they have, also not later.
+pub(crate) const BEYOND_REPAIR: u32 = Errno::ENODATA as u32;
 
 /// Why it was not done.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

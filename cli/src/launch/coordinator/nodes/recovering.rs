@@ -14,7 +14,7 @@ use ckpt_glue::names::NodeIndex;
 use ckpt_glue::recovery::Beginning;
 use copies::Copies;
 use nix::errno::Errno;
-use store::protect::{Standing, standing};
+use store::protect::Group;
 use store::{Decision, GenerationId, StoreError};
 use transport::Life;
 
@@ -23,7 +23,7 @@ use super::super::super::flush::wire::WireCopies;
 use super::super::super::limits::{
     COPY_NEWS_EVERY, COPY_SILENT_MAX, NODE_ANSWER_MAX, REPAIR_NEWS_EVERY, REPAIRS_MAX,
 };
-use super::super::super::nodes::wire::{Found, NodeDone, NodeTask, Rebuilt, Refusal};
+use super::super::super::nodes::wire::{BEYOND_REPAIR, Found, NodeDone, NodeTask, Rebuilt, Refusal};
 use super::super::super::nodes::{Kept, Lost, NodeRepair, Repairs};
 use super::super::super::notice::Notice;
 use super::super::super::storage::Records;
@@ -48,6 +48,8 @@ pub(super) struct Recovering {
     repairs: BTreeMap<GenerationId, u32>,
     /// Why the last one came to nothing.
     failures: BTreeMap<GenerationId, String>,
+    /// Nodes for which what the others have does not do.
+    beyond_repair: BTreeMap<GenerationId, BTreeSet<NodeIndex>>,
     /// When somebody is told that images are being rebuilt, or brought.
     news: Option<Instant>,
     /// How often a copy was brought for it, and bytes that have come.
@@ -89,7 +91,11 @@ impl Recovering {
 
     /// What a node has of the generation at this place.
     fn found(&self, node: u32, place: usize) -> Found {
-        let nothing = || Found { problem: Some("its directory cannot be read".to_owned()), is_held: false };
+        let nothing = || Found {
+            problem: Some("its directory cannot be read".to_owned()),
+            is_held: false,
+            has_some: false,
+        };
         self.found.get(&NodeIndex(node)).and_then(|all| all.get(place).cloned()).unwrap_or_else(nothing)
     }
 }
@@ -108,6 +114,17 @@ enum Verdicts {
     Lost(String),
 }
 
+/// What is to be done about what a group has of a generation.
+enum OfGroup {
+    Whole,
+    /// These members have to be rebuilt.
+    Repairable(BTreeSet<NodeIndex>),
+    /// All images are whole; what protects them is computed anew on these members.
+    Bare(BTreeSet<NodeIndex>),
+    /// In words.
+    Lost(String),
+}
+
 impl Shell<'_> {
     /// The store has been fenced: what do the nodes have?
     pub(in super::super) fn begin_survey(&mut self, counter: u32, nonce: u64, records: Records) {
@@ -120,6 +137,7 @@ impl Shell<'_> {
             have_met: false,
             repairs,
             failures: BTreeMap::new(),
+            beyond_repair: BTreeMap::new(),
             news: None,
             fetches: 0,
             brought: 0,
@@ -379,66 +397,88 @@ impl Shell<'_> {
         let count = u32::try_from(self.plan.nodes.len()).unwrap_or(u32::MAX);
         let damages: Vec<(u32, String)> =
             (0..count).filter_map(|node| Some((node, recovering.found(node, place).problem?))).collect();
-        let damaged: Vec<String> = damages
-            .iter()
-            .map(|(node, problem)| format!("{}: {problem}", self.plan.nodes[*node as usize].name()))
-            .collect();
         let repairs = recovering.repairs.get(&generation).copied().unwrap_or(0);
         let can_repair = recovering.have_met && repairs < REPAIRS_MAX;
-        let is_damaged = |node: &u32| damages.iter().any(|(damaged, _)| damaged == node);
         let (mut lost, mut beyond, mut are_protected) = (BTreeSet::new(), Vec::new(), true);
         for group in own.groups() {
-            let holds: Vec<bool> =
-                group.nodes().iter().map(|node| recovering.found(*node, place).is_held).collect();
-            let of = |members: Vec<usize>| members.into_iter().map(|member| NodeIndex(group.nodes()[member]));
-            let without_images: Vec<NodeIndex> =
-                group.nodes().iter().filter(|node| is_damaged(node)).map(|node| NodeIndex(*node)).collect();
-            match standing(group, &holds) {
-                Standing::Whole => {}
-                Standing::Repairable { lost: members } => lost.extend(of(members)),
-                // No image is lost: what protects them follows from them. A life that is to begin does not wait for that, for its next checkpoint is protected.
-                Standing::Lost { lost: members } if without_images.is_empty() => {
+            match self.judge_group(recovering, place, generation, group) {
+                OfGroup::Whole => {}
+                OfGroup::Repairable(members) => lost.extend(members),
+                // A life that is to begin does not wait for that, for its next checkpoint is protected.
+                OfGroup::Bare(members) => {
                     are_protected = false;
                     if self.plan.purpose == Purpose::Repair {
-                        lost.extend(of(members));
+                        lost.extend(members);
                     }
                 }
-                // Those whose images are whole may have kept what the others' are rebuilt from, whatever else of theirs is damaged. That is tried; then the rest
-                // follows from whole images.
-                Standing::Lost { .. } if without_images.len() <= group.losses() => {
-                    lost.extend(without_images)
-                }
-                Standing::Lost { lost: members } => {
-                    let names: Vec<String> =
-                        of(members).map(|node| self.plan.nodes[node.0 as usize].name()).collect();
-                    let back = names.len() - group.losses();
-                    beyond.push(format!(
-                        "{} of {} nodes that protect each other have lost what they kept of it ({}), and {} may; it could be had if {back} of these came back",
-                        names.len(),
-                        group.members(),
-                        names.join(", "),
-                        group.losses()
-                    ));
-                }
+                OfGroup::Lost(why) => beyond.push(why),
             }
         }
         let is_copied = self.plan.fetch.as_ref().is_some_and(|fetch| fetch.generation == generation);
         let can_fetch = is_copied && recovering.fetches < REPAIRS_MAX;
-        match (damaged.is_empty(), beyond.is_empty()) {
-            (true, true) if lost.is_empty() && are_protected => Verdicts::Whole,
-            (_, true) if !lost.is_empty() && can_repair => Verdicts::Repairable(lost),
-            (true, _) => Verdicts::Bare,
-            (false, _) if can_fetch => {
-                Verdicts::Fetchable(damages.iter().map(|(node, _)| NodeIndex(*node)).collect())
-            }
-            (false, true) => {
-                let failed = recovering.failures.get(&generation);
-                let failed =
-                    failed.map(|why| format!("; it could not be rebuilt: {why}")).unwrap_or_default();
-                Verdicts::Lost(format!("{}{failed}", damaged.join("; ")))
-            }
-            (false, false) => Verdicts::Lost(format!("{} ({})", beyond.join("; "), damaged.join("; "))),
+        if can_repair && beyond.is_empty() && !lost.is_empty() {
+            Verdicts::Repairable(lost)
+        } else if damages.is_empty() {
+            if lost.is_empty() && are_protected { Verdicts::Whole } else { Verdicts::Bare }
+        } else if can_fetch {
+            Verdicts::Fetchable(damages.iter().map(|(node, _)| NodeIndex(*node)).collect())
+        } else {
+            let damaged = damages
+                .iter()
+                .map(|(node, problem)| format!("{}: {problem}", self.plan.nodes[*node as usize].name()));
+            let damaged = damaged.collect::<Vec<_>>().join("; ");
+            let failed = recovering.failures.get(&generation);
+            let failed = failed.map(|why| format!("; it could not be rebuilt: {why}")).unwrap_or_default();
+            Verdicts::Lost(match beyond.is_empty() {
+                true => format!("{damaged}{failed}"),
+                false => format!("{} ({damaged}){failed}", beyond.join("; ")),
+            })
         }
+    }
+
+    /// R28: what counts is which pages of a stripe are left. Where more members are damaged than may be lost, that shows when they are repaired; unless too many
+    /// have nothing left.
+    fn judge_group(
+        &self,
+        recovering: &Recovering,
+        place: usize,
+        generation: GenerationId,
+        group: &Group,
+    ) -> OfGroup {
+        let found: Vec<(NodeIndex, Found)> =
+            group.nodes().iter().map(|node| (NodeIndex(*node), recovering.found(*node, place))).collect();
+        let those = |is_so: &dyn Fn(&Found) -> bool| -> BTreeSet<NodeIndex> {
+            found.iter().filter(|(_, found)| is_so(found)).map(|(node, _)| *node).collect()
+        };
+        let lost = those(&|found| !found.is_held);
+        let without_images = those(&|found| found.problem.is_some());
+        let without_anything = those(&|found| found.problem.is_some() && !found.has_some);
+        let nobody = BTreeSet::new();
+        let beyond_repair = recovering.beyond_repair.get(&generation).unwrap_or(&nobody);
+        let (members, may) = (group.members(), group.losses());
+        let named = |nodes: &BTreeSet<NodeIndex>| -> String {
+            let names = nodes.iter().map(|node| self.plan.nodes[node.0 as usize].name());
+            names.collect::<Vec<_>>().join(", ")
+        };
+        if without_anything.len() > may {
+            let (count, back) = (lost.len(), lost.len() - may);
+            return OfGroup::Lost(format!(
+                "{count} of {members} nodes that protect each other have lost what they kept of it ({}), and {may} may; it could be had if {back} of these came back",
+                named(&lost)
+            ));
+        }
+        if without_images.iter().any(|node| beyond_repair.contains(node)) {
+            return OfGroup::Lost(format!(
+                "{} of {members} nodes that protect each other have lost something of it ({}), and pages that belong together on more than the {may} that may",
+                lost.len(),
+                named(&lost)
+            ));
+        }
+        if lost.len() <= may {
+            return if lost.is_empty() { OfGroup::Whole } else { OfGroup::Repairable(lost) };
+        }
+        // No image is lost: what protects them follows from them. Else the rest follows when all of them are whole.
+        if without_images.is_empty() { OfGroup::Bare(lost) } else { OfGroup::Repairable(without_images) }
     }
 
     fn repair(&mut self, generation: GenerationId, lost: BTreeSet<NodeIndex>) {
@@ -532,6 +572,9 @@ impl Shell<'_> {
             self.tell(&Notice::Store { what: &round.what.words(), error: &error });
             if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
                 recovering.failures.insert(generation, error);
+                let are_beyond = round.refused.iter().filter(|(_, refusal)| refusal.errno == BEYOND_REPAIR);
+                let are_beyond = are_beyond.map(|(node, _)| *node);
+                recovering.beyond_repair.entry(generation).or_default().extend(are_beyond);
             }
         }
         for (node, done) in &round.done {

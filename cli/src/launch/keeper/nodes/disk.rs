@@ -198,15 +198,16 @@ impl Disk {
         // A commit record that cannot be written here costs this generation, and no other one.
         let damage = adopt_if_whole(directory, manifest, depth, || progress.made())
             .unwrap_or_else(|error| Some(Damage { rank: None, error }));
-        let is_held = match &self.group {
+        let (is_held, has_some) = match &self.group {
             Some(group) => {
                 let mut member = Member::new(directory.clone(), group.clone(), self.place.member);
                 // What cannot be read for another reason than damage is as good as lost.
-                member.holds(manifest.generation, every_byte).unwrap_or(false)
+                let is_held = member.holds(manifest.generation, every_byte).unwrap_or(false);
+                (is_held, is_held || member.has_some(manifest.generation).unwrap_or(false))
             }
-            None => damage.is_none(),
+            None => (damage.is_none(), damage.is_none()),
         };
-        Ok(Found { problem: damage.map(|damage| damage.error.to_string()), is_held })
+        Ok(Found { problem: damage.map(|damage| damage.error.to_string()), is_held, has_some })
     }
 }
 
