@@ -631,3 +631,34 @@ fn a_repair_rebuilds_all_that_are_kept_or_the_one_that_is_named() {
     assert!(lost["generation"] == kept[1].as_str() && why.contains("(node 1, node 2)"), "{report}");
     assert_eq!(report["rebuilt"].as_array().map(Vec::len), Some(1), "the rest is there already: {report}");
 }
+
+// One group has lost more than it may; what the nodes of the other one had is rebuilt all the same.
+#[test]
+fn a_repair_rebuilds_what_a_group_has_lost_though_another_one_is_beyond_repair() {
+    let place = Place::new();
+    // Nodes 0 and 2 have each other, and so have 1 and 3.
+    let newest = stopped(&place, "partner");
+    for number in [0, 2] {
+        std::fs::rename(node(&place, number), place.folder.path().join(number.to_string()))
+            .expect("a directory");
+    }
+    std::fs::remove_dir_all(node(&place, 1)).expect("a directory");
+    let repair = |json: &[&str]| done(&mut stillwire(&[&["repair", &place.job_text()], json].concat()));
+    let first = repair(&[]);
+    assert_eq!(first.code, Some(3), "{first:?}");
+    first.says(&[
+        &format!("generation {newest} is lost: 2 of 2 nodes that protect each other have lost what they kept of it (node 0, node 2), and 1 may"),
+        &format!("generation {newest}: rebuilding what node 1 had"),
+    ]);
+    let words = format!("generation {newest}: node 1 has what it had again, rebuilt from");
+    assert!(first.stdout.contains(&words), "{first:?}");
+    let again = repair(&["--json"]);
+    assert_eq!(again.code, Some(3), "{again:?}");
+    assert_eq!(again.json()["rebuilt"].as_array().map(Vec::len), Some(0), "it is there: {again:?}");
+    // One of the others comes back, and everything can be had.
+    bring_back(&place, 2);
+    place.let_end();
+    let done = place.restart(&[]).finish();
+    done.says(&["rebuilding what node 0 had", &format!("begins from generation {newest}")]);
+    verified(&done);
+}

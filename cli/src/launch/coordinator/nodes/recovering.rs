@@ -416,7 +416,9 @@ impl Shell<'_> {
         }
         let is_copied = self.plan.fetch.as_ref().is_some_and(|fetch| fetch.generation == generation);
         let can_fetch = is_copied && recovering.fetches < REPAIRS_MAX;
-        if can_repair && beyond.is_empty() && !lost.is_empty() {
+        // Whoever asks for a repair gets what can be had, also where that does not do for the whole of it.
+        let is_tried = beyond.is_empty() || self.plan.purpose == Purpose::Repair;
+        if can_repair && is_tried && !lost.is_empty() {
             Verdicts::Repairable(lost)
         } else if damages.is_empty() {
             if lost.is_empty() && are_protected { Verdicts::Whole } else { Verdicts::Bare }
