@@ -50,7 +50,7 @@ pub(crate) mod setting {
     pub(crate) const NODES: &str = "nodes";
     pub(crate) const REMOTE_SHELL: &str = "remote-shell";
     pub(crate) const DOMAINS: &str = "domains";
-    pub(crate) const NODE_DIRECTORY: &str = "node-directory";
+    pub(crate) use crate::launch::setting::{NODE_DIRECTORY, RAIL};
     pub(crate) const FLUSH_TO: &str = "flush-to";
     pub(crate) const FLUSH_EVERY: &str = "flush-every";
     pub(crate) const FLUSH_KEEP: &str = "flush-keep";

@@ -103,6 +103,8 @@ pub(crate) enum NodeTask {
     Fetch { generation: WireGeneration, from: WireCopies },
     /// Write down a decision.
     Decide(WireDecision),
+    /// Have the copy of the job file say this.
+    Keep { job_file: Vec<u8> },
     /// Commit here what is committed.
     Commit(WireManifest),
     /// Remove what is not kept.

@@ -110,6 +110,14 @@ impl Disk {
             NodeTask::Decide(decision) => {
                 self.open()?.write_decision(&decision.open().map_err(refused)?)?;
             }
+            NodeTask::Keep { job_file } => {
+                self.place.job_file = job_file;
+                let file = self.job_file()?;
+                let storage = Directory::open(&self.path).map_err(StoreError::from)?;
+                if !JobDirectory::open(storage.clone()).is_ok_and(|(_, found)| found == file) {
+                    JobDirectory::renew(storage, &file)?;
+                }
+            }
             NodeTask::Commit(manifest) => self.open()?.replicate(&manifest.open().map_err(refused)?)?,
             NodeTask::Collect { life, keep, kept } => {
                 let kept: Vec<GenerationId> =
@@ -160,6 +168,10 @@ impl Disk {
         copies.fetch_images(&needs, &ranks, &images, threads, &report)
     }
 
+    fn job_file(&self) -> Result<JobFile, StoreError> {
+        JobFile::parse(&self.place.job_file).map_err(told)
+    }
+
     fn open(&self) -> Result<Job, StoreError> {
         Ok(JobDirectory::attach(Directory::open(&self.path)?, self.job).on_node(self.node))
     }
@@ -167,7 +179,7 @@ impl Disk {
     /// The directory, with the job's file in it. What is there is not written again: it can be read on a disk that takes nothing more.
     fn make(&self) -> Result<Job, StoreError> {
         let storage = Directory::create(&self.path)?;
-        let file = JobFile::parse(&self.place.job_file).map_err(told)?;
+        let file = self.job_file()?;
         match JobDirectory::open(storage.clone()) {
             Ok((_, found)) if found.job != self.job => {
                 let error = store::RecordError::WrongJob { expected: self.job, found: found.job };
