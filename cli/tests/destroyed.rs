@@ -433,7 +433,30 @@ fn what_nobody_protects_is_said_when_a_job_begins() {
         for words in [bare, alone] {
             assert_eq!(done.stderr.contains(words), said == Some(words), "{options:?}: {done:?}");
         }
+        // It is a warning, with what to do about it.
+        for words in ["stillwire: warning: images", "Begin the job with --parity xor", "--flush-to PLACE"] {
+            assert_eq!(done.stderr.contains(words), said.is_some(), "{options:?}: {done:?}");
+        }
+        assert!(!done.stderr.contains("share the disk"), "{options:?}: {done:?}");
     }
+}
+
+#[test]
+fn what_nobody_protects_on_hosts_is_said_at_a_restart_too() {
+    let place = Place::new();
+    let shell = place.remote_shell("shift; exec \"$@\"");
+    let hosts = ["--hosts", "a@127.0.0.1,b@127.0.0.2", "--remote-shell", &shell];
+    let warning = "warning: images of all nodes are in the job's directory only";
+    let mut job = place.run(&[&hosts[..], &["--ckpt-every", "1h"]].concat());
+    job.wait_for(warning);
+    job.wait_for("all ranks run");
+    job.checkpoint();
+    job.signal("INT");
+    job.finish();
+    place.let_end();
+    let done = place.restart(&[]).finish();
+    done.says(&[warning, "--parity xor"]);
+    verified(&done);
 }
 
 #[test]
@@ -495,6 +518,8 @@ fn a_spare_takes_the_place_of_a_lost_host() {
         "--remote-shell",
         &shell,
     ]);
+    // They are one machine.
+    job.wait_for("warning: a, b, c share the disk on which each is to have a directory of its own");
     for _ in 0..2 {
         job.wait_for("committed");
     }

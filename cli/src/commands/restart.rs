@@ -155,6 +155,8 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     plan.job_file = file.emit();
     if !arguments.quiet {
         tell(format_args!("job {}, {} ranks, directory {}", plan.job, plan.ranks, path.display()));
+        let warning = protection::warning(&plan).filter(|_| purpose == Purpose::Run);
+        warning.iter().for_each(|warning| tell(format_args!("{warning}")));
         if let Some(own) = &plan.own_directories {
             let warnings = domains::warnings(own, &plan.nodes, domains::When::GoesOn);
             warnings.iter().for_each(|warning| tell(format_args!("{warning}")));

@@ -210,7 +210,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     plan.job_file = job_file(&plan).emit();
     if !arguments.quiet {
         tell(format_args!("job {job}, {} ranks, directory {}", plan.ranks, place.path.display()));
-        let warning = protection::warning(plan.own_directories.as_ref(), plan.nodes.len());
+        let warning = protection::warning(&plan);
         if let Some(warning) = warning.filter(|_| wants_checkpoints(&arguments)) {
             tell(format_args!("{warning}"));
         }

@@ -103,6 +103,8 @@ struct Shell<'a> {
     requests: Requests,
     /// Of another NIC.
     wishes: Wishes,
+    /// That hosts have the nodes' directories on one disk.
+    has_told_of_sharing: bool,
     /// What the job's file is to say.
     job_file: Option<JobFile>,
     saved: Option<Saved>,
@@ -217,6 +219,7 @@ impl<'a> Shell<'a> {
             nodes: plan.own_directories.as_ref().map(|_| Nodes::default()),
             requests,
             wishes: Wishes::default(),
+            has_told_of_sharing: false,
             job_file: JobFile::parse(&plan.job_file).ok(),
             saved: None,
             observer,

@@ -128,8 +128,8 @@ pub(crate) enum NodeTask {
 pub(crate) enum NodeDone {
     /// As asked.
     Done,
-    /// To [`NodeTask::Survey`], in the same order, and what is known here besides.
-    Surveyed { found: Vec<Found>, known: Known },
+    /// To [`NodeTask::Survey`], in the same order, and what is known here besides. `beside`: the nodes whose directories lie beside this one's.
+    Surveyed { found: Vec<Found>, known: Known, beside: Vec<u32> },
     /// To [`NodeTask::Look`].
     Looked(Found),
     /// Instead: decisions are here that contradict those that came with it, or come after them. Nothing was looked at; these are all that are here.

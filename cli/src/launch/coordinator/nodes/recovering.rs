@@ -18,7 +18,6 @@ use store::protect::Group;
 use store::{Decision, GenerationId, StoreError};
 use transport::Life;
 
-use super::super::super::Purpose;
 use super::super::super::flush::wire::WireCopies;
 use super::super::super::limits::{
     COPY_NEWS_EVERY, COPY_SILENT_MAX, NODE_ANSWER_MAX, REPAIR_NEWS_EVERY, REPAIRS_MAX,
@@ -28,6 +27,7 @@ use super::super::super::nodes::{Kept, Lost, NodeRepair, Repairs};
 use super::super::super::notice::Notice;
 use super::super::super::storage::Records;
 use super::super::super::wire::ToKeeper;
+use super::super::super::{Node, Purpose};
 use super::super::{Shell, Verdict};
 use super::rebuilding::{Older, Rebuilding};
 use super::{Round, What};
@@ -207,6 +207,7 @@ impl Shell<'_> {
 
     pub(super) fn end_survey(&mut self, mut round: Round) {
         self.remove_sign();
+        self.tell_of_sharing(&round);
         let ahead = take_ahead(&mut round);
         if self.mend(&round, &ahead) {
             return;
@@ -245,6 +246,40 @@ impl Shell<'_> {
             .collect();
         let are_grouped = self.plan.own_directories.as_ref().is_some_and(|own| !own.groups().is_empty());
         if are_grouped && !recovering.have_met { self.open_protectors() } else { self.choose() }
+    }
+
+    /// Hosts that have their nodes' directories on one disk lose them together. When a job begins nothing of it is anywhere, so what lies beside a node's
+    /// directory there was made by another host a moment ago. Later it may have been a node of the same host once.
+    fn tell_of_sharing(&mut self, round: &Round) {
+        let Some(own) = self.plan.own_directories.as_ref() else { return };
+        let is_fresh = self.plan.beginning == Beginning::Fresh && self.job.status().life.is_none();
+        if !is_fresh || self.has_told_of_sharing {
+            return;
+        }
+        let host = |node: u32| self.plan.nodes.get(node as usize).and_then(Node::named_host);
+        let mut sharing = BTreeSet::new();
+        for (node, done) in &round.done {
+            let NodeDone::Surveyed { beside, .. } = done else { continue };
+            let is_elsewhere = |other: &&u32| host(**other).is_some() && host(**other) != host(node.0);
+            let others: Vec<u32> = beside.iter().filter(is_elsewhere).copied().collect();
+            if host(node.0).is_some() && !others.is_empty() {
+                sharing.extend(others);
+                sharing.insert(node.0);
+            }
+        }
+        if sharing.is_empty() {
+            return;
+        }
+        let names: BTreeSet<&str> = sharing.into_iter().filter_map(host).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        let words = format!(
+            "warning: {} share the disk on which each is to have a directory of its own ({}): who loses that loses all of them, and parity does not help. \
+             Begin the job with a --node-dir that is on each host's own disk",
+            names.join(", "),
+            own.root.display()
+        );
+        self.has_told_of_sharing = true;
+        self.tell(&Notice::Repair { words: &words });
     }
 
     /// For the life to come, whose number is drawn anew whenever protectors have to find each other: one that was started again must not be taken for the

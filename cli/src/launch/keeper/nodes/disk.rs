@@ -98,7 +98,7 @@ impl Disk {
                     asked.push(manifest.generation);
                 }
                 let known = known_besides(&mut directory, &told, &asked)?;
-                return Ok(NodeDone::Surveyed { found, known });
+                return Ok(NodeDone::Surveyed { found, known, beside: self.beside() });
             }
             NodeTask::Look(manifest) => {
                 let (mut directory, manifest) = (self.open()?, manifest.open().map_err(refused)?);
@@ -166,6 +166,14 @@ impl Disk {
         });
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         copies.fetch_images(&needs, &ranks, &images, threads, &report)
+    }
+
+    /// Other nodes that have a directory where this one has its own.
+    fn beside(&self) -> Vec<u32> {
+        let entries = self.path.parent().and_then(|parent| parent.read_dir().ok());
+        let names =
+            entries.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.filter_map(|name| name.parse().ok()).filter(|node| *node != self.node).collect()
     }
 
     fn job_file(&self) -> Result<JobFile, StoreError> {
