@@ -121,15 +121,15 @@ fn a_node_or_its_partner_is_lost_at_any_operation() {
 }
 
 #[test]
-fn two_of_five_nodes_are_lost_at_every_second_operation() {
-    any_crash_and_any_losses(5, 2, 2, 0, Ways::InTurns);
+fn two_of_five_nodes_are_lost_at_every_third_operation() {
+    any_crash_and_any_losses(5, 2, 3, 0, Ways::InTurns);
 }
 
 // The second and the third generation have the first one's images below theirs, which is collected meanwhile.
 #[test]
 fn images_over_a_base_come_back_with_it() {
     any_crash_and_any_losses(3, 1, 1, 2, Ways::InTurns);
-    any_crash_and_any_losses(4, 2, 2, 2, Ways::InTurns);
+    any_crash_and_any_losses(4, 2, 3, 2, Ways::InTurns);
 }
 
 #[test]
