@@ -82,13 +82,16 @@ Go on with a job whose processes are gone, from its last checkpoint.
 DIR is the job's directory: everything that is needed (program, arguments, ranks, settings) stands in it. Damaged \
 generations are passed over, with a message, in favour of the newest whole one. A job that has finished is not restarted, \
 unless you name a generation to begin from. Each restart is a life of its own: two \
-restarts of one generation never mix.")]
+restarts of one generation never mix.
+
+What it is told of hosts, domains, addresses, the NIC and copies, and --pid-namespace, is the job's from when all ranks run on: the next restart goes on with it, and \
+need not be told again. --generation, --from, --key-file, --time-limit and --no-pid-namespace are for this run alone.")]
     Restart(Box<RestartArguments>),
     /// Rebuild what nodes of a job that does not run have lost
     #[command(long_about = "\
 Rebuild what nodes of a job that does not run have lost: images and parity of its newest generation that can be had, on nodes that were emptied, on spares \
 (--hosts), and wherever bytes are damaged. `restart` does that too, before any rank starts. Ends with exit code 3 if no generation is whole on all \
-nodes afterwards.")]
+nodes afterwards. What it is told of hosts, domains and addresses is for it alone: a restart on a spare is told again.")]
     Repair(RepairArguments),
     /// List the running jobs and their ranks
     #[command(long_about = "\
@@ -103,8 +106,8 @@ The ranks run on, and nothing of what they send is lost or comes twice. Where a 
 UDP and AF_XDP do on one device, each rank stops for as long as it takes to open it, and goes on as it was if it cannot have it. Where the address \
 is another one, as to and from RDMA, or on another device, all ranks change together (so without --rank): each opens the new NIC beside the old one, and \
 closes the old one when all ranks reach each other over the new. If one cannot, or does not answer, nobody changes. The command says what each rank has, \
-or why not, and fails if one has not. Ranks that are rolled back later come back over the NIC that they were given; \
-`restart` goes by its own --nic, or that of `run`.
+or why not, and fails if one has not. Ranks that are rolled back later come back over the NIC that they were given. \
+What all ranks went over last `restart` goes over, too, unless it has a --nic of its own, or hosts that were not there before: then by the --nic that was named last.
 
 A job whose RDMA device fails under it, such as by its port going down, goes over to udp by itself, and later lives of it, too, until it is told otherwise.")]
     Rail(RailArguments),
@@ -347,7 +350,7 @@ pub(crate) struct RestartArguments {
     /// The generation to restart from, as `ls` writes it (2.00000000deadbeef/3), or its epoch alone in the newest life
     #[arg(long, value_name = "G", value_parser = generation_argument)]
     pub(crate) generation: Option<GenerationArgument>,
-    /// Time after which this run of the job ends, with a last checkpoint shortly before it; by default what `run` was told
+    /// Time after which this run of the job ends, and only this one, with a last checkpoint shortly before it; by default what `run` was told
     #[arg(long, value_name = "D", value_parser = duration_argument)]
     pub(crate) time_limit: Option<Duration>,
     /// By default as before
@@ -355,18 +358,18 @@ pub(crate) struct RestartArguments {
     pub(crate) flush: FlushArguments,
     #[command(flatten)]
     pub(crate) key: KeyArgument,
-    /// By default as before; given here, what was said before of hosts does not count
+    /// By default as the job ran last; given here, what was said before of hosts does not count, now and later
     #[command(flatten)]
     pub(crate) hosts: HostArguments,
-    /// Address on which ranks receive that run here; by default as before
+    /// Address on which ranks receive that run here; by default as the job ran last
     #[arg(long, value_name = "IP[+IP]")]
     pub(crate) bind: Option<Addresses>,
     #[command(flatten)]
     pub(crate) nic: NicArgument,
-    /// Give each rank a pid namespace, in which it has the ids of its image; by default if `run` was told so
+    /// Give each rank a pid namespace, in which it has the ids of its image; from now on; by default if `run` or a restart was told so
     #[arg(long)]
     pub(crate) pid_namespace: bool,
-    /// Give ranks new ids, although `run` was told otherwise: where no pid namespaces are to be had
+    /// Give ranks new ids in this run, although `run` was told otherwise: where no pid namespaces are to be had
     #[arg(long, conflicts_with = "pid_namespace")]
     pub(crate) no_pid_namespace: bool,
     /// Print only what the program prints, and errors
@@ -400,7 +403,7 @@ pub(crate) struct NicArgument {
     /// Over which NIC ranks reach other hosts: udp, the kernel's sockets; udp:INTERFACE, those at an address of that interface; xdp:INTERFACE, AF_XDP on an interface, at the address on which ranks
     /// receive if that is one of its own, for one rank on each host, with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or for as many as it has queues, without rights, where `stillwire nic-helper`
     /// runs; verbs:DEVICE, RDMA, and verbs alone, RDMA on the device that has that address; auto, AF_XDP where a rank has a host and an interface to itself, without copies, and the system permits it, else UDP (`ps` says which, and why). What is named and cannot be had is an error. By
-    /// default what STILLWIRE_NIC says, or auto; a restart may name another one than the job was saved on, and goes on as before otherwise
+    /// default what STILLWIRE_NIC says, or auto; a restart may name another one than the job was saved on, for itself and those after it, and goes over what the job went over last otherwise
     #[arg(long = "nic", value_name = "NIC", value_parser = nic_argument)]
     pub(crate) choice: Option<NicChoice>,
 }

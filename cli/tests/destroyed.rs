@@ -433,7 +433,30 @@ fn what_nobody_protects_is_said_when_a_job_begins() {
         for words in [bare, alone] {
             assert_eq!(done.stderr.contains(words), said == Some(words), "{options:?}: {done:?}");
         }
+        // It is a warning, with what to do about it.
+        for words in ["stillwire: warning: images", "Begin the job with --parity xor", "--flush-to PLACE"] {
+            assert_eq!(done.stderr.contains(words), said.is_some(), "{options:?}: {done:?}");
+        }
+        assert!(!done.stderr.contains("share the disk"), "{options:?}: {done:?}");
     }
+}
+
+#[test]
+fn what_nobody_protects_on_hosts_is_said_at_a_restart_too() {
+    let place = Place::new();
+    let shell = place.remote_shell("shift; exec \"$@\"");
+    let hosts = ["--hosts", "a@127.0.0.1,b@127.0.0.2", "--remote-shell", &shell];
+    let warning = "warning: images of all nodes are in the job's directory only";
+    let mut job = place.run(&[&hosts[..], &["--ckpt-every", "1h"]].concat());
+    job.wait_for(warning);
+    job.wait_for("all ranks run");
+    job.checkpoint();
+    job.signal("INT");
+    job.finish();
+    place.let_end();
+    let done = place.restart(&[]).finish();
+    done.says(&[warning, "--parity xor"]);
+    verified(&done);
 }
 
 #[test]
@@ -495,6 +518,8 @@ fn a_spare_takes_the_place_of_a_lost_host() {
         "--remote-shell",
         &shell,
     ]);
+    // They are one machine.
+    job.wait_for("warning: a, b, c share the disk on which each is to have a directory of its own");
     for _ in 0..2 {
         job.wait_for("committed");
     }
@@ -630,4 +655,35 @@ fn a_repair_rebuilds_all_that_are_kept_or_the_one_that_is_named() {
     let why = lost["why"].as_str().expect("words");
     assert!(lost["generation"] == kept[1].as_str() && why.contains("(node 1, node 2)"), "{report}");
     assert_eq!(report["rebuilt"].as_array().map(Vec::len), Some(1), "the rest is there already: {report}");
+}
+
+// One group has lost more than it may; what the nodes of the other one had is rebuilt all the same.
+#[test]
+fn a_repair_rebuilds_what_a_group_has_lost_though_another_one_is_beyond_repair() {
+    let place = Place::new();
+    // Nodes 0 and 2 have each other, and so have 1 and 3.
+    let newest = stopped(&place, "partner");
+    for number in [0, 2] {
+        std::fs::rename(node(&place, number), place.folder.path().join(number.to_string()))
+            .expect("a directory");
+    }
+    std::fs::remove_dir_all(node(&place, 1)).expect("a directory");
+    let repair = |json: &[&str]| done(&mut stillwire(&[&["repair", &place.job_text()], json].concat()));
+    let first = repair(&[]);
+    assert_eq!(first.code, Some(3), "{first:?}");
+    first.says(&[
+        &format!("generation {newest} is lost: 2 of 2 nodes that protect each other have lost what they kept of it (node 0, node 2), and 1 may"),
+        &format!("generation {newest}: rebuilding what node 1 had"),
+    ]);
+    let words = format!("generation {newest}: node 1 has what it had again, rebuilt from");
+    assert!(first.stdout.contains(&words), "{first:?}");
+    let again = repair(&["--json"]);
+    assert_eq!(again.code, Some(3), "{again:?}");
+    assert_eq!(again.json()["rebuilt"].as_array().map(Vec::len), Some(0), "it is there: {again:?}");
+    // One of the others comes back, and everything can be had.
+    bring_back(&place, 2);
+    place.let_end();
+    let done = place.restart(&[]).finish();
+    done.says(&["rebuilding what node 0 had", &format!("begins from generation {newest}")]);
+    verified(&done);
 }

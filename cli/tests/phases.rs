@@ -5,9 +5,10 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use support::{PATIENCE, Place, Running, verified, wait_until};
 
 const NODES: usize = 4;
@@ -51,8 +52,24 @@ impl Watched<'_> {
 
     fn older_goes(&self) -> bool {
         let is_going = |folder: PathBuf| !folder.exists() || folder.join("collected").exists();
-        (0..NODES).any(|node| is_going(root(self.place, node).join(&self.older)))
+        let mut roots = (0..NODES).map(|node| root(self.place, node)).filter(|root| root.exists());
+        roots.any(|root| is_going(root.join(&self.older)))
     }
+
+    /// The name of the new generation.
+    fn generation(&self) -> String {
+        let roots = (0..NODES).map(|node| root(self.place, node));
+        let mut new = roots.flat_map(|root| generations(&root)).filter(|folder| !self.known.contains(folder));
+        let folder = new.next_back().expect("it has begun");
+        let (epoch, life) = (name_of(&folder), name_of(folder.parent().expect("a life")));
+        let epoch: u32 = epoch.strip_prefix("epoch-").and_then(|epoch| epoch.parse().ok()).expect("an epoch");
+        let life = life.strip_prefix("life-").and_then(|life| life.split_once('-')).expect("a life");
+        format!("{}.{}/{epoch}", life.0.parse::<u32>().expect("a counter"), life.1)
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned()
 }
 
 /// What lies in a folder; it may be gone by now.
@@ -94,19 +111,75 @@ fn number(generation: &str) -> store::GenerationId {
     generation.parse().expect("a generation")
 }
 
-/// Begins a checkpoint and waits until it has come so far.
-fn checkpoint_until(place: &Place, job: &Running, committed: &str, (phase, reached): (&str, Reached)) {
-    let watched = Watched::new(place, committed);
+/// A job that stands still, all its processes at one instant, in the midst of a checkpoint.
+struct Stopped {
+    processes: Vec<u32>,
+    /// The checkpoint's generation.
+    generation: String,
+}
+
+impl Stopped {
+    /// Those of them that are left go on.
+    fn go_on(&self) {
+        self.processes.iter().for_each(|pid| tell(*pid, Signal::SIGCONT));
+    }
+}
+
+fn tell(pid: u32, signal: Signal) {
+    // Who is gone hears nothing.
+    let _ = nix::sys::signal::kill(Pid::from_raw(i32::try_from(pid).expect("a pid")), signal);
+}
+
+/// How far what lies on these disks has come: the last phase that shows.
+fn phase_of(watched: &Watched<'_>) -> Option<usize> {
+    (0..PHASES.len()).rev().find(|at| (PHASES[*at].1)(watched))
+}
+
+/// Begins checkpoints until one stands still in this phase and in no later one. Says where the job stands; `committed` becomes the newest that was told on the way.
+fn stopped_in<'a>(
+    place: &'a Place,
+    job: &mut Running,
+    committed: &mut String,
+    phase: usize,
+) -> (Stopped, Watched<'a>) {
+    let name = PHASES[phase].0;
+    for _ in 0..ATTEMPTS_MAX {
+        let watched = Watched::new(place, committed);
+        let mut processes = processes(job, &[0, 1, 2, 3]);
+        processes.insert(0, job.pid());
+        checkpoint_until(&watched, job, name, PHASES[phase].1);
+        processes.iter().for_each(|pid| tell(*pid, Signal::SIGSTOP));
+        // What is under way in the kernel ends before they stop.
+        wait_until("all stand still", || processes.iter().all(|pid| stands(*pid)));
+        if phase_of(&watched) == Some(phase) {
+            let generation = watched.generation();
+            return (Stopped { processes, generation }, watched);
+        }
+        Stopped { processes, generation: String::new() }.go_on();
+        *committed = generation_in(&job.wait_for(COMMITTED));
+    }
+    panic!("{name}: it was over each time before the job stood still");
+}
+
+fn stands(pid: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    status.lines().any(|line| line.starts_with("State:\tT") || line.starts_with("State:\tZ"))
+}
+
+/// Attempts to meet a phase that is short.
+const ATTEMPTS_MAX: usize = 60;
+
+/// Waits until a checkpoint has come so far, which is asked for.
+fn checkpoint_until(watched: &Watched<'_>, job: &Running, phase: &str, reached: Reached) {
     let until = Instant::now() + PATIENCE;
     let mut asked: Option<Instant> = None;
-    while !reached(&watched) {
+    while !reached(watched) {
         // While a job rolls back, nobody listens.
         if asked.is_none_or(|asked| asked.elapsed() > ASKED_EVERY) {
             job.signal("USR1");
             asked = Some(Instant::now());
         }
-        assert!(Instant::now() < until, "{phase}, after {committed}: not in time");
-        std::thread::sleep(Duration::from_micros(300));
+        assert!(Instant::now() < until, "{phase}: not in time");
     }
 }
 
@@ -121,10 +194,30 @@ fn processes(job: &Running, nodes: &[usize]) -> Vec<u32> {
     nodes.iter().flat_map(of).flatten().collect()
 }
 
-/// Whether all of them were there.
-fn kill(processes: &[u32]) -> bool {
-    let pids = processes.iter().map(ToString::to_string);
-    Command::new("kill").arg("-KILL").args(pids).status().expect("the tool `kill`").success()
+fn kill(processes: &[u32]) {
+    processes.iter().for_each(|pid| tell(*pid, Signal::SIGKILL));
+    wait_until("they are gone", || processes.iter().all(|pid| !support::runs(*pid)));
+}
+
+/// What survives the loss of nodes shows what was there when they were killed, and no more: the record of the job is there, or it is not.
+fn survives(watched: &Watched<'_>, phase: usize) {
+    let found = phase_of(watched);
+    assert!(found <= Some(phase), "{found:?} is left of {phase}");
+    let is_committed = watched.has(&watched.place.job(), |name| name == "commit");
+    assert_eq!(is_committed, phase >= COMMITTED_FROM, "{}", PHASES[phase].0);
+}
+
+/// The phase from which on the job's own directory says that the generation is committed.
+const COMMITTED_FROM: usize = 3;
+
+/// From what a job goes on that was stopped in a phase: what was committed then, and nothing else. Where a node had sealed, the others may have sealed and said so, too.
+fn begins_right(phase: usize, began: &str, committed: &str, new: &str) {
+    let name = PHASES[phase].0;
+    match phase {
+        0..=1 => assert_eq!(began, committed, "{name}: {new} was not protected"),
+        2 => assert!([committed, new].contains(&began), "{name}: {began} is neither {committed} nor {new}"),
+        _ => assert_eq!(began, new, "{name}: it was committed"),
+    }
 }
 
 /// The directories of nodes are gone, each at one instant.
@@ -162,12 +255,14 @@ fn told<'a>(lines: impl Iterator<Item = &'a str>, last: String) -> String {
 fn one_is_destroyed_in_every_phase(node: usize) {
     let place = Place::new();
     let (mut job, mut committed) = begun(&place);
-    for phase in PHASES {
-        let victims = processes(&job, &[node]);
-        checkpoint_until(&place, &job, &committed, phase);
-        while !kill(&victims) && !kill(&processes(&job, &[node])) {}
+    for (at, phase) in PHASES.into_iter().enumerate() {
+        let (stopped, watched) = stopped_in(&place, &mut job, &mut committed, at);
+        kill(&processes(&job, &[node]));
         lose(&place, &[node]);
+        survives(&watched, at);
+        stopped.go_on();
         let began = goes_on(&mut job, &committed, &format!("node {node}"), phase.0);
+        begins_right(at, &began, &committed, &stopped.generation);
         // Also what it told before it noticed.
         let told = told(job.seen.iter().map(String::as_str), committed);
         assert!(number(&began) >= number(&told), "{}: began from {began}, {told} was told", phase.0);
@@ -193,16 +288,20 @@ fn the_last_node_is_destroyed_in_every_phase() {
 fn two_nodes_and_the_launcher_are_destroyed_in_every_phase() {
     let place = Place::new();
     let (mut job, mut committed) = begun(&place);
-    for phase in PHASES {
-        let victims = processes(&job, &[0, 1]);
-        checkpoint_until(&place, &job, &committed, phase);
-        job.signal("KILL");
-        kill(&victims);
+    for (at, phase) in PHASES.into_iter().enumerate() {
+        let (stopped, watched) = stopped_in(&place, &mut job, &mut committed, at);
+        let mut victims = processes(&job, &[0, 1]);
+        victims.push(job.pid());
+        victims.iter().for_each(|pid| tell(*pid, Signal::SIGKILL));
         lose(&place, &[0, 1]);
-        committed = told(job.finish().stderr.lines(), committed);
+        survives(&watched, at);
+        stopped.go_on();
+        let last = told(job.finish().stderr.lines(), committed.clone());
         wait_until("the guard has cleaned up", || place.lock_is_free());
         job = place.restart(&[]);
-        committed = goes_on(&mut job, &committed, "node 0, node 1", phase.0);
+        let began = goes_on(&mut job, &last, "node 0, node 1", phase.0);
+        begins_right(at, &began, &committed, &stopped.generation);
+        committed = began;
     }
     place.let_end();
     verified(&job.finish());

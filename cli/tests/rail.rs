@@ -165,3 +165,39 @@ fn a_rank_that_is_killed_in_the_middle_leaves_all_on_one_nic() {
     hosts.place.let_end();
     verified(&job.finish());
 }
+
+// What a job goes over when it ends is what it goes over when it is restarted.
+#[test]
+fn a_restart_goes_over_what_was_decided_last_while_its_hosts_are_the_same() {
+    if outside("a_restart_goes_over_what_was_decided_last_while_its_hosts_are_the_same") {
+        return;
+    }
+    let hosts = TwoHosts::new();
+    let mut job = hosts.run(&["--nic", "udp"]);
+    job.wait_for("committed");
+    moved(&["--nic", "udp:eth1"], "udp:eth1");
+    job.wait_for("committed");
+    hosts.kill(job);
+    for _ in 0..2 {
+        let mut job = hosts.place.restart(&[]);
+        job.wait_for("committed");
+        wait_for_nics("udp:eth1");
+        hosts.kill(job);
+    }
+    // Where a host was not before, nobody knows what it has: it is what a person has named.
+    let mut job = hosts.place.restart(&["--hosts", "localhost:1@10.78.0.1,third:1@10.78.0.2"]);
+    job.wait_for("ranks went over udp:eth1 last; with hosts that were not there they go over udp, unless --nic says otherwise");
+    job.wait_for("committed");
+    wait_until("both ranks say udp", || nics() == ["udp", "udp"]);
+    moved(&["--nic", "udp:eth1"], "udp:eth1");
+    hosts.kill(job);
+    // Who says otherwise has it otherwise, from then on.
+    for options in [&["--nic", "udp"][..], &[]] {
+        let mut job = hosts.place.restart(options);
+        job.wait_for("committed");
+        wait_until("both ranks say udp", || nics() == ["udp", "udp"]);
+        hosts.kill(job);
+    }
+    hosts.place.let_end();
+    verified(&hosts.place.restart(&[]).finish());
+}

@@ -1,6 +1,6 @@
 //! Whatever M of K + M slices are lost, they are computed from the others.
 
-use parity::{Code, Kernel};
+use parity::{Code, Kernel, Matrix};
 
 struct Random(u64);
 
@@ -87,6 +87,30 @@ fn any_m_of_k_plus_m_may_be_lost() {
         }
     }
     assert!(tested > 30_000, "{tested}");
+}
+
+/// K of K + M members are left: some data, and as much parity as data is lost. All of it follows from them if the coefficients of this parity for this data, a
+/// square part of the matrix, can be inverted. Matrices of smaller codes are parts of those of larger ones, so the parts of one matrix are all sets of losses of all these codes.
+#[test]
+fn every_set_of_losses_of_every_code_up_to_twelve_and_twelve_can_be_undone() {
+    const MOST: usize = 12;
+    let large = Code::new(MOST, MOST).expect("a shape");
+    for (k, m) in (1..=MOST).flat_map(|k| (1..=MOST).map(move |m| (k, m))) {
+        let part = Matrix::from_fn(m, k, |row, column| large.matrix().get(row, column));
+        assert!(*Code::new(k, m).expect("a shape").matrix() == part, "{k}+{m}");
+    }
+    let mut tried = 0;
+    for size in 1..=MOST {
+        subsets(MOST, size, &mut |rows| {
+            subsets(MOST, size, &mut |columns| {
+                let part = Matrix::from_fn(size, size, |i, j| large.matrix().get(rows[i], columns[j]));
+                assert!(part.inverted().is_some(), "parity {rows:?} for data {columns:?}");
+                tried += 1;
+            });
+        });
+    }
+    // Of 24 members 12, but for the set without any lost data.
+    assert_eq!(tried, 2_704_156 - 1);
 }
 
 #[test]

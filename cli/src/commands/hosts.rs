@@ -151,6 +151,16 @@ impl HostArguments {
         if domains.iter().all(|domain| domain.0.is_none()) { Vec::new() } else { domains }
     }
 
+    /// Whether hosts are named that were not among these, or not at these addresses.
+    pub(crate) fn has_others_than(&self, before: &HostArguments) -> bool {
+        let was_there = |host: &HostArgument| {
+            let is_it = |known: &&HostArgument| known.name == host.name;
+            let mut known = before.hosts.iter().filter(is_it);
+            known.any(|known| host.addresses.is_none() || host.addresses == known.addresses)
+        };
+        !self.hosts.iter().all(was_there)
+    }
+
     /// Whether failure domains are named.
     pub(crate) fn names_domains(&self) -> bool {
         !self.domains.is_empty()
@@ -382,6 +392,18 @@ mod tests {
         assert_eq!(nodes[0].bind.ip(), IpAddr::from([10, 0, 0, 1]));
         let many = "a@10.0.0.1+10.0.0.2+10.0.0.3+10.0.0.4+10.0.0.5";
         assert!(many.parse::<HostArgument>().unwrap_err().contains("at most 4 addresses"));
+    }
+
+    #[test]
+    fn hosts_that_were_not_there_are_told_from_those_that_were() {
+        let before = hosts("a:1@10.0.0.1,b:1@10.0.0.2");
+        for (now, others) in
+            [("b,a", false), ("b:2@10.0.0.2", false), ("a@10.0.0.9,b", true), ("a,b,c@10.0.0.3", true)]
+        {
+            assert_eq!(hosts(now).has_others_than(&before), others, "{now}");
+        }
+        let nothing = HostArguments::read(None, None, None, None);
+        assert!(!nothing.has_others_than(&before) && before.has_others_than(&nothing));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::tell;
 use crate::error::CliError;
 use crate::launch::nodes::wire::WireBudget;
 use crate::launch::nodes::{groups_by_host, groups_over};
-use crate::launch::{Node, OwnDirectories};
+use crate::launch::{Node, OwnDirectories, Plan};
 
 /// How images survive their nodes.
 #[derive(Clone, Debug, Default, Args)]
@@ -150,13 +150,16 @@ impl ProtectionArguments {
 }
 
 /// What a person should know of it before a job runs.
-pub(crate) fn warning(own: Option<&OwnDirectories>, nodes: usize) -> Option<&'static str> {
-    match own {
+pub(crate) fn warning(plan: &Plan) -> Option<&'static str> {
+    match &plan.own_directories {
         Some(own) => (own.scheme == Scheme::None).then_some(
-            "warning: images are on their nodes only, and no node protects another one: a node that is lost takes its part of every generation with it",
+            "warning: images are on their nodes only, and no node protects another one: a node that is lost takes its part of every generation with it. \
+             Begin the job with --parity xor (partner for two nodes) for nodes to protect each other, or have copies elsewhere with --flush-to PLACE",
         ),
-        None => (nodes > 1).then_some(
-            "images are in the job's directory only: with that they are lost. With --parity each node keeps its own, and nodes protect each other's",
+        None => (plan.nodes.len() > 1 && plan.flush.is_none()).then_some(
+            "warning: images of all nodes are in the job's directory only: if its disk is lost, or out of reach, so is every generation. \
+             Begin the job with --parity xor (partner for two nodes) for each node to keep its own and nodes to protect each other's, or have copies \
+             elsewhere with --flush-to PLACE",
         ),
     }
 }

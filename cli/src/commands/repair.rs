@@ -91,7 +91,11 @@ fn say_kept(kept: &Kept, repairs: &Repairs) -> io::Result<()> {
             let why = repairs.lost.iter().find(|lost| lost.generation == *generation);
             let why = why.map_or("no node has said why", |lost| lost.why.as_str());
             tell(format_args!("generation {generation} is lost: {why}"));
-            Ok(())
+            let say = |rebuilt: &&NodeRepair| {
+                let (node, bytes) = (&rebuilt.node, text::bytes(rebuilt.received_bytes));
+                say!("generation {generation}: {node} has what it had again, rebuilt from {bytes}")
+            };
+            rebuilt.iter().try_for_each(say)
         }
     }
 }

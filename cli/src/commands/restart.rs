@@ -6,16 +6,20 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use ckpt_glue::recovery::Beginning;
+use drivers::NicChoice;
 use store::job::{Depth, Generation, GenerationState};
 use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError};
 
 use super::copies;
 use super::domains;
 use super::files::utc;
+use super::hosts::HostArguments;
 use super::news::News;
 use super::progress::Progress;
 use super::protection;
-use super::run::{Place, Settings, check_bind, job_file, lock, read_saves, read_settings, supervise};
+use super::run::{
+    Place, Settings, check_bind, job_file, lock, read_saves, read_settings, setting, supervise,
+};
 use super::tell;
 use crate::arguments::{GenerationArgument, RestartArguments};
 use crate::convert;
@@ -52,10 +56,16 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
         choose(&mut directory, argument, &mut news)?
     };
     let Settings { mut config, hosts, bind, auth, keeps_ids: kept } = read_settings(&file)?;
+    let told = config.clone();
     config.time_limit = arguments.time_limit.or(config.time_limit);
     let mut program = program(&file);
     if let Some(nic) = &arguments.nic.choice {
         program.set_nic(nic);
+    }
+    let named = program.clone();
+    let rail = rail(&file, arguments, &hosts, &named)?;
+    if let Some(rail) = &rail {
+        program.set_nic(rail);
     }
     program.check()?;
     let bind = arguments.bind.clone().unwrap_or(bind);
@@ -93,6 +103,7 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     let counter_last =
         brought.as_ref().map_or(0, |brought| brought.counter_last).max(directory.counter_last()?);
     // What is said to another host is authenticated as a whole, whatever was enough before.
+    let auth_told = auth;
     let auth = if nodes.iter().all(|node| node.addresses().iter().all(|address| address.is_loopback())) {
         auth
     } else {
@@ -136,15 +147,42 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
         fetch: brought.and_then(|brought| brought.fetch),
         purpose,
     };
-    plan.job_file = job_file(&plan).emit();
+    // What is for this run alone, or follows from where it runs, is not the job's.
+    let keeps_ids = plan.keeps_ids || kept;
+    let mut file =
+        job_file(&Plan { program: named, config: told, auth: auth_told, keeps_ids, ..plan.clone() });
+    file.settings.extend(rail.map(|rail| (setting::RAIL.to_owned(), rail.to_string())));
+    plan.job_file = file.emit();
     if !arguments.quiet {
         tell(format_args!("job {}, {} ranks, directory {}", plan.job, plan.ranks, path.display()));
+        let warning = protection::warning(&plan).filter(|_| purpose == Purpose::Run);
+        warning.iter().for_each(|warning| tell(format_args!("{warning}")));
         if let Some(own) = &plan.own_directories {
             let warnings = domains::warnings(own, &plan.nodes, domains::When::GoesOn);
             warnings.iter().for_each(|warning| tell(format_args!("{warning}")));
         }
     }
     Ok((plan, Place { path, temporary: false, _lock: lock }))
+}
+
+/// Over which NIC the job went last, if that was decided while it ran and nobody says otherwise: as long as it is on the hosts that it was on, for what other ones
+/// have nobody knows.
+fn rail(
+    file: &JobFile,
+    arguments: &RestartArguments,
+    before: &HostArguments,
+    named: &Program,
+) -> Result<Option<NicChoice>, CliError> {
+    let decided = file.settings.get(setting::RAIL).and_then(|nic| nic.parse::<NicChoice>().ok());
+    let Some(decided) = decided.filter(|_| arguments.nic.choice.is_none()) else { return Ok(None) };
+    if arguments.bind.is_none() && !arguments.hosts.has_others_than(before) {
+        return Ok(Some(decided));
+    }
+    tell(format_args!(
+        "ranks went over {decided} last; with hosts that were not there they go over {}, unless --nic says otherwise",
+        named.nic()?
+    ));
+    Ok(None)
 }
 
 /// Opens a job's directory, and says so if it is none.

@@ -50,7 +50,7 @@ pub(crate) mod setting {
     pub(crate) const NODES: &str = "nodes";
     pub(crate) const REMOTE_SHELL: &str = "remote-shell";
     pub(crate) const DOMAINS: &str = "domains";
-    pub(crate) const NODE_DIRECTORY: &str = "node-directory";
+    pub(crate) use crate::launch::setting::{NODE_DIRECTORY, RAIL};
     pub(crate) const FLUSH_TO: &str = "flush-to";
     pub(crate) const FLUSH_EVERY: &str = "flush-every";
     pub(crate) const FLUSH_KEEP: &str = "flush-keep";
@@ -210,7 +210,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     plan.job_file = job_file(&plan).emit();
     if !arguments.quiet {
         tell(format_args!("job {job}, {} ranks, directory {}", plan.ranks, place.path.display()));
-        let warning = protection::warning(plan.own_directories.as_ref(), plan.nodes.len());
+        let warning = protection::warning(&plan);
         if let Some(warning) = warning.filter(|_| wants_checkpoints(&arguments)) {
             tell(format_args!("{warning}"));
         }

@@ -103,7 +103,7 @@ pub(crate) struct Plan {
     pub(crate) keeps_ids: bool,
     /// Each node has a directory of its own for its images; else all have the job's.
     pub(crate) own_directories: Option<OwnDirectories>,
-    /// The job file, for those.
+    /// The job file as it is to be when all ranks run; empty: it stays as it is.
     pub(crate) job_file: Vec<u8>,
     /// Copies outside the nodes.
     pub(crate) flush: Option<Flush>,
@@ -111,6 +111,14 @@ pub(crate) struct Plan {
     pub(crate) fetch: Option<Fetch>,
     /// What keepers are started for.
     pub(crate) purpose: Purpose,
+}
+
+/// Settings of a job file that the launcher knows by name; the others are the commands'.
+pub(crate) mod setting {
+    /// Over which NIC the job has gone last, by a decision while it ran.
+    pub(crate) const RAIL: &str = "rail";
+    /// Where nodes have directories of their own: relative in the job's own file, if they lie in its directory.
+    pub(crate) const NODE_DIRECTORY: &str = "node-directory";
 }
 
 /// What keepers are started for.

@@ -10,14 +10,15 @@ use nix::errno::Errno;
 use store::error::CommitError;
 use store::job::{Damage, Depth, GenerationState};
 use store::{
-    CommitRequest, Directory, GenerationId, ImageClaim, ImageDigest, JobDirectory, Manifest, StorageError,
-    StoreError,
+    CommitRequest, Directory, GenerationId, ImageClaim, ImageDigest, JobDirectory, JobFile, Manifest,
+    StorageError, StoreError,
 };
 use transport::Life;
 
 use super::Plan;
 use super::limits::GENERATIONS_TOLD_MAX;
 use super::nodes::NO_NODE;
+use super::setting;
 use super::worker::Worker;
 use crate::convert;
 use crate::error::CliError;
@@ -42,6 +43,8 @@ pub(crate) enum Task {
         /// Oldest first.
         manifests: Vec<Manifest>,
     },
+    /// Have the job file say this.
+    Keep(Box<JobFile>),
     /// Every rank has restored what the decision named, and so read every byte of it.
     Restored,
     Commit {
@@ -105,6 +108,8 @@ pub(crate) enum Done {
     /// So many decisions, these generations; and what is decided and committed now.
     Mended(Result<(usize, Vec<GenerationId>, Records), StoreError>),
     Noted,
+    /// What all copies of the job file are to say.
+    Kept(Result<Box<JobFile>, StoreError>),
     NotDecided {
         life: Life,
         errno: u32,
@@ -187,6 +192,7 @@ impl Disk {
                 Done::Adopted { generation, outcome }
             }
             Task::Mend { decisions, manifests } => Done::Mended(self.mend(&decisions, &manifests)),
+            Task::Keep(file) => Done::Kept(self.keep(&file).map(|()| file)),
             Task::Restored => {
                 if let Some(restored) = self.restoring.take() {
                     self.suspects.remove(&restored);
@@ -223,6 +229,21 @@ impl Disk {
             }
             Err(error) => Done::FenceFailed(error),
         }
+    }
+
+    /// Writes the job file anew if it says something else.
+    fn keep(&mut self, file: &JobFile) -> Result<(), StoreError> {
+        let storage = self.directory.storage().clone();
+        let mut file = file.clone();
+        if let Ok((_, found)) = JobDirectory::open(storage.clone()) {
+            // It may be moved, with the nodes' directories in it.
+            let own = found.settings.get(setting::NODE_DIRECTORY).cloned();
+            file.settings.extend(own.map(|own| (setting::NODE_DIRECTORY.to_owned(), own)));
+            if found == file {
+                return Ok(());
+            }
+        }
+        JobDirectory::renew(storage, &file).map(drop)
     }
 
     fn mend(

@@ -126,7 +126,7 @@ impl<S: Storage> JobDirectory<S> {
         Ok((directory, file))
     }
 
-    /// Writes the job file anew, durably, in place of one that cannot be read. At every instant one of the two is there.
+    /// Writes the job file anew, durably, in place of one that says something else, or cannot be read. At every instant one of the two is there.
     pub fn renew(storage: S, file: &JobFile) -> Result<JobDirectory<S>, StoreError> {
         let mut directory = JobDirectory::attach(storage, file.job);
         directory.replace_record(names::JOB, &names::temporary(names::JOB), &file.emit())?;

@@ -36,15 +36,19 @@ pub enum ProtectError {
     /// Something that a member keeps for a generation is not there.
     #[error("{what} of generation {generation} is missing, so it is not protected; protect it again")]
     Incomplete { generation: GenerationId, what: String },
-    /// More members are lost than parity makes up for.
+    /// Of what belongs together more is lost than parity makes up for.
     #[error(
-        "generation {generation} is lost: of {members} nodes {left} have what they kept of it, {needed} are needed{}; start from another generation",
+        "what node {node} has lost of generation {generation} cannot be computed: what belongs to it is lost on {} too, so {} of {members} are left, and {needed} are needed{}; start from another generation",
+        nodes(.lost),
+        members - 1 - lost.len(),
         in_brackets(.silent)
     )]
     TooManyLost {
         generation: GenerationId,
+        node: u32,
+        /// Other nodes that have lost what belongs to it, or do not tell it.
+        lost: Vec<u32>,
         members: usize,
-        left: usize,
         needed: usize,
         /// Why others told nothing.
         silent: Vec<String>,
@@ -67,6 +71,10 @@ pub enum ProtectError {
 
 fn in_brackets(reasons: &[String]) -> String {
     if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) }
+}
+
+fn nodes(numbers: &[u32]) -> String {
+    numbers.iter().map(|number| format!("node {number}")).collect::<Vec<_>>().join(", ")
 }
 
 impl From<StorageError> for ProtectError {

@@ -204,12 +204,13 @@ struct Rebuilder<'a, O> {
     others: &'a mut O,
     /// Why a member is not asked any more: it does not answer, or cannot tell.
     silent: Vec<Option<String>>,
-    /// What was computed last, page by page; `Err`: so many places of the stripe are left.
+    /// What was computed last, page by page.
     last: Option<(Wanted, Vec<Rebuilt>)>,
     recoveries: BTreeMap<(Vec<usize>, usize), Recovery>,
 }
 
-type Rebuilt = Result<Vec<u8>, usize>;
+/// A page, or the other members whose pages of the same stripe cannot be had.
+type Rebuilt = Result<Vec<u8>, Vec<usize>>;
 
 impl<'a, O: Others> Rebuilder<'a, O> {
     fn new<S: Storage>(member: &Member<S>, generation: GenerationId, others: &'a mut O) -> Rebuilder<'a, O> {
@@ -249,13 +250,16 @@ impl<'a, O: Others> Rebuilder<'a, O> {
         }
         let (wanted, pages) = self.last.as_ref().expect("it was just computed");
         let at = usize::try_from(page - wanted.cycles.start * per_cycle).expect("it fits into memory");
-        pages[at].clone().map_err(|left| self.too_many_lost(left))
+        pages[at].clone().map_err(|missing| self.too_many_lost(&missing))
     }
 
-    fn too_many_lost(&self, left: usize) -> ProtectError {
+    /// Something of this member's is lost, and what these others have that belongs to it.
+    fn too_many_lost(&self, missing: &[usize]) -> ProtectError {
         let (members, needed) = (self.group.members(), self.group.code().data());
         let silent = self.silent.iter().flatten().cloned().collect();
-        ProtectError::TooManyLost { generation: self.generation, members, left, needed, silent }
+        let lost = missing.iter().map(|member| self.group.nodes()[*member]).collect();
+        let (node, generation) = (self.group.nodes()[self.member], self.generation);
+        ProtectError::TooManyLost { generation, node, lost, members, needed, silent }
     }
 
     /// Asks as many members as are needed, and the others only if something of those is missing.
@@ -285,13 +289,13 @@ impl<'a, O: Others> Rebuilder<'a, O> {
         }
         let group = self.group.clone();
         let pages = per_cycle * (wanted.cycles.end - wanted.cycles.start);
-        let mut computed = vec![Err(0); usize::try_from(pages).expect("they fit into memory")];
+        let mut computed = vec![Err(Vec::new()); usize::try_from(pages).expect("they fit into memory")];
         let mut places: Vec<_> = (0..group.members()).map(|other| wanted.places(&group, other)).collect();
         for index in 0.. {
             let here: Vec<Option<Place>> = places.iter_mut().map(Iterator::next).collect();
             let Some(own) = here[self.member] else { break };
-            let mut present: Vec<(usize, &[u8])> = Vec::new();
-            for (place, told) in here.iter().zip(&told) {
+            let (mut present, mut missing): (Vec<(usize, &[u8])>, _) = (Vec::new(), Vec::new());
+            for (other, (place, told)) in here.iter().zip(&told).enumerate() {
                 let place = match place {
                     Some(Place::Data { column, .. }) => *column,
                     Some(Place::Parity { row, .. }) => data + row,
@@ -300,7 +304,8 @@ impl<'a, O: Others> Rebuilder<'a, O> {
                 match told.as_ref().and_then(|told| told.get(index)) {
                     Some(Told::Page(page)) if page.len() == PAGE_BYTES => present.push((place, page)),
                     Some(Told::Zero) => present.push((place, &[])),
-                    _ => {}
+                    _ if other == self.member => {}
+                    _ => missing.push(other),
                 }
             }
             let (place, page) = match own {
@@ -309,16 +314,13 @@ impl<'a, O: Others> Rebuilder<'a, O> {
             };
             let slot = &mut computed
                 [usize::try_from(page - wanted.cycles.start * per_cycle).expect("they fit into memory")];
-            *slot = self.recover(place, present)?;
+            *slot = if present.len() < data { Err(missing) } else { Ok(self.recover(place, present)?) };
         }
         Ok(computed)
     }
 
-    /// What lies in one place of a stripe.
-    fn recover(&mut self, place: usize, mut present: Vec<(usize, &[u8])>) -> Result<Rebuilt, ProtectError> {
-        if present.len() < self.group.code().data() {
-            return Ok(Err(present.len()));
-        }
+    /// What lies in one place of a stripe, of which as many others are there as are needed.
+    fn recover(&mut self, place: usize, mut present: Vec<(usize, &[u8])>) -> Result<Vec<u8>, ProtectError> {
         present.truncate(self.group.code().data());
         let places: Vec<usize> = present.iter().map(|(place, _)| *place).collect();
         let recovery = match self.recoveries.entry((places, place)) {
@@ -331,7 +333,7 @@ impl<'a, O: Others> Rebuilder<'a, O> {
         let sources: Vec<&[u8]> = present.iter().map(|(_, page)| *page).collect();
         let mut page = vec![0; PAGE_BYTES];
         recovery.run(self.kernel, &sources, &mut [&mut page]);
-        Ok(Ok(page))
+        Ok(page)
     }
 
     /// What member `of` has, as the first one knows that answers.
@@ -348,7 +350,8 @@ impl<'a, O: Others> Rebuilder<'a, O> {
                 Err(error) => self.give_up(asked, error)?,
             }
         }
-        let mut error = self.too_many_lost(0);
+        let others: Vec<usize> = (0..self.group.members()).filter(|other| *other != self.member).collect();
+        let mut error = self.too_many_lost(&others);
         if let ProtectError::TooManyLost { silent, .. } = &mut error {
             silent.extend(reasons);
         }
@@ -438,6 +441,17 @@ impl<S: Storage> Member<S> {
             Ok(true)
         };
         Ok(unless_damaged(look())?.unwrap_or(false))
+    }
+
+    /// Whether it may have pages of a generation that others can be rebuilt from, however many more are damaged.
+    pub fn has_some(&mut self, generation: GenerationId) -> Result<bool, ProtectError> {
+        let Served { data, parity } = Served::open(self, generation)?;
+        let mut is_there = |file: &ContentFile| {
+            let path = names::in_generation(generation, &file.name);
+            self.directory().storage().length(&path).is_ok()
+        };
+        let has_images = data.is_some_and(|data| data.content.files.iter().any(&mut is_there));
+        Ok(has_images || parity.is_some_and(|parity| parity.pages() > 0))
     }
 
     fn make_directories(&mut self, generation: GenerationId) -> Result<(), ProtectError> {
@@ -611,32 +625,4 @@ fn check_image<S: Storage>(member: &mut Member<S>, path: &str, file: &ContentFil
     let image = ImageReader::open(storage, path)?;
     image.expect_digest(file.digest)?;
     image.verify(storage)
-}
-
-/// What the loss of some members means for a generation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Every member has all that it kept.
-    Whole,
-    /// These members have to be repaired, and can be.
-    Repairable {
-        /// By number.
-        lost: Vec<usize>,
-    },
-    /// Too many are lost; perhaps what is left of them still makes up a whole, page by page.
-    Lost {
-        /// By number.
-        lost: Vec<usize>,
-    },
-}
-
-/// What it means for a generation that of the members of `group` those have what they kept of which `holds` says so.
-#[must_use]
-pub fn standing(group: &Group, holds: &[bool]) -> Standing {
-    let lost: Vec<usize> = (0..group.members()).filter(|member| holds.get(*member) != Some(&true)).collect();
-    match lost.len() {
-        0 => Standing::Whole,
-        count if count <= group.losses() => Standing::Repairable { lost },
-        _ => Standing::Lost { lost },
-    }
 }

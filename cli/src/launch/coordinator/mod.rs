@@ -10,6 +10,7 @@ mod output;
 mod parts;
 mod rails;
 mod records;
+mod settings;
 mod spawned;
 mod words;
 
@@ -30,6 +31,7 @@ use copies::{Copies, Place};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
+use store::JobFile;
 use transport::{Epoch, Rank};
 
 use super::flush::Flusher;
@@ -101,6 +103,10 @@ struct Shell<'a> {
     requests: Requests,
     /// Of another NIC.
     wishes: Wishes,
+    /// That hosts have the nodes' directories on one disk.
+    has_told_of_sharing: bool,
+    /// What the job's file is to say.
+    job_file: Option<JobFile>,
     saved: Option<Saved>,
     observer: &'a mut dyn Observer,
     mpi: Option<MpiSide>,
@@ -213,6 +219,8 @@ impl<'a> Shell<'a> {
             nodes: plan.own_directories.as_ref().map(|_| Nodes::default()),
             requests,
             wishes: Wishes::default(),
+            has_told_of_sharing: false,
+            job_file: JobFile::parse(&plan.job_file).ok(),
             saved: None,
             observer,
             mpi: None,
@@ -429,6 +437,7 @@ impl<'a> Shell<'a> {
                 }
                 if matches!(event, job::Event::AllRunning { .. }) {
                     self.store.ask(Task::Restored);
+                    self.keep_settings();
                     self.start_worlds();
                     self.begin_rebuilding();
                 }

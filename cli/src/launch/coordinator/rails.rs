@@ -200,6 +200,7 @@ impl Shell<'_> {
                 Output::Decided => {
                     let nic = change.machine.nic().as_str().to_owned();
                     self.keepers.tell_all(&ToKeeper::Nic { nic: nic.clone() });
+                    self.keep_nic(&nic);
                     self.wishes.decided = Some(nic);
                 }
                 Output::Over { changed, refused } => {

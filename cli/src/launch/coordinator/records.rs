@@ -67,6 +67,7 @@ impl Shell<'_> {
             }
             Done::Ended(Err(error)) => self.not_ended(&error),
             Done::Collected { life, kept } => self.collected(life, &kept),
+            Done::Kept(outcome) => self.settings_kept(outcome),
             Done::Noted | Done::Ended(Ok(())) | Done::Discarded(Ok(_)) | Done::Records(_) => {}
         }
     }
@@ -137,6 +138,7 @@ impl Shell<'_> {
                         });
                     }
                 }
+                Done::Kept(outcome) => self.settings_kept(outcome),
                 // Nothing is decided any more.
                 Done::Fenced { .. }
                 | Done::FenceFailed(_)

@@ -92,7 +92,11 @@ impl Copier {
         plan: &Plan,
         answers: Option<Receiver<Answer>>,
     ) -> Result<Copier, CliError> {
-        let (_, job_file) = JobDirectory::open(Directory::open(&plan.directory)?)?;
+        // Whoever has its copy goes on as it runs.
+        let job_file = match JobFile::parse(&plan.job_file) {
+            Ok(file) => file,
+            Err(_) => JobDirectory::open(Directory::open(&plan.directory)?)?.1,
+        };
         Ok(Copier {
             job: plan.job,
             job_file,

@@ -103,6 +103,8 @@ pub(crate) enum NodeTask {
     Fetch { generation: WireGeneration, from: WireCopies },
     /// Write down a decision.
     Decide(WireDecision),
+    /// Have the copy of the job file say this.
+    Keep { job_file: Vec<u8> },
     /// Commit here what is committed.
     Commit(WireManifest),
     /// Remove what is not kept.
@@ -126,8 +128,8 @@ pub(crate) enum NodeTask {
 pub(crate) enum NodeDone {
     /// As asked.
     Done,
-    /// To [`NodeTask::Survey`], in the same order, and what is known here besides.
-    Surveyed { found: Vec<Found>, known: Known },
+    /// To [`NodeTask::Survey`], in the same order, and what is known here besides. `beside`: the nodes whose directories lie beside this one's.
+    Surveyed { found: Vec<Found>, known: Known, beside: Vec<u32> },
     /// To [`NodeTask::Look`].
     Looked(Found),
     /// Instead: decisions are here that contradict those that came with it, or come after them. Nothing was looked at; these are all that are here.
@@ -233,7 +235,12 @@ pub(crate) struct Found {
     pub(crate) problem: Option<String>,
     /// All that it has and keeps for its group can be read.
     pub(crate) is_held: bool,
+    /// Or something of it: pages that others may be rebuilt from.
+    pub(crate) has_some: bool,
 }
+
+/// What a [`Refusal`] says of a repair that all others have answered: what is lost cannot be computed from what they have, also not later.
+pub(crate) const BEYOND_REPAIR: u32 = Errno::ENODATA as u32;
 
 /// Why it was not done.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -14,20 +14,20 @@ use ckpt_glue::names::NodeIndex;
 use ckpt_glue::recovery::Beginning;
 use copies::Copies;
 use nix::errno::Errno;
-use store::protect::{Standing, standing};
+use store::protect::Group;
 use store::{Decision, GenerationId, StoreError};
 use transport::Life;
 
-use super::super::super::Purpose;
 use super::super::super::flush::wire::WireCopies;
 use super::super::super::limits::{
     COPY_NEWS_EVERY, COPY_SILENT_MAX, NODE_ANSWER_MAX, REPAIR_NEWS_EVERY, REPAIRS_MAX,
 };
-use super::super::super::nodes::wire::{Found, NodeDone, NodeTask, Rebuilt, Refusal};
+use super::super::super::nodes::wire::{BEYOND_REPAIR, Found, NodeDone, NodeTask, Rebuilt, Refusal};
 use super::super::super::nodes::{Kept, Lost, NodeRepair, Repairs};
 use super::super::super::notice::Notice;
 use super::super::super::storage::Records;
 use super::super::super::wire::ToKeeper;
+use super::super::super::{Node, Purpose};
 use super::super::{Shell, Verdict};
 use super::rebuilding::{Older, Rebuilding};
 use super::{Round, What};
@@ -48,6 +48,8 @@ pub(super) struct Recovering {
     repairs: BTreeMap<GenerationId, u32>,
     /// Why the last one came to nothing.
     failures: BTreeMap<GenerationId, String>,
+    /// Nodes for which what the others have does not do.
+    beyond_repair: BTreeMap<GenerationId, BTreeSet<NodeIndex>>,
     /// When somebody is told that images are being rebuilt, or brought.
     news: Option<Instant>,
     /// How often a copy was brought for it, and bytes that have come.
@@ -89,7 +91,11 @@ impl Recovering {
 
     /// What a node has of the generation at this place.
     fn found(&self, node: u32, place: usize) -> Found {
-        let nothing = || Found { problem: Some("its directory cannot be read".to_owned()), is_held: false };
+        let nothing = || Found {
+            problem: Some("its directory cannot be read".to_owned()),
+            is_held: false,
+            has_some: false,
+        };
         self.found.get(&NodeIndex(node)).and_then(|all| all.get(place).cloned()).unwrap_or_else(nothing)
     }
 }
@@ -108,6 +114,17 @@ enum Verdicts {
     Lost(String),
 }
 
+/// What is to be done about what a group has of a generation.
+enum OfGroup {
+    Whole,
+    /// These members have to be rebuilt.
+    Repairable(BTreeSet<NodeIndex>),
+    /// All images are whole; what protects them is computed anew on these members.
+    Bare(BTreeSet<NodeIndex>),
+    /// In words.
+    Lost(String),
+}
+
 impl Shell<'_> {
     /// The store has been fenced: what do the nodes have?
     pub(in super::super) fn begin_survey(&mut self, counter: u32, nonce: u64, records: Records) {
@@ -120,6 +137,7 @@ impl Shell<'_> {
             have_met: false,
             repairs,
             failures: BTreeMap::new(),
+            beyond_repair: BTreeMap::new(),
             news: None,
             fetches: 0,
             brought: 0,
@@ -189,6 +207,7 @@ impl Shell<'_> {
 
     pub(super) fn end_survey(&mut self, mut round: Round) {
         self.remove_sign();
+        self.tell_of_sharing(&round);
         let ahead = take_ahead(&mut round);
         if self.mend(&round, &ahead) {
             return;
@@ -227,6 +246,40 @@ impl Shell<'_> {
             .collect();
         let are_grouped = self.plan.own_directories.as_ref().is_some_and(|own| !own.groups().is_empty());
         if are_grouped && !recovering.have_met { self.open_protectors() } else { self.choose() }
+    }
+
+    /// Hosts that have their nodes' directories on one disk lose them together. When a job begins nothing of it is anywhere, so what lies beside a node's
+    /// directory there was made by another host a moment ago. Later it may have been a node of the same host once.
+    fn tell_of_sharing(&mut self, round: &Round) {
+        let Some(own) = self.plan.own_directories.as_ref() else { return };
+        let is_fresh = self.plan.beginning == Beginning::Fresh && self.job.status().life.is_none();
+        if !is_fresh || self.has_told_of_sharing {
+            return;
+        }
+        let host = |node: u32| self.plan.nodes.get(node as usize).and_then(Node::named_host);
+        let mut sharing = BTreeSet::new();
+        for (node, done) in &round.done {
+            let NodeDone::Surveyed { beside, .. } = done else { continue };
+            let is_elsewhere = |other: &&u32| host(**other).is_some() && host(**other) != host(node.0);
+            let others: Vec<u32> = beside.iter().filter(is_elsewhere).copied().collect();
+            if host(node.0).is_some() && !others.is_empty() {
+                sharing.extend(others);
+                sharing.insert(node.0);
+            }
+        }
+        if sharing.is_empty() {
+            return;
+        }
+        let names: BTreeSet<&str> = sharing.into_iter().filter_map(host).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        let words = format!(
+            "warning: {} share the disk on which each is to have a directory of its own ({}): who loses that loses all of them, and parity does not help. \
+             Begin the job with a --node-dir that is on each host's own disk",
+            names.join(", "),
+            own.root.display()
+        );
+        self.has_told_of_sharing = true;
+        self.tell(&Notice::Repair { words: &words });
     }
 
     /// For the life to come, whose number is drawn anew whenever protectors have to find each other: one that was started again must not be taken for the
@@ -379,66 +432,90 @@ impl Shell<'_> {
         let count = u32::try_from(self.plan.nodes.len()).unwrap_or(u32::MAX);
         let damages: Vec<(u32, String)> =
             (0..count).filter_map(|node| Some((node, recovering.found(node, place).problem?))).collect();
-        let damaged: Vec<String> = damages
-            .iter()
-            .map(|(node, problem)| format!("{}: {problem}", self.plan.nodes[*node as usize].name()))
-            .collect();
         let repairs = recovering.repairs.get(&generation).copied().unwrap_or(0);
         let can_repair = recovering.have_met && repairs < REPAIRS_MAX;
-        let is_damaged = |node: &u32| damages.iter().any(|(damaged, _)| damaged == node);
         let (mut lost, mut beyond, mut are_protected) = (BTreeSet::new(), Vec::new(), true);
         for group in own.groups() {
-            let holds: Vec<bool> =
-                group.nodes().iter().map(|node| recovering.found(*node, place).is_held).collect();
-            let of = |members: Vec<usize>| members.into_iter().map(|member| NodeIndex(group.nodes()[member]));
-            let without_images: Vec<NodeIndex> =
-                group.nodes().iter().filter(|node| is_damaged(node)).map(|node| NodeIndex(*node)).collect();
-            match standing(group, &holds) {
-                Standing::Whole => {}
-                Standing::Repairable { lost: members } => lost.extend(of(members)),
-                // No image is lost: what protects them follows from them. A life that is to begin does not wait for that, for its next checkpoint is protected.
-                Standing::Lost { lost: members } if without_images.is_empty() => {
+            match self.judge_group(recovering, place, generation, group) {
+                OfGroup::Whole => {}
+                OfGroup::Repairable(members) => lost.extend(members),
+                // A life that is to begin does not wait for that, for its next checkpoint is protected.
+                OfGroup::Bare(members) => {
                     are_protected = false;
                     if self.plan.purpose == Purpose::Repair {
-                        lost.extend(of(members));
+                        lost.extend(members);
                     }
                 }
-                // Those whose images are whole may have kept what the others' are rebuilt from, whatever else of theirs is damaged. That is tried; then the rest
-                // follows from whole images.
-                Standing::Lost { .. } if without_images.len() <= group.losses() => {
-                    lost.extend(without_images)
-                }
-                Standing::Lost { lost: members } => {
-                    let names: Vec<String> =
-                        of(members).map(|node| self.plan.nodes[node.0 as usize].name()).collect();
-                    let back = names.len() - group.losses();
-                    beyond.push(format!(
-                        "{} of {} nodes that protect each other have lost what they kept of it ({}), and {} may; it could be had if {back} of these came back",
-                        names.len(),
-                        group.members(),
-                        names.join(", "),
-                        group.losses()
-                    ));
-                }
+                OfGroup::Lost(why) => beyond.push(why),
             }
         }
         let is_copied = self.plan.fetch.as_ref().is_some_and(|fetch| fetch.generation == generation);
         let can_fetch = is_copied && recovering.fetches < REPAIRS_MAX;
-        match (damaged.is_empty(), beyond.is_empty()) {
-            (true, true) if lost.is_empty() && are_protected => Verdicts::Whole,
-            (_, true) if !lost.is_empty() && can_repair => Verdicts::Repairable(lost),
-            (true, _) => Verdicts::Bare,
-            (false, _) if can_fetch => {
-                Verdicts::Fetchable(damages.iter().map(|(node, _)| NodeIndex(*node)).collect())
-            }
-            (false, true) => {
-                let failed = recovering.failures.get(&generation);
-                let failed =
-                    failed.map(|why| format!("; it could not be rebuilt: {why}")).unwrap_or_default();
-                Verdicts::Lost(format!("{}{failed}", damaged.join("; ")))
-            }
-            (false, false) => Verdicts::Lost(format!("{} ({})", beyond.join("; "), damaged.join("; "))),
+        // Whoever asks for a repair gets what can be had, also where that does not do for the whole of it.
+        let is_tried = beyond.is_empty() || self.plan.purpose == Purpose::Repair;
+        if can_repair && is_tried && !lost.is_empty() {
+            Verdicts::Repairable(lost)
+        } else if damages.is_empty() {
+            if lost.is_empty() && are_protected { Verdicts::Whole } else { Verdicts::Bare }
+        } else if can_fetch {
+            Verdicts::Fetchable(damages.iter().map(|(node, _)| NodeIndex(*node)).collect())
+        } else {
+            let damaged = damages
+                .iter()
+                .map(|(node, problem)| format!("{}: {problem}", self.plan.nodes[*node as usize].name()));
+            let damaged = damaged.collect::<Vec<_>>().join("; ");
+            let failed = recovering.failures.get(&generation);
+            let failed = failed.map(|why| format!("; it could not be rebuilt: {why}")).unwrap_or_default();
+            Verdicts::Lost(match beyond.is_empty() {
+                true => format!("{damaged}{failed}"),
+                false => format!("{} ({damaged}){failed}", beyond.join("; ")),
+            })
         }
+    }
+
+    /// R28: what counts is which pages of a stripe are left. Where more members are damaged than may be lost, that shows when they are repaired; unless too many
+    /// have nothing left.
+    fn judge_group(
+        &self,
+        recovering: &Recovering,
+        place: usize,
+        generation: GenerationId,
+        group: &Group,
+    ) -> OfGroup {
+        let found: Vec<(NodeIndex, Found)> =
+            group.nodes().iter().map(|node| (NodeIndex(*node), recovering.found(*node, place))).collect();
+        let those = |is_so: &dyn Fn(&Found) -> bool| -> BTreeSet<NodeIndex> {
+            found.iter().filter(|(_, found)| is_so(found)).map(|(node, _)| *node).collect()
+        };
+        let lost = those(&|found| !found.is_held);
+        let without_images = those(&|found| found.problem.is_some());
+        let without_anything = those(&|found| found.problem.is_some() && !found.has_some);
+        let nobody = BTreeSet::new();
+        let beyond_repair = recovering.beyond_repair.get(&generation).unwrap_or(&nobody);
+        let (members, may) = (group.members(), group.losses());
+        let named = |nodes: &BTreeSet<NodeIndex>| -> String {
+            let names = nodes.iter().map(|node| self.plan.nodes[node.0 as usize].name());
+            names.collect::<Vec<_>>().join(", ")
+        };
+        if without_anything.len() > may {
+            let (count, back) = (lost.len(), lost.len() - may);
+            return OfGroup::Lost(format!(
+                "{count} of {members} nodes that protect each other have lost what they kept of it ({}), and {may} may; it could be had if {back} of these came back",
+                named(&lost)
+            ));
+        }
+        if without_images.iter().any(|node| beyond_repair.contains(node)) {
+            return OfGroup::Lost(format!(
+                "{} of {members} nodes that protect each other have lost something of it ({}), and pages that belong together on more than the {may} that may",
+                lost.len(),
+                named(&lost)
+            ));
+        }
+        if lost.len() <= may {
+            return if lost.is_empty() { OfGroup::Whole } else { OfGroup::Repairable(lost) };
+        }
+        // No image is lost: what protects them follows from them. Else the rest follows when all of them are whole.
+        if without_images.is_empty() { OfGroup::Bare(lost) } else { OfGroup::Repairable(without_images) }
     }
 
     fn repair(&mut self, generation: GenerationId, lost: BTreeSet<NodeIndex>) {
@@ -532,6 +609,9 @@ impl Shell<'_> {
             self.tell(&Notice::Store { what: &round.what.words(), error: &error });
             if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
                 recovering.failures.insert(generation, error);
+                let are_beyond = round.refused.iter().filter(|(_, refusal)| refusal.errno == BEYOND_REPAIR);
+                let are_beyond = are_beyond.map(|(node, _)| *node);
+                recovering.beyond_repair.entry(generation).or_default().extend(are_beyond);
             }
         }
         for (node, done) in &round.done {

@@ -98,7 +98,7 @@ impl Disk {
                     asked.push(manifest.generation);
                 }
                 let known = known_besides(&mut directory, &told, &asked)?;
-                return Ok(NodeDone::Surveyed { found, known });
+                return Ok(NodeDone::Surveyed { found, known, beside: self.beside() });
             }
             NodeTask::Look(manifest) => {
                 let (mut directory, manifest) = (self.open()?, manifest.open().map_err(refused)?);
@@ -109,6 +109,14 @@ impl Disk {
             }
             NodeTask::Decide(decision) => {
                 self.open()?.write_decision(&decision.open().map_err(refused)?)?;
+            }
+            NodeTask::Keep { job_file } => {
+                self.place.job_file = job_file;
+                let file = self.job_file()?;
+                let storage = Directory::open(&self.path).map_err(StoreError::from)?;
+                if !JobDirectory::open(storage.clone()).is_ok_and(|(_, found)| found == file) {
+                    JobDirectory::renew(storage, &file)?;
+                }
             }
             NodeTask::Commit(manifest) => self.open()?.replicate(&manifest.open().map_err(refused)?)?,
             NodeTask::Collect { life, keep, kept } => {
@@ -160,6 +168,18 @@ impl Disk {
         copies.fetch_images(&needs, &ranks, &images, threads, &report)
     }
 
+    /// Other nodes that have a directory where this one has its own.
+    fn beside(&self) -> Vec<u32> {
+        let entries = self.path.parent().and_then(|parent| parent.read_dir().ok());
+        let names =
+            entries.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.filter_map(|name| name.parse().ok()).filter(|node| *node != self.node).collect()
+    }
+
+    fn job_file(&self) -> Result<JobFile, StoreError> {
+        JobFile::parse(&self.place.job_file).map_err(told)
+    }
+
     fn open(&self) -> Result<Job, StoreError> {
         Ok(JobDirectory::attach(Directory::open(&self.path)?, self.job).on_node(self.node))
     }
@@ -167,7 +187,7 @@ impl Disk {
     /// The directory, with the job's file in it. What is there is not written again: it can be read on a disk that takes nothing more.
     fn make(&self) -> Result<Job, StoreError> {
         let storage = Directory::create(&self.path)?;
-        let file = JobFile::parse(&self.place.job_file).map_err(told)?;
+        let file = self.job_file()?;
         match JobDirectory::open(storage.clone()) {
             Ok((_, found)) if found.job != self.job => {
                 let error = store::RecordError::WrongJob { expected: self.job, found: found.job };
@@ -198,15 +218,16 @@ impl Disk {
         // A commit record that cannot be written here costs this generation, and no other one.
         let damage = adopt_if_whole(directory, manifest, depth, || progress.made())
             .unwrap_or_else(|error| Some(Damage { rank: None, error }));
-        let is_held = match &self.group {
+        let (is_held, has_some) = match &self.group {
             Some(group) => {
                 let mut member = Member::new(directory.clone(), group.clone(), self.place.member);
                 // What cannot be read for another reason than damage is as good as lost.
-                member.holds(manifest.generation, every_byte).unwrap_or(false)
+                let is_held = member.holds(manifest.generation, every_byte).unwrap_or(false);
+                (is_held, is_held || member.has_some(manifest.generation).unwrap_or(false))
             }
-            None => damage.is_none(),
+            None => (damage.is_none(), damage.is_none()),
         };
-        Ok(Found { problem: damage.map(|damage| damage.error.to_string()), is_held })
+        Ok(Found { problem: damage.map(|damage| damage.error.to_string()), is_held, has_some })
     }
 }
 

@@ -7,11 +7,11 @@ use nix::errno::Errno;
 use nix::sys::epoll::Epoll;
 use protector::{Asked, Event, Order, Protector, ProtectorError, Rail, Settings};
 use store::GenerationId;
-use store::protect::Group;
+use store::protect::{Group, ProtectError};
 use transport::Rank;
 
 use super::super::super::limits::PROTECTOR_PATIENCE;
-use super::super::super::nodes::wire::{NodeDone, NodeTask, Rebuilt, Refusal, WireBudget};
+use super::super::super::nodes::wire::{BEYOND_REPAIR, NodeDone, NodeTask, Rebuilt, Refusal, WireBudget};
 use super::super::super::watch;
 use super::super::Site;
 use crate::convert;
@@ -127,8 +127,10 @@ fn read(event: Event) -> (Asked, Option<GenerationId>, Result<NodeDone, Refusal>
 
 fn refusal(error: &ProtectorError) -> Refusal {
     let errno = match error {
-        ProtectorError::Store(error)
-        | ProtectorError::Protect(store::protect::ProtectError::Store(error)) => error.errno(),
+        ProtectorError::Store(error) | ProtectorError::Protect(ProtectError::Store(error)) => error.errno(),
+        ProtectorError::Protect(ProtectError::TooManyLost { silent, .. }) if silent.is_empty() => {
+            BEYOND_REPAIR
+        }
         ProtectorError::Silent { .. } | ProtectorError::Stuck { .. } => Errno::ETIMEDOUT as u32,
         _ => Errno::EIO as u32,
     };

@@ -1,0 +1,43 @@
+//! The job's file says how a restart goes on that is told nothing else: as the job ran last.
+
+use store::{JobFile, StoreError};
+
+use super::super::nodes::wire::NodeTask;
+use super::super::notice::Notice;
+use super::super::setting;
+use super::super::storage::Task;
+use super::super::wire::ToKeeper;
+use super::Shell;
+
+impl Shell<'_> {
+    /// All ranks run with what the job has been told: that stays.
+    pub(super) fn keep_settings(&mut self) {
+        if let Some(file) = &self.job_file {
+            self.store.ask(Task::Keep(Box::new(file.clone())));
+        }
+    }
+
+    /// The job's own directory has it: nodes' copies follow. Nothing depends on them, and a node that has no room for one keeps its old one.
+    pub(super) fn settings_kept(&mut self, outcome: Result<Box<JobFile>, StoreError>) {
+        let file = match outcome {
+            Ok(file) => file,
+            Err(error) => {
+                let what = "what the job runs with now, for the next restart";
+                return self.tell(&Notice::Store { what, error: &error.to_string() });
+            }
+        };
+        let nodes = self.nodes.as_ref().map(|_| self.keepers.nodes()).unwrap_or_default();
+        for node in nodes {
+            let task = NodeTask::Keep { job_file: file.emit() };
+            self.keepers.tell(node, &ToKeeper::Node { number: 0, task });
+        }
+    }
+
+    /// All ranks have gone over to another NIC.
+    pub(super) fn keep_nic(&mut self, nic: &str) {
+        if let Some(file) = &mut self.job_file {
+            file.settings.insert(setting::RAIL.to_owned(), nic.to_owned());
+        }
+        self.keep_settings();
+    }
+}
