@@ -130,7 +130,7 @@ fn with_a_tag_over_the_head_alone_the_ways_are_one() {
 /// R16: what a frame brings is there before its acknowledgement is looked at, which whoever waits is told of, and a freeze does not forget.
 #[test]
 fn an_acknowledgement_that_is_put_off_is_caught_up_with() {
-    let catches_up: [(&str, fn(&mut World)); 4] = [
+    let catches_up: [(&str, Act); 4] = [
         ("whoever asks for events", |world| {
             let event = world.port(0).poll_event().expect("what the acknowledgement says");
             world.nodes[0].events.push(event);
