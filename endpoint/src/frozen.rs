@@ -79,6 +79,7 @@ impl Endpoint {
         let entered = Instant::now();
         // What has happened to operations is told before the cut or after it, never lost between: from here on it lies in
         // the completions, and not in the port.
+        inner.port.catch_up();
         inner.collect_all();
         let port = inner.drain(&shared.clock, deadline)?;
         // A drained rail has completed all that was staged, so no payload is waited for: nothing to do per operation.

@@ -122,7 +122,7 @@ impl Shared {
     /// Sends what may be sent. Without anything to send, not even the clock is read: most receives are posted that way.
     pub(crate) fn transmit(&self, inner: &mut Inner) {
         if inner.port.wants_to_transmit() {
-            inner.transmit(self.clock.now());
+            self.telling(inner, |inner| inner.transmit(self.clock.now()));
         }
     }
 
@@ -280,10 +280,11 @@ impl Endpoint {
         let mut inner = self.shared.lock();
         inner.patience.sent();
         if let Some(op) = inner.send_short(link, &outgoing, &buffer, &self.shared.clock) {
+            self.shared.telling(&mut inner, Inner::collect_news);
             return Ok(op);
         }
         let op = inner.send(link, outgoing, buffer)?;
-        self.shared.telling(&mut inner, |inner| self.shared.transmit(inner));
+        self.shared.transmit(&mut inner);
         Ok(op)
     }
 
@@ -435,7 +436,7 @@ impl Endpoint {
     pub fn discard(&self, key: MessageKey) -> bool {
         let mut inner = self.shared.lock();
         let known = inner.port.discard(key);
-        self.shared.telling(&mut inner, |inner| self.shared.transmit(inner));
+        self.shared.transmit(&mut inner);
         known
     }
 

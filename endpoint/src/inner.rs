@@ -229,6 +229,7 @@ impl Inner {
             && !self.behind
             && self.held.is_empty()
             && !self.port.is_behind()
+            && !self.port.has_events()
             && !self.port.wants_to_transmit()
             && !self.port.wants_to_pull()
             && self.rails.iter().zip(&self.empty_looks).all(|(rail, empty_looks)| {
@@ -259,6 +260,10 @@ impl Inner {
         if !self.held.is_empty() {
             // A copy that peers need no more may be what a rail has not handed over yet, and nothing else be left to send.
             (0..self.rails.len()).for_each(|i| self.hand_over_rest(i));
+        }
+        if self.port.wants_to_transmit() {
+            // It would by sending, and what follows from it is to be told in this round.
+            self.port.catch_up();
         }
         self.collect();
         happened |= self.port.wants_to_transmit() && self.transmit(now);
@@ -351,7 +356,15 @@ impl Inner {
             self.empty_looks[i] = 0;
             self.hand_over(i);
         }
+        self.collect_news();
         happened
+    }
+
+    /// Collects what sending has brought about: who sends catches up with what was put off.
+    pub(crate) fn collect_news(&mut self) {
+        if self.port.has_events() {
+            self.collect();
+        }
     }
 
     /// Hands what is staged to a rail.

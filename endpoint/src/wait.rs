@@ -153,6 +153,7 @@ impl Inner {
         self.look_everywhere();
         !self.port.wants_to_pull()
             && !self.port.is_behind()
+            && !self.port.has_events()
             && self.rails.iter_mut().flatten().all(|driver| matches!(driver.arm(), Ok(Armed::Sleep)))
     }
 }

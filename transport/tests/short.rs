@@ -130,7 +130,24 @@ fn with_a_tag_over_the_head_alone_the_ways_are_one() {
 /// R16: what a frame brings is there before its acknowledgement is looked at, which whoever waits is told of, and a freeze does not forget.
 #[test]
 fn an_acknowledgement_that_is_put_off_is_caught_up_with() {
-    let catches_up: [(&str, Act); 4] = [
+    let catches_up: [(&str, Act); 5] = [
+        ("a program that answers later", |world| {
+            world.now = world.now + 300 * MS;
+            let (now, mut frame) = (world.now, [0; 2000]);
+            short(world, NETWORK, 13, b"answered", &mut frame).expect("nothing stands before it");
+            let port = world.port(0);
+            port.handle_timeout(now);
+            let again = port.poll_transmit(now, NETWORK, &mut [0; 2000]);
+            assert!(again.is_none(), "a frame that has just left is not lost");
+            assert!(port.poll_timeout().is_some_and(|due| due > now));
+            let told = port.next_event().expect("what the acknowledgement says");
+            // For what follows: that one arrives, too.
+            let Node { port, memory, .. } = &mut world.nodes[1];
+            let port = port.as_mut().expect("it runs");
+            port.handle_frame(now, NETWORK, &frame[..HEAD_BYTES + 8], memory);
+            world.run(MS);
+            world.nodes[0].events.push(told);
+        }),
         ("whoever asks for events", |world| {
             let event = world.port(0).poll_event().expect("what the acknowledgement says");
             world.nodes[0].events.push(event);

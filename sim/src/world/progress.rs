@@ -135,7 +135,8 @@ impl World {
     fn rest(&mut self, number: u32, step: Step, more_frames: bool, blocked: Nanos) {
         let now = self.queue.now();
         let mut next = blocked;
-        if more_frames || self.processes[at(number)].ports.iter().any(Port::wants_to_pull) {
+        let has_more = |port: &Port| port.wants_to_pull() || port.has_events();
+        if more_frames || self.processes[at(number)].ports.iter().any(has_more) {
             next = next.min(now + 200);
         }
         match step {

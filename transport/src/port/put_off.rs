@@ -2,7 +2,7 @@
 //! the program may give to it.
 //!
 //! An acknowledgement may come late by every rule (it could have been lost), so nothing but time is at stake: the next call that
-//! takes a frame, writes one of those that wait, or looks at what is due or has happened, catches up. So does a freeze.
+//! takes a frame, writes one, or looks at what is due or has happened, catches up. So does a freeze. Until then the link has sent nothing that is not acknowledged.
 
 use crate::ids::LinkIndex;
 use crate::link::Flags;

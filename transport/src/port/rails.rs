@@ -159,7 +159,10 @@ impl Port {
             let frames = queues.frames.iter().zip(&queues.sent);
             frames.map(|(kept, sent)| link.bytes_again(kept, sent)).filter(|bytes| *bytes > other).max()
         };
-        self.links.iter().filter_map(longest_of).max().unwrap_or(0)
+        // A link whose acknowledgement was put off has nothing on its way.
+        let settled = self.put_off.as_ref().map(|put_off| put_off.link.0 as usize);
+        let links = self.links.iter().enumerate().filter(|(i, _)| Some(*i) != settled);
+        links.filter_map(|(_, link)| longest_of(link)).max().unwrap_or(0)
     }
 
     /// Says where the peer of `link` is reached over `rail`, with frames as long as the rail takes.

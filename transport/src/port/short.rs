@@ -86,6 +86,8 @@ impl Port {
             }
         }
         hand(to, frame);
+        // Before this frame is among those that wait for an acknowledgement.
+        self.catch_up();
         let op = OpId(self.next_op);
         self.next_op += 1;
         self.counters.frames_sent += 1;
