@@ -201,6 +201,40 @@ fn pages_that_belong_together_are_told_and_an_older_generation_is_taken() {
     verified(&job.finish());
 }
 
+// R28: a node that lost the end of its image is rebuilt as a whole, for which it needs a page that another one is just having mended.
+#[test]
+fn what_one_round_has_mended_counts_in_the_next() {
+    let place = Place::new();
+    let kept = place.stopped(4, 2);
+    let whole = images(&place, &kept[1]);
+    let [cut, page] = together(&place, &kept[1], 1, 2);
+    // What lies before the cut can be read by others, and by nobody else.
+    let bytes = fs::read(&cut.path).expect("an image");
+    fs::write(&cut.path, &bytes[..bytes.len() - 100]).expect("shorter");
+    page.damage();
+    let repaired = repair(&place);
+    assert_eq!(repaired.code, Some(0), "{repaired:?}");
+    assert!(images(&place, &kept[1]) == whole, "bit for bit");
+}
+
+// R28: so is what its checksums say of a page, while they are damaged themselves.
+#[test]
+fn damaged_checksums_beside_a_damaged_page_are_no_loss() {
+    let place = Place::new();
+    let kept = place.stopped(4, 2);
+    let whole = images(&place, &kept[1]);
+    let [page, _] = together(&place, &kept[1], 1, 2);
+    page.damage();
+    let of_node = folder(&place, &kept[1], 2);
+    let sums = fs::read_dir(&of_node).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let mut sums =
+        sums.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("sums")));
+    flip(&sums.next().expect("checksums"), 100);
+    let repaired = repair(&place);
+    assert_eq!(repaired.code, Some(0), "{repaired:?}");
+    assert!(images(&place, &kept[1]) == whole, "bit for bit");
+}
+
 // Two nodes may be lost, one is, and pages of two others are damaged: in every stripe two are left.
 #[test]
 fn a_lost_node_comes_back_though_pages_of_others_are_damaged() {

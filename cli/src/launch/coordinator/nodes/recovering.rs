@@ -48,7 +48,7 @@ pub(super) struct Recovering {
     repairs: BTreeMap<GenerationId, u32>,
     /// Why the last one came to nothing.
     failures: BTreeMap<GenerationId, String>,
-    /// Nodes for which what the others have does not do.
+    /// Nodes for which what the others had in the last round did not do.
     beyond_repair: BTreeMap<GenerationId, BTreeSet<NodeIndex>>,
     /// When somebody is told that images are being rebuilt, or brought.
     news: Option<Instant>,
@@ -504,15 +504,21 @@ impl Shell<'_> {
                 named(&lost)
             ));
         }
-        if without_images.iter().any(|node| beyond_repair.contains(node)) {
+        if lost.len() <= may {
+            return if lost.is_empty() { OfGroup::Whole } else { OfGroup::Repairable(lost) };
+        }
+        let are_beyond = without_images.iter().any(|node| beyond_repair.contains(node));
+        let only_notes: BTreeSet<NodeIndex> = lost.difference(&without_images).copied().collect();
+        if are_beyond && !only_notes.is_empty() && only_notes.is_disjoint(beyond_repair) {
+            // They have all their pages, and may not know it: what they have noted of them is damaged.
+            return OfGroup::Repairable(only_notes);
+        }
+        if are_beyond {
             return OfGroup::Lost(format!(
                 "{} of {members} nodes that protect each other have lost something of it ({}), and pages that belong together on more than the {may} that may",
                 lost.len(),
                 named(&lost)
             ));
-        }
-        if lost.len() <= may {
-            return if lost.is_empty() { OfGroup::Whole } else { OfGroup::Repairable(lost) };
         }
         // No image is lost: what protects them follows from them. Else the rest follows when all of them are whole.
         if without_images.is_empty() { OfGroup::Bare(lost) } else { OfGroup::Repairable(without_images) }
@@ -572,6 +578,8 @@ impl Shell<'_> {
         if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
             (recovering.news, recovering.brought_told) = (None, None);
             let is_lost = |refusal: &Refusal| refusal.errno == Errno::EHOSTDOWN as u32;
+            // Whoever was brought what it had lost may be what the others lacked.
+            recovering.beyond_repair.remove(&generation);
             if !round.refused.values().all(is_lost) {
                 // What has failed there once fails again, for all that is known.
                 recovering.fetches = REPAIRS_MAX;
@@ -610,9 +618,16 @@ impl Shell<'_> {
             if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
                 recovering.failures.insert(generation, error);
                 let are_beyond = round.refused.iter().filter(|(_, refusal)| refusal.errno == BEYOND_REPAIR);
-                let are_beyond = are_beyond.map(|(node, _)| *node);
-                recovering.beyond_repair.entry(generation).or_default().extend(are_beyond);
+                let are_beyond: BTreeSet<NodeIndex> = are_beyond.map(|(node, _)| *node).collect();
+                recovering.beyond_repair.insert(generation, are_beyond);
             }
+        }
+        let is_repaired = |done: &NodeDone| matches!(done, NodeDone::Repaired(_));
+        if round.done.values().any(is_repaired)
+            && let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut())
+        {
+            // What was mended may be what the others lacked.
+            recovering.beyond_repair.remove(&generation);
         }
         for (node, done) in &round.done {
             let NodeDone::Repaired(rebuilt) = done else { continue };
