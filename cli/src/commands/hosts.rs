@@ -151,8 +151,11 @@ impl HostArguments {
         if domains.iter().all(|domain| domain.0.is_none()) { Vec::new() } else { domains }
     }
 
-    /// Whether hosts are named that were not among these, or not at these addresses.
+    /// Whether hosts are named that were not among these, or not at these addresses; or all is to run here that ran on hosts with names.
     pub(crate) fn has_others_than(&self, before: &HostArguments) -> bool {
+        if self.nodes.is_some() && !before.hosts.is_empty() {
+            return true;
+        }
         let was_there = |host: &HostArgument| {
             let is_it = |known: &&HostArgument| known.name == host.name;
             let mut known = before.hosts.iter().filter(is_it);
@@ -404,6 +407,8 @@ mod tests {
         }
         let nothing = HostArguments::read(None, None, None, None);
         assert!(!nothing.has_others_than(&before) && before.has_others_than(&nothing));
+        let here = HostArguments::read(None, None, Some("2"), None);
+        assert!(here.has_others_than(&before) && !here.has_others_than(&nothing));
     }
 
     #[test]

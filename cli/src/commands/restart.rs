@@ -176,6 +176,9 @@ fn rail(
     let decided = file.settings.get(setting::RAIL).and_then(|nic| nic.parse::<NicChoice>().ok());
     let Some(decided) = decided.filter(|_| arguments.nic.choice.is_none()) else { return Ok(None) };
     if arguments.bind.is_none() && !arguments.hosts.has_others_than(before) {
+        if !arguments.quiet {
+            tell(format_args!("ranks go over {decided}, as they did last, unless --nic says otherwise"));
+        }
         return Ok(Some(decided));
     }
     tell(format_args!(
