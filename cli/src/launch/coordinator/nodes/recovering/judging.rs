@@ -1,0 +1,75 @@
+//! What the members of a group have of a generation, and what follows from it.
+
+use std::collections::BTreeSet;
+
+use ckpt_glue::names::NodeIndex;
+use store::GenerationId;
+use store::protect::Group;
+
+use super::super::super::super::nodes::wire::Found;
+use super::super::super::Shell;
+use super::Recovering;
+
+/// What is to be done about what a group has of a generation.
+pub(super) enum OfGroup {
+    Whole,
+    /// These members have to be rebuilt.
+    Repairable(BTreeSet<NodeIndex>),
+    /// All images are whole; what protects them is computed anew on these members.
+    Bare(BTreeSet<NodeIndex>),
+    /// In words.
+    Lost(String),
+}
+
+impl Shell<'_> {
+    /// R28: what counts is which pages of a stripe are left. Where more members are damaged than may be lost, that shows when they are repaired; unless too many
+    /// have nothing left.
+    pub(super) fn judge_group(
+        &self,
+        recovering: &Recovering,
+        place: usize,
+        generation: GenerationId,
+        group: &Group,
+    ) -> OfGroup {
+        let found: Vec<(NodeIndex, Found)> =
+            group.nodes().iter().map(|node| (NodeIndex(*node), recovering.found(*node, place))).collect();
+        let those = |is_so: &dyn Fn(&Found) -> bool| -> BTreeSet<NodeIndex> {
+            found.iter().filter(|(_, found)| is_so(found)).map(|(node, _)| *node).collect()
+        };
+        let lost = those(&|found| !found.is_held);
+        let without_images = those(&|found| found.problem.is_some());
+        let without_anything = those(&|found| found.problem.is_some() && !found.has_some);
+        let nobody = BTreeSet::new();
+        let beyond_repair = recovering.beyond_repair.get(&generation).unwrap_or(&nobody);
+        let (members, may) = (group.members(), group.losses());
+        let named = |nodes: &BTreeSet<NodeIndex>| -> String {
+            let names = nodes.iter().map(|node| self.plan.nodes[node.0 as usize].name());
+            names.collect::<Vec<_>>().join(", ")
+        };
+        if without_anything.len() > may {
+            let (count, back) = (lost.len(), lost.len() - may);
+            return OfGroup::Lost(format!(
+                "{count} of {members} nodes that protect each other have lost what they kept of it ({}), and {may} may; it could be had if {back} of these came back",
+                named(&lost)
+            ));
+        }
+        if lost.len() <= may {
+            return if lost.is_empty() { OfGroup::Whole } else { OfGroup::Repairable(lost) };
+        }
+        let are_beyond = without_images.iter().any(|node| beyond_repair.contains(node));
+        let only_notes: BTreeSet<NodeIndex> = lost.difference(&without_images).copied().collect();
+        if are_beyond && !only_notes.is_empty() && only_notes.is_disjoint(beyond_repair) {
+            // They have all their pages, and may not know it: what they have noted of them is damaged.
+            return OfGroup::Repairable(only_notes);
+        }
+        if are_beyond {
+            return OfGroup::Lost(format!(
+                "{} of {members} nodes that protect each other have lost something of it ({}), and pages that belong together on more than the {may} that may",
+                lost.len(),
+                named(&lost)
+            ));
+        }
+        // No image is lost: what protects them follows from them. Else the rest follows when all of them are whole.
+        if without_images.is_empty() { OfGroup::Bare(lost) } else { OfGroup::Repairable(without_images) }
+    }
+}
