@@ -232,14 +232,19 @@ impl Inner {
             && !self.port.has_events()
             && !self.port.wants_to_transmit()
             && !self.port.wants_to_pull()
-            && self.rails.iter().zip(&self.empty_looks).all(|(rail, empty_looks)| {
-                rail.as_ref().is_none_or(|driver| {
-                    let spared = self.within_host.is_some()
-                        && !driver.caps().within_host
-                        && *empty_looks > QUIET_LOOKS;
-                    spared || driver.is_quiet()
-                })
+            && self.rails_are_quiet()
+    }
+
+    /// Whether no rail that is looked at has a frame.
+    #[inline]
+    pub(crate) fn rails_are_quiet(&self) -> bool {
+        self.rails.iter().zip(&self.empty_looks).all(|(rail, empty_looks)| {
+            rail.as_ref().is_none_or(|driver| {
+                let spared =
+                    self.within_host.is_some() && !driver.caps().within_host && *empty_looks > QUIET_LOOKS;
+                spared || driver.is_quiet()
             })
+        })
     }
 
     /// One round: what has come, what is due, what may leave. True if anything happened.

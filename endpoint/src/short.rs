@@ -1,7 +1,7 @@
 //! The short way of a short message, past all queues: see [`transport::Port::send_short`].
 
 use transport::wire::HEAD_BYTES_MAX;
-use transport::{Instant, LinkIndex, OpId, Outgoing};
+use transport::{LinkIndex, OpId, Outgoing};
 
 use crate::buffers::SendBuffer;
 use crate::clock::Clock;
@@ -27,22 +27,21 @@ impl Inner {
         if payload.len() > PAYLOAD_BYTES_MAX {
             return None;
         }
-        let now = clock.now();
         if let Some(i) = self.within_host
-            && let Some(op) = self.send_short_over(i, now, link, outgoing, payload)
+            && let Some(op) = self.send_short_over(i, clock, link, outgoing, payload)
         {
             return Some(op);
         }
         let within_host = self.within_host;
         let mut others = (0..self.rails.len()).filter(|i| Some(*i) != within_host);
-        others.find_map(|i| self.send_short_over(i, now, link, outgoing, payload))
+        others.find_map(|i| self.send_short_over(i, clock, link, outgoing, payload))
     }
 
     #[inline]
     fn send_short_over(
         &mut self,
         i: usize,
-        now: Instant,
+        clock: &Clock,
         link: LinkIndex,
         outgoing: &Outgoing,
         payload: &[u8],
@@ -50,16 +49,14 @@ impl Inner {
         let Inner { port, rails, short, .. } = self;
         let driver = rails[i].as_mut()?;
         let mut staged = false;
-        let op = port.send_short(now, rail_index(i), link, outgoing, payload, short, |to, frame| {
-            if driver.send_short(to, frame) {
-                return;
-            }
-            staged = true;
+        let op = port.send_short(rail_index(i), link, outgoing, payload, short, |to, frame| {
+            staged = !driver.send_short(to, frame);
             // Without a lease it is lost, and comes again.
-            if let Some(buffer) = driver.lease() {
+            if staged && let Some(buffer) = driver.lease() {
                 buffer[..frame.len()].copy_from_slice(frame);
                 driver.commit(to, frame.len(), drivers::Payload::EMPTY);
             }
+            clock.now()
         })?;
         self.empty_looks[i] = 0;
         if staged {

@@ -57,8 +57,11 @@ struct Short {
 fn short(world: &mut World, rail: RailIndex, tag: u64, payload: &[u8], frame: &mut [u8]) -> Option<Short> {
     let (now, outgoing) = (world.now, outgoing(tag, tag.is_multiple_of(2)));
     let mut short = None;
-    let hand = |to, frame: &[u8]| short = Some(Short { to, frame_bytes: frame.len() });
-    let sent = world.port(0).send_short(now, rail, LinkIndex(0), &outgoing, payload, frame, hand);
+    let hand = |to, frame: &[u8]| {
+        short = Some(Short { to, frame_bytes: frame.len() });
+        now
+    };
+    let sent = world.port(0).send_short(rail, LinkIndex(0), &outgoing, payload, frame, hand);
     assert_eq!(sent.is_some(), short.is_some());
     short
 }
@@ -177,8 +180,11 @@ fn an_acknowledgement_that_is_put_off_is_caught_up_with() {
         port.handle_frame(now, NETWORK, &frame[..asked], memory);
         let answer = Outgoing { space: Space(0), ..outgoing(12, true) };
         let mut bytes = Vec::new();
-        let hand = |_, frame: &[u8]| bytes = frame.to_vec();
-        port.send_short(now, NETWORK, LinkIndex(0), &answer, b"answer", &mut frame, hand).expect("likewise");
+        let hand = |_, frame: &[u8]| {
+            bytes = frame.to_vec();
+            now
+        };
+        port.send_short(NETWORK, LinkIndex(0), &answer, b"answer", &mut frame, hand).expect("likewise");
         let Node { port, memory, .. } = &mut world.nodes[0];
         let port = port.as_mut().expect("it runs");
         port.handle_frame(now, NETWORK, &bytes, memory);
@@ -276,12 +282,10 @@ fn whatever_stands_before_a_message_sends_it_the_long_way() {
         refused(what, make, 8, WITHIN);
     }
     let mut world = acquainted();
-    let (now, mut frame) = (world.now, [0; 2000]);
+    let mut frame = [0; 2000];
     let unknown = LinkIndex(9);
     let hand = |_, _: &[u8]| panic!("there is no such link");
-    assert!(
-        world.port(0).send_short(now, WITHIN, unknown, &outgoing(1, true), b"", &mut frame, hand).is_none()
-    );
+    assert!(world.port(0).send_short(WITHIN, unknown, &outgoing(1, true), b"", &mut frame, hand).is_none());
 }
 
 /// R20: who is told to wait waits this way too.

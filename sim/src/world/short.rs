@@ -42,8 +42,9 @@ impl ShortWay {
         (0..self.rails).find_map(|rail| {
             let rail = RailIndex(u8::try_from(rail).ok()?);
             let mut bytes = vec![0; HEAD_BYTES_MAX + BYTES_MAX];
-            port.send_short(self.now, rail, link, outgoing, payload, &mut bytes, |to, frame| {
+            port.send_short(rail, link, outgoing, payload, &mut bytes, |to, frame| {
                 self.frames.push(ShortFrame { port: number, rail, to, bytes: frame.to_vec() });
+                self.now
             })
         })
     }

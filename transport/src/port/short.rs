@@ -17,26 +17,24 @@ use crate::{config, wire};
 impl Port {
     /// Sends a message over `rail`, which ends at this host or is the only one to the peer, in one frame, which it writes into `frame` and gives to
     /// `hand` with the address that it goes to: exactly what [`Port::send`] and then [`Port::poll_transmit`] would do if nothing else waits, but that the
-    /// frame is on its way before the port writes down what it has sent. `None`: something waits, or something about the link, the window or the rails wants the longer way; nothing
-    /// has happened then.
+    /// frame is on its way before the port writes down what it has sent. `hand` says when that was: nothing before needs to know. `None`: something waits,
+    /// or something about the link, the window or the rails wants the longer way; nothing has happened then.
     #[inline]
-    #[expect(clippy::too_many_arguments, reason = "one message's worth of facts, each of its own type")]
     pub fn send_short(
         &mut self,
-        now: Instant,
         rail: RailIndex,
         index: LinkIndex,
         outgoing: &Outgoing,
         payload: &[u8],
         frame: &mut [u8],
-        hand: impl FnOnce(AddressId, &[u8]),
+        hand: impl FnOnce(AddressId, &[u8]) -> Instant,
     ) -> Option<OpId> {
-        let now = self.port_time(now);
         let way = self.rails.get(usize::from(rail.0))?;
-        if !way.is_trusted(now) || config::CHECKPOINTABLE && self.news_due {
+        let link = self.links.get(index.0 as usize)?;
+        // What was trusted when the peer was heard last is trusted now: time only ends suspicions.
+        if !way.is_trusted(link.heard_at) || config::CHECKPOINTABLE && self.news_due {
             return None;
         }
-        let link = self.links.get(index.0 as usize)?;
         let to = link.paths[usize::from(rail.0)]?.address;
         if !way.within_host && self.has_choice(link) {
             return None;
@@ -85,7 +83,8 @@ impl Port {
                 debug_assert!(unfinished.is_none(), "the payload lies in the frame");
             }
         }
-        hand(to, frame);
+        let sent_at = hand(to, frame);
+        let now = self.port_time(sent_at);
         // Before this frame is among those that wait for an acknowledgement.
         self.catch_up();
         let op = OpId(self.next_op);

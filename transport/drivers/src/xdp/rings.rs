@@ -177,9 +177,18 @@ impl Queue {
         if zero_copy && !always && !self.transmit.needs_wakeup() {
             return Ok(());
         }
-        // SAFETY: no buffer and no address.
+        let nowhere = core::ptr::null::<u8>();
+        // SAFETY: no buffer and no address. Not by way of sendto(3), where a thread can be cancelled: to get ready for that takes time.
         let rc = unsafe {
-            libc::sendto(self.fd.as_raw_fd(), core::ptr::null(), 0, libc::MSG_DONTWAIT, core::ptr::null(), 0)
+            libc::syscall(
+                libc::SYS_sendto,
+                self.fd.as_raw_fd(),
+                nowhere,
+                0_usize,
+                libc::MSG_DONTWAIT,
+                nowhere,
+                0_usize,
+            )
         };
         if rc >= 0 { Ok(()) } else { Err(Errno::last()) }
     }
