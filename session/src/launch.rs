@@ -7,7 +7,7 @@
 //! | at | bytes | field     | meaning                                                        |
 //! |----|-------|-----------|----------------------------------------------------------------|
 //! | 0  | 8     | magic     | `SWLAUNCH`                                                     |
-//! | 8  | 2     | version   | this layout is 2                                               |
+//! | 8  | 2     | version   | this layout is 3                                               |
 //! | 10 | 4     | length    | bytes that follow, at most [`LAUNCH_BYTES_MAX`]                |
 //! | 14 | 16    | job       | its id                                                         |
 //! | 30 | 16    | key       | of control messages and data frames                            |
@@ -19,7 +19,8 @@
 //! | 84 | 1     | family    | 4 or 6: of the address that follows                            |
 //! | 85 | 16, 2 | bind      | where to receive: IP (IPv4 in the first four bytes), UDP port  |
 //! | 103 | 4     | ranks here | ranks of the job on this host                                 |
-//! | 107 | 1, n  | NIC       | length and text of the NIC that is wished for ([`drivers::NicChoice`]) |
+//! | 107 | 8     | limit     | bytes of images that this rank may write in a second; 0: as many as it can |
+//! | 115 | 1, n  | NIC       | length and text of the NIC that is wished for ([`drivers::NicChoice`]) |
 //! | .. | ..    | directory | path of the job's directory                                    |
 
 use std::ffi::OsStr;
@@ -47,9 +48,9 @@ pub const NATIVE_MARK: &[u8] = b"\nstillwire: this program names the points at w
 
 /// What a launch record begins with.
 pub const MAGIC: [u8; 8] = *b"SWLAUNCH";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 const HEAD_BYTES: usize = 14;
-const FIXED_BYTES: usize = 94;
+const FIXED_BYTES: usize = 102;
 
 /// What the process of a rank has to know before it can speak to anybody.
 #[derive(Clone, PartialEq, Eq)]
@@ -72,6 +73,8 @@ pub struct Launch {
     pub bind: SocketAddr,
     /// Over which NIC to reach other hosts, and how many ranks share this one.
     pub nic: NicWish,
+    /// Bytes of images that this rank may write in a second while its program runs: its part of the node's limit.
+    pub disk_bytes_per_s: Option<u64>,
     /// The job's directory.
     pub directory: PathBuf,
 }
@@ -171,6 +174,7 @@ impl Launch {
         }
         out.extend(self.bind.port().to_le_bytes());
         out.extend(self.nic.ranks_here.unwrap_or(0).to_le_bytes());
+        out.extend(self.disk_bytes_per_s.unwrap_or(0).to_le_bytes());
         out.push(nic_bytes);
         out.extend(nic.bytes());
         out.extend(path);
@@ -235,6 +239,7 @@ fn parse(body: &[u8]) -> Result<Launch, LaunchError> {
     };
     let bind = SocketAddr::new(ip, u16::from_le_bytes(fields.array()));
     let ranks_here = Some(fields.u32()).filter(|ranks| *ranks > 0);
+    let disk_bytes_per_s = Some(u64::from_le_bytes(fields.array())).filter(|rate| *rate > 0);
     let [nic_bytes] = fields.array();
     let Some((nic, path)) = fields.0.split_at_checked(usize::from(nic_bytes)) else {
         return Err(LaunchError::Field { field: "length of a NIC's name", found: nic_bytes.into() });
@@ -242,7 +247,7 @@ fn parse(body: &[u8]) -> Result<Launch, LaunchError> {
     let choice: NicChoice = String::from_utf8_lossy(nic).parse()?;
     let directory = PathBuf::from(OsStr::from_bytes(path));
     let nic = NicWish { choice, ranks_here };
-    Ok(Launch { job, key, life, rank, ranks, restore, auth, bind, nic, directory })
+    Ok(Launch { job, key, life, rank, ranks, restore, auth, bind, nic, disk_bytes_per_s, directory })
 }
 
 fn put_life(out: &mut Vec<u8>, life: Life) {
@@ -285,6 +290,7 @@ mod tests {
             auth: AuthLevel::Header,
             bind: "127.0.0.1:0".parse().unwrap(),
             nic: NicWish { choice: "xdp:eth0".parse().unwrap(), ranks_here: Some(2) },
+            disk_bytes_per_s: Some(50_000_000),
             directory: PathBuf::from("/tmp/job"),
         }
     }
@@ -296,6 +302,7 @@ mod tests {
             auth: AuthLevel::Full,
             bind: "[fe80::1]:4000".parse().unwrap(),
             nic: NicWish::default(),
+            disk_bytes_per_s: None,
             directory: PathBuf::new(),
             ..launch()
         };

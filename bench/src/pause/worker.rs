@@ -562,6 +562,7 @@ impl Place {
     }
 
     fn write(&self, mut captured: Box<Captured>, sink: &OwnedFd) -> Result<Option<Arc<Hashes>>, BenchError> {
+        // Nothing is limited.
         captured.write_copies(Sink { file: sink.as_fd(), offset: 0 }, &mut Sum(Checksum::new()))?;
         let is_copy = captured.is_delta();
         let Image { state, files, unchanged, hashes, .. } = captured.finish()?;

@@ -7,7 +7,7 @@ mod write;
 
 pub(crate) use scan::Scanner;
 pub(crate) use select::{Plan, Saved};
-pub(crate) use write::{InUse, Target, write};
+pub(crate) use write::{InUse, Progress, Target, write, write_some};
 
 use crate::arch::PAGE_BYTES;
 use crate::sys::{Answer, Errno};
@@ -18,6 +18,12 @@ pub trait Sum {
     fn update(&mut self, bytes: &[u8]);
     /// Of everything so far.
     fn value(&self) -> u64;
+}
+
+/// What holds the writing of pages back while the program runs. In the forked child: it may not allocate, nor take a lock.
+pub trait Pace {
+    /// So many bytes more have been written: how long to wait before the next ones, ns.
+    fn wait_ns(&mut self, bytes: u64) -> u64;
 }
 
 /// Pages that lie one after the other, and where their content is read: there, or in a copy.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Run, Sum};
+use super::{Pace, Run, Sum};
 use crate::arch::PAGE_BYTES;
 use crate::sys::{self, Errno};
 
@@ -24,8 +24,8 @@ pub(crate) struct WriteFault {
 /// Memory that changes while it is written, because the writer itself uses it, or threads that wait: it goes through a buffer, so
 /// that the file gets the bytes that were summed.
 pub(crate) struct InUse<'a> {
-    /// Pages, rising: the writer's stack, and its checksum.
-    pub(crate) ranges: [Range<u64>; 2],
+    /// Pages, rising: the writer's stack, its checksum, its pace.
+    pub(crate) ranges: [Range<u64>; 3],
     /// Addresses of pages that waiting threads use, rising.
     pub(crate) waiting: &'a [u64],
     /// The buffer, whole pages.
@@ -63,62 +63,101 @@ pub(crate) struct Target<'a> {
     pub(crate) written: &'a AtomicU64,
 }
 
-/// Writes the content of `runs`.
+/// How far runs have been written.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Progress {
+    /// Runs that were begun.
+    begun: usize,
+    /// Of the last one of them.
+    rest: Option<Run>,
+    bytes: u64,
+}
+
+impl Progress {
+    fn next(&mut self, runs: &[Run]) -> Option<Run> {
+        self.rest.take().or_else(|| {
+            let next = runs.get(self.begun)?;
+            self.begun += 1;
+            Some(*next)
+        })
+    }
+}
+
+/// Writes the content of `runs`, as fast as the pace has it.
 pub(crate) fn write(
     runs: &[Run],
     target: Target<'_>,
     in_use: &mut InUse<'_>,
     sum: &mut dyn Sum,
+    mut pace: Option<&mut (dyn Pace + 'static)>,
 ) -> Result<(), WriteFault> {
-    let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
-    let mut at = target.offset;
-    let mut runs = runs.iter().copied();
-    let mut rest: Option<Run> = None;
+    let mut progress = Progress::default();
     loop {
-        let (mut filled, mut bytes, mut address, mut buffered) = (0, 0, 0, 0usize);
-        while filled < PIECES && bytes < WRITE_BYTES {
-            let Some(run) = rest.take().or_else(|| runs.next()) else { break };
-            let (is_in_use, mut take) = in_use.kind(run.source, run.bytes().min(WRITE_BYTES - bytes));
-            let mut source = run.source;
-            if is_in_use {
-                let room = in_use.buffer.get_mut(buffered..).unwrap_or(&mut []);
-                take = take.min(room.len() as u64);
-                if take == 0 {
-                    rest = Some(run);
-                    break;
-                }
-                // SAFETY: the writer's own memory is mapped and readable; the buffer is none of it.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(source as *const u8, room.as_mut_ptr(), take as usize);
-                }
-                source = room.as_ptr() as u64;
-                buffered += take as usize;
-            }
-            if take < run.bytes() {
-                let (after, left) = (run.address + take, run.bytes() - take);
-                rest = Some(Run { source: run.source + take, ..Run::in_place(after, left) });
-            }
-            if filled == 0 {
-                address = run.address;
-            }
-            if let Some(piece) = pieces.get_mut(filled) {
-                *piece = libc::iovec { iov_base: source as *mut _, iov_len: take as usize };
-            }
-            filled += 1;
-            bytes += take;
-        }
-        let Some(pieces) = pieces.get_mut(..filled).filter(|pieces| !pieces.is_empty()) else {
+        let bytes = write_some(runs, &mut progress, target, in_use, sum)?;
+        if bytes == 0 {
             return Ok(());
-        };
-        // The write comes first: it finds out, without a signal, whether all of it can be read.
-        all(pieces, target.sink, at).map_err(|errno| WriteFault { errno, address })?;
-        at += bytes;
-        for piece in &*pieces {
-            // SAFETY: the kernel has just read these bytes, and nobody else runs who could take them away or change them.
-            sum.update(unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) });
         }
-        target.written.store(at - target.offset, Ordering::Release);
+        match pace.as_mut().map_or(0, |pace| pace.wait_ns(bytes)) {
+            0 => {}
+            wait => sys::sleep_ns(wait),
+        }
     }
+}
+
+/// Makes the next write, and says of how many bytes: 0 if nothing was left.
+pub(crate) fn write_some(
+    runs: &[Run],
+    progress: &mut Progress,
+    target: Target<'_>,
+    in_use: &mut InUse<'_>,
+    sum: &mut dyn Sum,
+) -> Result<u64, WriteFault> {
+    let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
+    let (mut filled, mut bytes, mut address, mut buffered) = (0, 0, 0, 0usize);
+    while filled < PIECES && bytes < WRITE_BYTES {
+        let Some(run) = progress.next(runs) else { break };
+        let (is_in_use, mut take) = in_use.kind(run.source, run.bytes().min(WRITE_BYTES - bytes));
+        let mut source = run.source;
+        if is_in_use {
+            let room = in_use.buffer.get_mut(buffered..).unwrap_or(&mut []);
+            take = take.min(room.len() as u64);
+            if take == 0 {
+                progress.rest = Some(run);
+                break;
+            }
+            // SAFETY: the writer's own memory is mapped and readable; the buffer is none of it.
+            unsafe {
+                std::ptr::copy_nonoverlapping(source as *const u8, room.as_mut_ptr(), take as usize);
+            }
+            source = room.as_ptr() as u64;
+            buffered += take as usize;
+        }
+        if take < run.bytes() {
+            let (after, left) = (run.address + take, run.bytes() - take);
+            progress.rest = Some(Run { source: run.source + take, ..Run::in_place(after, left) });
+        }
+        if filled == 0 {
+            address = run.address;
+        }
+        if let Some(piece) = pieces.get_mut(filled) {
+            *piece = libc::iovec { iov_base: source as *mut _, iov_len: take as usize };
+        }
+        filled += 1;
+        bytes += take;
+    }
+    let Some(pieces) = pieces.get_mut(..filled).filter(|pieces| !pieces.is_empty()) else {
+        return Ok(0);
+    };
+    // The write comes first: it finds out, without a signal, whether all of it can be read.
+    all(pieces, target.sink, target.offset + progress.bytes)
+        .map_err(|errno| WriteFault { errno, address })?;
+    progress.bytes += bytes;
+    for piece in &*pieces {
+        // SAFETY: the kernel has just read these bytes, and nobody else runs who could take them away or change them.
+        sum.update(unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) });
+    }
+    target.written.store(progress.bytes, Ordering::Release);
+    Ok(bytes)
 }
 
 /// Writes all pieces. They are as they were when it returns.
@@ -187,6 +226,16 @@ mod tests {
         }
     }
 
+    /// Counts what it is told of.
+    struct Told(u64);
+
+    impl Pace for Told {
+        fn wait_ns(&mut self, bytes: u64) -> u64 {
+            self.0 += bytes;
+            1
+        }
+    }
+
     #[test]
     fn runs_come_one_after_the_other_and_large_ones_in_pieces() {
         let pages = 3000usize;
@@ -213,11 +262,13 @@ mod tests {
         // Of these pages, some go through a buffer that is smaller than they are.
         let mut buffer = vec![0; 2 * 4096];
         let page = |n: u64| base + n * 4096;
-        let ranges = [page(5)..page(12), page(2290)..page(2310)];
+        let ranges = [page(5)..page(12), page(2290)..page(2310), page(2995)..page(2996)];
         let waiting = [page(0), page(100), page(101), page(2293), page(2302), page(2999)];
         let mut in_use = InUse { ranges, waiting: &waiting, buffer: &mut buffer };
-        write(&runs, target, &mut in_use, &mut sum).expect("room for it");
+        let mut pace = Told(0);
+        write(&runs, target, &mut in_use, &mut sum, Some(&mut pace)).expect("room for it");
         assert_eq!(written.load(Ordering::Relaxed), expected.len() as u64);
+        assert_eq!(pace.0, expected.len() as u64, "all of it is held back");
         let mut read = vec![0; expected.len()];
         file.read_exact_at(&mut read, 8192).expect("as many bytes");
         assert!(read == expected);
@@ -231,8 +282,8 @@ mod tests {
         let file = tempfile::tempfile().expect("a temporary file");
         let runs = [Run { address: 0x7000, source: 0x1000, pages: 1 }];
         let target = Target { sink: file.as_raw_fd(), offset: 0, written: &AtomicU64::new(0) };
-        let mut in_use = InUse { ranges: [0..0, 0..0], waiting: &[], buffer: &mut [] };
-        let fault = write(&runs, target, &mut in_use, &mut Count(0, 0));
+        let mut in_use = InUse { ranges: [0..0, 0..0, 0..0], waiting: &[], buffer: &mut [] };
+        let fault = write(&runs, target, &mut in_use, &mut Count(0, 0), None);
         assert_eq!(fault, Err(WriteFault { errno: Errno(libc::EFAULT), address: 0x7000 }));
     }
 }
