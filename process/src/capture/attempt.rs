@@ -2,7 +2,6 @@
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -319,7 +318,7 @@ impl Attempt<'_> {
             content,
             sink: self.sink,
             offset: self.offset,
-            pace: pace.as_ref().map_or(0..0, |pace| memory_of(&**pace)),
+            pace: pace.as_ref().map_or(0..0, |pace| save::memory_of(&**pace)),
         };
         let report = room.report;
         if self.mode == Mode::Scan {
@@ -384,12 +383,6 @@ impl Attempt<'_> {
             kill(child);
         }
     }
-}
-
-/// Where something lies that changes while pages are written.
-fn memory_of<T: ?Sized>(what: &T) -> Range<u64> {
-    let start = std::ptr::from_ref(what).cast::<u8>() as u64;
-    start..start + size_of_val(what) as u64
 }
 
 /// Regions that the program wants no child to have are given to ours, and taken from later ones again.

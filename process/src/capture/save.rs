@@ -116,11 +116,15 @@ fn in_use(work: &Work<'_>, sum: &dyn Sum) -> [Range<u64>; 3] {
     let stack = stack.map_or(here..here, |line| {
         line.start.max(here.saturating_sub(STACK_BYTES))..line.end.min(here + STACK_BYTES)
     });
-    let summed = std::ptr::from_ref(sum).cast::<u8>() as u64;
-    let summed = summed..summed + size_of_val(sum) as u64;
-    let mut ranges = [pages(stack), pages(summed), pages(work.pace.clone())];
+    let mut ranges = [pages(stack), pages(memory_of(sum)), pages(work.pace.clone())];
     ranges.sort_unstable_by_key(|range| range.start);
     ranges
+}
+
+/// Where something lies that changes while pages are written.
+pub(super) fn memory_of<T: ?Sized>(what: &T) -> Range<u64> {
+    let start = std::ptr::from_ref(what).cast::<u8>() as u64;
+    start..start + size_of_val(what) as u64
 }
 
 pub(super) fn tell(report: &Report, fault: SaveFault) {
