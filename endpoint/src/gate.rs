@@ -43,7 +43,7 @@ impl Default for EndpointConfig {
     }
 }
 
-/// Looks at the rails in one poll: each costs a few loads, the gate around them ten times as much. So a frame that comes is found earlier.
+/// Looks at the rails in one poll, so that a frame that comes is found earlier: a look is a few loads, and most of a poll in vain is the gate around it.
 const LOOKS_PER_POLL: u32 = 4;
 
 pub(crate) struct Shared {

@@ -77,6 +77,22 @@ fn long(world: &mut World, rail: RailIndex, tag: u64, payload: &[u8], frame: &mu
     port.poll_transmit(now, rail, frame).expect("nothing holds it back")
 }
 
+/// R19: its timer runs from when the frame left, which only whoever has handed it over knows.
+#[test]
+fn the_timer_of_a_short_frame_runs_from_when_it_has_left() {
+    let due = |late: Duration| {
+        let (mut world, mut frame) = (far(), [0; 2000]);
+        let left_at = world.now + late;
+        let port = world.port(0);
+        let sent =
+            port.send_short(NETWORK, LinkIndex(0), &outgoing(1, true), b"late", &mut frame, |_, _| left_at);
+        sent.expect("nothing stands before it");
+        port.poll_timeout().expect("it waits for an acknowledgement")
+    };
+    let late = Duration::from_micros(300);
+    assert_eq!(due(late).since(due(Duration::ZERO)), late);
+}
+
 fn state(world: &mut World) -> String {
     let frozen = world.freeze(0);
     let state = format!("{:?}", frozen.state());

@@ -31,7 +31,7 @@ impl Port {
     ) -> Option<OpId> {
         let way = self.rails.get(usize::from(rail.0))?;
         let link = self.links.get(index.0 as usize)?;
-        // What was trusted when the peer was heard last is trusted now: time only ends suspicions.
+        // By a time in the past, for the clock is read when the frame has left: a suspicion that was over then is over now.
         if !way.is_trusted(link.heard_at) || config::CHECKPOINTABLE && self.news_due {
             return None;
         }

@@ -178,7 +178,8 @@ impl Queue {
             return Ok(());
         }
         let nowhere = core::ptr::null::<u8>();
-        // SAFETY: no buffer and no address. Not by way of sendto(3), where a thread can be cancelled: to get ready for that takes time.
+        // Not by sendto(3): the C library makes the thread ready to be cancelled before that call, and the frame waits.
+        // SAFETY: no buffer and no address.
         let rc = unsafe {
             libc::syscall(
                 libc::SYS_sendto,
