@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsFd as _;
 
 use nix::errno::Errno;
@@ -13,6 +14,8 @@ use process::state::memory::PageRun;
 use process::state::{Files, ProcessState, Unchanged};
 use store::{Directory, GenerationId, ImageReader, JobDirectory, kinds};
 
+use crate::choice::PAGE_BYTES;
+use crate::decrypted;
 use crate::error::AgentError;
 use crate::image::{handed_in, open_directory};
 use crate::limits::SETTLED_AFTER;
@@ -107,9 +110,11 @@ fn restore(
     let files = Files::decode(version, &files)?;
     let base = directory.open_base(generation, seat.launch.rank, reader)?;
     let base = base.map(|base| Below::read(directory, reader, &base)).transpose()?;
-    let (file, offset) = pages(directory, reader)?;
+    let is_encrypted = reader.header().is_encrypted;
+    let whole = |bytes: u64| core::iter::once(0..bytes / PAGE_BYTES).collect();
+    let (file, offset) = pages(directory, reader, whole)?;
     let below = base.as_ref().map(Below::borrow);
-    let pages = Pages { file: file.as_fd(), offset, below };
+    let pages = Pages { file: file.as_fd(), offset, below, are_freed: is_encrypted };
     let keeps = std::env::var_os(IDS_VARIABLE).is_some_and(|value| value == IDS_KEPT);
     let ids = if keeps { Ids::Kept } else { Ids::New };
     let handed_in = handed_in(seat.number());
@@ -126,9 +131,17 @@ fn section(
     Ok((version, reader.read_section(directory.storage(), number)?))
 }
 
-/// The file with the pages, and where they begin.
-fn pages(directory: &mut JobDirectory<Directory>, reader: &ImageReader) -> Result<(File, u64), AgentError> {
-    let pages = &reader.entries()[reader.find(kinds::PROCESS_MEMORY)? as usize];
+/// The file with the pages, and where they begin. `wanted`: which pages of the section, which has so many bytes, are needed: no others are decrypted.
+fn pages(
+    directory: &mut JobDirectory<Directory>,
+    reader: &ImageReader,
+    wanted: impl FnOnce(u64) -> Vec<Range<u64>>,
+) -> Result<(File, u64), AgentError> {
+    let number = reader.find(kinds::PROCESS_MEMORY)?;
+    let pages = &reader.entries()[number as usize];
+    if pages.is_encrypted() {
+        return Ok((decrypted::decrypt(directory.storage(), reader, number, &wanted(pages.bytes))?, 0));
+    }
     let path = directory.storage().root().join(reader.path());
     let file = File::open(&path).map_err(|source| AgentError::Image { path, source })?;
     Ok((file, pages.offset))
@@ -153,7 +166,7 @@ impl Below {
         let runs = ProcessState::decode(version, &state)?.memory.runs;
         let (version, unchanged) = section(directory, delta, kinds::PROCESS_UNCHANGED)?;
         let unchanged = Unchanged::decode(version, &unchanged)?.runs;
-        let (file, offset) = pages(directory, base)?;
+        let (file, offset) = pages(directory, base, |_| decrypted::wanted(&runs, &unchanged))?;
         Ok(Below { file, offset, runs, unchanged })
     }
 

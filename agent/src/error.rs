@@ -24,6 +24,8 @@ pub(crate) enum AgentError {
     State(#[from] process::state::DecodeError),
     #[error("{}: {source}", path.display())]
     Image { path: PathBuf, source: std::io::Error },
+    #[error("no memory for the pages of the encrypted image: {source}")]
+    Memory { source: std::io::Error },
     #[error("ports cannot be brought to a stand: {0}")]
     Ports(#[from] endpoint::EndpointError),
     #[error(transparent)]

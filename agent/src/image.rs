@@ -12,10 +12,10 @@ use drivers::shm::host;
 use endpoint::{Endpoint, EndpointError};
 use process::capture::{CaptureError, Captured, Outcome, Prepared, Sink};
 use process::declared::{Declared, Outside};
-use process::state::{self, Unchanged};
+use process::state::{self, Places, Unchanged};
 use session::launch::Launch;
 use store::checksum::Checksum;
-use store::image::Base;
+use store::image::{Base, SectionSeal};
 use store::storage::DirectoryFile;
 use store::{Directory, GenerationId, ImageWriter, JobDirectory, Section, StoreError, kinds};
 use transport::{Epoch, PortId, Rank};
@@ -97,7 +97,7 @@ fn outside() -> Option<Outside> {
 /// The job's directory, as the launcher names it.
 pub(crate) fn open_directory(launch: &Launch) -> Result<JobDirectory<Directory>, AgentError> {
     let storage = Directory::open(launch.directory.clone()).map_err(StoreError::from)?;
-    Ok(JobDirectory::attach(storage, launch.job))
+    Ok(JobDirectory::attach(storage, launch.job).encrypted(launch.image_key()))
 }
 
 pub(crate) struct Images {
@@ -138,6 +138,21 @@ impl process::Sum for PagesSum {
     fn value(&self) -> u64 {
         self.0.value()
     }
+}
+
+/// Encrypts pages of the image.
+struct PagesSeal(SectionSeal);
+
+impl process::Cover for PagesSeal {
+    fn cover(&self, page: u64, bytes: &mut [u8]) -> [u8; process::COVER_TAG_BYTES] {
+        self.0.seal(page, bytes)
+    }
+}
+
+/// Where the pages of an image go, and how.
+fn sink<'a>(writer: &'a ImageWriter<DirectoryFile>, offset: u64, seal: Option<&'a PagesSeal>) -> Sink<'a> {
+    let cover = seal.map(|seal| -> &dyn process::Cover { seal });
+    Sink { file: writer.file().as_fd(), offset, cover }
 }
 
 impl Images {
@@ -318,8 +333,8 @@ impl Images {
         standing.raise(epoch);
         let ports = standing.dump();
         let dump = frozen.elapsed();
-        let sink = Sink { file: writer.file().as_fd(), offset };
-        match prepared.capture(sink, &mut PagesSum(Checksum::new()))? {
+        let seal = writer.section_seal().map(PagesSeal);
+        match prepared.capture(sink(writer, offset, seal.as_ref()), &mut PagesSum(Checksum::new()))? {
             Outcome::Restored => Ok(Half::Restored(standing)),
             Outcome::Captured(captured) => {
                 let freeze = standing.freeze;
@@ -380,8 +395,9 @@ impl Images {
     fn finish(&mut self, writing: Writing) -> Result<(ImageDigest, u64), TakeError> {
         let Writing { generation, mut writer, mut captured, plan, offset, ports, last, .. } = writing;
         let (mode, pause) = (captured.mode(), captured.pause());
-        let sink = Sink { file: writer.file().as_fd(), offset };
-        let copied = captured.write_copies(sink, &mut PagesSum(Checksum::new()));
+        let seal = writer.section_seal().map(PagesSeal);
+        let copied =
+            captured.write_copies(sink(&writer, offset, seal.as_ref()), &mut PagesSum(Checksum::new()));
         let storage = self.directory.storage();
         let written = copied.and_then(|()| captured.finish()).map_err(TakeError::from).and_then(|image| {
             writer.end_outside(storage, image.pages_bytes, image.pages_sum)?;
@@ -389,6 +405,11 @@ impl Images {
             let (process, files) = (image.state.encode(), image.files.encode());
             for (kind, bytes) in [(state::STATE_KIND, process), (state::FILES_KIND, files)] {
                 writer.section(storage, Section::new(kind, state::VERSION, &bytes))?;
+            }
+            if seal.is_some() {
+                let page_bytes = image.state.machine.page_bytes;
+                let places = Places { page_bytes, runs: image.state.memory.runs.clone() }.encode();
+                writer.section(storage, Section::new(state::PLACES_KIND, state::VERSION, &places))?;
             }
             if let Some(last) = last {
                 let ids = last.to_le_bytes();

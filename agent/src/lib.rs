@@ -8,6 +8,7 @@
 //! Whoever has ports in the process registers them with [`ThisRank`]: they stand still while it is captured, and go on in its next life.
 
 mod choice;
+mod decrypted;
 mod enter;
 mod error;
 mod image;

@@ -324,6 +324,9 @@ pub(crate) struct CheckpointArguments {
     /// they get new ones, which the C library is told, and programs that keep ids of their own are not. `doctor` says whether it can be had
     #[arg(long)]
     pub(crate) pid_namespace: bool,
+    /// Encrypt images, and so their parity, with the key of --key-file or STILLWIRE_KEY, which `restart` needs then, too; whoever loses the key loses the job. `verify`, `repair` and `ls` need none
+    #[arg(long)]
+    pub(crate) encrypt: bool,
 }
 
 #[derive(Debug, Args)]

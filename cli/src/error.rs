@@ -137,9 +137,26 @@ pub(crate) enum CliError {
     )]
     BringingStopped { generation: GenerationId, bytes: String, of: String, path: PathBuf },
     #[error(
-        "--key-file is the key of copies, and there are none: say where they go (--flush-to), or leave it out"
+        "--key-file is the key of encrypted images and of copies, and there are none: encrypt images (--encrypt), say where copies go (--flush-to), or leave it out"
     )]
     KeyOfNothing,
+    #[error(
+        "--encrypt is about images, and nobody asks for checkpoints: add {}, or leave it out",
+        crate::arguments::checkpoint_options!()
+    )]
+    NothingToEncrypt,
+    #[error(
+        "--encrypt needs a key: name it with --key-file or STILLWIRE_KEY (`openssl rand -hex 32` makes one)"
+    )]
+    EncryptWithNothing,
+    #[error(
+        "the images of this job are encrypted, and no key was given: name the one called {name} with --key-file or STILLWIRE_KEY"
+    )]
+    NoImageKey { name: String },
+    #[error(
+        "the images of this job are encrypted with the key called {name}, and the one that was given is called {found}: name the job's own with --key-file or STILLWIRE_KEY"
+    )]
+    OtherImageKey { name: String, found: String },
     #[error(
         "{option} is about parity between nodes, and no node protects another one: add --parity (xor, partner or rs:K+M) with as many nodes as it wants, or leave {option} out"
     )]
@@ -232,6 +249,8 @@ impl CliError {
         match self {
             CliError::Damaged { .. } => Exit::Unverified,
             CliError::KeyOfNothing
+            | CliError::NothingToEncrypt
+            | CliError::EncryptWithNothing
             | CliError::LimitOfNothing { .. }
             | CliError::DomainsOfNothing
             | CliError::Place { .. } => Exit::Usage,

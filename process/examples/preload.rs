@@ -144,7 +144,7 @@ fn restore(path: &Path, control: RawFd) -> io::Error {
             runs: &below_runs,
             unchanged: &unchanged,
         });
-        let pages = Pages { file: file.as_fd(), offset, below };
+        let pages = Pages { file: file.as_fd(), offset, below, are_freed: false };
         process::restore::restore(&state, &files, pages, &handed_in(control), Policy::default(), ids())
             .map_err(io::Error::other)
     };
@@ -254,7 +254,7 @@ fn capture(
         let (_, hashes) = tracking.noted.as_ref().ok_or_else(|| io::Error::other("nothing was noted"))?;
         prepared.compare_content(Arc::clone(hashes));
     }
-    let sink = Sink { file: pages.as_fd(), offset: container::PAGES_OFFSET };
+    let sink = Sink { file: pages.as_fd(), offset: container::PAGES_OFFSET, cover: None };
     let mut captured = match prepared.capture(sink, sum).map_err(io::Error::other)? {
         Outcome::Restored => {
             // Open in the process that was saved, and not in this one.

@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_128_with_secret;
 use crate::arch::PAGE_BYTES;
 use crate::declared::Declared;
 use crate::maps;
-use crate::pages::{InUse, Run, Runs, Sum};
+use crate::pages::{InUse, Run, Runs};
 use crate::scratch::Scratch;
 use crate::state::memory::PageRun;
 use crate::sys::{self, Answer};
@@ -85,31 +85,21 @@ impl Hashes {
     }
 }
 
-/// Notes the hashes of what is written, and passes it on to the checksum.
+/// Notes the hashes of what is written.
 pub(crate) struct Noting<'a> {
     hashes: &'a Hashes,
-    sum: &'a mut dyn Sum,
     number: usize,
 }
 
 impl<'a> Noting<'a> {
-    pub(crate) fn new(hashes: &'a Hashes, sum: &'a mut dyn Sum) -> Noting<'a> {
-        Noting { hashes, sum, number: 0 }
-    }
-}
-
-impl Sum for Noting<'_> {
-    /// `bytes` are whole pages.
-    fn update(&mut self, bytes: &[u8]) {
-        for page in bytes.chunks(PAGE_BYTES as usize) {
-            self.sum.update(page);
-            self.hashes.note(self.number, page);
-            self.number += 1;
-        }
+    pub(crate) fn new(hashes: &'a Hashes) -> Noting<'a> {
+        Noting { hashes, number: 0 }
     }
 
-    fn value(&self) -> u64 {
-        self.sum.value()
+    /// The next page.
+    pub(crate) fn note(&mut self, page: &[u8]) {
+        self.hashes.note(self.number, page);
+        self.number += 1;
     }
 }
 
@@ -188,16 +178,6 @@ pub(crate) fn part(
 mod tests {
     use super::*;
 
-    struct Nothing;
-
-    impl Sum for Nothing {
-        fn update(&mut self, _bytes: &[u8]) {}
-
-        fn value(&self) -> u64 {
-            0
-        }
-    }
-
     const PAGE: usize = PAGE_BYTES as usize;
 
     /// So many pages at a multiple of a page.
@@ -224,10 +204,10 @@ mod tests {
 
     fn noted(pages: &mut Pages, runs: &[(u64, u64)], room: u64) -> Arc<Hashes> {
         let hashes = Hashes::new(room).expect("memory");
-        let mut noting = Noting { hashes: &hashes, sum: &mut Nothing, number: 0 };
+        let mut noting = Noting::new(&hashes);
         for (first, count) in runs {
             for page in *first..first + count {
-                noting.update(pages.bytes(page));
+                noting.note(pages.bytes(page));
             }
         }
         let start = pages.start();

@@ -124,6 +124,17 @@ pub(crate) fn peek<T: Copy + Default>(address: u64) -> Answer<T> {
     if copied == bytes { Ok(value) } else { Err(Errno(libc::EFAULT)) }
 }
 
+/// Fills `into` from pieces of this process's memory, which may not be there any more: then with `EFAULT`.
+pub(crate) fn copy_own(pieces: &[libc::iovec], into: &mut [u8]) -> Answer<()> {
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let (local, remote) = (&raw const local as usize, pieces.as_ptr() as usize);
+    // SAFETY: the kernel writes into `into`, within its length; what it cannot read it does not copy.
+    let copied = unsafe {
+        call(libc::SYS_process_vm_readv, [process_id() as usize, local, 1, remote, pieces.len(), 0])
+    }?;
+    if copied == into.len() { Ok(()) } else { Err(Errno(libc::EFAULT)) }
+}
+
 pub(crate) fn process_id() -> u32 {
     // SAFETY: no memory is touched.
     unsafe { syscall(libc::SYS_getpid, [0; 6]) as u32 }

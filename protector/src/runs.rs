@@ -6,11 +6,13 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use process::state::{PAGES_KIND, ProcessState, STATE_KIND};
+use process::state::memory::PageRun;
+use process::state::{PAGES_KIND, PLACES_KIND, Places, ProcessState, STATE_KIND};
 use store::limits::PAGE_BYTES;
 use store::{ImageReader, Storage, kinds};
 
 const _: () = assert!(PAGES_KIND == kinds::PROCESS_MEMORY && STATE_KIND == kinds::PROCESS);
+const _: () = assert!(PLACES_KIND == kinds::PROCESS_PLACES);
 
 /// Runs of pages: number of the first (its address by the length of a page), and how many.
 type Runs = Vec<(u64, u64)>;
@@ -42,13 +44,23 @@ impl<S: Storage> ImageRuns<S> {
 
     /// A state that cannot be read costs larger deltas, nothing else: whether an image is whole is looked at elsewhere.
     fn read(&self, image: &ImageReader) -> Option<Runs> {
-        let number = image.find(STATE_KIND).ok()?;
-        let version = image.entries().get(number as usize)?.version;
-        let bytes = image.read_section(&mut *self.storage.borrow_mut(), number).ok()?;
-        let state = ProcessState::decode(version, &bytes).ok()?;
-        let pages = u64::from(state.machine.page_bytes) / PAGE_BYTES as u64;
-        let run =
-            |run: &process::state::memory::PageRun| (run.address / PAGE_BYTES as u64, run.pages * pages);
-        Some(state.memory.runs.iter().map(run).collect())
+        let section = |kind| {
+            let number = image.find(kind).ok()?;
+            let version = image.entries().get(number as usize)?.version;
+            Some((version, image.read_section(&mut *self.storage.borrow_mut(), number).ok()?))
+        };
+        // The state of an encrypted image is not for everybody.
+        let (page_bytes, runs) = if image.header().is_encrypted {
+            let (version, bytes) = section(PLACES_KIND)?;
+            let Places { page_bytes, runs } = Places::decode(version, &bytes).ok()?;
+            (page_bytes, runs)
+        } else {
+            let (version, bytes) = section(STATE_KIND)?;
+            let state = ProcessState::decode(version, &bytes).ok()?;
+            (state.machine.page_bytes, state.memory.runs)
+        };
+        let pages = u64::from(page_bytes) / PAGE_BYTES as u64;
+        let run = |run: &PageRun| (run.address / PAGE_BYTES as u64, run.pages * pages);
+        Some(runs.iter().map(run).collect())
     }
 }

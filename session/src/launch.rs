@@ -7,7 +7,7 @@
 //! | at | bytes | field     | meaning                                                        |
 //! |----|-------|-----------|----------------------------------------------------------------|
 //! | 0  | 8     | magic     | `SWLAUNCH`                                                     |
-//! | 8  | 2     | version   | this layout is 2                                               |
+//! | 8  | 2     | version   | this layout is 3                                               |
 //! | 10 | 4     | length    | bytes that follow, at most [`LAUNCH_BYTES_MAX`]                |
 //! | 14 | 16    | job       | its id                                                         |
 //! | 30 | 16    | key       | of control messages and data frames                            |
@@ -19,7 +19,9 @@
 //! | 84 | 1     | family    | 4 or 6: of the address that follows                            |
 //! | 85 | 16, 2 | bind      | where to receive: IP (IPv4 in the first four bytes), UDP port  |
 //! | 103 | 4     | ranks here | ranks of the job on this host                                 |
-//! | 107 | 1, n  | NIC       | length and text of the NIC that is wished for ([`drivers::NicChoice`]) |
+//! | 107 | 1     | encrypts  | 1: images are, with the key that follows; 0: it is zero        |
+//! | 108 | 32    | image key |                                                                |
+//! | 140 | 1, n  | NIC       | length and text of the NIC that is wished for ([`drivers::NicChoice`]) |
 //! | .. | ..    | directory | path of the job's directory                                    |
 
 use std::ffi::OsStr;
@@ -29,7 +31,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use drivers::{NicChoice, NicWish};
-use store::GenerationId;
+use store::image::ImageKey;
+use store::{GenerationId, Key};
 use transport::config::AuthLevel;
 use transport::{Epoch, JobId, Life, Rank};
 
@@ -47,9 +50,9 @@ pub const NATIVE_MARK: &[u8] = b"\nstillwire: this program names the points at w
 
 /// What a launch record begins with.
 pub const MAGIC: [u8; 8] = *b"SWLAUNCH";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 const HEAD_BYTES: usize = 14;
-const FIXED_BYTES: usize = 94;
+const FIXED_BYTES: usize = 127;
 
 /// What the process of a rank has to know before it can speak to anybody.
 #[derive(Clone, PartialEq, Eq)]
@@ -72,12 +75,14 @@ pub struct Launch {
     pub bind: SocketAddr,
     /// Over which NIC to reach other hosts, and how many ranks share this one.
     pub nic: NicWish,
+    /// The key with which images are encrypted, if they are.
+    pub encryption: Option<Key>,
     /// The job's directory.
     pub directory: PathBuf,
 }
 
 impl core::fmt::Debug for Launch {
-    /// Without the key.
+    /// Without the keys.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let Launch { job, life, rank, ranks, restore, .. } = self;
         write!(f, "Launch({job}, {life}, rank {rank} of {ranks}, restore {restore:?})")
@@ -171,10 +176,18 @@ impl Launch {
         }
         out.extend(self.bind.port().to_le_bytes());
         out.extend(self.nic.ranks_here.unwrap_or(0).to_le_bytes());
+        out.push(u8::from(self.encryption.is_some()));
+        out.extend(self.encryption.as_ref().map_or([0; 32], |key| key.0));
         out.push(nic_bytes);
         out.extend(nic.bytes());
         out.extend(path);
         out
+    }
+
+    /// For the job's directory: the key of images, and random bytes to go with it.
+    #[must_use]
+    pub fn image_key(&self) -> Option<ImageKey> {
+        self.encryption.clone().map(|key| ImageKey { key, salt })
     }
 
     /// Reads a record.
@@ -203,10 +216,17 @@ impl Launch {
     }
 }
 
+/// Random bytes for an encrypted image.
+#[must_use]
+pub fn salt() -> Option<[u8; 24]> {
+    let mut salt = [0; 24];
+    getrandom::fill(&mut salt).ok().map(|()| salt)
+}
+
 fn parse(body: &[u8]) -> Result<Launch, LaunchError> {
     let mut fields = Fields(body);
     let job = JobId(u128::from_le_bytes(fields.array()));
-    let key = fields.array();
+    let job_key = fields.array();
     let life = fields.life();
     let rank = Rank(fields.u32());
     let ranks = fields.u32();
@@ -235,6 +255,13 @@ fn parse(body: &[u8]) -> Result<Launch, LaunchError> {
     };
     let bind = SocketAddr::new(ip, u16::from_le_bytes(fields.array()));
     let ranks_here = Some(fields.u32()).filter(|ranks| *ranks > 0);
+    let [encrypts] = fields.array();
+    let key = Key(fields.array());
+    let encryption = match encrypts {
+        0 => None,
+        1 => Some(key),
+        found => return Err(LaunchError::Field { field: "encryption flag", found: found.into() }),
+    };
     let [nic_bytes] = fields.array();
     let Some((nic, path)) = fields.0.split_at_checked(usize::from(nic_bytes)) else {
         return Err(LaunchError::Field { field: "length of a NIC's name", found: nic_bytes.into() });
@@ -242,7 +269,7 @@ fn parse(body: &[u8]) -> Result<Launch, LaunchError> {
     let choice: NicChoice = String::from_utf8_lossy(nic).parse()?;
     let directory = PathBuf::from(OsStr::from_bytes(path));
     let nic = NicWish { choice, ranks_here };
-    Ok(Launch { job, key, life, rank, ranks, restore, auth, bind, nic, directory })
+    Ok(Launch { job, key: job_key, life, rank, ranks, restore, auth, bind, nic, encryption, directory })
 }
 
 fn put_life(out: &mut Vec<u8>, life: Life) {
@@ -285,6 +312,7 @@ mod tests {
             auth: AuthLevel::Header,
             bind: "127.0.0.1:0".parse().unwrap(),
             nic: NicWish { choice: "xdp:eth0".parse().unwrap(), ranks_here: Some(2) },
+            encryption: Some(Key([9; 32])),
             directory: PathBuf::from("/tmp/job"),
         }
     }
@@ -296,6 +324,7 @@ mod tests {
             auth: AuthLevel::Full,
             bind: "[fe80::1]:4000".parse().unwrap(),
             nic: NicWish::default(),
+            encryption: None,
             directory: PathBuf::new(),
             ..launch()
         };
@@ -322,7 +351,14 @@ mod tests {
 
     #[test]
     fn a_key_is_never_printed() {
-        let text = format!("{:?}", Launch { key: *b"SECRETSECRETSECR", ..launch() });
+        let text = format!(
+            "{:?}",
+            Launch {
+                key: *b"SECRETSECRETSECR",
+                encryption: Some(Key(*b"SECRETSECRETSECRSECRETSECRETSECR")),
+                ..launch()
+            }
+        );
         assert!(!text.contains("83") && !text.contains("SECRET"), "{text}");
     }
 }

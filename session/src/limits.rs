@@ -6,7 +6,7 @@ use core::time::Duration;
 pub const PATH_BYTES_MAX: usize = 4096;
 
 /// Bytes of a launch record after its head: the path, and less than 256 bytes of everything else.
-pub const LAUNCH_BYTES_MAX: usize = PATH_BYTES_MAX + 256;
+pub const LAUNCH_BYTES_MAX: usize = PATH_BYTES_MAX + 352;
 
 /// Requests that a program may have open at one time: each costs an entry here and one in the port.
 pub const REQUESTS_MAX: usize = 1 << 20;

@@ -115,7 +115,7 @@ fn duplicate(stream: &UnixStream) -> Result<UnixStream, SessionError> {
 fn open_directory(launch: &Launch) -> Result<JobDirectory<Directory>, SessionError> {
     let storage = Directory::open(launch.directory.clone())
         .map_err(|error| SessionError::Image { rank: launch.rank.0, source: error.into() })?;
-    Ok(JobDirectory::attach(storage, launch.job))
+    Ok(JobDirectory::attach(storage, launch.job).encrypted(launch.image_key()))
 }
 
 /// Reads the image that the decision names: never another one (rule 9).

@@ -131,12 +131,11 @@ fn write(
             }
             done = done.and_then(|()| writer.write(directory.storage(), piece));
         }
-        if let Err(error) = done {
+        if let Err(error) = done.and_then(|()| writer.end_section(directory.storage())) {
             // The first error is the one that tells.
             let _ = writer.abandon(directory.storage());
             return Err(error);
         }
-        writer.end_section();
     }
     let summary = writer.finish(directory.storage())?;
     statistics.write_ns = nanos(cut.elapsed());

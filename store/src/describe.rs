@@ -53,6 +53,8 @@ pub struct GenerationReport {
     pub bytes: u64,
     /// For a committed one: images that are deltas.
     pub deltas: u32,
+    /// For a committed one: images that are encrypted.
+    pub encrypted: u32,
     /// For a committed one: what keeps it from being restored; empty if nothing.
     pub damages: Vec<DamageReport>,
 }
@@ -128,6 +130,8 @@ pub struct ImageReport {
     pub bytes: u64,
     /// Digest, 16 hexadecimal digits.
     pub digest: String,
+    /// Whether it is encrypted; which sections are, each says.
+    pub encrypted: bool,
     /// For a delta: what it needs below it.
     pub base: Option<BaseReport>,
     /// Its sections in order.
@@ -156,6 +160,8 @@ pub struct SectionReport {
     pub offset: u64,
     /// Its bytes.
     pub bytes: u64,
+    /// Whether they are encrypted.
+    pub encrypted: bool,
     /// Checksum, 16 hexadecimal digits.
     pub checksum: String,
 }
@@ -211,6 +217,7 @@ pub fn describe_image<S: Storage>(storage: &mut S, path: &str) -> Result<ImageRe
         id: entry.id,
         offset: entry.offset,
         bytes: entry.bytes,
+        encrypted: entry.is_encrypted(),
         checksum: format!("{:016x}", entry.checksum),
     };
     Ok(ImageReport {
@@ -222,6 +229,7 @@ pub fn describe_image<S: Storage>(storage: &mut S, path: &str) -> Result<ImageRe
         rank: identity.rank.0,
         bytes: reader.header().total_bytes,
         digest: reader.digest().to_string(),
+        encrypted: reader.header().is_encrypted,
         // One that is damaged is found where the image is verified.
         base: reader.base(storage).ok().flatten().map(|base| BaseReport {
             generation: base.generation.to_string(),
@@ -285,11 +293,12 @@ impl<S: Storage> JobDirectory<S> {
         let committed = found.state == GenerationState::Committed;
         let damages = if committed { self.verify(found.id, depth)? } else { Vec::new() };
         let manifest = if committed { self.manifest(found.id).ok() } else { None };
-        let is_delta = |image: &&crate::record::ManifestImage| {
-            image.summary.kinds.iter().any(|held| held.kind == kinds::BASE)
+        let with = |kind| {
+            let images = manifest.iter().flat_map(|manifest| &manifest.images);
+            let found = images.filter(|image| image.summary.kinds.iter().any(|held| held.kind == kind));
+            u32::try_from(found.count()).unwrap_or(u32::MAX)
         };
-        let deltas =
-            manifest.iter().map(|manifest| manifest.images.iter().filter(is_delta).count()).sum::<usize>();
+        let (deltas, encrypted) = (with(kinds::BASE), with(kinds::SEAL));
         Ok(GenerationReport {
             generation: found.id.to_string(),
             life: found.id.life.counter,
@@ -300,7 +309,8 @@ impl<S: Storage> JobDirectory<S> {
             images: found.images,
             half_written: found.half_written,
             bytes: found.bytes,
-            deltas: u32::try_from(deltas).unwrap_or(u32::MAX),
+            deltas,
+            encrypted,
             damages: damages.iter().map(DamageReport::of).collect(),
         })
     }

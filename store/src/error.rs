@@ -191,6 +191,47 @@ pub enum ImageError {
         "a base has to be whole, and this one needs a base itself; it is damaged: restart from another generation"
     )]
     BaseIsDelta,
+    /// Header and table do not agree whether the image is encrypted.
+    #[error(
+        "the image {}, header and table say two things about its encryption; it is damaged: restart from another generation",
+        if *has_seal { "has a seal" } else { "has no seal" }
+    )]
+    #[expect(missing_docs, reason = "said above")]
+    SealDiffers { has_seal: bool },
+    /// The seal has not as many tags as there are pages.
+    #[error(
+        "the seal has {found_bytes} bytes, the pages of the image need {expected_bytes}; it is damaged: restart from another generation"
+    )]
+    SealLengthDiffers { expected_bytes: u64, found_bytes: u64 },
+    /// A section of an encrypted image is encrypted and must not be, or the reverse.
+    #[error(
+        "section {section} (kind {kind:#06x}) of an encrypted image is encrypted where such a one is not, or the reverse; it is damaged: restart from another generation"
+    )]
+    NotSecret { section: u32, kind: u32 },
+    /// The image is encrypted, and no key was given.
+    #[error("the image is encrypted: name its key with --key-file or STILLWIRE_KEY")]
+    NoKey,
+    /// The image is encrypted with another key.
+    #[error("the image is encrypted with another key: name its own with --key-file or STILLWIRE_KEY")]
+    OtherKey,
+    /// The image is not encrypted, and all images of the job are.
+    #[error(
+        "the image is not encrypted, and all images of this job are: it is not the job's; restart from another generation"
+    )]
+    NotEncrypted,
+    /// Header or table were changed by somebody without the key.
+    #[error(
+        "header and table are not as they were written with this key: somebody has changed them; restart from another generation"
+    )]
+    TableForged,
+    /// A page was changed by somebody without the key.
+    #[error(
+        "page {page} of section {section} is not as it was written with this key: somebody has changed it; restart from another generation"
+    )]
+    PageForged { section: u32, page: u64 },
+    /// There were no random bytes for the salt of an encrypted image.
+    #[error("the system gives no random bytes, without which nothing can be encrypted")]
+    NoSalt,
     /// A section is encoded in a way unknown here.
     #[error("section {section} has encoding {found}, this build knows 0 to {known_max}; use a newer build")]
     UnsupportedEncoding { section: u32, found: u16, known_max: u16 },

@@ -20,6 +20,8 @@ pub const PROCESS_FILES: u32 = 0x0303;
 pub const PROCESS_UNCHANGED: u32 = 0x0304;
 /// The last id that the pid namespace of a process had given.
 pub const PROCESS_IDS: u32 = 0x0305;
+/// Where the pages of a process belong, in an encrypted image: its state, which says so elsewhere, is secret.
+pub const PROCESS_PLACES: u32 = 0x0306;
 /// The rank had ended when the generation was taken (rule 12): [`crate::image::Exited`].
 pub const EXITED: u32 = 0x0401;
 /// What a rank that had ended had done over PMI (rule 26), behind its exit code.
@@ -30,6 +32,8 @@ pub const CLOSED_PORTS: u32 = 0x0403;
 pub const BLOCK_HASHES: u32 = 0x0501;
 /// Which image a delta needs below it: [`crate::image::Base`].
 pub const BASE: u32 = 0x0502;
+/// Salt, check of the key and tags of an encrypted image: [`crate::image::seal::SEAL_FIELDS`].
+pub const SEAL: u32 = 0x0503;
 /// Kinds from here up belong to whoever writes the image.
 pub const FIRST_PRIVATE: u32 = 0x8000_0000;
 
@@ -43,11 +47,13 @@ pub const ALL: &[(u32, &str)] = &[
     (PROCESS_FILES, "process-files"),
     (PROCESS_UNCHANGED, "process-unchanged"),
     (PROCESS_IDS, "process-ids"),
+    (PROCESS_PLACES, "process-places"),
     (EXITED, "exited"),
     (PMI, "pmi"),
     (CLOSED_PORTS, "closed-ports"),
     (BLOCK_HASHES, "block-hashes"),
     (BASE, "base"),
+    (SEAL, "seal"),
 ];
 
 /// The name of `kind` in reports; `None` if this build does not know it.

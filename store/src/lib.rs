@@ -26,6 +26,7 @@ pub mod packets;
 pub mod protect;
 pub mod record;
 pub mod sabotage;
+mod seal;
 pub mod storage;
 
 pub use checksum::ImageDigest;
@@ -33,4 +34,5 @@ pub use error::{CommitError, ImageError, RecordError, StoreError};
 pub use image::{Identity, ImageReader, ImageSummary, ImageWriter, Section};
 pub use job::{CommitRequest, GenerationId, ImageClaim, JobDirectory};
 pub use record::{CheckpointSettings, CommitRecord, Decision, End, JobFile, Manifest};
+pub use seal::Key;
 pub use storage::{Directory, Memory, Storage, StorageError};

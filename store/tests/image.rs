@@ -280,14 +280,14 @@ proptest! {
         let file = encode_image(identity, &sections).unwrap();
 
         let mut disk = Memory::new();
-        let mut writer = ImageWriter::begin(&mut disk, "image".to_owned(), identity).unwrap();
+        let mut writer = ImageWriter::begin(&mut disk, "image".to_owned(), identity, None).unwrap();
         for section in &sections {
             let head = Section { bytes: b"", ..*section };
             writer.begin_section(&mut disk, head, section.bytes.len() as u64).unwrap();
             for piece in section.bytes.chunks(pieces) {
                 writer.write(&mut disk, piece).unwrap();
             }
-            writer.end_section();
+            writer.end_section(&mut disk).unwrap();
         }
         let summary = writer.finish(&mut disk).unwrap();
         prop_assert_eq!(disk.read("image", 1 << 30).unwrap(), file.clone());

@@ -1,6 +1,7 @@
 //! `docs/image-format.md` says what the code does.
 
 use store::image::layout::{ENTRY_BYTES, ENTRY_FIELDS, Field, HEADER_BYTES, HEADER_FIELDS, MAGIC, VERSION};
+use store::image::seal;
 use store::packets::layout as packets;
 
 use store::protect::changed;
@@ -33,6 +34,7 @@ fn compare(heading: &str, fields: &[Field], bytes: usize) {
 fn the_tables_are_the_code_s() {
     compare("### Header", HEADER_FIELDS, HEADER_BYTES);
     compare("### Table", ENTRY_FIELDS, ENTRY_BYTES);
+    compare("### Seal", seal::SEAL_FIELDS, seal::SEAL_BYTES);
     compare("### Changed parity", changed::HEADER_FIELDS, changed::HEADER_BYTES);
     compare("### Packet footer", packets::FOOTER_FIELDS, packets::FOOTER_BYTES);
     compare("### Packet table", packets::ENTRY_FIELDS, packets::ENTRY_BYTES);

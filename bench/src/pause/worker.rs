@@ -261,7 +261,7 @@ impl Measured {
     ) -> Result<(Taking, Standstill), BenchError> {
         let mut prepared = Prepared::look(&self.declared(sink), options)?;
         more(&mut prepared)?;
-        let sink = Sink { file: sink.as_fd(), offset: 0 };
+        let sink = Sink { file: sink.as_fd(), offset: 0, cover: None };
         let capture = || match prepared.capture(sink, &mut Sum(Checksum::new()))? {
             Outcome::Restored => Ok(Taking::Restored),
             Outcome::Captured(captured) => Ok(Taking::Captured(captured)),
@@ -562,7 +562,8 @@ impl Place {
     }
 
     fn write(&self, mut captured: Box<Captured>, sink: &OwnedFd) -> Result<Option<Arc<Hashes>>, BenchError> {
-        captured.write_copies(Sink { file: sink.as_fd(), offset: 0 }, &mut Sum(Checksum::new()))?;
+        captured
+            .write_copies(Sink { file: sink.as_fd(), offset: 0, cover: None }, &mut Sum(Checksum::new()))?;
         let is_copy = captured.is_delta();
         let Image { state, files, unchanged, hashes, .. } = captured.finish()?;
         std::fs::write(self.file("state"), state.encode())?;
@@ -630,7 +631,7 @@ pub(crate) fn restore(parent: &mut Parent) -> Result<(), BenchError> {
     let base = base.transpose()?;
     let below =
         base.as_ref().map(|(file, runs, unchanged)| Below { file: file.as_fd(), offset: 0, runs, unchanged });
-    let pages = Pages { file: pages.as_fd(), offset: 0, below };
+    let pages = Pages { file: pages.as_fd(), offset: 0, below, are_freed: false };
     let handed_in = STANDARD.map(|(name, number)| (name.to_owned(), number));
     let Err(error) =
         process::restore::restore(&state, &files, pages, &handed_in, Policy::default(), Ids::New);

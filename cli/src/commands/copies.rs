@@ -17,7 +17,7 @@ use store::{Decision, Directory, GenerationId, JobDirectory, JobFile, StorageErr
 use transport::JobId;
 
 use super::files::utc;
-use super::key::KeyArgument;
+use super::key::{KeyArgument, key_name};
 use super::news::News;
 use super::run::{lock, setting};
 use super::stopping::{Noticing, is_stopped};
@@ -86,7 +86,7 @@ impl FlushArguments {
         let count = |name| text(name).and_then(|text| text.parse().ok());
         let key = key.key()?;
         // What was secret does not become readable by an oversight.
-        if text(setting::FLUSH_KEY).is_some_and(|id| Some(id) != key.as_ref().map(key_text).as_deref()) {
+        if text(setting::FLUSH_KEY).is_some_and(|id| Some(id) != key.as_ref().map(key_name).as_deref()) {
             return Err(CliError::FlushKey { place: to.to_owned() });
         }
         let flush = Flush {
@@ -102,10 +102,6 @@ impl FlushArguments {
     }
 }
 
-fn key_text(key: &Key) -> String {
-    format!("{:016x}", key.id())
-}
-
 /// What a job file says of copies.
 pub(crate) fn settings(flush: &Flush) -> Vec<(String, String)> {
     let mut settings = vec![
@@ -115,7 +111,7 @@ pub(crate) fn settings(flush: &Flush) -> Vec<(String, String)> {
         (setting::FLUSH_WHOLE_EVERY, flush.whole_every.to_string()),
         (setting::FLUSH_PATIENCE_MS, flush.patience.as_millis().to_string()),
     ];
-    settings.extend(flush.key.as_ref().map(|key| (setting::FLUSH_KEY, key_text(key))));
+    settings.extend(flush.key.as_ref().map(|key| (setting::FLUSH_KEY, key_name(key))));
     settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 

@@ -95,6 +95,9 @@ pub(crate) fn print_generation(generation: &GenerationReport) -> io::Result<()> 
     if generation.deltas > 0 {
         say!("    {} of its images are deltas, with their bases beside them", generation.deltas)?;
     }
+    if generation.encrypted > 0 {
+        say!("    {} of its images are encrypted", generation.encrypted)?;
+    }
     if let Some(reason) = &generation.reason {
         say!("    {reason}")?;
     }

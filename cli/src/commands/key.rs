@@ -3,9 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use store::JobFile;
 use store::packets::{Key, Sealing};
 
+use super::run::setting;
 use crate::error::CliError;
+use crate::launch::Encryption;
 use crate::launch::secrets::KEY_VARIABLE;
 
 #[derive(Args, Clone, Debug, Default)]
@@ -37,11 +40,39 @@ impl KeyArgument {
         parse(text.trim()).map(Some).ok_or(CliError::NoKey { place })
     }
 
+    /// For a job whose images are to be encrypted.
+    pub(crate) fn encryption(&self) -> Result<Encryption, CliError> {
+        let key = self.key()?.ok_or(CliError::EncryptWithNothing)?;
+        Ok(Encryption { name: key_name(&key), key: Some(key) })
+    }
+
+    /// The same for one that is there: as its job file says. `needs_key`: it is going to run.
+    pub(crate) fn encryption_as_before(
+        &self,
+        file: &JobFile,
+        needs_key: bool,
+    ) -> Result<Option<Encryption>, CliError> {
+        let Some(name) = file.settings.get(setting::ENCRYPT) else { return Ok(None) };
+        let key = if needs_key { self.key()? } else { None };
+        match &key {
+            None if needs_key => Err(CliError::NoImageKey { name: name.clone() }),
+            Some(key) if key_name(key) != *name => {
+                Err(CliError::OtherImageKey { name: name.clone(), found: key_name(key) })
+            }
+            _ => Ok(Some(Encryption { name: name.clone(), key })),
+        }
+    }
+
     /// With a salt of its own.
     pub(super) fn sealing(&self) -> Result<Option<Sealing>, CliError> {
         let Some(key) = self.key()? else { return Ok(None) };
         Ok(Some(Sealing::new(key, salt()?)))
     }
+}
+
+/// By which people and job files name a key.
+pub(super) fn key_name(key: &Key) -> String {
+    format!("{:016x}", key.id())
 }
 
 pub(super) fn salt() -> Result<[u8; 24], CliError> {

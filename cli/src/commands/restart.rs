@@ -48,6 +48,7 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     let (mut directory, file) = open_job(&arguments.directory)?;
     let path = arguments.directory.canonicalize()?;
     let lock = lock(&Directory::open(&path)?, &path)?;
+    let encryption = arguments.key.encryption_as_before(&file, purpose == Purpose::Run)?;
     let mut news = News::new(arguments.quiet);
     let argument = generation.or(arguments.generation);
     let (beginning, mut suspects) = if protection::is_in(&file) {
@@ -96,7 +97,7 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
         Purpose::Run => arguments.flush.or_as_before(&file, &arguments.key)?,
         Purpose::Repair => None,
     };
-    if arguments.key.is_named() && arguments.from.is_none() && flush.is_none() {
+    if arguments.key.is_named() && arguments.from.is_none() && flush.is_none() && encryption.is_none() {
         return Err(CliError::KeyOfNothing);
     }
     // Lives that the directory knows nothing of have left copies.
@@ -144,6 +145,7 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
         job_file: Vec::new(),
         keeps_ids,
         flush,
+        encryption,
         fetch: brought.and_then(|brought| brought.fetch),
         purpose,
     };

@@ -46,6 +46,7 @@ pub(crate) mod setting {
     pub(crate) const AUTH: &str = "auth";
     pub(crate) const SAVES: &str = "saves";
     pub(crate) const IDS: &str = "ids";
+    pub(crate) const ENCRYPT: &str = "encrypt";
     pub(crate) const HOSTS: &str = "hosts";
     pub(crate) const NODES: &str = "nodes";
     pub(crate) const REMOTE_SHELL: &str = "remote-shell";
@@ -134,9 +135,13 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     if arguments.hosts.names_domains() && !protection::is_any_protected(own_directories.as_ref()) {
         return Err(CliError::LimitOfNothing { option: "--domains" });
     }
-    if arguments.key.is_named() && !arguments.flush.any() {
+    if arguments.key.is_named() && !arguments.flush.any() && !arguments.checkpoint.encrypt {
         return Err(CliError::KeyOfNothing);
     }
+    if arguments.checkpoint.encrypt && !wants_checkpoints(&arguments) {
+        return Err(CliError::NothingToEncrypt);
+    }
+    let encryption = if arguments.checkpoint.encrypt { Some(arguments.key.encryption()?) } else { None };
     let flush = arguments.flush.flush(&arguments.key)?;
     if let Ok(library) = &provider {
         equip(&mut program, &detected, library, arguments.bind.first);
@@ -199,6 +204,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         job_file: Vec::new(),
         keeps_ids,
         flush,
+        encryption,
         fetch: None,
         purpose: Purpose::Run,
     };
@@ -303,6 +309,7 @@ fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
         (is_open && checkpoint.directory.is_some(), "--ckpt-dir", NOT_SAVED),
         (is_open && checkpoint.time_limit.is_some(), "--time-limit", NOT_SAVED),
         (is_open && checkpoint.pid_namespace, "--pid-namespace", NOT_SAVED),
+        (is_open && checkpoint.encrypt, "--encrypt", NOT_SAVED),
         (is_open && protection.parity.is_some(), "--parity", NOT_SAVED),
         (is_open && protection.node_dir.is_some(), "--node-dir", NOT_SAVED),
         (is_open && flush.any(), "--flush-to", NOT_SAVED),
@@ -584,6 +591,9 @@ pub(crate) fn job_file(plan: &Plan) -> JobFile {
     ]);
     if plan.keeps_ids {
         settings.insert(setting::IDS.to_owned(), IDS_KEPT.to_owned());
+    }
+    if let Some(encryption) = &plan.encryption {
+        settings.insert(setting::ENCRYPT.to_owned(), encryption.name.clone());
     }
     write_places(&plan.nodes, &mut settings);
     if let Some(own) = &plan.own_directories {

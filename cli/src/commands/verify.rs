@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use session::launch::salt;
 use store::describe::{DamageReport, GenerationReport};
+use store::image::ImageKey;
 use store::job::{Depth, Generation, GenerationState};
 use store::protect::{ProtectError, Scrubbed, scrub};
 use store::{Directory, JobDirectory, JobFile, Manifest, StorageError, StoreError};
@@ -86,7 +88,11 @@ pub(crate) fn verify(arguments: &VerifyArguments, json: bool) -> Result<Exit, Cl
     if let Some(place) = copies::place_of(path)? {
         return copies::verify(&place, *generation, key.key()?.as_ref(), json);
     }
-    let (mut directory, file) = open_job(path)?;
+    let (directory, file) = open_job(path)?;
+    // Whether bytes are as they were written needs no key; whether somebody else has written others does.
+    let encryption = key.encryption_as_before(&file, key.key()?.is_some())?;
+    let key = encryption.and_then(|encryption| encryption.key).map(|key| ImageKey { key, salt });
+    let mut directory = directory.encrypted(key.clone());
     let only = generation.map(|argument| resolve(&mut directory, argument)).transpose()?;
     let mut generations = Vec::new();
     for found in directory.generations()? {
@@ -95,7 +101,13 @@ pub(crate) fn verify(arguments: &VerifyArguments, json: bool) -> Result<Exit, Cl
             if !json {
                 tell(format_args!("reading generation {}, {}", found.id, text::bytes(found.bytes)));
             }
-            generations.push(read(&mut directory, &file, path, &found, &mut News::new(json))?);
+            generations.push(read(
+                (&mut directory, key.as_ref()),
+                &file,
+                path,
+                &found,
+                &mut News::new(json),
+            )?);
         }
     }
     let (damaged_decisions, damaged_records) = match only {
@@ -135,7 +147,7 @@ fn of_job(
 }
 
 fn read(
-    directory: &mut JobDirectory<Directory>,
+    (directory, key): (&mut JobDirectory<Directory>, Option<&ImageKey>),
     file: &JobFile,
     path: &Path,
     found: &Generation,
@@ -150,7 +162,7 @@ fn read(
             Some(root) => {
                 for node in 0..manifest.nodes.len() {
                     let own = root.join(node.to_string());
-                    let (of_node, damages) = read_node(file, own, node, found, &manifest, news)?;
+                    let (of_node, damages) = read_node((file, key), own, node, found, &manifest, news)?;
                     generation.damages.extend(damages);
                     nodes.push(of_node);
                 }
@@ -175,7 +187,7 @@ fn images(
 }
 
 fn read_node(
-    file: &JobFile,
+    (file, key): (&JobFile, Option<&ImageKey>),
     path: PathBuf,
     node: usize,
     found: &Generation,
@@ -199,7 +211,7 @@ fn read_node(
         return Ok((of_node, Vec::new()));
     }
     let mut own = match Directory::open(&path) {
-        Ok(storage) => JobDirectory::attach(storage, file.job).on_node(number),
+        Ok(storage) => JobDirectory::attach(storage, file.job).on_node(number).encrypted(key.cloned()),
         Err(error) => {
             let problem = match error {
                 StorageError::NotFound { .. } => {

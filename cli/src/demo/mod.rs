@@ -136,6 +136,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         mpi_problem: None,
         own_directories: None,
         flush: None,
+        encryption: None,
         fetch: None,
         job_file: Vec::new(),
         purpose: Purpose::Run,

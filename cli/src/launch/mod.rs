@@ -51,7 +51,7 @@ use ckpt_glue::recovery::Beginning;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use store::GenerationId;
+use store::{GenerationId, Key};
 use transport::JobId;
 use transport::config::AuthLevel;
 
@@ -107,10 +107,21 @@ pub(crate) struct Plan {
     pub(crate) job_file: Vec<u8>,
     /// Copies outside the nodes.
     pub(crate) flush: Option<Flush>,
+    /// How images are encrypted, if they are.
+    pub(crate) encryption: Option<Encryption>,
     /// The copy that nodes bring what they have lost from.
     pub(crate) fetch: Option<Fetch>,
     /// What keepers are started for.
     pub(crate) purpose: Purpose,
+}
+
+/// Images are encrypted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Encryption {
+    /// The name of the key, as the job file has it.
+    pub(crate) name: String,
+    /// The key; `None` where no image is written or read, but only bytes are rebuilt.
+    pub(crate) key: Option<Key>,
 }
 
 /// Settings of a job file that the launcher knows by name; the others are the commands'.

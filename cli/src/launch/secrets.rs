@@ -5,7 +5,7 @@ use copies::Place;
 
 use super::Plan;
 
-/// Names the variable with the key of copies.
+/// Names the variable with the key of images and copies.
 pub(crate) const KEY_VARIABLE: &str = "STILLWIRE_KEY";
 
 /// With what an object store lets somebody in.

@@ -19,6 +19,7 @@ use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use store::Key;
 use transport::{Epoch, Life, Rank};
 
 use super::flush::wire::{WirePacked, WirePart};
@@ -144,6 +145,28 @@ impl Sealed {
     }
 }
 
+/// A key that a file is encrypted with. It is never printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireKey([u8; 32]);
+
+impl core::fmt::Debug for WireKey {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("WireKey")
+    }
+}
+
+impl From<&Key> for WireKey {
+    fn from(key: &Key) -> WireKey {
+        WireKey(key.0)
+    }
+}
+
+impl From<&WireKey> for Key {
+    fn from(key: &WireKey) -> Key {
+        Key(key.0)
+    }
+}
+
 /// What a keeper is told first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Begin {
@@ -180,6 +203,8 @@ pub(crate) struct Begin {
     pub(crate) records: OsString,
     /// Restored processes and their threads get the ids that they had.
     pub(crate) keeps_ids: bool,
+    /// The key with which images are encrypted, if they are.
+    pub(crate) encryption: Option<WireKey>,
 }
 
 /// A program that ranks spawn.

@@ -15,7 +15,7 @@ use crate::arch::{self, PAGE_BYTES};
 use crate::content::Hashes;
 use crate::declared::Declared;
 use crate::files::{self, FileId};
-use crate::pages::{InUse, Sum, Target};
+use crate::pages::{Cover, InUse, Sum, Target};
 use crate::preflight::{self, Look};
 use crate::scratch::Scratch;
 use crate::signals;
@@ -143,6 +143,7 @@ impl Prepared {
             mode: self.options.mode,
             offset: sink.offset,
             sink: sink.number(),
+            cover: sink.cover,
             sum,
             facts: Facts::NOTHING,
             threads: Vec::with_capacity(size),
@@ -225,6 +226,7 @@ struct Attempt<'a> {
     mode: Mode,
     sink: i32,
     offset: u64,
+    cover: Option<&'a dyn Cover>,
     sum: &'a mut dyn Sum,
     facts: Facts,
     threads: Vec<(u32, Noted)>,
@@ -308,6 +310,7 @@ impl Attempt<'_> {
             content,
             sink: self.sink,
             offset: self.offset,
+            cover: self.cover,
         };
         let report = room.report;
         if self.mode == Mode::Scan {
@@ -532,10 +535,11 @@ impl Captured {
         let room = &mut self.prepared.room;
         let report = room.report;
         let runs = room.runs.get(..report.runs.load(Ordering::Relaxed) as usize).unwrap_or(&[]);
-        let target = Target { sink: sink.number(), offset: sink.offset, written: &report.written };
+        let Sink { offset, cover, .. } = sink;
+        let target = Target { sink: sink.number(), offset, written: &report.written, cover };
         // All of it is in memory of the capture's own.
-        let mut in_use = InUse { ranges: [0..0, 0..0], waiting: &[], buffer: &mut [] };
-        let written = crate::pages::write(runs, target, &mut in_use, sum);
+        let mut in_use = InUse { ranges: [0..0, 0..0], waiting: &[], buffer: room.buffer };
+        let written = crate::pages::write(runs, target, &mut in_use, sum, None);
         written.map_err(|fault| SaveFault {
             fault: Fault::Write,
             address: fault.address,

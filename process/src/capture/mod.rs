@@ -21,6 +21,7 @@ pub use attempt::{Captured, Image, Outcome, Pause, Prepared};
 
 use crate::content::Hashes;
 use crate::files::PrepareError;
+use crate::pages::Cover;
 use crate::refuse::Refusal;
 use crate::signals::TimerError;
 use crate::stop::StopFault;
@@ -67,12 +68,14 @@ impl Default for Options {
 }
 
 /// Where the pages go.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Sink<'a> {
     /// A file. Written with `pwritev(2)`; with `O_DIRECT` as long as the file system takes that.
     pub file: BorrowedFd<'a>,
     /// Where the first page goes; a multiple of the page's length.
     pub offset: u64,
+    /// What covers them. Then tags of [`COVER_TAG_BYTES`](crate::COVER_TAG_BYTES) each are written behind the last page, and the checksum is of what is written without these.
+    pub cover: Option<&'a dyn Cover>,
 }
 
 /// Why there is no image. The threads go on.

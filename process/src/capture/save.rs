@@ -9,7 +9,7 @@ use super::room::{DONE, FAILED, Report};
 use crate::arch::PAGE_BYTES;
 use crate::content::{self, Noting};
 use crate::maps::{self, Line};
-use crate::pages::{InUse, Plan, Run, Runs, Saved, Scanner, Sum, Target, write};
+use crate::pages::{Cover, InUse, Plan, Run, Runs, Saved, Scanner, Sum, Target, write};
 use crate::state::memory::Protection;
 use crate::sys::{self, Answer, Errno};
 
@@ -54,6 +54,7 @@ pub(super) struct Work<'a> {
     pub(super) content: &'a Content,
     pub(super) sink: RawFd,
     pub(super) offset: u64,
+    pub(super) cover: Option<&'a dyn Cover>,
 }
 
 /// Where lists are written to, and a buffer.
@@ -85,14 +86,17 @@ pub(super) fn save(
         report.unchanged.store(unchanged.as_slice().len() as u64, Ordering::Relaxed);
         report.guards.store(guards.as_slice().len() as u64, Ordering::Relaxed);
         report.bytes.store(runs.bytes(), Ordering::Relaxed);
-        let target = Target { sink: work.sink, offset: work.offset, written: &report.written };
-        let written = match work.content {
-            Content::Noted(hashes) => {
-                write(runs.as_slice(), target, &mut in_use, &mut Noting::new(hashes, sum))
-            }
-            Content::Unknown | Content::Compared(_) => write(runs.as_slice(), target, &mut in_use, sum),
+        let (sink, offset, cover) = (work.sink, work.offset, work.cover);
+        let target = Target { sink, offset, written: &report.written, cover };
+        let noting = match work.content {
+            Content::Noted(hashes) => Some(Noting::new(hashes)),
+            Content::Unknown | Content::Compared(_) => None,
         };
-        written.map_err(|fault| SaveFault { fault: Fault::Write, address: fault.address, errno: fault.errno })
+        write(runs.as_slice(), target, &mut in_use, sum, noting).map_err(|fault| SaveFault {
+            fault: Fault::Write,
+            address: fault.address,
+            errno: fault.errno,
+        })
     });
     report.sum.store(sum.value(), Ordering::Relaxed);
     match outcome {

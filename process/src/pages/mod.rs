@@ -20,6 +20,15 @@ pub trait Sum {
     fn value(&self) -> u64;
 }
 
+/// Bytes of the tag of a page that is covered.
+pub const COVER_TAG_BYTES: usize = 16;
+
+/// Makes pages unreadable for others on their way into the file. In the forked child: it may not allocate, nor take a lock.
+pub trait Cover {
+    /// Changes, in place, the page that is the how-manieth of the section, and gives its tag.
+    fn cover(&self, page: u64, bytes: &mut [u8]) -> [u8; COVER_TAG_BYTES];
+}
+
 /// Pages that lie one after the other, and where their content is read: there, or in a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]

@@ -1,11 +1,12 @@
-//! Pages on their way into a file: straight from where they lie, in pieces of some megabytes.
+//! Pages on their way into a file: straight from where they lie, in pieces of some megabytes; or, covered, by way of a buffer.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Run, Sum};
+use super::{COVER_TAG_BYTES, Cover, Run, Sum};
 use crate::arch::PAGE_BYTES;
+use crate::content::Noting;
 use crate::sys::{self, Errno};
 
 /// Bytes of one write.
@@ -61,16 +62,22 @@ pub(crate) struct Target<'a> {
     pub(crate) offset: u64,
     /// Tells others how far it is.
     pub(crate) written: &'a AtomicU64,
+    /// What covers the pages.
+    pub(crate) cover: Option<&'a dyn Cover>,
 }
 
-/// Writes the content of `runs`.
+/// Writes the content of `runs`; if it is covered, their tags behind it. The sum is of what is written, without tags; hashes are of what the pages hold.
 pub(crate) fn write(
     runs: &[Run],
     target: Target<'_>,
     in_use: &mut InUse<'_>,
     sum: &mut dyn Sum,
+    mut noting: Option<Noting<'_>>,
 ) -> Result<(), WriteFault> {
-    let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
+    if let Some(cover) = target.cover {
+        return write_covered(runs, target, cover, in_use.buffer, sum, noting);
+    }
+    let mut pieces = [NOTHING; PIECES];
     let mut at = target.offset;
     let mut runs = runs.iter().copied();
     let mut rest: Option<Run> = None;
@@ -115,11 +122,86 @@ pub(crate) fn write(
         at += bytes;
         for piece in &*pieces {
             // SAFETY: the kernel has just read these bytes, and nobody else runs who could take them away or change them.
-            sum.update(unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) });
+            let bytes = unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) };
+            match &mut noting {
+                None => sum.update(bytes),
+                // Page by page: the second look finds it in the cache.
+                Some(noting) => bytes.chunks(PAGE_BYTES as usize).for_each(|page| {
+                    sum.update(page);
+                    noting.note(page);
+                }),
+            }
         }
         target.written.store(at - target.offset, Ordering::Release);
     }
 }
+
+/// Pages that are covered at once, at most.
+const COVERED_PAGES: usize = 64;
+
+/// Copies as many pages as the buffer has room for, covers them there, and writes them. So what changes meanwhile does no harm.
+fn write_covered(
+    runs: &[Run],
+    target: Target<'_>,
+    cover: &dyn Cover,
+    buffer: &mut [u8],
+    sum: &mut dyn Sum,
+    mut noting: Option<Noting<'_>>,
+) -> Result<(), WriteFault> {
+    // Where there is no room for a page, nothing can be done.
+    let room = (buffer.len() / PAGE_BYTES as usize).min(COVERED_PAGES) as u64 * PAGE_BYTES;
+    let tags_at = target.offset + runs.iter().map(Run::bytes).sum::<u64>();
+    let (mut runs, mut rest) = (runs.iter().copied(), None::<Run>);
+    let mut pages_done = 0;
+    loop {
+        let mut pieces = [NOTHING; COVERED_PAGES];
+        let (mut filled, mut bytes, mut address) = (0, 0, 0);
+        while bytes < room {
+            let Some(run) = rest.take().or_else(|| runs.next()) else { break };
+            let take = run.bytes().min(room - bytes);
+            if take < run.bytes() {
+                let (after, left) = (run.address + take, run.bytes() - take);
+                rest = Some(Run { source: run.source + take, ..Run::in_place(after, left) });
+            }
+            if filled == 0 {
+                address = run.address;
+            }
+            if let Some(piece) = pieces.get_mut(filled) {
+                *piece = libc::iovec { iov_base: run.source as *mut _, iov_len: take as usize };
+            }
+            filled += 1;
+            bytes += take;
+        }
+        let fault = |errno| WriteFault { errno, address };
+        if bytes == 0 {
+            let is_done = rest.is_none() && runs.next().is_none();
+            return if is_done { Ok(()) } else { Err(fault(Errno(libc::ENOBUFS))) };
+        }
+        let taken = buffer.get_mut(..bytes as usize).ok_or(fault(Errno(libc::ENOBUFS)))?;
+        sys::copy_own(pieces.get(..filled).unwrap_or(&[]), taken).map_err(fault)?;
+        let mut tags = [0; COVERED_PAGES * COVER_TAG_BYTES];
+        let mut tags_bytes = 0;
+        for ((page, bytes), tag) in
+            (pages_done..).zip(taken.chunks_mut(PAGE_BYTES as usize)).zip(tags.chunks_mut(COVER_TAG_BYTES))
+        {
+            if let Some(noting) = &mut noting {
+                noting.note(bytes);
+            }
+            tag.copy_from_slice(&cover.cover(page, bytes));
+            tags_bytes += COVER_TAG_BYTES;
+        }
+        let (done, tags_done) = (pages_done * PAGE_BYTES, pages_done * COVER_TAG_BYTES as u64);
+        let one = |bytes: &[u8]| [libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() }];
+        all(&mut one(taken), target.sink, target.offset + done).map_err(fault)?;
+        let tags = tags.get(..tags_bytes).unwrap_or(&[]);
+        all(&mut one(tags), target.sink, tags_at + tags_done).map_err(fault)?;
+        sum.update(taken);
+        pages_done += bytes / PAGE_BYTES;
+        target.written.store(pages_done * PAGE_BYTES, Ordering::Release);
+    }
+}
+
+const NOTHING: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 /// Writes all pieces. They are as they were when it returns.
 fn all(pieces: &mut [libc::iovec], sink: RawFd, offset: u64) -> Result<(), Errno> {
@@ -209,14 +291,14 @@ mod tests {
             .collect();
         let file = tempfile::tempfile().expect("a temporary file");
         let (mut sum, written) = (Count(0, 0), AtomicU64::new(0));
-        let target = Target { sink: file.as_raw_fd(), offset: 8192, written: &written };
+        let target = Target { sink: file.as_raw_fd(), offset: 8192, written: &written, cover: None };
         // Of these pages, some go through a buffer that is smaller than they are.
         let mut buffer = vec![0; 2 * 4096];
         let page = |n: u64| base + n * 4096;
         let ranges = [page(5)..page(12), page(2290)..page(2310)];
         let waiting = [page(0), page(100), page(101), page(2293), page(2302), page(2999)];
         let mut in_use = InUse { ranges, waiting: &waiting, buffer: &mut buffer };
-        write(&runs, target, &mut in_use, &mut sum).expect("room for it");
+        write(&runs, target, &mut in_use, &mut sum, None).expect("room for it");
         assert_eq!(written.load(Ordering::Relaxed), expected.len() as u64);
         let mut read = vec![0; expected.len()];
         file.read_exact_at(&mut read, 8192).expect("as many bytes");
@@ -226,13 +308,60 @@ mod tests {
         assert_eq!((whole.0, whole.1), (sum.0, sum.1));
     }
 
+    /// Every byte of a page is changed by its number.
+    struct Masked;
+
+    impl Cover for Masked {
+        fn cover(&self, page: u64, bytes: &mut [u8]) -> [u8; COVER_TAG_BYTES] {
+            bytes.iter_mut().for_each(|byte| *byte ^= page as u8 | 0x80);
+            [page as u8; COVER_TAG_BYTES]
+        }
+    }
+
+    #[test]
+    fn what_is_covered_is_never_written_as_it_is_and_has_its_tags_behind_it() {
+        let memory: Vec<u8> = (0..201 * 4096).map(|at| (at / 4096 * 7 + at % 13) as u8).collect();
+        let before = memory.clone();
+        let start = memory.as_ptr() as u64;
+        let base = start.next_multiple_of(4096);
+        // Longer than the buffer, then more short ones than it has room for.
+        let mut runs = vec![Run { address: 0x1000, source: base, pages: 70 }];
+        runs.extend((0..60).map(|n| Run { address: n << 40, source: base + (71 + 2 * n) * 4096, pages: 1 }));
+        let pages: Vec<&[u8]> = runs
+            .iter()
+            .flat_map(|run| memory[(run.source - start) as usize..][..run.bytes() as usize].chunks(4096))
+            .collect();
+        let file = tempfile::tempfile().expect("a temporary file");
+        let (mut sum, written) = (Count(0, 0), AtomicU64::new(0));
+        let target = Target { sink: file.as_raw_fd(), offset: 8192, written: &written, cover: Some(&Masked) };
+        let mut in_use = InUse { ranges: [0..0, 0..0], waiting: &[], buffer: &mut [0; 17 * 4096 + 5] };
+        write(&runs, target, &mut in_use, &mut sum, None).expect("room for it");
+        assert_eq!(written.load(Ordering::Relaxed), 130 * 4096);
+        let mut read = vec![0; 130 * (4096 + COVER_TAG_BYTES)];
+        file.read_exact_at(&mut read, 8192).expect("as many bytes, and as many tags");
+        let (content, tags) = read.split_at(130 * 4096);
+        for (number, (found, page)) in content.chunks(4096).zip(&pages).enumerate() {
+            let mut expected = page.to_vec();
+            assert_eq!(Masked.cover(number as u64, &mut expected), tags[number * 16..][..16], "{number}");
+            assert!(found == expected, "{number}");
+        }
+        let mut whole = Count(0, 0);
+        whole.update(content);
+        assert_eq!((whole.0, whole.1), (sum.0, sum.1), "the sum is of what lies in the file");
+        assert!(memory == before, "the program's memory stays as it is");
+    }
+
     #[test]
     fn what_cannot_be_read_is_named() {
         let file = tempfile::tempfile().expect("a temporary file");
         let runs = [Run { address: 0x7000, source: 0x1000, pages: 1 }];
-        let target = Target { sink: file.as_raw_fd(), offset: 0, written: &AtomicU64::new(0) };
+        let target = Target { sink: file.as_raw_fd(), offset: 0, written: &AtomicU64::new(0), cover: None };
         let mut in_use = InUse { ranges: [0..0, 0..0], waiting: &[], buffer: &mut [] };
-        let fault = write(&runs, target, &mut in_use, &mut Count(0, 0));
+        let fault = write(&runs, target, &mut in_use, &mut Count(0, 0), None);
+        assert_eq!(fault, Err(WriteFault { errno: Errno(libc::EFAULT), address: 0x7000 }));
+        let mut in_use = InUse { ranges: [0..0, 0..0], waiting: &[], buffer: &mut [0; 4096] };
+        let target = Target { cover: Some(&Masked), ..target };
+        let fault = write(&runs, target, &mut in_use, &mut Count(0, 0), None);
         assert_eq!(fault, Err(WriteFault { errno: Errno(libc::EFAULT), address: 0x7000 }));
     }
 }

@@ -135,6 +135,8 @@ pub struct Pages<'a> {
     pub offset: u64,
     /// The image below, if the capture left out what that one has ([`crate::capture::Mode::Scan`]).
     pub below: Option<Below<'a>>,
+    /// The files are memory of nobody else: what has been read of them is freed.
+    pub are_freed: bool,
 }
 
 /// An image of all pages, of which another one takes those that have not changed.
@@ -200,6 +202,7 @@ pub fn restore(
             .zip(below_fd.first())
             .map(|((pieces, below), fd)| FromBelow { pages: (fd.cast_unsigned(), below.offset), pieces }),
         populates: populates(),
+        are_freed: pages.are_freed,
     };
     let directory = std::ffi::OsStr::from_bytes(&state.program.directory);
     std::env::set_current_dir(directory)

@@ -38,6 +38,8 @@ pub(super) struct Opened {
     pub(super) below: Option<FromBelow>,
     /// Whether the kernel makes pages on request (`MADV_POPULATE_WRITE`, Linux 5.14).
     pub(super) populates: bool,
+    /// What has been read of the files with pages is freed: they are memory.
+    pub(super) are_freed: bool,
 }
 
 /// Pages that are read from the image below.
@@ -406,7 +408,7 @@ fn advise(calls: &mut Calls, state: &ProcessState, region: &Region, advices: &[(
 
 /// Pages lie one after the other in the file, so one call fills as many places as it may name.
 fn read(calls: &mut Calls, state: &ProcessState, opened: &Opened, pages: (u32, u64), pieces: &[Piece]) {
-    let mut batch = Batch { pieces: Vec::new(), bytes: 0, end: 0, pages };
+    let mut batch = Batch { pieces: Vec::new(), bytes: 0, end: 0, pages, are_freed: opened.are_freed };
     for piece in pieces {
         // What lies between in the image below was changed since.
         if piece.offset != batch.end {
@@ -454,6 +456,7 @@ struct Batch {
     end: u64,
     /// The file, and where its pages begin.
     pages: (u32, u64),
+    are_freed: bool,
 }
 
 impl Batch {
@@ -478,6 +481,11 @@ impl Batch {
             );
             let arguments = [u64::from(fd), vector, self.pieces.len() as u64, offset, 0];
             calls.call(libc::SYS_preadv, &arguments, bytes, what);
+            if self.are_freed {
+                let mode = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u64;
+                let what = format!("free {bytes} bytes that have been read");
+                calls.call(libc::SYS_fallocate, &[u64::from(fd), mode, offset, bytes], 0, what);
+            }
         }
         self.pieces.clear();
         self.bytes = 0;

@@ -27,6 +27,8 @@ pub const PAGES_KIND: u32 = 0x0302;
 pub const FILES_KIND: u32 = 0x0303;
 /// Kind of the section that [`Unchanged::encode`] makes.
 pub const UNCHANGED_KIND: u32 = 0x0304;
+/// Kind of the section that [`Places::encode`] makes.
+pub const PLACES_KIND: u32 = 0x0306;
 /// Version of the content of all of them.
 pub const VERSION: u16 = 2;
 
@@ -93,6 +95,15 @@ pub struct Files {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Unchanged {
     /// By rising address, without overlap.
+    pub runs: Vec<PageRun>,
+}
+
+/// Which pages an image has, for those who cannot read the state: its [`Memory::runs`].
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Places {
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// By rising address, without overlap, as the section of pages has them.
     pub runs: Vec<PageRun>,
 }
 
@@ -189,6 +200,19 @@ impl Unchanged {
             from = end;
         }
         Ok(unchanged)
+    }
+}
+
+impl Places {
+    /// The section's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// Reads a section of [`PLACES_KIND`]. Nothing is restored by it.
+    pub fn decode(version: u16, bytes: &[u8]) -> Result<Places, DecodeError> {
+        decode(version, bytes)
     }
 }
 

@@ -9,6 +9,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Identity;
+use super::seal::{is_secret, seal_bytes};
 use crate::checksum::checksum;
 use crate::error::ImageError;
 use crate::kinds;
@@ -22,10 +23,14 @@ pub const VERSION: u16 = 1;
 pub const READABLE: RangeInclusive<u16> = 1..=VERSION;
 /// The image needs the one that its section [`kinds::BASE`] names.
 pub const FLAG_DELTA: u16 = 1;
+/// The image is encrypted, and ends with a section [`kinds::SEAL`].
+pub const FLAG_ENCRYPTED: u16 = 2;
 /// The flags that this build knows. Flags change the meaning of the file, so an unknown one is refused.
-pub const FLAGS_KNOWN: u16 = FLAG_DELTA;
-/// The bytes of a section as they are. Other encodings (packets, block deltas) will get other numbers.
+pub const FLAGS_KNOWN: u16 = FLAG_DELTA | FLAG_ENCRYPTED;
+/// The bytes of a section as they are.
 pub const ENCODING_PLAIN: u16 = 0;
+/// As many bytes, encrypted page by page. Other encodings (packets, block deltas) will get other numbers.
+pub const ENCODING_ENCRYPTED: u16 = 1;
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = size_of::<HeaderBytes>();
@@ -107,6 +112,8 @@ pub struct Header {
     pub version: u16,
     /// Whether it needs a base ([`FLAG_DELTA`]).
     pub is_delta: bool,
+    /// Whether its sections are encrypted ([`FLAG_ENCRYPTED`]).
+    pub is_encrypted: bool,
     /// Number of sections.
     pub sections: u32,
     /// Length of the whole file.
@@ -114,6 +121,9 @@ pub struct Header {
 }
 
 impl Header {
+    /// Bytes before the first of its fields that says how long something is.
+    pub(super) const IDENTITY_BYTES: usize = offset_of!(HeaderBytes, total_bytes);
+
     /// The header in `bytes`, checked by itself: magic, checksum, version, flags, bounds.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Header, ImageError> {
         if bytes.iter().all(|byte| *byte == 0) {
@@ -145,6 +155,7 @@ impl Header {
             },
             version,
             is_delta: flags & FLAG_DELTA != 0,
+            is_encrypted: flags & FLAG_ENCRYPTED != 0,
             sections: fields.sections.get(),
             total_bytes: fields.total_bytes.get(),
         };
@@ -155,10 +166,12 @@ impl Header {
     /// The header's bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; HEADER_BYTES] {
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = flag(self.is_delta, FLAG_DELTA) | flag(self.is_encrypted, FLAG_ENCRYPTED);
         let fields = HeaderBytes {
             magic: MAGIC,
             version: U16::new(self.version),
-            flags: U16::new(if self.is_delta { FLAG_DELTA } else { 0 }),
+            flags: U16::new(flags),
             sections: U32::new(self.sections),
             rank: U32::new(self.identity.rank.0),
             job: self.identity.job.0.to_le_bytes(),
@@ -246,7 +259,13 @@ impl Entry {
         }
     }
 
-    fn emit(&self) -> [u8; ENTRY_BYTES] {
+    /// Whether its content is encrypted.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.encoding == ENCODING_ENCRYPTED
+    }
+
+    pub(super) fn emit(&self) -> [u8; ENTRY_BYTES] {
         zerocopy::transmute!(EntryBytes {
             kind: U32::new(self.kind),
             version: U16::new(self.version),
@@ -276,9 +295,9 @@ pub fn parse_table(header: &Header, bytes: &[u8]) -> Result<Vec<Entry>, ImageErr
     for (section, chunk) in (0u32..).zip(entries.chunks_exact(ENTRY_BYTES)) {
         let Ok(fields) = EntryBytes::ref_from_bytes(chunk) else { continue };
         let entry = Entry::parse(fields);
-        if entry.encoding != ENCODING_PLAIN {
+        if entry.encoding > ENCODING_ENCRYPTED {
             let found = entry.encoding;
-            return Err(ImageError::UnsupportedEncoding { section, found, known_max: ENCODING_PLAIN });
+            return Err(ImageError::UnsupportedEncoding { section, found, known_max: ENCODING_ENCRYPTED });
         }
         let until = header.table_offset();
         let end = entry.offset.checked_add(entry.stored_bytes).filter(|end| *end <= until);
@@ -294,11 +313,32 @@ pub fn parse_table(header: &Header, bytes: &[u8]) -> Result<Vec<Entry>, ImageErr
     if names_base != header.is_delta {
         return Err(ImageError::BaseDiffers { names_base });
     }
+    check_seal(header, &parsed)?;
     if from != header.table_offset() {
         let (offset, until) = (from, header.table_offset());
         return Err(ImageError::SectionMisplaced { section: header.sections, offset, bytes: 0, from, until });
     }
     Ok(parsed)
+}
+
+/// An encrypted image has one seal, as its last section, with a tag for each page; of no other image a section is encrypted.
+fn check_seal(header: &Header, sections: &[Entry]) -> Result<(), ImageError> {
+    let seals = sections.iter().filter(|entry| entry.kind == kinds::SEAL).count();
+    let Some((seal, others)) = sections.split_last().filter(|(last, _)| last.kind == kinds::SEAL) else {
+        let is_fit = seals == 0 && !header.is_encrypted && !sections.iter().any(Entry::is_encrypted);
+        return if is_fit { Ok(()) } else { Err(ImageError::SealDiffers { has_seal: false }) };
+    };
+    if seals != 1 || !header.is_encrypted || seal.is_encrypted() {
+        return Err(ImageError::SealDiffers { has_seal: true });
+    }
+    let (expected_bytes, found_bytes) = (seal_bytes(others), seal.bytes);
+    if expected_bytes != found_bytes {
+        return Err(ImageError::SealLengthDiffers { expected_bytes, found_bytes });
+    }
+    match (0u32..).zip(others).find(|(_, entry)| entry.is_encrypted() != is_secret(entry.kind)) {
+        Some((section, entry)) => Err(ImageError::NotSecret { section, kind: entry.kind }),
+        None => Ok(()),
+    }
 }
 
 /// The table's bytes, its checksum included.

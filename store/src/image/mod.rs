@@ -12,6 +12,7 @@ mod exited;
 pub mod layout;
 mod parse;
 mod reader;
+pub mod seal;
 pub(crate) mod writer;
 
 use transport::{Epoch, JobId, Life, Rank};
@@ -21,7 +22,8 @@ pub use exited::Exited;
 pub use layout::{Entry, Header};
 pub use parse::{ParsedImage, parse_image};
 pub use reader::ImageReader;
-pub use writer::{ImageWriter, encode_image};
+pub use seal::{ImageKey, SectionSeal};
+pub use writer::{ImageWriter, encode_encrypted_image, encode_image};
 
 use crate::checksum::ImageDigest;
 use crate::error::ImageError;

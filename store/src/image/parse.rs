@@ -12,6 +12,8 @@ pub struct ParsedImage<'a> {
     pub identity: Identity,
     /// Names its content.
     pub digest: ImageDigest,
+    /// Whether they are encrypted: then their bytes are those that are stored.
+    pub is_encrypted: bool,
     /// Its sections in order.
     pub sections: Vec<Section<'a>>,
 }
@@ -49,7 +51,8 @@ pub fn parse_image(file: &[u8]) -> Result<ParsedImage<'_>, ImageError> {
         entry.check(number, checksum(bytes))?;
         sections.push(Section { kind: entry.kind, version: entry.version, id: entry.id, bytes });
     }
-    Ok(ParsedImage { identity: header.identity, digest: digest(head, table), sections })
+    let (identity, is_encrypted) = (header.identity, header.is_encrypted);
+    Ok(ParsedImage { identity, digest: digest(head, table), is_encrypted, sections })
 }
 
 /// Bytes of an image without sections.

@@ -2,11 +2,13 @@
 
 use super::layout::{Entry, HEADER_BYTES, Header, parse_table};
 use super::parse::{SHORTEST, digest};
+use super::seal::Opened;
 use super::{Base, Exited, Identity, ImageSummary};
 use crate::checksum::{Checksum, ImageDigest, checksum};
 use crate::error::{ImageError, StoreError};
 use crate::kinds;
-use crate::limits::READ_BUFFER_BYTES;
+use crate::limits::{PAGE_BYTES, READ_BUFFER_BYTES};
+use crate::seal::Key;
 use crate::storage::Storage;
 
 /// An image whose header and table are read and checked. Sections are read one by one, each checked when it is read.
@@ -16,6 +18,8 @@ pub struct ImageReader {
     header: Header,
     entries: Vec<Entry>,
     digest: ImageDigest,
+    /// Of an encrypted image whose key is known.
+    opened: Option<Opened>,
 }
 
 impl ImageReader {
@@ -39,7 +43,22 @@ impl ImageReader {
         let mut table = vec![0; table_bytes];
         storage.read_range(path, header.table_offset(), &mut table)?;
         let entries = parse_table(&header, &table).map_err(failed)?;
-        Ok(ImageReader { path: path.to_owned(), header, entries, digest: digest(&head, &table) })
+        let digest = digest(&head, &table);
+        Ok(ImageReader { path: path.to_owned(), header, entries, digest, opened: None })
+    }
+
+    /// Has encrypted sections read with `key`: without it their bytes can be verified, and not read. An image that is not encrypted is refused: whoever has a
+    /// key knows that it is.
+    pub fn unlock<S: Storage>(&mut self, storage: &mut S, key: &Key) -> Result<(), StoreError> {
+        if !self.header.is_encrypted {
+            return Err(self.failed(ImageError::NotEncrypted));
+        }
+        let number = self.find(kinds::SEAL)?;
+        let seal = self.read_section(storage, number)?;
+        let sections = &self.entries[..number as usize];
+        let opened = Opened::new(&self.header, sections, seal, key).map_err(|error| self.failed(error))?;
+        self.opened = Some(opened);
+        Ok(())
     }
 
     /// `Ok` if the image is that of `identity`.
@@ -119,7 +138,50 @@ impl ImageReader {
             return Err(self.failed(error));
         }
         storage.read_range(&self.path, entry.offset, into)?;
-        entry.check(number, checksum(into)).map_err(|error| self.failed(error))
+        entry.check(number, checksum(into)).map_err(|error| self.failed(error))?;
+        if entry.is_encrypted() {
+            self.opened()?.open(number, 0, into).map_err(|error| self.failed(error))?;
+        }
+        Ok(())
+    }
+
+    /// Reads pages of the encrypted section `number`, from page `first` of it on, to where they belong, and checks their tags. Whole pages, or to the end of the section.
+    pub fn read_pages<S: Storage>(
+        &self,
+        storage: &mut S,
+        number: u32,
+        first: u64,
+        into: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let entry = self.entry(number)?;
+        let from = first.saturating_mul(PAGE_BYTES as u64);
+        let (expected_bytes, found_bytes) = (from.saturating_add(into.len() as u64), entry.bytes);
+        if expected_bytes > found_bytes {
+            let section = number;
+            let error = ImageError::SectionLengthDiffers { section, expected_bytes, found_bytes };
+            return Err(self.failed(error));
+        }
+        storage.read_range(&self.path, entry.offset + from, into)?;
+        self.opened()?.open(number, first, into).map_err(|error| self.failed(error))
+    }
+
+    /// Reads every encrypted page and checks its tag: none was changed by somebody without the key.
+    pub fn verify_tags<S: Storage>(&self, storage: &mut S) -> Result<(), StoreError> {
+        let mut buffer = vec![0; READ_BUFFER_BYTES];
+        for (number, entry) in (0u32..).zip(&self.entries).filter(|(_, entry)| entry.is_encrypted()) {
+            let mut done = 0;
+            while done < entry.bytes {
+                let length =
+                    usize::try_from(entry.bytes - done).map_or(buffer.len(), |left| left.min(buffer.len()));
+                self.read_pages(storage, number, done / PAGE_BYTES as u64, &mut buffer[..length])?;
+                done += length as u64;
+            }
+        }
+        Ok(())
+    }
+
+    fn opened(&self) -> Result<&Opened, StoreError> {
+        self.opened.as_ref().ok_or_else(|| self.failed(ImageError::NoKey))
     }
 
     /// Reads every byte of the file and checks it, with little memory.

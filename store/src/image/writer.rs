@@ -1,14 +1,20 @@
 //! Writing an image: one pass, no seeking but for the header.
 
-use super::layout::{ENCODING_PLAIN, Entry, HEADER_BYTES, Header, VERSION, emit_table, table_bytes};
+use std::borrow::Cow;
+
+use super::layout::{
+    ENCODING_ENCRYPTED, ENCODING_PLAIN, Entry, HEADER_BYTES, Header, VERSION, emit_table, table_bytes,
+};
 use super::parse::digest;
+use super::seal::{self, ImageKey, Sealer, SectionSeal};
 use super::{Identity, ImageSummary, Section};
 use crate::checksum::Checksum;
 use crate::error::{CommitError, ImageError, StoreError};
 use crate::kinds;
 use crate::limits::{
-    IMAGE_BYTES_MAX, PADDING_BYTES_MAX, PAGE_ALIGNED_BYTES_MIN, SECTIONS_MAX, WRITE_BUFFER_BYTES,
+    IMAGE_BYTES_MAX, PADDING_BYTES_MAX, PAGE_ALIGNED_BYTES_MIN, PAGE_BYTES, SECTIONS_MAX, WRITE_BUFFER_BYTES,
 };
+use crate::seal::{Key, SALT_BYTES, TAG_BYTES};
 use crate::storage::{Directory, DirectoryFile, Storage, StorageError, parent_and_name};
 
 /// What lies between two sections.
@@ -25,11 +31,14 @@ struct Encoder {
     position: u64,
     entries: Vec<Entry>,
     open: Option<Checksum>,
+    /// Of an encrypted image.
+    sealer: Option<Sealer>,
 }
 
 impl Encoder {
-    fn new(identity: Identity) -> Encoder {
-        Encoder { identity, position: HEADER_BYTES as u64, entries: Vec::new(), open: None }
+    fn new(identity: Identity, key: Option<(Key, [u8; SALT_BYTES])>) -> Encoder {
+        let sealer = key.map(|(key, salt)| Sealer::new(key, salt));
+        Encoder { identity, position: HEADER_BYTES as u64, entries: Vec::new(), open: None, sealer }
     }
 
     /// Zero bytes before a section of `bytes` bytes, were it next.
@@ -48,7 +57,9 @@ impl Encoder {
             return Err(FULL);
         }
         self.position += padding;
-        let (encoding, offset) = (ENCODING_PLAIN, self.position);
+        let is_encrypted = self.sealer.as_mut().is_some_and(|sealer| sealer.begin(sections, kind));
+        let encoding = if is_encrypted { ENCODING_ENCRYPTED } else { ENCODING_PLAIN };
+        let offset = self.position;
         self.entries.push(Entry {
             kind,
             version,
@@ -63,41 +74,74 @@ impl Encoder {
         Ok(padding)
     }
 
-    fn update(&mut self, bytes: &[u8]) -> Result<(), ImageError> {
+    /// Takes the next bytes of the open section; returns what is to be stored of them now.
+    fn update<'a>(&mut self, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, ImageError> {
+        let stored = match &mut self.sealer {
+            Some(sealer) => sealer.update(bytes),
+            None => Cow::Borrowed(bytes),
+        };
+        self.stored(&stored)?;
+        Ok(stored)
+    }
+
+    fn stored(&mut self, bytes: &[u8]) -> Result<(), ImageError> {
         let checksum = self.open.as_mut().expect("a section is open");
         checksum.update(bytes);
-        self.position = self.position.saturating_add(bytes.len() as u64);
+        self.pass(bytes.len() as u64)
+    }
+
+    fn pass(&mut self, bytes: u64) -> Result<(), ImageError> {
+        self.position = self.position.saturating_add(bytes);
         if self.position > IMAGE_BYTES_MAX - table_bytes(SECTIONS_MAX) { Err(FULL) } else { Ok(()) }
     }
 
-    /// Ends the open section, whose bytes came past this encoder.
-    fn end_outside(&mut self, bytes: u64, checksum: u64) -> Result<(), ImageError> {
+    /// Ends the open section, whose bytes came past this encoder; `tags` of its pages, if it is encrypted.
+    fn end_outside(&mut self, bytes: u64, checksum: u64, tags: &[u8]) -> Result<(), ImageError> {
         self.open.take().expect("a section is open");
-        self.position = self.position.saturating_add(bytes);
+        if let Some(sealer) = &mut self.sealer {
+            sealer.end_outside(tags);
+        }
         let entry = self.entries.last_mut().expect("an open section has an entry");
         (entry.stored_bytes, entry.bytes, entry.checksum) = (bytes, bytes, checksum);
-        if self.position > IMAGE_BYTES_MAX - table_bytes(SECTIONS_MAX) { Err(FULL) } else { Ok(()) }
+        self.pass(bytes)
     }
 
-    fn end(&mut self) {
+    /// Ends the open section; returns what is still to be stored of it.
+    fn end(&mut self) -> Result<Vec<u8>, ImageError> {
+        let rest = self.sealer.as_mut().map_or_else(Vec::new, Sealer::end);
+        self.stored(&rest)?;
         let checksum = self.open.take().expect("a section is open");
         let entry = self.entries.last_mut().expect("an open section has an entry");
         entry.stored_bytes = self.position - entry.offset;
         entry.bytes = entry.stored_bytes;
         entry.checksum = checksum.value();
+        Ok(rest)
+    }
+
+    /// The content of the seal, the last section of an encrypted image.
+    fn seal(&self) -> Option<Vec<u8>> {
+        let sealer = self.sealer.as_ref()?;
+        let mut header = self.header(0);
+        header.sections += 1;
+        Some(sealer.finish(&header, &self.entries))
+    }
+
+    fn header(&self, total_bytes: u64) -> Header {
+        Header {
+            identity: self.identity,
+            version: VERSION,
+            is_delta: self.entries.iter().any(|entry| entry.kind == kinds::BASE),
+            is_encrypted: self.sealer.is_some(),
+            sections: u32::try_from(self.entries.len()).expect("bounded by SECTIONS_MAX"),
+            total_bytes,
+        }
     }
 
     /// The table to write at the end, the header to write over the beginning, and what the manifest will say.
     fn finish(&self) -> (Vec<u8>, [u8; HEADER_BYTES], ImageSummary) {
         assert!(self.open.is_none(), "the last section was ended");
         let table = emit_table(&self.entries);
-        let header = Header {
-            identity: self.identity,
-            version: VERSION,
-            is_delta: self.entries.iter().any(|entry| entry.kind == kinds::BASE),
-            sections: u32::try_from(self.entries.len()).expect("bounded by SECTIONS_MAX"),
-            total_bytes: self.position + table.len() as u64,
-        };
+        let header = self.header(self.position + table.len() as u64);
         let head = header.emit();
         let summary = ImageSummary::of(&header, &self.entries, digest(&head, &table));
         (table, head, summary)
@@ -108,15 +152,32 @@ const FULL: ImageError = ImageError::Full { sections_max: SECTIONS_MAX, bytes_ma
 
 /// The whole image of `sections` as bytes: what [`ImageWriter`] would write.
 pub fn encode_image(identity: Identity, sections: &[Section<'_>]) -> Result<Vec<u8>, ImageError> {
-    let mut encoder = Encoder::new(identity);
+    encode(Encoder::new(identity, None), sections)
+}
+
+/// The same, encrypted. `salt` must be random: never the same for two images with one key.
+pub fn encode_encrypted_image(
+    identity: Identity,
+    sections: &[Section<'_>],
+    key: Key,
+    salt: [u8; SALT_BYTES],
+) -> Result<Vec<u8>, ImageError> {
+    encode(Encoder::new(identity, Some((key, salt))), sections)
+}
+
+fn encode(mut encoder: Encoder, sections: &[Section<'_>]) -> Result<Vec<u8>, ImageError> {
     let mut file = vec![0; HEADER_BYTES];
-    for section in sections {
+    let mut put = |encoder: &mut Encoder, section: &Section<'_>| {
         let bytes = section.bytes.len() as u64;
         let padding = encoder.begin(section.kind, section.version, section.id, bytes)?;
         file.resize(file.len() + usize::try_from(padding).unwrap_or(0), 0);
-        encoder.update(section.bytes)?;
-        file.extend_from_slice(section.bytes);
-        encoder.end();
+        file.extend_from_slice(&encoder.update(section.bytes)?);
+        file.extend_from_slice(&encoder.end()?);
+        Ok(())
+    };
+    sections.iter().try_for_each(|section| put(&mut encoder, section))?;
+    if let Some(seal) = encoder.seal() {
+        put(&mut encoder, &Section::new(kinds::SEAL, seal::VERSION, &seal))?;
     }
     let (table, header, _) = encoder.finish();
     file.extend_from_slice(&table);
@@ -125,16 +186,24 @@ pub fn encode_image(identity: Identity, sections: &[Section<'_>]) -> Result<Vec<
 }
 
 /// Bytes of the file that [`ImageWriter`] makes of `sections`.
-pub(crate) fn image_bytes(identity: Identity, sections: &[Section<'_>]) -> Result<u64, ImageError> {
-    let mut encoder = Encoder::new(identity);
+pub(crate) fn image_bytes(
+    identity: Identity,
+    sections: &[Section<'_>],
+    is_encrypted: bool,
+) -> Result<u64, ImageError> {
+    let mut encoder = Encoder::new(identity, None);
+    let mut pages = 0;
     for section in sections {
         let bytes = section.bytes.len() as u64;
         encoder.begin(section.kind, section.version, section.id, bytes)?;
         encoder.position += bytes;
         encoder.open = None;
+        pages += bytes.div_ceil(PAGE_BYTES as u64);
     }
     let sections = u32::try_from(sections.len()).unwrap_or(u32::MAX);
-    Ok(encoder.position + table_bytes(sections))
+    let seal =
+        (seal::SEAL_BYTES as u64 + pages * TAG_BYTES as u64 + PADDING_BYTES_MAX) * u64::from(is_encrypted);
+    Ok(encoder.position + seal + table_bytes(sections.saturating_add(u32::from(is_encrypted))))
 }
 
 /// An image being written, under a temporary name until [`ImageWriter::finish`].
@@ -154,14 +223,24 @@ pub struct ImageWriter<F> {
 }
 
 impl<F> ImageWriter<F> {
-    /// Begins the image `path`; its directory must exist. The file is written as `path` + `.tmp`.
-    pub fn begin<S>(storage: &mut S, path: String, identity: Identity) -> Result<ImageWriter<F>, StoreError>
+    /// Begins the image `path`; its directory must exist. The file is written as `path` + `.tmp`; with `key` it is encrypted.
+    pub fn begin<S>(
+        storage: &mut S,
+        path: String,
+        identity: Identity,
+        key: Option<&ImageKey>,
+    ) -> Result<ImageWriter<F>, StoreError>
     where
         S: Storage<File = F>,
     {
+        let salted = |key: &ImageKey| match (key.salt)() {
+            Some(salt) => Ok((key.key.clone(), salt)),
+            None => Err(StoreError::Image { path: path.clone(), error: ImageError::NoSalt }),
+        };
+        let key = key.map(salted).transpose()?;
         let temporary = crate::job::names::temporary(&path);
         let file = storage.create(&temporary)?;
-        let encoder = Encoder::new(identity);
+        let encoder = Encoder::new(identity, key);
         Ok(ImageWriter {
             file,
             path,
@@ -201,16 +280,25 @@ impl<F> ImageWriter<F> {
     where
         S: Storage<File = F>,
     {
-        self.encoder.update(bytes).map_err(|error| self.image_error(error))?;
-        self.put(storage, bytes)
+        // What is encrypted is copied: piece by piece.
+        for piece in bytes.chunks(if self.encoder.sealer.is_some() { WRITE_BUFFER_BYTES } else { usize::MAX })
+        {
+            let stored = self.encoder.update(piece).map_err(|error| self.image_error(error))?;
+            self.put(storage, &stored)?;
+        }
+        Ok(())
     }
 
     /// Ends the open section.
     ///
     /// # Panics
     /// If no section is open.
-    pub fn end_section(&mut self) {
-        self.encoder.end();
+    pub fn end_section<S>(&mut self, storage: &mut S) -> Result<(), StoreError>
+    where
+        S: Storage<File = F>,
+    {
+        let rest = self.encoder.end().map_err(|error| self.image_error(error))?;
+        self.put(storage, &rest)
     }
 
     /// Writes a whole section.
@@ -222,8 +310,7 @@ impl<F> ImageWriter<F> {
         S: Storage<File = F>,
     {
         self.begin_section(storage, section, section.bytes.len() as u64)?;
-        self.end_section();
-        Ok(())
+        self.end_section(storage)
     }
 
     /// Writes table and header, makes the file durable, gives it its name, and makes that durable. When this returns
@@ -258,6 +345,9 @@ impl<F> ImageWriter<F> {
     where
         S: Storage<File = F>,
     {
+        if let Some(seal) = self.encoder.seal() {
+            self.section(storage, Section::new(kinds::SEAL, seal::VERSION, &seal))?;
+        }
         let (table, header, summary) = self.encoder.finish();
         self.put(storage, &table)?;
         self.flush(storage)?;
@@ -329,6 +419,12 @@ impl ImageWriter<DirectoryFile> {
         Ok(self.encoder.position)
     }
 
+    /// How whoever writes that section has to encrypt its pages; `None`: not at all. The tags go behind the last page, and lie there until this writer takes them away.
+    #[must_use]
+    pub fn section_seal(&self) -> Option<SectionSeal> {
+        self.encoder.sealer.as_ref().and_then(Sealer::of_section)
+    }
+
     /// Ends that section: the file has `bytes` from its offset on, and this is their checksum.
     ///
     /// # Panics
@@ -339,7 +435,15 @@ impl ImageWriter<DirectoryFile> {
         bytes: u64,
         checksum: u64,
     ) -> Result<(), StoreError> {
-        self.encoder.end_outside(bytes, checksum).map_err(|error| self.image_error(error))?;
+        let mut tags = Vec::new();
+        if self.section_seal().is_some() {
+            let length = bytes.div_ceil(PAGE_BYTES as u64).saturating_mul(TAG_BYTES as u64);
+            let full = |_| self.image_error(FULL);
+            tags.resize(usize::try_from(length).map_err(full)?, 0);
+            storage.read_range(&self.temporary, self.encoder.position.saturating_add(bytes), &mut tags)?;
+        }
+        self.encoder.end_outside(bytes, checksum, &tags).map_err(|error| self.image_error(error))?;
+        // The seal, which has the tags, makes the file longer than they have made it.
         Ok(storage.pass_over(&mut self.file, bytes)?)
     }
 

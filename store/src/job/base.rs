@@ -21,10 +21,11 @@ impl<S: Storage> JobDirectory<S> {
     ) -> Result<Option<ImageReader>, StoreError> {
         let Some(base) = image.base(&mut self.storage)? else { return Ok(None) };
         let path = names::in_generation(generation, &names::base(rank));
-        let reader = ImageReader::open(&mut self.storage, &path)?;
+        let mut reader = ImageReader::open(&mut self.storage, &path)?;
         reader.expect(&self.identity(base.generation, rank))?;
         reader.expect_digest(base.digest)?;
         reader.expect_whole()?;
+        self.unlock(&mut reader)?;
         Ok(Some(reader))
     }
 
@@ -37,7 +38,7 @@ impl<S: Storage> JobDirectory<S> {
         depth: Depth,
     ) -> Result<(), StoreError> {
         match self.open_base(generation, rank, image)? {
-            Some(base) if depth == Depth::Everything => base.verify(&mut self.storage),
+            Some(base) if depth == Depth::Everything => self.verify_image(&base),
             _ => Ok(()),
         }
     }

@@ -40,7 +40,7 @@ pub use verify::{Damage, Depth, Restorable};
 
 use crate::error::{RecordError, StoreError};
 use crate::image::writer::image_bytes;
-use crate::image::{Exited, Identity, ImageReader, ImageSummary, ImageWriter, Section};
+use crate::image::{Exited, Identity, ImageKey, ImageReader, ImageSummary, ImageWriter, Section};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::record::JobFile;
 use crate::sabotage::{Rule, Sabotage};
@@ -106,6 +106,7 @@ pub struct JobDirectory<S> {
     storage: S,
     job: JobId,
     node: Option<u32>,
+    key: Option<ImageKey>,
     sabotage: Sabotage,
 }
 
@@ -113,14 +114,16 @@ impl<S: Storage> JobDirectory<S> {
     /// Makes the directory of a new job, durably. The storage's root must exist.
     /// [`StorageError::AlreadyExists`] if a job lives there.
     pub fn create(storage: S, file: &JobFile) -> Result<JobDirectory<S>, StoreError> {
-        let mut directory = JobDirectory { storage, job: file.job, node: None, sabotage: Sabotage::none() };
+        let mut directory =
+            JobDirectory { storage, job: file.job, node: None, key: None, sabotage: Sabotage::none() };
         directory.write_record(names::JOB, &names::temporary(names::JOB), &file.emit())?;
         Ok(directory)
     }
 
     /// Opens the directory of the job whose job file lies there.
     pub fn open(storage: S) -> Result<(JobDirectory<S>, JobFile), StoreError> {
-        let mut directory = JobDirectory { storage, job: JobId(0), node: None, sabotage: Sabotage::none() };
+        let mut directory =
+            JobDirectory { storage, job: JobId(0), node: None, key: None, sabotage: Sabotage::none() };
         let file = directory.read_record(names::JOB, JobFile::parse)?;
         directory.job = file.job;
         Ok((directory, file))
@@ -135,7 +138,7 @@ impl<S: Storage> JobDirectory<S> {
 
     /// The directory of a job known from elsewhere: reads nothing.
     pub fn attach(storage: S, job: JobId) -> JobDirectory<S> {
-        JobDirectory { storage, job, node: None, sabotage: Sabotage::none() }
+        JobDirectory { storage, job, node: None, key: None, sabotage: Sabotage::none() }
     }
 
     /// Says that only the images of node `node` (its place in the manifest's list) lie here, as when every node has a
@@ -143,6 +146,12 @@ impl<S: Storage> JobDirectory<S> {
     #[must_use]
     pub fn on_node(self, node: u32) -> JobDirectory<S> {
         JobDirectory { node: Some(node), ..self }
+    }
+
+    /// Has images encrypted with a key, and read with it; then those that are not encrypted are refused. What only asks whether images are whole needs none.
+    #[must_use]
+    pub fn encrypted(self, key: Option<ImageKey>) -> JobDirectory<S> {
+        JobDirectory { key, ..self }
     }
 
     /// Takes rules out, for a simulator that must notice.
@@ -177,7 +186,7 @@ impl<S: Storage> JobDirectory<S> {
     ) -> Result<ImageWriter<S::File>, StoreError> {
         let path = self.image_path(generation, rank);
         let identity = self.identity(generation, rank);
-        let mut writer = ImageWriter::begin(&mut self.storage, path, identity)?;
+        let mut writer = ImageWriter::begin(&mut self.storage, path, identity, self.key.as_ref())?;
         writer.replaces =
             self.sabotage.is_out(Rule::KeyWithoutLife) || self.sabotage.is_out(Rule::EpochReuse);
         Ok(writer)
@@ -192,7 +201,7 @@ impl<S: Storage> JobDirectory<S> {
         sections: &[Section<'_>],
     ) -> Result<ImageSummary, StoreError> {
         let path = self.image_path(generation, rank);
-        let wanted_bytes = image_bytes(self.identity(generation, rank), sections)
+        let wanted_bytes = image_bytes(self.identity(generation, rank), sections, self.key.is_some())
             .map_err(|error| StoreError::Image { path: path.clone(), error })?;
         let free_bytes = self.storage.free_bytes().unwrap_or(None);
         if free_bytes.is_some_and(|free| free < wanted_bytes) {
@@ -232,9 +241,17 @@ impl<S: Storage> JobDirectory<S> {
     /// [`JobDirectory::open_committed_image`].
     pub fn open_image(&mut self, generation: GenerationId, rank: Rank) -> Result<ImageReader, StoreError> {
         let path = self.image_path(generation, rank);
-        let reader = ImageReader::open(&mut self.storage, &path)?;
+        let mut reader = ImageReader::open(&mut self.storage, &path)?;
         reader.expect(&self.identity(generation, rank))?;
+        self.unlock(&mut reader)?;
         Ok(reader)
+    }
+
+    fn unlock(&mut self, reader: &mut ImageReader) -> Result<(), StoreError> {
+        match &self.key {
+            Some(key) => reader.unlock(&mut self.storage, &key.key),
+            None => Ok(()),
+        }
     }
 
     /// Opens a rank's image of a committed generation, for restoring it: the content is the one the commit record

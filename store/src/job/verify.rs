@@ -5,6 +5,7 @@ use transport::Rank;
 use super::names;
 use super::{GenerationId, GenerationState, JobDirectory};
 use crate::error::StoreError;
+use crate::image::ImageReader;
 use crate::record::Manifest;
 use crate::storage::{Storage, StorageError};
 
@@ -66,11 +67,12 @@ impl<S: Storage> JobDirectory<S> {
             let path = names::in_generation(manifest.generation, &image.file);
             let identity = self.identity(manifest.generation, image.rank);
             let mut check = || {
-                let reader = crate::image::ImageReader::open(&mut self.storage, &path)?;
+                let mut reader = ImageReader::open(&mut self.storage, &path)?;
                 reader.expect(&identity)?;
                 reader.expect_digest(image.summary.digest)?;
+                self.unlock(&mut reader)?;
                 if depth == Depth::Everything {
-                    reader.verify(&mut self.storage)?;
+                    self.verify_image(&reader)?;
                 }
                 self.check_base(manifest.generation, image.rank, &reader, depth)
             };
@@ -81,6 +83,15 @@ impl<S: Storage> JobDirectory<S> {
             progress(done, bytes_done);
         }
         Ok(damages)
+    }
+
+    /// Reads every byte of an image; of an encrypted one, if its key is known, also whether somebody without it has changed something.
+    pub(super) fn verify_image(&mut self, reader: &ImageReader) -> Result<(), StoreError> {
+        reader.verify(&mut self.storage)?;
+        match &self.key {
+            Some(_) => reader.verify_tags(&mut self.storage),
+            None => Ok(()),
+        }
     }
 
     /// The newest committed generation that is whole at this depth, and which newer ones are not.

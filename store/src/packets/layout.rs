@@ -6,11 +6,11 @@ use core::ops::RangeInclusive;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::seal::{SALT_BYTES, TAG_BYTES};
 use super::{Codec, Cut, PacketsError};
 use crate::checksum::{Checksum, checksum};
 use crate::image::layout::Field;
 use crate::limits::{CONTENT_BYTES_MAX, PACKETS_MAX};
+use crate::seal::{SALT_BYTES, TAG_BYTES};
 
 /// The first bytes of a stream, and of its footer.
 pub const MAGIC: [u8; 4] = *b"SWPK";

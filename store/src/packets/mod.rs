@@ -16,14 +16,14 @@ mod error;
 pub mod layout;
 pub mod parallel;
 mod reader;
-mod seal;
 mod writer;
 
 pub use codec::{Codec, Compression, Unpacker};
 pub use error::PacketsError;
 pub use reader::PacketReader;
-pub use seal::{Key, Sealing};
 pub use writer::{PacketWriter, PacketsSummary};
+
+pub use crate::seal::{Key, Sealing};
 
 use crate::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, PACKET_BYTES_MAX};
 use crate::storage::StorageError;

@@ -1,10 +1,10 @@
 //! Reading packets: the footer at once, any packet when it is wanted.
 
 use super::layout::{ENTRY_BYTES, Entry, FOOTER_BYTES, FRONT_BYTES, Footer, MAGIC, front, packet_checksum};
-use super::seal::TAG_BYTES;
 use super::{Key, PacketsError, Sealing, Source, Unpacker};
 use crate::checksum::Checksum;
 use crate::limits::READ_BUFFER_BYTES;
+use crate::seal::{PACKETS, TAG_BYTES};
 
 /// A stream whose footer is read and checked. It does not hold the source; every call must get the one that it was opened with.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ impl PacketReader {
             (Some(_), None) => return Err(PacketsError::KeyMissing),
             (Some(sealed), Some(key)) => {
                 let sealing = Sealing::new(key.clone(), sealed.salt);
-                if sealing.key_check() != sealed.key_check {
+                if sealing.key_check(PACKETS) != sealed.key_check {
                     return Err(PacketsError::WrongKey);
                 }
                 if sealing.footer_tag(&footer.tagged()) != sealed.footer_tag {
@@ -129,8 +129,14 @@ impl PacketReader {
         let packed = match &self.sealing {
             None => &*stored,
             Some(sealing) => {
-                let opened = sealing.open(packet, entry.codec as u8, stored);
-                opened.ok_or(PacketsError::Forged { packet: Some(packet) })?
+                let forged = PacketsError::Forged { packet: Some(packet) };
+                let Some((bytes, tag)) = stored.split_last_chunk_mut::<TAG_BYTES>() else {
+                    return Err(forged);
+                };
+                if !sealing.open(packet, &[entry.codec as u8], bytes, tag) {
+                    return Err(forged);
+                }
+                &*bytes
             }
         };
         if unpacker.unpack(entry.codec, packed, into) {

@@ -5,6 +5,7 @@ use super::layout::{Entry, Footer, Sealed, front, packet_checksum};
 use super::{Codec, Compression, Cut, PacketsError, Sealing, Sink};
 use crate::checksum::checksum;
 use crate::limits::{CONTENT_BYTES_MAX, PACKETS_MAX};
+use crate::seal::PACKETS;
 
 /// Takes a content piece by piece, and gives packets to a sink. Has one packet in memory, and 24 bytes for each one written.
 pub struct PacketWriter {
@@ -95,7 +96,8 @@ impl PacketWriter {
             sealed: None,
         };
         if let Some(sealing) = &self.sealing {
-            let sealed = Sealed { salt: sealing.salt(), key_check: sealing.key_check(), footer_tag: [0; 16] };
+            let sealed =
+                Sealed { salt: sealing.salt(), key_check: sealing.key_check(PACKETS), footer_tag: [0; 16] };
             footer.sealed = Some(sealed);
             footer.sealed = Some(Sealed { footer_tag: sealing.footer_tag(&footer.tagged()), ..sealed });
         }
@@ -127,7 +129,7 @@ impl PacketWriter {
             Some(sealing) => {
                 self.sealed.clear();
                 self.sealed.extend_from_slice(packed);
-                let tag = sealing.seal(number, codec as u8, &mut self.sealed);
+                let tag = sealing.seal(number, &[codec as u8], &mut self.sealed);
                 self.sealed.extend_from_slice(&tag);
                 &self.sealed
             }

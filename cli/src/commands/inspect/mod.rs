@@ -126,8 +126,17 @@ fn inspect_file(
             return Err(CliError::NotOfAJob { path: path.to_owned(), found });
         }
         let image = describe_image(storage, name)?;
-        let reader = ImageReader::open(storage, name)?;
-        let damage = reader.verify(storage).err().map(|error| error.to_string());
+        let mut reader = ImageReader::open(storage, name)?;
+        let mut verified = reader.verify(storage);
+        if verified.is_ok()
+            && reader.header().is_encrypted
+            && let Some(key) = arguments.key.key()?
+        {
+            // A key that does not fit is no damage.
+            reader.unlock(storage, &key)?;
+            verified = reader.verify_tags(storage);
+        }
+        let damage = verified.err().map(|error| error.to_string());
         return Ok(Inspected::Image { image, ports: describe_ports(storage, &reader)?, damage });
     }
     let bytes = storage.read(name, store::limits::RECORD_BYTES_MAX)?;
@@ -158,7 +167,7 @@ fn inspect_file(
 fn describe_ports(storage: &mut Directory, reader: &ImageReader) -> Result<Vec<PortReport>, CliError> {
     let mut ports = Vec::new();
     for (number, entry) in (0..).zip(reader.entries()) {
-        // One that is damaged has been named by then.
+        // One that is damaged has been named by then, and one that is encrypted needs its key.
         if entry.kind == kinds::PORT
             && let Ok(bytes) = reader.read_section(storage, number)
         {
@@ -223,16 +232,20 @@ fn print_image(image: &ImageReport) -> io::Result<()> {
     if let Some(base) = &image.base {
         say!("a delta: it needs the image of generation {}, digest {}", base.generation, base.digest)?;
     }
+    if image.encrypted {
+        say!("encrypted, except for what stands below as open; --key-file or STILLWIRE_KEY shows its ports")?;
+    }
     say!("{:<16}  {:>7}  {:>10}  {:>12}  {:>11}  CHECKSUM", "SECTION", "VERSION", "ID", "OFFSET", "SIZE")?;
     for section in &image.sections {
         say!(
-            "{:<16}  {:>7}  {:>10}  {:>12}  {:>11}  {}",
+            "{:<16}  {:>7}  {:>10}  {:>12}  {:>11}  {}{}",
             section.kind,
             section.version,
             section.id,
             section.offset,
             text::bytes(section.bytes),
-            section.checksum
+            section.checksum,
+            if image.encrypted && !section.encrypted { "  open" } else { "" }
         )?;
     }
     Ok(())

@@ -15,7 +15,7 @@ use super::super::keeper::environment_for_others;
 use super::super::limits::{KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_STATUS_MAX, LINK_QUEUE_BYTES_MAX};
 use super::super::process::{end_with_launcher, non_blocking};
 use super::super::secrets::withheld;
-use super::super::wire::{Begin, FromKeeper, Link, LinkError, ToKeeper, VERSION};
+use super::super::wire::{Begin, FromKeeper, Link, LinkError, ToKeeper, VERSION, WireKey};
 use super::super::{Node, Plan, Saves, watch};
 use crate::error::CliError;
 use transport::config::AuthLevel;
@@ -274,5 +274,10 @@ fn begin(plan: &Plan, place: &Node, node: NodeIndex, key: [u8; 16], again: bool)
         own: plan.own_directories.as_ref().map(|own| own.place(node, &plan.job_file)),
         records: plan.directory.clone().into(),
         keeps_ids: plan.keeps_ids,
+        encryption: plan
+            .encryption
+            .as_ref()
+            .and_then(|encryption| encryption.key.as_ref())
+            .map(WireKey::from),
     }
 }

@@ -33,7 +33,9 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
-use store::{Directory, JobDirectory};
+use session::launch::salt;
+use store::image::ImageKey;
+use store::{Directory, JobDirectory, Key};
 use transport::config::AuthLevel;
 use transport::{JobId, Life, Rank};
 
@@ -67,6 +69,8 @@ struct Site {
     auth: AuthLevel,
     provider: Option<PathBuf>,
     saves: Saves,
+    /// The key with which images are encrypted, if they are.
+    encryption: Option<Key>,
 }
 
 /// Tells the provider on which address to receive.
@@ -266,6 +270,7 @@ impl Site {
             auth: if begin.full_tags { AuthLevel::Full } else { AuthLevel::Header },
             provider: begin.provider.as_ref().map(PathBuf::from),
             saves: if begin.saves_processes { Saves::Process } else { Saves::Points },
+            encryption: begin.encryption.as_ref().map(Key::from),
         }
     }
 
@@ -322,7 +327,8 @@ impl Shell {
                 }
                 None => (Directory::open(&site.directory)?, None),
             };
-            let directory = JobDirectory::attach(storage, site.job);
+            let key = site.encryption.clone().map(|key| ImageKey { key, salt });
+            let directory = JobDirectory::attach(storage, site.job).encrypted(key);
             let descriptors = descriptors::provide(begin.share)?;
             Ok((
                 epoll,

@@ -117,6 +117,7 @@ impl Shell {
             auth: site.auth,
             bind: site.bind,
             nic: NicWish { choice: self.nic_of(rank).map_err(io::Error::other)?, ranks_here: Some(locals) },
+            encryption: site.encryption.clone(),
             directory: site.directory.clone(),
         };
         let mut wanted = Wanted::New { part: rank.0, parts: site.ranks };

@@ -110,7 +110,14 @@ fn state() -> ProcessState {
 }
 
 fn opened() -> Opened {
-    Opened { files: vec![Some(50)], shared: vec![60], pages: (70, 8192), below: None, populates: false }
+    Opened {
+        files: vec![Some(50)],
+        shared: vec![60],
+        pages: (70, 8192),
+        below: None,
+        populates: false,
+        are_freed: false,
+    }
 }
 
 const SAME_KERNEL: Kernel =

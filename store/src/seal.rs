@@ -1,4 +1,4 @@
-//! Packets that only those can read, or change unnoticed, who have the key.
+//! Bytes that only those can read, or change unnoticed, who have the key: packets, and pages of images.
 
 use core::fmt;
 
@@ -18,27 +18,30 @@ impl Key {
     /// By which files that are encrypted with one key are told from those of another. It says nothing about the key.
     #[must_use]
     pub fn id(&self) -> u64 {
-        let check = Sealing::new(self.clone(), [0; SALT_BYTES]).key_check();
+        let check = Sealing::new(self.clone(), [0; SALT_BYTES]).key_check(PACKETS);
         u64::from_le_bytes(core::array::from_fn(|at| check[at]))
     }
 }
 
 /// Bytes by which encrypted bytes are longer.
-pub(super) const TAG_BYTES: usize = 16;
+pub(crate) const TAG_BYTES: usize = 16;
 /// Bytes of the salt.
-pub(super) const SALT_BYTES: usize = 24;
+pub(crate) const SALT_BYTES: usize = 24;
 
-/// Encrypts each packet with AEGIS-256. The nonce is the stream's salt and the packet's number, so a packet cannot take another one's place, nor that of
-/// one of another stream. Number, length and codec of packets can be seen by anybody.
+/// Encrypts each piece, a packet or a page, with AEGIS-256. The nonce is the stream's salt and the piece's number, so a piece cannot take another one's place, nor that of
+/// one of another stream. Number, length and kind of pieces can be seen by anybody.
 #[derive(Clone, Debug)]
 pub struct Sealing {
     key: Key,
     salt: [u8; SALT_BYTES],
 }
 
-/// Beyond every packet's number.
+/// Beyond every piece's number.
 const KEY_CHECK: u64 = u64::MAX;
 const FOOTER: u64 = u64::MAX - 1;
+
+/// What a check of a key belongs to.
+pub(crate) const PACKETS: &[u8] = b"stillwire packets";
 
 impl Sealing {
     /// With `salt`, which must be random: never the same for two streams with one key.
@@ -55,7 +58,7 @@ impl Sealing {
         Sealing { key: self.key.clone(), salt }
     }
 
-    pub(super) fn salt(&self) -> [u8; SALT_BYTES] {
+    pub(crate) fn salt(&self) -> [u8; SALT_BYTES] {
         self.salt
     }
 
@@ -67,25 +70,22 @@ impl Sealing {
     }
 
     /// By which a wrong key is known before anything is read with it.
-    pub(super) fn key_check(&self) -> [u8; TAG_BYTES] {
-        self.cipher(KEY_CHECK).encrypt_in_place(&mut [], b"stillwire packets")
+    pub(crate) fn key_check(&self, of: &[u8]) -> [u8; TAG_BYTES] {
+        self.cipher(KEY_CHECK).encrypt_in_place(&mut [], of)
     }
 
-    /// Covers the footer, so that no packet can be left out at the end.
-    pub(super) fn footer_tag(&self, footer: &[u8]) -> [u8; TAG_BYTES] {
+    /// Covers what describes the pieces, so that none can be left out at the end.
+    pub(crate) fn footer_tag(&self, footer: &[u8]) -> [u8; TAG_BYTES] {
         self.cipher(FOOTER).encrypt_in_place(&mut [], footer)
     }
 
-    /// Encrypts in place; the tag is to be stored behind.
-    pub(super) fn seal(&self, packet: u64, codec: u8, bytes: &mut [u8]) -> [u8; TAG_BYTES] {
-        self.cipher(packet).encrypt_in_place(bytes, &[codec])
+    /// Encrypts in place; the tag is to be stored.
+    pub(crate) fn seal(&self, piece: u64, kind: &[u8], bytes: &mut [u8]) -> [u8; TAG_BYTES] {
+        self.cipher(piece).encrypt_in_place(bytes, kind)
     }
 
-    /// Decrypts in place, and returns what is not the tag. `None`: it was not encrypted as this packet with this key.
-    pub(super) fn open<'a>(&self, packet: u64, codec: u8, stored: &'a mut [u8]) -> Option<&'a [u8]> {
-        let (bytes, tag) = stored.split_at_mut(stored.len().checked_sub(TAG_BYTES)?);
-        let tag = <[u8; TAG_BYTES]>::try_from(&*tag).ok()?;
-        self.cipher(packet).decrypt_in_place(bytes, &tag, &[codec]).ok()?;
-        Some(bytes)
+    /// Decrypts in place. False: it was not encrypted as this piece with this key.
+    pub(crate) fn open(&self, piece: u64, kind: &[u8], bytes: &mut [u8], tag: &[u8; TAG_BYTES]) -> bool {
+        self.cipher(piece).decrypt_in_place(bytes, tag, kind).is_ok()
     }
 }

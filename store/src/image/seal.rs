@@ -1,0 +1,225 @@
+//! Encrypted images: sections whose pages only those can read, or change unnoticed, who have the key.
+//!
+//! Encrypted bytes lie where plain ones would, and are as many: whatever looks at an image page by page, and whatever only wants to know whether it is
+//! whole, needs no key. What else there is of it (salt, check of the key, tags) is in one section at the end, the *seal*.
+
+use core::fmt;
+use core::mem::size_of;
+use std::borrow::Cow;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::layout::{Entry, Field, Header, fields};
+use crate::error::ImageError;
+use crate::kinds;
+use crate::limits::{IMAGE_BYTES_MAX, PAGE_BYTES, SECTIONS_MAX};
+use crate::seal::{Key, SALT_BYTES, Sealing, TAG_BYTES};
+
+/// Version of the seal's section.
+pub const VERSION: u16 = 1;
+
+/// What a check of the key belongs to.
+const IMAGES: &[u8] = b"stillwire image";
+
+/// The number of a page: that of its section from this bit on, and which page of the section it is.
+const SECTION_SHIFT: u32 = 40;
+const _: () = assert!((IMAGE_BYTES_MAX / PAGE_BYTES as u64) < 1 << SECTION_SHIFT);
+const _: () = assert!((SECTIONS_MAX as u64) < 1 << (u64::BITS - 1 - SECTION_SHIFT));
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct SealBytes {
+    salt: [u8; 24],
+    key_check: [u8; 16],
+    table_tag: [u8; 16],
+}
+
+/// The fields before the tags, in order and without gaps.
+pub const SEAL_FIELDS: &[Field] = fields!(SealBytes: salt 24, key_check 16, table_tag 16);
+
+/// Bytes of these fields.
+pub const SEAL_BYTES: usize = size_of::<SealBytes>();
+const _: () = assert!(SEAL_BYTES == 56 && SALT_BYTES == 24 && TAG_BYTES == 16);
+
+/// A key for images, and where each gets its salt.
+#[derive(Clone)]
+pub struct ImageKey {
+    /// The key.
+    pub key: Key,
+    /// Gives random bytes; `None`: there are none.
+    pub salt: fn() -> Option<[u8; SALT_BYTES]>,
+}
+
+impl fmt::Debug for ImageKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ImageKey")
+    }
+}
+
+/// Whether sections of this kind are encrypted, if the image is: all are but those without which nobody knows what an image needs, or where its pages belong.
+#[must_use]
+pub fn is_secret(kind: u32) -> bool {
+    !matches!(kind, kinds::BASE | kinds::SEAL | kinds::PROCESS_PLACES)
+}
+
+/// Pages of so many bytes.
+fn pages(bytes: u64) -> u64 {
+    bytes.div_ceil(PAGE_BYTES as u64)
+}
+
+/// Bytes of the seal of an image with these other sections.
+pub(super) fn seal_bytes(sections: &[Entry]) -> u64 {
+    let pages = sections.iter().filter(|entry| entry.is_encrypted()).map(|entry| pages(entry.bytes));
+    SEAL_BYTES as u64 + pages.sum::<u64>() * TAG_BYTES as u64
+}
+
+/// Encrypts and decrypts the pages of one section. Does not allocate, and takes no lock.
+#[derive(Clone, Debug)]
+pub struct SectionSeal {
+    sealing: Sealing,
+    section: u32,
+}
+
+impl SectionSeal {
+    fn number(&self, page: u64) -> u64 {
+        u64::from(self.section) << SECTION_SHIFT | page
+    }
+
+    /// Encrypts page `page` of the section, at most 4096 bytes.
+    pub fn seal(&self, page: u64, bytes: &mut [u8]) -> [u8; TAG_BYTES] {
+        self.sealing.seal(self.number(page), &[], bytes)
+    }
+
+    fn open(&self, page: u64, bytes: &mut [u8], tag: &[u8; TAG_BYTES]) -> bool {
+        self.sealing.open(self.number(page), &[], bytes, tag)
+    }
+}
+
+/// What the tag of the table covers: what the header says besides lengths, and what the table says of each section but the seal.
+fn described(header: &Header, sections: &[Entry]) -> Vec<u8> {
+    let mut bytes = header.emit()[..Header::IDENTITY_BYTES].to_vec();
+    sections.iter().for_each(|entry| bytes.extend_from_slice(&entry.emit()));
+    bytes
+}
+
+/// The seal of an image that is being written.
+#[derive(Clone)]
+pub(super) struct Sealer {
+    sealing: Sealing,
+    /// Of all pages so far.
+    tags: Vec<u8>,
+    /// The open section, if it is secret; how many of its pages are done, and the beginning of the next.
+    section: Option<(SectionSeal, u64)>,
+    held: Vec<u8>,
+}
+
+impl Sealer {
+    pub(super) fn new(key: Key, salt: [u8; SALT_BYTES]) -> Sealer {
+        let sealing = Sealing::new(key, salt);
+        Sealer { sealing, tags: Vec::new(), section: None, held: Vec::new() }
+    }
+
+    /// True if the section is going to be encrypted.
+    pub(super) fn begin(&mut self, section: u32, kind: u32) -> bool {
+        let sealing = self.sealing.clone();
+        self.section = is_secret(kind).then_some((SectionSeal { sealing, section }, 0));
+        self.section.is_some()
+    }
+
+    pub(super) fn of_section(&self) -> Option<SectionSeal> {
+        self.section.as_ref().map(|(seal, _)| seal.clone())
+    }
+
+    /// What is stored of the next bytes of the section: of those that make no whole page, nothing yet.
+    pub(super) fn update<'a>(&mut self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        if self.section.is_none() {
+            return Cow::Borrowed(bytes);
+        }
+        self.held.extend_from_slice(bytes);
+        let whole = self.held.len() / PAGE_BYTES * PAGE_BYTES;
+        Cow::Owned(self.encrypt(whole))
+    }
+
+    /// What is stored of the rest of the section, which ends here.
+    pub(super) fn end(&mut self) -> Vec<u8> {
+        let rest = self.encrypt(self.held.len());
+        self.section = None;
+        rest
+    }
+
+    fn encrypt(&mut self, bytes: usize) -> Vec<u8> {
+        let after = self.held.split_off(bytes);
+        let mut stored = core::mem::replace(&mut self.held, after);
+        if let Some((seal, done)) = &mut self.section {
+            for page in stored.chunks_mut(PAGE_BYTES) {
+                self.tags.extend_from_slice(&seal.seal(*done, page));
+                *done += 1;
+            }
+        }
+        stored
+    }
+
+    /// The open section was encrypted by others, who had [`Sealer::of_section`]; these are the tags.
+    pub(super) fn end_outside(&mut self, tags: &[u8]) {
+        self.tags.extend_from_slice(tags);
+        self.section = None;
+    }
+
+    /// The content of the seal's section.
+    pub(super) fn finish(&self, header: &Header, sections: &[Entry]) -> Vec<u8> {
+        let fields = SealBytes {
+            salt: self.sealing.salt(),
+            key_check: self.sealing.key_check(IMAGES),
+            table_tag: self.sealing.footer_tag(&described(header, sections)),
+        };
+        [fields.as_bytes(), &self.tags].concat()
+    }
+}
+
+/// The seal of an image that is read, opened with its key.
+#[derive(Clone, Debug)]
+pub(super) struct Opened {
+    sealing: Sealing,
+    tags: Vec<u8>,
+    /// For each section, how many pages those before it have.
+    before: Vec<u64>,
+}
+
+impl Opened {
+    /// `seal`: the content of its section, which is as long as the table says; `sections`: the others.
+    pub(super) fn new(
+        header: &Header,
+        sections: &[Entry],
+        seal: Vec<u8>,
+        key: &Key,
+    ) -> Result<Opened, ImageError> {
+        let (fields, tags) = SealBytes::read_from_prefix(&seal).map_err(|_| ImageError::OtherKey)?;
+        let sealing = Sealing::new(key.clone(), fields.salt);
+        if sealing.key_check(IMAGES) != fields.key_check {
+            return Err(ImageError::OtherKey);
+        }
+        if sealing.footer_tag(&described(header, sections)) != fields.table_tag {
+            return Err(ImageError::TableForged);
+        }
+        let before = sections.iter().scan(0, |sum, entry| {
+            let before = *sum;
+            *sum += if entry.is_encrypted() { pages(entry.bytes) } else { 0 };
+            Some(before)
+        });
+        Ok(Opened { sealing, tags: tags.to_vec(), before: before.collect() })
+    }
+
+    /// Decrypts what was read of section `section` from page `first` on.
+    pub(super) fn open(&self, section: u32, first: u64, bytes: &mut [u8]) -> Result<(), ImageError> {
+        let seal = SectionSeal { sealing: self.sealing.clone(), section };
+        let before = self.before.get(section as usize).copied().unwrap_or(0);
+        let (tags, _) = self.tags.as_chunks::<TAG_BYTES>();
+        for (page, bytes) in (first..).zip(bytes.chunks_mut(PAGE_BYTES)) {
+            let tag = usize::try_from(before + page).ok().and_then(|at| tags.get(at));
+            if !tag.is_some_and(|tag| seal.open(page, bytes, tag)) {
+                return Err(ImageError::PageForged { section, page });
+            }
+        }
+        Ok(())
+    }
+}
