@@ -52,8 +52,11 @@ pub fn capture(bytes: &[u8]) {
     assert_eq!(read, Ok((capture.name, capture.packets, None)));
 }
 
+/// With which the encrypted image of the corpus is encrypted.
+pub const IMAGE_KEY: store::Key = store::Key([7; 32]);
+
 /// An image file. Both readers agree about it; header and table are written back as the same bytes, the sections as
-/// the same sections (how far apart they lie is the writer's choice).
+/// the same sections (how far apart they lie is the writer's choice). Of an encrypted one the key reads every section, or none.
 pub fn image(bytes: &[u8]) {
     for bytes in [bytes.to_vec(), summed(bytes)] {
         let parsed = store::image::parse_image(&bytes);
@@ -63,11 +66,20 @@ pub fn image(bytes: &[u8]) {
         let reader = store::ImageReader::open(&mut disk, "image")
             .and_then(|reader| reader.verify(&mut disk).map(|()| reader));
         assert_eq!(parsed.is_ok(), reader.is_ok(), "{parsed:?} {reader:?}");
-        let (Ok(image), Ok(reader)) = (parsed, reader) else { continue };
+        let (Ok(image), Ok(mut reader)) = (parsed, reader) else { continue };
         assert_eq!(image.digest, reader.digest());
         assert_eq!(reader.header().emit(), bytes[..layout::HEADER_BYTES]);
         let table = layout::emit_table(reader.entries());
         assert_eq!(table, bytes[bytes.len() - table.len()..]);
+        assert_eq!(image.is_encrypted, reader.header().is_encrypted);
+        if image.is_encrypted {
+            if reader.unlock(&mut disk, &IMAGE_KEY).is_ok() {
+                (0..reader.header().sections).for_each(|number| {
+                    reader.read_section(&mut disk, number).expect("what the table's tag covers");
+                });
+            }
+            continue;
+        }
         let again =
             store::image::encode_image(image.identity, &image.sections).expect("it was an image already");
         assert_eq!(store::image::parse_image(&again).map(|again| again.sections), Ok(image.sections));
@@ -81,7 +93,8 @@ fn summed(bytes: &[u8]) -> Vec<u8> {
         return file;
     };
     let sections = usize::from(file[8]) % (room / layout::ENTRY_BYTES + 1);
-    file[..12].copy_from_slice(&[b'S', b'W', b'I', b'M', 1, 0, 0, 0, 0, 0, 0, 0]);
+    let flags = file[6] & layout::FLAGS_KNOWN.to_le_bytes()[0];
+    file[..12].copy_from_slice(&[b'S', b'W', b'I', b'M', 1, 0, flags, 0, 0, 0, 0, 0]);
     file[8..12].copy_from_slice(&u32::try_from(sections).unwrap_or(0).to_le_bytes());
     let total_bytes = file.len() as u64;
     file[48..56].copy_from_slice(&total_bytes.to_le_bytes());

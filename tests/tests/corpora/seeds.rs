@@ -11,7 +11,7 @@ use ckpt_glue::pmi::{Answer, Asked, Did, Kept, RankState};
 use ckpt_glue::{Control, ControlKey, ExitStatus, JobConfig, Layout, NodeIndex, Party};
 use drivers::capture::pcapng::{self, Direction, Packet};
 use store::delta::ContentName;
-use store::image::{ImageSummary, KindSummary, encode_image};
+use store::image::{ImageSummary, KindSummary, encode_encrypted_image, encode_image};
 use store::protect::{Extent, Piece};
 use store::record::{Content, ContentFile, Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, Upon};
 use store::{
@@ -196,7 +196,9 @@ fn image_seeds() -> Vec<Seed> {
     let section = |kind, id, bytes| Section { id, ..Section::new(kind, 1, bytes) };
     let image = |sections: &[Section<'_>]| encode_image(identity, sections).expect("a small image");
     let regions = [section(store::kinds::SESSION_REGION, 1, b"abc"), section(store::kinds::PORT, 9, b"")];
+    let encrypted = encode_encrypted_image(identity, &regions, properties::IMAGE_KEY, [9; 24]);
     vec![
+        ("encrypted".to_owned(), encrypted.expect("a small image")),
         ("empty".to_owned(), image(&[])),
         ("two-sections".to_owned(), image(&regions)),
         ("exited".to_owned(), image(&[section(store::kinds::EXITED, 0, &[0, 1, 0, 0])])),
