@@ -196,7 +196,7 @@ fn image_seeds() -> Vec<Seed> {
     let section = |kind, id, bytes| Section { id, ..Section::new(kind, 1, bytes) };
     let image = |sections: &[Section<'_>]| encode_image(identity, sections).expect("a small image");
     let regions = [section(store::kinds::SESSION_REGION, 1, b"abc"), section(store::kinds::PORT, 9, b"")];
-    let encrypted = encode_encrypted_image(identity, &regions, properties::IMAGE_KEY, [9; 24]);
+    let encrypted = encode_encrypted_image(identity, &regions, crate::properties::IMAGE_KEY, [9; 24]);
     vec![
         ("encrypted".to_owned(), encrypted.expect("a small image")),
         ("empty".to_owned(), image(&[])),
