@@ -448,6 +448,7 @@ mod tests {
             auth: AuthLevel::Header,
             bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             nic: drivers::NicWish::default(),
+            encryption: None,
             directory: "/tmp/somewhere".into(),
         }
     }

@@ -250,6 +250,7 @@ mod tests {
             auth: AuthLevel::Header,
             bind: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
             nic: drivers::NicWish::default(),
+            encryption: None,
             directory: "/tmp/somewhere".into(),
         }
     }
