@@ -78,6 +78,8 @@ fn refusal(file: &[u8]) -> ImageError {
     read(file, &KEY).map(drop).unwrap_err()
 }
 
+type Change = fn(&mut Header, &mut Vec<(Entry, Vec<u8>)>);
+
 /// Header, sections and what is stored of them, changed by somebody who has no key, with all checksums put right.
 fn forge(file: &[u8], change: impl FnOnce(&mut Header, &mut Vec<(Entry, Vec<u8>)>)) -> Vec<u8> {
     let mut disk = disk(file);
@@ -212,7 +214,6 @@ fn nobody_without_the_key_changes_an_image_unnoticed() {
     assert_eq!(refusal(&swapped), ImageError::TableForged);
 
     // Sections left out, exchanged, cut off, passed for others; another rank's; another image's seal.
-    type Change = fn(&mut Header, &mut Vec<(Entry, Vec<u8>)>);
     let changes: [Change; 4] = [
         |_, sections| sections.swap(1, 2),
         |_, sections| {
@@ -285,8 +286,7 @@ fn a_page_is_read_in_its_own_place_alone() {
 #[test]
 fn header_table_and_seal_must_agree_about_encryption() {
     let file = image(SALT);
-    let refused =
-        |change: fn(&mut Header, &mut Vec<(Entry, Vec<u8>)>)| parse_image(&forge(&file, change)).unwrap_err();
+    let refused = |change: Change| parse_image(&forge(&file, change)).unwrap_err();
     assert_eq!(refused(|header, _| header.is_encrypted = false), ImageError::SealDiffers { has_seal: true });
     let sealless = refused(|_, sections| drop(sections.pop()));
     assert_eq!(sealless, ImageError::SealDiffers { has_seal: false });
