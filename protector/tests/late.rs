@@ -5,23 +5,30 @@ mod cluster;
 use std::time::Duration;
 
 use cluster::{Cluster, Plan, generation};
-use protector::{Account, Event, Limits, Order, Shape};
+use protector::{Account, Event, Limits, Order, ProtectorError, Shape};
+use store::GenerationId;
 
 const NODES: usize = 4;
 /// The one that is slow.
 const SLOW: usize = 2;
 
-/// Gives up an encoding in which one member has these limits, after a while. How each one's time went.
-fn given_up(shape: Shape, limits: Limits) -> Vec<Account> {
+/// An encoding in which one member has these limits, as it is after a while.
+fn under_way(shape: Shape, limits: Limits) -> (Cluster, GenerationId) {
     let plan = Plan { shape: Some(shape), unit_pages: 16, ..Plan::new(NODES, 1, 400_000) };
     let mut cluster = Cluster::new(plan);
     let id = generation(1, 1);
     cluster.limit(|node| if node == SLOW { limits } else { Limits::default() }, 2);
     cluster.decide(2, None);
-    let id = store::GenerationId { life: cluster::life(2), ..id };
+    let id = GenerationId { life: cluster::life(2), ..id };
     cluster.write_images(id);
     (0..NODES).for_each(|node| cluster.order_protect(node, id, None));
     std::thread::sleep(Duration::from_secs(1));
+    (cluster, id)
+}
+
+/// Gives it up. How each one's time went.
+fn given_up(shape: Shape, limits: Limits) -> Vec<Account> {
+    let (cluster, id) = under_way(shape, limits);
     for node in &cluster.nodes {
         node.protector.tell(Order::Abandon { generation: id });
     }
@@ -73,4 +80,20 @@ fn a_member_with_a_limited_link_waited_for_its_limit() {
             assert!(!long(account.own, account), "{shape} {node}: {accounts:?}");
         }
     }
+}
+
+// It hears of it before it is told to give up itself.
+#[test]
+fn a_member_does_not_wait_for_its_limit_after_another_gave_up() {
+    // Its first piece takes hours.
+    let limits = Limits { disk_bytes_per_s: Some(1), ..Limits::default() };
+    let (cluster, id) = under_way(Shape::Ring, limits);
+    cluster.nodes[0].protector.tell(Order::Abandon { generation: id });
+    let slow = &cluster.nodes[SLOW];
+    let heard = slow.wait();
+    let gave_up = matches!(heard, Event::Failed { error: ProtectorError::PeerGaveUp { peer: 0, .. }, .. });
+    assert!(gave_up, "{heard:?}");
+    slow.protector.tell(Order::Abandon { generation: id });
+    let abandoned = slow.wait();
+    assert!(matches!(abandoned, Event::Abandoned { .. }), "{abandoned:?}");
 }

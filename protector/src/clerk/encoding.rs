@@ -147,6 +147,8 @@ impl Clerk {
     /// What is left of an encoding on its way is for nobody.
     fn leave(&mut self, generation: GenerationId) {
         self.current = Current::Nothing;
+        // Whoever waits for a limit waits no longer: what comes next would wait for it.
+        self.works.iter().for_each(|work| work.end(self.attempt));
         self.attempt += 1;
         self.to_reader(reader::Job::Forget);
         self.early.retain(|_, early| early.generation() > generation);

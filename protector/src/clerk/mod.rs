@@ -212,8 +212,6 @@ impl Clerk {
         match &order {
             Order::Open { .. } => self.end_all(),
             Order::Abandon { generation } if self.encodes(*generation) => {
-                // Whoever waits for a limit waits no longer.
-                self.works.iter().for_each(|work| work.end(self.attempt));
                 self.fail(ProtectorError::Ended { by: "the generation is abandoned" });
             }
             Order::Protect { .. } => self.end_repairs("a checkpoint goes first"),
