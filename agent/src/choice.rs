@@ -69,11 +69,20 @@ pub(crate) struct Plan {
     /// Put beside the image that is to be taken.
     pub(crate) base: Option<Base>,
     scan_ns: u64,
+    /// What the rank may write in a second while the program runs.
+    pub(crate) disk_bytes_per_s: Option<u64>,
 }
 
 impl Plan {
     fn whole(mode: Mode) -> Plan {
-        Plan { mode, copy_bytes: 0, content: Content::Unknown, base: None, scan_ns: 0 }
+        Plan {
+            mode,
+            copy_bytes: 0,
+            content: Content::Unknown,
+            base: None,
+            scan_ns: 0,
+            disk_bytes_per_s: None,
+        }
     }
 
     pub(crate) fn options(&self) -> Options {

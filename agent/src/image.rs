@@ -16,7 +16,7 @@ use process::state::{self, Places, Unchanged};
 use session::launch::Launch;
 use store::checksum::Checksum;
 use store::image::{Base, SectionSeal};
-use store::storage::DirectoryFile;
+use store::storage::{Bucket, DirectoryFile};
 use store::{Directory, GenerationId, ImageWriter, JobDirectory, Section, StoreError, kinds};
 use transport::{Epoch, PortId, Rank};
 
@@ -70,6 +70,17 @@ struct Writing {
     dump: Duration,
     thaw: Duration,
     since: Instant,
+    /// Of copies that are written here: so far, and until when that rests.
+    sum: PagesSum,
+    rests_until: Instant,
+}
+
+impl Writing {
+    /// As [`Captured::write_copies`].
+    fn write_copies(&mut self) -> Result<Option<Duration>, CaptureError> {
+        let seal = self.writer.section_seal().map(PagesSeal);
+        self.captured.write_copies(sink(&self.writer, self.offset, seal.as_ref()), &mut self.sum)
+    }
 }
 
 /// Version of the section of kind [`kinds::PROCESS_IDS`].
@@ -155,6 +166,24 @@ fn sink<'a>(writer: &'a ImageWriter<DirectoryFile>, offset: u64, seal: Option<&'
     Sink { file: writer.file().as_fd(), offset, cover }
 }
 
+/// The rank's part of what its node may write.
+struct Limit {
+    bucket: Bucket,
+    since: Instant,
+}
+
+impl Limit {
+    fn new(bytes_per_s: u64) -> Limit {
+        Limit { bucket: Bucket::new(bytes_per_s, Duration::ZERO), since: Instant::now() }
+    }
+}
+
+impl process::Pace for Limit {
+    fn wait_ns(&mut self, bytes: u64) -> u64 {
+        nanos(self.bucket.take(self.since.elapsed(), bytes))
+    }
+}
+
 impl Images {
     pub(crate) fn new(directory: JobDirectory<Directory>, line: &UnixStream) -> Result<Images, AgentError> {
         let own = |(name, number): (&str, RawFd)| {
@@ -176,11 +205,12 @@ impl Images {
     pub(crate) fn take<'a>(
         &mut self,
         generation: GenerationId,
-        rank: Rank,
+        launch: &Launch,
         endpoints: &'a [Endpoint],
     ) -> Cut<'a> {
         let entered = Instant::now();
-        match self.try_take(generation, rank, endpoints, entered) {
+        let rank = launch.rank;
+        match self.try_take(generation, launch, endpoints, entered) {
             Ok(Attempt::Restored(standing)) => {
                 // An older image that was being written has its writer, and its file, in the process that was saved.
                 core::mem::forget(self.writing.take());
@@ -210,10 +240,11 @@ impl Images {
     fn try_take<'a>(
         &mut self,
         generation: GenerationId,
-        rank: Rank,
+        launch: &Launch,
         endpoints: &'a [Endpoint],
         entered: Instant,
     ) -> Result<Attempt<'a>, TakeError> {
+        let rank = launch.rank;
         if let Some(port) = ports::nameless(endpoints, rank) {
             return Err(TakeError::Nameless { port });
         }
@@ -221,6 +252,7 @@ impl Images {
         let mut writer = core::mem::ManuallyDrop::new(self.directory.begin_image(generation, rank)?);
         let declared = self.declared(&System::of(endpoints));
         let mut plan = self.choice.plan(&mut self.directory, (generation, rank), &declared);
+        plan.disk_bytes_per_s = launch.disk_bytes_per_s;
         let taken = self.capture(&mut writer, generation.epoch, endpoints, &plan);
         let is_delta = matches!(&taken, Ok(Half::Captured { captured, .. }) if captured.is_delta());
         if !is_delta && !matches!(taken, Ok(Half::Restored(_))) && plan.base.take().is_some() {
@@ -244,6 +276,8 @@ impl Images {
                     dump,
                     thaw,
                     since,
+                    sum: PagesSum(Checksum::new()),
+                    rests_until: since,
                 };
                 Ok(Attempt::Taken(Box::new(writing)))
             }
@@ -296,6 +330,9 @@ impl Images {
         self.choice.declare(&mut declared);
         let mut prepared = Prepared::look(&declared, plan.options())?;
         plan.equip(&mut prepared)?;
+        if let Some(bytes_per_s) = plan.disk_bytes_per_s {
+            prepared.limit(Box::new(Limit::new(bytes_per_s)));
+        }
         Ok(prepared)
     }
 
@@ -364,11 +401,21 @@ impl Images {
 
     /// What has become of the image that is being written, once it has.
     pub(crate) fn look(&mut self, rank: Rank) -> Option<Input> {
+        let now = Instant::now();
+        let writing = self.writing.as_mut().filter(|writing| writing.rests_until <= now)?;
+        let copied = match writing.write_copies() {
+            Ok(Some(rest)) => {
+                writing.rests_until = now + rest;
+                return None;
+            }
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
         let writing = self.writing.take_if(|writing| writing.captured.is_over())?;
         let Writing { generation, since, freeze, dump, thaw, .. } = *writing;
         let epoch = generation.epoch;
         let pause = writing.captured.pause();
-        match self.finish(*writing) {
+        match self.finish(*writing, copied) {
             Ok((digest, bytes)) => {
                 let total = nanos(since.elapsed());
                 let statistics = CutStatistics {
@@ -392,12 +439,14 @@ impl Images {
         }
     }
 
-    fn finish(&mut self, writing: Writing) -> Result<(ImageDigest, u64), TakeError> {
-        let Writing { generation, mut writer, mut captured, plan, offset, ports, last, .. } = writing;
+    fn finish(
+        &mut self,
+        writing: Writing,
+        copied: Result<(), CaptureError>,
+    ) -> Result<(ImageDigest, u64), TakeError> {
+        let Writing { generation, mut writer, captured, plan, ports, last, .. } = writing;
         let (mode, pause) = (captured.mode(), captured.pause());
-        let seal = writer.section_seal().map(PagesSeal);
-        let copied =
-            captured.write_copies(sink(&writer, offset, seal.as_ref()), &mut PagesSum(Checksum::new()));
+        let is_encrypted = writer.section_seal().is_some();
         let storage = self.directory.storage();
         let written = copied.and_then(|()| captured.finish()).map_err(TakeError::from).and_then(|image| {
             writer.end_outside(storage, image.pages_bytes, image.pages_sum)?;
@@ -406,7 +455,7 @@ impl Images {
             for (kind, bytes) in [(state::STATE_KIND, process), (state::FILES_KIND, files)] {
                 writer.section(storage, Section::new(kind, state::VERSION, &bytes))?;
             }
-            if seal.is_some() {
+            if is_encrypted {
                 let page_bytes = image.state.machine.page_bytes;
                 let places = Places { page_bytes, runs: image.state.memory.runs.clone() }.encode();
                 writer.section(storage, Section::new(state::PLACES_KIND, state::VERSION, &places))?;

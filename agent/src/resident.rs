@@ -236,7 +236,7 @@ impl LifeOfAgent {
                     let endpoints: Vec<Endpoint> = state.open.values().cloned().collect();
                     let generation = GenerationId { life: self.launch.life, epoch };
                     state.epoch = epoch;
-                    let failed = match images.take(generation, self.launch.rank, &endpoints) {
+                    let failed = match images.take(generation, &self.launch, &endpoints) {
                         // The keeper knows then that what the program does from here on, its end included, comes after the cut.
                         Cut::Taken => {
                             state.send(Message::CutSeen { epoch }).map_err(AgentError::Line)?;

@@ -449,6 +449,7 @@ mod tests {
             bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             nic: drivers::NicWish::default(),
             encryption: None,
+            disk_bytes_per_s: None,
             directory: "/tmp/somewhere".into(),
         }
     }

@@ -116,7 +116,7 @@ With --nodes images of so many nodes are protected from end to end, by a protect
 node's link and disk. In turns with that, bytes go over the same links and to the same directories by themselves, and the figure is compared with \
 what they gave. With --program each node runs one, whose checkpoints are protected as whole images and as what has changed. With --job each run is \
 a job of `stillwire run`, with processes, keepers and directories of its own, whose memory changes: of its first checkpoint, and of the next one, is told \
-how long a rank stood, and when images were written, protected and committed. --link and --disk limit what protecting may use; the images themselves are written as fast as that goes.")]
+how long a rank stood, and when images were written, protected and committed. --link and --disk are the limits of each node; those of the disk hold for what ranks write of images, too.")]
     Parity(ParityArguments),
     /// How quickly differences are found, and what they save
     #[command(long_about = "\

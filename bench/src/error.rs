@@ -120,6 +120,9 @@ pub enum BenchError {
         /// What happened.
         what: String,
     },
+    /// Somebody wants it to end.
+    #[error("it was stopped; nothing is left of what it made")]
+    Stopped,
     /// No way that parity can take.
     #[error(transparent)]
     Shape(#[from] protector::NoSuchShape),

@@ -31,6 +31,7 @@ pub mod rate;
 pub mod rehearsal;
 pub mod report;
 mod statistics;
+mod stopping;
 mod worker;
 
 pub use error::BenchError;

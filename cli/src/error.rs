@@ -254,7 +254,9 @@ impl CliError {
             | CliError::LimitOfNothing { .. }
             | CliError::DomainsOfNothing
             | CliError::Place { .. } => Exit::Usage,
-            CliError::Stopped | CliError::BringingStopped { .. } => Exit::Stopped,
+            CliError::Stopped
+            | CliError::BringingStopped { .. }
+            | CliError::Bench(bench::BenchError::Stopped) => Exit::Stopped,
             CliError::Config(_)
             | CliError::NoSuchRule { .. }
             | CliError::SeedsUsedUp { .. }

@@ -178,7 +178,7 @@ fn pages_that_belong_together_are_told_and_an_older_generation_is_taken() {
     let repaired = repair(&place);
     assert_eq!(repaired.code, Some(3), "{repaired:?}");
     let lost = [
-        "2 of 4 nodes that protect each other have lost something of it (node 1, node 2), and pages that belong together on more than the 1 that may",
+        "2 of 4 nodes that protect each other have lost something of it (a part of it on node 1, node 2), and pages that belong together on more than the 1 that may",
         "node 1: what node 1 has lost of generation",
         "what belongs to it is lost on node 2 too, so 2 of 4 are left, and 3 are needed",
         "what belongs to it is lost on node 1 too, so 2 of 4 are left, and 3 are needed",
@@ -199,6 +199,22 @@ fn pages_that_belong_together_are_told_and_an_older_generation_is_taken() {
     }
     place.let_end();
     verified(&job.finish());
+}
+
+// R28: a node that has only lost a part is not said to have lost all.
+#[test]
+fn nodes_that_are_lost_and_nodes_that_are_damaged_are_told_apart() {
+    let place = Place::new();
+    let kept = place.stopped(4, 1).remove(0);
+    flip(&folder(&place, &kept, 3).join("content-00000003"), 40);
+    for number in [1, 2] {
+        fs::rename(node(&place, number), place.folder.path().join(number.to_string())).expect("a directory");
+    }
+    let done = place.restart(&[]).finish();
+    assert_eq!(done.code, Some(4), "{done:?}");
+    done.says(&[
+        "2 of 4 nodes that protect each other have lost what they kept of it (node 1, node 2), and 1 may, and something of it is damaged (node 3); it could be had if 1 of these came back, unless what is damaged belongs to what stays lost",
+    ]);
 }
 
 // R28: a node that lost the end of its image is rebuilt as a whole, for which it needs a page that another one is just having mended.

@@ -4,10 +4,11 @@
 mod skipped;
 mod support;
 
-use std::process::Command;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use support::programs::library;
-use support::{done, stillwire};
+use support::{children, children_of, done, runs, signal, stillwire, wait_until};
 
 #[test]
 fn checkpoints_of_jobs_are_measured_from_the_order_to_the_commit() {
@@ -42,6 +43,8 @@ fn checkpoints_of_jobs_are_measured_from_the_order_to_the_commit() {
         assert!(number("seconds") > 0.9 * number("sent_bytes") / 20e6, "{row}");
         let through_disk = number("read_bytes") + number("written_bytes");
         assert!(number("seconds") > 0.9 * through_disk / 40e6, "{row}");
+        // So do the ranks.
+        assert!(times[1] > 0.9 * number("image_bytes") / 40e6, "{row}");
         assert!(number("cores_used") > 0.0 && number("link_alone_s") > 0.0 && number("disk_alone_s") > 0.0);
     }
     // Beside what the next one changes lies what was there before it.
@@ -51,4 +54,53 @@ fn checkpoints_of_jobs_are_measured_from_the_order_to_the_commit() {
     assert!(drawn.starts_with("<svg ") && drawn.contains("committed") && drawn.contains("sum of both"));
     // Nothing is left of the jobs.
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+}
+
+#[test]
+fn every_shape_that_is_named_is_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path().display().to_string();
+    let mut bench = stillwire(&["bench", "parity", "--job", "--nodes", "3", "--mib", "1", "--runs", "1"]);
+    bench.args(["--shape", "ring,fan-in", "--folder", &place, "--json"]);
+    let measured = done(bench.env("STILLWIRE_PROVIDER", library()));
+    assert_eq!(measured.code, Some(0), "{measured:?}");
+    let report = measured.json();
+    let shapes: Vec<&str> =
+        report["rows"].as_array().expect("rows").iter().filter_map(|row| row["shape"].as_str()).collect();
+    assert_eq!(shapes, ["ring", "ring", "fan-in", "fan-in"], "{report}");
+}
+
+/// A bench whose job runs, in a folder of its own; and the job's launcher.
+fn measuring(folder: &Path) -> (Child, u32) {
+    let mut bench = stillwire(&["bench", "parity", "--job", "--nodes", "2", "--mib", "1", "--runs", "1000"]);
+    bench.arg("--folder").arg(folder).env("STILLWIRE_PROVIDER", library());
+    let bench = bench.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the executable starts");
+    let mut launchers = Vec::new();
+    wait_until("a job that has its directories", || {
+        launchers = children_of(bench.id());
+        let mut jobs = std::fs::read_dir(folder).expect("a folder").flatten();
+        launchers.len() == 1 && jobs.any(|job| job.path().join("disks").exists())
+    });
+    (bench, launchers[0])
+}
+
+#[test]
+fn a_bench_that_is_stopped_or_fails_leaves_nothing() {
+    for (to_the_bench, name, code, words) in [
+        (true, "INT", 130, "it was stopped"),
+        (true, "TERM", 130, "it was stopped"),
+        (false, "KILL", 1, "a job could not be measured"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (bench, launcher) = measuring(folder.path());
+        let below = [children(launcher), vec![launcher]].concat();
+        signal(if to_the_bench { bench.id() } else { launcher }, name);
+        let ended = bench.wait_with_output().expect("its end");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(code), "{name}: {said}");
+        assert!(said.contains(words), "{name}: {said}");
+        let left: Vec<_> = std::fs::read_dir(folder.path()).expect("a folder").flatten().collect();
+        assert!(left.is_empty(), "{name}: {left:?}");
+        wait_until("its processes are gone", || below.iter().all(|pid| !runs(*pid)));
+    }
 }

@@ -9,13 +9,38 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use support::{PATIENCE, Place, Running, verified, wait_until};
+use support::{PATIENCE, Place, Running, stillwire, verified, wait_until};
 
-const NODES: usize = 4;
+/// What a job is made of: one group, of which two nodes may be lost.
+#[derive(Clone, Copy)]
+struct Setup {
+    nodes: usize,
+    /// At least one for each node, and a power of two, which the sort wants.
+    ranks: usize,
+    parity: &'static str,
+}
 
-/// What protecting takes is stretched, so that its phases can be met.
-const OPTIONS: [&str; 8] =
-    ["--nodes", "4", "--parity", "rs:2+2", "--keep", "1", "--encode-budget", "link=4M"];
+/// Two of them are no majority.
+const FOUR: Setup = Setup { nodes: 4, ranks: 4, parity: "rs:2+2" };
+
+/// Four of them are.
+const SIX: Setup = Setup { nodes: 6, ranks: 8, parity: "rs:4+2" };
+
+impl Setup {
+    fn run(self, place: &Place) -> Running {
+        let (nodes, ranks) = (self.nodes.to_string(), self.ranks.to_string());
+        let mut command =
+            stillwire(&["run", "-n", &ranks, "--nodes", &nodes, "--ckpt-dir", &place.job_text()]);
+        // What protecting takes is stretched, so that its phases can be met.
+        command.args(["--parity", self.parity, "--keep", "1", "--encode-budget", "link=4M", "--"]);
+        command.args(place.sort());
+        Running::start(command)
+    }
+
+    fn roots(self, place: &Place) -> impl Iterator<Item = PathBuf> {
+        (0..self.nodes).map(|node| root(place, node))
+    }
+}
 
 /// What a launcher says of a generation.
 const COMMITTED: &str = " committed (";
@@ -26,6 +51,7 @@ const ASKED_EVERY: Duration = Duration::from_secs(5);
 /// A checkpoint that is on its way.
 struct Watched<'a> {
     place: &'a Place,
+    setup: Setup,
     /// Folders of generations that were there before it.
     known: BTreeSet<PathBuf>,
     /// Where the generation that the job has now lies below a directory of the job.
@@ -33,10 +59,10 @@ struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    fn new<'a>(place: &'a Place, committed: &str) -> Watched<'a> {
-        let roots = (0..NODES).map(|node| root(place, node)).chain([place.job()]);
+    fn new<'a>(place: &'a Place, setup: Setup, committed: &str) -> Watched<'a> {
+        let roots = setup.roots(place).chain([place.job()]);
         let known = roots.flat_map(|root| generations(&root)).collect();
-        Watched { place, known, older: PathBuf::from(number(committed).folder()) }
+        Watched { place, setup, known, older: PathBuf::from(number(committed).folder()) }
     }
 
     /// Files of the new generation below a directory of the job.
@@ -47,20 +73,20 @@ impl Watched<'_> {
     }
 
     fn any_has(&self, is_it: impl Fn(&str) -> bool) -> bool {
-        (0..NODES).any(|node| self.has(&root(self.place, node), &is_it))
+        self.setup.roots(self.place).any(|root| self.has(&root, &is_it))
     }
 
     fn older_goes(&self) -> bool {
         let is_going = |folder: PathBuf| !folder.exists() || folder.join("collected").exists();
-        let mut roots = (0..NODES).map(|node| root(self.place, node)).filter(|root| root.exists());
+        let mut roots = self.setup.roots(self.place).filter(|root| root.exists());
         roots.any(|root| is_going(root.join(&self.older)))
     }
 
     /// The name of the new generation.
     fn generation(&self) -> String {
-        let roots = (0..NODES).map(|node| root(self.place, node));
-        let mut new = roots.flat_map(|root| generations(&root)).filter(|folder| !self.known.contains(folder));
-        let folder = new.next_back().expect("it has begun");
+        let roots = self.setup.roots(self.place);
+        let new = roots.flat_map(|root| generations(&root)).filter(|folder| !self.known.contains(folder));
+        let folder = new.last().expect("it has begun");
         let (epoch, life) = (name_of(&folder), name_of(folder.parent().expect("a life")));
         let epoch: u32 = epoch.strip_prefix("epoch-").and_then(|epoch| epoch.parse().ok()).expect("an epoch");
         let life = life.strip_prefix("life-").and_then(|life| life.split_once('-')).expect("a life");
@@ -138,14 +164,16 @@ fn phase_of(watched: &Watched<'_>) -> Option<usize> {
 /// Begins checkpoints until one stands still in this phase and in no later one. Says where the job stands; `committed` becomes the newest that was told on the way.
 fn stopped_in<'a>(
     place: &'a Place,
+    setup: Setup,
     job: &mut Running,
     committed: &mut String,
     phase: usize,
 ) -> (Stopped, Watched<'a>) {
     let name = PHASES[phase].0;
     for _ in 0..ATTEMPTS_MAX {
-        let watched = Watched::new(place, committed);
-        let mut processes = processes(job, &[0, 1, 2, 3]);
+        let watched = Watched::new(place, setup, committed);
+        let all: Vec<usize> = (0..setup.nodes).collect();
+        let mut processes = processes(job, setup, &all);
         processes.insert(0, job.pid());
         checkpoint_until(&watched, job, name, PHASES[phase].1);
         processes.iter().for_each(|pid| tell(*pid, Signal::SIGSTOP));
@@ -183,15 +211,23 @@ fn checkpoint_until(watched: &Watched<'_>, job: &Running, phase: &str, reached: 
     }
 }
 
-/// The processes of nodes, which have one rank each: keepers and ranks.
-fn processes(job: &Running, nodes: &[usize]) -> Vec<u32> {
+/// The processes of nodes: keepers and ranks.
+fn processes(job: &Running, setup: Setup, nodes: &[usize]) -> Vec<u32> {
     let mut ranks = Vec::new();
     wait_until("all ranks are there", || {
         ranks = job.ranks();
-        ranks.len() == NODES
+        ranks.len() == setup.ranks
     });
-    let of = |node: &usize| [support::parent(ranks[*node]), Some(ranks[*node])];
-    nodes.iter().flat_map(of).flatten().collect()
+    // In the order of ranks, nodes are in the order of their numbers.
+    let mut by_node: Vec<Vec<u32>> = Vec::new();
+    for rank in ranks {
+        let keeper = support::parent(rank).expect("a rank that runs");
+        match by_node.last_mut().filter(|node| node[0] == keeper) {
+            Some(node) => node.push(rank),
+            None => by_node.push(vec![keeper, rank]),
+        }
+    }
+    nodes.iter().flat_map(|node| by_node[*node].clone()).collect()
 }
 
 fn kill(processes: &[u32]) {
@@ -230,8 +266,8 @@ fn lose(place: &Place, nodes: &[usize]) {
 }
 
 /// A job with one generation.
-fn begun(place: &Place) -> (Running, String) {
-    let mut job = place.run(&OPTIONS);
+fn begun(place: &Place, setup: Setup) -> (Running, String) {
+    let mut job = setup.run(place);
     job.wait_for("all ranks run");
     let committed = generation_in(&job.checkpoint());
     (job, committed)
@@ -252,16 +288,18 @@ fn told<'a>(lines: impl Iterator<Item = &'a str>, last: String) -> String {
     committed.chain([last]).max_by_key(|generation| number(generation)).expect("one at least")
 }
 
-fn one_is_destroyed_in_every_phase(node: usize) {
+/// Some nodes are destroyed at one instant in each phase, and the launcher lives: the job goes on by itself.
+fn are_destroyed_in_every_phase(setup: Setup, nodes: &[usize]) {
     let place = Place::new();
-    let (mut job, mut committed) = begun(&place);
+    let (mut job, mut committed) = begun(&place, setup);
+    let names = nodes.iter().map(|node| format!("node {node}")).collect::<Vec<_>>().join(", ");
     for (at, phase) in PHASES.into_iter().enumerate() {
-        let (stopped, watched) = stopped_in(&place, &mut job, &mut committed, at);
-        kill(&processes(&job, &[node]));
-        lose(&place, &[node]);
+        let (stopped, watched) = stopped_in(&place, setup, &mut job, &mut committed, at);
+        kill(&processes(&job, setup, nodes));
+        lose(&place, nodes);
         survives(&watched, at);
         stopped.go_on();
-        let began = goes_on(&mut job, &committed, &format!("node {node}"), phase.0);
+        let began = goes_on(&mut job, &committed, &names, phase.0);
         begins_right(at, &began, &committed, &stopped.generation);
         // Also what it told before it noticed.
         let told = told(job.seen.iter().map(String::as_str), committed);
@@ -275,22 +313,33 @@ fn one_is_destroyed_in_every_phase(node: usize) {
 // R27, R28. The keeper of this one stands at the top of the tree.
 #[test]
 fn the_first_node_is_destroyed_in_every_phase() {
-    one_is_destroyed_in_every_phase(0);
+    are_destroyed_in_every_phase(FOUR, &[0]);
 }
 
 #[test]
 fn the_last_node_is_destroyed_in_every_phase() {
-    one_is_destroyed_in_every_phase(3);
+    are_destroyed_in_every_phase(FOUR, &[3]);
+}
+
+// As many of one group as may be lost; those that are left are a majority. Every node keeps parity of the others.
+#[test]
+fn the_first_node_and_another_one_are_destroyed_in_every_phase() {
+    are_destroyed_in_every_phase(SIX, &[0, 1]);
+}
+
+#[test]
+fn two_nodes_behind_the_first_are_destroyed_in_every_phase() {
+    are_destroyed_in_every_phase(SIX, &[2, 5]);
 }
 
 // As many as may be lost, and the launcher with them: a majority would not be left.
 #[test]
 fn two_nodes_and_the_launcher_are_destroyed_in_every_phase() {
     let place = Place::new();
-    let (mut job, mut committed) = begun(&place);
+    let (mut job, mut committed) = begun(&place, FOUR);
     for (at, phase) in PHASES.into_iter().enumerate() {
-        let (stopped, watched) = stopped_in(&place, &mut job, &mut committed, at);
-        let mut victims = processes(&job, &[0, 1]);
+        let (stopped, watched) = stopped_in(&place, FOUR, &mut job, &mut committed, at);
+        let mut victims = processes(&job, FOUR, &[0, 1]);
         victims.push(job.pid());
         victims.iter().for_each(|pid| tell(*pid, Signal::SIGKILL));
         lose(&place, &[0, 1]);

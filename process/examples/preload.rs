@@ -272,7 +272,9 @@ fn capture(
     };
     let (mode, pause, is_delta) = (captured.mode(), captured.pause(), captured.is_delta());
     let refused = captured.fork_refused().map_or(String::new(), |errno| format!(" (no fork: {errno})"));
-    captured.write_copies(sink, sum).map_err(io::Error::other)?;
+    while let Some(rest) = captured.write_copies(sink, sum).map_err(io::Error::other)? {
+        std::thread::sleep(rest);
+    }
     let image = captured.finish().map_err(io::Error::other)?;
     let below = match (mode, &tracking.below, &tracking.noted) {
         (Mode::Scan, Some((path, _)), _) => Some((path.clone(), image.unchanged.clone())),

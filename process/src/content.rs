@@ -236,7 +236,7 @@ mod tests {
 
     const ANONYMOUS: &str = "rw-p 0 00:00 0";
     fn not_in_use() -> InUse<'static> {
-        InUse { ranges: [0..0, 0..0], waiting: &[], buffer: &mut [] }
+        InUse { ranges: [0..0, 0..0, 0..0], waiting: &[], buffer: &mut [] }
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(parts(&pages, &copied, &cut, &not_in_use(), &hashes), [vec![], vec![(6, 2)]]);
         let start = pages.start();
         let in_use = InUse {
-            ranges: [start + PAGE_BYTES..start + 2 * PAGE_BYTES, 0..0],
+            ranges: [0..0, 0..0, start + PAGE_BYTES..start + 2 * PAGE_BYTES],
             waiting: &[start + 9 * PAGE_BYTES],
             buffer: &mut [],
         };

@@ -29,7 +29,7 @@ mod stop;
 mod sys;
 pub mod track;
 
-pub use pages::{COVER_TAG_BYTES, Cover, Sum};
+pub use pages::{COVER_TAG_BYTES, Cover, Pace, Sum};
 pub use preflight::{machine, refusals};
 pub use stop::{StopFault, threads_are_stopped};
 pub use sys::Errno;

@@ -180,6 +180,13 @@ pub(crate) fn now_ns() -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
+/// Waits, less long if a signal comes.
+pub(crate) fn sleep_ns(ns: u64) {
+    let time = timespec(ns);
+    // SAFETY: the kernel reads the time.
+    let _ = unsafe { call(libc::SYS_nanosleep, [&raw const time as usize, 0, 0, 0, 0, 0]) };
+}
+
 /// `prctl(2)` with one argument.
 ///
 /// # Safety

@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-/// What a limit of bytes per second lets through at once after a pause: far below a second, so that rates are kept in short runs too.
-pub(crate) const BURST_MAX: Duration = Duration::from_millis(5);
-
 /// Bytes from which on strips for the same member travel alone: enough that what a message costs by itself does not count.
 pub(crate) const ALONE_BYTES: usize = 1 << 20;
 

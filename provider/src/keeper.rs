@@ -251,6 +251,7 @@ mod tests {
             bind: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
             nic: drivers::NicWish::default(),
             encryption: None,
+            disk_bytes_per_s: None,
             directory: "/tmp/somewhere".into(),
         }
     }

@@ -21,7 +21,8 @@
 //! | 103 | 4     | ranks here | ranks of the job on this host                                 |
 //! | 107 | 1     | encrypts  | 1: images are, with the key that follows; 0: it is zero        |
 //! | 108 | 32    | image key |                                                                |
-//! | 140 | 1, n  | NIC       | length and text of the NIC that is wished for ([`drivers::NicChoice`]) |
+//! | 140 | 8     | limit     | bytes of images that this rank may write in a second; 0: as many as it can |
+//! | 148 | 1, n  | NIC       | length and text of the NIC that is wished for ([`drivers::NicChoice`]) |
 //! | .. | ..    | directory | path of the job's directory                                    |
 
 use std::ffi::OsStr;
@@ -50,9 +51,9 @@ pub const NATIVE_MARK: &[u8] = b"\nstillwire: this program names the points at w
 
 /// What a launch record begins with.
 pub const MAGIC: [u8; 8] = *b"SWLAUNCH";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 const HEAD_BYTES: usize = 14;
-const FIXED_BYTES: usize = 127;
+const FIXED_BYTES: usize = 135;
 
 /// What the process of a rank has to know before it can speak to anybody.
 #[derive(Clone, PartialEq, Eq)]
@@ -77,6 +78,8 @@ pub struct Launch {
     pub nic: NicWish,
     /// The key with which images are encrypted, if they are.
     pub encryption: Option<Key>,
+    /// Bytes of images that this rank may write in a second while its program runs: its part of the node's limit.
+    pub disk_bytes_per_s: Option<u64>,
     /// The job's directory.
     pub directory: PathBuf,
 }
@@ -178,6 +181,7 @@ impl Launch {
         out.extend(self.nic.ranks_here.unwrap_or(0).to_le_bytes());
         out.push(u8::from(self.encryption.is_some()));
         out.extend(self.encryption.as_ref().map_or([0; 32], |key| key.0));
+        out.extend(self.disk_bytes_per_s.unwrap_or(0).to_le_bytes());
         out.push(nic_bytes);
         out.extend(nic.bytes());
         out.extend(path);
@@ -262,6 +266,7 @@ fn parse(body: &[u8]) -> Result<Launch, LaunchError> {
         1 => Some(key),
         found => return Err(LaunchError::Field { field: "encryption flag", found: found.into() }),
     };
+    let disk_bytes_per_s = Some(u64::from_le_bytes(fields.array())).filter(|rate| *rate > 0);
     let [nic_bytes] = fields.array();
     let Some((nic, path)) = fields.0.split_at_checked(usize::from(nic_bytes)) else {
         return Err(LaunchError::Field { field: "length of a NIC's name", found: nic_bytes.into() });
@@ -269,7 +274,21 @@ fn parse(body: &[u8]) -> Result<Launch, LaunchError> {
     let choice: NicChoice = String::from_utf8_lossy(nic).parse()?;
     let directory = PathBuf::from(OsStr::from_bytes(path));
     let nic = NicWish { choice, ranks_here };
-    Ok(Launch { job, key: job_key, life, rank, ranks, restore, auth, bind, nic, encryption, directory })
+    let launch = Launch {
+        job,
+        key: job_key,
+        life,
+        rank,
+        ranks,
+        restore,
+        auth,
+        bind,
+        nic,
+        encryption,
+        disk_bytes_per_s,
+        directory,
+    };
+    Ok(launch)
 }
 
 fn put_life(out: &mut Vec<u8>, life: Life) {
@@ -313,6 +332,7 @@ mod tests {
             bind: "127.0.0.1:0".parse().unwrap(),
             nic: NicWish { choice: "xdp:eth0".parse().unwrap(), ranks_here: Some(2) },
             encryption: Some(Key([9; 32])),
+            disk_bytes_per_s: Some(50_000_000),
             directory: PathBuf::from("/tmp/job"),
         }
     }
@@ -325,6 +345,7 @@ mod tests {
             bind: "[fe80::1]:4000".parse().unwrap(),
             nic: NicWish::default(),
             encryption: None,
+            disk_bytes_per_s: None,
             directory: PathBuf::new(),
             ..launch()
         };

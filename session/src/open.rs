@@ -75,7 +75,7 @@ impl Session {
         let (of_port, of_writer) = (endpoint.clone(), images.clone());
         let agent = Agent::new(identity, of_port, of_writer, line, started.epoch, state.points, nics);
         let agent = Arc::new(agent.map_err(failed)?);
-        writer::start(images, Arc::clone(&agent), directory).map_err(failed)?;
+        writer::start(images, Arc::clone(&agent), directory, launch.disk_bytes_per_s).map_err(failed)?;
         control::start(Arc::clone(&agent), stream, reader).map_err(failed)?;
         agent.send(Message::Running { ranks: 1, counted: 1 });
         agent.send(Message::Nic { words: NicWords::new(&nic) });

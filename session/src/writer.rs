@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{CutStatistics, NoImageReason};
 use ckpt_glue::names::ImageDigest;
 use ckpt_glue::participant::Input;
+use store::storage::Bucket;
 use store::{Directory, GenerationId, JobDirectory, Section, StoreError};
 use transport::Epoch;
 
@@ -61,7 +62,22 @@ impl ImageQueue {
 
     /// Images of `epoch` are not wanted any more.
     pub(crate) fn cancel(&self, epoch: Epoch) {
+        let _images = self.0.images.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.cancelled.fetch_max(epoch.0, Ordering::AcqRel);
+        self.0.filled.notify_one();
+    }
+
+    /// Waits so long, unless images of `epoch` are not wanted any more.
+    fn rest(&self, epoch: Epoch, time: Duration) {
+        let until = Instant::now() + time;
+        let mut images = self.0.images.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.is_cancelled(epoch) {
+                return;
+            }
+            images = self.0.filled.wait_timeout(images, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     fn next(&self) -> Image {
@@ -79,19 +95,38 @@ impl ImageQueue {
     }
 }
 
+/// What the writer may write in a second.
+struct Limit {
+    bucket: Bucket,
+    since: Instant,
+}
+
+impl Limit {
+    fn new(bytes_per_s: u64) -> Limit {
+        Limit { bucket: Bucket::new(bytes_per_s, Duration::ZERO), since: Instant::now() }
+    }
+
+    /// So many bytes have been written: how long to wait before the next ones.
+    fn wait(&mut self, bytes: u64) -> Duration {
+        self.bucket.take(self.since.elapsed(), bytes)
+    }
+}
+
 /// Starts the writer's thread.
 pub(crate) fn start(
     queue: ImageQueue,
     agent: Arc<Agent>,
     mut directory: JobDirectory<Directory>,
+    disk_bytes_per_s: Option<u64>,
 ) -> std::io::Result<()> {
+    let mut limit = disk_bytes_per_s.map(Limit::new);
     let run = move || loop {
         let image = queue.next();
         let epoch = image.epoch;
         if queue.is_cancelled(epoch) {
             continue;
         }
-        let input = match write(&mut directory, &queue, &agent, image) {
+        let input = match write(&mut directory, &queue, &agent, limit.as_mut(), image) {
             Ok(Some(input)) => input,
             // Cancelled; nobody waits for an answer.
             Ok(None) => continue,
@@ -113,6 +148,7 @@ fn write(
     directory: &mut JobDirectory<Directory>,
     queue: &ImageQueue,
     agent: &Agent,
+    mut limit: Option<&mut Limit>,
     image: Image,
 ) -> Result<Option<Input>, StoreError> {
     let Image { epoch, sections, mut statistics, cut } = image;
@@ -130,6 +166,9 @@ fn write(
                 return Ok(None);
             }
             done = done.and_then(|()| writer.write(directory.storage(), piece));
+            if let Some(limit) = &mut limit {
+                queue.rest(epoch, limit.wait(piece.len() as u64));
+            }
         }
         if let Err(error) = done.and_then(|()| writer.end_section(directory.storage())) {
             // The first error is the one that tells.

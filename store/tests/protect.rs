@@ -184,9 +184,18 @@ fn the_loss_of_more_nodes_is_told_and_what_is_left_is_named() {
     let (node, lost) = (1, vec![2]);
     assert_eq!(
         error,
-        ProtectError::TooManyLost { generation: id, node, lost, members: 4, needed: 3, silent }
+        ProtectError::TooManyLost {
+            generation: id,
+            node,
+            pages: 0,
+            files: 2,
+            lost,
+            members: 4,
+            needed: 3,
+            silent
+        }
     );
-    let words = "is lost on node 2 too, so 2 of 4 are left, and 3 are needed (node 2 does not answer: it is lost); start from another generation";
+    let words = "(2 whole files): what belongs to it is lost on node 2 too, so 2 of 4 are left, and 3 are needed (node 2 does not answer: it is lost); start from another generation";
     assert!(error.to_string().contains(words), "{error}");
     let holds: Vec<bool> = (0..4).map(|node| cluster.member(node).holds(id, false).unwrap()).collect();
     assert_eq!(holds, [true, false, false, true]);
@@ -252,6 +261,24 @@ fn flipped_bits_anywhere_are_found_and_repaired() {
     assert_eq!(kinds.len(), 8, "{kinds:?}");
 }
 
+/// Flips a bit of a node's image, in a page of this stripe of its first cycle. Once more, and it is as it was.
+fn flip_in_stripe(cluster: &Cluster, id: store::GenerationId, node: usize, stripe: usize) {
+    let content = cluster.member(node).content(id, node).unwrap();
+    let group = cluster.group.clone();
+    let stripe_of = |page| {
+        let (column, _) = group.parity_of(node, page);
+        (page / group.data_pages(), (group.members() + column - node) % group.members())
+    };
+    let extents = content.files[0].extents.clone();
+    let (page, offset) = extents
+        .iter()
+        .flat_map(|at| (0..at.piece.pages()).map(move |i| (at.place + i, at.piece.offset + i * 4096)))
+        .find(|(page, _)| stripe_of(*page) == (0, stripe))
+        .unwrap_or_else(|| panic!("node {node} has no page in stripe {stripe}"));
+    let path = cluster.directory(node).image_path(id, transport::Rank(u32::try_from(node).unwrap()));
+    assert!(cluster.disks[node].clone().unwrap().memory.borrow_mut().damage(&path, offset, 1), "{page}");
+}
+
 #[test]
 fn damage_on_every_node_at_once_is_repaired_as_long_as_it_hits_different_stripes() {
     let mut cluster = Cluster::new(4, 1);
@@ -259,20 +286,7 @@ fn damage_on_every_node_at_once_is_repaired_as_long_as_it_hits_different_stripes
     let manifest = cluster.committed().remove(0);
     // Node n loses a page of its image in a stripe of its own.
     for node in 0..4 {
-        let content = cluster.member(node).content(id, node).unwrap();
-        let group = cluster.group.clone();
-        let stripe_of = |page| {
-            let (column, _) = group.parity_of(node, page);
-            (page / group.data_pages(), (4 + column - node) % 4)
-        };
-        let extents = content.files[0].extents.clone();
-        let (page, offset) = extents
-            .iter()
-            .flat_map(|at| (0..at.piece.pages()).map(move |i| (at.place + i, at.piece.offset + i * 4096)))
-            .find(|(page, _)| stripe_of(*page) == (0, node))
-            .unwrap_or_else(|| panic!("node {node} has no page in stripe {node}"));
-        let path = cluster.directory(node).image_path(id, transport::Rank(u32::try_from(node).unwrap()));
-        assert!(cluster.disks[node].clone().unwrap().memory.borrow_mut().damage(&path, offset, 1), "{page}");
+        flip_in_stripe(&cluster, id, node, node);
         assert!(!cluster.member(node).holds(id, true).unwrap());
     }
     for node in 0..4 {
@@ -280,6 +294,45 @@ fn damage_on_every_node_at_once_is_repaired_as_long_as_it_hits_different_stripes
         assert_eq!((repaired.files, repaired.pages), (0, 1), "node {node}");
     }
     cluster.repair_and_check(&manifest, &[]).unwrap();
+}
+
+#[test]
+fn a_page_that_cannot_be_computed_keeps_no_other_one_from_being_repaired() {
+    let mut cluster = Cluster::new(4, 1);
+    let id = work(&mut cluster, 1);
+    let manifest = cluster.committed().remove(0);
+    // In the first of them another node has lost what belongs to it.
+    for (node, stripe) in [(0, 0), (0, 1), (0, 2), (1, 0)] {
+        flip_in_stripe(&cluster, id, node, stripe);
+    }
+    let repair = |node: usize| cluster.member(node).repair(id, &mut Calls::new(&cluster, node, &[]));
+    for _ in 0..2 {
+        let error = repair(0).unwrap_err();
+        let ProtectError::TooManyLost { node: 0, pages: 1, files: 0, lost, .. } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(*lost, [1]);
+        assert!(error.to_string().contains("cannot be computed (1 page): "), "{error}");
+    }
+    // That page comes back from elsewhere: the others are there already.
+    flip_in_stripe(&cluster, id, 0, 0);
+    assert!(cluster.member(0).holds(id, true).unwrap());
+    assert_eq!(repair(1).unwrap().pages, 1);
+    cluster.repair_and_check(&manifest, &[]).unwrap();
+}
+
+#[test]
+fn where_nobody_knows_what_a_node_had_its_record_is_what_is_said_to_be_lost() {
+    let mut cluster = Cluster::new(3, 1);
+    let id = work(&mut cluster, 1);
+    let image = cluster.directory(0).image_path(id, transport::Rank(0));
+    let record = format!("{}/content-00000000", image.rsplit_once('/').unwrap().0);
+    for node in 0..3 {
+        cluster.disks[node].clone().unwrap().memory.borrow_mut().remove_file(&record).unwrap();
+    }
+    let error = cluster.member(0).repair(id, &mut Calls::new(&cluster, 0, &[])).unwrap_err();
+    assert!(matches!(&error, ProtectError::NoRecord { of: 0, reasons, .. } if reasons.len() == 2), "{error}");
+    assert!(error.to_string().starts_with("nobody has a whole record of what node 0 has of"), "{error}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ import tempfile
 import time
 
 from namespaces import Hosts
-from rounds import STEP_MAX, Failure, end_well, expected_of, job_of, keep, segments
+from rounds import STEP_MAX, Failure, Stopped, end_well, exit_stopped, expected_of, job_of, keep, raise_stopped, segments
 
 NODES = 4
 
@@ -42,6 +42,9 @@ class Folders:
 
     def __init__(self, job):
         self.job = job
+
+    def begin(self):
+        """Each is made by its keeper."""
 
     def chosen(self):
         """How a job begins on them."""
@@ -79,6 +82,8 @@ class Namespaces:
         self.job, self.dice = job, dice
         self.hosts = Hosts(tempfile.mkdtemp(dir=job.directory))
         self.numbers = list(range(1, NODES + 1))
+
+    def begin(self):
         for number in self.numbers:
             self.hosts.start(number)
 
@@ -155,8 +160,9 @@ def one(options, program, dice):
     scheme = dice.choice(list(SCHEMES))
     done, rebuilt = [], 0
     nodes = Namespaces(job, dice) if options.namespaces else Folders(job)
-    before = nodes.segments()
     try:
+        nodes.begin()
+        before = nodes.segments()
         job.run(program["ranks"], every_ms, [*nodes.chosen(), "--parity", scheme])
         again = 0
         for _ in range(dice.randint(1, options.losses_per_job)):
@@ -171,6 +177,11 @@ def one(options, program, dice):
         end_well(job, program, nodes.segments, before)
         rebuilt = job.text().count("has what it had: ")
         nodes.end()
+    except Stopped:
+        # The hosts first: what runs there can be left by nobody.
+        nodes.end()
+        job.end_and_remove()
+        raise
     except Failure as failure:
         job.end()
         nodes.end()
@@ -220,4 +231,8 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    raise_stopped()
+    try:
+        main()
+    except Stopped as stopped:
+        exit_stopped(stopped)

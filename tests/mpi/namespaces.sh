@@ -9,7 +9,8 @@ enter_namespaces() {
     done
     why=$(unshare --user --map-root-user --net --pid --fork --mount-proc ip link add a0 type veth peer name b0 2>&1) ||
         skip "no namespaces with networks for this user: ${why:-unshare failed}"
-    exec unshare --user --map-root-user --net --kill-child "$0" inside "$@"
+    # Without a fork: what ends the script reaches it, and not somebody who waits for it and takes no gentle signal.
+    exec unshare --user --map-root-user --net "$0" inside "$@"
 }
 
 # enter_networks ARGUMENT...: likewise for root, whose rights stay those of the system.
@@ -19,7 +20,7 @@ enter_networks() {
         command -v $tool >/dev/null || skip "no $tool (Debian: apt-get install util-linux iproute2)"
     done
     unshare --net --pid --fork --mount-proc true 2>/dev/null || skip "no namespaces with networks here"
-    exec unshare --net --mount --kill-child "$0" inside "$@"
+    exec unshare --net --mount "$0" inside "$@"
 }
 
 # two_hosts: makes them, with the addresses 10.77.1.1 and 10.77.2.1; this one is 10.77.N.254 to host N. Sets `work` to a folder that goes with the script, with a

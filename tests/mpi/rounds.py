@@ -31,6 +31,32 @@ class Failure(Exception):
     pass
 
 
+class Stopped(Exception):
+    """Somebody wants this to end: what was started is to be ended, and what was made is to go."""
+
+
+# What ends a program. `timeout` kills it some seconds later.
+ENDING = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+
+
+def raise_stopped():
+    """From here on the first of them raises `Stopped`, and none disturbs what is done about it."""
+
+    def stop(number, _frame):
+        for each in ENDING:
+            signal.signal(each, signal.SIG_IGN)
+        raise Stopped(number)
+
+    for each in ENDING:
+        signal.signal(each, stop)
+
+
+def exit_stopped(stopped):
+    number = stopped.args[0]
+    print(f"stopped by {signal.Signals(number).name}: nothing is left", flush=True)
+    sys.exit(128 + number)
+
+
 class Job:
     """A launcher that runs, with what it and its ranks print."""
 
@@ -59,8 +85,10 @@ class Job:
         self.start(["restart", self.job, *extra])
 
     def start(self, arguments):
+        # Whatever happens to this program, the launcher goes with it, and its guard ends the rest.
+        bound = ["setpriv", "--pdeathsig", "KILL"]
         self.launcher = subprocess.Popen(
-            [self.stillwire, *arguments], stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output, cwd=self.folder
+            [*bound, self.stillwire, *arguments], stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output, cwd=self.folder
         )
 
     def text(self):
@@ -132,9 +160,20 @@ class Job:
             pass
 
     def end(self):
-        for pid, _ in [(self.launcher.pid, False), *self.processes()]:
-            self.kill(pid)
+        if self.launcher is None:
+            return
+        self.kill(self.launcher.pid)
         self.launcher.wait()
+        until = time.monotonic() + LEFT_MAX
+        while (left := self.processes()) and time.monotonic() < until:
+            for pid, _ in left:
+                self.kill(pid)
+            time.sleep(0.02)
+
+    def end_and_remove(self):
+        self.end()
+        self.output.close()
+        shutil.rmtree(self.directory)
 
 
 def segments(folder="/dev/shm"):
@@ -188,8 +227,12 @@ def expected_of(options, program):
     with tempfile.TemporaryDirectory(dir=options.place) as directory:
         job = job_of(options, directory, program)
         began = time.monotonic()
-        job.start(["run", "-q", "-n", str(program["ranks"]), "--", *program["command"]])
-        job.finish()
+        try:
+            job.start(["run", "-q", "-n", str(program["ranks"]), "--", *program["command"]])
+            job.finish()
+        except Stopped:
+            job.end()
+            raise
         check(job, program)
         results = job.results()
         if len(results) != program.get("results", program["ranks"]):
@@ -288,6 +331,9 @@ def one(options, program, dice):
             again, kind = done
             kinds.append(kind)
         end_well(job, program, segments, before)
+    except Stopped:
+        job.end_and_remove()
+        raise
     except Failure as failure:
         job.end()
         kept = keep(options, program, directory)
@@ -338,4 +384,8 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    raise_stopped()
+    try:
+        main()
+    except Stopped as stopped:
+        exit_stopped(stopped)

@@ -18,6 +18,7 @@ use super::memory::Memory;
 use crate::error::BenchError;
 use crate::machine::{Busy, Machine};
 use crate::progress::Steps;
+use crate::stopping::Stopping;
 
 /// How often a second a rank writes to each page that it writes to.
 pub(super) const PASSES: u32 = 4;
@@ -75,11 +76,14 @@ pub(super) struct Series {
 /// [`BenchError`] if a job does not start, or a checkpoint of it comes to nothing.
 pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
     let machine = Machine::here();
-    let shape = options.shapes.first().copied().flatten();
-    let plans: Vec<Plan> = options.nodes.iter().map(|nodes| options.plan(*nodes, 1, shape)).collect();
+    let stopping = Stopping::notice()?;
+    let ways =
+        options.nodes.iter().flat_map(|nodes| options.shapes.iter().map(move |shape| (*nodes, *shape)));
+    let plans: Vec<Plan> = ways.map(|(nodes, shape)| options.plan(nodes, 1, shape)).collect();
     plans.iter().try_for_each(Plan::check)?;
     let memory = Memory::measure();
     let folder = Folder::new(&options.folder)?;
+    let here = Here { folder, stopping };
     let points = plans.len() * options.bytes.len() * options.dirty.len();
     let mut steps = Steps::new("parity", points);
     let mut rows = Vec::new();
@@ -90,7 +94,7 @@ pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
                 steps.step(format_args!("jobs of {nodes} nodes, {mib} MiB each, {percent} % of them change"));
                 // Of a program that is saved again something was there before.
                 let point = Point { bytes: *bytes, dirty: Dirty::Percent(percent) };
-                let [first, next] = measure(plan, &folder, point, options.runs)?;
+                let [first, next] = measure(plan, &here, point, options.runs)?;
                 let whole = Point { dirty: Dirty::Whole, ..point };
                 for (which, point, series) in [("first", whole, first), ("next", point, next)] {
                     rows.push(JobRow::new(which, plan, &memory, point, series));
@@ -101,18 +105,27 @@ pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
     Ok(JobReport::new(machine, rows))
 }
 
-fn measure(plan: &Plan, folder: &Folder, point: Point, runs: usize) -> Result<[Series; 2], BenchError> {
+/// Where it is measured, and whether that goes on.
+struct Here {
+    folder: Folder,
+    stopping: Stopping,
+}
+
+fn measure(plan: &Plan, here: &Here, point: Point, runs: usize) -> Result<[Series; 2], BenchError> {
     let mut cluster = Cluster::new(plan.clone())?;
     let mut series = [Series::default(), Series::default()];
     let mut bare = |series: &mut [Series; 2]| {
+        here.stopping.check()?;
         let found = cluster.bare(point.bytes as u64)?;
         series.iter_mut().for_each(|series| series.bare.push(found));
         Ok::<(), BenchError>(())
     };
     bare(&mut series)?;
     for _ in 0..runs {
-        let mut job = Job::start(folder, plan, point)?;
+        here.stopping.check()?;
+        let mut job = Job::start(&here.folder, plan, point)?;
         for series in &mut series {
+            here.stopping.check()?;
             std::thread::sleep(CHANGED_AFTER);
             series.taken.push(checkpoint(&mut job, plan.nodes)?);
         }

@@ -22,7 +22,7 @@ pub struct JobRow {
     pub image_bytes: u64,
     /// The longest time for which a rank stood.
     pub pause_s: f64,
-    /// Until all images were durable where they were written. Nothing limits that but this machine.
+    /// Until all images were durable where they were written: below the same limit of the disk.
     pub written_s: f64,
     /// Until all nodes kept what protects them.
     pub protected_s: f64,
@@ -76,6 +76,11 @@ impl JobRow {
         }
     }
 
+    /// The shape that was asked for.
+    fn way(&self) -> &str {
+        if self.encoding.chosen { "auto" } else { &self.encoding.shape }
+    }
+
     fn place(&self, by_nodes: bool) -> String {
         if by_nodes { self.encoding.nodes.to_string() } else { (self.encoding.bytes >> 20).to_string() }
     }
@@ -104,9 +109,15 @@ impl JobReport {
         let by_nodes = places(true).len() >= places(false).len();
         let (horizontal, unit) =
             if by_nodes { ("nodes", "MiB of a node") } else { ("MiB of a node's memory", "nodes") };
+        let has_ways = distinct(self.rows.iter().map(|row| row.way().to_owned())).len() > 1;
         let title = |row: &JobRow| {
             let changed = row.encoding.dirty_percent;
-            format!("{} checkpoint, {} {unit}, {changed} % changed", row.checkpoint, row.place(!by_nodes))
+            let way = if has_ways { format!("{}, ", row.way()) } else { String::new() };
+            format!(
+                "{} checkpoint, {way}{} {unit}, {changed} % changed",
+                row.checkpoint,
+                row.place(!by_nodes)
+            )
         };
         let panel = |of: String| {
             let line = |label: &str, dashed, value: fn(&JobRow) -> f64| {
@@ -155,9 +166,10 @@ impl fmt::Display for JobReport {
         )?;
         write!(
             f,
-            "\n{:>5} {:>8} {:>6} {:>6} {:>5} {:>8} {:>8} {:>7} {:>7} {:>9} {:>9} {:>7} {:>7} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>5} {:>5}",
+            "\n{:>5} {:>8} {:>9} {:>6} {:>6} {:>5} {:>8} {:>8} {:>7} {:>7} {:>9} {:>9} {:>7} {:>7} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>5} {:>5}",
             "nodes",
             "scheme",
+            "shape",
             "MiB",
             "change",
             "which",
@@ -183,9 +195,10 @@ impl fmt::Display for JobReport {
             let encoding = &row.encoding;
             write!(
                 f,
-                "\n{:>5} {:>8} {:>6} {:>5}% {:>5} {:>8.1} {:>8.1} {:>7.4} {:>7.3} {:>9.3} {:>9.3} {:>7.3} {:>7.3} {:>7.3} {:>6.2} {:>6.2} {:>6.2} {:>6.3} {:>6.2} {:>7.2} {:>4.0}% {:>5}{}",
+                "\n{:>5} {:>8} {:>9} {:>6} {:>5}% {:>5} {:>8.1} {:>8.1} {:>7.4} {:>7.3} {:>9.3} {:>9.3} {:>7.3} {:>7.3} {:>7.3} {:>6.2} {:>6.2} {:>6.2} {:>6.3} {:>6.2} {:>7.2} {:>4.0}% {:>5}{}",
                 encoding.nodes,
                 encoding.scheme,
+                encoding.shape,
                 encoding.bytes >> 20,
                 encoding.dirty_percent,
                 row.checkpoint,

@@ -23,6 +23,9 @@ const START_MAX: Duration = Duration::from_secs(60);
 /// One that has not ended by then after it was told to is killed.
 const END_MAX: Duration = Duration::from_secs(10);
 
+/// Time between two looks at what is about to end.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// What a launcher says that does not find what is loaded into programs to save them.
 const NOT_SAVED: &str = "stillwire: only a program that names its own points can be saved";
 
@@ -38,8 +41,15 @@ pub(super) struct Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left of it lies in a folder for such things.
-        let _ = std::fs::remove_dir_all(&self.path);
+        remove(&self.path);
+    }
+}
+
+/// What of a job outlives its launcher for a moment may still write.
+fn remove(path: &Path) {
+    let until = Instant::now() + END_MAX;
+    while std::fs::remove_dir_all(path).is_err() && path.exists() && Instant::now() < until {
+        std::thread::sleep(LOOK_EVERY);
     }
 }
 
@@ -80,8 +90,11 @@ pub(super) struct Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        let _ = self.launcher.kill();
-        let _ = self.launcher.wait();
+        if !self.is_told_to_end() {
+            let _ = self.launcher.kill();
+            let _ = self.launcher.wait();
+        }
+        self.places.iter().for_each(|path| remove(path));
     }
 }
 
@@ -173,19 +186,23 @@ impl Job {
 
     /// Ends it. Nothing of it is left.
     pub(super) fn end(mut self) -> Result<(), BenchError> {
-        let pid = i32::try_from(self.launcher.id()).map(Pid::from_raw);
-        let _ = pid.map(|pid| kill(pid, Signal::SIGTERM));
+        if self.is_told_to_end() { Ok(()) } else { Err(self.broken("does not end")) }
+    }
+
+    /// Whether it has ended then.
+    fn is_told_to_end(&mut self) -> bool {
         let until = Instant::now() + END_MAX;
-        while self.launcher.try_wait()?.is_none() {
-            if Instant::now() >= until {
-                return Err(self.broken("does not end"));
+        if matches!(self.launcher.try_wait(), Ok(None)) {
+            let pid = i32::try_from(self.launcher.id()).map(Pid::from_raw);
+            let _ = pid.map(|pid| kill(pid, Signal::SIGTERM));
+        }
+        loop {
+            match self.launcher.try_wait() {
+                Ok(Some(_)) => return true,
+                Ok(None) if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
+                _ => return false,
             }
-            std::thread::sleep(Duration::from_millis(5));
         }
-        for path in &self.places {
-            std::fs::remove_dir_all(path).map_err(|error| BenchError::Write { path: path.clone(), error })?;
-        }
-        Ok(())
     }
 }
 

@@ -562,8 +562,9 @@ impl Place {
     }
 
     fn write(&self, mut captured: Box<Captured>, sink: &OwnedFd) -> Result<Option<Arc<Hashes>>, BenchError> {
-        captured
-            .write_copies(Sink { file: sink.as_fd(), offset: 0, cover: None }, &mut Sum(Checksum::new()))?;
+        let into = Sink { file: sink.as_fd(), offset: 0, cover: None };
+        let rest = captured.write_copies(into, &mut Sum(Checksum::new()))?;
+        assert_eq!(rest, None, "nothing is limited");
         let is_copy = captured.is_delta();
         let Image { state, files, unchanged, hashes, .. } = captured.finish()?;
         std::fs::write(self.file("state"), state.encode())?;

@@ -29,8 +29,8 @@ pub(crate) struct ProtectionArguments {
     /// host alone then [default with --parity: DIR/nodes, on other hosts /var/tmp]
     #[arg(long, value_name = "PATH")]
     pub(crate) node_dir: Option<PathBuf>,
-    /// What protecting may use of each node, so that the program is not starved: link=RATE, disk=RATE (bytes per second, with k, M or G), cores=C (0.5 is half
-    /// of one core), such as link=50M,cores=0.5 [default: what there is]
+    /// What checkpoints may use of each node behind the program, so that it is not starved: link=RATE, disk=RATE (bytes per second, with k, M or G; also of images
+    /// that its ranks write), cores=C (0.5 is half of one core; of protecting alone), such as link=50M,cores=0.5 [default: what there is]
     #[arg(long, value_name = "LIMITS", value_parser = budget)]
     pub(crate) encode_budget: Option<WireBudget>,
     /// The way that parity takes between nodes: pipeline, ring, broadcast or fan-in [default: what is cheapest]

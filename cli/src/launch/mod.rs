@@ -32,6 +32,7 @@ pub(crate) mod requests;
 pub(crate) mod secrets;
 pub(crate) mod status;
 pub(crate) mod storage;
+mod version;
 pub(crate) mod whole;
 mod wire;
 mod worker;

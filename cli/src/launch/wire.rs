@@ -25,9 +25,7 @@ use transport::{Epoch, Life, Rank};
 use super::flush::wire::{WirePacked, WirePart};
 use super::limits::{LINK_FRAME_BYTES_MAX, READ_BYTES, VERSION_BYTES_MAX};
 use super::nodes::wire::{NodeDone, NodeTask, Refusal, WirePlace};
-
-/// The version that both ends must have.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+use super::version::VERSION;
 
 /// The number under which a control message is sealed that lies in a frame: the order of frames is the stream's matter.
 const NUMBER: u64 = 1;

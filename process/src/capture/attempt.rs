@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::copy::{self, CopyRoom};
 use super::describe::{Regions, Smaps};
@@ -15,7 +16,7 @@ use crate::arch::{self, PAGE_BYTES};
 use crate::content::Hashes;
 use crate::declared::Declared;
 use crate::files::{self, FileId};
-use crate::pages::{Cover, InUse, Sum, Target};
+use crate::pages::{Cover, InUse, Pace, Progress, Sum, Target, write_some};
 use crate::preflight::{self, Look};
 use crate::scratch::Scratch;
 use crate::signals;
@@ -33,6 +34,7 @@ pub struct Prepared {
     files: files::Prepared,
     signals: signals::Prepared,
     content: Content,
+    pace: Option<Box<dyn Pace>>,
     room: Room,
     // After `room`, which lies in it.
     scratch: Scratch,
@@ -90,6 +92,8 @@ pub struct Captured {
     threads: Vec<(u32, Noted)>,
     agent: At,
     maps_bytes: usize,
+    /// In [`Mode::Scan`].
+    progress: Progress,
 }
 
 impl Prepared {
@@ -111,7 +115,7 @@ impl Prepared {
         let (scratch, room) = Room::new(size.with_margin())
             .map_err(|errno| CaptureError::Call { call: "mmap of the capture's own memory", errno })?;
         let content = Content::Unknown;
-        let mut prepared = Prepared { look, options, files, signals, content, room, scratch };
+        let mut prepared = Prepared { look, options, files, signals, content, pace: None, room, scratch };
         prepared.look.plan.ignored.extend([prepared.scratch.range(), prepared.files.memory()]);
         prepared.look.plan.ignored.sort_by_key(|range| range.start);
         Ok(prepared)
@@ -132,6 +136,11 @@ impl Prepared {
     /// ([`Hashes::declare`]). Not in [`Mode::Scan`].
     pub fn compare_content(&mut self, with: Arc<Hashes>) {
         self.content = Content::Compared(with);
+    }
+
+    /// Has pages written no faster than that, as long as the program runs meanwhile: not in [`Mode::Sync`].
+    pub fn limit(&mut self, pace: Box<dyn Pace>) {
+        self.pace = Some(pace);
     }
 
     /// Captures. All other threads of the process stand still meanwhile, and go on before this returns, however it
@@ -192,6 +201,7 @@ impl Prepared {
             threads: attempt.threads,
             agent,
             maps_bytes: attempt.maps_bytes,
+            progress: Progress::default(),
             prepared,
         })))
     }
@@ -297,7 +307,7 @@ impl Attempt<'_> {
     }
 
     fn memory(&mut self, stopped: &Stopped) -> Result<(), InStop> {
-        let Prepared { look, room, content, .. } = &mut *self.prepared;
+        let Prepared { look, room, content, pace, .. } = &mut *self.prepared;
         let maps = room.maps.get(..self.maps_bytes).unwrap_or(&[]);
         let shared =
             save::copy_shared(maps, &look.plan, room.shared_runs, room.copies).map_err(InStop::Save)?;
@@ -311,6 +321,7 @@ impl Attempt<'_> {
             sink: self.sink,
             offset: self.offset,
             cover: self.cover,
+            pace: pace.as_ref().map_or(0..0, |pace| save::memory_of(&**pace)),
         };
         let report = room.report;
         if self.mode == Mode::Scan {
@@ -338,7 +349,8 @@ impl Attempt<'_> {
                         changed: room.changed,
                         buffer: room.buffer,
                     };
-                    in_child(&work, (&mut *room.child_maps, &mut *room.smaps), save_room, self.sum, report)
+                    let texts = (&mut *room.child_maps, &mut *room.smaps);
+                    in_child(&work, texts, save_room, self.sum, pace.as_deref_mut(), report)
                 }
                 child => {
                     keep_from_child(&*look, true);
@@ -364,7 +376,7 @@ impl Attempt<'_> {
             changed: room.changed,
             buffer: room.buffer,
         };
-        let saved = save::save(&work, save_room, self.sum, report);
+        let saved = save::save(&work, save_room, self.sum, None, report);
         let protected = save::protect(maps, &look.plan, false);
         saved.and(protected).map_err(InStop::Save)
     }
@@ -398,6 +410,7 @@ fn in_child(
     (maps, smaps): (&mut [u8], &mut [u8]),
     room: SaveRoom<'_>,
     sum: &mut dyn Sum,
+    pace: Option<&mut (dyn Pace + 'static)>,
     report: &super::room::Report,
 ) -> ! {
     // SAFETY: this process has but this thread, and shares nothing with the program but the scratch and open files.
@@ -417,7 +430,7 @@ fn in_child(
             let read = sys::read_whole(c"/proc/self/smaps", smaps);
             let read = read.map_err(|errno| SaveFault { fault: Fault::Maps, address: 0, errno })?;
             report.smaps.store(read as u64, Ordering::Relaxed);
-            save::save(work, room, sum, report)
+            save::save(work, room, sum, pace, report)
         });
     if let Err(fault) = outcome {
         save::tell(report, fault);
@@ -527,33 +540,47 @@ impl Captured {
     }
 
     /// Writes what was copied in [`Mode::Scan`]; whoever writes in other modes has nothing to do here. Ordinary code, while the
-    /// program runs.
-    pub fn write_copies(&mut self, sink: Sink<'_>, sum: &mut dyn Sum) -> Result<(), CaptureError> {
+    /// program runs. If [`Prepared::limit`] has it wait, it says how long, and is to be called again then, with the same sum; `None`: all is written.
+    pub fn write_copies(
+        &mut self,
+        sink: Sink<'_>,
+        sum: &mut dyn Sum,
+    ) -> Result<Option<Duration>, CaptureError> {
         if self.mode != Mode::Scan {
-            return Ok(());
+            return Ok(None);
         }
         let room = &mut self.prepared.room;
         let report = room.report;
         let runs = room.runs.get(..report.runs.load(Ordering::Relaxed) as usize).unwrap_or(&[]);
         let Sink { offset, cover, .. } = sink;
-        let target = Target { sink: sink.number(), offset, written: &report.written, cover };
+        let tags_at = offset + report.bytes.load(Ordering::Relaxed);
+        let target = Target { sink: sink.number(), offset, written: &report.written, cover, tags_at };
         // All of it is in memory of the capture's own.
-        let mut in_use = InUse { ranges: [0..0, 0..0], waiting: &[], buffer: room.buffer };
-        let written = crate::pages::write(runs, target, &mut in_use, sum, None);
-        written.map_err(|fault| SaveFault {
-            fault: Fault::Write,
-            address: fault.address,
-            errno: fault.errno,
-        })?;
+        let mut in_use = InUse { ranges: [0..0, 0..0, 0..0], waiting: &[], buffer: room.buffer };
+        loop {
+            let written = write_some(runs, &mut self.progress, target, &mut in_use, sum, None);
+            let bytes = written.map_err(|fault| SaveFault {
+                fault: Fault::Write,
+                address: fault.address,
+                errno: fault.errno,
+            })?;
+            if bytes == 0 {
+                break;
+            }
+            match self.prepared.pace.as_mut().map_or(0, |pace| pace.wait_ns(bytes)) {
+                0 => {}
+                wait => return Ok(Some(Duration::from_nanos(wait))),
+            }
+        }
         report.sum.store(sum.value(), Ordering::Relaxed);
         report.stage.store(DONE, Ordering::Release);
-        Ok(())
+        Ok(None)
     }
 
     /// Waits until all pages are written, and puts the state together.
     ///
     /// # Panics
-    /// In [`Mode::Scan`], if [`Captured::write_copies`] has not succeeded before.
+    /// In [`Mode::Scan`], if [`Captured::write_copies`] has not written all before.
     pub fn finish(mut self) -> Result<Image, CaptureError> {
         let report = self.prepared.room.report;
         let is_written = self.mode != Mode::Scan || report.stage.load(Ordering::Acquire) == DONE;

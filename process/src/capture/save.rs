@@ -9,7 +9,7 @@ use super::room::{DONE, FAILED, Report};
 use crate::arch::PAGE_BYTES;
 use crate::content::{self, Noting};
 use crate::maps::{self, Line};
-use crate::pages::{Cover, InUse, Plan, Run, Runs, Saved, Scanner, Sum, Target, write};
+use crate::pages::{Cover, InUse, Pace, Plan, Run, Runs, Saved, Scanner, Sum, Target, write};
 use crate::state::memory::Protection;
 use crate::sys::{self, Answer, Errno};
 
@@ -55,6 +55,8 @@ pub(super) struct Work<'a> {
     pub(super) sink: RawFd,
     pub(super) offset: u64,
     pub(super) cover: Option<&'a dyn Cover>,
+    /// Where the pace lies, if there is one.
+    pub(super) pace: Range<u64>,
 }
 
 /// Where lists are written to, and a buffer.
@@ -71,11 +73,12 @@ pub(super) fn save(
     work: &Work<'_>,
     room: SaveRoom<'_>,
     sum: &mut dyn Sum,
+    pace: Option<&mut (dyn Pace + 'static)>,
     report: &Report,
 ) -> Result<(), SaveFault> {
     let SaveRoom { runs, guards, unchanged, changed, buffer } = room;
     let outcome = find(work, runs, guards).and_then(|(mut runs, guards)| {
-        let mut in_use = InUse { ranges: in_use(work.maps, sum), waiting: work.waiting, buffer };
+        let mut in_use = InUse { ranges: in_use(work, sum), waiting: work.waiting, buffer };
         let (mut changed, mut unchanged) = (Runs::new(changed), Runs::new(unchanged));
         if let Content::Compared(hashes) = work.content {
             content::part(runs.as_slice(), work.maps, &in_use, hashes, (&mut changed, &mut unchanged))
@@ -87,16 +90,14 @@ pub(super) fn save(
         report.guards.store(guards.as_slice().len() as u64, Ordering::Relaxed);
         report.bytes.store(runs.bytes(), Ordering::Relaxed);
         let (sink, offset, cover) = (work.sink, work.offset, work.cover);
-        let target = Target { sink, offset, written: &report.written, cover };
-        let noting = match work.content {
+        let tags_at = offset + runs.bytes();
+        let target = Target { sink, offset, written: &report.written, cover, tags_at };
+        let mut noting = match work.content {
             Content::Noted(hashes) => Some(Noting::new(hashes)),
             Content::Unknown | Content::Compared(_) => None,
         };
-        write(runs.as_slice(), target, &mut in_use, sum, noting).map_err(|fault| SaveFault {
-            fault: Fault::Write,
-            address: fault.address,
-            errno: fault.errno,
-        })
+        let written = write(runs.as_slice(), target, &mut in_use, sum, noting.as_mut(), pace);
+        written.map_err(|fault| SaveFault { fault: Fault::Write, address: fault.address, errno: fault.errno })
     });
     report.sum.store(sum.value(), Ordering::Relaxed);
     match outcome {
@@ -106,20 +107,26 @@ pub(super) fn save(
     outcome
 }
 
-/// What the writer changes while it writes: its stack, and the checksum, wherever that lies.
-fn in_use(maps: &[u8], sum: &dyn Sum) -> [Range<u64>; 2] {
+/// What the writer changes while it writes: its stack, and the checksum and the pace, wherever they lie.
+fn in_use(work: &Work<'_>, sum: &dyn Sum) -> [Range<u64>; 3] {
     /// The writer's own frames are far smaller.
     const STACK_BYTES: u64 = 1 << 20;
     let pages =
         |range: Range<u64>| range.start / PAGE_BYTES * PAGE_BYTES..range.end.next_multiple_of(PAGE_BYTES);
-    let here = std::ptr::from_ref(&maps) as u64;
-    let stack = maps::lines(maps).flatten().find(|line| line.start <= here && here < line.end);
+    let here = std::ptr::from_ref(&work) as u64;
+    let stack = maps::lines(work.maps).flatten().find(|line| line.start <= here && here < line.end);
     let stack = stack.map_or(here..here, |line| {
         line.start.max(here.saturating_sub(STACK_BYTES))..line.end.min(here + STACK_BYTES)
     });
-    let summed = std::ptr::from_ref(sum).cast::<u8>() as u64;
-    let (stack, summed) = (pages(stack), pages(summed..summed + size_of_val(sum) as u64));
-    if stack.start <= summed.start { [stack, summed] } else { [summed, stack] }
+    let mut ranges = [pages(stack), pages(memory_of(sum)), pages(work.pace.clone())];
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges
+}
+
+/// Where something lies that changes while pages are written.
+pub(super) fn memory_of<T: ?Sized>(what: &T) -> Range<u64> {
+    let start = std::ptr::from_ref(what).cast::<u8>() as u64;
+    start..start + size_of_val(what) as u64
 }
 
 pub(super) fn tell(report: &Report, fault: SaveFault) {

@@ -1,13 +1,14 @@
 //! Which pages of a process are its own, and their way into a file. Runs in the forked child, or while all threads stand
 //! still: no allocation, no lock, no panic.
 
+mod cover;
 mod scan;
 mod select;
 mod write;
 
 pub(crate) use scan::Scanner;
 pub(crate) use select::{Plan, Saved};
-pub(crate) use write::{InUse, Target, write};
+pub(crate) use write::{InUse, Progress, Target, write, write_some};
 
 use crate::arch::PAGE_BYTES;
 use crate::sys::{Answer, Errno};
@@ -27,6 +28,12 @@ pub const COVER_TAG_BYTES: usize = 16;
 pub trait Cover {
     /// Changes, in place, the page that is the how-manieth of the section, and gives its tag.
     fn cover(&self, page: u64, bytes: &mut [u8]) -> [u8; COVER_TAG_BYTES];
+}
+
+/// What holds the writing of pages back while the program runs. In the forked child: it may not allocate, nor take a lock.
+pub trait Pace {
+    /// So many bytes more have been written: how long to wait before the next ones, ns.
+    fn wait_ns(&mut self, bytes: u64) -> u64;
 }
 
 /// Pages that lie one after the other, and where their content is read: there, or in a copy.

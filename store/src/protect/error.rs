@@ -38,7 +38,8 @@ pub enum ProtectError {
     Incomplete { generation: GenerationId, what: String },
     /// Of what belongs together more is lost than parity makes up for.
     #[error(
-        "what node {node} has lost of generation {generation} cannot be computed: what belongs to it is lost on {} too, so {} of {members} are left, and {needed} are needed{}; start from another generation",
+        "what node {node} has lost of generation {generation} cannot be computed ({}): what belongs to it is lost on {} too, so {} of {members} are left, and {needed} are needed{}; start from another generation",
+        beyond_words(*.pages, *.files),
         nodes(.lost),
         members - 1 - lost.len(),
         in_brackets(.silent)
@@ -46,12 +47,27 @@ pub enum ProtectError {
     TooManyLost {
         generation: GenerationId,
         node: u32,
-        /// Other nodes that have lost what belongs to it, or do not tell it.
+        /// Damaged pages that cannot be computed.
+        pages: u64,
+        /// Files that are missing, or cannot be read by pages, and of which a page cannot be computed.
+        files: u64,
+        /// Other nodes that have lost what belongs to the first of it, or do not tell it.
         lost: Vec<u32>,
         members: usize,
         needed: usize,
         /// Why others told nothing.
         silent: Vec<String>,
+    },
+    /// Without the record of its files nothing of a node can be computed.
+    #[error(
+        "nobody has a whole record of what node {of} has of generation {generation}, without which no page of it can be told from another{}; start from another generation",
+        in_brackets(.reasons)
+    )]
+    NoRecord {
+        generation: GenerationId,
+        of: u32,
+        /// What those say who were asked.
+        reasons: Vec<String>,
     },
     /// What was rebuilt is not what was saved.
     #[error(
@@ -71,6 +87,16 @@ pub enum ProtectError {
 
 fn in_brackets(reasons: &[String]) -> String {
     if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) }
+}
+
+fn beyond_words(pages: u64, files: u64) -> String {
+    let count = |number: u64, one: &str| match number {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        _ => Some(format!("{number} {one}s")),
+    };
+    let parts = [count(pages, "page"), count(files, "whole file")];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn nodes(numbers: &[u32]) -> String {

@@ -192,6 +192,41 @@ impl Repaired {
     }
 }
 
+/// What a repair has passed over, because it cannot be computed.
+#[derive(Default)]
+struct Beyond {
+    pages: u64,
+    files: u64,
+    /// Why the first of it cannot.
+    first: Option<ProtectError>,
+}
+
+impl Beyond {
+    /// Counts what cannot be computed; other errors are the caller's.
+    fn unless_lost<T>(
+        &mut self,
+        found: Result<T, ProtectError>,
+        count: impl FnOnce(&mut Beyond),
+    ) -> Result<Option<T>, ProtectError> {
+        match found {
+            Err(error @ ProtectError::TooManyLost { .. }) => {
+                count(self);
+                self.first.get_or_insert(error);
+                Ok(None)
+            }
+            found => found.map(Some),
+        }
+    }
+
+    fn told(self) -> Result<(), ProtectError> {
+        let Some(mut error) = self.first else { return Ok(()) };
+        if let ProtectError::TooManyLost { pages, files, .. } = &mut error {
+            (*pages, *files) = (self.pages, self.files);
+        }
+        Err(error)
+    }
+}
+
 /// Bytes of one half of what a member has that are computed together, if a cycle is not longer than that.
 const COMPUTED_BYTES: u64 = 1 << 20;
 
@@ -259,7 +294,7 @@ impl<'a, O: Others> Rebuilder<'a, O> {
         let silent = self.silent.iter().flatten().cloned().collect();
         let lost = missing.iter().map(|member| self.group.nodes()[*member]).collect();
         let (node, generation) = (self.group.nodes()[self.member], self.generation);
-        ProtectError::TooManyLost { generation, node, lost, members, needed, silent }
+        ProtectError::TooManyLost { generation, node, pages: 0, files: 0, lost, members, needed, silent }
     }
 
     /// Asks as many members as are needed, and the others only if something of those is missing.
@@ -351,11 +386,9 @@ impl<'a, O: Others> Rebuilder<'a, O> {
             }
         }
         let others: Vec<usize> = (0..self.group.members()).filter(|other| *other != self.member).collect();
-        let mut error = self.too_many_lost(&others);
-        if let ProtectError::TooManyLost { silent, .. } = &mut error {
-            silent.extend(reasons);
-        }
-        Err(error)
+        let silent = others.iter().filter_map(|other| self.silent[*other].clone());
+        let reasons = silent.chain(reasons).collect();
+        Err(ProtectError::NoRecord { generation: self.generation, of: self.group.nodes()[of], reasons })
     }
 
     fn may_be_asked(&self, member: usize) -> bool {
@@ -374,7 +407,8 @@ impl<'a, O: Others> Rebuilder<'a, O> {
 
 impl<S: Storage> Member<S> {
     /// Looks at everything that this member has and keeps of a generation, and computes what is missing or damaged from what
-    /// the others have, page by page. On an empty directory that is all of it. Whatever happens on the way, doing it again ends it.
+    /// the others have, page by page. On an empty directory that is all of it. Whatever happens on the way, doing it again ends it. What cannot be computed
+    /// is passed over, and told when all the rest is there.
     ///
     /// What makes the generation committed (manifest, commit record, decisions) is not this one's matter.
     pub fn repair<O: Others>(
@@ -398,9 +432,11 @@ impl<S: Storage> Member<S> {
             });
         }
         let content = contents[self.number()].clone();
-        self.repair_files(&content, &mut rebuilder, &mut done)?;
+        let mut beyond = Beyond::default();
+        self.repair_files(&content, &mut rebuilder, &mut done, &mut beyond)?;
         let pages = contents.iter().map(Content::pages).max().unwrap_or(0);
-        self.repair_parity(generation, pages, &mut rebuilder, &mut done)?;
+        self.repair_parity(generation, pages, &mut rebuilder, &mut done, &mut beyond)?;
+        beyond.told()?;
         if unless_damaged(self.protected(generation))?.is_none() {
             let from = Kept::open(self.directory(), generation)?.from();
             self.write_protected(generation, from)?;
@@ -467,6 +503,7 @@ impl<S: Storage> Member<S> {
         content: &Content,
         rebuilder: &mut Rebuilder<'_, O>,
         done: &mut Repaired,
+        beyond: &mut Beyond,
     ) -> Result<(), ProtectError> {
         let generation = content.generation;
         let mut opened = unless_damaged(Opened::open(self, generation))?;
@@ -479,9 +516,12 @@ impl<S: Storage> Member<S> {
             let mut looked_at = opened.as_mut().filter(|_| there);
             // Without checksums of pages those of the image have to do.
             let whole = there && looked_at.is_none() && check_image(self, &path, file).is_ok();
-            let mut touched = false;
+            let (mut touched, mut is_whole) = (false, true);
             if !whole && looked_at.is_none() {
-                self.rebuild_file(&path, file, rebuilder)?;
+                let rebuilt = self.rebuild_file(&path, file, rebuilder);
+                if beyond.unless_lost(rebuilt, |beyond| beyond.files += 1)?.is_none() {
+                    continue;
+                }
                 done.files += 1;
                 touched = true;
             }
@@ -492,14 +532,18 @@ impl<S: Storage> Member<S> {
                 }
                 for page in run {
                     if unless_damaged(opened.read_run(self, page..page + 1))?.is_none() {
-                        let bytes = rebuilder.data(page)?;
+                        let bytes = beyond.unless_lost(rebuilder.data(page), |beyond| beyond.pages += 1)?;
+                        let Some(bytes) = bytes else {
+                            is_whole = false;
+                            continue;
+                        };
                         self.mend_page(&path, file, page, &bytes)?;
                         done.pages += 1;
                         touched = true;
                     }
                 }
             }
-            if touched {
+            if touched && is_whole {
                 let checked = check_image(self, &path, file);
                 checked
                     .map_err(|error| ProtectError::Rebuilt { path: path.clone(), error: Box::new(error) })?;
@@ -513,7 +557,8 @@ impl<S: Storage> Member<S> {
                 }
             }
         }
-        if opened.is_none() {
+        // Those of what cannot be computed would say nothing.
+        if opened.is_none() && beyond.files == 0 {
             self.write_sums(generation, &sums)?;
             done.records += 1;
         }
@@ -587,13 +632,16 @@ impl<S: Storage> Member<S> {
         content_pages: u64,
         rebuilder: &mut Rebuilder<'_, O>,
         done: &mut Repaired,
+        beyond: &mut Beyond,
     ) -> Result<(), ProtectError> {
         let Some(kept) = unless_damaged(Kept::open(self.directory(), generation))? else {
             let pages = self.group().cycles(content_pages) * self.group().parity_pages();
-            kept::write_whole(self.directory(), generation, pages, |_, page| {
+            let written = kept::write_whole(self.directory(), generation, pages, |_, page| {
                 rebuilder.parity(page).map(Some)
-            })?;
-            done.parity_pages += pages;
+            });
+            if beyond.unless_lost(written, |beyond| beyond.files += 1)?.is_some() {
+                done.parity_pages += pages;
+            }
             return Ok(());
         };
         let mut run = Vec::new();
@@ -606,7 +654,8 @@ impl<S: Storage> Member<S> {
                 if unless_damaged(kept.page(self.directory(), page))?.is_some() {
                     continue;
                 }
-                let bytes = rebuilder.parity(page)?;
+                let bytes = rebuilder.parity(page);
+                let Some(bytes) = beyond.unless_lost(bytes, |beyond| beyond.pages += 1)? else { continue };
                 kept.mend(self.directory(), page, &bytes)?;
                 done.parity_pages += 1;
             }

@@ -5,12 +5,14 @@
 //! and folders made, renamed or removed in it) after [`Storage::sync_directory`]. Everything since may be lost, kept,
 //! or kept in part. [`Memory`] takes that freedom; code that passes over it does not depend on any one file system.
 
+mod bucket;
 mod directory;
 mod memory;
 mod packed;
 
 use core::fmt;
 
+pub use bucket::Bucket;
 pub use directory::{Directory, DirectoryFile, DirectoryLock, DirectoryReader};
 pub use memory::{Fault, Memory};
 pub use packed::{Appended, Stored};

@@ -47,7 +47,8 @@ use super::namespace::Namespaces;
 use super::pmi::PmiLines;
 use super::process::{Process, Program};
 use super::secrets::withheld;
-use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, VERSION, WirePhase};
+use super::version::VERSION;
+use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, WirePhase};
 use super::{Plan, Saves, node_name, take_signals, watch};
 use copying::Copying;
 use nodes::OwnDirectory;
@@ -71,6 +72,8 @@ struct Site {
     saves: Saves,
     /// The key with which images are encrypted, if they are.
     encryption: Option<Key>,
+    /// What this node may read and write of images and parity in a second.
+    disk_bytes_per_s: Option<u64>,
 }
 
 /// Tells the provider on which address to receive.
@@ -271,6 +274,7 @@ impl Site {
             provider: begin.provider.as_ref().map(PathBuf::from),
             saves: if begin.saves_processes { Saves::Process } else { Saves::Points },
             encryption: begin.encryption.as_ref().map(Key::from),
+            disk_bytes_per_s: begin.own.as_ref().and_then(|own| own.budget.disk_bytes_per_s),
         }
     }
 

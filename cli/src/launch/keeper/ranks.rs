@@ -118,6 +118,8 @@ impl Shell {
             bind: site.bind,
             nic: NicWish { choice: self.nic_of(rank).map_err(io::Error::other)?, ranks_here: Some(locals) },
             encryption: site.encryption.clone(),
+            // Their images are written at the same time.
+            disk_bytes_per_s: site.disk_bytes_per_s.map(|rate| (rate / u64::from(locals.max(1))).max(1)),
             directory: site.directory.clone(),
         };
         let mut wanted = Wanted::New { part: rank.0, parts: site.ranks };

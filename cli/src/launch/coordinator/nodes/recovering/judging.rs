@@ -46,11 +46,19 @@ impl Shell<'_> {
             let names = nodes.iter().map(|node| self.plan.nodes[node.0 as usize].name());
             names.collect::<Vec<_>>().join(", ")
         };
+        let damaged: BTreeSet<NodeIndex> = lost.difference(&without_anything).copied().collect();
         if without_anything.len() > may {
-            let (count, back) = (lost.len(), lost.len() - may);
+            let (count, back) = (without_anything.len(), without_anything.len() - may);
+            let (besides, unless) = match damaged.is_empty() {
+                true => (String::new(), ""),
+                false => (
+                    format!(", and something of it is damaged ({})", named(&damaged)),
+                    ", unless what is damaged belongs to what stays lost",
+                ),
+            };
             return OfGroup::Lost(format!(
-                "{count} of {members} nodes that protect each other have lost what they kept of it ({}), and {may} may; it could be had if {back} of these came back",
-                named(&lost)
+                "{count} of {members} nodes that protect each other have lost what they kept of it ({}), and {may} may{besides}; it could be had if {back} of these came back{unless}",
+                named(&without_anything)
             ));
         }
         if lost.len() <= may {
@@ -63,10 +71,14 @@ impl Shell<'_> {
             return OfGroup::Repairable(only_notes);
         }
         if are_beyond {
+            let of_each = [("all of it", &without_anything), ("a part of it", &damaged)];
+            let lost_there = of_each.into_iter().filter(|(_, nodes)| !nodes.is_empty());
+            let there: Vec<String> =
+                lost_there.map(|(what, nodes)| format!("{what} on {}", named(nodes))).collect();
             return OfGroup::Lost(format!(
                 "{} of {members} nodes that protect each other have lost something of it ({}), and pages that belong together on more than the {may} that may",
                 lost.len(),
-                named(&lost)
+                there.join(", ")
             ));
         }
         // No image is lost: what protects them follows from them. Else the rest follows when all of them are whole.
