@@ -141,6 +141,11 @@ pub(crate) enum CliError {
     )]
     KeyOfNothing,
     #[error(
+        "{}: images of this job are encrypted, and its job file does not say so, with which key ranks would have to write new ones: it has been changed, or is that of another job; put it back (nodes have copies of it)",
+        path.display()
+    )]
+    EncryptedUnsaid { path: PathBuf },
+    #[error(
         "--encrypt is about images, and nobody asks for checkpoints: add {}, or leave it out",
         crate::arguments::checkpoint_options!()
     )]

@@ -32,6 +32,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use drivers::{NicChoice, NicWish};
+use nix::errno::Errno;
+use nix::libc;
 use store::image::ImageKey;
 use store::{GenerationId, Key};
 use transport::config::AuthLevel;
@@ -220,11 +222,24 @@ impl Launch {
     }
 }
 
-/// Random bytes for an encrypted image.
+/// Random bytes for what is encrypted; `None`: the system gives none.
+///
+/// Straight from the kernel: what libc's getrandom(3) keeps between calls (glibc 2.41 and later) lies in memory of the process, so in its image, and a process
+/// that was restored would be given once more what the one before has used.
 #[must_use]
 pub fn salt() -> Option<[u8; 24]> {
-    let mut salt = [0; 24];
-    getrandom::fill(&mut salt).ok().map(|()| salt)
+    let mut salt = [0u8; 24];
+    loop {
+        // SAFETY: the kernel writes as many bytes as there are, at most.
+        let given = unsafe { libc::syscall(libc::SYS_getrandom, salt.as_mut_ptr(), salt.len(), 0) };
+        // So few come whole (getrandom(2)).
+        if usize::try_from(given) == Ok(salt.len()) {
+            return Some(salt);
+        }
+        if Errno::last() != Errno::EINTR {
+            return None;
+        }
+    }
 }
 
 fn parse(body: &[u8]) -> Result<Launch, LaunchError> {

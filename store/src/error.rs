@@ -198,6 +198,12 @@ pub enum ImageError {
     )]
     #[expect(missing_docs, reason = "said above")]
     SealDiffers { has_seal: bool },
+    /// The seal is of another version.
+    #[error(
+        "the seal has version {found} and id {id}, this build knows version {known} with id 0; use a newer build"
+    )]
+    #[expect(missing_docs, reason = "said above")]
+    SealVersion { id: u64, found: u16, known: u16 },
     /// The seal has not as many tags as there are pages.
     #[error(
         "the seal has {found_bytes} bytes, the pages of the image need {expected_bytes}; it is damaged: restart from another generation"
@@ -219,14 +225,14 @@ pub enum ImageError {
         "the image is not encrypted, and all images of this job are: it is not the job's; restart from another generation"
     )]
     NotEncrypted,
-    /// Header or table were changed by somebody without the key.
+    /// Header or table were damaged in their seal, or changed by somebody without the key.
     #[error(
-        "header and table are not as they were written with this key: somebody has changed them; restart from another generation"
+        "header and table are not as they were written with this key: somebody has changed them, or their seal is damaged; `stillwire repair` mends what is damaged, and another generation may be whole"
     )]
     TableForged,
-    /// A page was changed by somebody without the key.
+    /// A page was changed by somebody without the key, or is damaged (where its checksum was not looked at).
     #[error(
-        "page {page} of section {section} is not as it was written with this key: somebody has changed it; restart from another generation"
+        "page {page} of section {section} is not as it was written with this key: somebody has changed it, or it is damaged; `stillwire repair` mends what is damaged, and another generation may be whole"
     )]
     PageForged { section: u32, page: u64 },
     /// There were no random bytes for the salt of an encrypted image.

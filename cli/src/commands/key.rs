@@ -76,9 +76,7 @@ pub(super) fn key_name(key: &Key) -> String {
 }
 
 pub(super) fn salt() -> Result<[u8; 24], CliError> {
-    let mut salt = [0; 24];
-    getrandom::fill(&mut salt).map_err(|_| CliError::NoRandomness)?;
-    Ok(salt)
+    session::launch::salt().ok_or(CliError::NoRandomness)
 }
 
 fn parse(text: &str) -> Option<Key> {

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use ckpt_glue::recovery::Beginning;
 use drivers::NicChoice;
 use store::job::{Depth, Generation, GenerationState};
-use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError};
+use store::record::ManifestImage;
+use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError, kinds};
 
 use super::copies;
 use super::domains;
@@ -26,7 +27,7 @@ use crate::convert;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::nodes::NO_NODE;
-use crate::launch::{Plan, Program, Purpose, Saves, whole};
+use crate::launch::{Encryption, Plan, Program, Purpose, Saves, whole};
 use transport::config::AuthLevel;
 
 pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, CliError> {
@@ -49,6 +50,8 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     let path = arguments.directory.canonicalize()?;
     let lock = lock(&Directory::open(&path)?, &path)?;
     let encryption = arguments.key.encryption_as_before(&file, purpose == Purpose::Run)?;
+    let key = encryption.as_ref().and_then(Encryption::image_key);
+    directory = directory.encrypted(key);
     let mut news = News::new(arguments.quiet);
     let argument = generation.or(arguments.generation);
     let (beginning, mut suspects) = if protection::is_in(&file) {
@@ -56,6 +59,10 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     } else {
         choose(&mut directory, argument, &mut news)?
     };
+    let newest = beginning_manifest(&mut directory, beginning)?;
+    if encryption.is_none() && newest.as_ref().is_some_and(is_encrypted) {
+        return Err(CliError::EncryptedUnsaid { path });
+    }
     let Settings { mut config, hosts, bind, auth, keeps_ids: kept } = read_settings(&file)?;
     let told = config.clone();
     config.time_limit = arguments.time_limit.or(config.time_limit);
@@ -74,7 +81,7 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     let hosts = arguments.hosts.clone().or(hosts);
     let mut nodes = hosts.nodes(file.ranks, &bind)?;
     if protection::is_in(&file) {
-        if let Some(manifest) = beginning_manifest(&mut directory, beginning)? {
+        if let Some(manifest) = newest {
             // Its images have not been read yet, but by their nodes before it is chosen.
             suspects.insert(manifest.generation);
             nodes = protection::in_places(&manifest, nodes, &hosts)?;
@@ -297,6 +304,12 @@ fn beginning_manifest(
         return Ok(Some(manifest));
     }
     Ok(directory.newest_committed()?)
+}
+
+/// Whether any of its images is encrypted.
+fn is_encrypted(manifest: &Manifest) -> bool {
+    let is_sealed = |image: &ManifestImage| image.summary.kinds.iter().any(|kind| kind.kind == kinds::SEAL);
+    manifest.images.iter().any(is_sealed)
 }
 
 fn newest_whole(

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use session::launch::salt;
 use store::describe::{DamageReport, GenerationReport};
 use store::image::ImageKey;
 use store::job::{Depth, Generation, GenerationState};
@@ -91,7 +90,7 @@ pub(crate) fn verify(arguments: &VerifyArguments, json: bool) -> Result<Exit, Cl
     let (directory, file) = open_job(path)?;
     // Whether bytes are as they were written needs no key; whether somebody else has written others does.
     let encryption = key.encryption_as_before(&file, key.key()?.is_some())?;
-    let key = encryption.and_then(|encryption| encryption.key).map(|key| ImageKey { key, salt });
+    let key = encryption.and_then(|encryption| encryption.image_key());
     let mut directory = directory.encrypted(key.clone());
     let only = generation.map(|argument| resolve(&mut directory, argument)).transpose()?;
     let mut generations = Vec::new();

@@ -52,6 +52,8 @@ use ckpt_glue::recovery::Beginning;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use session::launch::salt;
+use store::image::ImageKey;
 use store::{GenerationId, Key};
 use transport::JobId;
 use transport::config::AuthLevel;
@@ -123,6 +125,18 @@ pub(crate) struct Encryption {
     pub(crate) name: String,
     /// The key; `None` where no image is written or read, but only bytes are rebuilt.
     pub(crate) key: Option<Key>,
+}
+
+impl Encryption {
+    /// For a directory of the job.
+    pub(crate) fn image_key(&self) -> Option<ImageKey> {
+        self.key.clone().map(image_key)
+    }
+}
+
+/// A key, as a directory of a job takes it.
+pub(crate) fn image_key(key: Key) -> ImageKey {
+    ImageKey { key, salt }
 }
 
 /// Settings of a job file that the launcher knows by name; the others are the commands'.

@@ -15,11 +15,11 @@ use store::{
 };
 use transport::Life;
 
-use super::Plan;
 use super::limits::GENERATIONS_TOLD_MAX;
 use super::nodes::NO_NODE;
 use super::setting;
 use super::worker::Worker;
+use super::{Encryption, Plan};
 use crate::convert;
 use crate::error::CliError;
 
@@ -150,7 +150,8 @@ struct Disk {
 
 /// Starts it. `hosts`: the nodes' names, in the order of the layout.
 pub(crate) fn start(plan: &Plan, layout: Layout, hosts: Vec<String>) -> Result<StoreWorker, CliError> {
-    let directory = JobDirectory::attach(Directory::open(&plan.directory)?, plan.job);
+    let key = plan.encryption.as_ref().and_then(Encryption::image_key);
+    let directory = JobDirectory::attach(Directory::open(&plan.directory)?, plan.job).encrypted(key);
     let is_alone = plan.own_directories.is_some();
     let mut disk = Disk {
         directory: if is_alone { directory.on_node(NO_NODE) } else { directory },

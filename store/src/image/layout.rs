@@ -9,7 +9,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Identity;
-use super::seal::{is_secret, seal_bytes};
+use super::seal::{self, is_secret, seal_bytes};
 use crate::checksum::checksum;
 use crate::error::ImageError;
 use crate::kinds;
@@ -321,17 +321,20 @@ pub fn parse_table(header: &Header, bytes: &[u8]) -> Result<Vec<Entry>, ImageErr
     Ok(parsed)
 }
 
-/// An encrypted image has one seal, as its last section, with a tag for each page; of no other image a section is encrypted.
+/// An encrypted image has one seal, as its last section, with a tag for each page of the others; of no other image a section is encrypted.
 fn check_seal(header: &Header, sections: &[Entry]) -> Result<(), ImageError> {
     let seals = sections.iter().filter(|entry| entry.kind == kinds::SEAL).count();
-    let Some((seal, others)) = sections.split_last().filter(|(last, _)| last.kind == kinds::SEAL) else {
+    let Some((last, others)) = sections.split_last().filter(|(last, _)| last.kind == kinds::SEAL) else {
         let is_fit = seals == 0 && !header.is_encrypted && !sections.iter().any(Entry::is_encrypted);
         return if is_fit { Ok(()) } else { Err(ImageError::SealDiffers { has_seal: false }) };
     };
-    if seals != 1 || !header.is_encrypted || seal.is_encrypted() {
+    if seals != 1 || !header.is_encrypted || last.is_encrypted() {
         return Err(ImageError::SealDiffers { has_seal: true });
     }
-    let (expected_bytes, found_bytes) = (seal_bytes(others), seal.bytes);
+    if (last.id, last.version) != (0, seal::VERSION) {
+        return Err(ImageError::SealVersion { id: last.id, found: last.version, known: seal::VERSION });
+    }
+    let (expected_bytes, found_bytes) = (seal_bytes(others), last.bytes);
     if expected_bytes != found_bytes {
         return Err(ImageError::SealLengthDiffers { expected_bytes, found_bytes });
     }

@@ -11,6 +11,8 @@ use crate::limits::{PAGE_BYTES, READ_BUFFER_BYTES};
 use crate::seal::Key;
 use crate::storage::Storage;
 
+const _: () = assert!(READ_BUFFER_BYTES.is_multiple_of(PAGE_BYTES), "pieces that are read begin with a page");
+
 /// An image whose header and table are read and checked. Sections are read one by one, each checked when it is read.
 #[derive(Clone, Debug)]
 pub struct ImageReader {
@@ -139,10 +141,11 @@ impl ImageReader {
         }
         storage.read_range(&self.path, entry.offset, into)?;
         entry.check(number, checksum(into)).map_err(|error| self.failed(error))?;
-        if entry.is_encrypted() {
-            self.opened()?.open(number, 0, into).map_err(|error| self.failed(error))?;
+        match &self.opened {
+            Some(opened) => opened.open(number, 0, into).map_err(|error| self.failed(error)),
+            None if entry.is_encrypted() => Err(self.failed(ImageError::NoKey)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Reads pages of the encrypted section `number`, from page `first` of it on, to where they belong, and checks their tags. Whole pages, or to the end of the section.
@@ -162,29 +165,11 @@ impl ImageReader {
             return Err(self.failed(error));
         }
         storage.read_range(&self.path, entry.offset + from, into)?;
-        self.opened()?.open(number, first, into).map_err(|error| self.failed(error))
+        let opened = self.opened.as_ref().ok_or_else(|| self.failed(ImageError::NoKey))?;
+        opened.open(number, first, into).map_err(|error| self.failed(error))
     }
 
-    /// Reads every encrypted page and checks its tag: none was changed by somebody without the key.
-    pub fn verify_tags<S: Storage>(&self, storage: &mut S) -> Result<(), StoreError> {
-        let mut buffer = vec![0; READ_BUFFER_BYTES];
-        for (number, entry) in (0u32..).zip(&self.entries).filter(|(_, entry)| entry.is_encrypted()) {
-            let mut done = 0;
-            while done < entry.bytes {
-                let length =
-                    usize::try_from(entry.bytes - done).map_or(buffer.len(), |left| left.min(buffer.len()));
-                self.read_pages(storage, number, done / PAGE_BYTES as u64, &mut buffer[..length])?;
-                done += length as u64;
-            }
-        }
-        Ok(())
-    }
-
-    fn opened(&self) -> Result<&Opened, StoreError> {
-        self.opened.as_ref().ok_or_else(|| self.failed(ImageError::NoKey))
-    }
-
-    /// Reads every byte of the file and checks it, with little memory.
+    /// Reads every byte of the file and checks it, with little memory; after [`ImageReader::unlock`] also that none was changed without the key.
     pub fn verify<S: Storage>(&self, storage: &mut S) -> Result<(), StoreError> {
         self.read_through(storage, |_| Ok(()))
     }
@@ -210,6 +195,8 @@ impl ImageReader {
             }
             take(&buffer[..padding])?;
             let mut checksum = Checksum::new();
+            // What is damaged has a wrong tag as well: that is told only of what is whole.
+            let mut sealed = Ok(());
             let mut position = entry.offset;
             let end = entry.offset + entry.stored_bytes;
             while position < end {
@@ -218,9 +205,14 @@ impl ImageReader {
                 read(storage, &self.path, position, &mut buffer[..length])?;
                 checksum.update(&buffer[..length]);
                 take(&buffer[..length])?;
+                if let Some(opened) = &self.opened {
+                    let page = (position - entry.offset) / PAGE_BYTES as u64;
+                    sealed = sealed.and_then(|()| opened.open(number, page, &mut buffer[..length]));
+                }
                 position += length as u64;
             }
             entry.check(number, checksum.value()).map_err(failed)?;
+            sealed.map_err(failed)?;
             from = end;
         }
         let table_bytes = usize::try_from(self.header.total_bytes - from).expect("read into memory before");

@@ -1,4 +1,4 @@
-//! Encrypted images: sections whose pages only those can read, or change unnoticed, who have the key.
+//! Encrypted images: only who has the key can read what is secret of their pages, or change any of them unnoticed.
 //!
 //! Encrypted bytes lie where plain ones would, and are as many: whatever looks at an image page by page, and whatever only wants to know whether it is
 //! whole, needs no key. What else there is of it (salt, check of the key, tags) is in one section at the end, the *seal*.
@@ -69,15 +69,15 @@ fn pages(bytes: u64) -> u64 {
 
 /// Bytes of the seal of an image with these other sections.
 pub(super) fn seal_bytes(sections: &[Entry]) -> u64 {
-    let pages = sections.iter().filter(|entry| entry.is_encrypted()).map(|entry| pages(entry.bytes));
-    SEAL_BYTES as u64 + pages.sum::<u64>() * TAG_BYTES as u64
+    SEAL_BYTES as u64 + sections.iter().map(|entry| pages(entry.bytes)).sum::<u64>() * TAG_BYTES as u64
 }
 
-/// Encrypts and decrypts the pages of one section. Does not allocate, and takes no lock.
+/// Encrypts and decrypts the pages of one section, if it is secret; of another one it makes and checks the tags. Does not allocate, and takes no lock.
 #[derive(Clone, Debug)]
 pub struct SectionSeal {
     sealing: Sealing,
     section: u32,
+    is_secret: bool,
 }
 
 impl SectionSeal {
@@ -85,13 +85,23 @@ impl SectionSeal {
         u64::from(self.section) << SECTION_SHIFT | page
     }
 
-    /// Encrypts page `page` of the section, at most 4096 bytes.
+    /// Seals page `page` of the section, at most 4096 bytes.
     pub fn seal(&self, page: u64, bytes: &mut [u8]) -> [u8; TAG_BYTES] {
-        self.sealing.seal(self.number(page), &[], bytes)
+        let number = self.number(page);
+        if self.is_secret {
+            self.sealing.seal(number, &[], bytes)
+        } else {
+            self.sealing.seal(number, bytes, &mut [])
+        }
     }
 
     fn open(&self, page: u64, bytes: &mut [u8], tag: &[u8; TAG_BYTES]) -> bool {
-        self.sealing.open(self.number(page), &[], bytes, tag)
+        let number = self.number(page);
+        if self.is_secret {
+            self.sealing.open(number, &[], bytes, tag)
+        } else {
+            self.sealing.open(number, bytes, &mut [], tag)
+        }
     }
 }
 
@@ -108,7 +118,7 @@ pub(super) struct Sealer {
     sealing: Sealing,
     /// Of all pages so far.
     tags: Vec<u8>,
-    /// The open section, if it is secret; how many of its pages are done, and the beginning of the next.
+    /// The open section, if it is not the seal; how many of its pages are done, and the beginning of the next.
     section: Option<(SectionSeal, u64)>,
     held: Vec<u8>,
 }
@@ -121,9 +131,9 @@ impl Sealer {
 
     /// True if the section is going to be encrypted.
     pub(super) fn begin(&mut self, section: u32, kind: u32) -> bool {
-        let sealing = self.sealing.clone();
-        self.section = is_secret(kind).then_some((SectionSeal { sealing, section }, 0));
-        self.section.is_some()
+        let (sealing, is_secret) = (self.sealing.clone(), is_secret(kind));
+        self.section = (kind != kinds::SEAL).then_some((SectionSeal { sealing, section, is_secret }, 0));
+        is_secret
     }
 
     pub(super) fn of_section(&self) -> Option<SectionSeal> {
@@ -137,17 +147,17 @@ impl Sealer {
         }
         self.held.extend_from_slice(bytes);
         let whole = self.held.len() / PAGE_BYTES * PAGE_BYTES;
-        Cow::Owned(self.encrypt(whole))
+        Cow::Owned(self.seal(whole))
     }
 
     /// What is stored of the rest of the section, which ends here.
     pub(super) fn end(&mut self) -> Vec<u8> {
-        let rest = self.encrypt(self.held.len());
+        let rest = self.seal(self.held.len());
         self.section = None;
         rest
     }
 
-    fn encrypt(&mut self, bytes: usize) -> Vec<u8> {
+    fn seal(&mut self, bytes: usize) -> Vec<u8> {
         let after = self.held.split_off(bytes);
         let mut stored = core::mem::replace(&mut self.held, after);
         if let Some((seal, done)) = &mut self.section {
@@ -159,7 +169,7 @@ impl Sealer {
         stored
     }
 
-    /// The open section was encrypted by others, who had [`Sealer::of_section`]; these are the tags.
+    /// The open section was sealed by others, who had [`Sealer::of_section`]; these are the tags.
     pub(super) fn end_outside(&mut self, tags: &[u8]) {
         self.tags.extend_from_slice(tags);
         self.section = None;
@@ -180,9 +190,10 @@ impl Sealer {
 #[derive(Clone, Debug)]
 pub(super) struct Opened {
     sealing: Sealing,
-    tags: Vec<u8>,
-    /// For each section, how many pages those before it have.
-    before: Vec<u64>,
+    /// The content of the seal.
+    seal: Vec<u8>,
+    /// For each section, how many pages those before it have, and whether it is secret.
+    sections: Vec<(u64, bool)>,
 }
 
 impl Opened {
@@ -193,7 +204,7 @@ impl Opened {
         seal: Vec<u8>,
         key: &Key,
     ) -> Result<Opened, ImageError> {
-        let (fields, tags) = SealBytes::read_from_prefix(&seal).map_err(|_| ImageError::OtherKey)?;
+        let (fields, _) = SealBytes::read_from_prefix(&seal).map_err(|_| ImageError::OtherKey)?;
         let sealing = Sealing::new(key.clone(), fields.salt);
         if sealing.key_check(IMAGES) != fields.key_check {
             return Err(ImageError::OtherKey);
@@ -201,19 +212,20 @@ impl Opened {
         if sealing.footer_tag(&described(header, sections)) != fields.table_tag {
             return Err(ImageError::TableForged);
         }
-        let before = sections.iter().scan(0, |sum, entry| {
-            let before = *sum;
-            *sum += if entry.is_encrypted() { pages(entry.bytes) } else { 0 };
-            Some(before)
+        let mut before = 0;
+        let sections = sections.iter().map(|entry| {
+            let here = (before, entry.is_encrypted());
+            before += pages(entry.bytes);
+            here
         });
-        Ok(Opened { sealing, tags: tags.to_vec(), before: before.collect() })
+        Ok(Opened { sealing, sections: sections.collect(), seal })
     }
 
-    /// Decrypts what was read of section `section` from page `first` on.
+    /// Decrypts what was read of section `section` from page `first` on, and checks it. Of the seal itself there is nothing to do.
     pub(super) fn open(&self, section: u32, first: u64, bytes: &mut [u8]) -> Result<(), ImageError> {
-        let seal = SectionSeal { sealing: self.sealing.clone(), section };
-        let before = self.before.get(section as usize).copied().unwrap_or(0);
-        let (tags, _) = self.tags.as_chunks::<TAG_BYTES>();
+        let Some((before, is_secret)) = self.sections.get(section as usize).copied() else { return Ok(()) };
+        let seal = SectionSeal { sealing: self.sealing.clone(), section, is_secret };
+        let (tags, _) = self.seal[SEAL_BYTES..].as_chunks::<TAG_BYTES>();
         for (page, bytes) in (first..).zip(bytes.chunks_mut(PAGE_BYTES)) {
             let tag = usize::try_from(before + page).ok().and_then(|at| tags.get(at));
             if !tag.is_some_and(|tag| seal.open(page, bytes, tag)) {

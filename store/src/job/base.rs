@@ -38,7 +38,7 @@ impl<S: Storage> JobDirectory<S> {
         depth: Depth,
     ) -> Result<(), StoreError> {
         match self.open_base(generation, rank, image)? {
-            Some(base) if depth == Depth::Everything => self.verify_image(&base),
+            Some(base) if depth == Depth::Everything => base.verify(&mut self.storage),
             _ => Ok(()),
         }
     }

@@ -72,7 +72,7 @@ impl<S: Storage> JobDirectory<S> {
                 reader.expect_digest(image.summary.digest)?;
                 self.unlock(&mut reader)?;
                 if depth == Depth::Everything {
-                    self.verify_image(&reader)?;
+                    reader.verify(&mut self.storage)?;
                 }
                 self.check_base(manifest.generation, image.rank, &reader, depth)
             };
@@ -83,15 +83,6 @@ impl<S: Storage> JobDirectory<S> {
             progress(done, bytes_done);
         }
         Ok(damages)
-    }
-
-    /// Reads every byte of an image; of an encrypted one, if its key is known, also whether somebody without it has changed something.
-    pub(super) fn verify_image(&mut self, reader: &ImageReader) -> Result<(), StoreError> {
-        reader.verify(&mut self.storage)?;
-        match &self.key {
-            Some(_) => reader.verify_tags(&mut self.storage),
-            None => Ok(()),
-        }
     }
 
     /// The newest committed generation that is whole at this depth, and which newer ones are not.

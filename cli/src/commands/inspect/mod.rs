@@ -134,7 +134,7 @@ fn inspect_file(
         {
             // A key that does not fit is no damage.
             reader.unlock(storage, &key)?;
-            verified = reader.verify_tags(storage);
+            verified = reader.verify(storage);
         }
         let damage = verified.err().map(|error| error.to_string());
         return Ok(Inspected::Image { image, ports: describe_ports(storage, &reader)?, damage });

@@ -33,8 +33,6 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
-use session::launch::salt;
-use store::image::ImageKey;
 use store::{Directory, JobDirectory, Key};
 use transport::config::AuthLevel;
 use transport::{JobId, Life, Rank};
@@ -49,7 +47,7 @@ use super::process::{Process, Program};
 use super::secrets::withheld;
 use super::version::VERSION;
 use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, WirePhase};
-use super::{Plan, Saves, node_name, take_signals, watch};
+use super::{Plan, Saves, image_key, node_name, take_signals, watch};
 use copying::Copying;
 use nodes::OwnDirectory;
 use output::Outputs;
@@ -331,7 +329,7 @@ impl Shell {
                 }
                 None => (Directory::open(&site.directory)?, None),
             };
-            let key = site.encryption.clone().map(|key| ImageKey { key, salt });
+            let key = site.encryption.clone().map(image_key);
             let directory = JobDirectory::attach(storage, site.job).encrypted(key);
             let descriptors = descriptors::provide(begin.share)?;
             Ok((

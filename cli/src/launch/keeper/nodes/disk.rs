@@ -9,11 +9,14 @@ use std::time::{Duration, Instant};
 use copies::{Copies, CopyError, Report};
 use store::job::{Damage, Depth, GenerationState};
 use store::protect::{Group, Member};
-use store::{Decision, Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError};
+use store::{
+    Decision, Directory, GenerationId, JobDirectory, JobFile, Key, Manifest, StorageError, StoreError,
+};
 use transport::{JobId, Rank};
 
 use super::super::super::flush::Directories;
 use super::super::super::flush::wire::{WireCopies, named};
+use super::super::super::image_key;
 use super::super::super::limits::GENERATIONS_TOLD_MAX;
 use super::super::super::nodes::wire::{Found, Known, NodeDone, NodeTask, Refusal, WirePlace};
 use super::super::super::worker::Results;
@@ -40,6 +43,8 @@ pub(super) struct Disk {
     node: u32,
     place: WirePlace,
     group: Option<Group>,
+    /// The key of images, with which they are judged, if they are encrypted.
+    key: Option<Key>,
     /// The job is over: what is still being brought is not needed.
     is_over: Arc<AtomicBool>,
 }
@@ -65,7 +70,8 @@ type Job = JobDirectory<Directory>;
 impl Disk {
     pub(super) fn new(site: &Site, place: WirePlace, is_over: Arc<AtomicBool>) -> Disk {
         let group = place.group();
-        Disk { path: site.directory.clone(), job: site.job, node: site.node.0, place, group, is_over }
+        let (path, key) = (site.directory.clone(), site.encryption.clone());
+        Disk { path, job: site.job, node: site.node.0, place, group, key, is_over }
     }
 
     pub(super) fn perform(&mut self, number: u64, task: NodeTask, results: &Results<Said>) {
@@ -181,7 +187,10 @@ impl Disk {
     }
 
     fn open(&self) -> Result<Job, StoreError> {
-        Ok(JobDirectory::attach(Directory::open(&self.path)?, self.job).on_node(self.node))
+        let storage = Directory::open(&self.path)?;
+        Ok(JobDirectory::attach(storage, self.job)
+            .on_node(self.node)
+            .encrypted(self.key.clone().map(image_key)))
     }
 
     /// The directory, with the job's file in it. What is there is not written again: it can be read on a disk that takes nothing more.
