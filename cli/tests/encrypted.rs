@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use store::image::ImageReader;
-use store::{Directory, Key, kinds};
+use store::{Directory, JobDirectory, Key, kinds};
 use support::programs::{library, steps, sum};
 use support::{Place, Running, done, flip, stillwire, verified, wait_until};
 
@@ -129,6 +129,18 @@ fn a_job_goes_on_with_its_key_and_with_no_other() {
     wrong.says(&["images of this job are encrypted with the key called", "the one that was given is called"]);
     assert_eq!(wrong.code, Some(1));
     assert_eq!(before, files(&place.job()).into_iter().collect(), "nothing is changed, nothing is begun");
+    // Somebody wants the next images in the clear.
+    let storage = Directory::open(&place.job()).expect("a folder");
+    let (_, file) = JobDirectory::open(storage.clone()).expect("a job");
+    let mut silent = file.clone();
+    silent.settings.remove("encrypt").expect("it says that images are encrypted");
+    drop(JobDirectory::renew(storage.clone(), &silent).expect("room for it"));
+    for options in [vec![], vec!["--key-file", &key]] {
+        let unsaid = done(stillwire(&["restart", &job]).args(&options));
+        unsaid.says(&["images of this job are encrypted", "its job file does not say so", "put it back"]);
+        assert_eq!(unsaid.code, Some(1));
+    }
+    drop(JobDirectory::renew(storage, &file).expect("room for it"));
 
     let listed = done(&mut stillwire(&["ls", &job]));
     assert!(listed.stdout.contains("4 of its images are encrypted"), "{listed:?}");

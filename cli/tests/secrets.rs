@@ -74,6 +74,23 @@ fn the_key_is_in_no_process_and_no_image() {
     assert!(!has_bytes(&place.job(), key().as_bytes()), "an image has the key");
 }
 
+// What ranks are told of the key they have in their memory, and so in their images, which are encrypted with it.
+#[test]
+fn the_key_of_images_is_in_no_environment_and_no_image() {
+    let place = Place::new();
+    let job = saved(&place, &["--encrypt"], &[]);
+    for pid in processes(&job) {
+        let environment = environment(pid);
+        assert!(environment.contains(MARK.1) && !environment.contains(&key()), "{environment}");
+    }
+    job.signal("KILL");
+    job.finish();
+    wait_until("the guard has cleaned up", || place.lock_is_free());
+    for secret in [MARK.1.as_bytes(), key().as_bytes(), &[0x5e; 32]] {
+        assert!(!has_bytes(&place.job(), secret), "{}", String::from_utf8_lossy(secret));
+    }
+}
+
 #[test]
 fn credentials_of_the_place_of_copies_are_the_launcher_s_alone() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
