@@ -279,13 +279,7 @@ impl LifeOfAgent {
     }
 
     /// Sleeps until bytes are there, or something is due or can be sent.
-    fn wait(
-        &self,
-        stream: &UnixStream,
-        image: Option<Instant>,
-        rails: Option<Instant>,
-        pmi: Option<&Pmi>,
-    ) {
+    fn wait(&self, stream: &UnixStream, image: Option<Instant>, rails: Option<Instant>, pmi: Option<&Pmi>) {
         let due = self.participant.poll_timeout().map(|due| due.since(self.now()));
         let now = Instant::now();
         let others = [image, rails].into_iter().flatten().map(|due| due.saturating_duration_since(now));
