@@ -7,7 +7,7 @@ pub(crate) const SETTLED_AFTER: Duration = Duration::from_millis(200);
 
 /// While a forked process writes an image, the agent looks whether it has ended after each such part of the time that it has taken so far: it notices that late,
 /// beside what writing took, and an image that is held back for minutes costs the program few looks.
-pub(crate) const WRITING_LOOKS: u32 = 32;
+pub(crate) const WRITING_LOOKS: u32 = 64;
 
 /// Bounds of the time between two such looks.
 pub(crate) const WRITING_SLICE_MIN: Duration = Duration::from_millis(2);
