@@ -16,13 +16,13 @@ use process::state::{self, Places, Unchanged};
 use session::launch::Launch;
 use store::checksum::Checksum;
 use store::image::{Base, SectionSeal};
-use store::storage::{Bucket, DirectoryFile};
+use store::storage::{DirectoryFile, Limit};
 use store::{Directory, GenerationId, ImageWriter, JobDirectory, Section, StoreError, kinds};
 use transport::{Epoch, PortId, Rank};
 
 use crate::choice::{Choice, PAGE_BYTES, Plan};
 use crate::error::AgentError;
-use crate::limits::LOOKS_MAX;
+use crate::limits::{LOOKS_MAX, WRITING_LOOKS, WRITING_SLICE_MAX, WRITING_SLICE_MIN};
 use crate::pmi::launchers_socket;
 use crate::ports::{self, Dump, Standing, System};
 
@@ -70,9 +70,15 @@ struct Writing {
     dump: Duration,
     thaw: Duration,
     since: Instant,
-    /// Of copies that are written here: so far, and until when that rests.
+    /// Of copies that are written here, so far.
     sum: PagesSum,
-    rests_until: Instant,
+    /// When to write on, or to look whether the fork has ended.
+    due: Instant,
+}
+
+/// When to look again at a fork that has been writing for so long.
+fn next_look(written_for: Duration) -> Duration {
+    (written_for / WRITING_LOOKS).clamp(WRITING_SLICE_MIN, WRITING_SLICE_MAX)
 }
 
 impl Writing {
@@ -167,20 +173,15 @@ fn sink<'a>(writer: &'a ImageWriter<DirectoryFile>, offset: u64, seal: Option<&'
 }
 
 /// The rank's part of what its node may write.
-struct Limit {
-    bucket: Bucket,
-    since: Instant,
-}
+struct PagesPace(Limit);
 
-impl Limit {
-    fn new(bytes_per_s: u64) -> Limit {
-        Limit { bucket: Bucket::new(bytes_per_s, Duration::ZERO), since: Instant::now() }
+impl process::Pace for PagesPace {
+    fn piece_bytes(&self) -> u64 {
+        self.0.piece_bytes()
     }
-}
 
-impl process::Pace for Limit {
     fn wait_ns(&mut self, bytes: u64) -> u64 {
-        nanos(self.bucket.take(self.since.elapsed(), bytes))
+        nanos(self.0.wait(bytes))
     }
 }
 
@@ -197,8 +198,9 @@ impl Images {
         Ok(Images { directory, line, outputs, pmi, writing: None, choice, expected, told: None })
     }
 
-    pub(crate) fn is_writing(&self) -> bool {
-        self.writing.is_some()
+    /// When [`Images::look`] has something to do, if an image is being written.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.writing.as_ref().map(|writing| writing.due)
     }
 
     /// Freezes the ports, stops the program, takes its state, lets it go on. Returns a second time in a process that was restored from that.
@@ -277,7 +279,7 @@ impl Images {
                     thaw,
                     since,
                     sum: PagesSum(Checksum::new()),
-                    rests_until: since,
+                    due: since,
                 };
                 Ok(Attempt::Taken(Box::new(writing)))
             }
@@ -331,7 +333,7 @@ impl Images {
         let mut prepared = Prepared::look(&declared, plan.options())?;
         plan.equip(&mut prepared)?;
         if let Some(bytes_per_s) = plan.disk_bytes_per_s {
-            prepared.limit(Box::new(Limit::new(bytes_per_s)));
+            prepared.limit(Box::new(PagesPace(Limit::new(bytes_per_s))));
         }
         Ok(prepared)
     }
@@ -402,16 +404,20 @@ impl Images {
     /// What has become of the image that is being written, once it has.
     pub(crate) fn look(&mut self, rank: Rank) -> Option<Input> {
         let now = Instant::now();
-        let writing = self.writing.as_mut().filter(|writing| writing.rests_until <= now)?;
+        let writing = self.writing.as_mut().filter(|writing| writing.due <= now)?;
         let copied = match writing.write_copies() {
             Ok(Some(rest)) => {
-                writing.rests_until = now + rest;
+                writing.due = now + rest;
                 return None;
             }
             Ok(None) => Ok(()),
             Err(error) => Err(error),
         };
-        let writing = self.writing.take_if(|writing| writing.captured.is_over())?;
+        if !writing.captured.is_over() {
+            writing.due = now + next_look(now.saturating_duration_since(writing.since));
+            return None;
+        }
+        let writing = self.writing.take()?;
         let Writing { generation, since, freeze, dump, thaw, .. } = *writing;
         let epoch = generation.epoch;
         let pause = writing.captured.pause();

@@ -5,8 +5,13 @@ use core::time::Duration;
 /// A program that has run for so long is the one that a person means, and not one that only starts another in its own place (`env`, `nice`).
 pub(crate) const SETTLED_AFTER: Duration = Duration::from_millis(200);
 
-/// Longest sleep of the agent while a forked process writes an image: how late it notices that it has ended.
-pub(crate) const WRITING_SLICE: Duration = Duration::from_millis(2);
+/// While a forked process writes an image, the agent looks whether it has ended after each such part of the time that it has taken so far: it notices that late,
+/// beside what writing took, and an image that is held back for minutes costs the program few looks.
+pub(crate) const WRITING_LOOKS: u32 = 64;
+
+/// Bounds of the time between two such looks.
+pub(crate) const WRITING_SLICE_MIN: Duration = Duration::from_millis(2);
+pub(crate) const WRITING_SLICE_MAX: Duration = Duration::from_millis(50);
 
 /// Bytes taken from the keeper's line at once.
 pub(crate) const CHUNK_BYTES: usize = 16 << 10;

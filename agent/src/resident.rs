@@ -23,7 +23,7 @@ use store::{Directory, GenerationId, JobDirectory};
 use crate::enter::EXIT_NOT_STARTED;
 use crate::error::AgentError;
 use crate::image::{Cut, Images};
-use crate::limits::{CHUNK_BYTES, WRITING_SLICE};
+use crate::limits::CHUNK_BYTES;
 use crate::pmi::{Pmi, UNSAVABLE_PMI};
 use crate::ports::{self, Standing};
 use crate::this_rank::{self, State, ThisRank};
@@ -161,7 +161,7 @@ impl LifeOfAgent {
                 self.attend(pmi)?;
             }
             let rails = self.rank.lock().attend_rails();
-            self.wait(stream, images.is_writing(), rails, pmi.as_deref());
+            self.wait(stream, images.due(), rails, pmi.as_deref());
             match recv(stream.as_raw_fd(), &mut chunk, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) => return Ok(End::LauncherGone),
                 Ok(read) => self.reader.feed(&chunk[..read]),
@@ -279,10 +279,11 @@ impl LifeOfAgent {
     }
 
     /// Sleeps until bytes are there, or something is due or can be sent.
-    fn wait(&self, stream: &UnixStream, is_writing: bool, rails: Option<Instant>, pmi: Option<&Pmi>) {
+    fn wait(&self, stream: &UnixStream, image: Option<Instant>, rails: Option<Instant>, pmi: Option<&Pmi>) {
         let due = self.participant.poll_timeout().map(|due| due.since(self.now()));
-        let rails = rails.map(|due| due.saturating_duration_since(Instant::now()));
-        let due = due.into_iter().chain(is_writing.then_some(WRITING_SLICE)).chain(rails).min();
+        let now = Instant::now();
+        let others = [image, rails].into_iter().flatten().map(|due| due.saturating_duration_since(now));
+        let due = due.into_iter().chain(others).min();
         // Rounded up: a timer that fires early would only come back here.
         let millis = due.map(|due: Duration| u16::try_from(due.as_millis() + 1).unwrap_or(u16::MAX));
         let timeout = millis.map_or(PollTimeout::NONE, PollTimeout::from);

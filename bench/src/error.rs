@@ -121,7 +121,7 @@ pub enum BenchError {
         what: String,
     },
     /// Somebody wants it to end.
-    #[error("it was stopped; nothing is left of what it made")]
+    #[error("it was stopped")]
     Stopped,
     /// No way that parity can take.
     #[error(transparent)]

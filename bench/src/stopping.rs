@@ -1,9 +1,10 @@
 //! Ctrl-C and its like, noticed by benches that would leave something behind.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
 
 use crate::error::BenchError;
 
@@ -11,30 +12,48 @@ use crate::error::BenchError;
 const ENDED: i32 = 130;
 
 /// Whether somebody wants this program to end.
-pub(crate) struct Stopping(Arc<AtomicBool>);
+#[derive(Clone)]
+pub(crate) struct Stopping(Arc<Noted>);
+
+#[derive(Default)]
+struct Noted {
+    stopped: AtomicBool,
+    /// What runs for this program in a process group of its own; 0: nothing.
+    below: AtomicI32,
+}
 
 impl Stopping {
     /// From here on signals that end a process are only noticed, if no other thread was started before: the first one. The second one ends it where it stands,
-    /// for what it waits for may never come.
+    /// for what it waits for may never come, and tells what runs below it.
     pub(crate) fn notice() -> Result<Stopping, BenchError> {
         let mut signals = SigSet::empty();
         [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| signals.add(signal));
         signals.thread_block().map_err(std::io::Error::from)?;
-        let stopped = Arc::new(AtomicBool::new(false));
-        let noted = Arc::clone(&stopped);
+        let stopping = Stopping(Arc::default());
+        let noted = Arc::clone(&stopping.0);
         std::thread::Builder::new().name("stillwire-signals".into()).spawn(move || {
             if signals.wait().is_ok() {
-                noted.store(true, Ordering::Relaxed);
+                noted.stopped.store(true, Ordering::Relaxed);
             }
             if signals.wait().is_ok() {
+                let below = noted.below.load(Ordering::Relaxed);
+                if below > 0 {
+                    let _ = kill(Pid::from_raw(below), Signal::SIGTERM);
+                }
                 std::process::exit(ENDED);
             }
         })?;
-        Ok(Stopping(stopped))
+        Ok(stopping)
     }
 
     /// An error, if somebody does.
     pub(crate) fn check(&self) -> Result<(), BenchError> {
-        if self.0.load(Ordering::Relaxed) { Err(BenchError::Stopped) } else { Ok(()) }
+        if self.0.stopped.load(Ordering::Relaxed) { Err(BenchError::Stopped) } else { Ok(()) }
+    }
+
+    /// That process runs for this program now, or none does.
+    pub(crate) fn tells(&self, below: Option<u32>) {
+        let below = below.and_then(|pid| i32::try_from(pid).ok());
+        self.0.below.store(below.unwrap_or(0), Ordering::Relaxed);
     }
 }

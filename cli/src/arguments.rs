@@ -43,7 +43,7 @@ macro_rules! checkpoint_options {
 pub(crate) use checkpoint_options;
 
 #[derive(Debug, Parser)]
-#[command(name = "stillwire", version, about = ABOUT, long_about = LONG_ABOUT, after_long_help = Exit::HELP)]
+#[command(name = "stillwire", version = crate::launch::VERSION, about = ABOUT, long_about = LONG_ABOUT, after_long_help = Exit::HELP)]
 #[command(max_term_width = 110, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
     /// Print one JSON object on standard output; everything else goes to standard error
@@ -306,7 +306,8 @@ pub(crate) struct CheckpointArguments {
     /// temporary one that goes when the job has ended well or committed nothing
     #[arg(long = "ckpt-dir", value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
-    /// Time that one checkpoint may take, from the command until all images are durable; then it is given up
+    /// Time that one checkpoint may take, from the command until all images are durable; then it is given up. Below a limit of the disk (--encode-budget disk=RATE)
+    /// images take as long as the limit says, and this has to be longer
     #[arg(long = "ckpt-timeout", value_name = "D", default_value = "1m", value_parser = duration_argument)]
     pub(crate) timeout: Duration,
     /// Time after which the job ends, with a last checkpoint shortly before it (exit code 5: go on with `restart`)

@@ -38,7 +38,9 @@ pub(crate) fn abandoned(reason: &AbandonReason) -> String {
         }
         AbandonReason::NoImage { rank, reason } => format!("rank {rank} {reason}"),
         AbandonReason::TimedOut { images, ranks } => {
-            format!("only {images} of {ranks} images were durable in time")
+            format!(
+                "only {images} of {ranks} images were durable in time: --ckpt-timeout gives them more, and a limit of the disk (--encode-budget disk=RATE) makes them slower"
+            )
         }
         AbandonReason::CommitFailed { errno: number } => {
             format!("it could not be protected, or its record not be written: {}", errno(*number))

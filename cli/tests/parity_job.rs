@@ -4,8 +4,12 @@
 mod skipped;
 mod support;
 
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
 use support::programs::library;
 use support::{children, children_of, done, runs, signal, stillwire, wait_until};
@@ -74,7 +78,9 @@ fn every_shape_that_is_named_is_measured() {
 fn measuring(folder: &Path) -> (Child, u32) {
     let mut bench = stillwire(&["bench", "parity", "--job", "--nodes", "2", "--mib", "1", "--runs", "1000"]);
     bench.arg("--folder").arg(folder).env("STILLWIRE_PROVIDER", library());
-    let bench = bench.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the executable starts");
+    // As a shell at a terminal starts it.
+    let bench = bench.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
+    let bench = bench.spawn().expect("the executable starts");
     let mut launchers = Vec::new();
     wait_until("a job that has its directories", || {
         launchers = children_of(bench.id());
@@ -84,17 +90,32 @@ fn measuring(folder: &Path) -> (Child, u32) {
     (bench, launchers[0])
 }
 
+/// Who gets a signal.
+enum To {
+    /// All that belong to a terminal's foreground.
+    Terminal,
+    Bench,
+    Launcher,
+}
+
 #[test]
 fn a_bench_that_is_stopped_or_fails_leaves_nothing() {
-    for (to_the_bench, name, code, words) in [
-        (true, "INT", 130, "it was stopped"),
-        (true, "TERM", 130, "it was stopped"),
-        (false, "KILL", 1, "a job could not be measured"),
+    for (to, name, code, words) in [
+        (To::Terminal, "INT", 130, "it was stopped"),
+        (To::Bench, "TERM", 130, "it was stopped"),
+        (To::Launcher, "KILL", 1, "a job could not be measured"),
     ] {
         let folder = tempfile::tempdir().expect("a folder");
         let (bench, launcher) = measuring(folder.path());
         let below = [children(launcher), vec![launcher]].concat();
-        signal(if to_the_bench { bench.id() } else { launcher }, name);
+        match to {
+            To::Terminal => {
+                let group = Pid::from_raw(i32::try_from(bench.id()).expect("a small number"));
+                killpg(group, Signal::SIGINT).expect("it is there");
+            }
+            To::Bench => signal(bench.id(), name),
+            To::Launcher => signal(launcher, name),
+        }
         let ended = bench.wait_with_output().expect("its end");
         let said = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(code), "{name}: {said}");

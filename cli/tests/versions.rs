@@ -87,6 +87,8 @@ fn two_builds_are_named_on_both_sides() {
     assert_eq!(own, version_of(&begin));
     let (program, words) = own.split_once('+').expect("the version, and what tells builds of it apart");
     assert_eq!(program, env!("CARGO_PKG_VERSION"));
+    // A person who looks for the one that differs finds it.
+    assert_eq!(done(&mut stillwire(&["--version"])).stdout, format!("stillwire {own}\n"));
     let digits = |text: &str| text.replace(|digit: char| digit.is_ascii_digit(), "9");
     let letters = |text: &str| text.replace(|digit: char| digit.is_ascii_hexdigit(), "a");
     // An older version, and another build of this one.

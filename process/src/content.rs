@@ -236,7 +236,7 @@ mod tests {
 
     const ANONYMOUS: &str = "rw-p 0 00:00 0";
     fn not_in_use() -> InUse<'static> {
-        InUse { ranges: [0..0, 0..0, 0..0], waiting: &[], buffer: &mut [] }
+        InUse::nothing(&mut [])
     }
 
     #[test]

@@ -84,6 +84,16 @@ pub(crate) unsafe fn write_vector_at(fd: RawFd, pieces: &[libc::iovec], offset: 
     }
 }
 
+/// Has the kernel begin to write this part of a file to the disk, and does not wait for it. What fails is not told here: the write-back, and whoever makes the
+/// file durable hears of it.
+pub(crate) fn begin_write_back(fd: RawFd, offset: u64, bytes: u64) {
+    let flags = libc::SYNC_FILE_RANGE_WRITE as usize;
+    // SAFETY: no memory is touched.
+    let _ = unsafe {
+        call(libc::SYS_sync_file_range, [fd_argument(fd), offset as usize, bytes as usize, flags, 0, 0])
+    };
+}
+
 /// Reads all of a file of /proc into `buffer`; `ENOBUFS` if it has more.
 pub(crate) fn read_whole(path: &CStr, buffer: &mut [u8]) -> Answer<usize> {
     read_whole_at(libc::AT_FDCWD, path, buffer)

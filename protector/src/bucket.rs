@@ -1,26 +1,23 @@
 //! A limit on bytes per second that several threads share.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use store::storage;
+use store::storage::Limit;
 
-/// See [`storage::Bucket`].
+/// See [`store::storage::Bucket`].
 pub(crate) struct Bucket {
-    shared: Mutex<storage::Bucket>,
-    since: Instant,
+    shared: Mutex<Limit>,
 }
 
 impl Bucket {
     pub(crate) fn new(bytes_per_s: u64) -> Bucket {
-        let shared = Mutex::new(storage::Bucket::new(bytes_per_s, Duration::ZERO));
-        Bucket { shared, since: Instant::now() }
+        Bucket { shared: Mutex::new(Limit::new(bytes_per_s)) }
     }
 
     /// Takes so many bytes, and says how long to wait before the next ones may be taken.
     pub(crate) fn take(&self, bytes: u64) -> Duration {
-        let now = self.since.elapsed();
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner).take(now, bytes)
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner).wait(bytes)
     }
 
     /// How long to wait before something may be taken.

@@ -39,7 +39,7 @@ pub const SPIN_SHARED: Duration = Duration::from_micros(2);
 /// How often the helper thread looks whether the program makes progress by itself.
 pub const HELPER_TICK: Duration = Duration::from_millis(1);
 
-/// Piece in which an image is handed to the store; between two of them a cancelled image is noticed.
+/// Piece in which an image is handed to the store, if no limit has smaller ones; between two of them a cancelled image is noticed.
 pub const WRITE_PIECE_BYTES: usize = 8 << 20;
 
 /// Memory that is made ready before a freeze for the port's section, at most: far more than the queues of a thousand links. Beyond

@@ -1,6 +1,7 @@
 //! Writes images while the program runs on.
 
 use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,11 +9,12 @@ use std::time::{Duration, Instant};
 use ckpt_glue::control::{CutStatistics, NoImageReason};
 use ckpt_glue::names::ImageDigest;
 use ckpt_glue::participant::Input;
-use store::storage::Bucket;
-use store::{Directory, GenerationId, JobDirectory, Section, StoreError};
-use transport::Epoch;
+use store::image::ImageSummary;
+use store::storage::{DirectoryFile, Limit};
+use store::{Directory, GenerationId, ImageWriter, JobDirectory, Section, Storage, StoreError};
+use transport::{Epoch, Rank};
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Identity};
 use crate::capture::nanos;
 use crate::limits::WRITE_PIECE_BYTES;
 
@@ -95,23 +97,6 @@ impl ImageQueue {
     }
 }
 
-/// What the writer may write in a second.
-struct Limit {
-    bucket: Bucket,
-    since: Instant,
-}
-
-impl Limit {
-    fn new(bytes_per_s: u64) -> Limit {
-        Limit { bucket: Bucket::new(bytes_per_s, Duration::ZERO), since: Instant::now() }
-    }
-
-    /// So many bytes have been written: how long to wait before the next ones.
-    fn wait(&mut self, bytes: u64) -> Duration {
-        self.bucket.take(self.since.elapsed(), bytes)
-    }
-}
-
 /// Starts the writer's thread.
 pub(crate) fn start(
     queue: ImageQueue,
@@ -121,20 +106,23 @@ pub(crate) fn start(
 ) -> std::io::Result<()> {
     let mut limit = disk_bytes_per_s.map(Limit::new);
     let run = move || loop {
-        let image = queue.next();
-        let epoch = image.epoch;
+        let Image { epoch, sections, mut statistics, cut } = queue.next();
         if queue.is_cancelled(epoch) {
             continue;
         }
-        let input = match write(&mut directory, &queue, &agent, limit.as_mut(), image) {
-            Ok(Some(input)) => input,
+        let Identity { life, rank, .. } = *agent.identity();
+        let place = (GenerationId { life, epoch }, rank);
+        let written = write(&mut directory, &queue, place, &sections, limit.as_mut(), begin_write_back);
+        let input = match written {
+            Ok(Some(summary)) => {
+                statistics.write_ns = nanos(cut.elapsed());
+                let (digest, bytes) = (ImageDigest(summary.digest.0), summary.bytes);
+                Input::Captured { epoch, digest, bytes, statistics }
+            }
             // Cancelled; nobody waits for an answer.
             Ok(None) => continue,
             Err(error) => {
-                eprintln!(
-                    "stillwire: rank {}: image of epoch {epoch} not written: {error}",
-                    agent.identity().rank
-                );
+                eprintln!("stillwire: rank {rank}: image of epoch {epoch} not written: {error}");
                 Input::CaptureFailed { epoch, reason: NoImageReason::WriteFailed { errno: error.errno() } }
             }
         };
@@ -143,41 +131,152 @@ pub(crate) fn start(
     std::thread::Builder::new().name("stillwire-images".into()).spawn(run).map(drop)
 }
 
-/// `None` if the image was cancelled meanwhile; nothing is left of it then.
-fn write(
-    directory: &mut JobDirectory<Directory>,
+/// Has the kernel begin to write to the disk what has been written of the file so far.
+fn begin_write_back(writer: &ImageWriter<DirectoryFile>) {
+    let file = writer.file().as_fd().as_raw_fd();
+    // SAFETY: no memory is touched.
+    let begun = unsafe { nix::libc::sync_file_range(file, 0, 0, nix::libc::SYNC_FILE_RANGE_WRITE) };
+    // It is no more than a wish: what fails of it is told when the file is made durable.
+    let _ = begun;
+}
+
+/// `None` if the image was cancelled meanwhile. Nothing is left then, nor after an error. Below a limit `piece_written` follows each piece.
+fn write<S: Storage>(
+    directory: &mut JobDirectory<S>,
     queue: &ImageQueue,
-    agent: &Agent,
-    mut limit: Option<&mut Limit>,
-    image: Image,
-) -> Result<Option<Input>, StoreError> {
-    let Image { epoch, sections, mut statistics, cut } = image;
-    let identity = agent.identity();
-    let generation = GenerationId { life: identity.life, epoch };
+    (generation, rank): (GenerationId, Rank),
+    sections: &[OwnedSection],
+    limit: Option<&mut Limit>,
+    piece_written: impl Fn(&ImageWriter<S::File>),
+) -> Result<Option<ImageSummary>, StoreError> {
     directory.begin_generation(generation)?;
-    let mut writer = directory.begin_image(generation, identity.rank)?;
-    for section in &sections {
-        let OwnedSection { kind, version, id, bytes } = section;
+    let mut writer = directory.begin_image(generation, rank)?;
+    let storage = directory.storage();
+    match fill(&mut writer, storage, queue, generation.epoch, sections, limit, piece_written) {
+        Ok(true) => writer.finish(storage).map(Some),
+        Ok(false) => writer.abandon(storage).map(|()| None),
+        Err(error) => {
+            // The first error is the one that tells.
+            let _ = writer.abandon(storage);
+            Err(error)
+        }
+    }
+}
+
+/// Writes the sections. False if the image was cancelled meanwhile.
+fn fill<S: Storage>(
+    writer: &mut ImageWriter<S::File>,
+    storage: &mut S,
+    queue: &ImageQueue,
+    epoch: Epoch,
+    sections: &[OwnedSection],
+    mut limit: Option<&mut Limit>,
+    piece_written: impl Fn(&ImageWriter<S::File>),
+) -> Result<bool, StoreError> {
+    let piece_bytes = limit.as_ref().and_then(|limit| usize::try_from(limit.piece_bytes()).ok());
+    let piece_bytes = piece_bytes.map_or(WRITE_PIECE_BYTES, |bytes| bytes.min(WRITE_PIECE_BYTES));
+    for OwnedSection { kind, version, id, bytes } in sections {
         let head = Section { kind: *kind, version: *version, id: *id, bytes: &[] };
-        let mut done = writer.begin_section(directory.storage(), head, bytes.len() as u64);
-        for piece in bytes.chunks(WRITE_PIECE_BYTES) {
+        writer.begin_section(storage, head, bytes.len() as u64)?;
+        for piece in bytes.chunks(piece_bytes) {
             if queue.is_cancelled(epoch) {
-                writer.abandon(directory.storage())?;
-                return Ok(None);
+                return Ok(false);
             }
-            done = done.and_then(|()| writer.write(directory.storage(), piece));
+            writer.write(storage, piece)?;
             if let Some(limit) = &mut limit {
+                piece_written(writer);
                 queue.rest(epoch, limit.wait(piece.len() as u64));
             }
         }
-        if let Err(error) = done.and_then(|()| writer.end_section(directory.storage())) {
-            // The first error is the one that tells.
-            let _ = writer.abandon(directory.storage());
-            return Err(error);
-        }
+        writer.end_section(storage)?;
     }
-    let summary = writer.finish(directory.storage())?;
-    statistics.write_ns = nanos(cut.elapsed());
-    let (digest, bytes) = (ImageDigest(summary.digest.0), summary.bytes);
-    Ok(Some(Input::Captured { epoch, digest, bytes, statistics }))
+    Ok(!queue.is_cancelled(epoch))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::mpsc;
+
+    use store::{CheckpointSettings, JobFile, Memory, StorageError};
+    use transport::{JobId, Life};
+
+    use super::*;
+
+    const PLACE: (GenerationId, Rank) =
+        (GenerationId { life: Life { counter: 1, nonce: 7 }, epoch: Epoch(3) }, Rank(0));
+
+    fn job() -> JobDirectory<Memory> {
+        let file = JobFile {
+            job: JobId(1),
+            ranks: 1,
+            checkpoint: CheckpointSettings { every_ms: None, keep: 1 },
+            directory: b"/".to_vec(),
+            command: vec![b"./app".to_vec()],
+            environment: Vec::new(),
+            settings: Default::default(),
+        };
+        let mut directory = JobDirectory::create(Memory::new(), &file).expect("a job");
+        let nonce = PLACE.0.life.nonce;
+        assert_eq!(directory.start_life(nonce, None).expect("a life").life, PLACE.0.life);
+        directory
+    }
+
+    fn sections(bytes: usize) -> Vec<OwnedSection> {
+        (1..=2).map(|id| OwnedSection { kind: 0x100, version: 1, id, bytes: vec![1; bytes] }).collect()
+    }
+
+    /// What lies where the image would be.
+    fn found(directory: &mut JobDirectory<Memory>) -> usize {
+        let folder = PLACE.0.folder();
+        directory.storage().list(&folder).expect("the folder of the generation").len()
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told_at_once_however_slowly_it_would_be_written() {
+        let mut directory = job();
+        directory.storage().set_capacity_bytes(Some(4096));
+        let (to, from) = mpsc::channel();
+        // What comes after the error would take longer than anybody waits.
+        std::thread::spawn(move || {
+            let (queue, mut limit) = (ImageQueue::default(), Limit::new(1));
+            let sections = sections(1 << 20);
+            let written = write(&mut directory, &queue, PLACE, &sections, Some(&mut limit), |_| ());
+            to.send((written, found(&mut directory)))
+        });
+        let (written, left) = from.recv_timeout(Duration::from_secs(20)).expect("an answer");
+        let error = written.expect_err("there is no room");
+        assert!(matches!(error, StoreError::Storage(StorageError::NoSpace { .. })), "{error}");
+        assert_eq!(left, 0, "nothing is left");
+    }
+
+    #[test]
+    fn what_is_cancelled_behind_its_last_piece_is_not_published() {
+        let (mut directory, queue) = (job(), ImageQueue::default());
+        // Two sections of a piece each: the second one is the last.
+        let (mut limit, pieces) = (Limit::new(1 << 30), Cell::new(0));
+        let cancel = |_: &ImageWriter<_>| {
+            pieces.set(pieces.get() + 1);
+            if pieces.get() == 2 {
+                queue.cancel(PLACE.0.epoch);
+            }
+        };
+        let written = write(&mut directory, &queue, PLACE, &sections(1000), Some(&mut limit), cancel);
+        assert_eq!((written, pieces.get(), found(&mut directory)), (Ok(None), 2, 0));
+    }
+
+    #[test]
+    fn below_a_limit_every_piece_is_small_and_sent_on() {
+        let (mut directory, queue) = (job(), ImageQueue::default());
+        let mut pieces = |epoch, limit: Option<&mut Limit>| {
+            let (pieces, place) = (Cell::new(0), (GenerationId { epoch: Epoch(epoch), ..PLACE.0 }, PLACE.1));
+            let count = |_: &ImageWriter<_>| pieces.set(pieces.get() + 1);
+            let summary = write(&mut directory, &queue, place, &sections(1 << 20), limit, count);
+            assert!(summary.expect("room").expect("nobody cancels it").bytes > 2 << 20);
+            pieces.get()
+        };
+        assert_eq!(pieces(1, None), 0, "nothing holds it back");
+        let mut limit = Limit::new(5 << 20);
+        assert_eq!((limit.piece_bytes(), pieces(2, Some(&mut limit))), (512 << 10, 4));
+    }
 }

@@ -180,23 +180,23 @@ fn the_loss_of_more_nodes_is_told_and_what_is_left_is_named() {
     let manifest = cluster.committed().remove(0);
     cluster.start(1, None).unwrap();
     let error = cluster.repair_and_check(&manifest, &[1, 2]).unwrap_err();
-    let silent = vec!["node 2 does not answer: it is lost".to_owned()];
-    let (node, lost) = (1, vec![2]);
+    let reasons = vec!["node 2 does not answer: it is lost".to_owned()];
+    let (node, members, needed, told, silent) = (1, 4, 3, 2, vec![2]);
     assert_eq!(
         error,
-        ProtectError::TooManyLost {
-            generation: id,
-            node,
-            pages: 0,
-            files: 2,
-            lost,
-            members: 4,
-            needed: 3,
-            silent
-        }
+        ProtectError::TooFewAnswer { generation: id, node, members, needed, told, silent, reasons }
     );
-    let words = "(2 whole files): what belongs to it is lost on node 2 too, so 2 of 4 are left, and 3 are needed (node 2 does not answer: it is lost); start from another generation";
+    // It answers, and has nothing.
+    let error = cluster.member(1).repair(id, &mut Calls::new(&cluster, 1, &[])).unwrap_err();
+    let ProtectError::TooManyLost { node: 1, pages: 0, files: 2, lost, silent, .. } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!((&lost[..], &silent[..]), (&[2][..], &[][..]));
+    let words = "(2 whole files): what belongs to it is lost on node 2 too, so 2 of 4 are left, and 3 are needed; start from another generation";
     assert!(error.to_string().contains(words), "{error}");
+    // Of what could not be written to its end nothing is left.
+    let names = files(&cluster, 1);
+    assert!(!names.is_empty() && names.iter().all(|(name, _)| !name.ends_with(".tmp")), "{names:?}");
     let holds: Vec<bool> = (0..4).map(|node| cluster.member(node).holds(id, false).unwrap()).collect();
     assert_eq!(holds, [true, false, false, true]);
 }
@@ -332,7 +332,38 @@ fn where_nobody_knows_what_a_node_had_its_record_is_what_is_said_to_be_lost() {
     }
     let error = cluster.member(0).repair(id, &mut Calls::new(&cluster, 0, &[])).unwrap_err();
     assert!(matches!(&error, ProtectError::NoRecord { of: 0, reasons, .. } if reasons.len() == 2), "{error}");
-    assert!(error.to_string().starts_with("nobody has a whole record of what node 0 has of"), "{error}");
+    let words = error.to_string();
+    assert!(words.starts_with("nobody who answered has a whole record of what node 0 has of"), "{words}");
+    assert!(words.ends_with("; start from another generation"), "{words}");
+    // Who does not answer may have it.
+    let error = cluster.member(0).repair(id, &mut Calls::new(&cluster, 0, &[0, 2])).unwrap_err();
+    assert!(matches!(&error, ProtectError::NoRecord { silent, .. } if silent[..] == [2]), "{error}");
+    let words = error.to_string();
+    assert!(words.contains("node 2 does not answer: it is lost"), "{words}");
+    assert!(words.ends_with("; bring back node 2 first"), "{words}");
+}
+
+#[test]
+fn where_too_few_answer_a_repair_ends_at_once_and_names_those_who_do_not() {
+    let mut cluster = Cluster::new(4, 1);
+    let id = work(&mut cluster, 1);
+    // More than are computed together.
+    for stripe in [0, 1, 2] {
+        flip_in_stripe(&cluster, id, 0, stripe);
+    }
+    let mut others = Calls::new(&cluster, 0, &[0, 2]);
+    let error = cluster.member(0).repair(id, &mut others).unwrap_err();
+    let words = error.to_string();
+    assert!(
+        matches!(&error, ProtectError::TooFewAnswer { node: 0, silent, .. } if silent[..] == [2]),
+        "{words}"
+    );
+    assert!(words.contains("3 of the other 3 nodes that it is protected with have to tell"), "{words}");
+    assert!(words.contains("and 2 do (node 2 does not answer: it is lost)"), "{words}");
+    assert!(words.ends_with("; bring back node 2 first"), "{words}");
+    // When it is back, all is mended.
+    let repaired = cluster.member(0).repair(id, &mut Calls::new(&cluster, 0, &[])).unwrap();
+    assert_eq!(repaired.pages, 3);
 }
 
 #[test]

@@ -94,7 +94,9 @@ pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
                 steps.step(format_args!("jobs of {nodes} nodes, {mib} MiB each, {percent} % of them change"));
                 // Of a program that is saved again something was there before.
                 let point = Point { bytes: *bytes, dirty: Dirty::Percent(percent) };
-                let [first, next] = measure(plan, &here, point, options.runs)?;
+                let measured = measure(plan, &here, point, options.runs);
+                // What fails in a bench that is being stopped fails because of that.
+                let [first, next] = measured.map_err(|error| here.stopping.check().err().unwrap_or(error))?;
                 let whole = Point { dirty: Dirty::Whole, ..point };
                 for (which, point, series) in [("first", whole, first), ("next", point, next)] {
                     rows.push(JobRow::new(which, plan, &memory, point, series));
@@ -123,7 +125,7 @@ fn measure(plan: &Plan, here: &Here, point: Point, runs: usize) -> Result<[Serie
     bare(&mut series)?;
     for _ in 0..runs {
         here.stopping.check()?;
-        let mut job = Job::start(&here.folder, plan, point)?;
+        let mut job = Job::start(&here.folder, &here.stopping, plan, point)?;
         for series in &mut series {
             here.stopping.check()?;
             std::thread::sleep(CHANGED_AFTER);

@@ -1,6 +1,7 @@
 //! A job of `stillwire run` that is measured.
 
 use std::io::{BufRead as _, BufReader, Read};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,6 +14,7 @@ use super::cluster::Plan;
 use super::group::Point;
 use super::job::{PASSES, Told};
 use crate::error::BenchError;
+use crate::stopping::Stopping;
 
 /// What each rank runs.
 const SOURCE: &str = include_str!("changing.c");
@@ -80,6 +82,7 @@ impl Folder {
 /// One that runs.
 pub(super) struct Job {
     launcher: Child,
+    stopping: Stopping,
     lines: Receiver<String>,
     said: Vec<String>,
     stillwire: PathBuf,
@@ -94,13 +97,19 @@ impl Drop for Job {
             let _ = self.launcher.kill();
             let _ = self.launcher.wait();
         }
+        self.stopping.tells(None);
         self.places.iter().for_each(|path| remove(path));
     }
 }
 
 impl Job {
     /// With a rank on each node, all of which run.
-    pub(super) fn start(folder: &Folder, plan: &Plan, point: Point) -> Result<Job, BenchError> {
+    pub(super) fn start(
+        folder: &Folder,
+        stopping: &Stopping,
+        plan: &Plan,
+        point: Point,
+    ) -> Result<Job, BenchError> {
         let places = ["job", "disks"].map(|name| folder.path.join(name));
         let nodes = plan.nodes.to_string();
         let mut command = Command::new(&folder.stillwire);
@@ -124,7 +133,9 @@ impl Job {
         let (mib, percent) = ((point.bytes >> 20).to_string(), point.dirty.percent().to_string());
         command.arg("--").arg(&folder.program).args([&mib, &percent, &PASSES.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut launcher = command.spawn().map_err(BenchError::Start)?;
+        // Ctrl-C at a terminal is for the bench, which stops the job then.
+        let mut launcher = command.process_group(0).spawn().map_err(BenchError::Start)?;
+        stopping.tells(Some(launcher.id()));
         let (to, lines) = channel();
         if let Some(output) = launcher.stdout.take() {
             read(output, to.clone());
@@ -133,7 +144,8 @@ impl Job {
             read(output, to);
         }
         let stillwire = folder.stillwire.clone();
-        let mut job = Job { launcher, lines, said: Vec::new(), stillwire, name: String::new(), places };
+        let (stopping, said, name) = (stopping.clone(), Vec::new(), String::new());
+        let mut job = Job { launcher, stopping, lines, said, stillwire, name, places };
         job.come_up(plan.nodes)?;
         Ok(job)
     }

@@ -65,6 +65,7 @@ pub(crate) use lines::{Channel, LineReader};
 pub(crate) use nodes::{OwnDirectories, Repairs};
 pub(crate) use notice::{CopyNotice, MpiNotice, Notice, Observer};
 pub(crate) use process::{Program, end_with_launcher, non_blocking};
+pub(crate) use version::VERSION;
 
 /// How people write this host.
 pub(crate) const HERE: &str = "localhost";

@@ -1,6 +1,6 @@
 //! The version that launcher and keepers must share.
 
-/// The program's version, and behind it a checksum of what is said between launcher, keepers and ranks: builds of one version may differ in that.
+/// The program's version, and behind it a checksum of what is said between launcher, keepers, their protectors and ranks: builds of one version may differ in that.
 pub(crate) const VERSION: &str = match core::str::from_utf8(&TEXT) {
     Ok(text) => text,
     Err(_) => panic!("letters and digits"),
@@ -9,7 +9,7 @@ pub(crate) const VERSION: &str = match core::str::from_utf8(&TEXT) {
 const PROGRAM: &[u8] = env!("CARGO_PKG_VERSION").as_bytes();
 
 /// Where all of it is defined.
-const WORDS: [&[u8]; 9] = [
+const WORDS: [&[u8]; 10] = [
     include_bytes!("wire.rs"),
     include_bytes!("nodes/wire.rs"),
     include_bytes!("flush/wire.rs"),
@@ -19,6 +19,7 @@ const WORDS: [&[u8]; 9] = [
     include_bytes!("../../../ckpt-glue/src/control/nic.rs"),
     include_bytes!("../../../ckpt-glue/src/control/stream.rs"),
     include_bytes!("../../../ckpt-glue/src/control/wire.rs"),
+    include_bytes!("../../../protector/src/message.rs"),
 ];
 
 const SUM_DIGITS: usize = 8;

@@ -554,9 +554,11 @@ impl Captured {
         let runs = room.runs.get(..report.runs.load(Ordering::Relaxed) as usize).unwrap_or(&[]);
         let Sink { offset, cover, .. } = sink;
         let tags_at = offset + report.bytes.load(Ordering::Relaxed);
-        let target = Target { sink: sink.number(), offset, written: &report.written, cover, tags_at };
+        let piece_bytes = self.prepared.pace.as_ref().map(|pace| pace.piece_bytes());
+        let sink = sink.number();
+        let target = Target { sink, offset, written: &report.written, cover, tags_at, piece_bytes };
         // All of it is in memory of the capture's own.
-        let mut in_use = InUse { ranges: [0..0, 0..0, 0..0], waiting: &[], buffer: room.buffer };
+        let mut in_use = InUse::nothing(room.buffer);
         loop {
             let written = write_some(runs, &mut self.progress, target, &mut in_use, sum, None);
             let bytes = written.map_err(|fault| SaveFault {

@@ -91,7 +91,8 @@ pub(super) fn save(
         report.bytes.store(runs.bytes(), Ordering::Relaxed);
         let (sink, offset, cover) = (work.sink, work.offset, work.cover);
         let tags_at = offset + runs.bytes();
-        let target = Target { sink, offset, written: &report.written, cover, tags_at };
+        let piece_bytes = pace.as_ref().map(|pace| pace.piece_bytes());
+        let target = Target { sink, offset, written: &report.written, cover, tags_at, piece_bytes };
         let mut noting = match work.content {
             Content::Noted(hashes) => Some(Noting::new(hashes)),
             Content::Unknown | Content::Compared(_) => None,

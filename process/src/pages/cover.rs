@@ -22,6 +22,7 @@ pub(super) fn cover_some(
     mut noting: Option<&mut Noting<'_>>,
 ) -> Result<u64, WriteFault> {
     let room = (buffer.len() / PAGE_BYTES as usize).min(COVERED_PAGES) as u64 * PAGE_BYTES;
+    let room = room.min(target.at_once(room));
     let mut pieces = [NOTHING; COVERED_PAGES];
     let (mut filled, mut bytes, mut address) = (0, 0, 0);
     while let Some(run) = progress.next(runs) {
@@ -62,7 +63,10 @@ pub(super) fn cover_some(
         tags_bytes += COVER_TAG_BYTES;
     }
     let one = |bytes: &[u8]| [libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() }];
-    all(&mut one(taken), target.sink, target.offset + progress.bytes).map_err(fault)?;
+    let offset = target.offset + progress.bytes;
+    all(&mut one(taken), target.sink, offset).map_err(fault)?;
+    // Not the tags: they are few, and what is written next lies in the same page of the file.
+    target.passed_on(offset, bytes);
     let (tags, tags_done) = (tags.get(..tags_bytes).unwrap_or(&[]), pages_done * COVER_TAG_BYTES as u64);
     all(&mut one(tags), target.sink, target.tags_at + tags_done).map_err(fault)?;
     sum.update(taken);
@@ -78,7 +82,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use super::super::write::tests::{Count, Told};
-    use super::super::{InUse, write};
+    use super::super::{InUse, Pace as _, write};
     use super::*;
 
     /// Every byte of a page is changed by its number.
@@ -112,12 +116,14 @@ mod tests {
             written: &written,
             cover: Some(&Masked),
             tags_at: 8192 + 130 * 4096,
+            piece_bytes: Some(Told::default().piece_bytes()),
         };
-        let mut in_use = InUse { ranges: [0..0, 0..0, 0..0], waiting: &[], buffer: &mut [0; 17 * 4096 + 5] };
-        let mut pace = Told(0);
+        let mut room = [0; 17 * 4096 + 5];
+        let mut in_use = InUse::nothing(&mut room);
+        let mut pace = Told::default();
         write(&runs, target, &mut in_use, &mut sum, None, Some(&mut pace)).expect("room for it");
         assert_eq!(written.load(Ordering::Relaxed), 130 * 4096);
-        assert_eq!(pace.0, 130 * 4096, "all of it is held back");
+        assert_eq!((pace.0, pace.1), (130 * 4096, Told::LARGEST), "all of it is held back, piece by piece");
         let mut read = vec![0; 130 * (4096 + COVER_TAG_BYTES)];
         file.read_exact_at(&mut read, 8192).expect("as many bytes, and as many tags");
         let (content, tags) = read.split_at(130 * 4096);
@@ -143,9 +149,10 @@ mod tests {
             written: &written,
             cover: Some(&Masked),
             tags_at: 4096,
+            piece_bytes: None,
         };
         let failed = |buffer: &mut [u8]| {
-            let mut in_use = InUse { ranges: [0..0, 0..0, 0..0], waiting: &[], buffer };
+            let mut in_use = InUse::nothing(buffer);
             write(&runs, target, &mut in_use, &mut Count(0, 0), None, None).map_err(|fault| fault.errno)
         };
         assert_eq!(failed(&mut [0; 4096]), Err(Errno(libc::EFAULT)), "it cannot be read");

@@ -32,6 +32,8 @@ pub trait Cover {
 
 /// What holds the writing of pages back while the program runs. In the forked child: it may not allocate, nor take a lock.
 pub trait Pace {
+    /// How much to write at once, at most. Whole pages are written, and at least one.
+    fn piece_bytes(&self) -> u64;
     /// So many bytes more have been written: how long to wait before the next ones, ns.
     fn wait_ns(&mut self, bytes: u64) -> u64;
 }

@@ -34,7 +34,11 @@ pub(crate) struct InUse<'a> {
     pub(crate) buffer: &'a mut [u8],
 }
 
-impl InUse<'_> {
+impl<'a> InUse<'a> {
+    /// Nothing is in use.
+    pub(crate) fn nothing(buffer: &'a mut [u8]) -> InUse<'a> {
+        InUse { ranges: [0..0, 0..0, 0..0], waiting: &[], buffer }
+    }
     /// How much from `address` on, at most `bytes`, is of one kind: in use, or not.
     pub(crate) fn kind(&self, address: u64, bytes: u64) -> (bool, u64) {
         let mut until = address + bytes;
@@ -67,6 +71,24 @@ pub(crate) struct Target<'a> {
     pub(crate) cover: Option<&'a dyn Cover>,
     /// Where their tags go then: behind all pages.
     pub(crate) tags_at: u64,
+    /// If writing is held back: how much is written at once. Each piece goes on to the disk then: of what stays in memory the disk would get
+    /// all at once when the file is made durable.
+    pub(crate) piece_bytes: Option<u64>,
+}
+
+impl Target<'_> {
+    /// How much to write at once, if it could be so much: whole pages.
+    pub(super) fn at_once(&self, bytes_max: u64) -> u64 {
+        let bytes = self.piece_bytes.map_or(bytes_max, |piece| piece.min(bytes_max));
+        (bytes / PAGE_BYTES).max(1) * PAGE_BYTES
+    }
+
+    /// So many bytes have been written, from there on.
+    pub(super) fn passed_on(&self, offset: u64, bytes: u64) {
+        if self.piece_bytes.is_some() {
+            sys::begin_write_back(self.sink, offset, bytes);
+        }
+    }
 }
 
 /// How far runs have been written.
@@ -125,10 +147,11 @@ pub(crate) fn write_some(
         return cover_some(runs, progress, (target, cover), in_use.buffer, sum, noting);
     }
     let mut pieces = [NOTHING; PIECES];
+    let at_once = target.at_once(WRITE_BYTES);
     let (mut filled, mut bytes, mut address, mut buffered) = (0, 0, 0, 0usize);
-    while filled < PIECES && bytes < WRITE_BYTES {
+    while filled < PIECES && bytes < at_once {
         let Some(run) = progress.next(runs) else { break };
-        let (is_in_use, mut take) = in_use.kind(run.source, run.bytes().min(WRITE_BYTES - bytes));
+        let (is_in_use, mut take) = in_use.kind(run.source, run.bytes().min(at_once - bytes));
         let mut source = run.source;
         if is_in_use {
             let room = in_use.buffer.get_mut(buffered..).unwrap_or(&mut []);
@@ -161,8 +184,9 @@ pub(crate) fn write_some(
         return Ok(0);
     };
     // The write comes first: it finds out, without a signal, whether all of it can be read.
-    all(pieces, target.sink, target.offset + progress.bytes)
-        .map_err(|errno| WriteFault { errno, address })?;
+    let offset = target.offset + progress.bytes;
+    all(pieces, target.sink, offset).map_err(|errno| WriteFault { errno, address })?;
+    target.passed_on(offset, bytes);
     progress.bytes += bytes;
     for piece in &*pieces {
         // SAFETY: the kernel has just read these bytes, and nobody else runs who could take them away or change them.
@@ -248,12 +272,23 @@ pub(super) mod tests {
         }
     }
 
-    /// Counts what it is told of.
-    pub(in crate::pages) struct Told(pub(in crate::pages) u64);
+    /// Counts what it is told of: all of it, and the largest piece.
+    #[derive(Default)]
+    pub(in crate::pages) struct Told(pub(in crate::pages) u64, pub(in crate::pages) u64);
+
+    impl Told {
+        /// Of whole pages.
+        pub(in crate::pages) const LARGEST: u64 = 12 * 4096;
+    }
 
     impl Pace for Told {
+        fn piece_bytes(&self) -> u64 {
+            Told::LARGEST + 1
+        }
+
         fn wait_ns(&mut self, bytes: u64) -> u64 {
             self.0 += bytes;
+            self.1 = self.1.max(bytes);
             1
         }
     }
@@ -264,7 +299,7 @@ pub(super) mod tests {
         let memory: Vec<u8> = (0..(pages + 1) * 4096).map(|at| (at / 4096 * 7 + at % 13) as u8).collect();
         let start = memory.as_ptr() as u64;
         let base = start.next_multiple_of(4096);
-        // One longer than a write, then more short ones than a write has pieces.
+        // One longer than any write, then more short ones than a write has pieces.
         let mut runs = vec![Run { address: 0x1000, source: base, pages: 2300 }];
         runs.extend((0..300).map(|n| Run {
             address: n << 40,
@@ -279,25 +314,37 @@ pub(super) mod tests {
             })
             .collect();
         let file = tempfile::tempfile().expect("a temporary file");
-        let (mut sum, written) = (Count(0, 0), AtomicU64::new(0));
-        let target =
-            Target { sink: file.as_raw_fd(), offset: 8192, written: &written, cover: None, tags_at: 0 };
+        let written = AtomicU64::new(0);
+        let target = Target {
+            sink: file.as_raw_fd(),
+            offset: 8192,
+            written: &written,
+            cover: None,
+            tags_at: 0,
+            piece_bytes: None,
+        };
         // Of these pages, some go through a buffer that is smaller than they are.
         let mut buffer = vec![0; 2 * 4096];
         let page = |n: u64| base + n * 4096;
         let ranges = [page(5)..page(12), page(2290)..page(2310), page(2995)..page(2996)];
         let waiting = [page(0), page(100), page(101), page(2293), page(2302), page(2999)];
         let mut in_use = InUse { ranges, waiting: &waiting, buffer: &mut buffer };
-        let mut pace = Told(0);
-        write(&runs, target, &mut in_use, &mut sum, None, Some(&mut pace)).expect("room for it");
-        assert_eq!(written.load(Ordering::Relaxed), expected.len() as u64);
-        assert_eq!(pace.0, expected.len() as u64, "all of it is held back");
-        let mut read = vec![0; expected.len()];
-        file.read_exact_at(&mut read, 8192).expect("as many bytes");
-        assert!(read == expected);
         let mut whole = Count(0, 0);
         whole.update(&expected);
-        assert_eq!((whole.0, whole.1), (sum.0, sum.1));
+        // As fast as it goes, and held back.
+        for piece_bytes in [None, Some(Told::default().piece_bytes())] {
+            let (mut sum, mut pace) = (Count(0, 0), Told::default());
+            let target = Target { piece_bytes, ..target };
+            file.set_len(0).expect("an empty file");
+            write(&runs, target, &mut in_use, &mut sum, None, Some(&mut pace)).expect("room for it");
+            assert_eq!(written.load(Ordering::Relaxed), expected.len() as u64);
+            assert_eq!(pace.0, expected.len() as u64, "all of it is held back");
+            assert_eq!(pace.1 > Told::LARGEST, piece_bytes.is_none(), "a piece of {} bytes", pace.1);
+            let mut read = vec![0; expected.len()];
+            file.read_exact_at(&mut read, 8192).expect("as many bytes");
+            assert!(read == expected);
+            assert_eq!((whole.0, whole.1), (sum.0, sum.1));
+        }
     }
 
     #[test]
@@ -305,8 +352,15 @@ pub(super) mod tests {
         let file = tempfile::tempfile().expect("a temporary file");
         let runs = [Run { address: 0x7000, source: 0x1000, pages: 1 }];
         let written = AtomicU64::new(0);
-        let target = Target { sink: file.as_raw_fd(), offset: 0, written: &written, cover: None, tags_at: 0 };
-        let mut in_use = InUse { ranges: [0..0, 0..0, 0..0], waiting: &[], buffer: &mut [] };
+        let target = Target {
+            sink: file.as_raw_fd(),
+            offset: 0,
+            written: &written,
+            cover: None,
+            tags_at: 0,
+            piece_bytes: None,
+        };
+        let mut in_use = InUse::nothing(&mut []);
         let fault = write(&runs, target, &mut in_use, &mut Count(0, 0), None, None);
         assert_eq!(fault, Err(WriteFault { errno: Errno(libc::EFAULT), address: 0x7000 }));
     }

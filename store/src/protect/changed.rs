@@ -11,8 +11,7 @@ use transport::{Epoch, Life};
 use super::error::ProtectError;
 use crate::checksum::checksum;
 use crate::image::layout::{Field, fields};
-use crate::job::GenerationId;
-use crate::job::names;
+use crate::job::{GenerationId, JobDirectory, names};
 use crate::limits::{CONTENT_PAGES_MAX, PAGE_BYTES};
 use crate::storage::{Storage, StorageError};
 
@@ -301,6 +300,25 @@ pub(super) fn create_anew<S: Storage>(storage: &mut S, path: &str) -> Result<S::
         }
         created => created,
     }
+}
+
+/// Has the file `path` written, durably, in place of one that may be there. What `write` cannot write to its end is removed.
+pub(super) fn replace<S: Storage>(
+    directory: &mut JobDirectory<S>,
+    path: &str,
+    write: impl FnOnce(&mut JobDirectory<S>, &mut S::File) -> Result<(), ProtectError>,
+) -> Result<(), ProtectError> {
+    let temporary = names::temporary(path);
+    let mut file = create_anew(directory.storage(), &temporary)?;
+    if let Err(error) = write(directory, &mut file) {
+        // The first error is the one that tells.
+        let _ = directory.storage().remove_file(&temporary);
+        return Err(error);
+    }
+    let storage = directory.storage();
+    storage.sync_file(&mut file)?;
+    storage.rename(&temporary, path)?;
+    Ok(storage.sync_directory(crate::storage::parent_and_name(path).0)?)
 }
 
 /// Writes the file `path`, durably, in place of one that may be there.

@@ -58,14 +58,36 @@ pub enum ProtectError {
         /// Why others told nothing.
         silent: Vec<String>,
     },
+    /// More members do not answer than may be lost: nothing can be computed before some of them come back.
+    #[error(
+        "node {node} cannot be repaired yet: {needed} of the other {} nodes that it is protected with have to tell what they have of generation {generation}, and {told} do{}; bring back {} first",
+        members - 1,
+        in_brackets(.reasons),
+        nodes(.silent)
+    )]
+    TooFewAnswer {
+        generation: GenerationId,
+        node: u32,
+        members: usize,
+        needed: usize,
+        /// Others that tell something.
+        told: usize,
+        /// Nodes that do not answer.
+        silent: Vec<u32>,
+        /// Why others told nothing.
+        reasons: Vec<String>,
+    },
     /// Without the record of its files nothing of a node can be computed.
     #[error(
-        "nobody has a whole record of what node {of} has of generation {generation}, without which no page of it can be told from another{}; start from another generation",
-        in_brackets(.reasons)
+        "nobody who answered has a whole record of what node {of} has of generation {generation}, without which no page of it can be told from another{}; {}",
+        in_brackets(.reasons),
+        if silent.is_empty() { "start from another generation".to_owned() } else { format!("bring back {} first", nodes(.silent)) }
     )]
     NoRecord {
         generation: GenerationId,
         of: u32,
+        /// Nodes that do not answer.
+        silent: Vec<u32>,
         /// What those say who were asked.
         reasons: Vec<String>,
     },

@@ -3,8 +3,8 @@
 
 use super::base::{Base, DIRECTORY, base_of, bases};
 use super::changed::{
-    Changed, HEADER_BYTES, RECORD_BYTES, RUN_BYTES, Records, create_anew, make_directory, read_records,
-    record, record_offset,
+    Changed, HEADER_BYTES, RECORD_BYTES, RUN_BYTES, Records, make_directory, read_records, record,
+    record_offset, replace,
 };
 use super::error::ProtectError;
 use crate::job::{GenerationId, JobDirectory, names};
@@ -166,27 +166,22 @@ pub(super) fn write_whole<S: Storage>(
     pages: u64,
     mut page: impl FnMut(&mut JobDirectory<S>, u64) -> Result<Option<Vec<u8>>, ProtectError>,
 ) -> Result<(), ProtectError> {
-    let storage = directory.storage();
-    make_directory(storage, DIRECTORY)?;
+    make_directory(directory.storage(), DIRECTORY)?;
     let Base { path, .. } = Base::new(generation, pages);
-    let temporary = names::temporary(&path);
-    let mut file = create_anew(storage, &temporary)?;
-    let (zero, mut records) = (vec![0; PAGE_BYTES], Records::default());
-    for number in 0..pages {
-        let content = page(directory, number)?;
-        records.add(directory.storage(), &mut file, content.as_deref().unwrap_or(&zero))?;
-        if (number + 1) % (SYNC_BYTES / PAGE_BYTES) as u64 == 0 {
-            records.write(directory.storage(), &mut file)?;
-            directory.storage().sync_file(&mut file)?;
+    replace(directory, &path, |directory, file| {
+        let (zero, mut records) = (vec![0; PAGE_BYTES], Records::default());
+        for number in 0..pages {
+            let content = page(directory, number)?;
+            records.add(directory.storage(), file, content.as_deref().unwrap_or(&zero))?;
+            if (number + 1) % (SYNC_BYTES / PAGE_BYTES) as u64 == 0 {
+                records.write(directory.storage(), file)?;
+                directory.storage().sync_file(file)?;
+            }
         }
-    }
-    let storage = directory.storage();
-    records.write(storage, &mut file)?;
-    storage.sync_file(&mut file)?;
-    storage.rename(&temporary, &path)?;
-    storage.sync_directory(DIRECTORY)?;
+        Ok(records.write(directory.storage(), file)?)
+    })?;
     // What could not be read, and had another number of pages.
-    remove_others(storage, |other| !other.is_of(generation) || other.path == path)
+    remove_others(directory.storage(), |other| !other.is_of(generation) || other.path == path)
 }
 
 fn remove_others<S: Storage>(storage: &mut S, stays: impl Fn(&Base) -> bool) -> Result<(), ProtectError> {

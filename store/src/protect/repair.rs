@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use parity::Recovery;
 
-use super::changed::{create_anew, make_directory};
+use super::changed::{make_directory, replace};
 use super::error::ProtectError;
 use super::group::{Group, Place};
 use super::kept::{self, Kept};
@@ -238,7 +238,7 @@ struct Rebuilder<'a, O> {
     generation: GenerationId,
     others: &'a mut O,
     /// Why a member is not asked any more: it does not answer, or cannot tell.
-    silent: Vec<Option<String>>,
+    silent: Vec<Option<ProtectError>>,
     /// What was computed last, page by page.
     last: Option<(Wanted, Vec<Rebuilt>)>,
     recoveries: BTreeMap<(Vec<usize>, usize), Recovery>,
@@ -291,10 +291,38 @@ impl<'a, O: Others> Rebuilder<'a, O> {
     /// Something of this member's is lost, and what these others have that belongs to it.
     fn too_many_lost(&self, missing: &[usize]) -> ProtectError {
         let (members, needed) = (self.group.members(), self.group.code().data());
-        let silent = self.silent.iter().flatten().cloned().collect();
+        let silent = self.reasons();
         let lost = missing.iter().map(|member| self.group.nodes()[*member]).collect();
         let (node, generation) = (self.group.nodes()[self.member], self.generation);
         ProtectError::TooManyLost { generation, node, pages: 0, files: 0, lost, members, needed, silent }
+    }
+
+    /// Why members are not asked any more.
+    fn reasons(&self) -> Vec<String> {
+        self.silent.iter().flatten().map(ToString::to_string).collect()
+    }
+
+    /// Nodes that may have what is asked for, and do not answer.
+    fn unreachable(&self) -> Vec<u32> {
+        let why = self.silent.iter().flatten();
+        why.filter_map(|why| match why {
+            ProtectError::Unreachable { node, .. } => Some(*node),
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// An error if nothing can be computed from those who are left, and others may come back.
+    fn check_enough_answer(&self) -> Result<(), ProtectError> {
+        let (members, needed) = (self.group.members(), self.group.code().data());
+        let told = members - 1 - self.silent.iter().flatten().count();
+        let silent = self.unreachable();
+        if told >= needed || silent.is_empty() {
+            return Ok(());
+        }
+        let (node, generation) = (self.group.nodes()[self.member], self.generation);
+        let reasons = self.reasons();
+        Err(ProtectError::TooFewAnswer { generation, node, members, needed, told, silent, reasons })
     }
 
     /// Asks as many members as are needed, and the others only if something of those is missing.
@@ -322,6 +350,7 @@ impl<'a, O: Others> Rebuilder<'a, O> {
                 }
             }
         }
+        self.check_enough_answer()?;
         let group = self.group.clone();
         let pages = per_cycle * (wanted.cycles.end - wanted.cycles.start);
         let mut computed = vec![Err(Vec::new()); usize::try_from(pages).expect("they fit into memory")];
@@ -385,10 +414,13 @@ impl<'a, O: Others> Rebuilder<'a, O> {
                 Err(error) => self.give_up(asked, error)?,
             }
         }
-        let others: Vec<usize> = (0..self.group.members()).filter(|other| *other != self.member).collect();
-        let silent = others.iter().filter_map(|other| self.silent[*other].clone());
-        let reasons = silent.chain(reasons).collect();
-        Err(ProtectError::NoRecord { generation: self.generation, of: self.group.nodes()[of], reasons })
+        let (silent, reasons) = (self.unreachable(), self.reasons().into_iter().chain(reasons).collect());
+        Err(ProtectError::NoRecord {
+            generation: self.generation,
+            of: self.group.nodes()[of],
+            silent,
+            reasons,
+        })
     }
 
     fn may_be_asked(&self, member: usize) -> bool {
@@ -400,7 +432,7 @@ impl<'a, O: Others> Rebuilder<'a, O> {
         if !(matches!(why, ProtectError::Unreachable { .. }) || why.is_damage()) {
             return Err(why);
         }
-        self.silent[member] = Some(why.to_string());
+        self.silent[member] = Some(why);
         Ok(())
     }
 }
@@ -572,39 +604,26 @@ impl<S: Storage> Member<S> {
         file: &ContentFile,
         rebuilder: &mut Rebuilder<'_, O>,
     ) -> Result<(), ProtectError> {
-        let temporary = names::temporary(path);
-        let mut written = create_anew(self.directory().storage(), &temporary)?;
-        let mut end = 0;
-        for at in &file.extents {
-            // Between sections there is nothing but zeros.
-            self.append_zeros(&mut written, at.piece.offset - end)?;
-            let mut left = at.piece.bytes;
-            for run in runs(at) {
-                let mut bytes = Vec::new();
-                for page in run {
-                    bytes.extend_from_slice(&rebuilder.data(page)?);
+        replace(self.directory(), path, |directory, written| {
+            let storage = directory.storage();
+            let mut end = 0;
+            for at in &file.extents {
+                // Between sections there is nothing but zeros.
+                append_zeros(storage, written, at.piece.offset - end)?;
+                let mut left = at.piece.bytes;
+                for run in runs(at) {
+                    let mut bytes = Vec::new();
+                    for page in run {
+                        bytes.extend_from_slice(&rebuilder.data(page)?);
+                    }
+                    bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                    storage.append(written, &bytes)?;
+                    left -= bytes.len() as u64;
                 }
-                bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-                self.directory().storage().append(&mut written, &bytes)?;
-                left -= bytes.len() as u64;
+                end = at.piece.offset + at.piece.bytes;
             }
-            end = at.piece.offset + at.piece.bytes;
-        }
-        self.append_zeros(&mut written, file.bytes - end)?;
-        let storage = self.directory().storage();
-        storage.sync_file(&mut written)?;
-        storage.rename(&temporary, path)?;
-        Ok(storage.sync_directory(crate::storage::parent_and_name(path).0)?)
-    }
-
-    fn append_zeros(&mut self, file: &mut S::File, mut bytes: u64) -> Result<(), ProtectError> {
-        while bytes > 0 {
-            let count = bytes.min(PAGE_BYTES as u64);
-            let zeros = vec![0; usize::try_from(count).expect("at most a page")];
-            self.directory().storage().append(file, &zeros)?;
-            bytes -= count;
-        }
-        Ok(())
+            append_zeros(storage, written, file.bytes - end)
+        })
     }
 
     /// Writes a page over damaged bytes.
@@ -662,6 +681,16 @@ impl<S: Storage> Member<S> {
         }
         Ok(())
     }
+}
+
+fn append_zeros<S: Storage>(storage: &mut S, file: &mut S::File, mut bytes: u64) -> Result<(), ProtectError> {
+    while bytes > 0 {
+        let count = bytes.min(PAGE_BYTES as u64);
+        let zeros = vec![0; usize::try_from(count).expect("at most a page")];
+        storage.append(file, &zeros)?;
+        bytes -= count;
+    }
+    Ok(())
 }
 
 /// The pages of an extent, as many at once as are read and written at once.

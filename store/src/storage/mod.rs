@@ -12,7 +12,7 @@ mod packed;
 
 use core::fmt;
 
-pub use bucket::Bucket;
+pub use bucket::{Bucket, Limit};
 pub use directory::{Directory, DirectoryFile, DirectoryLock, DirectoryReader};
 pub use memory::{Fault, Memory};
 pub use packed::{Appended, Stored};
