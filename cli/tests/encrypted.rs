@@ -130,7 +130,7 @@ fn a_job_goes_on_with_its_key_and_with_no_other() {
     assert_eq!(wrong.code, Some(1));
     assert_eq!(before, files(&place.job()).into_iter().collect(), "nothing is changed, nothing is begun");
     // Somebody wants the next images in the clear.
-    let storage = Directory::open(&place.job()).expect("a folder");
+    let storage = Directory::open(place.job()).expect("a folder");
     let (_, file) = JobDirectory::open(storage.clone()).expect("a job");
     let mut silent = file.clone();
     silent.settings.remove("encrypt").expect("it says that images are encrypted");

@@ -74,6 +74,21 @@ fn every_shape_that_is_named_is_measured() {
     assert_eq!(shapes, ["ring", "ring", "fan-in", "fan-in"], "{report}");
 }
 
+#[test]
+fn encrypted_images_are_measured_beside_plain_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path().display().to_string();
+    let mut bench = stillwire(&["bench", "parity", "--job", "--encrypt", "--nodes", "2", "--mib", "16"]);
+    bench.args(["--runs", "1", "--folder", &place, "--json"]).env("STILLWIRE_PROVIDER", library());
+    let report = done(&mut bench).json();
+    let rows = report["rows"].as_array().expect("rows");
+    let encrypted: Vec<Option<bool>> = rows.iter().map(|row| row["encrypted"].as_bool()).collect();
+    assert_eq!(encrypted, [Some(false), Some(false), Some(true), Some(true)], "{report}");
+    let bytes = |row: usize| rows[row]["image_bytes"].as_u64().expect("a number");
+    // A tag of 16 bytes for each page; how many pages there are besides the memory differs a little.
+    assert!(bytes(2) > bytes(0) + bytes(0) / 4096 * 8, "{report}");
+}
+
 /// A bench whose job runs, in a folder of its own; and the job's launcher.
 fn measuring(folder: &Path) -> (Child, u32) {
     let mut bench = stillwire(&["bench", "parity", "--job", "--nodes", "2", "--mib", "1", "--runs", "1000"]);

@@ -54,6 +54,9 @@ pub struct ParityArguments {
     /// Take checkpoints of real jobs instead, each node with a keeper and a rank, and tell when they are written, protected and committed
     #[arg(long, requires = "nodes", conflicts_with_all = ["program", "rails", "delay_ms"])]
     job: bool,
+    /// Take those of jobs with encrypted images (`run --encrypt`) as well, in turns
+    #[arg(long, requires = "job")]
+    encrypt: bool,
     /// Checkpoints of each program after the first
     #[arg(long, requires = "program", default_value_t = ProgramOptions::default().checkpoints, value_parser = number::<usize>(1..=CHECKPOINTS_MAX))]
     checkpoints: usize,
@@ -160,6 +163,7 @@ impl ParityArguments {
                 cores: self.budget,
             },
             runs: self.runs.unwrap_or(3),
+            encrypt: self.encrypt,
             folder: self.folder.clone().unwrap_or_else(std::env::temp_dir),
         }))
     }

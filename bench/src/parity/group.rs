@@ -45,6 +45,8 @@ pub struct GroupOptions {
     pub limits: Limits,
     /// Encodings of each point; the median counts.
     pub runs: usize,
+    /// Of jobs: with encrypted images as well.
+    pub encrypt: bool,
     /// Where the nodes' directories are.
     pub folder: PathBuf,
 }
@@ -109,6 +111,7 @@ impl Default for GroupOptions {
                 cores: None,
             },
             runs: 3,
+            encrypt: false,
             folder: std::env::temp_dir(),
         }
     }

@@ -94,12 +94,14 @@ pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
                 steps.step(format_args!("jobs of {nodes} nodes, {mib} MiB each, {percent} % of them change"));
                 // Of a program that is saved again something was there before.
                 let point = Point { bytes: *bytes, dirty: Dirty::Percent(percent) };
-                let measured = measure(plan, &here, point, options.runs);
+                let measured = measure(plan, &here, point, options);
                 // What fails in a bench that is being stopped fails because of that.
-                let [first, next] = measured.map_err(|error| here.stopping.check().err().unwrap_or(error))?;
+                let measured = measured.map_err(|error| here.stopping.check().err().unwrap_or(error))?;
                 let whole = Point { dirty: Dirty::Whole, ..point };
-                for (which, point, series) in [("first", whole, first), ("next", point, next)] {
-                    rows.push(JobRow::new(which, plan, &memory, point, series));
+                for (encrypts, [first, next]) in [false, true].into_iter().zip(measured) {
+                    for (which, point, series) in [("first", whole, first), ("next", point, next)] {
+                        rows.push(JobRow::new((which, encrypts), plan, &memory, point, series));
+                    }
                 }
             }
         }
@@ -108,33 +110,42 @@ pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
 }
 
 /// Where it is measured, and whether that goes on.
-struct Here {
-    folder: Folder,
-    stopping: Stopping,
+pub(super) struct Here {
+    pub(super) folder: Folder,
+    pub(super) stopping: Stopping,
 }
 
-fn measure(plan: &Plan, here: &Here, point: Point, runs: usize) -> Result<[Series; 2], BenchError> {
+/// The first checkpoint of each job and the next one; then the same of jobs whose images are encrypted, if that was asked for.
+fn measure(
+    plan: &Plan,
+    here: &Here,
+    point: Point,
+    options: &GroupOptions,
+) -> Result<Vec<[Series; 2]>, BenchError> {
     let mut cluster = Cluster::new(plan.clone())?;
-    let mut series = [Series::default(), Series::default()];
-    let mut bare = |series: &mut [Series; 2]| {
+    let kinds = 1 + usize::from(options.encrypt);
+    let mut measured: Vec<[Series; 2]> = std::iter::repeat_with(Default::default).take(kinds).collect();
+    let mut bare = |measured: &mut Vec<[Series; 2]>| {
         here.stopping.check()?;
         let found = cluster.bare(point.bytes as u64)?;
-        series.iter_mut().for_each(|series| series.bare.push(found));
+        measured.iter_mut().flatten().for_each(|series| series.bare.push(found));
         Ok::<(), BenchError>(())
     };
-    bare(&mut series)?;
-    for _ in 0..runs {
-        here.stopping.check()?;
-        let mut job = Job::start(&here.folder, &here.stopping, plan, point)?;
-        for series in &mut series {
+    bare(&mut measured)?;
+    for _ in 0..options.runs {
+        for (encrypts, series) in [false, true].into_iter().zip(&mut measured) {
             here.stopping.check()?;
-            std::thread::sleep(CHANGED_AFTER);
-            series.taken.push(checkpoint(&mut job, plan.nodes)?);
+            let mut job = Job::start(here, plan, point, encrypts)?;
+            for series in series {
+                here.stopping.check()?;
+                std::thread::sleep(CHANGED_AFTER);
+                series.taken.push(checkpoint(&mut job, plan.nodes)?);
+            }
+            job.end()?;
         }
-        job.end()?;
-        bare(&mut series)?;
+        bare(&mut measured)?;
     }
-    Ok(series)
+    Ok(measured)
 }
 
 fn checkpoint(job: &mut Job, nodes: usize) -> Result<Taken, BenchError> {

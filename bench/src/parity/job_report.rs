@@ -18,6 +18,8 @@ use crate::statistics::{percentile, sorted};
 pub struct JobRow {
     /// Which checkpoint of its job: `first`, before which nothing was there, or `next`.
     pub checkpoint: &'static str,
+    /// Whether images were encrypted.
+    pub encrypted: bool,
     /// Bytes of a node's image, as it was written.
     pub image_bytes: u64,
     /// The longest time for which a rank stood.
@@ -40,7 +42,7 @@ pub struct JobRow {
 
 impl JobRow {
     pub(super) fn new(
-        checkpoint: &'static str,
+        (checkpoint, encrypted): (&'static str, bool),
         plan: &Plan,
         memory: &Memory,
         point: Point,
@@ -65,6 +67,7 @@ impl JobRow {
         encoding.machine_limited |= exhausted;
         JobRow {
             checkpoint,
+            encrypted,
             image_bytes,
             pause_s,
             written_s,
@@ -102,6 +105,18 @@ impl JobReport {
         JobReport { bench: "parity", machine, rows }
     }
 
+    /// What was measured in turns with an encrypted one.
+    fn plain(&self, row: &JobRow) -> Option<&JobRow> {
+        let is_other = |other: &&JobRow| {
+            !other.encrypted
+                && other.checkpoint == row.checkpoint
+                && other.way() == row.way()
+                && [true, false].iter().all(|by_nodes| other.place(*by_nodes) == row.place(*by_nodes))
+                && other.encoding.dirty_percent == row.encoding.dirty_percent
+        };
+        self.rows.iter().find(is_other).filter(|_| row.encrypted)
+    }
+
     /// By the number of nodes, or by the length of images, whichever has more values: a panel for each combination of the rest.
     #[must_use]
     pub fn svg(&self) -> String {
@@ -114,7 +129,8 @@ impl JobReport {
             let changed = row.encoding.dirty_percent;
             let way = if has_ways { format!("{}, ", row.way()) } else { String::new() };
             format!(
-                "{} checkpoint, {way}{} {unit}, {changed} % changed",
+                "{}{} checkpoint, {way}{} {unit}, {changed} % changed",
+                if row.encrypted { "encrypted: " } else { "" },
                 row.checkpoint,
                 row.place(!by_nodes)
             )
@@ -221,6 +237,18 @@ impl fmt::Display for JobReport {
                 percent(encoding.processor.machine_busy),
                 if encoding.machine_limited { " MACHINE" } else { "" },
             )?;
+            if let Some(plain) = self.plain(row) {
+                let ratio = |of: fn(&JobRow) -> f64| of(row) / of(plain);
+                write!(
+                    f,
+                    "\n      encrypted; to plain: pause {:.2}, written {:.2}, protected {:.2}, committed {:.2}, processors {:.2}",
+                    ratio(|row| row.pause_s),
+                    ratio(|row| row.written_s),
+                    ratio(|row| row.protected_s),
+                    ratio(|row| row.committed_s),
+                    ratio(|row| row.encoding.processor.cores_used * row.committed_s),
+                )?;
+            }
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use nix::unistd::{Pid, SysconfVar, sysconf};
 
 use super::cluster::Plan;
 use super::group::Point;
-use super::job::{PASSES, Told};
+use super::job::{Here, PASSES, Told};
 use crate::error::BenchError;
 use crate::stopping::Stopping;
 
@@ -30,6 +30,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What a launcher says that does not find what is loaded into programs to save them.
 const NOT_SAVED: &str = "stillwire: only a program that names its own points can be saved";
+
+/// Of the key of jobs whose images are encrypted, each of its bytes: nobody's secret.
+const KEY_DIGITS: &str = "5c";
 
 /// Lines of a job that failed that are shown.
 const SHOWN_LINES: usize = 5;
@@ -105,10 +108,10 @@ impl Drop for Job {
 impl Job {
     /// With a rank on each node, all of which run.
     pub(super) fn start(
-        folder: &Folder,
-        stopping: &Stopping,
+        Here { folder, stopping }: &Here,
         plan: &Plan,
         point: Point,
+        encrypts: bool,
     ) -> Result<Job, BenchError> {
         let places = ["job", "disks"].map(|name| folder.path.join(name));
         let nodes = plan.nodes.to_string();
@@ -126,6 +129,9 @@ impl Job {
         .collect();
         if !budget.is_empty() {
             command.args(["--encode-budget", &budget.join(",")]);
+        }
+        if encrypts {
+            command.arg("--encrypt").env("STILLWIRE_KEY", KEY_DIGITS.repeat(32));
         }
         if let Some(shape) = plan.shape {
             command.args(["--shape", &shape.to_string()]);
