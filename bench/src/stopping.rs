@@ -52,7 +52,7 @@ impl Stopping {
     }
 
     /// That process runs for this program now, or none does.
-    pub(crate) fn tells(&self, below: Option<u32>) {
+    pub(crate) fn set_below(&self, below: Option<u32>) {
         let below = below.and_then(|pid| i32::try_from(pid).ok());
         self.0.below.store(below.unwrap_or(0), Ordering::Relaxed);
     }

@@ -100,7 +100,7 @@ impl Drop for Job {
             let _ = self.launcher.kill();
             let _ = self.launcher.wait();
         }
-        self.stopping.tells(None);
+        self.stopping.set_below(None);
         self.places.iter().for_each(|path| remove(path));
     }
 }
@@ -141,7 +141,7 @@ impl Job {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Ctrl-C at a terminal is for the bench, which stops the job then.
         let mut launcher = command.process_group(0).spawn().map_err(BenchError::Start)?;
-        stopping.tells(Some(launcher.id()));
+        stopping.set_below(Some(launcher.id()));
         let (to, lines) = channel();
         if let Some(output) = launcher.stdout.take() {
             read(output, to.clone());

@@ -16,7 +16,7 @@ use crate::arch::{self, PAGE_BYTES};
 use crate::content::Hashes;
 use crate::declared::Declared;
 use crate::files::{self, FileId};
-use crate::pages::{Cover, InUse, Pace, Progress, Sum, Target, write_some};
+use crate::pages::{Cover, InUse, Pace, Progress, Sum, write_some};
 use crate::preflight::{self, Look};
 use crate::scratch::Scratch;
 use crate::signals;
@@ -552,11 +552,8 @@ impl Captured {
         let room = &mut self.prepared.room;
         let report = room.report;
         let runs = room.runs.get(..report.runs.load(Ordering::Relaxed) as usize).unwrap_or(&[]);
-        let Sink { offset, cover, .. } = sink;
-        let tags_at = offset + report.bytes.load(Ordering::Relaxed);
-        let piece_bytes = self.prepared.pace.as_ref().map(|pace| pace.piece_bytes());
-        let sink = sink.number();
-        let target = Target { sink, offset, written: &report.written, cover, tags_at, piece_bytes };
+        let pace = self.prepared.pace.as_deref();
+        let target = sink.target(&report.written, report.bytes.load(Ordering::Relaxed), pace);
         // All of it is in memory of the capture's own.
         let mut in_use = InUse::nothing(room.buffer);
         loop {

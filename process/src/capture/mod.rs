@@ -16,12 +16,13 @@ mod save;
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 pub use attempt::{Captured, Image, Outcome, Pause, Prepared};
 
 use crate::content::Hashes;
 use crate::files::PrepareError;
-use crate::pages::Cover;
+use crate::pages::{Cover, Pace, Target};
 use crate::refuse::Refusal;
 use crate::signals::TimerError;
 use crate::stop::StopFault;
@@ -182,9 +183,16 @@ impl From<SaveFault> for CaptureError {
     }
 }
 
-impl Sink<'_> {
+impl<'a> Sink<'a> {
     fn number(&self) -> i32 {
         self.file.as_raw_fd()
+    }
+
+    /// For so many bytes of pages.
+    fn target(&self, written: &'a AtomicU64, bytes: u64, pace: Option<&dyn Pace>) -> Target<'a> {
+        let (offset, cover, tags_at) = (self.offset, self.cover, self.offset + bytes);
+        let piece_bytes = pace.map(Pace::piece_bytes);
+        Target { sink: self.number(), offset, written, cover, tags_at, piece_bytes }
     }
 }
 

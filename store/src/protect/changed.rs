@@ -321,6 +321,20 @@ pub(super) fn replace<S: Storage>(
     Ok(storage.sync_directory(crate::storage::parent_and_name(path).0)?)
 }
 
+pub(super) fn append_zeros<S: Storage>(
+    storage: &mut S,
+    file: &mut S::File,
+    mut bytes: u64,
+) -> Result<(), ProtectError> {
+    while bytes > 0 {
+        let count = bytes.min(PAGE_BYTES as u64);
+        let zeros = vec![0; usize::try_from(count).expect("at most a page")];
+        storage.append(file, &zeros)?;
+        bytes -= count;
+    }
+    Ok(())
+}
+
 /// Writes the file `path`, durably, in place of one that may be there.
 pub(super) fn write_file<S: Storage>(storage: &mut S, path: &str, bytes: &[u8]) -> Result<(), StorageError> {
     let temporary = names::temporary(path);

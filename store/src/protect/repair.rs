@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use parity::Recovery;
 
-use super::changed::{make_directory, replace};
+use super::changed::{append_zeros, make_directory, replace};
 use super::error::ProtectError;
 use super::group::{Group, Place};
 use super::kept::{self, Kept};
@@ -681,16 +681,6 @@ impl<S: Storage> Member<S> {
         }
         Ok(())
     }
-}
-
-fn append_zeros<S: Storage>(storage: &mut S, file: &mut S::File, mut bytes: u64) -> Result<(), ProtectError> {
-    while bytes > 0 {
-        let count = bytes.min(PAGE_BYTES as u64);
-        let zeros = vec![0; usize::try_from(count).expect("at most a page")];
-        storage.append(file, &zeros)?;
-        bytes -= count;
-    }
-    Ok(())
 }
 
 /// The pages of an extent, as many at once as are read and written at once.

@@ -1,18 +1,9 @@
 //! A limit on bytes per second.
 
 use core::time::Duration;
-use std::time::Instant;
-
-use crate::limits::WRITE_BUFFER_BYTES;
 
 /// What a limit lets through at once after a pause, as time at its rate: far below a second, so that rates are kept in short runs too.
 const BURST_MAX: Duration = Duration::from_millis(5);
-
-/// A piece is what a limit lets through in that part of a second, so that its rate is kept over times that a person, and another user of the disk, can feel.
-const PIECES_PER_S: u64 = 10;
-
-/// A piece has at least so many bytes, however low the rate is: less is gathered before it is written anyway.
-const PIECE_BYTES_MIN: u64 = WRITE_BUFFER_BYTES as u64;
 
 /// A bucket that fills at a rate. Who takes more than is in it waits until it would have been full enough; so over a time that is long beside
 /// [`BURST_MAX`], and beside what one piece takes at the rate, the rate is kept. Time is what the caller says: it is told from an instant of the caller's choice.
@@ -45,43 +36,9 @@ impl Bucket {
     }
 }
 
-/// A bucket with a clock of its own, for one who writes piece by piece.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Limit {
-    bucket: Bucket,
-    since: Instant,
-    piece_bytes: u64,
-}
-
-impl Limit {
-    /// An empty one.
-    #[must_use]
-    pub fn new(bytes_per_s: u64) -> Limit {
-        let piece_bytes = (bytes_per_s / PIECES_PER_S).max(PIECE_BYTES_MIN);
-        Limit { bucket: Bucket::new(bytes_per_s, Duration::ZERO), since: Instant::now(), piece_bytes }
-    }
-
-    /// So many bytes have been written: how long to wait before the next ones.
-    pub fn wait(&mut self, bytes: u64) -> Duration {
-        self.bucket.take(self.since.elapsed(), bytes)
-    }
-
-    /// How much to write at once, at most.
-    #[must_use]
-    pub fn piece_bytes(&self) -> u64 {
-        self.piece_bytes
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_piece_is_a_tenth_of_a_second_long_and_never_tiny() {
-        assert_eq!(Limit::new(100_000_000).piece_bytes(), 10_000_000);
-        assert_eq!(Limit::new(1).piece_bytes(), 65_536);
-    }
 
     #[test]
     fn what_is_taken_ahead_is_waited_for() {

@@ -1,5 +1,7 @@
 //! A real directory.
 
+mod limit;
+
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sys::statvfs::statvfs;
+
+pub use limit::Limit;
 
 use super::{DirectoryEntry, EntryKind, Operation, Storage, StorageError};
 use crate::error::StoreError;

@@ -12,8 +12,8 @@ mod packed;
 
 use core::fmt;
 
-pub use bucket::{Bucket, Limit};
-pub use directory::{Directory, DirectoryFile, DirectoryLock, DirectoryReader};
+pub use bucket::Bucket;
+pub use directory::{Directory, DirectoryFile, DirectoryLock, DirectoryReader, Limit};
 pub use memory::{Fault, Memory};
 pub use packed::{Appended, Stored};
 
