@@ -6,7 +6,7 @@ use core::time::Duration;
 const BURST_MAX: Duration = Duration::from_millis(5);
 
 /// A bucket that fills at a rate. Who takes more than is in it waits until it would have been full enough; so over a time that is long beside
-/// [`BURST_MAX`], and beside what one piece takes at the rate, the rate is kept. Time is what the caller says: it is told from an instant of the caller's choice.
+/// 5 ms, and beside what one piece takes at the rate, the rate is kept. Time is what the caller says: it is told from an instant of the caller's choice.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bucket {
     bytes_per_s: f64,
