@@ -54,6 +54,12 @@ fn compare(matrix: &Matrix, length: usize, offset: usize, short_by: &[usize], ad
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn the_best_kernel_is_neon() {
+    assert_eq!(format!("{:?}", Kernel::best()), "Kernel(neon)");
+}
+
 #[test]
 fn every_constant_times_every_byte() {
     let all: Vec<u8> = (0..=255).collect();

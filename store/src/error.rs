@@ -225,14 +225,14 @@ pub enum ImageError {
         "the image is not encrypted, and all images of this job are: it is not the job's; restart from another generation"
     )]
     NotEncrypted,
-    /// Header or table were damaged in their seal, or changed by somebody without the key.
+    /// Header or table were changed by somebody without the key.
     #[error(
-        "header and table are not as they were written with this key: somebody has changed them, or their seal is damaged; `stillwire repair` mends what is damaged, and another generation may be whole"
+        "header and table are not as they were written with this key: somebody has changed them; restart from another generation"
     )]
     TableForged,
     /// A page was changed by somebody without the key, or is damaged (where its checksum was not looked at).
     #[error(
-        "page {page} of section {section} is not as it was written with this key: somebody has changed it, or it is damaged; `stillwire repair` mends what is damaged, and another generation may be whole"
+        "page {page} of section {section} is not as it was written with this key: somebody has changed it, or it is damaged; restart from another generation, or, where `stillwire verify` calls it damaged without the key too, have `stillwire repair` mend it"
     )]
     PageForged { section: u32, page: u64 },
     /// There were no random bytes for the salt of an encrypted image.

@@ -96,7 +96,7 @@ pub struct JobReport {
     pub bench: &'static str,
     /// Where it was measured.
     pub machine: Machine,
-    /// Two for each point.
+    /// Two for each point, and two more with encrypted images, if they were asked for.
     pub rows: Vec<JobRow>,
 }
 

@@ -60,7 +60,7 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
         choose(&mut directory, argument, &mut news)?
     };
     let newest = beginning_manifest(&mut directory, beginning)?;
-    if encryption.is_none() && newest.as_ref().is_some_and(is_encrypted) {
+    if purpose == Purpose::Run && encryption.is_none() && newest.as_ref().is_some_and(is_encrypted) {
         return Err(CliError::EncryptedUnsaid { path });
     }
     let Settings { mut config, hosts, bind, auth, keeps_ids: kept } = read_settings(&file)?;

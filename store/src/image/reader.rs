@@ -49,12 +49,15 @@ impl ImageReader {
         Ok(ImageReader { path: path.to_owned(), header, entries, digest, opened: None })
     }
 
+    /// `Ok` if the image is encrypted.
+    pub(crate) fn expect_encrypted(&self) -> Result<(), StoreError> {
+        if self.header.is_encrypted { Ok(()) } else { Err(self.failed(ImageError::NotEncrypted)) }
+    }
+
     /// Has encrypted sections read with `key`: without it their bytes can be verified, and not read. An image that is not encrypted is refused: whoever has a
-    /// key knows that it is.
+    /// key knows that it is. Reads the seal, 16 bytes for each page.
     pub fn unlock<S: Storage>(&mut self, storage: &mut S, key: &Key) -> Result<(), StoreError> {
-        if !self.header.is_encrypted {
-            return Err(self.failed(ImageError::NotEncrypted));
-        }
+        self.expect_encrypted()?;
         let number = self.find(kinds::SEAL)?;
         let seal = self.read_section(storage, number)?;
         let sections = &self.entries[..number as usize];
@@ -148,7 +151,7 @@ impl ImageReader {
         }
     }
 
-    /// Reads pages of the encrypted section `number`, from page `first` of it on, to where they belong, and checks their tags. Whole pages, or to the end of the section.
+    /// Reads pages of section `number` of an encrypted image, from page `first` of it on, to where they belong, and checks their tags. Whole pages, or to the end of the section.
     pub fn read_pages<S: Storage>(
         &self,
         storage: &mut S,

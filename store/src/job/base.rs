@@ -19,13 +19,25 @@ impl<S: Storage> JobDirectory<S> {
         rank: Rank,
         image: &ImageReader,
     ) -> Result<Option<ImageReader>, StoreError> {
+        let Some(mut base) = self.open_locked_base(generation, rank, image)? else { return Ok(None) };
+        self.unlock(&mut base)?;
+        Ok(Some(base))
+    }
+
+    /// The same for one whose header and table are all that is read.
+    fn open_locked_base(
+        &mut self,
+        generation: GenerationId,
+        rank: Rank,
+        image: &ImageReader,
+    ) -> Result<Option<ImageReader>, StoreError> {
         let Some(base) = image.base(&mut self.storage)? else { return Ok(None) };
         let path = names::in_generation(generation, &names::base(rank));
-        let mut reader = ImageReader::open(&mut self.storage, &path)?;
+        let reader = ImageReader::open(&mut self.storage, &path)?;
         reader.expect(&self.identity(base.generation, rank))?;
         reader.expect_digest(base.digest)?;
         reader.expect_whole()?;
-        self.unlock(&mut reader)?;
+        self.expect_encrypted(&reader)?;
         Ok(Some(reader))
     }
 
@@ -37,8 +49,11 @@ impl<S: Storage> JobDirectory<S> {
         image: &ImageReader,
         depth: Depth,
     ) -> Result<(), StoreError> {
-        match self.open_base(generation, rank, image)? {
-            Some(base) if depth == Depth::Everything => base.verify(&mut self.storage),
+        match self.open_locked_base(generation, rank, image)? {
+            Some(mut base) if depth == Depth::Everything => {
+                self.unlock(&mut base)?;
+                base.verify(&mut self.storage)
+            }
             _ => Ok(()),
         }
     }

@@ -165,7 +165,7 @@ impl<S: Storage> JobDirectory<S> {
         let mut images = Vec::with_capacity(request.images.len());
         for claim in request.claims(self.sabotage).iter() {
             let summary = if self.is_here(claim.node) && !self.sabotage.is_out(Rule::CommitFirst) {
-                let reader = self.open_image(request.generation, claim.rank)?;
+                let reader = self.open_locked_image(request.generation, claim.rank)?;
                 reader.expect_digest(claim.digest)?;
                 reader.summary()
             } else {

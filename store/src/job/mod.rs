@@ -240,11 +240,23 @@ impl<S: Storage> JobDirectory<S> {
     /// Opens a rank's image and checks that it is that rank's of that generation. Whether it is the committed one:
     /// [`JobDirectory::open_committed_image`].
     pub fn open_image(&mut self, generation: GenerationId, rank: Rank) -> Result<ImageReader, StoreError> {
-        let path = self.image_path(generation, rank);
-        let mut reader = ImageReader::open(&mut self.storage, &path)?;
-        reader.expect(&self.identity(generation, rank))?;
+        let mut reader = self.open_locked_image(generation, rank)?;
         self.unlock(&mut reader)?;
         Ok(reader)
+    }
+
+    /// The same for one whose header and table are all that is read.
+    fn open_locked_image(&mut self, generation: GenerationId, rank: Rank) -> Result<ImageReader, StoreError> {
+        let path = self.image_path(generation, rank);
+        let reader = ImageReader::open(&mut self.storage, &path)?;
+        reader.expect(&self.identity(generation, rank))?;
+        self.expect_encrypted(&reader)?;
+        Ok(reader)
+    }
+
+    /// `Ok` if the image is encrypted, or need not be.
+    fn expect_encrypted(&self, reader: &ImageReader) -> Result<(), StoreError> {
+        if self.key.is_some() { reader.expect_encrypted() } else { Ok(()) }
     }
 
     fn unlock(&mut self, reader: &mut ImageReader) -> Result<(), StoreError> {

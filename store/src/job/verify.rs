@@ -16,7 +16,7 @@ pub enum Depth {
     Records,
     /// Also header, table, length and digest of every image and its base: finds missing, cut off and exchanged images.
     Tables,
-    /// Every byte: finds rot too.
+    /// Every byte: finds rot too, and, where the key of encrypted images is known, what somebody without it has changed.
     Everything,
 }
 
@@ -70,8 +70,9 @@ impl<S: Storage> JobDirectory<S> {
                 let mut reader = ImageReader::open(&mut self.storage, &path)?;
                 reader.expect(&identity)?;
                 reader.expect_digest(image.summary.digest)?;
-                self.unlock(&mut reader)?;
+                self.expect_encrypted(&reader)?;
                 if depth == Depth::Everything {
+                    self.unlock(&mut reader)?;
                     reader.verify(&mut self.storage)?;
                 }
                 self.check_base(manifest.generation, image.rank, &reader, depth)

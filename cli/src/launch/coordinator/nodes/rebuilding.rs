@@ -161,7 +161,7 @@ impl Shell<'_> {
         for (node, done) in &round.done {
             let host = || self.plan.nodes[node.0 as usize].name();
             match done {
-                NodeDone::Looked(found) if found.is_held => {}
+                NodeDone::Looked(found) if found.is_held && found.problem.is_none() => {}
                 NodeDone::Looked(found) => {
                     let problem = found.problem.clone();
                     let problem =
