@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use store::GenerationId;
 use support::{PATIENCE, Place, Running, stillwire, verified, wait_until};
 
 /// What a job is made of: one group, of which two nodes may be lost.
@@ -52,23 +53,27 @@ const ASKED_EVERY: Duration = Duration::from_secs(5);
 struct Watched<'a> {
     place: &'a Place,
     setup: Setup,
-    /// Folders of generations that were there before it.
-    known: BTreeSet<PathBuf>,
-    /// Where the generation that the job has now lies below a directory of the job.
-    older: PathBuf,
+    /// The generation that the job has now: what is rebuilt of still older ones may appear at any time.
+    older: GenerationId,
+    /// Those that came to nothing before it.
+    known: BTreeSet<GenerationId>,
 }
 
 impl Watched<'_> {
     fn new<'a>(place: &'a Place, setup: Setup, committed: &str) -> Watched<'a> {
         let roots = setup.roots(place).chain([place.job()]);
         let known = roots.flat_map(|root| generations(&root)).collect();
-        Watched { place, setup, known, older: PathBuf::from(number(committed).folder()) }
+        Watched { place, setup, known, older: number(committed) }
+    }
+
+    fn new_below(&self, root: &Path) -> impl Iterator<Item = GenerationId> {
+        let is_new = |id: &GenerationId| *id > self.older && !self.known.contains(id);
+        generations(root).into_iter().filter(is_new)
     }
 
     /// Files of the new generation below a directory of the job.
     fn has(&self, root: &Path, is_it: impl Fn(&str) -> bool) -> bool {
-        let folders = generations(root).into_iter().filter(|folder| !self.known.contains(folder));
-        let files = folders.flat_map(|folder| entries(&folder));
+        let files = self.new_below(root).flat_map(|id| entries(&root.join(id.folder())));
         files.filter_map(|path| Some(is_it(path.file_name()?.to_str()?))).any(|found| found)
     }
 
@@ -79,23 +84,15 @@ impl Watched<'_> {
     fn older_goes(&self) -> bool {
         let is_going = |folder: PathBuf| !folder.exists() || folder.join("collected").exists();
         let mut roots = self.setup.roots(self.place).filter(|root| root.exists());
-        roots.any(|root| is_going(root.join(&self.older)))
+        roots.any(|root| is_going(root.join(self.older.folder())))
     }
 
     /// The name of the new generation.
     fn generation(&self) -> String {
-        let roots = self.setup.roots(self.place);
-        let new = roots.flat_map(|root| generations(&root)).filter(|folder| !self.known.contains(folder));
-        let folder = new.last().expect("it has begun");
-        let (epoch, life) = (name_of(&folder), name_of(folder.parent().expect("a life")));
-        let epoch: u32 = epoch.strip_prefix("epoch-").and_then(|epoch| epoch.parse().ok()).expect("an epoch");
-        let life = life.strip_prefix("life-").and_then(|life| life.split_once('-')).expect("a life");
-        format!("{}.{}/{epoch}", life.0.parse::<u32>().expect("a counter"), life.1)
+        let roots: Vec<PathBuf> = self.setup.roots(self.place).collect();
+        let new = roots.iter().flat_map(|root| self.new_below(root));
+        new.last().expect("it has begun").to_string()
     }
-}
-
-fn name_of(path: &Path) -> String {
-    path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned()
 }
 
 /// What lies in a folder; it may be gone by now.
@@ -103,12 +100,16 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
-/// The folders of generations below a directory of the job.
-fn generations(root: &Path) -> Vec<PathBuf> {
-    let is_life = |path: &PathBuf| {
-        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("life-"))
+/// The generations that have folders below a directory of the job.
+fn generations(root: &Path) -> Vec<GenerationId> {
+    let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+    let id = |folder: PathBuf| -> Option<GenerationId> {
+        let epoch: u32 = name(&folder)?.strip_prefix("epoch-")?.parse().ok()?;
+        let life = name(folder.parent()?)?;
+        let (counter, nonce) = life.strip_prefix("life-")?.split_once('-')?;
+        format!("{}.{nonce}/{epoch}", counter.parse::<u32>().ok()?).parse().ok()
     };
-    entries(root).into_iter().filter(is_life).flat_map(|life| entries(&life)).collect()
+    entries(root).iter().flat_map(|life| entries(life)).filter_map(id).collect()
 }
 
 fn root(place: &Place, node: usize) -> PathBuf {
@@ -128,12 +129,12 @@ const PHASES: [(&str, Reached); 6] = [
 
 /// The generation named at the end of a line.
 fn generation_in(line: &str) -> String {
-    let is_one = |word: &&str| word.contains('/') && word.parse::<store::GenerationId>().is_ok();
+    let is_one = |word: &&str| word.contains('/') && word.parse::<GenerationId>().is_ok();
     let mut words = line.split([' ', ',', ':', ';', '(', ')']).filter(is_one);
     words.next_back().unwrap_or_else(|| panic!("no generation in {line:?}")).to_owned()
 }
 
-fn number(generation: &str) -> store::GenerationId {
+fn number(generation: &str) -> GenerationId {
     generation.parse().expect("a generation")
 }
 
