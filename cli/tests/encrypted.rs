@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -31,16 +31,13 @@ const MARK_BYTES: usize = 32;
 
 /// The files below a folder that have one of these pieces.
 fn having(folder: &Path, pieces: &BTreeSet<Vec<u8>>) -> BTreeSet<String> {
-    let firsts: BTreeMap<[u8; 4], Vec<&Vec<u8>>> = pieces.iter().fold(BTreeMap::new(), |mut all, piece| {
-        all.entry(*piece.first_chunk().expect("long enough")).or_insert_with(Vec::new).push(piece);
-        all
-    });
+    let first = |piece: &[u8]| usize::from(u16::from_be_bytes(*piece.first_chunk().expect("long enough")));
+    // Most places are ruled out by their first two bytes.
+    let mut firsts = vec![false; 1 << 16];
+    pieces.iter().for_each(|piece| firsts[first(piece)] = true);
     let has = |path: &PathBuf| {
         let content = fs::read(path).unwrap_or_default();
-        content.windows(MARK_BYTES).any(|window| {
-            let known = window.first_chunk().and_then(|first| firsts.get(first));
-            known.is_some_and(|known| known.iter().any(|piece| window == piece.as_slice()))
-        })
+        content.windows(MARK_BYTES).any(|window| firsts[first(window)] && pieces.contains(window))
     };
     let name = |path: PathBuf| path.file_name().expect("a name").to_string_lossy().into_owned();
     files(folder).into_iter().filter(has).map(name).collect()
@@ -114,6 +111,21 @@ fn whole_sum(place: &Place) -> String {
     sum(&["60", "0", "1000000", &place.enough().display().to_string(), "3"])
 }
 
+/// Somebody wants the next images in the clear.
+fn no_silent_job_file(place: &Place, key: &str) {
+    let storage = Directory::open(place.job()).expect("a folder");
+    let (_, file) = JobDirectory::open(storage.clone()).expect("a job");
+    let mut silent = file.clone();
+    silent.settings.remove("encrypt").expect("it says that images are encrypted");
+    drop(JobDirectory::renew(storage.clone(), &silent).expect("room for it"));
+    for options in [vec![], vec!["--key-file", key]] {
+        let unsaid = done(stillwire(&["restart", &place.job_text()]).args(&options));
+        unsaid.says(&["images of this job are encrypted", "its job file does not say so", "put it back"]);
+        assert_eq!(unsaid.code, Some(1));
+    }
+    drop(JobDirectory::renew(storage, &file).expect("room for it"));
+}
+
 #[test]
 fn a_job_goes_on_with_its_key_and_with_no_other() {
     let place = Place::new();
@@ -129,18 +141,7 @@ fn a_job_goes_on_with_its_key_and_with_no_other() {
     wrong.says(&["images of this job are encrypted with the key called", "the one that was given is called"]);
     assert_eq!(wrong.code, Some(1));
     assert_eq!(before, files(&place.job()).into_iter().collect(), "nothing is changed, nothing is begun");
-    // Somebody wants the next images in the clear.
-    let storage = Directory::open(place.job()).expect("a folder");
-    let (_, file) = JobDirectory::open(storage.clone()).expect("a job");
-    let mut silent = file.clone();
-    silent.settings.remove("encrypt").expect("it says that images are encrypted");
-    drop(JobDirectory::renew(storage.clone(), &silent).expect("room for it"));
-    for options in [vec![], vec!["--key-file", &key]] {
-        let unsaid = done(stillwire(&["restart", &job]).args(&options));
-        unsaid.says(&["images of this job are encrypted", "its job file does not say so", "put it back"]);
-        assert_eq!(unsaid.code, Some(1));
-    }
-    drop(JobDirectory::renew(storage, &file).expect("room for it"));
+    no_silent_job_file(&place, &key);
 
     let listed = done(&mut stillwire(&["ls", &job]));
     assert!(listed.stdout.contains("4 of its images are encrypted"), "{listed:?}");
@@ -201,6 +202,9 @@ fn nothing_of_a_program_lies_on_the_nodes_in_the_clear_and_a_lost_one_is_rebuilt
         let checked = done(&mut stillwire(&["verify", &place.job_text(), "--key-file", &key]));
         assert_eq!(checked.code, Some(0), "{checked:?}");
         assert_eq!(having(&place.job(), &pieces), BTreeSet::new());
+        no_silent_job_file(&place, &key);
+        let listed = done(&mut stillwire(&["ls", &place.job_text()]));
+        assert!(listed.stdout.contains("4 of its images are encrypted"), "{listed:?}");
         place.let_end();
         let mut again = place.restart(&["--key-file", &key]);
         again.wait_for(&format!("begins from generation {newest}"));

@@ -14,7 +14,7 @@ import tempfile
 import time
 
 from namespaces import Hosts
-from rounds import STEP_MAX, Failure, Stopped, end_well, exit_stopped, expected_of, job_of, keep, raise_stopped, segments
+from rounds import STEP_MAX, Failure, Stopped, encrypting, end_well, exit_stopped, expected_of, job_of, keep, raise_stopped, segments
 
 NODES = 4
 
@@ -158,12 +158,13 @@ def one(options, program, dice):
     job = job_of(options, directory, program)
     every_ms = dice.choice([100, 200, 400])
     scheme = dice.choice(list(SCHEMES))
+    encrypted = encrypting(dice)
     done, rebuilt = [], 0
     nodes = Namespaces(job, dice) if options.namespaces else Folders(job)
     try:
         nodes.begin()
         before = nodes.segments()
-        job.run(program["ranks"], every_ms, [*nodes.chosen(), "--parity", scheme])
+        job.run(program["ranks"], every_ms, [*nodes.chosen(), "--parity", scheme, *encrypted])
         again = 0
         for _ in range(dice.randint(1, options.losses_per_job)):
             # Before the first checkpoint of a life there may be nothing to rebuild.
@@ -187,9 +188,9 @@ def one(options, program, dice):
         nodes.end()
         kept = keep(options, program, directory)
         what = ", ".join(done) or "nothing"
-        raise Failure(f"{program['name']}, {scheme}, a checkpoint every {every_ms} ms, destroyed: {what}: {failure}; see {kept}/output") from None
+        raise Failure(f"{program['name']}, {' '.join([scheme, *encrypted])}, a checkpoint every {every_ms} ms, destroyed: {what}: {failure}; see {kept}/output") from None
     shutil.rmtree(directory)
-    return done, rebuilt
+    return [f"{what}{' of an encrypted job' if encrypted else ''}" for what in done], rebuilt
 
 
 def main():

@@ -310,6 +310,12 @@ def keep(options, program, directory):
     return kept
 
 
+def encrypting(dice):
+    """Options of a job whose images are encrypted, or are not; the key is in the environment, also when it begins again."""
+    os.environ["STILLWIRE_KEY"] = dice.randbytes(32).hex()
+    return ["--encrypt"] if dice.random() < 0.4 else []
+
+
 def one(options, program, dice):
     """One job, killed several times. Returns the kinds of its kills, and how its images were made."""
     directory = tempfile.mkdtemp(prefix=program["name"] + "-", dir=options.place)
@@ -317,7 +323,7 @@ def one(options, program, dice):
     job = job_of(options, directory, program)
     before = segments()
     every_ms = dice.choice([60, 150, 300, 600])
-    chosen = [*dice.choice(program["extra"]), "--nodes", str(dice.choice([1, 1, 2])), "--capture", dice.choice(CAPTURES)]
+    chosen = [*dice.choice(program["extra"]), *encrypting(dice), "--nodes", str(dice.choice([1, 1, 2])), "--capture", dice.choice(CAPTURES)]
     kinds = []
     try:
         job.run(program["ranks"], every_ms, chosen)
@@ -339,7 +345,7 @@ def one(options, program, dice):
         kept = keep(options, program, directory)
         raise Failure(f"{program['name']}, a checkpoint every {every_ms} ms, {' '.join(chosen)}, killed: {', '.join(kinds) or 'nothing'}: {failure}; see {kept}/output") from None
     shutil.rmtree(directory)
-    return kinds, chosen[-1]
+    return kinds, chosen[-1] + (" encrypted" if "--encrypt" in chosen else "")
 
 
 def main():

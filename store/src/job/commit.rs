@@ -8,7 +8,8 @@ use super::names;
 use super::{Depth, GenerationId, JobDirectory};
 use crate::checksum::ImageDigest;
 use crate::error::{CommitError, StoreError};
-use crate::image::ImageSummary;
+use crate::image::{ImageSummary, KindSummary};
+use crate::kinds;
 use crate::record::{CommitRecord, Manifest, ManifestImage};
 use crate::sabotage::{Rule, Sabotage};
 use crate::storage::{Storage, StorageError};
@@ -169,7 +170,7 @@ impl<S: Storage> JobDirectory<S> {
                 reader.expect_digest(claim.digest)?;
                 reader.summary()
             } else {
-                ImageSummary { digest: claim.digest, bytes: claim.bytes, kinds: Vec::new() }
+                ImageSummary { digest: claim.digest, bytes: claim.bytes, kinds: self.kinds_elsewhere() }
             };
             let file = names::image(claim.rank);
             images.push(ManifestImage { rank: claim.rank, node: claim.node, file, summary });
@@ -181,6 +182,12 @@ impl<S: Storage> JobDirectory<S> {
             nodes: request.nodes.clone(),
             images,
         })
+    }
+
+    /// What is known of an image that lies on another node: whether it is encrypted. A restart that is not told so by the job's file learns it from here.
+    fn kinds_elsewhere(&self) -> Vec<KindSummary> {
+        let seal = self.key.as_ref().map(|_| KindSummary { kind: kinds::SEAL, sections: 1, bytes: 0 });
+        seal.into_iter().collect()
     }
 
     /// Makes the entries durable on the way from the root to the generation's files.

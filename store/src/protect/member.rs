@@ -247,7 +247,7 @@ impl<S: Storage> Member<S> {
                 let number = chunk * CHUNK_PAGES + first;
                 // Where parity grows, every page is among the changes, so that folding them in leaves no gap.
                 for gap in keeping.pages..number {
-                    keeping.writer.pages(self.directory.storage(), gap, &[0; PAGE_BYTES])?;
+                    keeping.writer.pages(self.directory.storage(), gap, &ZERO_PAGE)?;
                 }
                 keeping.pages = keeping.pages.max(number + pages);
                 let (part, rest) = changed.split_at(page_bytes(pages));
@@ -518,9 +518,11 @@ impl Opened {
     }
 }
 
-/// Checksum of a page where nothing lies.
+/// A page where nothing lies.
+pub(super) static ZERO_PAGE: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+
+/// Its checksum.
 pub(super) fn zero_sum() -> u64 {
-    const ZERO: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
     static SUM: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
-    *SUM.get_or_init(|| checksum(&ZERO))
+    *SUM.get_or_init(|| checksum(&ZERO_PAGE))
 }

@@ -9,7 +9,7 @@ use super::changed::{append_zeros, make_directory, replace};
 use super::error::ProtectError;
 use super::group::{Group, Place};
 use super::kept::{self, Kept};
-use super::member::{Member, Opened, page_bytes, runs_from};
+use super::member::{Member, Opened, ZERO_PAGE, page_bytes, runs_from};
 use super::placement::Extent;
 use crate::checksum::checksum;
 use crate::error::StoreError;
@@ -148,8 +148,8 @@ impl Served {
         };
         match unless_damaged(read)? {
             Some(bytes) => {
-                let zero = |page: &[u8]| page.iter().all(|byte| *byte == 0);
-                let tell = |page: &[u8]| if zero(page) { Told::Zero } else { Told::Page(page.to_vec()) };
+                let tell =
+                    |page: &[u8]| if *page == ZERO_PAGE { Told::Zero } else { Told::Page(page.to_vec()) };
                 told.extend(bytes.chunks_exact(PAGE_BYTES).map(tell));
             }
             None if pages.end - pages.start == 1 => told.push(Told::Damaged),
