@@ -18,6 +18,10 @@ from rounds import STEP_MAX, Failure, Stopped, encrypting, end_well, exit_stoppe
 
 NODES = 4
 
+# What is said of a round after which nodes that nobody has heard of before take the places of those that are lost; without --namespaces, empty folders.
+REPLACED = ", replaced"
+ENCRYPTED = " of encrypted jobs"
+
 # How nodes protect each other, and how many may be lost.
 SCHEMES = {"xor": 1, "partner": 1, "rs:3+1": 1, "rs:2+2": 2}
 
@@ -148,7 +152,7 @@ def destroy_once(job, nodes, dice, losses, again):
         nodes.replace(node)
     job.restart(nodes.places())
     what = "and the job ended" if is_told else "and everything killed"
-    return job.text().count("all ranks run"), f"nodes {', '.join(map(str, lost))} {what}"
+    return job.text().count("all ranks run"), f"nodes {', '.join(map(str, lost))} {what}{REPLACED}"
 
 
 def one(options, program, dice):
@@ -190,7 +194,7 @@ def one(options, program, dice):
         what = ", ".join(done) or "nothing"
         raise Failure(f"{program['name']}, {' '.join([scheme, *encrypted])}, a checkpoint every {every_ms} ms, destroyed: {what}: {failure}; see {kept}/output") from None
     shutil.rmtree(directory)
-    return [f"{what}{' of an encrypted job' if encrypted else ''}" for what in done], rebuilt
+    return [what + ENCRYPTED if encrypted else what for what in done], rebuilt
 
 
 def main():
@@ -225,8 +229,10 @@ def main():
         print(f"{len(rounds)} of {options.rounds} rounds, {jobs} jobs, {len(failures)} failures: {program['name']}: {', '.join(done) or 'nothing destroyed'}", flush=True)
     if len(rounds) < options.rounds:
         failures.append("the rounds were not done in time")
+    replaced, encrypted = (sum(words in done for done in rounds) for words in (REPLACED, ENCRYPTED))
     print(
-        f"{'FAILED' if failures else 'passed'}: seed {options.seed}, {len(rounds)} rounds in {jobs} jobs, {rebuilt} nodes were rebuilt, {len(failures)} failures"
+        f"{'FAILED' if failures else 'passed'}: seed {options.seed}, {len(rounds)} rounds in {jobs} jobs ({replaced} with nodes replaced, {encrypted}{ENCRYPTED}), "
+        f"{rebuilt} nodes were rebuilt, {len(failures)} failures"
     )
     sys.exit(1 if failures or not rebuilt else 0)
 
