@@ -18,7 +18,7 @@ use crate::boundary::{
 use crate::callflags::known;
 use crate::engine::sinks::Sinks;
 use crate::engine::{Engine, Opening};
-use crate::identity::{identity, own_ip};
+use crate::identity::identity;
 use crate::keeper::{Keeper, keeper};
 use crate::limits::{CONTEXT_SIZE, MULTI_RECEIVE_FREE_MIN};
 use crate::{atomic, av, callflags, cntr, cq, domain, msg, rma, tagged};
@@ -79,14 +79,14 @@ impl EndpointObject {
             return Err(Errno(errno::ENOCQ));
         }
         let identity = identity().ok_or(Errno(libc::EACCES))?;
-        let (port, bind) = match self.place {
-            Some(place) => (port_at(place), place),
-            None => (keeper().map_or_else(random_port, Keeper::new_port), SocketAddr::new(own_ip(), 0)),
+        let port = match self.place {
+            Some(place) => port_at(place),
+            None => keeper().map_or_else(random_port, Keeper::new_port),
         };
         let engine = Engine::open(Opening {
             identity: &identity,
             port,
-            bind,
+            place: self.place,
             vector,
             regions: Arc::clone(&self.domain.regions),
             sinks: sinks.clone(),

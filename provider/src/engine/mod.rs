@@ -29,7 +29,7 @@ pub(crate) mod wire;
 
 use core::cell::Cell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,7 +48,7 @@ use crate::abi::{ADDR_NOTAVAIL, FiAddr};
 use crate::address::Address;
 use crate::av;
 use crate::boundary::{EINVAL, Errno, Result, complain};
-use crate::identity::{self, Identity};
+use crate::identity::{self, Identity, own_ip};
 use crate::keeper::{keeper, this_rank};
 use crate::limits::{COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, DRAIN_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX};
 use crate::rehearsal::{self, Rehearsal};
@@ -93,8 +93,9 @@ pub(crate) struct Opening<'a> {
     pub(crate) identity: &'a Identity,
     /// Who it will be.
     pub(crate) port: PortId,
-    /// Where it receives; UDP port 0 takes a free one.
-    pub(crate) bind: SocketAddr,
+    /// Where the program wants it to receive. If it says nothing, where the launcher has this rank receive in this life, which may be on another host than the
+    /// environment of a restored process tells of; and [`own_ip`] in a process that is no rank.
+    pub(crate) place: Option<SocketAddr>,
     pub(crate) vector: av::Handle,
     pub(crate) regions: Arc<Regions>,
     pub(crate) sinks: Sinks,
@@ -142,10 +143,11 @@ enum Request {
 impl Engine {
     /// Opens the endpoint below and its rails, and starts to serve peers.
     pub(crate) fn open(opening: Opening<'_>) -> Result<Arc<Engine>> {
-        let Opening { identity, port, bind, vector, regions, sinks, directed } = opening;
+        let Opening { identity, port, place, vector, regions, sinks, directed } = opening;
         let rank = this_rank();
         let taken = Cell::new(None);
-        let open_endpoint = |identity: &Identity, epoch, nic: Option<&NicWish>| {
+        let open_endpoint = |identity: &Identity, epoch, nic: Option<&NicWish>, ip: IpAddr| {
+            let bind = place.unwrap_or(SocketAddr::new(ip, 0));
             let mut config = PortConfig::new(identity.job.tag());
             config.eager_bytes_max = COPIED_BYTES_MAX;
             config.link_copied_bytes_max = LINK_COPIED_BYTES_MAX;
@@ -168,11 +170,12 @@ impl Engine {
         };
         let endpoint = match rank {
             Some(rank) => {
-                let open =
-                    |launch: &Launch, epoch| open_endpoint(&Identity::of(launch), epoch, Some(&launch.nic));
+                let open = |launch: &Launch, epoch| {
+                    open_endpoint(&Identity::of(launch), epoch, Some(&launch.nic), launch.bind.ip())
+                };
                 rank.open_port(port, open)?
             }
-            None => open_endpoint(identity, Epoch(0), None)?,
+            None => open_endpoint(identity, Epoch(0), None, own_ip())?,
         };
         if let (Some(keeper), Some(nic)) = (keeper(), taken.take()) {
             keeper.tell_nic(&nic);

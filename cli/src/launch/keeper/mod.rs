@@ -63,6 +63,8 @@ struct Site {
     program: Program,
     directory: PathBuf,
     bind: SocketAddr,
+    /// Where ranks receive: what a person has set for a job on this host alone counts.
+    ranks_bind: SocketAddr,
     /// The node on its other networks.
     further: Vec<IpAddr>,
     auth: AuthLevel,
@@ -249,11 +251,14 @@ impl Site {
         // The same for ranks and for what they spawn, however many of them are on this node. What a person has set counts where nothing else was said.
         let below = || begin.inherited.clone().unwrap_or_else(|| std::env::vars_os().collect());
         let is_address = |(name, _): &(OsString, OsString)| name == ADDRESS_VARIABLE;
-        let is_set = environment.iter().any(is_address) || below().iter().any(is_address);
-        if begin.bind.ip() != Ipv4Addr::LOCALHOST || !is_set {
+        let is_here = begin.bind.ip() == Ipv4Addr::LOCALHOST;
+        let said = environment.iter().find(|variable| is_address(variable)).cloned();
+        let said = said.or_else(|| below().into_iter().find(is_address)).filter(|_| is_here);
+        if said.is_none() {
             environment.retain(|variable| !is_address(variable));
             environment.push((ADDRESS_VARIABLE.into(), begin.bind.ip().to_string().into()));
         }
+        let said_ip = said.and_then(|(_, text)| text.to_str()?.parse::<IpAddr>().ok());
         Site {
             job: JobId(begin.job),
             key: begin.key,
@@ -267,6 +272,7 @@ impl Site {
             },
             directory: PathBuf::from(&begin.directory),
             bind: begin.bind,
+            ranks_bind: SocketAddr::new(said_ip.unwrap_or(begin.bind.ip()), begin.bind.port()),
             further: begin.further.clone(),
             auth: if begin.full_tags { AuthLevel::Full } else { AuthLevel::Header },
             provider: begin.provider.as_ref().map(PathBuf::from),

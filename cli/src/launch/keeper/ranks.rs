@@ -115,7 +115,7 @@ impl Shell {
             ranks: site.ranks,
             restore: decision.restore.map(convert::to_store),
             auth: site.auth,
-            bind: site.bind,
+            bind: site.ranks_bind,
             nic: NicWish { choice: self.nic_of(rank).map_err(io::Error::other)?, ranks_here: Some(locals) },
             encryption: site.encryption.clone(),
             // Their images are written at the same time.
