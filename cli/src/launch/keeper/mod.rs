@@ -7,6 +7,7 @@ mod copying;
 mod files;
 mod nodes;
 mod output;
+mod place;
 mod pmi;
 mod ranks;
 mod silent;
@@ -15,7 +16,7 @@ mod spawned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -63,7 +64,6 @@ struct Site {
     program: Program,
     directory: PathBuf,
     bind: SocketAddr,
-    /// Where ranks receive: what a person has set for a job on this host alone counts.
     ranks_bind: SocketAddr,
     /// The node on its other networks.
     further: Vec<IpAddr>,
@@ -75,9 +75,6 @@ struct Site {
     /// What this node may read and write of images and parity in a second.
     disk_bytes_per_s: Option<u64>,
 }
-
-/// Tells the provider on which address to receive.
-const ADDRESS_VARIABLE: &str = "STILLWIRE_ADDRESS";
 
 /// Tokens of the sources that are always there.
 const SIGNALS: u64 = 0;
@@ -248,17 +245,8 @@ fn finish_sending(link: &mut Link) {
 impl Site {
     fn new(begin: &Begin) -> Site {
         let mut environment = begin.environment.clone();
-        // The same for ranks and for what they spawn, however many of them are on this node. What a person has set counts where nothing else was said.
-        let below = || begin.inherited.clone().unwrap_or_else(|| std::env::vars_os().collect());
-        let is_address = |(name, _): &(OsString, OsString)| name == ADDRESS_VARIABLE;
-        let is_here = begin.bind.ip() == Ipv4Addr::LOCALHOST;
-        let said = environment.iter().find(|variable| is_address(variable)).cloned();
-        let said = said.or_else(|| below().into_iter().find(is_address)).filter(|_| is_here);
-        if said.is_none() {
-            environment.retain(|variable| !is_address(variable));
-            environment.push((ADDRESS_VARIABLE.into(), begin.bind.ip().to_string().into()));
-        }
-        let said_ip = said.and_then(|(_, text)| text.to_str()?.parse::<IpAddr>().ok());
+        let below = begin.inherited.clone().unwrap_or_else(|| std::env::vars_os().collect());
+        let ranks_bind = place::of_ranks(begin.bind, &mut environment, below);
         Site {
             job: JobId(begin.job),
             key: begin.key,
@@ -272,7 +260,7 @@ impl Site {
             },
             directory: PathBuf::from(&begin.directory),
             bind: begin.bind,
-            ranks_bind: SocketAddr::new(said_ip.unwrap_or(begin.bind.ip()), begin.bind.port()),
+            ranks_bind,
             further: begin.further.clone(),
             auth: if begin.full_tags { AuthLevel::Full } else { AuthLevel::Header },
             provider: begin.provider.as_ref().map(PathBuf::from),
