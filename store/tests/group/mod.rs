@@ -181,7 +181,7 @@ impl Cluster {
         Cluster { group, disks, fuse, pages_sent: 0, memory, deltas: 0 }
     }
 
-    /// What [`Cluster::memory`] says, from what was kept of it: most of the time of these tests would be spent with numbers by chance.
+    /// What [`Cluster::memory`] says, from what was kept of it: half the time of crash tests would go into numbers by chance.
     fn content(&self, node: usize, epoch: u32) -> Regions {
         let key = (self.memory as usize, node, epoch);
         let kept = CONTENT.with_borrow(|kept| kept.get(&key).cloned());
