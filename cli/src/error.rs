@@ -72,7 +72,7 @@ pub(crate) enum CliError {
     #[error("{path} is no name of a folder for nodes: name it in UTF-8 (--node-dir)")]
     NodeDirectoryName { path: PathBuf },
     #[error(
-        "{problem}; the images of this job lie in directories of its nodes' own, and these nodes were {names}: expected as many, with the same ranks, and spares in place of lost ones. Ranks of a job can be spread otherwise if it was begun with --parity none, and without --node-dir"
+        "{problem}; the images of this job lie in directories of its nodes' own, and these nodes were {names}: expected as many, with the same ranks, and in place of lost ones spares, or a host that is left once more. Ranks can be spread otherwise in jobs that were begun with --parity none, and without --node-dir"
     )]
     Places { problem: String, names: String },
     #[error(
@@ -218,7 +218,7 @@ pub(crate) enum CliError {
     #[error("{path}: {}; expected {expected}", crate::text::io(.error))]
     File { path: PathBuf, error: io::Error, expected: &'static str },
     #[error(
-        "{path}: expected an image, a manifest or another file in a job's directory, a delta, or a packed file of a copy, found {found}; `stillwire ls DIR` lists a job's generations, whose files lie in DIR/life-*/epoch-*"
+        "{path}: expected an image, a manifest or another file in a job's directory, a delta, or a packed file of a copy, found {found}; `stillwire ls DIR` lists a job's generations, whose files lie in life-*/epoch-* of DIR, or of the directories of its nodes' own"
     )]
     NotOfAJob { path: PathBuf, found: &'static str },
     #[error(

@@ -127,7 +127,7 @@ fn ranks_stay_where_their_images_are_and_it_is_said_how_to_have_it_otherwise() {
     stopped(&place, job);
     let refused = place.restart(&["--nodes", "3"]).finish();
     assert_eq!(refused.code, Some(2), "{refused:?}");
-    refused.says(&["3 are named", "node 0, node 1", "spread otherwise", "--parity none"]);
+    refused.says(&["3 are named", "node 0, node 1", "spread otherwise in jobs that were begun with --parity none"]);
 }
 
 #[test]
