@@ -67,7 +67,8 @@ links shows which MPI library it uses. Programs of MPICH and Intel MPI are start
 handed to its own mpirun, with the provider selected, and cannot be saved yet.
 
 With ", checkpoint_options!(), " programs are checkpointed and rolled back: those that use the `session` interface at the points that \
-they name, all others as whole processes, at any instant. An MPI program without any of these is ended when a rank dies.
+they name, all others as whole processes, at any instant. An MPI program without any of these is ended when a rank dies. Several \
+nodes (--hosts, --nodes) keep what it takes to rebuild the images of one of them that is lost (--parity).
 
 With --time-limit the job ends by itself. A last checkpoint begins so early that it is durable in time: three times as long before \
 the limit as the longest one took, and at least 1s; if none has been taken yet, as long as one may take (--ckpt-timeout), but not \

@@ -72,7 +72,7 @@ pub(crate) enum CliError {
     #[error("{path} is no name of a folder for nodes: name it in UTF-8 (--node-dir)")]
     NodeDirectoryName { path: PathBuf },
     #[error(
-        "{problem}; the images of this job lie in directories of its nodes' own, and these nodes were {names}: expected as many, with the same ranks, and spares in place of lost ones"
+        "{problem}; the images of this job lie in directories of its nodes' own, and these nodes were {names}: expected as many, with the same ranks, and in place of lost ones spares, or a host that is left once more. Ranks can be spread otherwise in jobs that were begun with --parity none, and without --node-dir"
     )]
     Places { problem: String, names: String },
     #[error(
@@ -84,7 +84,7 @@ pub(crate) enum CliError {
     )]
     PidNamespace { why: &'static str },
     #[error(
-        "{path}: the images of this job lie in its directory, and not in directories of its nodes' own (--parity, --node-dir): there is nothing to rebuild them from; `stillwire verify {path}` reads them"
+        "{path}: the images of this job lie in its directory, as it was begun with --parity none, or on one node, or by an earlier version, and not in directories of its nodes' own: there is nothing to rebuild them from; `stillwire verify {path}` reads them"
     )]
     NotOnNodes { path: PathBuf },
     #[error("no rank can be started on {host}: {problem}")]
@@ -163,7 +163,8 @@ pub(crate) enum CliError {
     )]
     OtherImageKey { name: String, found: String },
     #[error(
-        "{option} is about parity between nodes, and no node protects another one: add --parity (xor, partner or rs:K+M) with as many nodes as it wants, or leave {option} out"
+        "{option} is about parity between nodes, and no node protects another one, which takes two nodes or more (--hosts, --nodes), checkpoints ({}), and no --parity none: add what is missing, or leave {option} out",
+        crate::arguments::checkpoint_options!()
     )]
     LimitOfNothing { option: &'static str },
     #[error(
@@ -217,7 +218,7 @@ pub(crate) enum CliError {
     #[error("{path}: {}; expected {expected}", crate::text::io(.error))]
     File { path: PathBuf, error: io::Error, expected: &'static str },
     #[error(
-        "{path}: expected an image, a manifest or another file in a job's directory, a delta, or a packed file of a copy, found {found}; `stillwire ls DIR` lists a job's generations, whose files lie in DIR/life-*/epoch-*"
+        "{path}: expected an image, a manifest or another file in a job's directory, a delta, or a packed file of a copy, found {found}; `stillwire ls DIR` lists a job's generations, whose files lie in life-*/epoch-* of DIR, or of the directories of its nodes' own"
     )]
     NotOfAJob { path: PathBuf, found: &'static str },
     #[error(

@@ -401,65 +401,6 @@ fn too_few_nodes_for_a_scheme_are_refused() {
 }
 
 #[test]
-fn limits_of_a_protection_that_is_none_are_refused() {
-    let place = Place::new();
-    let disks = place.folder.path().join("disks").display().to_string();
-    for option in [["--shape", "ring"], ["--encode-budget", "link=1M"]] {
-        for none in [&["--nodes", "4"][..], &["--nodes", "4", "--parity", "none"], &["--node-dir", &disks]] {
-            let command = [&["run", "-n", "4"], none, &option, &["--", "true"]].concat();
-            let done = done(&mut stillwire(&command));
-            assert_eq!(done.code, Some(2), "{command:?}: {done:?}");
-            done.says(&[option[0], "no node protects another one", "--parity"]);
-        }
-    }
-}
-
-#[test]
-fn what_nobody_protects_is_said_when_a_job_begins() {
-    let place = Place::new();
-    place.let_end();
-    let disks = place.folder.path().join("disks").display().to_string();
-    let (bare, alone) = ("in the job's directory only", "no node protects another one");
-    for (options, said) in [
-        (&["--nodes", "4", "--ckpt-every", "1h"][..], Some(bare)),
-        (&["--node-dir", &disks], Some(alone)),
-        (&["--nodes", "4", "--parity", "xor"], None),
-        (&["--nodes", "4", "--quiet"], None),
-        (&["--ckpt-every", "1h"], None),
-    ] {
-        let _ = std::fs::remove_dir_all(place.job());
-        let done = place.run(options).finish();
-        verified(&done);
-        for words in [bare, alone] {
-            assert_eq!(done.stderr.contains(words), said == Some(words), "{options:?}: {done:?}");
-        }
-        // It is a warning, with what to do about it.
-        for words in ["stillwire: warning: images", "Begin the job with --parity xor", "--flush-to PLACE"] {
-            assert_eq!(done.stderr.contains(words), said.is_some(), "{options:?}: {done:?}");
-        }
-        assert!(!done.stderr.contains("share the disk"), "{options:?}: {done:?}");
-    }
-}
-
-#[test]
-fn what_nobody_protects_on_hosts_is_said_at_a_restart_too() {
-    let place = Place::new();
-    let shell = place.remote_shell("shift; exec \"$@\"");
-    let hosts = ["--hosts", "a@127.0.0.1,b@127.0.0.2", "--remote-shell", &shell];
-    let warning = "warning: images of all nodes are in the job's directory only";
-    let mut job = place.run(&[&hosts[..], &["--ckpt-every", "1h"]].concat());
-    job.wait_for(warning);
-    job.wait_for("all ranks run");
-    job.checkpoint();
-    job.signal("INT");
-    job.finish();
-    place.let_end();
-    let done = place.restart(&[]).finish();
-    done.says(&[warning, "--parity xor"]);
-    verified(&done);
-}
-
-#[test]
 fn what_is_lost_is_rebuilt_on_demand() {
     let place = Place::new();
     let newest = stopped(&place, "xor");

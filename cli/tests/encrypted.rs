@@ -254,7 +254,8 @@ fn ranks_behind_a_remote_shell_get_the_key_and_no_command_line_has_it() {
     let place = Place::new();
     let key = key_file(&place, "key", "0f");
     let shell = place.remote_shell("shift; exec env -u STILLWIRE_KEY \"$@\"");
-    let hosts = ["--hosts", "a:1@127.0.0.1,b:1@127.0.0.2", "--remote-shell", &shell];
+    let disks = place.folder.path().join("disks").display().to_string();
+    let hosts = ["--hosts", "a:1@127.0.0.1,b:1@127.0.0.2", "--remote-shell", &shell, "--node-dir", &disks];
     let mut job = whole(&place, &[&hosts[..], &["--encrypt", "--key-file", &key]].concat());
     job.wait_for("committed");
     let words = "0f".repeat(32);

@@ -162,7 +162,8 @@ fn a_launcher_that_was_killed_leaves_nothing_and_a_restart_keeps_ids_by_itself()
         return;
     }
     let place = Place::new();
-    let mut running = job(&place, stillwire(&["run"]), &["--pid-namespace", "--nodes", "2"]);
+    let options = ["--pid-namespace", "--nodes", "2", "--parity", "none"];
+    let mut running = job(&place, stillwire(&["run"]), &options);
     saved(&mut running);
     let before = ids(&running.ranks());
     let mut all = children(running.pid());

@@ -64,7 +64,7 @@ fn ranks_and_keepers_of_several_nodes_are_killed() {
 fn a_job_goes_on_on_other_nodes() {
     let place = Place::new();
     let shell = place.remote_shell("shift; exec \"$@\"");
-    let mut job = place.run(&["--ckpt-every", "30ms", "--nodes", "2"]);
+    let mut job = place.run(&["--ckpt-every", "30ms", "--nodes", "2", "--parity", "none"]);
     job.wait_for("committed");
     job.signal("INT");
     job.finish();

@@ -105,5 +105,5 @@ fn as_many_nodes_as_before_are_wanted() {
     job.finish();
     let done = place.restart(&["--nodes", "2"]).finish();
     assert_eq!(done.code, Some(2), "{done:?}");
-    done.says(&["2 are named", "node 0, node 1, node 2"]);
+    done.says(&["2 are named", "node 0, node 1, node 2", "--parity none, and without --node-dir"]);
 }

@@ -98,7 +98,9 @@ fn credentials_of_the_place_of_copies_are_the_launcher_s_alone() {
     for hosts in [false, true] {
         let place = Place::new();
         let shell = place.remote_shell("shift; exec \"$@\"");
-        let remote = ["--hosts", "a:1@127.0.0.1,b:1@127.0.0.2", "--remote-shell", &shell];
+        let disks = place.folder.path().join("disks").display().to_string();
+        let two = "a:1@127.0.0.1,b:1@127.0.0.2";
+        let remote = ["--hosts", two, "--remote-shell", &shell, "--node-dir", &disks];
         let mut options = vec!["--flush-to", "s3://bucket/prefix", "--env", "AWS_REGION=eu-north-1"];
         options.extend(remote.iter().filter(|_| hosts));
         let job = saved(&place, &options, &[("AWS_ENDPOINT_URL", &address)]);
@@ -113,6 +115,8 @@ fn credentials_of_the_place_of_copies_are_the_launcher_s_alone() {
         signal(job.pid(), "KILL");
         job.finish();
         wait_until("the guard has cleaned up", || place.lock_is_free());
-        assert!(!has_bytes(&place.job(), CREDENTIALS[1].1.as_bytes()), "an image has the credentials");
+        let folder = place.folder.path();
+        assert!(has_bytes(folder, MARK.1.as_bytes()), "images hold what ranks have in their environment");
+        assert!(!has_bytes(folder, CREDENTIALS[1].1.as_bytes()), "an image has the credentials");
     }
 }

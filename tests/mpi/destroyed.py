@@ -168,7 +168,9 @@ def one(options, program, dice):
     try:
         nodes.begin()
         before = nodes.segments()
-        job.run(program["ranks"], every_ms, [*nodes.chosen(), "--parity", scheme, *encrypted])
+        # What so many nodes have if nobody says otherwise is not always said.
+        said = [] if scheme == "xor" and dice.random() < 0.5 else ["--parity", scheme]
+        job.run(program["ranks"], every_ms, [*nodes.chosen(), *said, *encrypted])
         again = 0
         for _ in range(dice.randint(1, options.losses_per_job)):
             # Before the first checkpoint of a life there may be nothing to rebuild.

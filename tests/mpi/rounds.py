@@ -323,7 +323,9 @@ def one(options, program, dice):
     job = job_of(options, directory, program)
     before = segments()
     every_ms = dice.choice([60, 150, 300, 600])
-    chosen = [*dice.choice(program["extra"]), *encrypting(dice), "--nodes", str(dice.choice([1, 1, 2])), "--capture", dice.choice(CAPTURES)]
+    # Two nodes are partners, unless that is not wanted; one has nobody.
+    nodes = dice.choice([["1"], ["1"], ["2"], ["2", "--parity", "none"]])
+    chosen = [*dice.choice(program["extra"]), *encrypting(dice), "--nodes", *nodes, "--capture", dice.choice(CAPTURES)]
     kinds = []
     try:
         job.run(program["ranks"], every_ms, chosen)

@@ -15,8 +15,8 @@ use crate::launch::{Addresses, HERE, Node};
 pub(crate) struct HostArguments {
     /// Hosts on which ranks run, in the order of their numbers, such as node1:4,node2:4; without numbers, as evenly as can be. A host's ranks receive
     /// on the address that its name stands for, or on another one: node1:4@10.0.0.1. Parity between nodes goes over further networks, too, if an address on
-    /// each of them is given, in the same order for all hosts: node1:4@10.0.0.1+10.1.0.1. localhost is this host. All need this program, the MPI program and
-    /// the job's directory at the same paths
+    /// each of them is given, in the same order for all hosts: node1:4@10.0.0.1+10.1.0.1. localhost is this host. All need this program and
+    /// the MPI program at the same paths; and the job's directory, unless each keeps its own images (--parity)
     #[arg(long, alias = "map", value_name = "HOST[:RANKS][@IP[+IP]],...", value_delimiter = ',')]
     pub(crate) hosts: Vec<HostArgument>,
     /// What starts a program on another host: a command that takes the host's name and the program's as further arguments [default: ssh -o BatchMode=yes]

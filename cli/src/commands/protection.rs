@@ -9,6 +9,7 @@ use store::protect::{Group, Scheme};
 use store::{JobFile, Manifest};
 use transport::JobId;
 
+use super::domains::{self, When};
 use super::hosts::HostArguments;
 use super::run::setting;
 use super::tell;
@@ -21,12 +22,13 @@ use crate::launch::{Node, OwnDirectories, Plan};
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ProtectionArguments {
     /// How nodes protect each other's images, so that those of a lost node can be rebuilt: xor (one of a group may be lost), rs:K+M (M of K+M nodes may),
-    /// partner (each node keeps a copy of another one's), or none. Each node has a directory of its own then [default with --node-dir: xor, partner
-    /// for two nodes]
+    /// partner (each node keeps a copy of another one's), or none. Each node has a directory of its own then, and its ranks in every restart; with none, and
+    /// without --node-dir, all have the job's, which has to be common to their hosts, and a restart may spread ranks otherwise [default where there are
+    /// checkpoints: xor, partner for two nodes, none for one]
     #[arg(long, value_name = "SCHEME")]
     pub(crate) parity: Option<Scheme>,
     /// Folder on the nodes' own disks: each node writes the images of its ranks there, and not into the job's directory, which needs to be on this
-    /// host alone then [default with --parity: DIR/nodes, on other hosts /var/tmp]
+    /// host alone then [default unless --parity is none: DIR/nodes, with other hosts /var/tmp]
     #[arg(long, value_name = "PATH")]
     pub(crate) node_dir: Option<PathBuf>,
     /// What checkpoints may use of each node behind the program, so that it is not starved: link=RATE, disk=RATE (bytes per second, with k, M or G; also of images
@@ -108,7 +110,7 @@ const NODES_ROOT: &str = "/var/tmp";
 const NODES_FOLDER: &str = "nodes";
 
 impl ProtectionArguments {
-    /// Whether each node has a directory of its own.
+    /// Whether directories of the nodes' own are asked for, and so checkpoints.
     pub(crate) fn any(&self) -> bool {
         self.node_dir.is_some() || self.parity.is_some_and(|scheme| scheme != Scheme::None)
     }
@@ -119,20 +121,20 @@ impl ProtectionArguments {
         budget.or(self.shape.as_ref().map(|_| "--shape"))
     }
 
-    /// What they ask for. Unless it is absolute, the path is relative to the job's directory.
+    /// What a job has that begins on these nodes; nobody protects what is not saved. Unless it is absolute, the path is relative to the job's
+    /// directory.
     pub(crate) fn own_directories(
         &self,
         job: JobId,
         nodes: &[Node],
+        is_saved: bool,
     ) -> Result<Option<OwnDirectories>, CliError> {
-        let scheme = match self.any() {
-            true => self.parity.unwrap_or_else(|| Scheme::default_for(nodes.len())),
-            false => Scheme::None,
-        };
+        let by_default = || if is_saved { Scheme::default_for(nodes.len()) } else { Scheme::None };
+        let scheme = self.parity.unwrap_or_else(by_default);
         if let Some(option) = self.limit().filter(|_| scheme == Scheme::None) {
             return Err(CliError::LimitOfNothing { option });
         }
-        if !self.any() {
+        if scheme == Scheme::None && self.node_dir.is_none() {
             return Ok(None);
         }
         let folder = format!("stillwire-{job}");
@@ -150,17 +152,43 @@ impl ProtectionArguments {
     }
 }
 
-/// What a person should know of it before a job runs.
-pub(crate) fn warning(plan: &Plan) -> Option<&'static str> {
+/// Tells a person which job it is, where its files lie, and, if it is saved there, what may be lost of them.
+pub(crate) fn announce(plan: &Plan, when: When, is_saved: bool) {
+    let directory = &plan.directory;
+    let own = plan.own_directories.as_ref();
+    let elsewhere = own.filter(|own| !own.root.starts_with(directory));
+    let elsewhere = elsewhere.map(|own| format!(", images of each node in {}/NUMBER", own.root.display()));
+    tell(format_args!(
+        "job {}, {} ranks, directory {}{}",
+        plan.job,
+        plan.ranks,
+        directory.display(),
+        elsewhere.unwrap_or_default()
+    ));
+    if let Some(warning) = warning(plan).filter(|_| is_saved) {
+        tell(format_args!("{warning}"));
+    }
+    let warnings = own.map(|own| domains::warnings(own, &plan.nodes, when)).unwrap_or_default();
+    warnings.iter().for_each(|warning| tell(format_args!("{warning}")));
+}
+
+/// What is lost with a node or a disk, if no copy is elsewhere.
+fn warning(plan: &Plan) -> Option<&'static str> {
+    if plan.flush.is_some() {
+        return None;
+    }
     match &plan.own_directories {
+        _ if plan.nodes.len() == 1 => Some(
+            "warning: one node protects nothing: if the disk with its images is lost, so is every generation. Have copies elsewhere with --flush-to PLACE, or begin the job \
+             on several hosts (--hosts), which protect each other",
+        ),
         Some(own) => (own.scheme == Scheme::None).then_some(
             "warning: images are on their nodes only, and no node protects another one: a node that is lost takes its part of every generation with it. \
-             Begin the job with --parity xor (partner for two nodes) for nodes to protect each other, or have copies elsewhere with --flush-to PLACE",
+             Have copies elsewhere with --flush-to PLACE, or begin the job without --parity none for nodes to protect each other",
         ),
-        None => (plan.nodes.len() > 1 && plan.flush.is_none()).then_some(
+        None => Some(
             "warning: images of all nodes are in the job's directory only: if its disk is lost, or out of reach, so is every generation. \
-             Begin the job with --parity xor (partner for two nodes) for each node to keep its own and nodes to protect each other's, or have copies \
-             elsewhere with --flush-to PLACE",
+             Have copies elsewhere with --flush-to PLACE, or begin the job without --parity none for nodes to protect each other",
         ),
     }
 }

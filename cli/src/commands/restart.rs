@@ -12,7 +12,7 @@ use store::record::ManifestImage;
 use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError, kinds};
 
 use super::copies;
-use super::domains;
+use super::domains::When;
 use super::files::utc;
 use super::hosts::HostArguments;
 use super::news::News;
@@ -163,13 +163,7 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     file.settings.extend(rail.map(|rail| (setting::RAIL.to_owned(), rail.to_string())));
     plan.job_file = file.emit();
     if !arguments.quiet {
-        tell(format_args!("job {}, {} ranks, directory {}", plan.job, plan.ranks, path.display()));
-        let warning = protection::warning(&plan).filter(|_| purpose == Purpose::Run);
-        warning.iter().for_each(|warning| tell(format_args!("{warning}")));
-        if let Some(own) = &plan.own_directories {
-            let warnings = domains::warnings(own, &plan.nodes, domains::When::GoesOn);
-            warnings.iter().for_each(|warning| tell(format_args!("{warning}")));
-        }
+        protection::announce(&plan, When::GoesOn, purpose == Purpose::Run);
     }
     Ok((plan, Place { path, temporary: false, _lock: lock }))
 }

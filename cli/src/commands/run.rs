@@ -23,7 +23,7 @@ use transport::JobId;
 use transport::config::AuthLevel;
 
 use super::copies;
-use super::domains;
+use super::domains::When;
 use super::hosts::{self, HostArguments};
 use super::progress::Progress;
 use super::protection;
@@ -131,7 +131,8 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         }
     }
     let nodes = arguments.hosts.nodes(arguments.ranks, &arguments.bind)?;
-    let own_directories = arguments.protection.own_directories(job, &nodes)?;
+    let is_saved = wants_checkpoints(&arguments);
+    let own_directories = arguments.protection.own_directories(job, &nodes, is_saved)?;
     if arguments.hosts.names_domains() && !protection::is_any_protected(own_directories.as_ref()) {
         return Err(CliError::LimitOfNothing { option: "--domains" });
     }
@@ -215,15 +216,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     }
     plan.job_file = job_file(&plan).emit();
     if !arguments.quiet {
-        tell(format_args!("job {job}, {} ranks, directory {}", plan.ranks, place.path.display()));
-        let warning = protection::warning(&plan);
-        if let Some(warning) = warning.filter(|_| wants_checkpoints(&arguments)) {
-            tell(format_args!("{warning}"));
-        }
-        if let Some(own) = &plan.own_directories {
-            let warnings = domains::warnings(own, &plan.nodes, domains::When::Begins);
-            warnings.iter().for_each(|warning| tell(format_args!("{warning}")));
-        }
+        protection::announce(&plan, When::Begins, is_saved);
     }
     let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?;
     supervise(&plan, place, &mut progress, json)

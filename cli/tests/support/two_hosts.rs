@@ -46,10 +46,10 @@ impl TwoHosts {
         TwoHosts { place, other, shell }
     }
 
-    /// Options that have one rank run on each; the network is all that they talk over.
+    /// Options that have one rank run on each; the network is all that they talk over, and it carries no parity.
     pub(crate) fn options(&self) -> Vec<&str> {
         let hosts = "localhost:1@10.78.0.1,other:1@10.78.0.2";
-        vec!["--hosts", hosts, "--remote-shell", &self.shell]
+        vec!["--hosts", hosts, "--remote-shell", &self.shell, "--parity", "none"]
     }
 
     /// Starts the sort on both, with its checkpoints.
