@@ -1,9 +1,13 @@
-//! What ranks write of images obeys the limit of their node's disk, however the image is taken: it takes at least as long as the limit says.
+//! What ranks write of images, and what keepers fold of parity, obeys the limit of their node's disk: it takes at least as long as the limit says.
 
 mod support;
 
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use support::programs::{library, steps};
-use support::{Place, Running, done, signal, stillwire};
+use support::{Place, Running, done, signal, stillwire, wait_until};
 
 /// Of two nodes.
 const RANKS: f64 = 4.0;
@@ -47,7 +51,7 @@ fn images_of_whole_processes_obey_the_disks_limit() {
         let whole = limited(&job, 40, capture);
         assert!(whole > RANKS * 8e6, "{capture}: {whole} bytes");
         // Long enough for a delta that takes some time.
-        std::thread::sleep(std::time::Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(500));
         let next = limited(&job, 40, capture);
         if capture != "fork" {
             assert!(next > RANKS * 0.5e6, "{capture}: {next} bytes are soon written");
@@ -70,4 +74,43 @@ fn images_of_programs_with_points_of_their_own_obey_the_disks_limit() {
     let job = run(&place, 4, &[], &program);
     let bytes = limited(&job, 4, "at a point");
     assert!(bytes > 4e6, "{bytes} bytes");
+}
+
+/// How many generations have images there.
+fn with_images(node: &Path) -> usize {
+    let inside = |folder: &Path| -> Vec<_> {
+        let entries = fs::read_dir(folder).into_iter().flatten();
+        entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+    };
+    let has_images = |folder: &Path| {
+        let is_image =
+            |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("rank-"));
+        inside(folder).iter().any(|path| is_image(path))
+    };
+    inside(node).iter().flat_map(|life| inside(life)).filter(|folder| has_images(folder)).count()
+}
+
+#[test]
+fn parity_is_folded_below_the_disks_limit() {
+    const LIMIT_MB_PER_S: u32 = 2;
+    let place = Place::new();
+    let enough = place.enough().display().to_string();
+    let program = [&steps(), "1000000", "20000", "2000000", &enough, "3"].map(str::to_owned);
+    let mut job = run(&place, LIMIT_MB_PER_S, &["--keep", "1", "--capture", "content"], &program);
+    let node = place.job().join("nodes/0");
+    limited(&job, LIMIT_MB_PER_S, "whole");
+    std::thread::sleep(Duration::from_millis(500));
+    let next = limited(&job, LIMIT_MB_PER_S, "a delta");
+    let committed = Instant::now();
+    assert_eq!(with_images(&node), 2, "what is not kept is there until parity builds upon it no more");
+    wait_until("the older generation is removed", || with_images(&node) == 1);
+    // A node has half of the changes in its parity, and reads as much as it writes.
+    let least_s = 0.8 * next / (f64::from(LIMIT_MB_PER_S) * 1e6);
+    let folded_s = committed.elapsed().as_secs_f64();
+    assert!(folded_s >= least_s, "{next} bytes of images: folded in {folded_s} s, at the limit {least_s}");
+    // What is being folded when the job ends is folded to its end.
+    limited(&job, LIMIT_MB_PER_S, "a third one");
+    job.signal("INT");
+    assert_eq!(job.finish().code, Some(130));
+    assert_eq!(with_images(&node), 1);
 }

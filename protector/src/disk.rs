@@ -85,11 +85,15 @@ impl Meter {
     }
 }
 
+/// Whether a limit does not count, now.
+type Lifted = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// A directory as a protector uses it: what is read and written waits for a limit.
 #[derive(Clone)]
 pub struct Disk {
     directory: Directory,
     meter: Arc<Meter>,
+    lifted: Option<Lifted>,
     /// Of the thread that has this one.
     work: Arc<Work>,
     /// Time in this one.
@@ -106,7 +110,13 @@ impl Disk {
     }
 
     pub(crate) fn new(directory: Directory, meter: Arc<Meter>, work: Arc<Work>) -> Disk {
-        Disk { directory, meter, work, spent: Duration::ZERO }
+        Disk { directory, meter, lifted: None, work, spent: Duration::ZERO }
+    }
+
+    /// The same; while `lifted` says so, which is asked before each wait, there is no limit.
+    #[must_use]
+    pub fn unless(self, lifted: impl Fn() -> bool + Send + Sync + 'static) -> Disk {
+        Disk { lifted: Some(Arc::new(lifted)), ..self }
     }
 
     /// Time that was spent by whoever has this one.
@@ -139,7 +149,8 @@ impl Disk {
         bytes: usize,
         act: impl FnOnce(&mut Directory) -> Result<R, StorageError>,
     ) -> Result<R, StorageError> {
-        if let Some(bucket) = self.meter.bucket.as_ref().filter(|_| bytes > 0) {
+        let is_lifted = self.lifted.as_ref().is_some_and(|lifted| lifted());
+        if let Some(bucket) = self.meter.bucket.as_ref().filter(|_| bytes > 0 && !is_lifted) {
             self.work.rest(bucket.take(bytes as u64));
         }
         if self.work.is_ended() {
@@ -221,6 +232,25 @@ mod tests {
         busy.leave(at(13));
         busy.leave(at(12));
         assert_eq!(busy.so_far(at(20)), Duration::from_secs(8));
+    }
+
+    #[test]
+    fn a_limit_that_is_lifted_is_not_waited_for() {
+        use std::sync::atomic::AtomicBool;
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let directory = Directory::create(folder.path()).expect("a directory");
+        let lifted = Arc::new(AtomicBool::new(true));
+        let asked = Arc::clone(&lifted);
+        let mut disk = Disk::limited(directory, Some(1)).unless(move || asked.load(Ordering::Relaxed));
+        let mut file = disk.create("file").expect("a file");
+        // At the limit it would take days.
+        disk.append(&mut file, &[1; 1 << 20]).expect("room");
+        lifted.store(false, Ordering::Relaxed);
+        let started = Instant::now();
+        disk.append(&mut file, &[1; 1]).expect("room");
+        let limited = started.elapsed();
+        assert!(limited >= Duration::from_millis(900), "{limited:?}");
     }
 
     #[test]

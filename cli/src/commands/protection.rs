@@ -32,7 +32,7 @@ pub(crate) struct ProtectionArguments {
     #[arg(long, value_name = "PATH")]
     pub(crate) node_dir: Option<PathBuf>,
     /// What checkpoints may use of each node behind the program, so that it is not starved: link=RATE, disk=RATE (bytes per second, with k, M or G; also of images
-    /// that its ranks write), cores=C (0.5 is half of one core; of protecting alone), such as link=50M,cores=0.5. Checkpoints take longer then:
+    /// that its ranks write, and of parity that is folded), cores=C (0.5 is half of one core; of protecting alone), such as link=50M,cores=0.5. Checkpoints take longer then:
     /// one that is not durable within --ckpt-timeout is given up [default: what there is]
     #[arg(long, value_name = "LIMITS", value_parser = budget)]
     pub(crate) encode_budget: Option<WireBudget>,

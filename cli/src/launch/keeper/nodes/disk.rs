@@ -3,14 +3,15 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use copies::{Copies, CopyError, Report};
 use store::job::{Damage, Depth, GenerationState};
 use store::protect::{Group, Member};
 use store::{
-    Decision, Directory, GenerationId, JobDirectory, JobFile, Key, Manifest, StorageError, StoreError,
+    Decision, Directory, GenerationId, JobDirectory, JobFile, Key, Manifest, Storage, StorageError,
+    StoreError,
 };
 use transport::{JobId, Rank};
 
@@ -47,6 +48,8 @@ pub(super) struct Disk {
     key: Option<Key>,
     /// The job is over: what is still being brought is not needed.
     is_over: Arc<AtomicBool>,
+    /// See [`super::OwnDirectory::open`].
+    open: Arc<AtomicUsize>,
 }
 
 /// Says from time to time that there is progress.
@@ -65,13 +68,18 @@ impl Progress<'_> {
     }
 }
 
-type Job = JobDirectory<Directory>;
+type Job<S = Directory> = JobDirectory<S>;
 
 impl Disk {
-    pub(super) fn new(site: &Site, place: WirePlace, is_over: Arc<AtomicBool>) -> Disk {
+    pub(super) fn new(
+        site: &Site,
+        place: WirePlace,
+        is_over: Arc<AtomicBool>,
+        open: Arc<AtomicUsize>,
+    ) -> Disk {
         let group = place.group();
         let (path, key) = (site.directory.clone(), site.encryption.clone());
-        Disk { path, job: site.job, node: site.node.0, place, group, key, is_over }
+        Disk { path, job: site.job, node: site.node.0, place, group, key, is_over, open }
     }
 
     pub(super) fn perform(&mut self, number: u64, task: NodeTask, results: &Results<Said>) {
@@ -128,7 +136,8 @@ impl Disk {
             NodeTask::Collect { life, keep, kept } => {
                 let kept: Vec<GenerationId> =
                     kept.into_iter().map(|generation| convert::to_store(generation.into())).collect();
-                self.open()?.collect_telling(life.into(), keep, &kept, &mut || progress.made())?;
+                self.behind_the_program()?
+                    .collect_telling(life.into(), keep, &kept, &mut || progress.made())?;
             }
             NodeTask::Settle { manifests } => {
                 let mut directory = self.open()?;
@@ -187,10 +196,20 @@ impl Disk {
     }
 
     fn open(&self) -> Result<Job, StoreError> {
-        let storage = Directory::open(&self.path)?;
-        Ok(JobDirectory::attach(storage, self.job)
-            .on_node(self.node)
-            .encrypted(self.key.clone().map(image_key)))
+        Ok(self.attach(Directory::open(&self.path)?))
+    }
+
+    /// The directory, below the limit of the node's disk, for as long as nobody waits.
+    fn behind_the_program(&self) -> Result<Job<protector::Disk>, StoreError> {
+        let limit = self.place.budget.disk_bytes_per_s;
+        let (is_over, open) = (Arc::clone(&self.is_over), Arc::clone(&self.open));
+        // One is this task.
+        let is_waited_for = move || is_over.load(Ordering::Relaxed) || open.load(Ordering::Relaxed) > 1;
+        Ok(self.attach(protector::Disk::limited(Directory::open(&self.path)?, limit).unless(is_waited_for)))
+    }
+
+    fn attach<S: Storage>(&self, storage: S) -> Job<S> {
+        JobDirectory::attach(storage, self.job).on_node(self.node).encrypted(self.key.clone().map(image_key))
     }
 
     /// The directory, with the job's file in it. What is there is not written again: it can be read on a disk that takes nothing more.

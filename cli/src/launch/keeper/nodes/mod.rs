@@ -6,7 +6,7 @@ mod protecting;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use nix::errno::Errno;
@@ -24,8 +24,8 @@ use protecting::NodeProtector;
 /// Who works in the directory.
 pub(super) struct OwnDirectory {
     worker: Worker<(u64, NodeTask), Said>,
-    /// Tasks of the thread that are not done.
-    open: usize,
+    /// Tasks of the thread that are not done: more than one, and somebody waits for the first.
+    open: Arc<AtomicUsize>,
     collecting: Collecting,
     /// The task that brings images from a copy.
     fetching: Option<u64>,
@@ -66,7 +66,8 @@ impl OwnDirectory {
         (of_disk, of_protector): (u64, u64),
     ) -> io::Result<OwnDirectory> {
         let is_over = Arc::new(AtomicBool::new(false));
-        let mut disk = Disk::new(site, place.clone(), Arc::clone(&is_over));
+        let open = Arc::new(AtomicUsize::new(0));
+        let mut disk = Disk::new(site, place.clone(), Arc::clone(&is_over), Arc::clone(&open));
         let worker = Worker::start("stillwire-disk", move |(number, task), results| {
             disk.perform(number, task, results);
         })?;
@@ -74,7 +75,7 @@ impl OwnDirectory {
         let start = |group| NodeProtector::start(site, group, &place.budget, epoll, of_protector);
         Ok(OwnDirectory {
             worker,
-            open: 0,
+            open,
             collecting: Collecting::default(),
             fetching: None,
             is_over,
@@ -102,7 +103,7 @@ impl Shell {
             None => Some(task),
         };
         if let Some(task) = task {
-            own.open += 1;
+            own.open.fetch_add(1, Ordering::Relaxed);
             own.worker.ask((number, task));
         }
     }
@@ -128,7 +129,7 @@ impl Shell {
             Said::Busy { number, bytes } => self.tell(&FromKeeper::NodeBusy { number, bytes }),
             Said::Done { number, outcome } => {
                 if let Some(own) = &mut self.own {
-                    own.open -= 1;
+                    own.open.fetch_sub(1, Ordering::Relaxed);
                     own.collecting.done(number);
                     own.fetching.take_if(|fetching| *fetching == number);
                 }
@@ -140,7 +141,7 @@ impl Shell {
     /// Waits for what is still being done when the job is over; not for a place of copies that does not answer.
     pub(super) fn leave_disk(&mut self) {
         let until = Instant::now() + COPY_GRACE;
-        while let Some(own) = self.own.as_mut().filter(|own| own.open > 0) {
+        while let Some(own) = self.own.as_mut().filter(|own| own.open.load(Ordering::Relaxed) > 0) {
             own.is_over.store(true, Ordering::Relaxed);
             let said = if own.fetching.is_some() { own.worker.wait_until(until) } else { own.worker.wait() };
             match said {
