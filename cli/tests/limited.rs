@@ -96,7 +96,7 @@ fn parity_is_folded_below_the_disks_limit() {
     let place = Place::new();
     let enough = place.enough().display().to_string();
     let program = [&steps(), "1000000", "20000", "2000000", &enough, "3"].map(str::to_owned);
-    let mut job = run(&place, LIMIT_MB_PER_S, &["--keep", "1", "--capture", "content"], &program);
+    let job = run(&place, LIMIT_MB_PER_S, &["--keep", "1", "--capture", "content"], &program);
     let node = place.job().join("nodes/0");
     limited(&job, LIMIT_MB_PER_S, "whole");
     std::thread::sleep(Duration::from_millis(500));
