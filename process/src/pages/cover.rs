@@ -27,13 +27,9 @@ pub(super) fn cover_some(
     let (mut filled, mut bytes, mut address) = (0, 0, 0);
     while let Some(run) = progress.next(runs) {
         let take = run.bytes().min(room - bytes);
+        progress.leave_rest(run, take);
         if take == 0 {
-            progress.rest = Some(run);
             break;
-        }
-        if take < run.bytes() {
-            let (after, left) = (run.address + take, run.bytes() - take);
-            progress.rest = Some(Run { source: run.source + take, ..Run::in_place(after, left) });
         }
         if filled == 0 {
             address = run.address;
@@ -44,11 +40,10 @@ pub(super) fn cover_some(
         filled += 1;
         bytes += take;
     }
-    let fault = |errno| WriteFault { errno, address };
     if bytes == 0 {
-        // A buffer without room for a page takes none.
-        return if progress.rest.is_none() { Ok(0) } else { Err(fault(Errno(libc::ENOBUFS))) };
+        return progress.at_the_end();
     }
+    let fault = |errno| WriteFault { errno, address };
     let taken = buffer.get_mut(..bytes as usize).ok_or(fault(Errno(libc::ENOBUFS)))?;
     sys::copy_own(pieces.get(..filled).unwrap_or(&[]), taken).map_err(fault)?;
     let pages_done = progress.bytes / PAGE_BYTES;

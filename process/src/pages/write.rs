@@ -97,7 +97,7 @@ pub(crate) struct Progress {
     /// Runs that were begun.
     begun: usize,
     /// Of the last one of them.
-    pub(super) rest: Option<Run>,
+    rest: Option<Run>,
     pub(super) bytes: u64,
 }
 
@@ -108,6 +108,22 @@ impl Progress {
             self.begun += 1;
             Some(*next)
         })
+    }
+
+    /// So many bytes of a run were taken.
+    pub(super) fn leave_rest(&mut self, run: Run, taken: u64) {
+        if taken < run.bytes() {
+            let (after, left) = (run.address + taken, run.bytes() - taken);
+            self.rest = Some(Run { source: run.source + taken, ..Run::in_place(after, left) });
+        }
+    }
+
+    /// Nothing was taken, because nothing is left; or else because a buffer has no room for a page.
+    pub(super) fn at_the_end(&self) -> Result<u64, WriteFault> {
+        match self.rest {
+            None => Ok(0),
+            Some(run) => Err(WriteFault { errno: Errno(libc::ENOBUFS), address: run.address }),
+        }
     }
 }
 
@@ -157,7 +173,7 @@ pub(crate) fn write_some(
             let room = in_use.buffer.get_mut(buffered..).unwrap_or(&mut []);
             take = take.min(room.len() as u64);
             if take == 0 {
-                progress.rest = Some(run);
+                progress.leave_rest(run, 0);
                 break;
             }
             // SAFETY: the writer's own memory is mapped and readable; the buffer is none of it.
@@ -167,10 +183,7 @@ pub(crate) fn write_some(
             source = room.as_ptr() as u64;
             buffered += take as usize;
         }
-        if take < run.bytes() {
-            let (after, left) = (run.address + take, run.bytes() - take);
-            progress.rest = Some(Run { source: run.source + take, ..Run::in_place(after, left) });
-        }
+        progress.leave_rest(run, take);
         if filled == 0 {
             address = run.address;
         }
@@ -181,7 +194,7 @@ pub(crate) fn write_some(
         bytes += take;
     }
     let Some(pieces) = pieces.get_mut(..filled).filter(|pieces| !pieces.is_empty()) else {
-        return Ok(0);
+        return progress.at_the_end();
     };
     // The write comes first: it finds out, without a signal, whether all of it can be read.
     let offset = target.offset + progress.bytes;
@@ -363,5 +376,9 @@ pub(super) mod tests {
         let mut in_use = InUse::nothing(&mut []);
         let fault = write(&runs, target, &mut in_use, &mut Count(0, 0), None, None);
         assert_eq!(fault, Err(WriteFault { errno: Errno(libc::EFAULT), address: 0x7000 }));
+        // The page is in use, and there is no room to copy it to.
+        in_use.ranges[0] = 0x1000..0x2000;
+        let fault = write(&runs, target, &mut in_use, &mut Count(0, 0), None, None);
+        assert_eq!(fault, Err(WriteFault { errno: Errno(libc::ENOBUFS), address: 0x7000 }));
     }
 }
