@@ -87,11 +87,9 @@ impl Watched<'_> {
         roots.any(|root| is_going(root.join(self.older.folder())))
     }
 
-    /// The name of the new generation.
-    fn generation(&self) -> String {
-        let roots: Vec<PathBuf> = self.setup.roots(self.place).collect();
-        let new = roots.iter().flat_map(|root| self.new_below(root));
-        new.last().expect("it has begun").to_string()
+    /// The new generation; on a slow machine a checkpoint that was asked for again may have begun behind it.
+    fn new_ones(&self) -> BTreeSet<GenerationId> {
+        self.setup.roots(self.place).flat_map(|root| self.new_below(&root).collect::<Vec<_>>()).collect()
     }
 }
 
@@ -180,14 +178,21 @@ fn stopped_in<'a>(
         processes.iter().for_each(|pid| tell(*pid, Signal::SIGSTOP));
         // What is under way in the kernel ends before they stop.
         wait_until("all stand still", || processes.iter().all(|pid| stands(*pid)));
-        if phase_of(&watched) == Some(phase) {
-            let generation = watched.generation();
+        let new = watched.new_ones();
+        if phase_of(&watched) == Some(phase) && new.len() == 1 {
+            let generation = new.first().map(ToString::to_string).unwrap_or_default();
             return (Stopped { processes, generation }, watched);
         }
         Stopped { processes, generation: String::new() }.go_on();
-        *committed = generation_in(&job.wait_for(COMMITTED));
+        // Nothing is left of what was asked for.
+        loop {
+            *committed = generation_in(&job.wait_for(COMMITTED));
+            if new.last().is_none_or(|last| number(committed) >= *last) {
+                break;
+            }
+        }
     }
-    panic!("{name}: it was over each time before the job stood still");
+    panic!("{name}: it was over each time before the job stood still, or the next one had begun");
 }
 
 fn stands(pid: u32) -> bool {
