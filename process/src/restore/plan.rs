@@ -248,6 +248,14 @@ pub(super) fn below(
     }
 }
 
+/// Where addresses of the program may point, rising.
+pub(super) fn mapped(state: &ProcessState) -> Vec<Span> {
+    let regions = state.memory.regions.iter();
+    let mut spans: Vec<Span> = regions.map(|region| Span { start: region.start, end: region.end }).collect();
+    spans.sort_unstable_by_key(|span| span.start);
+    spans
+}
+
 /// Where thread ids may lie: the written memory, with the end of a lock that begins there.
 pub(super) fn written(state: &ProcessState, below: &[Piece]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();

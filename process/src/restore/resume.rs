@@ -143,7 +143,7 @@ unsafe fn make_thread(thread: *mut ThreadEntry, table: *const Table) {
 unsafe fn mend(all: &Table, ids: &Ids<'_>) {
     // SAFETY: the table's spans are mapped and may be written; the caller's promise.
     unsafe {
-        let mut memory = Memory { spans: all.written.as_slice() };
+        let mut memory = Memory { spans: all.written.as_slice(), mapped: all.mapped.as_slice() };
         for thread in ids.threads.iter().filter(|thread| thread.is_agent == 0) {
             let (registers, stack) = registers_of(thread.frame);
             // `struct robust_list_head`: the entry for what is being taken is its third word.

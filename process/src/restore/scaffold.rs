@@ -71,6 +71,7 @@ impl Scaffold {
             interval_timers: process::interval_timers(state),
             barriers: state.program.barriers.into(),
             written: calls.put_all(&plan::written(state, below)),
+            mapped: calls.put_all(&plan::mapped(state)),
             keeps_ids: (ids == Ids::Kept).into(),
             gives_up_right: rights.is_some().into(),
             rights: rights.unwrap_or_default(),

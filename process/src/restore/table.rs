@@ -43,7 +43,7 @@ pub(super) const ERRORS: usize = 134;
 pub(super) const ERROR_CELL_BYTES: usize = 64;
 
 /// Of the table below; the code that reads it is part of the image.
-pub(super) const TABLE_VERSION: u64 = 3;
+pub(super) const TABLE_VERSION: u64 = 4;
 
 /// For the code in the restored memory.
 #[repr(C)]
@@ -69,6 +69,8 @@ pub(super) struct Table {
     pub(super) barriers: u64,
     /// [`Span`]s of restored memory in which thread ids may lie.
     pub(super) written: Slice,
+    /// [`Span`]s of all restored memory, rising: what addresses of the program point into.
+    pub(super) mapped: Slice,
     /// Not 0: every thread gets the id that it had.
     pub(super) keeps_ids: u64,
     /// Not 0: [`Self::rights`] is what the threads go on with.

@@ -20,6 +20,8 @@ const MUTEX_BYTES: u64 = 40;
 /// Memory that may be looked at.
 pub(super) struct Memory<'a> {
     pub(super) spans: &'a [Span],
+    /// All that the process has mapped, rising.
+    pub(super) mapped: &'a [Span],
 }
 
 impl Memory<'_> {
@@ -35,6 +37,13 @@ impl Memory<'_> {
         let words = end.checked_sub(start)? as usize / size_of::<u32>();
         // SAFETY: inside of a span; the caller's promise.
         (start % 4 == 0).then(|| unsafe { std::slice::from_raw_parts_mut(start as *mut u32, words) })
+    }
+
+    /// Whether somebody may have this value to find something there.
+    fn is_address(&self, value: u64) -> bool {
+        let after = self.mapped.partition_point(|span| span.start <= value);
+        // The end, too: behind a function's last call, and behind an array.
+        after.checked_sub(1).and_then(|last| self.mapped.get(last)).is_some_and(|span| value <= span.end)
     }
 
     /// Whether a mutex that names its owner while it is being taken lies at `address`.
@@ -78,12 +87,21 @@ pub(super) unsafe fn mend(
         *register = u64::from(new);
         mended += 1;
     }
-    let (start, end) = (stack.saturating_sub(RED_ZONE_BYTES) & !3, stack.saturating_add(STACK_BYTES));
+    let (start, end) = (stack.saturating_sub(RED_ZONE_BYTES) & !7, stack.saturating_add(STACK_BYTES) & !7);
+    let addresses = Memory { ..*memory };
     // SAFETY: the caller's promise.
-    for word in unsafe { memory.words(stack, start, end) }.into_iter().flatten().filter(|word| **word == old)
-    {
-        *word = new;
-        mended += 1;
+    let words = unsafe { memory.words(stack, start, end) };
+    for pair in words.into_iter().flat_map(|words| words.chunks_exact_mut(2)) {
+        // Half of an address may look like an id: 0x55ab and 0x7ff0 are ids, and the upper halves of many an address, a return address among them.
+        if let [low, high] = pair
+            && addresses.is_address(u64::from(*high) << 32 | u64::from(*low))
+        {
+            continue;
+        }
+        for word in pair.iter_mut().filter(|word| **word == old) {
+            *word = new;
+            mended += 1;
+        }
     }
     mended
 }
@@ -95,6 +113,12 @@ mod tests {
     #[repr(C, align(8))]
     struct Lock([u32; 10]);
 
+    #[repr(C, align(8))]
+    struct Stack([u32; 400]);
+
+    /// Somewhere in its upper half is the id.
+    const CODE: Span = Span { start: (700 << 32) + 0x1000, end: (700 << 32) + 0x2000 };
+
     fn span<T>(of: &T) -> Span {
         let start = std::ptr::from_ref(of) as u64;
         Span { start, end: start + size_of::<T>() as u64 }
@@ -103,19 +127,24 @@ mod tests {
     /// Registers and stack after mending: a thread with the id 700, now 41, whose first register points to a mutex of `kind`.
     fn mended(kind: u32, by_list: bool) -> ([u64; 3], [u32; 400]) {
         let lock = Box::new(Lock([700, 0, 700, 1, kind, 0, 8, 8, 8, 8]));
-        let mut stack = Box::new([5u32; 400]);
-        stack[100] = 700;
-        stack[300] = 700;
-        let at = &raw const stack[99] as u64;
+        let mut stack = Box::new(Stack([5; 400]));
+        stack.0[100] = 700;
+        stack.0[103] = 700;
+        stack.0[300] = 700;
+        // A return address.
+        [stack.0[120], stack.0[121]] = [0x1639, 700];
+        let at = &raw const stack.0[99] as u64;
         let mut spans = [span(&*lock), span(&*stack)];
         spans.sort_unstable_by_key(|span| span.start);
         let address = std::ptr::from_ref(&*lock) as u64;
         let mut registers = [if by_list { 3 } else { address }, 700, 0xff_0000_0000 | 700];
         let pending = if by_list { (address + NEXT) | 1 } else { 0 };
         // SAFETY: the test's own memory.
-        unsafe { mend(&mut Memory { spans: &spans }, &mut registers, at, pending, (700, 41), 3) };
+        unsafe {
+            mend(&mut Memory { spans: &spans, mapped: &[CODE] }, &mut registers, at, pending, (700, 41), 3)
+        };
         registers[0] = 0;
-        (registers, *stack)
+        (registers, stack.0)
     }
 
     #[test]
@@ -123,7 +152,8 @@ mod tests {
         for (kind, by_list) in [(16, true), (16, false), (33, false), (50, true)] {
             let (registers, stack) = mended(kind, by_list);
             assert_eq!(registers, [0, 41, 0xff_0000_0000 | 700]);
-            assert_eq!((stack[100], stack[300]), (41, 700), "only the top of the stack");
+            assert_eq!((stack[100], stack[103], stack[300]), (41, 41, 700), "only the top of the stack");
+            assert_eq!([stack[120], stack[121]], [0x1639, 700], "half of an address is no id");
         }
     }
 
@@ -135,6 +165,11 @@ mod tests {
         }
         let mut registers = [u64::MAX, 0, 8, 700];
         // SAFETY: no memory may be looked at.
-        assert_eq!(unsafe { mend(&mut Memory { spans: &[] }, &mut registers, 9, u64::MAX, (700, 1), 1) }, 0);
+        assert_eq!(
+            unsafe {
+                mend(&mut Memory { spans: &[], mapped: &[] }, &mut registers, 9, u64::MAX, (700, 1), 1)
+            },
+            0
+        );
     }
 }
