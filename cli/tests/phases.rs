@@ -87,7 +87,7 @@ impl Watched<'_> {
         roots.any(|root| is_going(root.join(self.older.folder())))
     }
 
-    /// The new generation; on a slow machine a checkpoint that was asked for again may have begun behind it.
+    /// The new generation. On a slow machine there may be two: one that came to nothing, and then the one that was asked for again, or one that has begun behind it.
     fn new_ones(&self) -> BTreeSet<GenerationId> {
         self.setup.roots(self.place).flat_map(|root| self.new_below(&root).collect::<Vec<_>>()).collect()
     }
@@ -192,7 +192,7 @@ fn stopped_in<'a>(
             }
         }
     }
-    panic!("{name}: it was over each time before the job stood still, or the next one had begun");
+    panic!("{name}: it was over each time before the job stood still, or there was another one");
 }
 
 fn stands(pid: u32) -> bool {
