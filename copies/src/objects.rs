@@ -128,7 +128,14 @@ impl Objects {
 /// What a store says, short, and what to do.
 fn problem(error: &object_store::Error) -> String {
     let text = error.to_string();
-    let refused = ["InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidClientTokenId"];
+    // Of a list of objects the crate tells no more than what the server said.
+    let refused = [
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "InvalidClientTokenId",
+        "AccessDenied",
+        "403 Forbidden",
+    ];
     let is_refused = matches!(
         error,
         object_store::Error::Unauthenticated { .. } | object_store::Error::PermissionDenied { .. }
