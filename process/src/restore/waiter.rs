@@ -139,10 +139,9 @@ mod tests {
         let address = std::ptr::from_ref(&*lock) as u64;
         let mut registers = [if by_list { 3 } else { address }, 700, 0xff_0000_0000 | 700];
         let pending = if by_list { (address + NEXT) | 1 } else { 0 };
+        let mut memory = Memory { spans: &spans, mapped: &[CODE] };
         // SAFETY: the test's own memory.
-        unsafe {
-            mend(&mut Memory { spans: &spans, mapped: &[CODE] }, &mut registers, at, pending, (700, 41), 3)
-        };
+        unsafe { mend(&mut memory, &mut registers, at, pending, (700, 41), 3) };
         registers[0] = 0;
         (registers, stack.0)
     }
@@ -164,12 +163,9 @@ mod tests {
             assert_eq!((registers[1], stack[100]), (700, 700));
         }
         let mut registers = [u64::MAX, 0, 8, 700];
+        let mut nothing = Memory { spans: &[], mapped: &[] };
         // SAFETY: no memory may be looked at.
-        assert_eq!(
-            unsafe {
-                mend(&mut Memory { spans: &[], mapped: &[] }, &mut registers, 9, u64::MAX, (700, 1), 1)
-            },
-            0
-        );
+        let mended = unsafe { mend(&mut nothing, &mut registers, 9, u64::MAX, (700, 1), 1) };
+        assert_eq!(mended, 0);
     }
 }
