@@ -33,7 +33,7 @@ fn a_return_address_with_an_id_in_it_stays() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let image = folder.path().join("image");
-    let executable = compile("mutexes", &[]);
+    let executable = compile("mutexes", &["-fPIE", "-pie"]);
     preload();
     for _ in 0..TRIES_MAX {
         let mut command = Command::new(&executable);
