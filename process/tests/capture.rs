@@ -49,6 +49,19 @@ fn waits_end_in_time_although_captures_come_faster() {
     assert_eq!(program.finish(), "");
 }
 
+/// Between the look at a thread and its signal, it may begin to wait. Which call it made then is seen in its code alone.
+#[test]
+fn a_thread_that_begins_to_wait_as_it_is_stopped_does_not_notice() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    let mut program = start(&mut Command::new(compile("entering", &[])));
+    assert_eq!(program.line(), "ready");
+    for _ in 0..60 {
+        program.capture(&path, "sync");
+    }
+    assert_eq!(program.finish(), "none was interrupted\n");
+}
+
 /// A wait that the kernel goes on with by itself, because the program was stopped and continued (SIGSTOP, a shell's ^Z).
 #[test]
 fn a_wait_that_was_continued_after_a_stop_is_not_interrupted() {

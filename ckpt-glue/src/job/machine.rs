@@ -161,7 +161,8 @@ impl Job {
             Input::CommitDurable(generation) => {
                 self.written(Record::Commit(generation));
                 let ended = self.recovery.phase() == Phase::Fencing && self.checkpoint.saving().is_none();
-                if ended && self.recovery.life() == Some(generation.life) {
+                // Said twice where nodes keep records of their own: on disk, and by all of them.
+                if ended && self.recovery.life() == Some(generation.life) && self.late != Some(generation) {
                     self.late = Some(generation);
                     self.commits += 1;
                 }

@@ -1,5 +1,7 @@
 //! x86-64.
 
+mod passed_on;
+
 use std::arch::{asm, naked_asm};
 use std::ffi::c_void;
 
@@ -201,7 +203,8 @@ impl Frame {
         if result != -i64::from(libc::EINTR) {
             return None;
         }
-        let number = loaded(peek(pc.wrapping_sub(LOAD_BYTES)).ok()?)?;
+        let at_the_call = peek(pc.wrapping_sub(LOAD_BYTES)).ok().and_then(loaded);
+        let number = at_the_call.or_else(|| passed_on::number(self, pc, sp))?;
         Some(Call { number, sp, pc })
     }
 

@@ -48,10 +48,17 @@ impl Shell<'_> {
                 });
                 self.tell_job(job::Input::DecisionFailed { life, errno });
             }
-            Done::Committed(manifest) => {
-                self.copy(&manifest);
-                self.committed(&manifest);
-            }
+            Done::Committed(manifest) => match self.over {
+                // Between the job's last words and what follows them.
+                Some(mut report) => {
+                    self.committed_last(&manifest, &mut report);
+                    self.over = Some(report);
+                }
+                None => {
+                    self.copy(&manifest);
+                    self.committed(&manifest);
+                }
+            },
             Done::NotCommitted { generation, errno, error } => {
                 self.tell(&Notice::Store { what: "the commit record", error: &error.to_string() });
                 self.tell_job(job::Input::CommitFailed { generation, errno });
@@ -111,12 +118,8 @@ impl Shell<'_> {
         while let Some(done) = self.store.wait() {
             match done {
                 Done::Committed(manifest) => {
-                    let generation = convert::to_glue(manifest.generation);
-                    report.committed = Some(generation);
-                    report.commits += 1;
                     collecting = true;
-                    self.copy(&manifest);
-                    self.collect(generation.life);
+                    self.committed_last(&manifest, report);
                 }
                 Done::NotCommitted { error, .. } => {
                     self.tell(&Notice::Store { what: "the commit record", error: &error.to_string() });
@@ -153,6 +156,15 @@ impl Shell<'_> {
                 return;
             }
         }
+    }
+
+    /// A commit that was under way when the job's last words were said: they name it now.
+    fn committed_last(&mut self, manifest: &store::Manifest, report: &mut FinalReport) {
+        let generation = convert::to_glue(manifest.generation);
+        report.committed = Some(generation);
+        report.commits += 1;
+        self.copy(manifest);
+        self.collect(generation.life);
     }
 
     /// Waits until the keepers have handed over the last of what was printed, have cleaned up, and are gone.

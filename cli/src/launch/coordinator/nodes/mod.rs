@@ -17,6 +17,7 @@ mod recovering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use ckpt_glue::control::JobPhase;
 use ckpt_glue::job;
 use ckpt_glue::names::{GenerationId, NodeIndex};
 use nix::errno::Errno;
@@ -321,6 +322,10 @@ impl Shell<'_> {
         self.ask_nodes(What::Commit(generation), Some(NODE_ANSWER_MAX), |_| {
             NodeTask::Commit(manifest.into())
         });
+        // A job that is being ended does not wait for its nodes' answers, and its last words name what is on disk.
+        if self.job.status().phase == JobPhase::Fencing {
+            self.tell_job(job::Input::CommitDurable(generation));
+        }
     }
 
     /// What is not kept has been removed from the job's directory.
