@@ -186,7 +186,10 @@ fn a_commit_that_beats_the_fence_of_a_stop_is_reported() {
     world.job.handle(world.now, job::Input::Stop);
     let life = world.job.status().life.expect("it runs");
     let generation = GenerationId { life, epoch: Epoch(1) };
-    world.job.handle(world.now, job::Input::CommitDurable(generation));
+    // Where nodes keep records of their own, when it is on disk and when all of them have answered.
+    for _ in 0..2 {
+        world.job.handle(world.now, job::Input::CommitDurable(generation));
+    }
     world.run_ms(10);
     expect![[r#"
         49ms coordinator > keeper 0: fence below 2

@@ -17,7 +17,7 @@ fail() {
     exit 1
 }
 
-# What cannot be had on this machine. Nobody takes a guest that did not run for one that passed.
+# What cannot be had on this machine (tests/apt.sh calls it, too). It fails: nobody is to take a guest that did not run for one that passed.
 skip() {
     fail "$*; to do without the guest: ./check --without-guest"
 }

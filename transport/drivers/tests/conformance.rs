@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use drivers::conformance::Fixture;
-use drivers::fault::{FaultDriver, Faults};
+use drivers::fault::{FaultDriver, Faults, Rate};
 use drivers::mem::Hub;
 use drivers::shm::{ShmConfig, ShmDriver};
 use drivers::udp::{UdpConfig, UdpDriver};
@@ -60,11 +60,15 @@ impl Fixture for Shared {
 struct Faulty<F> {
     network: F,
     faults: Faults,
+    steps: usize,
 }
+
+/// Of so many steps one takes the network's time: what is late is late by calls.
+const STEPS_AT_ONCE: usize = 32;
 
 impl<F> Faulty<F> {
     fn new(network: F, faults: &str) -> Faulty<F> {
-        Faulty { network, faults: faults.parse().expect("faults") }
+        Faulty { network, faults: faults.parse().expect("faults"), steps: 0 }
     }
 }
 
@@ -73,13 +77,23 @@ impl<F: Fixture> Fixture for Faulty<F> {
         Box::new(FaultDriver::new(self.network.open(), self.faults))
     }
 
-    /// Within a host a frame that is not lost is there at once, and completions come late by calls, not by time.
     fn step(&mut self) {
-        std::thread::yield_now();
+        self.steps += 1;
+        if self.steps.is_multiple_of(STEPS_AT_ONCE) {
+            self.network.step();
+        } else {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Every lost frame is waited for so long.
+    fn patience_steps(&self) -> usize {
+        let at_once = if self.faults.loss == Rate::ZERO { STEPS_AT_ONCE } else { 1 };
+        at_once * self.network.patience_steps()
     }
 
     fn hang_steps(&self) -> usize {
-        100 * self.network.hang_steps()
+        STEPS_AT_ONCE * self.network.hang_steps()
     }
 }
 

@@ -322,7 +322,7 @@ impl Shell<'_> {
         self.ask_nodes(What::Commit(generation), Some(NODE_ANSWER_MAX), |_| {
             NodeTask::Commit(manifest.into())
         });
-        // A job that is being ended does not wait for its nodes' answers, and its last words name what is on disk.
+        // While a life is being ended nobody waits for the nodes' answers, and if it was the last one, the job's last words name what is on disk.
         if self.job.status().phase == JobPhase::Fencing {
             self.tell_job(job::Input::CommitDurable(generation));
         }
