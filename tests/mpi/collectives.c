@@ -2,6 +2,7 @@
  * Every collective operation of MPI-3, blocking and not, on communicators within a group, between two groups and with neighbours, every result checked.
  *
  * usage: collectives [ROUNDS [BYTES]]    default 1 round, with blocks of up to 1 MiB; rank 0 prints "verified N operations"
+ *        collectives SECONDSs [BYTES]    as many rounds as begin in that time, such as 6s
  *
  * A block has 0, 8, 1 Ki, 64 Ki or 1 Mi bytes. The operations with counts of their own for each rank leave gaps between the blocks, which must stay as they were.
  * While one that does not block is open, so is a barrier on the same communicator. Exit code 3: something was wrong.
@@ -428,7 +429,9 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world_size);
-    int rounds = argc > 1 ? atoi(argv[1]) : 1, bytes_max = argc > 2 ? atoi(argv[2]) : sizes[SIZES - 1];
+    char *unit = "";
+    double amount = argc > 1 ? strtod(argv[1], &unit) : 1;
+    int is_timed = *unit == 's', bytes_max = argc > 2 ? atoi(argv[2]) : sizes[SIZES - 1];
     /* Between two groups the vector that is shared out is as long as both groups together make it. */
     size_t longs = ((size_t)bytes_max / sizeof(long) + GAP + 2) * (size_t)world_size * (size_t)(world_size > 1 ? world_size : 2);
     out = malloc(longs * sizeof(long));
@@ -450,12 +453,16 @@ int main(int argc, char **argv)
         MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, side ? 0 : middle, 5, &views[1].comm);
         count = 2;
     }
-    for (int round = 0; round < rounds; round++)
+    double begun = MPI_Wtime();
+    int more = 1;
+    for (int round = 1; more; round++) {
         for (int size = 0; size < SIZES && sizes[size] <= bytes_max; size++)
             for (int at = 0; at < count; at++)
                 for (nonblocking = 0; nonblocking < 2; nonblocking++)
                     all_of(&views[at], sizes[size] / (int)sizeof(long));
-    MPI_Barrier(MPI_COMM_WORLD);
+        more = is_timed ? MPI_Wtime() - begun < amount : round < amount;
+        MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    }
     if (count > 1) {
         MPI_Comm_free(&views[1].comm);
         MPI_Comm_free(&half);

@@ -1,142 +1,27 @@
 //! Two ports between network namespaces, moved from driver to driver under traffic, life after life, in every order (R5, R7, R10): no message is lost,
 //! doubled or changed. Verbs take a guest with RDMA devices: tests/guest/verbs.
 
-#[path = "../../tests/skipped.rs"]
+mod hosts;
+mod killed;
+#[path = "../../../tests/skipped.rs"]
 mod skipped;
+#[path = "../support/mod.rs"]
 mod support;
 
-use std::fs::File;
-use std::net::SocketAddr;
-use std::process::Command;
 use std::time::Duration;
 
-use drivers::fault::{FaultDriver, Faults};
-use drivers::shm::{ShmConfig, ShmDriver};
-use drivers::udp::{UdpAddress, UdpConfig, UdpDriver};
-use drivers::verbs::{VerbsConfig, VerbsDriver};
-use drivers::xdp::{Attach, XdpConfig, XdpDriver};
+use drivers::fault::Faults;
+use drivers::udp::UdpAddress;
 use drivers::{Driver, DriverError};
-use endpoint::{Endpoint, EndpointConfig};
-use nix::sched::{CloneFlags, setns, unshare};
+use endpoint::Endpoint;
+use hosts::{Host, KEY, LENGTHS, Nic, by_hand, config, on_hosts};
 use support::{End, id, settle};
-use transport::{Epoch, JobId, JobKey, Life, LinkIndex, Port, PortConfig, RawAddress, Restart};
+use transport::{Epoch, Life, LinkIndex, Port, RawAddress, Restart};
 
-const KEY: JobKey = JobKey([1; 16]);
 const LIMIT: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(1);
 /// Of each side, in each life.
 const MESSAGES: u64 = 12;
-/// Bytes of messages, in turn.
-const LENGTHS: [u64; 6] = [8, 5000, 300_001, 70_000, 1400, 0];
-
-fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("the tool `ip`");
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// What a port's rail goes over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Nic {
-    Udp,
-    Xdp,
-    Verbs,
-    Shm,
-}
-
-/// A namespace with one end of a pair of devices.
-struct Host {
-    rank: u32,
-    namespace: File,
-    /// The RDMA device, where there is one; it serves every namespace.
-    device: Option<String>,
-    faults: Faults,
-}
-
-impl Host {
-    fn new(rank: u32) -> nix::Result<Host> {
-        unshare(CloneFlags::CLONE_NEWNET)?;
-        let namespace = File::open("/proc/thread-self/ns/net").expect("/proc");
-        let named = std::env::var("STILLWIRE_TEST_VERBS").ok();
-        let at = usize::try_from(rank).expect("two hosts");
-        let of_rank = named.as_ref().and_then(|named| named.split_whitespace().nth(at));
-        let device = of_rank.and_then(|end| end.split(',').next()).map(str::to_owned);
-        Ok(Host { rank, namespace, device, faults: Faults::NONE })
-    }
-
-    /// What this thread opens and asks from here on, it does on this host.
-    fn enter(&self) {
-        setns(&self.namespace, CloneFlags::CLONE_NEWNET).expect("a namespace of one's own");
-    }
-
-    fn address(&self) -> SocketAddr {
-        SocketAddr::from(([10, 9, 0, 1 + u8::try_from(self.rank).expect("two hosts")], 0))
-    }
-
-    fn rail(&self, nic: Nic) -> Result<Vec<Box<dyn Driver>>, DriverError> {
-        Ok(vec![self.rail_at(self.address(), nic)?])
-    }
-
-    /// Rails over UDP and AF_XDP are at `bind`.
-    fn rail_at(&self, bind: SocketAddr, nic: Nic) -> Result<Box<dyn Driver>, DriverError> {
-        self.enter();
-        let rail: Box<dyn Driver> = match nic {
-            Nic::Udp => Box::new(UdpDriver::open(&UdpConfig::new(bind))?),
-            Nic::Xdp => Box::new(XdpDriver::open(&XdpConfig {
-                attach: Some(Attach::Native),
-                ..XdpConfig::new(format!("eth{}", self.rank), bind)
-            })?),
-            Nic::Verbs => {
-                let device = self.device.as_deref().expect("asked for before");
-                Box::new(VerbsDriver::open(&VerbsConfig::new(device))?)
-            }
-            Nic::Shm => Box::new(ShmDriver::open(&ShmConfig::default())?),
-        };
-        Ok(match self.faults {
-            Faults::NONE => rail,
-            faults => Box::new(FaultDriver::new(rail, faults)),
-        })
-    }
-}
-
-/// Two hosts with a pair of devices between them; else what is missing.
-fn hosts() -> Result<[Host; 2], String> {
-    let none = |error| format!("no namespaces of one's own: {error}");
-    let [a, b] = [Host::new(0).map_err(none)?, Host::new(1).map_err(none)?];
-    if let Err(error @ DriverError::CapabilityMissing { .. }) = b.rail(Nic::Xdp) {
-        return Err(error.to_string());
-    }
-    ip("link add eth1 type veth peer name eth0");
-    std::thread::scope(|scope| {
-        // A device is handed to the namespace of a thread.
-        let (told, tell) = std::sync::mpsc::channel();
-        let (done, wait) = std::sync::mpsc::channel::<()>();
-        let a = &a;
-        scope.spawn(move || {
-            a.enter();
-            told.send(nix::unistd::gettid()).expect("the test's thread");
-            let _ = wait.recv();
-        });
-        let other = tell.recv().expect("the thread");
-        ip(&format!("link set eth0 netns {other}"));
-        drop(done);
-    });
-    for host in [&a, &b] {
-        host.enter();
-        ip(&format!("addr add {}/24 dev eth{}", host.address().ip(), host.rank));
-        ip(&format!("link set eth{} up", host.rank));
-        ip("link set lo up");
-    }
-    Ok([a, b])
-}
-
-fn config() -> PortConfig {
-    PortConfig::new(JobId(1).tag())
-}
-
-fn by_hand() -> EndpointConfig {
-    EndpointConfig { helper: false, ..EndpointConfig::default() }
-}
-
 fn open(host: &Host) -> End {
     let life = Life { counter: 1, nonce: 5 };
     let port = Port::new(config(), id(host.rank), life, Epoch(0), Some(&KEY));
@@ -216,17 +101,8 @@ fn moves(hosts: [Host; 2], nics: impl Iterator<Item = [Nic; 2]>) {
     eprintln!("moved {moved} times, {messages} messages checked, {:.1} s", started.elapsed().as_secs_f32());
 }
 
-/// Runs `moves` on a thread of its own, which takes its namespaces along.
 fn run(test: &str, faults: Faults, needs_verbs: bool, nics: impl Iterator<Item = [Nic; 2]> + Send) {
-    let run = || match hosts() {
-        Ok(hosts) if needs_verbs && hosts.iter().any(|host| host.device.is_none()) => {
-            skipped::skipped(test, "a guest with RDMA devices (tests/guest/verbs starts one)");
-        }
-        Ok(hosts) => moves(hosts.map(|host| Host { faults, ..host }), nics),
-        Err(missing) => skipped::skipped(test, &missing),
-    };
-    std::thread::scope(|scope| scope.spawn(run).join())
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    on_hosts(test, needs_verbs, |hosts| moves(hosts.map(|host| host.with(faults)), nics));
 }
 
 #[test]
@@ -325,11 +201,5 @@ fn hands_over(hosts: [Host; 2]) {
 /// R24: in one life, under the program that runs.
 #[test]
 fn rails_are_handed_over_between_udp_and_af_xdp_under_traffic() {
-    let run = || match hosts() {
-        Ok(hosts) => hands_over(hosts),
-        Err(missing) => {
-            skipped::skipped("rails_are_handed_over_between_udp_and_af_xdp_under_traffic", &missing)
-        }
-    };
-    std::thread::spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    on_hosts("rails_are_handed_over_between_udp_and_af_xdp_under_traffic", false, hands_over);
 }
