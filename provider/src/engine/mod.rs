@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent::ThisRank;
-use drivers::NicWish;
+use drivers::{NicChoice, NicWish};
 use drivers::udp::UdpConfig;
 use endpoint::{Completion, Endpoint, EndpointConfig, Linger};
 use session::launch::Launch;
@@ -165,6 +165,12 @@ impl Engine {
                 complain(format_args!("the endpoint cannot be opened: {error}"));
                 Errno(libc::ENOMEM)
             })?;
+            let asked = nic.cloned().or_else(|| NicWish::from_environment().ok()).map(|wish| wish.choice);
+            if let Some(asked @ NicChoice::Xdp { .. }) = asked
+                && asked.to_string() != opened.nic.nic
+            {
+                complain(format_args!("a port goes over {}", opened.nic));
+            }
             taken.set(Some(opened.nic));
             Ok(endpoint)
         };

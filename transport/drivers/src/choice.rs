@@ -180,7 +180,7 @@ impl RailChoice {
         }
         let by_udp = NicWish { choice: NicChoice::UDP, ..NicWish::default() };
         let is_by_udp = self == RailChoice::Udp && !matches!(nic.choice, NicChoice::Udp { .. });
-        let (rail, nic) = nic::open(if is_by_udp { &by_udp } else { nic }, udp)?;
+        let (rail, nic) = nic::open_for_port(if is_by_udp { &by_udp } else { nic }, udp)?;
         rails.push(rail);
         Ok(Opened { rails, nic })
     }

@@ -11,8 +11,8 @@ use crate::udp::{UdpConfig, UdpDriver};
 use crate::verbs::{VerbsConfig, VerbsDriver, device_at};
 use crate::xdp::helper::{self, Refusal};
 use crate::xdp::{
-    Attach, Rights, XdpConfig, XdpDriver, check_capabilities as check_xdp_capabilities, queues,
-    receive_queues,
+    Attach, Rights, XdpConfig, XdpDriver, check_capabilities as check_xdp_capabilities, helper_for,
+    holds_a_socket, queues, receive_queues,
 };
 
 /// Names the NIC that ports of a process get: as [`NicChoice`] reads it.
@@ -35,7 +35,7 @@ pub enum NicChoice {
         /// At an address of this interface; `None`: where the port receives otherwise.
         interface: Option<String>,
     },
-    /// AF_XDP on this interface, and nothing else.
+    /// AF_XDP on this interface, and nothing else for a process's first port.
     Xdp {
         /// Its name.
         interface: String,
@@ -345,6 +345,40 @@ pub(crate) fn addresses() -> Vec<(String, IpAddr)> {
         Some((found.interface_name, ip))
     };
     found.filter_map(ip).collect()
+}
+
+/// As [`open`], for a port that this process may have besides others, such as those that Open MPI opens for messages and for windows. A device serves one AF_XDP
+/// rail, or with a helper as many as it has queues: where this process has what there is, a further port goes over UDP, which is said, also if the device was
+/// asked for by name.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_for_port(
+    wish: &NicWish,
+    udp: &UdpConfig,
+) -> Result<(Box<dyn Driver>, NicTaken), NicError> {
+    let NicChoice::Xdp { interface } = &wish.choice else { return open(wish, udp) };
+    if !holds_a_socket() {
+        return open(wish, udp);
+    }
+    let refused = match helper_for(&rights(wish)) {
+        Ok(None) => None,
+        _ => match open(wish, udp) {
+            Err(NicError::Xdp {
+                source: DriverError::HelperRefused { refusal: refusal @ Refusal::Queues { .. } },
+                ..
+            }) => Some(refusal),
+            opened => return opened,
+        },
+    };
+    let by_udp = NicWish { choice: NicChoice::Udp { interface: Some(interface.clone()) }, ..wish.clone() };
+    let (rail, mut taken) = open(&by_udp, udp)?;
+    taken.remark = format!("not xdp:{interface}: another port of this process has it");
+    if let Some(refusal) = refused {
+        taken.remark += &format!(", and {refusal}");
+    }
+    tracing::info!(%taken, "a further port");
+    Ok((rail, taken))
 }
 
 /// Opens the rail to other hosts.

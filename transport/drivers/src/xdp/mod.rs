@@ -56,10 +56,12 @@ pub use config::{Attach, Rights, XdpConfig};
 pub use device::{queues, receive_queues};
 use headers::{HEADER_BYTES_MAX, Headers, Mac, frame_of};
 use neighbours::Neighbours;
+pub(crate) use open::helper_for;
 use open::{Hold, Layout, Opened, cannot};
 use packing::{PACK_BYTES, Staged};
 pub use rights::{check_capabilities, file_has_capabilities};
 use rings::Socket;
+pub(crate) use sockets::holds_a_socket;
 
 /// Bytes before the first frame in a slot for sending: the headers end there, behind them the head of a pack if it becomes one, and the frame is
 /// aligned.
@@ -164,7 +166,7 @@ impl XdpDriver {
     }
 
     fn open_with(config: &XdpConfig, in_parts: bool) -> Result<XdpDriver, DriverError> {
-        let helper = open::helper_for(config)?;
+        let helper = open::helper_for(&config.rights)?;
         let (interface, mac, mtu) = device::find(&config.interface).map_err(cannot)?;
         let layout = Layout::new(mtu, open::queues_wanted(config), in_parts);
         let wire_bytes_max = layout.wire_bytes_max(mtu);

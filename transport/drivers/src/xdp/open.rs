@@ -101,8 +101,8 @@ pub(super) fn cannot((operation, errno): Failure) -> DriverError {
 }
 
 /// The helper that opens what is asked for; `None`: our own rights do.
-pub(super) fn helper_for(config: &XdpConfig) -> Result<Option<&Path>, DriverError> {
-    match (&config.rights, check_capabilities()) {
+pub(crate) fn helper_for(rights: &Rights) -> Result<Option<&Path>, DriverError> {
+    match (rights, check_capabilities()) {
         (Rights::Own, held) => held.map(|()| None),
         (Rights::OwnOrHelper(_), Ok(())) => Ok(None),
         (Rights::OwnOrHelper(path), Err(missing)) if !path.exists() => Err(missing),

@@ -83,6 +83,17 @@ pub(super) fn bind(
     if rc == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
+/// Whether this process has an AF_XDP socket.
+pub(crate) fn holds_a_socket() -> bool {
+    let Ok(listed) = std::fs::read_dir("/proc/self/fd") else { return false };
+    let numbers = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    numbers.into_iter().any(|number: c_int| {
+        // SAFETY: borrowed for the one question below. If another thread closes it meanwhile, or opens another file in its place, the answer is of that, or an error.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_XDP)
+    })
+}
+
 /// Whether the device reads and writes the chunks of a bound socket itself.
 pub(super) fn is_zero_copy(socket: BorrowedFd<'_>) -> Result<bool, Errno> {
     let options: u32 = get(socket, libc::XDP_OPTIONS)?;
