@@ -256,7 +256,7 @@ impl State {
     /// Has rails that have died go on, looks at a change that is under way, and says when to look again.
     pub(crate) fn attend_rails(&mut self) -> Option<Instant> {
         if RAIL_DIED.swap(false, Ordering::Relaxed) {
-            self.nics.note_death(Instant::now());
+            self.nics.note_news(Instant::now());
         }
         let endpoints: Vec<Endpoint> =
             self.nics.due().map_or(Vec::new(), |_| self.open.values().cloned().collect());
@@ -351,7 +351,7 @@ impl ThisRank {
     ) -> Result<Endpoint, E> {
         let mut state = self.lock();
         let endpoint = open(&state.launch, state.epoch)?;
-        endpoint.on_rail_dead(|| {
+        endpoint.on_rail_news(|| {
             RAIL_DIED.store(true, Ordering::Relaxed);
             wake();
         });

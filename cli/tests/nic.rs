@@ -199,6 +199,98 @@ fn a_rank_without_rights_goes_on_as_it_was() {
     verified(&job.finish());
 }
 
+/// What opens AF_XDP sockets for ranks here, until it is dropped.
+struct Helper(Running);
+
+impl Helper {
+    /// On the host that `command` enters. Each host has its own folder for sockets.
+    fn start(mut command: Command, arguments: &[&str]) -> Helper {
+        let mut running = Running::start({
+            command.args(arguments);
+            command
+        });
+        running.wait_for("serves at /run/stillwire/nic.sock");
+        Helper(running)
+    }
+}
+
+#[test]
+fn ranks_without_rights_have_a_helper() {
+    if outside("ranks_without_rights_have_a_helper") {
+        return;
+    }
+    let hosts = TwoHosts::new();
+    tool("mount", "-t tmpfs none /run");
+    let mounted = hosts.there(&["mount", "-t", "tmpfs", "none", "/run"]).status();
+    assert!(mounted.is_ok_and(|status| status.success()), "a folder of the other host's own");
+    let here = || Helper::start(stillwire(&[]), &["nic-helper"]);
+    let helper = here();
+    let there = Helper::start(hosts.there(&[STILLWIRE]), &["nic-helper"]);
+    // Ranks may do nothing that the system's administrator alone may.
+    let without = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
+    let mut job = hosts.run_by(&without, &["--nic", "xdp:eth0"]);
+    job.wait_for("committed");
+    let by_helper = "xdp:eth0 (native, copying, by nic-helper)";
+    wait_for_nics(by_helper);
+    for rank in job.ranks() {
+        let status = std::fs::read_to_string(format!("/proc/{rank}/status")).expect("it runs");
+        assert!(status.contains("CapEff:\t0000000000000000"), "rank with rights: {status}");
+    }
+    let (frames, datagrams) = (device_frames(), kernel_datagrams());
+    job.wait_for("committed");
+    job.wait_for("committed");
+    let (frames, datagrams) = (device_frames() - frames, kernel_datagrams() - datagrams);
+    assert!(frames > 20 && datagrams * 2 < frames, "{datagrams} of {frames} came through the kernel");
+    // A rank that dies leaves the queue to the one that comes for it.
+    signal(job.ranks()[0], "KILL");
+    job.wait_for("all ranks run again");
+    job.wait_for("committed");
+    wait_for_nics(by_helper);
+    // The helper dies: what comes goes through the kernel, which is told.
+    helper.0.signal("KILL");
+    helper.0.finish();
+    let gone = "xdp:eth0 (its nic-helper is gone: what comes passes through the kernel)";
+    job.wait_for(&format!("rank 0: goes on over {gone}"));
+    wait_until("`ps` says so", || nics().first().is_some_and(|nic| nic == gone));
+    assert_eq!(nics()[1], by_helper);
+    job.wait_for("committed");
+    // Another one comes.
+    let helper = here();
+    let moved = rail_when_free(&["--nic", "xdp:eth0", "--rank", "0"]);
+    assert_eq!(moved.code, Some(0), "{moved:?}");
+    wait_for_nics(by_helper);
+    job.wait_for("committed");
+    hosts.kill(job);
+    let mut job = hosts.place.restart(&[]);
+    job.wait_for("committed");
+    wait_for_nics(by_helper);
+    hosts.place.let_end();
+    verified(&job.finish());
+    for helper in [helper, there] {
+        helper.0.signal("TERM");
+        let ended = helper.0.finish();
+        assert!(ended.stderr.contains("no program of it is left at any device"), "{ended:?}");
+    }
+}
+
+/// The one sends no longer frames than the other takes, which its own device would: they would be lost, and nobody told.
+#[test]
+fn hosts_of_different_mtus_understand_each_other() {
+    if outside("hosts_of_different_mtus_understand_each_other") {
+        return;
+    }
+    let hosts = TwoHosts::new();
+    tool("ip", "link set eth0 mtu 9000");
+    for nic in ["xdp:eth0", "udp"] {
+        let mut job = hosts.run(&["--nic", nic]);
+        job.wait_for("committed");
+        job.wait_for("committed");
+        wait_for_nics(nic);
+        hosts.kill(job);
+        std::fs::remove_dir_all(hosts.place.job()).expect("the job's folder");
+    }
+}
+
 #[test]
 fn a_rail_whose_device_goes_down_goes_on_over_udp() {
     if outside("a_rail_whose_device_goes_down_goes_on_over_udp") {

@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::time::Instant;
 
+use drivers::udp::UdpAddress;
 use drivers::{Driver, DriverError, Operation};
 use nix::errno::Errno;
 use transport::{LinkIndex, RawAddress};
@@ -75,9 +76,16 @@ impl Endpoint {
         self.shared.lock().rails.get(rail).is_some_and(Option::is_none)
     }
 
-    /// Has `tell` called whenever a rail dies: under the gate, so it must neither block nor use the endpoint. The first one stays.
-    pub fn on_rail_dead(&self, tell: impl Fn() + Send + 'static) {
-        self.shared.lock().on_rail_dead.get_or_insert(Box::new(tell));
+    /// Whether a rail has lost the helper that steered frames to it since this was last asked: it works on, and what comes passes through the kernel.
+    #[must_use]
+    pub fn take_lost_helper(&self) -> bool {
+        core::mem::take(&mut self.shared.lock().has_lost_helper)
+    }
+
+    /// Has `tell` called whenever a rail dies ([`Endpoint::is_rail_dead`]) or has lost its helper ([`Endpoint::take_lost_helper`]): under the gate, so it must
+    /// neither block nor use the endpoint. The first one stays.
+    pub fn on_rail_news(&self, tell: impl Fn() + Send + 'static) {
+        self.shared.lock().on_rail_news.get_or_insert(Box::new(tell));
     }
 }
 
@@ -127,6 +135,11 @@ fn dead(error: DriverError) -> DriverError {
     }
 }
 
+/// Where an address is: a device's MTU, which stands in it too, may have been changed since.
+fn place(address: &RawAddress) -> Result<UdpAddress, RawAddress> {
+    UdpAddress::try_from(address).map_err(|_| *address)
+}
+
 impl Inner {
     /// What `open` opens, if the rail can go on over it.
     fn substitute(
@@ -139,7 +152,7 @@ impl Inner {
         let driver = opened.map_err(|source| EndpointError::NotHandedOver { rail, source })?;
         let (found, frame_bytes) =
             (driver.caps().frame_bytes_max, self.port.longest_on_its_way(rail_index(rail)));
-        let is_elsewhere = driver.local_address() != *address;
+        let is_elsewhere = place(&driver.local_address()) != place(address);
         if found < frame_bytes || is_elsewhere {
             return Err(EndpointError::NoSubstitute { rail, frame_bytes, found, is_elsewhere });
         }

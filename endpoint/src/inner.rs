@@ -141,7 +141,8 @@ pub(crate) struct Inner {
     pub(crate) rails: Vec<Option<Box<dyn Driver>>>,
     pub(crate) buffers: BufferTable,
     pub(crate) completions: VecDeque<Completion>,
-    pub(crate) on_rail_dead: Option<Box<dyn Fn() + Send>>,
+    pub(crate) on_rail_news: Option<Box<dyn Fn() + Send>>,
+    pub(crate) has_lost_helper: bool,
     /// Where the peer of each link is on each rail, for a driver that takes a rail over.
     places: BTreeMap<(usize, LinkIndex), RawAddress>,
     /// Events may have been left with the port, for want of room.
@@ -169,7 +170,8 @@ impl Inner {
             rails,
             buffers,
             completions: VecDeque::new(),
-            on_rail_dead: None,
+            on_rail_news: None,
+            has_lost_helper: false,
             places: BTreeMap::new(),
             behind: false,
             held: Vec::new(),
@@ -431,10 +433,14 @@ impl Inner {
                     self.port.shrink_path(rail_index(i), to, frame_bytes_max);
                 }
                 Notice::PathLost { to } => self.port.lose_path(rail_index(i), to),
-                Notice::HelperGone => tracing::warn!(
-                    rail = i,
-                    "the nic-helper is gone: frames that come to the rail pass through the kernel from now on"
-                ),
+                Notice::HelperGone => {
+                    tracing::warn!(
+                        rail = i,
+                        "the nic-helper is gone: frames that come to the rail pass through the kernel from now on"
+                    );
+                    self.has_lost_helper = true;
+                    self.tell_rail_news();
+                }
             }
         }
     }
@@ -451,7 +457,11 @@ impl Inner {
         let rail = rail_index(i);
         self.port.set_rail_alive(rail, false);
         self.completions.push_back(Completion::RailDead { rail, reason });
-        if let Some(tell) = &self.on_rail_dead {
+        self.tell_rail_news();
+    }
+
+    fn tell_rail_news(&self) {
+        if let Some(tell) = &self.on_rail_news {
             tell();
         }
     }

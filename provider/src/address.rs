@@ -155,7 +155,7 @@ mod tests {
     fn the_layout_is_fixed() {
         let bytes = address(&["10.1.2.3:4660"]).emit();
         assert_eq!(bytes[..12], *b"SWA\x01\x08\x07\x06\x05\x04\x03\x02\x01");
-        assert_eq!(bytes[12..23], [9, 2, 1, 4, 0x34, 0x12, 10, 1, 2, 3, 0]);
+        assert_eq!(bytes[12..25], [11, 2, 2, 4, 0x34, 0x12, 0, 0, 10, 1, 2, 3, 0]);
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Agent {
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
         let rail_died = Arc::new(AtomicBool::new(false));
         let (died, rung) = (Arc::clone(&rail_died), Arc::clone(&bell));
-        endpoint.on_rail_dead(move || {
+        endpoint.on_rail_news(move || {
             died.store(true, Ordering::Relaxed);
             // Full means that it rings already.
             let _ = rung.write(1);
@@ -203,7 +203,7 @@ impl Agent {
     fn attend_rails(&self) -> Option<Duration> {
         let mut nics = self.nics();
         if self.rail_died.swap(false, Ordering::Relaxed) {
-            nics.note_death(Instant::now());
+            nics.note_news(Instant::now());
         }
         if let Some((moved, answer)) = nics.look(core::slice::from_ref(&self.endpoint)) {
             self.tell_nic(&moved);

@@ -119,14 +119,23 @@ impl Nics {
         moved
     }
 
-    /// A rail has died: it is looked after from now on.
-    pub fn note_death(&mut self, now: Instant) {
+    /// A rail has died, or lost its helper: it is looked after from now on.
+    pub fn note_news(&mut self, now: Instant) {
         if self.last.is_none_or(|last| now.saturating_duration_since(last) > REVIVED_FOR) {
             self.revivals = 0;
         }
         if self.due.is_none() && self.revivals < REVIVALS_MAX {
             self.due = Some(now + self.pause());
         }
+    }
+
+    /// What a rail is that its helper has left.
+    fn without_helper(&self) -> NicTaken {
+        let nic = match &self.wish.choice {
+            named @ NicChoice::Xdp { .. } => named.to_string(),
+            _ => "xdp".to_owned(),
+        };
+        NicTaken { nic, remark: "its nic-helper is gone: what comes passes through the kernel".to_owned() }
     }
 
     /// Before the next attempt.
@@ -146,6 +155,9 @@ impl Nics {
         self.due.take_if(|due| *due <= now)?;
         let (mut moved, mut is_elsewhere) = (Moved::NOTHING, false);
         for endpoint in endpoints {
+            if endpoint.take_lost_helper() {
+                moved.taken = moved.taken.or(Some(self.without_helper()));
+            }
             match revive(endpoint) {
                 Ok(taken) => moved.taken = moved.taken.or(taken),
                 Err(Refused::Elsewhere { .. }) => is_elsewhere = true,
@@ -289,7 +301,7 @@ mod tests {
         let endpoint = Endpoint::open(port, vec![Box::new(rail)], config).expect("an endpoint");
         let deaths = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&deaths);
-        endpoint.on_rail_dead(move || {
+        endpoint.on_rail_news(move || {
             counted.fetch_add(1, Ordering::Relaxed);
         });
         (endpoint, switch, deaths)
@@ -314,7 +326,7 @@ mod tests {
         assert_eq!(nics.due(), None);
         kill(&endpoint, &switch);
         assert_eq!(deaths.load(Ordering::Relaxed), 1);
-        nics.note_death(now);
+        nics.note_news(now);
         assert_eq!(nics.due(), Some(now + REVIVE_AFTER));
         let endpoints = [endpoint.clone()];
         assert_eq!(nics.revive(&endpoints, now), None, "not yet");
@@ -338,14 +350,14 @@ mod tests {
         kill(&endpoint, &switch);
         let _holder = hold(&endpoint);
         let mut nics = Nics { revivals: REVIVALS_MAX - 1, last: Some(now), ..nics() };
-        nics.note_death(now);
+        nics.note_news(now);
         let due = nics.due().expect("one more attempt");
         let refused =
             nics.revive(&[endpoint], due).and_then(|moved| moved.refused).expect("the last attempt");
         assert!(refused.contains("in use"), "{refused}");
-        nics.note_death(due);
+        nics.note_news(due);
         assert_eq!(nics.due(), None, "it would be the same again");
-        nics.note_death(due + REVIVED_FOR * 2);
+        nics.note_news(due + REVIVED_FOR * 2);
         assert!(nics.due().is_some(), "after a long time it may be another matter");
     }
 }

@@ -19,7 +19,7 @@ impl TwoHosts {
     pub(crate) fn new() -> TwoHosts {
         let place = Place::new();
         let mut other = Command::new("unshare")
-            .args(["--net", "--", "sh", "-c", "echo; exec sleep 600"])
+            .args(["--net", "--mount", "--", "sh", "-c", "echo; exec sleep 600"])
             .stdout(Stdio::piped())
             .stdin(Stdio::null())
             .spawn()
@@ -42,7 +42,8 @@ impl TwoHosts {
             there(&format!("addr add {network}.2/24 dev {device}"));
             there(&format!("link set {device} up mtu {mtu}"));
         }
-        let shell = place.remote_shell(&format!("shift; exec nsenter -t {pid} -n sh -c \"$*\""));
+        let shell =
+            place.remote_shell(&format!("shift; exec nsenter -t {pid} -n -m --wd=\"$PWD\" sh -c \"$*\""));
         TwoHosts { place, other, shell }
     }
 
@@ -52,11 +53,23 @@ impl TwoHosts {
         vec!["--hosts", hosts, "--remote-shell", &self.shell, "--parity", "none"]
     }
 
+    /// Runs a command on the other one.
+    pub(crate) fn there(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.other.id().to_string(), "-n", "-m"]).args(words);
+        command
+    }
+
     /// Starts the sort on both, with its checkpoints.
     pub(crate) fn run(&self, options: &[&str]) -> Running {
+        self.run_by(&[], options)
+    }
+
+    /// The same by a program that starts it.
+    pub(crate) fn run_by(&self, starter: &[&str], options: &[&str]) -> Running {
         let mut command = stillwire(&["run", "-n", "2", "--ckpt-every", "60ms", "--rails", "nic"]);
         command.arg("--ckpt-dir").arg(self.place.job()).args(self.options()).args(options);
-        command.arg("--").args(self.place.sort());
+        command.arg("--").args(starter).args(self.place.sort());
         Running::start(command)
     }
 

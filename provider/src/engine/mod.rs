@@ -35,8 +35,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent::ThisRank;
-use drivers::{NicChoice, NicWish};
 use drivers::udp::UdpConfig;
+use drivers::{NicChoice, NicWish};
 use endpoint::{Completion, Endpoint, EndpointConfig, Linger};
 use session::launch::Launch;
 use transport::config::PortConfig;

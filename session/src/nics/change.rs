@@ -334,7 +334,7 @@ mod tests {
         until(&sides, "its death is noticed", || sides[0].endpoint.is_rail_dead(0));
         // The launcher is told, and again as long as nothing comes of it.
         let now = Instant::now();
-        sides[0].nics.note_death(now);
+        sides[0].nics.note_news(now);
         let endpoints = sides[0].endpoints();
         for wait in [REVIVE_AFTER, REVIVE_AFTER * 3] {
             let moved = sides[0].nics.revive(&endpoints, now + wait).expect("it is due");

@@ -26,6 +26,7 @@ pub mod counters;
 pub mod driver;
 pub mod error;
 pub mod fault;
+mod interfaces;
 pub mod limits;
 pub mod mem;
 pub mod nic;

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::driver::Driver;
 use crate::error::{DriverError, Errno, Operation};
+use crate::interfaces::addresses;
 use crate::limits::XDP_QUEUES_MAX;
 use crate::udp::{UdpConfig, UdpDriver};
 use crate::verbs::{VerbsConfig, VerbsDriver, device_at};
@@ -333,18 +334,6 @@ pub fn check_capabilities(wish: &NicWish) -> Result<(), NicError> {
         }
         NicChoice::Auto | NicChoice::Udp { .. } | NicChoice::Verbs { .. } => Ok(()),
     }
-}
-
-/// IP addresses of this host (of this network namespace) with the names of their interfaces.
-pub(crate) fn addresses() -> Vec<(String, IpAddr)> {
-    let Ok(found) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
-    let ip = |found: nix::ifaddrs::InterfaceAddress| {
-        let address = found.address?;
-        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-        let ip = v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))?;
-        Some((found.interface_name, ip))
-    };
-    found.filter_map(ip).collect()
 }
 
 /// As [`open`], for a port that this process may have besides others, such as those that Open MPI opens for messages and for windows. A device serves one AF_XDP

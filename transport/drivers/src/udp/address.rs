@@ -3,13 +3,15 @@
 //! | at | bytes | field |
 //! |---|---|---|
 //! | 0 | 1 | kind of driver: 2 |
-//! | 1 | 1 | version of this layout: 1 |
+//! | 1 | 1 | version of this layout: 2 |
 //! | 2 | 1 | family: 4 or 6 |
 //! | 3 | 2 | UDP port, little-endian |
-//! | 5 | 4 or 16 | IP address, in network order |
-//! | 21 | 4 | IPv6 only: scope id on the owner's host, little-endian |
+//! | 5 | 2 | MTU: bytes of the longest IP packet that the owner's interface takes, little-endian; 0: not known |
+//! | 7 | 4 or 16 | IP address, in network order |
+//! | 23 | 4 | IPv6 only: scope id on the owner's host, little-endian |
 //!
-//! An IPv4 address mapped into IPv6 is written as IPv4, so that one location has one encoding.
+//! An IPv4 address mapped into IPv6 is written as IPv4. The owner tells its MTU because nobody else does: what its interface finds too long is dropped without a
+//! word to who has sent it.
 
 use core::fmt;
 use core::str::FromStr;
@@ -18,32 +20,53 @@ use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAdd
 use transport::RawAddress;
 
 const KIND: u8 = 2;
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Every IPv4 host takes packets of so many bytes (RFC 1122, section 3.3.2), so a smaller MTU is none.
+const MTU_MIN: u16 = 576;
 
 /// A socket address as drivers write it: `udp:10.0.0.1:4000`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UdpAddress(pub SocketAddr);
 
 impl From<UdpAddress> for RawAddress {
-    fn from(UdpAddress(address): UdpAddress) -> RawAddress {
-        let mut bytes = [0u8; 25];
+    /// With an MTU that is not known.
+    fn from(address: UdpAddress) -> RawAddress {
+        address.with_mtu(None)
+    }
+}
+
+impl UdpAddress {
+    /// As a rail writes it whose interface has this MTU, in bytes.
+    pub(super) fn with_mtu(self, mtu: Option<usize>) -> RawAddress {
+        let UdpAddress(address) = self;
+        // No IP packet is longer; the loopback's MTU says more.
+        let mtu = mtu.map_or(0, |mtu| u16::try_from(mtu).unwrap_or(u16::MAX));
+        let mut bytes = [0u8; 27];
         bytes[0] = KIND;
         bytes[1] = VERSION;
         bytes[3..5].copy_from_slice(&address.port().to_le_bytes());
+        bytes[5..7].copy_from_slice(&mtu.to_le_bytes());
         let len = match address.ip().to_canonical() {
             IpAddr::V4(ip) => {
                 bytes[2] = 4;
-                bytes[5..9].copy_from_slice(&ip.octets());
-                9
+                bytes[7..11].copy_from_slice(&ip.octets());
+                11
             }
             IpAddr::V6(ip) => {
                 bytes[2] = 6;
-                bytes[5..21].copy_from_slice(&ip.octets());
-                bytes[21..].copy_from_slice(&scope_of(address).to_le_bytes());
-                25
+                bytes[7..23].copy_from_slice(&ip.octets());
+                bytes[23..].copy_from_slice(&scope_of(address).to_le_bytes());
+                27
             }
         };
         RawAddress::new(&bytes[..len]).unwrap_or(RawAddress::NONE)
+    }
+
+    /// The MTU that stands in a rail's address, in bytes; `None`: not known.
+    pub(super) fn mtu_in(raw: &RawAddress) -> Option<usize> {
+        let [KIND, VERSION, _, _, _, low, high, ..] = raw.as_bytes() else { return None };
+        let mtu = u16::from_le_bytes([*low, *high]);
+        (mtu >= MTU_MIN).then_some(mtu.into())
     }
 }
 
@@ -52,7 +75,7 @@ impl TryFrom<&RawAddress> for UdpAddress {
     type Error = NotUdp;
 
     fn try_from(raw: &RawAddress) -> Result<UdpAddress, NotUdp> {
-        let [KIND, VERSION, family, low, high, ip @ ..] = raw.as_bytes() else { return Err(NotUdp) };
+        let [KIND, VERSION, family, low, high, _, _, ip @ ..] = raw.as_bytes() else { return Err(NotUdp) };
         let port = u16::from_le_bytes([*low, *high]);
         let address = match (family, ip.len()) {
             (4, 4) => {
@@ -125,7 +148,23 @@ mod tests {
     #[test]
     fn the_layout_is_fixed() {
         let raw = RawAddress::from(UdpAddress("10.1.2.3:4660".parse().expect("an address")));
-        assert_eq!(raw.as_bytes(), [2, 1, 4, 0x34, 0x12, 10, 1, 2, 3]);
+        assert_eq!(raw.as_bytes(), [2, 2, 4, 0x34, 0x12, 0, 0, 10, 1, 2, 3]);
+    }
+
+    #[test]
+    fn an_mtu_comes_along() {
+        let address = UdpAddress("10.1.2.3:4660".parse().expect("an address"));
+        for (mtu, found) in [
+            (None, None),
+            (Some(9000), Some(9000)),
+            (Some(65_536), Some(65_535)),
+            (Some(576), Some(576)),
+            (Some(575), None),
+        ] {
+            let raw = address.with_mtu(mtu);
+            assert_eq!((UdpAddress::mtu_in(&raw), UdpAddress::try_from(&raw)), (found, Ok(address)));
+        }
+        assert_eq!(UdpAddress::mtu_in(&RawAddress::NONE), None);
     }
 
     #[test]

@@ -30,6 +30,7 @@ use transport::{AddressId, RawAddress};
 use crate::counters::Counters;
 use crate::driver::{Armed, Caps, Driver, Notice, Path, Wake};
 use crate::error::DriverError;
+use crate::interfaces::mtu_at;
 use crate::limits::{
     BURST_FRAMES, CONNECTED_MAX, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_SAFE, NOTICES_MAX, SOCKET_BUFFER_BYTES,
 };
@@ -82,6 +83,8 @@ pub struct UdpDriver {
     counters: Counters,
     socket: Socket,
     own: SocketAddr,
+    /// Of the interface where frames come in, in bytes.
+    mtu: Option<usize>,
     /// For frames that were cut for a longer path than there is now; opened when the first comes.
     fragmenting: Option<Socket>,
     /// The receive socket can send merged frames, as far as known.
@@ -106,6 +109,7 @@ impl UdpDriver {
             None => bound.ip(),
         };
         let own = address::with_ip(bound, ip);
+        let mtu = mtu_at(ip.to_canonical()).or_else(|| mtu_at(bound.ip()));
         let coalesce = config.coalesce && socket::can_coalesce(&socket);
         let segment = config.segment && socket::can_segment(&socket);
         let mut peers = Peers::new(bound, config, segment);
@@ -127,6 +131,7 @@ impl UdpDriver {
             counters: Counters::default(),
             socket,
             own,
+            mtu,
             fragmenting: None,
             segment,
             peers,
@@ -169,7 +174,7 @@ impl Driver for UdpDriver {
     }
 
     fn local_address(&self) -> RawAddress {
-        UdpAddress(self.own).into()
+        UdpAddress(self.own).with_mtu(self.mtu)
     }
 
     fn resolve(&mut self, address: &RawAddress) -> Result<AddressId, DriverError> {

@@ -17,6 +17,8 @@ pub(super) struct Peer {
     /// For sending through the receive socket.
     pub(super) name: SockAddr,
     pub(super) path: Path,
+    /// Bytes of the longest frame that its own interface takes, as it says.
+    taken_bytes_max: usize,
     pub(super) connected: Option<Connected>,
     /// Sends by name since the peer last had a connected socket or was refused one.
     sent_by_name: u32,
@@ -72,22 +74,31 @@ impl Peers {
     pub(super) fn resolve(&mut self, raw: &RawAddress) -> Result<AddressId, DriverError> {
         let unusable = |expected| DriverError::AddressUnusable { address: *raw, expected };
         let UdpAddress(written) =
-            UdpAddress::try_from(raw).map_err(|_| unusable("a UDP address, version 1, IPv4 or IPv6"))?;
+            UdpAddress::try_from(raw).map_err(|_| unusable("a UDP address, version 2, IPv4 or IPv6"))?;
         let address = self.localised(written);
         if address.port() == 0 || address.ip().is_unspecified() {
             return Err(unusable("an IP address and UDP port that can be sent to"));
         }
         let family = if self.own.is_ipv4() { "an IPv4 address" } else { "an IPv6 address" };
         let name = socket::name_for(self.own, address).ok_or_else(|| unusable(family))?;
+        let mtu = UdpAddress::mtu_in(raw);
+        let taken_bytes_max = mtu.map_or(usize::MAX, |mtu| socket::frame_bytes_in(mtu, address));
         if let Some(known) = self.table.id(&address) {
+            // Who was known by its place alone has told more by now.
+            if let Some(peer) = self.table.get_mut(known).filter(|_| mtu.is_some()) {
+                peer.taken_bytes_max = taken_bytes_max;
+                peer.take_no_more();
+            }
             return Ok(known);
         }
         self.table.check_room()?;
         let path = self.examine(address);
+        let has_way = path.is_some();
         let unknown = Path { frame_bytes_max: DATAGRAM_BYTES_SAFE, on_host: false };
-        let mut peer =
-            Peer { name, path: path.unwrap_or(unknown), connected: None, sent_by_name: 0, last_use: 0 };
-        if path.is_some() && self.connected.len() < self.connected_max {
+        let path = path.unwrap_or(unknown);
+        let mut peer = Peer { name, path, taken_bytes_max, connected: None, sent_by_name: 0, last_use: 0 };
+        peer.take_no_more();
+        if has_way && self.connected.len() < self.connected_max {
             peer.connected = self.connect(address);
         }
         let is_connected = peer.connected.is_some();
@@ -225,6 +236,16 @@ impl Peers {
     pub(super) fn set_frame_bytes_max(&mut self, id: AddressId, frame_bytes_max: usize) {
         if let Some(peer) = self.table.get_mut(id) {
             peer.path.frame_bytes_max = frame_bytes_max;
+            peer.take_no_more();
+        }
+    }
+}
+
+impl Peer {
+    /// Within the host no frame passes the interface that has the address.
+    fn take_no_more(&mut self) {
+        if !self.path.on_host {
+            self.path.frame_bytes_max = self.path.frame_bytes_max.min(self.taken_bytes_max);
         }
     }
 }

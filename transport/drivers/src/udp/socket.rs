@@ -116,12 +116,18 @@ pub(super) fn can_segment(socket: &Socket) -> bool {
 
 /// Bytes of the largest frame that the path of a connected socket takes, as the kernel knows it now.
 pub(super) fn frame_bytes_max(socket: &Socket, peer: SocketAddr) -> usize {
-    let (level, name, header) = match peer {
-        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU, HEADER_BYTES_V4),
-        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU, HEADER_BYTES_V6),
+    let (level, name) = match peer {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
     };
     let mtu = sys::option(socket.as_fd(), level, name).ok().and_then(|mtu| usize::try_from(mtu).ok());
-    mtu.map_or(DATAGRAM_BYTES_SAFE, |mtu| mtu.saturating_sub(header).min(DATAGRAM_BYTES_MAX))
+    mtu.map_or(DATAGRAM_BYTES_SAFE, |mtu| frame_bytes_in(mtu, peer))
+}
+
+/// Bytes of the largest frame in an IP packet of `mtu` bytes to `peer`.
+pub(super) fn frame_bytes_in(mtu: usize, peer: SocketAddr) -> usize {
+    let header = if peer.is_ipv4() { HEADER_BYTES_V4 } else { HEADER_BYTES_V6 };
+    mtu.saturating_sub(header).min(DATAGRAM_BYTES_MAX)
 }
 
 /// What the kernel knows about the way to `peer`, over a socket connected to it.

@@ -8,6 +8,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use super::headers::Mac;
 use super::sockets::Failure;
 use crate::error::{Errno, Operation};
+use crate::interfaces::{mtu, request_about};
 
 /// Number, Ethernet address and MTU of a device.
 pub(super) fn find(name: &str) -> Result<(u32, Mac, usize), Failure> {
@@ -17,35 +18,19 @@ pub(super) fn find(name: &str) -> Result<(u32, Mac, usize), Failure> {
     let asking =
         socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).map_err(known)?;
     let mut request = request_about(name).ok_or(failed(Errno(libc::ENODEV)))?;
-    let ask = |name, request: &mut libc::ifreq| {
-        // SAFETY: both requests read the name and write the union of a valid `ifreq`.
-        let rc = unsafe { libc::ioctl(asking.as_raw_fd(), name, core::ptr::from_mut(request)) };
-        if rc == 0 { Ok(()) } else { Err(failed(Errno::last())) }
-    };
-    ask(libc::SIOCGIFMTU, &mut request)?;
-    // SAFETY: the kernel has just written the MTU.
-    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
-    ask(libc::SIOCGIFHWADDR, &mut request)?;
+    let mtu = mtu(name).map_err(failed)?;
+    // SAFETY: the request reads the name and writes the union of a valid `ifreq`.
+    let rc = unsafe { libc::ioctl(asking.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) };
+    if rc != 0 {
+        return Err(failed(Errno::last()));
+    }
     // SAFETY: the kernel has just written the address.
     let hardware = unsafe { request.ifr_ifru.ifru_hwaddr };
     let mut mac = Mac::default();
     for (to, from) in mac.iter_mut().zip(hardware.sa_data) {
         *to = from.cast_unsigned();
     }
-    Ok((index, mac, usize::try_from(mtu).unwrap_or(0)))
-}
-
-/// A request about a device; `None`: no device has such a name.
-fn request_about(name: &str) -> Option<libc::ifreq> {
-    // SAFETY: all-zero bytes are a valid `ifreq`.
-    let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
-    if name.len() >= request.ifr_name.len() {
-        return None;
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
-    }
-    Some(request)
+    Ok((index, mac, mtu))
 }
 
 /// How many queues a device receives by (ETHTOOL_GCHANNELS); `None`: it does not say.

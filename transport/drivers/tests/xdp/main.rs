@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use bridged::{Bridged, bridged};
 use drivers::conformance::CASES;
 use drivers::fault::{FaultDriver, Faults};
+use drivers::udp::UdpAddress;
 use drivers::xdp::{Attach, XdpDriver};
 use drivers::{Driver, DriverError, Errno, Operation, Payload, Wake};
 use transport::AddressId;
@@ -215,13 +216,18 @@ fn a_path_is_as_long_as_device_and_route_permit() {
         let ((mut a, to_b), (mut b, to_a)) = (near.resolve(a, at_b), far.resolve(b, at_a));
         let (c, from_c) = routed.resolve(c, at_a);
         let longest = |rail: &XdpDriver, to| rail.path(to).expect("resolved").frame_bytes_max;
-        assert_eq!(longest(&a, to_b), 1500 - 28);
+        // Its own device would send 1500: the peer's address says what its device takes.
+        assert_eq!(longest(&a, to_b), 1000 - 28);
         assert_eq!(longest(&b, to_a), 1000 - 28);
         assert_eq!(longest(&c, from_c), 900 - 28);
         assert_eq!(b.lease().expect("free chunks").len(), 1000 - 28);
-        // Nothing tells the sender of the peer's shorter device: what it does not take is loss, and no end of the rail.
         let _ = numbers(&mut a, &mut b);
-        for bytes in [1500 - 28, 1000 - 28] {
+        let _ = a.lease().expect("free chunks");
+        a.commit(to_b, 1000 - 27, Payload::EMPTY);
+        assert_eq!(a.counters().lost_too_long, 1);
+        // A device that is made shorter later tells nobody: what it does not take is loss, and no end of the rail.
+        far.ip("link set eth0 mtu 800");
+        for bytes in [1000 - 28, 800 - 28] {
             let _ = a.lease().expect("free chunks");
             a.commit(to_b, bytes, Payload::EMPTY);
             a.flush().expect("a live rail");
@@ -232,8 +238,40 @@ fn a_path_is_as_long_as_device_and_route_permit() {
             b.receive(64, &mut |frame| came.push(frame.len())).expect("a live rail");
             a.receive(64, &mut |_| ()).expect("a live rail");
         }
-        assert_eq!(came, [1000 - 28]);
+        assert_eq!(came, [800 - 28]);
     });
+}
+
+#[test]
+fn over_udp_a_path_is_as_long_as_the_peers_device_takes() {
+    let name = "over_udp_a_path_is_as_long_as_the_peers_device_takes";
+    for (v6, headers) in [(false, 28), (true, 48)] {
+        let ran = bridged(name, Attach::Native, v6, None, |mut bridge| {
+            let (near, far) = (bridge.host(), bridge.host());
+            far.ip("link set eth0 mtu 1300");
+            let (a, mut b) = (near.open_udp(), far.open_udp());
+            let at_b = b.local_address();
+            let (mut a, to) = near.run(move |_| {
+                let mut a = a;
+                let place = UdpAddress::try_from(&at_b).expect("an address");
+                // By its place alone it is as far as our own device goes; when it is told, the id stays.
+                let to = a.resolve(&place.into()).expect("on the same bridge");
+                assert_eq!(a.path(to).expect("resolved").frame_bytes_max, 1500 - headers);
+                assert_eq!(a.resolve(&at_b), Ok(to));
+                assert_eq!(a.resolve(&place.into()), Ok(to));
+                (a, to)
+            });
+            assert_eq!(a.path(to).expect("resolved").frame_bytes_max, 1300 - headers);
+            a.lease().expect("free buffers")[..4].copy_from_slice(b"long");
+            a.commit(to, 1300 - headers, Payload::EMPTY);
+            a.flush().expect("a live rail");
+            assert_eq!(b.wait(Duration::from_secs(20)), Ok(Wake::Frame));
+            b.receive(1, &mut |frame| assert_eq!(frame.len(), 1300 - headers)).expect("a live rail");
+        });
+        if !ran {
+            return;
+        }
+    }
 }
 
 /// A forked child of this process, killed at the end.
