@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use drivers::conformance::Fixture;
-use drivers::fault::{FaultDriver, Faults};
+use drivers::fault::{FaultDriver, Faults, Rate};
 use drivers::udp::{UdpAddress, UdpConfig, UdpDriver};
 use drivers::xdp::{Attach, Rights, XdpConfig, XdpDriver};
 use drivers::{Driver, DriverError};
@@ -209,6 +209,15 @@ impl Fixture for Bridged {
             None => Box::new(rail),
             Some(faults) => Box::new(FaultDriver::new(rail, faults)),
         }
+    }
+
+    /// Every frame that is lost is waited for so long.
+    fn patience_steps(&self) -> usize {
+        if self.faults.is_some_and(|faults| faults.loss != Rate::ZERO) { 100 } else { 2000 }
+    }
+
+    fn hang_steps(&self) -> usize {
+        200_000
     }
 }
 
