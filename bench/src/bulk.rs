@@ -2,13 +2,16 @@
 //!
 //! Two processes. Ours: rendezvous messages from and into handed-over buffers, a few outstanding, with header and with full
 //! authentication, helper threads running. TCP: the same buffers written and read with as large calls as there are, once with
-//! a spinning and once with a sleeping reader. Beside other NICs than UDP sockets, ours over those, with header authentication. A run ends when its sender knows that everything has arrived. Runs alternate.
+//! a spinning and once with a sleeping reader. Beside other NICs than UDP sockets, ours over those, with header authentication. Beside AF_XDP its rings alone: as many
+//! bytes in frames that are as long as the device takes, a window of them under way, each copied in and out. A run ends when its sender knows that everything has
+//! arrived. Runs alternate.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
+use drivers::xdp::bare::{BareAddress, BareXdp};
 use endpoint::{Completion, Endpoint, ReceiveBuffer, SendBuffer};
 use serde::{Deserialize, Serialize};
 use transport::LinkIndex;
@@ -17,6 +20,7 @@ use crate::error::BenchError;
 use crate::ground::{Ground, MTU, Nic, Program, Seat, Wire};
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, Watchdog};
+use crate::rate::{BATCH, receive_bare, send_bare};
 use crate::statistics::{Summary, paired_ratios};
 use crate::worker::{Parent, Worker};
 
@@ -75,6 +79,10 @@ pub struct BulkRow {
     pub udp_gbytes_per_s: Option<f64>,
     /// Median ratio of neighbouring runs, header authentication to ours over UDP.
     pub ratio_to_udp: Option<f64>,
+    /// The rings of AF_XDP alone, where that is what is measured.
+    pub bare_gbytes_per_s: Option<f64>,
+    /// Median ratio of neighbouring runs, header authentication to these.
+    pub ratio_to_bare: Option<f64>,
     /// Median ratio of neighbouring runs, header authentication to the spinning TCP.
     pub ratio: f64,
     /// With full authentication.
@@ -144,6 +152,9 @@ impl fmt::Display for BulkReport {
             if let Some((udp, ratio)) = row.udp_gbytes_per_s.zip(row.ratio_to_udp) {
                 writeln!(f, "{:>9} stillwire udp {udp:.2}, ratio to it {ratio:.2}", "")?;
             }
+            if let Some((bare, ratio)) = row.bare_gbytes_per_s.zip(row.ratio_to_bare) {
+                writeln!(f, "{:>9} bare {} {bare:.2}, ratio to it {ratio:.2}", "", self.nic.name())?;
+            }
         }
         let least = self.ratio_min.map_or(String::new(), |least| format!(" (at least {least})"));
         write!(f, "least ratio {:.2}{least}, with full authentication {:.2}", self.ratio, self.full_ratio)
@@ -162,6 +173,7 @@ struct Hello {
     full: Address,
     udp: Address,
     tcp: SocketAddr,
+    bare: Option<BareAddress>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,15 +183,17 @@ enum Kind {
     TcpSpinning,
     TcpBlocking,
     Udp,
+    Bare,
 }
 
-const KINDS: usize = 5;
+const KINDS: usize = 6;
 
 /// The order of runs: each of ours lies between two of TCP's.
 fn order(nic: Nic) -> &'static [Kind] {
     match nic {
         Nic::Udp => &[Kind::TcpSpinning, Kind::Header, Kind::TcpBlocking, Kind::Full],
-        Nic::Shm | Nic::Xdp => &[Kind::TcpSpinning, Kind::Udp, Kind::Header, Kind::TcpBlocking, Kind::Full],
+        Nic::Shm | Nic::Verbs => &[Kind::TcpSpinning, Kind::Udp, Kind::Header, Kind::TcpBlocking, Kind::Full],
+        Nic::Xdp => &[Kind::TcpSpinning, Kind::Udp, Kind::Header, Kind::Bare, Kind::TcpBlocking, Kind::Full],
     }
 }
 
@@ -245,16 +259,19 @@ fn measure_size(
     let ratio_spread = Summary::of(&paired_ratios(of(Kind::Header), of(Kind::TcpSpinning)));
     let full_ratio_spread = Summary::of(&paired_ratios(of(Kind::Full), of(Kind::TcpSpinning)));
     let median = |kind: Kind| Summary::of(of(kind)).median;
-    let beside = !of(Kind::Udp).is_empty();
-    let ratio_to_udp = Summary::of(&paired_ratios(of(Kind::Header), of(Kind::Udp))).median;
+    let beside = |kind: Kind| (!of(kind).is_empty()).then(|| median(kind));
+    let ratio_to =
+        |kind: Kind| beside(kind).map(|_| Summary::of(&paired_ratios(of(Kind::Header), of(kind))).median);
     Ok(BulkRow {
         message_bytes,
         gbytes_per_s: median(Kind::Header),
         full_gbytes_per_s: median(Kind::Full),
         tcp_gbytes_per_s: median(Kind::TcpSpinning),
         tcp_blocking_gbytes_per_s: median(Kind::TcpBlocking),
-        udp_gbytes_per_s: beside.then(|| median(Kind::Udp)),
-        ratio_to_udp: beside.then_some(ratio_to_udp),
+        udp_gbytes_per_s: beside(Kind::Udp),
+        ratio_to_udp: ratio_to(Kind::Udp),
+        bare_gbytes_per_s: beside(Kind::Bare),
+        ratio_to_bare: ratio_to(Kind::Bare),
         ratio: ratio_spread.median,
         full_ratio: full_ratio_spread.median,
         ratio_spread,
@@ -270,12 +287,14 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
     let header = pair::open_on(seat.rail(Wire::Ours)?, rank, Auth::Header)?;
     let full = pair::open_on(seat.rail(Wire::Second)?, rank, Auth::Full)?;
     let udp = pair::open_on(seat.udp_rail()?, rank, Auth::Header)?;
+    let bare = if seat.nic == Nic::Xdp { Some(seat.bare_xdp()?) } else { None };
     let listener = TcpListener::bind(seat.kernel())?;
     parent.tell(&Hello {
         header: Address::of(&header),
         full: Address::of(&full),
         udp: Address::of(&udp),
         tcp: listener.local_addr()?,
+        bare: bare.as_ref().map(BareXdp::address),
     })?;
     let Some(peer) = parent.hear::<Hello>()? else { return Ok(()) };
     let tcp = if rank == 0 { TcpStream::connect(peer.tcp)? } else { listener.accept()?.0 };
@@ -288,8 +307,12 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
         full,
         udp,
         tcp,
+        bare,
         buffers: Vec::new(),
     };
+    if let Some((bare, peer)) = ends.bare.as_mut().zip(peer.bare) {
+        bare.prepare(peer, bare.frame_bytes_max())?;
+    }
     while let Some(run) = parent.hear::<Run>()? {
         ends.prepare(run.message_bytes);
         if rank == 0 {
@@ -312,6 +335,7 @@ struct Ends {
     udp: Endpoint,
     udp_link: LinkIndex,
     tcp: TcpStream,
+    bare: Option<BareXdp>,
     buffers: Vec<Vec<u8>>,
 }
 
@@ -322,11 +346,24 @@ impl Ends {
         }
     }
 
+    /// As many bytes in frames of the rings.
+    fn bare(
+        &mut self,
+        run: &Run,
+        act: fn(&mut BareXdp, usize, &mut [u8]) -> Result<(), BenchError>,
+    ) -> Result<(), BenchError> {
+        let Some(bare) = &mut self.bare else { return Ok(()) };
+        let frame_bytes = bare.frame_bytes_max();
+        let frames = (run.messages * run.message_bytes).div_ceil(frame_bytes).next_multiple_of(BATCH);
+        act(bare, frames, &mut vec![7; frame_bytes])
+    }
+
     fn send(&mut self, run: &Run) -> Result<(), BenchError> {
         match run.kind {
             Kind::Header => send_ours(&self.header, self.header_link, &mut self.buffers, run.messages),
             Kind::Full => send_ours(&self.full, self.full_link, &mut self.buffers, run.messages),
             Kind::Udp => send_ours(&self.udp, self.udp_link, &mut self.buffers, run.messages),
+            Kind::Bare => self.bare(run, send_bare),
             Kind::TcpSpinning | Kind::TcpBlocking => {
                 for i in 0..run.messages {
                     self.tcp.write_all(&self.buffers[i % DEPTH])?;
@@ -341,6 +378,7 @@ impl Ends {
             Kind::Header => receive_ours(&self.header, &mut self.buffers, run.messages),
             Kind::Full => receive_ours(&self.full, &mut self.buffers, run.messages),
             Kind::Udp => receive_ours(&self.udp, &mut self.buffers, run.messages),
+            Kind::Bare => self.bare(run, receive_bare),
             Kind::TcpSpinning | Kind::TcpBlocking => {
                 self.tcp.set_nonblocking(run.kind == Kind::TcpSpinning)?;
                 for i in 0..run.messages {

@@ -23,6 +23,11 @@ pub enum BenchError {
     /// A socket could not be opened.
     #[error("a rail could not be opened: {0}")]
     Driver(#[from] drivers::DriverError),
+    /// There is no RDMA device.
+    #[error(
+        "no RDMA device to measure: /sys/class/infiniband has none; `rdma link` lists them, and the module of the device has to be loaded"
+    )]
+    NoRdmaDevice,
     /// There are no two network namespaces for AF_XDP.
     #[error(
         "no network namespaces to measure AF_XDP in: {what}; run this as root, with iproute2 installed (a namespace of one's own needs \

@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use drivers::Driver;
 use drivers::shm::{ShmConfig, ShmDriver};
 use drivers::udp::{UdpConfig, UdpDriver};
+use drivers::verbs::{VerbsConfig, VerbsDriver};
 use drivers::xdp::bare::BareXdp;
 use drivers::xdp::{Attach, Rights, XdpConfig, XdpDriver};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -35,6 +36,8 @@ pub enum Nic {
     Shm,
     /// AF_XDP between two network namespaces of its own; needs root
     Xdp,
+    /// RDMA between the first two devices here, or from the only one to itself
+    Verbs,
 }
 
 impl Nic {
@@ -45,6 +48,7 @@ impl Nic {
             Nic::Udp => "udp",
             Nic::Shm => "shm",
             Nic::Xdp => "xdp",
+            Nic::Verbs => "verbs",
         }
     }
 }
@@ -103,8 +107,19 @@ impl Seat {
     fn at(&self, wire: Wire) -> SocketAddr {
         match self.nic {
             Nic::Xdp => SocketAddr::from((wire.address(self.side), 0)),
+            // The device's own address, so that what goes through the kernel takes the same network.
+            Nic::Verbs => {
+                let own = self.verbs().map(|rail| rail.gid().to_canonical());
+                own.map_or(pair::ANY, |ip| SocketAddr::new(ip, 0))
+            }
             Nic::Udp | Nic::Shm => pair::ANY,
         }
+    }
+
+    fn verbs(&self) -> Result<VerbsDriver, BenchError> {
+        let devices = rdma_devices();
+        let device = devices.get(self.side as usize).or(devices.first()).ok_or(BenchError::NoRdmaDevice)?;
+        Ok(VerbsDriver::open(&VerbsConfig::new(device))?)
     }
 
     /// Where what goes through the kernel's network stack may bind.
@@ -133,6 +148,7 @@ impl Seat {
             Nic::Udp => Box::new(UdpDriver::open(&UdpConfig::new(pair::ANY))?),
             Nic::Shm => Seat::shm_rail()?,
             Nic::Xdp => Box::new(XdpDriver::open(&self.queue(wire))?),
+            Nic::Verbs => Box::new(self.verbs()?),
         })
     }
 
@@ -155,9 +171,17 @@ impl Seat {
     pub(crate) fn rail_of_a_peer(&self, wire: Wire) -> Result<Box<dyn Driver>, BenchError> {
         match self.nic {
             Nic::Xdp => Ok(Box::new(UdpDriver::open(&UdpConfig::new(self.at(wire)))?)),
-            Nic::Udp | Nic::Shm => self.rail(wire),
+            Nic::Udp | Nic::Shm | Nic::Verbs => self.rail(wire),
         }
     }
+}
+
+/// Names of the RDMA devices of this system, in order.
+fn rdma_devices() -> Vec<String> {
+    let listed = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
+    let mut names: Vec<String> = listed.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    names
 }
 
 /// The ground, as the bench sees it.
@@ -180,7 +204,8 @@ impl Ground {
 
     pub(crate) fn with_mtu(nic: Nic, program: Program, mtu: u32) -> Result<Ground, BenchError> {
         let spaces = match nic {
-            Nic::Udp | Nic::Shm => None,
+            Nic::Verbs if rdma_devices().is_empty() => return Err(BenchError::NoRdmaDevice),
+            Nic::Udp | Nic::Shm | Nic::Verbs => None,
             Nic::Xdp => Some(join_two_namespaces(mtu)?),
         };
         Ok(Ground { nic, program, mtu, spaces })
@@ -216,7 +241,11 @@ impl Ground {
     pub(crate) fn device(&self) -> Option<String> {
         let program = self.program.to_possible_value()?;
         let mtu = if self.mtu == MTU { String::new() } else { format!(" of MTU {}", self.mtu) };
-        (self.nic == Nic::Xdp).then(|| format!("veth{mtu}, {} program, copying", program.get_name()))
+        match self.nic {
+            Nic::Xdp => Some(format!("veth{mtu}, {} program, copying", program.get_name())),
+            Nic::Verbs => Some(rdma_devices().into_iter().take(2).collect::<Vec<_>>().join(" and ")),
+            Nic::Udp | Nic::Shm => None,
+        }
     }
 }
 

@@ -155,7 +155,7 @@ impl Side {
     fn all(nic: Nic) -> &'static [Side] {
         match nic {
             Nic::Udp => &[Side::Bare, Side::Ours],
-            Nic::Shm => &[Side::Udp, Side::Ours],
+            Nic::Shm | Nic::Verbs => &[Side::Udp, Side::Ours],
             Nic::Xdp => &[Side::Bare, Side::Udp, Side::Ours],
         }
     }
@@ -366,7 +366,7 @@ impl Bare {
                 Bare::Socket { socket, datagram: vec![0; FRAME_BYTES] }
             }
             Nic::Xdp => Bare::Queue { queue: Box::new(seat.bare_xdp()?), datagram: vec![0; FRAME_BYTES] },
-            Nic::Shm => Bare::Nowhere,
+            Nic::Shm | Nic::Verbs => Bare::Nowhere,
         })
     }
 

@@ -170,6 +170,7 @@ impl Side {
         match nic {
             Nic::Udp => &[Side::BareUdp, Side::Ours],
             Nic::Shm => &[Side::Udp, Side::Ours],
+            Nic::Verbs => &[Side::Udp, Side::BareUdp, Side::Ours],
             Nic::Xdp => &[Side::Bare, Side::Udp, Side::BareUdp, Side::Ours],
         }
     }
@@ -215,7 +216,7 @@ pub fn run(options: &RateOptions) -> Result<RateReport, BenchError> {
     let median = |summary: Option<Summary>| summary.map(|summary| summary.median);
     let (bare, ours) = (Side::bare(options.nic), Summary::of(&results[Side::Ours as usize]));
     let beside = |spreads: &[Vec<f64>; 4]| match options.nic {
-        Nic::Xdp => of(spreads, Side::BareUdp),
+        Nic::Xdp | Nic::Verbs => of(spreads, Side::BareUdp),
         Nic::Udp | Nic::Shm => None,
     };
     Ok(RateReport {
@@ -299,11 +300,11 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
         match (rank, run.side, &mut bare) {
             (0, Side::Ours, _) => send_ours(&ours, links[0], run.messages)?,
             (0, Side::Udp, _) => send_ours(&udp, links[1], run.messages)?,
-            (0, Side::Bare, Some(bare)) => send_bare(bare, run.messages)?,
+            (0, Side::Bare, Some(bare)) => send_bare(bare, run.messages, &mut [7; FRAME_BYTES])?,
             (0, Side::BareUdp | Side::Bare, _) => bare_udp.send(run.messages)?,
             (_, Side::Ours, _) => receive_ours(&ours, run.messages)?,
             (_, Side::Udp, _) => receive_ours(&udp, run.messages)?,
-            (_, Side::Bare, Some(bare)) => receive_bare(bare, run.messages)?,
+            (_, Side::Bare, Some(bare)) => receive_bare(bare, run.messages, &mut [7; FRAME_BYTES])?,
             (_, Side::BareUdp | Side::Bare, _) => bare_udp.receive(run.messages)?,
         }
         if rank == 0 {
@@ -316,30 +317,32 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
 }
 
 /// Sends so many frames, and waits until all are answered.
-fn send_bare(bare: &mut BareXdp, messages: usize) -> Result<(), BenchError> {
+pub(crate) fn send_bare(bare: &mut BareXdp, messages: usize, datagram: &mut [u8]) -> Result<(), BenchError> {
     let mut watchdog = Watchdog::new("answers to frames");
-    let mut datagram = [7; FRAME_BYTES];
     let (mut sent, mut answered) = (0, 0);
     while answered < messages {
         if sent < messages && sent - answered + BATCH <= BARE_WINDOW {
-            bare.send(BATCH, &datagram)?;
+            bare.send(BATCH, datagram)?;
             sent += BATCH;
             continue;
         }
-        answered += BATCH * bare.receive(BATCH, &mut datagram);
+        answered += BATCH * bare.receive(BATCH, datagram);
         watchdog.check()?;
     }
     Ok(())
 }
 
-fn receive_bare(bare: &mut BareXdp, messages: usize) -> Result<(), BenchError> {
+pub(crate) fn receive_bare(
+    bare: &mut BareXdp,
+    messages: usize,
+    datagram: &mut [u8],
+) -> Result<(), BenchError> {
     let mut watchdog = Watchdog::new("frames");
-    let mut datagram = [7; FRAME_BYTES];
     let (mut received, mut answered) = (0, 0);
     while received < messages {
-        received += bare.receive(BATCH, &mut datagram);
+        received += bare.receive(BATCH, datagram);
         while answered + BATCH <= received {
-            bare.send(1, &datagram)?;
+            bare.send(1, datagram)?;
             answered += BATCH;
         }
         watchdog.check()?;

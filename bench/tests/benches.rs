@@ -270,16 +270,66 @@ fn freeze() {
     assert!(drawn.starts_with("<svg ") && drawn.ends_with("</svg>\n"));
 }
 
+/// The report of a bench that makes network namespaces; `None`: it cannot here.
+fn report_of_namespaces(test: &str, arguments: &str) -> Option<Value> {
+    let output =
+        Command::new(BENCH).args(arguments.split(' ')).arg("--json").output().expect("the bench starts");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    if told.contains("no network namespaces") || told.contains("AF_XDP needs CAP_") {
+        skipped::skipped(test, &told);
+        return None;
+    }
+    assert!(output.status.success(), "{arguments}: {told}");
+    Some(serde_json::from_slice(&output.stdout).expect("one object"))
+}
+
+/// The paths that are measured in turns have frames of their own: each is there, and none is another one's figure.
+#[test]
+fn over_af_xdp() {
+    let test = "over_af_xdp";
+    for attach in ["native", "generic"] {
+        let arguments = format!("latency --nic xdp --attach {attach} --pairs 1 --runs 2 --rounds 200");
+        let Some(report) = report_of_namespaces(test, &arguments) else { return };
+        has_numbers(
+            &report,
+            &["half_rtt_us", "bare_half_rtt_us", "udp_half_rtt_us", "ratio", "ratio_to_udp"],
+        );
+        assert_eq!(report["device"], format!("veth, {attach} program, copying"));
+        assert_eq!([&report["ratio_max"], &report["ratio_to_udp_max"]], [1.25, 0.6]);
+        let [ours, bare] =
+            ["half_rtt_us", "bare_half_rtt_us"].map(|key| report[key].as_f64().expect("a number"));
+        let ratio = report["ratio"].as_f64().expect("a number");
+        assert!(ratio > ours / bare / 2.0 && ratio < ours / bare * 2.0, "{report}");
+    }
+    let arguments = "rate --nic xdp --pairs 1 --runs 1 --messages 5000";
+    let Some(report) = report_of_namespaces(test, arguments) else { return };
+    has_numbers(&report, &["messages_per_s", "bare_messages_per_s", "ratio", "ratio_to_bare_udp"]);
+    for mtu in ["1500", "9000"] {
+        let arguments = format!("bulk --nic xdp --runs 1 --mib 1 --mtu {mtu}");
+        let Some(report) = report_of_namespaces(test, &arguments) else { return };
+        has_numbers(&report["rows"][0], &["gbytes_per_s", "udp_gbytes_per_s", "bare_gbytes_per_s"]);
+        has_numbers(&report["rows"][0], &["ratio_to_udp", "ratio_to_bare", "ratio"]);
+    }
+    let arguments = "freeze --nic xdp --samples 20 --links 1 --kib 0";
+    let Some(report) = report_of_namespaces(test, arguments) else { return };
+    has_numbers(&report["rows"][0], &["freeze_us_p50", "dump_us_p50", "thaw_us_p50"]);
+}
+
+#[test]
+fn without_an_rdma_device_it_is_said() {
+    if std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some()) {
+        return skipped::skipped("without_an_rdma_device_it_is_said", "a system without RDMA devices");
+    }
+    for bench in ["latency", "rate", "bulk", "freeze"] {
+        let output = Command::new(BENCH).args([bench, "--nic", "verbs"]).output().expect("the bench starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("/sys/class/infiniband has none"), "{said}");
+    }
+}
+
 #[test]
 fn moves() {
-    let output =
-        Command::new(BENCH).args(["moves", "--moves", "1", "--json"]).output().expect("the bench starts");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    if told.contains("no network namespaces") {
-        return skipped::skipped("moves", &told);
-    }
-    assert!(output.status.success(), "{told}");
-    let report: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    let Some(report) = report_of_namespaces("moves", "moves --moves 1") else { return };
     let rows = report["rows"].as_array().expect("rows");
     let pairs: BTreeSet<_> =
         rows.iter().map(|row| (row["from"].to_string(), row["to"].to_string())).collect();

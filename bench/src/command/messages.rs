@@ -13,7 +13,7 @@ use crate::rate::RateOptions;
 /// Over what it is measured.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct NicArguments {
-    /// What to measure: udp on loopback, shm, or xdp between two network namespaces that the bench makes (as root)
+    /// What to measure: udp on loopback, shm, xdp between two network namespaces that the bench makes (as root), or verbs between the first two RDMA devices here
     #[arg(long, value_enum, default_value_t)]
     pub(super) nic: Nic,
     /// Where the program of AF_XDP is attached
@@ -78,6 +78,9 @@ pub struct BulkArguments {
     /// Sizes of message, MiB
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64], value_parser = number::<usize>(1..=MESSAGE_MIB_MAX))]
     mib: Vec<usize>,
+    /// What one run sends, MiB, rounded up to whole messages
+    #[arg(long, default_value_t = BulkOptions::default().run_bytes >> 20, value_parser = number::<usize>(1..=MESSAGE_MIB_MAX))]
+    run_mib: usize,
     /// MTU of the devices that --nic xdp makes
     #[arg(long, default_value_t = BulkOptions::default().mtu, value_parser = number::<u32>(1280..=MTU_MAX))]
     mtu: u32,
@@ -87,8 +90,8 @@ impl From<&BulkArguments> for BulkOptions {
     fn from(arguments: &BulkArguments) -> BulkOptions {
         let NicArguments { nic, attach: program } = arguments.nic;
         let sizes = arguments.mib.iter().map(|mib| mib << 20).collect();
-        let BulkArguments { runs, mtu, .. } = *arguments;
-        BulkOptions { nic, program, runs, sizes, mtu, ..BulkOptions::default() }
+        let BulkArguments { runs, mtu, run_mib, .. } = *arguments;
+        BulkOptions { nic, program, runs, sizes, run_bytes: run_mib << 20, mtu }
     }
 }
 

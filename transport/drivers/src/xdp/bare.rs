@@ -24,6 +24,7 @@ pub struct BareXdp {
     frames: Vec<u64>,
     next: usize,
     wire_bytes: usize,
+    frame_bytes_max: usize,
 }
 
 impl BareXdp {
@@ -37,8 +38,9 @@ impl BareXdp {
         let bound = |error| cannot((Operation::Bind, Errno::from(&error)));
         let port = UdpSocket::bind(config.bind).map_err(bound)?;
         let address = port.local_addr().map_err(bound)?;
-        let layout = Layout::new(mtu, 1, false);
-        let wire_bytes_max = layout.chunk_bytes - RECEIVE_HEADROOM;
+        // A device of a long MTU takes only a program that sees frames in parts, also if each of ours fits into a chunk.
+        let layout = Layout::new(mtu, 1, true);
+        let wire_bytes_max = layout.wire_bytes_max(mtu);
         let opened = Opened::by_own_rights(config, interface, address, layout, wire_bytes_max)?;
         Ok(BareXdp {
             _hold: opened.hold,
@@ -48,6 +50,8 @@ impl BareXdp {
             frames: layout.send_slots().collect(),
             next: 0,
             wire_bytes: 0,
+            frame_bytes_max: wire_bytes_max.min(layout.chunk_bytes - RECEIVE_HEADROOM)
+                - program::header_bytes(address),
         })
     }
 
@@ -55,6 +59,12 @@ impl BareXdp {
     #[must_use]
     pub fn address(&self) -> BareAddress {
         self.own
+    }
+
+    /// Bytes of the longest frame that goes in one piece.
+    #[must_use]
+    pub fn frame_bytes_max(&self) -> usize {
+        self.frame_bytes_max
     }
 
     /// Writes the frames: `frame_bytes` bytes each, to `peer`.
