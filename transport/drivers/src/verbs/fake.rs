@@ -1,6 +1,8 @@
 //! A libibverbs of our own, with one device in this process, that does what no device here can be made to do: take a part of a chain, fail, be slow to complete.
 //! Frames go from queue pair to queue pair by their numbers and keys.
 
+mod port;
+
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::mem::zeroed;
 use core::ptr::null_mut;
@@ -9,12 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::abi;
 use super::library::Library;
+pub(super) use port::{PORT_DOWN, Port};
 
 /// Status of a request that was not carried out (IBV_WC_WR_FLUSH_ERR).
 const FLUSHED: c_uint = 5;
-
-/// IBV_LINK_LAYER_INFINIBAND.
-const LINK_LAYER_INFINIBAND: u8 = 1;
 
 /// The number among a completion's `rest` where its flags are, and the one that says that a route's header came in front of the frame (IBV_WC_GRH).
 const FLAGS_AT: usize = 3;
@@ -22,38 +22,6 @@ const HAS_ROUTE_HEADER: u32 = 1;
 
 /// What the device leaves in the place of a route's header that did not come.
 const NO_HEADER: u8 = 0xee;
-
-/// The device's only port, as it is now. What was made stays as the port was then, so that rails opened one after the other are on several ports.
-#[derive(Clone)]
-pub(super) struct Port {
-    pub(super) state: c_uint,
-    pub(super) link_layer: u8,
-    pub(super) flags: u8,
-    pub(super) lid: u16,
-    pub(super) mtu: c_uint,
-    /// By index; zeros are an empty place.
-    pub(super) gids: Vec<abi::Gid>,
-}
-
-impl Default for Port {
-    fn default() -> Port {
-        let gid = std::net::Ipv4Addr::new(10, 9, 0, 1).to_ipv6_mapped().octets();
-        let (state, link_layer) = (abi::PORT_ACTIVE, abi::LINK_LAYER_ETHERNET);
-        Port { state, link_layer, flags: 0, lid: 0, mtu: 5, gids: vec![gid] }
-    }
-}
-
-impl Port {
-    /// In the subnet of that prefix. As real ones do, the port has a GID in which its own number follows the prefix.
-    pub(super) fn infiniband(prefix: u64, lid: u16) -> Port {
-        let gid = (u128::from(prefix) << 64 | u128::from(lid) << 16 | 0x0002_c903_0000_0001).to_be_bytes();
-        Port { link_layer: LINK_LAYER_INFINIBAND, lid, gids: vec![gid], ..Port::default() }
-    }
-
-    fn gid(&self, index: usize) -> Option<abi::Gid> {
-        self.gids.get(index).copied().filter(|gid| *gid != [0; 16])
-    }
-}
 
 /// What an address handle was made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,10 +33,11 @@ pub(super) struct Target {
     pub(super) port: u8,
 }
 
-/// The function of that field of [`Library`] fails with this error number, each time after the first calls that pass.
+/// The function of that field of [`Library`] fails with this error number, so many times after the first calls that pass.
 pub(super) struct Refusal {
     pub(super) call: &'static str,
     pub(super) passes: usize,
+    pub(super) times: usize,
     pub(super) errno: c_int,
 }
 
@@ -76,6 +45,10 @@ pub(super) struct Refusal {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) port: Port,
+    /// Ports before it, all of which are down.
+    pub(super) ports_down: u8,
+    /// Most that queues of requests and of completions hold, where that is little.
+    pub(super) queues_hold: Option<(c_int, c_int)>,
     pub(super) refusal: Option<Refusal>,
     /// Most that one request may carry in itself: a pair that asks for more is refused.
     pub(super) inline_bytes_max: Option<u32>,
@@ -112,6 +85,7 @@ struct Pair {
     has_failed: bool,
     sent: usize,
     received: usize,
+    receives_max: usize,
     posted: VecDeque<(u64, u64, u32)>,
     /// Requests that have not completed, each with whether it is to be told.
     sending: VecDeque<(u64, bool, c_uint)>,
@@ -191,17 +165,22 @@ impl State {
     }
 
     pub(super) fn refuse(&mut self, call: &'static str, passes: usize, errno: c_int) {
-        self.refusal = Some(Refusal { call, passes, errno });
+        self.refusal = Some(Refusal { call, passes, times: usize::MAX, errno });
+    }
+
+    pub(super) fn refuse_once(&mut self, call: &'static str, passes: usize, errno: c_int) {
+        self.refusal = Some(Refusal { call, passes, times: 1, errno });
     }
 
     /// Whether this call of that function is to fail: its error number.
     fn refuses(&mut self, call: &str) -> Option<c_int> {
         let refusal = self.refusal.as_mut().filter(|refusal| refusal.call == call)?;
-        if refusal.passes == 0 {
-            return Some(refusal.errno);
+        if refusal.passes > 0 {
+            refusal.passes -= 1;
+            return None;
         }
-        refusal.passes -= 1;
-        None
+        refusal.times = refusal.times.checked_sub(1)?;
+        Some(refusal.errno)
     }
 
     fn deliver(&mut self, from: u32, request: &abi::SendRequest, bytes: &[u8]) {
@@ -324,16 +303,23 @@ unsafe extern "C" fn close_device(context: *mut abi::Context) -> c_int {
 unsafe extern "C" fn query_device(_: *mut abi::Context, known: *mut abi::DeviceAttributes) -> c_int {
     // SAFETY: the caller's struct, filled with zeros.
     let known = unsafe { &mut *known };
-    (known.requests_max, known.completions_max, known.ports) = (4096, 4096, 1);
+    let (hold, ports_down) = state(|state| (state.queues_hold, state.ports_down));
+    (known.requests_max, known.completions_max) = hold.unwrap_or((4096, 4096));
+    known.ports = ports_down + 1;
     outcome("query_device")
 }
 
 unsafe extern "C" fn query_port(_: *mut abi::Context, port: u8, known: *mut abi::PortAttributes) -> c_int {
-    if port != 1 {
+    let ports_down = state(|state| state.ports_down);
+    if !(1..=ports_down + 1).contains(&port) {
         return libc::EINVAL;
     }
     // SAFETY: as above.
     let known = unsafe { &mut *known };
+    if port <= ports_down {
+        known.state = PORT_DOWN;
+        return 0;
+    }
     let Port { state, link_layer, flags, lid, mtu, gids } = self::state(|state| state.port.clone());
     known.gids = c_int::try_from(gids.len()).expect("few");
     (known.state, known.mtu, known.lid, known.link_layer, known.flags) = (state, mtu, lid, link_layer, flags);
@@ -485,6 +471,7 @@ unsafe extern "C" fn create_pair(
             has_failed: false,
             sent: setup.send_queue as usize,
             received: setup.receive_queue as usize,
+            receives_max: setup.limits.receives as usize,
             posted: VecDeque::new(),
             sending: VecDeque::new(),
         };
@@ -506,6 +493,9 @@ unsafe extern "C" fn modify_pair(
             return errno;
         }
         let pair = state.pairs.get_mut(&number).expect("made above");
+        if what & abi::HAS_PORT != 0 && to.port != state.ports_down + 1 {
+            return libc::EINVAL;
+        }
         if what & abi::HAS_KEY != 0 {
             pair.key = to.key;
         }
@@ -643,10 +633,13 @@ unsafe extern "C" fn post_receive(
         if let Some(errno) = state.refuses("post_receive") {
             return errno;
         }
-        let posted = &mut state.pairs.get_mut(&number).expect("made above").posted;
+        let Pair { posted, receives_max, .. } = state.pairs.get_mut(&number).expect("made above");
         while !next.is_null() {
             // SAFETY: the caller's chain, each with a piece.
             let (request, piece) = unsafe { (&*next, &*(*next).pieces) };
+            if posted.len() == *receives_max {
+                return libc::ENOMEM;
+            }
             posted.push_back((request.id, piece.address, piece.bytes));
             next = request.next;
         }

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::super::fake::{Fake, Port};
+use super::super::fake::{Fake, PORT_DOWN, Port};
 use super::{commit, open};
 use crate::driver::{Driver as _, Wake};
 use crate::error::{DriverError, Errno, Operation};
@@ -19,9 +19,6 @@ const FATAL: [(u32, &str); 5] =
 /// COMM_EST, SQ_DRAINED, PATH_MIG, PATH_MIG_ERR, PORT_ACTIVE, PORT_ERR, LID_CHANGE, PKEY_CHANGE, SM_CHANGE, SRQ_ERR, SRQ_LIMIT_REACHED, QP_LAST_WQE_REACHED,
 /// CLIENT_REREGISTER, GID_CHANGE, WQ_FATAL (of objects that we have none of), and one that there is not yet.
 const HARMLESS: [u32; 16] = [4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 99];
-
-/// IBV_PORT_DOWN.
-const DOWN: u32 = 1;
 
 /// A rail that has looked at the device's events before.
 fn open_and_look() -> VerbsDriver {
@@ -63,6 +60,16 @@ fn what_ends_the_device_or_its_queues_ends_the_rail() {
 }
 
 #[test]
+fn all_events_are_taken_at_one_look() {
+    let fake = Fake::new();
+    let mut rail = open_and_look();
+    fake.tell(PORT_IS_ACTIVE);
+    fake.tell(FATAL[4].0);
+    assert_eq!(look(&mut rail), Err(dead(libc::EIO)));
+    all_is_ended(&fake, [rail]);
+}
+
+#[test]
 fn an_event_is_found_by_who_never_sleeps() {
     let fake = Fake::new();
     let mut rail = open_and_look();
@@ -97,7 +104,7 @@ fn events_that_leave_the_port_as_it_was_are_harmless() {
 fn a_port_that_is_down_ends_the_rail() {
     let fake = Fake::new();
     let mut rail = open_and_look();
-    fake.with(|state| state.port.state = DOWN);
+    fake.with(|state| state.port.state = PORT_DOWN);
     fake.tell(PORT_ERROR);
     assert_eq!(look(&mut rail), Err(dead(libc::ENETDOWN)));
     let error = dead(libc::ENETDOWN).to_string();

@@ -1,11 +1,13 @@
 //! Steps that fail: of opening, and of a rail in use.
 
 use core::task::Poll;
+use std::time::Instant;
 
-use super::super::fake::{Fake, LIBRARY, Port};
+use super::super::fake::{Fake, LIBRARY, PORT_DOWN, Port};
 use super::{FAILED, LONG_BYTES, all_are_counted, came, commit, open};
 use crate::driver::Driver as _;
 use crate::error::{DriverError, Errno, Operation};
+use crate::limits::{VERBS_RESTARTS_MAX, VERBS_RESTARTS_WINDOW};
 use crate::payload::Payload;
 use crate::verbs::{VerbsConfig, VerbsDriver};
 
@@ -41,7 +43,11 @@ fn each_step_of_opening_that_fails_is_named_and_leaves_nothing() {
         ("modify_pair", 2, Operation::MakeQueuePair),
     ];
     for (call, passes, operation) in steps {
-        fake.with(|state| state.refuse(call, passes, libc::ENOSPC));
+        // Where a pair or memory is refused, another one is tried.
+        match call {
+            "create_pair" | "register" => fake.with(|state| state.refuse(call, passes, libc::ENOSPC)),
+            _ => fake.with(|state| state.refuse_once(call, passes, libc::ENOSPC)),
+        }
         let error = refused(&fake, &VerbsConfig::new("fake0"), call);
         let expected = DriverError::CannotOpen { operation, errno: Errno(libc::ENOSPC) };
         assert_eq!(error, expected, "{call} after {passes}");
@@ -100,6 +106,48 @@ fn a_gid_that_is_named_is_taken() {
     assert_eq!(rail.gid(), gid);
     rail.resolve(&rail.local_address()).expect("room");
     assert_eq!(fake.with(|state| state.handles.values().next().map(|made| made.own_gid_index)), Some(1));
+}
+
+#[test]
+fn the_first_active_port_is_taken() {
+    let fake = Fake::new();
+    fake.with(|state| state.ports_down = 2);
+    let mut rail = open();
+    rail.resolve(&rail.local_address()).expect("room");
+    assert_eq!(fake.with(|state| state.handles.values().next().map(|made| made.port)), Some(3));
+    assert_eq!((rail.arm().is_ok(), rail.receive(1, &mut |_| ())), (true, Ok(0)));
+    fake.tell(10);
+    assert_eq!((rail.arm().is_ok(), rail.receive(1, &mut |_| ())), (true, Ok(0)), "another port is down");
+    drop(rail);
+    let down = VerbsConfig { port: Some(2), ..VerbsConfig::new("fake0") };
+    let cannot = DriverError::CannotOpen { operation: Operation::FindPort, errno: Errno(libc::ENETDOWN) };
+    assert_eq!(refused(&fake, &down, "a port that is down"), cannot);
+}
+
+#[test]
+fn queues_are_as_long_as_the_device_has_them() {
+    let fake = Fake::new();
+    for limits in [(100, 4096), (4096, 100)] {
+        fake.with(|state| state.queues_hold = Some(limits));
+        let (mut a, mut b) = (open(), open());
+        assert_eq!(a.caps().receive_bytes, 100 * 4096);
+        let to = a.resolve(&b.local_address()).expect("room");
+        for round in 1..4 {
+            commit(&mut a, to, 100);
+            assert!(a.lease().is_none());
+            assert_eq!(a.flush(), Ok(100));
+            assert_eq!(came(&mut b), round * 100);
+        }
+    }
+}
+
+#[test]
+fn an_mtu_that_there_is_not_is_the_nearest() {
+    let fake = Fake::new();
+    for (mtu, bytes) in [(0, 256), (1, 256), (3, 1024), (5, 4096), (6, 4096)] {
+        fake.with(|state| state.port.mtu = mtu);
+        assert_eq!(open().caps().frame_bytes_max, bytes, "{mtu}");
+    }
 }
 
 #[test]
@@ -243,6 +291,38 @@ fn a_frame_that_fails_to_come_begins_the_pair_anew() {
 }
 
 #[test]
+fn a_forgotten_peer_is_gone_after_a_reset() {
+    let fake = Fake::new();
+    let (mut a, b) = (open(), open());
+    let to = a.resolve(&b.local_address()).expect("room");
+    fake.with(|state| (state.is_slow, state.fails_with) = (true, Some(FAILED)));
+    commit(&mut a, to, 1);
+    assert_eq!(a.flush(), Ok(1));
+    a.forget(to);
+    assert_eq!(fake.with(|state| state.handles.len()), 1, "a request uses it");
+    fake.hurry();
+    assert_eq!(a.flush(), Ok(0));
+    assert_eq!((a.counters().resets, fake.with(|state| state.handles.len())), (1, 0));
+}
+
+#[test]
+fn a_pair_that_fails_now_and_then_goes_on() {
+    let fake = Fake::new();
+    let (mut a, b) = (open(), open());
+    let to = a.resolve(&b.local_address()).expect("room");
+    for _ in 0..2 {
+        for _ in 0..VERBS_RESTARTS_MAX {
+            fake.with(|state| state.fails_with = Some(FAILED));
+            commit(&mut a, to, 1);
+            a.flush().expect("it goes on");
+        }
+        // As if all of it had been long ago.
+        a.restarts.1 = Instant::now().checked_sub(VERBS_RESTARTS_WINDOW * 2).expect("clocks go below zero");
+    }
+    assert_eq!(a.counters().resets, 2 * u64::from(VERBS_RESTARTS_MAX));
+}
+
+#[test]
 fn a_pair_that_cannot_be_begun_anew_is_dead() {
     let fake = Fake::new();
     for passes in 0..4 {
@@ -250,7 +330,7 @@ fn a_pair_that_cannot_be_begun_anew_is_dead() {
         let to = a.resolve(&b.local_address()).expect("room");
         fake.with(|state| {
             state.fails_with = Some(FAILED);
-            state.refuse("modify_pair", passes, libc::EIO);
+            state.refuse_once("modify_pair", passes, libc::EIO);
         });
         commit(&mut a, to, 1);
         assert_eq!(a.flush(), Err(dead(Operation::MakeQueuePair, libc::EIO)), "step {passes}");
@@ -265,7 +345,7 @@ fn a_pair_that_fails_because_its_port_is_down_is_not_begun_anew() {
     let to = a.resolve(&b.local_address()).expect("room");
     fake.with(|state| {
         state.fails_with = Some(FAILED);
-        state.port.state = 1;
+        state.port.state = PORT_DOWN;
     });
     commit(&mut a, to, 1);
     assert_eq!(a.flush(), Err(dead(Operation::WatchPort, libc::ENETDOWN)));

@@ -130,9 +130,12 @@ fn was_called_to_receive(queue: &Queue) -> bool {
 }
 
 fn open(queues: usize, zero_copy: bool) -> (Vec<Kernel>, Socket, Vec<u64>) {
-    let layout = Layout::new(1500, queues, false);
+    open_for(Layout::new(1500, queues, false), zero_copy)
+}
+
+fn open_for(layout: Layout, zero_copy: bool) -> (Vec<Kernel>, Socket, Vec<u64>) {
     let umem = Mapping::anonymous(layout.bytes()).expect("memory");
-    let (kernels, mut mapped): (Vec<Kernel>, Vec<Queue>) = (0..queues).map(|_| Kernel::new()).unzip();
+    let (kernels, mut mapped): (Vec<Kernel>, Vec<Queue>) = (0..layout.queues).map(|_| Kernel::new()).unzip();
     let slots: Vec<u64> = layout.send_slots().collect();
     let socket = Socket {
         front: mapped.remove(0),
@@ -280,4 +283,53 @@ fn rings_go_on_where_their_numbers_begin_again() {
         assert!(!socket.has_frames() && socket.take().is_none());
         socket.end_taking();
     }
+}
+
+#[test]
+fn a_frame_in_parts_waits_for_its_rest_at_its_own_queue() {
+    let (kernels, mut socket, _) = open(2, true);
+    let chunk = |number: usize| (number * CHUNK_BYTES) as u64;
+    for (number, byte) in (0..).zip([1, 2, 3]) {
+        socket.chunk(chunk(number)).fill(byte);
+    }
+    kernels[0].receive.produce(libc::xdp_desc { addr: 256, len: 10, options: PART });
+    assert!(socket.take().is_none());
+    kernels[1].delivers(chunk(2), 10);
+    assert_eq!(socket.take(), Some((chunk(2), [3; 10].as_slice())));
+    assert_eq!(kernels[0].fill.consume(FILL_ENTRIES), Some(0), "what was taken of the first goes back");
+    kernels[0].receive.produce(libc::xdp_desc { addr: chunk(1), len: 10, options: 0 });
+    let whole: Vec<u8> = [[1; 10], [2; 10]].concat();
+    assert_eq!(socket.take(), Some((chunk(1), whole.as_slice())));
+}
+
+#[test]
+fn a_frame_in_parts_is_submitted_whole_or_not_at_all() {
+    const BYTES: usize = 9014;
+    let (kernels, mut socket, slots) = open_for(Layout::new(9000, 1, true), true);
+    let [kernel] = &kernels[..] else { unreachable!() };
+    // All but eight entries are with the kernel: no slot's chunks, but they take their room.
+    let taken = RING_ENTRIES - 8;
+    socket.front.transmit.own = taken;
+    assert!(socket.submit(slots[0], 128, BYTES) && socket.submit(slots[1], 128, BYTES));
+    assert!(!socket.submit(slots[2], 128, BYTES), "two entries are left, and it needs three");
+    assert!(socket.submit(slots[2], 128, 60) && socket.submit(slots[3], 128, 60));
+    assert!(!socket.submit(slots[4], 128, 60));
+    assert_eq!(socket.kick(false), Ok(()));
+    kernel.transmit.word(AT.consumer).store(taken, Ordering::Release);
+    let parts: Vec<libc::xdp_desc> = core::iter::from_fn(|| kernel.transmit.consume(RING_ENTRIES)).collect();
+    let lengths = |range: Range<usize>| parts[range].iter().map(|part| part.len as usize).sum::<usize>();
+    assert_eq!((parts.len(), lengths(0..3), lengths(3..6), lengths(6..8)), (8, BYTES, BYTES, 120));
+    let goes_on: Vec<bool> = parts.iter().map(|part| part.options == PART).collect();
+    assert_eq!(goes_on, [true, true, false, true, true, false, false, false]);
+    assert_eq!(
+        (parts[0].addr, parts[1].addr, parts[2].addr),
+        (slots[0] + 128, slots[0] + 4096, slots[0] + 8192)
+    );
+    let mut sent = Vec::new();
+    for (part, expected) in parts.iter().zip([0, 0, 1, 1, 1, 2, 3, 4]) {
+        kernel.completion.produce(part.addr);
+        socket.take_sent(|slot, number| sent.push((slot, number)));
+        assert_eq!(sent.len(), expected, "a slot is free when its last part is sent");
+    }
+    assert_eq!(sent, [(slots[0], 0), (slots[1], 1), (slots[2], 2), (slots[3], 3)]);
 }
