@@ -95,6 +95,8 @@ pub(super) struct DeviceAttributes {
 
 pub(super) const PORT_ACTIVE: c_uint = 4;
 pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
+/// Of a port's flags: it takes no address handle without a route.
+pub(super) const ROUTE_REQUIRED: u8 = 1;
 
 #[repr(C)]
 pub(super) struct PortAttributes {
@@ -107,7 +109,8 @@ pub(super) struct PortAttributes {
     pub(super) lid: u16,
     between: [u8; 10],
     pub(super) link_layer: u8,
-    rest: [u8; 5],
+    pub(super) flags: u8,
+    rest: [u8; 4],
 }
 
 #[repr(C)]
@@ -258,7 +261,7 @@ const _: () = {
         offset_of!(DeviceAttributes, completions_max) == 132 && offset_of!(DeviceAttributes, ports) == 227
     );
     assert!(size_of::<PortAttributes>() == 52 && offset_of!(PortAttributes, lid) == 34);
-    assert!(offset_of!(PortAttributes, link_layer) == 46);
+    assert!(offset_of!(PortAttributes, link_layer) == 46 && offset_of!(PortAttributes, flags) == 47);
     assert!(size_of::<AlignedGid>() == 16 && size_of::<GlobalRoute>() == 24);
     assert!(size_of::<HandleAttributes>() == 32 && offset_of!(HandleAttributes, to_lid) == 24);
     assert!(offset_of!(HandleAttributes, port) == 30);

@@ -44,6 +44,11 @@ impl VerbsAddress {
         self.lid == 0
     }
 
+    /// Of a port of InfiniBand, the subnet in which its LID counts.
+    pub(super) fn subnet(&self) -> &[u8] {
+        &self.gid[..8]
+    }
+
     /// The GID, which has the form of an IPv6 address.
     #[must_use]
     pub fn gid(&self) -> Ipv6Addr {

@@ -25,6 +25,9 @@ pub(super) struct Device {
     pub(super) gid: Gid,
     /// 0 over Ethernet.
     pub(super) lid: u16,
+    /// Every address handle has a route: over Ethernet nothing else tells where it leads, and some ports of InfiniBand, which share their LID with
+    /// others, take no other.
+    pub(super) needs_route: bool,
     /// As the address has it.
     pub(super) mtu: u8,
     /// What one queue of it holds.
@@ -75,6 +78,7 @@ impl Device {
             gid_index,
             gid,
             lid: if is_ethernet { 0 } else { attributes.lid },
+            needs_route: is_ethernet || attributes.flags & abi::ROUTE_REQUIRED != 0,
             mtu: u8::try_from(attributes.mtu).unwrap_or(1).clamp(1, 5),
             requests_max: usize::try_from(known.requests_max).unwrap_or(0),
             completions_max: usize::try_from(known.completions_max).unwrap_or(0),

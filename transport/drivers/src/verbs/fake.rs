@@ -1,6 +1,8 @@
 //! A libibverbs of our own, with one device in this process, that does what no device here can be made to do: take a part of a chain, fail, be slow to complete.
 //! Frames go from queue pair to queue pair by their numbers and keys.
 
+mod port;
+
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::mem::zeroed;
 use core::ptr::null_mut;
@@ -9,13 +11,57 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::abi;
 use super::library::Library;
+pub(super) use port::{PORT_DOWN, Port};
 
 /// Status of a request that was not carried out (IBV_WC_WR_FLUSH_ERR).
 const FLUSHED: c_uint = 5;
 
+/// The number among a completion's `rest` where its flags are, and the one that says that a route's header came in front of the frame (IBV_WC_GRH).
+const FLAGS_AT: usize = 3;
+const HAS_ROUTE_HEADER: u32 = 1;
+
+/// What the device leaves in the place of a route's header that did not come.
+const NO_HEADER: u8 = 0xee;
+
+/// What an address handle was made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Target {
+    pub(super) lid: u16,
+    pub(super) has_route: u8,
+    pub(super) gid: abi::Gid,
+    pub(super) own_gid_index: u8,
+    pub(super) port: u8,
+}
+
+/// The function of that field of [`Library`] fails with this error number, so many times after the first calls that pass.
+pub(super) struct Refusal {
+    pub(super) call: &'static str,
+    pub(super) passes: usize,
+    pub(super) times: usize,
+    pub(super) errno: c_int,
+}
+
 /// Faults of the device, and what it has seen.
 #[derive(Default)]
 pub(super) struct State {
+    pub(super) port: Port,
+    /// Ports before it, all of which are down.
+    pub(super) ports_down: u8,
+    /// Most that queues of requests and of completions hold, where that is little.
+    pub(super) queues_hold: Option<(c_int, c_int)>,
+    pub(super) refusal: Option<Refusal>,
+    /// Most that one request may carry in itself: a pair that asks for more is refused.
+    pub(super) inline_bytes_max: Option<u32>,
+    /// What it says of itself that pairs have for that, where this is less than they ask for.
+    pub(super) inline_bytes_granted: Option<u32>,
+    /// The next frame that comes ends with this status, once.
+    pub(super) receives_with: Option<c_uint>,
+    /// What was made and has not been ended.
+    pub(super) living: usize,
+    /// Events that were taken and not acknowledged.
+    pub(super) unacknowledged: usize,
+    /// By the descriptor that tells of them, events of each opened device.
+    events: BTreeMap<c_int, VecDeque<c_uint>>,
     /// Requests of a chain that it takes before it says ENOMEM, once.
     pub(super) takes: Option<usize>,
     /// The next request for sending ends with this status, once.
@@ -25,18 +71,21 @@ pub(super) struct State {
     /// Registrations that it refuses.
     pub(super) refused: u32,
     /// Address handles that there are.
-    pub(super) handles: usize,
+    pub(super) handles: BTreeMap<usize, Target>,
+    handles_made: usize,
     pub(super) resets: u32,
     pairs: BTreeMap<u32, Pair>,
     numbers: u32,
 }
 
 struct Pair {
+    port: Port,
     key: u32,
     /// A request has failed: so does every later one, until a reset.
     has_failed: bool,
     sent: usize,
     received: usize,
+    receives_max: usize,
     posted: VecDeque<(u64, u64, u32)>,
     /// Requests that have not completed, each with whether it is to be told.
     sending: VecDeque<(u64, bool, c_uint)>,
@@ -67,6 +116,17 @@ impl Fake {
         state(f)
     }
 
+    /// The device tells of an event, to everybody who has opened it.
+    pub(super) fn tell(&self, kind: c_uint) {
+        self.with(|state| {
+            for (fd, events) in &mut state.events {
+                events.push_back(kind);
+                // SAFETY: a descriptor of ours, and the bytes of a number.
+                assert_eq!(unsafe { libc::write(*fd, (&raw const ONE).cast(), size_of::<u64>()) }, 8);
+            }
+        });
+    }
+
     /// Requests that were slow complete now.
     pub(super) fn hurry(&self) {
         self.with(|state| {
@@ -76,6 +136,9 @@ impl Fake {
         });
     }
 }
+
+/// What a write adds to a descriptor that counts.
+static ONE: u64 = 1;
 
 fn state<T>(f: impl FnOnce(&mut State) -> T) -> T {
     f(STATE.lock().unwrap_or_else(PoisonError::into_inner).as_mut().expect("a fake device"))
@@ -101,19 +164,81 @@ impl State {
         }
     }
 
-    fn deliver(&mut self, to: u32, key: u32, bytes: &[u8]) {
-        let Some(pair) = self.pairs.get_mut(&to).filter(|pair| pair.key == key) else { return };
+    pub(super) fn refuse(&mut self, call: &'static str, passes: usize, errno: c_int) {
+        self.refusal = Some(Refusal { call, passes, times: usize::MAX, errno });
+    }
+
+    pub(super) fn refuse_once(&mut self, call: &'static str, passes: usize, errno: c_int) {
+        self.refusal = Some(Refusal { call, passes, times: 1, errno });
+    }
+
+    /// Whether this call of that function is to fail: its error number.
+    fn refuses(&mut self, call: &str) -> Option<c_int> {
+        let refusal = self.refusal.as_mut().filter(|refusal| refusal.call == call)?;
+        if refusal.passes > 0 {
+            refusal.passes -= 1;
+            return None;
+        }
+        refusal.times = refusal.times.checked_sub(1)?;
+        Some(refusal.errno)
+    }
+
+    fn deliver(&mut self, from: u32, request: &abi::SendRequest, bytes: &[u8]) {
+        let target = self.handles[&request.to.addr()];
+        let link_layer = self.pairs[&from].port.link_layer;
+        let has_failed = self.receives_with;
+        let Some(pair) = self.pairs.get_mut(&request.to_queue) else { return };
+        let has_route = target.has_route != 0;
+        // Over InfiniBand the LID leads to the port, and a route's header has to name it, too.
+        let is_reached = pair.port.link_layer == link_layer
+            && pair.port.lid == target.lid
+            && (!has_route || pair.port.gids.contains(&target.gid));
+        if !is_reached || pair.key != request.to_key {
+            return;
+        }
         let Some((id, address, room)) = pair.posted.pop_front() else { return };
+        // What takes its place counts among the bytes, too.
         let whole = abi::GRH_BYTES + bytes.len();
         assert!(whole <= room as usize, "a frame longer than its slot");
+        let header = if has_route { 0x60 } else { NO_HEADER };
         // SAFETY: a slot that was posted with this room, and is the device's until the completion.
         unsafe {
-            let at = (address as *mut u8).add(abi::GRH_BYTES);
-            core::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
+            let at = address as *mut u8;
+            at.write_bytes(header, abi::GRH_BYTES);
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), at.add(abi::GRH_BYTES), bytes.len());
         }
         let bytes = u32::try_from(whole).expect("short");
-        tell(pair.received, abi::Completion { id, bytes, ..Default::default() });
+        let mut done = abi::Completion { id, bytes, ..Default::default() };
+        done.status = has_failed.unwrap_or(abi::SUCCESS);
+        done.rest[FLAGS_AT] = if has_route { HAS_ROUTE_HEADER } else { 0 };
+        self.receives_with = None;
+        tell(pair.received, done);
     }
+}
+
+/// `errno` and true, if this call of that function is to fail.
+fn is_refused(call: &str) -> bool {
+    let refused = state(|state| state.refuses(call));
+    refused.inspect(|errno| nix::errno::Errno::from_raw(*errno).set()).is_some()
+}
+
+/// The error number if this call of that function is to fail, else 0.
+fn outcome(call: &str) -> c_int {
+    state(|state| state.refuses(call)).unwrap_or(0)
+}
+
+/// What the library gives for something that it made.
+fn made<T>(object: T) -> *mut T {
+    state(|state| state.living += 1);
+    Box::into_raw(Box::new(object))
+}
+
+/// # Safety
+/// What `made` gave, and nobody uses any more.
+unsafe fn ended<T>(object: *mut T) -> T {
+    state(|state| state.living -= 1);
+    // SAFETY: the caller's promise.
+    *unsafe { Box::from_raw(object) }
 }
 
 unsafe extern "C" fn fork_init() -> c_int {
@@ -121,6 +246,9 @@ unsafe extern "C" fn fork_init() -> c_int {
 }
 
 unsafe extern "C" fn get_device_list(count: *mut c_int) -> abi::DeviceList {
+    if is_refused("get_device_list") {
+        return null_mut();
+    }
     // SAFETY: the caller's integer.
     unsafe { *count = 1 };
     let list: Box<[*mut abi::Device; 2]> = Box::new([core::ptr::dangling_mut(), null_mut()]);
@@ -136,10 +264,10 @@ unsafe extern "C" fn get_device_name(_: *mut abi::Device) -> *const c_char {
     c"fake0".as_ptr()
 }
 
-/// A descriptor on which nothing ever comes.
-fn quiet_descriptor() -> c_int {
+/// A descriptor that is readable while something was written to it that was not read: for each read, once.
+fn descriptor() -> c_int {
     // SAFETY: takes no memory.
-    unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }
+    unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE) }
 }
 
 fn close(fd: c_int) {
@@ -148,20 +276,25 @@ fn close(fd: c_int) {
 }
 
 unsafe extern "C" fn open_device(_: *mut abi::Device) -> *mut abi::Context {
+    if is_refused("open_device") {
+        return null_mut();
+    }
     // SAFETY: pointers that may be null, and integers.
-    let mut context: Box<abi::Context> = Box::new(unsafe { zeroed() });
-    context.command_fd = quiet_descriptor();
-    context.event_fd = quiet_descriptor();
+    let mut context: abi::Context = unsafe { zeroed() };
+    context.command_fd = descriptor();
+    context.event_fd = descriptor();
+    state(|state| state.events.insert(context.event_fd, VecDeque::new()));
     context.calls.poll_cq = Some(poll);
     context.calls.request_notify = Some(request_notify);
-    context.calls.post_send = Some(post_send);
+    context.calls.post_send = if is_refused("calls") { None } else { Some(post_send) };
     context.calls.post_receive = Some(post_receive);
-    Box::into_raw(context)
+    made(context)
 }
 
 unsafe extern "C" fn close_device(context: *mut abi::Context) -> c_int {
     // SAFETY: made above.
-    let context = unsafe { Box::from_raw(context) };
+    let context = unsafe { ended(context) };
+    state(|state| state.events.remove(&context.event_fd));
     close(context.command_fd);
     close(context.event_fd);
     0
@@ -170,36 +303,72 @@ unsafe extern "C" fn close_device(context: *mut abi::Context) -> c_int {
 unsafe extern "C" fn query_device(_: *mut abi::Context, known: *mut abi::DeviceAttributes) -> c_int {
     // SAFETY: the caller's struct, filled with zeros.
     let known = unsafe { &mut *known };
-    (known.requests_max, known.completions_max, known.ports) = (4096, 4096, 1);
-    0
+    let (hold, ports_down) = state(|state| (state.queues_hold, state.ports_down));
+    (known.requests_max, known.completions_max) = hold.unwrap_or((4096, 4096));
+    known.ports = ports_down + 1;
+    outcome("query_device")
 }
 
-unsafe extern "C" fn query_port(_: *mut abi::Context, _: u8, known: *mut abi::PortAttributes) -> c_int {
+unsafe extern "C" fn query_port(_: *mut abi::Context, port: u8, known: *mut abi::PortAttributes) -> c_int {
+    let ports_down = state(|state| state.ports_down);
+    if !(1..=ports_down + 1).contains(&port) {
+        return libc::EINVAL;
+    }
     // SAFETY: as above.
     let known = unsafe { &mut *known };
-    (known.state, known.mtu, known.gids, known.link_layer) =
-        (abi::PORT_ACTIVE, 5, 1, abi::LINK_LAYER_ETHERNET);
-    0
+    if port <= ports_down {
+        known.state = PORT_DOWN;
+        return 0;
+    }
+    let Port { state, link_layer, flags, lid, mtu, gids } = self::state(|state| state.port.clone());
+    known.gids = c_int::try_from(gids.len()).expect("few");
+    (known.state, known.mtu, known.lid, known.link_layer, known.flags) = (state, mtu, lid, link_layer, flags);
+    outcome("query_port")
 }
 
-unsafe extern "C" fn query_gid(_: *mut abi::Context, _: u8, _: c_int, gid: *mut abi::AlignedGid) -> c_int {
+unsafe extern "C" fn query_gid(
+    _: *mut abi::Context,
+    _: u8,
+    index: c_int,
+    gid: *mut abi::AlignedGid,
+) -> c_int {
     assert!(gid.is_aligned());
+    let index = usize::try_from(index).expect("positive");
+    let Some(found) = state(|state| state.port.gids.get(index).copied()) else { return -1 };
     // SAFETY: the caller's.
-    unsafe { *gid = abi::AlignedGid(std::net::Ipv4Addr::new(10, 9, 0, 1).to_ipv6_mapped().octets()) };
+    unsafe { *gid = abi::AlignedGid(found) };
     0
 }
 
-unsafe extern "C" fn get_event(_: *mut abi::Context, _: *mut abi::Event) -> c_int {
-    -1
+unsafe extern "C" fn get_event(context: *mut abi::Context, event: *mut abi::Event) -> c_int {
+    // SAFETY: made above.
+    let fd = unsafe { (*context).event_fd };
+    let taken = state(|state| {
+        let kind = state.events.get_mut(&fd).expect("made above").pop_front()?;
+        state.unacknowledged += 1;
+        Some(kind)
+    });
+    let Some(kind) = taken else { return -1 };
+    let mut count = 0u64;
+    // SAFETY: a descriptor of ours, room for a number, and the caller's struct.
+    unsafe {
+        assert_eq!(libc::read(fd, (&raw mut count).cast(), size_of::<u64>()), 8);
+        (*event).kind = kind;
+    }
+    0
 }
 
-unsafe extern "C" fn ack_event(_: *mut abi::Event) {}
+unsafe extern "C" fn ack_event(_: *mut abi::Event) {
+    state(|state| state.unacknowledged -= 1);
+}
 
 unsafe extern "C" fn alloc_domain(_: *mut abi::Context) -> *mut abi::Domain {
-    core::ptr::dangling_mut()
+    if is_refused("alloc_domain") { null_mut() } else { made(state(|state| state.port.clone())).cast() }
 }
 
-unsafe extern "C" fn free_domain(_: *mut abi::Domain) -> c_int {
+unsafe extern "C" fn free_domain(domain: *mut abi::Domain) -> c_int {
+    // SAFETY: made above.
+    unsafe { ended(domain.cast::<Port>()) };
     0
 }
 
@@ -209,35 +378,41 @@ unsafe extern "C" fn register(
     _: usize,
     _: c_int,
 ) -> *mut abi::MemoryRegion {
-    let is_refused = state(|state| {
-        let is_refused = state.refused > 0;
+    let is_first = state(|state| {
+        let is_first = state.refused > 0;
         state.refused = state.refused.saturating_sub(1);
-        is_refused
+        is_first
     });
-    if is_refused {
+    if is_first {
         nix::errno::Errno::EINVAL.set();
         return null_mut();
     }
+    if is_refused("register") {
+        return null_mut();
+    }
     // SAFETY: pointers that may be null, and integers.
-    Box::into_raw(Box::new(unsafe { zeroed() }))
+    made(unsafe { zeroed() })
 }
 
 unsafe extern "C" fn deregister(region: *mut abi::MemoryRegion) -> c_int {
     // SAFETY: made above.
-    drop(unsafe { Box::from_raw(region) });
+    unsafe { ended(region) };
     0
 }
 
 unsafe extern "C" fn create_channel(_: *mut abi::Context) -> *mut abi::CompletionChannel {
+    if is_refused("create_channel") {
+        return null_mut();
+    }
     // SAFETY: pointers that may be null, and integers.
-    let mut channel: Box<abi::CompletionChannel> = Box::new(unsafe { zeroed() });
-    channel.fd = quiet_descriptor();
-    Box::into_raw(channel)
+    let mut channel: abi::CompletionChannel = unsafe { zeroed() };
+    channel.fd = descriptor();
+    made(channel)
 }
 
 unsafe extern "C" fn destroy_channel(channel: *mut abi::CompletionChannel) -> c_int {
     // SAFETY: made above.
-    close(unsafe { Box::from_raw(channel) }.fd);
+    close(unsafe { ended(channel) }.fd);
     0
 }
 
@@ -248,13 +423,15 @@ unsafe extern "C" fn create_queue(
     _: *mut abi::CompletionChannel,
     _: c_int,
 ) -> *mut abi::CompletionQueue {
-    let queue = Completions { queue: abi::CompletionQueue { context }, done: Mutex::default() };
-    Box::into_raw(Box::new(queue)).cast()
+    if is_refused("create_queue") {
+        return null_mut();
+    }
+    made(Completions { queue: abi::CompletionQueue { context }, done: Mutex::default() }).cast()
 }
 
 unsafe extern "C" fn destroy_queue(queue: *mut abi::CompletionQueue) -> c_int {
     // SAFETY: made above.
-    drop(unsafe { Box::from_raw(queue.cast::<Completions>()) });
+    unsafe { ended(queue.cast::<Completions>()) };
     0
 }
 
@@ -273,23 +450,35 @@ unsafe extern "C" fn create_pair(
     setup: *mut abi::QueuePairSetup,
 ) -> *mut abi::QueuePair {
     // SAFETY: pointers that may be null, and integers.
-    let mut made: Box<abi::QueuePair> = Box::new(unsafe { zeroed() });
+    let mut pair: abi::QueuePair = unsafe { zeroed() };
     // SAFETY: the caller's, filled.
-    let setup = unsafe { &*setup };
-    made.number = state(|state| {
+    let setup = unsafe { &mut *setup };
+    let inline_bytes = &mut setup.limits.inline_bytes;
+    if state(|state| state.inline_bytes_max).is_some_and(|most| *inline_bytes > most) {
+        nix::errno::Errno::EINVAL.set();
+        return null_mut();
+    }
+    if is_refused("create_pair") {
+        return null_mut();
+    }
+    let granted = state(|state| state.inline_bytes_granted).unwrap_or(u32::MAX);
+    *inline_bytes = granted.min(*inline_bytes);
+    pair.number = state(|state| {
         state.numbers += 1;
         let pair = Pair {
+            port: state.port.clone(),
             key: 0,
             has_failed: false,
             sent: setup.send_queue as usize,
             received: setup.receive_queue as usize,
+            receives_max: setup.limits.receives as usize,
             posted: VecDeque::new(),
             sending: VecDeque::new(),
         };
         state.pairs.insert(state.numbers, pair);
         state.numbers
     });
-    Box::into_raw(made)
+    made(pair)
 }
 
 unsafe extern "C" fn modify_pair(
@@ -300,7 +489,13 @@ unsafe extern "C" fn modify_pair(
     // SAFETY: made above, and the caller's.
     let (number, to) = unsafe { ((*pair).number, &*to) };
     state(|state| {
+        if let Some(errno) = state.refuses("modify_pair") {
+            return errno;
+        }
         let pair = state.pairs.get_mut(&number).expect("made above");
+        if what & abi::HAS_PORT != 0 && to.port != state.ports_down + 1 {
+            return libc::EINVAL;
+        }
         if what & abi::HAS_KEY != 0 {
             pair.key = to.key;
         }
@@ -310,28 +505,53 @@ unsafe extern "C" fn modify_pair(
             pair.has_failed = false;
             state.resets += 1;
         }
-    });
-    0
+        0
+    })
 }
 
 unsafe extern "C" fn destroy_pair(pair: *mut abi::QueuePair) -> c_int {
     // SAFETY: made above.
-    let pair = unsafe { Box::from_raw(pair) };
+    let pair = unsafe { ended(pair) };
     state(|state| state.pairs.remove(&pair.number));
     0
 }
 
 unsafe extern "C" fn create_handle(
-    _: *mut abi::Domain,
+    domain: *mut abi::Domain,
     to: *mut abi::HandleAttributes,
 ) -> *mut abi::AddressHandle {
     assert!(to.is_aligned());
-    state(|state| state.handles += 1);
-    core::ptr::dangling_mut()
+    // SAFETY: made above, and the caller's, filled.
+    let (port, to) = unsafe { (&*domain.cast::<Port>(), &*to) };
+    let target = Target {
+        lid: to.to_lid,
+        has_route: to.has_route,
+        gid: to.route.to.0,
+        own_gid_index: to.route.own_gid_index,
+        port: to.port,
+    };
+    // As the kernel does: a port may insist on a route, and a route has to begin at a GID that the port has.
+    let is_taken = match target.has_route {
+        0 => port.link_layer != abi::LINK_LAYER_ETHERNET && port.flags & abi::ROUTE_REQUIRED == 0,
+        _ => port.gid(usize::from(target.own_gid_index)).is_some(),
+    };
+    if !is_taken {
+        nix::errno::Errno::EINVAL.set();
+        return null_mut();
+    }
+    if is_refused("create_handle") {
+        return null_mut();
+    }
+    state(|state| {
+        state.handles_made += 1;
+        state.handles.insert(state.handles_made, target);
+        core::ptr::without_provenance_mut(state.handles_made)
+    })
 }
 
-unsafe extern "C" fn destroy_handle(_: *mut abi::AddressHandle) -> c_int {
-    state(|state| state.handles -= 1);
+unsafe extern "C" fn destroy_handle(handle: *mut abi::AddressHandle) -> c_int {
+    let ended = state(|state| state.handles.remove(&handle.addr()));
+    assert!(ended.is_some(), "a handle is ended twice");
     0
 }
 
@@ -340,6 +560,9 @@ unsafe extern "C" fn poll(
     most: c_int,
     found: *mut abi::Completion,
 ) -> c_int {
+    if outcome("poll") != 0 {
+        return -1;
+    }
     // SAFETY: made above.
     let queue = unsafe { &*queue.cast::<Completions>() };
     let mut done = queue.done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -354,7 +577,7 @@ unsafe extern "C" fn poll(
 }
 
 unsafe extern "C" fn request_notify(_: *mut abi::CompletionQueue, _: c_int) -> c_int {
-    0
+    outcome("request_notify")
 }
 
 unsafe extern "C" fn post_send(
@@ -365,6 +588,11 @@ unsafe extern "C" fn post_send(
     // SAFETY: made above.
     let number = unsafe { (*pair).number };
     state(|state| {
+        if let Some(errno) = state.refuses("post_send") {
+            // SAFETY: the caller's.
+            unsafe { *refused = next };
+            return errno;
+        }
         let mut most = state.takes.take().unwrap_or(usize::MAX);
         while !next.is_null() {
             // SAFETY: the caller's chain, each with a piece.
@@ -385,7 +613,7 @@ unsafe extern "C" fn post_send(
                 // SAFETY: the caller's bytes, which stay until the completion.
                 let bytes =
                     unsafe { core::slice::from_raw_parts(piece.address as *const u8, piece.bytes as usize) };
-                state.deliver(request.to_queue, request.to_key, bytes);
+                state.deliver(number, request, bytes);
             }
             next = request.next;
         }
@@ -402,15 +630,21 @@ unsafe extern "C" fn post_receive(
     // SAFETY: made above.
     let number = unsafe { (*pair).number };
     state(|state| {
-        let posted = &mut state.pairs.get_mut(&number).expect("made above").posted;
+        if let Some(errno) = state.refuses("post_receive") {
+            return errno;
+        }
+        let Pair { posted, receives_max, .. } = state.pairs.get_mut(&number).expect("made above");
         while !next.is_null() {
             // SAFETY: the caller's chain, each with a piece.
             let (request, piece) = unsafe { (&*next, &*(*next).pieces) };
+            if posted.len() == *receives_max {
+                return libc::ENOMEM;
+            }
             posted.push_back((request.id, piece.address, piece.bytes));
             next = request.next;
         }
-    });
-    0
+        0
+    })
 }
 
 pub(super) static LIBRARY: Library = Library {

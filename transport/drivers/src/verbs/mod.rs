@@ -389,15 +389,19 @@ impl Driver for VerbsDriver {
     /// Over RoCE, a neighbour that is not known is waited for shortly ([`crate::limits::VERBS_NEIGHBOUR_PATIENCE`]); frames to one that has not answered are lost until it does. Where the kernel cannot
     /// be asked, it waits itself, up to a second.
     fn resolve(&mut self, raw: &RawAddress) -> Result<AddressId, DriverError> {
-        let expected = if self.own.is_ethernet() {
+        let unusable = |expected| DriverError::AddressUnusable { address: *raw, expected };
+        let other_kind = unusable(if self.own.is_ethernet() {
             "the address of a queue pair over Ethernet, version 1"
         } else {
             "the address of a queue pair over InfiniBand, version 1"
-        };
-        let unusable = DriverError::AddressUnusable { address: *raw, expected };
-        let address = VerbsAddress::try_from(raw).map_err(|NotVerbs| unusable)?;
+        });
+        let address = VerbsAddress::try_from(raw).map_err(|NotVerbs| other_kind)?;
         if address.is_ethernet() != self.own.is_ethernet() {
-            return Err(unusable);
+            return Err(other_kind);
+        }
+        // The way there begins with the LID of a router, which only the subnet's manager knows. The peer's own LID may be somebody else's here.
+        if !address.is_ethernet() && address.subnet() != self.own.subnet() {
+            return Err(unusable("the address of a queue pair in the InfiniBand subnet of this port"));
         }
         if let Some(known) = self.peers.id(&address) {
             return Ok(known);
@@ -409,10 +413,10 @@ impl Driver for VerbsDriver {
         let handle = if way == Way::Unknown {
             None
         } else {
-            let made = self.queue.handle(&address);
             let failed = |errno| DriverError::Transient { operation: Operation::FindPeer, errno };
+            let made = self.queue.handle(&address).map_err(failed)?;
             self.handles_made += 1;
-            Some(made.map_err(failed)?)
+            Some(made)
         };
         let path = Path {
             frame_bytes_max: address.frame_bytes_max().min(self.caps.frame_bytes_max),

@@ -253,7 +253,6 @@ impl Queue {
 
     /// Makes the way to an address usable. The kernel may ask the network for a neighbour, and wait.
     pub(super) fn handle(&self, to: &VerbsAddress) -> Result<Handle, Errno> {
-        let is_routed = to.is_ethernet() || to.gid[..8] != self.device.gid[..8];
         let mut attributes = abi::HandleAttributes {
             route: abi::GlobalRoute {
                 to: abi::AlignedGid(to.gid),
@@ -266,7 +265,7 @@ impl Queue {
             service_level: 0,
             source_path_bits: 0,
             static_rate: 0,
-            has_route: is_routed.into(),
+            has_route: self.device.needs_route.into(),
             port: self.device.port,
         };
         let library = self.device.library;

@@ -14,6 +14,9 @@ use super::sockets::{self, FILL_ENTRIES, Failure, RING_ENTRIES, get};
 use crate::cache::prefetch;
 use crate::error::{Errno, Operation};
 
+#[cfg(test)]
+mod tests;
+
 /// One ring: `T` is a chunk's number, or a descriptor of a frame.
 struct Ring<T, const ENTRIES: u32 = RING_ENTRIES> {
     mapping: Mapping,
