@@ -8,7 +8,7 @@ mod skipped;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use drivers::fault::Faults;
 use drivers::udp::UdpAddress;
@@ -16,16 +16,20 @@ use drivers::{Driver, DriverError};
 use endpoint::Endpoint;
 use hosts::{Host, KEY, LENGTHS, Nic, by_hand, config, on_hosts};
 use support::{End, id, settle};
-use transport::{Epoch, Life, LinkIndex, Port, RawAddress, Restart};
+use transport::{Epoch, JobKey, Life, LinkIndex, Port, RawAddress, Restart};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(1);
 /// Of each side, in each life.
 const MESSAGES: u64 = 12;
 fn open(host: &Host) -> End {
+    open_with(host, Nic::Udp, &KEY)
+}
+
+fn open_with(host: &Host, nic: Nic, key: &JobKey) -> End {
     let life = Life { counter: 1, nonce: 5 };
-    let port = Port::new(config(), id(host.rank), life, Epoch(0), Some(&KEY));
-    let rails = host.rail(Nic::Udp).expect("a socket");
+    let port = Port::new(config(), id(host.rank), life, Epoch(0), Some(key));
+    let rails = host.rail(nic).expect("a socket, or rights and a device");
     let endpoint = Endpoint::open(port, rails, by_hand()).expect("an endpoint");
     End::new(host.rank, endpoint, LinkIndex(0), LENGTHS)
 }
@@ -202,4 +206,42 @@ fn hands_over(hosts: [Host; 2]) {
 #[test]
 fn rails_are_handed_over_between_udp_and_af_xdp_under_traffic() {
     on_hosts("rails_are_handed_over_between_udp_and_af_xdp_under_traffic", false, hands_over);
+}
+
+/// R21: who is not of the job, and knows all but its key, is not heard.
+fn is_not_heard_without_the_key(hosts: &[Host; 2], nic: Nic) {
+    let mut ends = [open_with(&hosts[0], nic, &KEY), open_with(&hosts[1], nic, &JobKey([2; 16]))];
+    connect(hosts, &mut ends);
+    let dropped = |end: &End| end.endpoint.with_port(|port| port.counters().dropped_tag);
+    let started = Instant::now();
+    ends.iter_mut().for_each(|end| {
+        end.send();
+        end.post(0);
+    });
+    // Each sends again what nobody acknowledges.
+    while ends.iter().any(|end| dropped(end) < 3) {
+        ends.iter_mut().for_each(End::poll);
+        assert!(
+            started.elapsed() < LIMIT,
+            "{nic:?}: {:?} frames came and were refused",
+            ends.each_ref().map(dropped)
+        );
+    }
+    assert_eq!(ends.map(|end| (end.received, end.done)), [(0, 0); 2], "{nic:?}");
+}
+
+#[test]
+fn a_port_with_another_key_is_not_heard() {
+    on_hosts("a_port_with_another_key_is_not_heard", false, |hosts| {
+        for nic in [Nic::Udp, Nic::Xdp] {
+            is_not_heard_without_the_key(&hosts, nic);
+        }
+    });
+}
+
+#[test]
+fn over_verbs_a_port_with_another_key_is_not_heard() {
+    on_hosts("over_verbs_a_port_with_another_key_is_not_heard", true, |hosts| {
+        is_not_heard_without_the_key(&hosts, Nic::Verbs);
+    });
 }
