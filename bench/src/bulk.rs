@@ -188,7 +188,7 @@ enum Kind {
 
 const KINDS: usize = 6;
 
-/// The order of runs: each of ours lies between two of TCP's.
+/// The order of runs.
 fn order(nic: Nic) -> &'static [Kind] {
     match nic {
         Nic::Udp => &[Kind::TcpSpinning, Kind::Header, Kind::TcpBlocking, Kind::Full],

@@ -296,10 +296,8 @@ fn over_af_xdp() {
         );
         assert_eq!(report["device"], format!("veth, {attach} program, copying"));
         assert_eq!([&report["ratio_max"], &report["ratio_to_udp_max"]], [1.25, 0.6]);
-        let [ours, bare] =
-            ["half_rtt_us", "bare_half_rtt_us"].map(|key| report[key].as_f64().expect("a number"));
-        let ratio = report["ratio"].as_f64().expect("a number");
-        assert!(ratio > ours / bare / 2.0 && ratio < ours / bare * 2.0, "{report}");
+        let paths = ["half_rtt_us", "bare_half_rtt_us", "udp_half_rtt_us"].map(|key| report[key].to_string());
+        assert_eq!(BTreeSet::from(paths).len(), 3, "{report}");
     }
     let arguments = "rate --nic xdp --pairs 1 --runs 1 --messages 5000";
     let Some(report) = report_of_namespaces(test, arguments) else { return };

@@ -79,7 +79,7 @@ impl Endpoint {
     /// Whether a rail has lost the helper that steered frames to it since this was last asked: it works on, and what comes passes through the kernel.
     #[must_use]
     pub fn take_lost_helper(&self) -> bool {
-        core::mem::take(&mut self.shared.lock().has_lost_helper)
+        self.shared.lock().lost_helper.take().is_some()
     }
 
     /// Has `tell` called whenever a rail dies ([`Endpoint::is_rail_dead`]) or has lost its helper ([`Endpoint::take_lost_helper`]): under the gate, so it must
@@ -163,6 +163,7 @@ impl Inner {
     fn put_rail(&mut self, rail: usize, driver: Box<dyn Driver>) {
         let frame_bytes_max = driver.caps().frame_bytes_max;
         self.rails[rail] = Some(driver);
+        self.lost_helper.take_if(|lost| *lost == rail);
         self.port.change_rail(rail_index(rail), frame_bytes_max);
         let places: Vec<(LinkIndex, RawAddress)> = self.places_on(rail).collect();
         for (link, address) in places {

@@ -142,7 +142,8 @@ pub(crate) struct Inner {
     pub(crate) buffers: BufferTable,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) on_rail_news: Option<Box<dyn Fn() + Send>>,
-    pub(crate) has_lost_helper: bool,
+    /// A rail that has lost its helper, until somebody asks, or another driver takes its place.
+    pub(crate) lost_helper: Option<usize>,
     /// Where the peer of each link is on each rail, for a driver that takes a rail over.
     places: BTreeMap<(usize, LinkIndex), RawAddress>,
     /// Events may have been left with the port, for want of room.
@@ -171,7 +172,7 @@ impl Inner {
             buffers,
             completions: VecDeque::new(),
             on_rail_news: None,
-            has_lost_helper: false,
+            lost_helper: None,
             places: BTreeMap::new(),
             behind: false,
             held: Vec::new(),
@@ -189,6 +190,7 @@ impl Inner {
         self.within_host = rails.iter().position(|driver| driver.caps().within_host);
         self.turn = 0;
         self.places.clear();
+        self.lost_helper = None;
         self.look_everywhere();
         // They count their frames from zero.
         (0..RAILS_MAX).for_each(|i| self.buffers.forget_rail(i));
@@ -438,7 +440,7 @@ impl Inner {
                         rail = i,
                         "the nic-helper is gone: frames that come to the rail pass through the kernel from now on"
                     );
-                    self.has_lost_helper = true;
+                    self.lost_helper = Some(i);
                     self.tell_rail_news();
                 }
             }

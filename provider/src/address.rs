@@ -2,13 +2,13 @@
 //!
 //! | at | bytes | field |
 //! |---|---|---|
-//! | 0 | 3 | magic: `SWA` |
-//! | 3 | 1 | version of this layout: 1 |
-//! | 4 | 8 | port id, little-endian: the identity, which survives restart and relocation |
-//! | 12 | 1, n | length and bytes of the address on the first rail, in its driver's encoding |
+//! | 0 | 1 | magic: `S` |
+//! | 1 | 1 | version of this layout: 2 |
+//! | 2 | 8 | port id, little-endian: the identity, which survives restart and relocation |
+//! | 10 | 1, n | length and bytes of the address on the first rail, in its driver's encoding |
 //! | .. | 1, n | likewise for further rails, up to the end; a length of 0 ends the list |
 //!
-//! All addresses have 64 bytes, the rest is zero.
+//! All addresses have 64 bytes, the rest is zero: MPI libraries take no more. Those of two rails find room, also of shared memory (24) and RDMA (28).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,9 +18,9 @@ use transport::{PortId, RawAddress};
 /// Bytes of an address.
 pub(crate) const ADDRESS_BYTES: usize = 64;
 
-const MAGIC: [u8; 3] = *b"SWA";
-const VERSION: u8 = 1;
-const RAILS_AT: usize = 12;
+const MAGIC: u8 = b'S';
+const VERSION: u8 = 2;
+const RAILS_AT: usize = 10;
 
 /// An endpoint: who, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,9 +32,8 @@ pub(crate) struct Address {
 impl Address {
     pub(crate) fn emit(&self) -> [u8; ADDRESS_BYTES] {
         let mut out = [0; ADDRESS_BYTES];
-        out[..3].copy_from_slice(&MAGIC);
-        out[3] = VERSION;
-        out[4..RAILS_AT].copy_from_slice(&self.port.0.to_le_bytes());
+        out[..2].copy_from_slice(&[MAGIC, VERSION]);
+        out[2..RAILS_AT].copy_from_slice(&self.port.0.to_le_bytes());
         let mut at = RAILS_AT;
         for rail in &self.rails {
             let bytes = rail.as_bytes();
@@ -50,10 +49,10 @@ impl Address {
 
     /// `None`: not an address of ours, or of another version.
     pub(crate) fn parse(bytes: &[u8; ADDRESS_BYTES]) -> Option<Address> {
-        if bytes[..3] != MAGIC || bytes[3] != VERSION {
+        if bytes[..2] != [MAGIC, VERSION] {
             return None;
         }
-        let port = PortId(u64::from_le_bytes(bytes[4..RAILS_AT].try_into().ok()?));
+        let port = PortId(u64::from_le_bytes(bytes[2..RAILS_AT].try_into().ok()?));
         let mut rails = Vec::new();
         let mut rest = &bytes[RAILS_AT..];
         while let [length, tail @ ..] = rest
@@ -149,22 +148,28 @@ mod tests {
         let rails = vec![drivers::Driver::local_address(&shm), RawAddress::from(udp)];
         let address = Address { port: PortId(1), rails };
         assert_eq!(Address::parse(&address.emit()), Some(address));
+        // That of a queue pair is as long as a driver's can be.
+        let longest = RawAddress::new(&[4; 28]).unwrap();
+        assert_eq!(RawAddress::new(&[4; 29]), None);
+        let rails = vec![drivers::Driver::local_address(&shm), longest];
+        let address = Address { port: PortId(1), rails };
+        assert_eq!(Address::parse(&address.emit()), Some(address));
     }
 
     #[test]
     fn the_layout_is_fixed() {
         let bytes = address(&["10.1.2.3:4660"]).emit();
-        assert_eq!(bytes[..12], *b"SWA\x01\x08\x07\x06\x05\x04\x03\x02\x01");
-        assert_eq!(bytes[12..25], [11, 2, 2, 4, 0x34, 0x12, 0, 0, 10, 1, 2, 3, 0]);
+        assert_eq!(bytes[..10], *b"S\x02\x08\x07\x06\x05\x04\x03\x02\x01");
+        assert_eq!(bytes[10..22], [10, 2, 2, 0x34, 0x12, 0, 0, 10, 1, 2, 3, 0]);
     }
 
     #[test]
     fn what_is_no_address_is_refused() {
         let mut bytes = address(&["10.1.2.3:4"]).emit();
-        bytes[3] = 2;
+        bytes[1] = 3;
         assert_eq!(Address::parse(&bytes), None);
         let mut bytes = address(&["10.1.2.3:4"]).emit();
-        bytes[12] = 60;
+        bytes[10] = 60;
         assert_eq!(Address::parse(&bytes), None, "a rail behind the end");
         assert_eq!(Address::parse(&[0; ADDRESS_BYTES]), None);
     }

@@ -153,20 +153,25 @@ impl Nics {
     /// Has the rails to other hosts that have died go on over UDP, at the addresses that peers know. `None`: not yet, or there is nothing to be done.
     pub fn revive(&mut self, endpoints: &[Endpoint], now: Instant) -> Option<Moved> {
         self.due.take_if(|due| *due <= now)?;
-        let (mut moved, mut is_elsewhere) = (Moved::NOTHING, false);
+        let (mut moved, mut is_elsewhere, mut has_died) = (Moved::NOTHING, false, false);
         for endpoint in endpoints {
-            if endpoint.take_lost_helper() {
-                moved.taken = moved.taken.or(Some(self.without_helper()));
-            }
+            has_died |= endpoint.rail_to_others().is_some_and(|(rail, _)| endpoint.is_rail_dead(rail));
             match revive(endpoint) {
                 Ok(taken) => moved.taken = moved.taken.or(taken),
                 Err(Refused::Elsewhere { .. }) => is_elsewhere = true,
                 Err(refused) => moved.refused = Some(refused.to_string()),
             }
         }
+        // That a rail has died is the greater news.
+        let have_lost_helper = endpoints.iter().filter(|endpoint| endpoint.take_lost_helper()).count() > 0;
+        if have_lost_helper && !has_died {
+            moved.taken = Some(self.without_helper());
+        }
         // The change that is under way may give it another one.
         moved.lost = is_elsewhere && self.change.is_none();
-        (self.revivals, self.last) = (self.revivals + 1, Some(now));
+        if has_died {
+            (self.revivals, self.last) = (self.revivals + 1, Some(now));
+        }
         if (moved.refused.is_some() || is_elsewhere) && self.revivals < REVIVALS_MAX {
             // The launcher may have had something else to do, or a rank may have refused.
             self.due = Some(now + self.pause());

@@ -2,7 +2,7 @@
  * Every collective operation of MPI-3, blocking and not, on communicators within a group, between two groups and with neighbours, every result checked.
  *
  * usage: collectives [ROUNDS [BYTES]]    default 1 round, with blocks of up to 1 MiB; rank 0 prints "verified N operations"
- *        collectives SECONDSs [BYTES]    as many rounds as begin in that time, such as 6s
+ *        collectives SECONDSs|FILE [BYTES]    as many rounds as begin in that time, such as 6s, or until there is a file of that name, which begins with /
  *
  * A block has 0, 8, 1 Ki, 64 Ki or 1 Mi bytes. The operations with counts of their own for each rank leave gaps between the blocks, which must stay as they were.
  * While one that does not block is open, so is a barrier on the same communicator. Exit code 3: something was wrong.
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { WRONG = 3, GAP = 1, SIZES = 5, GAP_VALUE = -77 };
 
@@ -431,6 +432,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &world_size);
     char *unit = "";
     double amount = argc > 1 ? strtod(argv[1], &unit) : 1;
+    const char *until = argc > 1 && argv[1][0] == '/' ? argv[1] : NULL;
     int is_timed = *unit == 's', bytes_max = argc > 2 ? atoi(argv[2]) : sizes[SIZES - 1];
     /* Between two groups the vector that is shared out is as long as both groups together make it. */
     size_t longs = ((size_t)bytes_max / sizeof(long) + GAP + 2) * (size_t)world_size * (size_t)(world_size > 1 ? world_size : 2);
@@ -460,7 +462,7 @@ int main(int argc, char **argv)
             for (int at = 0; at < count; at++)
                 for (nonblocking = 0; nonblocking < 2; nonblocking++)
                     all_of(&views[at], sizes[size] / (int)sizeof(long));
-        more = is_timed ? MPI_Wtime() - begun < amount : round < amount;
+        more = until ? access(until, F_OK) != 0 : is_timed ? MPI_Wtime() - begun < amount : round < amount;
         MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
     }
     if (count > 1) {

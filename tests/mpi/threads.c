@@ -1,7 +1,8 @@
 /*
  * Several threads of each rank talk at the same time (MPI_THREAD_MULTIPLE), every result checked.
  *
- * usage: threads [SECONDS [THREADS]]    default 5 s, 3 threads; rank 0 prints "verified N rounds in T threads"
+ * usage: threads [SECONDS|FILE [THREADS]]    for so long, 5 s by default, or until there is a file of that name, which begins with /; 3 threads;
+ *                                            rank 0 prints "verified N rounds in T threads"
  *
  * Each thread has a communicator and a window of its own, and tags of its own in the one that all share. In a round it sums over its communicator,
  * sends to both neighbours in the shared one, short and long messages with all of them under way, and puts a block into the next rank's window. Exit code 3:
@@ -12,12 +13,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { THREADS_MAX = 64, LENGTHS = 4, BLOCK = 3000, WRONG = 3 };
 
 static const int lengths[LENGTHS] = { 0, 61, 9000, 150000 };
 static int rank, ranks, threads;
 static double seconds;
+static const char *until;
 
 struct thread {
     int number;
@@ -118,7 +121,7 @@ static void *work(void *argument)
         sum(thread, round);
         neighbours(thread, round);
         put(thread, round);
-        more = MPI_Wtime() - begun < seconds;
+        more = until ? access(until, F_OK) != 0 : MPI_Wtime() - begun < seconds;
         MPI_Bcast(&more, 1, MPI_INT, 0, thread->comm);
     }
     return NULL;
@@ -130,6 +133,7 @@ int main(int argc, char **argv)
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    until = argc > 1 && argv[1][0] == '/' ? argv[1] : NULL;
     seconds = argc > 1 ? atof(argv[1]) : 5;
     threads = argc > 2 ? atoi(argv[2]) : 3;
     if (provided < MPI_THREAD_MULTIPLE || threads < 1 || threads > THREADS_MAX) {

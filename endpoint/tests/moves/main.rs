@@ -34,28 +34,63 @@ fn open_with(host: &Host, nic: Nic, key: &JobKey) -> End {
     End::new(host.rank, endpoint, LinkIndex(0), LENGTHS)
 }
 
+/// What one move of a port took; opening the new NIC, which is the kernel's, is not in it.
+struct Took {
+    from: Nic,
+    to: Nic,
+    /// Freeze, dump with the payload that the port holds, and thaw: from the section to a port that can send.
+    times: [Duration; 3],
+}
+
+/// Prints medians of each pair of kinds.
+fn tell(took: &[Took]) {
+    let mut pairs: Vec<(Nic, Nic)> = Vec::new();
+    took.iter().for_each(|one| {
+        if !pairs.contains(&(one.from, one.to)) {
+            pairs.push((one.from, one.to));
+        }
+    });
+    for (from, to) in pairs {
+        let medians = [0, 1, 2].map(|at| {
+            let of = took.iter().filter(|one| (one.from, one.to) == (from, to));
+            let mut times: Vec<Duration> = of.map(|one| one.times[at]).collect();
+            times.sort_unstable();
+            times[times.len() / 2].as_secs_f64() * 1e6
+        });
+        let [freeze, dump, thaw] = medians;
+        eprintln!("from {from:?} to {to:?}: freeze {freeze:.0} us, dump {dump:.0} us, thaw {thaw:.0} us");
+    }
+}
+
 /// Freezes the port and writes it down; the end is good for nothing then.
-fn cut(end: &mut End, life: u32) -> Vec<u8> {
+fn cut(end: &mut End, life: u32, took: &mut [Duration; 3]) -> Vec<u8> {
     let endpoint = end.endpoint.clone();
+    let started = Instant::now();
     let mut frozen = endpoint.freeze(DRAIN).expect("nothing is held");
+    took[0] = started.elapsed();
     frozen.port_mut().set_epoch(Epoch(life));
     for completion in frozen.take_completions() {
         assert_eq!(end.note(completion).map(|other| format!("{other:?}")), None);
     }
     let mut section = Vec::new();
+    let started = Instant::now();
     nic_freeze::dump(frozen.port(), &mut section);
     nic_freeze::append_payloads(frozen.port(), frozen.buffers(), &mut section).expect("its memory");
+    took[1] = started.elapsed();
     section
 }
 
 /// The port goes on from what was written, when its old rails are closed.
-fn go_on(host: &Host, end: End, section: &[u8], life: u32, nic: Nic) -> End {
+fn go_on(host: &Host, end: End, section: &[u8], life: u32, nic: Nic, took: &mut Duration) -> End {
     end.replace_endpoint(|| {
+        let rails = host.rail(nic).expect("the device is free again");
+        let started = Instant::now();
         let loaded = nic_freeze::load(nic_freeze::SECTION_VERSION, section, config(), Some(&KEY));
         let loaded = loaded.expect("a whole section");
         let restart = Restart::in_life(Life { counter: life, nonce: 5 });
-        let rails = host.rail(nic).expect("the device is free again");
-        Endpoint::restart(loaded.port, loaded.carried, rails, restart, by_hand()).expect("an endpoint")
+        let endpoint = Endpoint::restart(loaded.port, loaded.carried, rails, restart, by_hand());
+        *took = started.elapsed();
+        endpoint.expect("an endpoint")
     })
 }
 
@@ -71,7 +106,7 @@ fn connect(hosts: &[Host; 2], ends: &mut [End; 2]) {
 fn moves(hosts: [Host; 2], nics: impl Iterator<Item = [Nic; 2]>) {
     let started = std::time::Instant::now();
     let mut ends = hosts.each_ref().map(open);
-    let mut moved = 0;
+    let (mut moved, mut over, mut took) = (0, [Nic::Udp; 2], Vec::new());
     connect(&hosts, &mut ends);
     for (life, nics) in (2..).zip(nics) {
         // Some receives are posted before the cut, some messages come before their receive, and some are not sent yet.
@@ -88,12 +123,15 @@ fn moves(hosts: [Host; 2], nics: impl Iterator<Item = [Nic; 2]>) {
         for _ in 0..life % 50 * 3 {
             ends.iter_mut().for_each(End::poll);
         }
-        let sections = ends.each_mut().map(|end| cut(end, life));
+        let mut times = [[Duration::ZERO; 3]; 2];
+        let sections = [0, 1].map(|at| cut(&mut ends[at], life, &mut times[at]));
         let [a, b] = ends;
         ends = [
-            go_on(&hosts[0], a, &sections[0], life, nics[0]),
-            go_on(&hosts[1], b, &sections[1], life, nics[1]),
+            go_on(&hosts[0], a, &sections[0], life, nics[0], &mut times[0][2]),
+            go_on(&hosts[1], b, &sections[1], life, nics[1], &mut times[1][2]),
         ];
+        took.extend([0, 1].map(|at| Took { from: over[at], to: nics[at], times: times[at] }));
+        over = nics;
         connect(&hosts, &mut ends);
         for end in &ends {
             (end.sent - MESSAGES + before.min(MESSAGES)..end.sent).for_each(|tag| end.post(tag));
@@ -102,6 +140,7 @@ fn moves(hosts: [Host; 2], nics: impl Iterator<Item = [Nic; 2]>) {
         moved += 1;
     }
     let messages: u64 = ends.iter().map(|end| end.sent).sum();
+    tell(&took);
     eprintln!("moved {moved} times, {messages} messages checked, {:.1} s", started.elapsed().as_secs_f32());
 }
 

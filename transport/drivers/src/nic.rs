@@ -13,7 +13,7 @@ use crate::verbs::{VerbsConfig, VerbsDriver, device_at};
 use crate::xdp::helper::{self, Refusal};
 use crate::xdp::{
     Attach, Rights, XdpConfig, XdpDriver, check_capabilities as check_xdp_capabilities, helper_for,
-    holds_a_socket, queues, receive_queues,
+    holds_a_rail, queues, receive_queues,
 };
 
 /// Names the NIC that ports of a process get: as [`NicChoice`] reads it.
@@ -347,7 +347,7 @@ pub(crate) fn open_for_port(
     udp: &UdpConfig,
 ) -> Result<(Box<dyn Driver>, NicTaken), NicError> {
     let NicChoice::Xdp { interface } = &wish.choice else { return open(wish, udp) };
-    if !holds_a_socket() {
+    if !holds_a_rail(interface) {
         return open(wish, udp);
     }
     let refused = match helper_for(&rights(wish)) {

@@ -88,12 +88,16 @@ impl<F: Fixture> Fixture for Faulty<F> {
 
     /// Every lost frame is waited for so long.
     fn patience_steps(&self) -> usize {
-        let at_once = if self.faults.loss == Rate::ZERO { STEPS_AT_ONCE } else { 1 };
+        let at_once = if self.loses() { 1 } else { STEPS_AT_ONCE };
         at_once * self.network.patience_steps()
     }
 
     fn hang_steps(&self) -> usize {
         STEPS_AT_ONCE * self.network.hang_steps()
+    }
+
+    fn loses(&self) -> bool {
+        self.faults.loss != Rate::ZERO
     }
 }
 

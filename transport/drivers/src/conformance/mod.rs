@@ -51,6 +51,11 @@ pub trait Fixture {
         100 * self.patience_steps()
     }
 
+    /// Whether it loses frames without need.
+    fn loses(&self) -> bool {
+        false
+    }
+
     /// Whether rails can be used from several threads in real time; otherwise the cases about sleeping are left out.
     fn has_real_time(&self) -> bool {
         true

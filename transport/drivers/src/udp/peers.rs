@@ -16,7 +16,10 @@ use crate::limits::{CONNECTED_MAX, DATAGRAM_BYTES_SAFE, PROMOTE_SENDS};
 pub(super) struct Peer {
     /// For sending through the receive socket.
     pub(super) name: SockAddr,
+    /// The shorter of what the way takes and its own interface.
     pub(super) path: Path,
+    /// Bytes of the longest frame that the way takes, as the kernel says.
+    way_bytes_max: usize,
     /// Bytes of the longest frame that its own interface takes, as it says.
     taken_bytes_max: usize,
     pub(super) connected: Option<Connected>,
@@ -87,7 +90,7 @@ impl Peers {
             // Who was known by its place alone has told more by now.
             if let Some(peer) = self.table.get_mut(known).filter(|_| mtu.is_some()) {
                 peer.taken_bytes_max = taken_bytes_max;
-                peer.take_no_more();
+                peer.settle();
             }
             return Ok(known);
         }
@@ -96,8 +99,17 @@ impl Peers {
         let has_way = path.is_some();
         let unknown = Path { frame_bytes_max: DATAGRAM_BYTES_SAFE, on_host: false };
         let path = path.unwrap_or(unknown);
-        let mut peer = Peer { name, path, taken_bytes_max, connected: None, sent_by_name: 0, last_use: 0 };
-        peer.take_no_more();
+        let way_bytes_max = path.frame_bytes_max;
+        let mut peer = Peer {
+            name,
+            path,
+            way_bytes_max,
+            taken_bytes_max,
+            connected: None,
+            sent_by_name: 0,
+            last_use: 0,
+        };
+        peer.settle();
         if has_way && self.connected.len() < self.connected_max {
             peer.connected = self.connect(address);
         }
@@ -235,18 +247,17 @@ impl Peers {
 
     pub(super) fn set_frame_bytes_max(&mut self, id: AddressId, frame_bytes_max: usize) {
         if let Some(peer) = self.table.get_mut(id) {
-            peer.path.frame_bytes_max = frame_bytes_max;
-            peer.take_no_more();
+            peer.way_bytes_max = frame_bytes_max;
+            peer.settle();
         }
     }
 }
 
 impl Peer {
     /// Within the host no frame passes the interface that has the address.
-    fn take_no_more(&mut self) {
-        if !self.path.on_host {
-            self.path.frame_bytes_max = self.path.frame_bytes_max.min(self.taken_bytes_max);
-        }
+    fn settle(&mut self) {
+        let taken = if self.path.on_host { usize::MAX } else { self.taken_bytes_max };
+        self.path.frame_bytes_max = self.way_bytes_max.min(taken);
     }
 }
 

@@ -247,8 +247,10 @@ impl Queue {
     pub(super) fn own_address(&self) -> VerbsAddress {
         // SAFETY: our pair.
         let number = unsafe { (*self.pair.at()).number };
-        let Device { gid, lid, mtu, .. } = self.device;
-        VerbsAddress { mtu, lid, number, key: self.key, gid }
+        let Device { gid, lid, mtu, needs_route, .. } = self.device;
+        // Over Ethernet every frame has a route.
+        let needs_route = needs_route && lid != 0;
+        VerbsAddress { mtu, needs_route, lid, number, key: self.key, gid }
     }
 
     /// Makes the way to an address usable. The kernel may ask the network for a neighbour, and wait.
@@ -265,7 +267,7 @@ impl Queue {
             service_level: 0,
             source_path_bits: 0,
             static_rate: 0,
-            has_route: self.device.needs_route.into(),
+            has_route: (self.device.needs_route || to.needs_route).into(),
             port: self.device.port,
         };
         let library = self.device.library;

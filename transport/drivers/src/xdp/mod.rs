@@ -61,7 +61,7 @@ use open::{Hold, Layout, Opened, cannot};
 use packing::{PACK_BYTES, Staged};
 pub use rights::{check_capabilities, file_has_capabilities};
 use rings::Socket;
-pub(crate) use sockets::holds_a_socket;
+pub(crate) use sockets::holds_a_rail;
 
 /// Bytes before the first frame in a slot for sending: the headers end there, behind them the head of a pack if it becomes one, and the frame is
 /// aligned.
@@ -186,6 +186,9 @@ impl XdpDriver {
             _ => Opened::by_own_rights(config, interface, own, layout, wire_bytes_max),
         };
         let Opened { hold, attach, socket, queues } = opened?;
+        if let Some(first) = socket.fds().next() {
+            sockets::hold(interface, first);
+        }
         let free: Vec<u64> = layout.send_slots().collect();
         let slots = free.len();
         let neighbours =

@@ -1,7 +1,10 @@
 //! Sockets before they are used: opened over the memory of their frames, and bound to queues.
 
 use core::ffi::c_int;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::sync::Mutex;
+
+use nix::net::if_::if_nametoindex;
 
 use super::memory::Mapping;
 use crate::error::{Errno, Operation};
@@ -83,15 +86,42 @@ pub(super) fn bind(
     if rc == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
-/// Whether this process has an AF_XDP socket.
-pub(crate) fn holds_a_socket() -> bool {
-    let Ok(listed) = std::fs::read_dir("/proc/self/fd") else { return false };
-    let numbers = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    numbers.into_iter().any(|number: c_int| {
-        // SAFETY: borrowed for the one question below. If another thread closes it meanwhile, or opens another file in its place, the answer is of that, or an error.
-        let fd = unsafe { BorrowedFd::borrow_raw(number) };
-        option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_XDP)
-    })
+/// A socket that serves a rail of this process.
+struct Held {
+    interface: u32,
+    number: RawFd,
+    cookie: u64,
+}
+
+impl Held {
+    /// A process that is restored remembers sockets that it has not: the kernel never gives a cookie again.
+    fn is_open(&self) -> bool {
+        // SAFETY: borrowed for the one question. If another thread closes it meanwhile, or opens another file in its place, the answer is of that, or an error.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.number) };
+        cookie(fd) == Ok(self.cookie)
+    }
+}
+
+/// Never waited for: a process may be saved, and restored, while one of its threads has it, and that thread runs again only after rails have been opened.
+static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+
+/// Remembers that a socket serves a rail on this interface.
+pub(super) fn hold(interface: u32, socket: BorrowedFd<'_>) {
+    if let (Ok(mut held), Ok(cookie)) = (HELD.try_lock(), cookie(socket)) {
+        held.retain(Held::is_open);
+        held.push(Held { interface, number: socket.as_raw_fd(), cookie });
+    }
+}
+
+/// Whether a rail of this process is on this interface.
+pub(crate) fn holds_a_rail(interface: &str) -> bool {
+    let Ok(interface) = if_nametoindex(interface) else { return false };
+    HELD.try_lock().is_ok_and(|held| held.iter().any(|one| one.interface == interface && one.is_open()))
+}
+
+/// What the kernel calls a socket, and no other one until it is started again.
+fn cookie(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
+    option(socket, libc::SOL_SOCKET, libc::SO_COOKIE)
 }
 
 /// Whether the device reads and writes the chunks of a bound socket itself.

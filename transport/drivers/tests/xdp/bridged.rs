@@ -213,7 +213,11 @@ impl Fixture for Bridged {
 
     /// Every frame that is lost is waited for so long.
     fn patience_steps(&self) -> usize {
-        if self.faults.is_some_and(|faults| faults.loss != Rate::ZERO) { 100 } else { 2000 }
+        if self.loses() { 100 } else { 2000 }
+    }
+
+    fn loses(&self) -> bool {
+        self.faults.is_some_and(|faults| faults.loss != Rate::ZERO)
     }
 
     fn hang_steps(&self) -> usize {

@@ -79,6 +79,17 @@ fn a_port_that_takes_no_handle_without_a_route_gets_one() {
     assert_eq!(targets(&fake), [Target { lid: 9, has_route: 1, gid, own_gid_index: 0, port: 1 }]);
 }
 
+/// At a LID that several ports share, the route tells for which of them a frame is.
+#[test]
+fn a_peer_whose_port_takes_no_frame_without_a_route_gets_them_with_one() {
+    let fake = Fake::new();
+    let b = open_on(&fake, needing_a_route(9));
+    let mut a = open_at(&fake, 7);
+    a.resolve(&b.local_address()).expect("a handle");
+    let gid = b.own_address().gid;
+    assert_eq!(targets(&fake), [Target { lid: 9, has_route: 1, gid, own_gid_index: 0, port: 1 }]);
+}
+
 #[test]
 fn over_ethernet_every_handle_has_a_route() {
     let fake = Fake::new();
