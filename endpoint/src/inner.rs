@@ -455,6 +455,7 @@ impl Inner {
         tracing::warn!(rail = i, %reason, "a rail is dead");
         // Dropping the driver gives every buffer back.
         self.rails[i] = None;
+        self.lost_helper.take_if(|lost| *lost == i);
         self.buffers.forget_rail(i);
         let rail = rail_index(i);
         self.port.set_rail_alive(rail, false);

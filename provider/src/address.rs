@@ -37,8 +37,9 @@ impl Address {
         let mut at = RAILS_AT;
         for rail in &self.rails {
             let bytes = rail.as_bytes();
+            // A rail that is dead or was taken away is nowhere.
             if bytes.is_empty() || at + 1 + bytes.len() > ADDRESS_BYTES {
-                break;
+                continue;
             }
             out[at] = rail.len();
             out[at + 1..at + 1 + bytes.len()].copy_from_slice(bytes);
@@ -140,14 +141,18 @@ mod tests {
         }
     }
 
-    /// The longest: shared memory, and IPv6 with a scope. Whoever is elsewhere needs the second one.
+    /// Shared memory, and what leads elsewhere.
     #[test]
     fn every_rail_finds_room() {
         let shm = drivers::shm::ShmDriver::open(&drivers::shm::ShmConfig::default()).unwrap();
         let udp = UdpAddress("[fe80::1%7]:4000".parse().unwrap());
         let rails = vec![drivers::Driver::local_address(&shm), RawAddress::from(udp)];
         let address = Address { port: PortId(1), rails };
-        assert_eq!(Address::parse(&address.emit()), Some(address));
+        assert_eq!(Address::parse(&address.emit()), Some(address.clone()));
+        let without = Address { port: PortId(1), rails: vec![address.rails[0], address.rails[1]] };
+        let with_none =
+            Address { rails: vec![address.rails[0], RawAddress::NONE, address.rails[1]], ..address };
+        assert_eq!(Address::parse(&with_none.emit()), Some(without));
         // That of a queue pair is as long as a driver's can be.
         let longest = RawAddress::new(&[4; 28]).unwrap();
         assert_eq!(RawAddress::new(&[4; 29]), None);

@@ -162,9 +162,8 @@ impl Nics {
                 Err(refused) => moved.refused = Some(refused.to_string()),
             }
         }
-        // That a rail has died is the greater news.
         let have_lost_helper = endpoints.iter().filter(|endpoint| endpoint.take_lost_helper()).count() > 0;
-        if have_lost_helper && !has_died {
+        if have_lost_helper && moved.taken.is_none() {
             moved.taken = Some(self.without_helper());
         }
         // The change that is under way may give it another one.

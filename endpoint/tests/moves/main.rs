@@ -22,6 +22,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(1);
 /// Of each side, in each life.
 const MESSAGES: u64 = 12;
+
 fn open(host: &Host) -> End {
     open_with(host, Nic::Udp, &KEY)
 }

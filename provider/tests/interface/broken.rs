@@ -21,18 +21,18 @@ const PIECES: usize = 10 << 20;
 
 /// Port and first rail of an address, as `provider/src/address.rs` lays it out.
 fn parse(address: &[u8; ADDRESS_BYTES]) -> (PortId, RawAddress) {
-    let port = PortId(u64::from_le_bytes(address[4..12].try_into().unwrap()));
+    let port = PortId(u64::from_le_bytes(address[2..10].try_into().unwrap()));
     // The rails are the same on all endpoints; the one with UDP is found by trying.
-    let bytes = usize::from(address[12]);
-    (port, RawAddress::new(&address[13..13 + bytes]).unwrap())
+    let bytes = usize::from(address[10]);
+    (port, RawAddress::new(&address[11..11 + bytes]).unwrap())
 }
 
 fn address(port: PortId, rail: &RawAddress) -> [u8; ADDRESS_BYTES] {
     let mut address = [0; ADDRESS_BYTES];
-    address[..4].copy_from_slice(b"SWA\x01");
-    address[4..12].copy_from_slice(&port.0.to_le_bytes());
-    address[12] = rail.len();
-    address[13..13 + rail.as_bytes().len()].copy_from_slice(rail.as_bytes());
+    address[..2].copy_from_slice(b"S\x02");
+    address[2..10].copy_from_slice(&port.0.to_le_bytes());
+    address[10] = rail.len();
+    address[11..11 + rail.as_bytes().len()].copy_from_slice(rail.as_bytes());
     address
 }
 
@@ -73,7 +73,7 @@ impl Restarted {
         let bytes = rig.address();
         let (port, first) = parse(&bytes);
         // Behind the first rail follows the second.
-        let behind = 13 + usize::from(first.len());
+        let behind = 11 + usize::from(first.len());
         let second = usize::from(bytes[behind]);
         let second = RawAddress::new(&bytes[behind + 1..behind + 1 + second]).unwrap();
         endpoint.connect(port, &[first, second]).unwrap();

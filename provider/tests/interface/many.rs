@@ -11,12 +11,11 @@ const PEERS: u64 = 1000;
 /// The address of an endpoint that nobody has opened: who, and a UDP socket on this host.
 fn address(number: u64, place: u16) -> [u8; ADDRESS_BYTES] {
     let mut bytes = [0; ADDRESS_BYTES];
-    bytes[..4].copy_from_slice(b"SWA\x01");
-    bytes[4..12].copy_from_slice(&(0b01 << 62 | number).to_le_bytes());
-    bytes[12..15].copy_from_slice(&[9, 2, 1]);
-    bytes[15] = 4;
-    bytes[16..18].copy_from_slice(&place.to_le_bytes());
-    bytes[18..22].copy_from_slice(&[127, 0, 0, 1]);
+    bytes[..2].copy_from_slice(b"S\x02");
+    bytes[2..10].copy_from_slice(&(0b01 << 62 | number).to_le_bytes());
+    bytes[10..13].copy_from_slice(&[10, 2, 2]);
+    bytes[13..15].copy_from_slice(&place.to_le_bytes());
+    bytes[17..21].copy_from_slice(&[127, 0, 0, 1]);
     bytes
 }
 

@@ -97,7 +97,7 @@ impl<F: Fixture> Fixture for Faulty<F> {
     }
 
     fn loses(&self) -> bool {
-        self.faults.loss != Rate::ZERO
+        self.faults.loss != Rate::ZERO || self.network.loses()
     }
 }
 

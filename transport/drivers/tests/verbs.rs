@@ -290,36 +290,56 @@ fn a_port_that_goes_down_under_load_is_the_end_of_the_rail() {
     assert!(came.len() * 10 >= FRAMES as usize * 9, "only {} came over the new rail", came.len());
 }
 
+/// Takes a device out of the system, which waits until nobody has it open. Where it does not come back by the test, it comes back when this is dropped.
+struct Removal<'a> {
+    device: &'a str,
+    interface: &'a str,
+    under_way: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Removal<'_> {
+    fn begin(&mut self) {
+        let device = self.device.to_owned();
+        self.under_way = Some(std::thread::spawn(move || tool("rdma", &format!("link del {device}"))));
+    }
+
+    fn is_over(&self) -> bool {
+        self.under_way.as_ref().is_none_or(std::thread::JoinHandle::is_finished)
+    }
+
+    fn end(&mut self) {
+        self.under_way.take().expect("it was begun").join().expect("nobody has it open");
+    }
+}
+
+impl Drop for Removal<'_> {
+    fn drop(&mut self) {
+        let _ = self.under_way.take().map(std::thread::JoinHandle::join);
+        if !Path::new("/sys/class/infiniband").join(self.device).exists() {
+            let words = ["link", "add", self.device, "type", "rxe", "netdev", self.interface];
+            let _ = Command::new("rdma").args(words).status();
+        }
+    }
+}
+
 /// Soft-RoCE gives nobody's pairs up: a device that is removed goes when the last who has it open closes it, and works until then. (What a device says that goes
 /// at once, DEVICE_FATAL, is for the driver's own tests.)
 #[test]
 fn a_device_that_is_removed_under_load_goes_with_its_rail() {
     let Some(pair) = pair("a_device_that_is_removed_under_load_goes_with_its_rail") else { return };
+    let End { device, interface, .. } = &pair.ends[0];
+    // Dropped after the rails, whatever goes wrong: later tests find the device.
+    let mut removal = Removal { device, interface, under_way: None };
     let [mut a, mut b] = pair.open();
     let _ = numbers(&mut a, &mut b, LONG);
-    let End { device, interface, .. } = &pair.ends[0];
-    // Whatever goes wrong here, later tests find the device.
-    struct ThereAgain<'a>(&'a str, &'a str);
-    impl Drop for ThereAgain<'_> {
-        fn drop(&mut self) {
-            let (device, interface) = (self.0, self.1);
-            if !Path::new("/sys/class/infiniband").join(device).exists() {
-                tool("rdma", &format!("link add {device} type rxe netdev {interface}"));
-            }
-        }
-    }
-    let _there_again = ThereAgain(device, interface);
-    let removal = {
-        let device = device.clone();
-        std::thread::spawn(move || tool("rdma", &format!("link del {device}")))
-    };
-    // It has long begun by then, and would have ended.
+    removal.begin();
+    // For most of what comes now it is under way.
     std::thread::sleep(Duration::from_millis(500));
     let came = numbers(&mut a, &mut b, LONG);
     assert!(came.len() * 10 >= FRAMES as usize * 9, "only {} came over the rail that was there", came.len());
-    assert!(!removal.is_finished(), "it is removed while a rail has it open");
+    assert!(!removal.is_over(), "it is removed while a rail has it open");
     drop(a);
-    removal.join().expect("nobody has it open");
+    removal.end();
     let error = pair.ends[0].try_open().err().expect("the device is gone");
     assert!(matches!(error, DriverError::DeviceMissing { .. }), "{error}");
     tool("rdma", &format!("link add {device} type rxe netdev {interface}"));

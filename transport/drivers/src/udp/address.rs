@@ -9,7 +9,7 @@
 //! | 6 | 4 or 16 | IP address, in network order: 10 bytes in all are of IPv4, 26 of IPv6 |
 //! | 22 | 4 | IPv6 only: scope id on the owner's host, little-endian |
 //!
-//! A byte more, and the addresses of two rails, over shared memory and IPv6, would not find room in 64 bytes of an address of libfabric.
+//! Short, because an address of libfabric has 64 bytes for those of all rails.
 //! An IPv4 address mapped into IPv6 is written as IPv4. The owner tells its MTU because nobody else does: what its interface finds too long is dropped without a
 //! word to who has sent it.
 
@@ -69,7 +69,7 @@ impl UdpAddress {
 }
 
 impl TryFrom<&RawAddress> for UdpAddress {
-    /// The bytes are not a UDP address of a version and family that this driver knows.
+    /// The bytes are not a UDP address of a version that this driver knows.
     type Error = NotUdp;
 
     fn try_from(raw: &RawAddress) -> Result<UdpAddress, NotUdp> {

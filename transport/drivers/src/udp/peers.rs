@@ -242,7 +242,7 @@ impl Peers {
         };
         let limit = if asked < frame_bytes { asked } else { below };
         self.set_frame_bytes_max(id, limit);
-        limit
+        self.path(id).map_or(limit, |path| path.frame_bytes_max)
     }
 
     pub(super) fn set_frame_bytes_max(&mut self, id: AddressId, frame_bytes_max: usize) {

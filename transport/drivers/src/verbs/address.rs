@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0 | 1 | kind of driver: 4 |
 //! | 1 | 1 | version of this layout: 1 |
-//! | 2 | 1 | MTU of the port: 1 is 256 bytes, each further one doubles, 5 is 4096; plus 128 if the port takes no frame without a route's header |
+//! | 2 | 1 | MTU of the port: 1 is 256 bytes, each further one doubles, 5 is 4096; plus 128 if it is one of InfiniBand that takes no frame without a route's header |
 //! | 3 | 2 | LID, little-endian; 0 over Ethernet |
 //! | 5 | 3 | number of the queue pair, little-endian |
 //! | 8 | 4 | its key, little-endian |

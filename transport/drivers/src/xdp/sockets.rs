@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use nix::net::if_::if_nametoindex;
 
@@ -94,20 +94,33 @@ struct Held {
 }
 
 impl Held {
-    /// A process that is restored remembers sockets that it has not: the kernel never gives a cookie again.
+    /// A process that is restored remembers sockets that it has not. A kernel gives each cookie once, another kernel may give it again: so it has to be one of
+    /// AF_XDP as well, which a process that was just restored has none of.
     fn is_open(&self) -> bool {
         // SAFETY: borrowed for the one question. If another thread closes it meanwhile, or opens another file in its place, the answer is of that, or an error.
         let fd = unsafe { BorrowedFd::borrow_raw(self.number) };
-        cookie(fd) == Ok(self.cookie)
+        option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_XDP) && cookie(fd) == Ok(self.cookie)
     }
 }
 
-/// Never waited for: a process may be saved, and restored, while one of its threads has it, and that thread runs again only after rails have been opened.
 static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+
+/// What is remembered, if nobody else looks at it for long. Never waited for without end: a process may be saved, and restored, while one of its threads has it, and
+/// that thread runs again only after rails have been opened.
+fn held() -> Option<MutexGuard<'static, Vec<Held>>> {
+    const TRIES: usize = 1000;
+    (0..TRIES).find_map(|_| {
+        let held = HELD.try_lock().ok();
+        if held.is_none() {
+            std::thread::yield_now();
+        }
+        held
+    })
+}
 
 /// Remembers that a socket serves a rail on this interface.
 pub(super) fn hold(interface: u32, socket: BorrowedFd<'_>) {
-    if let (Ok(mut held), Ok(cookie)) = (HELD.try_lock(), cookie(socket)) {
+    if let (Some(mut held), Ok(cookie)) = (held(), cookie(socket)) {
         held.retain(Held::is_open);
         held.push(Held { interface, number: socket.as_raw_fd(), cookie });
     }
@@ -116,10 +129,10 @@ pub(super) fn hold(interface: u32, socket: BorrowedFd<'_>) {
 /// Whether a rail of this process is on this interface.
 pub(crate) fn holds_a_rail(interface: &str) -> bool {
     let Ok(interface) = if_nametoindex(interface) else { return false };
-    HELD.try_lock().is_ok_and(|held| held.iter().any(|one| one.interface == interface && one.is_open()))
+    held().is_some_and(|held| held.iter().any(|one| one.interface == interface && one.is_open()))
 }
 
-/// What the kernel calls a socket, and no other one until it is started again.
+/// What the kernel calls a socket, and no other one until the kernel is started again.
 fn cookie(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
     option(socket, libc::SOL_SOCKET, libc::SO_COOKIE)
 }
