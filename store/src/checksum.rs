@@ -1,7 +1,7 @@
 //! The checksum of everything on disk: XXH3, 64 bits.
 //!
 //! It guards against accidents (rot, torn writes, wrong files), not against a person with write access to the
-//! directory: such a person owns the job anyway. Why XXH3 and not a CRC: `docs/image-format.md`.
+//! directory: such a person owns the job anyway. Why XXH3 and not a CRC: `docs/reference/image-format.md`.
 
 use core::fmt;
 

@@ -4,7 +4,7 @@
 //!
 //! * [`storage`]: the few operations on a directory tree that everything below is made of. [`Directory`] is a real
 //!   one; [`Memory`] is one that loses power at any instant a test asks for.
-//! * [`image`]: one file, the saved state of one rank: a header, checksummed sections, a table (`docs/image-format.md`).
+//! * [`image`]: one file, the saved state of one rank: a header, checksummed sections, a table (`docs/reference/image-format.md`).
 //! * [`record`]: the small text files around the images: job file, decision, manifest, commit record.
 //! * [`protect`]: parity of the images of several nodes, and repair from it.
 //! * [`job`]: a job's directory: lives, generations, atomic commit, retention, recovery's fence.

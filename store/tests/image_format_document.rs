@@ -1,4 +1,4 @@
-//! `docs/image-format.md` says what the code does.
+//! `docs/reference/image-format.md` says what the code does.
 
 use store::image::layout::{ENTRY_BYTES, ENTRY_FIELDS, Field, HEADER_BYTES, HEADER_FIELDS, MAGIC, VERSION};
 use store::image::seal;
@@ -6,7 +6,7 @@ use store::packets::layout as packets;
 
 use store::protect::changed;
 
-const DOCUMENT: &str = include_str!("../../docs/image-format.md");
+const DOCUMENT: &str = include_str!("../../docs/reference/image-format.md");
 
 /// The rows `| offset | bytes | name | meaning |` of the table below a heading.
 fn table(heading: &str) -> Vec<(usize, usize, &'static str, &'static str)> {

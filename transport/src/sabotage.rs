@@ -2,7 +2,7 @@
 //!
 //! Without the feature `sabotage` every question is answered `false` at compile time.
 
-/// A rule that can be taken out of the transport (docs/protocol.md).
+/// A rule that can be taken out of the transport (docs/reference/protocol.md).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Rule {
     /// R3: data of a higher epoch waits for the cut.

@@ -75,7 +75,7 @@ fn hex(bytes: &[u8]) -> String {
     digits.join("\n")
 }
 
-/// These bytes are wire version 1. If they change, the version changes, and docs/protocol.md with it.
+/// These bytes are wire version 1. If they change, the version changes, and docs/reference/protocol.md with it.
 #[test]
 fn golden_bytes() {
     assert_eq!(VERSION, 1);
@@ -171,10 +171,10 @@ fn every_refusal_says_what_was_expected_and_what_came() {
     );
 }
 
-/// The byte table of docs/protocol.md is what the code does: each field is written where the table says.
+/// The byte table of docs/reference/protocol.md is what the code does: each field is written where the table says.
 #[test]
 fn the_documented_header_is_the_real_one() {
-    let document = include_str!("../../docs/protocol.md");
+    let document = include_str!("../../docs/reference/protocol.md");
     let table = document
         .split("### Header, 80 bytes")
         .nth(1)

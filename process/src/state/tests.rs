@@ -182,7 +182,7 @@ fn what_open_files_say_of_each_other_fits_together() {
 
 #[test]
 fn the_document_names_kinds_and_version() {
-    let document = include_str!("../../../docs/image-format.md");
+    let document = include_str!("../../../docs/reference/image-format.md");
     for kind in [super::STATE_KIND, super::PAGES_KIND, super::FILES_KIND] {
         assert!(document.contains(&format!("| {kind:#06x} | ")), "{kind:#06x}");
         assert!(document.contains(&format!("### {kind:#06x}: ")), "{kind:#06x}");

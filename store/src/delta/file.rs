@@ -1,4 +1,4 @@
-//! The file of a delta: blocks, index, trailer. Byte tables: `docs/image-format.md`.
+//! The file of a delta: blocks, index, trailer. Byte tables: `docs/reference/image-format.md`.
 
 use super::error::DeltaError;
 use super::hash::{BlockHash, ContentName};

@@ -1,4 +1,4 @@
-//! Where each field of an image lies. The one description of it for people is `docs/image-format.md`; a test compares
+//! Where each field of an image lies. The one description of it for people is `docs/reference/image-format.md`; a test compares
 //! the two.
 
 use core::mem::{offset_of, size_of};

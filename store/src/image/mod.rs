@@ -1,4 +1,4 @@
-//! One image file: the saved state of one rank. Byte tables: `docs/image-format.md`.
+//! One image file: the saved state of one rank. Byte tables: `docs/reference/image-format.md`.
 //!
 //! ```text
 //! | header, 64 bytes | section 0 | zeros | section 1 | ... | table, 48 bytes per section | checksum of the table |

@@ -1,4 +1,4 @@
-//! Where each field of a stream of packets lies. For people: `docs/image-format.md`; a test compares the two.
+//! Where each field of a stream of packets lies. For people: `docs/reference/image-format.md`; a test compares the two.
 
 use core::mem::{offset_of, size_of};
 use core::ops::RangeInclusive;

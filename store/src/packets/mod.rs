@@ -3,7 +3,7 @@
 //! The content is cut into blocks of equal length, so many of them are a packet, and each packet is compressed on its own, or
 //! not at all where nothing is gained. A table says where each one lies. Whoever wants a block reads two places of the file: the packet's entry and
 //! the packet. Every packet has a checksum that holds for its place alone, so nothing unchecked is ever handed out. Byte tables:
-//! `docs/image-format.md`.
+//! `docs/reference/image-format.md`.
 //!
 //! ```text
 //! | front, 8 bytes | packet 0 | packet 1 | ... | table, 24 bytes a packet | footer, 104 bytes |
@@ -48,7 +48,7 @@ impl Cut {
         (block && packet).then_some(Cut { block_bytes, blocks_per_packet })
     }
 
-    /// Blocks of so many bytes, in packets of 64 KiB or of one block: `docs/decisions.md`.
+    /// Blocks of so many bytes, in packets of 64 KiB or of one block: `docs/adr/0088-packets-are-compressed-where-a-sample-shows-a-gain.md`.
     #[must_use]
     pub fn of_blocks(block_bytes: u32) -> Option<Cut> {
         Cut::new(block_bytes, (PACKET_BYTES / block_bytes.max(1)).max(1))

@@ -39,8 +39,8 @@ fn nothing_is_left_for_later_or_bound_to_one_machine() {
 
 #[test]
 fn every_rule_is_cited_by_code_and_by_a_test() {
-    let document =
-        std::fs::read_to_string(source::root().join("docs/protocol.md")).expect("docs/protocol.md");
+    let document = std::fs::read_to_string(source::root().join("docs/reference/protocol.md"))
+        .expect("docs/reference/protocol.md");
     assert!(rules::defined(&document).len() >= 13, "the document has lost its rules");
     let mut files = source::files(&[".rs"]);
     // The rules in there are examples.

@@ -46,7 +46,10 @@ pub(crate) fn faults(document: &str, files: &[SourceFile]) -> Vec<String> {
         for (text, cited) in [(&parts.product, &mut in_product), (&parts.tests, &mut in_tests)] {
             for (line, id) in citations(text) {
                 if !rules.contains(&id) {
-                    faults.push(format!("{}:{line}: {id} is not a rule of docs/protocol.md", file.path));
+                    faults.push(format!(
+                        "{}:{line}: {id} is not a rule of docs/reference/protocol.md",
+                        file.path
+                    ));
                 }
                 cited.push(id);
             }

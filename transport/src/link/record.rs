@@ -10,7 +10,7 @@ use crate::link::queues::{Envelope, SentBody};
 use crate::matching::Space;
 use crate::port::state::SentFrame;
 
-/// What a numbered frame carries, as far as it is needed to build it again. Little-endian; the layout is that of docs/image-format.md.
+/// What a numbered frame carries, as far as it is needed to build it again. Little-endian; the layout is that of docs/reference/image-format.md.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct FrameRecord {

@@ -103,7 +103,7 @@ impl FrozenPort {
         }
     }
 
-    /// Messages in each of the five states in which a checkpoint can find them (Huo et al. 2006; docs/protocol.md).
+    /// Messages in each of the five states in which a checkpoint can find them (Huo et al. 2006; docs/reference/protocol.md).
     #[must_use]
     pub fn census(&self) -> Census {
         let mut census =

@@ -4,7 +4,7 @@
 //! frame = header (80 bytes) [contact (56 bytes)] body (fixed per kind) payload
 //! ```
 //!
-//! One file per kind of frame; each has its byte table in the module documentation, and docs/protocol.md repeats them.
+//! One file per kind of frame; each has its byte table in the module documentation, and docs/reference/protocol.md repeats them.
 
 mod announce;
 mod contact;

@@ -32,7 +32,8 @@ pub(super) fn look(pid: u32) -> Vec<Finding> {
     }
     let finding = |sentence: &String| {
         // "descriptor 5 (what it is): why; what to do"
-        let (found, fix) = sentence.rsplit_once("; ").unwrap_or((sentence, "see docs/image-format.md"));
+        let (found, fix) =
+            sentence.rsplit_once("; ").unwrap_or((sentence, "see docs/reference/image-format.md"));
         Finding::problem("process", found, fix)
     };
     told.iter().map(finding).collect()
