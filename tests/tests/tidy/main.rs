@@ -3,6 +3,7 @@
 
 mod arrows;
 mod links;
+mod phrases;
 mod rules;
 mod source;
 mod words;
@@ -51,4 +52,9 @@ fn every_rule_is_cited_by_code_and_by_a_test() {
 #[test]
 fn links_between_documents_lead_somewhere() {
     none(&links::dead(&links::documents(), &source::root()));
+}
+
+#[test]
+fn text_for_users_has_no_forbidden_phrases() {
+    none(&phrases::faults(&links::documents(), &source::files(&[".rs"])));
 }

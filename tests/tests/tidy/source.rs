@@ -71,6 +71,30 @@ pub(crate) fn code_only(text: &str) -> String {
     String::from_utf8(code).expect("whole characters were blanked out")
 }
 
+/// The string literals of a text, each with its line and without its quotes; lines that a backslash joins are joined.
+pub(crate) fn strings(text: &str) -> Vec<(usize, String)> {
+    let bytes = text.as_bytes();
+    let (mut found, mut at) = (Vec::new(), 0);
+    while at < bytes.len() {
+        let raw = bytes[at] == b'r' && is_raw_string(bytes, at);
+        let end = match bytes[at] {
+            b'/' if bytes[at..].starts_with(b"//") => line_end(bytes, at),
+            b'/' if bytes[at..].starts_with(b"/*") => block_comment_end(bytes, at),
+            b'"' => string_end(bytes, at),
+            b'r' if raw => raw_string_end(bytes, at),
+            b'\'' => char_end(bytes, at),
+            _ => at + 1,
+        };
+        if bytes[at] == b'"' || raw {
+            let line = text[..at].matches('\n').count() + 1;
+            let literal = text[at..end].trim_matches(|symbol| symbol == 'r' || symbol == '#');
+            found.push((line, literal.trim_matches('"').replace("\\\n", " ")));
+        }
+        at = end;
+    }
+    found
+}
+
 fn line_end(bytes: &[u8], at: usize) -> usize {
     bytes[at..].iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |length| at + length)
 }
@@ -164,7 +188,7 @@ fn is_test_path(path: &str) -> bool {
 }
 
 /// The end of the item that begins at `at`: its closing brace, or the semicolon of an item without a body.
-fn item_end(code: &str, at: usize) -> usize {
+pub(crate) fn item_end(code: &str, at: usize) -> usize {
     let mut depth = 0;
     for (offset, byte) in code.as_bytes()[at..].iter().enumerate() {
         match byte {
@@ -205,6 +229,13 @@ mod tests {
         let text = "a /* b /* c */ d */ e // f\n\"g\\\"h\" 'i' '\\'' r#\"j\"k\"# b\"l\" br\"m\" &'n o 'é' p";
         let words: Vec<_> = identifiers(&code_only(text)).map(|(_, word)| word.to_owned()).collect();
         assert_eq!(words, ["a", "e", "b", "b", "n", "o", "p"]);
+    }
+
+    #[test]
+    fn strings_are_found_where_they_are() {
+        let text = "a \"b\\\"c\" // \"d\"\n'\"' r#\"e\"f\"# \"g\\\n  h\" &'i";
+        let expected = [(1, "b\\\"c"), (2, "e\"f"), (2, "g   h")];
+        assert_eq!(strings(text), expected.map(|(line, literal)| (line, literal.to_owned())));
     }
 
     #[test]
