@@ -27,6 +27,15 @@ const FORBIDDEN: &[Forbidden] = &[
     ("hear of", "learn, be informed"),
     ("hears of", "learn, be informed"),
     ("an own", "'its own', 'a separate'"),
+    ("die by", "'is discarded by'"),
+    ("dies by", "'is discarded by'"),
+    // A preposition before a free relative clause.
+    ("by who", "name the actor"),
+    ("for who", "name the actor"),
+    ("from who", "name the actor"),
+    ("of who", "name the actor"),
+    ("to who", "name the actor"),
+    ("what is told", "name the message"),
 ];
 
 /// Sources whose messages are still to be mended, and how many forbidden phrases each folder may have at most.
@@ -56,7 +65,7 @@ const DOCUMENTS: &[&str] = &[
 ];
 
 /// Documents that are still to be mended, with as many phrases as they may have.
-const UNMENDED: &[(&str, usize)] = &[("README.md", 19)];
+const UNMENDED: &[(&str, usize)] = &[("README.md", 20)];
 
 /// A piece of text and the line on which it begins.
 type Piece = (usize, String);
