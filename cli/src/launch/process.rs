@@ -18,8 +18,8 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg, pthread_sigmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{AccessFlags, Pid, access, getpid, getppid};
-use session::company::COMPANY_VARIABLE;
 use session::launch::{Launch, SOCKET_VARIABLE};
+use session::parent_job::PARENT_JOB_VARIABLE;
 use transport::Life;
 
 use super::descriptors::{self, Descriptors};
@@ -167,7 +167,7 @@ pub(crate) struct Seat {
     /// Where the provider finds the job's key, as a variable.
     pub(crate) key: Option<(&'static str, PathBuf)>,
     /// What a process that is no rank tells ranks that are saved as whole processes.
-    pub(crate) company: Option<String>,
+    pub(crate) parent_job: Option<String>,
 }
 
 impl Group {
@@ -249,7 +249,7 @@ fn command(program: &Program, seat: &Seat) -> Command {
         .args(&program.command[1..])
         .current_dir(&program.directory)
         .envs(seat.key.clone())
-        .envs(seat.company.as_ref().map(|company| (COMPANY_VARIABLE, company)))
+        .envs(seat.parent_job.as_ref().map(|parent_job| (PARENT_JOB_VARIABLE, parent_job)))
         .envs(program.environment.iter().map(|(name, value)| (name, value)))
         .env(RANK_VARIABLE, &rank)
         .env(RANKS_VARIABLE, &ranks)
@@ -286,7 +286,7 @@ impl Process {
         ours.set_nonblocking(true)?;
         let (rank, ranks) = (launch.rank.0, launch.ranks);
         let key_place = if apart.is_some() { key.variable_inside() } else { key.variable() };
-        let seat = Seat { rank, ranks, local, locals, pmi, key: key_place, company: None };
+        let seat = Seat { rank, ranks, local, locals, pmi, key: key_place, parent_job: None };
         let mut command = command(program, &seat);
         command.env(SOCKET_VARIABLE, theirs.as_raw_fd().to_string());
         if apart.is_some_and(|apart| matches!(apart.wanted, Wanted::Saved { .. })) {

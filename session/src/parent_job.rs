@@ -5,15 +5,15 @@ use core::fmt::Write as _;
 use ckpt_glue::enrolment::AddressTable;
 use transport::{AuthLevel, JobId, Life, PortId, RawAddress};
 
-/// Names the environment variable with a [`Company`].
-pub const COMPANY_VARIABLE: &str = "STILLWIRE_COMPANY";
+/// Names the environment variable with a [`ParentJob`].
+pub const PARENT_JOB_VARIABLE: &str = "STILLWIRE_PARENT_JOB";
 
-/// Longest text of a [`Company`]: the kernel takes no variable beyond 128 KiB.
-pub const COMPANY_BYTES_MAX: usize = 120 << 10;
+/// Longest text of a [`ParentJob`]: the kernel takes no variable beyond 128 KiB.
+pub const PARENT_JOB_BYTES_MAX: usize = 120 << 10;
 
 /// The ranks among which a process lives.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Company {
+pub struct ParentJob {
     /// Their job.
     pub job: JobId,
     /// Their life.
@@ -24,7 +24,7 @@ pub struct Company {
     pub moved: AddressTable,
 }
 
-impl Company {
+impl ParentJob {
     /// `JOB.COUNTER.NONCE.LEVEL`, and for each port `,PORT` and its rails, `:ADDRESS`, all but the counter in hexadecimal; `None` if that is too long.
     #[must_use]
     pub fn text(&self) -> Option<String> {
@@ -38,12 +38,12 @@ impl Company {
                 });
             }
         }
-        (text.len() <= COMPANY_BYTES_MAX).then_some(text)
+        (text.len() <= PARENT_JOB_BYTES_MAX).then_some(text)
     }
 
-    /// Reads what [`Company::text`] wrote.
+    /// Reads what [`ParentJob::text`] wrote.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Company> {
+    pub fn parse(text: &str) -> Option<ParentJob> {
         let mut parts = text.split(',');
         let mut names = parts.next()?.split('.');
         let job = JobId(u128::from_str_radix(names.next()?, 16).ok()?);
@@ -54,7 +54,7 @@ impl Company {
             return None;
         }
         let moved = parts.map(port).collect::<Option<_>>()?;
-        Some(Company { job, life: Life { counter, nonce }, auth, moved })
+        Some(ParentJob { job, life: Life { counter, nonce }, auth, moved })
     }
 }
 
@@ -94,20 +94,20 @@ fn address(text: &str) -> Option<RawAddress> {
 mod tests {
     use super::*;
 
-    fn company(ports: u64) -> Company {
+    fn parent_job(ports: u64) -> ParentJob {
         let rails = |port: u64| vec![RawAddress::new(&port.to_be_bytes()).unwrap(), RawAddress::NONE];
         let moved = (0..ports).map(|port| (PortId(port << 33 | 1), rails(port))).collect();
         let auth = if ports == 1 { AuthLevel::Header } else { AuthLevel::Full };
-        Company { job: JobId(77), life: Life { counter: 3, nonce: u64::MAX }, auth, moved }
+        ParentJob { job: JobId(77), life: Life { counter: 3, nonce: u64::MAX }, auth, moved }
     }
 
     #[test]
     fn a_company_is_read_as_it_was_written() {
         for ports in [0, 1, 300] {
-            let company = company(ports);
-            assert_eq!(Company::parse(&company.text().unwrap()), Some(company));
+            let parent_job = parent_job(ports);
+            assert_eq!(ParentJob::parse(&parent_job.text().unwrap()), Some(parent_job));
         }
-        let too_long = company(100_000).text();
+        let too_long = parent_job(100_000).text();
         assert_eq!(too_long, None);
         for wrong in [
             "",
@@ -124,7 +124,7 @@ mod tests {
             "1.1.2.full,1:zz",
             "1.1.2.full,1:\u{e4}",
         ] {
-            assert_eq!(Company::parse(wrong), None, "{wrong}");
+            assert_eq!(ParentJob::parse(wrong), None, "{wrong}");
         }
     }
 }
