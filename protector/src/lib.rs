@@ -1,14 +1,14 @@
 //! Images that survive their nodes: one protector per node moves parity between the nodes of a group, and repairs.
 //!
 //! ```text
-//!   Order (keeper) --> clerk: endpoint, messages, one encoding at a time --> Event (keeper)
+//!   Order (keeper) --> encode worker: endpoint, messages, one encoding at a time --> Event (keeper)
 //!                        |  \
 //!                        |   reader: what has changed here, window by window; what others ask while they are repaired
 //!                      writer: parity of what others have, records, repair of this node
 //! ```
 //!
 //! What is computed and what lies where is [`store::protect`]'s matter. Here is how it travels: over an endpoint of this crate's own, in
-//! messages ([`message`]) that follow a [`Shape`]. Each of the three is a thread. The clerk also adds up what passes through; the reader and the writer share the disk, and
+//! messages ([`message`]) that follow a [`Shape`]. Each of the three is a thread. The encode worker also adds up what passes through; the reader and the writer share the disk, and
 //! the reader computes what it contributes. What waits between them is bounded by the windows that are open, so that an encoding takes as long as the
 //! slowest of network, disk and arithmetic.
 //!
@@ -20,9 +20,9 @@ mod account;
 mod api;
 mod bare;
 mod bucket;
-mod clerk;
 mod cost;
 mod disk;
+mod encode_worker;
 mod error;
 mod limits;
 mod lines;

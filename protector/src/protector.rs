@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use store::Directory;
 
 use crate::api::{Event, Order, Settings};
-use crate::clerk::{Clerk, Task};
+use crate::encode_worker::{EncodeWorker, Task};
 use crate::error::ProtectorError;
 use crate::mailbox::{Bell, Mailbox};
 
@@ -32,9 +32,10 @@ impl Protector {
         let failed = |reason: String| ProtectorError::Thread { node, reason };
         let bell = Arc::new(Bell::new().map_err(|error| failed(error.to_string()))?);
         let tasks = Arc::new(Mailbox::new());
-        let clerk = Clerk::new(settings, me, directory, Arc::clone(&tasks), Arc::clone(&bell))?;
+        let encode_worker =
+            EncodeWorker::new(settings, me, directory, Arc::clone(&tasks), Arc::clone(&bell))?;
         let thread = std::thread::Builder::new().name("stillwire-parity".into());
-        let thread = thread.spawn(move || clerk.run()).map_err(|error| failed(error.to_string()))?;
+        let thread = thread.spawn(move || encode_worker.run()).map_err(|error| failed(error.to_string()))?;
         Ok(Protector { tasks, bell, thread: Some(thread) })
     }
 

@@ -11,8 +11,8 @@ use store::protect::{Changes, Member, Served, Strip, Wanted};
 use store::record::Content;
 use transport::Life;
 
-use crate::clerk::Task;
 use crate::disk::Disk;
+use crate::encode_worker::Task;
 use crate::error::ProtectorError;
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::mailbox::Mailbox;

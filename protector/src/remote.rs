@@ -1,4 +1,4 @@
-//! How a node that is repaired asks the others: over the clerk, ahead of what it works on.
+//! How a node that is repaired asks the others: over the encode worker, ahead of what it works on.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -7,11 +7,11 @@ use store::GenerationId;
 use store::protect::{Group, Others, ProtectError, Told, Wanted};
 use store::record::Content;
 
-use crate::clerk::Task;
+use crate::encode_worker::Task;
 use crate::mailbox::Mailbox;
 use crate::message::{Answer, Question};
 
-/// A question on its way through the clerk.
+/// A question on its way through the encode worker.
 pub(crate) struct Asking {
     pub(crate) to: usize,
     pub(crate) generation: GenerationId,
@@ -52,7 +52,7 @@ impl Remote {
         asked.iter().map(|to| self.ask(*to, generation, question())).collect()
     }
 
-    /// The clerk answers in the end, whatever the one asked does.
+    /// The encode worker answers in the end, whatever the one asked does.
     fn answer(&self, of: usize, reply: &Receiver<Reply>) -> Result<Answer, ProtectError> {
         let node = self.group.nodes()[of];
         match reply.recv() {

@@ -10,8 +10,8 @@ use store::storage::DirectoryFile;
 use transport::Rank;
 
 use crate::api::{Asked, Event};
-use crate::clerk::Task;
 use crate::disk::Disk;
+use crate::encode_worker::Task;
 use crate::error::ProtectorError;
 use crate::mailbox::Mailbox;
 use crate::remote::Remote;

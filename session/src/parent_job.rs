@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_company_is_read_as_it_was_written() {
+    fn a_parent_job_is_read_as_it_was_written() {
         for ports in [0, 1, 300] {
             let parent_job = parent_job(ports);
             assert_eq!(ParentJob::parse(&parent_job.text().unwrap()), Some(parent_job));

@@ -9,7 +9,7 @@ use store::protect::Changes;
 use store::record::Content;
 use transport::Rank;
 
-use super::{Clerk, Current, Since};
+use super::{Current, EncodeWorker, Since};
 use crate::account::{Sight, Watch};
 use crate::api::{Asked, Event};
 use crate::cost::{Conditions, windows};
@@ -82,7 +82,7 @@ impl Encoding {
     }
 }
 
-impl Clerk {
+impl EncodeWorker {
     pub(super) fn protect(
         &mut self,
         generation: GenerationId,

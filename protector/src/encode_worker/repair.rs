@@ -9,7 +9,7 @@ use store::GenerationId;
 use store::protect::Repaired;
 use transport::Epoch;
 
-use super::{Clerk, Current, Since};
+use super::{Current, EncodeWorker, Since};
 use crate::api::{Asked, Event};
 use crate::error::ProtectorError;
 use crate::limits::{ALIVE_EVERY, QUESTIONS_MAX, STUCK_AFTER};
@@ -33,7 +33,7 @@ pub(super) struct Question {
     reply: Sender<Reply>,
 }
 
-impl Clerk {
+impl EncodeWorker {
     pub(super) fn repair(&mut self, generation: GenerationId) -> Result<(), ProtectorError> {
         if !self.post.as_ref().is_some_and(|post| post.has_met()) {
             return Err(ProtectorError::NotMet { node: self.settings.node });

@@ -30,7 +30,7 @@ use crate::writer::{self, Writer, failed};
 use encoding::{Early, Encoding};
 use repair::{Question, Repair};
 
-/// What waits for the clerk.
+/// What waits for the encode worker.
 pub(crate) enum Task {
     /// The owner's.
     Order(Order),
@@ -66,7 +66,7 @@ struct Since {
     network: Duration,
 }
 
-pub(crate) struct Clerk {
+pub(crate) struct EncodeWorker {
     settings: Settings,
     /// This node's place in its group.
     me: usize,
@@ -100,14 +100,14 @@ pub(crate) struct Clerk {
     failed: Option<(GenerationId, Account)>,
 }
 
-impl Clerk {
+impl EncodeWorker {
     pub(crate) fn new(
         settings: Settings,
         me: usize,
         directory: Directory,
         tasks: Arc<Mailbox<Task>>,
         bell: Arc<Bell<Event>>,
-    ) -> Result<Clerk, ProtectorError> {
+    ) -> Result<EncodeWorker, ProtectorError> {
         let disk = Arc::new(Meter::new(settings.limits.disk_bytes_per_s));
         let usage = Arc::new(Usage::new(settings.limits.cores));
         let works = [Arc::new(Work::default()), Arc::new(Work::default())];
@@ -133,7 +133,7 @@ impl Clerk {
         let thread = Writer::new(member(write), Arc::clone(&tasks), Arc::clone(&usage), Arc::clone(write));
         start("stillwire-write", Box::new(move || thread.run(&jobs)))?;
         let members = settings.group.members();
-        Ok(Clerk {
+        Ok(EncodeWorker {
             settings,
             me,
             tasks,
