@@ -28,7 +28,7 @@ mod limits;
 mod lines;
 mod mailbox;
 pub mod message;
-mod post;
+mod messenger;
 mod protector;
 mod reader;
 mod remote;

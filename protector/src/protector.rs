@@ -84,7 +84,7 @@ mod tests {
     use crate::limits::QUESTIONS_MAX;
     use crate::lines::Lines;
     use crate::message::{Answer, Message, Question, Word};
-    use crate::post::{News, Post};
+    use crate::messenger::{Messenger, News};
     use crate::shape::Shape;
 
     const JOB: JobId = JobId(7);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     /// A protector of node 0 that has met node 1, which speaks for itself.
-    fn with_a_peer(settings: impl Fn(u32) -> Settings) -> (Protector, Post) {
+    fn with_a_peer(settings: impl Fn(u32) -> Settings) -> (Protector, Messenger) {
         let protector = Protector::start(settings(0)).expect("a protector");
         protector.tell(Order::Open { life: LIFE });
         let Event::Opened { addresses, .. } = wait_for(|| protector.next()) else { panic!("it opens") };
@@ -112,7 +112,7 @@ mod tests {
         lines.meet(&settings(1), &[(0, addresses)]).expect("an address");
         protector.tell(Order::Meet { life: LIFE, addresses: there });
         assert!(matches!(wait_for(|| protector.next()), Event::Met { .. }));
-        (protector, Post::new(lines, 2, None))
+        (protector, Messenger::new(lines, 2, None))
     }
 
     // Nothing is made as large as a peer says before its records bear it out.
@@ -133,17 +133,17 @@ mod tests {
             patience: Duration::from_secs(60),
         };
         std::fs::create_dir_all(scratch.path().join(ASKED.folder())).expect("a folder");
-        let (protector, mut post) = with_a_peer(settings);
+        let (protector, mut messenger) = with_a_peer(settings);
         protector.tell(Order::Protect { generation: ASKED, from: None, ranks: Vec::new() });
         let content = Content { job: JOB, generation: ASKED, node: 1, files: Vec::new() };
         // As many as a message may tell of: more than any machine has.
         let pages = CONTENT_PAGES_MAX;
         let changed = vec![(pages / group.data_pages(), group.data_pages())];
         let word = Word::Content { from: None, shape: Shape::Ring, pages, changed, record: content.emit() };
-        post.say(0, &Message { generation: ASKED, number: 0, word });
+        messenger.say(0, &Message { generation: ASKED, number: 0, word });
         let failed = wait_for(|| {
-            post.send();
-            post.receive();
+            messenger.send();
+            messenger.receive();
             protector.next()
         });
         let Event::Failed {
@@ -178,15 +178,15 @@ mod tests {
         let content = Content { job: JOB, generation: ASKED, node: 1, files: Vec::new() };
         member.write_content(&content).expect("a record");
 
-        let (_protector, mut post) = with_a_peer(settings);
+        let (_protector, mut messenger) = with_a_peer(settings);
         for number in 1..=QUESTIONS_MAX as u64 + 2 {
             let word = Word::Question(Question::Content { of: 1 });
-            post.say(0, &Message { generation: ASKED, number, word });
+            messenger.say(0, &Message { generation: ASKED, number, word });
         }
         let mut refused = Vec::new();
         wait_for(|| {
-            post.send();
-            for news in post.receive() {
+            messenger.send();
+            for news in messenger.receive() {
                 let News::Words { from: 0, bytes } = news else { continue };
                 let Message { number, word, .. } = Message::parse(&bytes).expect("a message");
                 let why = match word {

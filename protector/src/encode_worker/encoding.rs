@@ -16,7 +16,7 @@ use crate::cost::{Conditions, windows};
 use crate::error::ProtectorError;
 use crate::limits::{ALIVE_EVERY, LATENCY_ASSUMED, LINK_ASSUMED, LINK_SEEN_BYTES, STUCK_AFTER, WINDOWS_MAX};
 use crate::message::{Message, Strips, Word};
-use crate::post::Post;
+use crate::messenger::Messenger;
 use crate::reader;
 use crate::round::{Out, Round};
 use crate::shape::Shape;
@@ -92,8 +92,8 @@ impl EncodeWorker {
         let node = self.settings.node;
         let members = self.settings.group.members();
         let (life, open) = (generation.life, self.life());
-        let post = self.post.as_ref().filter(|post| post.life() == life);
-        if !post.ok_or(ProtectorError::NotOpen { node, life, open })?.has_met() {
+        let messenger = self.messenger.as_ref().filter(|messenger| messenger.life() == life);
+        if !messenger.ok_or(ProtectorError::NotOpen { node, life, open })?.has_met() {
             return Err(ProtectorError::NotMet { node });
         }
         self.attempt += 1;
@@ -152,8 +152,8 @@ impl EncodeWorker {
         self.attempt += 1;
         self.to_reader(reader::Job::Forget);
         self.early.retain(|_, early| early.generation() > generation);
-        if let Some(post) = &mut self.post {
-            post.forget_strips(generation.epoch.0);
+        if let Some(messenger) = &mut self.messenger {
+            messenger.forget_strips(generation.epoch.0);
         }
     }
 
@@ -251,7 +251,7 @@ impl EncodeWorker {
     fn conditions(&self, pages: u64, changed: u64) -> Conditions {
         let limits = self.settings.limits;
         let link = limits.link_bytes_per_s.map(|rate| rate as f64);
-        let latency = self.post.as_ref().and_then(Post::latency).unwrap_or(LATENCY_ASSUMED);
+        let latency = self.messenger.as_ref().and_then(Messenger::latency).unwrap_or(LATENCY_ASSUMED);
         Conditions {
             pages,
             changed,
@@ -300,8 +300,9 @@ impl EncodeWorker {
         match done {
             Done::Answered { life, to, message } => {
                 self.questions_of[to] -= 1;
-                if let Some(post) = self.post.as_mut().filter(|post| post.life() == life) {
-                    post.pass(to, message);
+                if let Some(messenger) = self.messenger.as_mut().filter(|messenger| messenger.life() == life)
+                {
+                    messenger.pass(to, message);
                 }
             }
             Done::Failed { attempt, error } if attempt == current => self.fail(error),
@@ -399,10 +400,10 @@ impl EncodeWorker {
         encoding.jobs += to_reader.len() + to_writer.len();
         to_reader.into_iter().for_each(|job| self.to_reader(job));
         to_writer.into_iter().for_each(|job| self.to_writer(job));
-        if let Some(post) = &mut self.post {
-            post.accept.now = Some((generation.epoch.0, below));
+        if let Some(messenger) = &mut self.messenger {
+            messenger.accept.now = Some((generation.epoch.0, below));
             for (to, window, parts) in to_send {
-                post.give(to, generation, window, parts);
+                messenger.give(to, generation, window, parts);
             }
         }
         self.watch();
@@ -430,7 +431,9 @@ impl EncodeWorker {
     /// Looks whether those who are waited for are alive.
     fn watch(&mut self) {
         let (now, patience, me) = (Instant::now(), self.settings.patience, self.me);
-        let (Current::Encoding(encoding), Some(post)) = (&mut self.current, &mut self.post) else { return };
+        let (Current::Encoding(encoding), Some(messenger)) = (&mut self.current, &mut self.messenger) else {
+            return;
+        };
         let (generation, begun) = (encoding.generation, encoding.since.at);
         let mut awaited = match &encoding.round {
             Some(round) => round.waits_for(),
@@ -443,21 +446,22 @@ impl EncodeWorker {
             }
             None => format!("what it has of generation {generation}"),
         };
-        awaited.extend((0..encoding.shares.len()).filter(|member| post.has_strips_to(*member)));
+        awaited.extend((0..encoding.shares.len()).filter(|member| messenger.has_strips_to(*member)));
         awaited.retain(|member| *member != me);
         let lacks = |member: usize| {
             member != me
-                && (encoding.round.is_none() && !encoding.has_told(member) || post.has_strips_from(member))
+                && (encoding.round.is_none() && !encoding.has_told(member)
+                    || messenger.has_strips_from(member))
         };
         let sight = Sight {
             own: encoding.jobs > 0,
-            limited: post.is_limited(),
+            limited: messenger.is_limited(),
             from: (0..encoding.shares.len()).map(lacks).collect(),
         };
         encoding.watch.look(now, sight);
         awaited.sort_unstable();
         awaited.dedup();
-        let silent = |member: &usize| now.saturating_duration_since(post.heard(*member).max(begun));
+        let silent = |member: &usize| now.saturating_duration_since(messenger.heard(*member).max(begun));
         if let Some((member, waited)) =
             awaited.iter().map(|member| (*member, silent(member))).find(|(_, waited)| *waited >= patience)
         {
@@ -472,7 +476,7 @@ impl EncodeWorker {
         if now.saturating_duration_since(encoding.asked_alive) >= ALIVE_EVERY.min(patience / 4) {
             encoding.asked_alive = now;
             for member in awaited {
-                post.say(member, &Message { generation, number: 0, word: Word::Alive });
+                messenger.say(member, &Message { generation, number: 0, word: Word::Alive });
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::error::ProtectorError;
 use crate::lines::Lines;
 use crate::mailbox::{Bell, Mailbox};
 use crate::message::{Message, Word};
-use crate::post::{News, Post};
+use crate::messenger::{Messenger, News};
 use crate::reader::{self, Reader};
 use crate::remote::Asking;
 use crate::usage::Usage;
@@ -79,7 +79,7 @@ pub(crate) struct EncodeWorker {
     threads: Vec<JoinHandle<()>>,
     /// Of the reader, and of the writer.
     works: [Arc<Work>; 2],
-    post: Option<Post>,
+    messenger: Option<Messenger>,
     /// Orders whose turn has not come.
     orders: VecDeque<Order>,
     current: Current,
@@ -144,7 +144,7 @@ impl EncodeWorker {
             reader,
             threads,
             works,
-            post: None,
+            messenger: None,
             orders: VecDeque::new(),
             current: Current::Nothing,
             attempt: 1,
@@ -172,7 +172,7 @@ impl EncodeWorker {
                     Task::End => return self.end(),
                 }
             }
-            let news = self.post.as_mut().map(Post::receive).unwrap_or_default();
+            let news = self.messenger.as_mut().map(Messenger::receive).unwrap_or_default();
             for news in news {
                 self.news(news);
             }
@@ -183,14 +183,14 @@ impl EncodeWorker {
             self.go_on();
             self.watch_questions();
             let mut timeout = Duration::from_millis(200);
-            if let Some(post) = &mut self.post {
-                post.send();
-                timeout = post.due().map_or(timeout, |due| due.min(timeout));
+            if let Some(messenger) = &mut self.messenger {
+                messenger.send();
+                timeout = messenger.due().map_or(timeout, |due| due.min(timeout));
             }
             // It never rests: others wait for its answers. What it has used the others rest for.
             let _ = meter.count();
-            match &self.post {
-                Some(post) => self.tasks.wait(timeout, post.seen()),
+            match &self.messenger {
+                Some(messenger) => self.tasks.wait(timeout, messenger.seen()),
                 None => self.tasks.wait(timeout, |_| false),
             }
         }
@@ -291,21 +291,21 @@ impl EncodeWorker {
 
     fn open(&mut self, life: Life) -> Result<Event, ProtectorError> {
         self.tasks.sleep_in(None);
-        self.post = None;
+        self.messenger = None;
         self.early.clear();
         let lines = Lines::open(&self.settings, life)?;
         let (addresses, unusable) = (lines.addresses(), lines.unusable().to_vec());
         self.tasks.sleep_in(Some(lines.endpoint().clone()));
         let members = self.settings.group.members();
-        self.post = Some(Post::new(lines, members, self.settings.limits.link_bytes_per_s));
+        self.messenger = Some(Messenger::new(lines, members, self.settings.limits.link_bytes_per_s));
         Ok(Event::Opened { life, addresses, unusable })
     }
 
     fn meet(&mut self, life: Life, addresses: &[(u32, Vec<u8>)]) -> Result<(), ProtectorError> {
         let (node, open) = (self.settings.node, self.life());
-        let post = self.post.as_mut().filter(|post| post.life() == life);
-        let post = post.ok_or(ProtectorError::NotOpen { node, life, open })?;
-        post.lines().meet(&self.settings, addresses)?;
+        let messenger = self.messenger.as_mut().filter(|messenger| messenger.life() == life);
+        let messenger = messenger.ok_or(ProtectorError::NotOpen { node, life, open })?;
+        messenger.lines().meet(&self.settings, addresses)?;
         // What is said first shows how far the others are, before that is asked for.
         self.say_to_all(GenerationId { life, epoch: Epoch(0) }, &Word::Alive);
         Ok(())
@@ -313,7 +313,7 @@ impl EncodeWorker {
 
     /// The life whose endpoint is open.
     fn life(&self) -> Option<Life> {
-        self.post.as_ref().map(Post::life)
+        self.messenger.as_ref().map(Messenger::life)
     }
 
     /// The number of a member's node.
@@ -322,16 +322,16 @@ impl EncodeWorker {
     }
 
     fn since(&self) -> Since {
-        let post = self.post.as_ref();
+        let messenger = self.messenger.as_ref();
         Since {
             at: Instant::now(),
             disk: self.disk.gone(),
             processor: self.usage.seconds(),
-            messages: post.map_or(0, |post| post.sent_messages),
-            sent: post.map_or(0, |post| post.sent_bytes),
-            received: post.map_or(0, |post| post.received_bytes),
-            rail_frames: post.map_or([0; RAILS_MAX], Post::rail_frames),
-            network: post.map_or(Duration::ZERO, Post::busy),
+            messages: messenger.map_or(0, |messenger| messenger.sent_messages),
+            sent: messenger.map_or(0, |messenger| messenger.sent_bytes),
+            received: messenger.map_or(0, |messenger| messenger.received_bytes),
+            rail_frames: messenger.map_or([0; RAILS_MAX], Messenger::rail_frames),
+            network: messenger.map_or(Duration::ZERO, Messenger::busy),
         }
     }
 
@@ -344,7 +344,7 @@ impl EncodeWorker {
             rail_frames: std::array::from_fn(|rail| {
                 now.rail_frames[rail].saturating_sub(since.rail_frames[rail])
             }),
-            rails_lost: self.post.as_ref().map_or(0, Post::rails_lost),
+            rails_lost: self.messenger.as_ref().map_or(0, Messenger::rails_lost),
             sent_bytes: now.sent - since.sent,
             received_bytes: now.received - since.received,
             read_bytes: now.disk.read - since.disk.read,
@@ -398,8 +398,8 @@ impl EncodeWorker {
     fn say_to_all(&mut self, generation: GenerationId, word: &Word) {
         let (members, me) = (self.settings.group.members(), self.me);
         let message = Message { generation, number: 0, word: word.clone() };
-        if let Some(post) = &mut self.post {
-            (0..members).filter(|member| *member != me).for_each(|member| post.say(member, &message));
+        if let Some(messenger) = &mut self.messenger {
+            (0..members).filter(|member| *member != me).for_each(|member| messenger.say(member, &message));
         }
     }
 }

@@ -35,7 +35,7 @@ pub(super) struct Question {
 
 impl EncodeWorker {
     pub(super) fn repair(&mut self, generation: GenerationId) -> Result<(), ProtectorError> {
-        if !self.post.as_ref().is_some_and(|post| post.has_met()) {
+        if !self.messenger.as_ref().is_some_and(|messenger| messenger.has_met()) {
             return Err(ProtectorError::NotMet { node: self.settings.node });
         }
         let remote = Remote::new(Arc::clone(&self.tasks), self.settings.group.clone());
@@ -73,14 +73,14 @@ impl EncodeWorker {
             Current::Repair(Repair { ended, .. }) => *ended,
             _ => Some("nothing is repaired any more"),
         };
-        let Some(post) = self.post.as_mut().filter(|_| refusal.is_none()) else {
+        let Some(messenger) = self.messenger.as_mut().filter(|_| refusal.is_none()) else {
             let why = refusal.unwrap_or("this node has no endpoint");
             // Who asked may have given up.
             let _ = reply.send(Err(why.to_owned()));
             return;
         };
         self.asked += 1;
-        post.say(to, &Message { generation, number: self.asked, word: Word::Question(question) });
+        messenger.say(to, &Message { generation, number: self.asked, word: Word::Question(question) });
         self.questions.insert(self.asked, Question { to, generation, at: Instant::now(), reply });
     }
 
@@ -110,19 +110,19 @@ impl EncodeWorker {
     /// Who has been silent for too long will not answer; neither will who is alive and has not done so for much longer.
     pub(super) fn watch_questions(&mut self) {
         let (now, patience) = (Instant::now(), self.settings.patience);
-        let Some(post) = &mut self.post else {
+        let Some(messenger) = &mut self.messenger else {
             return self.drop_questions(|_| Some("this node has no endpoint".to_owned()));
         };
         if now.saturating_duration_since(self.asked_alive) >= ALIVE_EVERY.min(patience / 4) {
             self.asked_alive = now;
             let awaited: BTreeSet<usize> = self.questions.values().map(|question| question.to).collect();
             for member in awaited {
-                let nothing = GenerationId { life: post.life(), epoch: Epoch(0) };
-                post.say(member, &Message { generation: nothing, number: 0, word: Word::Alive });
+                let nothing = GenerationId { life: messenger.life(), epoch: Epoch(0) };
+                messenger.say(member, &Message { generation: nothing, number: 0, word: Word::Alive });
             }
         }
         let heard: Vec<Instant> =
-            (0..self.settings.group.members()).map(|member| post.heard(member)).collect();
+            (0..self.settings.group.members()).map(|member| messenger.heard(member)).collect();
         self.drop_questions(|question| {
             let since = |at: Instant| now.saturating_duration_since(at);
             let (silent, waited) = (since(heard[question.to].max(question.at)), since(question.at));
@@ -142,14 +142,14 @@ impl EncodeWorker {
         number: u64,
         question: message::Question,
     ) {
-        let Some(post) = &mut self.post else { return };
+        let Some(messenger) = &mut self.messenger else { return };
         if self.questions_of[from] == QUESTIONS_MAX {
             let why = format!("{QUESTIONS_MAX} questions of this node wait already");
             let word = Word::Answer(Answer::Failed(why));
-            return post.say(from, &Message { generation, number, word });
+            return messenger.say(from, &Message { generation, number, word });
         }
         self.questions_of[from] += 1;
-        let (attempt, life) = (self.attempt, post.life());
+        let (attempt, life) = (self.attempt, messenger.life());
         self.to_reader(reader::Job::Answer { attempt, life, to: from, generation, number, question });
     }
 }

@@ -79,7 +79,7 @@ struct Going {
     strips: Option<(u32, u64)>,
 }
 
-pub(crate) struct Post {
+pub(crate) struct Messenger {
     lines: Lines,
     /// Limits of the link, in each direction.
     out: Option<Bucket>,
@@ -110,10 +110,10 @@ pub(crate) struct Post {
     busy: Duration,
 }
 
-impl Post {
-    pub(crate) fn new(lines: Lines, members: usize, link_bytes_per_s: Option<u64>) -> Post {
+impl Messenger {
+    pub(crate) fn new(lines: Lines, members: usize, link_bytes_per_s: Option<u64>) -> Messenger {
         let now = Instant::now();
-        Post {
+        Messenger {
             lines,
             out: link_bytes_per_s.map(Bucket::new),
             into: link_bytes_per_s.map(Bucket::new),
@@ -442,28 +442,28 @@ mod tests {
         let (mut ours, settings) = lines(0);
         let (theirs, _) = lines(1);
         ours.meet(&settings, &[(1, theirs.addresses())]).expect("an address");
-        let mut post = Post::new(ours, 2, None);
+        let mut messenger = Messenger::new(ours, 2, None);
         let generation = GenerationId { life: LIFE, epoch: Epoch(3) };
-        let give = |post: &mut Post| {
-            post.say(1, &Message { generation, number: 0, word: Word::Alive });
-            post.give(1, generation, 0, vec![(0, 0, Strip::default())]);
-            post.send();
+        let give = |messenger: &mut Messenger| {
+            messenger.say(1, &Message { generation, number: 0, word: Word::Alive });
+            messenger.give(1, generation, 0, vec![(0, 0, Strip::default())]);
+            messenger.send();
         };
-        give(&mut post);
-        assert!(post.has_strips_to(1));
+        give(&mut messenger);
+        assert!(messenger.has_strips_to(1));
         // What its keeper says of it when it is gone contradicts what was sent: it has more than there was.
-        post.lines.endpoint().peer_has_closed(port_of(1), 1000);
-        let told = |post: &mut Post| {
-            let news = post.receive();
+        messenger.lines.endpoint().peer_has_closed(port_of(1), 1000);
+        let told = |messenger: &mut Messenger| {
+            let news = messenger.receive();
             let broken = |news: &News| matches!(news, News::Broken { member: 1, reason } if reason == "its link is broken");
             assert!(news.iter().all(broken), "nothing of it has been received");
             news.len()
         };
         // A word and strips, before it broke and after it.
-        assert_eq!(told(&mut post), 2);
-        give(&mut post);
-        assert_eq!(post.due(), Some(Duration::ZERO));
-        assert_eq!(told(&mut post), 2);
-        assert!(!post.has_strips_to(1) && post.going.is_empty());
+        assert_eq!(told(&mut messenger), 2);
+        give(&mut messenger);
+        assert_eq!(messenger.due(), Some(Duration::ZERO));
+        assert_eq!(told(&mut messenger), 2);
+        assert!(!messenger.has_strips_to(1) && messenger.going.is_empty());
     }
 }
