@@ -11,8 +11,8 @@ use transport::Life;
 use crate::api::Settings;
 use crate::error::ProtectorError;
 use crate::limits::ALONE_BYTES;
-use crate::lines::Lines;
 use crate::messenger::{Messenger, News};
+use crate::peer_links::PeerLinks;
 
 /// The nodes of one group, all in this process.
 pub struct BareRing {
@@ -30,12 +30,12 @@ impl BareRing {
         let mut messengers = Vec::new();
         let mut addresses = Vec::new();
         for own in settings {
-            let lines = Lines::open(own, life)?;
-            addresses.push((own.node, lines.addresses()));
-            messengers.push(Messenger::new(lines, settings.len(), own.limits.link_bytes_per_s));
+            let links = PeerLinks::open(own, life)?;
+            addresses.push((own.node, links.addresses()));
+            messengers.push(Messenger::new(links, settings.len(), own.limits.link_bytes_per_s));
         }
         for (messenger, own) in messengers.iter_mut().zip(settings) {
-            messenger.lines().meet(own, &addresses)?;
+            messenger.links().meet(own, &addresses)?;
         }
         let patience = settings.iter().map(|own| own.patience).max().unwrap_or_default();
         Ok(BareRing { messengers, nodes: settings.iter().map(|own| own.node).collect(), patience })
@@ -82,7 +82,7 @@ impl Turn<'_> {
         let Turn { messenger, right, left, bytes, patience, ended, members } = self;
         let (mut passed, mut received, mut end) = (0, 0, None);
         let sent_before = messenger.sent_bytes;
-        let endpoint = messenger.lines().endpoint().clone();
+        let endpoint = messenger.links().endpoint().clone();
         let mut progress = Instant::now();
         loop {
             for news in messenger.receive() {

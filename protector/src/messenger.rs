@@ -12,8 +12,8 @@ use transport::matching::{Envelope, Space};
 
 use crate::bucket::Bucket;
 use crate::limits::{MESSAGE_BYTES_MAX, MESSAGES_UNDER_WAY_MAX, SMALL_BYTES_MAX};
-use crate::lines::{Lines, STRIPS, Seen, WORDS};
 use crate::message::{Message, Strips};
+use crate::peer_links::{PeerLinks, STRIPS, Seen, WORDS};
 
 /// A message that is shorter takes as long as the way.
 const SHORT_BYTES: usize = 4 << 10;
@@ -80,7 +80,7 @@ struct Going {
 }
 
 pub(crate) struct Messenger {
-    lines: Lines,
+    links: PeerLinks,
     /// Limits of the link, in each direction.
     out: Option<Bucket>,
     into: Option<Bucket>,
@@ -111,10 +111,10 @@ pub(crate) struct Messenger {
 }
 
 impl Messenger {
-    pub(crate) fn new(lines: Lines, members: usize, link_bytes_per_s: Option<u64>) -> Messenger {
+    pub(crate) fn new(links: PeerLinks, members: usize, link_bytes_per_s: Option<u64>) -> Messenger {
         let now = Instant::now();
         Messenger {
-            lines,
+            links,
             out: link_bytes_per_s.map(Bucket::new),
             into: link_bytes_per_s.map(Bucket::new),
             accept: Accept::default(),
@@ -137,25 +137,25 @@ impl Messenger {
         }
     }
 
-    pub(crate) fn lines(&mut self) -> &mut Lines {
-        &mut self.lines
+    pub(crate) fn links(&mut self) -> &mut PeerLinks {
+        &mut self.links
     }
 
     pub(crate) fn rail_frames(&self) -> [u64; RAILS_MAX] {
-        self.lines.rail_frames()
+        self.links.rail_frames()
     }
 
     pub(crate) fn rails_lost(&self) -> usize {
-        self.lines.rails_lost()
+        self.links.rails_lost()
     }
 
     pub(crate) fn life(&self) -> Life {
-        self.lines.life()
+        self.links.life()
     }
 
     /// Whether links to all other members are there.
     pub(crate) fn has_met(&self) -> bool {
-        self.lines.has_met()
+        self.links.has_met()
     }
 
     /// When a member was last known to be alive.
@@ -165,7 +165,7 @@ impl Messenger {
 
     /// A round trip, if one is known. What is far away is asked again before it can have answered, so links know none before much has been sent.
     pub(crate) fn latency(&self) -> Option<Duration> {
-        self.lines.round_trip().or(self.answered_in)
+        self.links.round_trip().or(self.answered_in)
     }
 
     /// Whether strips are on their way to a member, or wait for it.
@@ -229,7 +229,7 @@ impl Messenger {
         self.looked = now;
         let broken = std::mem::take(&mut self.broken);
         let mut news: Vec<News> = broken.into_iter().map(News::broken_link).collect();
-        while let Some(completion) = self.lines.poll() {
+        while let Some(completion) = self.links.poll() {
             match completion {
                 Completion::Received { context, bytes, buffer: Some(mut buffer), .. } => {
                     let Some((from, strips)) = self.come(context) else { continue };
@@ -283,16 +283,16 @@ impl Messenger {
         let full = |into: &Option<Bucket>| into.as_ref().is_some_and(|into| !into.wait().is_zero());
         for from in 0..self.strips_from.len() {
             while self.words_from[from] < MESSAGES_UNDER_WAY_MAX
-                && let Some(envelope) = self.lines.waiting(WORDS, from)
+                && let Some(envelope) = self.links.waiting(WORDS, from)
                 && (envelope.bytes <= SMALL_BYTES_MAX || !full(&self.into))
             {
                 if !self.take(from, &envelope, false, news) {
                     break;
                 }
             }
-            while let Some(envelope) = self.lines.waiting(STRIPS, from) {
+            while let Some(envelope) = self.links.waiting(STRIPS, from) {
                 match self.accept.verdict(&envelope) {
-                    Verdict::Drop => self.lines.discard(&envelope),
+                    Verdict::Drop => self.links.discard(&envelope),
                     Verdict::Take if self.strips_from[from] < MESSAGES_UNDER_WAY_MAX && !full(&self.into) => {
                         if !self.take(from, &envelope, true, news) {
                             break;
@@ -308,11 +308,11 @@ impl Messenger {
     fn take(&mut self, from: usize, envelope: &Envelope, strips: bool, news: &mut Vec<News>) -> bool {
         self.next += 1;
         if envelope.bytes > MESSAGE_BYTES_MAX {
-            self.lines.discard(envelope);
+            self.links.discard(envelope);
             let reason =
                 format!("a message of {} bytes; at most {MESSAGE_BYTES_MAX} are received", envelope.bytes);
             news.push(News::Broken { member: from, reason });
-        } else if self.lines.receive(envelope, self.next) {
+        } else if self.links.receive(envelope, self.next) {
             self.into.as_ref().map(|into| into.take(envelope.bytes));
             self.coming.insert(self.next, (from, strips));
             let under_way = if strips { &mut self.strips_from } else { &mut self.words_from };
@@ -328,7 +328,7 @@ impl Messenger {
         let full = |out: &Option<Bucket>| out.as_ref().is_some_and(|out| !out.wait().is_zero());
         for to in 0..self.words.len() {
             while let Some(bytes) = self.words[to].front()
-                && self.lines.can_send(to)
+                && self.links.can_send(to)
                 && (bytes.len() as u64 <= SMALL_BYTES_MAX || !full(&self.out))
             {
                 let bytes = self.words[to].pop_front().expect("it was just looked at");
@@ -341,7 +341,7 @@ impl Messenger {
                 return;
             }
             let to = self.strips[&at].to;
-            if self.strips_to[to] >= MESSAGES_UNDER_WAY_MAX || !self.lines.can_send(to) {
+            if self.strips_to[to] >= MESSAGES_UNDER_WAY_MAX || !self.links.can_send(to) {
                 continue;
             }
             let Queued { generation, parts, .. } = self.strips.remove(&at).expect("it is in the queue");
@@ -360,7 +360,7 @@ impl Messenger {
             None => (WORDS, 0, 0),
         };
         // There is room, that was looked at: what is not taken meets a broken link.
-        if !self.lines.send(to, space, tag, data, bytes, self.next) {
+        if !self.links.send(to, space, tag, data, bytes, self.next) {
             return self.broken.push(to);
         }
         self.strips_to[to] += usize::from(strips.is_some());
@@ -391,7 +391,7 @@ impl Messenger {
         let room = self.into.as_ref().is_none_or(|into| into.wait().is_zero());
         let seen = |space: Space, under_way: &[usize]| -> Vec<Seen> {
             let free = (0..under_way.len()).filter(|from| under_way[*from] < MESSAGES_UNDER_WAY_MAX);
-            free.filter_map(|from| self.lines.seen(space, from)).collect()
+            free.filter_map(|from| self.links.seen(space, from)).collect()
         };
         let words = seen(WORDS, &self.words_from);
         let strips = if room { seen(STRIPS, &self.strips_from) } else { Vec::new() };
@@ -416,12 +416,12 @@ mod tests {
 
     use super::*;
     use crate::api::{Limits, Rail, Settings};
-    use crate::lines::port_of;
     use crate::message::Word;
+    use crate::peer_links::port_of;
 
     const LIFE: Life = Life { counter: 1, nonce: 2 };
 
-    fn lines(node: u32) -> (Lines, Settings) {
+    fn links(node: u32) -> (PeerLinks, Settings) {
         let settings = Settings {
             job: JobId(7),
             key: [1; 16],
@@ -434,13 +434,13 @@ mod tests {
             shape: None,
             patience: Duration::from_secs(10),
         };
-        (Lines::open(&settings, LIFE).expect("a socket on this machine"), settings)
+        (PeerLinks::open(&settings, LIFE).expect("a socket on this machine"), settings)
     }
 
     #[test]
     fn a_broken_link_is_told_and_nothing_waits_for_it() {
-        let (mut ours, settings) = lines(0);
-        let (theirs, _) = lines(1);
+        let (mut ours, settings) = links(0);
+        let (theirs, _) = links(1);
         ours.meet(&settings, &[(1, theirs.addresses())]).expect("an address");
         let mut messenger = Messenger::new(ours, 2, None);
         let generation = GenerationId { life: LIFE, epoch: Epoch(3) };
@@ -452,7 +452,7 @@ mod tests {
         give(&mut messenger);
         assert!(messenger.has_strips_to(1));
         // What its keeper says of it when it is gone contradicts what was sent: it has more than there was.
-        messenger.lines.endpoint().peer_has_closed(port_of(1), 1000);
+        messenger.links.endpoint().peer_has_closed(port_of(1), 1000);
         let told = |messenger: &mut Messenger| {
             let news = messenger.receive();
             let broken = |news: &News| matches!(news, News::Broken { member: 1, reason } if reason == "its link is broken");

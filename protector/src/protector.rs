@@ -82,9 +82,9 @@ mod tests {
     use super::*;
     use crate::api::{Asked, Limits, Rail};
     use crate::limits::QUESTIONS_MAX;
-    use crate::lines::Lines;
     use crate::message::{Answer, Message, Question, Word};
     use crate::messenger::{Messenger, News};
+    use crate::peer_links::PeerLinks;
     use crate::shape::Shape;
 
     const JOB: JobId = JobId(7);
@@ -107,12 +107,12 @@ mod tests {
         let protector = Protector::start(settings(0)).expect("a protector");
         protector.tell(Order::Open { life: LIFE });
         let Event::Opened { addresses, .. } = wait_for(|| protector.next()) else { panic!("it opens") };
-        let mut lines = Lines::open(&settings(1), LIFE).expect("a socket");
-        let there = vec![(1, lines.addresses())];
-        lines.meet(&settings(1), &[(0, addresses)]).expect("an address");
+        let mut links = PeerLinks::open(&settings(1), LIFE).expect("a socket");
+        let there = vec![(1, links.addresses())];
+        links.meet(&settings(1), &[(0, addresses)]).expect("an address");
         protector.tell(Order::Meet { life: LIFE, addresses: there });
         assert!(matches!(wait_for(|| protector.next()), Event::Met { .. }));
-        (protector, Messenger::new(lines, 2, None))
+        (protector, Messenger::new(links, 2, None))
     }
 
     // Nothing is made as large as a peer says before its records bear it out.

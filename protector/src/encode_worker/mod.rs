@@ -18,10 +18,10 @@ use crate::account::Account;
 use crate::api::{Event, Order, Seconds, Settings, Statistics};
 use crate::disk::{Disk, Gone, Meter};
 use crate::error::ProtectorError;
-use crate::lines::Lines;
 use crate::mailbox::{Bell, Mailbox};
 use crate::message::{Message, Word};
 use crate::messenger::{Messenger, News};
+use crate::peer_links::PeerLinks;
 use crate::reader::{self, Reader};
 use crate::remote::Asking;
 use crate::usage::Usage;
@@ -293,11 +293,11 @@ impl EncodeWorker {
         self.tasks.sleep_in(None);
         self.messenger = None;
         self.early.clear();
-        let lines = Lines::open(&self.settings, life)?;
-        let (addresses, unusable) = (lines.addresses(), lines.unusable().to_vec());
-        self.tasks.sleep_in(Some(lines.endpoint().clone()));
+        let links = PeerLinks::open(&self.settings, life)?;
+        let (addresses, unusable) = (links.addresses(), links.unusable().to_vec());
+        self.tasks.sleep_in(Some(links.endpoint().clone()));
         let members = self.settings.group.members();
-        self.messenger = Some(Messenger::new(lines, members, self.settings.limits.link_bytes_per_s));
+        self.messenger = Some(Messenger::new(links, members, self.settings.limits.link_bytes_per_s));
         Ok(Event::Opened { life, addresses, unusable })
     }
 
@@ -305,7 +305,7 @@ impl EncodeWorker {
         let (node, open) = (self.settings.node, self.life());
         let messenger = self.messenger.as_mut().filter(|messenger| messenger.life() == life);
         let messenger = messenger.ok_or(ProtectorError::NotOpen { node, life, open })?;
-        messenger.lines().meet(&self.settings, addresses)?;
+        messenger.links().meet(&self.settings, addresses)?;
         // What is said first shows how far the others are, before that is asked for.
         self.say_to_all(GenerationId { life, epoch: Epoch(0) }, &Word::Alive);
         Ok(())

@@ -29,7 +29,7 @@ pub(crate) fn port_of(node: u32) -> PortId {
 }
 
 /// Everything that comes and goes.
-pub(crate) struct Lines {
+pub(crate) struct PeerLinks {
     endpoint: Endpoint,
     /// Which of the node's rails each rail of the endpoint is.
     rails: Vec<usize>,
@@ -42,9 +42,9 @@ pub(crate) struct Lines {
     links: Vec<Option<LinkIndex>>,
 }
 
-impl Lines {
+impl PeerLinks {
     /// Opens every rail that can be opened: one that cannot be costs nothing but its share.
-    pub(crate) fn open(settings: &Settings, life: Life) -> Result<Lines, ProtectorError> {
+    pub(crate) fn open(settings: &Settings, life: Life) -> Result<PeerLinks, ProtectorError> {
         let node = settings.node;
         let (mut drivers, mut rails, mut unusable) = (Vec::new(), Vec::new(), Vec::new());
         let mut refused = None;
@@ -72,7 +72,14 @@ impl Lines {
         let endpoint =
             Endpoint::open(port, drivers, config).map_err(|error| ProtectorError::endpoint(node, &error))?;
         let rails_lost = unusable.len();
-        Ok(Lines { endpoint, rails, unusable, rails_lost, life, links: vec![None; settings.group.members()] })
+        Ok(PeerLinks {
+            endpoint,
+            rails,
+            unusable,
+            rails_lost,
+            life,
+            links: vec![None; settings.group.members()],
+        })
     }
 
     pub(crate) fn life(&self) -> Life {
@@ -184,7 +191,7 @@ impl Lines {
 
     /// Begins to receive a message that waits; `context` comes back with it.
     pub(crate) fn receive(&self, envelope: &Envelope, context: u64) -> bool {
-        let Pattern { space, source, tag, ignore } = Lines::exact(envelope);
+        let Pattern { space, source, tag, ignore } = PeerLinks::exact(envelope);
         let bytes = usize::try_from(envelope.bytes).unwrap_or(usize::MAX);
         let receive = Receive { space, source, tag, ignore, bytes_max: envelope.bytes, context, multi: None };
         self.endpoint.post_receive(receive, ReceiveBuffer::Owned(vec![0; bytes])).is_ok()
@@ -192,7 +199,7 @@ impl Lines {
 
     /// Throws a message away that waits; for its sender it is received.
     pub(crate) fn discard(&self, envelope: &Envelope) {
-        if let Some((key, _)) = self.endpoint.claim(&Lines::exact(envelope)) {
+        if let Some((key, _)) = self.endpoint.claim(&PeerLinks::exact(envelope)) {
             let _ = self.endpoint.discard(key);
         }
     }
