@@ -13,12 +13,12 @@ use super::{Current, EncodeWorker, Since};
 use crate::account::{Sight, Watch};
 use crate::api::{Asked, Event};
 use crate::cost::{Conditions, windows};
+use crate::encode_pipeline::{EncodePipeline, Out};
 use crate::error::ProtectorError;
 use crate::limits::{ALIVE_EVERY, LATENCY_ASSUMED, LINK_ASSUMED, LINK_SEEN_BYTES, STUCK_AFTER, WINDOWS_MAX};
 use crate::message::{Message, Strips, Word};
 use crate::messenger::Messenger;
 use crate::reader;
-use crate::round::{Out, Round};
 use crate::shape::Shape;
 use crate::windows::{Share, Windows, pages_of};
 use crate::writer::{self, failed};
@@ -61,7 +61,7 @@ pub(super) struct Encoding {
     conditions: Option<Conditions>,
     /// Contents of others that are durable here.
     contents_kept: usize,
-    round: Option<Round>,
+    pipeline: Option<EncodePipeline>,
     finishing: bool,
     /// Parity, and the checksums of pages, are durable.
     finished: [bool; 2],
@@ -107,7 +107,7 @@ impl EncodeWorker {
             shape: None,
             conditions: None,
             contents_kept: 0,
-            round: None,
+            pipeline: None,
             finishing: false,
             finished: [false; 2],
             sealing: false,
@@ -132,7 +132,7 @@ impl EncodeWorker {
     pub(super) fn fail(&mut self, error: ProtectorError) {
         let Current::Encoding(encoding) = &mut self.current else { return };
         let generation = encoding.generation;
-        let windows = encoding.round.as_ref().map(Round::windows);
+        let windows = encoding.pipeline.as_ref().map(EncodePipeline::windows);
         let account = encoding.watch.account(Instant::now(), self.settings.group.nodes(), windows);
         self.failed = Some((generation, account));
         // Who has given up has said so to everybody.
@@ -284,9 +284,11 @@ impl EncodeWorker {
                 let Some(encoding) = self.encoding() else { return };
                 encoding.progress = Instant::now();
                 encoding.jobs -= usize::from(done.attempt() == Some(current));
-                match (done, &mut encoding.round) {
+                match (done, &mut encoding.pipeline) {
                     (Done::Content { attempt }, _) if attempt == current => encoding.contents_kept += 1,
-                    (Done::Kept { attempt, window }, Some(round)) if attempt == current => round.kept(window),
+                    (Done::Kept { attempt, window }, Some(pipeline)) if attempt == current => {
+                        pipeline.kept(window)
+                    }
                     (Done::Finished { attempt }, _) if attempt == current => encoding.finished[0] = true,
                     _ => {}
                 }
@@ -310,12 +312,12 @@ impl EncodeWorker {
                 let Some(encoding) = self.encoding() else { return };
                 encoding.progress = Instant::now();
                 encoding.jobs -= usize::from(done.attempt() == Some(current));
-                match (done, &mut encoding.round) {
-                    (Done::Window { attempt, window, strips, arithmetic }, Some(round))
+                match (done, &mut encoding.pipeline) {
+                    (Done::Window { attempt, window, strips, arithmetic }, Some(pipeline))
                         if attempt == current =>
                     {
                         encoding.arithmetic += arithmetic;
-                        round.own(window, strips);
+                        pipeline.own(window, strips);
                     }
                     (Done::Checked { attempt, member }, _) if attempt == current => {
                         encoding.shares[member] = encoding.told[member].take();
@@ -338,8 +340,8 @@ impl EncodeWorker {
         };
         encoding.progress = Instant::now();
         // Only what may come is received, and that is nothing before the round has begun.
-        let Some(round) = &mut encoding.round else { return };
-        if let Err(misplaced) = round.received(from, &strips) {
+        let Some(pipeline) = &mut encoding.pipeline else { return };
+        if let Err(misplaced) = pipeline.received(from, &strips) {
             self.nonsense(from, misplaced.to_string());
         }
     }
@@ -349,8 +351,8 @@ impl EncodeWorker {
             return;
         };
         encoding.progress = Instant::now();
-        if let Some(round) = &mut encoding.round {
-            round.sent(window);
+        if let Some(pipeline) = &mut encoding.pipeline {
+            pipeline.sent(window);
         }
     }
 
@@ -358,7 +360,7 @@ impl EncodeWorker {
     pub(super) fn go_on(&mut self) {
         let (attempt, group) = (self.attempt, &self.settings.group);
         let Current::Encoding(encoding) = &mut self.current else { return };
-        if encoding.round.is_none()
+        if encoding.pipeline.is_none()
             && let Some(shape) = encoding.shape
             && let Some(shares) = encoding.shares.iter().map(Option::as_ref).collect::<Option<Vec<&Share>>>()
         {
@@ -370,11 +372,11 @@ impl EncodeWorker {
                     format!("{pages} of its pages have changed, which makes more than {WINDOWS_MAX} windows");
                 return self.nonsense(member, reason);
             };
-            encoding.round = Some(Round::new(shape, group, self.me, windows, ahead));
+            encoding.pipeline = Some(EncodePipeline::new(shape, group, self.me, windows, ahead));
         }
-        let Some(round) = &mut encoding.round else { return self.watch() };
+        let Some(pipeline) = &mut encoding.pipeline else { return self.watch() };
         let (mut to_reader, mut to_writer, mut to_send) = (Vec::new(), Vec::new(), Vec::new());
-        while let Some(out) = round.poll() {
+        while let Some(out) = pipeline.poll() {
             match out {
                 Out::Read { window, cycles } => {
                     to_reader.push(reader::Job::Window { attempt, window, cycles });
@@ -383,8 +385,8 @@ impl EncodeWorker {
                 Out::Send { to, window, parts } => to_send.push((to, window, parts)),
             }
         }
-        let below = round.accepts_below();
-        if round.is_done() && !encoding.finishing {
+        let below = pipeline.accepts_below();
+        if pipeline.is_done() && !encoding.finishing {
             encoding.finishing = true;
             to_reader.push(reader::Job::End { attempt });
             to_writer.push(writer::Job::Finish { attempt });
@@ -413,7 +415,8 @@ impl EncodeWorker {
         let Current::Encoding(encoding) = std::mem::replace(&mut self.current, Current::Nothing) else {
             return;
         };
-        let adding = encoding.round.as_ref().map_or(Duration::ZERO, Round::arithmetic).as_secs_f64();
+        let adding =
+            encoding.pipeline.as_ref().map_or(Duration::ZERO, EncodePipeline::arithmetic).as_secs_f64();
         let mut statistics = self.statistics(&encoding.since, encoding.arithmetic + adding);
         statistics.shape = encoding.shape;
         if let (Some(shape), Some(conditions)) = (encoding.shape, encoding.conditions) {
@@ -435,11 +438,11 @@ impl EncodeWorker {
             return;
         };
         let (generation, begun) = (encoding.generation, encoding.since.at);
-        let mut awaited = match &encoding.round {
-            Some(round) => round.waits_for(),
+        let mut awaited = match &encoding.pipeline {
+            Some(pipeline) => pipeline.waits_for(),
             None => (0..encoding.shares.len()).filter(|member| !encoding.has_told(*member)).collect(),
         };
-        let windows = encoding.round.as_ref().map(Round::windows);
+        let windows = encoding.pipeline.as_ref().map(EncodePipeline::windows);
         let what = || match windows {
             Some((window, windows)) => {
                 format!("its part of window {window} of {windows} of generation {generation}")
@@ -450,7 +453,7 @@ impl EncodeWorker {
         awaited.retain(|member| *member != me);
         let lacks = |member: usize| {
             member != me
-                && (encoding.round.is_none() && !encoding.has_told(member)
+                && (encoding.pipeline.is_none() && !encoding.has_told(member)
                     || messenger.has_strips_from(member))
         };
         let sight = Sight {

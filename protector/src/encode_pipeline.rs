@@ -27,9 +27,9 @@ use crate::windows::Windows;
 pub(crate) enum Out {
     /// Tell what this member contributes to a window: in these cycles.
     Read { window: u64, cycles: Range<u64> },
-    /// Send to a member; [`Round::sent`] when it has been received.
+    /// Send to a member; [`EncodePipeline::sent`] when it has been received.
     Send { to: usize, window: u64, parts: Vec<(u16, u16, Strip)> },
-    /// Keep; [`Round::kept`] when that has been written.
+    /// Keep; [`EncodePipeline::kept`] when that has been written.
     Keep { window: u64, strip: Strip },
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Misplaced {
     why: &'static str,
 }
 
-pub(crate) struct Round {
+pub(crate) struct EncodePipeline {
     routes: Routes,
     group: Group,
     rows: usize,
@@ -88,9 +88,15 @@ impl Flow {
     }
 }
 
-impl Round {
-    pub(crate) fn new(shape: Shape, group: &Group, me: usize, windows: Windows, ahead: u64) -> Round {
-        let mut round = Round {
+impl EncodePipeline {
+    pub(crate) fn new(
+        shape: Shape,
+        group: &Group,
+        me: usize,
+        windows: Windows,
+        ahead: u64,
+    ) -> EncodePipeline {
+        let mut pipeline = EncodePipeline {
             routes: Routes::new(shape, group, me),
             group: group.clone(),
             rows: group.losses(),
@@ -104,8 +110,8 @@ impl Round {
             out: VecDeque::new(),
             arithmetic: Duration::ZERO,
         };
-        round.close();
-        round
+        pipeline.close();
+        pipeline
     }
 
     pub(crate) fn poll(&mut self) -> Option<Out> {
@@ -361,8 +367,9 @@ mod tests {
     fn play(shape: Shape, group: &Group, ahead: u64, seed: u64) -> (Vec<BTreeMap<u64, Strip>>, usize) {
         let (members, rows) = (group.members(), group.losses());
         let mut random = Random(seed);
-        let mut rounds: Vec<Round> =
-            (0..members).map(|me| Round::new(shape, group, me, windows(group, seed), ahead)).collect();
+        let mut pipelines: Vec<EncodePipeline> = (0..members)
+            .map(|me| EncodePipeline::new(shape, group, me, windows(group, seed), ahead))
+            .collect();
         let (mut kept, mut messages) = (vec![BTreeMap::new(); members], 0);
         let mut ordered: Vec<Option<u64>> = vec![None; members];
         // By sender and receiver, in order.
@@ -370,9 +377,9 @@ mod tests {
         // What members have begun: to read, or to write.
         let mut works: Vec<(usize, Out)> = Vec::new();
         let mut idle = 0;
-        while !rounds.iter().all(Round::is_done) {
-            for (me, round) in rounds.iter_mut().enumerate() {
-                while let Some(out) = round.poll() {
+        while !pipelines.iter().all(EncodePipeline::is_done) {
+            for (me, pipeline) in pipelines.iter_mut().enumerate() {
+                while let Some(out) = pipeline.poll() {
                     match out {
                         Out::Send { to, window, parts } => {
                             let bytes = Strips::emit(GENERATION, window, &parts);
@@ -390,7 +397,7 @@ mod tests {
                         }
                     }
                 }
-                assert!(round.open.len() as u64 <= ahead, "{shape}: too many windows are open");
+                assert!(pipeline.open.len() as u64 <= ahead, "{shape}: too many windows are open");
             }
             idle += 1;
             assert!(idle < 10_000, "{shape} {members} {rows} {seed}: nothing goes on");
@@ -402,11 +409,11 @@ mod tests {
                         let cycle = cycles.end - 1;
                         let flows = (0..members).flat_map(|keeper| (0..rows).map(move |row| (keeper, row)));
                         let own = flows.map(|(keeper, row)| contribution(group, keeper, row, me, cycle));
-                        rounds[me].own(window, own.collect());
+                        pipelines[me].own(window, own.collect());
                     }
                     (me, Out::Keep { window, strip }) => {
                         kept[me].insert(window, strip);
-                        rounds[me].kept(window);
+                        pipelines[me].kept(window);
                     }
                     (_, Out::Send { .. }) => unreachable!("it was put on a link"),
                 }
@@ -419,14 +426,14 @@ mod tests {
             }
             let (from, to) = busy[random.below(busy.len())];
             let link = links.get_mut(&(from, to)).expect("it is there");
-            if link[0].0 >= rounds[to].accepts_below() {
+            if link[0].0 >= pipelines[to].accepts_below() {
                 continue;
             }
             idle = 0;
             let (window, bytes) = link.pop_front().expect("it is not empty");
             let strips = Strips::parse(&bytes).expect("it was emitted");
-            rounds[to].received(from, &strips).expect("it goes this way");
-            rounds[from].sent(window);
+            pipelines[to].received(from, &strips).expect("it goes this way");
+            pipelines[from].sent(window);
         }
         (kept, messages)
     }
@@ -473,14 +480,14 @@ mod tests {
             let whole = vec![vec![(26, group.data_pages())]; group.members()];
             Windows::new(&whole, 3 * group.data_pages()).expect("few windows")
         };
-        let tell = |round: &mut Round, from, window, keeper, row, pages: &[u64]| {
+        let tell = |pipeline: &mut EncodePipeline, from, window, keeper, row, pages: &[u64]| {
             let mut strip = Strip::default();
             pages.iter().for_each(|page| strip.add_pages(Kernel::best(), *page, &[1; PAGE_BYTES]));
             let bytes = Strips::emit(GENERATION, window, &[(keeper, row, strip)]);
-            round.received(from, &Strips::parse(&bytes).expect("it was emitted"))
+            pipeline.received(from, &Strips::parse(&bytes).expect("it was emitted"))
         };
-        let round = || Round::new(Shape::Ring, &group, 2, windows(&group), 2);
-        let mut told = round();
+        let pipeline = || EncodePipeline::new(Shape::Ring, &group, 2, windows(&group), 2);
+        let mut told = pipeline();
         assert_eq!(tell(&mut told, 1, 0, 3, 0, &[]), Ok(()));
         for (from, window, keeper, row) in
             [(1, 0, 3, 0), (0, 0, 3, 0), (1, 2, 3, 0), (1, 0, 4, 0), (1, 0, 3, 1), (1, 0, 1, 0)]
@@ -490,17 +497,18 @@ mod tests {
         }
         // Three cycles of a unit make a window.
         let end = 3 * group.unit_pages();
-        assert_eq!(tell(&mut round(), 1, 0, 3, 0, &[0, end - 1]), Ok(()));
-        assert_eq!(tell(&mut round(), 1, 1, 3, 0, &[end, 2 * end - 1]), Ok(()));
+        assert_eq!(tell(&mut pipeline(), 1, 0, 3, 0, &[0, end - 1]), Ok(()));
+        assert_eq!(tell(&mut pipeline(), 1, 1, 3, 0, &[end, 2 * end - 1]), Ok(()));
         for (window, page) in [(0, end), (1, end - 1), (1, 2 * end), (1, 1 << 20)] {
-            let error = tell(&mut round(), 1, window, 3, 0, &[page]).expect_err("a page of another window");
+            let error =
+                tell(&mut pipeline(), 1, window, 3, 0, &[page]).expect_err("a page of another window");
             assert!(error.to_string().contains("pages of other windows"), "{error}");
         }
         // Two rows of a unit make a cycle.
         let group = Group::new((0..4).collect(), 2).expect("a shape");
         for (page, row, belongs) in [(0, 0, true), (0, 1, false), (group.unit_pages(), 1, true)] {
-            let mut round = Round::new(Shape::Broadcast, &group, 3, windows(&group), 2);
-            let outcome = tell(&mut round, 1, 0, 3, row, &[page]);
+            let mut pipeline = EncodePipeline::new(Shape::Broadcast, &group, 3, windows(&group), 2);
+            let outcome = tell(&mut pipeline, 1, 0, 3, row, &[page]);
             assert_eq!(outcome.is_ok(), belongs, "{page} {row}: {outcome:?}");
         }
     }
