@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 use transport::LinkIndex;
 
 use crate::error::BenchError;
-use crate::ground::{Ground, MTU, Nic, Program, Seat, Wire};
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, Watchdog};
 use crate::rate::{BATCH, receive_bare, send_bare};
 use crate::statistics::{Summary, paired_ratios};
+use crate::testbed::{MTU, Nic, Program, Seat, Testbed, Wire};
 use crate::worker::{Parent, Worker};
 
 pub(crate) const ROLE: &str = "bulk";
@@ -210,8 +210,8 @@ struct Run {
 /// [`BenchError`] if a process, a socket or a message fails.
 pub fn run(options: &BulkOptions) -> Result<BulkReport, BenchError> {
     let machine = Machine::here();
-    let ground = Ground::with_mtu(options.nic, options.program, options.mtu)?;
-    let mut workers = pair::introduce::<Hello>(ground.start_two(ROLE)?, &ground)?;
+    let testbed = Testbed::with_mtu(options.nic, options.program, options.mtu)?;
+    let mut workers = pair::introduce::<Hello>(testbed.start_two(ROLE)?, &testbed)?;
     let rows: Vec<BulkRow> = options
         .sizes
         .iter()
@@ -222,7 +222,7 @@ pub fn run(options: &BulkOptions) -> Result<BulkReport, BenchError> {
         bench: "bulk",
         machine,
         nic: options.nic,
-        device: ground.device(),
+        device: testbed.device(),
         gbytes_per_s: worst.map_or(0.0, |row| row.gbytes_per_s),
         tcp_gbytes_per_s: worst.map_or(0.0, |row| row.tcp_gbytes_per_s),
         ratio: worst.map_or(0.0, |row| row.ratio),

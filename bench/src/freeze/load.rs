@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use crate::error::BenchError;
-use crate::ground::{Seat, Wire};
 use crate::pair::{self, Address, Auth, Watchdog};
+use crate::testbed::{Seat, Wire};
 use crate::worker::Parent;
 
 pub(crate) const SENDER: &str = "freeze-sender";

@@ -12,8 +12,8 @@ use transport::{FrozenPort, LinkIndex, OpId, Receive};
 use super::load::{BURST, BURST_MESSAGE_BYTES, CONTACT, HELD, MOVING, MOVING_BYTES_MAX};
 use super::report::Tail;
 use crate::error::BenchError;
-use crate::ground::{Seat, Wire};
 use crate::pair::{self, Address, Auth, Watchdog};
+use crate::testbed::{Seat, Wire};
 use crate::worker::Parent;
 
 pub(crate) const PORT: &str = "freeze-port";

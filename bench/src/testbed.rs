@@ -184,8 +184,8 @@ fn rdma_devices() -> Vec<String> {
     names
 }
 
-/// The ground, as the bench sees it.
-pub(crate) struct Ground {
+/// The testbed, as the bench sees it.
+pub(crate) struct Testbed {
     nic: Nic,
     program: Program,
     mtu: u32,
@@ -193,22 +193,22 @@ pub(crate) struct Ground {
     spaces: Option<(File, [File; 2])>,
 }
 
-impl Ground {
+impl Testbed {
     /// UDP on loopback.
-    pub(crate) const LOOPBACK: Ground =
-        Ground { nic: Nic::Udp, program: Program::Native, mtu: MTU, spaces: None };
+    pub(crate) const LOOPBACK: Testbed =
+        Testbed { nic: Nic::Udp, program: Program::Native, mtu: MTU, spaces: None };
 
-    pub(crate) fn make(nic: Nic, program: Program) -> Result<Ground, BenchError> {
-        Ground::with_mtu(nic, program, MTU)
+    pub(crate) fn make(nic: Nic, program: Program) -> Result<Testbed, BenchError> {
+        Testbed::with_mtu(nic, program, MTU)
     }
 
-    pub(crate) fn with_mtu(nic: Nic, program: Program, mtu: u32) -> Result<Ground, BenchError> {
+    pub(crate) fn with_mtu(nic: Nic, program: Program, mtu: u32) -> Result<Testbed, BenchError> {
         let spaces = match nic {
             Nic::Verbs if rdma_devices().is_empty() => return Err(BenchError::NoRdmaDevice),
             Nic::Udp | Nic::Shm | Nic::Verbs => None,
             Nic::Xdp => Some(join_two_namespaces(mtu)?),
         };
-        Ok(Ground { nic, program, mtu, spaces })
+        Ok(Testbed { nic, program, mtu, spaces })
     }
 
     /// Does something, such as starting a process, in the namespace of `side`.
