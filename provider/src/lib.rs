@@ -36,7 +36,7 @@ mod log;
 mod memory;
 mod mr;
 mod msg;
-mod rehearsal;
+mod periodic_freeze;
 mod rma;
 mod tagged;
 mod waitset;

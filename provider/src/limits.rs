@@ -96,7 +96,7 @@ pub(crate) const KEEPER_WRITE_MAX: Duration = Duration::from_secs(2);
 /// Answers of the keeper that wait for the port that asked.
 pub(crate) const ANSWERS_MAX: usize = 1 << 12;
 
-/// Longest wait of a rehearsal for the rails to give their buffers back.
+/// Longest wait of a periodic freeze for the rails to give their buffers back.
 pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 /// How long a closing endpoint stays after all is done, to acknowledge once more what a peer sends again: some probe timeouts.

@@ -78,8 +78,10 @@ impl Engine {
         self.closing.store(true, Ordering::Release);
         // The helper looks at it under the lock: what it has begun is over now.
         drop(self.lock());
-        if let Some(rehearsal) = self.rehearsal.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            rehearsal.join();
+        if let Some(periodic_freeze) =
+            self.periodic_freeze.lock().unwrap_or_else(PoisonError::into_inner).as_mut()
+        {
+            periodic_freeze.join();
         }
         let keeper = keeper();
         let (counters, left) = self.endpoint.leave(self.linger, &mut Closing { engine: self, keeper });

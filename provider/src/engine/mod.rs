@@ -51,7 +51,7 @@ use crate::boundary::{EINVAL, Errno, Result, complain};
 use crate::identity::{self, Identity, own_ip};
 use crate::keeper::{keeper, this_rank};
 use crate::limits::{COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, DRAIN_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX};
-use crate::rehearsal::{self, Rehearsal};
+use crate::periodic_freeze::{self, PeriodicFreeze};
 use receive::Glance;
 pub(crate) use receive::{Inbound, Peek};
 use regions::Regions;
@@ -85,7 +85,7 @@ pub(crate) struct Engine {
     /// How long it stays for its peers when it closes.
     linger: Linger,
     state: Mutex<State>,
-    rehearsal: Mutex<Option<Rehearsal>>,
+    periodic_freeze: Mutex<Option<PeriodicFreeze>>,
 }
 
 /// What an engine needs to start.
@@ -210,7 +210,7 @@ impl Engine {
             closing: AtomicBool::new(false),
             linger: closing::linger(),
             state: Mutex::new(state),
-            rehearsal: Mutex::new(None),
+            periodic_freeze: Mutex::new(None),
         });
         engine.open_service(&mut engine.lock())?;
         let weak = Arc::downgrade(&engine);
@@ -223,9 +223,9 @@ impl Engine {
                 });
             }
         });
-        if let Some(settings) = rehearsal::Settings::from_environment() {
-            *engine.rehearsal.lock().unwrap_or_else(PoisonError::into_inner) =
-                Rehearsal::start(&engine, settings);
+        if let Some(settings) = periodic_freeze::Settings::from_environment() {
+            *engine.periodic_freeze.lock().unwrap_or_else(PoisonError::into_inner) =
+                PeriodicFreeze::start(&engine, settings);
         }
         Ok(engine)
     }

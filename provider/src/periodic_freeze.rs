@@ -1,7 +1,7 @@
-//! Rehearses checkpoints under a program that knows nothing of them: every few milliseconds each endpoint is frozen, dumped and thawed, and,
+//! Periodic freezes under a program that knows nothing of them: every few milliseconds each endpoint is frozen, dumped and thawed, and,
 //! if asked for, its links are handed from shared memory to the network or back.
 //!
-//! A rehearsal is local: the epoch stays as it is, so no peer has to cut too. Now and then the dump is compared with the frozen port, which
+//! A periodic freeze is local: the epoch stays as it is, so no peer has to cut too. Now and then the dump is compared with the frozen port, which
 //! finds what a dump would lose. `stillwire bench freeze --mpi` switches it on, and reads the reports.
 
 use core::time::Duration;
@@ -19,17 +19,17 @@ use crate::boundary::complain;
 use crate::engine::Engine;
 use crate::limits::DRAIN_MAX;
 
-/// Milliseconds between two rehearsals; without it there are none.
-const EVERY_VARIABLE: &str = "STILLWIRE_REHEARSE_MS";
-/// If it is 1, each rehearsal hands all links over to another rail, or back.
-const HANDOVER_VARIABLE: &str = "STILLWIRE_REHEARSE_HANDOVER";
-/// Milliseconds that a port stands still in each rehearsal, as for a process whose memory is saved; peers are told before. Without it: no longer than
+/// Milliseconds between two freezes; without it there are none.
+const EVERY_VARIABLE: &str = "STILLWIRE_PERIODIC_FREEZE_MS";
+/// If it is 1, each freeze hands all links over to another rail, or back.
+const HANDOVER_VARIABLE: &str = "STILLWIRE_PERIODIC_FREEZE_HANDOVER";
+/// Milliseconds that a port stands still in each freeze, as for a process whose memory is saved; peers are told before. Without it: no longer than
 /// the dump takes.
-const PAUSE_VARIABLE: &str = "STILLWIRE_REHEARSE_PAUSE_MS";
+const PAUSE_VARIABLE: &str = "STILLWIRE_PERIODIC_FREEZE_PAUSE_MS";
 /// Folder into which each endpoint writes what it has measured: a file of its own, one JSON object with counts, and with samples in microseconds.
-const REPORT_VARIABLE: &str = "STILLWIRE_REHEARSE_REPORT";
+const REPORT_VARIABLE: &str = "STILLWIRE_PERIODIC_FREEZE_REPORT";
 
-/// Of so many rehearsals one compares the dump with the port.
+/// Of so many freezes one compares the dump with the port.
 const COMPARE_EVERY: u64 = 16;
 
 /// Samples of each kind that are kept: the newest. A report's p99.9 wants thousands, and a program may run for days.
@@ -66,19 +66,19 @@ fn milliseconds(variable: &str) -> Option<Duration> {
 }
 
 /// The thread of one endpoint. Dropping it ends it.
-pub(crate) struct Rehearsal(Option<JoinHandle<()>>);
+pub(crate) struct PeriodicFreeze(Option<JoinHandle<()>>);
 
-impl Rehearsal {
-    /// Starts rehearsals of an engine; they end when it closes.
-    pub(crate) fn start(engine: &Arc<Engine>, settings: Settings) -> Option<Rehearsal> {
+impl PeriodicFreeze {
+    /// Starts periodic freezes of an engine; they end when it closes.
+    pub(crate) fn start(engine: &Arc<Engine>, settings: Settings) -> Option<PeriodicFreeze> {
         let weak = Arc::downgrade(engine);
         let thread = std::thread::Builder::new()
-            .name("sw-rehearsal".to_owned())
-            .spawn(move || rehearse(&weak, &settings));
+            .name("sw-freeze".to_owned())
+            .spawn(move || freeze_periodically(&weak, &settings));
         match thread {
-            Ok(thread) => Some(Rehearsal(Some(thread))),
+            Ok(thread) => Some(PeriodicFreeze(Some(thread))),
             Err(error) => {
-                complain(format_args!("no thread to rehearse checkpoints: {error}"));
+                complain(format_args!("no thread for periodic freezes: {error}"));
                 None
             }
         }
@@ -95,7 +95,7 @@ impl Rehearsal {
     }
 }
 
-fn rehearse(engine: &Weak<Engine>, settings: &Settings) {
+fn freeze_periodically(engine: &Weak<Engine>, settings: &Settings) {
     let mut taken = Taken::default();
     let mut last = None;
     loop {
@@ -179,7 +179,7 @@ impl Taken {
             Ok(frozen) => frozen,
             Err(error) => {
                 self.refused += 1;
-                complain(format_args!("a rehearsal was given up: {error}"));
+                complain(format_args!("a periodic freeze was given up: {error}"));
                 return;
             }
         };

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::ports::Port;
-use super::{NAME, RehearsalOptions, Runs};
+use super::{NAME, PeriodicFreezeOptions, Runs};
 use crate::machine::Machine;
 use crate::statistics::{Summary, paired_ratios, percentile, sorted};
 
@@ -88,7 +88,7 @@ impl RankRow {
 
 /// The result.
 #[derive(Clone, Serialize, Debug)]
-pub struct RehearsalReport {
+pub struct PeriodicFreezeReport {
     /// "freeze_mpi".
     pub bench: &'static str,
     /// Where it was measured.
@@ -130,8 +130,8 @@ pub struct RehearsalReport {
     pub problems: Vec<String>,
 }
 
-impl RehearsalReport {
-    pub(super) fn new(machine: Machine, options: &RehearsalOptions, runs: Runs) -> RehearsalReport {
+impl PeriodicFreezeReport {
+    pub(super) fn new(machine: Machine, options: &PeriodicFreezeOptions, runs: Runs) -> PeriodicFreezeReport {
         let Runs { plain, frozen, frozen_seconds, ports, mut problems, verified } = runs;
         let of_rank = |rank| RankRow::of(ports.iter().filter(move |port| port.rank == Some(rank)));
         let ranks: Vec<RankRow> = (0..options.ranks).map(of_rank).collect();
@@ -152,7 +152,7 @@ impl RehearsalReport {
         let words = |words: &Vec<_>| {
             words.iter().map(|word: &std::ffi::OsString| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
         };
-        RehearsalReport {
+        PeriodicFreezeReport {
             bench: "freeze_mpi",
             machine,
             program: if options.program.is_empty() { NAME.to_owned() } else { words(&options.program) },
@@ -187,7 +187,7 @@ fn unmoved(row: &RankRow) -> String {
     )
 }
 
-impl fmt::Display for RehearsalReport {
+impl fmt::Display for PeriodicFreezeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.machine)?;
         writeln!(f, "program  {}: {} ranks under MPICH, rails {}", self.program, self.processes, self.rails)?;
@@ -260,15 +260,15 @@ mod tests {
         Port { rank: Some(rank), freezes, compared: 1, freeze_us, dump_us, thaw_us, ..Port::default() }
     }
 
-    fn report(options: &RehearsalOptions, ports: Vec<Port>) -> RehearsalReport {
+    fn report(options: &PeriodicFreezeOptions, ports: Vec<Port>) -> PeriodicFreezeReport {
         let (plain, frozen) = (vec![1.0, 1.0, 1.0], vec![1.1, 1.3]);
         let runs = Runs { plain, frozen, ports, verified: true, ..Runs::default() };
-        RehearsalReport::new(Machine::here(), options, runs)
+        PeriodicFreezeReport::new(Machine::here(), options, runs)
     }
 
     #[test]
     fn samples_of_a_rank_are_taken_together_and_the_slowdown_is_paired() {
-        let report = report(&RehearsalOptions::default(), vec![port(0, 101), port(1, 50), port(0, 101)]);
+        let report = report(&PeriodicFreezeOptions::default(), vec![port(0, 101), port(1, 50), port(0, 101)]);
         assert_eq!((report.ranks[0].freezes, report.ranks[1].freezes, report.all.freezes), (202, 50, 252));
         assert_eq!(report.ranks[0].freeze_us_p50, 50.0);
         assert_eq!(report.ranks[1].dump_us_max, 49.0);
@@ -284,10 +284,10 @@ mod tests {
 
     #[test]
     fn a_rank_without_freezes_or_handovers_is_a_problem() {
-        let missing = report(&RehearsalOptions::default(), vec![port(0, 100)]);
+        let missing = report(&PeriodicFreezeOptions::default(), vec![port(0, 100)]);
         assert_eq!(missing.problems.len(), 1, "{:?}", missing.problems);
         assert!(missing.problems[0].contains("no port of rank 1 was frozen"), "{:?}", missing.problems);
-        let options = RehearsalOptions { handover: true, ..RehearsalOptions::default() };
+        let options = PeriodicFreezeOptions { handover: true, ..PeriodicFreezeOptions::default() };
         let mut moved = port(0, 100);
         (moved.frames_away, moved.frames_back) = (5, 6);
         let unmoved = report(&options, vec![moved, port(1, 100)]);
@@ -298,7 +298,7 @@ mod tests {
             unmoved.problems
         );
         let mismatch = Port { mismatches: 1, ..port(1, 10) };
-        let wrong = report(&RehearsalOptions::default(), vec![port(0, 10), mismatch]);
+        let wrong = report(&PeriodicFreezeOptions::default(), vec![port(0, 10), mismatch]);
         assert_eq!(wrong.problems, ["1 dumps are not what was frozen"]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A program that checks its own results runs under MPICH over the provider, in turns without and with every port of every rank being
 //! frozen, dumped and thawed each few milliseconds, and on request with all links handed from shared memory to UDP and back. The
-//! provider does it (`provider/src/rehearsal.rs`) and leaves its samples in files, which are read here.
+//! provider does it (`provider/src/periodic_freeze.rs`) and leaves its samples in files, which are read here.
 
 mod ports;
 mod report;
@@ -19,7 +19,7 @@ use crate::mpi::{Launch, MpiError, Setup};
 use crate::progress::Steps;
 
 use ports::Folder;
-pub use report::{RankRow, RehearsalReport};
+pub use report::{PeriodicFreezeReport, RankRow};
 
 /// The program that runs if a person names none.
 const SOURCE: &str = include_str!("../../mpi/mixed.c");
@@ -33,7 +33,7 @@ const SLACK_SECONDS: u64 = 60;
 
 /// What to do.
 #[derive(Clone, Debug)]
-pub struct RehearsalOptions {
+pub struct PeriodicFreezeOptions {
     /// Folder of the MPI library; none: where `tests/mpi/run` sets it up, or the one in PATH.
     pub mpich: Option<PathBuf>,
     /// Folder of the provider's library; none: that of this program.
@@ -60,9 +60,9 @@ pub struct RehearsalOptions {
     pub run_seconds_max: u64,
 }
 
-impl Default for RehearsalOptions {
-    fn default() -> RehearsalOptions {
-        RehearsalOptions {
+impl Default for PeriodicFreezeOptions {
+    fn default() -> PeriodicFreezeOptions {
+        PeriodicFreezeOptions {
             mpich: None,
             provider: None,
             every_ms: 5,
@@ -98,7 +98,7 @@ struct Runs {
 ///
 /// # Errors
 /// [`BenchError`] if the MPI library, the provider or the compiler is missing, or the program does not run without freezes either.
-pub fn run(options: &RehearsalOptions) -> Result<RehearsalReport, BenchError> {
+pub fn run(options: &PeriodicFreezeOptions) -> Result<PeriodicFreezeReport, BenchError> {
     let setup = Setup::find(options.mpich.as_deref(), options.provider.as_deref(), true)?;
     let program = if options.program.is_empty() {
         vec![setup.compile(NAME, SOURCE)?.into(), run_seconds(options).to_string().into()]
@@ -142,18 +142,18 @@ pub fn run(options: &RehearsalOptions) -> Result<RehearsalReport, BenchError> {
             }
         }
     }
-    Ok(RehearsalReport::new(machine, options, runs))
+    Ok(PeriodicFreezeReport::new(machine, options, runs))
 }
 
 /// Seconds of one run of our program.
-fn run_seconds(options: &RehearsalOptions) -> f64 {
+fn run_seconds(options: &PeriodicFreezeOptions) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52 seconds")]
     let seconds = options.seconds as f64;
     seconds / f64::from(options.pairs)
 }
 
 /// Runs with freezes. Ours last as long as they are told; a person's program runs until they have lasted as long together.
-fn pairs(options: &RehearsalOptions, seconds_of_run: f64) -> usize {
+fn pairs(options: &PeriodicFreezeOptions, seconds_of_run: f64) -> usize {
     let least = options.pairs as usize;
     if options.program.is_empty() {
         return least;
@@ -175,20 +175,20 @@ struct Run {
 
 /// One run, with freezes if there is a folder for what is measured then. Else the reason why its result is not right.
 fn one_run(
-    options: &RehearsalOptions,
+    options: &PeriodicFreezeOptions,
     setup: &Setup,
     program: &[OsString],
     folder: Option<&Folder>,
 ) -> Result<Run, String> {
     let mut variables = vec![("STILLWIRE_RAILS", options.rails.name().into())];
     if let Some(folder) = folder {
-        variables.push(("STILLWIRE_REHEARSE_MS", options.every_ms.to_string().into()));
-        variables.push(("STILLWIRE_REHEARSE_REPORT", folder.path().into()));
+        variables.push(("STILLWIRE_PERIODIC_FREEZE_MS", options.every_ms.to_string().into()));
+        variables.push(("STILLWIRE_PERIODIC_FREEZE_REPORT", folder.path().into()));
         if options.pause_ms > 0 {
-            variables.push(("STILLWIRE_REHEARSE_PAUSE_MS", options.pause_ms.to_string().into()));
+            variables.push(("STILLWIRE_PERIODIC_FREEZE_PAUSE_MS", options.pause_ms.to_string().into()));
         }
         if options.handover {
-            variables.push(("STILLWIRE_REHEARSE_HANDOVER", "1".into()));
+            variables.push(("STILLWIRE_PERIODIC_FREEZE_HANDOVER", "1".into()));
         }
     }
     let own = options.program.is_empty();
