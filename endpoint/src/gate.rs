@@ -282,7 +282,7 @@ impl Endpoint {
     ) -> Result<OpId, SendError> {
         let mut inner = self.shared.lock();
         inner.patience.sent();
-        if let Some(op) = inner.send_short(link, &outgoing, &buffer, &self.shared.clock) {
+        if let Some(op) = inner.send_fast(link, &outgoing, &buffer, &self.shared.clock) {
             self.shared.telling(&mut inner, Inner::collect_news);
             return Ok(op);
         }

@@ -11,7 +11,7 @@ use transport::{
 use crate::buffers::{Bringing, BufferTable, ReceiveBuffer, SendBuffer};
 use crate::frozen::Seat;
 use crate::patience::Patience;
-use crate::short::FRAME_BYTES_MAX;
+use crate::tx_fast_path::FRAME_BYTES_MAX;
 
 /// Frames taken from a rail in one round: what fits the caches, and lets acknowledgements out in between.
 const RECEIVE_BURST: usize = 32;
@@ -158,8 +158,8 @@ pub(crate) struct Inner {
     pub(crate) empty_looks: [u32; RAILS_MAX],
     pub(crate) glances: u32,
     pub(crate) patience: Patience,
-    /// Where a frame of the short way is written.
-    pub(crate) short: [u8; FRAME_BYTES_MAX],
+    /// Where a frame of the fast path is written.
+    pub(crate) fast_frame: [u8; FRAME_BYTES_MAX],
 }
 
 impl Inner {
@@ -181,7 +181,7 @@ impl Inner {
             empty_looks: [0; RAILS_MAX],
             glances: 0,
             patience: Patience::default(),
-            short: [0; FRAME_BYTES_MAX],
+            fast_frame: [0; FRAME_BYTES_MAX],
         }
     }
 

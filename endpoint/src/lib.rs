@@ -22,9 +22,9 @@ mod helper;
 mod inner;
 mod leaving;
 mod patience;
-mod short;
 #[cfg(test)]
 mod testing;
+mod tx_fast_path;
 mod wait;
 
 pub use buffers::{BorrowedBuffer, BorrowedPayload, BufferTable, ReceiveBuffer, SendBuffer};

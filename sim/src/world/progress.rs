@@ -9,7 +9,7 @@ use super::World;
 use super::event::Event;
 use super::process::{NEVER, Phase, PortHost, Process};
 use super::pull::Place;
-use super::short::ShortWay;
+use super::tx_fast_path::TxFastPath;
 use crate::engine::queue::{MICRO, Nanos};
 use crate::engine::trace::Who;
 use crate::judge::Violation;
@@ -163,7 +163,7 @@ impl World {
     /// Gives waiting frames to the ports. True if some are left for the next turn.
     fn take_frames(&mut self, number: u32) -> bool {
         let World {
-            processes, stations, nodes, judges, queue, frames_delivered, messages_at_once, plan, ..
+            processes, stations, nodes, judges, queue, frames_delivered, messages_fast, plan, ..
         } = self;
         let process = &mut processes[at(number)];
         let local = nodes[at(process.node)].clock.read(queue.now());
@@ -190,13 +190,13 @@ impl World {
                         port.catch_up();
                     }
                     let before = suspicion.map(|_| Effect::of(port, buffers.placed));
-                    let at_once = port.counters().messages_at_once;
+                    let fast = port.counters().messages_fast;
                     let mut give = |frame: &[u8]| port.handle_frame(local, index, frame, buffers);
                     if station.nic.receive(1, &mut give).is_err() {
                         break;
                     }
                     *frames_delivered += 1;
-                    *messages_at_once += port.counters().messages_at_once - at_once;
+                    *messages_fast += port.counters().messages_fast - fast;
                     if let (Some(suspicion), Some(before)) = (suspicion, before)
                         && !Effect::of(port, buffers.placed).is_one_drop_after(&before)
                     {
@@ -285,15 +285,15 @@ impl World {
                 return Step::Blocked;
             }
             let now = nodes[at(process.node)].clock.read(queue.now());
-            let short = ShortWay { now, rails: at(plan.rails), frames: Vec::new() };
+            let fast_path = TxFastPath { now, rails: at(plan.rails), frames: Vec::new() };
             let ports = &mut process.ports;
-            let mut host = PortHost { process: number, ports, judge: &mut judges.cut, short };
+            let mut host = PortHost { process: number, ports, judge: &mut judges.cut, fast_path };
             let step = process.program.step(script, &mut host);
-            let frames = host.short.frames;
+            let frames = host.fast_path.frames;
             if self.sabotage.loose_buffers() && step != Step::Ready {
                 process.program.overwrite_sends();
             }
-            self.send_short_frames(number, frames);
+            self.send_fast_frames(number, frames);
             let process = &mut self.processes[at(number)];
             if step == Step::Finished && !process.finished {
                 process.finished = true;

@@ -145,7 +145,7 @@ pub trait Driver: Send {
 
     /// Hands one short frame over at once, as lease, commit and flush would. False: it cannot go this way, because frames are staged before it,
     /// or for any other reason; nothing has happened then.
-    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
+    fn send_fast(&mut self, to: AddressId, frame: &[u8]) -> bool {
         let _ = (to, frame);
         false
     }
@@ -272,8 +272,8 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
     fn commit(&mut self, to: AddressId, frame_bytes: usize, payload: Payload) {
         (**self).commit(to, frame_bytes, payload);
     }
-    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
-        (**self).send_short(to, frame)
+    fn send_fast(&mut self, to: AddressId, frame: &[u8]) -> bool {
+        (**self).send_fast(to, frame)
     }
     fn flush(&mut self) -> Result<usize, DriverError> {
         (**self).flush()

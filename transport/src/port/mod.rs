@@ -4,7 +4,6 @@
 //! [`Port::poll_transmit`] for every rail until it answers `None`, then sleep until [`Port::poll_timeout`] at most. What
 //! each of the three answers may change with any other call, and only then.
 
-mod at_once;
 mod broken;
 mod check;
 mod closing;
@@ -18,12 +17,13 @@ mod put_off;
 mod rails;
 mod receive;
 mod resync;
+mod rx_fast_path;
 #[cfg(feature = "sabotage")]
 mod sabotaged;
-mod short;
 pub mod state;
 mod timeout;
 mod transmit;
+mod tx_fast_path;
 mod warm;
 
 pub use check::{NUMBER_MAX, Place, StateError};

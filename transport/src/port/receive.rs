@@ -28,7 +28,7 @@ impl Port {
         self.catch_up();
         self.counters.frames_received += 1;
         if let Some(single) = Single::of(bytes)
-            && self.take_at_once(self.port_time(now), rail, bytes, &single, buffers)
+            && self.receive_fast(self.port_time(now), rail, bytes, &single, buffers)
         {
             return;
         }

@@ -200,8 +200,8 @@ impl<D: Driver> Driver for CaptureDriver<D> {
         self.inner.commit(to, frame_bytes, payload);
     }
 
-    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
-        let sent = self.inner.send_short(to, frame);
+    fn send_fast(&mut self, to: AddressId, frame: &[u8]) -> bool {
+        let sent = self.inner.send_fast(to, frame);
         if sent {
             let peer = self.peers.get(to.0 as usize).map(String::as_str);
             self.record.packet(Direction::Out, [frame, &[]], 0, peer);

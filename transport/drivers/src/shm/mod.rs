@@ -405,7 +405,7 @@ impl Driver for ShmDriver {
         }
     }
 
-    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
+    fn send_fast(&mut self, to: AddressId, frame: &[u8]) -> bool {
         if self.staging.len() > 0 || !self.peers.write_short(to, frame) {
             return false;
         }

@@ -503,7 +503,7 @@ impl Driver for XdpDriver {
         self.staged.push_back(Staged { slot, to, frame_bytes: bytes, frames: 1, open });
     }
 
-    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
+    fn send_fast(&mut self, to: AddressId, frame: &[u8]) -> bool {
         let fits = self.path(to).is_some_and(|path| frame.len() <= path.frame_bytes_max);
         if !fits || !self.staged.is_empty() || self.leased.is_some() {
             return false;

@@ -1,4 +1,4 @@
-//! The short way of a short message that comes: it is the frame that its link expects, nothing about the link or the frame is out of the ordinary, and
+//! The fast path of a short message that comes: it is the frame that its link expects, nothing about the link or the frame is out of the ordinary, and
 //! a receive waits for it.
 
 use crate::auth::Context;
@@ -13,9 +13,9 @@ use crate::port::put_off::PutOff;
 use crate::wire::{SINGLE_HEAD_BYTES, Single};
 
 impl Port {
-    /// Takes a frame as [`Port::handle_frame`] does, in one go. `now` is port time. False: something wants the longer way; nothing has happened then.
+    /// Takes a frame as [`Port::handle_frame`] does, in one go. `now` is port time. False: something wants the slow path; nothing has happened then.
     #[inline]
-    pub(super) fn take_at_once(
+    pub(super) fn receive_fast(
         &mut self,
         now: u64,
         rail: RailIndex,
@@ -40,7 +40,7 @@ impl Port {
             && transmission > link.newest
             && (link.acked..=link.next).contains(&ack)
             && (!CHECKPOINTABLE || link.peer_epoch == self.epoch)
-            && link.takes_at_once();
+            && link.receives_fast();
         if !usual {
             return false;
         }
@@ -64,7 +64,7 @@ impl Port {
         };
         let Some((receive, placement)) = self.matcher.take_receive(&envelope) else { return false };
         // From here on it counts.
-        self.counters.messages_at_once += 1;
+        self.counters.messages_fast += 1;
         let link = &mut self.links[slot as usize];
         link.peer_window_bytes = frame.window_bytes();
         link.peer_window_frames = frame.window_frames();
@@ -107,7 +107,7 @@ impl Port {
 
 impl Link {
     /// Whether a message that comes now has nothing to end, and nothing to wait for: no hint, no resync, no silence, no frame out of turn, no message half here.
-    fn takes_at_once(&self) -> bool {
+    fn receives_fast(&self) -> bool {
         const OUT_OF_THE_ORDINARY: Flags = Flags::RESYNC
             .union(Flags::BROKEN)
             .union(Flags::PEER_CLOSED)
@@ -171,13 +171,13 @@ mod tests {
         events: Vec<Event>,
         wire: Vec<(usize, Vec<u8>)>,
         now: u64,
-        /// Frames go the long way.
-        long: bool,
-        at_once: u64,
+        /// Frames take the slow path.
+        slow: bool,
+        fast: u64,
     }
 
     impl World {
-        fn new(long: bool, auth: AuthLevel) -> World {
+        fn new(slow: bool, auth: AuthLevel) -> World {
             let config = PortConfig { auth, unexpected_entries_max: 64, ..PortConfig::new(JobTag(5)) };
             let life = Life { counter: 1, nonce: 9 };
             let ports = [0, 1].map(|i: u32| {
@@ -190,7 +190,7 @@ mod tests {
                 port
             });
             let (memory, events, wire) = (Memory::default(), Vec::new(), Vec::new());
-            World { ports, memory, events, wire, now: 1_000_000, long, at_once: 0 }
+            World { ports, memory, events, wire, now: 1_000_000, slow, fast: 0 }
         }
 
         fn take(&mut self, to: usize, bytes: &[u8]) {
@@ -200,9 +200,9 @@ mod tests {
             port.catch_up();
             port.counters.frames_received += 1;
             let time = port.port_time(now);
-            let single = Single::of(bytes).filter(|_| !self.long);
-            if single.is_some_and(|single| port.take_at_once(time, RAIL, bytes, &single, memory)) {
-                self.at_once += core::mem::take(&mut port.counters.messages_at_once);
+            let single = Single::of(bytes).filter(|_| !self.slow);
+            if single.is_some_and(|single| port.receive_fast(time, RAIL, bytes, &single, memory)) {
+                self.fast += core::mem::take(&mut port.counters.messages_fast);
             } else {
                 port.handle(now, RAIL, bytes, &frame, Piece::Here(frame.payload), memory);
             }
@@ -285,26 +285,26 @@ mod tests {
     #[test]
     fn a_frame_that_is_taken_at_once_leaves_what_the_long_way_leaves() {
         for auth in [AuthLevel::Off, AuthLevel::Header] {
-            let (mut short, mut long) = (World::new(false, auth), World::new(true, auth));
+            let (mut quick, mut slow) = (World::new(false, auth), World::new(true, auth));
             let mut chance = 0x1234_5678_9abc_def1u64;
             for step in 0..2000 {
                 chance =
                     chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                for world in [&mut short, &mut long] {
+                for world in [&mut quick, &mut slow] {
                     world.step(chance >> 20);
                 }
                 if step % 16 == 0 {
                     // One way tells first what the frame has brought, the other what it has acknowledged.
-                    let told = [&mut short, &mut long].map(World::told);
+                    let told = [&mut quick, &mut slow].map(World::told);
                     assert_eq!(told[0], told[1], "step {step}");
-                    assert_eq!(format!("{:?}", short.ports), format!("{:?}", long.ports), "step {step}");
+                    assert_eq!(format!("{:?}", quick.ports), format!("{:?}", slow.ports), "step {step}");
                 }
-                assert_eq!(short.wire, long.wire, "step {step}");
-                assert_eq!(short.memory, long.memory, "step {step}");
+                assert_eq!(quick.wire, slow.wire, "step {step}");
+                assert_eq!(quick.memory, slow.memory, "step {step}");
             }
-            let counted: u64 = short.ports.iter().map(|port| port.counters.frames_counted).sum();
-            let at_once = short.at_once;
-            assert!(long.at_once == 0 && at_once > 100 && counted > at_once + 100, "{at_once} of {counted}");
+            let counted: u64 = quick.ports.iter().map(|port| port.counters.frames_counted).sum();
+            let fast = quick.fast;
+            assert!(slow.fast == 0 && fast > 100 && counted > fast + 100, "{fast} of {counted}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The short way of a message is the long way in fewer steps: the same frame, the same state; and it is taken only where nothing waits and no rail
+//! The fast path of a message is the slow path in fewer steps: the same frame, the same state; and it is taken only where nothing waits and no rail
 //! is to be chosen.
 
 #[expect(clippy::cast_possible_truncation, reason = "test data")]
@@ -47,23 +47,23 @@ fn known(mut world: World) -> World {
     world
 }
 
-/// Where a frame goes that left the short way, and its length.
+/// Where a frame goes that left by the fast path, and its length.
 #[derive(PartialEq, Debug)]
-struct Short {
+struct Fast {
     to: AddressId,
     frame_bytes: usize,
 }
 
-fn short(world: &mut World, rail: RailIndex, tag: u64, payload: &[u8], frame: &mut [u8]) -> Option<Short> {
+fn fast(world: &mut World, rail: RailIndex, tag: u64, payload: &[u8], frame: &mut [u8]) -> Option<Fast> {
     let (now, outgoing) = (world.now, outgoing(tag, tag.is_multiple_of(2)));
-    let mut short = None;
+    let mut fast = None;
     let hand = |to, frame: &[u8]| {
-        short = Some(Short { to, frame_bytes: frame.len() });
+        fast = Some(Fast { to, frame_bytes: frame.len() });
         now
     };
-    let sent = world.port(0).send_short(rail, LinkIndex(0), &outgoing, payload, frame, hand);
-    assert_eq!(sent.is_some(), short.is_some());
-    short
+    let sent = world.port(0).send_fast(rail, LinkIndex(0), &outgoing, payload, frame, hand);
+    assert_eq!(sent.is_some(), fast.is_some());
+    fast
 }
 
 fn long(world: &mut World, rail: RailIndex, tag: u64, payload: &[u8], frame: &mut [u8]) -> Transmit {
@@ -85,7 +85,7 @@ fn the_timer_of_a_short_frame_runs_from_when_it_has_left() {
         let left_at = world.now + late;
         let port = world.port(0);
         let sent =
-            port.send_short(NETWORK, LinkIndex(0), &outgoing(1, true), b"late", &mut frame, |_, _| left_at);
+            port.send_fast(NETWORK, LinkIndex(0), &outgoing(1, true), b"late", &mut frame, |_, _| left_at);
         sent.expect("nothing stands before it");
         port.poll_timeout().expect("it waits for an acknowledgement")
     };
@@ -100,17 +100,17 @@ fn state(world: &mut World) -> String {
     state
 }
 
-/// R5, R14, R17: what is sent the short way is in an image, and comes again, like all else.
+/// R5, R14, R17: what is sent by the fast path is in an image, and comes again, like all else.
 fn writes_the_frame_and_leaves_the_state_of_the_long_way(make: fn() -> World, rail: RailIndex) {
     let (mut one, mut other) = (make(), make());
     for (tag, bytes) in [(10, 0), (11, 1), (12, 8), (13, 128), (14, 700)] {
         let payload = pattern(tag, bytes);
-        let (mut short_frame, mut long_frame) = ([0; 2000], [0; 2000]);
-        let sent = short(&mut one, rail, tag, &payload, &mut short_frame).expect("nothing stands before it");
+        let (mut fast_frame, mut long_frame) = ([0; 2000], [0; 2000]);
+        let sent = fast(&mut one, rail, tag, &payload, &mut fast_frame).expect("nothing stands before it");
         let transmit = long(&mut other, rail, tag, &payload, &mut long_frame);
         assert_eq!((sent.to, sent.frame_bytes), (transmit.to, transmit.frame_bytes));
         assert!(transmit.seal.is_none(), "the tag is there");
-        assert_eq!(short_frame, long_frame);
+        assert_eq!(fast_frame, long_frame);
         assert_eq!(one.port(0).poll_timeout(), other.port(0).poll_timeout());
         assert!(!one.port(0).wants_to_transmit());
     }
@@ -153,7 +153,7 @@ fn an_acknowledgement_that_is_put_off_is_caught_up_with() {
         ("a program that answers later", |world| {
             world.now = world.now + 300 * MS;
             let (now, mut frame) = (world.now, [0; 2000]);
-            short(world, NETWORK, 13, b"answered", &mut frame).expect("nothing stands before it");
+            fast(world, NETWORK, 13, b"answered", &mut frame).expect("nothing stands before it");
             let port = world.port(0);
             port.handle_timeout(now);
             let again = port.poll_transmit(now, NETWORK, &mut [0; 2000]);
@@ -189,7 +189,7 @@ fn an_acknowledgement_that_is_put_off_is_caught_up_with() {
         let mut world = far();
         world.receive(0, None, Some(12), 100);
         let (now, mut frame) = (world.now, [0; 2000]);
-        short(&mut world, NETWORK, 11, b"asked", &mut frame).expect("nothing stands before it");
+        fast(&mut world, NETWORK, 11, b"asked", &mut frame).expect("nothing stands before it");
         let asked = HEAD_BYTES + 5;
         let Node { port, memory, .. } = &mut world.nodes[1];
         let port = port.as_mut().expect("it runs");
@@ -200,7 +200,7 @@ fn an_acknowledgement_that_is_put_off_is_caught_up_with() {
             bytes = frame.to_vec();
             now
         };
-        port.send_short(NETWORK, LinkIndex(0), &answer, b"answer", &mut frame, hand).expect("likewise");
+        port.send_fast(NETWORK, LinkIndex(0), &answer, b"answer", &mut frame, hand).expect("likewise");
         let Node { port, memory, .. } = &mut world.nodes[0];
         let port = port.as_mut().expect("it runs");
         port.handle_frame(now, NETWORK, &bytes, memory);
@@ -226,10 +226,10 @@ fn where_only_the_network_is_left_it_goes_there() {
     ];
     for (what, act) in cases {
         let mut world = acquainted();
-        assert_eq!(short(&mut world, NETWORK, 4, b"near", &mut [0; 2000]), None);
+        assert_eq!(fast(&mut world, NETWORK, 4, b"near", &mut [0; 2000]), None);
         act(&mut world);
-        assert_eq!(short(&mut world, WITHIN, 5, b"near", &mut [0; 2000]), None, "{what}");
-        assert!(short(&mut world, NETWORK, 6, b"far", &mut [0; 2000]).is_some(), "{what}");
+        assert_eq!(fast(&mut world, WITHIN, 5, b"near", &mut [0; 2000]), None, "{what}");
+        assert!(fast(&mut world, NETWORK, 6, b"far", &mut [0; 2000]).is_some(), "{what}");
     }
 }
 
@@ -237,7 +237,7 @@ fn where_only_the_network_is_left_it_goes_there() {
 fn refused(what: &str, make: impl Fn() -> World, bytes: usize, rail: RailIndex) {
     let (mut asked, mut other) = (make(), make());
     let mut frame = [0; 2000];
-    assert_eq!(short(&mut asked, rail, 5, &pattern(5, bytes), &mut frame), None, "{what}");
+    assert_eq!(fast(&mut asked, rail, 5, &pattern(5, bytes), &mut frame), None, "{what}");
     assert!(frame == [0; 2000], "{what}");
     let wants = |world: &mut World| (world.port(0).wants_to_transmit(), world.port(0).poll_timeout());
     assert_eq!(wants(&mut asked), wants(&mut other), "{what}");
@@ -301,7 +301,7 @@ fn whatever_stands_before_a_message_sends_it_the_long_way() {
     let mut frame = [0; 2000];
     let unknown = LinkIndex(9);
     let hand = |_, _: &[u8]| panic!("there is no such link");
-    assert!(world.port(0).send_short(WITHIN, unknown, &outgoing(1, true), b"", &mut frame, hand).is_none());
+    assert!(world.port(0).send_fast(WITHIN, unknown, &outgoing(1, true), b"", &mut frame, hand).is_none());
 }
 
 /// R20: who is told to wait waits this way too.
@@ -317,14 +317,14 @@ fn a_stopped_peer_is_sent_nothing() {
     refused("the peer has said that it is stopped", stopped, 8, WITHIN);
 }
 
-/// R17: the window holds the short way back too.
+/// R17: the window holds the fast path back too.
 #[test]
 fn a_full_window_is_respected() {
     let full = || {
         let mut world = acquainted();
         let mut frame = [0; 2000];
         for i in 0..256 {
-            assert!(short(&mut world, WITHIN, 2, &[0; 8], &mut frame).is_some(), "message {i}");
+            assert!(fast(&mut world, WITHIN, 2, &[0; 8], &mut frame).is_some(), "message {i}");
         }
         world
     };

@@ -7,26 +7,26 @@ use transport::{AddressId, Instant, LinkIndex, OpId, Outgoing, Port, RailIndex};
 use super::World;
 use super::progress::truth_of;
 
-/// The longest that go the short way.
+/// The longest that take the fast path.
 const BYTES_MAX: usize = 400;
 
-/// The short way of one process, for one step of its program.
-pub(crate) struct ShortWay {
+/// The fast path of one process, for one step of its program.
+pub(crate) struct TxFastPath {
     /// The process's own clock.
     pub(crate) now: Instant,
     pub(crate) rails: usize,
-    pub(crate) frames: Vec<ShortFrame>,
+    pub(crate) frames: Vec<FastFrame>,
 }
 
 /// A frame that its port takes for sent.
-pub(crate) struct ShortFrame {
+pub(crate) struct FastFrame {
     port: u32,
     rail: RailIndex,
     to: AddressId,
     bytes: Vec<u8>,
 }
 
-impl ShortWay {
+impl TxFastPath {
     /// Sends, if the port lets it go at once, over the first rail that does.
     pub(crate) fn send(
         &mut self,
@@ -42,8 +42,8 @@ impl ShortWay {
         (0..self.rails).find_map(|rail| {
             let rail = RailIndex(u8::try_from(rail).ok()?);
             let mut bytes = vec![0; HEAD_BYTES_MAX + BYTES_MAX];
-            port.send_short(rail, link, outgoing, payload, &mut bytes, |to, frame| {
-                self.frames.push(ShortFrame { port: number, rail, to, bytes: frame.to_vec() });
+            port.send_fast(rail, link, outgoing, payload, &mut bytes, |to, frame| {
+                self.frames.push(FastFrame { port: number, rail, to, bytes: frame.to_vec() });
                 self.now
             })
         })
@@ -52,7 +52,7 @@ impl ShortWay {
 
 impl World {
     /// Hands the frames of a step to the NICs. What finds no room is lost, and comes again.
-    pub(super) fn send_short_frames(&mut self, number: u32, frames: Vec<ShortFrame>) {
+    pub(super) fn send_fast_frames(&mut self, number: u32, frames: Vec<FastFrame>) {
         let of = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         let rails = of(self.plan.rails);
         for frame in frames {
@@ -67,7 +67,7 @@ impl World {
                 place.nic.commit(frame.to, frame.bytes.len(), drivers::Payload::EMPTY);
                 // A dead NIC has no buffer to lease.
                 let _ = place.nic.flush();
-                self.frames_short += 1;
+                self.frames_fast += 1;
             }
             self.ring_doorbell(station);
         }
@@ -81,12 +81,12 @@ mod tests {
     #[test]
     fn ranks_of_a_node_send_at_once_and_ranks_receive_at_once() {
         let plans = (0..).map(|seed| crate::plan::generate(seed, 4));
-        let at_once = plans.filter(|plan| plan.pulls).take(5).map(|plan| {
+        let fast = plans.filter(|plan| plan.pulls).take(5).map(|plan| {
             let mut world = World::new(plan, false);
             world.run();
-            (world.frames_short, world.messages_at_once)
+            (world.frames_fast, world.messages_fast)
         });
-        let (sent, received) = at_once.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+        let (sent, received) = fast.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
         assert!(sent > 100 && received > 50, "{sent} sent, {received} received");
     }
 }

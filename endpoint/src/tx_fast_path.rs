@@ -1,4 +1,4 @@
-//! The short way of a short message, past all queues: see [`transport::Port::send_short`].
+//! The fast path of a short message, past all queues: see [`transport::Port::send_fast`].
 
 use transport::wire::HEAD_BYTES_MAX;
 use transport::{LinkIndex, OpId, Outgoing};
@@ -7,7 +7,7 @@ use crate::buffers::SendBuffer;
 use crate::clock::Clock;
 use crate::inner::{Inner, rail_index};
 
-/// Payload up to this many bytes goes the short way.
+/// Payload up to this many bytes takes the fast path.
 const PAYLOAD_BYTES_MAX: usize = 128;
 
 /// Bytes of the longest frame that does.
@@ -16,7 +16,7 @@ pub(crate) const FRAME_BYTES_MAX: usize = HEAD_BYTES_MAX + PAYLOAD_BYTES_MAX;
 impl Inner {
     /// Sends a short copied message at once, if nothing stands before it.
     #[inline]
-    pub(crate) fn send_short(
+    pub(crate) fn send_fast(
         &mut self,
         link: LinkIndex,
         outgoing: &Outgoing,
@@ -28,17 +28,17 @@ impl Inner {
             return None;
         }
         if let Some(i) = self.within_host
-            && let Some(op) = self.send_short_over(i, clock, link, outgoing, payload)
+            && let Some(op) = self.send_fast_over(i, clock, link, outgoing, payload)
         {
             return Some(op);
         }
         let within_host = self.within_host;
         let mut others = (0..self.rails.len()).filter(|i| Some(*i) != within_host);
-        others.find_map(|i| self.send_short_over(i, clock, link, outgoing, payload))
+        others.find_map(|i| self.send_fast_over(i, clock, link, outgoing, payload))
     }
 
     #[inline]
-    fn send_short_over(
+    fn send_fast_over(
         &mut self,
         i: usize,
         clock: &Clock,
@@ -46,11 +46,11 @@ impl Inner {
         outgoing: &Outgoing,
         payload: &[u8],
     ) -> Option<OpId> {
-        let Inner { port, rails, short, .. } = self;
+        let Inner { port, rails, fast_frame, .. } = self;
         let driver = rails[i].as_mut()?;
         let mut staged = false;
-        let op = port.send_short(rail_index(i), link, outgoing, payload, short, |to, frame| {
-            staged = !driver.send_short(to, frame);
+        let op = port.send_fast(rail_index(i), link, outgoing, payload, fast_frame, |to, frame| {
+            staged = !driver.send_fast(to, frame);
             // Without a lease it is lost, and comes again.
             if staged && let Some(buffer) = driver.lease() {
                 buffer[..frame.len()].copy_from_slice(frame);

@@ -1,4 +1,4 @@
-//! The short way of a short message: nothing stands before it and only one rail comes into question, so it becomes a frame at once, and waits in no
+//! The fast path of a short message: nothing stands before it and only one rail comes into question, so it becomes a frame at once, and waits in no
 //! queue.
 
 use crate::auth::Context;
@@ -18,9 +18,9 @@ impl Port {
     /// Sends a message over `rail`, which ends at this host or is the only one to the peer, in one frame, which it writes into `frame` and gives to
     /// `hand` with the address that it goes to: exactly what [`Port::send`] and then [`Port::poll_transmit`] would do if nothing else waits, but that the
     /// frame is on its way before the port writes down what it has sent. `hand` says when that was: nothing before needs to know. `None`: something waits,
-    /// or something about the link, the window or the rails wants the longer way; nothing has happened then.
+    /// or something about the link, the window or the rails wants the slow path; nothing has happened then.
     #[inline]
-    pub fn send_short(
+    pub fn send_fast(
         &mut self,
         rail: RailIndex,
         index: LinkIndex,
@@ -39,7 +39,7 @@ impl Port {
         if !way.within_host && self.has_choice(link) {
             return None;
         }
-        if !link.may_send_at_once(payload.len()) || link.before_cut(self.epoch).is_some() {
+        if !link.may_send_fast(payload.len()) || link.before_cut(self.epoch).is_some() {
             return None;
         }
         let (window_bytes, window_frames) = (self.window_bytes(), self.window_frames());
@@ -108,7 +108,7 @@ impl Port {
         Some(op)
     }
 
-    /// Whether several rails lead to the peer: which of them carries a frame is decided the longer way (R24).
+    /// Whether several rails lead to the peer: which of them carries a frame is decided on the slow path (R24).
     fn has_choice(&self, link: &Link) -> bool {
         let leads = |(rail, path): &(&Rail, &Option<Path>)| rail.alive && path.is_some();
         self.rails.iter().zip(&link.paths).filter(leads).nth(1).is_some()
@@ -117,7 +117,7 @@ impl Port {
 
 impl Link {
     /// Whether a message of so many bytes, sent now, would be the link's next frame: nothing waits, and the window is open for it.
-    fn may_send_at_once(&self, bytes: usize) -> bool {
+    fn may_send_fast(&self, bytes: usize) -> bool {
         const WAITING: Flags = Flags::READY
             .union(Flags::ACK_NOW)
             .union(Flags::RESYNC)
