@@ -8,12 +8,12 @@ mod broken;
 mod check;
 mod closing;
 mod cut;
+mod deferred_ack;
 mod deliver;
 mod filling;
 mod frozen;
 mod load;
 pub(crate) mod pull;
-mod put_off;
 mod rails;
 mod receive;
 mod resync;
@@ -58,8 +58,8 @@ use crate::message::{Buffers, Event, Outgoing, Payload, Receive, SendError};
 use crate::port::rails::Rail;
 use crate::sabotage::Sabotage;
 use crate::time::Instant;
+use deferred_ack::DeferredAck;
 use filling::Filling;
-use put_off::PutOff;
 
 /// A window of the whole reorder buffer.
 const WINDOW_FRAMES_ADVERTISED: u16 = 256;
@@ -112,7 +112,7 @@ pub struct Port {
     pub(crate) acked_total: u64,
     pub(crate) acked_reported: u64,
     /// What the last frame that was taken at once acknowledges, while the port has not looked at it.
-    pub(crate) put_off: Option<PutOff>,
+    pub(crate) deferred_ack: Option<DeferredAck>,
     /// After a thaw: peers that we talk to are told at once that it is over, and in which epoch we are.
     pub(crate) news_due: bool,
 }
@@ -163,7 +163,7 @@ impl Port {
             newer_life: None,
             acked_total: 0,
             acked_reported: 0,
-            put_off: None,
+            deferred_ack: None,
             news_due: false,
         }
     }

@@ -9,7 +9,7 @@ use crate::link::{Flags, Link, unwrap};
 use crate::matching::Envelope;
 use crate::message::Buffers;
 use crate::port::Port;
-use crate::port::put_off::PutOff;
+use crate::port::deferred_ack::DeferredAck;
 use crate::wire::{SINGLE_HEAD_BYTES, Single};
 
 impl Port {
@@ -74,8 +74,8 @@ impl Port {
             let echo = unwrap(link.transmissions, frame.echo());
             if ack == link.next && has_nothing_to_do {
                 // Nothing that waits could leave because of it, and nothing is lost.
-                debug_assert!(self.put_off.is_none(), "only one acknowledgement is put off");
-                self.put_off = Some(PutOff { link: index, ack, echo, now });
+                debug_assert!(self.deferred_ack.is_none(), "only one acknowledgement is put off");
+                self.deferred_ack = Some(DeferredAck { link: index, ack, echo, now });
             } else {
                 self.acknowledge(index, ack, echo, None, now);
             }
@@ -98,7 +98,7 @@ impl Port {
         self.tell_received(index, &eager, &receive, placement);
         self.use_promise(index, payload.len(), 1);
         self.count(index, payload.len(), now);
-        if self.put_off.is_none() {
+        if self.deferred_ack.is_none() {
             self.arm(index);
         }
         true

@@ -11,7 +11,7 @@ use crate::port::Port;
 
 /// An acknowledgement that has been read and not looked at (R16).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PutOff {
+pub(crate) struct DeferredAck {
     pub(super) link: LinkIndex,
     /// Frames below have been counted by the peer.
     pub(super) ack: u64,
@@ -25,13 +25,13 @@ impl Port {
     /// Whether an acknowledgement has been put off: the port may have more to say than its events.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        self.put_off.is_some()
+        self.deferred_ack.is_some()
     }
 
     /// Looks at the acknowledgement that was put off.
     #[inline]
     pub fn catch_up(&mut self) {
-        if let Some(PutOff { link, ack, echo, now }) = self.put_off.take()
+        if let Some(DeferredAck { link, ack, echo, now }) = self.deferred_ack.take()
             && !self.links[link.0 as usize].flags.contains(Flags::BROKEN)
         {
             self.acknowledge(link, ack, echo, None, now);
