@@ -52,14 +52,14 @@ impl Port {
 
     fn fail_receives_under_way(&mut self, index: LinkIndex, queues: &Queues) {
         for incoming in &queues.incoming {
-            let finished = self.end_filling(incoming.op, incoming.finished);
+            let finished = self.end_multi_recv(incoming.op, incoming.finished);
             let (op, context, tag) = (incoming.op, incoming.context, incoming.tag);
             self.events.push_back(Event::ReceiveFailed { op, context, source: index, tag, finished });
         }
         let Some(open) = queues.open else { return };
         match open.target {
             Target::Posted { op, context, finished, .. } => {
-                let finished = self.end_filling(op, finished);
+                let finished = self.end_multi_recv(op, finished);
                 self.events.push_back(Event::ReceiveFailed {
                     op,
                     context,

@@ -115,7 +115,7 @@ impl Port {
             if whole {
                 self.tell_received(index, eager, &receive, placement);
             } else if receive.multi.is_some() {
-                self.begin_filling(receive.op);
+                self.begin_multi_recv(receive.op);
             }
             Target::Posted {
                 op: receive.op,
@@ -163,7 +163,7 @@ impl Port {
                     buffers.place(op, base + at, &payload[..stored]);
                 }
                 if whole {
-                    let finished = self.end_filling(op, finished);
+                    let finished = self.end_multi_recv(op, finished);
                     self.events.push_back(Event::Received {
                         op,
                         context,
@@ -289,7 +289,7 @@ impl Port {
         incoming.received += payload.len() as u64;
         if incoming.received >= incoming.granted {
             let mut done = incomings.remove(place);
-            done.finished = self.end_filling(done.op, done.finished);
+            done.finished = self.end_multi_recv(done.op, done.finished);
             self.events.push_back(received(index, &done));
         }
         true

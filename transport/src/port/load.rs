@@ -76,7 +76,7 @@ impl FrozenPort {
         }
         port.events.extend(state.completions);
         let mut frozen = FrozenPort { port, at: None };
-        frozen.recount_filling();
+        frozen.recount_multi_recv();
         frozen.check()?;
         Ok((frozen, claimed))
     }

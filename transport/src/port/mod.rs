@@ -10,9 +10,9 @@ mod closing;
 mod cut;
 mod deferred_ack;
 mod deliver;
-mod filling;
 mod frozen;
 mod load;
+mod multi_recv;
 pub(crate) mod pull;
 mod rails;
 mod receive;
@@ -28,9 +28,9 @@ mod warm;
 
 pub use check::{NUMBER_MAX, Place, StateError};
 pub use closing::Unsettled;
-pub use filling::Stopped;
 pub use frozen::{FrozenPort, Reach, Restart};
 pub use load::KeyChange;
+pub use multi_recv::Stopped;
 pub(crate) use state::SendOp;
 pub use state::{Arrived, Census, FinalCounters};
 
@@ -59,7 +59,7 @@ use crate::port::rails::Rail;
 use crate::sabotage::Sabotage;
 use crate::time::Instant;
 use deferred_ack::DeferredAck;
-use filling::Filling;
+use multi_recv::MultiRecv;
 
 /// A window of the whole reorder buffer.
 const WINDOW_FRAMES_ADVERTISED: u16 = 256;
@@ -82,7 +82,7 @@ pub struct Port {
     pub(crate) matcher: Matcher<Arrived>,
     pub(crate) sends: Table<OpId, SendOp>,
     /// Receives for several messages, while messages are on their way into them.
-    pub(crate) filling: Table<OpId, Filling>,
+    pub(crate) multi_recv: Table<OpId, MultiRecv>,
     pub(crate) next_op: u64,
     /// Bytes of waiting messages.
     pub(crate) unexpected_bytes: usize,
@@ -146,7 +146,7 @@ impl Port {
             rails: Vec::new(),
             matcher: Matcher::new(bounds),
             sends: Table::default(),
-            filling: Table::default(),
+            multi_recv: Table::default(),
             next_op: 1,
             unexpected_bytes: 0,
             reorder_bytes: 0,
@@ -396,7 +396,7 @@ impl Port {
                     });
                 } else {
                     if multi {
-                        self.begin_filling(op);
+                        self.begin_multi_recv(op);
                     }
                     self.redirect(envelope.source, key, target);
                 }
@@ -451,7 +451,7 @@ impl Port {
             queues.incoming.push(incoming);
             self.begin_pull(source, &incoming);
             if multi {
-                self.begin_filling(incoming.op);
+                self.begin_multi_recv(incoming.op);
             }
         }
         self.make_ready(source);
@@ -465,7 +465,7 @@ impl Port {
     /// Takes back a receive for several messages: it is given no more of them. `None`: it takes none any more.
     pub fn stop(&mut self, op: OpId) -> Option<Stopped> {
         self.matcher.cancel(op)?;
-        Some(self.stop_filling(op))
+        Some(self.stop_multi_recv(op))
     }
 
     /// The envelope of the message that a receive with this pattern would get, which goes on waiting.

@@ -132,7 +132,7 @@ impl Port {
         }
         self.counters.messages_pulled += 1;
         self.end_pull(index);
-        incoming.finished = self.end_filling(incoming.op, incoming.finished);
+        incoming.finished = self.end_multi_recv(incoming.op, incoming.finished);
         self.events.push_back(received(index, &incoming));
     }
 

@@ -9,7 +9,7 @@ use crate::port::{FrozenPort, Port};
 
 /// A receive with messages that it has taken and that are not complete.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Filling {
+pub(crate) struct MultiRecv {
     incomplete: u32,
     /// The message that uses the buffer up is complete.
     used_up: bool,
@@ -26,10 +26,10 @@ pub enum Stopped {
 
 impl Port {
     /// A receive for several messages is given no more.
-    pub(crate) fn stop_filling(&mut self, op: OpId) -> Stopped {
-        match self.filling.get_mut(&op) {
-            Some(filling) => {
-                filling.used_up = true;
+    pub(crate) fn stop_multi_recv(&mut self, op: OpId) -> Stopped {
+        match self.multi_recv.get_mut(&op) {
+            Some(multi_recv) => {
+                multi_recv.used_up = true;
                 Stopped::WithTheLastMessage
             }
             None => Stopped::AtOnce,
@@ -37,13 +37,13 @@ impl Port {
     }
 
     /// A receive for several messages has taken one that is not complete yet.
-    pub(crate) fn begin_filling(&mut self, op: OpId) {
-        self.filling.entry(op).or_default().incomplete += 1;
+    pub(crate) fn begin_multi_recv(&mut self, op: OpId) {
+        self.multi_recv.entry(op).or_default().incomplete += 1;
     }
 
     /// A message is complete that was not when its receive took it. `last`: it uses the buffer up. Whether nothing more comes into
     /// the buffer.
-    pub(crate) fn end_filling(&mut self, op: OpId, last: bool) -> bool {
+    pub(crate) fn end_multi_recv(&mut self, op: OpId, last: bool) -> bool {
         self.fill(op, last, 1)
     }
 
@@ -53,27 +53,27 @@ impl Port {
     }
 
     fn fill(&mut self, op: OpId, last: bool, complete: u32) -> bool {
-        if self.filling.is_empty() {
+        if self.multi_recv.is_empty() {
             return last;
         }
-        let Some(filling) = self.filling.get_mut(&op) else { return last };
-        filling.used_up |= last;
-        filling.incomplete -= complete;
-        let over = filling.incomplete == 0;
-        let used_up = filling.used_up;
+        let Some(multi_recv) = self.multi_recv.get_mut(&op) else { return last };
+        multi_recv.used_up |= last;
+        multi_recv.incomplete -= complete;
+        let over = multi_recv.incomplete == 0;
+        let used_up = multi_recv.used_up;
         if over {
-            self.filling.remove(&op);
+            self.multi_recv.remove(&op);
         }
         over && used_up
     }
 
     /// What a frozen port shows of a buffer that is used up: every message that is still to come into it says so.
     pub(crate) fn tell_used_up(&mut self) {
-        if self.filling.values().all(|filling| !filling.used_up) {
+        if self.multi_recv.values().all(|multi_recv| !multi_recv.used_up) {
             return;
         }
-        let filling = &self.filling;
-        let used_up = |op: OpId| filling.get(&op).is_some_and(|filling| filling.used_up);
+        let multi_recv = &self.multi_recv;
+        let used_up = |op: OpId| multi_recv.get(&op).is_some_and(|multi_recv| multi_recv.used_up);
         for queues in self.links.iter_mut().filter_map(|link| link.queues.as_mut()) {
             for incoming in &mut queues.incoming {
                 incoming.finished |= used_up(incoming.op);
@@ -89,7 +89,7 @@ impl Port {
 
 impl FrozenPort {
     /// Counts anew what the buffers of a loaded port still wait for.
-    pub(crate) fn recount_filling(&mut self) {
+    pub(crate) fn recount_multi_recv(&mut self) {
         let port = &mut self.port;
         for queues in port.links.iter().filter_map(|link| link.queues.as_ref()) {
             let open = queues.open.and_then(|open| match open.target {
@@ -97,7 +97,7 @@ impl FrozenPort {
                 _ => None,
             });
             for op in queues.incoming.iter().map(|incoming| incoming.op).chain(open) {
-                port.filling.entry(op).or_default().incomplete += 1;
+                port.multi_recv.entry(op).or_default().incomplete += 1;
             }
         }
     }
