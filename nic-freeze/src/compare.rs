@@ -82,7 +82,7 @@ fn links(place: Place, image: &LinkState, memory: &LinkState) -> Result<(), Mism
     number(place, "place of the ring", image.copied_start, memory.copied_start)?;
     list(place, "frames sent", &image.sent, &memory.sent)?;
     list(place, "pending messages", &image.pending, &memory.pending)?;
-    list(place, "grants", &image.control, &memory.control)?;
+    list(place, "CTS", &image.control, &memory.control)?;
     list(place, "streams", &image.streams, &memory.streams)?;
     list(place, "payloads coming in", &image.incoming, &memory.incoming)?;
     list(place, "message under assembly", image.open.as_slice(), memory.open.as_slice())?;

@@ -135,7 +135,7 @@ pub struct Transmit {
     pub announced: Option<Announced>,
 }
 
-/// An announcement whose payload a peer on this host may pull.
+/// An RTS whose payload a peer on this host may pull.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Announced {
     /// The send.

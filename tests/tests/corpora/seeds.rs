@@ -19,7 +19,7 @@ use store::{
     Section,
 };
 use transport::wire::{
-    Announce, Body, Contact, Data, Eager, Flags, Frame, Grant, Header, Resync, Stopped, TAG_BYTES,
+    Body, Contact, Cts, Data, Eager, Flags, Frame, Header, Resync, Rts, Stopped, TAG_BYTES,
 };
 use transport::{Epoch, JobId, Life, LinkIndex, OpId, PortId, Rank, RawAddress, Space};
 
@@ -80,15 +80,15 @@ fn pack_seeds() -> Vec<Seed> {
 fn frame_seeds() -> Vec<Seed> {
     let op = OpId(0x1234_5678_9abc);
     let envelope = Eager { tag: 7, data: 8, total: 5, space: Space(1) };
-    let announce = Announce { operation: op, tag: 7, data: 8, total: 1 << 33, space: Space(0), place: 0 };
+    let rts = Rts { operation: op, tag: 7, data: 8, total: 1 << 33, space: Space(0), place: 0 };
     let bodies: [(&str, Body, &[u8]); 11] = [
         ("ack", Body::Ack, b""),
         ("probe", Body::Probe, b""),
         ("eager", Body::Eager(envelope), b"hello"),
         ("eager-first", Body::Eager(Eager { total: 99, ..envelope }), b"hello"),
         ("more", Body::More, b"world"),
-        ("announce", Body::Announce(announce), b""),
-        ("grant", Body::Grant(Grant { operation: op, total: 4096 }), b""),
+        ("rts", Body::Rts(rts), b""),
+        ("cts", Body::Cts(Cts { operation: op, total: 4096 }), b""),
         ("data", Body::Data(Data { operation: op, offset: 1 << 32 }), b"payload"),
         ("close", Body::Close, b""),
         ("stopped", Body::Stopped(Stopped { pause: 2, expected_ns: 5_000_000 }), b""),
@@ -118,8 +118,7 @@ fn port_seeds() -> Vec<Seed> {
     let contact =
         Contact { from: crate::properties::PEER, to: crate::properties::OWN, link: LinkIndex(0), address };
     let eager = |total| Body::Eager(Eager { tag: 7, data: 8, total, space: Space(0) });
-    let announce =
-        Body::Announce(Announce { operation: op, tag: 7, data: 8, total: 100, space: Space(0), place: 0 });
+    let rts = Body::Rts(Rts { operation: op, tag: 7, data: 8, total: 100, space: Space(0), place: 0 });
     let resync = |heard| Body::Resync(Resync { expected: 0, next: 2, heard });
     let conversations: [(&str, &[Said<'_>]); 6] = [
         ("short", &[(eager(5), b"hello"), (eager(5), b"again"), (Body::Ack, b"")]),
@@ -127,13 +126,13 @@ fn port_seeds() -> Vec<Seed> {
         (
             "pulled",
             &[
-                (announce, b""),
+                (rts, b""),
                 (Body::Data(Data { operation: op, offset: 20 }), &[1; 60]),
                 (Body::Data(Data { operation: op, offset: 0 }), &[2; 20]),
                 (Body::Close, b""),
             ],
         ),
-        ("granted", &[(Body::Grant(Grant { operation: OpId(4), total: 100_000 }), b""), (Body::Ack, b"")]),
+        ("granted", &[(Body::Cts(Cts { operation: OpId(4), total: 100_000 }), b""), (Body::Ack, b"")]),
         ("paused", &[(Body::Stopped(Stopped { pause: 1, expected_ns: 2_000_000 }), b""), (Body::Probe, b"")]),
         ("restarted", &[(resync(0), b""), (eager(5), b"hello"), (resync(1), b"")]),
     ];

@@ -110,7 +110,7 @@ pub(crate) struct Link {
     /// Everything that is waiting, in flight, or half received; `None` until there is traffic.
     pub(crate) queues: Option<Box<Queues>>,
     pub(crate) flags: Flags,
-    /// Announced operations without a grant.
+    /// Announced operations without a CTS.
     pub(crate) announced: u16,
 
     /// Copied frames in flight, and bytes below: what counts against the peer's window.

@@ -88,7 +88,7 @@ impl Port {
         let numbered = queues.frames.iter().filter_map(FrameRecord::completes);
         let waiting = queues.pending.iter().filter_map(|pending| match pending {
             Pending::Copied { envelope, .. } if !envelope.silent => Some((envelope.op, envelope.context)),
-            Pending::Copied { .. } | Pending::Announce { .. } => None,
+            Pending::Copied { .. } | Pending::Rts { .. } => None,
         });
         self.events.extend(numbered.chain(waiting).map(|(op, context)| Event::SendFailed { op, context }));
     }

@@ -207,12 +207,8 @@ impl Port {
                 return Err(StateError::Twice { what: "incoming", number: incoming.peer_op.0 });
             }
         }
-        // A grant answers an announcement of the peer, or one it made before it was discarded.
-        StateError::bound(
-            "grants",
-            queues.control.len() as u64,
-            self.config.unexpected_entries_max as u64 * 2,
-        )?;
+        // A CTS answers an RTS of the peer, or one it made before it was discarded.
+        StateError::bound("CTS", queues.control.len() as u64, self.config.unexpected_entries_max as u64 * 2)?;
         queues.open.map_or(Ok(()), |open| self.check_open(index, &open))
     }
 
@@ -418,8 +414,8 @@ impl<'a> Walk<'a> {
     fn frame(&mut self, frame: &FrameRecord, ring: &ByteRing, close_sent: bool) -> Result<(), StateError> {
         let place = self.place;
         let payload = u64::from(frame.bytes.get());
-        let grant = frame.kind == FrameRecord::GRANT;
-        place.holds("no frame but grants behind a close", !self.closed || grant)?;
+        let cts = frame.kind == FrameRecord::CTS;
+        place.holds("no frame but a CTS behind a close", !self.closed || cts)?;
         let unknown =
             StateError::Value { place, field: "kind of a frame", found: frame.kind.into(), needed: 0 };
         match frame.body().ok_or(unknown)? {
@@ -428,7 +424,7 @@ impl<'a> Walk<'a> {
                 place.holds("offset of a later fragment", offset > 0)?;
                 self.fragment(&envelope, offset.into(), payload, last)?;
             }
-            SentBody::Announce { op } => {
+            SentBody::Rts { op } => {
                 let send = self.send(op)?;
                 self.begin(op)?;
                 place.holds("announced but granted", send.granted.is_none())?;
@@ -438,7 +434,7 @@ impl<'a> Walk<'a> {
                 self.ring = self.ring.saturating_add(converted);
             }
             SentBody::Data { op, offset } => self.piece(op, offset, payload)?,
-            SentBody::Grant { .. } => {}
+            SentBody::Cts { .. } => {}
             SentBody::Close => {
                 place.holds("close", close_sent)?;
                 self.closed = true;
@@ -535,7 +531,7 @@ impl<'a> Walk<'a> {
                     self.ring += left;
                     place.at_most("place of a message in the ring", self.ring, queues.copied.end())?;
                 }
-                Pending::Announce { op } => {
+                Pending::Rts { op } => {
                     place.holds("fragments in order", due.is_none())?;
                     self.begin(op)?;
                     let send = self.send(op)?;

@@ -130,7 +130,7 @@ impl Port {
         };
         let bounds = MatcherBounds {
             posted_max: config.posted_max,
-            // Announcements come on top of what the window lets through, and must always find room: a message that a
+            // RTS frames come on top of what the window lets through, and must always find room: a message that a
             // receive waits for may stand behind them. Their bound is the senders', per link.
             unexpected_max: config.unexpected_entries_max.saturating_add(ANNOUNCED_MAX * LINKS_MAX),
         };
@@ -304,7 +304,7 @@ impl Port {
                 queues.pending.push_back(Pending::Copied { envelope, start, sent: 0 });
             }
             Payload::User { .. } => {
-                queues.pending.push_back(Pending::Announce { op });
+                queues.pending.push_back(Pending::Rts { op });
                 let send = SendOp { link, envelope, owned: None, granted: None, acked: 0 };
                 self.sends.insert(op, send);
             }
@@ -419,7 +419,7 @@ impl Port {
                     granted: bytes,
                     received: 0,
                 };
-                self.grant(envelope.source, incoming, multi);
+                self.send_cts(envelope.source, incoming, multi);
                 self.release_unexpected(0);
             }
         }
@@ -440,10 +440,10 @@ impl Port {
     }
 
     /// Asks the peer for the payload of an announced message. `multi`: its receive may take others.
-    pub(crate) fn grant(&mut self, source: LinkIndex, mut incoming: Incoming, multi: bool) {
+    pub(crate) fn send_cts(&mut self, source: LinkIndex, mut incoming: Incoming, multi: bool) {
         let copied_bytes_max = self.config.link_copied_bytes_max;
         let queues = self.links[source.0 as usize].queues(copied_bytes_max);
-        queues.control.push_back(Control::Grant { op: incoming.peer_op, total: incoming.granted });
+        queues.control.push_back(Control::Cts { op: incoming.peer_op, total: incoming.granted });
         if incoming.granted == 0 {
             incoming.finished = self.fill_at_once(incoming.op, incoming.finished);
             self.events.push_back(received(source, &incoming));
@@ -514,7 +514,7 @@ impl Port {
                 let source = message.envelope.source;
                 self.forget_place(source, op);
                 let queues = self.links[source.0 as usize].queues(copied_bytes_max);
-                queues.control.push_back(Control::Grant { op, total: 0 });
+                queues.control.push_back(Control::Cts { op, total: 0 });
                 self.make_ready(source);
                 self.release_unexpected(0);
             }

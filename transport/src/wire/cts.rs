@@ -1,4 +1,4 @@
-//! The answer to an announcement: a receive matched, send the payload.
+//! The answer to an RTS: a receive matched, send the payload.
 //!
 //! | offset | bytes | field | meaning |
 //! |---|---|---|---|
@@ -15,7 +15,7 @@ pub(super) const BYTES: usize = 16;
 
 /// Permission to send the payload of one announced message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Grant {
+pub struct Cts {
     /// Operation that was announced.
     pub operation: OpId,
     /// Bytes wanted, at most what was announced.
@@ -31,10 +31,10 @@ struct Raw {
 
 const _: () = assert!(size_of::<Raw>() == BYTES);
 
-impl Grant {
-    pub(super) fn parse(bytes: &[u8]) -> Result<Grant, Malformed> {
+impl Cts {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Cts, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
-        Ok(Grant { operation: OpId(raw.operation.get()), total: raw.total.get() })
+        Ok(Cts { operation: OpId(raw.operation.get()), total: raw.total.get() })
     }
 
     pub(super) fn emit(&self, out: &mut [u8]) -> usize {

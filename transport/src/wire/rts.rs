@@ -20,8 +20,8 @@ pub(super) const BYTES: usize = 40;
 
 /// Envelope of a message that is announced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Announce {
-    /// Operation of the sender, by which the grant and the data name it.
+pub struct Rts {
+    /// Operation of the sender, by which the CTS and the data name it.
     pub operation: OpId,
     /// What receives match on.
     pub tag: u64,
@@ -54,12 +54,12 @@ struct Raw {
 
 const _: () = assert!(size_of::<Raw>() == BYTES);
 
-impl Announce {
-    pub(super) fn parse(bytes: &[u8]) -> Result<Announce, Malformed> {
+impl Rts {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Rts, Malformed> {
         let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| short(bytes, BYTES))?;
         let mut place = [0; 8];
         place[..7].copy_from_slice(&raw.place);
-        Ok(Announce {
+        Ok(Rts {
             operation: OpId(raw.operation.get()),
             tag: raw.tag.get(),
             data: raw.data.get(),
@@ -84,7 +84,7 @@ impl Announce {
     }
 }
 
-/// Writes where the payload lies into the body of an announcement that has been written already. One that has no room for it is not told.
+/// Writes where the payload lies into the body of an RTS that has been written already. One that has no room for it is not told.
 pub fn tell_place(body: &mut [u8], place: u64) {
     let told = if place < PLACE_END { place } else { 0 };
     body[PLACE_AT..BYTES].copy_from_slice(&told.to_le_bytes()[..BYTES - PLACE_AT]);
