@@ -49,10 +49,10 @@ pub(crate) const REMOTE_REQUESTS_MAX: usize = 4096;
 pub(crate) const LONG_WRITES_MAX: usize = ANNOUNCED_MAX / 2;
 
 /// Bytes that a target holds for one peer (copies of what it reads, answers that wait) before the peer's further requests wait.
-pub(crate) const LINK_DEBT_BYTES_MAX: usize = 4 * PIECE_BYTES_MAX;
+pub(crate) const LINK_CREDIT_BYTES_MAX: usize = 4 * PIECE_BYTES_MAX;
 
 /// Likewise for all peers of an endpoint. Above it one request of each is served at a time, so that nobody waits for what others do not take.
-pub(crate) const DEBT_BYTES_MAX: usize = 256 << 20;
+pub(crate) const CREDIT_BYTES_MAX: usize = 256 << 20;
 
 /// Messages of one peer that wait: what its open requests and its answers to ours may come to.
 pub(crate) const STALLED_MESSAGES_MAX: usize = 2 * PIECES_OPEN_MAX * REMOTE_REQUESTS_MAX;

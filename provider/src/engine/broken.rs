@@ -11,11 +11,11 @@ const ABORTED: i32 = libc::ECONNABORTED;
 impl Engine {
     /// A link is broken. What the endpoint knows of is reported one by one; nobody but us knows of requests that wait for an answer.
     pub(super) fn link_broken(&self, state: &mut State, link: LinkIndex) {
-        let of_link = |request: &Request| matches!(request, Request::Remote(asked) if asked.link == link);
+        let of_link = |request: &Request| matches!(request, Request::Rma(pending) if pending.link == link);
         let waiting: Vec<SlabKey> =
             state.requests.iter().filter(|(_, request)| of_link(request)).map(|(key, _)| key).collect();
         for key in waiting {
-            self.remote_broken(state, key, ABORTED.unsigned_abs());
+            self.rma_broken(state, key, ABORTED.unsigned_abs());
         }
     }
 
@@ -26,7 +26,7 @@ impl Engine {
                     self.fail_send(&sending, ABORTED);
                 }
             }
-            Some(Request::Remote(_)) => self.remote_failed(state, key, ABORTED.unsigned_abs()),
+            Some(Request::Rma(_)) => self.rma_failed(state, key, ABORTED.unsigned_abs()),
             Some(Request::Served(..)) => self.sent(state, key, buffer),
             _ => {}
         }
@@ -35,16 +35,17 @@ impl Engine {
     pub(super) fn receive_broken(&self, state: &mut State, key: SlabKey, tag: u64, finished: bool) {
         match state.requests.get(key) {
             Some(Request::Receive(_)) => self.fail_receive(state, key, tag, finished, ABORTED),
-            Some(Request::Remote(_)) => self.remote_failed(state, key, ABORTED.unsigned_abs()),
-            Some(Request::Service(number)) if finished => {
+            Some(Request::Rma(_)) => self.rma_failed(state, key, ABORTED.unsigned_abs()),
+            Some(Request::TargetBuffer(number)) if finished => {
                 // The buffer is posted again with what else waits.
-                state.service.unposted.push(*number);
+                state.rma_target.unposted.push(*number);
                 state.requests.remove(key);
             }
             Some(Request::Landing(_)) => landing_broken(state, key),
             Some(Request::Swallow) => _ = state.requests.remove(key),
             None
-            | Some(Request::Service(_) | Request::Send(_) | Request::Served(..) | Request::Pieces(_)) => {}
+            | Some(Request::TargetBuffer(_) | Request::Send(_) | Request::Served(..) | Request::Pieces(_)) => {
+            }
         }
     }
 }
@@ -53,6 +54,6 @@ impl Engine {
 fn landing_broken(state: &mut State, key: SlabKey) {
     let Some(Request::Landing(landing)) = state.requests.remove(key) else { return };
     if landing.elsewhere.is_some() {
-        state.service.paid(landing.link, landing.bytes);
+        state.rma_target.return_credits(landing.link, landing.bytes);
     }
 }

@@ -5,7 +5,7 @@
 //! it, so peers are served while the program computes.
 //!
 //! * `send`, `receive`: messages;
-//! * `remote`: requests to peers' memory, `pieces`: long ones; `service`: peers' requests to ours, `debt`: what is held for them; [`wire`]: how they
+//! * `rma_initiator`: requests to peers' memory, `pieces`: long ones; `rma_target`: peers' requests to ours, `target_credits`: what is held for them; [`wire`]: how they
 //!   are written;
 //! * `report`: what a person is told of peers, `broken`: what becomes of requests to one that nothing reaches any more;
 //! * `backlog`: what becomes of completions for which a queue has no room;
@@ -16,15 +16,15 @@ pub(crate) mod arithmetic;
 mod backlog;
 mod broken;
 mod closing;
-mod debt;
 mod pieces;
 mod receive;
 pub(crate) mod regions;
-mod remote;
 mod report;
+mod rma_initiator;
+mod rma_target;
 mod send;
-mod service;
 pub(crate) mod sinks;
+mod target_credits;
 pub(crate) mod wire;
 
 use core::cell::Cell;
@@ -55,9 +55,9 @@ use crate::periodic_freeze::{self, PeriodicFreeze};
 use receive::Glance;
 pub(crate) use receive::{Inbound, Peek};
 use regions::Regions;
-pub(crate) use remote::{Local, Place};
+pub(crate) use rma_initiator::{AtomicOperands, RemoteAddress};
+use rma_target::RmaTarget;
 pub(crate) use send::Outbound;
-use service::Service;
 use sinks::Sinks;
 
 /// Matching spaces: messages without and with tags, requests to memory, and the payloads that belong to them.
@@ -112,13 +112,13 @@ struct State {
     /// Messages that were set aside, by the context of the call.
     claims: HashMap<usize, (MessageKey, Envelope)>,
     glance: Glance,
-    service: Service,
+    rma_target: RmaTarget,
     /// Completions that wait for room in a queue.
     backlog: VecDeque<Completion>,
     /// Completions that are being worked off; kept for its memory.
     batch: VecDeque<Completion>,
     /// Open requests to peers' memory.
-    remote_open: usize,
+    rma_open: usize,
     /// Peers of which a person has been told that they are silent.
     silent: BTreeSet<PortId>,
 }
@@ -127,13 +127,13 @@ struct State {
 enum Request {
     Receive(receive::Posted),
     Send(send::Sending),
-    Remote(remote::Asked),
+    Rma(rma_initiator::PendingRma),
     /// A request that is asked for in pieces.
     Pieces(Box<pieces::Pieces>),
     /// A buffer for requests of peers, by number.
-    Service(usize),
+    TargetBuffer(usize),
     /// A peer's long write into our memory.
-    Landing(service::Landing),
+    Landing(rma_target::Landing),
     /// A payload that belongs to no memory of ours.
     Swallow,
     /// A copy of so many bytes that a peer has asked for.
@@ -193,10 +193,10 @@ impl Engine {
             changes: vector.changes(),
             claims: HashMap::new(),
             glance: Glance::Free,
-            service: Service::new(),
+            rma_target: RmaTarget::new(),
             backlog: VecDeque::new(),
             batch: VecDeque::new(),
-            remote_open: 0,
+            rma_open: 0,
             silent: BTreeSet::new(),
         };
         let engine = Arc::new(Engine {
@@ -361,8 +361,8 @@ impl Engine {
     fn received(&self, state: &mut State, key: SlabKey, received: receive::Received) {
         match state.requests.get_mut(key) {
             Some(Request::Receive(_)) => self.finish_receive(state, key, received),
-            Some(Request::Remote(_)) => self.read_arrived(state, key, &received),
-            Some(Request::Service(number)) => {
+            Some(Request::Rma(_)) => self.read_arrived(state, key, &received),
+            Some(Request::TargetBuffer(number)) => {
                 let number = *number;
                 self.serve_message(state, key, number, &received);
             }
@@ -375,15 +375,15 @@ impl Engine {
     fn sent(&self, state: &mut State, key: SlabKey, buffer: Option<Vec<u8>>) {
         match state.requests.get(key) {
             Some(Request::Send(_)) => self.finish_send(state, key),
-            Some(Request::Remote(_)) => {
-                remote::payload_out(state, key, false);
-                self.remote_step(state, key, 0);
+            Some(Request::Rma(_)) => {
+                rma_initiator::payload_out(state, key, false);
+                self.rma_step(state, key, 0);
             }
             Some(Request::Served(link, bytes)) => {
                 let (link, bytes) = (*link, *bytes);
                 state.requests.remove(key);
-                state.service.paid(link, bytes);
-                state.service.recycle(buffer.unwrap_or_default());
+                state.rma_target.return_credits(link, bytes);
+                state.rma_target.recycle(buffer.unwrap_or_default());
             }
             _ => {}
         }

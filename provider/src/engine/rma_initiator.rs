@@ -5,7 +5,7 @@ use transport::{LinkIndex, Outgoing};
 
 use super::receive::{Received, below};
 use super::regions::failure;
-use super::service::Waiting;
+use super::rma_target::Waiting;
 use super::sinks::{Submit, tick};
 use super::wire::{Kind, Record};
 use super::{Engine, Operation, Request, SPACE_READ, SPACE_WRITE, State, context_of};
@@ -19,14 +19,14 @@ use crate::memory::Segments;
 
 /// Where in a peer's memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RemoteAddress {
     pub(crate) peer: FiAddr,
     pub(crate) address: u64,
     pub(crate) key: u64,
 }
 
 /// The operands of an atomic request.
-pub(crate) struct Local<'a> {
+pub(crate) struct AtomicOperands<'a> {
     pub(crate) operands: &'a Segments,
     /// What memory is compared with.
     pub(crate) compare: Option<&'a Segments>,
@@ -39,7 +39,7 @@ pub(crate) struct Local<'a> {
 }
 
 /// A request that waits for its answer.
-pub(super) struct Asked {
+pub(super) struct PendingRma {
     pub(super) ends: Ends,
     pub(super) link: LinkIndex,
     /// Things that have to happen before it is over.
@@ -64,9 +64,18 @@ pub(super) enum Ends {
     Whole(SlabKey),
 }
 
-impl Asked {
-    fn new(ends: Ends, link: LinkIndex, steps: u8) -> Asked {
-        Asked { ends, link, steps, failure: 0, op: None, result: None, long_write: false, payload_out: false }
+impl PendingRma {
+    fn new(ends: Ends, link: LinkIndex, steps: u8) -> PendingRma {
+        PendingRma {
+            ends,
+            link,
+            steps,
+            failure: 0,
+            op: None,
+            result: None,
+            long_write: false,
+            payload_out: false,
+        }
     }
 }
 
@@ -74,7 +83,7 @@ impl Engine {
     /// Writes to a peer's memory. Over when the peer's memory has the bytes.
     pub(crate) fn write(
         &self,
-        place: Place,
+        place: RemoteAddress,
         payload: &Segments,
         data: Option<u64>,
         submit: Submit,
@@ -98,7 +107,7 @@ impl Engine {
                 let record = Record { kind: Kind::WriteLong, data, bytes: bytes as u64, ..record };
                 return self.write_long(state, link, record, payload, ends);
             }
-            let key = state.requests.insert(Request::Remote(Asked::new(ends, link, 1)));
+            let key = state.requests.insert(Request::Rma(PendingRma::new(ends, link, 1)));
             let record =
                 Record { kind: Kind::Write, data, bytes: bytes as u64, request: context_of(key), ..record };
             let mut message = head(&record, bytes);
@@ -117,29 +126,29 @@ impl Engine {
         payload: &Segments,
         ends: Ends,
     ) -> Result<()> {
-        if !state.service.may_write_long(link) {
+        if !state.rma_target.may_write_long(link) {
             return Err(EAGAIN);
         }
-        let asked = Asked { long_write: true, ..Asked::new(ends, link, 2) };
-        let key = state.requests.insert(Request::Remote(asked));
+        let pending = PendingRma { long_write: true, ..PendingRma::new(ends, link, 2) };
+        let key = state.requests.insert(Request::Rma(pending));
         let record = Record { request: context_of(key), ..record };
         let sent = self.send_record(state, link, &head(&record, 0));
         sent.inspect_err(|_| _ = state.requests.remove(key))?;
-        state.service.long_write_begins(link);
+        state.rma_target.long_write_begins(link);
         let outgoing = payload_of(SPACE_WRITE, context_of(key), context_of(key));
         match self.send_long(link, outgoing, payload, false) {
             Ok(_) => payload_out(state, key, true),
             // The request is out: its payload must follow, as soon as there is room.
             Err(EAGAIN | ENOMEM) => {
-                state.service.wait(link, Waiting::Long { outgoing, payload: payload.clone() })
+                state.rma_target.wait(link, Waiting::Long { outgoing, payload: payload.clone() })
             }
-            Err(error) => self.remote_failed(state, key, failure(error)),
+            Err(error) => self.rma_failed(state, key, failure(error)),
         }
         Ok(())
     }
 
     /// Reads from a peer's memory.
-    pub(crate) fn read(&self, place: Place, buffer: &Segments, submit: Submit) -> Result<()> {
+    pub(crate) fn read(&self, place: RemoteAddress, buffer: &Segments, submit: Submit) -> Result<()> {
         let bytes = buffer.bytes();
         if bytes > MESSAGE_BYTES_MAX {
             return Err(EMSGSIZE);
@@ -165,8 +174,8 @@ impl Engine {
         ends: Ends,
     ) -> Result<()> {
         let (own, segments) = below(buffer)?;
-        let asked = Asked { result: segments, ..Asked::new(ends, link, 1) };
-        let key = state.requests.insert(Request::Remote(asked));
+        let pending = PendingRma { result: segments, ..PendingRma::new(ends, link, 1) };
+        let key = state.requests.insert(Request::Rma(pending));
         let receive = transport::Receive {
             space: SPACE_READ,
             source: Some(link),
@@ -181,8 +190,8 @@ impl Engine {
             state.requests.remove(key);
             return Err(EAGAIN);
         };
-        if let Some(Request::Remote(asked)) = state.requests.get_mut(key) {
-            asked.op = Some(op);
+        if let Some(Request::Rma(pending)) = state.requests.get_mut(key) {
+            pending.op = Some(op);
         }
         let record = Record { request: context_of(key), ..record };
         self.send_record(state, link, &head(&record, 0)).inspect_err(|_| {
@@ -194,8 +203,8 @@ impl Engine {
     /// Operates on a peer's memory in one step.
     pub(crate) fn operate(
         &self,
-        place: Place,
-        local: &Local<'_>,
+        place: RemoteAddress,
+        local: &AtomicOperands<'_>,
         submit: Submit,
         inject: bool,
     ) -> Result<()> {
@@ -215,8 +224,8 @@ impl Engine {
             let flags = flag::ATOMIC | if local.result.is_some() { flag::READ } else { flag::WRITE };
             let wanted = !inject && self.sinks.transmit.wants(submit.flags);
             let ends = Ends::Program { context: submit.context, flags, wanted };
-            let asked = Asked { result: local.result.cloned(), ..Asked::new(ends, link, 1) };
-            let key = state.requests.insert(Request::Remote(asked));
+            let pending = PendingRma { result: local.result.cloned(), ..PendingRma::new(ends, link, 1) };
+            let key = state.requests.insert(Request::Rma(pending));
             let mut message = head(&Record { request: context_of(key), ..record }, payload_bytes);
             local.operands.gather(&mut message);
             // Reading needs no operands; the place for them is kept.
@@ -233,7 +242,7 @@ impl Engine {
     /// What all requests have in common: room, order, back-pressure.
     fn ask(
         &self,
-        place: Place,
+        place: RemoteAddress,
         submit: Submit,
         ask: impl FnOnce(&mut State, LinkIndex, Record) -> Result<()>,
     ) -> Result<()> {
@@ -241,9 +250,9 @@ impl Engine {
         self.wants_room(&self.sinks.transmit)?;
         let mut state = self.lock();
         let link = self.route(&mut state, place.peer)?;
-        let open = state.remote_open;
+        let open = state.rma_open;
         let fenced = submit.flags & flag::FENCE != 0 && state.has_open_transmits();
-        let asked = if fenced || open >= REMOTE_REQUESTS_MAX {
+        let pending = if fenced || open >= REMOTE_REQUESTS_MAX {
             Err(EAGAIN)
         } else {
             let record = Record {
@@ -257,57 +266,57 @@ impl Engine {
                 key: place.key,
                 bytes: 0,
             };
-            state.remote_open += 1;
-            ask(&mut state, link, record).inspect_err(|_| state.remote_open -= 1)
+            state.rma_open += 1;
+            ask(&mut state, link, record).inspect_err(|_| state.rma_open -= 1)
         };
-        if asked == Err(EAGAIN) {
+        if pending == Err(EAGAIN) {
             drop(state);
             self.progress();
         }
-        asked
+        pending
     }
 
     /// A request is over, whatever it still waits for.
-    pub(super) fn remote_failed(&self, state: &mut State, key: SlabKey, failure: u32) {
-        if let Some(Request::Remote(asked)) = state.requests.get_mut(key) {
-            asked.steps = 1;
+    pub(super) fn rma_failed(&self, state: &mut State, key: SlabKey, failure: u32) {
+        if let Some(Request::Rma(pending)) = state.requests.get_mut(key) {
+            pending.steps = 1;
         }
-        self.remote_step(state, key, failure);
+        self.rma_step(state, key, failure);
     }
 
     /// Nothing more comes over the link of a request. Its payload is the program's again when the rails have done with it, which they will say.
-    pub(super) fn remote_broken(&self, state: &mut State, key: SlabKey, failure: u32) {
+    pub(super) fn rma_broken(&self, state: &mut State, key: SlabKey, failure: u32) {
         match state.requests.get_mut(key) {
-            Some(Request::Remote(asked)) if asked.payload_out => {
-                asked.steps = 1;
-                asked.failure = asked.failure.max(failure);
+            Some(Request::Rma(pending)) if pending.payload_out => {
+                pending.steps = 1;
+                pending.failure = pending.failure.max(failure);
             }
-            _ => self.remote_failed(state, key, failure),
+            _ => self.rma_failed(state, key, failure),
         }
     }
 
     /// One of the things has happened that a request waits for. `failure`: it went wrong.
-    pub(super) fn remote_step(&self, state: &mut State, key: SlabKey, failure: u32) {
-        let Some(Request::Remote(asked)) = state.requests.get_mut(key) else { return };
-        asked.steps = asked.steps.saturating_sub(1);
-        asked.failure = asked.failure.max(failure);
-        if asked.steps > 0 {
+    pub(super) fn rma_step(&self, state: &mut State, key: SlabKey, failure: u32) {
+        let Some(Request::Rma(pending)) = state.requests.get_mut(key) else { return };
+        pending.steps = pending.steps.saturating_sub(1);
+        pending.failure = pending.failure.max(failure);
+        if pending.steps > 0 {
             return;
         }
-        let Some(Request::Remote(asked)) = state.requests.remove(key) else { return };
-        if asked.long_write {
-            state.service.long_write_ends(asked.link);
+        let Some(Request::Rma(pending)) = state.requests.remove(key) else { return };
+        if pending.long_write {
+            state.rma_target.long_write_ends(pending.link);
         }
-        match asked.ends {
-            Ends::Whole(whole) => self.piece_ended(state, whole, asked.failure),
-            ends => self.remote_ended(state, ends, asked.failure),
+        match pending.ends {
+            Ends::Whole(whole) => self.piece_ended(state, whole, pending.failure),
+            ends => self.rma_ended(state, ends, pending.failure),
         }
     }
 
     /// Tells the program that a request is over.
-    pub(super) fn remote_ended(&self, state: &mut State, ends: Ends, failure: u32) {
+    pub(super) fn rma_ended(&self, state: &mut State, ends: Ends, failure: u32) {
         let Ends::Program { context, flags, wanted } = ends else { return };
-        state.remote_open = state.remote_open.saturating_sub(1);
+        state.rma_open = state.rma_open.saturating_sub(1);
         let failed = failure != 0;
         tick(if flags & flag::READ != 0 { &self.sinks.reads } else { &self.sinks.writes }, failed);
         if wanted || failed {
@@ -327,12 +336,12 @@ impl Engine {
 
     /// What was read has come.
     pub(super) fn read_arrived(&self, state: &mut State, key: SlabKey, received: &Received) {
-        if let Some(Request::Remote(asked)) = state.requests.get_mut(key)
-            && let (Some(segments), Some(bytes)) = (&asked.result, &received.buffer)
+        if let Some(Request::Rma(pending)) = state.requests.get_mut(key)
+            && let (Some(segments), Some(bytes)) = (&pending.result, &received.buffer)
         {
             segments.scatter(bytes);
         }
-        self.remote_step(state, key, 0);
+        self.rma_step(state, key, 0);
     }
 
     /// A peer has answered.
@@ -341,24 +350,24 @@ impl Engine {
         if answer.failure != 0 {
             self.note_refusal(link, answer.failure);
         }
-        let Some(Request::Remote(asked)) = state.requests.get_mut(key) else { return };
-        if let Some(segments) = &asked.result
-            && asked.op.is_none()
+        let Some(Request::Rma(pending)) = state.requests.get_mut(key) else { return };
+        if let Some(segments) = &pending.result
+            && pending.op.is_none()
         {
             segments.scatter(payload);
         }
-        if let Some(op) = asked.op.take() {
+        if let Some(op) = pending.op.take() {
             // What was to be read will not come.
             self.endpoint.cancel(op);
         }
-        self.remote_step(state, key, answer.failure);
+        self.rma_step(state, key, answer.failure);
     }
 }
 
 /// Whether the payload of a long write is being sent from the program's buffer.
 pub(super) fn payload_out(state: &mut State, key: SlabKey, out: bool) {
-    if let Some(Request::Remote(asked)) = state.requests.get_mut(key) {
-        asked.payload_out = out;
+    if let Some(Request::Rma(pending)) = state.requests.get_mut(key) {
+        pending.payload_out = out;
     }
 }
 

@@ -9,11 +9,11 @@ use transport::slab::SlabKey;
 use transport::{LinkIndex, Outgoing};
 
 use super::arithmetic;
-use super::debt::{Debt, Total};
 use super::receive::Received;
 use super::regions::{Region, Use, failure};
-use super::remote::{payload_of, payload_out};
+use super::rma_initiator::{payload_of, payload_out};
 use super::sinks::tick;
+use super::target_credits::{TargetCredits, Total};
 use super::wire::{Kind, Record};
 use super::{Engine, Operation, Request, SPACE_READ, SPACE_SERVICE, SPACE_WRITE, State, context_of};
 use crate::abi::{errno, flag};
@@ -26,7 +26,7 @@ use crate::limits::{
 use crate::memory::{Segments, read_guarded, with_room, write_guarded};
 
 /// What serving peers needs.
-pub(super) struct Service {
+pub(super) struct RmaTarget {
     /// Buffers into which requests come.
     buffers: Vec<Buffer>,
     /// Those that found no room among the posted receives, by number.
@@ -36,7 +36,7 @@ pub(super) struct Service {
     /// What found no room on its link, in order.
     waiting: VecDeque<(LinkIndex, Waiting)>,
     /// By link.
-    orders: Vec<Order>,
+    links: Vec<LinkRequests>,
     /// What is held for all peers.
     held: Total,
     /// Links whose requests wait.
@@ -50,7 +50,7 @@ pub(super) struct Service {
 /// The order of the messages with records on one link. Below, messages are matched in order, but not complete in order: one that finds no window is
 /// fetched later, and others overtake it.
 #[derive(Default)]
-struct Order {
+struct LinkRequests {
     /// Messages sent.
     sent: u64,
     /// Messages worked off.
@@ -58,7 +58,7 @@ struct Order {
     /// Those that overtook others, by number.
     early: BTreeMap<u64, Vec<u8>>,
     /// What is held for the peer.
-    debt: Debt,
+    credits: TargetCredits,
     /// Our long writes that are open.
     long_writes: usize,
 }
@@ -104,7 +104,7 @@ impl Drop for Buffer {
     }
 }
 
-impl Service {
+impl RmaTarget {
     /// Empty memory for a copy of so many bytes.
     fn room_for(&mut self, bytes: usize) -> Result<Vec<u8>> {
         let fits = |spare: &Vec<u8>| spare.capacity() >= bytes;
@@ -135,28 +135,28 @@ impl Service {
     }
 
     /// A peer has taken so many bytes that were held for it.
-    pub(super) fn paid(&mut self, link: LinkIndex, bytes: usize) {
-        let Some(order) = self.orders.get_mut(link.0 as usize) else { return };
-        order.debt.shrink(&mut self.held, bytes);
+    pub(super) fn return_credits(&mut self, link: LinkIndex, bytes: usize) {
+        let Some(link_requests) = self.links.get_mut(link.0 as usize) else { return };
+        link_requests.credits.give_back(&mut self.held, bytes);
     }
 
-    fn owe(&mut self, link: LinkIndex, bytes: usize) {
-        self.order(link);
-        self.orders[link.0 as usize].debt.grow(&mut self.held, bytes);
+    fn take_credits(&mut self, link: LinkIndex, bytes: usize) {
+        self.requests_of(link);
+        self.links[link.0 as usize].credits.take(&mut self.held, bytes);
     }
 
     /// Whether the link has room for one more long write of ours.
     pub(super) fn may_write_long(&mut self, link: LinkIndex) -> bool {
-        self.order(link).long_writes < LONG_WRITES_MAX
+        self.requests_of(link).long_writes < LONG_WRITES_MAX
     }
 
     pub(super) fn long_write_begins(&mut self, link: LinkIndex) {
-        self.order(link).long_writes += 1;
+        self.requests_of(link).long_writes += 1;
     }
 
     pub(super) fn long_write_ends(&mut self, link: LinkIndex) {
-        let order = self.order(link);
-        order.long_writes = order.long_writes.saturating_sub(1);
+        let link_requests = self.requests_of(link);
+        link_requests.long_writes = link_requests.long_writes.saturating_sub(1);
     }
 
     /// A request in pieces asks for the next one when there is room.
@@ -164,13 +164,13 @@ impl Service {
         self.later.push(whole);
     }
 
-    pub(super) fn new() -> Service {
-        Service {
+    pub(super) fn new() -> RmaTarget {
+        RmaTarget {
             buffers: Vec::new(),
             unposted: Vec::new(),
             answers: Vec::new(),
             waiting: VecDeque::new(),
-            orders: Vec::new(),
+            links: Vec::new(),
             held: Total::default(),
             stalled: Vec::new(),
             later: Vec::new(),
@@ -178,12 +178,12 @@ impl Service {
         }
     }
 
-    fn order(&mut self, link: LinkIndex) -> &mut Order {
+    fn requests_of(&mut self, link: LinkIndex) -> &mut LinkRequests {
         let at = link.0 as usize;
-        if self.orders.len() <= at {
-            self.orders.resize_with(at + 1, Order::default);
+        if self.links.len() <= at {
+            self.links.resize_with(at + 1, LinkRequests::default);
         }
-        &mut self.orders[at]
+        &mut self.links[at]
     }
 
     pub(super) fn wait(&mut self, link: LinkIndex, message: Waiting) {
@@ -203,7 +203,7 @@ impl Service {
         };
         answer.emit(message);
         message.extend_from_slice(payload);
-        self.owe(link, REQUEST_HEAD_BYTES + payload.len());
+        self.take_credits(link, REQUEST_HEAD_BYTES + payload.len());
     }
 }
 
@@ -213,17 +213,17 @@ impl Engine {
         for number in 0..SERVICE_BUFFERS {
             let bytes = vec![0u8; SERVICE_BYTES].into_boxed_slice();
             let start = Box::into_raw(bytes).cast::<u8>();
-            state.service.buffers.push(Buffer { start });
+            state.rma_target.buffers.push(Buffer { start });
             self.post_service(state, number)?;
         }
         Ok(())
     }
 
     fn post_service(&self, state: &mut State, number: usize) -> Result<()> {
-        let start = state.service.buffers[number].start;
+        let start = state.rma_target.buffers[number].start;
         // SAFETY: memory of our own, written by nobody else while it is posted; read only where messages are complete.
         let below = unsafe { BorrowedBuffer::new(start, SERVICE_BYTES) };
-        let key = state.requests.insert(Request::Service(number));
+        let key = state.requests.insert(Request::TargetBuffer(number));
         let receive = transport::Receive {
             space: SPACE_SERVICE,
             source: None,
@@ -245,7 +245,7 @@ impl Engine {
         let offset = usize::try_from(received.offset).unwrap_or(SERVICE_BYTES);
         let bytes =
             usize::try_from(received.bytes).unwrap_or(0).min(SERVICE_BYTES - offset.min(SERVICE_BYTES));
-        let start = state.service.buffers[number].start;
+        let start = state.rma_target.buffers[number].start;
         // SAFETY: a part of the buffer whose message is complete: the endpoint writes to it no more until the buffer is posted
         // again, which happens below, after the last use of this slice.
         let message = unsafe { core::slice::from_raw_parts(start.add(offset), bytes) };
@@ -254,7 +254,7 @@ impl Engine {
             state.requests.remove(key);
             if self.post_service(state, number).is_err() {
                 // The program has posted as many receives as there may be.
-                state.service.unposted.push(number);
+                state.rma_target.unposted.push(number);
             }
         }
     }
@@ -262,37 +262,37 @@ impl Engine {
     /// Does what the message with this number asks for, and what waited for it; or keeps it until the messages before it have come. Those
     /// have been matched and granted, so at most as many are kept as a link may have announced.
     fn serve_in_order(&self, state: &mut State, link: LinkIndex, number: u64, message: &[u8]) {
-        let order = state.service.order(link);
-        if number != order.served {
-            if number < order.served || order.early.len() >= INCOMING_MAX {
+        let link_requests = state.rma_target.requests_of(link);
+        if number != link_requests.served {
+            if number < link_requests.served || link_requests.early.len() >= INCOMING_MAX {
                 complain(format_args!(
                     "a peer numbers its requests to memory wrongly ({number} after {}); one is ignored",
-                    order.served
+                    link_requests.served
                 ));
                 return;
             }
-            order.early.insert(number, message.to_vec());
+            link_requests.early.insert(number, message.to_vec());
             return;
         }
         self.serve_or_stall(state, link, message);
         loop {
-            let order = state.service.order(link);
-            order.served += 1;
-            let Some(message) = order.early.remove(&order.served) else { break };
+            let link_requests = state.rma_target.requests_of(link);
+            link_requests.served += 1;
+            let Some(message) = link_requests.early.remove(&link_requests.served) else { break };
             self.serve_or_stall(state, link, &message);
         }
     }
 
     fn serve_or_stall(&self, state: &mut State, link: LinkIndex, message: &[u8]) {
-        let waits = state.service.order(link).debt.is_stalled();
+        let waits = state.rma_target.requests_of(link).credits.is_stalled();
         let rest = if waits { message } else { self.serve_records(state, link, message) };
         if rest.is_empty() {
             return;
         }
         if !waits {
-            state.service.stalled.push(link);
+            state.rma_target.stalled.push(link);
         }
-        if !state.service.order(link).debt.stall(rest) {
+        if !state.rma_target.requests_of(link).credits.stall(rest) {
             complain(format_args!(
                 "a peer has more than {STALLED_MESSAGES_MAX} requests to memory open; some are ignored"
             ));
@@ -302,14 +302,14 @@ impl Engine {
     /// Goes on with requests that have waited until less is held for their peers. True if any has been served.
     fn serve_stalled(&self, state: &mut State) -> bool {
         let mut served = false;
-        for link in core::mem::take(&mut state.service.stalled) {
-            while let Some(message) = state.service.order(link).debt.next_stalled() {
+        for link in core::mem::take(&mut state.rma_target.stalled) {
+            while let Some(message) = state.rma_target.requests_of(link).credits.next_stalled() {
                 let rest = self.serve_records(state, link, &message);
                 served |= rest.len() < message.len();
                 if !rest.is_empty() {
                     let rest = rest.to_vec();
-                    state.service.order(link).debt.stall_again(rest);
-                    state.service.stalled.push(link);
+                    state.rma_target.requests_of(link).credits.stall_again(rest);
+                    state.rma_target.stalled.push(link);
                     break;
                 }
             }
@@ -334,9 +334,9 @@ impl Engine {
                 Kind::Done | Kind::Write | Kind::Atomic => 0,
             };
             let costs = REQUEST_HEAD_BYTES + usize::try_from(costs).unwrap_or(PIECE_BYTES_MAX);
-            state.service.order(link);
-            let Service { orders, held, .. } = &state.service;
-            if record.kind != Kind::Done && !orders[link.0 as usize].debt.may_grow(held, costs) {
+            state.rma_target.requests_of(link);
+            let RmaTarget { links, held, .. } = &state.rma_target;
+            if record.kind != Kind::Done && !links[link.0 as usize].credits.may_take(held, costs) {
                 return rest;
             }
             if record.data.is_some() && !self.sinks.receive.has_room() {
@@ -350,11 +350,11 @@ impl Engine {
 
     /// Sends a message with records.
     pub(super) fn send_record(&self, state: &mut State, link: LinkIndex, message: &[u8]) -> Result<()> {
-        let number = state.service.order(link).sent;
+        let number = state.rma_target.requests_of(link).sent;
         // Records need no completion of their own: the answer is one.
         let outgoing = Outgoing { space: SPACE_SERVICE, tag: 0, data: number, context: 0, silent: true };
         self.send_below(link, outgoing, SendBuffer::Copied(message))?;
-        state.service.order(link).sent += 1;
+        state.rma_target.requests_of(link).sent += 1;
         Ok(())
     }
 
@@ -371,7 +371,7 @@ impl Engine {
             Err(error) => (failure(error), Vec::new()),
         };
         let done = Record::answer(record.request, failed, answer.len() as u64);
-        state.service.answer(link, &done, &answer);
+        state.rma_target.answer(link, &done, &answer);
     }
 
     fn serve_write(
@@ -419,9 +419,9 @@ impl Engine {
         let mut failed = None;
         let landed = found.and_then(|(write, place)| {
             let buffer = if write.region().is_guarded() {
-                let mut bytes = state.service.room_for(length)?;
+                let mut bytes = state.rma_target.room_for(length)?;
                 bytes.resize(length, 0);
-                state.service.owe(link, length);
+                state.rma_target.take_credits(link, length);
                 ReceiveBuffer::Owned(bytes)
             } else {
                 // SAFETY: as in `serve_write`; closing the region waits for the end of the use, or takes the buffer away.
@@ -465,13 +465,13 @@ impl Engine {
                 if let Some(Request::Landing(landing)) = state.requests.remove(key)
                     && landing.elsewhere.is_some()
                 {
-                    state.service.paid(link, length);
+                    state.rma_target.return_credits(link, length);
                 }
                 failed = Some(ENOMEM);
             }
         }
         if let Some(error) = failed {
-            state.service.answer(link, &Record::answer(record.request, failure(error), 0), &[]);
+            state.rma_target.answer(link, &Record::answer(record.request, failure(error), 0), &[]);
         }
     }
 
@@ -490,7 +490,7 @@ impl Engine {
             (Some(_), None, _) => Ok(()),
         };
         if landing.elsewhere.is_some() {
-            state.service.paid(link, landing.bytes);
+            state.rma_target.return_credits(link, landing.bytes);
         }
         if let (Ok(()), Some(write), false) = (written, &landing.write, landing.partial) {
             write.region().written();
@@ -498,7 +498,7 @@ impl Engine {
         }
         drop(landing);
         let failed = written.err().map_or(0, failure);
-        state.service.answer(link, &Record::answer(request, failed, 0), &[]);
+        state.rma_target.answer(link, &Record::answer(request, failed, 0), &[]);
     }
 
     /// Cuts off the writes of peers into a region that is being closed: whatever still comes is for nobody, and they hear that it failed.
@@ -532,7 +532,7 @@ impl Engine {
     fn serve_read(&self, state: &mut State, link: LinkIndex, record: &Record) {
         let copied = self.find(record, flag::REMOTE_READ).and_then(|(read, place)| {
             let length = usize::try_from(record.bytes).unwrap_or(usize::MAX);
-            let mut bytes = state.service.room_for(length)?;
+            let mut bytes = state.rma_target.room_for(length)?;
             if read.region().is_guarded() {
                 bytes.resize(length, 0);
                 read_guarded(place, &mut bytes)?;
@@ -551,11 +551,11 @@ impl Engine {
                 if !record.partial {
                     tick(&self.sinks.remote_reads, false);
                 }
-                state.service.owe(link, bytes.len());
-                state.service.wait(link, Waiting::Read { request: record.request, bytes });
+                state.rma_target.take_credits(link, bytes.len());
+                state.rma_target.wait(link, Waiting::Read { request: record.request, bytes });
             }
             Err(error) => {
-                state.service.answer(link, &Record::answer(record.request, failure(error), 0), &[]);
+                state.rma_target.answer(link, &Record::answer(record.request, failure(error), 0), &[]);
             }
         }
     }
@@ -605,7 +605,7 @@ impl Engine {
     /// Sends what waits, as far as there is room.
     #[inline]
     pub(super) fn flush(&self, state: &mut State) {
-        let Service { answers, waiting, stalled, later, unposted, .. } = &state.service;
+        let RmaTarget { answers, waiting, stalled, later, unposted, .. } = &state.rma_target;
         let nothing = answers.is_empty() && waiting.is_empty() && stalled.is_empty() && later.is_empty();
         if !nothing || !unposted.is_empty() {
             self.send_what_waits(state);
@@ -613,37 +613,37 @@ impl Engine {
     }
 
     fn send_what_waits(&self, state: &mut State) {
-        for number in core::mem::take(&mut state.service.unposted) {
+        for number in core::mem::take(&mut state.rma_target.unposted) {
             if self.post_service(state, number).is_err() {
-                state.service.unposted.push(number);
+                state.rma_target.unposted.push(number);
             }
         }
-        for whole in core::mem::take(&mut state.service.later) {
+        for whole in core::mem::take(&mut state.rma_target.later) {
             self.ask_pieces(state, whole);
         }
         loop {
             self.send_answers(state);
-            if state.service.stalled.is_empty() || !self.serve_stalled(state) {
+            if state.rma_target.stalled.is_empty() || !self.serve_stalled(state) {
                 break;
             }
         }
     }
 
     fn send_answers(&self, state: &mut State) {
-        for (link, message) in state.service.answers.drain(..) {
-            state.service.waiting.push_back((link, Waiting::Record(message)));
+        for (link, message) in state.rma_target.answers.drain(..) {
+            state.rma_target.waiting.push_back((link, Waiting::Record(message)));
         }
         // Links without room; what waits for others goes on.
         let mut full: Vec<LinkIndex> = Vec::new();
-        for _ in 0..state.service.waiting.len() {
-            let Some((link, message)) = state.service.waiting.pop_front() else { break };
+        for _ in 0..state.rma_target.waiting.len() {
+            let Some((link, message)) = state.rma_target.waiting.pop_front() else { break };
             if full.contains(&link) {
-                state.service.waiting.push_back((link, message));
+                state.rma_target.waiting.push_back((link, message));
                 continue;
             }
             if let Some(message) = self.send_waiting(state, link, message) {
                 full.push(link);
-                state.service.waiting.push_back((link, message));
+                state.rma_target.waiting.push_back((link, message));
             }
         }
     }
@@ -667,7 +667,7 @@ impl Engine {
                 let outgoing = payload_of(SPACE_READ, request, context_of(key));
                 if self.send_below(link, outgoing, SendBuffer::Owned(bytes)).is_err() {
                     state.requests.remove(key);
-                    state.service.paid(link, length);
+                    state.rma_target.return_credits(link, length);
                     complain(format_args!(
                         "a payload that a peer has asked for could not be sent: its link is closed"
                     ));
@@ -680,11 +680,11 @@ impl Engine {
             (Err(EAGAIN | ENOMEM), _) => return Some(message),
             // Sent, or its link is closed.
             (_, Waiting::Record(bytes) | Waiting::Read { bytes, .. }) => {
-                state.service.paid(link, bytes.len())
+                state.rma_target.return_credits(link, bytes.len())
             }
             (Ok(()), Waiting::Long { .. }) => {}
             (Err(error), Waiting::Long { outgoing, .. }) => {
-                self.remote_failed(state, SlabKey::from_bits(outgoing.context), failure(error));
+                self.rma_failed(state, SlabKey::from_bits(outgoing.context), failure(error));
             }
         }
         None
