@@ -43,14 +43,14 @@ unsafe fn fetch(
 
 /// How bytes are written, beside where.
 #[derive(Clone, Copy)]
-struct Manner {
+struct WriteOptions {
     data: Option<u64>,
     inject: bool,
     /// Flags of the call; `None`: those of the endpoint.
     flags: Option<u64>,
 }
 
-const PLAIN: Manner = Manner { data: None, inject: false, flags: None };
+const PLAIN: WriteOptions = WriteOptions { data: None, inject: false, flags: None };
 
 /// # Safety
 /// `fid` is an endpoint of ours, and `payload` makes segments that stay readable as fi_rma(3) says.
@@ -59,14 +59,14 @@ unsafe fn put(
     payload: Result<Segments>,
     place: RemoteAddress,
     context: Opaque,
-    manner: Manner,
+    options: WriteOptions,
 ) -> isize {
     length("fi_write", || {
         // SAFETY: as the caller says.
         let object = unsafe { endpoint(fid) }?;
-        let flags = of_call(manner.flags, callflags::SEND, || object.transmit_flags())?;
+        let flags = of_call(options.flags, callflags::SEND, || object.transmit_flags())?;
         let submit = Submit { context: context as usize, flags };
-        object.engine()?.write(place, &payload?, manner.data, submit, manner.inject).map(|()| 0)
+        object.engine()?.write(place, &payload?, options.data, submit, options.inject).map(|()| 0)
     })
 }
 
@@ -159,8 +159,8 @@ unsafe extern "C" fn writemsg(fid: *mut FidEp, message: *const FiMsgRma, flags: 
         match given(message).and_then(|message| Ok((message, parts(message)?))) {
             Ok((message, (place, local))) => {
                 let data = (flags & flag::REMOTE_CQ_DATA != 0).then_some(message.data);
-                let manner = Manner { data, inject: false, flags: Some(flags) };
-                put(fid, Ok(local), place, message.context, manner)
+                let options = WriteOptions { data, inject: false, flags: Some(flags) };
+                put(fid, Ok(local), place, message.context, options)
             }
             Err(error) => -(error.0 as isize),
         }
@@ -178,7 +178,13 @@ unsafe extern "C" fn inject(
     let place = RemoteAddress { peer, address, key };
     // SAFETY: as C promises for `fi_inject_write`.
     unsafe {
-        put(fid, Segments::one(buffer, bytes), place, core::ptr::null_mut(), Manner { inject: true, ..PLAIN })
+        put(
+            fid,
+            Segments::one(buffer, bytes),
+            place,
+            core::ptr::null_mut(),
+            WriteOptions { inject: true, ..PLAIN },
+        )
     }
 }
 
@@ -193,9 +199,9 @@ unsafe extern "C" fn writedata(
     key: u64,
     context: Opaque,
 ) -> isize {
-    let manner = Manner { data: Some(data), ..PLAIN };
+    let options = WriteOptions { data: Some(data), ..PLAIN };
     // SAFETY: as C promises for `fi_writedata`.
-    unsafe { put(fid, Segments::one(buffer, bytes), RemoteAddress { peer, address, key }, context, manner) }
+    unsafe { put(fid, Segments::one(buffer, bytes), RemoteAddress { peer, address, key }, context, options) }
 }
 
 unsafe extern "C" fn injectdata(
@@ -207,8 +213,8 @@ unsafe extern "C" fn injectdata(
     address: u64,
     key: u64,
 ) -> isize {
-    let manner = Manner { data: Some(data), inject: true, flags: None };
+    let options = WriteOptions { data: Some(data), inject: true, flags: None };
     let place = RemoteAddress { peer, address, key };
     // SAFETY: as C promises for `fi_inject_writedata`.
-    unsafe { put(fid, Segments::one(buffer, bytes), place, core::ptr::null_mut(), manner) }
+    unsafe { put(fid, Segments::one(buffer, bytes), place, core::ptr::null_mut(), options) }
 }
