@@ -52,7 +52,7 @@ use crate::identity::{self, Identity, own_ip};
 use crate::keeper::{keeper, this_rank};
 use crate::limits::{COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, DRAIN_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX};
 use crate::periodic_freeze::{self, PeriodicFreeze};
-use receive::Glance;
+use receive::ProbeState;
 pub(crate) use receive::{Inbound, Peek};
 use regions::Regions;
 pub(crate) use rma_initiator::{AtomicOperands, RemoteAddress};
@@ -111,7 +111,7 @@ struct State {
     changes: u64,
     /// Messages that were set aside, by the context of the call.
     claims: HashMap<usize, (MessageKey, Envelope)>,
-    glance: Glance,
+    probe: ProbeState,
     rma_target: RmaTarget,
     /// Completions that wait for room in a queue.
     backlog: VecDeque<Completion>,
@@ -192,7 +192,7 @@ impl Engine {
             sources: Vec::new(),
             changes: vector.changes(),
             claims: HashMap::new(),
-            glance: Glance::Free,
+            probe: ProbeState::Free,
             rma_target: RmaTarget::new(),
             backlog: VecDeque::new(),
             batch: VecDeque::new(),

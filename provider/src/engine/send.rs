@@ -92,7 +92,7 @@ impl Engine {
             }
             return Err(error);
         }
-        state.glance.sent();
+        state.probe.sent();
         if early {
             tick(&self.sinks.sends, false);
             if wanted {
