@@ -281,7 +281,7 @@ impl Endpoint {
         buffer: SendBuffer<'_>,
     ) -> Result<OpId, SendError> {
         let mut inner = self.shared.lock();
-        inner.patience.sent();
+        inner.spin_policy.sent();
         if let Some(op) = inner.send_fast(link, &outgoing, &buffer, &self.shared.clock) {
             self.shared.telling(&mut inner, Inner::collect_news);
             return Ok(op);
@@ -348,7 +348,7 @@ impl Endpoint {
         match port.post_receive(receive, buffers) {
             Ok(posted) => {
                 debug_assert_eq!(posted, op);
-                inner.patience.posted();
+                inner.spin_policy.posted();
                 if inner.has_news() {
                     self.shared.collect_and_transmit(&mut inner);
                 } else {
@@ -475,7 +475,7 @@ impl Endpoint {
         // Somebody else makes progress, or the port is frozen.
         let Some(mut inner) = shared.try_lock() else { return true };
         shared.rounds.store(shared.rounds.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        let mut spell = inner.patience.begin();
+        let mut attempt = inner.spin_policy.begin();
         let mut worked = false;
         let mut quiet = inner.is_quiet();
         loop {
@@ -484,12 +484,12 @@ impl Endpoint {
                 worked = true;
                 if !inner.completions.is_empty() {
                     let found = inner.completions.len();
-                    inner.patience.rewarded(spell, found);
+                    inner.spin_policy.record_hit(attempt, found);
                     return true;
                 }
             }
-            if !spell.goes_on(quiet) || shared.is_wanted() {
-                let give_away = inner.patience.disappointed(spell);
+            if !attempt.goes_on(quiet) || shared.is_wanted() {
+                let give_away = inner.spin_policy.record_miss(attempt);
                 drop(inner);
                 if give_away {
                     std::thread::yield_now();

@@ -10,7 +10,7 @@ use transport::{
 
 use crate::buffers::{Bringing, BufferTable, ReceiveBuffer, SendBuffer};
 use crate::frozen::Seat;
-use crate::patience::Patience;
+use crate::spin_policy::SpinPolicy;
 use crate::tx_fast_path::FRAME_BYTES_MAX;
 
 /// Frames taken from a rail in one round: what fits the caches, and lets acknowledgements out in between.
@@ -157,7 +157,7 @@ pub(crate) struct Inner {
     /// Looks at each rail in a row that found nothing.
     pub(crate) empty_looks: [u32; RAILS_MAX],
     pub(crate) glances: u32,
-    pub(crate) patience: Patience,
+    pub(crate) spin_policy: SpinPolicy,
     /// Where a frame of the fast path is written.
     pub(crate) fast_frame: [u8; FRAME_BYTES_MAX],
 }
@@ -180,7 +180,7 @@ impl Inner {
             within_host,
             empty_looks: [0; RAILS_MAX],
             glances: 0,
-            patience: Patience::default(),
+            spin_policy: SpinPolicy::default(),
             fast_frame: [0; FRAME_BYTES_MAX],
         }
     }

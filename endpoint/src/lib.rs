@@ -21,7 +21,7 @@ mod hand_over;
 mod helper;
 mod inner;
 mod leaving;
-mod patience;
+mod spin_policy;
 #[cfg(test)]
 mod testing;
 mod tx_fast_path;

@@ -27,7 +27,7 @@ const VAIN_LOOK_MOST: u32 = 64;
 
 /// What has been learned.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Patience {
+pub(crate) struct SpinPolicy {
     most: u32,
     there_at_once: u32,
     /// Completions that may come, as far as is known: what was posted and has come to nothing is forgotten with the first look in vain.
@@ -37,18 +37,18 @@ pub(crate) struct Patience {
 
 /// One look.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spell {
+pub(crate) struct SpinAttempt {
     rest: u32,
     spent: u32,
     /// Whether it may go on at all.
-    patient: bool,
+    may_wait: bool,
     waited: bool,
 }
 
-impl Patience {
-    pub(crate) fn begin(&self) -> Spell {
+impl SpinPolicy {
+    pub(crate) fn begin(&self) -> SpinAttempt {
         let rest = if self.expected > 0 { self.most } else { 0 };
-        Spell { rest, spent: 0, patient: rest > 0, waited: false }
+        SpinAttempt { rest, spent: 0, may_wait: rest > 0, waited: false }
     }
 
     /// A message has been sent: there may be an answer.
@@ -62,23 +62,23 @@ impl Patience {
     }
 
     /// So many completions have come.
-    pub(crate) fn rewarded(&mut self, spell: Spell, completions: usize) {
+    pub(crate) fn record_hit(&mut self, attempt: SpinAttempt, completions: usize) {
         self.expected = self.expected.saturating_sub(u32::try_from(completions).unwrap_or(u32::MAX));
         self.spent_in_vain = 0;
-        self.there_at_once = if spell.waited { 0 } else { self.there_at_once + 1 };
-        if spell.waited || self.there_at_once >= TRIED_AGAIN_AFTER {
+        self.there_at_once = if attempt.waited { 0 } else { self.there_at_once + 1 };
+        if attempt.waited || self.there_at_once >= TRIED_AGAIN_AFTER {
             (self.most, self.there_at_once) = (MOST, 0);
         }
     }
 
     /// Nothing has come. True: the processor should be given away.
     #[must_use]
-    pub(crate) fn disappointed(&mut self, spell: Spell) -> bool {
-        if spell.patient {
+    pub(crate) fn record_miss(&mut self, attempt: SpinAttempt) -> bool {
+        if attempt.may_wait {
             self.most /= FALL;
             self.expected = 0;
         }
-        self.spent_in_vain += spell.spent.min(VAIN_LOOK_MOST);
+        self.spent_in_vain += attempt.spent.min(VAIN_LOOK_MOST);
         let over = self.spent_in_vain >= VAIN_MOST;
         if over {
             self.spent_in_vain = 0;
@@ -87,7 +87,7 @@ impl Patience {
     }
 }
 
-impl Spell {
+impl SpinAttempt {
     /// Whether to look once more after a look that was `cheap`, or was not.
     pub(crate) fn goes_on(&mut self, cheap: bool) -> bool {
         let cost = if cheap { 1 } else { ROUND };
@@ -103,83 +103,86 @@ mod tests {
     use super::*;
 
     /// Cheap looks after something was sent, until it is given up.
-    fn looks(patience: &mut Patience) -> u32 {
-        patience.sent();
-        let mut spell = patience.begin();
+    fn looks(spin_policy: &mut SpinPolicy) -> u32 {
+        spin_policy.sent();
+        let mut attempt = spin_policy.begin();
         let mut looks = 1;
-        while spell.goes_on(true) {
+        while attempt.goes_on(true) {
             looks += 1;
         }
-        let _ = patience.disappointed(spell);
+        let _ = spin_policy.record_miss(attempt);
         looks
     }
 
-    fn learned() -> Patience {
-        Patience { most: MOST, ..Patience::default() }
+    fn learned() -> SpinPolicy {
+        SpinPolicy { most: MOST, ..SpinPolicy::default() }
     }
 
     #[test]
     fn the_processor_is_given_away_after_looks_in_vain() {
         for (cheap, most) in [(true, VAIN_MOST), (false, VAIN_MOST / ROUND)] {
-            let mut patience = Patience::default();
-            let in_vain = |patience: &mut Patience| {
-                let mut spell = patience.begin();
-                assert!(!spell.goes_on(cheap));
-                patience.disappointed(spell)
+            let mut spin_policy = SpinPolicy::default();
+            let in_vain = |spin_policy: &mut SpinPolicy| {
+                let mut attempt = spin_policy.begin();
+                assert!(!attempt.goes_on(cheap));
+                spin_policy.record_miss(attempt)
             };
             for _ in 0..3 {
-                assert!((1..most).all(|_| !in_vain(&mut patience)));
-                assert!(in_vain(&mut patience));
+                assert!((1..most).all(|_| !in_vain(&mut spin_policy)));
+                assert!(in_vain(&mut spin_policy));
             }
-            assert!(!in_vain(&mut patience));
-            patience.rewarded(patience.begin(), 1);
-            assert!((1..most).all(|_| !in_vain(&mut patience)), "it counts anew");
+            assert!(!in_vain(&mut spin_policy));
+            spin_policy.record_hit(spin_policy.begin(), 1);
+            assert!((1..most).all(|_| !in_vain(&mut spin_policy)), "it counts anew");
         }
     }
 
     #[test]
     fn waiting_that_is_not_worth_it_is_unlearned_and_now_and_then_tried_again() {
-        let mut patience = Patience::default();
-        assert_eq!(looks(&mut patience), 1);
+        let mut spin_policy = SpinPolicy::default();
+        assert_eq!(looks(&mut spin_policy), 1);
         for _ in 0..TRIED_AGAIN_AFTER {
-            assert_eq!(patience.most, 0);
-            patience.rewarded(patience.begin(), 1);
+            assert_eq!(spin_policy.most, 0);
+            spin_policy.record_hit(spin_policy.begin(), 1);
         }
-        let wasted: u32 = (0..5).map(|_| looks(&mut patience) - 1).sum();
-        assert_eq!((wasted, looks(&mut patience)), (MOST + MOST / 4 + MOST / 16 + MOST / 64 + MOST / 256, 1));
+        let wasted: u32 = (0..5).map(|_| looks(&mut spin_policy) - 1).sum();
+        assert_eq!(
+            (wasted, looks(&mut spin_policy)),
+            (MOST + MOST / 4 + MOST / 16 + MOST / 64 + MOST / 256, 1)
+        );
         for _ in 0..TRIED_AGAIN_AFTER {
-            patience.rewarded(patience.begin(), 1);
+            spin_policy.record_hit(spin_policy.begin(), 1);
         }
-        assert_eq!(looks(&mut patience), MOST + 1);
-        patience.sent();
-        let mut spell = patience.begin();
-        assert!(spell.goes_on(true));
-        patience.rewarded(spell, 1);
-        assert_eq!(looks(&mut patience), MOST + 1, "it was worth it");
-        let mut patience = learned();
-        patience.sent();
-        let mut spell = patience.begin();
-        assert_eq!((0..MOST).filter(|_| spell.goes_on(false)).count(), (MOST / ROUND) as usize);
+        assert_eq!(looks(&mut spin_policy), MOST + 1);
+        spin_policy.sent();
+        let mut attempt = spin_policy.begin();
+        assert!(attempt.goes_on(true));
+        spin_policy.record_hit(attempt, 1);
+        assert_eq!(looks(&mut spin_policy), MOST + 1, "it was worth it");
+        let mut spin_policy = learned();
+        spin_policy.sent();
+        let mut attempt = spin_policy.begin();
+        assert_eq!((0..MOST).filter(|_| attempt.goes_on(false)).count(), (MOST / ROUND) as usize);
     }
 
     #[test]
     fn who_expects_nothing_does_not_wait() {
-        let mut patience = learned();
-        let waits = |patience: &Patience| patience.begin().goes_on(true);
-        assert!(!waits(&patience));
-        patience.sent();
-        assert!(waits(&patience));
-        patience.posted();
-        patience.sent();
-        patience.rewarded(patience.begin(), 1);
-        assert!(waits(&patience), "two may come, and one has");
-        patience.rewarded(patience.begin(), 3);
-        assert!(!waits(&patience));
-        assert!(!patience.disappointed(patience.begin()));
-        patience.posted();
-        assert_eq!(patience.begin().rest, MOST, "nothing was expected, and nothing is learned from that");
-        patience.posted();
-        assert!(!patience.disappointed(patience.begin()));
-        assert!(!waits(&patience), "what was posted for later does not count for ever");
+        let mut spin_policy = learned();
+        let waits = |spin_policy: &SpinPolicy| spin_policy.begin().goes_on(true);
+        assert!(!waits(&spin_policy));
+        spin_policy.sent();
+        assert!(waits(&spin_policy));
+        spin_policy.posted();
+        spin_policy.sent();
+        spin_policy.record_hit(spin_policy.begin(), 1);
+        assert!(waits(&spin_policy), "two may come, and one has");
+        spin_policy.record_hit(spin_policy.begin(), 3);
+        assert!(!waits(&spin_policy));
+        assert!(!spin_policy.record_miss(spin_policy.begin()));
+        spin_policy.posted();
+        assert_eq!(spin_policy.begin().rest, MOST, "nothing was expected, and nothing is learned from that");
+        spin_policy.posted();
+        assert!(!spin_policy.record_miss(spin_policy.begin()));
+        assert!(!waits(&spin_policy), "what was posted for later does not count for ever");
     }
 }
