@@ -186,7 +186,7 @@ impl Frozen<'_> {
         self.shared.clock.go_on_at(self.since);
         let mut port = frozen.restart(self.shared.clock.now(), restart);
         let added = add_rails(&mut port, &rails);
-        let watched = self.shared.bell.watch(&rails);
+        let watched = self.shared.waker.watch(&rails);
         // Dropping them would close descriptors and unmap addresses that are somebody else's now.
         self.inner.replace_rails(rails).into_iter().for_each(core::mem::forget);
         self.inner.port.put(port);

@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::error::EndpointError;
 use crate::helper::Helper;
 use crate::inner::{Completion, Inner, rail_index};
-use crate::wait::Bell;
+use crate::wait::Waker;
 
 /// Settings of an endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     /// Threads that wait for the gate.
     knocking: AtomicU64,
     pub(crate) closed: AtomicBool,
-    pub(crate) bell: Bell,
+    pub(crate) waker: Waker,
     pub(crate) attendant: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -92,10 +92,10 @@ impl Shared {
     pub(crate) fn progress_at(&self, inner: &mut Inner, now: transport::Instant) -> bool {
         let happened = inner.progress(now, || self.is_wanted());
         if happened {
-            self.bell.ring_for_sleepers(self);
+            self.waker.wake_sleepers(self);
         } else if self.sleepers.load(Ordering::Relaxed) > 0 && !inner.arm() {
             // A look takes back what a rail was prepared for; and others sleep on.
-            self.bell.ring();
+            self.waker.wake();
         }
         happened
     }
@@ -105,7 +105,7 @@ impl Shared {
         let known = inner.completions.len();
         let result = act(inner);
         if inner.completions.len() > known {
-            self.bell.ring_for_sleepers(self);
+            self.waker.wake_sleepers(self);
         }
         result
     }
@@ -115,7 +115,7 @@ impl Shared {
         self.telling(inner, |inner| {
             if inner.pull(|| self.is_wanted()) && inner.port.wants_to_pull() {
                 // The rest is for whoever makes progress next, and who sleeps has to know.
-                self.bell.ring();
+                self.waker.wake();
             }
             inner.collect();
             self.transmit(inner);
@@ -198,7 +198,7 @@ impl Endpoint {
         buffers: BufferTable,
     ) -> Result<Endpoint, EndpointError> {
         add_rails(&mut port, &rails)?;
-        let bell = Bell::new(&rails).map_err(EndpointError::Descriptor)?;
+        let waker = Waker::new(&rails).map_err(EndpointError::Descriptor)?;
         let shared = Arc::new(Shared {
             inner: Mutex::new(Inner::new(port, rails, buffers)),
             clock,
@@ -207,7 +207,7 @@ impl Endpoint {
             sleepers: AtomicU64::new(0),
             knocking: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-            bell,
+            waker,
             attendant: OnceLock::new(),
         });
         let helper = if config.helper {
@@ -532,7 +532,7 @@ impl Endpoint {
     /// # Errors
     /// That of duplicating: no descriptor is left.
     pub fn descriptor(&self) -> std::io::Result<OwnedFd> {
-        self.shared.bell.rails()
+        self.shared.waker.rails()
     }
 
     /// Looks at the port under the gate.

@@ -9,12 +9,12 @@ use store::Directory;
 use crate::api::{Event, Order, Settings};
 use crate::encode_worker::{EncodeWorker, Task};
 use crate::error::ProtectorError;
-use crate::mailbox::{Bell, Mailbox};
+use crate::mailbox::{EventQueue, Mailbox};
 
 /// A protector. When this is dropped, what is under way is given up and its threads end.
 pub struct Protector {
     tasks: Arc<Mailbox<Task>>,
-    bell: Arc<Bell<Event>>,
+    events: Arc<EventQueue<Event>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -30,19 +30,19 @@ impl Protector {
         };
         let directory = Directory::open(&settings.directory).map_err(store::StoreError::from)?;
         let failed = |reason: String| ProtectorError::Thread { node, reason };
-        let bell = Arc::new(Bell::new().map_err(|error| failed(error.to_string()))?);
+        let events = Arc::new(EventQueue::new().map_err(|error| failed(error.to_string()))?);
         let tasks = Arc::new(Mailbox::new());
         let encode_worker =
-            EncodeWorker::new(settings, me, directory, Arc::clone(&tasks), Arc::clone(&bell))?;
+            EncodeWorker::new(settings, me, directory, Arc::clone(&tasks), Arc::clone(&events))?;
         let thread = std::thread::Builder::new().name("stillwire-parity".into());
         let thread = thread.spawn(move || encode_worker.run()).map_err(|error| failed(error.to_string()))?;
-        Ok(Protector { tasks, bell, thread: Some(thread) })
+        Ok(Protector { tasks, events, thread: Some(thread) })
     }
 
     /// A descriptor that is readable while [`Protector::next`] has something.
     #[must_use]
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.descriptor()
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.events.descriptor()
     }
 
     /// Orders something. Returns at once; what becomes of it is an event.
@@ -53,7 +53,7 @@ impl Protector {
     /// The next event, if there is one.
     #[must_use]
     pub fn next(&self) -> Option<Event> {
-        self.bell.next()
+        self.events.next()
     }
 }
 

@@ -358,7 +358,7 @@ impl Node {
                     return Err(BenchError::Worker { role: "protector", what: "did nothing for 80 s" });
                 }
                 None => {
-                    let mut fds = [PollFd::new(self.protector.bell(), PollFlags::POLLIN)];
+                    let mut fds = [PollFd::new(self.protector.wake_fd(), PollFlags::POLLIN)];
                     poll(&mut fds, 1000u16).map_err(std::io::Error::from)?;
                 }
             }

@@ -141,7 +141,7 @@ impl EncodeWorker {
         }
         self.to_writer(writer::Job::Drop);
         self.leave(generation);
-        self.bell.tell(failed(Asked::Protect, Some(generation), error));
+        self.events.push(failed(Asked::Protect, Some(generation), error));
     }
 
     /// What is left of an encoding on its way is for nobody.
@@ -269,7 +269,7 @@ impl EncodeWorker {
                 self.current = Current::Nothing;
                 let account = self.failed.take_if(|(failed, _)| *failed == generation);
                 let account = account.map(|(_, account)| account);
-                self.bell.tell(match abandoned {
+                self.events.push(match abandoned {
                     Ok(()) => Event::Abandoned { generation, account },
                     Err(error) => failed(Asked::Abandon, Some(generation), error),
                 });
@@ -428,7 +428,7 @@ impl EncodeWorker {
             self.link_seen = Some(seen);
         }
         self.leave(encoding.generation);
-        self.bell.tell(Event::Protected { generation: encoding.generation, statistics });
+        self.events.push(Event::Protected { generation: encoding.generation, statistics });
     }
 
     /// Looks whether those who are waited for are alive.

@@ -18,7 +18,7 @@ use crate::account::Account;
 use crate::api::{Event, Order, Seconds, Settings, Statistics};
 use crate::disk::{Disk, Gone, Meter};
 use crate::error::ProtectorError;
-use crate::mailbox::{Bell, Mailbox};
+use crate::mailbox::{EventQueue, Mailbox};
 use crate::message::{Message, Word};
 use crate::messenger::{Messenger, News};
 use crate::peer_links::PeerLinks;
@@ -71,7 +71,7 @@ pub(crate) struct EncodeWorker {
     /// This node's place in its group.
     me: usize,
     tasks: Arc<Mailbox<Task>>,
-    bell: Arc<Bell<Event>>,
+    events: Arc<EventQueue<Event>>,
     disk: Arc<Meter>,
     usage: Arc<Usage>,
     writer: Sender<writer::Job>,
@@ -106,7 +106,7 @@ impl EncodeWorker {
         me: usize,
         directory: Directory,
         tasks: Arc<Mailbox<Task>>,
-        bell: Arc<Bell<Event>>,
+        events: Arc<EventQueue<Event>>,
     ) -> Result<EncodeWorker, ProtectorError> {
         let disk = Arc::new(Meter::new(settings.limits.disk_bytes_per_s));
         let usage = Arc::new(Usage::new(settings.limits.cores));
@@ -137,7 +137,7 @@ impl EncodeWorker {
             settings,
             me,
             tasks,
-            bell,
+            events,
             disk,
             usage,
             writer,
@@ -236,7 +236,7 @@ impl EncodeWorker {
                 continue;
             }
             let (asked, generation) = order.asked();
-            self.bell.tell(failed(asked, generation, ProtectorError::Ended { by: BY }));
+            self.events.push(failed(asked, generation, ProtectorError::Ended { by: BY }));
         }
     }
 
@@ -253,7 +253,7 @@ impl EncodeWorker {
         self.orders = rest;
         for order in repairs {
             let (asked, generation) = order.asked();
-            self.bell.tell(failed(asked, generation, ProtectorError::Ended { by }));
+            self.events.push(failed(asked, generation, ProtectorError::Ended { by }));
         }
     }
 
@@ -275,7 +275,7 @@ impl EncodeWorker {
             }
         };
         if let Some(event) = begun.unwrap_or_else(|error| Some(failed(asked, generation, error))) {
-            self.bell.tell(event);
+            self.events.push(event);
         }
     }
 

@@ -59,7 +59,7 @@ impl EncodeWorker {
         };
         self.to_reader(reader::Job::Forget);
         let statistics = self.statistics(&since, 0.0);
-        self.bell.tell(match (repaired, ended) {
+        self.events.push(match (repaired, ended) {
             (Ok(repaired), _) => Event::Repaired { generation, repaired, statistics },
             (Err(_), Some(by)) => failed(Asked::Repair, Some(generation), ProtectorError::Ended { by }),
             (Err(error), None) => failed(Asked::Repair, Some(generation), error),

@@ -398,7 +398,7 @@ impl Node {
                 return Some(event);
             }
             let left = deadline.checked_duration_since(Instant::now())?;
-            let mut fds = [PollFd::new(self.protector.bell(), PollFlags::POLLIN)];
+            let mut fds = [PollFd::new(self.protector.wake_fd(), PollFlags::POLLIN)];
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
             poll(&mut fds, timeout).expect("a descriptor that can be polled");
         }

@@ -249,13 +249,13 @@ impl<'a> Shell<'a> {
         self.sources.insert(0, Source::Signals);
         watch(&self.epoll, self.signals.as_fd(), 0)?;
         self.sources.insert(1, Source::Store);
-        watch(&self.epoll, self.store.bell(), 1)?;
+        watch(&self.epoll, self.store.wake_fd(), 1)?;
         self.sources.insert(2, Source::Requests(0));
         watch(&self.epoll, self.requests.listener(), 2)?;
         self.next_token = 3;
         if let Some(flusher) = &self.flusher {
             self.sources.insert(3, Source::Copies);
-            watch(&self.epoll, flusher.bell(), 3)?;
+            watch(&self.epoll, flusher.wake_fd(), 3)?;
             self.next_token = 4;
         }
         Ok(())

@@ -130,8 +130,8 @@ impl Flusher {
     }
 
     /// Rings when the thread has done something.
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.worker.bell()
+    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.worker.wake_fd()
     }
 
     /// A generation is committed. Returns one that is left out for its sake.

@@ -76,7 +76,7 @@ impl Copying {
                 results.tell(Said::Done { number, outcome: outcome.map_err(|error| error.to_string()) });
             },
         )?;
-        watch(epoll, worker.bell().as_fd(), token)?;
+        watch(epoll, worker.wake_fd().as_fd(), token)?;
         Ok(Copying { worker, under_way: None })
     }
 }

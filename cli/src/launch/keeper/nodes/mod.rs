@@ -71,7 +71,7 @@ impl OwnDirectory {
         let worker = Worker::start("stillwire-disk", move |(number, task), results| {
             disk.perform(number, task, results);
         })?;
-        watch(epoll, worker.bell().as_fd(), of_disk)?;
+        watch(epoll, worker.wake_fd().as_fd(), of_disk)?;
         let start = |group| NodeProtector::start(site, group, &place.budget, epoll, of_protector);
         Ok(OwnDirectory {
             worker,

@@ -55,7 +55,7 @@ impl NodeProtector {
             patience: PROTECTOR_PATIENCE,
         };
         let protector = Protector::start(settings).map_err(io::Error::other)?;
-        watch(epoll, protector.bell(), token)?;
+        watch(epoll, protector.wake_fd(), token)?;
         Ok(NodeProtector { protector, open: Vec::new() })
     }
 

@@ -12,9 +12,9 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::boundary::{Errno, Result};
 use crate::engine::Engine;
 
-/// The bell of a queue or a counter.
-pub(crate) struct Bell {
-    /// Rung by each thing that is reported.
+/// The waker of a queue or a counter.
+pub(crate) struct Waker {
+    /// Readable after each thing that is reported.
     event: EventFd,
     /// Readable when `event` is, or when a frame may be waiting at an endpoint.
     epoll: Epoll,
@@ -44,21 +44,21 @@ pub(crate) fn sleep_on(fd: BorrowedFd<'_>, longest: Duration) {
     let _ = poll(&mut fds, timeout);
 }
 
-impl Bell {
-    pub(crate) fn new() -> Result<Bell> {
+impl Waker {
+    pub(crate) fn new() -> Result<Waker> {
         let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).map_err(failed)?;
         let epoll = new_epoll()?;
         epoll.add(&event, readable()).map_err(failed)?;
-        Ok(Bell { event, epoll, rails: Mutex::default() })
+        Ok(Waker { event, epoll, rails: Mutex::default() })
     }
 
-    pub(crate) fn ring(&self) {
-        // Full means that it is ringing already.
+    pub(crate) fn wake(&self) {
+        // Full means that it is readable already.
         let _ = self.event.write(1);
     }
 
-    /// Silences it. True if it had been rung.
-    pub(crate) fn hush(&self) -> bool {
+    /// Clears it. True if it had been woken.
+    pub(crate) fn clear(&self) -> bool {
         self.event.read().is_ok()
     }
 
