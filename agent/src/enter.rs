@@ -20,8 +20,8 @@ use crate::error::AgentError;
 use crate::image::{handed_in, open_directory};
 use crate::limits::SETTLED_AFTER;
 use crate::pmi::Pmi;
+use crate::rank_slot::RankSlot;
 use crate::resident;
-use crate::seat::Seat;
 use crate::this_rank;
 
 /// The launcher sets this variable to [`SAVE_PROCESS`] for programs that are saved as whole processes.
@@ -44,7 +44,7 @@ pub fn enter() {
     if std::env::var_os(SAVE_VARIABLE).is_none_or(|value| value != SAVE_PROCESS) {
         return;
     }
-    let outcome = Seat::find().and_then(|seat| seat.map_or(Ok(()), begin));
+    let outcome = RankSlot::find().and_then(|slot| slot.map_or(Ok(()), begin));
     if let Err(error) = outcome {
         eprintln!("stillwire: {error}");
         // What the constructors of libraries have registered is of no use to anybody.
@@ -53,15 +53,15 @@ pub fn enter() {
     }
 }
 
-fn begin(seat: Seat) -> Result<(), AgentError> {
-    let mut directory = open_directory(&seat.launch)?;
-    if let Some(generation) = seat.launch.restore {
-        let reader = directory.open_committed_image(generation, seat.launch.rank)?;
+fn begin(slot: RankSlot) -> Result<(), AgentError> {
+    let mut directory = open_directory(&slot.launch)?;
+    if let Some(generation) = slot.launch.restore {
+        let reader = directory.open_committed_image(generation, slot.launch.rank)?;
         if reader.find(kinds::PROCESS).is_err() {
             // The program, which a script has started, named what was saved, and will read it.
             return Ok(());
         }
-        match restore(&seat, &mut directory, generation, &reader)? {}
+        match restore(&slot, &mut directory, generation, &reader)? {}
     }
     let mut pmi = Pmi::interpose()?;
     // The agent takes no signal of the program's: a thread begins with its starter's mask.
@@ -72,8 +72,8 @@ fn begin(seat: Seat) -> Result<(), AgentError> {
     let run = move || {
         settle(pmi.as_ref());
         // A program with points of its own, which a script has started, has taken it by now.
-        if seat.is_free() {
-            let stream = seat.take().map_err(AgentError::Line);
+        if slot.is_free() {
+            let stream = slot.take().map_err(AgentError::Line);
             if let Err(error) = stream.and_then(|stream| resident::run(&stream, directory, pmi.as_mut())) {
                 eprintln!("stillwire: this process cannot be saved any more: {error}");
             }
@@ -97,7 +97,7 @@ fn settle(pmi: Option<&Pmi>) {
 
 /// Makes this process what the image says. Returns only if that fails.
 fn restore(
-    seat: &Seat,
+    slot: &RankSlot,
     directory: &mut JobDirectory<Directory>,
     generation: GenerationId,
     reader: &ImageReader,
@@ -108,7 +108,7 @@ fn restore(
     let state = ProcessState::decode(version, &state)?;
     let (version, files) = section(directory, reader, kinds::PROCESS_FILES)?;
     let files = Files::decode(version, &files)?;
-    let base = directory.open_base(generation, seat.launch.rank, reader)?;
+    let base = directory.open_base(generation, slot.launch.rank, reader)?;
     let base = base.map(|base| Below::read(directory, reader, &base)).transpose()?;
     let is_encrypted = reader.header().is_encrypted;
     let whole = |bytes: u64| core::iter::once(0..bytes / PAGE_BYTES).collect();
@@ -117,7 +117,7 @@ fn restore(
     let pages = Pages { file: file.as_fd(), offset, below, are_freed: is_encrypted };
     let keeps = std::env::var_os(IDS_VARIABLE).is_some_and(|value| value == IDS_KEPT);
     let ids = if keeps { Ids::Kept } else { Ids::New };
-    let handed_in = handed_in(seat.number());
+    let handed_in = handed_in(slot.number());
     Ok(process::restore::restore(&state, &files, pages, &handed_in, Policy::default(), ids)?)
 }
 

@@ -15,13 +15,13 @@ mod image;
 mod limits;
 mod pmi;
 mod ports;
+mod rank_slot;
 mod resident;
-mod seat;
 mod this_rank;
 
 pub use choice::{CAPTURE_VARIABLE, Wish};
 pub use enter::{IDS_KEPT, IDS_VARIABLE, SAVE_PROCESS, SAVE_VARIABLE, enter};
 pub use image::last_id;
 pub use pmi::LAUNCHERS_VARIABLE as PMI_LAUNCHERS_VARIABLE;
-pub use seat::is_shell;
+pub use rank_slot::is_shell;
 pub use this_rank::{ThisRank, this_rank};

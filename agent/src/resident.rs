@@ -36,7 +36,7 @@ pub(crate) fn run(
 ) -> Result<(), AgentError> {
     let mut images = Images::new(directory, stream)?;
     let (launch, line) = be_told(stream)?;
-    let rank = ThisRank::seat(launch, line);
+    let rank = ThisRank::take_slot(launch, line);
     loop {
         // Every turn is a life: a restored process goes on inside of the call that took its checkpoint.
         let mut life = LifeOfAgent::begin(rank)?;

@@ -21,12 +21,12 @@ use session::line::Line;
 use session::nics::{Moved, Nics};
 use transport::{Epoch, LinkIndex, PortId, Rank, RawAddress};
 
-use crate::limits::{ANSWERS_MAX, LAST_WORDS_MAX, SEAT_MAX};
+use crate::limits::{ANSWERS_MAX, LAST_WORDS_MAX, RANK_SLOT_MAX};
 
 /// What the keeper said of a closed port: the port of ours that asked, the closed one, the first frame that it has not got.
 type Answer = (PortId, PortId, u64);
 
-/// Wakes the agent: for a seat that is to be taken at once, an epoch that traffic has brought, a message that waits.
+/// Wakes the agent: for a rank slot that is to be taken at once, an epoch that traffic has brought, a message that waits.
 static WAKE: OnceLock<EventFd> = OnceLock::new();
 
 /// Some port has found a rail dead.
@@ -82,11 +82,11 @@ pub(crate) fn hush() {
     }
 }
 
-/// This process's rank, if an agent looks after it. The agent takes its seat now, if it has not yet. `None`: it is not saved as a whole.
+/// This process's rank, if an agent looks after it. The agent takes its rank slot now, if it has not yet. `None`: it is not saved as a whole.
 pub fn this_rank() -> Option<&'static ThisRank> {
     let (lock, changed) = &STAGE;
     let mut stage = lock.lock().unwrap_or_else(PoisonError::into_inner);
-    let until = Instant::now() + SEAT_MAX;
+    let until = Instant::now() + RANK_SLOT_MAX;
     loop {
         match *stage {
             Stage::None => return None,
@@ -99,7 +99,7 @@ pub fn this_rank() -> Option<&'static ThisRank> {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     eprintln!(
-                        "stillwire: the agent of this process has not taken its seat in {SEAT_MAX:?}; its ports are not saved"
+                        "stillwire: the agent of this process has not taken its rank slot in {RANK_SLOT_MAX:?}; its ports are not saved"
                     );
                     return None;
                 }
@@ -109,7 +109,7 @@ pub fn this_rank() -> Option<&'static ThisRank> {
     }
 }
 
-/// As [`this_rank`], for who does not wait: `None` as long as the agent has no seat.
+/// As [`this_rank`], for who does not wait: `None` as long as the agent has no rank slot.
 pub(crate) fn seated() -> Option<&'static ThisRank> {
     match *STAGE.0.lock().unwrap_or_else(PoisonError::into_inner) {
         Stage::Seated(rank) => Some(rank),
@@ -291,8 +291,8 @@ impl State {
 }
 
 impl ThisRank {
-    /// Takes the seat: from here on the process is a rank with an agent.
-    pub(crate) fn seat(launch: Launch, line: Line) -> &'static ThisRank {
+    /// Takes the rank slot: from here on the process is a rank with an agent.
+    pub(crate) fn take_slot(launch: Launch, line: Line) -> &'static ThisRank {
         let this: &'static ThisRank = Box::leak(Box::new(ThisRank::new(launch, line)));
         set_stage(Stage::Seated(this));
         this

@@ -17,7 +17,7 @@ use crate::error::BenchError;
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, FRAME_BYTES, MESSAGE_BYTES, Watchdog};
 use crate::statistics::{Summary, paired_ratios, percentile, sorted};
-use crate::testbed::{Nic, Program, Seat, Testbed, Wire};
+use crate::testbed::{Nic, Program, RailSpec, Testbed, Wire};
 use crate::worker::{Parent, Worker};
 
 pub(crate) const ROLE: &str = "latency";
@@ -265,12 +265,12 @@ fn measure_pair(options: &LatencyOptions, testbed: &Testbed) -> Result<[Vec<RunR
 
 /// One of the two processes: rank 0 measures, rank 1 echoes.
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
-    let Some(seat) = parent.hear::<Seat>()? else { return Ok(()) };
-    let rank = seat.rank;
+    let Some(spec) = parent.hear::<RailSpec>()? else { return Ok(()) };
+    let rank = spec.rank;
     machine::pin(rank as usize);
-    let ours = pair::open_on(seat.rail(Wire::Ours)?, rank, Auth::Header)?;
-    let udp = pair::open_on(seat.udp_rail()?, rank, Auth::Header)?;
-    let mut bare = Bare::open(&seat)?;
+    let ours = pair::open_on(spec.rail(Wire::Ours)?, rank, Auth::Header)?;
+    let udp = pair::open_on(spec.udp_rail()?, rank, Auth::Header)?;
+    let mut bare = Bare::open(&spec)?;
     parent.tell(&Hello { ours: Address::of(&ours), udp: Address::of(&udp), bare: bare.at()? })?;
     let Some(peer) = parent.hear::<Hello>()? else { return Ok(()) };
     bare.connect(peer.bare)?;
@@ -358,14 +358,14 @@ enum Bare {
 }
 
 impl Bare {
-    fn open(seat: &Seat) -> Result<Bare, BenchError> {
-        Ok(match seat.nic {
+    fn open(spec: &RailSpec) -> Result<Bare, BenchError> {
+        Ok(match spec.nic {
             Nic::Udp => {
                 let socket = UdpSocket::bind(pair::ANY)?;
                 socket.set_nonblocking(true)?;
                 Bare::Socket { socket, datagram: vec![0; FRAME_BYTES] }
             }
-            Nic::Xdp => Bare::Queue { queue: Box::new(seat.bare_xdp()?), datagram: vec![0; FRAME_BYTES] },
+            Nic::Xdp => Bare::Queue { queue: Box::new(spec.bare_xdp()?), datagram: vec![0; FRAME_BYTES] },
             Nic::Shm | Nic::Verbs => Bare::Nowhere,
         })
     }

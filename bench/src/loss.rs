@@ -27,7 +27,7 @@ use crate::pair::{self, Address, Auth, MESSAGE_BYTES, Watchdog};
 use crate::progress;
 use crate::report::Bar;
 use crate::statistics::{Summary, paired_ratios, percentile, sorted};
-use crate::testbed::{Seat, Testbed};
+use crate::testbed::{RailSpec, Testbed};
 use crate::worker::{Parent, Worker};
 
 pub(crate) const ROLE: &str = "loss";
@@ -252,7 +252,7 @@ impl Ends {
 
 /// One of the two processes: rank 0 sends and measures.
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
-    let Some(Seat { rank, .. }) = parent.hear()? else { return Ok(()) };
+    let Some(RailSpec { rank, .. }) = parent.hear()? else { return Ok(()) };
     machine::pin(rank as usize);
     let (lossless, _) = open(rank)?;
     let (lossy, switch) = open(rank)?;

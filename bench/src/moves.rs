@@ -24,7 +24,7 @@ use crate::freeze::{PAPER_US, Tail};
 use crate::machine::Machine;
 use crate::pair::{self, Watchdog};
 use crate::report::{self, Bar};
-use crate::testbed::{Nic, Program, Seat, Testbed, Wire};
+use crate::testbed::{Nic, Program, RailSpec, Testbed, Wire};
 
 /// A thaw on another driver.
 const THAW_US_MAX: f64 = 5_000.0;
@@ -373,11 +373,11 @@ impl Bed<'_> {
 
 /// A NIC of this kind at one end of the devices.
 fn open(testbed: &Testbed, rank: u32, nic: Nic) -> Result<Box<dyn Driver>, BenchError> {
-    let seat: Seat = testbed.seat(rank, rank);
+    let spec: RailSpec = testbed.rail_spec(rank, rank);
     testbed.on(rank, || match nic {
-        Nic::Udp => seat.udp_rail(),
-        Nic::Shm => Seat::shm_rail(),
-        Nic::Xdp | Nic::Verbs => seat.rail(Wire::Ours),
+        Nic::Udp => spec.udp_rail(),
+        Nic::Shm => RailSpec::shm_rail(),
+        Nic::Xdp | Nic::Verbs => spec.rail(Wire::Ours),
     })
 }
 

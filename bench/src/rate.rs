@@ -24,7 +24,7 @@ use crate::error::BenchError;
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, FRAME_BYTES, MESSAGE_BYTES, Watchdog};
 use crate::statistics::{Summary, paired_ratios};
-use crate::testbed::{Nic, Program, Seat, Testbed, Wire};
+use crate::testbed::{Nic, Program, RailSpec, Testbed, Wire};
 use crate::worker::{Parent, Worker};
 
 pub(crate) const ROLE: &str = "rate";
@@ -271,16 +271,16 @@ impl RatePair {
 
 /// One of the two processes: rank 0 sends, rank 1 receives.
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
-    let Some(seat) = parent.hear::<Seat>()? else { return Ok(()) };
-    let rank = seat.rank;
+    let Some(spec) = parent.hear::<RailSpec>()? else { return Ok(()) };
+    let rank = spec.rank;
     machine::pin(rank as usize);
-    let ours = pair::open_on(seat.rail(Wire::Ours)?, rank, Auth::Header)?;
-    let udp = pair::open_on(seat.udp_rail()?, rank, Auth::Header)?;
-    let bare_udp = UdpSocket::bind(seat.kernel())?;
+    let ours = pair::open_on(spec.rail(Wire::Ours)?, rank, Auth::Header)?;
+    let udp = pair::open_on(spec.udp_rail()?, rank, Auth::Header)?;
+    let bare_udp = UdpSocket::bind(spec.kernel())?;
     bare_udp.set_nonblocking(true)?;
     // The kernel gives less if its limit is lower; the default holds a window, but hardly.
     setsockopt(&bare_udp, RcvBuf, &BARE_BUFFER_BYTES).map_err(std::io::Error::from)?;
-    let mut bare = if seat.nic == Nic::Xdp { Some(seat.bare_xdp()?) } else { None };
+    let mut bare = if spec.nic == Nic::Xdp { Some(spec.bare_xdp()?) } else { None };
     parent.tell(&Hello {
         ours: Address::of(&ours),
         udp: Address::of(&udp),

@@ -93,9 +93,9 @@ impl Wire {
     }
 }
 
-/// A process's place: who it is, and over what it is reached.
+/// A measured process: who it is, and over what rails it is reached.
 #[derive(Clone, Copy, Serialize, Deserialize, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct RailSpec {
     pub(crate) rank: u32,
     pub(crate) nic: Nic,
     program: Program,
@@ -103,7 +103,7 @@ pub(crate) struct Seat {
     side: u32,
 }
 
-impl Seat {
+impl RailSpec {
     fn at(&self, wire: Wire) -> SocketAddr {
         match self.nic {
             Nic::Xdp => SocketAddr::from((wire.address(self.side), 0)),
@@ -146,7 +146,7 @@ impl Seat {
     pub(crate) fn rail(&self, wire: Wire) -> Result<Box<dyn Driver>, BenchError> {
         Ok(match self.nic {
             Nic::Udp => Box::new(UdpDriver::open(&UdpConfig::new(pair::ANY))?),
-            Nic::Shm => Seat::shm_rail()?,
+            Nic::Shm => RailSpec::shm_rail()?,
             Nic::Xdp => Box::new(XdpDriver::open(&self.queue(wire))?),
             Nic::Verbs => Box::new(self.verbs()?),
         })
@@ -228,8 +228,8 @@ impl Testbed {
         self.nic
     }
 
-    pub(crate) fn seat(&self, rank: u32, side: u32) -> Seat {
-        Seat { rank, nic: self.nic, program: self.program, side }
+    pub(crate) fn rail_spec(&self, rank: u32, side: u32) -> RailSpec {
+        RailSpec { rank, nic: self.nic, program: self.program, side }
     }
 
     /// A process for each side.

@@ -209,12 +209,12 @@ impl Drop for Frozen<'_> {
     }
 }
 
-/// A place for a port that can be taken out and put back.
-pub(crate) struct Seat(Option<Port>);
+/// Holds a port that can be taken out and put back.
+pub(crate) struct PortCell(Option<Port>);
 
-impl Seat {
-    pub(crate) fn new(port: Port) -> Seat {
-        Seat(Some(port))
+impl PortCell {
+    pub(crate) fn new(port: Port) -> PortCell {
+        PortCell(Some(port))
     }
 
     fn take(&mut self) -> Port {
@@ -226,7 +226,7 @@ impl Seat {
     }
 }
 
-impl core::ops::Deref for Seat {
+impl core::ops::Deref for PortCell {
     type Target = Port;
     fn deref(&self) -> &Port {
         if !CHECKPOINTABLE {
@@ -237,7 +237,7 @@ impl core::ops::Deref for Seat {
     }
 }
 
-impl core::ops::DerefMut for Seat {
+impl core::ops::DerefMut for PortCell {
     fn deref_mut(&mut self) -> &mut Port {
         if !CHECKPOINTABLE {
             // SAFETY: as above.

@@ -9,7 +9,7 @@ use transport::{
 };
 
 use crate::buffers::{Bringing, BufferTable, ReceiveBuffer, SendBuffer};
-use crate::frozen::Seat;
+use crate::frozen::PortCell;
 use crate::spin_policy::SpinPolicy;
 use crate::tx_fast_path::FRAME_BYTES_MAX;
 
@@ -137,7 +137,7 @@ struct Over {
 }
 
 pub(crate) struct Inner {
-    pub(crate) port: Seat,
+    pub(crate) port: PortCell,
     pub(crate) rails: Vec<Option<Box<dyn Driver>>>,
     pub(crate) buffers: BufferTable,
     pub(crate) completions: VecDeque<Completion>,
@@ -167,7 +167,7 @@ impl Inner {
         let within_host = rails.iter().position(|driver| driver.caps().within_host);
         let rails = rails.into_iter().map(Some).collect();
         Inner {
-            port: Seat::new(port),
+            port: PortCell::new(port),
             rails,
             buffers,
             completions: VecDeque::new(),

@@ -116,9 +116,9 @@ struct Bed {
 impl Bed {
     fn make(group: &Group, testbed: &Testbed) -> Result<Bed, BenchError> {
         let mut port = testbed.on(0, || Worker::start(PORT))?;
-        port.tell(&testbed.seat(0, 0))?;
+        port.tell(&testbed.rail_spec(0, 0))?;
         let address: Address = port.hear()?;
-        let a_silent_one = || testbed.seat(0, 1).rail_of_a_peer(Wire::Ours);
+        let a_silent_one = || testbed.rail_spec(0, 1).rail_of_a_peer(Wire::Ours);
         let silent =
             testbed.on(1, || (0..group.silent).map(|_| a_silent_one()).collect::<Result<Vec<_>, _>>())?;
         let senders = group.links.saturating_sub(group.silent).min(SENDERS);
@@ -130,8 +130,8 @@ impl Bed {
         };
         if contacts > 0 {
             let mut crowd = testbed.on(1, || Worker::start(CROWD))?;
-            let seats = (0..contacts).map(|_| testbed.seat(next_rank(), 1)).collect();
-            crowd.tell(&load::Crowd { seats, port: address.clone() })?;
+            let specs = (0..contacts).map(|_| testbed.rail_spec(next_rank(), 1)).collect();
+            crowd.tell(&load::Crowd { specs, port: address.clone() })?;
             crowd.hear::<()>()?;
         }
         let mut peers = port::Peers { contacts, ..port::Peers::default() };
@@ -142,7 +142,7 @@ impl Bed {
         for _ in 0..senders {
             let rank = next_rank();
             let mut worker = testbed.on(1, || Worker::start(SENDER))?;
-            worker.tell(&load::Sender { seat: testbed.seat(rank, 1), port: address.clone() })?;
+            worker.tell(&load::Sender { spec: testbed.rail_spec(rank, 1), port: address.clone() })?;
             peers.senders.push((rank, worker.hear()?));
             workers.push(worker);
         }

@@ -16,7 +16,7 @@ use transport::{Life, Rank};
 use super::super::descriptors;
 use super::super::limits::OUTPUT_GRACE;
 use super::super::node_name;
-use super::super::process::{Group, Program, Seat};
+use super::super::process::{Group, Program, SpawnSpec};
 use super::super::wire::{FromKeeper, WireCommand};
 use super::Shell;
 
@@ -133,7 +133,7 @@ impl Shell {
         });
         let parent_job = parent_job.transpose()?;
         let (local, locals) = (member.rank.0, ranks);
-        let seat = Seat {
+        let spec = SpawnSpec {
             rank: member.rank.0,
             ranks,
             local,
@@ -142,7 +142,7 @@ impl Shell {
             key: self.key_file.variable(),
             parent_job,
         };
-        let (group, pipes) = Group::spawn(program, seat, self.descriptors)?;
+        let (group, pipes) = Group::spawn(program, spec, self.descriptors)?;
         self.guard.add(group.pid);
         self.spawned.processes.insert(member, group);
         self.watch_pipes(member, pipes)

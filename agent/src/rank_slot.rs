@@ -13,9 +13,9 @@ use session::limits::LAUNCH_BYTES_MAX;
 
 use crate::error::AgentError;
 
-/// A place in a job that nobody has taken yet.
+/// A rank of a job that no process has taken yet.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct RankSlot {
     number: RawFd,
     /// What waits on the socket. It is not taken from there: a restored process reads it in its new life.
     pub(crate) launch: Launch,
@@ -29,10 +29,10 @@ fn waiting(number: RawFd) -> Option<Vec<u8>> {
     bytes.starts_with(&launch::MAGIC).then_some(bytes)
 }
 
-/// Programs that only start others, in their own place at last. What they start takes the seat.
+/// Programs that only start others, in their own place at last. What they start takes the rank slot.
 const SHELLS: [&str; 8] = ["ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh"];
 
-/// Whether this is the executable of a shell, which never takes a seat itself.
+/// Whether this is the executable of a shell, which never takes a rank slot itself.
 pub fn is_shell(executable: &Path) -> bool {
     executable.file_name().is_some_and(|name| SHELLS.iter().any(|shell| name == *shell))
 }
@@ -44,9 +44,9 @@ fn is_started_by_peer(number: RawFd) -> bool {
     getsockopt(&socket, PeerCredentials).is_ok_and(|launcher| launcher.pid() == getppid().as_raw())
 }
 
-impl Seat {
-    /// The seat that this process was started for. `None`: it has none, as processes that a rank starts, which inherit the variable.
-    pub(crate) fn find() -> Result<Option<Seat>, AgentError> {
+impl RankSlot {
+    /// The rank slot that this process was started for. `None`: it has none, as processes that a rank starts, which inherit the variable.
+    pub(crate) fn find() -> Result<Option<RankSlot>, AgentError> {
         let number = std::env::var_os(SOCKET_VARIABLE);
         let number = number.as_ref().and_then(|text| text.to_str()?.parse::<RawFd>().ok());
         let Some(number) = number.filter(|number| *number > 2) else { return Ok(None) };
@@ -55,7 +55,7 @@ impl Seat {
             return Ok(None);
         }
         let launch = Launch::read(&mut record.as_slice())?;
-        Ok(Some(Seat { number, launch }))
+        Ok(Some(RankSlot { number, launch }))
     }
 
     /// Whether nobody has taken it since.
@@ -66,7 +66,7 @@ impl Seat {
     /// The socket, for this process alone.
     pub(crate) fn take(self) -> std::io::Result<UnixStream> {
         // SAFETY: the launcher opened this descriptor for this process, and a launch record waits on it: nothing else in the process knows
-        // of it, and a seat is taken once, by the constructor of the library.
+        // of it, and a rank slot is taken once, by the constructor of the library.
         let socket = unsafe { OwnedFd::from_raw_fd(self.number) };
         // Programs that this one starts are no ranks.
         fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
