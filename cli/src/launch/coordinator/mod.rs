@@ -1,18 +1,18 @@
 //! The coordinator's shell: everything that happens to a job passes through here, one at a time.
 
-mod asked;
+mod client_requests;
 mod committing;
 mod copying;
+mod keeper_messages;
 mod keepers;
 mod mpi;
 mod nodes;
 mod output;
 mod parts;
-mod rails;
+mod rail_changes;
 mod records;
 mod settings;
 mod spawned;
-mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -49,7 +49,7 @@ use keepers::Keepers;
 use mpi::MpiSide;
 use nodes::Nodes;
 use parts::Parts;
-use rails::Wishes;
+use rail_changes::RailChanges;
 use spawned::Spawned;
 
 /// Where an event of `epoll` comes from.
@@ -102,7 +102,7 @@ struct Shell<'a> {
     nodes: Option<Nodes>,
     requests: Requests,
     /// Of another NIC.
-    wishes: Wishes,
+    rail_changes: RailChanges,
     /// That hosts have the nodes' directories on one disk.
     has_told_of_sharing: bool,
     /// What the job's file is to say.
@@ -218,7 +218,7 @@ impl<'a> Shell<'a> {
             flusher: plan.flush.as_ref().map(|flush| Flusher::start(flush, plan)).transpose()?,
             nodes: plan.own_directories.as_ref().map(|_| Nodes::default()),
             requests,
-            wishes: Wishes::default(),
+            rail_changes: RailChanges::default(),
             has_told_of_sharing: false,
             job_file: JobFile::parse(&plan.job_file).ok(),
             saved: None,
@@ -304,7 +304,7 @@ impl<'a> Shell<'a> {
             self.tell_shown();
             self.commit_due(now);
             self.end_rounds(now);
-            self.end_wishes(now);
+            self.end_rail_requests(now);
             self.tell_copying(now);
             if self.over_until.is_some_and(|until| until <= now) {
                 self.over_until = None;
@@ -353,7 +353,7 @@ impl<'a> Shell<'a> {
     fn timeout(&self) -> EpollTimeout {
         let now = self.now();
         let (pmi, look) = self.pmi_due();
-        let machines = [self.job.poll_timeout(), pmi, self.wishes.step_due()];
+        let machines = [self.job.poll_timeout(), pmi, self.rail_changes.step_due()];
         let machines = machines.into_iter().flatten().map(|due| due.since(now));
         let room = self.is_full.then(|| Instant::now() + ROOM_EVERY);
         let nodes = self.nodes.as_ref().and_then(Nodes::due);
@@ -369,7 +369,7 @@ impl<'a> Shell<'a> {
             nodes,
             copying,
             self.parts_due(),
-            self.wishes.due(),
+            self.rail_changes.due(),
         ];
         let others = others.into_iter().flatten().map(|due| due.saturating_duration_since(Instant::now()));
         epoll_timeout(machines.chain(others).min())

@@ -1,4 +1,4 @@
-//! Wishes of people that ranks reach other hosts over another NIC while they run.
+//! Requests of people that ranks reach other hosts over another NIC while they run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -18,11 +18,11 @@ use super::Shell;
 /// What ranks go over whose rail has died with its address.
 const AFTER_DEATH: &str = "udp";
 
-/// Wishes that not all ranks have answered, by number.
+/// Requests that not all ranks have answered, by number.
 #[derive(Debug, Default)]
-pub(super) struct Wishes {
+pub(super) struct RailChanges {
     last: u64,
-    open: BTreeMap<u64, Wish>,
+    open: BTreeMap<u64, RailRequest>,
     /// Of all ranks, which are led (R29).
     change: Option<Change>,
     /// The NIC of lives to come, since a change was decided.
@@ -40,7 +40,7 @@ struct Change {
 }
 
 #[derive(Debug)]
-struct Wish {
+struct RailRequest {
     client: u64,
     /// Ranks that have not answered, with their processes.
     waiting: BTreeMap<Rank, i32>,
@@ -48,10 +48,10 @@ struct Wish {
     due: Instant,
 }
 
-impl Wishes {
+impl RailChanges {
     /// When the next one ends at the latest.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.open.values().map(|wish| wish.due).min()
+        self.open.values().map(|request| request.due).min()
     }
 
     /// When the next step of a change is over at the latest, in the job's time.
@@ -61,8 +61,8 @@ impl Wishes {
 }
 
 impl Shell<'_> {
-    /// Tells a rank, or all, of the wish of a command.
-    pub(super) fn wish(&mut self, client: u64, rank: Option<Rank>, nic: &str) {
+    /// Tells a rank, or all, of the request of a command.
+    pub(super) fn request_rail(&mut self, client: u64, rank: Option<Rank>, nic: &str) {
         let status = self.job.status();
         let (Some(life), JobPhase::Running | JobPhase::Finishing) = (status.life, status.phase) else {
             let reason =
@@ -84,10 +84,14 @@ impl Shell<'_> {
         if rank.is_none() && self.spawned_are_over() {
             return self.begin_change(Some(client), nic, life);
         }
-        self.wishes.last += 1;
-        let number = self.wishes.last;
-        let mut wish =
-            Wish { client, waiting: BTreeMap::new(), outcomes: Vec::new(), due: Instant::now() + RAIL_MAX };
+        self.rail_changes.last += 1;
+        let number = self.rail_changes.last;
+        let mut request = RailRequest {
+            client,
+            waiting: BTreeMap::new(),
+            outcomes: Vec::new(),
+            due: Instant::now() + RAIL_MAX,
+        };
         let asked: Vec<Rank> = match rank {
             Some(rank) => vec![rank],
             None => (0..status.ranks).map(Rank).collect(),
@@ -96,14 +100,14 @@ impl Shell<'_> {
             let runs = matches!(self.ranks.get(&rank), Some((WirePhase::Running | WirePhase::Finalizing, _)));
             let Some(process) = self.processes.get(&rank).filter(|_| runs) else {
                 let refused = Some("it does not run".to_owned());
-                wish.outcomes.push(RailOutcome { rank: rank.0, nic: None, refused });
+                request.outcomes.push(RailOutcome { rank: rank.0, nic: None, refused });
                 continue;
             };
-            wish.waiting.insert(rank, process.pid);
+            request.waiting.insert(rank, process.pid);
             let message = Message::HandOver { number, nic: NicWords::new(&nic) };
             self.tell_processes(life, &[rank], message);
         }
-        self.wishes.open.insert(number, wish);
+        self.rail_changes.open.insert(number, request);
     }
 
     /// Tells processes of ranks, past the machines of their keepers.
@@ -122,7 +126,7 @@ impl Shell<'_> {
 
     /// Has all ranks that run go over another NIC.
     fn begin_change(&mut self, client: Option<u64>, nic: &str, life: Life) {
-        if self.wishes.change.is_some() {
+        if self.rail_changes.change.is_some() {
             let reason =
                 "the job is on its way to another NIC already; ask again when it is there".to_owned();
             if let Some(client) = client {
@@ -135,11 +139,11 @@ impl Shell<'_> {
         };
         let processes: BTreeMap<Rank, i32> =
             self.processes.iter().filter(|(rank, _)| runs(rank)).map(|(rank, of)| (*rank, of.pid)).collect();
-        self.wishes.last += 1;
+        self.rail_changes.last += 1;
         let ranks: BTreeSet<Rank> = processes.keys().copied().collect();
-        let (now, number, nic) = (self.now(), self.wishes.last, NicWords::new(&nic));
+        let (now, number, nic) = (self.now(), self.rail_changes.last, NicWords::new(&nic));
         let machine = RailChange::new(now, number, nic, ranks, Sabotage::none());
-        self.wishes.change = Some(Change { machine, client, life, processes });
+        self.rail_changes.change = Some(Change { machine, client, life, processes });
         self.pump_change();
     }
 
@@ -147,7 +151,7 @@ impl Shell<'_> {
     pub(super) fn rail_lost(&mut self, rank: Rank, life: Life, words: &str) {
         let status = self.job.status();
         let runs = matches!(status.phase, JobPhase::Running | JobPhase::Finishing);
-        if status.life != Some(life) || !runs || self.wishes.change.is_some() {
+        if status.life != Some(life) || !runs || self.rail_changes.change.is_some() {
             // It says so again.
             return;
         }
@@ -164,7 +168,7 @@ impl Shell<'_> {
             return self.rail_lost(rank, life, words.as_str());
         }
         let now = self.now();
-        if let Some(change) = self.wishes.change.as_mut().filter(|change| change.life == life) {
+        if let Some(change) = self.rail_changes.change.as_mut().filter(|change| change.life == life) {
             change.machine.handle(now, Input::Said { rank, message });
         }
         self.pump_change();
@@ -173,7 +177,7 @@ impl Shell<'_> {
     /// What has become of the change's life and ranks; its deadlines.
     fn look_at_change(&mut self) {
         let (now, status) = (self.now(), self.job.status());
-        let Some(change) = &mut self.wishes.change else { return };
+        let Some(change) = &mut self.rail_changes.change else { return };
         let runs = matches!(status.phase, JobPhase::Running | JobPhase::Finishing);
         if status.life != Some(change.life) || !runs {
             change.machine.handle(now, Input::LifeOver);
@@ -189,7 +193,7 @@ impl Shell<'_> {
 
     /// Does what the change wants.
     fn pump_change(&mut self) {
-        while let Some(change) = &mut self.wishes.change
+        while let Some(change) = &mut self.rail_changes.change
             && let Some(output) = change.machine.poll_output()
         {
             match output {
@@ -201,11 +205,11 @@ impl Shell<'_> {
                     let nic = change.machine.nic().as_str().to_owned();
                     self.keepers.tell_all(&ToKeeper::Nic { nic: nic.clone() });
                     self.keep_nic(&nic);
-                    self.wishes.decided = Some(nic);
+                    self.rail_changes.decided = Some(nic);
                 }
                 Output::Over { changed, refused } => {
                     let client = change.client;
-                    self.wishes.change = None;
+                    self.rail_changes.change = None;
                     let first = refused.values().flatten().next().cloned();
                     match client {
                         Some(client) => {
@@ -231,7 +235,7 @@ impl Shell<'_> {
 
     /// A keeper that was started anew is told what was decided.
     pub(super) fn tell_decided_nic(&mut self, node: ckpt_glue::names::NodeIndex) {
-        if let Some(nic) = self.wishes.decided.clone() {
+        if let Some(nic) = self.rail_changes.decided.clone() {
             self.keepers.tell(node, &ToKeeper::Nic { nic });
         }
     }
@@ -239,26 +243,28 @@ impl Shell<'_> {
     /// A rank has answered.
     pub(super) fn taken(&mut self, rank: Rank, number: u64, refused: String) {
         let now = self.now();
-        if let Some(change) = self.wishes.change.as_mut().filter(|change| change.machine.number() == number) {
+        if let Some(change) =
+            self.rail_changes.change.as_mut().filter(|change| change.machine.number() == number)
+        {
             let message = Message::HandedOver { number, refused: NicWords::new(&refused) };
             change.machine.handle(now, Input::Said { rank, message });
             return self.pump_change();
         }
         let refused = (!refused.is_empty()).then_some(refused);
-        let Some(wish) = self.wishes.open.get_mut(&number) else { return };
-        if wish.waiting.remove(&rank).is_some() {
+        let Some(request) = self.rail_changes.open.get_mut(&number) else { return };
+        if request.waiting.remove(&rank).is_some() {
             let nic = self.processes.get(&rank).and_then(|process| process.nic.clone());
-            wish.outcomes.push(RailOutcome { rank: rank.0, nic, refused });
+            request.outcomes.push(RailOutcome { rank: rank.0, nic, refused });
         }
     }
 
-    /// Answers commands whose wishes all ranks have answered, or will not answer any more.
-    pub(super) fn end_wishes(&mut self, now: Instant) {
+    /// Answers commands whose requests all ranks have answered, or will not answer any more.
+    pub(super) fn end_rail_requests(&mut self, now: Instant) {
         self.look_at_change();
         let (processes, requests) = (&self.processes, &mut self.requests);
-        self.wishes.open.retain(|_, wish| {
-            let is_late = wish.due <= now;
-            let silent = wish.waiting.extract_if(.., |rank, pid| {
+        self.rail_changes.open.retain(|_, request| {
+            let is_late = request.due <= now;
+            let silent = request.waiting.extract_if(.., |rank, pid| {
                 is_late || processes.get(rank).is_none_or(|process| process.pid != *pid)
             });
             for (rank, pid) in silent {
@@ -270,14 +276,14 @@ impl Shell<'_> {
                     None => "it has ended".to_owned(),
                 });
                 let nic = process.and_then(|process| process.nic.clone());
-                wish.outcomes.push(RailOutcome { rank: rank.0, nic, refused });
+                request.outcomes.push(RailOutcome { rank: rank.0, nic, refused });
             }
-            if wish.waiting.is_empty() {
-                let mut ranks = core::mem::take(&mut wish.outcomes);
+            if request.waiting.is_empty() {
+                let mut ranks = core::mem::take(&mut request.outcomes);
                 ranks.sort_unstable_by_key(|outcome| outcome.rank);
-                requests.answer_one(wish.client, &Answer::Rails { ranks });
+                requests.answer_one(request.client, &Answer::Rails { ranks });
             }
-            !wish.waiting.is_empty()
+            !request.waiting.is_empty()
         });
     }
 }

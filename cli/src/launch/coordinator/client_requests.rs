@@ -31,7 +31,7 @@ impl Shell<'_> {
             Answered::Wait => {}
             Answered::Status => self.requests.tell(client, self.status()),
             Answered::Checkpoint => self.tell_job(job::Input::Request(Asker::Command)),
-            Answered::Rail { rank, nic } => self.wish(client, rank.map(Rank), &nic),
+            Answered::Rail { rank, nic } => self.request_rail(client, rank.map(Rank), &nic),
             Answered::Stop => self.stop(),
             Answered::Gone => {
                 // Closing the descriptor has taken it out of `epoll`.

@@ -26,7 +26,7 @@ impl Shell<'_> {
         let mut messages = Vec::new();
         let heard = self.keepers.hear(node, flags, &mut messages);
         for message in messages {
-            if let Err(error) = self.on_word(node, message) {
+            if let Err(error) = self.on_message(node, message) {
                 return self.lose_keeper(token, node, &error.into());
             }
             self.pump();
@@ -74,7 +74,7 @@ impl Shell<'_> {
         self.pump();
     }
 
-    fn on_word(&mut self, node: NodeIndex, word: FromKeeper) -> Result<(), Malformed> {
+    fn on_message(&mut self, node: NodeIndex, word: FromKeeper) -> Result<(), Malformed> {
         match word {
             FromKeeper::Ready { host, .. } => self.on_ready(node, host),
             FromKeeper::Unfit { problem } => self.on_unfit(node, problem),
