@@ -133,7 +133,7 @@ impl<S: Storage> JobDirectory<S> {
     }
 
     /// Writes a decision anew, durably, in place of the one with its counter, which cannot be read. False, and nothing is written: there is no such one.
-    pub fn mend_decision(&mut self, decision: &Decision) -> Result<bool, StoreError> {
+    pub fn repair_decision(&mut self, decision: &Decision) -> Result<bool, StoreError> {
         let counter = decision.life.counter;
         let is_damaged = matches!(self.lives()?.decisions.get(&counter), Some(Err(_)));
         if decision.job != self.job || !is_damaged {

@@ -120,7 +120,7 @@ impl Kept {
     }
 
     /// Writes page `number` where it is to be found, over damaged bytes.
-    pub(super) fn mend<S: Storage>(
+    pub(super) fn repair_page<S: Storage>(
         &self,
         directory: &mut JobDirectory<S>,
         number: u64,

@@ -675,7 +675,7 @@ impl<S: Storage> Member<S> {
                 }
                 let bytes = rebuilder.parity(page);
                 let Some(bytes) = beyond.unless_lost(bytes, |beyond| beyond.pages += 1)? else { continue };
-                kept.mend(self.directory(), page, &bytes)?;
+                kept.repair_page(self.directory(), page, &bytes)?;
                 done.parity_pages += 1;
             }
         }

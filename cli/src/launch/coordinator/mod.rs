@@ -1,14 +1,14 @@
 //! The coordinator's shell: everything that happens to a job passes through here, one at a time.
 
 mod client_requests;
-mod committing;
-mod copying;
+mod generation_copies;
 mod keeper_messages;
 mod keepers;
 mod mpi;
 mod nodes;
 mod output;
 mod parts;
+mod pending_commit;
 mod rail_changes;
 mod records;
 mod settings;
@@ -44,11 +44,11 @@ use super::storage::{self, StoreWorker, Task};
 use super::wire::{Sealed, ToKeeper, WirePhase};
 use super::{Outcome, Plan, Verdict, epoll_timeout, take_signals, watch};
 use crate::error::CliError;
-use committing::Committing;
 use keepers::Keepers;
 use mpi::MpiSide;
 use nodes::Nodes;
 use parts::Parts;
+use pending_commit::PendingCommit;
 use rail_changes::RailChanges;
 use spawned::Spawned;
 
@@ -89,7 +89,7 @@ struct Shell<'a> {
     next_token: u64,
     signals: SignalFd,
     store: StoreWorker,
-    committing: Committing,
+    pending_commit: PendingCommit,
     flusher: Option<Flusher>,
     /// What the nodes' keepers write of a copy, and the number of the last one.
     parts: Option<Parts>,
@@ -210,7 +210,7 @@ impl<'a> Shell<'a> {
             next_token: 0,
             signals,
             store,
-            committing: Committing::default(),
+            pending_commit: PendingCommit::default(),
             copied: None,
             parts: None,
             parts_last: 0,
@@ -364,7 +364,7 @@ impl<'a> Shell<'a> {
             self.news,
             room,
             look,
-            self.committing.due(),
+            self.pending_commit.due(),
             self.keepers.due(),
             nodes,
             copying,
@@ -439,7 +439,7 @@ impl<'a> Shell<'a> {
                     self.store.ask(Task::Restored);
                     self.keep_settings();
                     self.start_worlds();
-                    self.begin_rebuilding();
+                    self.begin_background_repair();
                 }
                 self.tell(&Notice::Event(&event));
             }

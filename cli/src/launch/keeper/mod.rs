@@ -3,13 +3,13 @@
 //! The machine ([`ckpt_glue::Keeper`]) decides; this carries out, and talks to the coordinator over its standard input and output
 //! ([`wire`](super::wire)). When that link ends, the launcher is gone: everything that runs here is ended at once, and the guard cleans up.
 
-mod copying;
+mod copy_parts;
 mod files;
 mod nodes;
 mod output;
-mod place;
 mod pmi;
 mod ranks;
+mod receive_address;
 mod silent;
 mod spawned;
 
@@ -49,7 +49,7 @@ use super::secrets::withheld;
 use super::version::VERSION;
 use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, WirePhase};
 use super::{Plan, Saves, image_key, node_name, take_signals, watch};
-use copying::Copying;
+use copy_parts::CopyParts;
 use nodes::OwnDirectory;
 use output::Outputs;
 use spawned::Spawned;
@@ -147,7 +147,7 @@ struct Shell {
     /// The node has a directory of its own.
     own: Option<OwnDirectory>,
     /// A part of a copy has been asked for.
-    copying: Option<Copying>,
+    copy_parts: Option<CopyParts>,
 }
 
 /// Why the keeper's process ends.
@@ -246,7 +246,7 @@ impl Site {
     fn new(begin: &Begin) -> Site {
         let mut environment = begin.environment.clone();
         let below = begin.inherited.clone().unwrap_or_else(|| std::env::vars_os().collect());
-        let ranks_bind = place::of_ranks(begin.bind, &mut environment, below);
+        let ranks_bind = receive_address::of_ranks(begin.bind, &mut environment, below);
         Site {
             job: JobId(begin.job),
             key: begin.key,
@@ -381,7 +381,7 @@ impl Shell {
             told: BTreeMap::new(),
             silence: silent::Silence::default(),
             own,
-            copying: None,
+            copy_parts: None,
             site,
         })
     }
@@ -669,7 +669,7 @@ impl Shell {
         self.remove_files();
         self.hear_last_outputs();
         self.leave_disk();
-        self.copying = None;
+        self.copy_parts = None;
     }
 }
 

@@ -22,7 +22,7 @@ use super::super::super::limits::GENERATIONS_TOLD_MAX;
 use super::super::super::nodes::wire::{Found, Known, NodeDone, NodeTask, Refusal, WirePlace};
 use super::super::super::worker::Results;
 use super::super::Site;
-use super::super::copying::News;
+use super::super::copy_parts::News;
 use crate::convert;
 
 /// Time between two words of progress.

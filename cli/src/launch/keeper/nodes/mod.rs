@@ -1,7 +1,7 @@
 //! The node's directory of its own, as the keeper's shell sees it: what the coordinator asks for is done by a thread, and answered when it is done.
 
 mod disk;
-mod protecting;
+mod node_protector;
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -19,7 +19,7 @@ use super::super::wire::FromKeeper;
 use super::super::worker::Worker;
 use super::{Shell, Site};
 use disk::{Disk, Said};
-use protecting::NodeProtector;
+use node_protector::NodeProtector;
 
 /// Who works in the directory.
 pub(super) struct OwnDirectory {

@@ -16,7 +16,7 @@ use super::{Round, What};
 
 /// What was given up because somebody was late.
 #[derive(Debug)]
-pub(super) struct Late {
+pub(super) struct LateNodes {
     pub(super) generation: GenerationId,
     refused: BTreeMap<NodeIndex, Refusal>,
 }
@@ -106,14 +106,14 @@ impl Shell<'_> {
         refused: BTreeMap<NodeIndex, Refusal>,
     ) {
         let Some(nodes) = &mut self.nodes else { return };
-        nodes.late = Some(Late { generation, refused });
+        nodes.late = Some(LateNodes { generation, refused });
         let task = NodeTask::Abandon { generation: generation.into() };
         self.ask_nodes(What::Late(generation), Some(LATE_ANSWER_MAX), |_| task.clone());
         self.end_rounds(std::time::Instant::now());
     }
 
     pub(super) fn end_late(&mut self, round: &Round) {
-        let Some(Late { generation, refused }) = self.nodes.as_mut().and_then(|nodes| nodes.late.take())
+        let Some(LateNodes { generation, refused }) = self.nodes.as_mut().and_then(|nodes| nodes.late.take())
         else {
             return;
         };

@@ -6,7 +6,7 @@
 //!                       +--------- Repair <---------+
 //! ```
 
-mod judging;
+mod group_verdict;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
@@ -15,7 +15,7 @@ use ckpt_glue::job;
 use ckpt_glue::names::NodeIndex;
 use ckpt_glue::recovery::Beginning;
 use copies::Copies;
-use judging::OfGroup;
+use group_verdict::GroupVerdict;
 use nix::errno::Errno;
 use store::{Decision, GenerationId, StoreError};
 use transport::Life;
@@ -31,7 +31,7 @@ use super::super::super::storage::Records;
 use super::super::super::wire::ToKeeper;
 use super::super::super::{Node, Purpose};
 use super::super::{Shell, Verdict};
-use super::rebuilding::{Older, Rebuilding};
+use super::background_repair::{BackgroundRepair, Older};
 use super::{Round, What};
 use crate::convert;
 use crate::error::CliError;
@@ -39,7 +39,7 @@ use crate::text;
 
 /// What is known of a life that is about to begin.
 #[derive(Debug)]
-pub(super) struct Recovering {
+pub(super) struct RestorePlan {
     counter: u32,
     nonce: u64,
     pub(super) records: Records,
@@ -61,10 +61,10 @@ pub(super) struct Recovering {
     /// Records of nodes that the launcher's directory was offered, by life and generation.
     pub(super) offered: (BTreeSet<u32>, BTreeSet<GenerationId>),
     /// It is taking them over; all are asked again then.
-    pub(super) is_mending: bool,
+    pub(super) is_repairing_records: bool,
 }
 
-impl Recovering {
+impl RestorePlan {
     pub(super) fn counter(&self) -> u32 {
         self.counter
     }
@@ -120,7 +120,7 @@ impl Shell<'_> {
     /// The store has been fenced: what do the nodes have?
     pub(in super::super) fn begin_survey(&mut self, counter: u32, nonce: u64, records: Records) {
         let (found, repairs) = (BTreeMap::new(), BTreeMap::new());
-        let recovering = Recovering {
+        let restore = RestorePlan {
             counter,
             nonce,
             records,
@@ -134,10 +134,10 @@ impl Shell<'_> {
             brought: 0,
             brought_told: None,
             offered: Default::default(),
-            is_mending: false,
+            is_repairing_records: false,
         };
         if let Some(nodes) = &mut self.nodes {
-            nodes.recovering = Some(recovering);
+            nodes.restore = Some(restore);
             nodes.base = None;
             nodes.repairs = Repairs::default();
         }
@@ -148,8 +148,8 @@ impl Shell<'_> {
         let sees = self.sees();
         let Some(nodes) = &mut self.nodes else { return };
         nodes.rounds.clear();
-        let Some(recovering) = &nodes.recovering else { return };
-        let task = recovering.task(sees);
+        let Some(restore) = &nodes.restore else { return };
+        let task = restore.task(sees);
         self.ask_nodes(What::Survey, None, |_| task.clone());
     }
 
@@ -178,21 +178,21 @@ impl Shell<'_> {
     /// A keeper is there that has not been asked what its node has.
     pub(in super::super) fn ask_late_node(&mut self, node: NodeIndex) {
         let Some(nodes) = &self.nodes else { return };
-        let Some(recovering) = &nodes.recovering else { return };
+        let Some(restore) = &nodes.restore else { return };
         let survey = nodes.rounds.iter().find(|round| round.what == What::Survey);
         if let Some(round) = survey.filter(|round| round.waiting.contains(&node)) {
-            let message = ToKeeper::Node { number: round.number, task: recovering.task(self.sees()) };
+            let message = ToKeeper::Node { number: round.number, task: restore.task(self.sees()) };
             self.keepers.tell(node, &message);
         }
     }
 
     /// A keeper is gone while a life is about to begin: whoever comes in its place is asked, and all others again.
     pub(super) fn survey_again(&mut self) {
-        let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) else {
+        let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) else {
             return;
         };
-        recovering.lost_keeper();
-        recovering.news = None;
+        restore.lost_keeper();
+        restore.news = None;
         self.survey();
     }
 
@@ -200,11 +200,11 @@ impl Shell<'_> {
         self.remove_sign();
         self.tell_of_sharing(&round);
         let ahead = take_ahead(&mut round);
-        if self.mend(&round, &ahead) {
+        if self.repair_records(&round, &ahead) {
             return;
         }
         if !ahead.is_empty() {
-            if self.learn(&ahead) {
+            if self.sync_metadata(&ahead) {
                 return;
             }
             let taken = |(node, decisions): (NodeIndex, Vec<Decision>)| {
@@ -224,10 +224,10 @@ impl Shell<'_> {
             let error = self.refusals(&round.refused);
             self.tell(&Notice::Store { what: &round.what.words(), error: &error });
         }
-        let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) else {
+        let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) else {
             return;
         };
-        recovering.found = round
+        restore.found = round
             .done
             .into_iter()
             .filter_map(|(node, done)| match done {
@@ -236,7 +236,7 @@ impl Shell<'_> {
             })
             .collect();
         let are_grouped = self.plan.own_directories.as_ref().is_some_and(|own| !own.groups().is_empty());
-        if are_grouped && !recovering.have_met { self.open_protectors() } else { self.choose() }
+        if are_grouped && !restore.have_met { self.open_protectors() } else { self.choose() }
     }
 
     /// Hosts that have their nodes' directories on one disk lose them together. When a job begins nothing of it is anywhere, so what lies beside a node's
@@ -276,13 +276,13 @@ impl Shell<'_> {
     /// For the life to come, whose number is drawn anew whenever protectors have to find each other: one that was started again must not be taken for the
     /// one before it.
     fn open_protectors(&mut self) {
-        let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) else {
+        let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) else {
             return;
         };
         if let Ok(nonce) = getrandom::u64() {
-            recovering.nonce = nonce;
+            restore.nonce = nonce;
         }
-        let life = Life { counter: recovering.counter, nonce: recovering.nonce };
+        let life = Life { counter: restore.counter, nonce: restore.nonce };
         self.ask_nodes(What::Open(life), Some(NODE_ANSWER_MAX), |_| NodeTask::Open { life: life.into() });
     }
 
@@ -310,8 +310,8 @@ impl Shell<'_> {
         if self.refused_to_meet(round) {
             return;
         }
-        if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
-            recovering.have_met = true;
+        if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
+            restore.have_met = true;
         }
         self.choose();
     }
@@ -333,12 +333,12 @@ impl Shell<'_> {
         let Some(nodes) = &mut self.nodes else { return };
         // Those of the survey before count no more.
         nodes.repairs.kept.clear();
-        let Some(recovering) = &nodes.recovering else { return };
+        let Some(restore) = &nodes.restore else { return };
         let generations: Vec<GenerationId> =
-            recovering.records.manifests.iter().map(|(manifest, _)| manifest.generation).collect();
+            restore.records.manifests.iter().map(|(manifest, _)| manifest.generation).collect();
         let newest = generations.first();
         // Those that no node could mend.
-        let damaged = recovering.records.damaged.iter().filter(|(damaged, _)| {
+        let damaged = restore.records.damaged.iter().filter(|(damaged, _)| {
             let is_told =
                 self.plan.purpose == Purpose::Repair || newest.is_none_or(|newest| newest < damaged);
             named.map_or(is_told, |named| named == *damaged)
@@ -396,10 +396,10 @@ impl Shell<'_> {
 
     /// Generations older than what the life begins from, which are kept, and of which nodes have lost something.
     fn older_to_rebuild(&mut self, chosen: GenerationId) -> VecDeque<Older> {
-        let Some(recovering) = self.nodes.as_ref().and_then(|nodes| nodes.recovering.as_ref()) else {
+        let Some(restore) = self.nodes.as_ref().and_then(|nodes| nodes.restore.as_ref()) else {
             return VecDeque::new();
         };
-        let manifests = recovering.records.manifests.iter().map(|(manifest, _)| manifest).enumerate();
+        let manifests = restore.records.manifests.iter().map(|(manifest, _)| manifest).enumerate();
         let older: Vec<(usize, store::Manifest)> = manifests
             .filter(|(_, manifest)| manifest.generation < chosen)
             .map(|(place, manifest)| (place, manifest.clone()))
@@ -419,29 +419,29 @@ impl Shell<'_> {
         let (Some(nodes), Some(own)) = (&self.nodes, &self.plan.own_directories) else {
             return Verdicts::Whole;
         };
-        let Some(recovering) = &nodes.recovering else { return Verdicts::Whole };
+        let Some(restore) = &nodes.restore else { return Verdicts::Whole };
         let count = u32::try_from(self.plan.nodes.len()).unwrap_or(u32::MAX);
         let damages: Vec<(u32, String)> =
-            (0..count).filter_map(|node| Some((node, recovering.found(node, place).problem?))).collect();
-        let repairs = recovering.repairs.get(&generation).copied().unwrap_or(0);
-        let can_repair = recovering.have_met && repairs < REPAIRS_MAX;
+            (0..count).filter_map(|node| Some((node, restore.found(node, place).problem?))).collect();
+        let repairs = restore.repairs.get(&generation).copied().unwrap_or(0);
+        let can_repair = restore.have_met && repairs < REPAIRS_MAX;
         let (mut lost, mut beyond, mut are_protected) = (BTreeSet::new(), Vec::new(), true);
         for group in own.groups() {
-            match self.judge_group(recovering, place, generation, group) {
-                OfGroup::Whole => {}
-                OfGroup::Repairable(members) => lost.extend(members),
+            match self.judge_group(restore, place, generation, group) {
+                GroupVerdict::Whole => {}
+                GroupVerdict::Repairable(members) => lost.extend(members),
                 // A life that is to begin does not wait for that, for its next checkpoint is protected.
-                OfGroup::Bare(members) => {
+                GroupVerdict::Bare(members) => {
                     are_protected = false;
                     if self.plan.purpose == Purpose::Repair {
                         lost.extend(members);
                     }
                 }
-                OfGroup::Lost(why) => beyond.push(why),
+                GroupVerdict::Lost(why) => beyond.push(why),
             }
         }
         let is_copied = self.plan.fetch.as_ref().is_some_and(|fetch| fetch.generation == generation);
-        let can_fetch = is_copied && recovering.fetches < REPAIRS_MAX;
+        let can_fetch = is_copied && restore.fetches < REPAIRS_MAX;
         // Whoever asks for a repair gets what can be had, also where that does not do for the whole of it.
         let is_tried = beyond.is_empty() || self.plan.purpose == Purpose::Repair;
         if can_repair && is_tried && !lost.is_empty() {
@@ -455,7 +455,7 @@ impl Shell<'_> {
                 .iter()
                 .map(|(node, problem)| format!("{}: {problem}", self.plan.nodes[*node as usize].name()));
             let damaged = damaged.collect::<Vec<_>>().join("; ");
-            let failed = recovering.failures.get(&generation);
+            let failed = restore.failures.get(&generation);
             let failed = failed.map(|why| format!("; it could not be rebuilt: {why}")).unwrap_or_default();
             Verdicts::Lost(match beyond.is_empty() {
                 true => format!("{damaged}{failed}"),
@@ -471,9 +471,9 @@ impl Shell<'_> {
             names.join(", ")
         );
         self.tell(&Notice::Repair { words: &words });
-        if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
-            *recovering.repairs.entry(generation).or_default() += 1;
-            recovering.news = Some(Instant::now() + REPAIR_NEWS_EVERY);
+        if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
+            *restore.repairs.entry(generation).or_default() += 1;
+            restore.news = Some(Instant::now() + REPAIR_NEWS_EVERY);
         }
         let wire = convert::to_glue(generation).into();
         self.ask_some(What::Repair(generation), None, &lost, |_| NodeTask::Repair { generation: wire });
@@ -489,11 +489,11 @@ impl Shell<'_> {
             fetch.from
         );
         self.tell(&Notice::Repair { words: &words });
-        if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
-            recovering.fetches += 1;
-            recovering.brought = 0;
-            recovering.news = Some(Instant::now() + REPAIR_NEWS_EVERY);
-            recovering.brought_told = Some(Instant::now());
+        if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
+            restore.fetches += 1;
+            restore.brought = 0;
+            restore.news = Some(Instant::now() + REPAIR_NEWS_EVERY);
+            restore.brought_told = Some(Instant::now());
         }
         let wire = convert::to_glue(generation).into();
         self.ask_some(What::Fetch(generation), Some(COPY_SILENT_MAX), lost, |_| NodeTask::Fetch {
@@ -515,16 +515,16 @@ impl Shell<'_> {
         let words =
             format!("generation {generation}: {files} files were brought to {} nodes", round.done.len());
         self.tell(&Notice::Repair { words: &words });
-        if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
-            (recovering.news, recovering.brought_told) = (None, None);
+        if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
+            (restore.news, restore.brought_told) = (None, None);
             let is_lost = |refusal: &Refusal| refusal.errno == Errno::EHOSTDOWN as u32;
             // Whoever was brought what it had lost may be what the others lacked.
-            recovering.beyond_repair.remove(&generation);
+            restore.beyond_repair.remove(&generation);
             if !round.refused.values().all(is_lost) {
                 // What has failed there once fails again, for all that is known.
-                recovering.fetches = REPAIRS_MAX;
+                restore.fetches = REPAIRS_MAX;
             }
-            let counter = recovering.counter;
+            let counter = restore.counter;
             self.tell_job(job::Input::StoreBusy { counter });
         }
         self.survey();
@@ -533,16 +533,16 @@ impl Shell<'_> {
     /// What is rebuilt takes its time: whoever waits hears of it. It ends, for no protector waits for ever.
     pub(super) fn tell_of_repair(&mut self, now: Instant) {
         let Some(nodes) = &mut self.nodes else { return };
-        let rebuilding =
+        let repairing =
             nodes.rounds.iter().any(|round| matches!(round.what, What::Repair(_) | What::Fetch(_)));
-        let Some(recovering) = nodes.recovering.as_mut() else { return };
-        let Some(due) = recovering.news.filter(|due| *due <= now) else { return };
-        recovering.news = rebuilding.then_some(due.max(now) + REPAIR_NEWS_EVERY);
-        let brought = recovering.brought;
-        let told = recovering.brought_told.as_mut().filter(|told| **told + COPY_NEWS_EVERY <= now);
+        let Some(restore) = nodes.restore.as_mut() else { return };
+        let Some(due) = restore.news.filter(|due| *due <= now) else { return };
+        restore.news = repairing.then_some(due.max(now) + REPAIR_NEWS_EVERY);
+        let brought = restore.brought;
+        let told = restore.brought_told.as_mut().filter(|told| **told + COPY_NEWS_EVERY <= now);
         let tells = told.map(|told| *told = now).is_some();
-        if rebuilding {
-            let counter = recovering.counter;
+        if repairing {
+            let counter = restore.counter;
             self.tell_job(job::Input::StoreBusy { counter });
         }
         if tells {
@@ -555,19 +555,19 @@ impl Shell<'_> {
         if !round.refused.is_empty() {
             let error = self.refusals(&round.refused);
             self.tell(&Notice::Store { what: &round.what.words(), error: &error });
-            if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
-                recovering.failures.insert(generation, error);
+            if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
+                restore.failures.insert(generation, error);
                 let are_beyond = round.refused.iter().filter(|(_, refusal)| refusal.errno == BEYOND_REPAIR);
                 let are_beyond: BTreeSet<NodeIndex> = are_beyond.map(|(node, _)| *node).collect();
-                recovering.beyond_repair.insert(generation, are_beyond);
+                restore.beyond_repair.insert(generation, are_beyond);
             }
         }
         let is_repaired = |done: &NodeDone| matches!(done, NodeDone::Repaired(_));
         if round.done.values().any(is_repaired)
-            && let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut())
+            && let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut())
         {
             // What was mended may be what the others lacked.
-            recovering.beyond_repair.remove(&generation);
+            restore.beyond_repair.remove(&generation);
         }
         for (node, done) in &round.done {
             let NodeDone::Repaired(rebuilt) = done else { continue };
@@ -579,9 +579,9 @@ impl Shell<'_> {
                 nodes.repairs.rebuilt.push(node_repair(generation, host, *rebuilt));
             }
         }
-        if let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) {
-            recovering.news = None;
-            let counter = recovering.counter;
+        if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
+            restore.news = None;
+            let counter = restore.counter;
             self.tell_job(job::Input::StoreBusy { counter });
         }
         self.survey();
@@ -594,10 +594,10 @@ impl Shell<'_> {
             None => VecDeque::new(),
         };
         let Some(nodes) = &mut self.nodes else { return };
-        let Some(Recovering { counter, nonce, records, .. }) = nodes.recovering.take() else { return };
+        let Some(RestorePlan { counter, nonce, records, .. }) = nodes.restore.take() else { return };
         // Nor does one that goes on, whatever its directory has left to say of what it had.
         let committed = records.are_of_any() || self.plan.beginning != Beginning::Fresh;
-        nodes.rebuilding = Rebuilding::new(older);
+        nodes.background_repair = BackgroundRepair::new(older);
         let newest = chosen.map(|(generation, _)| convert::to_glue(generation));
         nodes.base = chosen.filter(|(_, is_protected)| *is_protected).and(newest);
         nodes.repairs.chosen = chosen.map(|(generation, _)| generation.to_string());

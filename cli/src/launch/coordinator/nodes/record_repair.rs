@@ -13,11 +13,15 @@ use super::Round;
 
 impl Shell<'_> {
     /// True: something is taken over, or just being, and the nodes are asked again when it is.
-    pub(super) fn mend(&mut self, round: &Round, ahead: &BTreeMap<NodeIndex, Vec<Decision>>) -> bool {
-        let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) else {
+    pub(super) fn repair_records(
+        &mut self,
+        round: &Round,
+        ahead: &BTreeMap<NodeIndex, Vec<Decision>>,
+    ) -> bool {
+        let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) else {
             return false;
         };
-        if recovering.is_mending {
+        if restore.is_repairing_records {
             return true;
         }
         let (mut decisions, mut manifests) = (Agreed::default(), Agreed::default());
@@ -33,30 +37,30 @@ impl Shell<'_> {
                 manifests.note(manifest.generation, manifest);
             }
         }
-        let damaged = &recovering.records.damaged_lives;
-        let (lives, generations) = &mut recovering.offered;
+        let damaged = &restore.records.damaged_lives;
+        let (lives, generations) = &mut restore.offered;
         let decisions: Vec<Decision> =
             decisions.take(|counter| damaged.contains(counter) && lives.insert(*counter));
         let manifests: Vec<Manifest> = manifests.take(|generation| generations.insert(*generation));
         if decisions.is_empty() && manifests.is_empty() {
             return false;
         }
-        recovering.is_mending = true;
-        self.store.ask(Task::Mend { decisions, manifests });
+        restore.is_repairing_records = true;
+        self.store.ask(Task::RepairRecords { decisions, manifests });
         true
     }
 
-    pub(in super::super) fn mended(
+    pub(in super::super) fn records_repaired(
         &mut self,
         outcome: Result<(usize, Vec<GenerationId>, Records), StoreError>,
     ) {
-        let Some(recovering) = self.nodes.as_mut().and_then(|nodes| nodes.recovering.as_mut()) else {
+        let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) else {
             return;
         };
-        recovering.is_mending = false;
+        restore.is_repairing_records = false;
         match outcome {
             Ok((lives, generations, records)) => {
-                recovering.records = records;
+                restore.records = records;
                 if lives > 0 {
                     let words = format!(
                         "{lives} damaged decisions about lives were written anew from the nodes' copies"

@@ -18,7 +18,7 @@ use super::super::super::limits::NODE_ANSWER_MAX;
 use super::super::super::nodes::wire::{NodeDone, NodeTask};
 use super::super::super::notice::Notice;
 use super::super::Shell;
-use super::recovering::rebuilt_words;
+use super::restore_plan::rebuilt_words;
 use super::{Nodes, Round, What};
 use crate::convert;
 
@@ -36,7 +36,7 @@ impl Older {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Rebuilding {
+pub(super) struct BackgroundRepair {
     /// The newest first.
     waiting: VecDeque<Older>,
     under_way: Option<Older>,
@@ -46,9 +46,9 @@ pub(super) struct Rebuilding {
     is_held: bool,
 }
 
-impl Rebuilding {
-    pub(super) fn new(waiting: VecDeque<Older>) -> Rebuilding {
-        Rebuilding { waiting, ..Rebuilding::default() }
+impl BackgroundRepair {
+    pub(super) fn new(waiting: VecDeque<Older>) -> BackgroundRepair {
+        BackgroundRepair { waiting, ..BackgroundRepair::default() }
     }
 
     /// A checkpoint is protected: what is being rebuilt ends, and is begun again later.
@@ -83,22 +83,22 @@ impl Rebuilding {
 }
 
 impl Shell<'_> {
-    fn rebuilding(&mut self) -> Option<&mut Rebuilding> {
-        self.nodes.as_mut().map(|nodes: &mut Nodes| &mut nodes.rebuilding)
+    fn background_repair(&mut self) -> Option<&mut BackgroundRepair> {
+        self.nodes.as_mut().map(|nodes: &mut Nodes| &mut nodes.background_repair)
     }
 
     /// All ranks run.
-    pub(in super::super) fn begin_rebuilding(&mut self) {
-        if let Some(rebuilding) = self.rebuilding() {
-            rebuilding.is_begun = true;
+    pub(in super::super) fn begin_background_repair(&mut self) {
+        if let Some(repair) = self.background_repair() {
+            repair.is_begun = true;
         }
         self.rebuild_next();
     }
 
     /// The checkpoint that went first is over.
-    pub(super) fn go_on_rebuilding(&mut self) {
-        if let Some(rebuilding) = self.rebuilding() {
-            rebuilding.is_held = false;
+    pub(super) fn resume_background_repair(&mut self) {
+        if let Some(repair) = self.background_repair() {
+            repair.is_held = false;
         }
         self.rebuild_next();
     }
@@ -107,7 +107,7 @@ impl Shell<'_> {
         if self.leaving {
             return;
         }
-        let Some(older) = self.rebuilding().and_then(Rebuilding::next) else { return };
+        let Some(older) = self.background_repair().and_then(BackgroundRepair::next) else { return };
         let (generation, lost) = (older.generation(), older.lost.clone());
         let names: Vec<String> = lost.iter().map(|node| self.plan.nodes[node.0 as usize].name()).collect();
         let words = format!(
@@ -121,17 +121,16 @@ impl Shell<'_> {
         self.end_rounds(std::time::Instant::now());
     }
 
-    pub(super) fn end_rebuilding(&mut self, generation: GenerationId, round: &Round) {
-        let Some(rebuilding) = self.rebuilding().filter(|rebuilding| rebuilding.is_under_way(generation))
-        else {
+    pub(super) fn end_background_repair(&mut self, generation: GenerationId, round: &Round) {
+        let Some(repair) = self.background_repair().filter(|repair| repair.is_under_way(generation)) else {
             return;
         };
         let is_gone = round.refused.values().any(|refusal| refusal.errno == Errno::EHOSTDOWN as u32);
-        if !round.refused.is_empty() && (rebuilding.is_held || is_gone) {
-            return rebuilding.put_back();
+        if !round.refused.is_empty() && (repair.is_held || is_gone) {
+            return repair.put_back();
         }
         if !round.refused.is_empty() {
-            rebuilding.under_way = None;
+            repair.under_way = None;
             let why = self.refusals(&round.refused);
             self.tell_not_rebuilt(generation, &why);
             return self.rebuild_next();
@@ -143,7 +142,7 @@ impl Shell<'_> {
                 format!("generation {generation}: {host} has what it had: {}", rebuilt_words(*rebuilt));
             self.tell(&Notice::Repair { words: &words });
         }
-        let Some(older) = self.rebuilding().and_then(|rebuilding| rebuilding.under_way.as_ref()) else {
+        let Some(older) = self.background_repair().and_then(|repair| repair.under_way.as_ref()) else {
             return;
         };
         let task = NodeTask::Look((&older.manifest).into());
@@ -152,11 +151,10 @@ impl Shell<'_> {
 
     /// Who has rebuilt it has committed it, too, if all that is there is whole.
     pub(super) fn end_look(&mut self, generation: GenerationId, round: &Round) {
-        let Some(rebuilding) = self.rebuilding().filter(|rebuilding| rebuilding.is_under_way(generation))
-        else {
+        let Some(repair) = self.background_repair().filter(|repair| repair.is_under_way(generation)) else {
             return;
         };
-        rebuilding.under_way = None;
+        repair.under_way = None;
         let mut problems = Vec::new();
         for (node, done) in &round.done {
             let host = || self.plan.nodes[node.0 as usize].name();

@@ -23,7 +23,7 @@ use super::{Round, What};
 
 /// A generation whose images are durable where they were written.
 #[derive(Debug)]
-pub(super) struct Protecting {
+pub(super) struct PendingProtection {
     pub(super) generation: GenerationId,
     images: Vec<ImageReport>,
 }
@@ -36,7 +36,7 @@ impl Shell<'_> {
         let Some(nodes) = self.nodes.as_mut().filter(|_| is_protected) else {
             return self.begin_commit(generation, images);
         };
-        nodes.protecting = Some(Protecting { generation, images });
+        nodes.pending_protection = Some(PendingProtection { generation, images });
         // Parity of what is kept is folded just now.
         if nodes.rounds.iter().all(|round| round.what != What::Collect) {
             self.protect();
@@ -46,8 +46,8 @@ impl Shell<'_> {
     /// Asks the nodes to protect what is to be protected.
     pub(super) fn protect(&mut self) {
         let Some(nodes) = &mut self.nodes else { return };
-        let Some(Protecting { generation, .. }) = nodes.protecting else { return };
-        nodes.rebuilding.hold();
+        let Some(PendingProtection { generation, .. }) = nodes.pending_protection else { return };
+        nodes.background_repair.hold();
         let from = nodes.base.map(Into::into);
         let layout = self.layout.clone();
         self.ask_nodes(What::Protect(generation), Some(self.plan.config.checkpoint.timeout), |node| {
@@ -59,8 +59,8 @@ impl Shell<'_> {
 
     /// R27: only what every node keeps is committed.
     pub(super) fn end_protection(&mut self, round: &Round) {
-        let Some(Protecting { generation, images }) =
-            self.nodes.as_mut().and_then(|nodes| nodes.protecting.take())
+        let Some(PendingProtection { generation, images }) =
+            self.nodes.as_mut().and_then(|nodes| nodes.pending_protection.take())
         else {
             return;
         };
@@ -95,6 +95,6 @@ impl Shell<'_> {
             self.keepers.tell(node, &ToKeeper::Node { number: 0, task });
         }
         self.tell_job(job::Input::CommitFailed { generation, errno });
-        self.go_on_rebuilding();
+        self.resume_background_repair();
     }
 }

@@ -57,14 +57,14 @@ impl News {
 }
 
 /// Who packs.
-pub(super) struct Copying {
+pub(super) struct CopyParts {
     worker: Worker<(Box<WirePart>, Arc<AtomicBool>), Said>,
     /// The part that is being written, and whether it is given up.
     under_way: Option<(u64, Arc<AtomicBool>)>,
 }
 
-impl Copying {
-    fn start(site: &Site, epoll: &Epoll, token: u64) -> io::Result<Copying> {
+impl CopyParts {
+    fn start(site: &Site, epoll: &Epoll, token: u64) -> io::Result<CopyParts> {
         let (path, job) = (site.directory.clone(), site.job);
         let worker = Worker::start(
             "stillwire-copies",
@@ -77,11 +77,11 @@ impl Copying {
             },
         )?;
         watch(epoll, worker.wake_fd().as_fd(), token)?;
-        Ok(Copying { worker, under_way: None })
+        Ok(CopyParts { worker, under_way: None })
     }
 }
 
-impl Drop for Copying {
+impl Drop for CopyParts {
     /// What is being written is given up; a thread that does not end soon waits for its place, and ends with this process.
     fn drop(&mut self) {
         let Some((_, is_given_up)) = &self.under_way else { return };
@@ -123,17 +123,17 @@ fn write(
 impl Shell {
     pub(super) fn on_copy(&mut self, part: Box<WirePart>) {
         let number = part.number;
-        if self.copying.is_none() {
-            match Copying::start(&self.site, &self.epoll, super::COPIES) {
-                Ok(copying) => self.copying = Some(copying),
+        if self.copy_parts.is_none() {
+            match CopyParts::start(&self.site, &self.epoll, super::COPIES) {
+                Ok(copy_parts) => self.copy_parts = Some(copy_parts),
                 Err(error) => {
                     let outcome = Err(format!("no thread can be started ({error})"));
                     return self.tell(&FromKeeper::CopyDone { number, outcome });
                 }
             }
         }
-        if let Some(copying) = &mut self.copying {
-            if copying.under_way.is_some() {
+        if let Some(copy_parts) = &mut self.copy_parts {
+            if copy_parts.under_way.is_some() {
                 let outcome = Err(format!(
                     "its part of an older copy, which was given up, still waits for {}",
                     part.to.shown()
@@ -141,13 +141,13 @@ impl Shell {
                 return self.tell(&FromKeeper::CopyDone { number, outcome });
             }
             let is_given_up = Arc::new(AtomicBool::new(false));
-            copying.under_way = Some((number, Arc::clone(&is_given_up)));
-            copying.worker.ask((part, is_given_up));
+            copy_parts.under_way = Some((number, Arc::clone(&is_given_up)));
+            copy_parts.worker.ask((part, is_given_up));
         }
     }
 
     pub(super) fn on_copy_given_up(&mut self, number: u64) {
-        let under_way = self.copying.as_ref().and_then(|copying| copying.under_way.as_ref());
+        let under_way = self.copy_parts.as_ref().and_then(|copy_parts| copy_parts.under_way.as_ref());
         if let Some((_, is_given_up)) = under_way.filter(|(known, _)| *known == number) {
             is_given_up.store(true, Ordering::Relaxed);
         }
@@ -155,12 +155,12 @@ impl Shell {
 
     /// The thread has something to say.
     pub(super) fn on_copying(&mut self) {
-        while let Some(said) = self.copying.as_ref().and_then(|copying| copying.worker.next()) {
+        while let Some(said) = self.copy_parts.as_ref().and_then(|copy_parts| copy_parts.worker.next()) {
             let word = match said {
                 Said::Progress { number, bytes } => FromKeeper::Copying { number, bytes },
                 Said::Done { number, outcome } => {
-                    if let Some(copying) = &mut self.copying {
-                        copying.under_way.take_if(|(known, _)| *known == number);
+                    if let Some(copy_parts) = &mut self.copy_parts {
+                        copy_parts.under_way.take_if(|(known, _)| *known == number);
                     }
                     FromKeeper::CopyDone { number, outcome }
                 }

@@ -47,7 +47,7 @@ fn lose(directory: &mut Job, path: &str) {
 /// The copy is refused, and nothing has been written.
 fn refused(directory: &mut Job, copy: &Manifest) {
     let before = directory.storage().changes_done();
-    assert_eq!(directory.mend(copy), Ok(false));
+    assert_eq!(directory.repair_manifest(copy), Ok(false));
     assert_eq!(directory.storage().changes_done(), before, "something was written");
 }
 
@@ -67,9 +67,9 @@ fn damaged_and_lost_records_are_what_they_were() {
             damage(&mut directory, &path)
         };
         assert!(directory.manifest(manifest.generation).is_err(), "{path}");
-        assert_eq!(directory.mend(manifest), Ok(true), "{path}");
+        assert_eq!(directory.repair_manifest(manifest), Ok(true), "{path}");
         assert_eq!(read(&mut directory, &path), before, "{path}");
-        assert_eq!(directory.mend(manifest), Ok(false), "{path}: it is whole");
+        assert_eq!(directory.repair_manifest(manifest), Ok(false), "{path}: it is whole");
         restore(&mut directory, manifest.generation).unwrap();
     }
 }
@@ -82,11 +82,11 @@ fn a_copy_of_another_job_or_another_commit_is_refused() {
     // The commit record names the manifest that was committed.
     refused(&mut directory, &Manifest { taken_unix_ms: first.taken_unix_ms + 1, ..first.clone() });
     refused(&mut directory, &Manifest { generation: first.generation, ..second });
-    assert_eq!(directory.mend(&first), Ok(true));
+    assert_eq!(directory.repair_manifest(&first), Ok(true));
     // Nothing is left that would name it.
     damage(&mut directory, &path(&first, "commit"));
     refused(&mut directory, &Manifest { job: JobId(JOB.0 + 1), ..first.clone() });
-    assert_eq!(directory.mend(&first), Ok(true));
+    assert_eq!(directory.repair_manifest(&first), Ok(true));
 }
 
 // What is older than what is committed may have been collected, and what is being collected has lost its images.
@@ -123,18 +123,18 @@ fn only_a_damaged_decision_is_written_anew_and_by_its_own_job_and_counter() {
     let (mut directory, ..) = job();
     let first = directory.newest_decision().unwrap().unwrap();
     let path = "decision-00000001";
-    let mend = |directory: &mut Job, decision: Decision| directory.mend_decision(&decision);
+    let repair = |directory: &mut Job, decision: Decision| directory.repair_decision(&decision);
     // It is whole, or there is none of that number.
     let other = Decision { life: life(1, 0xcccc), ..first };
-    assert_eq!(mend(&mut directory, other), Ok(false));
-    assert_eq!(mend(&mut directory, Decision { life: life(2, 0xcccc), ..first }), Ok(false));
+    assert_eq!(repair(&mut directory, other), Ok(false));
+    assert_eq!(repair(&mut directory, Decision { life: life(2, 0xcccc), ..first }), Ok(false));
     assert_eq!(directory.decisions(), Ok(vec![first]));
     let before = read(&mut directory, path);
     damage(&mut directory, path);
     assert_eq!(directory.damaged_lives(), Ok(vec![1]));
-    assert_eq!(mend(&mut directory, Decision { job: JobId(JOB.0 + 1), ..first }), Ok(false));
+    assert_eq!(repair(&mut directory, Decision { job: JobId(JOB.0 + 1), ..first }), Ok(false));
     assert_eq!(directory.damaged_lives(), Ok(vec![1]));
-    assert_eq!(mend(&mut directory, first), Ok(true));
+    assert_eq!(repair(&mut directory, first), Ok(true));
     assert_eq!(read(&mut directory, path), before);
     assert_eq!(directory.damaged_lives(), Ok(Vec::new()));
     let Life { counter, .. } = directory.newest_decision().unwrap().unwrap().life;

@@ -16,11 +16,11 @@ use crate::error::CliError;
 
 impl Shell<'_> {
     /// What these nodes know goes into the launcher's directory, or the job does not begin. False: a life has been before, and somebody else has decided another one since.
-    pub(super) fn learn(&mut self, ahead: &BTreeMap<NodeIndex, Vec<Decision>>) -> bool {
+    pub(super) fn sync_metadata(&mut self, ahead: &BTreeMap<NodeIndex, Vec<Decision>>) -> bool {
         if self.job.status().life.is_some() {
             return false;
         }
-        let Some(recovering) = self.nodes.as_ref().and_then(|nodes| nodes.recovering.as_ref()) else {
+        let Some(restore) = self.nodes.as_ref().and_then(|nodes| nodes.restore.as_ref()) else {
             return true;
         };
         let Some(fetch) = &self.plan.fetch else {
@@ -33,16 +33,16 @@ impl Shell<'_> {
             return true;
         };
         let generation = fetch.generation;
-        let here = (self.plan.directory.display().to_string(), recovering.records.decisions.clone());
+        let here = (self.plan.directory.display().to_string(), restore.records.decisions.clone());
         let theirs = ahead.iter().map(|(node, decisions)| {
             let (host, path) = (self.plan.nodes[node.0 as usize].name(), self.plan.directory_of(*node));
             (format!("{host} ({})", path.display()), decisions.clone())
         });
         match joined([here].into_iter().chain(theirs).collect()) {
-            Ok(decisions) if decisions == recovering.records.decisions => {
+            Ok(decisions) if decisions == restore.records.decisions => {
                 // They were told all of it.
                 let host = ahead.keys().next().map(|node| self.plan.nodes[node.0 as usize].name());
-                let problem = StoreError::LifeTaken { counter: recovering.counter() }.to_string();
+                let problem = StoreError::LifeTaken { counter: restore.counter() }.to_string();
                 self.unfit.get_or_insert(CliError::Unfit { host: host.unwrap_or_default(), problem });
             }
             Ok(decisions) => self.store.ask(Task::Adopt { decisions, generation }),
@@ -54,7 +54,7 @@ impl Shell<'_> {
     }
 
     /// They stand in the launcher's directory. `passed_over`: a life among them has gone on without the copy's generation.
-    pub(in super::super) fn learned(
+    pub(in super::super) fn metadata_synced(
         &mut self,
         generation: GenerationId,
         outcome: Result<(Vec<Decision>, Option<Life>), StoreError>,

@@ -25,12 +25,12 @@ struct Awaited {
 
 /// Records that wait for output.
 #[derive(Debug, Default)]
-pub(super) struct Committing {
+pub(super) struct PendingCommit {
     awaited: Vec<Awaited>,
     last: u64,
 }
 
-impl Committing {
+impl PendingCommit {
     pub(super) fn due(&self) -> Option<Instant> {
         self.awaited.iter().map(|awaited| awaited.until).min()
     }
@@ -38,8 +38,8 @@ impl Committing {
 
 impl Shell<'_> {
     pub(super) fn begin_commit(&mut self, generation: GenerationId, images: Vec<ImageReport>) {
-        self.committing.last += 1;
-        let number = self.committing.last;
+        self.pending_commit.last += 1;
+        let number = self.pending_commit.last;
         let mut nodes = BTreeSet::new();
         // Whoever does not read holds up no checkpoint.
         if self.observer.takes_lines() {
@@ -47,13 +47,13 @@ impl Shell<'_> {
             self.keepers.tell_all(&ToKeeper::Drain { number });
         }
         let until = Instant::now() + SHOWN_MAX;
-        self.committing.awaited.push(Awaited { number, generation, images, nodes, until });
+        self.pending_commit.awaited.push(Awaited { number, generation, images, nodes, until });
         self.commit_due(Instant::now());
     }
 
     /// A keeper has handed over what had been printed: for this checkpoint, or it is gone.
     pub(super) fn drained(&mut self, node: NodeIndex, number: Option<u64>) {
-        for awaited in &mut self.committing.awaited {
+        for awaited in &mut self.pending_commit.awaited {
             if number.is_none_or(|number| number == awaited.number) {
                 awaited.nodes.remove(&node);
             }
@@ -64,20 +64,20 @@ impl Shell<'_> {
     /// Writes the records that need not wait any longer, in their order.
     pub(super) fn commit_due(&mut self, now: Instant) {
         let ready = |awaited: &Awaited| awaited.nodes.is_empty() || awaited.until <= now;
-        while self.committing.awaited.first().is_some_and(ready) {
+        while self.pending_commit.awaited.first().is_some_and(ready) {
             self.commit_first();
         }
     }
 
     /// A life ends: nothing is waited for.
     pub(super) fn commit_all(&mut self) {
-        while !self.committing.awaited.is_empty() {
+        while !self.pending_commit.awaited.is_empty() {
             self.commit_first();
         }
     }
 
     fn commit_first(&mut self) {
-        let Awaited { generation, images, .. } = self.committing.awaited.remove(0);
+        let Awaited { generation, images, .. } = self.pending_commit.awaited.remove(0);
         self.observer.settle(SHOWN_MAX);
         self.store.ask(Task::Commit { generation, images });
     }
