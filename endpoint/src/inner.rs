@@ -299,11 +299,17 @@ impl Inner {
             let taken = if port.authenticator_of(rail).is_some_and(|auth| auth.level() == AuthLevel::Full) {
                 driver.receive(RECEIVE_BURST, &mut |frame| port.handle_frame(now, rail, frame, buffers))
             } else {
-                driver.receive_apart(RECEIVE_BURST, &mut |frame, apart| match apart {
+                driver.receive_deferred(RECEIVE_BURST, &mut |frame, deferred| match deferred {
                     None => port.handle_frame(now, rail, frame, buffers),
-                    Some(apart) => {
-                        let payload_bytes = apart.bytes();
-                        port.handle_head(now, rail, frame, payload_bytes, &mut Bringing { buffers, apart });
+                    Some(deferred) => {
+                        let payload_bytes = deferred.bytes();
+                        port.handle_head(
+                            now,
+                            rail,
+                            frame,
+                            payload_bytes,
+                            &mut Bringing { buffers, deferred },
+                        );
                     }
                 })
             };

@@ -224,12 +224,12 @@ fn bulk(pull: bool) -> (f64, f64) {
         let (mut left, mut at) = (transfers * BULK_BYTES, 0);
         let start = Instant::now();
         while left > 0 {
-            rail.receive_apart(8, &mut |_, apart| {
-                let Some(apart) = apart else { return };
-                let bytes = apart.bytes();
+            rail.receive_deferred(8, &mut |_, deferred| {
+                let Some(deferred) = deferred else { return };
+                let bytes = deferred.bytes();
                 at = if at + bytes > BULK_BYTES { 0 } else { at };
                 // False: this process stood still for so long that the sender has taken it back.
-                if apart.fetch(&mut user[at..at + bytes]) {
+                if deferred.fetch(&mut user[at..at + bytes]) {
                     at += bytes;
                     left = left.saturating_sub(bytes);
                 }

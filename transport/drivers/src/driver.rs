@@ -87,7 +87,7 @@ pub enum Wake {
 }
 
 /// The payload of a frame that the NIC has not brought yet.
-pub trait Apart {
+pub trait DeferredPayload {
     /// Its length.
     fn bytes(&self) -> usize;
 
@@ -96,7 +96,7 @@ pub trait Apart {
 }
 
 /// Takes a whole frame, or a head and its payload that has not been brought yet.
-pub type EachApart<'a> = dyn FnMut(&[u8], Option<&mut dyn Apart>) + 'a;
+pub type EachFrame<'a> = dyn FnMut(&[u8], Option<&mut dyn DeferredPayload>) + 'a;
 
 /// One opened NIC.
 ///
@@ -174,7 +174,11 @@ pub trait Driver: Send {
     ///
     /// # Errors
     /// As `receive`.
-    fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
+    fn receive_deferred(
+        &mut self,
+        frames_max: usize,
+        each: &mut EachFrame<'_>,
+    ) -> Result<usize, DriverError> {
         self.receive(frames_max, &mut |frame| each(frame, None))
     }
 
@@ -281,8 +285,12 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
     fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
         (**self).receive(frames_max, each)
     }
-    fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
-        (**self).receive_apart(frames_max, each)
+    fn receive_deferred(
+        &mut self,
+        frames_max: usize,
+        each: &mut EachFrame<'_>,
+    ) -> Result<usize, DriverError> {
+        (**self).receive_deferred(frames_max, each)
     }
     fn pull(&mut self, from: AddressId, place: u64, to: &mut [u8]) -> bool {
         (**self).pull(from, place, to)

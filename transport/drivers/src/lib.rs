@@ -42,7 +42,7 @@ pub mod xdp;
 pub use capture::CAPTURE_VARIABLE;
 pub use choice::{FAULTS_VARIABLE, Opened, RAILS_VARIABLE, RailChoice, RailsError, open_nic, open_rails};
 pub use counters::Counters;
-pub use driver::{Apart, Armed, Caps, Driver, EachApart, Notice, Path, Wake};
+pub use driver::{Armed, Caps, DeferredPayload, Driver, EachFrame, Notice, Path, Wake};
 pub use error::{DriverError, Errno, Operation};
 pub use nic::{NIC_VARIABLE, NicChoice, NicTaken, NicWish};
 pub use payload::Payload;

@@ -33,7 +33,7 @@ impl Port {
             return;
         }
         match Frame::parse(bytes) {
-            Ok(frame) => self.handle(now, rail, bytes, &frame, Piece::Here(frame.payload), buffers),
+            Ok(frame) => self.handle(now, rail, bytes, &frame, Piece::InFrame(frame.payload), buffers),
             Err(_) => self.counters.dropped_malformed += 1,
         }
     }
@@ -53,7 +53,7 @@ impl Port {
         self.counters.frames_received += 1;
         match Frame::parse_head(head, payload_bytes) {
             Ok(frame) if frame.payload.is_empty() && matches!(frame.body, Body::Data(_)) => {
-                self.handle(now, rail, head, &frame, Piece::Apart(payload_bytes), buffers);
+                self.handle(now, rail, head, &frame, Piece::Deferred(payload_bytes), buffers);
             }
             _ => self.counters.dropped_malformed += 1,
         }
@@ -370,7 +370,7 @@ impl Port {
             queues.reorder.hold(ahead, Held { body, payload: alloc::vec::Vec::new(), payload_bytes });
             return;
         }
-        let Piece::Here(payload) = payload else {
+        let Piece::InFrame(payload) = payload else {
             self.counters.dropped_not_fetched += 1;
             return;
         };
@@ -395,7 +395,7 @@ impl Port {
             let Some(held) = queues.reorder.advance() else { return };
             self.reorder_bytes -= held.payload.len();
             let payload = if held.payload.len() == held.payload_bytes {
-                Piece::Here(&held.payload)
+                Piece::InFrame(&held.payload)
             } else {
                 Piece::Placed(held.payload_bytes)
             };

@@ -204,7 +204,7 @@ mod tests {
             if single.is_some_and(|single| port.receive_fast(time, RAIL, bytes, &single, memory)) {
                 self.fast += core::mem::take(&mut port.counters.messages_fast);
             } else {
-                port.handle(now, RAIL, bytes, &frame, Piece::Here(frame.payload), memory);
+                port.handle(now, RAIL, bytes, &frame, Piece::InFrame(frame.payload), memory);
             }
         }
 

@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use transport::{AddressId, RawAddress};
 
 use crate::counters::Counters;
-use crate::driver::{Armed, Caps, Driver, EachApart, Notice, Path, Wake};
+use crate::driver::{Armed, Caps, Driver, EachFrame, Notice, Path, Wake};
 use crate::error::DriverError;
 use crate::limits::CAPTURE_BYTES_MAX;
 use crate::payload::Payload;
@@ -221,12 +221,16 @@ impl<D: Driver> Driver for CaptureDriver<D> {
         })
     }
 
-    fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
+    fn receive_deferred(
+        &mut self,
+        frames_max: usize,
+        each: &mut EachFrame<'_>,
+    ) -> Result<usize, DriverError> {
         let record = &mut self.record;
-        self.inner.receive_apart(frames_max, &mut |frame, apart| {
-            let fetched_bytes = apart.as_ref().map_or(0, |apart| apart.bytes());
+        self.inner.receive_deferred(frames_max, &mut |frame, deferred| {
+            let fetched_bytes = deferred.as_ref().map_or(0, |deferred| deferred.bytes());
             record.packet(Direction::In, [frame, &[]], fetched_bytes, None);
-            each(frame, apart);
+            each(frame, deferred);
         })
     }
 

@@ -13,7 +13,7 @@ use super::layout::{
 use super::map::Mapping;
 use super::pull::{Key, pull};
 use crate::counters::Counters;
-use crate::driver::Apart;
+use crate::driver::DeferredPayload;
 
 /// What receiving needs besides the ring.
 pub(super) struct Desk<'a> {
@@ -178,7 +178,7 @@ pub(super) struct Fetch<'a> {
     malformed: bool,
 }
 
-impl Apart for Fetch<'_> {
+impl DeferredPayload for Fetch<'_> {
     fn bytes(&self) -> usize {
         self.bytes
     }

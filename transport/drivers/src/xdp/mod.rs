@@ -5,7 +5,7 @@
 //! or while a neighbour is not known, which also makes the kernel look for it. The rail's address is the companion's, so rails over UDP
 //! and over AF_XDP reach each other.
 //!
-//! * `aside`: companion, kernel's tables and helper: what is not in the rings;
+//! * `slow_path`: companion, kernel's tables and helper: what is not in the rings;
 //! * `config`: how a rail is opened;
 //! * `device`: what there is to know of a device;
 //! * `rights`: what the kernel asks for;
@@ -18,7 +18,6 @@
 //! * `neighbours`: routes and neighbours, asked of the kernel;
 //! * `bare` (feature of that name): the rings alone, to measure against.
 
-mod aside;
 #[cfg(feature = "bare")]
 pub mod bare;
 mod config;
@@ -32,6 +31,7 @@ mod packing;
 mod program;
 mod rights;
 mod rings;
+mod slow_path;
 mod sockets;
 
 use core::ops::Range;
@@ -45,7 +45,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use transport::{AddressId, RawAddress};
 
 use crate::counters::Counters;
-use crate::driver::{Armed, Caps, Driver, EachApart, Notice, Path, Wake};
+use crate::driver::{Armed, Caps, Driver, EachFrame, Notice, Path, Wake};
 use crate::error::{DriverError, Errno, Operation};
 use crate::limits::BURST_FRAMES;
 use crate::pack::{self, Frames, Kept};
@@ -113,7 +113,7 @@ pub struct XdpDriver {
     queues: usize,
     neighbours: Neighbours,
     /// Of companion and neighbours; and of the socket too, while it is watched.
-    aside: Epoll,
+    slow_path: Epoll,
     epoll: Epoll,
     /// Looks for which the socket is watched still; 0: it is not.
     watched: u32,
@@ -146,7 +146,7 @@ pub struct XdpDriver {
     look_in: u32,
     looks: u32,
     /// The last look found frames at the companion.
-    more_aside: bool,
+    more_slow_path: bool,
     /// The kernel's tables have changed since the socket was last asked whether it still has a device.
     may_be_gone: bool,
     /// To be told.
@@ -195,8 +195,8 @@ impl XdpDriver {
             Neighbours::open(interface).map_err(|errno| cannot((Operation::AskRoutes, errno)))?;
         let waits = |errno| cannot((Operation::Wait, errno));
         let lease = hold.fd().filter(|_| matches!(hold, Hold::Helper(_)));
-        let aside = epoll([companion.fd(), Some(neighbours.fd()), lease]).map_err(waits)?;
-        let epoll = epoll([Some(aside.0.as_fd())]).map_err(waits)?;
+        let slow_path = epoll([companion.fd(), Some(neighbours.fd()), lease]).map_err(waits)?;
+        let epoll = epoll([Some(slow_path.0.as_fd())]).map_err(waits)?;
         let caps = Caps {
             kind: "xdp",
             frame_bytes_max,
@@ -214,7 +214,7 @@ impl XdpDriver {
             socket,
             queues,
             neighbours,
-            aside,
+            slow_path,
             epoll,
             watched: 0,
             companion,
@@ -235,7 +235,7 @@ impl XdpDriver {
             untold: false,
             look_in: 0,
             looks: 0,
-            more_aside: false,
+            more_slow_path: false,
             may_be_gone: false,
             helper_gone: false,
         })
@@ -573,7 +573,11 @@ impl Driver for XdpDriver {
         self.receive_each(frames_max, each)
     }
 
-    fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
+    fn receive_deferred(
+        &mut self,
+        frames_max: usize,
+        each: &mut EachFrame<'_>,
+    ) -> Result<usize, DriverError> {
         self.receive_each(frames_max, &mut |frame: &[u8]| each(frame, None))
     }
 
@@ -606,7 +610,7 @@ impl Driver for XdpDriver {
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        let own = [self.aside.0.as_fd(), self.epoll.0.as_fd()].into_iter();
+        let own = [self.slow_path.0.as_fd(), self.epoll.0.as_fd()].into_iter();
         let own = own.chain(self.hold.fd()).chain(self.socket.fds()).map(|fd| fd.as_raw_fd());
         let asking = self.neighbours.sockets().map(|socket| socket.as_raw_fd());
         own.chain(asking).chain(self.companion.descriptors()).collect()

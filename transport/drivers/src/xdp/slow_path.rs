@@ -42,7 +42,7 @@ impl XdpDriver {
             && lease.is_over()
         {
             // Fails only for what is not watched.
-            let _ = self.aside.delete(lease.fd());
+            let _ = self.slow_path.delete(lease.fd());
             self.hold = Hold::Nobody;
             self.helper_gone = true;
         }
@@ -70,8 +70,8 @@ impl XdpDriver {
             self.counters.lost_receive_overflow = self.socket.dropped();
         }
         // Where one came this way, the companion may hold more. An error will be seen at the descriptor itself.
-        if !core::mem::take(&mut self.more_aside)
-            && self.aside.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(0)
+        if !core::mem::take(&mut self.more_slow_path)
+            && self.slow_path.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(0)
         {
             return Ok(0);
         }
@@ -87,7 +87,7 @@ impl XdpDriver {
         self.counters.frames_received += given as u64;
         self.counters.lost_malformed += self.companion.counters().lost_malformed - malformed;
         if given > 0 {
-            (self.more_aside, self.look_in) = (true, 0);
+            (self.more_slow_path, self.look_in) = (true, 0);
         }
         Ok(given)
     }
