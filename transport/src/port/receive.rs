@@ -7,7 +7,7 @@ use crate::link::receive::Held;
 use crate::link::record::FrameRecord;
 use crate::link::recovery::Sample;
 use crate::link::timer::NEVER;
-use crate::link::{Flags, congestion, unwrap};
+use crate::link::{Flags, congestion, expand_sequence};
 use crate::message::{Buffers, Event, Piece};
 use crate::port::{Port, nanos};
 use crate::sabotage::Rule;
@@ -124,8 +124,8 @@ impl Port {
         // Numbers go on from life to life.
         let near = self.by_peer.get(&contact.from).map_or(0, |index| self.links[index.0 as usize].expected);
         let context = Context {
-            seq: unwrap(near, frame.header.seq),
-            transmission: unwrap(0, frame.header.transmission),
+            seq: expand_sequence(near, frame.header.seq),
+            transmission: expand_sequence(0, frame.header.transmission),
             from: contact.from,
             to: self.id,
         };
@@ -153,7 +153,10 @@ impl Port {
             let link = &self.links[index.0 as usize];
             (link.expected, link.newest)
         });
-        Numbers { seq: unwrap(expected, header.seq), transmission: unwrap(newest, header.transmission) }
+        Numbers {
+            seq: expand_sequence(expected, header.seq),
+            transmission: expand_sequence(newest, header.transmission),
+        }
     }
 
     /// R3: nothing that a frame of a higher epoch says has any effect before our rank has cut.
@@ -431,7 +434,7 @@ impl Port {
     /// R16: what the frame acknowledges. False if it acknowledges what was never sent: nothing of it counts then.
     fn acknowledgement(&mut self, index: LinkIndex, header: &Header, numbers: Numbers, now: u64) -> bool {
         let link = &mut self.links[index.0 as usize];
-        let ack = unwrap(link.acked, header.ack);
+        let ack = expand_sequence(link.acked, header.ack);
         if ack > link.next {
             self.counters.dropped_ack_beyond += 1;
             return false;
@@ -441,7 +444,7 @@ impl Port {
             link.peer_window_bytes = header.window_bytes;
             link.peer_window_frames = header.window_frames;
         }
-        let echo = unwrap(link.transmissions, header.echo);
+        let echo = expand_sequence(link.transmissions, header.echo);
         let selective = (ack >= link.acked && newest).then_some(header.selective);
         self.acknowledge(index, ack.max(self.links[index.0 as usize].acked), echo, selective, now);
         true

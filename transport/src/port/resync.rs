@@ -3,7 +3,7 @@
 use crate::ids::LinkIndex;
 use crate::link::queues::{Pending, SentBody, Stream};
 use crate::link::timer::NEVER;
-use crate::link::{Flags, unwrap};
+use crate::link::{Flags, expand_sequence};
 use crate::message::Event;
 use crate::port::Port;
 use crate::wire::{Body, Frame};
@@ -25,7 +25,7 @@ impl Port {
     pub(crate) fn finish_resync(&mut self, index: LinkIndex, frame: &Frame<'_>, now: u64) -> bool {
         let peer_expected = match frame.body {
             Body::Resync(resync) => resync.expected,
-            _ => unwrap(self.links[index.0 as usize].acked, frame.header.ack),
+            _ => expand_sequence(self.links[index.0 as usize].acked, frame.header.ack),
         };
         if !self.fits_ours(index, peer_expected) {
             return false;

@@ -5,7 +5,7 @@ use crate::auth::Context;
 use crate::config::{CHECKPOINTABLE, EVENTS_MAX};
 use crate::ids::{LinkIndex, RailIndex};
 use crate::link::timer::NEVER;
-use crate::link::{Flags, Link, unwrap};
+use crate::link::{Flags, Link, expand_sequence};
 use crate::matching::Envelope;
 use crate::message::Buffers;
 use crate::port::Port;
@@ -34,9 +34,9 @@ impl Port {
         }
         let slot = frame.link();
         let Some(link) = self.links.get(slot as usize) else { return false };
-        let transmission = unwrap(link.newest, frame.transmission());
-        let ack = unwrap(link.acked, frame.ack());
-        let usual = unwrap(link.expected, frame.seq()) == link.expected
+        let transmission = expand_sequence(link.newest, frame.transmission());
+        let ack = expand_sequence(link.acked, frame.ack());
+        let usual = expand_sequence(link.expected, frame.seq()) == link.expected
             && transmission > link.newest
             && (link.acked..=link.next).contains(&ack)
             && (!CHECKPOINTABLE || link.peer_epoch == self.epoch)
@@ -71,7 +71,7 @@ impl Port {
         if tells_nothing {
             link.timers.reorder = NEVER;
         } else {
-            let echo = unwrap(link.transmissions, frame.echo());
+            let echo = expand_sequence(link.transmissions, frame.echo());
             if ack == link.next && has_nothing_to_do {
                 // Nothing that waits could leave because of it, and nothing is lost.
                 debug_assert!(self.deferred_ack.is_none(), "only one acknowledgement is put off");
