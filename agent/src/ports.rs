@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use drivers::udp::UdpConfig;
-use drivers::{NicTaken, RailsError};
+use drivers::{NicSelection, RailsError};
 use endpoint::{Endpoint, EndpointError, Frozen};
 use nic_freeze::Mismatch;
 use session::launch::Launch;
@@ -125,7 +125,7 @@ impl<'a> Standing<'a> {
     }
 
     /// In a restored process: each goes on in a new life, on new rails. Returns the NIC of the first.
-    pub(crate) fn restart(self, launch: &Launch) -> Result<Option<NicTaken>, ReviveError> {
+    pub(crate) fn restart(self, launch: &Launch) -> Result<Option<NicSelection>, ReviveError> {
         let bind = SocketAddr::new(launch.bind.ip(), 0);
         let restart = Restart {
             life: launch.life,

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use ckpt_glue::control::{ControlKey, ControlReader, CutMode, Message, NicWords, PortEntry, Registration};
+use ckpt_glue::control::{ControlKey, ControlReader, CutMode, Message, NicText, PortEntry, Registration};
 use ckpt_glue::enrolment::Enrolment;
 use ckpt_glue::participant::{Input, Output, Participant};
 use ckpt_glue::sabotage::Sabotage;
@@ -78,7 +78,7 @@ fn revive(
     let nic = standing.restart(&launch)?;
     state.be_born(launch, line);
     if let Some(nic) = nic {
-        state.say(Message::Nic { words: NicWords::new(&nic) });
+        state.say(Message::Nic { words: NicText::new(&nic) });
     }
     Ok(())
 }

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use ckpt_glue::control::{ClosedLink, Control, Message, NicWords, closed_port};
+use ckpt_glue::control::{ClosedLink, Control, Message, NicText, closed_port};
 use ckpt_glue::enrolment::AddressTable;
 use ckpt_glue::names::Party;
-use drivers::NicTaken;
+use drivers::NicSelection;
 use endpoint::{Endpoint, EndpointError};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use session::launch::Launch;
@@ -215,19 +215,19 @@ impl State {
     }
 
     /// Has all ports go on over another NIC, and answers.
-    pub(crate) fn hand_over(&mut self, number: u64, nic: &NicWords) {
+    pub(crate) fn hand_over(&mut self, number: u64, nic: &NicText) {
         let refused = match nic.as_str().parse() {
             Ok(choice) => {
                 let endpoints: Vec<Endpoint> = self.open.values().cloned().collect();
                 let moved = self.nics.hand_over(&endpoints, choice);
                 // Ports that are opened later go over the same.
-                self.launch.nic = self.nics.wish().clone();
+                self.launch.nic = self.nics.request().clone();
                 self.tell_nic(&moved);
                 moved.refused.unwrap_or_default()
             }
             Err(unknown) => unknown.to_string(),
         };
-        self.say(Message::HandedOver { number, refused: NicWords::new(&refused) });
+        self.say(Message::HandedOver { number, refused: NicText::new(&refused) });
     }
 
     /// Takes part in a change of all ranks to another NIC (R29).
@@ -246,7 +246,7 @@ impl State {
             Message::ChangeRails { number, decided } => {
                 if let Some(places) = self.nics.change_rails(number, decided) {
                     self.locations.extend(places.iter().map(|(port, rails)| (*port, rails.clone())));
-                    self.launch.nic = self.nics.wish().clone();
+                    self.launch.nic = self.nics.request().clone();
                 }
             }
             _ => {}
@@ -272,11 +272,11 @@ impl State {
     }
 
     fn tell_nic(&mut self, moved: &Moved) {
-        if let Some(taken) = &moved.taken {
-            self.say(Message::Nic { words: NicWords::new(taken) });
+        if let Some(taken) = &moved.selection {
+            self.say(Message::Nic { words: NicText::new(taken) });
         }
         if moved.lost {
-            self.say(Message::RailLost { words: NicWords::new(&self.nics.wish().choice) });
+            self.say(Message::RailLost { words: NicText::new(&self.nics.request().choice) });
         }
     }
 
@@ -360,8 +360,8 @@ impl ThisRank {
     }
 
     /// Tells the keeper over which NIC a port of this rank reaches other hosts.
-    pub fn tell_nic(&self, nic: &NicTaken) {
-        self.lock().say(Message::Nic { words: NicWords::new(nic) });
+    pub fn tell_nic(&self, nic: &NicSelection) {
+        self.lock().say(Message::Nic { words: NicText::new(nic) });
     }
 
     /// A port has closed. Its final counters go to the keeper, which answers for it from then on (R12).
@@ -447,7 +447,7 @@ mod tests {
             restore: None,
             auth: AuthLevel::Header,
             bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
-            nic: drivers::NicWish::default(),
+            nic: drivers::NicRequest::default(),
             encryption: None,
             disk_bytes_per_s: None,
             directory: "/tmp/somewhere".into(),

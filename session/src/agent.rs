@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ckpt_glue::control::{Control, CutMode, Message, NicWords, NoImageReason};
+use ckpt_glue::control::{Control, CutMode, Message, NicText, NoImageReason};
 use ckpt_glue::names::Party;
 use ckpt_glue::participant::{Input, Output, Participant};
 use ckpt_glue::sabotage::Sabotage;
@@ -167,7 +167,7 @@ impl Agent {
     }
 
     /// Has the port go on over another NIC, and answers.
-    pub(crate) fn hand_over(&self, number: u64, nic: &NicWords) {
+    pub(crate) fn hand_over(&self, number: u64, nic: &NicText) {
         let refused = match nic.as_str().parse() {
             Ok(choice) => {
                 let moved = self.nics().hand_over(core::slice::from_ref(&self.endpoint), choice);
@@ -176,7 +176,7 @@ impl Agent {
             }
             Err(unknown) => unknown.to_string(),
         };
-        self.send(Message::HandedOver { number, refused: NicWords::new(&refused) });
+        self.send(Message::HandedOver { number, refused: NicText::new(&refused) });
     }
 
     /// Takes part in a change of all ranks to another NIC (R29).
@@ -213,15 +213,15 @@ impl Agent {
             moved.complain(self.identity.rank);
             self.tell_nic(&moved);
             if moved.lost {
-                self.send(Message::RailLost { words: NicWords::new(&nics.wish().choice) });
+                self.send(Message::RailLost { words: NicText::new(&nics.request().choice) });
             }
         }
         nics.due().map(|due| due.saturating_duration_since(Instant::now()))
     }
 
     fn tell_nic(&self, moved: &Moved) {
-        if let Some(taken) = &moved.taken {
-            self.send(Message::Nic { words: NicWords::new(taken) });
+        if let Some(taken) = &moved.selection {
+            self.send(Message::Nic { words: NicText::new(taken) });
         }
     }
 

@@ -5,7 +5,7 @@ use ckpt_glue::control::checkpoint::{
     Point, PointSummary, Source,
 };
 use ckpt_glue::control::life::{FaultReport, JobPhase, JobStatus, NewLife, PortEntry, Registration, Watch};
-use ckpt_glue::control::{Control, Message, NicWords};
+use ckpt_glue::control::{Control, Message, NicText};
 use ckpt_glue::pmi::{Answer, Asked, Did, Kept, RankState, Text};
 use ckpt_glue::{Decision, ExitStatus, GenerationId, ImageDigest, Layout, NodeIndex, Party};
 use transport::{Epoch, JobId, Life, PortId, Rank, RawAddress};
@@ -294,26 +294,26 @@ impl<'a> Numbers<'a> {
             Message::PmiRequest { request: self.asked() },
             Message::PmiAnswer { answer: self.answer() },
             Message::PmiState { part: self.rank_state(), last: self.flag() },
-            Message::Nic { words: NicWords::new(&"udp (why)") },
-            Message::HandOver { number: self.long(), nic: NicWords::new(&"xdp:eth0") },
-            Message::HandedOver { number: self.long(), refused: NicWords::new(&"no") },
+            Message::Nic { words: NicText::new(&"udp (why)") },
+            Message::HandOver { number: self.long(), nic: NicText::new(&"xdp:eth0") },
+            Message::HandedOver { number: self.long(), refused: NicText::new(&"no") },
             Message::StatusQuery,
             Message::StatusReport { status: self.status() },
-            Message::OpenRail { number: self.long(), nic: NicWords::new(&"verbs"), anew: self.flag() },
+            Message::OpenRail { number: self.long(), nic: NicText::new(&"verbs"), anew: self.flag() },
             Message::RailOpened {
                 number: self.long(),
                 in_place: self.flag(),
                 ports: self.some_of(Self::port_entry),
-                refused: NicWords::default(),
+                refused: NicText::default(),
             },
             Message::MeetRails {
                 number: self.long(),
                 ports: self.some_of(Self::port_entry),
                 last: self.flag(),
             },
-            Message::RailsMet { number: self.long(), refused: NicWords::new(&"no") },
+            Message::RailsMet { number: self.long(), refused: NicText::new(&"no") },
             Message::ChangeRails { number: self.long(), decided: self.flag() },
-            Message::RailLost { words: NicWords::new(&"verbs:rxe0") },
+            Message::RailLost { words: NicText::new(&"verbs:rxe0") },
         ]
     }
 

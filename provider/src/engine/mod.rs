@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent::ThisRank;
 use drivers::udp::UdpConfig;
-use drivers::{NicChoice, NicWish};
+use drivers::{NicChoice, NicRequest};
 use endpoint::{Completion, Endpoint, EndpointConfig, Linger};
 use session::launch::Launch;
 use transport::config::PortConfig;
@@ -146,7 +146,7 @@ impl Engine {
         let Opening { identity, port, place, vector, regions, sinks, directed } = opening;
         let rank = this_rank();
         let taken = Cell::new(None);
-        let open_endpoint = |identity: &Identity, epoch, nic: Option<&NicWish>, ip: IpAddr| {
+        let open_endpoint = |identity: &Identity, epoch, nic: Option<&NicRequest>, ip: IpAddr| {
             let bind = place.unwrap_or(SocketAddr::new(ip, 0));
             let mut config = PortConfig::new(identity.job.tag());
             config.eager_bytes_max = COPIED_BYTES_MAX;
@@ -165,7 +165,8 @@ impl Engine {
                 complain(format_args!("the endpoint cannot be opened: {error}"));
                 Errno(libc::ENOMEM)
             })?;
-            let asked = nic.cloned().or_else(|| NicWish::from_environment().ok()).map(|wish| wish.choice);
+            let asked =
+                nic.cloned().or_else(|| NicRequest::from_environment().ok()).map(|request| request.choice);
             if let Some(asked @ NicChoice::Xdp { .. }) = asked
                 && asked.to_string() != opened.nic.nic
             {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use ckpt_glue::control::{
     ClosedLink, ClosedPort, CutAt, CutMode, CutStatistics, ExitedRecord, FaultReport, ImageContent,
-    ImageReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, NicWords, NoImageReason, Point,
-    PointSummary, PortEntry, Registration, Source, Watch, stream,
+    ImageReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, NicText, NoImageReason, Point, PointSummary,
+    PortEntry, Registration, Source, Watch, stream,
 };
 use ckpt_glue::pmi::{Answer, Asked, Did, Kept, RankState};
 use ckpt_glue::{Control, ControlKey, ExitStatus, JobConfig, Layout, NodeIndex, Party};
@@ -428,7 +428,7 @@ fn messages() -> Vec<Message> {
         Message::PmiRequest { request: Asked { number: 5, text: "cmd=barrier_in\n".into() } },
         Message::PmiAnswer { answer },
         Message::PmiState { part: rank_state(), last: true },
-        Message::Nic { words: NicWords::new(&"udp (ranks receive on a loopback address)") },
+        Message::Nic { words: NicText::new(&"udp (ranks receive on a loopback address)") },
     ]
 }
 

@@ -44,5 +44,5 @@ pub use choice::{FAULTS_VARIABLE, Opened, RAILS_VARIABLE, RailChoice, RailsError
 pub use counters::Counters;
 pub use driver::{Armed, Caps, DeferredPayload, Driver, EachFrame, Notice, Path, Wake};
 pub use error::{DriverError, Errno, Operation};
-pub use nic::{NIC_VARIABLE, NicChoice, NicTaken, NicWish};
+pub use nic::{NIC_VARIABLE, NicChoice, NicRequest, NicSelection};
 pub use payload::Payload;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use ckpt_glue::control::{Control, JobPhase, Message, NicWords};
+use ckpt_glue::control::{Control, JobPhase, Message, NicText};
 use ckpt_glue::names::Party;
 use ckpt_glue::rails::{Input, Output, RailChange};
 use ckpt_glue::sabotage::Sabotage;
@@ -104,7 +104,7 @@ impl Shell<'_> {
                 continue;
             };
             request.waiting.insert(rank, process.pid);
-            let message = Message::HandOver { number, nic: NicWords::new(&nic) };
+            let message = Message::HandOver { number, nic: NicText::new(&nic) };
             self.tell_processes(life, &[rank], message);
         }
         self.rail_changes.open.insert(number, request);
@@ -141,7 +141,7 @@ impl Shell<'_> {
             self.processes.iter().filter(|(rank, _)| runs(rank)).map(|(rank, of)| (*rank, of.pid)).collect();
         self.rail_changes.last += 1;
         let ranks: BTreeSet<Rank> = processes.keys().copied().collect();
-        let (now, number, nic) = (self.now(), self.rail_changes.last, NicWords::new(&nic));
+        let (now, number, nic) = (self.now(), self.rail_changes.last, NicText::new(&nic));
         let machine = RailChange::new(now, number, nic, ranks, Sabotage::none());
         self.rail_changes.change = Some(Change { machine, client, life, processes });
         self.pump_change();
@@ -246,7 +246,7 @@ impl Shell<'_> {
         if let Some(change) =
             self.rail_changes.change.as_mut().filter(|change| change.machine.number() == number)
         {
-            let message = Message::HandedOver { number, refused: NicWords::new(&refused) };
+            let message = Message::HandedOver { number, refused: NicText::new(&refused) };
             change.machine.handle(now, Input::Said { rank, message });
             return self.pump_change();
         }

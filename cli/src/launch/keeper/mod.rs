@@ -27,7 +27,7 @@ use ckpt_glue::keeper::{Input, Keeper, Output};
 use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::sabotage::Sabotage;
-use drivers::{NicChoice, NicWish};
+use drivers::{NicChoice, NicRequest};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -273,7 +273,7 @@ impl Site {
     /// What keeps ranks from being started here, as far as it can be seen before.
     fn problem(&self, share: u32) -> Option<String> {
         let nic = match self.program.check().and_then(|()| Ok(self.program.nic()?)) {
-            Ok(choice) => NicWish { choice, ranks_here: Some(share) },
+            Ok(choice) => NicRequest { choice, ranks_here: Some(share) },
             Err(error) => return Some(error.to_string()),
         };
         if let Err(error) = std::net::UdpSocket::bind((self.bind.ip(), 0)) {
@@ -593,7 +593,7 @@ impl Shell {
             ToKeeper::ToProcesses { ranks, control } => {
                 let control = control.open(&self.control_key)?;
                 for rank in ranks.into_iter().map(Rank) {
-                    self.note_wish(rank, &control.message);
+                    self.note_nic_request(rank, &control.message);
                     self.send_to_process(rank, &control);
                 }
             }

@@ -8,7 +8,7 @@ use ckpt_glue::control::{Control, Decision, ExitedRecord, Message};
 use ckpt_glue::keeper::{Input, RankPhase};
 use ckpt_glue::names::{ExitStatus, GenerationId, ImageDigest, Party};
 use ckpt_glue::pmi::Member;
-use drivers::{NicChoice, NicWish, RailsError};
+use drivers::{NicChoice, NicRequest, RailsError};
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -116,7 +116,10 @@ impl Shell {
             restore: decision.restore.map(convert::to_store),
             auth: site.auth,
             bind: site.ranks_bind,
-            nic: NicWish { choice: self.nic_of(rank).map_err(io::Error::other)?, ranks_here: Some(locals) },
+            nic: NicRequest {
+                choice: self.nic_of(rank).map_err(io::Error::other)?,
+                ranks_here: Some(locals),
+            },
             encryption: site.encryption.clone(),
             // Their images are written at the same time.
             disk_bytes_per_s: site.disk_bytes_per_s.map(|rate| (rate / u64::from(locals.max(1))).max(1)),
@@ -295,7 +298,7 @@ impl Shell {
     }
 
     /// A rank is told to go over another NIC.
-    pub(super) fn note_wish(&mut self, rank: Rank, message: &Message) {
+    pub(super) fn note_nic_request(&mut self, rank: Rank, message: &Message) {
         if let Message::HandOver { number, nic } = message
             && let Ok(choice) = nic.as_str().parse()
         {
