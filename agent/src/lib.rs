@@ -19,7 +19,7 @@ mod rank_slot;
 mod resident;
 mod this_rank;
 
-pub use choice::{CAPTURE_VARIABLE, Wish};
+pub use choice::{CAPTURE_VARIABLE, CaptureMode};
 pub use enter::{IDS_KEPT, IDS_VARIABLE, SAVE_PROCESS, SAVE_VARIABLE, enter};
 pub use image::last_id;
 pub use pmi::LAUNCHERS_VARIABLE as PMI_LAUNCHERS_VARIABLE;

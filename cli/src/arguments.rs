@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use agent::Wish;
+use agent::CaptureMode;
 use bench::number::number;
 use ckpt_glue::config::OnFault;
 use ckpt_glue::limits::CHECKPOINT_EVERY_MIN;
@@ -320,7 +320,7 @@ pub(crate) struct CheckpointArguments {
     /// How programs that are saved as whole processes are captured: whole, by a fork; by a scan, that is, a copy of the pages that were written, on
     /// top of a whole image that a fork took (Linux 6.7); by content, where a fork finds out what has changed; whole, in sync, while the
     /// program waits; or auto: a scan where its pause is shorter than a fork's, else by content, and whole where most has changed [default: auto]
-    #[arg(long, value_parser = PossibleValuesParser::new(Wish::ALL.map(|(name, _)| name)), hide_possible_values = true)]
+    #[arg(long, value_parser = PossibleValuesParser::new(CaptureMode::ALL.map(|(name, _)| name)), hide_possible_values = true)]
     pub(crate) capture: Option<String>,
     /// Give each rank a pid namespace: a process that is saved as a whole, and its threads, have the same ids in every life (Linux 5.9). Without it
     /// they get new ones, which the C library is told, and programs that keep ids of their own are not. `doctor` says whether it can be had
