@@ -35,7 +35,7 @@ pub(crate) fn run(
     mut pmi: Option<&mut Pmi>,
 ) -> Result<(), AgentError> {
     let mut images = Images::new(directory, stream)?;
-    let (launch, line) = be_told(stream)?;
+    let (launch, line) = read_launch(stream)?;
     let rank = ThisRank::take_slot(launch, line);
     loop {
         // Every turn is a life: a restored process goes on inside of the call that took its checkpoint.
@@ -56,7 +56,7 @@ pub(crate) fn run(
 }
 
 /// Reads who this process is in a life that begins.
-fn be_told(stream: &UnixStream) -> Result<(Launch, Line), AgentError> {
+fn read_launch(stream: &UnixStream) -> Result<(Launch, Line), AgentError> {
     stream.set_read_timeout(Some(ENROL_MAX)).map_err(AgentError::Line)?;
     let launch = Launch::read(&mut &*stream)?;
     let line = Line::new(stream.try_clone().map_err(AgentError::Line)?, ControlKey::new(&launch.key));
@@ -70,13 +70,13 @@ fn revive(
     state: &mut State,
     standing: Standing<'_>,
 ) -> Result<(), AgentError> {
-    let (launch, line) = be_told(stream)?;
+    let (launch, line) = read_launch(stream)?;
     images.look_in(&launch)?;
     if let Some(generation) = launch.restore {
         standing.compare(&images.ports_of(generation, launch.rank)?)?;
     }
     let nic = standing.restart(&launch)?;
-    state.be_born(launch, line);
+    state.enter_life(launch, line);
     if let Some(nic) = nic {
         state.say(Message::Nic { words: NicText::new(&nic) });
     }

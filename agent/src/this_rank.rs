@@ -186,7 +186,7 @@ impl State {
     }
 
     /// A new life has begun, of which nothing is known but the launch record.
-    pub(crate) fn be_born(&mut self, launch: Launch, line: Line) {
+    pub(crate) fn enter_life(&mut self, launch: Launch, line: Line) {
         self.nics = Nics::new(launch.nic.clone(), launch.bind.ip());
         self.launch = launch;
         self.line = line;
@@ -493,7 +493,7 @@ mod tests {
         let closed = Message::Closed { port, links, last: true };
         assert!(heard(&mut keeper).contains(&(1, closed.clone())));
         let (second, mut keeper) = line();
-        rank.lock().be_born(launch(2), second);
+        rank.lock().enter_life(launch(2), second);
         rank.ask(PortId(5), port);
         assert_eq!(heard(&mut keeper), []);
         rank.lock().begin_life(AddressTable::new());
