@@ -193,7 +193,7 @@ impl World {
         let frame_bytes_max = plan.frame_bytes_max;
         let network = Network::new(
             at(plan.longest_frame()),
-            plan.weather,
+            plan.conditions,
             checksum,
             Random::stream(plan.seed, STREAM_NETWORK),
         );

@@ -157,11 +157,11 @@ impl World {
                 calm_at = now + lasts;
                 self.unreadable_until = self.unreadable_until.max(now + lasts);
             }
-            Action::Storm { weather, lasts } => {
+            Action::Storm { conditions, lasts } => {
                 calm_at = now + lasts;
-                self.network.set_weather(weather);
-                let weather = self.plan.weather;
-                self.task_after(lasts, Task::Calm { weather });
+                self.network.set_conditions(conditions);
+                let conditions = self.plan.conditions;
+                self.task_after(lasts, Task::Calm { conditions });
             }
             Action::Stall { rank, lasts } => {
                 if let Some(process) = self.process_of(transport::Rank(rank)) {

@@ -313,7 +313,7 @@ auth full
 reserve 300
 floors 200 frames, 3 commands, 1 restarts, crash by 150 frames
 helper no
-weather still
+network still
 drift 0 -12 300
 at 1.5ms: checkpoint at once
 at 2 frames: checkpoint when ready
