@@ -39,7 +39,7 @@ pub enum Checksum {
 
 /// Who sent a frame, in truth: what judges compare with, not what the frame says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Truth {
+pub struct FrameOrigin {
     /// Number of the sending process: every start of a rank has a new one.
     pub process: u32,
     /// Epoch of the sending rank when the NIC took the frame's description over.
@@ -57,8 +57,8 @@ pub struct InFlight {
     pub from: NicId,
     /// NIC it is for.
     pub to: NicId,
-    /// Its sender in truth.
-    pub truth: Truth,
+    /// Its true sender.
+    pub origin: FrameOrigin,
     bytes: u32,
 }
 
@@ -159,7 +159,7 @@ impl Network {
         &mut self,
         from: NicId,
         to: NicId,
-        truth: Truth,
+        origin: FrameOrigin,
         parts: [&[u8]; 2],
         counts: &mut FaultCounts,
         mut arrive: impl FnMut(FrameId, Nanos),
@@ -171,7 +171,7 @@ impl Network {
         }
         let bytes = parts[0].len() + parts[1].len();
         debug_assert!(bytes <= self.slot_bytes);
-        let frame = InFlight { from, to, truth, bytes: u32::try_from(bytes).unwrap_or(0) };
+        let frame = InFlight { from, to, origin, bytes: u32::try_from(bytes).unwrap_or(0) };
         let id = self.add(frame);
         let slot = self.bytes_mut(id);
         slot[..parts[0].len()].copy_from_slice(parts[0]);
@@ -218,7 +218,7 @@ impl Network {
             Checksum::None => u32::MAX,
         };
         let slot = &mut self.frames[index(id.0)];
-        slot.truth.damaged = true;
+        slot.origin.damaged = true;
         let bytes = slot.bytes;
         if bytes == 0 {
             return true;
@@ -267,7 +267,7 @@ mod tests {
             network.take(
                 NicId(0),
                 NicId(1),
-                Truth::default(),
+                FrameOrigin::default(),
                 [&head, b"payload"],
                 &mut counts,
                 |id, travel| {

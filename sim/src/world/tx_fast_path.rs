@@ -5,7 +5,7 @@ use transport::wire::HEAD_BYTES_MAX;
 use transport::{AddressId, Instant, LinkIndex, OpId, Outgoing, Port, RailIndex};
 
 use super::World;
-use super::progress::truth_of;
+use super::progress::origin_of;
 
 /// The longest that take the fast path.
 const BYTES_MAX: usize = 400;
@@ -58,12 +58,12 @@ impl World {
         for frame in frames {
             let process = &self.processes[of(number)];
             let station = process.stations[of(frame.port) * rails + usize::from(frame.rail.0)];
-            let truth = truth_of(process);
+            let origin = origin_of(process);
             let place = &mut self.stations[station];
             place.report_completions(self.queue.now());
             if let Some(lease) = place.nic.lease() {
                 lease[..frame.bytes.len()].copy_from_slice(&frame.bytes);
-                place.nic.set_sender(truth);
+                place.nic.set_sender(origin);
                 place.nic.commit(frame.to, frame.bytes.len(), drivers::Payload::EMPTY);
                 // A dead NIC has no buffer to lease.
                 let _ = place.nic.flush();
