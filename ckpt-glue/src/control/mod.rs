@@ -40,7 +40,7 @@ pub use nic::NicText;
 pub use stream::{ControlKey, ControlReader, ControlWriter};
 
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
-use crate::pmi::{Answer, Asked, RankState};
+use crate::pmi::{Answer, RankState, Request};
 use wire::wire_enum;
 
 /// A control message with what is the same for all of them.
@@ -246,7 +246,7 @@ pub enum Message {
     /// R -> K: what the rank's program asks the keeper's PMI server.
     PmiRequest {
         /// The request.
-        request: Asked,
+        request: Request,
     },
     /// K -> R that asked.
     PmiAnswer {

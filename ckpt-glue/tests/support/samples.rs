@@ -6,7 +6,7 @@ use ckpt_glue::control::checkpoint::{
 };
 use ckpt_glue::control::life::{FaultReport, JobPhase, JobStatus, NewLife, PortEntry, Registration, Watch};
 use ckpt_glue::control::{Control, Message, NicText};
-use ckpt_glue::pmi::{Answer, Asked, Did, Kept, RankState, Text};
+use ckpt_glue::pmi::{Answer, Effect, Published, RankState, Request, Text};
 use ckpt_glue::{Decision, ExitStatus, GenerationId, ImageDigest, Layout, NodeIndex, Party};
 use transport::{Epoch, JobId, Life, PortId, Rank, RawAddress};
 
@@ -107,19 +107,19 @@ impl<'a> Numbers<'a> {
         Text(self.some_of(Self::byte))
     }
 
-    fn asked(&mut self) -> Asked {
-        Asked { number: self.long(), text: self.text() }
+    fn asked(&mut self) -> Request {
+        Request { number: self.long(), text: self.text() }
     }
 
     fn answer(&mut self) -> Answer {
-        let did = match self.below(5) {
-            0 => Did::Nothing,
-            1 => Did::Began { name: self.text() },
-            2 => Did::Kept { place: self.long() },
-            3 => Did::Met,
-            _ => Did::Finished,
+        let effect = match self.below(5) {
+            0 => Effect::Nothing,
+            1 => Effect::Began { name: self.text() },
+            2 => Effect::Published { place: self.long() },
+            3 => Effect::Met,
+            _ => Effect::Finished,
         };
-        Answer { number: self.long(), depends: self.epoch(), did, text: self.text() }
+        Answer { number: self.long(), depends: self.epoch(), effect, text: self.text() }
     }
 
     /// What a rank has done over PMI.
@@ -129,8 +129,8 @@ impl<'a> Numbers<'a> {
             finished: self.flag(),
             barriers: self.long(),
             answered: self.long(),
-            kept: self.some_of(|numbers| Kept { place: numbers.long(), text: numbers.text() }),
-            asked: self.some(Self::asked),
+            published: self.some_of(|numbers| Published { place: numbers.long(), text: numbers.text() }),
+            pending: self.some(Self::asked),
         }
     }
 

@@ -7,7 +7,7 @@ use ckpt_glue::control::{
     ImageReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, NicText, NoImageReason, Point, PointSummary,
     PortEntry, Registration, Source, Watch, stream,
 };
-use ckpt_glue::pmi::{Answer, Asked, Did, Kept, RankState};
+use ckpt_glue::pmi::{Answer, Effect, Published, RankState, Request};
 use ckpt_glue::{Control, ControlKey, ExitStatus, JobConfig, Layout, NodeIndex, Party};
 use drivers::capture::pcapng::{self, Direction, Packet};
 use store::delta::ContentName;
@@ -368,7 +368,8 @@ fn messages() -> Vec<Message> {
     let port = PortId::of_rank(rank, 0);
     let address = RawAddress::new(&[127, 0, 0, 1, 0x39, 0x30]).expect("6 bytes are an address");
     let ports = vec![PortEntry { port, rails: vec![address, address] }];
-    let answer = Answer { number: 5, depends: epoch, did: Did::Met, text: "cmd=barrier_out rc=0\n".into() };
+    let answer =
+        Answer { number: 5, depends: epoch, effect: Effect::Met, text: "cmd=barrier_out rc=0\n".into() };
     let new_life = NewLife {
         decision: ckpt_glue::Decision { life: LIFE, restore: Some(generation) },
         layout: Layout::even(4, 2, 16).expect("a small layout"),
@@ -425,7 +426,7 @@ fn messages() -> Vec<Message> {
         Message::Ended { ranks: 2, status: ExitStatus::Code(1) },
         Message::StatusQuery,
         Message::StatusReport { status },
-        Message::PmiRequest { request: Asked { number: 5, text: "cmd=barrier_in\n".into() } },
+        Message::PmiRequest { request: Request { number: 5, text: "cmd=barrier_in\n".into() } },
         Message::PmiAnswer { answer },
         Message::PmiState { part: rank_state(), last: true },
         Message::Nic { words: NicText::new(&"udp (ranks receive on a loopback address)") },
@@ -439,7 +440,7 @@ fn rank_state() -> RankState {
         finished: false,
         barriers: 1,
         answered: 4,
-        kept: vec![Kept { place: 2, text: "cmd=put kvsname=stillwire-7 key=k value=v\n".into() }],
-        asked: Some(Asked { number: 5, text: "cmd=barrier_in\n".into() }),
+        published: vec![Published { place: 2, text: "cmd=put kvsname=stillwire-7 key=k value=v\n".into() }],
+        pending: Some(Request { number: 5, text: "cmd=barrier_in\n".into() }),
     }
 }
