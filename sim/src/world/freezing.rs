@@ -12,7 +12,7 @@ use super::event::Task;
 use super::process::Phase;
 use super::{World, at};
 use crate::engine::queue::Nanos;
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::limits::{DRAIN_LOOK, DRAIN_MAX};
 use crate::trace;
 
@@ -72,7 +72,7 @@ impl World {
         match purpose {
             Purpose::Cut { epoch, pause } => {
                 let rank = self.processes[at(number)].rank;
-                trace!(self.trace, self.queue.now(), Who::Rank(rank), "cut {} for {pause} ns", epoch.0);
+                trace!(self.trace, self.queue.now(), Actor::Rank(rank), "cut {} for {pause} ns", epoch.0);
                 self.task_after(pause, Task::Thaw { process: number });
                 self.cut(number, epoch);
             }

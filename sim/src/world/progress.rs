@@ -11,7 +11,7 @@ use super::process::{NEVER, Phase, PortHost, Process};
 use super::pull::Place;
 use super::tx_fast_path::TxFastPath;
 use crate::engine::queue::{MICRO, Nanos};
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::judge::Violation;
 use crate::network::FrameOrigin;
 use crate::trace;
@@ -235,7 +235,7 @@ impl World {
                         trace!(
                             trace,
                             now,
-                            Who::Rank(process.rank),
+                            Actor::Rank(process.rank),
                             "recv {from} tag {tag:#x} {bytes}B op {op:?}"
                         );
                         if !process.program.received(&arrival) {
@@ -252,7 +252,7 @@ impl World {
                     PortEvent::Inconsistent { link, .. } => {
                         judges.report(Violation::Inconsistent { rank: process.rank, link: link.0 });
                     }
-                    other => trace!(trace, now, Who::Rank(process.rank), "port says {other:?}"),
+                    other => trace!(trace, now, Actor::Rank(process.rank), "port says {other:?}"),
                 }
             }
         }

@@ -4,7 +4,7 @@ use transport::{Buffers as _, OpId};
 
 use super::World;
 use super::process::Phase;
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::judge::Violation;
 use crate::trace;
 
@@ -77,7 +77,7 @@ impl World {
             trace!(
                 self.trace,
                 self.queue.now(),
-                Who::Rank(rank),
+                Actor::Rank(rank),
                 "pulls {}B: {}",
                 pull.bytes,
                 piece.is_some()

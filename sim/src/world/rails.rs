@@ -14,7 +14,7 @@ use super::event::Task;
 use super::process::Phase;
 use super::{World, at};
 use crate::engine::queue::{MICRO, Nanos};
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::faults::Fault;
 use crate::trace;
 
@@ -102,7 +102,7 @@ impl World {
                 Output::Decided => self.frame_bytes_max = change.frame_bytes_max,
                 Output::Over { changed, refused } => {
                     let now = self.queue.now();
-                    trace!(self.trace, now, Who::Plan, "change of rails: {changed}, {refused:?}");
+                    trace!(self.trace, now, Actor::Plan, "change of rails: {changed}, {refused:?}");
                     if changed {
                         self.counts.add(Fault::RailsChanged);
                     }

@@ -3,7 +3,7 @@
 use super::World;
 use super::event::Event;
 use crate::engine::queue::{MICRO, Nanos};
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::network::FrameId;
 use crate::trace;
 
@@ -36,7 +36,7 @@ impl World {
             trace!(
                 trace,
                 now,
-                Who::Network,
+                Actor::Network,
                 "frame {from:?}>{:?} {}B process {} life {} epoch {}",
                 frame.to,
                 frame.head.len() + frame.payload.len(),
@@ -71,7 +71,7 @@ impl World {
         trace!(
             self.trace,
             now,
-            Who::Network,
+            Actor::Network,
             "arrive {:?}>{:?}{}",
             from,
             to,
