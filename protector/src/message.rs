@@ -14,7 +14,7 @@ use core::fmt;
 
 use store::GenerationId;
 use store::limits::{CONTENT_PAGES_MAX, PAGE_BYTES};
-use store::protect::{CHUNK_PAGES, Half, Strip, Told, Wanted};
+use store::protect::{CHUNK_PAGES, Half, PageAnswer, Strip, Wanted};
 use transport::{Epoch, Life};
 
 use crate::shape::Shape;
@@ -117,7 +117,7 @@ pub enum Answer {
     /// [`store::record::Content`], as it was emitted.
     Content(Vec<u8>),
     /// Page by page.
-    Places(Vec<Told>),
+    Places(Vec<PageAnswer>),
     /// It cannot be answered.
     Failed(String),
 }
@@ -179,12 +179,12 @@ impl Message {
                 bytes.push(1);
                 bytes.extend_from_slice(&u32::try_from(told.len()).unwrap_or(u32::MAX).to_le_bytes());
                 bytes.extend(told.iter().map(|told| match told {
-                    Told::Zero => 0,
-                    Told::Page(_) => 1,
-                    Told::Damaged => 2,
+                    PageAnswer::Zero => 0,
+                    PageAnswer::Page(_) => 1,
+                    PageAnswer::Damaged => 2,
                 }));
                 for told in told {
-                    if let Told::Page(page) = told {
+                    if let PageAnswer::Page(page) = told {
                         bytes.extend_from_slice(page);
                     }
                 }
@@ -323,12 +323,12 @@ impl<'a> Rest<'a> {
                 let count = usize::try_from(self.u32()?).ok()?;
                 let states = self.take(count)?;
                 let told = |state: &u8| match state {
-                    0 => Some(Told::Zero),
-                    1 => self.take(PAGE_BYTES).map(|page| Told::Page(page.to_vec())),
-                    2 => Some(Told::Damaged),
+                    0 => Some(PageAnswer::Zero),
+                    1 => self.take(PAGE_BYTES).map(|page| PageAnswer::Page(page.to_vec())),
+                    2 => Some(PageAnswer::Damaged),
                     _ => None,
                 };
-                states.iter().map(told).collect::<Option<Vec<Told>>>().map(Answer::Places)
+                states.iter().map(told).collect::<Option<Vec<PageAnswer>>>().map(Answer::Places)
             }
             2 => self.text().map(Answer::Failed),
             _ => None,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use store::GenerationId;
-use store::protect::{Group, Others, ProtectError, Told, Wanted};
+use store::protect::{Group, Others, PageAnswer, ProtectError, Wanted};
 use store::record::Content;
 
 use crate::encode_worker::Task;
@@ -96,7 +96,7 @@ impl Others for Remote {
         asked: &[usize],
         generation: GenerationId,
         wanted: &Wanted,
-    ) -> Vec<Result<Vec<Told>, ProtectError>> {
+    ) -> Vec<Result<Vec<PageAnswer>, ProtectError>> {
         let known = self.ahead.take().filter(|ahead| ahead.asked == asked && ahead.wanted == *wanted);
         let replies = match known {
             Some(ahead) => ahead.replies,

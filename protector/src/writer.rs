@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use store::GenerationId;
-use store::protect::{Changes, Keeping, Member, Others, ProtectError, Repaired, Strip, Told, Wanted};
+use store::protect::{Changes, Keeping, Member, Others, PageAnswer, ProtectError, Repaired, Strip, Wanted};
 use store::record::Content;
 use store::storage::DirectoryFile;
 use transport::Rank;
@@ -112,7 +112,7 @@ impl Others for Paced<'_, '_> {
         asked: &[usize],
         generation: GenerationId,
         wanted: &Wanted,
-    ) -> Vec<Result<Vec<Told>, ProtectError>> {
+    ) -> Vec<Result<Vec<PageAnswer>, ProtectError>> {
         let told = self.remote.places(asked, generation, wanted);
         self.meter.rest(self.work);
         told

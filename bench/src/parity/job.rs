@@ -28,7 +28,7 @@ const CHANGED_AFTER: Duration = Duration::from_millis(600);
 
 /// What a job says of a checkpoint.
 #[derive(Deserialize)]
-pub(super) struct Told {
+pub(super) struct CheckpointAnswer {
     milliseconds: u64,
     bytes: u64,
     pause_ns: u64,
@@ -83,7 +83,7 @@ pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
     plans.iter().try_for_each(Plan::check)?;
     let memory = Memory::measure();
     let folder = Folder::new(&options.folder)?;
-    let here = Here { folder, stopping };
+    let workspace = Workspace { folder, stopping };
     let points = plans.len() * options.bytes.len() * options.dirty.len();
     let mut steps = Steps::new("parity", points);
     let mut rows = Vec::new();
@@ -94,9 +94,9 @@ pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
                 steps.step(format_args!("jobs of {nodes} nodes, {mib} MiB each, {percent} % of them change"));
                 // Of a program that is saved again something was there before.
                 let point = Point { bytes: *bytes, dirty: Dirty::Percent(percent) };
-                let measured = measure(plan, &here, point, options);
+                let measured = measure(plan, &workspace, point, options);
                 // What fails in a bench that is being stopped fails because of that.
-                let measured = measured.map_err(|error| here.stopping.check().err().unwrap_or(error))?;
+                let measured = measured.map_err(|error| workspace.stopping.check().err().unwrap_or(error))?;
                 let whole = Point { dirty: Dirty::Whole, ..point };
                 for (encrypts, [first, next]) in [false, true].into_iter().zip(measured) {
                     for (which, point, series) in [("first", whole, first), ("next", point, next)] {
@@ -110,7 +110,7 @@ pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
 }
 
 /// Where it is measured, and whether that goes on.
-pub(super) struct Here {
+pub(super) struct Workspace {
     pub(super) folder: Folder,
     pub(super) stopping: Stopping,
 }
@@ -118,7 +118,7 @@ pub(super) struct Here {
 /// The first checkpoint of each job and the next one; then the same of jobs whose images are encrypted, if that was asked for.
 fn measure(
     plan: &Plan,
-    here: &Here,
+    workspace: &Workspace,
     point: Point,
     options: &GroupOptions,
 ) -> Result<Vec<[Series; 2]>, BenchError> {
@@ -126,7 +126,7 @@ fn measure(
     let kinds = 1 + usize::from(options.encrypt);
     let mut measured: Vec<[Series; 2]> = std::iter::repeat_with(Default::default).take(kinds).collect();
     let mut bare = |measured: &mut Vec<[Series; 2]>| {
-        here.stopping.check()?;
+        workspace.stopping.check()?;
         let found = cluster.bare(point.bytes as u64)?;
         measured.iter_mut().flatten().for_each(|series| series.bare.push(found));
         Ok::<(), BenchError>(())
@@ -134,10 +134,10 @@ fn measure(
     bare(&mut measured)?;
     for _ in 0..options.runs {
         for (encrypts, series) in [false, true].into_iter().zip(&mut measured) {
-            here.stopping.check()?;
-            let mut job = Job::start(here, plan, point, encrypts)?;
+            workspace.stopping.check()?;
+            let mut job = Job::start(workspace, plan, point, encrypts)?;
             for series in series {
-                here.stopping.check()?;
+                workspace.stopping.check()?;
                 std::thread::sleep(CHANGED_AFTER);
                 series.taken.push(checkpoint(&mut job, plan.nodes)?);
             }

@@ -12,7 +12,7 @@ use nix::unistd::{Pid, SysconfVar, sysconf};
 
 use super::cluster::Plan;
 use super::group::Point;
-use super::job::{Here, PASSES, Told};
+use super::job::{CheckpointAnswer, PASSES, Workspace};
 use crate::error::BenchError;
 use crate::stopping::Stopping;
 
@@ -108,7 +108,7 @@ impl Drop for Job {
 impl Job {
     /// With a rank on each node, all of which run.
     pub(super) fn start(
-        Here { folder, stopping }: &Here,
+        Workspace { folder, stopping }: &Workspace,
         plan: &Plan,
         point: Point,
         encrypts: bool,
@@ -184,7 +184,7 @@ impl Job {
     }
 
     /// Takes one, and waits until it is committed.
-    pub(super) fn checkpoint(&mut self) -> Result<Told, BenchError> {
+    pub(super) fn checkpoint(&mut self) -> Result<CheckpointAnswer, BenchError> {
         let output = Command::new(&self.stillwire).args(["checkpoint", &self.name, "--json"]).output();
         let output = output.map_err(BenchError::Start)?;
         if output.status.success() {

@@ -28,6 +28,6 @@ pub use error::ProtectError;
 pub use group::{Group, GroupError, Place, Scheme};
 pub use member::{Changes, Keeping, Member};
 pub use placement::{Extent, Piece, place};
-pub use repair::{Half, Others, Repaired, Served, Told, Wanted};
+pub use repair::{Half, Others, PageAnswer, Repaired, Served, Wanted};
 pub use scrub::{ParityFile, Scrubbed, inspect_changed, inspect_pages, inspect_sums, scrub};
 pub use strip::{CHUNK_PAGES, Strip};

@@ -21,7 +21,7 @@ use crate::storage::Storage;
 
 /// A page that another member has, or has not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum PageAnswer {
     /// It is zero, and not sent.
     Zero,
     /// Its bytes.
@@ -77,7 +77,7 @@ pub trait Others {
         asked: &[usize],
         generation: GenerationId,
         wanted: &Wanted,
-    ) -> Vec<Result<Vec<Told>, ProtectError>>;
+    ) -> Vec<Result<Vec<PageAnswer>, ProtectError>>;
 }
 
 /// What a member answers from while another one is repaired. What is wrong with it is known page by page.
@@ -103,7 +103,7 @@ impl Served {
         &mut self,
         member: &mut Member<S>,
         wanted: &Wanted,
-    ) -> Result<Vec<Told>, ProtectError> {
+    ) -> Result<Vec<PageAnswer>, ProtectError> {
         let group = member.group().clone();
         let mut told = Vec::new();
         // Pages that follow each other are read together.
@@ -133,7 +133,7 @@ impl Served {
         member: &mut Member<S>,
         half: Half,
         pages: Range<u64>,
-        told: &mut Vec<Told>,
+        told: &mut Vec<PageAnswer>,
     ) -> Result<(), ProtectError> {
         let read = match (half, &mut self.data, &self.parity) {
             (Half::Data, Some(data), _) => data.read_run(member, pages.clone()),
@@ -142,17 +142,18 @@ impl Served {
                 parity.read(member.directory(), pages.start, &mut bytes).map(|()| bytes)
             }
             _ => {
-                told.extend(pages.map(|_| Told::Damaged));
+                told.extend(pages.map(|_| PageAnswer::Damaged));
                 return Ok(());
             }
         };
         match unless_damaged(read)? {
             Some(bytes) => {
-                let tell =
-                    |page: &[u8]| if *page == ZERO_PAGE { Told::Zero } else { Told::Page(page.to_vec()) };
+                let tell = |page: &[u8]| {
+                    if *page == ZERO_PAGE { PageAnswer::Zero } else { PageAnswer::Page(page.to_vec()) }
+                };
                 told.extend(bytes.chunks_exact(PAGE_BYTES).map(tell));
             }
-            None if pages.end - pages.start == 1 => told.push(Told::Damaged),
+            None if pages.end - pages.start == 1 => told.push(PageAnswer::Damaged),
             // One of them is; the others are as good as ever.
             None => {
                 for page in pages {
@@ -328,11 +329,11 @@ impl<'a, O: Others> Rebuilder<'a, O> {
     /// Asks as many members as are needed, and the others only if something of those is missing.
     fn compute(&mut self, wanted: &Wanted, per_cycle: u64) -> Result<Vec<Rebuilt>, ProtectError> {
         let data = self.group.code().data();
-        let mut told: Vec<Option<Vec<Told>>> = vec![None; self.group.members()];
+        let mut told: Vec<Option<Vec<PageAnswer>>> = vec![None; self.group.members()];
         let mut left: Vec<usize> =
             (0..self.group.members()).filter(|other| self.may_be_asked(*other)).collect();
-        let whole = |told: &Option<Vec<Told>>| {
-            told.as_ref().is_some_and(|told| told.iter().all(|told| *told != Told::Damaged))
+        let whole = |told: &Option<Vec<PageAnswer>>| {
+            told.as_ref().is_some_and(|told| told.iter().all(|told| *told != PageAnswer::Damaged))
         };
         while !left.is_empty() {
             let there = told.iter().filter(|told| whole(told)).count();
@@ -366,8 +367,8 @@ impl<'a, O: Others> Rebuilder<'a, O> {
                     None => continue,
                 };
                 match told.as_ref().and_then(|told| told.get(index)) {
-                    Some(Told::Page(page)) if page.len() == PAGE_BYTES => present.push((place, page)),
-                    Some(Told::Zero) => present.push((place, &[])),
+                    Some(PageAnswer::Page(page)) if page.len() == PAGE_BYTES => present.push((place, page)),
+                    Some(PageAnswer::Zero) => present.push((place, &[])),
                     _ if other == self.member => {}
                     _ => missing.push(other),
                 }

@@ -4,7 +4,7 @@ use protector::Shape;
 use protector::message::{Answer, Message, Part, Question, Strips, Word};
 use store::GenerationId;
 use store::limits::PAGE_BYTES;
-use store::protect::{Half, Told, Wanted};
+use store::protect::{Half, PageAnswer, Wanted};
 use transport::{Epoch, Life};
 
 use crate::seeds::Seed;
@@ -30,8 +30,14 @@ pub(crate) fn all() -> Vec<Seed> {
         ("question-content", Word::Question(Question::Content { of: 1 })),
         ("question-places", Word::Question(Question::Places(wanted))),
         ("answer-content", Word::Answer(Answer::Content(record.clone()))),
-        ("answer-places", Word::Answer(Answer::Places(vec![Told::Zero, Told::Damaged, Told::Zero]))),
-        ("answer-pages", Word::Answer(Answer::Places(vec![Told::Zero, Told::Page(vec![7; PAGE_BYTES])]))),
+        (
+            "answer-places",
+            Word::Answer(Answer::Places(vec![PageAnswer::Zero, PageAnswer::Damaged, PageAnswer::Zero])),
+        ),
+        (
+            "answer-pages",
+            Word::Answer(Answer::Places(vec![PageAnswer::Zero, PageAnswer::Page(vec![7; PAGE_BYTES])])),
+        ),
         ("answer-failed", Word::Answer(Answer::Failed("nothing is known of it".to_owned()))),
         ("alive", Word::Alive),
     ];
