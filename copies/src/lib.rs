@@ -41,7 +41,7 @@ pub use error::CopyError;
 pub use folder::Folder;
 pub use names::job_parsed;
 pub use pack::Packed;
-pub use parts::Order;
+pub use parts::PackRequest;
 pub use place::{Environment, Place, PlaceError};
 pub use target::{Entry, Target, Writing};
 pub use write::{Report, Source, Work, Written};

@@ -20,7 +20,7 @@ const SIGN_BYTES_MAX: u64 = 64;
 
 /// What whoever packs a part of a copy is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct PackRequest {
     /// Shows that its place is the writer's.
     pub sign: u64,
     /// The newest copy, and all that it needs, by their records; none: the copy is whole.
@@ -59,7 +59,7 @@ impl Copies<'_> {
         &self,
         work: &Work<'_>,
         report: &Report,
-        ask: impl FnOnce(Order) -> Result<Vec<Packed>, CopyError>,
+        ask: impl FnOnce(PackRequest) -> Result<Vec<Packed>, CopyError>,
     ) -> Result<Written, CopyError> {
         let watched = Watched::new(self.target, report);
         let copies = self.at(&watched);
@@ -68,7 +68,7 @@ impl Copies<'_> {
             let upon =
                 |copy: &&store::record::Copied| Upon { generation: copy.generation, record: copy.checksum() };
             let chain = ground.iter().flat_map(|ground| &ground.chain).map(upon).collect();
-            let packed = ask(Order { sign, chain, base: ground.map_or(0, |ground| ground.base) });
+            let packed = ask(PackRequest { sign, chain, base: ground.map_or(0, |ground| ground.base) });
             // What stays of it is removed with the next copy.
             let _ = copies.remove_sign(sign);
             packed
@@ -78,7 +78,7 @@ impl Copies<'_> {
     /// Writes what a copy gets of these ranks, in the order of the manifest.
     pub fn write_part<T: Source>(
         &self,
-        order: &Order,
+        order: &PackRequest,
         manifest: &Manifest,
         ranks: &[Rank],
         source: &T,

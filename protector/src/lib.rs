@@ -1,7 +1,7 @@
 //! Images that survive their nodes: one protector per node moves parity between the nodes of a group, and repairs.
 //!
 //! ```text
-//!   Order (keeper) --> encode worker: endpoint, messages, one encoding at a time --> Event (keeper)
+//!   Request (keeper) --> encode worker: endpoint, messages, one encoding at a time --> Event (keeper)
 //!                        |  \
 //!                        |   reader: what has changed here, window by window; what others ask while they are repaired
 //!                      writer: parity of what others have, records, repair of this node
@@ -12,7 +12,7 @@
 //! the reader computes what it contributes. What waits between them is bounded by the windows that are open, so that an encoding takes as long as the
 //! slowest of network, disk and arithmetic.
 //!
-//! A protector belongs to one node, and its threads end with the handle. What fails, fails one order: [`Event::Failed`] says which, and why.
+//! A protector belongs to one node, and its threads end with the handle. What fails, fails one request: [`Event::Failed`] says which, and why.
 
 #![forbid(unsafe_code)]
 
@@ -42,7 +42,7 @@ mod work;
 mod writer;
 
 pub use account::Account;
-pub use api::{Asked, Event, Limits, Order, Rail, Seconds, Settings, Statistics};
+pub use api::{Event, Limits, Rail, Request, RequestKind, Seconds, Settings, Statistics};
 pub use bare::BareRing;
 pub use disk::Disk;
 pub use error::ProtectorError;

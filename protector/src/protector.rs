@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use store::Directory;
 
-use crate::api::{Event, Order, Settings};
+use crate::api::{Event, Request, Settings};
 use crate::encode_worker::{EncodeWorker, Task};
 use crate::error::ProtectorError;
 use crate::mailbox::{EventQueue, Mailbox};
@@ -46,8 +46,8 @@ impl Protector {
     }
 
     /// Orders something. Returns at once; what becomes of it is an event.
-    pub fn tell(&self, order: Order) {
-        self.tasks.post(Task::Order(order));
+    pub fn tell(&self, request: Request) {
+        self.tasks.post(Task::Request(request));
     }
 
     /// The next event, if there is one.
@@ -80,7 +80,7 @@ mod tests {
     use transport::{Epoch, JobId, Life};
 
     use super::*;
-    use crate::api::{Asked, Limits, Rail};
+    use crate::api::{Limits, Rail, RequestKind};
     use crate::limits::QUESTIONS_MAX;
     use crate::message::{Answer, Message, Question, Word};
     use crate::messenger::{Messenger, News};
@@ -105,12 +105,12 @@ mod tests {
     /// A protector of node 0 that has met node 1, which speaks for itself.
     fn with_a_peer(settings: impl Fn(u32) -> Settings) -> (Protector, Messenger) {
         let protector = Protector::start(settings(0)).expect("a protector");
-        protector.tell(Order::Open { life: LIFE });
+        protector.tell(Request::Open { life: LIFE });
         let Event::Opened { addresses, .. } = wait_for(|| protector.next()) else { panic!("it opens") };
         let mut links = PeerLinks::open(&settings(1), LIFE).expect("a socket");
         let there = vec![(1, links.addresses())];
         links.meet(&settings(1), &[(0, addresses)]).expect("an address");
-        protector.tell(Order::Meet { life: LIFE, addresses: there });
+        protector.tell(Request::Meet { life: LIFE, addresses: there });
         assert!(matches!(wait_for(|| protector.next()), Event::Met { .. }));
         (protector, Messenger::new(links, 2, None))
     }
@@ -134,7 +134,7 @@ mod tests {
         };
         std::fs::create_dir_all(scratch.path().join(ASKED.folder())).expect("a folder");
         let (protector, mut messenger) = with_a_peer(settings);
-        protector.tell(Order::Protect { generation: ASKED, from: None, ranks: Vec::new() });
+        protector.tell(Request::Protect { generation: ASKED, from: None, ranks: Vec::new() });
         let content = Content { job: JOB, generation: ASKED, node: 1, files: Vec::new() };
         // As many as a message may tell of: more than any machine has.
         let pages = CONTENT_PAGES_MAX;
@@ -147,7 +147,9 @@ mod tests {
             protector.next()
         });
         let Event::Failed {
-            asked: Asked::Protect, error: ProtectorError::Message { peer: 1, reason }, ..
+            request: RequestKind::Protect,
+            error: ProtectorError::Message { peer: 1, reason },
+            ..
         } = failed
         else {
             panic!("{failed:?}")

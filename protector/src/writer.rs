@@ -9,7 +9,7 @@ use store::record::Content;
 use store::storage::DirectoryFile;
 use transport::Rank;
 
-use crate::api::{Asked, Event};
+use crate::api::{Event, RequestKind};
 use crate::disk::Disk;
 use crate::encode_worker::Task;
 use crate::error::ProtectorError;
@@ -34,9 +34,9 @@ pub(crate) enum Job {
     Seal { attempt: u64 },
     /// The encoding is given up.
     Drop,
-    /// See [`crate::Order::Repair`].
+    /// See [`crate::Request::Repair`].
     Repair { attempt: u64, generation: GenerationId, remote: Remote },
-    /// See [`crate::Order::Abandon`].
+    /// See [`crate::Request::Abandon`].
     Abandon(GenerationId),
 }
 
@@ -234,6 +234,6 @@ fn place(member: &mut Member<Disk>, encoding: &mut Encoding, ranks: &[Rank]) -> 
     Ok(Done::Placed { attempt, content: Box::new(content), changes: Box::new(changes), share })
 }
 
-pub(crate) fn failed(asked: Asked, generation: Option<GenerationId>, error: ProtectorError) -> Event {
-    Event::Failed { asked, generation, error }
+pub(crate) fn failed(request: RequestKind, generation: Option<GenerationId>, error: ProtectorError) -> Event {
+    Event::Failed { request, generation, error }
 }

@@ -30,7 +30,7 @@ pub(crate) const RESTORED: &str = "pause-restored";
 
 /// What a measured process is told.
 #[derive(Clone, Serialize, Deserialize, Debug)]
-pub(super) enum Order {
+pub(super) enum WorkerCommand {
     /// First of all.
     Begin { bytes: usize, huge: bool, peers: Vec<Address> },
     /// A whole image, then as many writes, then the next image: pauses alone, nothing is written.
@@ -585,28 +585,28 @@ impl Place {
 
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
     close_inherited();
-    let Some(Order::Begin { bytes, huge, peers }) = parent.hear()? else { return Ok(()) };
+    let Some(WorkerCommand::Begin { bytes, huge, peers }) = parent.hear()? else { return Ok(()) };
     let mut measured = Measured::begin(bytes, huge, &peers)?;
     parent.tell(&Answer::Ready)?;
     while let Some(order) = parent.hear()? {
         let answer = match order {
-            Order::Begin { .. } => Answer::Ready,
-            Order::Sample { fraction, round } => Answer::Sampled(measured.sample(fraction, round)?),
-            Order::Save { fraction, folder } => {
+            WorkerCommand::Begin { .. } => Answer::Ready,
+            WorkerCommand::Sample { fraction, round } => Answer::Sampled(measured.sample(fraction, round)?),
+            WorkerCommand::Save { fraction, folder } => {
                 if measured.save(fraction, folder.as_ref())? {
                     Answer::Restored
                 } else {
                     Answer::Saved
                 }
             }
-            Order::Work { fraction, steps, checkpoint, folder } => {
+            WorkerCommand::Work { fraction, steps, checkpoint, folder } => {
                 measured.work(fraction, steps, checkpoint, folder.as_ref())?
             }
-            Order::Turn { fraction, place, ms, checkpoint, folder } => {
+            WorkerCommand::Turn { fraction, place, ms, checkpoint, folder } => {
                 let time = Duration::from_millis(ms);
                 measured.turn((fraction, place), time, checkpoint, folder.as_ref())?
             }
-            Order::Touch => Answer::Touched { sum: measured.program.memory.sum() },
+            WorkerCommand::Touch => Answer::Touched { sum: measured.program.memory.sum() },
         };
         parent.tell(&answer)?;
     }

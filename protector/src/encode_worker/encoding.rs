@@ -11,7 +11,7 @@ use transport::Rank;
 
 use super::{Current, EncodeWorker, Since};
 use crate::account::{Sight, Watch};
-use crate::api::{Asked, Event};
+use crate::api::{Event, RequestKind};
 use crate::cost::{Conditions, windows};
 use crate::encode_pipeline::{EncodePipeline, Out};
 use crate::error::ProtectorError;
@@ -141,7 +141,7 @@ impl EncodeWorker {
         }
         self.to_writer(writer::Job::Drop);
         self.leave(generation);
-        self.events.push(failed(Asked::Protect, Some(generation), error));
+        self.events.push(failed(RequestKind::Protect, Some(generation), error));
     }
 
     /// What is left of an encoding on its way is for nobody.
@@ -271,7 +271,7 @@ impl EncodeWorker {
                 let account = account.map(|(_, account)| account);
                 self.events.push(match abandoned {
                     Ok(()) => Event::Abandoned { generation, account },
-                    Err(error) => failed(Asked::Abandon, Some(generation), error),
+                    Err(error) => failed(RequestKind::Abandon, Some(generation), error),
                 });
             }
             Done::Repaired { generation, repaired } => self.repaired(generation, repaired),

@@ -15,7 +15,7 @@ use transport::config::RAILS_MAX;
 use transport::{Epoch, Life};
 
 use crate::account::Account;
-use crate::api::{Event, Order, Seconds, Settings, Statistics};
+use crate::api::{Event, Request, Seconds, Settings, Statistics};
 use crate::disk::{Disk, Gone, Meter};
 use crate::error::ProtectorError;
 use crate::mailbox::{EventQueue, Mailbox};
@@ -33,7 +33,7 @@ use repair::{Question, Repair};
 /// What waits for the encode worker.
 pub(crate) enum Task {
     /// The owner's.
-    Order(Order),
+    Request(Request),
     /// The writer has done something.
     Written(writer::Done),
     /// The reader has done something.
@@ -80,8 +80,8 @@ pub(crate) struct EncodeWorker {
     /// Of the reader, and of the writer.
     works: [Arc<Work>; 2],
     messenger: Option<Messenger>,
-    /// Orders whose turn has not come.
-    orders: VecDeque<Order>,
+    /// Requests whose turn has not come.
+    requests: VecDeque<Request>,
     current: Current,
     /// Number of what is under way, or was last: it rises with every encoding and every life.
     attempt: u64,
@@ -145,7 +145,7 @@ impl EncodeWorker {
             threads,
             works,
             messenger: None,
-            orders: VecDeque::new(),
+            requests: VecDeque::new(),
             current: Current::Nothing,
             attempt: 1,
             early: BTreeMap::new(),
@@ -165,7 +165,7 @@ impl EncodeWorker {
         loop {
             while let Some(task) = self.tasks.take() {
                 match task {
-                    Task::Order(order) => self.ordered(order),
+                    Task::Request(request) => self.enqueue(request),
                     Task::Written(done) => self.written(done),
                     Task::Read(done) => self.read(done),
                     Task::Ask(asking) => self.ask(asking),
@@ -177,8 +177,8 @@ impl EncodeWorker {
                 self.news(news);
             }
             while matches!(self.current, Current::Nothing) {
-                let Some(order) = self.orders.pop_front() else { break };
-                self.begin(order);
+                let Some(request) = self.requests.pop_front() else { break };
+                self.begin(request);
             }
             self.go_on();
             self.watch_questions();
@@ -208,16 +208,16 @@ impl EncodeWorker {
         }
     }
 
-    fn ordered(&mut self, order: Order) {
-        match &order {
-            Order::Open { .. } => self.end_all(),
-            Order::Abandon { generation } if self.encodes(*generation) => {
+    fn enqueue(&mut self, request: Request) {
+        match &request {
+            Request::Open { .. } => self.end_all(),
+            Request::Abandon { generation } if self.encodes(*generation) => {
                 self.fail(ProtectorError::Ended { by: "the generation is abandoned" });
             }
-            Order::Protect { .. } => self.end_repairs("a checkpoint goes first"),
+            Request::Protect { .. } => self.end_repairs("a checkpoint goes first"),
             _ => {}
         }
-        self.orders.push_back(order);
+        self.requests.push_back(request);
     }
 
     /// A new life: what is under way ends, and what waits does not begin.
@@ -230,13 +230,13 @@ impl EncodeWorker {
             Current::Nothing | Current::Abandoning => {}
         }
         self.attempt += 1;
-        for order in std::mem::take(&mut self.orders) {
-            if matches!(order, Order::Abandon { .. }) {
-                self.orders.push_back(order);
+        for request in std::mem::take(&mut self.requests) {
+            if matches!(request, Request::Abandon { .. }) {
+                self.requests.push_back(request);
                 continue;
             }
-            let (asked, generation) = order.asked();
-            self.events.push(failed(asked, generation, ProtectorError::Ended { by: BY }));
+            let (kind, generation) = request.kind();
+            self.events.push(failed(kind, generation, ProtectorError::Ended { by: BY }));
         }
     }
 
@@ -247,34 +247,34 @@ impl EncodeWorker {
             self.end_repair(by);
             self.attempt += 1;
         }
-        let is_repair = |order: &Order| matches!(order, Order::Repair { .. });
-        let (repairs, rest): (VecDeque<Order>, VecDeque<Order>) =
-            std::mem::take(&mut self.orders).into_iter().partition(is_repair);
-        self.orders = rest;
-        for order in repairs {
-            let (asked, generation) = order.asked();
-            self.events.push(failed(asked, generation, ProtectorError::Ended { by }));
+        let is_repair = |request: &Request| matches!(request, Request::Repair { .. });
+        let (repairs, rest): (VecDeque<Request>, VecDeque<Request>) =
+            std::mem::take(&mut self.requests).into_iter().partition(is_repair);
+        self.requests = rest;
+        for request in repairs {
+            let (kind, generation) = request.kind();
+            self.events.push(failed(kind, generation, ProtectorError::Ended { by }));
         }
     }
 
-    fn begin(&mut self, order: Order) {
-        let (asked, generation) = order.asked();
-        let begun = match order {
-            Order::Open { life } => self.open(life).map(Some),
-            Order::Meet { life, addresses } => {
+    fn begin(&mut self, request: Request) {
+        let (kind, generation) = request.kind();
+        let begun = match request {
+            Request::Open { life } => self.open(life).map(Some),
+            Request::Meet { life, addresses } => {
                 self.meet(life, &addresses).map(|()| Some(Event::Met { life }))
             }
-            Order::Protect { generation, from, ranks } => {
+            Request::Protect { generation, from, ranks } => {
                 self.protect(generation, from, ranks).map(|()| None)
             }
-            Order::Repair { generation } => self.repair(generation).map(|()| None),
-            Order::Abandon { generation } => {
+            Request::Repair { generation } => self.repair(generation).map(|()| None),
+            Request::Abandon { generation } => {
                 self.current = Current::Abandoning;
                 self.to_writer(writer::Job::Abandon(generation));
                 Ok(None)
             }
         };
-        if let Some(event) = begun.unwrap_or_else(|error| Some(failed(asked, generation, error))) {
+        if let Some(event) = begun.unwrap_or_else(|error| Some(failed(kind, generation, error))) {
             self.events.push(event);
         }
     }

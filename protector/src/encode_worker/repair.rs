@@ -10,7 +10,7 @@ use store::protect::Repaired;
 use transport::Epoch;
 
 use super::{Current, EncodeWorker, Since};
-use crate::api::{Asked, Event};
+use crate::api::{Event, RequestKind};
 use crate::error::ProtectorError;
 use crate::limits::{ALIVE_EVERY, QUESTIONS_MAX, STUCK_AFTER};
 use crate::message::{self, Answer, Message, Word};
@@ -61,8 +61,8 @@ impl EncodeWorker {
         let statistics = self.statistics(&since, 0.0);
         self.events.push(match (repaired, ended) {
             (Ok(repaired), _) => Event::Repaired { generation, repaired, statistics },
-            (Err(_), Some(by)) => failed(Asked::Repair, Some(generation), ProtectorError::Ended { by }),
-            (Err(error), None) => failed(Asked::Repair, Some(generation), error),
+            (Err(_), Some(by)) => failed(RequestKind::Repair, Some(generation), ProtectorError::Ended { by }),
+            (Err(error), None) => failed(RequestKind::Repair, Some(generation), error),
         });
     }
 

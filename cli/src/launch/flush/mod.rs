@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use copies::{CopyError, Order, Packed, Place, Report};
+use copies::{CopyError, PackRequest, Packed, Place, Report};
 use store::packets::Key;
 use store::{GenerationId, Manifest};
 
@@ -70,7 +70,7 @@ pub(super) enum Copied {
 #[derive(Debug)]
 pub(super) enum Said {
     /// Others are to pack what they have of this generation, and it waits for [`Flusher::answer`].
-    Asks(Order, Box<Manifest>),
+    Asks(PackRequest, Box<Manifest>),
     Done(Copied),
 }
 

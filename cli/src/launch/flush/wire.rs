@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-use copies::{CopyError, Environment, Order, Packed, Place, Target};
+use copies::{CopyError, Environment, PackRequest, Packed, Place, Target};
 use serde::{Deserialize, Serialize};
 use store::delta::{ContentName, Differences};
 use store::packets::Key;
@@ -75,7 +75,7 @@ impl WirePart {
         to: WireCopies,
         manifest: WireManifest,
         ranks: Vec<u32>,
-        order: &Order,
+        order: &PackRequest,
     ) -> WirePart {
         let upon = |upon: &Upon| (convert::to_glue(upon.generation).into(), upon.record);
         let chain = order.chain.iter().map(upon).collect();
@@ -83,13 +83,13 @@ impl WirePart {
         WirePart { number, to, manifest, ranks, sign: order.sign, chain, base }
     }
 
-    pub(crate) fn order(&self) -> Order {
+    pub(crate) fn order(&self) -> PackRequest {
         let upon = |(generation, record): &(WireGeneration, u64)| Upon {
             generation: named(*generation),
             record: *record,
         };
         let chain = self.chain.iter().map(upon).collect();
-        Order { sign: self.sign, chain, base: self.base as usize }
+        PackRequest { sign: self.sign, chain, base: self.base as usize }
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use drivers::FAULTS_VARIABLE;
 use nix::errno::Errno;
 use nix::sys::epoll::Epoll;
-use protector::{Asked, Event, Order, Protector, ProtectorError, Rail, Settings};
+use protector::{Event, Protector, ProtectorError, Rail, Request, RequestKind, Settings};
 use store::GenerationId;
 use store::protect::{Group, ProtectError};
 use transport::Rank;
@@ -16,11 +16,11 @@ use super::super::super::watch;
 use super::super::Site;
 use crate::convert;
 
-/// An order that has not been answered.
+/// A request that has not been answered.
 #[derive(Debug)]
 struct Open {
     number: u64,
-    asked: Asked,
+    kind: RequestKind,
     generation: Option<GenerationId>,
 }
 
@@ -61,37 +61,37 @@ impl NodeProtector {
 
     /// Takes a task that is its own; gives back any other one.
     pub(super) fn take(&mut self, number: u64, task: NodeTask) -> Option<NodeTask> {
-        let (asked, generation, order) = match task {
-            NodeTask::Open { life } => (Asked::Open, None, Order::Open { life: life.into() }),
+        let (kind, generation, request) = match task {
+            NodeTask::Open { life } => (RequestKind::Open, None, Request::Open { life: life.into() }),
             NodeTask::Meet { life, addresses } => {
-                (Asked::Meet, None, Order::Meet { life: life.into(), addresses })
+                (RequestKind::Meet, None, Request::Meet { life: life.into(), addresses })
             }
             NodeTask::Protect { generation, from, ranks: (first, end) } => {
                 let generation = convert::to_store(generation.into());
                 let from = from.map(|from| convert::to_store(from.into()));
                 let ranks = (first..end).map(Rank).collect();
-                (Asked::Protect, Some(generation), Order::Protect { generation, from, ranks })
+                (RequestKind::Protect, Some(generation), Request::Protect { generation, from, ranks })
             }
             NodeTask::Abandon { generation } => {
                 let generation = convert::to_store(generation.into());
-                (Asked::Abandon, Some(generation), Order::Abandon { generation })
+                (RequestKind::Abandon, Some(generation), Request::Abandon { generation })
             }
             NodeTask::Repair { generation } => {
                 let generation = convert::to_store(generation.into());
-                (Asked::Repair, Some(generation), Order::Repair { generation })
+                (RequestKind::Repair, Some(generation), Request::Repair { generation })
             }
             other => return Some(other),
         };
-        self.open.push(Open { number, asked, generation });
-        self.protector.tell(order);
+        self.open.push(Open { number, kind, generation });
+        self.protector.tell(request);
         None
     }
 
     /// The next answer, with the number of its question.
     pub(super) fn next(&mut self) -> Option<(u64, Result<NodeDone, Refusal>)> {
         loop {
-            let (asked, generation, outcome) = read(self.protector.next()?);
-            let is_it = |open: &Open| open.asked == asked && open.generation == generation;
+            let (kind, generation, outcome) = read(self.protector.next()?);
+            let is_it = |open: &Open| open.kind == kind && open.generation == generation;
             if let Some(place) = self.open.iter().position(is_it) {
                 return Some((self.open.remove(place).number, outcome));
             }
@@ -99,17 +99,17 @@ impl NodeProtector {
     }
 }
 
-fn read(event: Event) -> (Asked, Option<GenerationId>, Result<NodeDone, Refusal>) {
+fn read(event: Event) -> (RequestKind, Option<GenerationId>, Result<NodeDone, Refusal>) {
     match event {
         Event::Opened { addresses, unusable, .. } => {
-            (Asked::Open, None, Ok(NodeDone::Opened { addresses, unusable }))
+            (RequestKind::Open, None, Ok(NodeDone::Opened { addresses, unusable }))
         }
-        Event::Met { .. } => (Asked::Meet, None, Ok(NodeDone::Done)),
+        Event::Met { .. } => (RequestKind::Meet, None, Ok(NodeDone::Done)),
         Event::Protected { generation, statistics } => {
-            (Asked::Protect, Some(generation), Ok(NodeDone::Protected((&statistics).into())))
+            (RequestKind::Protect, Some(generation), Ok(NodeDone::Protected((&statistics).into())))
         }
         Event::Abandoned { generation, account } => {
-            (Asked::Abandon, Some(generation), Ok(NodeDone::GivenUp(account.as_ref().map(Into::into))))
+            (RequestKind::Abandon, Some(generation), Ok(NodeDone::GivenUp(account.as_ref().map(Into::into))))
         }
         Event::Repaired { generation, repaired, statistics } => {
             let rebuilt = Rebuilt {
@@ -119,9 +119,9 @@ fn read(event: Event) -> (Asked, Option<GenerationId>, Result<NodeDone, Refusal>
                 records: repaired.records,
                 received_bytes: statistics.received_bytes,
             };
-            (Asked::Repair, Some(generation), Ok(NodeDone::Repaired(rebuilt)))
+            (RequestKind::Repair, Some(generation), Ok(NodeDone::Repaired(rebuilt)))
         }
-        Event::Failed { asked, generation, error } => (asked, generation, Err(refusal(&error))),
+        Event::Failed { request, generation, error } => (request, generation, Err(refusal(&error))),
     }
 }
 
