@@ -25,7 +25,7 @@ use crate::error::AgentError;
 use crate::image::{Cut, Images};
 use crate::limits::CHUNK_BYTES;
 use crate::pmi::{Pmi, UNSAVABLE_PMI};
-use crate::ports::{self, Standing};
+use crate::ports::{self, FrozenPorts};
 use crate::this_rank::{self, State, ThisRank};
 
 /// Starts the agent's first life; returns when the launcher has no use for this process any more.
@@ -68,14 +68,14 @@ fn revive(
     stream: &UnixStream,
     images: &mut Images,
     state: &mut State,
-    standing: Standing<'_>,
+    frozen_ports: FrozenPorts<'_>,
 ) -> Result<(), AgentError> {
     let (launch, line) = read_launch(stream)?;
     images.look_in(&launch)?;
     if let Some(generation) = launch.restore {
-        standing.compare(&images.ports_of(generation, launch.rank)?)?;
+        frozen_ports.compare(&images.ports_of(generation, launch.rank)?)?;
     }
-    let nic = standing.restart(&launch)?;
+    let nic = frozen_ports.restart(&launch)?;
     state.enter_life(launch, line);
     if let Some(nic) = nic {
         state.say(Message::Nic { words: NicText::new(&nic) });
@@ -242,8 +242,8 @@ impl LifeOfAgent {
                             state.send(Message::CutSeen { epoch }).map_err(AgentError::Line)?;
                             None
                         }
-                        Cut::Restored(standing) => {
-                            if let Err(error) = revive(stream, images, &mut state, standing) {
+                        Cut::Restored(frozen_ports) => {
+                            if let Err(error) = revive(stream, images, &mut state, frozen_ports) {
                                 cannot_return(&error);
                             }
                             return Ok(true);

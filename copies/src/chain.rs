@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use store::GenerationId;
-use store::delta::{Choice, Rules, Standing};
+use store::delta::{Choice, Rules, SeriesState};
 use store::record::{Copied, SinceWhole, Upon};
 
 use crate::copies::Listed;
@@ -76,8 +76,8 @@ impl Listed {
         // Numbers are places in the chain here.
         let is_base = chain[0].becomes_base || chain[0].upon.is_none();
         let full = chain.len() as u64 - 1;
-        let standing = Standing { base: count(usize::from(!is_base)), full, newest: count(0) };
-        match rules.choose(Some(&standing)) {
+        let state = SeriesState { base: count(usize::from(!is_base)), full, newest: count(0) };
+        match rules.choose(Some(&state)) {
             Choice::Full => None,
             Choice::Delta { base } => Some(Ground { base: usize::try_from(base).ok()?, chain, since_whole }),
         }
