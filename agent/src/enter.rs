@@ -109,12 +109,12 @@ fn restore(
     let (version, files) = section(directory, reader, kinds::PROCESS_FILES)?;
     let files = Files::decode(version, &files)?;
     let base = directory.open_base(generation, slot.launch.rank, reader)?;
-    let base = base.map(|base| Below::read(directory, reader, &base)).transpose()?;
+    let base = base.map(|base| BaseImage::read(directory, reader, &base)).transpose()?;
     let is_encrypted = reader.header().is_encrypted;
     let whole = |bytes: u64| core::iter::once(0..bytes / PAGE_BYTES).collect();
     let (file, offset) = pages(directory, reader, whole)?;
-    let below = base.as_ref().map(Below::borrow);
-    let pages = Pages { file: file.as_fd(), offset, below, are_freed: is_encrypted };
+    let base_pages = base.as_ref().map(BaseImage::borrow);
+    let pages = Pages { file: file.as_fd(), offset, base_pages, are_freed: is_encrypted };
     let keeps = std::env::var_os(IDS_VARIABLE).is_some_and(|value| value == IDS_KEPT);
     let ids = if keeps { Ids::Kept } else { Ids::New };
     let handed_in = handed_in(slot.number());
@@ -148,30 +148,30 @@ fn pages(
 }
 
 /// What a delta takes from its base.
-struct Below {
+struct BaseImage {
     file: File,
     offset: u64,
     runs: Vec<PageRun>,
     unchanged: Vec<PageRun>,
 }
 
-impl Below {
+impl BaseImage {
     fn read(
         directory: &mut JobDirectory<Directory>,
         delta: &ImageReader,
         base: &ImageReader,
-    ) -> Result<Below, AgentError> {
+    ) -> Result<BaseImage, AgentError> {
         base.verify(directory.storage())?;
         let (version, state) = section(directory, base, kinds::PROCESS)?;
         let runs = ProcessState::decode(version, &state)?.memory.runs;
         let (version, unchanged) = section(directory, delta, kinds::PROCESS_UNCHANGED)?;
         let unchanged = Unchanged::decode(version, &unchanged)?.runs;
         let (file, offset) = pages(directory, base, |_| decrypted::wanted(&runs, &unchanged))?;
-        Ok(Below { file, offset, runs, unchanged })
+        Ok(BaseImage { file, offset, runs, unchanged })
     }
 
-    fn borrow(&self) -> process::restore::Below<'_> {
-        let Below { file, offset, runs, unchanged } = self;
-        process::restore::Below { file: file.as_fd(), offset: *offset, runs, unchanged }
+    fn borrow(&self) -> process::restore::BasePages<'_> {
+        let BaseImage { file, offset, runs, unchanged } = self;
+        process::restore::BasePages { file: file.as_fd(), offset: *offset, runs, unchanged }
     }
 }

@@ -21,7 +21,7 @@ impl Listed {
             let last = needs[needs.len() - 1];
             if let Some(path) = self.lacks(last) {
                 let error = CopyError::Lacks { generation: last.generation, path };
-                return Err(error.below(copy.generation, last.generation));
+                return Err(error.in_base(copy.generation, last.generation));
             }
             let Some(Upon { generation, record }) = last.upon else { return Ok(needs) };
             let found = self.copies.iter().find(|found| found.generation == generation);
@@ -30,11 +30,11 @@ impl Listed {
                 found.filter(|found| !needs.iter().any(|known| known.generation == found.generation))
             else {
                 let error = CopyError::NoBase { generation: last.generation, base: generation };
-                return Err(error.below(copy.generation, last.generation));
+                return Err(error.in_base(copy.generation, last.generation));
             };
             if found.key != copy.key || found.ranks.len() != copy.ranks.len() {
                 let error = CopyError::OtherBase { generation: last.generation, base: generation };
-                return Err(error.below(copy.generation, last.generation));
+                return Err(error.in_base(copy.generation, last.generation));
             }
             needs.push(found);
         }

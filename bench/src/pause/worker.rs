@@ -11,7 +11,7 @@ use process::capture::{Captured, Image, Mode, Options, Outcome, Pause, Prepared,
 use process::content::Hashes;
 use process::declared::Declared;
 use process::files::Policy;
-use process::restore::{Below, Ids, Pages};
+use process::restore::{BasePages, Ids, Pages};
 use process::state::{Files, ProcessState, Unchanged, VERSION};
 use process::track::{self, Costs, Extent, Scope, Tracker, Way};
 use serde::{Deserialize, Serialize};
@@ -630,9 +630,13 @@ pub(crate) fn restore(parent: &mut Parent) -> Result<(), BenchError> {
         Ok::<_, BenchError>((File::open(whole.file("pages"))?, whole.state()?.memory.runs, unchanged.runs))
     });
     let base = base.transpose()?;
-    let below =
-        base.as_ref().map(|(file, runs, unchanged)| Below { file: file.as_fd(), offset: 0, runs, unchanged });
-    let pages = Pages { file: pages.as_fd(), offset: 0, below, are_freed: false };
+    let base_pages = base.as_ref().map(|(file, runs, unchanged)| BasePages {
+        file: file.as_fd(),
+        offset: 0,
+        runs,
+        unchanged,
+    });
+    let pages = Pages { file: pages.as_fd(), offset: 0, base_pages, are_freed: false };
     let handed_in = STANDARD.map(|(name, number)| (name.to_owned(), number));
     let Err(error) =
         process::restore::restore(&state, &files, pages, &handed_in, Policy::default(), Ids::New);
