@@ -14,7 +14,7 @@ use super::{say, tell};
 use crate::arguments::{NicArgument, RepairArguments, RestartArguments};
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::nodes::{Kept, NodeRepair, Repairs};
+use crate::launch::nodes::{GenerationOutcome, NodeRepair, Repairs};
 use crate::launch::registry::Registration;
 use crate::launch::{self, Purpose};
 use crate::text;
@@ -73,8 +73,8 @@ pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, Cli
 }
 
 /// What has become of a generation.
-fn say_kept(kept: &Kept, repairs: &Repairs) -> io::Result<()> {
-    let Kept { generation, restorable, protected } = kept;
+fn say_kept(kept: &GenerationOutcome, repairs: &Repairs) -> io::Result<()> {
+    let GenerationOutcome { generation, restorable, protected } = kept;
     let rebuilt: Vec<&NodeRepair> =
         repairs.rebuilt.iter().filter(|rebuilt| rebuilt.generation == *generation).collect();
     let bytes: u64 = rebuilt.iter().map(|rebuilt| rebuilt.received_bytes).sum();

@@ -58,7 +58,7 @@ impl<S: Storage> JobDirectory<S> {
             progress();
         }
         // Parity of what is kept must not build upon what goes.
-        protect::kept::fold(self, &report.kept, in_use, progress).map_err(|error| match error {
+        protect::node_parity::fold(self, &report.kept, in_use, progress).map_err(|error| match error {
             ProtectError::Store(error) => error,
             error => StoreError::Parity { error: Box::new(error) },
         })?;

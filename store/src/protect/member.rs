@@ -16,7 +16,7 @@ use transport::Rank;
 use super::changed::{ChangedWriter, RUN_BYTES, write_file};
 use super::error::ProtectError;
 use super::group::Group;
-use super::kept::{self, Kept};
+use super::node_parity::{self, NodeParity};
 use super::placement::{Extent, Piece, place};
 use super::strip::{CHUNK_PAGES, Strip};
 use crate::checksum::checksum;
@@ -232,8 +232,8 @@ impl<S: Storage> Member<S> {
         generation: GenerationId,
         from: Option<GenerationId>,
     ) -> Result<Keeping<S::File>, ProtectError> {
-        let below = from.map(|from| Kept::open(&mut self.directory, from)).transpose()?;
-        let pages = below.as_ref().map_or(0, Kept::pages);
+        let below = from.map(|from| NodeParity::open(&mut self.directory, from)).transpose()?;
+        let pages = below.as_ref().map_or(0, NodeParity::pages);
         let writer = ChangedWriter::begin(self.directory.storage(), generation, from)?;
         Ok(Keeping { writer, below, pages })
     }
@@ -281,7 +281,7 @@ impl<S: Storage> Member<S> {
             })?;
         }
         self.read_sums(generation)?;
-        Kept::open(&mut self.directory, generation)?;
+        NodeParity::open(&mut self.directory, generation)?;
         self.write_protected(generation, from)
     }
 
@@ -305,7 +305,7 @@ impl<S: Storage> Member<S> {
 
     /// How a generation is protected, as this member noted.
     pub fn protected(&mut self, generation: GenerationId) -> Result<Protected, ProtectError> {
-        kept::protected(&mut self.directory, generation)
+        node_parity::protected(&mut self.directory, generation)
     }
 
     /// Gives up what this member had begun to keep for a generation that will not be committed.
@@ -332,7 +332,7 @@ pub(super) fn read_sums_file<S: Storage>(storage: &mut S, path: &str) -> Result<
 #[derive(Debug)]
 pub struct Keeping<F> {
     writer: ChangedWriter<F>,
-    below: Option<Kept>,
+    below: Option<NodeParity>,
     pages: u64,
 }
 

@@ -6,7 +6,7 @@
 //!
 //! A generation goes from *local* (images durable on their nodes) over *protected* (every member has sealed what it keeps,
 //! [`Member::seal`]) to *committed*. Parity of a new generation is told as what changes of the old one's, and lies beside it until the old
-//! generation is collected; then it is folded in (`kept::fold`). So at every instant the newest committed generation
+//! generation is collected; then it is folded in (`node_parity::fold`). So at every instant the newest committed generation
 //! survives the loss of any M members, whatever else happens at that instant.
 //!
 //! How strips, records and pages travel between nodes is not decided here: a test moves them by function calls, keepers over the transport.
@@ -16,8 +16,8 @@ pub mod changed;
 mod domains;
 mod error;
 mod group;
-pub(crate) mod kept;
 mod member;
+pub(crate) mod node_parity;
 mod placement;
 mod repair;
 mod scrub;

@@ -8,8 +8,8 @@ use parity::Recovery;
 use super::changed::{append_zeros, make_directory, replace};
 use super::error::ProtectError;
 use super::group::{Group, Place};
-use super::kept::{self, Kept};
 use super::member::{Member, Opened, ZERO_PAGE, page_bytes, runs_from};
+use super::node_parity::{self, NodeParity};
 use super::placement::Extent;
 use crate::checksum::checksum;
 use crate::error::StoreError;
@@ -84,7 +84,7 @@ pub trait Others {
 #[derive(Clone, Debug)]
 pub struct Served {
     data: Option<Opened>,
-    parity: Option<Kept>,
+    parity: Option<NodeParity>,
 }
 
 impl Served {
@@ -94,7 +94,7 @@ impl Served {
         generation: GenerationId,
     ) -> Result<Served, ProtectError> {
         let data = unless_damaged(Opened::open(member, generation))?;
-        let parity = unless_damaged(Kept::open(member.directory(), generation))?;
+        let parity = unless_damaged(NodeParity::open(member.directory(), generation))?;
         Ok(Served { data, parity })
     }
 
@@ -471,7 +471,7 @@ impl<S: Storage> Member<S> {
         self.repair_parity(generation, pages, &mut rebuilder, &mut done, &mut beyond)?;
         beyond.told()?;
         if unless_damaged(self.protected(generation))?.is_none() {
-            let from = Kept::open(self.directory(), generation)?.from();
+            let from = NodeParity::open(self.directory(), generation)?.from();
             self.write_protected(generation, from)?;
             done.records += 1;
         }
@@ -496,7 +496,7 @@ impl<S: Storage> Member<S> {
                 image.expect_digest(file.digest)?;
             }
             let (mut data, parity) =
-                (Opened::open(self, generation)?, Kept::open(self.directory(), generation)?);
+                (Opened::open(self, generation)?, NodeParity::open(self.directory(), generation)?);
             if every_byte {
                 for pages in runs_from(0, content.pages()) {
                     data.read_run(self, pages)?;
@@ -654,9 +654,9 @@ impl<S: Storage> Member<S> {
         done: &mut Repaired,
         beyond: &mut Beyond,
     ) -> Result<(), ProtectError> {
-        let Some(kept) = unless_damaged(Kept::open(self.directory(), generation))? else {
+        let Some(kept) = unless_damaged(NodeParity::open(self.directory(), generation))? else {
             let pages = self.group().cycles(content_pages) * self.group().parity_pages();
-            let written = kept::write_whole(self.directory(), generation, pages, |_, page| {
+            let written = node_parity::write_whole(self.directory(), generation, pages, |_, page| {
                 rebuilder.parity(page).map(Some)
             });
             if beyond.unless_lost(written, |beyond| beyond.files += 1)?.is_some() {

@@ -8,8 +8,8 @@ use crate::storage::Storage;
 use super::base::pages_named;
 use super::changed::{Changed, HEADER_BYTES, RECORD_BYTES, read_records, record_offset};
 use super::error::ProtectError;
-use super::kept::{self, Kept};
 use super::member::{Opened, page_bytes, read_sums_file, runs_from};
+use super::node_parity::{self, NodeParity};
 use super::{Group, Member};
 
 /// Damages that are told one by one; all are counted.
@@ -51,7 +51,7 @@ pub fn scrub<S: Storage>(
     mut progress: impl FnMut(u64),
 ) -> Result<Option<Scrubbed>, ProtectError> {
     let mut directory = directory;
-    let protected = match kept::protected(&mut directory, generation) {
+    let protected = match node_parity::protected(&mut directory, generation) {
         Err(error) if error.is_absence() => return Ok(None),
         found => found?,
     };
@@ -75,7 +75,7 @@ pub fn scrub<S: Storage>(
             })?;
         }
     }
-    match Kept::open(own.directory(), generation) {
+    match NodeParity::open(own.directory(), generation) {
         Err(error) => scrubbed.note(error)?,
         Ok(parity) => {
             scrubbed.parity_pages = parity.pages();

@@ -106,7 +106,7 @@ pub(crate) struct Repairs {
     #[serde(skip)]
     pub(crate) protected: bool,
     /// What was found of each generation that was looked at, the newest first.
-    pub(crate) kept: Vec<Kept>,
+    pub(crate) kept: Vec<GenerationOutcome>,
     pub(crate) rebuilt: Vec<NodeRepair>,
     pub(crate) lost: Vec<Lost>,
 }
@@ -125,7 +125,7 @@ pub(crate) struct NodeRepair {
 
 /// A committed generation, after what could be done for it.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Kept {
+pub(crate) struct GenerationOutcome {
     pub(crate) generation: String,
     pub(crate) restorable: bool,
     /// Every member of every group keeps what protects it.

@@ -48,7 +48,7 @@ use crate::counters::Counters;
 use crate::driver::{Armed, Caps, Driver, EachFrame, Notice, Path, Wake};
 use crate::error::{DriverError, Errno, Operation};
 use crate::limits::BURST_FRAMES;
-use crate::pack::{self, Frames, Kept};
+use crate::pack::{self, Frames, PendingFrames};
 use crate::payload::Payload;
 use crate::sleep::wait_readable;
 use crate::udp::{UdpAddress, UdpConfig, UdpDriver};
@@ -137,7 +137,7 @@ pub struct XdpDriver {
     /// Bytes of a pack at most: it lies in one chunk at the receiver.
     pack_bytes_max: usize,
     /// What is left of a pack that came.
-    kept: Kept,
+    pending: PendingFrames,
     staged_total: u64,
     /// The kernel has not been told of frames that were taken. That takes memory away from it which it has just written, for which the answer to such a
     /// frame would wait.
@@ -230,7 +230,7 @@ impl XdpDriver {
             frames_in: vec![0; slots],
             in_parts: layout.frame_chunks > 1,
             pack_bytes_max: layout.chunk_bytes - RECEIVE_HEADROOM - header_bytes,
-            kept: Kept::default(),
+            pending: PendingFrames::default(),
             staged_total: 0,
             untold: false,
             look_in: 0,
@@ -334,7 +334,7 @@ impl XdpDriver {
         self.tell_taken();
         self.collect()?;
         let mut given =
-            if self.kept.is_empty() { 0 } else { self.give_kept(frames_max, &mut |frame| each(frame)) };
+            if self.pending.is_empty() { 0 } else { self.give_pending(frames_max, &mut |frame| each(frame)) };
         let mut taken = 0;
         while given < frames_max {
             let Some((chunk, bytes)) = self.socket.take() else { break };
@@ -352,7 +352,7 @@ impl XdpDriver {
                             self.counters.bytes_received += frame.len() as u64;
                         }
                         if frames.rest().1 > 0 {
-                            self.kept.keep(frames);
+                            self.pending.keep(frames);
                         }
                     }
                     None => self.counters.lost_malformed += 1,
@@ -417,10 +417,10 @@ impl XdpDriver {
 
     /// Gives away frames of a pack that are left, at most `frames_max`.
     #[cold]
-    fn give_kept(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> usize {
+    fn give_pending(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> usize {
         let mut given = 0;
         while given < frames_max
-            && let Some(frame) = self.kept.next()
+            && let Some(frame) = self.pending.next()
         {
             each(frame);
             given += 1;
@@ -585,7 +585,7 @@ impl Driver for XdpDriver {
         self.look_in > 0
             && !self.untold
             && self.sending == 0
-            && self.kept.is_empty()
+            && self.pending.is_empty()
             && !self.socket.has_frames()
     }
 
@@ -633,7 +633,7 @@ impl Driver for XdpDriver {
             self.watch().map_err(|errno| DriverError::Transient { operation: Operation::Wait, errno })?;
         }
         self.watched = WATCHED_LOOKS;
-        let waits = self.socket.has_frames() || !self.kept.is_empty();
+        let waits = self.socket.has_frames() || !self.pending.is_empty();
         Ok(if waits { Armed::FrameWaiting } else { companion })
     }
 

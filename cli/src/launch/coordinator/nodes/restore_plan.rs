@@ -25,7 +25,7 @@ use super::super::super::limits::{
     COPY_NEWS_EVERY, COPY_SILENT_MAX, NODE_ANSWER_MAX, REPAIR_NEWS_EVERY, REPAIRS_MAX,
 };
 use super::super::super::nodes::wire::{BEYOND_REPAIR, Found, NodeDone, NodeTask, Rebuilt, Refusal};
-use super::super::super::nodes::{Kept, Lost, NodeRepair, Repairs};
+use super::super::super::nodes::{GenerationOutcome, Lost, NodeRepair, Repairs};
 use super::super::super::notice::Notice;
 use super::super::super::storage::Records;
 use super::super::super::wire::ToKeeper;
@@ -377,7 +377,7 @@ impl Shell<'_> {
 
     /// What is said of a generation of which nothing more will be rebuilt before the life begins.
     fn note_judged(&mut self, generation: GenerationId, verdict: Verdicts) {
-        let kept = Kept {
+        let kept = GenerationOutcome {
             generation: generation.to_string(),
             restorable: !matches!(verdict, Verdicts::Lost(_)),
             protected: matches!(verdict, Verdicts::Whole),

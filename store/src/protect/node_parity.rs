@@ -17,25 +17,25 @@ const SYNC_BYTES: usize = 64 << 20;
 
 /// A node's parity of one generation: changes laid over what they change.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct NodeParity {
     /// The newest first.
     layers: Vec<Changed>,
     /// What is below them.
     base: Option<Base>,
 }
 
-impl Kept {
+impl NodeParity {
     /// Finds the parity of `generation`. Nothing of it is read but tables.
     pub(super) fn open<S: Storage>(
         directory: &mut JobDirectory<S>,
         generation: GenerationId,
-    ) -> Result<Kept, ProtectError> {
+    ) -> Result<NodeParity, ProtectError> {
         let storage = directory.storage();
         let (bases, mut layers) = (bases(storage)?, Vec::<Changed>::new());
         let mut at = generation;
         loop {
             if let Some(base) = base_of(storage, &bases, at)? {
-                return Ok(Kept { layers, base: Some(base) });
+                return Ok(NodeParity { layers, base: Some(base) });
             }
             let layer = match Changed::open(storage, at) {
                 Err(error) if error.is_absence() => return Err(ProtectError::NoParity { generation }),
@@ -47,7 +47,7 @@ impl Kept {
             layers.push(layer);
             match from {
                 Some(from) => at = from,
-                None if ends => return Ok(Kept { layers, base: None }),
+                None if ends => return Ok(NodeParity { layers, base: None }),
                 None => return Err(ProtectError::NoParity { generation }),
             }
         }
@@ -222,8 +222,8 @@ pub(crate) fn fold<S: Storage>(
 fn open_if_there<S: Storage>(
     directory: &mut JobDirectory<S>,
     generation: GenerationId,
-) -> Result<Option<Kept>, ProtectError> {
-    match Kept::open(directory, generation) {
+) -> Result<Option<NodeParity>, ProtectError> {
+    match NodeParity::open(directory, generation) {
         Err(ProtectError::NoParity { .. }) => Ok(None),
         opened => opened.map(Some),
     }
@@ -255,7 +255,7 @@ fn stand_alone<S: Storage>(
 /// Writes so many pages of `found` into a file with all pages as of `generation`.
 fn write_all<S: Storage>(
     directory: &mut JobDirectory<S>,
-    found: &Kept,
+    found: &NodeParity,
     generation: GenerationId,
     pages: u64,
     progress: &mut dyn FnMut(),
@@ -286,7 +286,7 @@ fn fold_up_to<S: Storage>(
             Some(base) if layer.from.is_some() => fold_into(directory, base, layer, progress)?,
             _ => {
                 let pages = layer.numbers.last().map_or(0, |last| last + 1);
-                let alone = Kept { layers: vec![layer.clone()], base: None };
+                let alone = NodeParity { layers: vec![layer.clone()], base: None };
                 write_all(directory, &alone, layer.generation, pages, progress)?;
                 Base::new(layer.generation, pages)
             }
