@@ -334,7 +334,7 @@ impl Measured {
 
     /// A whole image, and the next one, in files. `true`: this is the process restored from the second.
     fn save(&mut self, fraction: f64, folder: &Path) -> Result<bool, BenchError> {
-        let (whole, next) = (Place::new(folder, "whole"), Place::new(folder, "next"));
+        let (whole, next) = (ImageFiles::new(folder, "whole"), ImageFiles::new(folder, "next"));
         let sink = whole.create()?;
         let is_armed = self.arm(&sink)? > 0;
         let Taking::Captured(captured) = self.take(&sink, Options::default())? else { return Ok(true) };
@@ -381,7 +381,7 @@ impl Measured {
         self.program.left.store(steps, Ordering::Release);
         let mut write_ns = 0;
         if checkpoint != Checkpoint::Nothing {
-            let place = Place::new(folder, "working");
+            let place = ImageFiles::new(folder, "working");
             let sink = place.create()?;
             let (way, options, _) = match checkpoint {
                 Checkpoint::Whole => {
@@ -423,7 +423,7 @@ impl Measured {
         let mut kind = None;
         if checkpoint {
             std::thread::sleep(time / BEFORE);
-            kind = Some(self.checkpoint(&Place::new(folder, "sequence"))?);
+            kind = Some(self.checkpoint(&ImageFiles::new(folder, "sequence"))?);
         }
         std::thread::sleep(time.saturating_sub(began.elapsed()));
         let left = self.program.left.swap(1, Ordering::AcqRel);
@@ -434,7 +434,7 @@ impl Measured {
     }
 
     /// As the agent chooses, written to files.
-    fn checkpoint(&mut self, place: &Place) -> Result<Kind, BenchError> {
+    fn checkpoint(&mut self, place: &ImageFiles) -> Result<Kind, BenchError> {
         let sink = place.create()?;
         let (way, mut options, extent) = self.plan(&sink, self.deltas.is_some())?;
         let content = match (way, &self.hashes) {
@@ -538,14 +538,14 @@ fn lost() -> BenchError {
 }
 
 /// The files of an image, as this bench keeps it.
-struct Place {
+struct ImageFiles {
     folder: PathBuf,
     name: &'static str,
 }
 
-impl Place {
-    fn new(folder: &Path, name: &'static str) -> Place {
-        Place { folder: folder.to_path_buf(), name }
+impl ImageFiles {
+    fn new(folder: &Path, name: &'static str) -> ImageFiles {
+        ImageFiles { folder: folder.to_path_buf(), name }
     }
 
     fn file(&self, part: &str) -> PathBuf {
@@ -617,7 +617,7 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
 /// Becomes the process whose images lie in a folder, which answers.
 pub(crate) fn restore(parent: &mut Parent) -> Result<(), BenchError> {
     let Some(folder) = parent.hear::<String>()? else { return Ok(()) };
-    let (whole, next) = (Place::new(folder.as_ref(), "whole"), Place::new(folder.as_ref(), "next"));
+    let (whole, next) = (ImageFiles::new(folder.as_ref(), "whole"), ImageFiles::new(folder.as_ref(), "next"));
     let damaged = |error: process::state::DecodeError| BenchError::Restore(error.to_string());
     let state = next.state()?;
     let files = Files::decode(VERSION, &std::fs::read(next.file("files"))?).map_err(damaged)?;

@@ -8,7 +8,7 @@ use transport::{Event as PortEvent, Port, RailIndex};
 use super::World;
 use super::event::Event;
 use super::process::{NEVER, Phase, PortHost, Process};
-use super::pull::Place;
+use super::pull::PayloadAddress;
 use super::tx_fast_path::TxFastPath;
 use crate::engine::queue::{MICRO, Nanos};
 use crate::engine::trace::Actor;
@@ -371,7 +371,7 @@ impl World {
             if let Some(announced) = transmit.announced.filter(|_| plan.pulls)
                 && let Some(frame) = place.nic.lease()
             {
-                let told = Place { process: number, port: port_number, op: announced.op, offset: 0 };
+                let told = PayloadAddress { process: number, port: port_number, op: announced.op, offset: 0 };
                 tell_place(&mut frame[announced.body..], told.bits());
             }
             let payload = match transmit.payload {

@@ -25,7 +25,7 @@ mod strip;
 
 pub use domains::{Exposed, exposed, scheme_that_survives};
 pub use error::ProtectError;
-pub use group::{Group, GroupError, Place, Scheme};
+pub use group::{Group, GroupError, Scheme, StripePage};
 pub use member::{Changes, Keeping, Member};
 pub use placement::{Extent, Piece, place};
 pub use repair::{Half, Others, PageAnswer, Repaired, Served, Wanted};

@@ -7,7 +7,7 @@ use parity::Recovery;
 
 use super::changed::{append_zeros, make_directory, replace};
 use super::error::ProtectError;
-use super::group::{Group, Place};
+use super::group::{Group, StripePage};
 use super::member::{Member, Opened, ZERO_PAGE, page_bytes, runs_from};
 use super::node_parity::{self, NodeParity};
 use super::placement::Extent;
@@ -52,10 +52,10 @@ pub struct Wanted {
 
 impl Wanted {
     /// Places of a member, in the order in which they are told: by cycle, by stripe, by page of its unit.
-    pub fn places<'a>(&'a self, group: &'a Group, member: usize) -> impl Iterator<Item = Place> + 'a {
+    pub fn places<'a>(&'a self, group: &'a Group, member: usize) -> impl Iterator<Item = StripePage> + 'a {
         let stripes = move |cycle| (0..group.members()).map(move |stripe| (cycle, stripe));
         let wanted = move |(cycle, stripe): &(u64, usize)| {
-            matches!(group.place(self.by, *cycle, *stripe, 0), Place::Data { .. })
+            matches!(group.place(self.by, *cycle, *stripe, 0), StripePage::Data { .. })
                 == (self.half == Half::Data)
         };
         let units = self.cycles.clone().flat_map(stripes).filter(wanted);
@@ -110,8 +110,8 @@ impl Served {
         let mut run: Option<(Half, Range<u64>)> = None;
         for place in wanted.places(&group, member.number()) {
             let (half, page) = match place {
-                Place::Data { page, .. } => (Half::Data, page),
-                Place::Parity { page, .. } => (Half::Parity, page),
+                StripePage::Data { page, .. } => (Half::Data, page),
+                StripePage::Parity { page, .. } => (Half::Parity, page),
             };
             match &mut run {
                 Some((same, pages)) if *same == half && pages.end == page => pages.end += 1,
@@ -357,13 +357,13 @@ impl<'a, O: Others> Rebuilder<'a, O> {
         let mut computed = vec![Err(Vec::new()); usize::try_from(pages).expect("they fit into memory")];
         let mut places: Vec<_> = (0..group.members()).map(|other| wanted.places(&group, other)).collect();
         for index in 0.. {
-            let here: Vec<Option<Place>> = places.iter_mut().map(Iterator::next).collect();
+            let here: Vec<Option<StripePage>> = places.iter_mut().map(Iterator::next).collect();
             let Some(own) = here[self.member] else { break };
             let (mut present, mut missing): (Vec<(usize, &[u8])>, _) = (Vec::new(), Vec::new());
             for (other, (place, told)) in here.iter().zip(&told).enumerate() {
                 let place = match place {
-                    Some(Place::Data { column, .. }) => *column,
-                    Some(Place::Parity { row, .. }) => data + row,
+                    Some(StripePage::Data { column, .. }) => *column,
+                    Some(StripePage::Parity { row, .. }) => data + row,
                     None => continue,
                 };
                 match told.as_ref().and_then(|told| told.get(index)) {
@@ -374,8 +374,8 @@ impl<'a, O: Others> Rebuilder<'a, O> {
                 }
             }
             let (place, page) = match own {
-                Place::Data { column, page } => (column, page),
-                Place::Parity { row, page } => (data + row, page),
+                StripePage::Data { column, page } => (column, page),
+                StripePage::Parity { row, page } => (data + row, page),
             };
             let slot = &mut computed
                 [usize::try_from(page - wanted.cycles.start * per_cycle).expect("they fit into memory")];

@@ -23,7 +23,7 @@ pub const NUMBER_MAX: u64 = 1 << 62;
 
 /// What a contradiction is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum StatePart {
     /// The port as a whole.
     Port,
     /// One link.
@@ -36,14 +36,14 @@ pub enum Place {
     Waiting(MessageKey),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for StatePart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Port => f.write_str("port"),
-            Place::Link(link) => write!(f, "link {}", link.0),
-            Place::Send(op) => write!(f, "send {}", op.0),
-            Place::Receive(op) => write!(f, "receive {}", op.0),
-            Place::Waiting(key) => write!(f, "waiting message {:#x}", key.0.to_bits()),
+            StatePart::Port => f.write_str("port"),
+            StatePart::Link(link) => write!(f, "link {}", link.0),
+            StatePart::Send(op) => write!(f, "send {}", op.0),
+            StatePart::Receive(op) => write!(f, "receive {}", op.0),
+            StatePart::Waiting(key) => write!(f, "waiting message {:#x}", key.0.to_bits()),
         }
     }
 }
@@ -83,7 +83,7 @@ pub enum StateError {
     #[error("{place}: {field} is {found}, but the rest of the state needs {needed}: the state is damaged")]
     Value {
         /// Where.
-        place: Place,
+        place: StatePart,
         /// Which field.
         field: &'static str,
         /// Its value.
@@ -102,7 +102,7 @@ impl StateError {
     }
 }
 
-impl Place {
+impl StatePart {
     pub(super) fn at_most(self, field: &'static str, found: u64, needed: u64) -> Result<(), StateError> {
         if found <= needed { Ok(()) } else { Err(StateError::Value { place: self, field, found, needed }) }
     }
@@ -150,7 +150,7 @@ impl FrozenPort {
 
 impl Port {
     pub(crate) fn check(&self) -> Result<(), StateError> {
-        let port = Place::Port;
+        let port = StatePart::Port;
         port.at_most("next operation", self.next_op, NUMBER_MAX)?;
         port.at_most("pause", self.pause, NUMBER_MAX)?;
         port.at_most("epoch", u64::from(self.epoch.0), EPOCH_MAX.into())?;
@@ -173,7 +173,7 @@ impl Port {
         link: &Link,
         progresses: &mut Progresses,
     ) -> Result<(), StateError> {
-        let place = Place::Link(index);
+        let place = StatePart::Link(index);
         place.at_most("next", link.next, NUMBER_MAX)?;
         place.at_most("expected", link.expected, NUMBER_MAX)?;
         place.at_most("acknowledged", link.acked, link.next)?;
@@ -212,7 +212,7 @@ impl Port {
         queues.open.map_or(Ok(()), |open| self.check_open(index, &open))
     }
 
-    fn check_incoming(&self, place: Place, incoming: &Incoming) -> Result<(), StateError> {
+    fn check_incoming(&self, place: StatePart, incoming: &Incoming) -> Result<(), StateError> {
         let Incoming { op, base, total, granted, received, .. } = *incoming;
         place.operation("operation of a payload", op, self.next_op)?;
         place.at_most("base of a payload", base, NUMBER_MAX)?;
@@ -222,7 +222,7 @@ impl Port {
     }
 
     fn check_open(&self, index: LinkIndex, open: &Open) -> Result<(), StateError> {
-        let place = Place::Link(index);
+        let place = StatePart::Link(index);
         place.at_most("bytes under assembly", open.total, NUMBER_MAX)?;
         place.at_most("bytes assembled", open.received.saturating_add(1), open.total)?;
         match open.target {
@@ -257,7 +257,7 @@ impl Port {
     fn check_sends(&self, progresses: &Progresses) -> Result<(), StateError> {
         let mut ungranted = alloc::vec![0u16; self.links.len()];
         for (op, send) in &self.sends {
-            let place = Place::Send(*op);
+            let place = StatePart::Send(*op);
             let SendOp { link, envelope, owned, granted, acked } = send;
             place.equal("operation", envelope.op.0, op.0)?;
             place.operation("operation", *op, self.next_op)?;
@@ -285,7 +285,7 @@ impl Port {
             }
         }
         for (i, (link, announced)) in self.links.iter().zip(ungranted).enumerate() {
-            let place = Place::Link(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
+            let place = StatePart::Link(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
             place.equal("announced sends", u64::from(link.announced), u64::from(announced))?;
         }
         Ok(())
@@ -299,14 +299,14 @@ impl Port {
             all.chain(self.matcher.claimed().map(|(key, message)| (key, message, true)))
         {
             bytes += self.check_waiting(key, message)?;
-            let place = Place::Waiting(key);
+            let place = StatePart::Waiting(key);
             place.holds("no receive for it", claimed || !self.matcher.is_awaited(&message.envelope))?;
         }
-        Place::Port.equal("bytes of waiting messages", self.unexpected_bytes as u64, bytes)
+        StatePart::Port.equal("bytes of waiting messages", self.unexpected_bytes as u64, bytes)
     }
 
     fn check_posted(&self, receive: &Receive) -> Result<(), StateError> {
-        let place = Place::Receive(receive.op);
+        let place = StatePart::Receive(receive.op);
         place.operation("operation", receive.op, self.next_op)?;
         place.at_most("room", receive.bytes_max, NUMBER_MAX)?;
         if let Some(link) = receive.pattern.source {
@@ -323,7 +323,7 @@ impl Port {
 
     /// Returns the bytes that the message occupies.
     fn check_waiting(&self, key: MessageKey, message: &Message<Arrived>) -> Result<u64, StateError> {
-        let place = Place::Waiting(key);
+        let place = StatePart::Waiting(key);
         let source = message.envelope.source;
         place.at_most("source", u64::from(source.0) + 1, self.links.len() as u64)?;
         place.at_most("length", message.envelope.bytes, NUMBER_MAX)?;
@@ -345,7 +345,7 @@ impl Port {
     }
 
     fn check_event(&self, event: &Event) -> Result<(), StateError> {
-        let place = Place::Port;
+        let place = StatePart::Port;
         match *event {
             Event::Received { op, source, offset, bytes, .. } => {
                 place.operation("operation of a completion", op, self.next_op)?;
@@ -364,7 +364,7 @@ impl Port {
 }
 
 /// What is in flight is counted in three ways.
-fn check_flight(place: Place, link: &Link, queues: &Queues) -> Result<(), StateError> {
+fn check_flight(place: StatePart, link: &Link, queues: &Queues) -> Result<(), StateError> {
     let copied = || queues.frames.iter().filter(|frame| frame.is_copied());
     let bytes = copied().map(|frame| u64::from(frame.bytes.get())).sum();
     place.equal("copied bytes in flight", link.copied_bytes.into(), bytes)?;
@@ -386,7 +386,7 @@ fn check_flight(place: Place, link: &Link, queues: &Queues) -> Result<(), StateE
 struct Walk<'a> {
     port: &'a Port,
     index: LinkIndex,
-    place: Place,
+    place: StatePart,
     progresses: &'a mut Progresses,
     /// Ring offset that the next copied byte has.
     ring: u64,
@@ -402,7 +402,7 @@ impl<'a> Walk<'a> {
         Walk {
             port,
             index,
-            place: Place::Link(index),
+            place: StatePart::Link(index),
             progresses,
             ring,
             message: None,

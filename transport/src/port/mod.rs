@@ -26,7 +26,7 @@ mod transmit;
 mod tx_fast_path;
 mod warm;
 
-pub use check::{NUMBER_MAX, Place, StateError};
+pub use check::{NUMBER_MAX, StateError, StatePart};
 pub use closing::Unsettled;
 pub use frozen::{FrozenPort, Reach, Restart};
 pub use load::KeyChange;
