@@ -11,7 +11,7 @@ use ckpt_glue::config::OnFault;
 use ckpt_glue::limits::CHECKPOINT_EVERY_MIN;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use copies::Place;
+use copies::CopyLocation;
 use drivers::{NicChoice, RailChoice};
 use store::GenerationId;
 
@@ -349,9 +349,9 @@ pub(crate) struct RestartArguments {
     /// The job's directory
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// Bring a copy into DIR first, which may be missing: from the place that --flush-to named, of several jobs as PLACE/JOB
-    #[arg(long, value_name = "PLACE")]
-    pub(crate) from: Option<Place>,
+    /// Bring a copy into DIR first, which may be missing: from the place that --flush-to named, of several jobs as LOCATION/JOB
+    #[arg(long, value_name = "LOCATION")]
+    pub(crate) from: Option<CopyLocation>,
     /// The generation to restart from, as `ls` writes it (2.00000000deadbeef/3), or its epoch alone in the newest life
     #[arg(long, value_name = "G", value_parser = generation_argument)]
     pub(crate) generation: Option<GenerationArgument>,

@@ -96,7 +96,7 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Copy(#[from] copies::CopyError),
     #[error("{error}")]
-    Place { error: copies::PlaceError },
+    CopyLocation { error: copies::LocationError },
     #[error(
         "copies of this job at {place} are encrypted, and the key that was given is another one, or none: name it with --key-file or STILLWIRE_KEY, or another place with --flush-to"
     )]
@@ -121,7 +121,7 @@ pub(crate) enum CliError {
     )]
     LivesApart { apart: Box<Apart> },
     #[error(
-        "{host} knows life {life} of the job, which {job} does not: that one is an older state. Name the directory with which the job went on last; if it is lost, go on from {path} on {host} (`stillwire restart`), or from a copy (`stillwire restart {job} --from PLACE`)"
+        "{host} knows life {life} of the job, which {job} does not: that one is an older state. Name the directory with which the job went on last; if it is lost, go on from {path} on {host} (`stillwire restart`), or from a copy (`stillwire restart {job} --from LOCATION`)"
     )]
     NodeAhead { host: String, path: PathBuf, life: transport::Life, job: PathBuf },
     #[error("{path} is there already, and nothing is written over: name another file, or remove it")]
@@ -224,7 +224,7 @@ pub(crate) enum CliError {
     #[error(
         "{path} cannot be made: No such file or directory, though the folder above it is there; its file system has no folders of people's own (as /proc), or it has been removed: name another directory with --ckpt-dir"
     )]
-    NoPlace { path: PathBuf },
+    DirectoryNotMade { path: PathBuf },
     #[error("{reason}")]
     CheckpointFailed { reason: String },
     #[error("{reason}")]
@@ -259,7 +259,7 @@ impl CliError {
             | CliError::EncryptWithNothing
             | CliError::LimitOfNothing { .. }
             | CliError::DomainsOfNothing
-            | CliError::Place { .. } => Exit::Usage,
+            | CliError::CopyLocation { .. } => Exit::Usage,
             CliError::Stopped
             | CliError::BringingStopped { .. }
             | CliError::Bench(bench::BenchError::Stopped) => Exit::Stopped,

@@ -65,7 +65,7 @@ pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, Cli
         repairs.kept.iter().try_for_each(|kept| say_kept(kept, repairs))?;
         if repairs.chosen.is_none() {
             say!(
-                "no generation is left that can be restored; a copy, if there is one, is brought by `stillwire restart DIR --from PLACE`"
+                "no generation is left that can be restored; a copy, if there is one, is brought by `stillwire restart DIR --from LOCATION`"
             )?;
         }
     }

@@ -24,7 +24,7 @@ use transport::{Epoch, Life, Rank};
 
 use super::flush::wire::{WirePacked, WirePart};
 use super::limits::{LINK_FRAME_BYTES_MAX, READ_BYTES, VERSION_BYTES_MAX};
-use super::nodes::wire::{NodeDone, NodeTask, Refusal, WirePlace};
+use super::nodes::wire::{NodeDone, NodeTask, Refusal, WireMembership};
 use super::version::VERSION;
 
 /// The number under which a control message is sealed that lies in a frame: the order of frames is the stream's matter.
@@ -196,7 +196,7 @@ pub(crate) struct Begin {
     pub(crate) is_mpi: bool,
     pub(crate) saves_processes: bool,
     /// `directory` is the node's own; the job's lies elsewhere.
-    pub(crate) own: Option<WirePlace>,
+    pub(crate) own: Option<WireMembership>,
     /// The job's directory, if this host has it.
     pub(crate) records: OsString,
     /// Restored processes and their threads get the ids that they had.

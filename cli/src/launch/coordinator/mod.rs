@@ -27,7 +27,7 @@ use ckpt_glue::pmi::Member;
 use ckpt_glue::protocols::CheckpointEvent;
 use ckpt_glue::recovery::Ending;
 use ckpt_glue::sabotage::Sabotage;
-use copies::{Copies, Place};
+use copies::{Copies, CopyLocation};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
@@ -157,8 +157,8 @@ pub(crate) fn run(
 fn leave_sign(plan: &Plan) -> Result<Option<u64>, CliError> {
     let Some(flush) = plan.flush.as_ref().filter(|_| plan.has_images_elsewhere()) else { return Ok(None) };
     match &flush.to {
-        Place::Folder(_) => Ok(Some(Copies::new(&*flush.to.open()?, plan.job, None).leave_sign()?)),
-        Place::Objects { .. } => Ok(None),
+        CopyLocation::Folder(_) => Ok(Some(Copies::new(&*flush.to.open()?, plan.job, None).leave_sign()?)),
+        CopyLocation::Objects { .. } => Ok(None),
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use copies::{CopyError, PackRequest, Packed, Place, Report};
+use copies::{CopyError, CopyLocation, PackRequest, Packed, Report};
 use store::packets::Key;
 use store::{GenerationId, Manifest};
 
@@ -30,7 +30,7 @@ pub(crate) struct Flush {
     /// Every so many generations one is.
     pub(crate) every: u32,
     /// Where copies lie.
-    pub(crate) to: Place,
+    pub(crate) to: CopyLocation,
     /// How many are kept: the newest ones.
     pub(crate) keep: u32,
     /// So many at most hang on one whole copy.
@@ -46,7 +46,7 @@ pub(crate) struct Flush {
 pub(crate) struct Fetch {
     pub(crate) generation: GenerationId,
     /// Where copies lie.
-    pub(crate) from: Place,
+    pub(crate) from: CopyLocation,
     pub(crate) key: Option<Key>,
 }
 

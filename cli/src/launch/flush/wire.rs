@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-use copies::{CopyError, Environment, PackRequest, Packed, Place, Target};
+use copies::{CopyError, CopyLocation, Environment, PackRequest, Packed, Target};
 use serde::{Deserialize, Serialize};
 use store::delta::{ContentName, Differences};
 use store::packets::Key;
@@ -31,18 +31,18 @@ impl fmt::Debug for WireCopies {
 }
 
 impl WireCopies {
-    pub(crate) fn new(place: &Place, key: Option<&Key>) -> WireCopies {
+    pub(crate) fn new(place: &CopyLocation, key: Option<&Key>) -> WireCopies {
         let environment = match place {
-            Place::Folder(_) => Environment::default(),
-            Place::Objects { .. } => Environment::own(),
+            CopyLocation::Folder(_) => Environment::default(),
+            CopyLocation::Objects { .. } => Environment::own(),
         };
         let environment = environment.all().map(|(name, value)| (name.to_owned(), value.to_owned()));
         WireCopies { place: place.to_string(), environment: environment.collect(), key: key.map(|key| key.0) }
     }
 
     pub(crate) fn open(&self) -> Result<Box<dyn Target>, CopyError> {
-        let place = self.place.parse::<Place>();
-        let place = place.unwrap_or_else(|_| Place::Folder(self.place.clone().into()));
+        let place = self.place.parse::<CopyLocation>();
+        let place = place.unwrap_or_else(|_| CopyLocation::Folder(self.place.clone().into()));
         Ok(place.open_with(&Environment::new(self.environment.iter().cloned()))?)
     }
 

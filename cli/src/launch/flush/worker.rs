@@ -6,7 +6,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use ckpt_glue::names::NodeIndex;
-use copies::{Copies, CopyError, Packed, Place, Report, Work, Written};
+use copies::{Copies, CopyError, CopyLocation, Packed, Report, Work, Written};
 use protector::ImageRuns;
 use store::delta::Rules;
 use store::packets::Key;
@@ -70,7 +70,7 @@ pub(super) type Answer = Result<Vec<Packed>, CopyError>;
 pub(super) struct Copier {
     job: JobId,
     job_file: JobFile,
-    place: Place,
+    place: CopyLocation,
     keep: u32,
     whole_every: u32,
     key: Option<Key>,

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::Epoll;
 
 use super::super::limits::COPY_GRACE;
-use super::super::nodes::wire::{NodeTask, Refusal, WirePlace};
+use super::super::nodes::wire::{NodeTask, Refusal, WireMembership};
 use super::super::watch;
 use super::super::wire::FromKeeper;
 use super::super::worker::Worker;
@@ -61,25 +61,25 @@ impl Collecting {
 impl OwnDirectory {
     pub(super) fn start(
         site: &Site,
-        place: &WirePlace,
+        membership: &WireMembership,
         epoll: &Epoll,
         (of_disk, of_protector): (u64, u64),
     ) -> io::Result<OwnDirectory> {
         let is_over = Arc::new(AtomicBool::new(false));
         let open = Arc::new(AtomicUsize::new(0));
-        let mut disk = Disk::new(site, place.clone(), Arc::clone(&is_over), Arc::clone(&open));
+        let mut disk = Disk::new(site, membership.clone(), Arc::clone(&is_over), Arc::clone(&open));
         let worker = Worker::start("stillwire-disk", move |(number, task), results| {
             disk.perform(number, task, results);
         })?;
         watch(epoll, worker.wake_fd().as_fd(), of_disk)?;
-        let start = |group| NodeProtector::start(site, group, &place.budget, epoll, of_protector);
+        let start = |group| NodeProtector::start(site, group, &membership.budget, epoll, of_protector);
         Ok(OwnDirectory {
             worker,
             open,
             collecting: Collecting::default(),
             fetching: None,
             is_over,
-            protector: place.group().map(start).transpose()?,
+            protector: membership.group().map(start).transpose()?,
         })
     }
 }

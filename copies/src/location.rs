@@ -11,7 +11,7 @@ use crate::target::Target;
 
 /// A shared directory, or a part of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum CopyLocation {
     /// A directory.
     Folder(PathBuf),
     /// What lies below a prefix in a bucket of an object store that speaks S3.
@@ -61,7 +61,7 @@ impl Environment {
 
 /// A text that names no place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlaceError {
+pub enum LocationError {
     /// Another kind of place.
     #[error("expected a directory, file:///DIRECTORY or s3://BUCKET/PREFIX, found `{found}`")]
     Scheme {
@@ -82,45 +82,45 @@ pub enum PlaceError {
     },
 }
 
-impl FromStr for Place {
-    type Err = PlaceError;
+impl FromStr for CopyLocation {
+    type Err = LocationError;
 
-    fn from_str(text: &str) -> Result<Place, PlaceError> {
+    fn from_str(text: &str) -> Result<CopyLocation, LocationError> {
         let found = || text.to_owned();
         if let Some(rest) = text.strip_prefix("s3://") {
             let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
             let prefix = prefix.trim_matches('/').to_owned();
             if bucket.is_empty() || prefix.contains("//") {
-                return Err(PlaceError::Bucket { found: found() });
+                return Err(LocationError::Bucket { found: found() });
             }
-            return Ok(Place::Objects { bucket: bucket.to_owned(), prefix });
+            return Ok(CopyLocation::Objects { bucket: bucket.to_owned(), prefix });
         }
         if let Some(path) = text.strip_prefix("file://") {
             let is_path = path.starts_with('/') && !path.contains('%');
             return if is_path {
-                Ok(Place::Folder(path.into()))
+                Ok(CopyLocation::Folder(path.into()))
             } else {
-                Err(PlaceError::File { found: found() })
+                Err(LocationError::File { found: found() })
             };
         }
         if text.is_empty() || text.contains("://") {
-            return Err(PlaceError::Scheme { found: found() });
+            return Err(LocationError::Scheme { found: found() });
         }
-        Ok(Place::Folder(text.into()))
+        Ok(CopyLocation::Folder(text.into()))
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CopyLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Folder(path) => write!(f, "{}", path.display()),
-            Place::Objects { bucket, prefix } if prefix.is_empty() => write!(f, "s3://{bucket}"),
-            Place::Objects { bucket, prefix } => write!(f, "s3://{bucket}/{prefix}"),
+            CopyLocation::Folder(path) => write!(f, "{}", path.display()),
+            CopyLocation::Objects { bucket, prefix } if prefix.is_empty() => write!(f, "s3://{bucket}"),
+            CopyLocation::Objects { bucket, prefix } => write!(f, "s3://{bucket}/{prefix}"),
         }
     }
 }
 
-impl Place {
+impl CopyLocation {
     /// Whether a text is meant as a place, and no plain path.
     #[must_use]
     pub fn is_url(text: &str) -> bool {
@@ -136,13 +136,13 @@ impl Place {
     #[cfg_attr(not(feature = "s3"), expect(unused_variables, reason = "object stores alone need it"))]
     pub fn open_with(&self, environment: &Environment) -> Result<Box<dyn Target>, StorageError> {
         match self {
-            Place::Folder(path) => Ok(Box::new(Folder::new(Directory::open(path)?, self.to_string()))),
+            CopyLocation::Folder(path) => Ok(Box::new(Folder::new(Directory::open(path)?, self.to_string()))),
             #[cfg(feature = "s3")]
-            Place::Objects { bucket, prefix } => {
+            CopyLocation::Objects { bucket, prefix } => {
                 Ok(Box::new(crate::objects::Objects::s3(bucket, prefix, environment)?))
             }
             #[cfg(not(feature = "s3"))]
-            Place::Objects { .. } => Err(StorageError::Remote {
+            CopyLocation::Objects { .. } => Err(StorageError::Remote {
                 operation: store::storage::Operation::List,
                 path: self.to_string(),
                 problem: "this build has no object stores; build it with the feature `s3`".to_owned(),
@@ -158,19 +158,19 @@ mod tests {
     #[test]
     fn places_are_read() {
         let objects = |bucket: &str, prefix: &str| {
-            Ok(Place::Objects { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
+            Ok(CopyLocation::Objects { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
         };
         assert_eq!("s3://b".parse(), objects("b", ""));
         assert_eq!("s3://b/".parse(), objects("b", ""));
         assert_eq!("s3://b/some/prefix/".parse(), objects("b", "some/prefix"));
         for folder in ["/shared/copies", "copies", "file:///shared/copies"] {
             let path = folder.strip_prefix("file://").unwrap_or(folder);
-            assert_eq!(folder.parse(), Ok(Place::Folder(path.into())));
+            assert_eq!(folder.parse(), Ok(CopyLocation::Folder(path.into())));
         }
         for wrong in
             ["", "s3://", "s3:///prefix", "gs://bucket", "file://host/path", "file:///a%20b", "s3://b/a//b"]
         {
-            assert!(wrong.parse::<Place>().is_err(), "{wrong}");
+            assert!(wrong.parse::<CopyLocation>().is_err(), "{wrong}");
         }
     }
 }
