@@ -10,7 +10,7 @@ use store::protect::GroupError;
 use store::{GenerationId, StorageError, StoreError};
 
 use crate::exit::Exit;
-use crate::launch::nodes::lives::Apart;
+use crate::launch::nodes::lives::Divergence;
 
 /// Why a command could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -117,9 +117,9 @@ pub(crate) enum CliError {
     PassedOverByNodes { generation: GenerationId, life: transport::Life },
     #[error(
         "{} knows life {} of the job where {} knows life {}: it was restarted twice from the same state, and the two do not belong together; name hosts that went the same way (--hosts), or remove the job's directory on those whose way is to be forgotten",
-        .apart.one.0, .apart.one.1.life, .apart.other.0, .apart.other.1.life
+        .divergence.one.0, .divergence.one.1.life, .divergence.other.0, .divergence.other.1.life
     )]
-    LivesApart { apart: Box<Apart> },
+    LivesDiverge { divergence: Box<Divergence> },
     #[error(
         "{host} knows life {life} of the job, which {job} does not: that one is an older state. Name the directory with which the job went on last; if it is lost, go on from {path} on {host} (`stillwire restart`), or from a copy (`stillwire restart {job} --from LOCATION`)"
     )]

@@ -311,7 +311,7 @@ fn adopt_lives(records: &mut JobDirectory<Directory>, root: &Path, job: JobId) -
         };
         known.push((path.display().to_string(), JobDirectory::attach(storage, job).decisions()?));
     }
-    let joined = joined(known).map_err(|apart| CliError::LivesApart { apart })?;
+    let joined = joined(known).map_err(|divergence| CliError::LivesDiverge { divergence })?;
     Ok(records.adopt_decisions(&joined)?)
 }
 

@@ -123,7 +123,7 @@ pub(crate) struct Group {
 
 /// How a rank gets a pid namespace of its own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Apart<'a> {
+pub(crate) struct PidNamespace<'a> {
     pub(crate) namespaces: &'a Namespaces,
     pub(crate) wanted: Wanted,
 }
@@ -278,23 +278,25 @@ impl Process {
         pmi: UnixStream,
         key: &KeyFile,
         descriptors: Descriptors,
-        apart: Option<Apart<'_>>,
+        pid_namespace: Option<PidNamespace<'_>>,
     ) -> io::Result<(Process, Pipes)> {
         let (ours, theirs) = UnixStream::pair()?;
         // The record fits the socket's buffer many times over, so nobody has to read for this to return.
         (&ours).write_all(&launch.emit())?;
         ours.set_nonblocking(true)?;
         let (rank, ranks) = (launch.rank.0, launch.ranks);
-        let key_place = if apart.is_some() { key.variable_inside() } else { key.variable() };
+        let key_place = if pid_namespace.is_some() { key.variable_inside() } else { key.variable() };
         let spec = SpawnSpec { rank, ranks, local, locals, pmi, key: key_place, parent_job: None };
         let mut command = command(program, &spec);
         command.env(SOCKET_VARIABLE, theirs.as_raw_fd().to_string());
-        if apart.is_some_and(|apart| matches!(apart.wanted, Wanted::Saved { .. })) {
+        if pid_namespace.is_some_and(|pid_namespace| matches!(pid_namespace.wanted, Wanted::Saved { .. })) {
             command.env(agent::IDS_VARIABLE, agent::IDS_KEPT);
         }
         prepare_child(&mut command, [theirs.as_raw_fd(), spec.pmi.as_raw_fd()], descriptors);
-        let put = |apart: Apart<'_>| apart.namespaces.put(&mut command, apart.wanted, key.number());
-        let starting = apart.map(put).transpose()?;
+        let put = |pid_namespace: PidNamespace<'_>| {
+            pid_namespace.namespaces.put(&mut command, pid_namespace.wanted, key.number())
+        };
+        let starting = pid_namespace.map(put).transpose()?;
         let (group, pipes) = Group::start(&mut command, starting)?;
         let key = ControlKey::new(&launch.key);
         let process = Process {

@@ -20,7 +20,7 @@ use transport::Rank;
 
 use super::super::limits::OUTPUT_GRACE;
 use super::super::namespace::Wanted;
-use super::super::process::{Apart, Process};
+use super::super::process::{PidNamespace, Process};
 use super::super::wire::FromKeeper;
 use super::super::{Saves, watch, whole};
 use super::{Shell, Source};
@@ -145,10 +145,10 @@ impl Shell {
         };
         let pmi = self.pmi_socket(Member::of_job(rank))?;
         let program = restored.as_ref().unwrap_or(&self.site.program);
-        let apart = self.namespaces.as_ref().map(|namespaces| Apart { namespaces, wanted });
+        let pid_namespace = self.namespaces.as_ref().map(|namespaces| PidNamespace { namespaces, wanted });
         let place = (local, locals);
         let (process, pipes) =
-            Process::spawn(program, &launch, place, pmi, &self.key_file, self.descriptors, apart)?;
+            Process::spawn(program, &launch, place, pmi, &self.key_file, self.descriptors, pid_namespace)?;
         let pid = process.group.pid;
         process.group.pids().for_each(|pid| self.guard.add(pid));
         let token = self.token();

@@ -46,8 +46,8 @@ impl Shell<'_> {
                 self.unfit.get_or_insert(CliError::Unfit { host: host.unwrap_or_default(), problem });
             }
             Ok(decisions) => self.store.ask(Task::Adopt { decisions, generation }),
-            Err(apart) => {
-                self.unfit.get_or_insert(CliError::LivesApart { apart });
+            Err(divergence) => {
+                self.unfit.get_or_insert(CliError::LivesDiverge { divergence });
             }
         }
         true
