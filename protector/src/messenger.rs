@@ -416,7 +416,7 @@ mod tests {
 
     use super::*;
     use crate::api::{Limits, Rail, Settings};
-    use crate::message::Word;
+    use crate::message::Body;
     use crate::peer_links::port_of;
 
     const LIFE: Life = Life { counter: 1, nonce: 2 };
@@ -445,7 +445,7 @@ mod tests {
         let mut messenger = Messenger::new(ours, 2, None);
         let generation = GenerationId { life: LIFE, epoch: Epoch(3) };
         let give = |messenger: &mut Messenger| {
-            messenger.say(1, &Message { generation, number: 0, word: Word::Alive });
+            messenger.say(1, &Message { generation, number: 0, body: Body::Alive });
             messenger.give(1, generation, 0, vec![(0, 0, Strip::default())]);
             messenger.send();
         };

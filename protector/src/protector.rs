@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::api::{Limits, Rail, RequestKind};
     use crate::limits::QUESTIONS_MAX;
-    use crate::message::{Answer, Message, Question, Word};
+    use crate::message::{Answer, Body, Message, Question};
     use crate::messenger::{Messenger, News};
     use crate::peer_links::PeerLinks;
     use crate::shape::Shape;
@@ -139,8 +139,8 @@ mod tests {
         // As many as a message may tell of: more than any machine has.
         let pages = CONTENT_PAGES_MAX;
         let changed = vec![(pages / group.data_pages(), group.data_pages())];
-        let word = Word::Content { from: None, shape: Shape::Ring, pages, changed, record: content.emit() };
-        messenger.say(0, &Message { generation: ASKED, number: 0, word });
+        let body = Body::Content { from: None, shape: Shape::Ring, pages, changed, record: content.emit() };
+        messenger.say(0, &Message { generation: ASKED, number: 0, body });
         let failed = wait_for(|| {
             messenger.send();
             messenger.receive();
@@ -182,20 +182,20 @@ mod tests {
 
         let (_protector, mut messenger) = with_a_peer(settings);
         for number in 1..=QUESTIONS_MAX as u64 + 2 {
-            let word = Word::Question(Question::Content { of: 1 });
-            messenger.say(0, &Message { generation: ASKED, number, word });
+            let body = Body::Question(Question::Content { of: 1 });
+            messenger.say(0, &Message { generation: ASKED, number, body });
         }
         let mut refused = Vec::new();
         wait_for(|| {
             messenger.send();
             for news in messenger.receive() {
                 let News::Words { from: 0, bytes } = news else { continue };
-                let Message { number, word, .. } = Message::parse(&bytes).expect("a message");
-                let why = match word {
-                    Word::Answer(Answer::Failed(why)) => why,
+                let Message { number, body, .. } = Message::parse(&bytes).expect("a message");
+                let why = match body {
+                    Body::Answer(Answer::Failed(why)) => why,
                     // What it says when they meet.
-                    Word::Alive => continue,
-                    word => panic!("{word:?}"),
+                    Body::Alive => continue,
+                    body => panic!("{body:?}"),
                 };
                 assert!(why.contains("questions of this node wait already"), "{why}");
                 refused.push(number);

@@ -16,7 +16,7 @@ use crate::encode_worker::Task;
 use crate::error::ProtectorError;
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::mailbox::Mailbox;
-use crate::message::{Answer, Message, Question, Word};
+use crate::message::{Answer, Body, Message, Question};
 use crate::usage::Usage;
 use crate::work::{UNENDING, Work};
 
@@ -117,8 +117,8 @@ impl Reader {
                 Job::Window { attempt, window, cycles } => self.window(attempt, window, cycles),
                 Job::End { attempt } => self.end(attempt),
                 Job::Answer { life, to, generation, number, question, .. } => {
-                    let word = Word::Answer(self.answer(generation, question));
-                    let message = Message { generation, number, word }.emit();
+                    let body = Body::Answer(self.answer(generation, question));
+                    let message = Message { generation, number, body }.emit();
                     Some(Done::Answered { life, to, message })
                 }
                 Job::Forget => {

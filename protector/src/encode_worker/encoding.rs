@@ -16,7 +16,7 @@ use crate::cost::{Conditions, windows};
 use crate::encode_pipeline::{EncodePipeline, Out};
 use crate::error::ProtectorError;
 use crate::limits::{ALIVE_EVERY, LATENCY_ASSUMED, LINK_ASSUMED, LINK_SEEN_BYTES, STUCK_AFTER, WINDOWS_MAX};
-use crate::message::{Message, Strips, Word};
+use crate::message::{Body, Message, Strips};
 use crate::messenger::Messenger;
 use crate::reader;
 use crate::shape::Shape;
@@ -137,7 +137,7 @@ impl EncodeWorker {
         self.failed = Some((generation, account));
         // Who has given up has said so to everybody.
         if !matches!(error, ProtectorError::PeerGaveUp { .. }) {
-            self.say_to_all(generation, &Word::GaveUp { reason: error.to_string() });
+            self.say_to_all(generation, &Body::GaveUp { reason: error.to_string() });
         }
         self.to_writer(writer::Job::Drop);
         self.leave(generation);
@@ -234,7 +234,7 @@ impl EncodeWorker {
         self.to_reader(reader::Job::Begin { attempt, changes });
         self.say_to_all(
             generation,
-            &Word::Content { from, shape, pages, changed: share, record: content.emit() },
+            &Body::Content { from, shape, pages, changed: share, record: content.emit() },
         );
         // What came before.
         let early: Vec<usize> = self.early.keys().copied().collect();
@@ -479,7 +479,7 @@ impl EncodeWorker {
         if now.saturating_duration_since(encoding.asked_alive) >= ALIVE_EVERY.min(patience / 4) {
             encoding.asked_alive = now;
             for member in awaited {
-                messenger.say(member, &Message { generation, number: 0, word: Word::Alive });
+                messenger.say(member, &Message { generation, number: 0, body: Body::Alive });
             }
         }
     }

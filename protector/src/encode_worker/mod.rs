@@ -19,7 +19,7 @@ use crate::api::{Event, Request, Seconds, Settings, Statistics};
 use crate::disk::{Disk, Gone, Meter};
 use crate::error::ProtectorError;
 use crate::mailbox::{EventQueue, Mailbox};
-use crate::message::{Message, Word};
+use crate::message::{Body, Message};
 use crate::messenger::{Messenger, News};
 use crate::peer_links::PeerLinks;
 use crate::reader::{self, Reader};
@@ -307,7 +307,7 @@ impl EncodeWorker {
         let messenger = messenger.ok_or(ProtectorError::NotOpen { node, life, open })?;
         messenger.links().meet(&self.settings, addresses)?;
         // What is said first shows how far the others are, before that is asked for.
-        self.say_to_all(GenerationId { life, epoch: Epoch(0) }, &Word::Alive);
+        self.say_to_all(GenerationId { life, epoch: Epoch(0) }, &Body::Alive);
         Ok(())
     }
 
@@ -373,19 +373,19 @@ impl EncodeWorker {
     }
 
     fn heard(&mut self, from: usize, message: Message) {
-        let Message { generation, number, word } = message;
-        match word {
-            Word::Content { from: builds_upon, shape, pages, changed, record } => {
+        let Message { generation, number, body } = message;
+        match body {
+            Body::Content { from: builds_upon, shape, pages, changed, record } => {
                 let share = changed;
                 self.content(
                     from,
                     Early::Content { generation, from: builds_upon, shape, pages, share, record },
                 );
             }
-            Word::GaveUp { reason } => self.content(from, Early::GaveUp { generation, reason }),
-            Word::Question(question) => self.asked_by(from, generation, number, question),
-            Word::Answer(answer) => self.answered(from, generation, number, answer),
-            Word::Alive => {}
+            Body::GaveUp { reason } => self.content(from, Early::GaveUp { generation, reason }),
+            Body::Question(question) => self.asked_by(from, generation, number, question),
+            Body::Answer(answer) => self.answered(from, generation, number, answer),
+            Body::Alive => {}
         }
     }
 
@@ -395,9 +395,9 @@ impl EncodeWorker {
         self.fail(ProtectorError::Message { peer: self.node(from), reason });
     }
 
-    fn say_to_all(&mut self, generation: GenerationId, word: &Word) {
+    fn say_to_all(&mut self, generation: GenerationId, body: &Body) {
         let (members, me) = (self.settings.group.members(), self.me);
-        let message = Message { generation, number: 0, word: word.clone() };
+        let message = Message { generation, number: 0, body: body.clone() };
         if let Some(messenger) = &mut self.messenger {
             (0..members).filter(|member| *member != me).for_each(|member| messenger.say(member, &message));
         }

@@ -13,7 +13,7 @@ use super::{Current, EncodeWorker, Since};
 use crate::api::{Event, RequestKind};
 use crate::error::ProtectorError;
 use crate::limits::{ALIVE_EVERY, QUESTIONS_MAX, STUCK_AFTER};
-use crate::message::{self, Answer, Message, Word};
+use crate::message::{self, Answer, Body, Message};
 use crate::reader;
 use crate::remote::{Asking, Remote, Reply};
 use crate::writer::{self, failed};
@@ -80,7 +80,7 @@ impl EncodeWorker {
             return;
         };
         self.asked += 1;
-        messenger.say(to, &Message { generation, number: self.asked, word: Word::Question(question) });
+        messenger.say(to, &Message { generation, number: self.asked, body: Body::Question(question) });
         self.questions.insert(self.asked, Question { to, generation, at: Instant::now(), reply });
     }
 
@@ -118,7 +118,7 @@ impl EncodeWorker {
             let awaited: BTreeSet<usize> = self.questions.values().map(|question| question.to).collect();
             for member in awaited {
                 let nothing = GenerationId { life: messenger.life(), epoch: Epoch(0) };
-                messenger.say(member, &Message { generation: nothing, number: 0, word: Word::Alive });
+                messenger.say(member, &Message { generation: nothing, number: 0, body: Body::Alive });
             }
         }
         let heard: Vec<Instant> =
@@ -145,8 +145,8 @@ impl EncodeWorker {
         let Some(messenger) = &mut self.messenger else { return };
         if self.questions_of[from] == QUESTIONS_MAX {
             let why = format!("{QUESTIONS_MAX} questions of this node wait already");
-            let word = Word::Answer(Answer::Failed(why));
-            return messenger.say(from, &Message { generation, number, word });
+            let body = Body::Answer(Answer::Failed(why));
+            return messenger.say(from, &Message { generation, number, body });
         }
         self.questions_of[from] += 1;
         let (attempt, life) = (self.attempt, messenger.life());
