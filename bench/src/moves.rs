@@ -136,7 +136,7 @@ pub fn run(options: &MovesOptions) -> Result<MovesReport, BenchError> {
     let testbed = Testbed::make(Nic::Xdp, options.program)?;
     let kinds = &KINDS;
     let mut rows: Vec<(Nic, Nic, Samples)> = Vec::new();
-    let mut bed = Bed::new(&testbed, kinds[0])?;
+    let mut pair = PortPair::new(&testbed, kinds[0])?;
     for _ in 0..options.moves {
         for (from, to) in round(kinds) {
             let row = match rows.iter().position(|row| (row.0, row.1) == (from, to)) {
@@ -146,10 +146,10 @@ pub fn run(options: &MovesOptions) -> Result<MovesReport, BenchError> {
                     rows.len() - 1
                 }
             };
-            bed.go(to, &mut rows[row].2)?;
+            pair.go(to, &mut rows[row].2)?;
         }
     }
-    let messages = bed.sides.iter().map(|side| side.received).sum();
+    let messages = pair.sides.iter().map(|side| side.received).sum();
     let rows: Vec<MoveRow> = rows.into_iter().map(|(from, to, samples)| samples.row(from, to)).collect();
     let slowest = rows.iter().filter(|row| row.from != row.to).map(|row| row.thaw_us.p99);
     let bars = vec![Bar::below("thaw on another driver, p99, us", slowest.fold(0.0, f64::max), THAW_US_MAX)];
@@ -280,14 +280,14 @@ impl Side {
 }
 
 /// The two ports and where they are.
-struct Bed<'a> {
+struct PortPair<'a> {
     testbed: &'a Testbed,
     sides: [Side; 2],
     life: u32,
 }
 
-impl Bed<'_> {
-    fn new(testbed: &Testbed, nic: Nic) -> Result<Bed<'_>, BenchError> {
+impl PortPair<'_> {
+    fn new(testbed: &Testbed, nic: Nic) -> Result<PortPair<'_>, BenchError> {
         let side = |rank| {
             let port = pair::port_with(rank, AuthLevel::Header);
             let rails = vec![open(testbed, rank, nic)?];
@@ -302,13 +302,13 @@ impl Bed<'_> {
                 done: 0,
             })
         };
-        let mut bed = Bed { testbed, sides: [side(0)?, side(1)?], life: 1 };
-        let addresses = [bed.sides[0].endpoint()?.addresses(), bed.sides[1].endpoint()?.addresses()];
-        for (side, other) in bed.sides.iter_mut().zip([&addresses[1], &addresses[0]]) {
+        let mut pair = PortPair { testbed, sides: [side(0)?, side(1)?], life: 1 };
+        let addresses = [pair.sides[0].endpoint()?.addresses(), pair.sides[1].endpoint()?.addresses()];
+        for (side, other) in pair.sides.iter_mut().zip([&addresses[1], &addresses[0]]) {
             side.link = testbed
                 .on(side.rank, || Ok(side.endpoint()?.connect(pair::port_id(1 - side.rank), other)?))?;
         }
-        Ok(bed)
+        Ok(pair)
     }
 
     /// Moves both ports, with messages on their way, and waits until all have come.

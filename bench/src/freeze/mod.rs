@@ -83,16 +83,16 @@ pub fn run(options: &FreezeOptions) -> Result<FreezeReport, BenchError> {
     let mut rows = Vec::new();
     for &links in &options.links {
         let group = Group { links, silent: 0, samples: options.samples };
-        let mut bed = Bed::make(&group, &testbed)?;
+        let mut measured = MeasuredPort::make(&group, &testbed)?;
         for &flight_bytes in &flights {
             progress.step(format_args!("{links} links, {flight_bytes} bytes in flight"));
-            rows.push(bed.row(format!("links-{links}-flight-{flight_bytes}"), &group, flight_bytes)?);
+            rows.push(measured.row(format!("links-{links}-flight-{flight_bytes}"), &group, flight_bytes)?);
         }
     }
     if options.dump_row {
         progress.step(format_args!("{DUMP_ROW}"));
         let group = Group { links: DUMP_LINKS, silent: DUMP_ACTIVE, samples: options.samples };
-        rows.push(Bed::make(&group, &testbed)?.row(DUMP_ROW.to_owned(), &group, 0)?);
+        rows.push(MeasuredPort::make(&group, &testbed)?.row(DUMP_ROW.to_owned(), &group, 0)?);
     }
     Ok(FreezeReport::new(machine, &testbed, rows))
 }
@@ -106,15 +106,15 @@ struct Group {
 }
 
 /// A measured port with all its peers.
-struct Bed {
+struct MeasuredPort {
     port: Worker,
     senders: Vec<Worker>,
     /// Nobody reads from them.
     _silent: Vec<Box<dyn Driver>>,
 }
 
-impl Bed {
-    fn make(group: &Group, testbed: &Testbed) -> Result<Bed, BenchError> {
+impl MeasuredPort {
+    fn make(group: &Group, testbed: &Testbed) -> Result<MeasuredPort, BenchError> {
         let mut port = testbed.on(0, || Worker::start(PORT))?;
         port.tell(&testbed.rail_spec(0, 0))?;
         let address: Address = port.hear()?;
@@ -148,7 +148,7 @@ impl Bed {
         }
         port.tell(&peers)?;
         port.hear::<()>()?;
-        Ok(Bed { port, senders: workers, _silent: silent })
+        Ok(MeasuredPort { port, senders: workers, _silent: silent })
     }
 
     fn row(&mut self, name: String, group: &Group, flight_bytes: u64) -> Result<FreezeRow, BenchError> {
@@ -158,7 +158,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for MeasuredPort {
     fn drop(&mut self) {
         // They send until they are ended.
         for sender in &mut self.senders {

@@ -3,7 +3,7 @@
 use transport::{JobId, Rank};
 
 use super::grammar::{
-    Form, GenerationText, LineReader, Lines, decimal, digest, generation, hexadecimal, job, sum,
+    Form, GenerationText, LineReader, RecordWriter, decimal, digest, generation, hexadecimal, job, sum,
 };
 use crate::checksum::{ImageDigest, checksum};
 use crate::delta::ContentName;
@@ -106,7 +106,7 @@ impl Copied {
     /// The record's bytes.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
-        let mut lines = Lines::new(&FORM);
+        let mut lines = RecordWriter::new(&FORM);
         lines.line("job", self.job);
         lines.line("generation", GenerationText(self.generation));
         lines.line("taken-ms", self.taken_unix_ms);
@@ -241,7 +241,7 @@ fn parse_blocks(text: &str) -> Option<(ContentName, u64)> {
 }
 
 impl CopiedImage {
-    fn emit(&self, lines: &mut Lines, key: &str) {
+    fn emit(&self, lines: &mut RecordWriter, key: &str) {
         lines.line(key, format_args!("{} {}", self.digest, self.bytes));
     }
 
@@ -252,7 +252,7 @@ impl CopiedImage {
 }
 
 impl CopiedFile {
-    fn emit(&self, lines: &mut Lines, key: &str) {
+    fn emit(&self, lines: &mut RecordWriter, key: &str) {
         let CopiedFile { digest, bytes, stored_bytes, footer } = self;
         lines.line(key, format_args!("{digest} {bytes} {stored_bytes} {footer:016x}"));
     }

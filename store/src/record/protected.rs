@@ -2,7 +2,7 @@
 
 use transport::JobId;
 
-use super::grammar::{Form, GenerationText, LineReader, Lines, decimal, generation, job};
+use super::grammar::{Form, GenerationText, LineReader, RecordWriter, decimal, generation, job};
 use crate::error::RecordError;
 use crate::job::GenerationId;
 use crate::limits::PARITY_UNIT_PAGES_MAX;
@@ -32,7 +32,7 @@ impl Protected {
     /// The record's bytes.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
-        let mut lines = Lines::new(&FORM);
+        let mut lines = RecordWriter::new(&FORM);
         lines.line("job", self.job);
         lines.line("generation", GenerationText(self.generation));
         match self.from {

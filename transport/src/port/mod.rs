@@ -53,7 +53,7 @@ use crate::link::queues::{Control, Envelope, Pending};
 use crate::link::receive::{Incoming, Target};
 use crate::link::timer::NEVER;
 use crate::link::{Flags, Link, WINDOW_BYTES_INITIAL, WINDOW_FRAMES_INITIAL, congestion};
-use crate::matching::{MatchError, Matcher, MatcherBounds, Message, MessageKey, Pattern, Post};
+use crate::matching::{MatchError, Matcher, MatcherBounds, Message, MessageKey, Pattern, PostOutcome};
 use crate::message::{Buffers, Event, Outgoing, Payload, Receive, SendError};
 use crate::port::rails::Rail;
 use crate::sabotage::Sabotage;
@@ -336,13 +336,13 @@ impl Port {
         };
         loop {
             match self.matcher.post(posted)? {
-                Post::Posted => {
+                PostOutcome::Posted => {
                     if let Some(source) = receive.source.filter(|source| self.is_broken(*source)) {
                         self.fail_one_posted(source, op, receive.context);
                     }
                     break;
                 }
-                Post::Matched { key, message, placement, rest } => {
+                PostOutcome::Matched { key, message, placement, rest } => {
                     let context = receive.context;
                     let target = Target::Posted {
                         op,
