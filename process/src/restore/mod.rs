@@ -6,6 +6,7 @@
 //! which needs no memory but its table, unmaps everything, maps and fills the old regions, and jumps to the function
 //! that the image names (`resume`), which makes the threads. From then on the process is the old one.
 
+mod failure_message;
 mod gate;
 mod ids;
 mod mutex;
@@ -14,7 +15,6 @@ mod process;
 mod resume;
 mod rseq;
 mod scaffold;
-mod sentence;
 mod space;
 mod table;
 mod vdso;
@@ -233,7 +233,7 @@ fn populates() -> bool {
 }
 
 fn report(fd: RawFd, what: &str) {
-    let text = format!("{}{what}\n", String::from_utf8_lossy(sentence::OPENING));
+    let text = format!("{}{what}\n", String::from_utf8_lossy(failure_message::OPENING));
     // SAFETY: the kernel reads the text. Where it cannot be written there is nobody to hear it.
     unsafe { libc::write(fd, text.as_ptr().cast(), text.len()) };
 }

@@ -6,7 +6,7 @@ use crate::arch::PAGE_BYTES;
 use crate::state::ProcessState;
 use crate::state::memory::{Advice, Backing, PageRun, Protection, Region};
 
-use super::sentence;
+use super::failure_message;
 use super::table::{Slice, Span, Step};
 use super::x86_64::MAP_VDSO;
 
@@ -100,7 +100,7 @@ impl Calls {
     pub(super) fn call(&mut self, number: i64, arguments: &[u64], want: u64, what: impl Display) {
         let mut all = [0; 6];
         all.iter_mut().zip(arguments).for_each(|(slot, argument)| *slot = *argument);
-        let text = format!("{}cannot {what}: ", String::from_utf8_lossy(sentence::OPENING));
+        let text = format!("{}cannot {what}: ", String::from_utf8_lossy(failure_message::OPENING));
         let (text, text_bytes) = (self.put(text.as_bytes()), text.len() as u64);
         self.steps.push(Step { number: number.cast_unsigned(), arguments: all, want, text, text_bytes });
     }

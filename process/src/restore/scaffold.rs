@@ -50,7 +50,7 @@ impl Scaffold {
         let base_pages = opened.base_pages.as_ref().map_or(&[][..], |base_pages| &base_pages.pieces);
         let base_fd = opened.base_pages.as_ref().map(|base_pages| &base_pages.pages.0);
         let mut calls = Calls::new(data);
-        let errors = calls.put(&sentence::errors());
+        let errors = calls.put(&failure_message::errors());
         let threads: Vec<ThreadEntry> = (1u64..)
             .zip(&state.threads)
             .map(|(place, thread)| thread_entry(thread, stacks + STACK_BYTES * place))

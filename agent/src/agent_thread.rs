@@ -20,12 +20,12 @@ use session::limits::ENROL_MAX;
 use session::line::Line;
 use store::{Directory, GenerationId, JobDirectory};
 
-use crate::enter::EXIT_NOT_STARTED;
 use crate::error::AgentError;
 use crate::image::{Cut, Images};
 use crate::limits::CHUNK_BYTES;
 use crate::pmi::{Pmi, UNSAVABLE_PMI};
 use crate::ports::{self, FrozenPorts};
+use crate::startup::EXIT_NOT_STARTED;
 use crate::this_rank::{self, State, ThisRank};
 
 /// Starts the agent's first life; returns when the launcher has no use for this process any more.

@@ -14,14 +14,14 @@ use process::state::memory::PageRun;
 use process::state::{Files, ProcessState, Unchanged};
 use store::{Directory, GenerationId, ImageReader, JobDirectory, kinds};
 
+use crate::agent_thread;
 use crate::choice::PAGE_BYTES;
-use crate::decrypted;
+use crate::decrypted_pages;
 use crate::error::AgentError;
 use crate::image::{handed_in, open_directory};
 use crate::limits::SETTLED_AFTER;
 use crate::pmi::Pmi;
 use crate::rank_slot::RankSlot;
-use crate::resident;
 use crate::this_rank;
 
 /// The launcher sets this variable to [`SAVE_PROCESS`] for programs that are saved as whole processes.
@@ -74,7 +74,8 @@ fn begin(slot: RankSlot) -> Result<(), AgentError> {
         // A program with points of its own, which a script has started, has taken it by now.
         if slot.is_free() {
             let stream = slot.take().map_err(AgentError::Line);
-            if let Err(error) = stream.and_then(|stream| resident::run(&stream, directory, pmi.as_mut())) {
+            if let Err(error) = stream.and_then(|stream| agent_thread::run(&stream, directory, pmi.as_mut()))
+            {
                 eprintln!("stillwire: this process cannot be saved any more: {error}");
             }
         }
@@ -140,7 +141,7 @@ fn pages(
     let number = reader.find(kinds::PROCESS_MEMORY)?;
     let pages = &reader.entries()[number as usize];
     if pages.is_encrypted() {
-        return Ok((decrypted::decrypt(directory.storage(), reader, number, &wanted(pages.bytes))?, 0));
+        return Ok((decrypted_pages::decrypt(directory.storage(), reader, number, &wanted(pages.bytes))?, 0));
     }
     let path = directory.storage().root().join(reader.path());
     let file = File::open(&path).map_err(|source| AgentError::Image { path, source })?;
@@ -166,7 +167,7 @@ impl BaseImage {
         let runs = ProcessState::decode(version, &state)?.memory.runs;
         let (version, unchanged) = section(directory, delta, kinds::PROCESS_UNCHANGED)?;
         let unchanged = Unchanged::decode(version, &unchanged)?.runs;
-        let (file, offset) = pages(directory, base, |_| decrypted::wanted(&runs, &unchanged))?;
+        let (file, offset) = pages(directory, base, |_| decrypted_pages::wanted(&runs, &unchanged))?;
         Ok(BaseImage { file, offset, runs, unchanged })
     }
 
