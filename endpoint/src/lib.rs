@@ -20,7 +20,7 @@ mod gate;
 mod hand_over;
 mod helper;
 mod inner;
-mod leaving;
+mod shutdown;
 mod spin_policy;
 #[cfg(test)]
 mod testing;
@@ -33,5 +33,5 @@ pub use frozen::{Frozen, PauseSplit};
 pub use gate::{Endpoint, EndpointConfig};
 pub use hand_over::OpenAt;
 pub use inner::Completion;
-pub use leaving::{Leaving, Linger};
+pub use shutdown::{Linger, ShutdownHooks};
 pub use wait::Waiting;

@@ -85,7 +85,7 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(5);
 pub(crate) const LINGER_MAX: Duration = Duration::from_secs(3600);
 
 /// When a person is first told of such a peer; again after twice as long, and so on.
-pub(crate) const LINGER_TOLD_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const LINGER_WARN_AFTER: Duration = Duration::from_secs(5);
 
 /// Peers that are named then.
 pub(crate) const LINGER_NAMED_MAX: usize = 4;

@@ -7,15 +7,14 @@
 //! * `send`, `receive`: messages;
 //! * `rma_initiator`: requests to peers' memory, `pieces`: long ones; `rma_target`: peers' requests to ours, `target_credits`: what is held for them; [`wire`]: how they
 //!   are written;
-//! * `report`: what a person is told of peers, `broken`: what becomes of requests to one that nothing reaches any more;
+//! * `report`: what a person is told of peers, `broken_links`: what becomes of requests to one that nothing reaches any more;
 //! * `backlog`: what becomes of completions for which a queue has no room;
-//! * `closing`: what a closing endpoint waits for;
+//! * `shutdown`: what a closing endpoint waits for;
 //! * [`regions`]: the memory that is open to peers; [`sinks`]: queues and counters.
 
 pub(crate) mod arithmetic;
 mod backlog;
-mod broken;
-mod closing;
+mod broken_links;
 mod pieces;
 mod receive;
 pub(crate) mod regions;
@@ -23,6 +22,7 @@ mod report;
 mod rma_initiator;
 mod rma_target;
 mod send;
+mod shutdown;
 pub(crate) mod sinks;
 mod target_credits;
 pub(crate) mod wire;
@@ -209,7 +209,7 @@ impl Engine {
             sinks,
             directed,
             closing: AtomicBool::new(false),
-            linger: closing::linger(),
+            linger: shutdown::linger(),
             state: Mutex::new(state),
             periodic_freeze: Mutex::new(None),
         });

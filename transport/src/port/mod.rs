@@ -4,9 +4,9 @@
 //! [`Port::poll_transmit`] for every rail until it answers `None`, then sleep until [`Port::poll_timeout`] at most. What
 //! each of the three answers may change with any other call, and only then.
 
-mod broken;
+mod broken_links;
+mod cache_warmup;
 mod check;
-mod closing;
 mod cut;
 mod deferred_ack;
 mod deliver;
@@ -19,18 +19,18 @@ mod receive;
 mod resync;
 mod rx_fast_path;
 #[cfg(feature = "sabotage")]
-mod sabotaged;
+mod sabotage;
+mod shutdown;
 pub mod state;
 mod timeout;
 mod transmit;
 mod tx_fast_path;
-mod warm;
 
 pub use check::{NUMBER_MAX, StateError, StatePart};
-pub use closing::Unsettled;
 pub use frozen::{FrozenPort, Reach, Restart};
 pub use load::KeyChange;
 pub use multi_recv::Stopped;
+pub use shutdown::Unsettled;
 pub(crate) use state::SendOp;
 pub use state::{Arrived, Census, FinalCounters};
 

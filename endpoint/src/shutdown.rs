@@ -22,13 +22,13 @@ pub struct Linger {
     /// peers are probed.
     pub quiet: Duration,
     /// When it is first told for whom it stays. It is told again after twice that time, and so on.
-    pub told_after: Duration,
+    pub warn_after: Duration,
     /// A peer that lives and does not receive what was sent to it is given up after so long.
     pub most: Duration,
 }
 
 /// What an endpoint that leaves asks and tells.
-pub trait Leaving {
+pub trait ShutdownHooks {
     /// A completion that has come meanwhile.
     fn completed(&mut self, completion: Completion);
 
@@ -48,9 +48,9 @@ impl Endpoint {
     pub fn leave(
         &self,
         linger: Linger,
-        leaving: &mut impl Leaving,
+        hooks: &mut impl ShutdownHooks,
     ) -> (Vec<FinalCounters>, Result<(), EndpointError>) {
-        let Linger { silence, quiet, mut told_after, most } = linger;
+        let Linger { silence, quiet, mut warn_after, most } = linger;
         let started = self.shared.clock.now();
         {
             let mut inner = self.shared.lock();
@@ -62,7 +62,7 @@ impl Endpoint {
         let (mut looked, mut unsettled, mut asked) = (None, Unsettled::default(), None);
         let result = loop {
             while let Some(completion) = self.poll() {
-                leaving.completed(completion);
+                hooks.completed(completion);
             }
             let now = self.shared.clock.now();
             let mut inner = self.shared.lock();
@@ -78,7 +78,7 @@ impl Endpoint {
                     let silent: Vec<PortId> = inner.port.silent_unsettled(now, ASK_EVERY).collect();
                     // Not under the gate: who is to answer may be about to freeze this port.
                     drop(inner);
-                    let closed = leaving.closed(&silent);
+                    let closed = hooks.closed(&silent);
                     inner = self.shared.lock();
                     for (peer, expected) in closed {
                         inner.port.peer_has_closed(now, peer, expected);
@@ -89,13 +89,13 @@ impl Endpoint {
             }
             let waited = now.since(started);
             let given_up = unsettled.heard > 0 && waited >= most;
-            if unsettled.heard > 0 && (waited >= told_after || given_up) {
-                while told_after <= waited {
-                    told_after = (told_after * 2).max(quiet);
+            if unsettled.heard > 0 && (waited >= warn_after || given_up) {
+                while warn_after <= waited {
+                    warn_after = (warn_after * 2).max(quiet);
                 }
                 let peers: Vec<PortId> = inner.port.unsettled().collect();
                 drop(inner);
-                leaving.waiting(waited, &peers);
+                hooks.waiting(waited, &peers);
             } else {
                 drop(inner);
             }

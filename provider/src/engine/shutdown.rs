@@ -4,13 +4,13 @@ use core::time::Duration;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use endpoint::{Completion, Leaving, Linger};
+use endpoint::{Completion, Linger, ShutdownHooks};
 use transport::PortId;
 
 use super::Engine;
 use crate::boundary::complain;
 use crate::keeper::{Keeper, keeper};
-use crate::limits::{LINGER_MAX, LINGER_NAMED_MAX, LINGER_TOLD_AFTER, QUIET, SILENCE_MAX};
+use crate::limits::{LINGER_MAX, LINGER_NAMED_MAX, LINGER_WARN_AFTER, QUIET, SILENCE_MAX};
 
 /// Seconds that a closing endpoint stays for peers that live and do not receive what was sent to them.
 const LINGER_VARIABLE: &str = "STILLWIRE_LINGER_S";
@@ -30,18 +30,18 @@ pub(super) fn linger() -> Linger {
     Linger {
         silence: SILENCE_MAX,
         quiet: QUIET,
-        told_after: LINGER_TOLD_AFTER,
+        warn_after: LINGER_WARN_AFTER,
         most: most.unwrap_or(LINGER_MAX),
     }
 }
 
 /// An engine whose endpoint leaves.
-struct Closing<'a> {
+struct EngineShutdown<'a> {
     engine: &'a Engine,
     keeper: Option<&'static Keeper>,
 }
 
-impl Leaving for Closing<'_> {
+impl ShutdownHooks for EngineShutdown<'_> {
     fn completed(&mut self, completion: Completion) {
         let mut state = self.engine.lock();
         self.engine.handle(&mut state, completion);
@@ -84,7 +84,7 @@ impl Engine {
             periodic_freeze.join();
         }
         let keeper = keeper();
-        let (counters, left) = self.endpoint.leave(self.linger, &mut Closing { engine: self, keeper });
+        let (counters, left) = self.endpoint.leave(self.linger, &mut EngineShutdown { engine: self, keeper });
         if let Err(error) = left {
             complain(format_args!("{error}"));
         }
