@@ -14,6 +14,7 @@ mod conversation;
 pub mod delta;
 mod error;
 pub mod freeze;
+mod interrupt;
 pub mod latency;
 pub mod loss;
 mod machine;
@@ -30,7 +31,6 @@ pub mod protocol;
 pub mod rate;
 pub mod report;
 mod statistics;
-mod stopping;
 mod testbed;
 mod worker;
 

@@ -17,10 +17,10 @@ use store::{Decision, Directory, GenerationId, JobDirectory, JobFile, StorageErr
 use transport::JobId;
 
 use super::files::utc;
+use super::interrupt::{InterruptGuard, is_stopped};
 use super::key::{KeyArgument, key_name};
 use super::news::News;
 use super::run::{lock, setting};
-use super::stopping::{Noticing, is_stopped};
 use super::{print_json, protection, say, tell};
 use crate::arguments::{GenerationArgument, duration_argument};
 use crate::error::CliError;
@@ -334,7 +334,7 @@ fn watched(
     quiet: bool,
     work: impl FnOnce(&Report) -> Result<u32, CopyError> + Send,
 ) -> Result<u32, CliError> {
-    let (report, _noticing) = (Report::default(), Noticing::begin());
+    let (report, _guard) = (Report::default(), InterruptGuard::begin());
     let of = text::bytes(copied.bytes());
     let outcome = std::thread::scope(|scope| {
         let working = scope.spawn(|| work(&report));

@@ -12,13 +12,13 @@ extern "C" fn note(_: i32) {
 
 /// As long as it lives, signals that end a process are only noticed: the first one of each kind. The second one ends it where it stands, for what it waits for may
 /// never come.
-pub(super) struct Noticing {
+pub(super) struct InterruptGuard {
     before: Vec<(Signal, SigAction)>,
 }
 
-impl Noticing {
+impl InterruptGuard {
     /// Those that a parent had ignored (`nohup`) stay ignored.
-    pub(super) fn begin() -> Noticing {
+    pub(super) fn begin() -> InterruptGuard {
         let flags = SaFlags::SA_RESTART | SaFlags::SA_RESETHAND;
         let own = SigAction::new(SigHandler::Handler(note), flags, SigSet::empty());
         let mut before = Vec::new();
@@ -30,11 +30,11 @@ impl Noticing {
                 give_back(signal, &was);
             }
         }
-        Noticing { before }
+        InterruptGuard { before }
     }
 }
 
-impl Drop for Noticing {
+impl Drop for InterruptGuard {
     fn drop(&mut self) {
         for (signal, was) in &self.before {
             give_back(*signal, was);

@@ -13,7 +13,7 @@ const ENDED: i32 = 130;
 
 /// Whether somebody wants this program to end.
 #[derive(Clone)]
-pub(crate) struct Stopping(Arc<Noted>);
+pub(crate) struct Interrupt(Arc<Noted>);
 
 #[derive(Default)]
 struct Noted {
@@ -22,15 +22,15 @@ struct Noted {
     below: AtomicI32,
 }
 
-impl Stopping {
+impl Interrupt {
     /// From here on signals that end a process are only noticed, if no other thread was started before: the first one. The second one ends it where it stands,
     /// for what it waits for may never come, and tells what runs below it.
-    pub(crate) fn notice() -> Result<Stopping, BenchError> {
+    pub(crate) fn notice() -> Result<Interrupt, BenchError> {
         let mut signals = SigSet::empty();
         [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| signals.add(signal));
         signals.thread_block().map_err(std::io::Error::from)?;
-        let stopping = Stopping(Arc::default());
-        let noted = Arc::clone(&stopping.0);
+        let interrupt = Interrupt(Arc::default());
+        let noted = Arc::clone(&interrupt.0);
         std::thread::Builder::new().name("stillwire-signals".into()).spawn(move || {
             if signals.wait().is_ok() {
                 noted.stopped.store(true, Ordering::Relaxed);
@@ -43,7 +43,7 @@ impl Stopping {
                 std::process::exit(ENDED);
             }
         })?;
-        Ok(stopping)
+        Ok(interrupt)
     }
 
     /// An error, if somebody does.
