@@ -31,8 +31,8 @@ mod names;
 pub mod objects;
 mod pack;
 mod parts;
+mod progress_target;
 mod target;
-mod watched;
 mod windows;
 mod write;
 

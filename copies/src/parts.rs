@@ -12,7 +12,7 @@ use crate::copies::Copies;
 use crate::error::CopyError;
 use crate::names;
 use crate::pack::Packed;
-use crate::watched::Watched;
+use crate::progress_target::ProgressTarget;
 use crate::write::{Report, Source, Work, Written, random_seed};
 
 /// Bytes of a sign, and then some.
@@ -61,7 +61,7 @@ impl Copies<'_> {
         report: &Report,
         ask: impl FnOnce(PackRequest) -> Result<Vec<Packed>, CopyError>,
     ) -> Result<Written, CopyError> {
-        let watched = Watched::new(self.target, report);
+        let watched = ProgressTarget::new(self.target, report);
         let copies = self.at(&watched);
         copies.write_by(work, report, |ground| {
             let sign = copies.leave_sign()?;
@@ -85,7 +85,7 @@ impl Copies<'_> {
         threads: NonZeroUsize,
         report: &Report,
     ) -> Result<Vec<Packed>, CopyError> {
-        let watched = Watched::new(self.target, report);
+        let watched = ProgressTarget::new(self.target, report);
         let copies = self.at(&watched);
         copies.see_sign(order.sign)?;
         let chain = copies.of_records(manifest.generation, &order.chain)?;

@@ -21,8 +21,8 @@ use crate::copies::{Copies, named};
 use crate::error::CopyError;
 use crate::names;
 use crate::pack::Packed;
+use crate::progress_target::ProgressTarget;
 use crate::target::Writing;
-use crate::watched::Watched;
 
 /// Where the images of ranks lie, for reading: one directory of the job, or one for each node.
 pub trait Source: Sync {
@@ -143,7 +143,7 @@ impl Copies<'_> {
         source: &T,
         report: &Report,
     ) -> Result<Written, CopyError> {
-        let watched = Watched::new(self.target, report);
+        let watched = ProgressTarget::new(self.target, report);
         let copies = self.at(&watched);
         copies.write_by(work, report, |ground| {
             let all: Vec<usize> = (0..work.manifest.images.len()).collect();

@@ -7,14 +7,14 @@ use crate::target::{Entry, Target, Writing};
 use crate::write::Report;
 
 /// A place, and who is told.
-pub(crate) struct Watched<'a> {
+pub(crate) struct ProgressTarget<'a> {
     place: &'a dyn Target,
     report: &'a Report,
 }
 
-impl<'a> Watched<'a> {
-    pub(crate) fn new(place: &'a dyn Target, report: &'a Report) -> Watched<'a> {
-        Watched { place, report }
+impl<'a> ProgressTarget<'a> {
+    pub(crate) fn new(place: &'a dyn Target, report: &'a Report) -> ProgressTarget<'a> {
+        ProgressTarget { place, report }
     }
 
     fn answered<T>(&self, answer: T) -> T {
@@ -28,15 +28,15 @@ fn step(report: &Report) {
     let _ = report.add(0);
 }
 
-impl Target for Watched<'_> {
+impl Target for ProgressTarget<'_> {
     fn create(&self, path: &str, bytes_max: u64) -> Result<Box<dyn Writing + '_>, StorageError> {
         let writing = self.answered(self.place.create(path, bytes_max))?;
-        Ok(Box::new(WatchedWriting { writing, report: self.report }))
+        Ok(Box::new(ProgressWriting { writing, report: self.report }))
     }
 
     fn open(&self, path: &str) -> Result<Box<dyn packets::Source + '_>, StorageError> {
         let source = self.answered(self.place.open(path))?;
-        Ok(Box::new(WatchedSource { source, report: self.report }))
+        Ok(Box::new(ProgressSource { source, report: self.report }))
     }
 
     fn list(&self, folder: &str) -> Result<Vec<Entry>, StorageError> {
@@ -56,12 +56,12 @@ impl Target for Watched<'_> {
     }
 }
 
-struct WatchedWriting<'a> {
+struct ProgressWriting<'a> {
     writing: Box<dyn Writing + 'a>,
     report: &'a Report,
 }
 
-impl Writing for WatchedWriting<'_> {
+impl Writing for ProgressWriting<'_> {
     fn put(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
         self.writing.put(bytes)?;
         step(self.report);
@@ -75,12 +75,12 @@ impl Writing for WatchedWriting<'_> {
     }
 }
 
-struct WatchedSource<'a> {
+struct ProgressSource<'a> {
     source: Box<dyn packets::Source + 'a>,
     report: &'a Report,
 }
 
-impl packets::Source for WatchedSource<'_> {
+impl packets::Source for ProgressSource<'_> {
     fn bytes(&self) -> u64 {
         self.source.bytes()
     }
