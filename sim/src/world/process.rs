@@ -5,8 +5,8 @@ use ckpt_glue::{Enrolment, Message as ControlMessage, Participant};
 use transport::message::{Outgoing, Payload, Receive};
 use transport::{Buffers, FrozenPort, Life, OpId, Port, PortId, Rank, Space};
 
-use super::freezing::Freezing;
 use super::image::Image;
+use super::port_freeze::PortFreeze;
 use super::rails::RankRails;
 use super::tx_fast_path::TxFastPath;
 
@@ -61,7 +61,7 @@ pub(crate) struct Process {
     pub(crate) phase: Phase,
     pub(crate) ports: Vec<Port>,
     /// Its ports while they come to a stand.
-    pub(crate) freezing: Option<Freezing>,
+    pub(crate) freezing: Option<PortFreeze>,
     pub(crate) frozen: Vec<FrozenPort>,
     /// Its NICs, by port and rail.
     pub(crate) stations: Vec<usize>,

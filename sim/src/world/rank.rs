@@ -8,8 +8,8 @@ use drivers::Driver as _;
 use transport::{Epoch, Life, Port, PortId, RailIndex, Rank, Restart};
 
 use super::event::{Endpoint, Task};
-use super::freezing::Purpose;
 use super::image::Image;
+use super::port_freeze::Purpose;
 use super::process::{NEVER, Phase, Process, Writing};
 use super::rails::RankRails;
 use super::station::Station;

@@ -13,7 +13,7 @@
 //! * `program`: what runs at the device, and attaching it;
 //! * `open`: all of that, put together;
 //! * `sockets`, `memory`, `rings`: sockets as they are made, the memory of their frames, and both in use;
-//! * `packing`: what waits to be sent, several short frames to a datagram;
+//! * `tx_staging`: what waits to be sent, several short frames to a datagram;
 //! * `headers`: what stands before a frame on the wire;
 //! * `neighbours`: routes and neighbours, asked of the kernel;
 //! * `bare` (feature of that name): the rings alone, to measure against.
@@ -27,12 +27,12 @@ pub mod helper;
 mod memory;
 pub(crate) mod neighbours;
 mod open;
-mod packing;
 mod program;
 mod rights;
 mod rings;
 mod slow_path;
 mod sockets;
+mod tx_staging;
 
 use core::ops::Range;
 use core::task::Poll;
@@ -58,10 +58,10 @@ use headers::{HEADER_BYTES_MAX, Headers, Mac, frame_of};
 use neighbours::Neighbours;
 pub(crate) use open::helper_for;
 use open::{Hold, Layout, Opened, cannot};
-use packing::{PACK_BYTES, Staged};
 pub use rights::{check_capabilities, file_has_capabilities};
 use rings::Socket;
 pub(crate) use sockets::holds_a_rail;
+use tx_staging::{PACK_BYTES, Staged};
 
 /// Bytes before the first frame in a slot for sending: the headers end there, behind them the head of a pack if it becomes one, and the frame is
 /// aligned.

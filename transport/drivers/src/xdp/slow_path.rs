@@ -3,7 +3,7 @@
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
 use super::open::Hold;
-use super::packing::Staged;
+use super::tx_staging::Staged;
 use super::{COUNT_LOOKS, HEADROOM, LOOK_CALLS, XdpDriver};
 use crate::driver::Driver as _;
 use crate::error::DriverError;

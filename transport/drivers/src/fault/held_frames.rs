@@ -126,7 +126,7 @@ impl Moment {
 }
 
 /// A frame that is held back.
-pub(super) struct Held {
+pub(super) struct HeldFrame {
     pub(super) due: Due,
     /// Meaningful on the way out only.
     pub(super) to: AddressId,
@@ -137,7 +137,7 @@ pub(super) struct Held {
 }
 
 /// Takes out the first frame that is due; frames held equally long keep their order.
-pub(super) fn take_due(held: &mut VecDeque<Held>, moment: Moment) -> Option<Held> {
+pub(super) fn take_due(held: &mut VecDeque<HeldFrame>, moment: Moment) -> Option<HeldFrame> {
     let at = held.iter().position(|frame| moment.reached(frame.due))?;
     held.remove(at)
 }

@@ -30,7 +30,7 @@ pub(crate) enum Purpose {
 
 /// Ports on their way to a stand: nobody makes progress on them.
 #[derive(Debug)]
-pub(crate) struct Freezing {
+pub(crate) struct PortFreeze {
     ports: Vec<Freeze>,
     purpose: Purpose,
 }
@@ -43,14 +43,14 @@ impl World {
         let process = &mut self.processes[at(number)];
         let limit = Duration::from_nanos(DRAIN_MAX);
         let ports = process.ports.drain(..).map(|port| Freeze::quiesce(port, rails, local, limit)).collect();
-        process.freezing = Some(Freezing { ports, purpose });
+        process.freezing = Some(PortFreeze { ports, purpose });
         process.phase = Phase::Quiescing;
         self.look_at_freeze(number);
     }
 
     /// Asks the NICs that still hold buffers, and goes on when none does.
     pub(crate) fn look_at_freeze(&mut self, number: u32) {
-        let Some(Freezing { ports, purpose }) = self.processes[at(number)].freezing.take() else { return };
+        let Some(PortFreeze { ports, purpose }) = self.processes[at(number)].freezing.take() else { return };
         let mut looked = Vec::with_capacity(ports.len());
         for (port_number, freeze) in ports.into_iter().enumerate() {
             match self.drain_port(number, port_number, freeze) {
@@ -60,7 +60,7 @@ impl World {
         }
         let process = &mut self.processes[at(number)];
         if looked.iter().any(|freeze| !matches!(freeze, Freeze::Frozen(_))) {
-            process.freezing = Some(Freezing { ports: looked, purpose });
+            process.freezing = Some(PortFreeze { ports: looked, purpose });
             return self.task_after(DRAIN_LOOK, Task::Freeze { process: number });
         }
         let frozen = looked.into_iter().filter_map(|freeze| match freeze {
