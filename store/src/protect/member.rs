@@ -13,10 +13,10 @@ use core::ops::Range;
 use parity::{Kernel, Matrix};
 use transport::Rank;
 
-use super::changed::{ChangedWriter, RUN_BYTES, write_file};
 use super::error::ProtectError;
 use super::group::Group;
 use super::node_parity::{self, NodeParity};
+use super::parity_changes::{ParityChangesWriter, RUN_BYTES, write_file};
 use super::placement::{Extent, Piece, place};
 use super::strip::{CHUNK_PAGES, Strip};
 use crate::checksum::checksum;
@@ -234,7 +234,7 @@ impl<S: Storage> Member<S> {
     ) -> Result<Keeping<S::File>, ProtectError> {
         let below = from.map(|from| NodeParity::open(&mut self.directory, from)).transpose()?;
         let pages = below.as_ref().map_or(0, NodeParity::pages);
-        let writer = ChangedWriter::begin(self.directory.storage(), generation, from)?;
+        let writer = ParityChangesWriter::begin(self.directory.storage(), generation, from)?;
         Ok(Keeping { writer, below, pages })
     }
 
@@ -331,7 +331,7 @@ pub(super) fn read_sums_file<S: Storage>(storage: &mut S, path: &str) -> Result<
 /// Parity of a generation that a member is about to keep.
 #[derive(Debug)]
 pub struct Keeping<F> {
-    writer: ChangedWriter<F>,
+    writer: ParityChangesWriter<F>,
     below: Option<NodeParity>,
     pages: u64,
 }

@@ -12,12 +12,12 @@
 //! How strips, records and pages travel between nodes is not decided here: a test moves them by function calls, keepers over the transport.
 
 mod base;
-pub mod changed;
 mod domains;
 mod error;
 mod group;
 mod member;
 pub(crate) mod node_parity;
+pub mod parity_changes;
 mod placement;
 mod repair;
 mod scrub;

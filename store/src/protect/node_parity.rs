@@ -2,11 +2,11 @@
 //! apart from those before it, it has a file with all pages of its own, upon which the next ones build.
 
 use super::base::{Base, DIRECTORY, base_of, bases};
-use super::changed::{
-    Changed, HEADER_BYTES, RECORD_BYTES, RUN_BYTES, Records, make_directory, read_records, record,
+use super::error::ProtectError;
+use super::parity_changes::{
+    HEADER_BYTES, ParityChanges, RECORD_BYTES, RUN_BYTES, Records, make_directory, read_records, record,
     record_offset, replace,
 };
-use super::error::ProtectError;
 use crate::job::{GenerationId, JobDirectory, names};
 use crate::limits::PAGE_BYTES;
 use crate::record::Protected;
@@ -19,7 +19,7 @@ const SYNC_BYTES: usize = 64 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct NodeParity {
     /// The newest first.
-    layers: Vec<Changed>,
+    layers: Vec<ParityChanges>,
     /// What is below them.
     base: Option<Base>,
 }
@@ -31,13 +31,13 @@ impl NodeParity {
         generation: GenerationId,
     ) -> Result<NodeParity, ProtectError> {
         let storage = directory.storage();
-        let (bases, mut layers) = (bases(storage)?, Vec::<Changed>::new());
+        let (bases, mut layers) = (bases(storage)?, Vec::<ParityChanges>::new());
         let mut at = generation;
         loop {
             if let Some(base) = base_of(storage, &bases, at)? {
                 return Ok(NodeParity { layers, base: Some(base) });
             }
-            let layer = match Changed::open(storage, at) {
+            let layer = match ParityChanges::open(storage, at) {
                 Err(error) if error.is_absence() => return Err(ProtectError::NoParity { generation }),
                 opened => opened?,
             };
@@ -301,7 +301,7 @@ fn fold_up_to<S: Storage>(
 fn fold_into<S: Storage>(
     directory: &mut JobDirectory<S>,
     base: Base,
-    layer: &Changed,
+    layer: &ParityChanges,
     progress: &mut dyn FnMut(),
 ) -> Result<Base, ProtectError> {
     let storage = directory.storage();

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use parity::Recovery;
 
-use super::changed::{append_zeros, make_directory, replace};
 use super::error::ProtectError;
 use super::group::{Group, StripePage};
 use super::member::{Member, Opened, ZERO_PAGE, page_bytes, runs_from};
 use super::node_parity::{self, NodeParity};
+use super::parity_changes::{append_zeros, make_directory, replace};
 use super::placement::Extent;
 use crate::checksum::checksum;
 use crate::error::StoreError;

@@ -6,10 +6,10 @@ use crate::record::Protected;
 use crate::storage::Storage;
 
 use super::base::pages_named;
-use super::changed::{Changed, HEADER_BYTES, RECORD_BYTES, read_records, record_offset};
 use super::error::ProtectError;
 use super::member::{Opened, page_bytes, read_sums_file, runs_from};
 use super::node_parity::{self, NodeParity};
+use super::parity_changes::{HEADER_BYTES, ParityChanges, RECORD_BYTES, read_records, record_offset};
 use super::{Group, Member};
 
 /// Damages that are told one by one; all are counted.
@@ -127,7 +127,7 @@ pub struct ParityFile {
 
 /// Looks at every byte of a file of changed parity.
 pub fn inspect_changed<S: Storage>(storage: &mut S, path: &str) -> Result<ParityFile, ProtectError> {
-    let changed = Changed::open_file(storage, path)?;
+    let changed = ParityChanges::open_file(storage, path)?;
     let mut damaged = Vec::new();
     let mut page = vec![0; PAGE_BYTES];
     for (index, number) in (0..).zip(&changed.numbers) {

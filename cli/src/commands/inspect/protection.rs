@@ -5,7 +5,7 @@ use std::io;
 use serde::Serialize;
 use store::describe::FileContent;
 use store::limits::PAGE_BYTES;
-use store::protect::changed::MAGIC;
+use store::protect::parity_changes::MAGIC;
 use store::protect::{ParityFile, ProtectError, inspect_changed, inspect_pages, inspect_sums};
 use store::record::{Content, Protected};
 use store::{Directory, StoreError};

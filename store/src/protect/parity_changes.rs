@@ -121,7 +121,7 @@ impl Records {
 
 /// What has changed of a node's parity, being written.
 #[derive(Debug)]
-pub(super) struct ChangedWriter<F> {
+pub(super) struct ParityChangesWriter<F> {
     path: String,
     file: F,
     generation: GenerationId,
@@ -130,17 +130,24 @@ pub(super) struct ChangedWriter<F> {
     records: Records,
 }
 
-impl<F> ChangedWriter<F> {
+impl<F> ParityChangesWriter<F> {
     pub(super) fn begin<S: Storage<File = F>>(
         storage: &mut S,
         generation: GenerationId,
         from: Option<GenerationId>,
-    ) -> Result<ChangedWriter<F>, ProtectError> {
+    ) -> Result<ParityChangesWriter<F>, ProtectError> {
         let path = names::in_generation(generation, names::PARITY);
         let temporary = names::temporary(&path);
         let mut file = create_anew(storage, &temporary)?;
         storage.append(&mut file, &[0; HEADER_BYTES])?;
-        Ok(ChangedWriter { path, file, generation, from, numbers: Vec::new(), records: Records::default() })
+        Ok(ParityChangesWriter {
+            path,
+            file,
+            generation,
+            from,
+            numbers: Vec::new(),
+            records: Records::default(),
+        })
     }
 
     pub(super) fn temporary(&self) -> String {
@@ -193,19 +200,19 @@ impl<F> ChangedWriter<F> {
 
 /// Which pages of a node's parity have changed with a generation.
 #[derive(Clone, Debug)]
-pub(super) struct Changed {
+pub(super) struct ParityChanges {
     pub(super) path: String,
     pub(super) generation: GenerationId,
     pub(super) from: Option<GenerationId>,
     pub(super) numbers: Vec<u64>,
 }
 
-impl Changed {
+impl ParityChanges {
     pub(super) fn open<S: Storage>(
         storage: &mut S,
         generation: GenerationId,
-    ) -> Result<Changed, ProtectError> {
-        let changed = Changed::open_file(storage, &names::in_generation(generation, names::PARITY))?;
+    ) -> Result<ParityChanges, ProtectError> {
+        let changed = ParityChanges::open_file(storage, &names::in_generation(generation, names::PARITY))?;
         if changed.generation != generation {
             let (path, what) = (changed.path, "it belongs to another generation");
             return Err(ProtectError::File { path, what });
@@ -214,7 +221,7 @@ impl Changed {
     }
 
     /// The file `path`, of whatever generation.
-    pub(super) fn open_file<S: Storage>(storage: &mut S, path: &str) -> Result<Changed, ProtectError> {
+    pub(super) fn open_file<S: Storage>(storage: &mut S, path: &str) -> Result<ParityChanges, ProtectError> {
         let path = path.to_owned();
         let damaged = |what| ProtectError::File { path: path.clone(), what };
         let length = storage.length(&path)?;
@@ -253,7 +260,7 @@ impl Changed {
         }
         let whole = header.flags.get() & FLAG_WHOLE != 0;
         let from = generation_of(header.from_life_counter, header.from_life_nonce, header.from_epoch);
-        Ok(Changed { path, generation, from: (!whole).then_some(from), numbers })
+        Ok(ParityChanges { path, generation, from: (!whole).then_some(from), numbers })
     }
 
     /// Where in the file page `number` lies, if it is there.
