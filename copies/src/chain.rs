@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use store::GenerationId;
 use store::delta::{Choice, Rules, SeriesState};
-use store::record::{Copied, SinceWhole, Upon};
+use store::record::{BaseCopy, Copied, SinceWhole};
 
 use crate::copies::Listed;
 use crate::error::CopyError;
@@ -23,7 +23,7 @@ impl Listed {
                 let error = CopyError::Lacks { generation: last.generation, path };
                 return Err(error.in_base(copy.generation, last.generation));
             }
-            let Some(Upon { generation, record }) = last.upon else { return Ok(needs) };
+            let Some(BaseCopy { generation, record }) = last.upon else { return Ok(needs) };
             let found = self.copies.iter().find(|found| found.generation == generation);
             let found = found.filter(|_| self.records.get(&generation) == Some(&record));
             let Some(found) =

@@ -9,7 +9,7 @@ use store::delta::Chain;
 use store::error::RecordError;
 use store::limits::RECORD_BYTES_MAX;
 use store::packets::{Key, PacketReader, Source as _, parallel};
-use store::record::{Copied, CopiedFile, Upon};
+use store::record::{BaseCopy, Copied, CopiedFile};
 use store::{GenerationId, JobFile, Manifest, StorageError};
 use transport::{JobId, Rank};
 
@@ -158,7 +158,7 @@ impl<'a> Copies<'a> {
         let mut needs = vec![copied];
         loop {
             let last = &needs[needs.len() - 1];
-            let Some(Upon { generation: base, record }) = last.upon else { return Ok(needs) };
+            let Some(BaseCopy { generation: base, record }) = last.upon else { return Ok(needs) };
             let no_base = || {
                 CopyError::NoBase { generation: last.generation, base }.in_base(generation, last.generation)
             };

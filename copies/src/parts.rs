@@ -3,7 +3,7 @@
 
 use std::num::NonZeroUsize;
 
-use store::record::{Copied, Upon};
+use store::record::{BaseCopy, Copied};
 use store::{GenerationId, Manifest, StorageError};
 use transport::Rank;
 
@@ -24,7 +24,7 @@ pub struct PackRequest {
     /// Shows that its place is the writer's.
     pub sign: u64,
     /// The newest copy, and all that it needs, by their records; none: the copy is whole.
-    pub chain: Vec<Upon>,
+    pub chain: Vec<BaseCopy>,
     /// Which of these the copy hangs on.
     pub base: usize,
 }
@@ -65,8 +65,10 @@ impl Copies<'_> {
         let copies = self.at(&watched);
         copies.write_by(work, report, |ground| {
             let sign = copies.leave_sign()?;
-            let upon =
-                |copy: &&store::record::Copied| Upon { generation: copy.generation, record: copy.checksum() };
+            let upon = |copy: &&store::record::Copied| BaseCopy {
+                generation: copy.generation,
+                record: copy.checksum(),
+            };
             let chain = ground.iter().flat_map(|ground| &ground.chain).map(upon).collect();
             let packed = ask(PackRequest { sign, chain, base: ground.map_or(0, |ground| ground.base) });
             // What stays of it is removed with the next copy.
@@ -100,8 +102,8 @@ impl Copies<'_> {
 
     /// The copies of these records, by their names: a list of what is there may be an old one on a host that has not written it (NFS), and a name that was never looked for
     /// is looked up.
-    fn of_records(&self, generation: GenerationId, records: &[Upon]) -> Result<Vec<Copied>, CopyError> {
-        let find = |upon: &Upon| {
+    fn of_records(&self, generation: GenerationId, records: &[BaseCopy]) -> Result<Vec<Copied>, CopyError> {
+        let find = |upon: &BaseCopy| {
             let no_base = || CopyError::NoBase { generation, base: upon.generation };
             let (copied, record) = self.record(upon.generation)?.ok_or_else(no_base)?;
             if record == upon.record { Ok(copied) } else { Err(no_base()) }

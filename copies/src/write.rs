@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use store::checksum::checksum;
 use store::delta::Rules;
 use store::packets::{Compression, Cut, Key, PacketWriter, PacketsSummary, Sealing, Sink, parallel};
-use store::record::{Copied, CopiedFile, Upon};
+use store::record::{BaseCopy, Copied, CopiedFile};
 use store::{
     GenerationId, ImageDigest, ImageReader, JobDirectory, JobFile, Manifest, Storage, StorageError,
     StoreError,
@@ -269,7 +269,7 @@ impl Copies<'_> {
             copied_unix_ms: work.copied_unix_ms,
             key: names::key_id(self.key.as_ref()),
             manifest: Manifest::checksum(&bytes),
-            upon: base.map(|base| Upon { generation: base.generation, record: base.checksum() }),
+            upon: base.map(|base| BaseCopy { generation: base.generation, record: base.checksum() }),
             becomes_base: base.is_some() && work.rules.becomes_base(since_base, since_previous),
             since_whole: None,
             job_file,

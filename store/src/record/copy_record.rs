@@ -36,7 +36,7 @@ pub struct Copied {
     /// Checksum of the manifest's bytes.
     pub manifest: u64,
     /// The copy that has the blocks which this one has not; none: it is whole.
-    pub upon: Option<Upon>,
+    pub upon: Option<BaseCopy>,
     /// Later copies hang on this one, though it hangs on another itself.
     pub becomes_base: bool,
     /// What has been written since the last whole copy; none for a whole one, and in records that were written before there was such a line.
@@ -49,7 +49,7 @@ pub struct Copied {
 
 /// Another copy of the same job, by its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Upon {
+pub struct BaseCopy {
     /// Its generation.
     pub generation: GenerationId,
     /// Checksum of its record ([`Copied::checksum`]).
@@ -117,7 +117,7 @@ impl Copied {
         }
         lines.line("manifest", format_args!("{:016x}", self.manifest));
         match self.upon {
-            Some(Upon { generation, record }) => {
+            Some(BaseCopy { generation, record }) => {
                 lines.line("upon", format_args!("{} {record:016x}", GenerationText(generation)));
             }
             None => lines.line("upon", NONE),
@@ -222,12 +222,12 @@ impl CopiedRank {
     }
 }
 
-fn parse_upon(text: &str) -> Option<Option<Upon>> {
+fn parse_upon(text: &str) -> Option<Option<BaseCopy>> {
     if text == NONE {
         return Some(None);
     }
     let (of, record) = text.rsplit_once(' ')?;
-    Some(Some(Upon { generation: generation(of)?, record: sum(record)? }))
+    Some(Some(BaseCopy { generation: generation(of)?, record: sum(record)? }))
 }
 
 fn parse_since(text: &str) -> Option<SinceWhole> {

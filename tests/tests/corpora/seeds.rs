@@ -13,7 +13,9 @@ use drivers::capture::pcapng::{self, Direction, Packet};
 use store::delta::ContentName;
 use store::image::{ImageSummary, KindSummary, encode_encrypted_image, encode_image};
 use store::protect::{Extent, Piece};
-use store::record::{Content, ContentFile, Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, Upon};
+use store::record::{
+    BaseCopy, Content, ContentFile, Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage,
+};
 use store::{
     CheckpointSettings, CommitRecord, Decision, End, GenerationId, Identity, ImageDigest, JobFile, Manifest,
     Section,
@@ -241,8 +243,8 @@ fn record_seeds() -> Vec<Seed> {
         blocks_bytes: 300,
         places: file(7),
     };
-    let upon = Upon { generation, record: 8 };
-    let copied = |key, base, upon: Option<Upon>| Copied {
+    let upon = BaseCopy { generation, record: 8 };
+    let copied = |key, base, upon: Option<BaseCopy>| Copied {
         job: JOB,
         generation,
         taken_unix_ms: 1_700_000_000_000,

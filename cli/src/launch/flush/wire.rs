@@ -8,7 +8,7 @@ use copies::{CopyError, CopyLocation, Environment, PackRequest, Packed, Target};
 use serde::{Deserialize, Serialize};
 use store::delta::{ContentName, Differences};
 use store::packets::Key;
-use store::record::{CopiedFile, CopiedImage, CopiedRank, Upon};
+use store::record::{BaseCopy, CopiedFile, CopiedImage, CopiedRank};
 use store::{GenerationId, ImageDigest};
 
 use super::super::nodes::wire::WireManifest;
@@ -77,14 +77,14 @@ impl WirePart {
         ranks: Vec<u32>,
         order: &PackRequest,
     ) -> WirePart {
-        let upon = |upon: &Upon| (convert::to_glue(upon.generation).into(), upon.record);
+        let upon = |upon: &BaseCopy| (convert::to_glue(upon.generation).into(), upon.record);
         let chain = order.chain.iter().map(upon).collect();
         let base = u32::try_from(order.base).unwrap_or(u32::MAX);
         WirePart { number, to, manifest, ranks, sign: order.sign, chain, base }
     }
 
     pub(crate) fn order(&self) -> PackRequest {
-        let upon = |(generation, record): &(WireGeneration, u64)| Upon {
+        let upon = |(generation, record): &(WireGeneration, u64)| BaseCopy {
             generation: named(*generation),
             record: *record,
         };
