@@ -148,7 +148,7 @@ pub(crate) struct Pipes {
 
 /// What came over a rank's connection.
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct Received {
     pub(crate) controls: Vec<Control>,
     /// The connection is of no use any more: the rank closed it, or sent what no rank sends.
     pub(crate) closed: bool,
@@ -342,8 +342,8 @@ impl Process {
     }
 
     /// Reads what has come.
-    pub(crate) fn hear(&mut self) -> Heard {
-        let mut heard = Heard::default();
+    pub(crate) fn hear(&mut self) -> Received {
+        let mut heard = Received::default();
         let mut chunk = vec![0; READ_BYTES];
         loop {
             match self.stream.read(&mut chunk) {

@@ -9,7 +9,7 @@ use store::Manifest;
 use transport::Life;
 
 use super::super::epoll_timeout;
-use super::super::flush::{Copied, Flusher, Said};
+use super::super::flush::{Copied, CopyEvent, Flusher};
 use super::super::limits::{COPY_NEWS_EVERY, EVENTS_PER_ROUND};
 use super::super::notice::{CopyNotice, Notice};
 use super::super::storage::Task;
@@ -36,11 +36,11 @@ impl Shell<'_> {
     pub(super) fn on_copies(&mut self) {
         while let Some(said) = self.flusher.as_mut().and_then(Flusher::next) {
             let done = match said {
-                Said::Asks(order, manifest) => {
+                CopyEvent::Asks(order, manifest) => {
                     self.ask_parts(&order, *manifest);
                     continue;
                 }
-                Said::Done(done) => done,
+                CopyEvent::Done(done) => done,
             };
             match &done {
                 Copied::Written { generation, bytes, new_bytes, took, unremoved } => {

@@ -68,7 +68,7 @@ pub(super) enum Copied {
 
 /// What the thread says.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum CopyEvent {
     /// Others are to pack what they have of this generation, and it waits for [`Flusher::answer`].
     Asks(PackRequest, Box<Manifest>),
     Done(Copied),
@@ -103,7 +103,7 @@ struct UnderWay {
 /// The thread's other end.
 #[derive(Debug)]
 pub(super) struct Flusher {
-    worker: Worker<(Box<Manifest>, Arc<Report>), Said>,
+    worker: Worker<(Box<Manifest>, Arc<Report>), CopyEvent>,
     /// To the thread, if others pack. Without it nobody does.
     answers: Option<Sender<Answer>>,
     every: u32,
@@ -122,7 +122,7 @@ impl Flusher {
         let copier = Copier::new(flush, plan, by_others.then_some(answered))?;
         type Task = (Box<Manifest>, Arc<Report>);
         let worker = Worker::start("stillwire-copies", move |(manifest, report): Task, results| {
-            results.tell(Said::Done(copier.copy(&manifest, &report, results)));
+            results.tell(CopyEvent::Done(copier.copy(&manifest, &report, results)));
         })?;
         let (every, place, patience) = (flush.every, flush.to.to_string(), flush.patience);
         let answers = by_others.then_some(answers);
@@ -164,11 +164,11 @@ impl Flusher {
     }
 
     /// What the thread has to say; when it has done something, the next copy begins.
-    pub(super) fn next(&mut self) -> Option<Said> {
+    pub(super) fn next(&mut self) -> Option<CopyEvent> {
         let said = self.worker.next()?;
         match &said {
-            Said::Asks(..) => self.under_way.iter_mut().for_each(|copy| copy.asks = true),
-            Said::Done(_) => {
+            CopyEvent::Asks(..) => self.under_way.iter_mut().for_each(|copy| copy.asks = true),
+            CopyEvent::Done(_) => {
                 self.under_way = None;
                 if let Some(manifest) = self.waiting.take() {
                     self.begin(manifest);
@@ -178,7 +178,7 @@ impl Flusher {
         Some(said)
     }
 
-    /// To [`Said::Asks`]: what was written of each rank.
+    /// To [`CopyEvent::Asks`]: what was written of each rank.
     pub(super) fn answer(&mut self, answer: Result<Vec<Packed>, CopyError>) {
         if let Some(copy) = &mut self.under_way {
             (copy.asks, copy.seen.1) = (false, Instant::now());
@@ -260,9 +260,9 @@ impl Flusher {
     fn ends_until(&self, until: Instant) -> bool {
         loop {
             match self.worker.wait_until(until) {
-                Some(Said::Done(_)) => return true,
+                Some(CopyEvent::Done(_)) => return true,
                 // Nobody answers any more, and it hears that.
-                Some(Said::Asks(..)) => {}
+                Some(CopyEvent::Asks(..)) => {}
                 None => return false,
             }
         }

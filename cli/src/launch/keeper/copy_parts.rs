@@ -24,7 +24,7 @@ const NEWS_EVERY: Duration = Duration::from_secs(1);
 
 /// What the thread says.
 #[derive(Debug)]
-enum Said {
+enum PartEvent {
     /// There is progress, and so many more bytes have been read.
     Progress {
         number: u64,
@@ -58,7 +58,7 @@ impl News {
 
 /// Who packs.
 pub(super) struct CopyParts {
-    worker: Worker<(Box<WirePart>, Arc<AtomicBool>), Said>,
+    worker: Worker<(Box<WirePart>, Arc<AtomicBool>), PartEvent>,
     /// The part that is being written, and whether it is given up.
     under_way: Option<(u64, Arc<AtomicBool>)>,
 }
@@ -73,7 +73,7 @@ impl CopyParts {
                 let number = part.number;
                 let outcome = write(&path, job, &part, is_given_up, results);
                 let outcome = outcome.map(|packed| packed.into_iter().map(Into::into).collect());
-                results.tell(Said::Done { number, outcome: outcome.map_err(|error| error.to_string()) });
+                results.tell(PartEvent::Done { number, outcome: outcome.map_err(|error| error.to_string()) });
             },
         )?;
         watch(epoll, worker.wake_fd().as_fd(), token)?;
@@ -88,7 +88,7 @@ impl Drop for CopyParts {
         is_given_up.store(true, Ordering::Relaxed);
         let until = Instant::now() + COPY_GRACE;
         while let Some(said) = self.worker.wait_until(until) {
-            if matches!(said, Said::Done { .. }) {
+            if matches!(said, PartEvent::Done { .. }) {
                 return;
             }
         }
@@ -101,7 +101,7 @@ fn write(
     job: JobId,
     part: &WirePart,
     is_given_up: Arc<AtomicBool>,
-    results: &Results<Said>,
+    results: &Results<PartEvent>,
 ) -> Result<Vec<Packed>, CopyError> {
     let manifest = part
         .manifest
@@ -114,7 +114,7 @@ fn write(
     let source = Directories::new(job, nodes, &manifest);
     let (news, results, number) = (News::new(), results.clone(), part.number);
     let report = Report::told_to(move |bytes| {
-        news.add(bytes, |bytes| results.tell(Said::Progress { number, bytes }));
+        news.add(bytes, |bytes| results.tell(PartEvent::Progress { number, bytes }));
         !is_given_up.load(Ordering::Relaxed)
     });
     copies.write_part(&part.order(), &manifest, &ranks, &source, threads(), &report)
@@ -157,8 +157,8 @@ impl Shell {
     pub(super) fn on_copying(&mut self) {
         while let Some(said) = self.copy_parts.as_ref().and_then(|copy_parts| copy_parts.worker.next()) {
             let word = match said {
-                Said::Progress { number, bytes } => FromKeeper::Copying { number, bytes },
-                Said::Done { number, outcome } => {
+                PartEvent::Progress { number, bytes } => FromKeeper::Copying { number, bytes },
+                PartEvent::Done { number, outcome } => {
                     if let Some(copy_parts) = &mut self.copy_parts {
                         copy_parts.under_way.take_if(|(known, _)| *known == number);
                     }

@@ -30,7 +30,7 @@ const BUSY_EVERY: Duration = Duration::from_secs(1);
 
 /// What the thread says.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum DiskEvent {
     /// It is at it; so many more bytes have come.
     Busy { number: u64, bytes: u64 },
     /// It has done it, or has not.
@@ -55,7 +55,7 @@ pub(super) struct Disk {
 /// Says from time to time that there is progress.
 struct Progress<'a> {
     number: u64,
-    results: &'a Results<Said>,
+    results: &'a Results<DiskEvent>,
     told: Instant,
 }
 
@@ -63,7 +63,7 @@ impl Progress<'_> {
     fn made(&mut self) {
         if self.told.elapsed() >= BUSY_EVERY {
             self.told = Instant::now();
-            self.results.tell(Said::Busy { number: self.number, bytes: 0 });
+            self.results.tell(DiskEvent::Busy { number: self.number, bytes: 0 });
         }
     }
 }
@@ -82,10 +82,10 @@ impl Disk {
         Disk { path, job: site.job, node: site.node.0, membership, group, key, is_over, open }
     }
 
-    pub(super) fn perform(&mut self, number: u64, task: NodeTask, results: &Results<Said>) {
+    pub(super) fn perform(&mut self, number: u64, task: NodeTask, results: &Results<DiskEvent>) {
         let mut progress = Progress { number, results, told: Instant::now() };
         let outcome = self.try_perform(task, &mut progress);
-        results.tell(Said::Done { number, outcome });
+        results.tell(DiskEvent::Done { number, outcome });
     }
 
     fn try_perform(&mut self, task: NodeTask, progress: &mut Progress<'_>) -> Result<NodeDone, Refusal> {
@@ -176,7 +176,7 @@ impl Disk {
         let (news, number, results) = (News::new(), progress.number, progress.results.clone());
         let is_over = Arc::clone(&self.is_over);
         let report = Report::told_to(move |bytes| {
-            news.add(bytes, |bytes| results.tell(Said::Busy { number, bytes }));
+            news.add(bytes, |bytes| results.tell(DiskEvent::Busy { number, bytes }));
             !is_over.load(Ordering::Relaxed)
         });
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);

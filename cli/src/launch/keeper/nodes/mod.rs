@@ -18,12 +18,12 @@ use super::super::watch;
 use super::super::wire::FromKeeper;
 use super::super::worker::Worker;
 use super::{Shell, Site};
-use disk::{Disk, Said};
+use disk::{Disk, DiskEvent};
 use node_protector::NodeProtector;
 
 /// Who works in the directory.
 pub(super) struct OwnDirectory {
-    worker: Worker<(u64, NodeTask), Said>,
+    worker: Worker<(u64, NodeTask), DiskEvent>,
     /// Tasks of the thread that are not done: more than one, and somebody waits for the first.
     open: Arc<AtomicUsize>,
     collecting: Collecting,
@@ -120,14 +120,14 @@ impl Shell {
     /// The thread has something to say.
     pub(super) fn on_disk(&mut self) {
         while let Some(said) = self.own.as_ref().and_then(|own| own.worker.next()) {
-            self.on_said(said);
+            self.on_disk_event(said);
         }
     }
 
-    fn on_said(&mut self, said: Said) {
+    fn on_disk_event(&mut self, said: DiskEvent) {
         match said {
-            Said::Busy { number, bytes } => self.tell(&FromKeeper::NodeBusy { number, bytes }),
-            Said::Done { number, outcome } => {
+            DiskEvent::Busy { number, bytes } => self.tell(&FromKeeper::NodeBusy { number, bytes }),
+            DiskEvent::Done { number, outcome } => {
                 if let Some(own) = &mut self.own {
                     own.open.fetch_sub(1, Ordering::Relaxed);
                     own.collecting.done(number);
@@ -145,7 +145,7 @@ impl Shell {
             own.is_over.store(true, Ordering::Relaxed);
             let said = if own.fetching.is_some() { own.worker.wait_until(until) } else { own.worker.wait() };
             match said {
-                Some(said) => self.on_said(said),
+                Some(said) => self.on_disk_event(said),
                 None => return own.worker.leave(),
             }
         }
