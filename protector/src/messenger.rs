@@ -71,7 +71,7 @@ struct Queued {
     parts: Vec<(u16, u16, Strip)>,
 }
 
-struct Going {
+struct InFlight {
     to: usize,
     /// When it was sent, if it is so short that only the way counts.
     short_at: Option<Instant>,
@@ -89,7 +89,7 @@ pub(crate) struct Messenger {
     words: Vec<VecDeque<Vec<u8>>>,
     /// By window, then as they came.
     strips: BTreeMap<(u64, u64), Queued>,
-    going: BTreeMap<u64, Going>,
+    going: BTreeMap<u64, InFlight>,
     /// From whom, and whether it is strips.
     coming: BTreeMap<u64, (usize, bool)>,
     /// By member: messages under way.
@@ -242,7 +242,7 @@ impl Messenger {
                     });
                 }
                 Completion::SendDone { context, .. } => {
-                    let Some(Going { to, short_at, strips }) = self.gone(context) else { continue };
+                    let Some(InFlight { to, short_at, strips }) = self.gone(context) else { continue };
                     self.heard[to] = now;
                     let took = short_at.map(|at| now.saturating_duration_since(at));
                     self.answered_in = self.answered_in.into_iter().chain(took).min();
@@ -264,7 +264,7 @@ impl Messenger {
     }
 
     /// Something is not on its way to a member any more.
-    fn gone(&mut self, context: u64) -> Option<Going> {
+    fn gone(&mut self, context: u64) -> Option<InFlight> {
         let going = self.going.remove(&context)?;
         self.strips_to[going.to] -= usize::from(going.strips.is_some());
         Some(going)
@@ -365,7 +365,7 @@ impl Messenger {
         }
         self.strips_to[to] += usize::from(strips.is_some());
         self.sent_messages += u64::from(strips.is_some());
-        self.going.insert(self.next, Going { to, short_at, strips });
+        self.going.insert(self.next, InFlight { to, short_at, strips });
     }
 
     /// When to look again though nothing happens.

@@ -12,7 +12,7 @@ use crate::mailbox::Mailbox;
 use crate::message::{Answer, Question};
 
 /// A question on its way through the encode worker.
-pub(crate) struct Asking {
+pub(crate) struct PeerQuestion {
     pub(crate) to: usize,
     pub(crate) generation: GenerationId,
     pub(crate) question: Question,
@@ -23,7 +23,7 @@ pub(crate) struct Asking {
 pub(crate) type Reply = Result<Answer, String>;
 
 /// What was asked before it was needed.
-struct Ahead {
+struct Prefetch {
     asked: Vec<usize>,
     wanted: Wanted,
     replies: Vec<Receiver<Reply>>,
@@ -33,7 +33,7 @@ struct Ahead {
 pub(crate) struct Remote {
     tasks: Arc<Mailbox<Task>>,
     group: Group,
-    ahead: Option<Ahead>,
+    ahead: Option<Prefetch>,
 }
 
 impl Remote {
@@ -43,7 +43,7 @@ impl Remote {
 
     fn ask(&self, to: usize, generation: GenerationId, question: Question) -> Receiver<Reply> {
         let (reply, answer) = channel();
-        self.tasks.post(Task::Ask(Asking { to, generation, question, reply }));
+        self.tasks.post(Task::Ask(PeerQuestion { to, generation, question, reply }));
         answer
     }
 
@@ -106,7 +106,7 @@ impl Others for Remote {
         let (start, end) = (wanted.cycles.start, wanted.cycles.end);
         let next = Wanted { cycles: end..end + (end - start), ..wanted.clone() };
         let ahead = self.ask_all(asked, generation, &next);
-        self.ahead = Some(Ahead { asked: asked.to_vec(), wanted: next, replies: ahead });
+        self.ahead = Some(Prefetch { asked: asked.to_vec(), wanted: next, replies: ahead });
         let told = |(of, reply): (&usize, &Receiver<Reply>)| match self.answer(*of, reply)? {
             Answer::Places(told) => Ok(told),
             _ => Err(self.other_answer(*of)),

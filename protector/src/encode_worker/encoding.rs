@@ -9,8 +9,8 @@ use store::protect::Changes;
 use store::record::Content;
 use transport::Rank;
 
-use super::{Current, EncodeWorker, Since};
-use crate::account::{Sight, Watch};
+use super::{Baseline, Current, EncodeWorker};
+use crate::account::{Activity, Watch};
 use crate::api::{Event, RequestKind};
 use crate::cost::{Conditions, windows};
 use crate::encode_pipeline::{EncodePipeline, Out};
@@ -50,7 +50,7 @@ impl Early {
 pub(super) struct Encoding {
     pub(super) generation: GenerationId,
     from: Option<GenerationId>,
-    since: Since,
+    since: Baseline,
     /// By member: which pages may have changed, as it says.
     told: Vec<Option<Share>>,
     /// The same, of those whose records bear them out: nothing is made as large as a mere word says.
@@ -456,7 +456,7 @@ impl EncodeWorker {
                 && (encoding.pipeline.is_none() && !encoding.has_told(member)
                     || messenger.has_strips_from(member))
         };
-        let sight = Sight {
+        let sight = Activity {
             own: encoding.jobs > 0,
             limited: messenger.is_limited(),
             from: (0..encoding.shares.len()).map(lacks).collect(),

@@ -16,14 +16,14 @@ use transport::{Epoch, Life};
 
 use crate::account::Account;
 use crate::api::{Event, Request, Seconds, Settings, Statistics};
-use crate::disk::{Disk, Gone, Meter};
+use crate::disk::{Disk, DiskUsage, Meter};
 use crate::error::ProtectorError;
 use crate::mailbox::{EventQueue, Mailbox};
 use crate::message::{Body, Message};
 use crate::messenger::{Messenger, News};
 use crate::peer_links::PeerLinks;
 use crate::reader::{self, Reader};
-use crate::remote::Asking;
+use crate::remote::PeerQuestion;
 use crate::usage::Usage;
 use crate::work::{UNENDING, Work};
 use crate::writer::{self, Writer, failed};
@@ -39,7 +39,7 @@ pub(crate) enum Task {
     /// The reader has done something.
     Read(reader::Done),
     /// The writer asks another member.
-    Ask(Asking),
+    Ask(PeerQuestion),
     /// The handle is gone.
     End,
 }
@@ -55,9 +55,9 @@ enum Current {
 
 /// Where counters were when something began.
 #[derive(Clone, Copy)]
-struct Since {
+struct Baseline {
     at: Instant,
-    disk: Gone,
+    disk: DiskUsage,
     processor: f64,
     messages: u64,
     sent: u64,
@@ -321,9 +321,9 @@ impl EncodeWorker {
         self.settings.group.nodes()[member]
     }
 
-    fn since(&self) -> Since {
+    fn since(&self) -> Baseline {
         let messenger = self.messenger.as_ref();
-        Since {
+        Baseline {
             at: Instant::now(),
             disk: self.disk.gone(),
             processor: self.usage.seconds(),
@@ -335,7 +335,7 @@ impl EncodeWorker {
         }
     }
 
-    fn statistics(&self, since: &Since, arithmetic: f64) -> Statistics {
+    fn statistics(&self, since: &Baseline, arithmetic: f64) -> Statistics {
         let now = self.since();
         Statistics {
             shape: None,

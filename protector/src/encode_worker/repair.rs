@@ -9,18 +9,18 @@ use store::GenerationId;
 use store::protect::Repaired;
 use transport::Epoch;
 
-use super::{Current, EncodeWorker, Since};
+use super::{Baseline, Current, EncodeWorker};
 use crate::api::{Event, RequestKind};
 use crate::error::ProtectorError;
 use crate::limits::{ALIVE_EVERY, QUESTIONS_MAX, STUCK_AFTER};
 use crate::message::{self, Answer, Body, Message};
 use crate::reader;
-use crate::remote::{Asking, Remote, Reply};
+use crate::remote::{PeerQuestion, Remote, Reply};
 use crate::writer::{self, failed};
 
 /// A repair of this node.
 pub(super) struct Repair {
-    since: Since,
+    since: Baseline,
     /// What has ended it; the writer does not know yet.
     ended: Option<&'static str>,
 }
@@ -67,8 +67,8 @@ impl EncodeWorker {
     }
 
     /// The writer asks another member.
-    pub(super) fn ask(&mut self, asking: Asking) {
-        let Asking { to, generation, question, reply } = asking;
+    pub(super) fn ask(&mut self, asking: PeerQuestion) {
+        let PeerQuestion { to, generation, question, reply } = asking;
         let refusal = match &self.current {
             Current::Repair(Repair { ended, .. }) => *ended,
             _ => Some("nothing is repaired any more"),

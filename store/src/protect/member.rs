@@ -421,14 +421,14 @@ fn runs_of(mask: u16) -> impl Iterator<Item = (u64, u64)> {
 pub(super) struct Opened {
     pub(super) content: Content,
     /// By place.
-    index: Vec<Lying>,
+    index: Vec<PageExtent>,
     /// Of each page; `None`: not known yet.
     sums: Vec<Option<u64>>,
 }
 
 /// Where pages lie that follow each other.
 #[derive(Clone, Copy, Debug)]
-struct Lying {
+struct PageExtent {
     place: u64,
     pages: u64,
     file: usize,
@@ -455,7 +455,7 @@ impl Opened {
         let of = |(file, found): (usize, &ContentFile)| {
             let lying = move |at: &Extent| {
                 let (place, pages) = (at.place, at.piece.pages());
-                Lying { place, pages, file, offset: at.piece.offset, bytes: at.piece.bytes }
+                PageExtent { place, pages, file, offset: at.piece.offset, bytes: at.piece.bytes }
             };
             found.extents.iter().map(lying).collect::<Vec<_>>()
         };
@@ -471,7 +471,7 @@ impl Opened {
     }
 
     /// What lies in these pages, by place.
-    fn lying(&self, pages: &Range<u64>) -> impl Iterator<Item = Lying> {
+    fn lying(&self, pages: &Range<u64>) -> impl Iterator<Item = PageExtent> {
         let from = self.index.partition_point(|lying| lying.place + lying.pages <= pages.start);
         let end = pages.end;
         self.index[from..].iter().copied().take_while(move |lying| lying.place < end)
@@ -484,7 +484,7 @@ impl Opened {
         pages: &Range<u64>,
     ) -> Result<Vec<u8>, ProtectError> {
         let mut bytes = vec![0; page_bytes(pages.end - pages.start)];
-        for Lying { place, pages: count, file, offset, bytes: length } in self.lying(pages) {
+        for PageExtent { place, pages: count, file, offset, bytes: length } in self.lying(pages) {
             let (first, last) = (place.max(pages.start), (place + count).min(pages.end));
             let skipped = (first - place) * PAGE_BYTES as u64;
             let wanted = (length - skipped).min((last - first) * PAGE_BYTES as u64);
