@@ -14,12 +14,12 @@ use store::image::Base;
 use store::{Directory, GenerationId, JobDirectory};
 use transport::Rank;
 
-/// The launcher sets this variable to what a person has asked for: the name of a [`Wish`].
+/// The launcher sets this variable to what a person has asked for: the name of a [`CaptureMode`].
 pub const CAPTURE_VARIABLE: &str = "STILLWIRE_CAPTURE";
 
 /// What a person may ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Wish {
+pub enum CaptureMode {
     /// What takes the shortest pause, by what was measured in this process.
     #[default]
     Auto,
@@ -33,24 +33,24 @@ pub enum Wish {
     Sync,
 }
 
-impl Wish {
+impl CaptureMode {
     /// Every name, and what it stands for.
-    pub const ALL: [(&str, Wish); 5] = [
-        ("auto", Wish::Auto),
-        ("fork", Wish::Fork),
-        ("scan", Wish::Scan),
-        ("content", Wish::Content),
-        ("sync", Wish::Sync),
+    pub const ALL: [(&str, CaptureMode); 5] = [
+        ("auto", CaptureMode::Auto),
+        ("fork", CaptureMode::Fork),
+        ("scan", CaptureMode::Scan),
+        ("content", CaptureMode::Content),
+        ("sync", CaptureMode::Sync),
     ];
 
     /// The one of that name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Wish> {
-        Wish::ALL.iter().find(|(known, _)| *known == name).map(|(_, wish)| *wish)
+    pub fn named(name: &str) -> Option<CaptureMode> {
+        CaptureMode::ALL.iter().find(|(known, _)| *known == name).map(|(_, mode)| *mode)
     }
 
-    fn of_environment() -> Wish {
-        std::env::var(CAPTURE_VARIABLE).ok().and_then(|name| Wish::named(&name)).unwrap_or_default()
+    fn of_environment() -> CaptureMode {
+        std::env::var(CAPTURE_VARIABLE).ok().and_then(|name| CaptureMode::named(&name)).unwrap_or_default()
     }
 }
 
@@ -121,7 +121,7 @@ enum Tracking {
 }
 
 pub(crate) struct Choice {
-    wish: Wish,
+    mode: CaptureMode,
     tracking: Tracking,
     whole: Option<Whole>,
     costs: Costs,
@@ -132,7 +132,7 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 impl Choice {
     pub(crate) fn new() -> Choice {
         let (tracking, costs) = (Tracking::Untried, Costs::NOTHING);
-        Choice { wish: Wish::of_environment(), tracking, whole: None, costs }
+        Choice { mode: CaptureMode::of_environment(), tracking, whole: None, costs }
     }
 
     /// What the next image is made of. Ordinary code, before anything stands still; `declared` without what is watched.
@@ -142,18 +142,18 @@ impl Choice {
         (generation, rank): (GenerationId, Rank),
         declared: &Declared,
     ) -> Plan {
-        match self.wish {
-            Wish::Fork => return Plan::whole(Mode::Fork),
-            Wish::Sync => return Plan::whole(Mode::Sync),
-            Wish::Content => return self.plan_by_content(directory, (generation, rank)),
-            Wish::Auto | Wish::Scan => {}
+        match self.mode {
+            CaptureMode::Fork => return Plan::whole(Mode::Fork),
+            CaptureMode::Sync => return Plan::whole(Mode::Sync),
+            CaptureMode::Content => return self.plan_by_content(directory, (generation, rank)),
+            CaptureMode::Auto | CaptureMode::Scan => {}
         }
         self.open(rank);
         if matches!(self.tracking, Tracking::None) || self.is_huge() {
             return self.plan_by_content(directory, (generation, rank));
         }
         if let Some(extent) = self.extent(declared) {
-            let way = self.costs.way(&extent, self.wish == Wish::Scan);
+            let way = self.costs.way(&extent, self.mode == CaptureMode::Scan);
             if way != Way::Whole
                 && let Some(whole) = &self.whole
                 && directory.link_base(generation, rank, &whole.base, whole.last).is_ok()
@@ -174,7 +174,7 @@ impl Choice {
         }
         let is_armed = self.arm(declared);
         // For deltas whose copy would take longer than a fork.
-        let is_noted = is_armed && self.wish == Wish::Auto;
+        let is_noted = is_armed && self.mode == CaptureMode::Auto;
         let content = if is_noted { Content::Noted } else { Content::Unknown };
         Plan { content, ..Plan::whole(Mode::Fork) }
     }
@@ -182,7 +182,7 @@ impl Choice {
     /// Whether the kernel's help is not worth while: a huge page falls apart when it is written while it is armed.
     fn is_huge(&self) -> bool {
         let is_armed = matches!(self.tracking, Tracking::Ready { is_armed: true, .. });
-        self.wish == Wish::Auto && !is_armed && track::bytes().is_ok_and(|bytes| bytes.are_huge())
+        self.mode == CaptureMode::Auto && !is_armed && track::bytes().is_ok_and(|bytes| bytes.are_huge())
     }
 
     /// A fork costs the same pause either way; comparing saves what is written afterwards.
@@ -203,7 +203,7 @@ impl Choice {
             self.look_back();
         }
         self.whole = None;
-        if self.wish == Wish::Content || !self.costs.rests() {
+        if self.mode == CaptureMode::Content || !self.costs.rests() {
             plan.content = Content::Noted;
         }
         plan
@@ -212,7 +212,7 @@ impl Choice {
     /// A whole image comes after one on top of which there may have been none.
     fn look_back(&mut self) {
         let was_in_vain = self.whole.as_ref().is_some_and(|whole| whole.deltas == 0);
-        if was_in_vain && self.wish == Wish::Auto {
+        if was_in_vain && self.mode == CaptureMode::Auto {
             self.costs.missed();
         }
     }
@@ -224,7 +224,7 @@ impl Choice {
         self.tracking = match Tracker::open() {
             Ok(tracker) => Tracking::Ready { tracker, is_armed: false },
             Err(errno) => {
-                if self.wish == Wish::Scan {
+                if self.mode == CaptureMode::Scan {
                     eprintln!(
                         "stillwire: rank {rank}: --capture scan: written pages cannot be tracked here ({errno}; Linux 6.7 can, unless \
                          userfaultfd(2) is forbidden): what has changed is found by its content, in a fork"
@@ -251,8 +251,8 @@ impl Choice {
     /// Before a whole image is taken: what is written from here on counts.
     fn arm(&mut self, declared: &Declared) -> bool {
         let Tracking::Ready { tracker, is_armed } = &mut self.tracking else { return false };
-        let scope = match self.wish {
-            Wish::Scan => Scope::Everything,
+        let scope = match self.mode {
+            CaptureMode::Scan => Scope::Everything,
             _ if self.costs.rests() => {
                 self.whole = None;
                 *is_armed = false;
@@ -368,8 +368,8 @@ mod tests {
 
     #[test]
     fn wishes_have_names() {
-        assert_eq!(Wish::named("scan"), Some(Wish::Scan));
-        assert_eq!(Wish::named("Scan"), None);
-        assert_eq!(Wish::default(), Wish::Auto);
+        assert_eq!(CaptureMode::named("scan"), Some(CaptureMode::Scan));
+        assert_eq!(CaptureMode::named("Scan"), None);
+        assert_eq!(CaptureMode::default(), CaptureMode::Auto);
     }
 }

@@ -24,14 +24,14 @@ use crate::choice::{Choice, PAGE_BYTES, Plan};
 use crate::error::AgentError;
 use crate::limits::{LOOKS_MAX, WRITING_LOOKS, WRITING_SLICE_MAX, WRITING_SLICE_MIN};
 use crate::pmi::launchers_socket;
-use crate::ports::{self, Dump, Standing, System};
+use crate::ports::{self, Dump, FrozenPorts, System};
 
 /// What became of a cut.
 pub(crate) enum Cut<'a> {
     /// The image is being written.
     Taken,
     /// This is the restored process; its ports still stand as they did.
-    Restored(Standing<'a>),
+    Restored(FrozenPorts<'a>),
     /// The ports may have the old epoch, or the new one.
     Failed(NoImageReason),
 }
@@ -39,7 +39,7 @@ pub(crate) enum Cut<'a> {
 /// How an attempt ended that did not fail.
 enum Attempt<'a> {
     Taken(Box<Writing>),
-    Restored(Standing<'a>),
+    Restored(FrozenPorts<'a>),
 }
 
 /// By what names descriptors are handed to a restored process, besides the keeper's line.
@@ -141,7 +141,7 @@ enum Half<'a> {
         dump: Duration,
         thaw: Duration,
     },
-    Restored(Standing<'a>),
+    Restored(FrozenPorts<'a>),
 }
 
 /// The store's checksum, for pages.
@@ -213,12 +213,12 @@ impl Images {
         let entered = Instant::now();
         let rank = launch.rank;
         match self.try_take(generation, launch, endpoints, entered) {
-            Ok(Attempt::Restored(standing)) => {
+            Ok(Attempt::Restored(frozen_ports)) => {
                 // An older image that was being written has its writer, and its file, in the process that was saved.
                 core::mem::forget(self.writing.take());
                 self.choice.restored();
                 self.told = None;
-                Cut::Restored(standing)
+                Cut::Restored(frozen_ports)
             }
             Ok(Attempt::Taken(writing)) => {
                 self.writing = Some(writing);
@@ -284,7 +284,7 @@ impl Images {
                 Ok(Attempt::Taken(Box::new(writing)))
             }
             // The writer is not dropped: its descriptor is not open here.
-            Ok(Half::Restored(standing)) => Ok(Attempt::Restored(standing)),
+            Ok(Half::Restored(frozen_ports)) => Ok(Attempt::Restored(frozen_ports)),
             Err(error) => {
                 // The first error is the one that tells.
                 let _ = core::mem::ManuallyDrop::into_inner(writer).abandon(self.directory.storage());
@@ -300,7 +300,7 @@ impl Images {
         writer: &ImageWriter<DirectoryFile>,
         endpoints: &'a [Endpoint],
         plan: &Plan,
-    ) -> Result<(Prepared, Standing<'a>), TakeError> {
+    ) -> Result<(Prepared, FrozenPorts<'a>), TakeError> {
         let mut looks = 0;
         loop {
             let system = System::of(endpoints);
@@ -312,11 +312,11 @@ impl Images {
                 looked => looked?,
             };
             ports::prepare(endpoints, self.expected);
-            let standing = Standing::freeze(endpoints)?;
-            if standing.system() == system || looks == LOOKS_MAX {
-                return Ok((prepared, standing));
+            let frozen_ports = FrozenPorts::freeze(endpoints)?;
+            if frozen_ports.system() == system || looks == LOOKS_MAX {
+                return Ok((prepared, frozen_ports));
             }
-            standing.thaw();
+            frozen_ports.thaw();
         }
     }
 
@@ -366,18 +366,18 @@ impl Images {
         plan: &Plan,
     ) -> Result<Half<'a>, TakeError> {
         let offset = writer.begin_outside(self.directory.storage(), state::PAGES_KIND, state::VERSION, 0)?;
-        let (prepared, mut standing) = self.freeze(writer, endpoints, plan)?;
+        let (prepared, mut frozen_ports) = self.freeze(writer, endpoints, plan)?;
         let frozen = Instant::now();
         // R2: what is in the image has the new epoch.
-        standing.raise(epoch);
-        let ports = standing.dump();
+        frozen_ports.raise(epoch);
+        let ports = frozen_ports.dump();
         let dump = frozen.elapsed();
         let seal = writer.section_seal().map(PagesSeal);
         match prepared.capture(sink(writer, offset, seal.as_ref()), &mut PagesSum(Checksum::new()))? {
-            Outcome::Restored => Ok(Half::Restored(standing)),
+            Outcome::Restored => Ok(Half::Restored(frozen_ports)),
             Outcome::Captured(captured) => {
-                let freeze = standing.freeze;
-                let thaw = standing.thaw();
+                let freeze = frozen_ports.freeze;
+                let thaw = frozen_ports.thaw();
                 self.expected = frozen.elapsed();
                 Ok(Half::Captured { captured, offset, ports, freeze, dump, thaw })
             }

@@ -7,21 +7,21 @@
 //!
 //! Whoever has ports in the process registers them with [`ThisRank`]: they stand still while it is captured, and go on in its next life.
 
+mod agent_thread;
 mod choice;
-mod decrypted;
-mod enter;
+mod decrypted_pages;
 mod error;
 mod image;
 mod limits;
 mod pmi;
 mod ports;
-mod resident;
-mod seat;
+mod rank_slot;
+mod startup;
 mod this_rank;
 
-pub use choice::{CAPTURE_VARIABLE, Wish};
-pub use enter::{IDS_KEPT, IDS_VARIABLE, SAVE_PROCESS, SAVE_VARIABLE, enter};
+pub use choice::{CAPTURE_VARIABLE, CaptureMode};
 pub use image::last_id;
 pub use pmi::LAUNCHERS_VARIABLE as PMI_LAUNCHERS_VARIABLE;
-pub use seat::is_shell;
+pub use rank_slot::is_shell;
+pub use startup::{IDS_KEPT, IDS_VARIABLE, SAVE_PROCESS, SAVE_VARIABLE, enter};
 pub use this_rank::{ThisRank, this_rank};

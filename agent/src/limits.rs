@@ -22,8 +22,8 @@ pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How often a process is looked at for one image, if messages have rails map more memory between look and freeze each time.
 pub(crate) const LOOKS_MAX: u32 = 4;
 
-/// Longest wait of a program that opens a port for the agent to take its seat.
-pub(crate) const SEAT_MAX: Duration = Duration::from_secs(10);
+/// Longest wait of a program that opens a port for the agent to take its rank slot.
+pub(crate) const RANK_SLOT_MAX: Duration = Duration::from_secs(10);
 
 /// Longest wait for a keeper to read what a port that has closed leaves with it, and what a program that exits has said.
 pub(crate) const LAST_WORDS_MAX: Duration = Duration::from_secs(2);

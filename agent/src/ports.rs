@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use drivers::udp::UdpConfig;
-use drivers::{NicTaken, RailsError};
+use drivers::{NicSelection, RailsError};
 use endpoint::{Endpoint, EndpointError, Frozen};
 use nic_freeze::Mismatch;
 use session::launch::Launch;
@@ -74,17 +74,17 @@ pub(crate) fn prepare(endpoints: &[Endpoint], expected: Duration) {
 }
 
 /// All ports of the process, frozen.
-pub(crate) struct Standing<'a> {
+pub(crate) struct FrozenPorts<'a> {
     frozen: Vec<Frozen<'a>>,
     pub(crate) freeze: Duration,
 }
 
-impl<'a> Standing<'a> {
+impl<'a> FrozenPorts<'a> {
     /// Freezes all, one after the other. An error leaves none frozen.
-    pub(crate) fn freeze(endpoints: &'a [Endpoint]) -> Result<Standing<'a>, EndpointError> {
+    pub(crate) fn freeze(endpoints: &'a [Endpoint]) -> Result<FrozenPorts<'a>, EndpointError> {
         let started = Instant::now();
         let frozen: Result<Vec<_>, _> = endpoints.iter().map(|endpoint| endpoint.freeze(DRAIN_MAX)).collect();
-        Ok(Standing { frozen: frozen?, freeze: started.elapsed() })
+        Ok(FrozenPorts { frozen: frozen?, freeze: started.elapsed() })
     }
 
     /// R2: all ports of a rank have one epoch.
@@ -125,7 +125,7 @@ impl<'a> Standing<'a> {
     }
 
     /// In a restored process: each goes on in a new life, on new rails. Returns the NIC of the first.
-    pub(crate) fn restart(self, launch: &Launch) -> Result<Option<NicTaken>, ReviveError> {
+    pub(crate) fn restart(self, launch: &Launch) -> Result<Option<NicSelection>, ReviveError> {
         let bind = SocketAddr::new(launch.bind.ip(), 0);
         let restart = Restart {
             life: launch.life,
@@ -157,8 +157,8 @@ impl<'a> Standing<'a> {
 
 /// Raises the epoch of all ports without an image (R2: a cut cannot be refused).
 pub(crate) fn raise(endpoints: &[Endpoint], epoch: Epoch) -> Result<(), EndpointError> {
-    let mut standing = Standing::freeze(endpoints)?;
-    standing.raise(epoch);
-    standing.thaw();
+    let mut frozen_ports = FrozenPorts::freeze(endpoints)?;
+    frozen_ports.raise(epoch);
+    frozen_ports.thaw();
     Ok(())
 }

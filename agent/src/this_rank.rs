@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use ckpt_glue::control::{ClosedLink, Control, Message, NicWords, closed_port};
+use ckpt_glue::control::{ClosedLink, Control, Message, NicText, closed_port};
 use ckpt_glue::enrolment::AddressTable;
 use ckpt_glue::names::Party;
-use drivers::NicTaken;
+use drivers::NicSelection;
 use endpoint::{Endpoint, EndpointError};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use session::launch::Launch;
@@ -21,12 +21,12 @@ use session::line::Line;
 use session::nics::{Moved, Nics};
 use transport::{Epoch, LinkIndex, PortId, Rank, RawAddress};
 
-use crate::limits::{ANSWERS_MAX, LAST_WORDS_MAX, SEAT_MAX};
+use crate::limits::{ANSWERS_MAX, LAST_WORDS_MAX, RANK_SLOT_MAX};
 
 /// What the keeper said of a closed port: the port of ours that asked, the closed one, the first frame that it has not got.
 type Answer = (PortId, PortId, u64);
 
-/// Wakes the agent: for a seat that is to be taken at once, an epoch that traffic has brought, a message that waits.
+/// Wakes the agent: for a rank slot that is to be taken at once, an epoch that traffic has brought, a message that waits.
 static WAKE: OnceLock<EventFd> = OnceLock::new();
 
 /// Some port has found a rail dead.
@@ -82,11 +82,11 @@ pub(crate) fn hush() {
     }
 }
 
-/// This process's rank, if an agent looks after it. The agent takes its seat now, if it has not yet. `None`: it is not saved as a whole.
+/// This process's rank, if an agent looks after it. The agent takes its rank slot now, if it has not yet. `None`: it is not saved as a whole.
 pub fn this_rank() -> Option<&'static ThisRank> {
     let (lock, changed) = &STAGE;
     let mut stage = lock.lock().unwrap_or_else(PoisonError::into_inner);
-    let until = Instant::now() + SEAT_MAX;
+    let until = Instant::now() + RANK_SLOT_MAX;
     loop {
         match *stage {
             Stage::None => return None,
@@ -99,7 +99,7 @@ pub fn this_rank() -> Option<&'static ThisRank> {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     eprintln!(
-                        "stillwire: the agent of this process has not taken its seat in {SEAT_MAX:?}; its ports are not saved"
+                        "stillwire: the agent of this process has not taken its rank slot in {RANK_SLOT_MAX:?}; its ports are not saved"
                     );
                     return None;
                 }
@@ -109,7 +109,7 @@ pub fn this_rank() -> Option<&'static ThisRank> {
     }
 }
 
-/// As [`this_rank`], for who does not wait: `None` as long as the agent has no seat.
+/// As [`this_rank`], for who does not wait: `None` as long as the agent has no rank slot.
 pub(crate) fn seated() -> Option<&'static ThisRank> {
     match *STAGE.0.lock().unwrap_or_else(PoisonError::into_inner) {
         Stage::Seated(rank) => Some(rank),
@@ -186,7 +186,7 @@ impl State {
     }
 
     /// A new life has begun, of which nothing is known but the launch record.
-    pub(crate) fn be_born(&mut self, launch: Launch, line: Line) {
+    pub(crate) fn enter_life(&mut self, launch: Launch, line: Line) {
         self.nics = Nics::new(launch.nic.clone(), launch.bind.ip());
         self.launch = launch;
         self.line = line;
@@ -215,19 +215,19 @@ impl State {
     }
 
     /// Has all ports go on over another NIC, and answers.
-    pub(crate) fn hand_over(&mut self, number: u64, nic: &NicWords) {
+    pub(crate) fn hand_over(&mut self, number: u64, nic: &NicText) {
         let refused = match nic.as_str().parse() {
             Ok(choice) => {
                 let endpoints: Vec<Endpoint> = self.open.values().cloned().collect();
                 let moved = self.nics.hand_over(&endpoints, choice);
                 // Ports that are opened later go over the same.
-                self.launch.nic = self.nics.wish().clone();
+                self.launch.nic = self.nics.request().clone();
                 self.tell_nic(&moved);
                 moved.refused.unwrap_or_default()
             }
             Err(unknown) => unknown.to_string(),
         };
-        self.say(Message::HandedOver { number, refused: NicWords::new(&refused) });
+        self.say(Message::HandedOver { number, refused: NicText::new(&refused) });
     }
 
     /// Takes part in a change of all ranks to another NIC (R29).
@@ -246,7 +246,7 @@ impl State {
             Message::ChangeRails { number, decided } => {
                 if let Some(places) = self.nics.change_rails(number, decided) {
                     self.locations.extend(places.iter().map(|(port, rails)| (*port, rails.clone())));
-                    self.launch.nic = self.nics.wish().clone();
+                    self.launch.nic = self.nics.request().clone();
                 }
             }
             _ => {}
@@ -272,11 +272,11 @@ impl State {
     }
 
     fn tell_nic(&mut self, moved: &Moved) {
-        if let Some(taken) = &moved.taken {
-            self.say(Message::Nic { words: NicWords::new(taken) });
+        if let Some(taken) = &moved.selection {
+            self.say(Message::Nic { words: NicText::new(taken) });
         }
         if moved.lost {
-            self.say(Message::RailLost { words: NicWords::new(&self.nics.wish().choice) });
+            self.say(Message::RailLost { words: NicText::new(&self.nics.request().choice) });
         }
     }
 
@@ -291,8 +291,8 @@ impl State {
 }
 
 impl ThisRank {
-    /// Takes the seat: from here on the process is a rank with an agent.
-    pub(crate) fn seat(launch: Launch, line: Line) -> &'static ThisRank {
+    /// Takes the rank slot: from here on the process is a rank with an agent.
+    pub(crate) fn take_slot(launch: Launch, line: Line) -> &'static ThisRank {
         let this: &'static ThisRank = Box::leak(Box::new(ThisRank::new(launch, line)));
         set_stage(Stage::Seated(this));
         this
@@ -360,8 +360,8 @@ impl ThisRank {
     }
 
     /// Tells the keeper over which NIC a port of this rank reaches other hosts.
-    pub fn tell_nic(&self, nic: &NicTaken) {
-        self.lock().say(Message::Nic { words: NicWords::new(nic) });
+    pub fn tell_nic(&self, nic: &NicSelection) {
+        self.lock().say(Message::Nic { words: NicText::new(nic) });
     }
 
     /// A port has closed. Its final counters go to the keeper, which answers for it from then on (R12).
@@ -447,7 +447,7 @@ mod tests {
             restore: None,
             auth: AuthLevel::Header,
             bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
-            nic: drivers::NicWish::default(),
+            nic: drivers::NicRequest::default(),
             encryption: None,
             disk_bytes_per_s: None,
             directory: "/tmp/somewhere".into(),
@@ -493,7 +493,7 @@ mod tests {
         let closed = Message::Closed { port, links, last: true };
         assert!(heard(&mut keeper).contains(&(1, closed.clone())));
         let (second, mut keeper) = line();
-        rank.lock().be_born(launch(2), second);
+        rank.lock().enter_life(launch(2), second);
         rank.ask(PortId(5), port);
         assert_eq!(heard(&mut keeper), []);
         rank.lock().begin_life(AddressTable::new());

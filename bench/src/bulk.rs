@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 use transport::LinkIndex;
 
 use crate::error::BenchError;
-use crate::ground::{Ground, MTU, Nic, Program, Seat, Wire};
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, Watchdog};
 use crate::rate::{BATCH, receive_bare, send_bare};
 use crate::statistics::{Summary, paired_ratios};
+use crate::testbed::{MTU, Nic, Program, RailSpec, Testbed, Wire};
 use crate::worker::{Parent, Worker};
 
 pub(crate) const ROLE: &str = "bulk";
@@ -210,8 +210,8 @@ struct Run {
 /// [`BenchError`] if a process, a socket or a message fails.
 pub fn run(options: &BulkOptions) -> Result<BulkReport, BenchError> {
     let machine = Machine::here();
-    let ground = Ground::with_mtu(options.nic, options.program, options.mtu)?;
-    let mut workers = pair::introduce::<Hello>(ground.start_two(ROLE)?, &ground)?;
+    let testbed = Testbed::with_mtu(options.nic, options.program, options.mtu)?;
+    let mut workers = pair::introduce::<Hello>(testbed.start_two(ROLE)?, &testbed)?;
     let rows: Vec<BulkRow> = options
         .sizes
         .iter()
@@ -222,7 +222,7 @@ pub fn run(options: &BulkOptions) -> Result<BulkReport, BenchError> {
         bench: "bulk",
         machine,
         nic: options.nic,
-        device: ground.device(),
+        device: testbed.device(),
         gbytes_per_s: worst.map_or(0.0, |row| row.gbytes_per_s),
         tcp_gbytes_per_s: worst.map_or(0.0, |row| row.tcp_gbytes_per_s),
         ratio: worst.map_or(0.0, |row| row.ratio),
@@ -281,14 +281,14 @@ fn measure_size(
 
 /// One of the two processes: rank 0 sends, rank 1 receives.
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
-    let Some(seat) = parent.hear::<Seat>()? else { return Ok(()) };
-    let rank = seat.rank;
+    let Some(spec) = parent.hear::<RailSpec>()? else { return Ok(()) };
+    let rank = spec.rank;
     machine::pin(rank as usize);
-    let header = pair::open_on(seat.rail(Wire::Ours)?, rank, Auth::Header)?;
-    let full = pair::open_on(seat.rail(Wire::Second)?, rank, Auth::Full)?;
-    let udp = pair::open_on(seat.udp_rail()?, rank, Auth::Header)?;
-    let bare = if seat.nic == Nic::Xdp { Some(seat.bare_xdp()?) } else { None };
-    let listener = TcpListener::bind(seat.kernel())?;
+    let header = pair::open_on(spec.rail(Wire::Ours)?, rank, Auth::Header)?;
+    let full = pair::open_on(spec.rail(Wire::Second)?, rank, Auth::Full)?;
+    let udp = pair::open_on(spec.udp_rail()?, rank, Auth::Header)?;
+    let bare = if spec.nic == Nic::Xdp { Some(spec.bare_xdp()?) } else { None };
+    let listener = TcpListener::bind(spec.kernel())?;
     parent.tell(&Hello {
         header: Address::of(&header),
         full: Address::of(&full),

@@ -16,13 +16,13 @@ use serde::Serialize;
 use transport::config::CHECKPOINTABLE;
 
 use crate::error::BenchError;
-use crate::ground::Ground;
 use crate::latency::{self, LatencyPair};
 use crate::machine::Machine;
 use crate::progress;
 use crate::rate::{self, RatePair};
 use crate::report::{self, Bar};
 use crate::statistics::{Interval, Summary, paired_ratios};
+use crate::testbed::Testbed;
 use crate::worker::{Parent, Worker};
 
 pub(crate) const ROLE: &str = "build";
@@ -121,12 +121,12 @@ pub fn run(options: &CheckpointableOptions) -> Result<CheckpointableReport, Benc
     let rows = vec![
         compare("half_rtt_us", &programs, options, &mut |program| {
             let worker = || Worker::start_program(program, latency::ROLE);
-            let mut pair = LatencyPair::start([worker()?, worker()?], &Ground::LOOPBACK)?;
+            let mut pair = LatencyPair::start([worker()?, worker()?], &Testbed::LOOPBACK)?;
             Ok(Box::new(move || pair.ours(rounds)))
         })?,
         compare("messages_per_s", &programs, options, &mut |program| {
             let worker = || Worker::start_program(program, rate::ROLE);
-            let mut pair = RatePair::start([worker()?, worker()?], &Ground::LOOPBACK)?;
+            let mut pair = RatePair::start([worker()?, worker()?], &Testbed::LOOPBACK)?;
             Ok(Box::new(move || pair.ours(messages)))
         })?,
     ];

@@ -26,9 +26,9 @@ use crate::number::number;
 use crate::packets;
 use crate::parity::{self, ParityArguments};
 use crate::pause::{self, PauseOptions, Working};
+use crate::periodic_freeze::{self, PeriodicFreezeOptions};
 use crate::protocol::{self, ProtocolOptions};
 use crate::rate;
-use crate::rehearsal::{self, RehearsalOptions};
 
 use all::all;
 pub use deltas::{DeltaArguments, StoreArguments};
@@ -213,27 +213,27 @@ pub struct FreezeArguments {
     #[arg(long, conflicts_with_all = ["samples", "links", "kib", "no_dump_row", "quick"])]
     mpi: bool,
     #[command(flatten)]
-    rehearsal: RehearsalArguments,
+    periodic_freeze: PeriodicFreezeArguments,
 }
 
 /// What to freeze under MPI.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Options with --mpi")]
-pub struct RehearsalArguments {
+pub struct PeriodicFreezeArguments {
     /// Milliseconds between two freezes of a port
-    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().every_ms, value_parser = number::<u32>(1..=60_000))]
+    #[arg(long, requires = "mpi", default_value_t = PeriodicFreezeOptions::default().every_ms, value_parser = number::<u32>(1..=60_000))]
     every_ms: u32,
     /// A port stands still for so long each time, as while the memory of its process is saved, and tells its peers before; 0: only for the dump
-    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().pause_ms, value_parser = number::<u32>(0..=10_000))]
+    #[arg(long, requires = "mpi", default_value_t = PeriodicFreezeOptions::default().pause_ms, value_parser = number::<u32>(0..=10_000))]
     pause_ms: u32,
     /// Ports are frozen again and again for so long, over all runs; a PROGRAM is run until then
-    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().seconds, value_parser = number::<u64>(1..=86_400))]
+    #[arg(long, requires = "mpi", default_value_t = PeriodicFreezeOptions::default().seconds, value_parser = number::<u64>(1..=86_400))]
     seconds: u64,
     /// Runs with freezes; each has a run without before it and after it
-    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().pairs, value_parser = number::<u32>(1..=1000))]
+    #[arg(long, requires = "mpi", default_value_t = PeriodicFreezeOptions::default().pairs, value_parser = number::<u32>(1..=1000))]
     pairs: u32,
     /// Processes
-    #[arg(long, requires = "mpi", default_value_t = RehearsalOptions::default().ranks, value_parser = number::<u32>(1..=1024))]
+    #[arg(long, requires = "mpi", default_value_t = PeriodicFreezeOptions::default().ranks, value_parser = number::<u32>(1..=1024))]
     ranks: u32,
     /// What they talk over: auto, shm or udp
     #[arg(long, requires = "mpi", default_value = RailChoice::Auto.name())]
@@ -245,7 +245,7 @@ pub struct RehearsalArguments {
     #[arg(long, requires = "program", value_name = "TEXT")]
     expect: Option<String>,
     /// A run of PROGRAM that takes longer is ended, and wrong
-    #[arg(long, requires = "program", value_name = "SECONDS", default_value_t = RehearsalOptions::default().run_seconds_max, value_parser = number::<u64>(1..=86_400))]
+    #[arg(long, requires = "program", value_name = "SECONDS", default_value_t = PeriodicFreezeOptions::default().run_seconds_max, value_parser = number::<u64>(1..=86_400))]
     run_seconds_max: u64,
     /// Folder of an MPICH, with mpicc and mpiexec in it or in its bin [default: target/mpi/mpich, which tests/mpi/run makes, or the one in PATH]
     #[arg(long, requires = "mpi", value_name = "DIR")]
@@ -258,9 +258,9 @@ pub struct RehearsalArguments {
     program: Vec<OsString>,
 }
 
-impl From<&RehearsalArguments> for RehearsalOptions {
-    fn from(arguments: &RehearsalArguments) -> RehearsalOptions {
-        RehearsalOptions {
+impl From<&PeriodicFreezeArguments> for PeriodicFreezeOptions {
+    fn from(arguments: &PeriodicFreezeArguments) -> PeriodicFreezeOptions {
+        PeriodicFreezeOptions {
             mpich: arguments.mpich.clone(),
             provider: arguments.provider.clone(),
             every_ms: arguments.every_ms,
@@ -481,11 +481,11 @@ impl Bench {
                 let options = LossOptions { runs: *runs, rates_ppm, losses: *losses, run_bytes: mib << 20 };
                 Shown::of(&loss::run(&options)?)?
             }
-            Bench::Freeze(FreezeArguments { mpi: true, rehearsal, .. }) => {
-                if rehearsal.handover && rehearsal.rails != RailChoice::Auto {
-                    return Err(BenchError::OneRail { rails: rehearsal.rails.name() });
+            Bench::Freeze(FreezeArguments { mpi: true, periodic_freeze, .. }) => {
+                if periodic_freeze.handover && periodic_freeze.rails != RailChoice::Auto {
+                    return Err(BenchError::OneRail { rails: periodic_freeze.rails.name() });
                 }
-                let report = rehearsal::run(&rehearsal.into())?;
+                let report = periodic_freeze::run(&periodic_freeze.into())?;
                 right = report.problems.is_empty();
                 Shown::of(&report)?
             }

@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 use transport::LinkIndex;
 
 use crate::error::BenchError;
-use crate::ground::{Ground, Nic, Program, Seat, Wire};
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, FRAME_BYTES, MESSAGE_BYTES, Watchdog};
 use crate::statistics::{Summary, paired_ratios, percentile, sorted};
+use crate::testbed::{Nic, Program, RailSpec, Testbed, Wire};
 use crate::worker::{Parent, Worker};
 
 pub(crate) const ROLE: &str = "latency";
@@ -180,11 +180,11 @@ struct RunResult {
 /// [`BenchError`] if a process, a socket or a message fails, or there is no right to what is measured.
 pub fn run(options: &LatencyOptions) -> Result<LatencyReport, BenchError> {
     let machine = Machine::here();
-    let ground = Ground::make(options.nic, options.program)?;
+    let testbed = Testbed::make(options.nic, options.program)?;
     let mut results = [const { Vec::new() }; 3];
     let mut ratios = [const { Vec::new() }; 3];
     for _ in 0..options.pairs {
-        let here = measure_pair(options, &ground)?;
+        let here = measure_pair(options, &testbed)?;
         for (ratios, side) in ratios.iter_mut().zip(&here) {
             ratios.extend(paired_ratios(&medians(&here[Side::Ours as usize]), &medians(side)));
         }
@@ -203,7 +203,7 @@ pub fn run(options: &LatencyOptions) -> Result<LatencyReport, BenchError> {
         bench: "latency",
         machine,
         nic: options.nic,
-        device: ground.device(),
+        device: testbed.device(),
         half_rtt_us: ours.median,
         bare_half_rtt_us: median(spread(Side::Bare)),
         udp_half_rtt_us: median(spread(Side::Udp)),
@@ -232,8 +232,8 @@ fn medians(results: &[RunResult]) -> Vec<f64> {
 pub(crate) struct LatencyPair([Worker; 2]);
 
 impl LatencyPair {
-    pub(crate) fn start(workers: [Worker; 2], ground: &Ground) -> Result<LatencyPair, BenchError> {
-        Ok(LatencyPair(pair::introduce::<Hello>(workers, ground)?))
+    pub(crate) fn start(workers: [Worker; 2], testbed: &Testbed) -> Result<LatencyPair, BenchError> {
+        Ok(LatencyPair(pair::introduce::<Hello>(workers, testbed)?))
     }
 
     fn run(&mut self, side: Side, rounds: usize) -> Result<RunResult, BenchError> {
@@ -252,8 +252,8 @@ impl LatencyPair {
 }
 
 /// The runs of one pair of processes, by side: ours, and the others around them.
-fn measure_pair(options: &LatencyOptions, ground: &Ground) -> Result<[Vec<RunResult>; 3], BenchError> {
-    let mut pair = LatencyPair::start(ground.start_two(ROLE)?, ground)?;
+fn measure_pair(options: &LatencyOptions, testbed: &Testbed) -> Result<[Vec<RunResult>; 3], BenchError> {
+    let mut pair = LatencyPair::start(testbed.start_two(ROLE)?, testbed)?;
     let mut results = [const { Vec::new() }; 3];
     let sides = Side::all(options.nic);
     let turns = sides.iter().cycle().take(sides.len() * (options.runs + 1) - 1);
@@ -265,12 +265,12 @@ fn measure_pair(options: &LatencyOptions, ground: &Ground) -> Result<[Vec<RunRes
 
 /// One of the two processes: rank 0 measures, rank 1 echoes.
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
-    let Some(seat) = parent.hear::<Seat>()? else { return Ok(()) };
-    let rank = seat.rank;
+    let Some(spec) = parent.hear::<RailSpec>()? else { return Ok(()) };
+    let rank = spec.rank;
     machine::pin(rank as usize);
-    let ours = pair::open_on(seat.rail(Wire::Ours)?, rank, Auth::Header)?;
-    let udp = pair::open_on(seat.udp_rail()?, rank, Auth::Header)?;
-    let mut bare = Bare::open(&seat)?;
+    let ours = pair::open_on(spec.rail(Wire::Ours)?, rank, Auth::Header)?;
+    let udp = pair::open_on(spec.udp_rail()?, rank, Auth::Header)?;
+    let mut bare = Bare::open(&spec)?;
     parent.tell(&Hello { ours: Address::of(&ours), udp: Address::of(&udp), bare: bare.at()? })?;
     let Some(peer) = parent.hear::<Hello>()? else { return Ok(()) };
     bare.connect(peer.bare)?;
@@ -358,14 +358,14 @@ enum Bare {
 }
 
 impl Bare {
-    fn open(seat: &Seat) -> Result<Bare, BenchError> {
-        Ok(match seat.nic {
+    fn open(spec: &RailSpec) -> Result<Bare, BenchError> {
+        Ok(match spec.nic {
             Nic::Udp => {
                 let socket = UdpSocket::bind(pair::ANY)?;
                 socket.set_nonblocking(true)?;
                 Bare::Socket { socket, datagram: vec![0; FRAME_BYTES] }
             }
-            Nic::Xdp => Bare::Queue { queue: Box::new(seat.bare_xdp()?), datagram: vec![0; FRAME_BYTES] },
+            Nic::Xdp => Bare::Queue { queue: Box::new(spec.bare_xdp()?), datagram: vec![0; FRAME_BYTES] },
             Nic::Shm | Nic::Verbs => Bare::Nowhere,
         })
     }

@@ -22,12 +22,12 @@ use transport::LinkIndex;
 
 use crate::bulk;
 use crate::error::BenchError;
-use crate::ground::{Ground, Seat};
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, MESSAGE_BYTES, Watchdog};
 use crate::progress;
 use crate::report::Bar;
 use crate::statistics::{Summary, paired_ratios, percentile, sorted};
+use crate::testbed::{RailSpec, Testbed};
 use crate::worker::{Parent, Worker};
 
 pub(crate) const ROLE: &str = "loss";
@@ -230,8 +230,8 @@ struct Ends {
 
 impl Ends {
     fn start() -> Result<Ends, BenchError> {
-        let ground = Ground::LOOPBACK;
-        let workers = pair::introduce::<[Address; 2]>(ground.start_two(ROLE)?, &ground)?;
+        let testbed = Testbed::LOOPBACK;
+        let workers = pair::introduce::<[Address; 2]>(testbed.start_two(ROLE)?, &testbed)?;
         Ok(Ends { workers, runs: 0 })
     }
 
@@ -252,7 +252,7 @@ impl Ends {
 
 /// One of the two processes: rank 0 sends and measures.
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
-    let Some(Seat { rank, .. }) = parent.hear()? else { return Ok(()) };
+    let Some(RailSpec { rank, .. }) = parent.hear()? else { return Ok(()) };
     machine::pin(rank as usize);
     let (lossless, _) = open(rank)?;
     let (lossy, switch) = open(rank)?;

@@ -21,10 +21,10 @@ use transport::{Epoch, LinkIndex, Restart};
 
 use crate::error::BenchError;
 use crate::freeze::{PAPER_US, Tail};
-use crate::ground::{Ground, Nic, Program, Seat, Wire};
 use crate::machine::Machine;
 use crate::pair::{self, Watchdog};
 use crate::report::{self, Bar};
+use crate::testbed::{Nic, Program, RailSpec, Testbed, Wire};
 
 /// A thaw on another driver.
 const THAW_US_MAX: f64 = 5_000.0;
@@ -133,10 +133,10 @@ const KINDS: [Nic; 3] = [Nic::Udp, Nic::Shm, Nic::Xdp];
 /// [`BenchError`] if a namespace, a NIC, or a message fails.
 pub fn run(options: &MovesOptions) -> Result<MovesReport, BenchError> {
     let machine = Machine::here();
-    let ground = Ground::make(Nic::Xdp, options.program)?;
+    let testbed = Testbed::make(Nic::Xdp, options.program)?;
     let kinds = &KINDS;
     let mut rows: Vec<(Nic, Nic, Samples)> = Vec::new();
-    let mut bed = Bed::new(&ground, kinds[0])?;
+    let mut pair = PortPair::new(&testbed, kinds[0])?;
     for _ in 0..options.moves {
         for (from, to) in round(kinds) {
             let row = match rows.iter().position(|row| (row.0, row.1) == (from, to)) {
@@ -146,17 +146,17 @@ pub fn run(options: &MovesOptions) -> Result<MovesReport, BenchError> {
                     rows.len() - 1
                 }
             };
-            bed.go(to, &mut rows[row].2)?;
+            pair.go(to, &mut rows[row].2)?;
         }
     }
-    let messages = bed.sides.iter().map(|side| side.received).sum();
+    let messages = pair.sides.iter().map(|side| side.received).sum();
     let rows: Vec<MoveRow> = rows.into_iter().map(|(from, to, samples)| samples.row(from, to)).collect();
     let slowest = rows.iter().filter(|row| row.from != row.to).map(|row| row.thaw_us.p99);
     let bars = vec![Bar::below("thaw on another driver, p99, us", slowest.fold(0.0, f64::max), THAW_US_MAX)];
     Ok(MovesReport {
         bench: "moves",
         machine,
-        device: ground.device(),
+        device: testbed.device(),
         rows,
         messages,
         paper_us: PAPER_US,
@@ -280,17 +280,17 @@ impl Side {
 }
 
 /// The two ports and where they are.
-struct Bed<'a> {
-    ground: &'a Ground,
+struct PortPair<'a> {
+    testbed: &'a Testbed,
     sides: [Side; 2],
     life: u32,
 }
 
-impl Bed<'_> {
-    fn new(ground: &Ground, nic: Nic) -> Result<Bed<'_>, BenchError> {
+impl PortPair<'_> {
+    fn new(testbed: &Testbed, nic: Nic) -> Result<PortPair<'_>, BenchError> {
         let side = |rank| {
             let port = pair::port_with(rank, AuthLevel::Header);
-            let rails = vec![open(ground, rank, nic)?];
+            let rails = vec![open(testbed, rank, nic)?];
             let endpoint = Some(Endpoint::open(port, rails, by_hand())?);
             Ok::<Side, BenchError>(Side {
                 rank,
@@ -302,13 +302,13 @@ impl Bed<'_> {
                 done: 0,
             })
         };
-        let mut bed = Bed { ground, sides: [side(0)?, side(1)?], life: 1 };
-        let addresses = [bed.sides[0].endpoint()?.addresses(), bed.sides[1].endpoint()?.addresses()];
-        for (side, other) in bed.sides.iter_mut().zip([&addresses[1], &addresses[0]]) {
-            side.link = ground
+        let mut pair = PortPair { testbed, sides: [side(0)?, side(1)?], life: 1 };
+        let addresses = [pair.sides[0].endpoint()?.addresses(), pair.sides[1].endpoint()?.addresses()];
+        for (side, other) in pair.sides.iter_mut().zip([&addresses[1], &addresses[0]]) {
+            side.link = testbed
                 .on(side.rank, || Ok(side.endpoint()?.connect(pair::port_id(1 - side.rank), other)?))?;
         }
-        Ok(bed)
+        Ok(pair)
     }
 
     /// Moves both ports, with messages on their way, and waits until all have come.
@@ -328,17 +328,17 @@ impl Bed<'_> {
             cut(side, self.life, section, samples)?;
         }
         samples.dump_bytes = sections[0].len();
-        let ground = self.ground;
+        let testbed = self.testbed;
         let mut opened = Vec::new();
         for side in &self.sides {
-            opened.push(timed(&mut samples.open, || open(ground, side.rank, to))?);
+            opened.push(timed(&mut samples.open, || open(testbed, side.rank, to))?);
         }
         let addresses = [opened[0].local_address(), opened[1].local_address()];
         for ((side, section), (rail, other)) in
             self.sides.iter_mut().zip(&sections).zip(opened.into_iter().zip([addresses[1], addresses[0]]))
         {
             let restart = Restart::in_life(pair::life(self.life));
-            ground.on(side.rank, || {
+            testbed.on(side.rank, || {
                 timed(&mut samples.thaw, || {
                     let config = pair::config(AuthLevel::Header);
                     let loaded =
@@ -372,12 +372,12 @@ impl Bed<'_> {
 }
 
 /// A NIC of this kind at one end of the devices.
-fn open(ground: &Ground, rank: u32, nic: Nic) -> Result<Box<dyn Driver>, BenchError> {
-    let seat: Seat = ground.seat(rank, rank);
-    ground.on(rank, || match nic {
-        Nic::Udp => seat.udp_rail(),
-        Nic::Shm => Seat::shm_rail(),
-        Nic::Xdp | Nic::Verbs => seat.rail(Wire::Ours),
+fn open(testbed: &Testbed, rank: u32, nic: Nic) -> Result<Box<dyn Driver>, BenchError> {
+    let spec: RailSpec = testbed.rail_spec(rank, rank);
+    testbed.on(rank, || match nic {
+        Nic::Udp => spec.udp_rail(),
+        Nic::Shm => RailSpec::shm_rail(),
+        Nic::Xdp | Nic::Verbs => spec.rail(Wire::Ours),
     })
 }
 

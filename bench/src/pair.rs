@@ -14,7 +14,7 @@ use transport::{
 };
 
 use crate::error::BenchError;
-use crate::ground::Ground;
+use crate::testbed::Testbed;
 use crate::worker::Worker;
 
 /// The key of the benches' job.
@@ -145,14 +145,14 @@ pub(crate) fn receive(tag: u64, bytes_max: u64, context: u64) -> Receive {
     Receive { space: Space(0), source: None, tag, ignore: 0, bytes_max, context, multi: None }
 }
 
-/// Tells two processes their seats, and each what the other says of itself.
+/// Tells two processes their rails, and each what the other says of itself.
 pub(crate) fn introduce<Hello: Serialize + DeserializeOwned>(
     mut workers: [Worker; 2],
-    ground: &Ground,
+    testbed: &Testbed,
 ) -> Result<[Worker; 2], BenchError> {
     let mut hellos = Vec::new();
     for (rank, worker) in (0u32..).zip(&mut workers) {
-        worker.tell(&ground.seat(rank, rank))?;
+        worker.tell(&testbed.rail_spec(rank, rank))?;
         hellos.push(worker.hear::<Hello>()?);
     }
     for (hello, worker) in hellos.iter().rev().zip(&mut workers) {

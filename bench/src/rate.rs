@@ -21,10 +21,10 @@ use std::io::{IoSlice, IoSliceMut};
 use transport::{LinkIndex, Port, Receive, SendError};
 
 use crate::error::BenchError;
-use crate::ground::{Ground, Nic, Program, Seat, Wire};
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, FRAME_BYTES, MESSAGE_BYTES, Watchdog};
 use crate::statistics::{Summary, paired_ratios};
+use crate::testbed::{Nic, Program, RailSpec, Testbed, Wire};
 use crate::worker::{Parent, Worker};
 
 pub(crate) const ROLE: &str = "rate";
@@ -193,13 +193,13 @@ struct Run {
 /// [`BenchError`] if a process, a socket or a message fails, or there is no right to what is measured.
 pub fn run(options: &RateOptions) -> Result<RateReport, BenchError> {
     let machine = Machine::here();
-    let ground = Ground::make(options.nic, options.program)?;
+    let testbed = Testbed::make(options.nic, options.program)?;
     let messages = options.messages.next_multiple_of(BATCH);
     let mut results = [const { Vec::new() }; 4];
     let mut ratios = [const { Vec::new() }; 4];
     let sides = Side::all(options.nic);
     for _ in 0..options.pairs {
-        let mut pair = RatePair::start(ground.start_two(ROLE)?, &ground)?;
+        let mut pair = RatePair::start(testbed.start_two(ROLE)?, &testbed)?;
         let mut here = [const { Vec::new() }; 4];
         for side in sides.iter().cycle().take(sides.len() * (options.runs + 1) - 1) {
             here[*side as usize].push(pair.run(*side, messages)?);
@@ -223,7 +223,7 @@ pub fn run(options: &RateOptions) -> Result<RateReport, BenchError> {
         bench: "rate",
         machine,
         nic: options.nic,
-        device: ground.device(),
+        device: testbed.device(),
         messages_per_s: ours.median,
         bare_messages_per_s: median(of(&results, bare)),
         udp_messages_per_s: median(of(&results, Side::Udp)),
@@ -248,8 +248,8 @@ pub fn run(options: &RateOptions) -> Result<RateReport, BenchError> {
 pub(crate) struct RatePair([Worker; 2]);
 
 impl RatePair {
-    pub(crate) fn start(workers: [Worker; 2], ground: &Ground) -> Result<RatePair, BenchError> {
-        Ok(RatePair(pair::introduce::<Hello>(workers, ground)?))
+    pub(crate) fn start(workers: [Worker; 2], testbed: &Testbed) -> Result<RatePair, BenchError> {
+        Ok(RatePair(pair::introduce::<Hello>(workers, testbed)?))
     }
 
     /// Messages per second of one run.
@@ -271,16 +271,16 @@ impl RatePair {
 
 /// One of the two processes: rank 0 sends, rank 1 receives.
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
-    let Some(seat) = parent.hear::<Seat>()? else { return Ok(()) };
-    let rank = seat.rank;
+    let Some(spec) = parent.hear::<RailSpec>()? else { return Ok(()) };
+    let rank = spec.rank;
     machine::pin(rank as usize);
-    let ours = pair::open_on(seat.rail(Wire::Ours)?, rank, Auth::Header)?;
-    let udp = pair::open_on(seat.udp_rail()?, rank, Auth::Header)?;
-    let bare_udp = UdpSocket::bind(seat.kernel())?;
+    let ours = pair::open_on(spec.rail(Wire::Ours)?, rank, Auth::Header)?;
+    let udp = pair::open_on(spec.udp_rail()?, rank, Auth::Header)?;
+    let bare_udp = UdpSocket::bind(spec.kernel())?;
     bare_udp.set_nonblocking(true)?;
     // The kernel gives less if its limit is lower; the default holds a window, but hardly.
     setsockopt(&bare_udp, RcvBuf, &BARE_BUFFER_BYTES).map_err(std::io::Error::from)?;
-    let mut bare = if seat.nic == Nic::Xdp { Some(seat.bare_xdp()?) } else { None };
+    let mut bare = if spec.nic == Nic::Xdp { Some(spec.bare_xdp()?) } else { None };
     parent.tell(&Hello {
         ours: Address::of(&ours),
         udp: Address::of(&udp),

@@ -143,8 +143,12 @@ fn a_program_that_is_wrong_under_freezes_alone_is_told_with_an_exit_code() {
     let test = "a_program_that_is_wrong_under_freezes_alone_is_told_with_an_exit_code";
     for (program, code, words) in [
         ("exit 7", 1, "the program does not run without freezes either: mpiexec ended with"),
-        ("exit ${STILLWIRE_REHEARSE_MS:-0}", 3, "WRONG: with freezes: mpiexec ended with"),
-        ("echo right ${STILLWIRE_REHEARSE_MS:+not}", 3, "with freezes: the program did not print 'right\n"),
+        ("exit ${STILLWIRE_PERIODIC_FREEZE_MS:-0}", 3, "WRONG: with freezes: mpiexec ended with"),
+        (
+            "echo right ${STILLWIRE_PERIODIC_FREEZE_MS:+not}",
+            3,
+            "with freezes: the program did not print 'right\n",
+        ),
         // No MPI program at all.
         ("echo right", 3, "no port of rank 0 was frozen"),
     ] {

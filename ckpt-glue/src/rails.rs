@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 
 use transport::{Instant, Rank};
 
-use crate::control::{Message, NicWords, PortEntry};
+use crate::control::{Message, NicText, PortEntry};
 use crate::limits::{ENTRIES_MAX, RAIL_NAMED_MAX, RAIL_STEP_MAX};
 use crate::sabotage::{Rule, Sabotage};
 
@@ -76,7 +76,7 @@ enum Step {
 #[derive(Debug)]
 pub struct RailChange {
     number: u64,
-    nic: NicWords,
+    nic: NicText,
     sabotage: Sabotage,
     step: Step,
     due: Instant,
@@ -96,7 +96,7 @@ impl RailChange {
     pub fn new(
         now: Instant,
         number: u64,
-        nic: NicWords,
+        nic: NicText,
         ranks: BTreeSet<Rank>,
         sabotage: Sabotage,
     ) -> RailChange {
@@ -128,7 +128,7 @@ impl RailChange {
 
     /// The NIC.
     #[must_use]
-    pub fn nic(&self) -> &NicWords {
+    pub fn nic(&self) -> &NicText {
         &self.nic
     }
 
@@ -322,7 +322,7 @@ mod tests {
 
     fn begin() -> RailChange {
         let ranks = (0..3).map(Rank).collect();
-        RailChange::new(at(0), NUMBER, NicWords::new(&"verbs"), ranks, Sabotage::none())
+        RailChange::new(at(0), NUMBER, NicText::new(&"verbs"), ranks, Sabotage::none())
     }
 
     fn outputs(change: &mut RailChange) -> Vec<Output> {
@@ -343,7 +343,7 @@ mod tests {
             number: NUMBER,
             in_place: false,
             ports: vec![entry(rank)],
-            refused: NicWords::default(),
+            refused: NicText::default(),
         };
         Input::Said { rank: Rank(rank), message }
     }
@@ -353,18 +353,18 @@ mod tests {
             number: NUMBER,
             in_place: true,
             ports: Vec::new(),
-            refused: NicWords::default(),
+            refused: NicText::default(),
         };
         Input::Said { rank: Rank(rank), message }
     }
 
     fn met(rank: u32, refused: &str) -> Input {
-        let message = Message::RailsMet { number: NUMBER, refused: NicWords::new(&refused) };
+        let message = Message::RailsMet { number: NUMBER, refused: NicText::new(&refused) };
         Input::Said { rank: Rank(rank), message }
     }
 
     fn closed(rank: u32) -> Input {
-        let message = Message::HandedOver { number: NUMBER, refused: NicWords::default() };
+        let message = Message::HandedOver { number: NUMBER, refused: NicText::default() };
         Input::Said { rank: Rank(rank), message }
     }
 
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn nobody_closes_anything_before_all_have_met() {
         let mut change = begin();
-        let nic = NicWords::new(&"verbs");
+        let nic = NicText::new(&"verbs");
         let open = Message::OpenRail { number: NUMBER, nic, anew: false };
         assert_eq!(outputs(&mut change), [tell(&[0, 1, 2], open)]);
         for rank in [2, 0] {
@@ -493,7 +493,7 @@ mod tests {
         let mut change = begin();
         outputs(&mut change);
         (0..3).for_each(|rank| change.handle(at(1), in_place(rank)));
-        let message = Message::HandOver { number: NUMBER, nic: NicWords::new(&"verbs") };
+        let message = Message::HandOver { number: NUMBER, nic: NicText::new(&"verbs") };
         assert_eq!(outputs(&mut change), [tell(&[0, 1, 2], message)]);
         (0..3).for_each(|rank| change.handle(at(2), closed(rank)));
         assert!(over(&mut change).0);
@@ -503,7 +503,7 @@ mod tests {
         change.handle(at(1), in_place(0));
         change.handle(at(1), opened(1));
         change.handle(at(1), in_place(2));
-        let anew = Message::OpenRail { number: NUMBER, nic: NicWords::new(&"verbs"), anew: true };
+        let anew = Message::OpenRail { number: NUMBER, nic: NicText::new(&"verbs"), anew: true };
         assert_eq!(outputs(&mut change), [tell(&[0, 2], anew)]);
         change.handle(at(2), opened(0));
         change.handle(at(2), opened(2));
@@ -515,10 +515,10 @@ mod tests {
     #[test]
     fn long_tables_go_in_parts_and_nobody_speaks_for_others() {
         let mut change =
-            RailChange::new(at(0), NUMBER, NicWords::default(), [Rank(0)].into(), Sabotage::none());
+            RailChange::new(at(0), NUMBER, NicText::default(), [Rank(0)].into(), Sabotage::none());
         let ports = (0..=ENTRIES_MAX).map(|_| entry(0)).chain([entry(1)]).collect();
         let message =
-            Message::RailOpened { number: NUMBER, in_place: false, ports, refused: NicWords::default() };
+            Message::RailOpened { number: NUMBER, in_place: false, ports, refused: NicText::default() };
         outputs(&mut change);
         change.handle(at(1), Input::Said { rank: Rank(0), message });
         let parts: Vec<(usize, bool)> = outputs(&mut change)

@@ -129,7 +129,7 @@ pub enum Ending {
 
 /// What follows once everything of the old life is dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Then {
+enum AfterFence {
     Restart { after: Duration },
     End(Ending),
 }
@@ -153,7 +153,7 @@ enum State {
         fenced: BTreeSet<NodeIndex>,
         votes: u32,
         store: Option<StoreAnswer>,
-        then: Then,
+        after_fence: AfterFence,
     },
     BackingOff {
         until: Instant,
@@ -310,7 +310,7 @@ impl Recovery {
             Input::Begin(beginning) => {
                 if matches!(self.state, State::Idle) {
                     self.beginning = beginning;
-                    self.fence(now, Then::Restart { after: Duration::ZERO });
+                    self.fence(now, AfterFence::Restart { after: Duration::ZERO });
                 }
             }
             Input::Fault(fault, plan) => self.on_fault(now, fault, plan),
@@ -333,11 +333,11 @@ impl Recovery {
             }
             Input::LivesFound { counter_last } => {
                 // R7: no number is used twice. Whoever was fenced below the last one is fenced below the next.
-                if let State::Fencing { then, .. } = self.state
+                if let State::Fencing { after_fence, .. } = self.state
                     && self.life.is_none()
                 {
                     self.counter_used = self.counter_used.max(counter_last);
-                    self.fence(now, then);
+                    self.fence(now, after_fence);
                 }
             }
             Input::DecisionDurable { life } => self.on_decision_durable(now, life),
@@ -363,7 +363,7 @@ impl Recovery {
     /// [`Recovery::start_timed_out`].
     pub fn handle_timeout(&mut self, now: Instant) {
         match &self.state {
-            State::Fencing { until, then, fenced, votes, .. } if now >= *until => {
+            State::Fencing { until, after_fence, fenced, votes, .. } if now >= *until => {
                 let answered = u32::try_from(fenced.len()).unwrap_or(u32::MAX);
                 let reason = if *votes < self.settings.majority {
                     StopReason::NoMajority { answered: *votes, needed: self.settings.majority }
@@ -372,12 +372,14 @@ impl Recovery {
                 } else {
                     StopReason::StoreSilent
                 };
-                match then {
-                    Then::End(ending) => {
+                match after_fence {
+                    AfterFence::End(ending) => {
                         let ending = *ending;
                         self.over(ending);
                     }
-                    Then::Restart { .. } => self.over(Ending::Failed { fault: self.last_fault, reason }),
+                    AfterFence::Restart { .. } => {
+                        self.over(Ending::Failed { fault: self.last_fault, reason })
+                    }
                 }
             }
             State::BackingOff { until, decision } if now >= *until => {
@@ -418,12 +420,13 @@ impl Recovery {
             // Nothing runs, so nothing can be at fault; and the outcome of the write must be known, or its number would
             // be used twice.
             State::Deciding { .. } if !undecided => return,
-            State::Fencing { then, .. } => {
+            State::Fencing { after_fence, .. } => {
                 // What runs is being ended already. Several processes die of one cause; only the end of the job counts
                 // for more than what is under way.
                 let ends = matches!(fault.kind, FaultKind::Program | FaultKind::Inconsistent);
-                if let (true, Then::Restart { .. }, Plan::Stop { reason }) = (ends, &then, plan) {
-                    *then = Then::End(Ending::Failed { fault: Some(fault), reason });
+                if let (true, AfterFence::Restart { .. }, Plan::Stop { reason }) = (ends, &after_fence, plan)
+                {
+                    *after_fence = AfterFence::End(Ending::Failed { fault: Some(fault), reason });
                 }
                 return;
             }
@@ -438,10 +441,10 @@ impl Recovery {
                 self.attempts = self.attempts.saturating_add(1);
                 self.in_a_row = self.attempts_in_a_row(now).saturating_add(1);
                 self.rollbacks = self.rollbacks.saturating_add(1);
-                self.fence(now, Then::Restart { after });
+                self.fence(now, AfterFence::Restart { after });
             }
             Plan::Stop { reason } => {
-                self.fence(now, Then::End(Ending::Failed { fault: Some(fault), reason }));
+                self.fence(now, AfterFence::End(Ending::Failed { fault: Some(fault), reason }));
             }
         }
     }
@@ -450,24 +453,25 @@ impl Recovery {
         match &mut self.state {
             State::Idle => self.over(Ending::Stopped),
             State::Over => {}
-            State::Fencing { then, .. } => {
-                *then = Then::End(Ending::Stopped);
+            State::Fencing { after_fence, .. } => {
+                *after_fence = AfterFence::End(Ending::Stopped);
                 self.go_on(now);
             }
             State::BackingOff { .. }
             | State::Deciding { .. }
             | State::Starting { .. }
             | State::Running { .. } => {
-                self.fence(now, Then::End(Ending::Stopped));
+                self.fence(now, AfterFence::End(Ending::Stopped));
             }
         }
     }
 
     /// R9: first nothing of the old life runs or is committed.
-    fn fence(&mut self, now: Instant, then: Then) {
+    fn fence(&mut self, now: Instant, after_fence: AfterFence) {
         let counter = self.counter_used.saturating_add(1);
         let until = now + FENCE_MAX;
-        self.state = State::Fencing { counter, until, fenced: BTreeSet::new(), votes: 0, store: None, then };
+        self.state =
+            State::Fencing { counter, until, fenced: BTreeSet::new(), votes: 0, store: None, after_fence };
         self.outputs.push(Output::FenceNodes { counter, first: self.life.is_none() });
         let refuse_below = if self.settings.sabotage.is_out(Rule::NoFence) { 0 } else { counter };
         self.outputs.push(Output::FenceStore { counter, refuse_below });
@@ -485,15 +489,15 @@ impl Recovery {
 
     /// Leaves [`State::Fencing`] when everything has answered.
     fn go_on(&mut self, now: Instant) {
-        let State::Fencing { counter, fenced, votes, store, then, .. } = &self.state else { return };
+        let State::Fencing { counter, fenced, votes, store, after_fence, .. } = &self.state else { return };
         let answered = u32::try_from(fenced.len()).unwrap_or(u32::MAX);
         if answered < self.settings.nodes {
             return;
         }
-        match *then {
+        match *after_fence {
             // What is committed stays as it is, whatever the store says.
-            Then::End(ending) => self.over(ending),
-            Then::Restart { after } => {
+            AfterFence::End(ending) => self.over(ending),
+            AfterFence::Restart { after } => {
                 if *votes < self.settings.majority {
                     return;
                 }

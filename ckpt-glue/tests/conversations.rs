@@ -37,7 +37,7 @@ fn a_job_from_start_to_end() {
         19ms rank 1 > keeper 0: running 1
         20ms keeper 0 > coordinator: running 2
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
     world.request(Source::Command);
     world.run_ms(40);
     expect![[r#"
@@ -55,7 +55,7 @@ fn a_job_from_start_to_end() {
           55ms keeper 0 > rank 0: committed 1
           55ms keeper 0 > rank 1: committed 1
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
     world.rank(0, Input::Finalizing);
     world.run_ms(5);
     world.rank(1, Input::Finalizing);
@@ -75,7 +75,7 @@ fn a_job_from_start_to_end() {
         105ms keeper 0 > coordinator: ended 2, exit code 0
         106ms over: Finished
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
     assert!(world.over.is_some());
 }
 
@@ -88,7 +88,7 @@ fn a_commit_under_way_is_waited_for_at_the_end() {
         world.run_ms(40);
         world.request(Source::Command);
         world.run_ms(8);
-        world.told();
+        world.take_transcript();
         world.delays.write = std::time::Duration::from_millis(write_ms);
         world.rank(0, Input::Finalizing);
         world.rank(1, Input::Finalizing);
@@ -113,7 +113,7 @@ fn a_commit_under_way_is_waited_for_at_the_end() {
         89ms store collects all before 1.0000000000000065/1
         89ms over: Finished
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
     let report = world.over.expect("an end");
     assert_eq!((report.commits, report.committed), (1, world.store.commits.last().copied()));
 
@@ -182,7 +182,7 @@ fn a_commit_that_beats_the_fence_of_a_stop_is_reported() {
     world.run_ms(40);
     world.request(Source::Command);
     world.run_ms(9);
-    world.told();
+    world.take_transcript();
     world.job.handle(world.now, job::Input::Stop);
     let life = world.job.status().life.expect("it runs");
     let generation = GenerationId { life, epoch: Epoch(1) };
@@ -200,7 +200,7 @@ fn a_commit_that_beats_the_fence_of_a_stop_is_reported() {
         51ms store collects all before 1.0000000000000065/1
         51ms over: Stopped
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
     let report = world.over.expect("an end");
     assert_eq!((report.ending, report.commits, report.committed), (Ending::Stopped, 1, Some(generation)));
 }
@@ -213,7 +213,7 @@ fn a_rank_dies_and_all_come_back() {
     world.run_ms(40);
     world.request(Source::Command);
     world.run_ms(3);
-    world.told();
+    world.take_transcript();
     world.end(1, ExitStatus::Signal(9));
     world.run_ms(60);
     expect![[r#"
@@ -240,7 +240,7 @@ fn a_rank_dies_and_all_come_back() {
         102ms rank 1 > keeper 0: running 1
         103ms keeper 0 > coordinator: running 2
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn native_ranks_cut_at_a_point_ahead_of_all() {
     let mut world = World::new(2, 1, 16, config());
     world.mode = CutMode::Counted;
     world.run_ms(40);
-    world.told();
+    world.take_transcript();
     for count in 1..=3 {
         world.rank(0, Input::PointReached { count });
     }
@@ -285,7 +285,7 @@ fn native_ranks_cut_at_a_point_ahead_of_all() {
         263ms keeper 0 > rank 0: committed 1
         263ms keeper 0 > rank 1: committed 1
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn messages_go_along_the_tree() {
     let mut world = World::new(8, 4, 2, config());
     world.quiet = vec!["heartbeat"];
     world.run_ms(60);
-    world.told();
+    world.take_transcript();
     world.request(Source::Timer);
     world.run_ms(40);
     expect![[r#"
@@ -344,7 +344,7 @@ fn messages_go_along_the_tree() {
           81ms keeper 3 > rank 6: committed 1
           81ms keeper 3 > rank 7: committed 1
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
     world.say(
         transport::Rank(0),
         Message::ClosedQuery {
@@ -361,7 +361,7 @@ fn messages_go_along_the_tree() {
          104ms keeper 1 > keeper 0: closed 7/0 towards 0/0: no
          105ms keeper 0 > rank 0: closed 7/0 towards 0/0: no
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
 }
 
 /// Messages of one checkpoint, whether it is committed or abandoned, in proportion to the ranks.

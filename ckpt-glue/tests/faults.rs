@@ -19,7 +19,7 @@ fn running(mode: CutMode) -> World {
     world.mode = mode;
     world.quiet = vec!["hello", "registered", "addresses", "start in", "spawns", "running"];
     world.run_ms(40);
-    world.told();
+    world.take_transcript();
     world
 }
 
@@ -59,7 +59,7 @@ fn a_rank_that_cannot_save_spoils_one_generation_only() {
           95ms keeper 0 > rank 0: committed 2
           95ms keeper 0 > rank 1: committed 2
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
     assert_eq!(world.store.commits.len(), 1);
 }
 
@@ -87,7 +87,7 @@ fn traffic_is_faster_than_the_command() {
           55ms keeper 0 > rank 0: committed 1
           55ms keeper 0 > rank 1: committed 1
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_second_fault_during_the_recovery() {
     let mut world = running(CutMode::Instant);
     world.request(Source::Command);
     world.run_ms(40);
-    world.told();
+    world.take_transcript();
     world.end(0, ExitStatus::Signal(11));
     world.run_ms(18);
     world.end(1, ExitStatus::Signal(9));
@@ -144,7 +144,7 @@ fn a_second_fault_during_the_recovery() {
         304ms store writes decision for life 3
         309ms coordinator > keeper 0: new-life 3 from 1/1
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
     let lives: Vec<u32> = world.store.decisions.iter().map(|decision| decision.life.counter).collect();
     assert_eq!(lives, [1, 2, 3], "every attempt is a life of its own");
     assert!(
@@ -182,7 +182,7 @@ fn a_commit_that_is_under_way_at_the_fence_is_refused() {
           52ms store writes decision for life 2
           54ms coordinator > keeper 0: new-life 2 from the beginning
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
 }
 
 #[test]
@@ -356,7 +356,7 @@ fn a_rank_that_ended_early_is_restored_as_ended() {
     assert!(matches!(world.store.images[&(generation, Rank(1))], Stored::Exited(_)));
     world.end(0, ExitStatus::Signal(9));
     world.run_ms(60);
-    world.told();
+    world.take_transcript();
     assert!(!world.processes.contains_key(&Rank(1)), "it is not started again");
     world.say(Rank(0), Message::ClosedQuery { port, peer: link.peer });
     world.run_ms(3);
@@ -375,7 +375,7 @@ fn a_rank_that_ended_early_is_restored_as_ended() {
          155ms keeper 0 > coordinator: ended 2, exit code 0
          156ms over: Finished
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
 }
 
 #[test]
@@ -398,7 +398,7 @@ fn a_node_dies_and_comes_back() {
     world.run_ms(100);
     world.request(Source::Command);
     world.run_ms(60);
-    world.told();
+    world.take_transcript();
     world.crash_node(2);
     world.run_ms(1000);
     world.revive_node(2);
@@ -420,7 +420,7 @@ fn a_node_dies_and_comes_back() {
         1169ms keeper 0 > keeper 1: new-life 2 from 1/1
         1169ms keeper 0 > keeper 2: new-life 2 from 1/1
     "#]]
-    .assert_eq(&world.told());
+    .assert_eq(&world.take_transcript());
     assert_eq!(world.processes.len(), 4);
 }
 

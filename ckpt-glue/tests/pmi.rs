@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ckpt_glue::control::{CutAt, CutMode, CutStatistics, Message};
 use ckpt_glue::participant::{Input, Output, Participant};
-use ckpt_glue::pmi::{self, Answer, Asked, Member, RankState, Relay, Server};
+use ckpt_glue::pmi::{self, Answer, Member, RankState, Relay, Request, Server};
 use ckpt_glue::{ImageDigest, Sabotage};
 use transport::{Epoch, Instant, Rank};
 
@@ -270,7 +270,7 @@ impl World {
         let process = self.processes.remove(&rank).expect("it runs");
         let state = self.server.state(Rank(rank));
         // The keeper's server knows what the rank's relay did.
-        assert_eq!(state, RankState { asked: None, ..process.relay.state().clone() });
+        assert_eq!(state, RankState { pending: None, ..process.relay.state().clone() });
         self.server.handle(Instant::ZERO, pmi::Input::Gone { member: Member::of_job(Rank(rank)) });
         if self.saving.is_some_and(|epoch| process.participant.epoch() < epoch) {
             self.images.insert(rank, Image::Exited(state));
@@ -404,7 +404,7 @@ fn a_barrier_is_met_once_whatever_life_it_is_answered_in() {
         name: "job-1".into(),
         barriers,
         answered: 7,
-        asked: asked.map(|text| Asked { number: 8, text: text.into() }),
+        pending: asked.map(|text| Request { number: 8, text: text.into() }),
         ..RankState::default()
     };
     let tell = |server: &mut Server, rank: u32, part: RankState| {
@@ -496,7 +496,7 @@ fn who_speaks_past_its_relay_is_told_from_who_says_nothing() {
         server.handle(Instant::ZERO, input);
         std::iter::from_fn(|| server.poll_output()).collect::<Vec<_>>()
     };
-    let request = Asked { number: 1, text: "cmd=init pmi_version=1 pmi_subversion=1\n".into() };
+    let request = Request { number: 1, text: "cmd=init pmi_version=1 pmi_subversion=1\n".into() };
     assert_eq!(outputs(pmi::Input::Request { rank: Rank(0), epoch: Epoch(0), request }).len(), 2);
     let member = Member::of_job(Rank(0));
     assert_eq!(outputs(pmi::Input::Bytes { member, bytes: Vec::new() }), []);

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use agent::Wish;
+use agent::CaptureMode;
 use bench::number::number;
 use ckpt_glue::config::OnFault;
 use ckpt_glue::limits::CHECKPOINT_EVERY_MIN;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use copies::Place;
+use copies::CopyLocation;
 use drivers::{NicChoice, RailChoice};
 use store::GenerationId;
 
@@ -320,7 +320,7 @@ pub(crate) struct CheckpointArguments {
     /// How programs that are saved as whole processes are captured: whole, by a fork; by a scan, that is, a copy of the pages that were written, on
     /// top of a whole image that a fork took (Linux 6.7); by content, where a fork finds out what has changed; whole, in sync, while the
     /// program waits; or auto: a scan where its pause is shorter than a fork's, else by content, and whole where most has changed [default: auto]
-    #[arg(long, value_parser = PossibleValuesParser::new(Wish::ALL.map(|(name, _)| name)), hide_possible_values = true)]
+    #[arg(long, value_parser = PossibleValuesParser::new(CaptureMode::ALL.map(|(name, _)| name)), hide_possible_values = true)]
     pub(crate) capture: Option<String>,
     /// Give each rank a pid namespace: a process that is saved as a whole, and its threads, have the same ids in every life (Linux 5.9). Without it
     /// they get new ones, which the C library is told, and programs that keep ids of their own are not. `doctor` says whether it can be had
@@ -349,9 +349,9 @@ pub(crate) struct RestartArguments {
     /// The job's directory
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// Bring a copy into DIR first, which may be missing: from the place that --flush-to named, of several jobs as PLACE/JOB
-    #[arg(long, value_name = "PLACE")]
-    pub(crate) from: Option<Place>,
+    /// Bring a copy into DIR first, which may be missing: from the place that --flush-to named, of several jobs as LOCATION/JOB
+    #[arg(long, value_name = "LOCATION")]
+    pub(crate) from: Option<CopyLocation>,
     /// The generation to restart from, as `ls` writes it (2.00000000deadbeef/3), or its epoch alone in the newest life
     #[arg(long, value_name = "G", value_parser = generation_argument)]
     pub(crate) generation: Option<GenerationArgument>,

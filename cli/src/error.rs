@@ -10,7 +10,7 @@ use store::protect::GroupError;
 use store::{GenerationId, StorageError, StoreError};
 
 use crate::exit::Exit;
-use crate::launch::nodes::lives::Apart;
+use crate::launch::nodes::lives::Divergence;
 
 /// Why a command could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +96,7 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Copy(#[from] copies::CopyError),
     #[error("{error}")]
-    Place { error: copies::PlaceError },
+    CopyLocation { error: copies::LocationError },
     #[error(
         "copies of this job at {place} are encrypted, and the key that was given is another one, or none: name it with --key-file or STILLWIRE_KEY, or another place with --flush-to"
     )]
@@ -117,11 +117,11 @@ pub(crate) enum CliError {
     PassedOverByNodes { generation: GenerationId, life: transport::Life },
     #[error(
         "{} knows life {} of the job where {} knows life {}: it was restarted twice from the same state, and the two do not belong together; name hosts that went the same way (--hosts), or remove the job's directory on those whose way is to be forgotten",
-        .apart.one.0, .apart.one.1.life, .apart.other.0, .apart.other.1.life
+        .divergence.one.0, .divergence.one.1.life, .divergence.other.0, .divergence.other.1.life
     )]
-    LivesApart { apart: Box<Apart> },
+    LivesDiverge { divergence: Box<Divergence> },
     #[error(
-        "{host} knows life {life} of the job, which {job} does not: that one is an older state. Name the directory with which the job went on last; if it is lost, go on from {path} on {host} (`stillwire restart`), or from a copy (`stillwire restart {job} --from PLACE`)"
+        "{host} knows life {life} of the job, which {job} does not: that one is an older state. Name the directory with which the job went on last; if it is lost, go on from {path} on {host} (`stillwire restart`), or from a copy (`stillwire restart {job} --from LOCATION`)"
     )]
     NodeAhead { host: String, path: PathBuf, life: transport::Life, job: PathBuf },
     #[error("{path} is there already, and nothing is written over: name another file, or remove it")]
@@ -224,7 +224,7 @@ pub(crate) enum CliError {
     #[error(
         "{path} cannot be made: No such file or directory, though the folder above it is there; its file system has no folders of people's own (as /proc), or it has been removed: name another directory with --ckpt-dir"
     )]
-    NoPlace { path: PathBuf },
+    DirectoryNotMade { path: PathBuf },
     #[error("{reason}")]
     CheckpointFailed { reason: String },
     #[error("{reason}")]
@@ -259,7 +259,7 @@ impl CliError {
             | CliError::EncryptWithNothing
             | CliError::LimitOfNothing { .. }
             | CliError::DomainsOfNothing
-            | CliError::Place { .. } => Exit::Usage,
+            | CliError::CopyLocation { .. } => Exit::Usage,
             CliError::Stopped
             | CliError::BringingStopped { .. }
             | CliError::Bench(bench::BenchError::Stopped) => Exit::Stopped,

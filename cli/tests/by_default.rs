@@ -192,7 +192,7 @@ fn warns_of(stderr: &str, expected: Option<&str>, options: &[&str]) {
         assert_eq!(stderr.contains(words), expected == Some(words), "{options:?}: {stderr}");
     }
     // With what to do about it.
-    for words in ["stillwire: warning: ", "with --flush-to PLACE"] {
+    for words in ["stillwire: warning: ", "with --flush-to LOCATION"] {
         assert_eq!(stderr.contains(words), expected.is_some(), "{options:?}: {stderr}");
     }
 }

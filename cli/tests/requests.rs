@@ -20,12 +20,12 @@ const AWAITED_EARLY: u64 = 200;
 
 /// What a rank keeps: its round, and the numbers of the requests that are open at its point.
 #[derive(Default)]
-struct Kept {
+struct RankRegions {
     round: [u8; 8],
     open: Vec<u8>,
 }
 
-impl Protect for Kept {
+impl Protect for RankRegions {
     fn regions(&mut self) -> Vec<Region<'_>> {
         vec![
             Region::Fixed { id: 1, bytes: &mut self.round },
@@ -76,7 +76,7 @@ fn received(session: &mut Session, kind: u64, round: u64, requests: &[Request]) 
 fn a_rank() {
     let Some(enough) = std::env::var_os(ENOUGH).map(PathBuf::from) else { return };
     let mut session = Session::open().expect("a launcher");
-    let mut kept = Kept::default();
+    let mut kept = RankRegions::default();
     let mut restored = session.protect(&mut kept).expect("its own regions");
     if restored {
         println!("rank {} goes on in round {}", session.rank(), u64::from_le_bytes(kept.round));

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use store::GenerationId;
-use store::delta::{Choice, Rules, Standing};
-use store::record::{Copied, SinceWhole, Upon};
+use store::delta::{Choice, Rules, SeriesState};
+use store::record::{BaseCopy, Copied, SinceWhole};
 
 use crate::copies::Listed;
 use crate::error::CopyError;
@@ -21,20 +21,20 @@ impl Listed {
             let last = needs[needs.len() - 1];
             if let Some(path) = self.lacks(last) {
                 let error = CopyError::Lacks { generation: last.generation, path };
-                return Err(error.below(copy.generation, last.generation));
+                return Err(error.in_base(copy.generation, last.generation));
             }
-            let Some(Upon { generation, record }) = last.upon else { return Ok(needs) };
+            let Some(BaseCopy { generation, record }) = last.upon else { return Ok(needs) };
             let found = self.copies.iter().find(|found| found.generation == generation);
             let found = found.filter(|_| self.records.get(&generation) == Some(&record));
             let Some(found) =
                 found.filter(|found| !needs.iter().any(|known| known.generation == found.generation))
             else {
                 let error = CopyError::NoBase { generation: last.generation, base: generation };
-                return Err(error.below(copy.generation, last.generation));
+                return Err(error.in_base(copy.generation, last.generation));
             };
             if found.key != copy.key || found.ranks.len() != copy.ranks.len() {
                 let error = CopyError::OtherBase { generation: last.generation, base: generation };
-                return Err(error.below(copy.generation, last.generation));
+                return Err(error.in_base(copy.generation, last.generation));
             }
             needs.push(found);
         }
@@ -76,8 +76,8 @@ impl Listed {
         // Numbers are places in the chain here.
         let is_base = chain[0].becomes_base || chain[0].upon.is_none();
         let full = chain.len() as u64 - 1;
-        let standing = Standing { base: count(usize::from(!is_base)), full, newest: count(0) };
-        match rules.choose(Some(&standing)) {
+        let state = SeriesState { base: count(usize::from(!is_base)), full, newest: count(0) };
+        match rules.choose(Some(&state)) {
             Choice::Full => None,
             Choice::Delta { base } => Some(Ground { base: usize::try_from(base).ok()?, chain, since_whole }),
         }

@@ -9,7 +9,7 @@ use store::delta::Chain;
 use store::error::RecordError;
 use store::limits::RECORD_BYTES_MAX;
 use store::packets::{Key, PacketReader, Source as _, parallel};
-use store::record::{Copied, CopiedFile, Upon};
+use store::record::{BaseCopy, Copied, CopiedFile};
 use store::{GenerationId, JobFile, Manifest, StorageError};
 use transport::{JobId, Rank};
 
@@ -158,15 +158,16 @@ impl<'a> Copies<'a> {
         let mut needs = vec![copied];
         loop {
             let last = &needs[needs.len() - 1];
-            let Some(Upon { generation: base, record }) = last.upon else { return Ok(needs) };
-            let no_base =
-                || CopyError::NoBase { generation: last.generation, base }.below(generation, last.generation);
-            let found = self.record(base).map_err(|error| error.below(generation, base))?;
+            let Some(BaseCopy { generation: base, record }) = last.upon else { return Ok(needs) };
+            let no_base = || {
+                CopyError::NoBase { generation: last.generation, base }.in_base(generation, last.generation)
+            };
+            let found = self.record(base).map_err(|error| error.in_base(generation, base))?;
             let is_new = !needs.iter().any(|known| known.generation == base);
             let (found, _) = found.filter(|(_, found)| *found == record && is_new).ok_or_else(no_base)?;
             if found.key != needs[0].key || found.ranks.len() != needs[0].ranks.len() {
                 let error = CopyError::OtherBase { generation: last.generation, base };
-                return Err(error.below(generation, last.generation));
+                return Err(error.in_base(generation, last.generation));
             }
             needs.push(found);
         }
@@ -348,7 +349,7 @@ impl<'a> Copies<'a> {
                 let files = chain.as_ref().map_or(needs.len(), Chain::files);
                 found.extend(needs[..files].iter().filter_map(|at| {
                     let error = wrong.get(&(at.generation, rank, names::BLOCKS))?.clone();
-                    Some(Found { generation, error: error.below(generation, at.generation) })
+                    Some(Found { generation, error: error.in_base(generation, at.generation) })
                 }));
                 // What each file says is right; whether they belong together is another matter.
                 if let (Err(error), true) = (chain, found.len() == before) {

@@ -45,7 +45,7 @@ pub enum CopyError {
     OtherBase { generation: GenerationId, base: GenerationId },
     /// Something is wrong with what a copy hangs on.
     #[error("it hangs on the copy of generation {base}: {error}")]
-    Below { base: GenerationId, error: Box<CopyError> },
+    InBase { base: GenerationId, error: Box<CopyError> },
     /// What was read of an image the second time is not what it was the first time.
     #[error("the images of rank {rank} have changed while they were copied; look for what writes to them")]
     Changed { rank: Rank },
@@ -94,8 +94,8 @@ pub enum CopyError {
 
 impl CopyError {
     /// The same, told of the copy of `generation`, if it is about another one, `at`, below it.
-    pub(crate) fn below(self, generation: GenerationId, at: GenerationId) -> CopyError {
-        if generation == at { self } else { CopyError::Below { base: at, error: Box::new(self) } }
+    pub(crate) fn in_base(self, generation: GenerationId, at: GenerationId) -> CopyError {
+        if generation == at { self } else { CopyError::InBase { base: at, error: Box::new(self) } }
     }
 
     /// Something is wrong with the copy itself, so that another one may do.
@@ -116,7 +116,7 @@ impl CopyError {
                 error => !error.is_about_key(),
             },
             CopyError::Storage(error) => is_loss(error),
-            CopyError::Below { error, .. } => error.is_damage(),
+            CopyError::InBase { error, .. } => error.is_damage(),
             CopyError::Record { .. }
             | CopyError::Lacks { .. }
             | CopyError::NoBase { .. }

@@ -12,7 +12,7 @@ use transport::Rank;
 use crate::copies::Copies;
 use crate::error::{CopyError, is_loss};
 use crate::layers::of_rank;
-use crate::watched::Watched;
+use crate::progress_target::ProgressTarget;
 use crate::write::{Report, Source};
 
 impl Copies<'_> {
@@ -55,7 +55,7 @@ impl Copies<'_> {
         threads: NonZeroUsize,
         report: &Report,
     ) -> Result<u32, CopyError> {
-        let watched = Watched::new(self.target, report);
+        let watched = ProgressTarget::new(self.target, report);
         let copies = self.at(&watched);
         let copied = &needs[0];
         self.check_key(copied)?;

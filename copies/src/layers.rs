@@ -38,7 +38,7 @@ impl<'a> Copies<'a> {
     ) -> CopyError {
         let at = needs[layer.min(needs.len() - 1)];
         let path = self.target.shown(&self.blocks_path(at, rank));
-        CopyError::Blocks { path, error }.below(needs[0].generation, at.generation)
+        CopyError::Blocks { path, error }.in_base(needs[0].generation, at.generation)
     }
 
     /// Opens the file of blocks that one copy has of a rank: the one that the record names, and one of so many that are read in turns.
@@ -70,7 +70,7 @@ impl<'a> Copies<'a> {
         for copied in needs {
             let opened = self.open_blocks(copied, rank, needs.len());
             let (delta, source) =
-                opened.map_err(|error| error.below(needs[0].generation, copied.generation))?;
+                opened.map_err(|error| error.in_base(needs[0].generation, copied.generation))?;
             let is_full = delta.facts().base.is_none();
             layers.push(Layer { delta, source });
             if is_full {

@@ -25,23 +25,23 @@ mod error;
 mod fetch;
 mod folder;
 mod layers;
+mod location;
 mod names;
 #[cfg(feature = "s3")]
 pub mod objects;
 mod pack;
 mod parts;
-mod place;
+mod progress_target;
 mod target;
-mod watched;
 mod windows;
 mod write;
 
 pub use copies::{Copies, Found, Listed, jobs};
 pub use error::CopyError;
 pub use folder::Folder;
+pub use location::{CopyLocation, Environment, LocationError};
 pub use names::job_parsed;
 pub use pack::Packed;
-pub use parts::Order;
-pub use place::{Environment, Place, PlaceError};
+pub use parts::PackRequest;
 pub use target::{Entry, Target, Writing};
 pub use write::{Report, Source, Work, Written};

@@ -17,7 +17,7 @@ use store::packets;
 use store::storage::Operation;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::place::Environment;
+use crate::location::Environment;
 use crate::target::{Entry, Target, Writing};
 
 /// Bytes of a part: more than the 5 MiB that S3 asks for.

@@ -38,7 +38,7 @@ pub struct Packed {
 }
 
 /// What the copies below have of a rank.
-struct Below {
+struct BaseContent {
     /// The newest one.
     places: Content,
     newest: Arc<Signature>,
@@ -54,8 +54,8 @@ struct Images<S> {
 
 impl Copies<'_> {
     /// What the copies below have of a rank. None: they cannot be read, and the rank gets all its blocks.
-    fn below(&self, ground: &Ground<'_>, rank: Rank) -> Result<Option<Below>, CopyError> {
-        let found = || -> Result<Below, CopyError> {
+    fn base_content(&self, ground: &Ground<'_>, rank: Rank) -> Result<Option<BaseContent>, CopyError> {
+        let found = || -> Result<BaseContent, CopyError> {
             let readers = |from: usize| -> Result<Vec<DeltaReader>, CopyError> {
                 let layers: Vec<Layer<Opened<'_>>> = self.layers(&ground.chain[from..], rank)?;
                 Ok(layers.into_iter().map(|layer| layer.delta).collect())
@@ -72,10 +72,10 @@ impl Copies<'_> {
             } else {
                 self.signature(ground, ground.base, rank, of_base)?
             };
-            Ok(Below { places: self.places(ground.chain[0], rank)?, newest, base })
+            Ok(BaseContent { places: self.places(ground.chain[0], rank)?, newest, base })
         };
         match found() {
-            Ok(below) => Ok(Some(below)),
+            Ok(base_content) => Ok(Some(base_content)),
             Err(error) if error.is_damage() => Ok(None),
             Err(error) => Err(error),
         }
@@ -111,23 +111,24 @@ impl Copies<'_> {
         image.expect_digest(named.summary.digest)?;
         let base = directory.open_base(generation, rank, &image)?;
         let readers: Vec<ImageReader> = [Some(image), base].into_iter().flatten().collect();
-        let mut below = ground.map(|ground| self.below(ground, rank)).transpose()?.flatten();
+        let mut base_content = ground.map(|ground| self.base_content(ground, rank)).transpose()?.flatten();
 
         let pieces: Vec<Vec<Piece>> = readers
             .iter()
             .map(|reader| pieces(reader, |section| source.runs(rank, reader, section)))
             .collect();
         let mut images = Images { directory, readers };
-        let seed = match &below {
-            Some(below) => below.base.seed(),
+        let seed = match &base_content {
+            Some(base_content) => base_content.base.seed(),
             None => random_seed()?,
         };
-        let mut content = self.content(generation, rank, &images.readers, &pieces, below.as_ref());
-        let mut signature = images.signature(&content, seed, below.as_ref(), &|bytes| report.add(bytes))?;
-        if let Some(Below { base, .. }) = &below
+        let mut content = self.content(generation, rank, &images.readers, &pieces, base_content.as_ref());
+        let mut signature =
+            images.signature(&content, seed, base_content.as_ref(), &|bytes| report.add(bytes))?;
+        if let Some(BaseContent { base, .. }) = &base_content
             && is_mostly_new(&signature, base)
         {
-            below = None;
+            base_content = None;
             // Places begin anew: in the order of the files they are as few runs as can be.
             content = self.content(generation, rank, &images.readers, &pieces, None);
             // Bytes count once.
@@ -140,7 +141,7 @@ impl Copies<'_> {
             rank,
             &content,
             &signature,
-            below.as_ref(),
+            base_content.as_ref(),
             report,
         )?;
         let bytes = content.emit();
@@ -156,7 +157,7 @@ impl Copies<'_> {
             blocks_bytes,
             places,
         };
-        Ok(Packed { of, is_full: below.is_none(), differences })
+        Ok(Packed { of, is_full: base_content.is_none(), differences })
     }
 
     /// Gives each page its place: the one that it has in the newest copy.
@@ -166,11 +167,11 @@ impl Copies<'_> {
         rank: Rank,
         readers: &[ImageReader],
         pieces: &[Vec<Piece>],
-        below: Option<&Below>,
+        base_content: Option<&BaseContent>,
     ) -> Content {
-        let old: Vec<Extent> = below
+        let old: Vec<Extent> = base_content
             .iter()
-            .flat_map(|below| &below.places.files)
+            .flat_map(|base_content| &base_content.places.files)
             .flat_map(|file| &file.extents)
             .copied()
             .collect();
@@ -193,12 +194,12 @@ impl Copies<'_> {
         rank: Rank,
         content: &Content,
         signature: &Signature,
-        below: Option<&Below>,
+        base_content: Option<&BaseContent>,
         report: &Report,
     ) -> Result<(u64, Differences), CopyError> {
         let failed = |error| CopyError::Blocks { path: self.target.shown(path), error };
-        let base = below.map(|below| Arc::clone(&below.base));
-        let previous = below.map(|below| Arc::clone(&below.newest));
+        let base = base_content.map(|base_content| Arc::clone(&base_content.base));
+        let previous = base_content.map(|base_content| Arc::clone(&base_content.newest));
         let options = DeltaOptions {
             previous: previous.filter(|previous| previous.comparable(signature).is_ok()),
             base: base.clone(),
@@ -264,18 +265,18 @@ impl<S: Storage> Images<S> {
         &mut self,
         content: &Content,
         seed: u64,
-        below: Option<&Below>,
+        base_content: Option<&BaseContent>,
         progress: &dyn Fn(u64) -> Result<(), CopyError>,
     ) -> Result<Signature, CopyError> {
         let mut hashes: Vec<(u64, BlockHash)> = Vec::new();
         for (reader, file) in self.readers.iter().zip(&content.files) {
-            let known = below.filter(|below| {
+            let known = base_content.filter(|base_content| {
                 let same = |other: &ContentFile| {
                     (other.digest, other.bytes, &other.extents) == (file.digest, file.bytes, &file.extents)
                 };
-                below.newest.seed() == seed && below.places.files.iter().any(same)
+                base_content.newest.seed() == seed && base_content.places.files.iter().any(same)
             });
-            if let Some(Below { newest, .. }) = known {
+            if let Some(BaseContent { newest, .. }) = known {
                 let places = file.extents.iter().flat_map(|at| at.place..at.place + at.piece.pages());
                 hashes.extend(places.filter_map(|place| Some((place, newest.hash_at(place)?))));
                 progress(file.bytes)?;

@@ -3,7 +3,7 @@
 
 use std::num::NonZeroUsize;
 
-use store::record::{Copied, Upon};
+use store::record::{BaseCopy, Copied};
 use store::{GenerationId, Manifest, StorageError};
 use transport::Rank;
 
@@ -12,7 +12,7 @@ use crate::copies::Copies;
 use crate::error::CopyError;
 use crate::names;
 use crate::pack::Packed;
-use crate::watched::Watched;
+use crate::progress_target::ProgressTarget;
 use crate::write::{Report, Source, Work, Written, random_seed};
 
 /// Bytes of a sign, and then some.
@@ -20,11 +20,11 @@ const SIGN_BYTES_MAX: u64 = 64;
 
 /// What whoever packs a part of a copy is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct PackRequest {
     /// Shows that its place is the writer's.
     pub sign: u64,
     /// The newest copy, and all that it needs, by their records; none: the copy is whole.
-    pub chain: Vec<Upon>,
+    pub chain: Vec<BaseCopy>,
     /// Which of these the copy hangs on.
     pub base: usize,
 }
@@ -59,16 +59,18 @@ impl Copies<'_> {
         &self,
         work: &Work<'_>,
         report: &Report,
-        ask: impl FnOnce(Order) -> Result<Vec<Packed>, CopyError>,
+        ask: impl FnOnce(PackRequest) -> Result<Vec<Packed>, CopyError>,
     ) -> Result<Written, CopyError> {
-        let watched = Watched::new(self.target, report);
+        let watched = ProgressTarget::new(self.target, report);
         let copies = self.at(&watched);
         copies.write_by(work, report, |ground| {
             let sign = copies.leave_sign()?;
-            let upon =
-                |copy: &&store::record::Copied| Upon { generation: copy.generation, record: copy.checksum() };
+            let upon = |copy: &&store::record::Copied| BaseCopy {
+                generation: copy.generation,
+                record: copy.checksum(),
+            };
             let chain = ground.iter().flat_map(|ground| &ground.chain).map(upon).collect();
-            let packed = ask(Order { sign, chain, base: ground.map_or(0, |ground| ground.base) });
+            let packed = ask(PackRequest { sign, chain, base: ground.map_or(0, |ground| ground.base) });
             // What stays of it is removed with the next copy.
             let _ = copies.remove_sign(sign);
             packed
@@ -78,14 +80,14 @@ impl Copies<'_> {
     /// Writes what a copy gets of these ranks, in the order of the manifest.
     pub fn write_part<T: Source>(
         &self,
-        order: &Order,
+        order: &PackRequest,
         manifest: &Manifest,
         ranks: &[Rank],
         source: &T,
         threads: NonZeroUsize,
         report: &Report,
     ) -> Result<Vec<Packed>, CopyError> {
-        let watched = Watched::new(self.target, report);
+        let watched = ProgressTarget::new(self.target, report);
         let copies = self.at(&watched);
         copies.see_sign(order.sign)?;
         let chain = copies.of_records(manifest.generation, &order.chain)?;
@@ -100,8 +102,8 @@ impl Copies<'_> {
 
     /// The copies of these records, by their names: a list of what is there may be an old one on a host that has not written it (NFS), and a name that was never looked for
     /// is looked up.
-    fn of_records(&self, generation: GenerationId, records: &[Upon]) -> Result<Vec<Copied>, CopyError> {
-        let find = |upon: &Upon| {
+    fn of_records(&self, generation: GenerationId, records: &[BaseCopy]) -> Result<Vec<Copied>, CopyError> {
+        let find = |upon: &BaseCopy| {
             let no_base = || CopyError::NoBase { generation, base: upon.generation };
             let (copied, record) = self.record(upon.generation)?.ok_or_else(no_base)?;
             if record == upon.record { Ok(copied) } else { Err(no_base()) }

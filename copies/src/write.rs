@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use store::checksum::checksum;
 use store::delta::Rules;
 use store::packets::{Compression, Cut, Key, PacketWriter, PacketsSummary, Sealing, Sink, parallel};
-use store::record::{Copied, CopiedFile, Upon};
+use store::record::{BaseCopy, Copied, CopiedFile};
 use store::{
     GenerationId, ImageDigest, ImageReader, JobDirectory, JobFile, Manifest, Storage, StorageError,
     StoreError,
@@ -21,8 +21,8 @@ use crate::copies::{Copies, named};
 use crate::error::CopyError;
 use crate::names;
 use crate::pack::Packed;
+use crate::progress_target::ProgressTarget;
 use crate::target::Writing;
-use crate::watched::Watched;
 
 /// Where the images of ranks lie, for reading: one directory of the job, or one for each node.
 pub trait Source: Sync {
@@ -143,7 +143,7 @@ impl Copies<'_> {
         source: &T,
         report: &Report,
     ) -> Result<Written, CopyError> {
-        let watched = Watched::new(self.target, report);
+        let watched = ProgressTarget::new(self.target, report);
         let copies = self.at(&watched);
         copies.write_by(work, report, |ground| {
             let all: Vec<usize> = (0..work.manifest.images.len()).collect();
@@ -269,7 +269,7 @@ impl Copies<'_> {
             copied_unix_ms: work.copied_unix_ms,
             key: names::key_id(self.key.as_ref()),
             manifest: Manifest::checksum(&bytes),
-            upon: base.map(|base| Upon { generation: base.generation, record: base.checksum() }),
+            upon: base.map(|base| BaseCopy { generation: base.generation, record: base.checksum() }),
             becomes_base: base.is_some() && work.rules.becomes_base(since_base, since_previous),
             since_whole: None,
             job_file,

@@ -5,7 +5,7 @@ mod common;
 use std::num::NonZeroUsize;
 
 use common::{Disk, JOB, Job, One, job_file, restore_newest};
-use copies::{Copies, CopyError, Entry, Order, Packed, Report, Target, Work, Writing, Written};
+use copies::{Copies, CopyError, Entry, PackRequest, Packed, Report, Target, Work, Writing, Written};
 use store::delta::Rules;
 use store::job::Depth;
 use store::packets::Source;
@@ -17,7 +17,7 @@ fn copy(
     job: &Job,
     to: &dyn Target,
     id: GenerationId,
-    part: impl Fn(&Order, &[Rank]) -> Result<Vec<Packed>, CopyError>,
+    part: impl Fn(&PackRequest, &[Rank]) -> Result<Vec<Packed>, CopyError>,
 ) -> Result<Written, CopyError> {
     let manifest = job.directory.clone().manifest(id)?;
     let work = Work {
@@ -41,7 +41,7 @@ fn pack(
     job: &Job,
     place: &dyn Target,
     id: GenerationId,
-    order: &Order,
+    order: &PackRequest,
     ranks: &[Rank],
 ) -> Result<Vec<Packed>, CopyError> {
     let manifest = job.directory.clone().manifest(id)?;

@@ -2,7 +2,7 @@
 
 use core::hash::BuildHasherDefault;
 
-use drivers::{Apart, Payload};
+use drivers::{DeferredPayload, Payload};
 use hashbrown::HashMap;
 use nic_freeze::{Carried, CarriedReceive, Payloads};
 use transport::config::RAILS_MAX;
@@ -311,7 +311,7 @@ impl Buffers for BufferTable {
 /// The buffers, while a frame is handled whose payload its driver has not brought yet.
 pub(crate) struct Bringing<'a> {
     pub(crate) buffers: &'a mut BufferTable,
-    pub(crate) apart: &'a mut dyn Apart,
+    pub(crate) deferred: &'a mut dyn DeferredPayload,
 }
 
 impl Buffers for Bringing<'_> {
@@ -320,7 +320,7 @@ impl Buffers for Bringing<'_> {
     }
 
     fn fetch(&mut self, receive: OpId, offset: u64, bytes: usize) -> bool {
-        self.buffers.target(receive, offset, bytes).is_none_or(|place| self.apart.fetch(place))
+        self.buffers.target(receive, offset, bytes).is_none_or(|place| self.deferred.fetch(place))
     }
 }
 

@@ -186,7 +186,7 @@ impl Frozen<'_> {
         self.shared.clock.go_on_at(self.since);
         let mut port = frozen.restart(self.shared.clock.now(), restart);
         let added = add_rails(&mut port, &rails);
-        let watched = self.shared.bell.watch(&rails);
+        let watched = self.shared.waker.watch(&rails);
         // Dropping them would close descriptors and unmap addresses that are somebody else's now.
         self.inner.replace_rails(rails).into_iter().for_each(core::mem::forget);
         self.inner.port.put(port);
@@ -209,12 +209,12 @@ impl Drop for Frozen<'_> {
     }
 }
 
-/// A place for a port that can be taken out and put back.
-pub(crate) struct Seat(Option<Port>);
+/// Holds a port that can be taken out and put back.
+pub(crate) struct PortCell(Option<Port>);
 
-impl Seat {
-    pub(crate) fn new(port: Port) -> Seat {
-        Seat(Some(port))
+impl PortCell {
+    pub(crate) fn new(port: Port) -> PortCell {
+        PortCell(Some(port))
     }
 
     fn take(&mut self) -> Port {
@@ -226,7 +226,7 @@ impl Seat {
     }
 }
 
-impl core::ops::Deref for Seat {
+impl core::ops::Deref for PortCell {
     type Target = Port;
     fn deref(&self) -> &Port {
         if !CHECKPOINTABLE {
@@ -237,7 +237,7 @@ impl core::ops::Deref for Seat {
     }
 }
 
-impl core::ops::DerefMut for Seat {
+impl core::ops::DerefMut for PortCell {
     fn deref_mut(&mut self) -> &mut Port {
         if !CHECKPOINTABLE {
             // SAFETY: as above.

@@ -28,13 +28,13 @@ impl Endpoint {
             None => inner.rails.push(Some(driver)),
         }
         inner.look_everywhere();
-        if let Err(error) = self.shared.bell.watch_another(&inner.rails, rail) {
+        if let Err(error) = self.shared.waker.watch_another(&inner.rails, rail) {
             self.take_away(inner, rail);
             return Err(EndpointError::Descriptor(error));
         }
         // Who sleeps has prepared the others for that.
         inner.arm();
-        self.shared.bell.ring();
+        self.shared.waker.wake();
         Ok(rail)
     }
 
@@ -75,7 +75,7 @@ impl Endpoint {
         self.take_away(inner, rail);
         self.shared.transmit(inner);
         inner.arm();
-        self.shared.bell.ring();
+        self.shared.waker.wake();
     }
 
     fn take_away(&self, inner: &mut Inner, rail: usize) {
@@ -85,6 +85,6 @@ impl Endpoint {
         inner.buffers.forget_rail(rail);
         inner.forget_places(rail);
         inner.port.retire_rail(rail_index(rail));
-        self.shared.bell.watch_less(&inner.rails);
+        self.shared.waker.watch_less(&inner.rails);
     }
 }

@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::error::EndpointError;
 use crate::helper::Helper;
 use crate::inner::{Completion, Inner, rail_index};
-use crate::wait::Bell;
+use crate::wait::Waker;
 
 /// Settings of an endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     /// Threads that wait for the gate.
     knocking: AtomicU64,
     pub(crate) closed: AtomicBool,
-    pub(crate) bell: Bell,
+    pub(crate) waker: Waker,
     pub(crate) attendant: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -92,10 +92,10 @@ impl Shared {
     pub(crate) fn progress_at(&self, inner: &mut Inner, now: transport::Instant) -> bool {
         let happened = inner.progress(now, || self.is_wanted());
         if happened {
-            self.bell.ring_for_sleepers(self);
+            self.waker.wake_sleepers(self);
         } else if self.sleepers.load(Ordering::Relaxed) > 0 && !inner.arm() {
             // A look takes back what a rail was prepared for; and others sleep on.
-            self.bell.ring();
+            self.waker.wake();
         }
         happened
     }
@@ -105,7 +105,7 @@ impl Shared {
         let known = inner.completions.len();
         let result = act(inner);
         if inner.completions.len() > known {
-            self.bell.ring_for_sleepers(self);
+            self.waker.wake_sleepers(self);
         }
         result
     }
@@ -115,7 +115,7 @@ impl Shared {
         self.telling(inner, |inner| {
             if inner.pull(|| self.is_wanted()) && inner.port.wants_to_pull() {
                 // The rest is for whoever makes progress next, and who sleeps has to know.
-                self.bell.ring();
+                self.waker.wake();
             }
             inner.collect();
             self.transmit(inner);
@@ -198,7 +198,7 @@ impl Endpoint {
         buffers: BufferTable,
     ) -> Result<Endpoint, EndpointError> {
         add_rails(&mut port, &rails)?;
-        let bell = Bell::new(&rails).map_err(EndpointError::Descriptor)?;
+        let waker = Waker::new(&rails).map_err(EndpointError::Descriptor)?;
         let shared = Arc::new(Shared {
             inner: Mutex::new(Inner::new(port, rails, buffers)),
             clock,
@@ -207,7 +207,7 @@ impl Endpoint {
             sleepers: AtomicU64::new(0),
             knocking: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-            bell,
+            waker,
             attendant: OnceLock::new(),
         });
         let helper = if config.helper {
@@ -281,8 +281,8 @@ impl Endpoint {
         buffer: SendBuffer<'_>,
     ) -> Result<OpId, SendError> {
         let mut inner = self.shared.lock();
-        inner.patience.sent();
-        if let Some(op) = inner.send_short(link, &outgoing, &buffer, &self.shared.clock) {
+        inner.spin_policy.sent();
+        if let Some(op) = inner.send_fast(link, &outgoing, &buffer, &self.shared.clock) {
             self.shared.telling(&mut inner, Inner::collect_news);
             return Ok(op);
         }
@@ -348,7 +348,7 @@ impl Endpoint {
         match port.post_receive(receive, buffers) {
             Ok(posted) => {
                 debug_assert_eq!(posted, op);
-                inner.patience.posted();
+                inner.spin_policy.posted();
                 if inner.has_news() {
                     self.shared.collect_and_transmit(&mut inner);
                 } else {
@@ -475,7 +475,7 @@ impl Endpoint {
         // Somebody else makes progress, or the port is frozen.
         let Some(mut inner) = shared.try_lock() else { return true };
         shared.rounds.store(shared.rounds.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        let mut spell = inner.patience.begin();
+        let mut attempt = inner.spin_policy.begin();
         let mut worked = false;
         let mut quiet = inner.is_quiet();
         loop {
@@ -484,12 +484,12 @@ impl Endpoint {
                 worked = true;
                 if !inner.completions.is_empty() {
                     let found = inner.completions.len();
-                    inner.patience.rewarded(spell, found);
+                    inner.spin_policy.record_hit(attempt, found);
                     return true;
                 }
             }
-            if !spell.goes_on(quiet) || shared.is_wanted() {
-                let give_away = inner.patience.disappointed(spell);
+            if !attempt.goes_on(quiet) || shared.is_wanted() {
+                let give_away = inner.spin_policy.record_miss(attempt);
                 drop(inner);
                 if give_away {
                     std::thread::yield_now();
@@ -532,7 +532,7 @@ impl Endpoint {
     /// # Errors
     /// That of duplicating: no descriptor is left.
     pub fn descriptor(&self) -> std::io::Result<OwnedFd> {
-        self.shared.bell.rails()
+        self.shared.waker.rails()
     }
 
     /// Looks at the port under the gate.

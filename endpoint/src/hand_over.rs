@@ -47,7 +47,7 @@ impl Endpoint {
                 Err(source) => {
                     if !was_dead {
                         inner.rail_failed(rail, dead(source));
-                        self.shared.bell.ring();
+                        self.shared.waker.wake();
                     }
                     return Err(EndpointError::Driver { rail, source });
                 }
@@ -98,11 +98,11 @@ impl Shared {
         driver: Box<dyn Driver>,
     ) -> Result<(), EndpointError> {
         inner.put_rail(rail, driver);
-        let watched = self.bell.watch_another(&inner.rails, rail);
+        let watched = self.waker.watch_another(&inner.rails, rail);
         self.transmit(inner);
         // Who sleeps has prepared another driver for that.
         inner.arm();
-        self.bell.ring();
+        self.waker.wake();
         watched.map_err(EndpointError::Descriptor)
     }
 }

@@ -26,7 +26,7 @@ impl Helper {
 impl Drop for Helper {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::Relaxed);
-        self.shared.bell.ring();
+        self.shared.waker.wake();
         // The attendant may hold the last handle: then this is the helper, which ends by itself.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
@@ -64,7 +64,7 @@ fn run(weak: &Weak<Shared>) {
 /// One sleep and one round in the program's place.
 fn watch(shared: &Shared) {
     let now = shared.clock.now();
-    let (due, bed) = {
+    let (due, slot) = {
         let Some(mut inner) = shared.try_lock() else {
             // Somebody else makes progress, or the port is frozen.
             std::thread::sleep(shared.config.helper_tick);
@@ -86,13 +86,13 @@ fn watch(shared: &Shared) {
         if !inner.arm() {
             return;
         }
-        (inner.port.poll_timeout(), shared.bell.bed())
+        (inner.port.poll_timeout(), shared.waker.wait_slot())
     };
     if shared.closed.load(Ordering::Relaxed) {
-        // It was rung for that before the bed was taken.
+        // It was woken for that before the slot was taken.
         return;
     }
     let longest = shared.config.helper_tick * 20;
     let timeout = due.map_or(longest, |due| due.since(shared.clock.now()).min(longest));
-    bed.sleep(timeout);
+    slot.sleep(timeout);
 }

@@ -9,9 +9,9 @@ use transport::{
 };
 
 use crate::buffers::{Bringing, BufferTable, ReceiveBuffer, SendBuffer};
-use crate::frozen::Seat;
-use crate::patience::Patience;
-use crate::short::FRAME_BYTES_MAX;
+use crate::frozen::PortCell;
+use crate::spin_policy::SpinPolicy;
+use crate::tx_fast_path::FRAME_BYTES_MAX;
 
 /// Frames taken from a rail in one round: what fits the caches, and lets acknowledgements out in between.
 const RECEIVE_BURST: usize = 32;
@@ -137,7 +137,7 @@ struct Over {
 }
 
 pub(crate) struct Inner {
-    pub(crate) port: Seat,
+    pub(crate) port: PortCell,
     pub(crate) rails: Vec<Option<Box<dyn Driver>>>,
     pub(crate) buffers: BufferTable,
     pub(crate) completions: VecDeque<Completion>,
@@ -157,9 +157,9 @@ pub(crate) struct Inner {
     /// Looks at each rail in a row that found nothing.
     pub(crate) empty_looks: [u32; RAILS_MAX],
     pub(crate) glances: u32,
-    pub(crate) patience: Patience,
-    /// Where a frame of the short way is written.
-    pub(crate) short: [u8; FRAME_BYTES_MAX],
+    pub(crate) spin_policy: SpinPolicy,
+    /// Where a frame of the fast path is written.
+    pub(crate) fast_frame: [u8; FRAME_BYTES_MAX],
 }
 
 impl Inner {
@@ -167,7 +167,7 @@ impl Inner {
         let within_host = rails.iter().position(|driver| driver.caps().within_host);
         let rails = rails.into_iter().map(Some).collect();
         Inner {
-            port: Seat::new(port),
+            port: PortCell::new(port),
             rails,
             buffers,
             completions: VecDeque::new(),
@@ -180,8 +180,8 @@ impl Inner {
             within_host,
             empty_looks: [0; RAILS_MAX],
             glances: 0,
-            patience: Patience::default(),
-            short: [0; FRAME_BYTES_MAX],
+            spin_policy: SpinPolicy::default(),
+            fast_frame: [0; FRAME_BYTES_MAX],
         }
     }
 
@@ -299,11 +299,17 @@ impl Inner {
             let taken = if port.authenticator_of(rail).is_some_and(|auth| auth.level() == AuthLevel::Full) {
                 driver.receive(RECEIVE_BURST, &mut |frame| port.handle_frame(now, rail, frame, buffers))
             } else {
-                driver.receive_apart(RECEIVE_BURST, &mut |frame, apart| match apart {
+                driver.receive_deferred(RECEIVE_BURST, &mut |frame, deferred| match deferred {
                     None => port.handle_frame(now, rail, frame, buffers),
-                    Some(apart) => {
-                        let payload_bytes = apart.bytes();
-                        port.handle_head(now, rail, frame, payload_bytes, &mut Bringing { buffers, apart });
+                    Some(deferred) => {
+                        let payload_bytes = deferred.bytes();
+                        port.handle_head(
+                            now,
+                            rail,
+                            frame,
+                            payload_bytes,
+                            &mut Bringing { buffers, deferred },
+                        );
                     }
                 })
             };

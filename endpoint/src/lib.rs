@@ -20,11 +20,11 @@ mod gate;
 mod hand_over;
 mod helper;
 mod inner;
-mod leaving;
-mod patience;
-mod short;
+mod shutdown;
+mod spin_policy;
 #[cfg(test)]
 mod testing;
+mod tx_fast_path;
 mod wait;
 
 pub use buffers::{BorrowedBuffer, BorrowedPayload, BufferTable, ReceiveBuffer, SendBuffer};
@@ -33,5 +33,5 @@ pub use frozen::{Frozen, PauseSplit};
 pub use gate::{Endpoint, EndpointConfig};
 pub use hand_over::OpenAt;
 pub use inner::Completion;
-pub use leaving::{Leaving, Linger};
+pub use shutdown::{Linger, ShutdownHooks};
 pub use wait::Waiting;

@@ -19,10 +19,10 @@ use crate::inner::Inner;
 /// How long to sleep where nothing would wake the sleeper.
 const POLLED: Duration = Duration::from_micros(50);
 
-/// What wakes sleepers: the rails' descriptors, and rings for what others have found. A ring wakes all who sleep; so each has an
+/// What wakes sleepers: the rails' descriptors, and wake-ups for what others have found. A wake-up is for all who sleep; so each has an
 /// event of its own, for one that they shared would be used up by the first.
-pub(crate) struct Bell {
-    beds: Mutex<Beds>,
+pub(crate) struct Waker {
+    slots: Mutex<WaitSlots>,
     /// Readable when a rail's descriptor is. Who sleeps on it need not know the rails: one may die, and a restored process has others.
     rails: Epoll,
     /// How many rails it watches.
@@ -30,14 +30,14 @@ pub(crate) struct Bell {
 }
 
 #[derive(Default)]
-struct Beds {
+struct WaitSlots {
     taken: Vec<Arc<EventFd>>,
     free: Vec<Arc<EventFd>>,
 }
 
-/// A place to sleep in: what is rung from when it is taken, wakes its sleeper.
-pub(crate) struct Bed<'a> {
-    bell: &'a Bell,
+/// A place to sleep in: each wake-up from when it is taken wakes its sleeper.
+pub(crate) struct WaitSlot<'a> {
+    waker: &'a Waker,
     /// `None`: the process had no descriptor left.
     event: Option<Arc<EventFd>>,
 }
@@ -46,13 +46,16 @@ fn event() -> std::io::Result<Arc<EventFd>> {
     Ok(Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?))
 }
 
-impl Bell {
-    pub(crate) fn new(rails: &[Box<dyn Driver>]) -> std::io::Result<Bell> {
-        let beds = Mutex::new(Beds { taken: Vec::new(), free: vec![event()?] });
-        let bell =
-            Bell { beds, rails: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?, watched: AtomicUsize::new(0) };
-        bell.watch(rails)?;
-        Ok(bell)
+impl Waker {
+    pub(crate) fn new(rails: &[Box<dyn Driver>]) -> std::io::Result<Waker> {
+        let slots = Mutex::new(WaitSlots { taken: Vec::new(), free: vec![event()?] });
+        let waker = Waker {
+            slots,
+            rails: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            watched: AtomicUsize::new(0),
+        };
+        waker.watch(rails)?;
+        Ok(waker)
     }
 
     /// Watches these rails. Those before are not watched any more once their descriptors are closed.
@@ -85,30 +88,30 @@ impl Bell {
     }
 
     /// Wakes whoever sleeps.
-    pub(crate) fn ring(&self) {
-        for event in &self.beds().taken {
-            // Full means that it is ringing already.
+    pub(crate) fn wake(&self) {
+        for event in &self.slots().taken {
+            // Full means that it is readable already.
             let _ = event.write(1);
         }
     }
 
-    pub(crate) fn ring_for_sleepers(&self, shared: &Shared) {
+    pub(crate) fn wake_sleepers(&self, shared: &Shared) {
         if shared.sleepers.load(Ordering::Relaxed) > 0 {
-            self.ring();
+            self.wake();
         }
     }
 
     /// Takes a place to sleep in: under the gate, so that nothing is missed between the last look and the sleep.
-    pub(crate) fn bed(&self) -> Bed<'_> {
-        let mut beds = self.beds();
-        let event = beds.free.pop().or_else(|| event().ok());
-        beds.taken.extend(event.clone());
-        Bed { bell: self, event }
+    pub(crate) fn wait_slot(&self) -> WaitSlot<'_> {
+        let mut slots = self.slots();
+        let event = slots.free.pop().or_else(|| event().ok());
+        slots.taken.extend(event.clone());
+        WaitSlot { waker: self, event }
     }
 
-    fn beds(&self) -> MutexGuard<'_, Beds> {
+    fn slots(&self) -> MutexGuard<'_, WaitSlots> {
         // Nothing that can panic runs while it is held.
-        self.beds.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.slots.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     pub(crate) fn rails(&self) -> std::io::Result<OwnedFd> {
@@ -121,27 +124,27 @@ impl Bell {
     }
 }
 
-impl Bed<'_> {
-    /// Sleeps until a frame or a ring, for `timeout` at most.
+impl WaitSlot<'_> {
+    /// Sleeps until a frame or a wake-up, for `timeout` at most.
     pub(crate) fn sleep(&self, timeout: Duration) {
-        let rails = self.bell.rails.0.as_fd();
+        let rails = self.waker.rails.0.as_fd();
         let event = self.event.as_ref().map_or(rails, |event| event.as_fd());
         let mut fds = [rails, event].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-        // Who cannot be rung for looks by itself.
+        // Who cannot be woken looks by itself.
         let timeout = if self.event.is_some() { timeout } else { timeout.min(POLLED) };
         // An interrupted sleep is a short one; the caller looks again anyway.
         let _ = ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None);
     }
 }
 
-impl Drop for Bed<'_> {
+impl Drop for WaitSlot<'_> {
     fn drop(&mut self) {
         if let Some(event) = self.event.take() {
-            let mut beds = self.bell.beds();
-            beds.taken.retain(|taken| !Arc::ptr_eq(taken, &event));
-            // Nobody rings it any more: what it has been rung for is over.
+            let mut slots = self.waker.slots();
+            slots.taken.retain(|taken| !Arc::ptr_eq(taken, &event));
+            // Nobody wakes it any more: what it was woken for is over.
             let _ = event.read();
-            beds.free.push(event);
+            slots.free.push(event);
         }
     }
 }
@@ -194,7 +197,7 @@ impl Endpoint {
     pub fn wake(&self) {
         // Under the gate: who has just looked in vain has its place to sleep in already.
         let _inner = self.shared.lock();
-        self.shared.bell.ring();
+        self.shared.waker.wake();
     }
 
     fn wait_until(&self, timeout: Duration, mut met: impl FnMut(&mut Inner) -> bool) -> bool {
@@ -223,11 +226,11 @@ impl Endpoint {
                     let due = inner.port.poll_timeout().map_or(Duration::MAX, |due| due.since(now));
                     let rest = (timeout - waited)
                         .min(due)
-                        .min(shared.bell.longest(inner.rails.iter().flatten().count()));
+                        .min(shared.waker.longest(inner.rails.iter().flatten().count()));
                     shared.sleepers.fetch_add(1, Ordering::Relaxed);
-                    let bed = shared.bell.bed();
+                    let slot = shared.waker.wait_slot();
                     drop(inner);
-                    bed.sleep(rest);
+                    slot.sleep(rest);
                     shared.sleepers.fetch_sub(1, Ordering::Relaxed);
                     continue;
                 }
@@ -255,12 +258,12 @@ mod tests {
     fn wakes(endpoint: &Endpoint, act: impl FnOnce()) -> bool {
         let shared = &endpoint.shared;
         shared.sleepers.fetch_add(2, Ordering::Relaxed);
-        let beds = [shared.bell.bed(), shared.bell.bed()];
+        let slots = [shared.waker.wait_slot(), shared.waker.wait_slot()];
         act();
         shared.sleepers.fetch_sub(2, Ordering::Relaxed);
-        let rung = beds.each_ref().map(|bed| bed.event.as_ref().expect("a descriptor").read().is_ok());
-        assert_eq!(rung[0], rung[1], "a ring is for everybody");
-        rung[0]
+        let woken = slots.each_ref().map(|slot| slot.event.as_ref().expect("a descriptor").read().is_ok());
+        assert_eq!(woken[0], woken[1], "a wake-up is for everybody");
+        woken[0]
     }
 
     #[test]
@@ -298,7 +301,7 @@ mod tests {
         assert!(!b.progress(), "nothing has come");
         let outgoing = Outgoing { space: Space(0), tag: 1, data: 0, context: 0, silent: true };
         a.send(link, outgoing, SendBuffer::Copied(b"found")).expect("room");
-        let rails = shared.bell.rails().expect("a descriptor");
+        let rails = shared.waker.rails().expect("a descriptor");
         let mut sleeps = [PollFd::new(rails.as_fd(), PollFlags::POLLIN)];
         let woken =
             ppoll(&mut sleeps, Some(TimeSpec::from_duration(core::time::Duration::from_secs(20))), None);

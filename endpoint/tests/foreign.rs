@@ -10,8 +10,8 @@ use drivers::Driver;
 use drivers::fault::{FaultDriver, Faults, Rate};
 use drivers::udp::{UdpConfig, UdpDriver};
 use endpoint::{
-    BorrowedPayload, Completion, Endpoint, EndpointConfig, EndpointError, Leaving, Linger, ReceiveBuffer,
-    SendBuffer,
+    BorrowedPayload, Completion, Endpoint, EndpointConfig, EndpointError, Linger, ReceiveBuffer, SendBuffer,
+    ShutdownHooks,
 };
 use transport::matching::Pattern;
 use transport::{
@@ -19,12 +19,12 @@ use transport::{
 };
 
 /// What a keeper answers about silent peers, and whom the endpoint has said that it waits for.
-struct Asked<F> {
+struct TestKeeper<F> {
     keeper: F,
     told: Vec<Vec<PortId>>,
 }
 
-impl<F: FnMut(&[PortId]) -> Vec<(PortId, u64)>> Leaving for Asked<F> {
+impl<F: FnMut(&[PortId]) -> Vec<(PortId, u64)>> ShutdownHooks for TestKeeper<F> {
     fn completed(&mut self, _: Completion) {}
 
     fn closed(&mut self, silent: &[PortId]) -> Vec<(PortId, u64)> {
@@ -32,13 +32,13 @@ impl<F: FnMut(&[PortId]) -> Vec<(PortId, u64)>> Leaving for Asked<F> {
     }
 
     fn waiting(&mut self, waited: Duration, peers: &[PortId]) {
-        assert!(waited >= TOLD_AFTER);
+        assert!(waited >= WARN_AFTER);
         self.told.push(peers.to_vec());
     }
 }
 
-fn asking<F: FnMut(&[PortId]) -> Vec<(PortId, u64)>>(keeper: F) -> Asked<F> {
-    Asked { keeper, told: Vec::new() }
+fn asking<F: FnMut(&[PortId]) -> Vec<(PortId, u64)>>(keeper: F) -> TestKeeper<F> {
+    TestKeeper { keeper, told: Vec::new() }
 }
 
 /// There is no keeper.
@@ -46,10 +46,10 @@ fn nobody(_: &[PortId]) -> Vec<(PortId, u64)> {
     Vec::new()
 }
 
-const TOLD_AFTER: Duration = Duration::from_millis(100);
+const WARN_AFTER: Duration = Duration::from_millis(100);
 
 fn linger(silence: Duration) -> Linger {
-    Linger { silence, quiet: Duration::from_millis(2), told_after: TOLD_AFTER, most: DEADLINE }
+    Linger { silence, quiet: Duration::from_millis(2), warn_after: WARN_AFTER, most: DEADLINE }
 }
 
 /// Longest wait for anything here: what a busy machine may need, many times over.
@@ -290,7 +290,7 @@ fn leaving_waits_for_a_receive_however_long_the_peers_program_takes() {
 fn a_peer_that_lives_and_never_receives_is_named_and_given_up_after_a_time() {
     let (a, b, link) = pair();
     a.send(link, outgoing(1), SendBuffer::Owned(vec![7; 100_000])).expect("there is room");
-    let most = 7 * TOLD_AFTER;
+    let most = 7 * WARN_AFTER;
     let mut asked = asking(nobody);
     let (counters, left) = a.leave(Linger { most, ..linger(DEADLINE) }, &mut asked);
     match left {

@@ -211,7 +211,7 @@ fn bring_about(state: u32, before: Kind, bytes: usize) -> Pair {
             while payload.len() > pair.ends[1].copied_bytes_max() && pair.counted(0) == 0 {
                 pair.step(1);
                 pair.step(0);
-                assert!(started.elapsed() < LIMIT, "no grant comes");
+                assert!(started.elapsed() < LIMIT, "no CTS comes");
             }
             switches[1].set_faults(NO_BUFFER);
             let before = pair.counted(1);
@@ -241,7 +241,7 @@ fn bring_about(state: u32, before: Kind, bytes: usize) -> Pair {
 }
 
 impl Pair {
-    /// Nothing that was sent is unacknowledged; an announced payload waits for its grant.
+    /// Nothing that was sent is unacknowledged; an announced payload waits for its CTS.
     fn settled_but_granted(&self) -> bool {
         let frozen = self.ends[0].freeze(Duration::from_secs(1)).expect("nothing is held");
         frozen.port().census().sent_unacknowledged == 0

@@ -74,7 +74,7 @@ fn inside_of_the_namespace() {
         // The long one is granted, and frames as long as the wide path takes are on their way, when all of them get lost.
         let started = Instant::now();
         while a.with_port(|port| port.counters().frames_counted) == 0 {
-            assert!(started.elapsed() < Duration::from_secs(10), "no grant");
+            assert!(started.elapsed() < Duration::from_secs(10), "no CTS");
             let _ = b.poll();
             if b.with_port(|port| port.counters().frames_counted) > 0 {
                 switch.set_faults(Faults { loss: Rate::percent(100), ..Faults::NONE });

@@ -2,7 +2,7 @@
 //! ports go on. A difference means that one of the two is damaged, and neither can be trusted.
 
 use transport::FrozenPort;
-use transport::port::Place;
+use transport::port::StatePart;
 use transport::port::state::{LinkState, PortState};
 
 use crate::error::LoadError;
@@ -20,7 +20,7 @@ pub enum Mismatch {
     )]
     Number {
         /// Where.
-        place: Place,
+        place: StatePart,
         /// Which field.
         field: &'static str,
         /// In the section.
@@ -34,7 +34,7 @@ pub enum Mismatch {
     )]
     Entry {
         /// Where.
-        place: Place,
+        place: StatePart,
         /// Which list.
         field: &'static str,
         /// The first entry that differs, from 0.
@@ -49,7 +49,7 @@ pub enum Mismatch {
 pub fn compare(version: u16, section: &[u8], port: &FrozenPort) -> Result<(), Mismatch> {
     let image = parse(version, section)?.state;
     let memory = port.state();
-    let place = Place::Port;
+    let place = StatePart::Port;
     let PortState { id, job, life, epoch, next_op, pause, acknowledged, .. } = memory;
     number(place, "identity", image.id.0, id.0)?;
     number(place, "job", image.job.0.into(), job.0.into())?;
@@ -61,7 +61,7 @@ pub fn compare(version: u16, section: &[u8], port: &FrozenPort) -> Result<(), Mi
     number(place, "acknowledged frames", image.acknowledged, acknowledged)?;
     number(place, "links", image.links.len() as u64, memory.links.len() as u64)?;
     for (i, (image, memory)) in image.links.iter().zip(&memory.links).enumerate() {
-        let place = Place::Link(transport::LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
+        let place = StatePart::Link(transport::LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
         links(place, image, memory)?;
     }
     list(place, "posted receives", &image.posted, &memory.posted)?;
@@ -70,7 +70,7 @@ pub fn compare(version: u16, section: &[u8], port: &FrozenPort) -> Result<(), Mi
     list(place, "completions", &image.completions, &memory.completions)
 }
 
-fn links(place: Place, image: &LinkState, memory: &LinkState) -> Result<(), Mismatch> {
+fn links(place: StatePart, image: &LinkState, memory: &LinkState) -> Result<(), Mismatch> {
     number(place, "peer", image.peer.0, memory.peer.0)?;
     number(place, "next", image.next, memory.next)?;
     number(place, "expected", image.expected, memory.expected)?;
@@ -82,18 +82,23 @@ fn links(place: Place, image: &LinkState, memory: &LinkState) -> Result<(), Mism
     number(place, "place of the ring", image.copied_start, memory.copied_start)?;
     list(place, "frames sent", &image.sent, &memory.sent)?;
     list(place, "pending messages", &image.pending, &memory.pending)?;
-    list(place, "grants", &image.control, &memory.control)?;
+    list(place, "CTS", &image.control, &memory.control)?;
     list(place, "streams", &image.streams, &memory.streams)?;
     list(place, "payloads coming in", &image.incoming, &memory.incoming)?;
     list(place, "message under assembly", image.open.as_slice(), memory.open.as_slice())?;
     list(place, "bytes in the ring", &image.copied, &memory.copied)
 }
 
-fn number(place: Place, field: &'static str, image: u64, memory: u64) -> Result<(), Mismatch> {
+fn number(place: StatePart, field: &'static str, image: u64, memory: u64) -> Result<(), Mismatch> {
     if image == memory { Ok(()) } else { Err(Mismatch::Number { place, field, image, memory }) }
 }
 
-fn list<T: PartialEq>(place: Place, field: &'static str, image: &[T], memory: &[T]) -> Result<(), Mismatch> {
+fn list<T: PartialEq>(
+    place: StatePart,
+    field: &'static str,
+    image: &[T],
+    memory: &[T],
+) -> Result<(), Mismatch> {
     let differing = image.iter().zip(memory).position(|(image, memory)| image != memory);
     let entry = differing.or((image.len() != memory.len()).then_some(image.len().min(memory.len())));
     match entry {

@@ -80,13 +80,13 @@ pub struct LinkReport {
     pub received_unacknowledged: u64,
     /// Frames not acknowledged: fragments of copied messages.
     pub copied_frames: u64,
-    /// Likewise: announcements and grants.
+    /// Likewise: RTS and CTS frames.
     pub control_frames: u64,
     /// Likewise: pieces of announced payloads.
     pub data_frames: u64,
     /// Messages that wait to be sent.
     pub messages_waiting: u64,
-    /// Grants that wait to be sent.
+    /// CTS frames that wait to be sent.
     pub grants_waiting: u64,
     /// Payloads that have been asked for and not sent to their end.
     pub streams: u64,
@@ -200,9 +200,8 @@ pub fn describe(version: u16, section: &[u8]) -> Result<PortReport, LoadError> {
 
 fn link_report(index: u64, link: &LinkState) -> LinkReport {
     let frames = |is: fn(&SentBody) -> bool| link.sent.iter().filter(|sent| is(&sent.body)).count() as u64;
-    let control = |body: &SentBody| {
-        matches!(body, SentBody::Announce { .. } | SentBody::Grant { .. } | SentBody::Close)
-    };
+    let control =
+        |body: &SentBody| matches!(body, SentBody::Rts { .. } | SentBody::Cts { .. } | SentBody::Close);
     LinkReport {
         link: index,
         peer: link.peer.to_string(),

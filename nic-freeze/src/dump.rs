@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use crate::error::DumpError;
 use crate::records::{
-    CompletionRecord, GrantRecord, HeaderRecord, IncomingRecord, LinkRecord, OpenRecord, PAYLOAD_RECEIVE,
+    CompletionRecord, CtsRecord, HeaderRecord, IncomingRecord, LinkRecord, OpenRecord, PAYLOAD_RECEIVE,
     PAYLOAD_SEND, PayloadRecord, PostedRecord, SendRecord, StreamRecord, WaitingRecord, link_flags,
     pending_record,
 };
@@ -178,7 +178,7 @@ fn push_link(out: &mut Vec<u8>, link: &LinkView<'_>) {
         ring_bytes: U32::ZERO,
         sent: U32::ZERO,
         pending: U32::ZERO,
-        grants: U32::ZERO,
+        cts_frames: U32::ZERO,
         streams: U32::ZERO,
         incoming: U32::ZERO,
         owed: U32::new(u32::try_from(link.owed()).unwrap_or(u32::MAX)),
@@ -195,7 +195,7 @@ fn push_link(out: &mut Vec<u8>, link: &LinkView<'_>) {
     record.ring_bytes = count(first.len() + second.len());
     record.sent = count(frames.0.len() + frames.1.len());
     record.pending = count(queues.pending().len());
-    record.grants = count(queues.control().len());
+    record.cts_frames = count(queues.control().len());
     record.streams = count(queues.streams().len());
     record.incoming = count(queues.incoming().len());
     record.flags = U16::new(link_flags(link.ends(), open.is_some()));
@@ -206,7 +206,7 @@ fn push_link(out: &mut Vec<u8>, link: &LinkView<'_>) {
         push(out, &pending_record(pending));
     }
     for control in queues.control() {
-        push(out, &GrantRecord::new(control));
+        push(out, &CtsRecord::new(control));
     }
     for stream in queues.streams() {
         push(out, &StreamRecord::new(stream));

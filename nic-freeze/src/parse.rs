@@ -169,9 +169,8 @@ fn link(reader: &mut Reader<'_>, i: u64) -> Result<LinkState, LoadError> {
     let sent = sent.iter().map(|record| sent_frame(i, record)).collect::<Result<_, _>>()?;
     let pending = reader.records::<FrameRecord>("pending messages", record.pending.get())?;
     let pending = pending.iter().map(|record| pending_message(i, record)).collect::<Result<_, _>>()?;
-    let grants = reader.records::<GrantRecord>("grants", record.grants.get())?;
-    let grant =
-        |record: &GrantRecord| Control::Grant { op: OpId(record.op.get()), total: record.total.get() };
+    let cts_frames = reader.records::<CtsRecord>("CTS", record.cts_frames.get())?;
+    let cts = |record: &CtsRecord| Control::Cts { op: OpId(record.op.get()), total: record.total.get() };
     let streams = reader.records::<StreamRecord>("streams", record.streams.get())?;
     let stream = |record: &StreamRecord| Stream {
         op: OpId(record.op.get()),
@@ -201,7 +200,7 @@ fn link(reader: &mut Reader<'_>, i: u64) -> Result<LinkState, LoadError> {
         copied: copied.to_vec(),
         sent,
         pending,
-        control: grants.iter().map(grant).collect(),
+        control: cts_frames.iter().map(cts).collect(),
         streams: streams.iter().map(stream).collect(),
         incoming,
         open,
@@ -237,7 +236,7 @@ fn pending_message(link: u64, record: &FrameRecord) -> Result<Pending, LoadError
             start: record.start.get(),
             sent: small_offset(link, record)?,
         },
-        PENDING_ANNOUNCE => Pending::Announce { op: OpId(record.op.get()) },
+        PENDING_RTS => Pending::Rts { op: OpId(record.op.get()) },
         found => {
             let found = found.into();
             return Err(LoadError::Field { what: "message of link", index: link, field: "kind", found });

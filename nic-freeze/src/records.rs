@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! header
-//! link[]       each: link, sent[], pending[], grant[], stream[], incoming[], open[0..1], ring bytes
+//! link[]       each: link, sent[], pending[], CTS[], stream[], incoming[], open[0..1], ring bytes
 //! posted[]
 //! waiting[]    each: waiting, copied payload; those that the program has claimed come last
 //! send[]       each: send, owned payload
@@ -71,14 +71,14 @@ records! {
         ring_bytes: U32,
         sent: U32,
         pending: U32,
-        grants: U32,
+        cts_frames: U32,
         streams: U32,
         incoming: U32,
         owed: U32,
         announced: U16,
         flags: U16,
     }
-    GrantRecord, 16 { op: U64, total: U64, }
+    CtsRecord, 16 { op: U64, total: U64, }
     StreamRecord, 24 { op: U64, offset: U64, end: U64, }
     /// A payload that comes in.
     IncomingRecord, 80 {
@@ -181,7 +181,7 @@ pub(crate) const LINK_FLAGS: u16 = (1 << 4) - 1;
 
 /// Kinds of [`FrameRecord`] beyond those of frames: messages without a number.
 pub(crate) const PENDING_COPIED: u8 = 17;
-pub(crate) const PENDING_ANNOUNCE: u8 = 18;
+pub(crate) const PENDING_RTS: u8 = 18;
 
 pub(crate) const TARGET_NOWHERE: u8 = 0;
 pub(crate) const TARGET_POSTED: u8 = 1;
@@ -221,14 +221,14 @@ pub(crate) fn pending_record(pending: &Pending) -> FrameRecord {
             offset: U64::new(u64::from(*sent)),
             ..FrameRecord::of_message(PENDING_COPIED, envelope)
         },
-        Pending::Announce { op } => FrameRecord::of_operation(PENDING_ANNOUNCE, *op),
+        Pending::Rts { op } => FrameRecord::of_operation(PENDING_RTS, *op),
     }
 }
 
-impl GrantRecord {
-    pub(crate) fn new(control: &Control) -> GrantRecord {
-        let Control::Grant { op, total } = control;
-        GrantRecord { op: U64::new(op.0), total: U64::new(*total) }
+impl CtsRecord {
+    pub(crate) fn new(control: &Control) -> CtsRecord {
+        let Control::Cts { op, total } = control;
+        CtsRecord { op: U64::new(op.0), total: U64::new(*total) }
     }
 }
 

@@ -10,7 +10,7 @@ use common::MS;
 use common::world::{Fate, World, pattern};
 use nic_freeze::{LoadError, Mismatch, SECTION_VERSION, compare, dump, load};
 use proptest::prelude::*;
-use transport::port::{Place, StateError};
+use transport::port::{StateError, StatePart};
 use transport::{JobId, LinkIndex};
 
 /// Two ports in the middle of everything.
@@ -97,7 +97,7 @@ fn another_version_or_job_or_too_small_a_configuration_is_refused_by_name() {
     config.link_copied_bytes_max = 100;
     let refused = load(SECTION_VERSION, &bytes, config, None).expect_err("a smaller ring");
     let LoadError::State(StateError::Value { place, field, .. }) = refused else { panic!("{refused}") };
-    assert_eq!((place, field), (Place::Link(LinkIndex(0)), "copied bytes"));
+    assert_eq!((place, field), (StatePart::Link(LinkIndex(0)), "copied bytes"));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_section_that_differs_from_memory_is_refused_with_the_place() {
     bytes[96 + 8] ^= 1;
     let mismatch = compare(SECTION_VERSION, &bytes, &frozen).expect_err("they differ");
     let Mismatch::Number { place, field, image, memory } = mismatch else { panic!("{mismatch}") };
-    assert_eq!((place, field, image), (Place::Link(LinkIndex(0)), "next", memory ^ 1));
+    assert_eq!((place, field, image), (StatePart::Link(LinkIndex(0)), "next", memory ^ 1));
     bytes[96 + 8] ^= 1;
     // The last byte: copied payload or an entry of a list, by index.
     let mut again = world;

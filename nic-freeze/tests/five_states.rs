@@ -244,8 +244,8 @@ fn state_5_given_to_the_program() {
         way.send(&mut world);
         // The receiver has it, every acknowledgement is lost.
         world.fate = Box::new(|from, _, frame, _| {
-            let grant = frame.header.kind == transport::wire::Kind::Grant;
-            if from == 1 && !grant { Fate::Lose } else { Fate::Deliver }
+            let cts = frame.header.kind == transport::wire::Kind::Cts;
+            if from == 1 && !cts { Fate::Lose } else { Fate::Deliver }
         });
         step_until(&mut world, |world| !world.received(1).is_empty());
         let images = both(&mut world);

@@ -21,7 +21,7 @@ use process::capture::{Mode, Options, Outcome, Prepared, Sink};
 use process::content::Hashes;
 use process::declared::Declared;
 use process::files::Policy;
-use process::restore::{Below, Ids, Pages};
+use process::restore::{BasePages, Ids, Pages};
 use process::state::memory::PageRun;
 use process::track::{Scope, Tracker};
 
@@ -128,8 +128,8 @@ fn ids() -> Ids {
 fn restore(path: &Path, control: RawFd) -> io::Error {
     let restore = || {
         let file = File::open(path)?;
-        let container::Read { state, files, below, .. } = container::read(&file)?;
-        let (below_file, below_runs, unchanged) = match below {
+        let container::Read { state, files, base_pages, .. } = container::read(&file)?;
+        let (base_file, base_runs, unchanged) = match base_pages {
             Some((path, unchanged)) => {
                 let file = File::open(path)?;
                 let runs = container::read(&file)?.state.memory.runs;
@@ -138,13 +138,13 @@ fn restore(path: &Path, control: RawFd) -> io::Error {
             None => (None, Vec::new(), Vec::new()),
         };
         let offset = container::PAGES_OFFSET;
-        let below = below_file.as_ref().map(|file| Below {
+        let base_pages = base_file.as_ref().map(|file| BasePages {
             file: file.as_fd(),
             offset,
-            runs: &below_runs,
+            runs: &base_runs,
             unchanged: &unchanged,
         });
-        let pages = Pages { file: file.as_fd(), offset, below, are_freed: false };
+        let pages = Pages { file: file.as_fd(), offset, base_pages, are_freed: false };
         process::restore::restore(&state, &files, pages, &handed_in(control), Policy::default(), ids())
             .map_err(io::Error::other)
     };
@@ -201,7 +201,7 @@ impl process::Sum for Allocating {
 struct Tracking {
     tracker: Option<Tracker>,
     /// The last image of all pages that was made after arming.
-    below: Option<(String, Vec<PageRun>)>,
+    base_pages: Option<(String, Vec<PageRun>)>,
     /// The last image of all pages whose content was noted.
     noted: Option<(String, Arc<Hashes>)>,
 }
@@ -237,7 +237,7 @@ fn capture(
     if let Some((_, hashes)) = &tracking.noted {
         hashes.declare(&mut declared);
     }
-    (options.mode, options.copy_bytes) = match (mode, &tracking.tracker, &tracking.below) {
+    (options.mode, options.copy_bytes) = match (mode, &tracking.tracker, &tracking.base_pages) {
         ("fork" | "fork-noted" | "fork-compared", _, _) => (Mode::Fork, 0),
         ("sync" | "sync-noted" | "sync-compared", _, _) => (Mode::Sync, 0),
         ("scan", Some(tracker), Some(_)) => {
@@ -265,7 +265,7 @@ fn capture(
             if let Some((_, hashes)) = tracking.noted.take() {
                 hashes.forget();
             }
-            tracking.below = None;
+            tracking.base_pages = None;
             return Ok("restored".to_owned());
         }
         Outcome::Captured(captured) => captured,
@@ -276,19 +276,19 @@ fn capture(
         std::thread::sleep(rest);
     }
     let image = captured.finish().map_err(io::Error::other)?;
-    let below = match (mode, &tracking.below, &tracking.noted) {
+    let base_pages = match (mode, &tracking.base_pages, &tracking.noted) {
         (Mode::Scan, Some((path, _)), _) => Some((path.clone(), image.unchanged.clone())),
         (Mode::Fork | Mode::Sync, _, Some((path, _))) if is_delta => {
             Some((path.clone(), image.unchanged.clone()))
         }
         _ => None,
     };
-    container::finish(&file, image.pages_bytes, image.pages_sum, &image.state, &image.files, &below)?;
+    container::finish(&file, image.pages_bytes, image.pages_sum, &image.state, &image.files, &base_pages)?;
     if let Some(hashes) = image.hashes {
         tracking.noted = Some((path.to_owned(), hashes));
     }
     if !is_delta && tracking.tracker.is_some() {
-        tracking.below = Some((path.to_owned(), image.state.memory.runs));
+        tracking.base_pages = Some((path.to_owned(), image.state.memory.runs));
     }
     Ok(format!(
         "captured {mode:?} stop_ns={} state_ns={} memory_ns={} total_ns={} threads={} rewound={} bytes={}{refused}",

@@ -19,7 +19,7 @@ pub struct Account {
 
 /// What is so at one moment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sight {
+pub(crate) struct Activity {
     pub(crate) own: bool,
     pub(crate) limited: bool,
     /// By member.
@@ -30,7 +30,7 @@ pub(crate) struct Sight {
 pub(crate) struct Watch {
     begun: Instant,
     looked: Instant,
-    seen: Sight,
+    seen: Activity,
     own: Duration,
     limited: Duration,
     from: Vec<Duration>,
@@ -41,7 +41,7 @@ impl Watch {
         Watch {
             begun: now,
             looked: now,
-            seen: Sight::default(),
+            seen: Activity::default(),
             own: Duration::ZERO,
             limited: Duration::ZERO,
             from: vec![Duration::ZERO; members],
@@ -49,7 +49,7 @@ impl Watch {
     }
 
     /// Until now it was as it was seen last; from now on it is so.
-    pub(crate) fn look(&mut self, now: Instant, sight: Sight) {
+    pub(crate) fn look(&mut self, now: Instant, sight: Activity) {
         let passed = now.saturating_duration_since(self.looked);
         self.looked = now;
         let seen = core::mem::replace(&mut self.seen, sight);
@@ -91,7 +91,7 @@ mod tests {
     fn what_was_so_counts_until_it_is_seen_to_be_over() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let sight = |own, from: [bool; 2]| Sight { own, limited: !own, from: from.to_vec() };
+        let sight = |own, from: [bool; 2]| Activity { own, limited: !own, from: from.to_vec() };
         let mut watch = Watch::new(start, 2);
         watch.look(at(1), sight(true, [false, true]));
         watch.look(at(3), sight(false, [false, true]));

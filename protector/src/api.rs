@@ -1,4 +1,4 @@
-//! What a keeper orders, and what it is told.
+//! What a keeper requests, and what it is told.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -67,10 +67,10 @@ pub struct Limits {
     pub cores: Option<f64>,
 }
 
-/// What a protector is to do. Orders are carried out one after the other, and each is answered by one event. [`Order::Open`] ends
-/// what is under way and what waits, and [`Order::Abandon`] the encoding of its generation; nothing is waited for then.
+/// What a protector is to do. Orders are carried out one after the other, and each is answered by one event. [`Request::Open`] ends
+/// what is under way and what waits, and [`Request::Abandon`] the encoding of its generation; nothing is waited for then.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Request {
     /// A new life: a new endpoint, known to nobody yet. [`Event::Opened`].
     Open {
         /// The life.
@@ -105,23 +105,23 @@ pub enum Order {
     },
 }
 
-impl Order {
+impl Request {
     /// Which one it is, and the generation that it is about.
-    pub(crate) fn asked(&self) -> (Asked, Option<GenerationId>) {
+    pub(crate) fn kind(&self) -> (RequestKind, Option<GenerationId>) {
         match self {
-            Order::Open { .. } => (Asked::Open, None),
-            Order::Meet { .. } => (Asked::Meet, None),
-            Order::Protect { generation, .. } => (Asked::Protect, Some(*generation)),
-            Order::Abandon { generation } => (Asked::Abandon, Some(*generation)),
-            Order::Repair { generation } => (Asked::Repair, Some(*generation)),
+            Request::Open { .. } => (RequestKind::Open, None),
+            Request::Meet { .. } => (RequestKind::Meet, None),
+            Request::Protect { generation, .. } => (RequestKind::Protect, Some(*generation)),
+            Request::Abandon { generation } => (RequestKind::Abandon, Some(*generation)),
+            Request::Repair { generation } => (RequestKind::Repair, Some(*generation)),
         }
     }
 }
 
-/// Which order an event answers.
+/// Which request an event answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of `Order`")]
-pub enum Asked {
+#[expect(missing_docs, reason = "the names are those of `Request`")]
+pub enum RequestKind {
     Open,
     Meet,
     Protect,
@@ -129,14 +129,14 @@ pub enum Asked {
     Repair,
 }
 
-/// What has become of an order.
+/// What has become of a request.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// This node's protector can be reached.
     Opened {
         /// The life.
         life: Life,
-        /// What the others need to reach it: for their [`Order::Meet`].
+        /// What the others need to reach it: for their [`Request::Meet`].
         addresses: Vec<u8>,
         /// Addresses of [`Settings::rails`] at which nothing can be received, and why. It does without them.
         unusable: Vec<String>,
@@ -169,10 +169,10 @@ pub enum Event {
         /// What it took.
         statistics: Statistics,
     },
-    /// An order has failed. What was there before it is as it was.
+    /// A request has failed. What was there before it is as it was.
     Failed {
         /// Which.
-        asked: Asked,
+        request: RequestKind,
         /// The generation that it was about, if it was about one.
         generation: Option<GenerationId>,
         /// Why.

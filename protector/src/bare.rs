@@ -11,12 +11,12 @@ use transport::Life;
 use crate::api::Settings;
 use crate::error::ProtectorError;
 use crate::limits::ALONE_BYTES;
-use crate::lines::Lines;
-use crate::post::{News, Post};
+use crate::messenger::{Messenger, News};
+use crate::peer_links::PeerLinks;
 
 /// The nodes of one group, all in this process.
 pub struct BareRing {
-    posts: Vec<Post>,
+    messengers: Vec<Messenger>,
     nodes: Vec<u32>,
     patience: Duration,
 }
@@ -27,18 +27,18 @@ impl BareRing {
     /// # Errors
     /// [`ProtectorError`] if an endpoint cannot be opened, or no link made.
     pub fn open(settings: &[Settings], life: Life) -> Result<BareRing, ProtectorError> {
-        let mut posts = Vec::new();
+        let mut messengers = Vec::new();
         let mut addresses = Vec::new();
         for own in settings {
-            let lines = Lines::open(own, life)?;
-            addresses.push((own.node, lines.addresses()));
-            posts.push(Post::new(lines, settings.len(), own.limits.link_bytes_per_s));
+            let links = PeerLinks::open(own, life)?;
+            addresses.push((own.node, links.addresses()));
+            messengers.push(Messenger::new(links, settings.len(), own.limits.link_bytes_per_s));
         }
-        for (post, own) in posts.iter_mut().zip(settings) {
-            post.lines().meet(own, &addresses)?;
+        for (messenger, own) in messengers.iter_mut().zip(settings) {
+            messenger.links().meet(own, &addresses)?;
         }
         let patience = settings.iter().map(|own| own.patience).max().unwrap_or_default();
-        Ok(BareRing { posts, nodes: settings.iter().map(|own| own.node).collect(), patience })
+        Ok(BareRing { messengers, nodes: settings.iter().map(|own| own.node).collect(), patience })
     }
 
     /// Each node sends so many bytes. Returns the time until all have received theirs and every link could take the next byte.
@@ -46,13 +46,13 @@ impl BareRing {
     /// # Errors
     /// [`ProtectorError`] if a link breaks, or nothing comes for as long as a peer is waited for.
     pub fn turn(&mut self, bytes: u64) -> Result<Duration, ProtectorError> {
-        let (members, patience, nodes) = (self.posts.len(), self.patience, &self.nodes);
+        let (members, patience, nodes) = (self.messengers.len(), self.patience, &self.nodes);
         let (started, ended) = (Instant::now(), AtomicUsize::new(0));
         let ends = std::thread::scope(|scope| {
-            let turns: Vec<_> = (self.posts.iter_mut().enumerate())
-                .map(|(me, post)| {
+            let turns: Vec<_> = (self.messengers.iter_mut().enumerate())
+                .map(|(me, messenger)| {
                     let (right, left) = ((me + 1) % members, nodes[(me + members - 1) % members]);
-                    let turn = Turn { post, right, left, bytes, patience, ended: &ended, members };
+                    let turn = Turn { messenger, right, left, bytes, patience, ended: &ended, members };
                     scope.spawn(move || turn.run())
                 })
                 .collect();
@@ -65,7 +65,7 @@ impl BareRing {
 
 /// One node's part of a turn.
 struct Turn<'a> {
-    post: &'a mut Post,
+    messenger: &'a mut Messenger,
     right: usize,
     /// Its number.
     left: u32,
@@ -79,13 +79,13 @@ struct Turn<'a> {
 impl Turn<'_> {
     /// Until all nodes have come to their end: one that left before could not answer any more. Returns when this one has.
     fn run(self) -> Result<Instant, ProtectorError> {
-        let Turn { post, right, left, bytes, patience, ended, members } = self;
+        let Turn { messenger, right, left, bytes, patience, ended, members } = self;
         let (mut passed, mut received, mut end) = (0, 0, None);
-        let sent_before = post.sent_bytes;
-        let endpoint = post.lines().endpoint().clone();
+        let sent_before = messenger.sent_bytes;
+        let endpoint = messenger.links().endpoint().clone();
         let mut progress = Instant::now();
         loop {
-            for news in post.receive() {
+            for news in messenger.receive() {
                 match news {
                     News::Words { bytes, .. } => {
                         (received, progress) = (received + bytes.len() as u64, Instant::now());
@@ -97,14 +97,14 @@ impl Turn<'_> {
                 }
             }
             // The next message when the one before has left the queue: more in it would only take memory.
-            let sent = post.sent_bytes - sent_before;
+            let sent = messenger.sent_bytes - sent_before;
             if passed < bytes && sent == passed {
                 let length = (bytes - passed).min(ALONE_BYTES as u64);
                 passed += length;
-                post.pass(right, vec![0; usize::try_from(length).expect("a message is short")]);
+                messenger.pass(right, vec![0; usize::try_from(length).expect("a message is short")]);
             }
-            post.send();
-            let owed = post.owed();
+            messenger.send();
+            let owed = messenger.owed();
             if end.is_none() && received >= bytes && sent == bytes && owed.is_zero() {
                 (end, progress) = (Some(Instant::now()), Instant::now());
                 ended.fetch_add(1, Ordering::AcqRel);
@@ -119,7 +119,7 @@ impl Turn<'_> {
                 return Err(ProtectorError::Silent { peer: left, waited, what });
             }
             let most = Duration::from_millis(1);
-            endpoint.wait_for(if owed.is_zero() { most } else { owed.min(most) }, post.seen());
+            endpoint.wait_for(if owed.is_zero() { most } else { owed.min(most) }, messenger.seen());
         }
     }
 }

@@ -13,7 +13,7 @@
 //! * **Messages.** Each costs its sender and its receiver some time.
 //!
 //! Far away it is not the link that bounds the flow but the *turns*: a few messages may be under way to one member, and each is for two round trips,
-//! announcement and answer included. Then that is what counts in place of the link's term and the disk's.
+//! RTS and CTS included. Then that is what counts in place of the link's term and the disk's.
 //!
 //! A pipeline has short windows, and many messages, all of them to one neighbour; a broadcast does not grow, has one hop, and a message of each window
 //! for each member. A ring uses one link of each node only, and a tree bounds
@@ -28,7 +28,7 @@ use crate::shape::Shape;
 /// What a message costs its sender or its receiver: measured with messages of 64 KiB over UDP on one host.
 const MESSAGE_SECONDS: f64 = 20e-6;
 
-/// Round trips of a hop, from the announcement to the last byte.
+/// Round trips of a hop, from the RTS to the last byte.
 const HOP_TRIPS: f64 = 1.5;
 /// Those of a message, until its sender has the answer and may send another one in its place.
 const MESSAGE_TRIPS: f64 = 2.0;

@@ -54,7 +54,7 @@ impl Busy {
 
 /// What has gone through so far.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Gone {
+pub(crate) struct DiskUsage {
     pub(crate) read: u64,
     pub(crate) written: u64,
     /// In which some thread was reading or writing, or waited for that.
@@ -76,8 +76,8 @@ impl Meter {
         self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn gone(&self) -> Gone {
-        Gone {
+    pub(crate) fn gone(&self) -> DiskUsage {
+        DiskUsage {
             read: self.read.load(Ordering::Relaxed),
             written: self.written.load(Ordering::Relaxed),
             seconds: self.busy().so_far(Instant::now()).as_secs_f64(),

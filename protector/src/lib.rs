@@ -1,18 +1,18 @@
 //! Images that survive their nodes: one protector per node moves parity between the nodes of a group, and repairs.
 //!
 //! ```text
-//!   Order (keeper) --> clerk: endpoint, messages, one encoding at a time --> Event (keeper)
+//!   Request (keeper) --> encode worker: endpoint, messages, one encoding at a time --> Event (keeper)
 //!                        |  \
 //!                        |   reader: what has changed here, window by window; what others ask while they are repaired
 //!                      writer: parity of what others have, records, repair of this node
 //! ```
 //!
 //! What is computed and what lies where is [`store::protect`]'s matter. Here is how it travels: over an endpoint of this crate's own, in
-//! messages ([`message`]) that follow a [`Shape`]. Each of the three is a thread. The clerk also adds up what passes through; the reader and the writer share the disk, and
+//! messages ([`message`]) that follow a [`Shape`]. Each of the three is a thread. The encode worker also adds up what passes through; the reader and the writer share the disk, and
 //! the reader computes what it contributes. What waits between them is bounded by the windows that are open, so that an encoding takes as long as the
 //! slowest of network, disk and arithmetic.
 //!
-//! A protector belongs to one node, and its threads end with the handle. What fails, fails one order: [`Event::Failed`] says which, and why.
+//! A protector belongs to one node, and its threads end with the handle. What fails, fails one request: [`Event::Failed`] says which, and why.
 
 #![forbid(unsafe_code)]
 
@@ -20,19 +20,19 @@ mod account;
 mod api;
 mod bare;
 mod bucket;
-mod clerk;
 mod cost;
 mod disk;
+mod encode_pipeline;
+mod encode_worker;
 mod error;
 mod limits;
-mod lines;
 mod mailbox;
 pub mod message;
-mod post;
+mod messenger;
+mod peer_links;
 mod protector;
 mod reader;
 mod remote;
-mod round;
 mod routes;
 mod runs;
 mod shape;
@@ -42,7 +42,7 @@ mod work;
 mod writer;
 
 pub use account::Account;
-pub use api::{Asked, Event, Limits, Order, Rail, Seconds, Settings, Statistics};
+pub use api::{Event, Limits, Rail, Request, RequestKind, Seconds, Settings, Statistics};
 pub use bare::BareRing;
 pub use disk::Disk;
 pub use error::ProtectorError;

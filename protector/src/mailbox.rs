@@ -87,35 +87,35 @@ impl<T> Mailbox<T> {
     }
 }
 
-/// What the owner of a protector is told, and a descriptor that is readable while something is there.
-pub(crate) struct Bell<T> {
-    told: Mutex<VecDeque<T>>,
-    event: EventFd,
+/// Events for the owner of a protector, and a descriptor that is readable while something is there.
+pub(crate) struct EventQueue<T> {
+    queued: Mutex<VecDeque<T>>,
+    readable: EventFd,
 }
 
-impl<T> Bell<T> {
-    pub(crate) fn new() -> nix::Result<Bell<T>> {
-        let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
-        Ok(Bell { told: Mutex::new(VecDeque::new()), event })
+impl<T> EventQueue<T> {
+    pub(crate) fn new() -> nix::Result<EventQueue<T>> {
+        let readable = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        Ok(EventQueue { queued: Mutex::new(VecDeque::new()), readable })
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
+        self.readable.as_fd()
     }
 
-    pub(crate) fn tell(&self, what: T) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.push_back(what);
-        // Full means that it is ringing already.
-        let _ = self.event.write(1);
+    pub(crate) fn push(&self, event: T) {
+        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
+        queued.push_back(event);
+        // Full means that it is readable already.
+        let _ = self.readable.write(1);
     }
 
     pub(crate) fn next(&self) -> Option<T> {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = told.pop_front();
-        if told.is_empty() {
-            // Empty already: it was rung for what has been taken.
-            let _ = self.event.read();
+        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = queued.pop_front();
+        if queued.is_empty() {
+            // Empty already: it was written for what has been taken.
+            let _ = self.readable.read();
         }
         next
     }

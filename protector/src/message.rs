@@ -14,7 +14,7 @@ use core::fmt;
 
 use store::GenerationId;
 use store::limits::{CONTENT_PAGES_MAX, PAGE_BYTES};
-use store::protect::{CHUNK_PAGES, Half, Strip, Told, Wanted};
+use store::protect::{CHUNK_PAGES, Half, PageAnswer, Strip, Wanted};
 use transport::{Epoch, Life};
 
 use crate::shape::Shape;
@@ -67,12 +67,12 @@ pub struct Message {
     /// Of a question, and of its answer.
     pub number: u64,
     /// What it says.
-    pub word: Word,
+    pub body: Body,
 }
 
 /// What a message says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum Body {
     /// What the sender has of a generation that is being protected.
     Content {
         /// What it builds upon.
@@ -117,7 +117,7 @@ pub enum Answer {
     /// [`store::record::Content`], as it was emitted.
     Content(Vec<u8>),
     /// Page by page.
-    Places(Vec<Told>),
+    Places(Vec<PageAnswer>),
     /// It cannot be answered.
     Failed(String),
 }
@@ -143,8 +143,8 @@ impl Message {
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         let begun = |kind| head(kind, self.generation, self.number);
-        match &self.word {
-            Word::Content { from, shape, pages, changed, record } => {
+        match &self.body {
+            Body::Content { from, shape, pages, changed, record } => {
                 let mut bytes = begun(CONTENT);
                 bytes.push(shape.number());
                 bytes.push(u8::from(from.is_some()));
@@ -158,11 +158,11 @@ impl Message {
                 bytes.extend_from_slice(record);
                 bytes
             }
-            Word::GaveUp { reason } => [begun(GAVE_UP), reason.as_bytes().to_vec()].concat(),
-            Word::Question(Question::Content { of }) => {
+            Body::GaveUp { reason } => [begun(GAVE_UP), reason.as_bytes().to_vec()].concat(),
+            Body::Question(Question::Content { of }) => {
                 [begun(QUESTION), vec![0], of.to_le_bytes().to_vec()].concat()
             }
-            Word::Question(Question::Places(wanted)) => {
+            Body::Question(Question::Places(wanted)) => {
                 let mut bytes = begun(QUESTION);
                 bytes.push(match wanted.half {
                     Half::Data => 1,
@@ -173,27 +173,27 @@ impl Message {
                 bytes.extend_from_slice(&wanted.cycles.end.to_le_bytes());
                 bytes
             }
-            Word::Answer(Answer::Content(record)) => [begun(ANSWER), vec![0], record.clone()].concat(),
-            Word::Answer(Answer::Places(told)) => {
+            Body::Answer(Answer::Content(record)) => [begun(ANSWER), vec![0], record.clone()].concat(),
+            Body::Answer(Answer::Places(told)) => {
                 let mut bytes = begun(ANSWER);
                 bytes.push(1);
                 bytes.extend_from_slice(&u32::try_from(told.len()).unwrap_or(u32::MAX).to_le_bytes());
                 bytes.extend(told.iter().map(|told| match told {
-                    Told::Zero => 0,
-                    Told::Page(_) => 1,
-                    Told::Damaged => 2,
+                    PageAnswer::Zero => 0,
+                    PageAnswer::Page(_) => 1,
+                    PageAnswer::Damaged => 2,
                 }));
                 for told in told {
-                    if let Told::Page(page) = told {
+                    if let PageAnswer::Page(page) = told {
                         bytes.extend_from_slice(page);
                     }
                 }
                 bytes
             }
-            Word::Answer(Answer::Failed(reason)) => {
+            Body::Answer(Answer::Failed(reason)) => {
                 [begun(ANSWER), vec![2], reason.as_bytes().to_vec()].concat()
             }
-            Word::Alive => begun(ALIVE),
+            Body::Alive => begun(ALIVE),
         }
     }
 
@@ -204,17 +204,17 @@ impl Message {
     pub fn parse(bytes: &[u8]) -> Result<Message, MessageError> {
         let (kind, generation, number, mut rest) = parse_head(bytes)?;
         let malformed = |what| MessageError::Malformed { kind, bytes: bytes.len(), what };
-        let word = match kind {
+        let body = match kind {
             CONTENT => rest.content(),
-            GAVE_UP => rest.text().map(|reason| Word::GaveUp { reason }),
-            QUESTION => rest.question().map(Word::Question),
-            ANSWER => rest.answer().map(Word::Answer),
-            ALIVE => Some(Word::Alive),
+            GAVE_UP => rest.text().map(|reason| Body::GaveUp { reason }),
+            QUESTION => rest.question().map(Body::Question),
+            ANSWER => rest.answer().map(Body::Answer),
+            ALIVE => Some(Body::Alive),
             _ => return Err(malformed("such a kind is not known among words")),
         };
-        let word = word.ok_or_else(|| malformed("a field is missing or out of bounds"))?;
+        let body = body.ok_or_else(|| malformed("a field is missing or out of bounds"))?;
         if rest.0.is_empty() {
-            Ok(Message { generation, number, word })
+            Ok(Message { generation, number, body })
         } else {
             Err(malformed("bytes follow its end"))
         }
@@ -279,7 +279,7 @@ impl<'a> Rest<'a> {
         String::from_utf8(self.all().to_vec()).ok()
     }
 
-    fn content(&mut self) -> Option<Word> {
+    fn content(&mut self) -> Option<Body> {
         let [shape] = self.array()?;
         let shape = Shape::ALL.into_iter().find(|known| known.number() == shape)?;
         let (builds, from) = (self.flag()?, self.generation()?);
@@ -298,7 +298,7 @@ impl<'a> Rest<'a> {
             return None;
         }
         let (from, record) = (builds.then_some(from), self.all().to_vec());
-        Some(Word::Content { from, shape, pages, changed, record })
+        Some(Body::Content { from, shape, pages, changed, record })
     }
 
     fn question(&mut self) -> Option<Question> {
@@ -323,12 +323,12 @@ impl<'a> Rest<'a> {
                 let count = usize::try_from(self.u32()?).ok()?;
                 let states = self.take(count)?;
                 let told = |state: &u8| match state {
-                    0 => Some(Told::Zero),
-                    1 => self.take(PAGE_BYTES).map(|page| Told::Page(page.to_vec())),
-                    2 => Some(Told::Damaged),
+                    0 => Some(PageAnswer::Zero),
+                    1 => self.take(PAGE_BYTES).map(|page| PageAnswer::Page(page.to_vec())),
+                    2 => Some(PageAnswer::Damaged),
                     _ => None,
                 };
-                states.iter().map(told).collect::<Option<Vec<Told>>>().map(Answer::Places)
+                states.iter().map(told).collect::<Option<Vec<PageAnswer>>>().map(Answer::Places)
             }
             2 => self.text().map(Answer::Failed),
             _ => None,

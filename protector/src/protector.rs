@@ -6,15 +6,15 @@ use std::thread::JoinHandle;
 
 use store::Directory;
 
-use crate::api::{Event, Order, Settings};
-use crate::clerk::{Clerk, Task};
+use crate::api::{Event, Request, Settings};
+use crate::encode_worker::{EncodeWorker, Task};
 use crate::error::ProtectorError;
-use crate::mailbox::{Bell, Mailbox};
+use crate::mailbox::{EventQueue, Mailbox};
 
 /// A protector. When this is dropped, what is under way is given up and its threads end.
 pub struct Protector {
     tasks: Arc<Mailbox<Task>>,
-    bell: Arc<Bell<Event>>,
+    events: Arc<EventQueue<Event>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -30,29 +30,30 @@ impl Protector {
         };
         let directory = Directory::open(&settings.directory).map_err(store::StoreError::from)?;
         let failed = |reason: String| ProtectorError::Thread { node, reason };
-        let bell = Arc::new(Bell::new().map_err(|error| failed(error.to_string()))?);
+        let events = Arc::new(EventQueue::new().map_err(|error| failed(error.to_string()))?);
         let tasks = Arc::new(Mailbox::new());
-        let clerk = Clerk::new(settings, me, directory, Arc::clone(&tasks), Arc::clone(&bell))?;
+        let encode_worker =
+            EncodeWorker::new(settings, me, directory, Arc::clone(&tasks), Arc::clone(&events))?;
         let thread = std::thread::Builder::new().name("stillwire-parity".into());
-        let thread = thread.spawn(move || clerk.run()).map_err(|error| failed(error.to_string()))?;
-        Ok(Protector { tasks, bell, thread: Some(thread) })
+        let thread = thread.spawn(move || encode_worker.run()).map_err(|error| failed(error.to_string()))?;
+        Ok(Protector { tasks, events, thread: Some(thread) })
     }
 
     /// A descriptor that is readable while [`Protector::next`] has something.
     #[must_use]
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.descriptor()
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.events.descriptor()
     }
 
     /// Orders something. Returns at once; what becomes of it is an event.
-    pub fn tell(&self, order: Order) {
-        self.tasks.post(Task::Order(order));
+    pub fn tell(&self, request: Request) {
+        self.tasks.post(Task::Request(request));
     }
 
     /// The next event, if there is one.
     #[must_use]
     pub fn next(&self) -> Option<Event> {
-        self.bell.next()
+        self.events.next()
     }
 }
 
@@ -79,11 +80,11 @@ mod tests {
     use transport::{Epoch, JobId, Life};
 
     use super::*;
-    use crate::api::{Asked, Limits, Rail};
+    use crate::api::{Limits, Rail, RequestKind};
     use crate::limits::QUESTIONS_MAX;
-    use crate::lines::Lines;
-    use crate::message::{Answer, Message, Question, Word};
-    use crate::post::{News, Post};
+    use crate::message::{Answer, Body, Message, Question};
+    use crate::messenger::{Messenger, News};
+    use crate::peer_links::PeerLinks;
     use crate::shape::Shape;
 
     const JOB: JobId = JobId(7);
@@ -102,16 +103,16 @@ mod tests {
     }
 
     /// A protector of node 0 that has met node 1, which speaks for itself.
-    fn with_a_peer(settings: impl Fn(u32) -> Settings) -> (Protector, Post) {
+    fn with_a_peer(settings: impl Fn(u32) -> Settings) -> (Protector, Messenger) {
         let protector = Protector::start(settings(0)).expect("a protector");
-        protector.tell(Order::Open { life: LIFE });
+        protector.tell(Request::Open { life: LIFE });
         let Event::Opened { addresses, .. } = wait_for(|| protector.next()) else { panic!("it opens") };
-        let mut lines = Lines::open(&settings(1), LIFE).expect("a socket");
-        let there = vec![(1, lines.addresses())];
-        lines.meet(&settings(1), &[(0, addresses)]).expect("an address");
-        protector.tell(Order::Meet { life: LIFE, addresses: there });
+        let mut links = PeerLinks::open(&settings(1), LIFE).expect("a socket");
+        let there = vec![(1, links.addresses())];
+        links.meet(&settings(1), &[(0, addresses)]).expect("an address");
+        protector.tell(Request::Meet { life: LIFE, addresses: there });
         assert!(matches!(wait_for(|| protector.next()), Event::Met { .. }));
-        (protector, Post::new(lines, 2, None))
+        (protector, Messenger::new(links, 2, None))
     }
 
     // Nothing is made as large as a peer says before its records bear it out.
@@ -132,21 +133,23 @@ mod tests {
             patience: Duration::from_secs(60),
         };
         std::fs::create_dir_all(scratch.path().join(ASKED.folder())).expect("a folder");
-        let (protector, mut post) = with_a_peer(settings);
-        protector.tell(Order::Protect { generation: ASKED, from: None, ranks: Vec::new() });
+        let (protector, mut messenger) = with_a_peer(settings);
+        protector.tell(Request::Protect { generation: ASKED, from: None, ranks: Vec::new() });
         let content = Content { job: JOB, generation: ASKED, node: 1, files: Vec::new() };
         // As many as a message may tell of: more than any machine has.
         let pages = CONTENT_PAGES_MAX;
         let changed = vec![(pages / group.data_pages(), group.data_pages())];
-        let word = Word::Content { from: None, shape: Shape::Ring, pages, changed, record: content.emit() };
-        post.say(0, &Message { generation: ASKED, number: 0, word });
+        let body = Body::Content { from: None, shape: Shape::Ring, pages, changed, record: content.emit() };
+        messenger.say(0, &Message { generation: ASKED, number: 0, body });
         let failed = wait_for(|| {
-            post.send();
-            post.receive();
+            messenger.send();
+            messenger.receive();
             protector.next()
         });
         let Event::Failed {
-            asked: Asked::Protect, error: ProtectorError::Message { peer: 1, reason }, ..
+            request: RequestKind::Protect,
+            error: ProtectorError::Message { peer: 1, reason },
+            ..
         } = failed
         else {
             panic!("{failed:?}")
@@ -177,22 +180,22 @@ mod tests {
         let content = Content { job: JOB, generation: ASKED, node: 1, files: Vec::new() };
         member.write_content(&content).expect("a record");
 
-        let (_protector, mut post) = with_a_peer(settings);
+        let (_protector, mut messenger) = with_a_peer(settings);
         for number in 1..=QUESTIONS_MAX as u64 + 2 {
-            let word = Word::Question(Question::Content { of: 1 });
-            post.say(0, &Message { generation: ASKED, number, word });
+            let body = Body::Question(Question::Content { of: 1 });
+            messenger.say(0, &Message { generation: ASKED, number, body });
         }
         let mut refused = Vec::new();
         wait_for(|| {
-            post.send();
-            for news in post.receive() {
+            messenger.send();
+            for news in messenger.receive() {
                 let News::Words { from: 0, bytes } = news else { continue };
-                let Message { number, word, .. } = Message::parse(&bytes).expect("a message");
-                let why = match word {
-                    Word::Answer(Answer::Failed(why)) => why,
+                let Message { number, body, .. } = Message::parse(&bytes).expect("a message");
+                let why = match body {
+                    Body::Answer(Answer::Failed(why)) => why,
                     // What it says when they meet.
-                    Word::Alive => continue,
-                    word => panic!("{word:?}"),
+                    Body::Alive => continue,
+                    body => panic!("{body:?}"),
                 };
                 assert!(why.contains("questions of this node wait already"), "{why}");
                 refused.push(number);

@@ -11,12 +11,12 @@ use store::protect::{Changes, Member, Served, Strip, Wanted};
 use store::record::Content;
 use transport::Life;
 
-use crate::clerk::Task;
 use crate::disk::Disk;
+use crate::encode_worker::Task;
 use crate::error::ProtectorError;
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::mailbox::Mailbox;
-use crate::message::{Answer, Message, Question, Word};
+use crate::message::{Answer, Body, Message, Question};
 use crate::usage::Usage;
 use crate::work::{UNENDING, Work};
 
@@ -117,8 +117,8 @@ impl Reader {
                 Job::Window { attempt, window, cycles } => self.window(attempt, window, cycles),
                 Job::End { attempt } => self.end(attempt),
                 Job::Answer { life, to, generation, number, question, .. } => {
-                    let word = Word::Answer(self.answer(generation, question));
-                    let message = Message { generation, number, word }.emit();
+                    let body = Body::Answer(self.answer(generation, question));
+                    let message = Message { generation, number, body }.emit();
                     Some(Done::Answered { life, to, message })
                 }
                 Job::Forget => {

@@ -1,18 +1,18 @@
-//! How a node that is repaired asks the others: over the clerk, ahead of what it works on.
+//! How a node that is repaired asks the others: over the encode worker, ahead of what it works on.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use store::GenerationId;
-use store::protect::{Group, Others, ProtectError, Told, Wanted};
+use store::protect::{Group, Others, PageAnswer, ProtectError, Wanted};
 use store::record::Content;
 
-use crate::clerk::Task;
+use crate::encode_worker::Task;
 use crate::mailbox::Mailbox;
 use crate::message::{Answer, Question};
 
-/// A question on its way through the clerk.
-pub(crate) struct Asking {
+/// A question on its way through the encode worker.
+pub(crate) struct PeerQuestion {
     pub(crate) to: usize,
     pub(crate) generation: GenerationId,
     pub(crate) question: Question,
@@ -23,7 +23,7 @@ pub(crate) struct Asking {
 pub(crate) type Reply = Result<Answer, String>;
 
 /// What was asked before it was needed.
-struct Ahead {
+struct Prefetch {
     asked: Vec<usize>,
     wanted: Wanted,
     replies: Vec<Receiver<Reply>>,
@@ -33,7 +33,7 @@ struct Ahead {
 pub(crate) struct Remote {
     tasks: Arc<Mailbox<Task>>,
     group: Group,
-    ahead: Option<Ahead>,
+    ahead: Option<Prefetch>,
 }
 
 impl Remote {
@@ -43,7 +43,7 @@ impl Remote {
 
     fn ask(&self, to: usize, generation: GenerationId, question: Question) -> Receiver<Reply> {
         let (reply, answer) = channel();
-        self.tasks.post(Task::Ask(Asking { to, generation, question, reply }));
+        self.tasks.post(Task::Ask(PeerQuestion { to, generation, question, reply }));
         answer
     }
 
@@ -52,7 +52,7 @@ impl Remote {
         asked.iter().map(|to| self.ask(*to, generation, question())).collect()
     }
 
-    /// The clerk answers in the end, whatever the one asked does.
+    /// The encode worker answers in the end, whatever the one asked does.
     fn answer(&self, of: usize, reply: &Receiver<Reply>) -> Result<Answer, ProtectError> {
         let node = self.group.nodes()[of];
         match reply.recv() {
@@ -96,7 +96,7 @@ impl Others for Remote {
         asked: &[usize],
         generation: GenerationId,
         wanted: &Wanted,
-    ) -> Vec<Result<Vec<Told>, ProtectError>> {
+    ) -> Vec<Result<Vec<PageAnswer>, ProtectError>> {
         let known = self.ahead.take().filter(|ahead| ahead.asked == asked && ahead.wanted == *wanted);
         let replies = match known {
             Some(ahead) => ahead.replies,
@@ -106,7 +106,7 @@ impl Others for Remote {
         let (start, end) = (wanted.cycles.start, wanted.cycles.end);
         let next = Wanted { cycles: end..end + (end - start), ..wanted.clone() };
         let ahead = self.ask_all(asked, generation, &next);
-        self.ahead = Some(Ahead { asked: asked.to_vec(), wanted: next, replies: ahead });
+        self.ahead = Some(Prefetch { asked: asked.to_vec(), wanted: next, replies: ahead });
         let told = |(of, reply): (&usize, &Receiver<Reply>)| match self.answer(*of, reply)? {
             Answer::Places(told) => Ok(told),
             _ => Err(self.other_answer(*of)),

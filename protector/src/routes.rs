@@ -96,7 +96,7 @@ mod tests {
                         let stripe = (group.members() + group.code().data() + row - keeper) % group.members();
                         for member in 0..group.members() {
                             let place = group.place(member, 0, stripe, 0);
-                            let has_data = matches!(place, store::protect::Place::Data { .. });
+                            let has_data = matches!(place, store::protect::StripePage::Data { .. });
                             assert_eq!(routes.contributes(keeper, row, member), has_data);
                             hops += usize::from(routes.next(keeper, row, member).is_some());
                             let mut at = member;

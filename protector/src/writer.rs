@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use store::GenerationId;
-use store::protect::{Changes, Keeping, Member, Others, ProtectError, Repaired, Strip, Told, Wanted};
+use store::protect::{Changes, Keeping, Member, Others, PageAnswer, ProtectError, Repaired, Strip, Wanted};
 use store::record::Content;
 use store::storage::DirectoryFile;
 use transport::Rank;
 
-use crate::api::{Asked, Event};
-use crate::clerk::Task;
+use crate::api::{Event, RequestKind};
 use crate::disk::Disk;
+use crate::encode_worker::Task;
 use crate::error::ProtectorError;
 use crate::mailbox::Mailbox;
 use crate::remote::Remote;
@@ -34,9 +34,9 @@ pub(crate) enum Job {
     Seal { attempt: u64 },
     /// The encoding is given up.
     Drop,
-    /// See [`crate::Order::Repair`].
+    /// See [`crate::Request::Repair`].
     Repair { attempt: u64, generation: GenerationId, remote: Remote },
-    /// See [`crate::Order::Abandon`].
+    /// See [`crate::Request::Abandon`].
     Abandon(GenerationId),
 }
 
@@ -112,7 +112,7 @@ impl Others for Paced<'_, '_> {
         asked: &[usize],
         generation: GenerationId,
         wanted: &Wanted,
-    ) -> Vec<Result<Vec<Told>, ProtectError>> {
+    ) -> Vec<Result<Vec<PageAnswer>, ProtectError>> {
         let told = self.remote.places(asked, generation, wanted);
         self.meter.rest(self.work);
         told
@@ -234,6 +234,6 @@ fn place(member: &mut Member<Disk>, encoding: &mut Encoding, ranks: &[Rank]) -> 
     Ok(Done::Placed { attempt, content: Box::new(content), changes: Box::new(changes), share })
 }
 
-pub(crate) fn failed(asked: Asked, generation: Option<GenerationId>, error: ProtectorError) -> Event {
-    Event::Failed { asked, generation, error }
+pub(crate) fn failed(request: RequestKind, generation: Option<GenerationId>, error: ProtectorError) -> Event {
+    Event::Failed { request, generation, error }
 }

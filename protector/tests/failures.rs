@@ -5,7 +5,7 @@ mod cluster;
 use std::time::Duration;
 
 use cluster::{Cluster, Plan, generation, life, wait_for};
-use protector::{Asked, Event, Limits, Order, ProtectorError};
+use protector::{Event, Limits, ProtectorError, Request, RequestKind};
 use store::GenerationId;
 
 /// A group that has a committed generation, and the images of a second one.
@@ -19,7 +19,7 @@ fn with_second_generation(plan: Plan) -> (Cluster, store::Manifest) {
 
 fn failure(event: Event, of: GenerationId) -> ProtectorError {
     match event {
-        Event::Failed { asked: Asked::Protect, generation: Some(id), error } => {
+        Event::Failed { request: RequestKind::Protect, generation: Some(id), error } => {
             assert_eq!(id, of);
             error
         }
@@ -169,7 +169,7 @@ fn an_abandoned_encoding_is_followed_by_the_next_one() {
     }
     cluster.wait_for_contents(&[0, 1, 2, 3], id);
     for node in &cluster.nodes {
-        node.protector.tell(Order::Abandon { generation: id });
+        node.protector.tell(Request::Abandon { generation: id });
     }
     for node in &cluster.nodes {
         // The links leave a second for it. If that was not enough, what is abandoned is complete.
@@ -204,7 +204,7 @@ fn a_member_that_crawls_is_not_taken_for_dead_and_costs_one_encoding() {
     let early = cluster.nodes[0].wait_until(std::time::Instant::now() + 3 * patience);
     assert!(early.is_none(), "it answers, and {early:?}");
     for node in &cluster.nodes {
-        node.protector.tell(Order::Abandon { generation: id });
+        node.protector.tell(Request::Abandon { generation: id });
     }
     for node in &cluster.nodes {
         let error = failure(node.wait(), id);
@@ -223,17 +223,17 @@ fn orders_that_cannot_be_carried_out_are_refused() {
     cluster.order_protect(0, other_life, None);
     match cluster.nodes[0].wait() {
         Event::Failed {
-            asked: Asked::Protect,
+            request: RequestKind::Protect,
             error: ProtectorError::NotOpen { node: 0, life: wanted, open: Some(open) },
             ..
         } => assert_eq!((wanted, open), (life(2), life(1))),
         other => panic!("{other:?}"),
     }
     // A new endpoint knows nobody.
-    cluster.nodes[0].protector.tell(Order::Open { life: life(2) });
+    cluster.nodes[0].protector.tell(Request::Open { life: life(2) });
     assert!(matches!(cluster.nodes[0].wait(), Event::Opened { .. }));
     cluster.order_protect(0, other_life, None);
-    cluster.nodes[0].protector.tell(Order::Repair { generation: generation(1, 1) });
+    cluster.nodes[0].protector.tell(Request::Repair { generation: generation(1, 1) });
     for _ in 0..2 {
         match cluster.nodes[0].wait() {
             Event::Failed { error: ProtectorError::NotMet { node: 0 }, .. } => {}
@@ -278,7 +278,7 @@ fn a_member_that_lives_and_does_not_answer_ends_a_repair_and_is_named() {
 /// Begins a repair that cannot come to its end: it waits for its disk.
 fn with_a_repair_under_way() -> Cluster {
     let (cluster, id) = with_a_disk_that_stands_still(0, 0, Duration::from_secs(1 << 20));
-    cluster.nodes[0].protector.tell(Order::Repair { generation: id });
+    cluster.nodes[0].protector.tell(Request::Repair { generation: id });
     let folder = cluster.nodes[0].directory.join(id.folder());
     wait_for("a file that was lost is begun anew", || {
         std::fs::read_dir(&folder).is_ok_and(|mut files| files.next().is_some())
@@ -289,13 +289,17 @@ fn with_a_repair_under_way() -> Cluster {
 #[test]
 fn a_new_life_ends_a_repair() {
     let cluster = with_a_repair_under_way();
-    cluster.nodes[0].protector.tell(Order::Repair { generation: generation(1, 7) });
+    cluster.nodes[0].protector.tell(Request::Repair { generation: generation(1, 7) });
     let life = life(4);
-    cluster.nodes[0].protector.tell(Order::Open { life });
+    cluster.nodes[0].protector.tell(Request::Open { life });
     let mut ended = Vec::new();
     for _ in 0..2 {
         match cluster.nodes[0].wait() {
-            Event::Failed { asked: Asked::Repair, generation, error: ProtectorError::Ended { .. } } => {
+            Event::Failed {
+                request: RequestKind::Repair,
+                generation,
+                error: ProtectorError::Ended { .. },
+            } => {
                 ended.extend(generation);
             }
             other => panic!("{other:?}"),

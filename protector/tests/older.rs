@@ -5,7 +5,7 @@ mod cluster;
 use std::time::Duration;
 
 use cluster::{Cluster, JOB, Plan, generation, life, wait_for};
-use protector::{Asked, Event, Limits, Order, ProtectorError};
+use protector::{Event, Limits, ProtectorError, Request, RequestKind};
 use store::{Decision, GenerationId, Manifest};
 
 /// A generation, and the memory of every node at that time.
@@ -83,8 +83,8 @@ fn with_a_repair_under_way() -> (Cluster, GenerationId) {
     cluster.limit(|node| if node == 0 { crawling } else { Limits::default() }, 3);
     cluster.decide(3, Some(third.0.generation));
     let id = first.0.generation;
-    cluster.nodes[0].protector.tell(Order::Repair { generation: id });
-    cluster.nodes[0].protector.tell(Order::Repair { generation: generation(1, 2) });
+    cluster.nodes[0].protector.tell(Request::Repair { generation: id });
+    cluster.nodes[0].protector.tell(Request::Repair { generation: generation(1, 2) });
     let folder = cluster.nodes[0].directory.join(id.folder());
     wait_for("a file that was lost is begun anew", || {
         std::fs::read_dir(&folder).is_ok_and(|mut files| files.next().is_some())
@@ -103,7 +103,7 @@ fn a_checkpoint_goes_before_repairs() {
     for expected in [generation(1, 2), id] {
         match cluster.nodes[0].wait() {
             Event::Failed {
-                asked: Asked::Repair,
+                request: RequestKind::Repair,
                 generation: Some(_),
                 error: ProtectorError::Ended { by: "a checkpoint goes first" },
             } => {}

@@ -3,7 +3,7 @@
 mod cluster;
 
 use cluster::{Cluster, Plan, generation};
-use protector::{Event, Order, Shape, Statistics};
+use protector::{Event, Request, Shape, Statistics};
 use store::limits::PAGE_BYTES;
 
 const PAGES: usize = 1500;
@@ -30,7 +30,7 @@ fn protected(shape: Shape) -> [[u64; 4]; 4] {
         cluster.write_deltas(id, &claims, whole, PAGES * usize::try_from(percent).unwrap() / 100);
         let cost = costs(&cluster.protect(id, Some(whole)));
         for node in &cluster.nodes {
-            node.protector.tell(Order::Abandon { generation: id });
+            node.protector.tell(Request::Abandon { generation: id });
             assert!(matches!(node.wait(), Event::Abandoned { .. }));
         }
         cost

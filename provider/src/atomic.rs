@@ -10,7 +10,7 @@ use crate::boundary::{EINVAL, Errno, Result, given, length, status};
 use crate::callflags::{self, of_call};
 use crate::engine::arithmetic::{op, value_bytes};
 use crate::engine::sinks::Submit;
-use crate::engine::{Local, Place};
+use crate::engine::{AtomicOperands, RemoteAddress};
 use crate::ep::endpoint;
 use crate::limits::{EAGER_BYTES_MAX, IOV_MAX};
 use crate::memory::Segments;
@@ -92,7 +92,7 @@ struct Vectors {
 
 /// # Safety
 /// `fid` is an endpoint of ours, and the vectors name memory that stays as fi_atomic(3) says.
-unsafe fn operate(fid: *mut FidEp, vectors: Vectors, place: Place, operation: Operation) -> isize {
+unsafe fn operate(fid: *mut FidEp, vectors: Vectors, place: RemoteAddress, operation: Operation) -> isize {
     length("fi_atomic", || {
         // SAFETY: as the caller says.
         let object = unsafe { endpoint(fid) }?;
@@ -121,7 +121,7 @@ unsafe fn operate(fid: *mut FidEp, vectors: Vectors, place: Place, operation: Op
         {
             return Err(EINVAL);
         }
-        let local = Local {
+        let local = AtomicOperands {
             operands: &operands,
             compare: compare.as_ref(),
             result: result.as_ref(),
@@ -141,7 +141,10 @@ fn one(start: Const, count: usize) -> FiIoc {
 
 /// # Safety
 /// As C promises for `fi_atomicmsg` and its kin.
-unsafe fn message_parts(message: *const FiMsgAtomic, flags: u64) -> Result<(Place, Vectors, Operation)> {
+unsafe fn message_parts(
+    message: *const FiMsgAtomic,
+    flags: u64,
+) -> Result<(RemoteAddress, Vectors, Operation)> {
     // SAFETY: as the caller says.
     let (message, remote) = unsafe {
         let message = given(message)?;
@@ -150,7 +153,7 @@ unsafe fn message_parts(message: *const FiMsgAtomic, flags: u64) -> Result<(Plac
         }
         (message, given(message.rma_iov)?)
     };
-    let place = Place { peer: message.addr, address: remote.addr, key: remote.key };
+    let place = RemoteAddress { peer: message.addr, address: remote.addr, key: remote.key };
     let vectors = Vectors {
         operands: (message.msg_iov, message.iov_count),
         compare: None,
@@ -184,7 +187,7 @@ unsafe extern "C" fn write(
         Vectors { operands: (&raw const operand, 1), compare: None, result: None, count: Some(count) };
     let operation = Operation { datatype, op, context, inject: false, flags: None };
     // SAFETY: as C promises for `fi_atomic`.
-    unsafe { operate(fid, vectors, Place { peer, address, key }, operation) }
+    unsafe { operate(fid, vectors, RemoteAddress { peer, address, key }, operation) }
 }
 
 unsafe extern "C" fn writev(
@@ -202,7 +205,7 @@ unsafe extern "C" fn writev(
     let vectors = Vectors { operands: (iov, count), compare: None, result: None, count: None };
     let operation = Operation { datatype, op, context, inject: false, flags: None };
     // SAFETY: as C promises for `fi_atomicv`.
-    unsafe { operate(fid, vectors, Place { peer, address, key }, operation) }
+    unsafe { operate(fid, vectors, RemoteAddress { peer, address, key }, operation) }
 }
 
 unsafe extern "C" fn writemsg(fid: *mut FidEp, message: *const FiMsgAtomic, flags: u64) -> isize {
@@ -230,7 +233,7 @@ unsafe extern "C" fn inject(
         Vectors { operands: (&raw const operand, 1), compare: None, result: None, count: Some(count) };
     let operation = Operation { datatype, op, context: core::ptr::null_mut(), inject: true, flags: None };
     // SAFETY: as C promises for `fi_inject_atomic`.
-    unsafe { operate(fid, vectors, Place { peer, address, key }, operation) }
+    unsafe { operate(fid, vectors, RemoteAddress { peer, address, key }, operation) }
 }
 
 unsafe extern "C" fn readwrite(
@@ -256,7 +259,7 @@ unsafe extern "C" fn readwrite(
     };
     let operation = Operation { datatype, op, context, inject: false, flags: None };
     // SAFETY: as C promises for `fi_fetch_atomic`.
-    unsafe { operate(fid, vectors, Place { peer, address, key }, operation) }
+    unsafe { operate(fid, vectors, RemoteAddress { peer, address, key }, operation) }
 }
 
 unsafe extern "C" fn readwritev(
@@ -282,7 +285,7 @@ unsafe extern "C" fn readwritev(
     };
     let operation = Operation { datatype, op, context, inject: false, flags: None };
     // SAFETY: as C promises for `fi_fetch_atomicv`.
-    unsafe { operate(fid, vectors, Place { peer, address, key }, operation) }
+    unsafe { operate(fid, vectors, RemoteAddress { peer, address, key }, operation) }
 }
 
 unsafe extern "C" fn readwritemsg(
@@ -330,7 +333,7 @@ unsafe extern "C" fn compwrite(
     };
     let operation = Operation { datatype, op, context, inject: false, flags: None };
     // SAFETY: as C promises for `fi_compare_atomic`.
-    unsafe { operate(fid, vectors, Place { peer, address, key }, operation) }
+    unsafe { operate(fid, vectors, RemoteAddress { peer, address, key }, operation) }
 }
 
 unsafe extern "C" fn compwritev(
@@ -359,7 +362,7 @@ unsafe extern "C" fn compwritev(
     };
     let operation = Operation { datatype, op, context, inject: false, flags: None };
     // SAFETY: as C promises for `fi_compare_atomicv`.
-    unsafe { operate(fid, vectors, Place { peer, address, key }, operation) }
+    unsafe { operate(fid, vectors, RemoteAddress { peer, address, key }, operation) }
 }
 
 unsafe extern "C" fn compwritemsg(

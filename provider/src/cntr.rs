@@ -10,12 +10,12 @@ use crate::abi::{
     CLASS_CNTR, CLASS_DOMAIN, CONTROL_GETWAIT, CONTROL_GETWAITOBJ, FiCntrAttr, FiOps, FiOpsCntr, Fid,
     FidCntr, FidDomain, Opaque, WAIT_FD, WAIT_NONE, WAIT_SET, WAIT_UNSPEC, WAIT_YIELD, errno,
 };
-use crate::bell::Bell;
 use crate::boundary::{EBUSY, EINVAL, ENOSYS, Errno, behind, caught, hand_out, missing, retire, status};
 use crate::domain;
 use crate::engine::Engine;
 use crate::limits::WAIT_SLICE;
 use crate::waitset::{self, Member};
+use crate::waker::Waker;
 
 /// What is behind a counter.
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub(crate) struct Counter {
     told: Mutex<(u64, u64)>,
     /// Endpoints that count here.
     engines: RwLock<Vec<Arc<Engine>>>,
-    bell: Option<Bell>,
+    waker: Option<Waker>,
 }
 
 impl Counter {
@@ -34,12 +34,12 @@ impl Counter {
         let counter = if failed { &self.failed } else { &self.done };
         // Release: who reads the count sees the memory that the operation has written.
         counter.fetch_add(1, Ordering::Release);
-        self.ring();
+        self.wake();
     }
 
-    fn ring(&self) {
-        if let Some(bell) = &self.bell {
-            bell.ring();
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake();
         }
     }
 
@@ -58,22 +58,22 @@ impl Counter {
     /// Whether a thread may sleep: nothing has been counted since it was last asked this, and nothing waits at an endpoint.
     pub(crate) fn prepare_sleep(&self) -> bool {
         self.progress();
-        let may = !self.bell.as_ref().is_some_and(Bell::hush);
+        let may = !self.waker.as_ref().is_some_and(Waker::clear);
         let engines = self.engines.read().unwrap_or_else(PoisonError::into_inner);
         may && engines.iter().all(|engine| engine.prepare_sleep())
     }
 
     pub(crate) fn join(&self, engine: &Arc<Engine>) -> crate::boundary::Result<()> {
-        if let Some(bell) = &self.bell {
-            bell.join(engine)?;
+        if let Some(waker) = &self.waker {
+            waker.join(engine)?;
         }
         self.engines.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(engine));
         Ok(())
     }
 
     pub(crate) fn leave(&self, engine: &Arc<Engine>) {
-        if let Some(bell) = &self.bell {
-            bell.leave(engine);
+        if let Some(waker) = &self.waker {
+            waker.leave(engine);
         }
         let mut engines = self.engines.write().unwrap_or_else(PoisonError::into_inner);
         engines.retain(|other| !Arc::ptr_eq(other, engine));
@@ -119,16 +119,16 @@ pub(crate) unsafe extern "C" fn open(
         // SAFETY: the application's structure, or null for defaults.
         let (wait, place) = unsafe { attr.as_ref() }
             .map_or((WAIT_NONE, core::ptr::null_mut()), |attr| (attr.wait_obj, attr.wait_set));
-        let bell = match wait {
-            // Ringing costs a system call for each operation: only who asks for a descriptor has one.
+        let waker = match wait {
+            // A wake-up costs a system call for each operation: only who asks for a descriptor has one.
             WAIT_NONE | WAIT_UNSPEC | WAIT_YIELD => None,
-            WAIT_FD | WAIT_SET => Some(Bell::new()?),
+            WAIT_FD | WAIT_SET => Some(Waker::new()?),
             _ => return Err(ENOSYS),
         };
-        let counter = Arc::new(Counter { bell, ..Counter::default() });
-        if let (WAIT_SET, Some(bell)) = (wait, &counter.bell) {
+        let counter = Arc::new(Counter { waker, ..Counter::default() });
+        if let (WAIT_SET, Some(waker)) = (wait, &counter.waker) {
             // SAFETY: the application names a wait set.
-            unsafe { waitset::set(place) }?.join(Member::Counter(Arc::downgrade(&counter)), bell)?;
+            unsafe { waitset::set(place) }?.join(Member::Counter(Arc::downgrade(&counter)), waker)?;
         }
         let handle = FidCntr {
             fid: Fid { fclass: CLASS_CNTR, context, ops: &raw const OPS },
@@ -168,12 +168,12 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: Opaque) ->
         if argument.is_null() {
             return Err(EINVAL);
         }
-        match (command, &counter.bell) {
+        match (command, &counter.waker) {
             // SAFETY: the application passes a place for a descriptor.
-            (CONTROL_GETWAIT, Some(bell)) => unsafe { argument.cast::<c_int>().write(bell.raw_fd()) },
+            (CONTROL_GETWAIT, Some(waker)) => unsafe { argument.cast::<c_int>().write(waker.raw_fd()) },
             // SAFETY: the application passes a place for a kind of wait object.
-            (CONTROL_GETWAITOBJ, bell) => unsafe {
-                argument.cast::<u32>().write(if bell.is_some() { WAIT_FD } else { WAIT_NONE });
+            (CONTROL_GETWAITOBJ, waker) => unsafe {
+                argument.cast::<u32>().write(if waker.is_some() { WAIT_FD } else { WAIT_NONE });
             },
             _ => return Err(ENOSYS),
         }
@@ -207,7 +207,7 @@ fn change(name: &str, fid: *mut FidCntr, change: impl FnOnce(&Counter)) -> c_int
         change(counter);
         // The application knows what it has set (fi_poll(3)).
         *counter.told.lock().unwrap_or_else(PoisonError::into_inner) = counter.counts();
-        counter.ring();
+        counter.wake();
         Ok(())
     })
 }
@@ -248,8 +248,8 @@ unsafe extern "C" fn wait(fid: *mut FidCntr, threshold: u64, timeout_ms: c_int) 
             }
             let slice =
                 limit.map_or(WAIT_SLICE, |limit| (limit - started.elapsed().min(limit)).min(WAIT_SLICE));
-            match &counter.bell {
-                Some(bell) if counter.prepare_sleep() => bell.sleep(slice),
+            match &counter.waker {
+                Some(waker) if counter.prepare_sleep() => waker.sleep(slice),
                 _ => std::thread::yield_now(),
             }
         }

@@ -13,7 +13,6 @@ use crate::abi::{
     FiCqAttr, FiCqDataEntry, FiCqEntry, FiCqErrEntry, FiCqMsgEntry, FiCqTaggedEntry, FiOps, FiOpsCq, Fid,
     FidCq, FidDomain, Opaque, WAIT_FD, WAIT_NONE, WAIT_SET, WAIT_UNSPEC, WAIT_YIELD, errno, version,
 };
-use crate::bell::Bell;
 use crate::boundary::{
     EAGAIN, EBUSY, EINVAL, ENOSYS, Errno, Result, behind, complain, hand_out, length, missing, put_text,
     retire, status,
@@ -22,6 +21,7 @@ use crate::domain;
 use crate::engine::Engine;
 use crate::limits::{CQ_ENTRIES, CQ_ENTRIES_MAX, WAIT_SLICE};
 use crate::waitset::{self, Member};
+use crate::waker::Waker;
 
 /// A completion, as an engine reports it.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ pub(crate) struct Queue {
     entries_max: usize,
     format: u32,
     engines: RwLock<Vec<Arc<Engine>>>,
-    bell: Option<Bell>,
+    waker: Option<Waker>,
     /// A signal that came while nobody waited: the next one to wait takes it.
     signaled: AtomicBool,
     /// Signals so far: each ends the waits that were going on.
@@ -84,17 +84,17 @@ impl Queue {
         let mut entries = self.lock();
         entries.push_back(entry);
         self.waiting.store(entries.len(), Ordering::Release);
-        if let Some(bell) = &self.bell
+        if let Some(waker) = &self.waker
             && entries.len() == 1
         {
-            bell.ring();
+            waker.wake();
         }
     }
 
     /// An endpoint's completions come here.
     pub(crate) fn join(&self, engine: &Arc<Engine>) -> Result<()> {
-        if let Some(bell) = &self.bell {
-            bell.join(engine)?;
+        if let Some(waker) = &self.waker {
+            waker.join(engine)?;
         }
         self.engines.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(engine));
         Ok(())
@@ -103,8 +103,8 @@ impl Queue {
     pub(crate) fn leave(&self, engine: &Arc<Engine>) {
         let mut engines = self.engines.write().unwrap_or_else(PoisonError::into_inner);
         engines.retain(|other| !Arc::ptr_eq(other, engine));
-        if let Some(bell) = &self.bell {
-            bell.leave(engine);
+        if let Some(waker) = &self.waker {
+            waker.leave(engine);
         }
     }
 
@@ -128,9 +128,9 @@ impl Queue {
         let may = {
             let entries = self.lock();
             if entries.is_empty()
-                && let Some(bell) = &self.bell
+                && let Some(waker) = &self.waker
             {
-                bell.hush();
+                waker.clear();
             }
             entries.is_empty()
         };
@@ -250,13 +250,13 @@ impl Queue {
             }
             let slice =
                 limit.map_or(WAIT_SLICE, |limit| (limit - started.elapsed().min(limit)).min(WAIT_SLICE));
-            match &self.bell {
-                Some(bell) if self.prepare_sleep() => {
+            match &self.waker {
+                Some(waker) if self.prepare_sleep() => {
                     if is_signaled() {
                         // What has been silenced was for the others, too.
-                        bell.ring();
+                        waker.wake();
                     } else {
-                        bell.sleep(slice);
+                        waker.sleep(slice);
                     }
                 }
                 _ => std::thread::yield_now(),
@@ -270,8 +270,8 @@ impl Queue {
         if self.waiters.load(Ordering::SeqCst) == 0 {
             self.signaled.store(true, Ordering::SeqCst);
         }
-        if let Some(bell) = &self.bell {
-            bell.ring();
+        if let Some(waker) = &self.waker {
+            waker.wake();
         }
     }
 }
@@ -330,9 +330,9 @@ pub(crate) unsafe extern "C" fn open(
             ));
             return Err(EINVAL);
         }
-        let bell = match wait {
+        let waker = match wait {
             WAIT_NONE | WAIT_YIELD => None,
-            WAIT_UNSPEC | WAIT_FD | WAIT_SET => Some(Bell::new()?),
+            WAIT_UNSPEC | WAIT_FD | WAIT_SET => Some(Waker::new()?),
             _ => return Err(ENOSYS),
         };
         // SAFETY: the application names a wait set, if it says so.
@@ -352,7 +352,7 @@ pub(crate) unsafe extern "C" fn open(
             entries_max: size.max(CQ_ENTRIES),
             format,
             engines: RwLock::default(),
-            bell,
+            waker,
             signaled: AtomicBool::new(false),
             signals: AtomicU64::new(0),
             waiters: AtomicUsize::new(0),
@@ -363,8 +363,8 @@ pub(crate) unsafe extern "C" fn open(
         let handle =
             FidCq { fid: Fid { fclass: CLASS_CQ, context, ops: &raw const OPS }, ops: &raw const CQ_OPS };
         let queue = Arc::new(queue);
-        if let (Some(set), Some(bell)) = (set, &queue.bell) {
-            set.join(Member::Queue(Arc::downgrade(&queue)), bell)?;
+        if let (Some(set), Some(waker)) = (set, &queue.waker) {
+            set.join(Member::Queue(Arc::downgrade(&queue)), waker)?;
         }
         // SAFETY: `FidCq` begins with a `fid`; `out` is the application's.
         unsafe { hand_out(handle, queue, out) }.map(|_| ())
@@ -391,14 +391,14 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: Opaque) ->
         if argument.is_null() {
             return Err(EINVAL);
         }
-        match (command, &queue.bell) {
+        match (command, &queue.waker) {
             // SAFETY: the application passes a place for a descriptor.
-            (CONTROL_GETWAIT, Some(bell)) => unsafe {
-                argument.cast::<c_int>().write(bell.raw_fd());
+            (CONTROL_GETWAIT, Some(waker)) => unsafe {
+                argument.cast::<c_int>().write(waker.raw_fd());
             },
             // SAFETY: the application passes a place for a kind of wait object.
-            (CONTROL_GETWAITOBJ, bell) => unsafe {
-                argument.cast::<u32>().write(if bell.is_some() { WAIT_FD } else { WAIT_NONE });
+            (CONTROL_GETWAITOBJ, waker) => unsafe {
+                argument.cast::<u32>().write(if waker.is_some() { WAIT_FD } else { WAIT_NONE });
             },
             _ => return Err(ENOSYS),
         }

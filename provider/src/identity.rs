@@ -14,8 +14,8 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use session::company::{COMPANY_VARIABLE, Company};
 use session::launch::Launch;
+use session::parent_job::{PARENT_JOB_VARIABLE, ParentJob};
 use transport::{AuthLevel, JobId, JobKey, Life, PortId, RawAddress};
 
 use crate::boundary::complain;
@@ -58,9 +58,9 @@ pub(crate) enum KeyError {
     #[error("{} has {found} bytes, expected {KEY_BYTES}: remove it, and it is made anew", .path.display())]
     Length { path: PathBuf, found: usize },
     #[error(
-        "{COMPANY_VARIABLE} is {text:?}, expected JOB.COUNTER.NONCE.LEVEL and ports as `stillwire run` sets it for processes that ranks spawn: unset it"
+        "{PARENT_JOB_VARIABLE} is {text:?}, expected JOB.COUNTER.NONCE.LEVEL and ports as `stillwire run` sets it for processes that ranks spawn: unset it"
     )]
-    Company { text: std::ffi::OsString },
+    ParentJob { text: std::ffi::OsString },
     #[error("the system gives no random numbers")]
     Random,
 }
@@ -84,7 +84,7 @@ pub(crate) fn identity() -> Option<Identity> {
 
 fn find() -> Result<Identity, KeyError> {
     let key = key_at(&key_path())?;
-    if let Some(Company { job, life, auth, .. }) = company()? {
+    if let Some(ParentJob { job, life, auth, .. }) = parent_job()? {
         return Ok(Identity { job: *job, life: *life, key: JobKey(key), auth: *auth });
     }
     // Everybody with the key is of one job: programs that meet later (connect, spawn) have to understand each other.
@@ -93,19 +93,19 @@ fn find() -> Result<Identity, KeyError> {
 }
 
 /// The ranks that have spawned this process, if any have.
-fn company() -> Result<Option<&'static Company>, KeyError> {
-    static COMPANY: OnceLock<Result<Option<Company>, std::ffi::OsString>> = OnceLock::new();
-    let company = COMPANY.get_or_init(|| match std::env::var_os(COMPANY_VARIABLE) {
-        Some(text) => text.to_str().and_then(Company::parse).map(Some).ok_or(text),
+fn parent_job() -> Result<Option<&'static ParentJob>, KeyError> {
+    static PARENT_JOB: OnceLock<Result<Option<ParentJob>, std::ffi::OsString>> = OnceLock::new();
+    let parent_job = PARENT_JOB.get_or_init(|| match std::env::var_os(PARENT_JOB_VARIABLE) {
+        Some(text) => text.to_str().and_then(ParentJob::parse).map(Some).ok_or(text),
         None => Ok(None),
     });
-    company.as_ref().map(Option::as_ref).map_err(|text| KeyError::Company { text: text.clone() })
+    parent_job.as_ref().map(Option::as_ref).map_err(|text| KeyError::ParentJob { text: text.clone() })
 }
 
 /// Where a port of those ranks is, if it is not where its rank says.
 pub(crate) fn moved(port: PortId) -> Option<&'static [RawAddress]> {
-    let company = company().ok()??;
-    company.moved.get(&port).map(Vec::as_slice)
+    let parent_job = parent_job().ok()??;
+    parent_job.moved.get(&port).map(Vec::as_slice)
 }
 
 fn key_path() -> PathBuf {

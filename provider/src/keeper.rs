@@ -14,10 +14,10 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use agent::ThisRank;
 use ckpt_glue::control::{
-    ClosedLink, Control, ControlKey, ControlReader, ControlWriter, Message, NicWords, closed_port,
+    ClosedLink, Control, ControlKey, ControlReader, ControlWriter, Message, NicText, closed_port,
 };
 use ckpt_glue::names::Party;
-use drivers::NicTaken;
+use drivers::NicSelection;
 use nix::sys::socket::{MsgFlags, recv};
 use session::launch::{self, Launch, SOCKET_VARIABLE};
 use transport::port::FinalCounters;
@@ -85,10 +85,10 @@ impl Keeper {
     }
 
     /// Tells over which NIC a port reaches other hosts.
-    pub(crate) fn tell_nic(&self, nic: &NicTaken) {
+    pub(crate) fn tell_nic(&self, nic: &NicSelection) {
         match self {
             Keeper::Agent(rank) => rank.tell_nic(nic),
-            Keeper::Own(line) => line.say(Message::Nic { words: NicWords::new(nic) }),
+            Keeper::Own(line) => line.say(Message::Nic { words: NicText::new(nic) }),
         }
     }
 
@@ -249,7 +249,7 @@ mod tests {
             restore: None,
             auth: AuthLevel::Header,
             bind: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
-            nic: drivers::NicWish::default(),
+            nic: drivers::NicRequest::default(),
             encryption: None,
             disk_bytes_per_s: None,
             directory: "/tmp/somewhere".into(),

@@ -17,7 +17,6 @@ pub mod abi;
 mod address;
 mod atomic;
 mod av;
-mod bell;
 mod boundary;
 mod callflags;
 mod cntr;
@@ -36,10 +35,11 @@ mod log;
 mod memory;
 mod mr;
 mod msg;
-mod rehearsal;
+mod periodic_freeze;
 mod rma;
 mod tagged;
 mod waitset;
+mod waker;
 
 use core::ffi::c_char;
 

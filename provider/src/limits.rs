@@ -49,10 +49,10 @@ pub(crate) const REMOTE_REQUESTS_MAX: usize = 4096;
 pub(crate) const LONG_WRITES_MAX: usize = ANNOUNCED_MAX / 2;
 
 /// Bytes that a target holds for one peer (copies of what it reads, answers that wait) before the peer's further requests wait.
-pub(crate) const LINK_DEBT_BYTES_MAX: usize = 4 * PIECE_BYTES_MAX;
+pub(crate) const LINK_CREDIT_BYTES_MAX: usize = 4 * PIECE_BYTES_MAX;
 
 /// Likewise for all peers of an endpoint. Above it one request of each is served at a time, so that nobody waits for what others do not take.
-pub(crate) const DEBT_BYTES_MAX: usize = 256 << 20;
+pub(crate) const CREDIT_BYTES_MAX: usize = 256 << 20;
 
 /// Messages of one peer that wait: what its open requests and its answers to ours may come to.
 pub(crate) const STALLED_MESSAGES_MAX: usize = 2 * PIECES_OPEN_MAX * REMOTE_REQUESTS_MAX;
@@ -85,7 +85,7 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(5);
 pub(crate) const LINGER_MAX: Duration = Duration::from_secs(3600);
 
 /// When a person is first told of such a peer; again after twice as long, and so on.
-pub(crate) const LINGER_TOLD_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const LINGER_WARN_AFTER: Duration = Duration::from_secs(5);
 
 /// Peers that are named then.
 pub(crate) const LINGER_NAMED_MAX: usize = 4;
@@ -96,7 +96,7 @@ pub(crate) const KEEPER_WRITE_MAX: Duration = Duration::from_secs(2);
 /// Answers of the keeper that wait for the port that asked.
 pub(crate) const ANSWERS_MAX: usize = 1 << 12;
 
-/// Longest wait of a rehearsal for the rails to give their buffers back.
+/// Longest wait of a periodic freeze for the rails to give their buffers back.
 pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 /// How long a closing endpoint stays after all is done, to acknowledge once more what a peer sends again: some probe timeouts.

@@ -25,15 +25,15 @@ pub(crate) static OPS: FiOpsMsg = FiOpsMsg {
 
 /// How a message is sent, beside its payload.
 #[derive(Clone, Copy)]
-struct Manner {
+struct SendOptions {
     data: Option<u64>,
     inject: bool,
     /// Flags of the call; `None`: those of the endpoint.
     flags: Option<u64>,
 }
 
-const PLAIN: Manner = Manner { data: None, inject: false, flags: None };
-const INJECT: Manner = Manner { data: None, inject: true, flags: None };
+const PLAIN: SendOptions = SendOptions { data: None, inject: false, flags: None };
+const INJECT: SendOptions = SendOptions { data: None, inject: true, flags: None };
 
 /// # Safety
 /// `fid` is an endpoint of ours, and `payload` makes segments that stay readable as fi_msg(3) says.
@@ -42,20 +42,20 @@ unsafe fn transmit(
     payload: crate::boundary::Result<Segments>,
     to: FiAddr,
     context: Opaque,
-    manner: Manner,
+    options: SendOptions,
 ) -> isize {
     length("fi_send", || {
         // SAFETY: as the caller says.
         let object = unsafe { endpoint(fid) }?;
-        let flags = of_call(manner.flags, callflags::SEND, || object.transmit_flags())?;
+        let flags = of_call(options.flags, callflags::SEND, || object.transmit_flags())?;
         let message = Outbound {
             to,
             space: SPACE_MESSAGES,
             tag: 0,
-            data: manner.data,
+            data: options.data,
             payload: &payload?,
             submit: Submit { context: context as usize, flags },
-            inject: manner.inject,
+            inject: options.inject,
         };
         object.engine()?.send(&message).map(|()| 0)
     })
@@ -155,8 +155,8 @@ unsafe extern "C" fn sendmsg(fid: *mut FidEp, message: *const FiMsg, flags: u64)
             Ok(message) => {
                 let data = (flags & flag::REMOTE_CQ_DATA != 0).then_some(message.data);
                 let payload = Segments::new(message.msg_iov, message.iov_count);
-                let manner = Manner { data, inject: false, flags: Some(flags) };
-                transmit(fid, payload, message.addr, message.context, manner)
+                let options = SendOptions { data, inject: false, flags: Some(flags) };
+                transmit(fid, payload, message.addr, message.context, options)
             }
             Err(error) => -(error.0 as isize),
         }
@@ -178,7 +178,9 @@ unsafe extern "C" fn senddata(
     context: Opaque,
 ) -> isize {
     // SAFETY: as C promises for `fi_senddata`.
-    unsafe { transmit(fid, Segments::one(buffer, bytes), to, context, Manner { data: Some(data), ..PLAIN }) }
+    unsafe {
+        transmit(fid, Segments::one(buffer, bytes), to, context, SendOptions { data: Some(data), ..PLAIN })
+    }
 }
 
 unsafe extern "C" fn injectdata(
@@ -188,7 +190,7 @@ unsafe extern "C" fn injectdata(
     data: u64,
     to: FiAddr,
 ) -> isize {
-    let manner = Manner { data: Some(data), ..INJECT };
+    let options = SendOptions { data: Some(data), ..INJECT };
     // SAFETY: as C promises for `fi_injectdata`.
-    unsafe { transmit(fid, Segments::one(buffer, bytes), to, core::ptr::null_mut(), manner) }
+    unsafe { transmit(fid, Segments::one(buffer, bytes), to, core::ptr::null_mut(), options) }
 }

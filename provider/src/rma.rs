@@ -5,7 +5,7 @@ use libc::iovec;
 use crate::abi::{Const, FiAddr, FiMsgRma, FiOpsRma, FidEp, Opaque, flag};
 use crate::boundary::{EINVAL, Result, given, length};
 use crate::callflags::{self, of_call};
-use crate::engine::Place;
+use crate::engine::RemoteAddress;
 use crate::engine::sinks::Submit;
 use crate::ep::endpoint;
 use crate::memory::Segments;
@@ -28,7 +28,7 @@ pub(crate) static OPS: FiOpsRma = FiOpsRma {
 unsafe fn fetch(
     fid: *mut FidEp,
     buffer: Result<Segments>,
-    place: Place,
+    place: RemoteAddress,
     context: Opaque,
     flags: Option<u64>,
 ) -> isize {
@@ -43,30 +43,30 @@ unsafe fn fetch(
 
 /// How bytes are written, beside where.
 #[derive(Clone, Copy)]
-struct Manner {
+struct WriteOptions {
     data: Option<u64>,
     inject: bool,
     /// Flags of the call; `None`: those of the endpoint.
     flags: Option<u64>,
 }
 
-const PLAIN: Manner = Manner { data: None, inject: false, flags: None };
+const PLAIN: WriteOptions = WriteOptions { data: None, inject: false, flags: None };
 
 /// # Safety
 /// `fid` is an endpoint of ours, and `payload` makes segments that stay readable as fi_rma(3) says.
 unsafe fn put(
     fid: *mut FidEp,
     payload: Result<Segments>,
-    place: Place,
+    place: RemoteAddress,
     context: Opaque,
-    manner: Manner,
+    options: WriteOptions,
 ) -> isize {
     length("fi_write", || {
         // SAFETY: as the caller says.
         let object = unsafe { endpoint(fid) }?;
-        let flags = of_call(manner.flags, callflags::SEND, || object.transmit_flags())?;
+        let flags = of_call(options.flags, callflags::SEND, || object.transmit_flags())?;
         let submit = Submit { context: context as usize, flags };
-        object.engine()?.write(place, &payload?, manner.data, submit, manner.inject).map(|()| 0)
+        object.engine()?.write(place, &payload?, options.data, submit, options.inject).map(|()| 0)
     })
 }
 
@@ -74,7 +74,7 @@ unsafe fn put(
 ///
 /// # Safety
 /// As C promises for `fi_readmsg` and `fi_writemsg`.
-unsafe fn parts(message: &FiMsgRma) -> Result<(Place, Segments)> {
+unsafe fn parts(message: &FiMsgRma) -> Result<(RemoteAddress, Segments)> {
     if message.rma_iov_count != 1 {
         return Err(EINVAL);
     }
@@ -84,7 +84,7 @@ unsafe fn parts(message: &FiMsgRma) -> Result<(Place, Segments)> {
     if remote.len != local.bytes() {
         return Err(EINVAL);
     }
-    Ok((Place { peer: message.addr, address: remote.addr, key: remote.key }, local))
+    Ok((RemoteAddress { peer: message.addr, address: remote.addr, key: remote.key }, local))
 }
 
 unsafe extern "C" fn read(
@@ -98,7 +98,7 @@ unsafe extern "C" fn read(
     context: Opaque,
 ) -> isize {
     // SAFETY: as C promises for `fi_read`.
-    unsafe { fetch(fid, Segments::one(buffer, bytes), Place { peer, address, key }, context, None) }
+    unsafe { fetch(fid, Segments::one(buffer, bytes), RemoteAddress { peer, address, key }, context, None) }
 }
 
 unsafe extern "C" fn readv(
@@ -112,7 +112,7 @@ unsafe extern "C" fn readv(
     context: Opaque,
 ) -> isize {
     // SAFETY: as C promises for `fi_readv`.
-    unsafe { fetch(fid, Segments::new(iov, count), Place { peer, address, key }, context, None) }
+    unsafe { fetch(fid, Segments::new(iov, count), RemoteAddress { peer, address, key }, context, None) }
 }
 
 unsafe extern "C" fn readmsg(fid: *mut FidEp, message: *const FiMsgRma, flags: u64) -> isize {
@@ -136,7 +136,7 @@ unsafe extern "C" fn write(
     context: Opaque,
 ) -> isize {
     // SAFETY: as C promises for `fi_write`.
-    unsafe { put(fid, Segments::one(buffer, bytes), Place { peer, address, key }, context, PLAIN) }
+    unsafe { put(fid, Segments::one(buffer, bytes), RemoteAddress { peer, address, key }, context, PLAIN) }
 }
 
 unsafe extern "C" fn writev(
@@ -150,7 +150,7 @@ unsafe extern "C" fn writev(
     context: Opaque,
 ) -> isize {
     // SAFETY: as C promises for `fi_writev`.
-    unsafe { put(fid, Segments::new(iov, count), Place { peer, address, key }, context, PLAIN) }
+    unsafe { put(fid, Segments::new(iov, count), RemoteAddress { peer, address, key }, context, PLAIN) }
 }
 
 unsafe extern "C" fn writemsg(fid: *mut FidEp, message: *const FiMsgRma, flags: u64) -> isize {
@@ -159,8 +159,8 @@ unsafe extern "C" fn writemsg(fid: *mut FidEp, message: *const FiMsgRma, flags: 
         match given(message).and_then(|message| Ok((message, parts(message)?))) {
             Ok((message, (place, local))) => {
                 let data = (flags & flag::REMOTE_CQ_DATA != 0).then_some(message.data);
-                let manner = Manner { data, inject: false, flags: Some(flags) };
-                put(fid, Ok(local), place, message.context, manner)
+                let options = WriteOptions { data, inject: false, flags: Some(flags) };
+                put(fid, Ok(local), place, message.context, options)
             }
             Err(error) => -(error.0 as isize),
         }
@@ -175,10 +175,16 @@ unsafe extern "C" fn inject(
     address: u64,
     key: u64,
 ) -> isize {
-    let place = Place { peer, address, key };
+    let place = RemoteAddress { peer, address, key };
     // SAFETY: as C promises for `fi_inject_write`.
     unsafe {
-        put(fid, Segments::one(buffer, bytes), place, core::ptr::null_mut(), Manner { inject: true, ..PLAIN })
+        put(
+            fid,
+            Segments::one(buffer, bytes),
+            place,
+            core::ptr::null_mut(),
+            WriteOptions { inject: true, ..PLAIN },
+        )
     }
 }
 
@@ -193,9 +199,9 @@ unsafe extern "C" fn writedata(
     key: u64,
     context: Opaque,
 ) -> isize {
-    let manner = Manner { data: Some(data), ..PLAIN };
+    let options = WriteOptions { data: Some(data), ..PLAIN };
     // SAFETY: as C promises for `fi_writedata`.
-    unsafe { put(fid, Segments::one(buffer, bytes), Place { peer, address, key }, context, manner) }
+    unsafe { put(fid, Segments::one(buffer, bytes), RemoteAddress { peer, address, key }, context, options) }
 }
 
 unsafe extern "C" fn injectdata(
@@ -207,8 +213,8 @@ unsafe extern "C" fn injectdata(
     address: u64,
     key: u64,
 ) -> isize {
-    let manner = Manner { data: Some(data), inject: true, flags: None };
-    let place = Place { peer, address, key };
+    let options = WriteOptions { data: Some(data), inject: true, flags: None };
+    let place = RemoteAddress { peer, address, key };
     // SAFETY: as C promises for `fi_inject_writedata`.
-    unsafe { put(fid, Segments::one(buffer, bytes), place, core::ptr::null_mut(), manner) }
+    unsafe { put(fid, Segments::one(buffer, bytes), place, core::ptr::null_mut(), options) }
 }

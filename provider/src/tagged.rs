@@ -25,7 +25,7 @@ pub(crate) static OPS: FiOpsTagged = FiOpsTagged {
 
 /// How a message is sent, beside its payload.
 #[derive(Clone, Copy)]
-struct Manner {
+struct SendOptions {
     tag: u64,
     data: Option<u64>,
     inject: bool,
@@ -33,13 +33,13 @@ struct Manner {
     flags: Option<u64>,
 }
 
-impl Manner {
-    fn plain(tag: u64) -> Manner {
-        Manner { tag, data: None, inject: false, flags: None }
+impl SendOptions {
+    fn plain(tag: u64) -> SendOptions {
+        SendOptions { tag, data: None, inject: false, flags: None }
     }
 
-    fn inject(tag: u64) -> Manner {
-        Manner { inject: true, ..Manner::plain(tag) }
+    fn inject(tag: u64) -> SendOptions {
+        SendOptions { inject: true, ..SendOptions::plain(tag) }
     }
 }
 
@@ -50,20 +50,20 @@ unsafe fn transmit(
     payload: Result<Segments>,
     to: FiAddr,
     context: Opaque,
-    manner: Manner,
+    options: SendOptions,
 ) -> isize {
     length("fi_tsend", || {
         // SAFETY: as the caller says.
         let object = unsafe { endpoint(fid) }?;
-        let flags = of_call(manner.flags, callflags::SEND, || object.transmit_flags())?;
+        let flags = of_call(options.flags, callflags::SEND, || object.transmit_flags())?;
         let message = Outbound {
             to,
             space: SPACE_TAGGED,
-            tag: manner.tag,
-            data: manner.data,
+            tag: options.tag,
+            data: options.data,
             payload: &payload?,
             submit: Submit { context: context as usize, flags },
-            inject: manner.inject,
+            inject: options.inject,
         };
         object.engine()?.send(&message).map(|()| 0)
     })
@@ -165,7 +165,7 @@ unsafe extern "C" fn send(
     context: Opaque,
 ) -> isize {
     // SAFETY: as C promises for `fi_tsend`.
-    unsafe { transmit(fid, Segments::one(buffer, bytes), to, context, Manner::plain(tag)) }
+    unsafe { transmit(fid, Segments::one(buffer, bytes), to, context, SendOptions::plain(tag)) }
 }
 
 unsafe extern "C" fn sendv(
@@ -178,7 +178,7 @@ unsafe extern "C" fn sendv(
     context: Opaque,
 ) -> isize {
     // SAFETY: as C promises for `fi_tsendv`.
-    unsafe { transmit(fid, Segments::new(iov, count), to, context, Manner::plain(tag)) }
+    unsafe { transmit(fid, Segments::new(iov, count), to, context, SendOptions::plain(tag)) }
 }
 
 unsafe extern "C" fn sendmsg(fid: *mut FidEp, message: *const FiMsgTagged, flags: u64) -> isize {
@@ -188,8 +188,8 @@ unsafe extern "C" fn sendmsg(fid: *mut FidEp, message: *const FiMsgTagged, flags
             Ok(message) => {
                 let data = (flags & flag::REMOTE_CQ_DATA != 0).then_some(message.data);
                 let payload = Segments::new(message.msg_iov, message.iov_count);
-                let manner = Manner { tag: message.tag, data, inject: false, flags: Some(flags) };
-                transmit(fid, payload, message.addr, message.context, manner)
+                let options = SendOptions { tag: message.tag, data, inject: false, flags: Some(flags) };
+                transmit(fid, payload, message.addr, message.context, options)
             }
             Err(error) => -(error.0 as isize),
         }
@@ -198,7 +198,9 @@ unsafe extern "C" fn sendmsg(fid: *mut FidEp, message: *const FiMsgTagged, flags
 
 unsafe extern "C" fn inject(fid: *mut FidEp, buffer: Const, bytes: usize, to: FiAddr, tag: u64) -> isize {
     // SAFETY: as C promises for `fi_tinject`.
-    unsafe { transmit(fid, Segments::one(buffer, bytes), to, core::ptr::null_mut(), Manner::inject(tag)) }
+    unsafe {
+        transmit(fid, Segments::one(buffer, bytes), to, core::ptr::null_mut(), SendOptions::inject(tag))
+    }
 }
 
 unsafe extern "C" fn senddata(
@@ -211,9 +213,9 @@ unsafe extern "C" fn senddata(
     tag: u64,
     context: Opaque,
 ) -> isize {
-    let manner = Manner { data: Some(data), ..Manner::plain(tag) };
+    let options = SendOptions { data: Some(data), ..SendOptions::plain(tag) };
     // SAFETY: as C promises for `fi_tsenddata`.
-    unsafe { transmit(fid, Segments::one(buffer, bytes), to, context, manner) }
+    unsafe { transmit(fid, Segments::one(buffer, bytes), to, context, options) }
 }
 
 unsafe extern "C" fn injectdata(
@@ -224,7 +226,7 @@ unsafe extern "C" fn injectdata(
     to: FiAddr,
     tag: u64,
 ) -> isize {
-    let manner = Manner { data: Some(data), ..Manner::inject(tag) };
+    let options = SendOptions { data: Some(data), ..SendOptions::inject(tag) };
     // SAFETY: as C promises for `fi_tinjectdata`.
-    unsafe { transmit(fid, Segments::one(buffer, bytes), to, core::ptr::null_mut(), manner) }
+    unsafe { transmit(fid, Segments::one(buffer, bytes), to, core::ptr::null_mut(), options) }
 }

@@ -13,11 +13,11 @@ use crate::abi::{
     CONTROL_GETWAITOBJ, FiOps, FiOpsPoll, FiOpsWait, FiPollAttr, FiWaitAttr, Fid, FidCq, FidDomain,
     FidFabric, FidPoll, FidWait, Opaque, WAIT_FD, WAIT_UNSPEC,
 };
-use crate::bell::{Bell, failed, new_epoll, readable, sleep_on};
 use crate::boundary::{
     EBUSY, EINVAL, ENOSYS, Errno, Result, behind, count, given, hand_out, missing, retire, status,
 };
 use crate::limits::WAIT_SLICE;
+use crate::waker::{Waker, failed, new_epoll, readable, sleep_on};
 use crate::{cntr, cq, domain, fabric};
 
 /// A queue or a counter in a poll set.
@@ -182,7 +182,7 @@ impl Member {
 
 /// What is behind a wait set.
 pub(crate) struct WaitSet {
-    /// Readable when the bell of a member is.
+    /// Readable when the waker of a member is.
     epoll: Epoll,
     members: Mutex<Vec<Member>>,
     _fabric: fabric::Handle,
@@ -190,8 +190,8 @@ pub(crate) struct WaitSet {
 
 impl WaitSet {
     /// Takes a new member in. It leaves when it is closed.
-    pub(crate) fn join(&self, member: Member, bell: &Bell) -> Result<()> {
-        self.epoll.add(bell.fd(), readable()).map_err(failed)?;
+    pub(crate) fn join(&self, member: Member, waker: &Waker) -> Result<()> {
+        self.epoll.add(waker.fd(), readable()).map_err(failed)?;
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         members.retain(Member::is_open);
         members.push(member);

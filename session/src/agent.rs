@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ckpt_glue::control::{Control, CutMode, Message, NicWords, NoImageReason};
+use ckpt_glue::control::{Control, CutMode, Message, NicText, NoImageReason};
 use ckpt_glue::names::Party;
 use ckpt_glue::participant::{Input, Output, Participant};
 use ckpt_glue::sabotage::Sabotage;
@@ -68,8 +68,8 @@ pub(crate) struct Agent {
     nics: Mutex<Nics>,
     /// Set by whoever finds a rail dead.
     rail_died: Arc<AtomicBool>,
-    /// Rings for the thread that listens to the keeper: something waits to be sent.
-    bell: Arc<EventFd>,
+    /// Wakes the thread that listens to the keeper: something waits to be sent.
+    wake: Arc<EventFd>,
 }
 
 impl Agent {
@@ -82,13 +82,13 @@ impl Agent {
         points: u64,
         nics: Nics,
     ) -> std::io::Result<Agent> {
-        let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+        let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
         let rail_died = Arc::new(AtomicBool::new(false));
-        let (died, rung) = (Arc::clone(&rail_died), Arc::clone(&bell));
+        let (died, woken) = (Arc::clone(&rail_died), Arc::clone(&wake));
         endpoint.on_rail_news(move || {
             died.store(true, Ordering::Relaxed);
-            // Full means that it rings already.
-            let _ = rung.write(1);
+            // Full means that it is readable already.
+            let _ = woken.write(1);
         });
         let participant = Participant::new(identity.rank, CutMode::Counted, epoch, points, Sabotage::none());
         let part = Part {
@@ -100,7 +100,7 @@ impl Agent {
             port_bytes: 0,
         };
         let (part, nics) = (Mutex::new(part), Mutex::new(nics));
-        Ok(Agent { identity, endpoint, images, started: Instant::now(), part, nics, rail_died, bell })
+        Ok(Agent { identity, endpoint, images, started: Instant::now(), part, nics, rail_died, wake })
     }
 
     pub(crate) fn identity(&self) -> &Identity {
@@ -143,7 +143,7 @@ impl Agent {
 
     /// Does what is due, and says how long nothing will be, and what to wait for besides messages of the keeper.
     pub(crate) fn tick(&self) -> (Option<Duration>, PollFlags) {
-        let _ = self.bell.read();
+        let _ = self.wake.read();
         let rails = self.attend_rails();
         let mut part = self.lock();
         // A keeper that is gone is noticed by whoever reads from it.
@@ -167,7 +167,7 @@ impl Agent {
     }
 
     /// Has the port go on over another NIC, and answers.
-    pub(crate) fn hand_over(&self, number: u64, nic: &NicWords) {
+    pub(crate) fn hand_over(&self, number: u64, nic: &NicText) {
         let refused = match nic.as_str().parse() {
             Ok(choice) => {
                 let moved = self.nics().hand_over(core::slice::from_ref(&self.endpoint), choice);
@@ -176,7 +176,7 @@ impl Agent {
             }
             Err(unknown) => unknown.to_string(),
         };
-        self.send(Message::HandedOver { number, refused: NicWords::new(&refused) });
+        self.send(Message::HandedOver { number, refused: NicText::new(&refused) });
     }
 
     /// Takes part in a change of all ranks to another NIC (R29).
@@ -213,15 +213,15 @@ impl Agent {
             moved.complain(self.identity.rank);
             self.tell_nic(&moved);
             if moved.lost {
-                self.send(Message::RailLost { words: NicWords::new(&nics.wish().choice) });
+                self.send(Message::RailLost { words: NicText::new(&nics.request().choice) });
             }
         }
         nics.due().map(|due| due.saturating_duration_since(Instant::now()))
     }
 
     fn tell_nic(&self, moved: &Moved) {
-        if let Some(taken) = &moved.taken {
-            self.send(Message::Nic { words: NicWords::new(taken) });
+        if let Some(taken) = &moved.selection {
+            self.send(Message::Nic { words: NicText::new(taken) });
         }
     }
 
@@ -230,8 +230,8 @@ impl Agent {
     }
 
     /// Becomes readable when [`Agent::tick`] has something to do.
-    pub(crate) fn bell(&self) -> &EventFd {
-        &self.bell
+    pub(crate) fn wake_fd(&self) -> &EventFd {
+        &self.wake
     }
 
     /// Sends a message in the rank's current epoch.
@@ -275,8 +275,8 @@ impl Agent {
         let control = self.identity.control(part.participant.epoch(), message);
         match part.line.send(&control) {
             Ok(()) if part.line.wants().is_empty() => {}
-            // Full means that it rings already.
-            Ok(()) => drop(self.bell.write(1)),
+            // Full means that it is readable already.
+            Ok(()) => drop(self.wake.write(1)),
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                 eprintln!("stillwire: rank {}: {error}", self.identity.rank);
             }

@@ -55,7 +55,7 @@ fn listen(agent: &Agent, mut stream: UnixStream, mut reader: ControlReader) {
             }
         }
         let (due, wants) = agent.tick();
-        wait(&stream, agent.bell(), due, wants);
+        wait(&stream, agent.wake_fd(), due, wants);
         match read_ready(&mut stream, &mut chunk) {
             Ok(0) => return,
             Ok(read) => reader.feed(&chunk[..read]),
@@ -77,13 +77,13 @@ fn take(agent: &Agent, message: Message) {
 }
 
 /// Sleeps until bytes are there, or something is due or can be sent.
-fn wait(stream: &UnixStream, bell: &EventFd, due: Option<Duration>, wants: PollFlags) {
+fn wait(stream: &UnixStream, wake: &EventFd, due: Option<Duration>, wants: PollFlags) {
     // Rounded up: a timer that fires early would only come back here.
     let millis = due.map(|due| u16::try_from(due.as_millis() + 1).unwrap_or(u16::MAX));
     let timeout = millis.map_or(PollTimeout::NONE, PollTimeout::from);
     // An interrupted sleep is a short one.
     let stream = PollFd::new(stream.as_fd(), PollFlags::POLLIN | wants);
-    let _ = poll(&mut [stream, PollFd::new(bell.as_fd(), PollFlags::POLLIN)], timeout);
+    let _ = poll(&mut [stream, PollFd::new(wake.as_fd(), PollFlags::POLLIN)], timeout);
 }
 
 fn read_ready(stream: &mut UnixStream, chunk: &mut [u8]) -> std::io::Result<usize> {

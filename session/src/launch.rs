@@ -31,7 +31,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use drivers::{NicChoice, NicWish};
+use drivers::{NicChoice, NicRequest};
 use nix::errno::Errno;
 use nix::libc;
 use store::image::ImageKey;
@@ -77,7 +77,7 @@ pub struct Launch {
     /// Where to receive; port 0 takes a free one.
     pub bind: SocketAddr,
     /// Over which NIC to reach other hosts, and how many ranks share this one.
-    pub nic: NicWish,
+    pub nic: NicRequest,
     /// The key with which images are encrypted, if they are.
     pub encryption: Option<Key>,
     /// Bytes of images that this rank may write in a second while its program runs: its part of the node's limit.
@@ -288,7 +288,7 @@ fn parse(body: &[u8]) -> Result<Launch, LaunchError> {
     };
     let choice: NicChoice = String::from_utf8_lossy(nic).parse()?;
     let directory = PathBuf::from(OsStr::from_bytes(path));
-    let nic = NicWish { choice, ranks_here };
+    let nic = NicRequest { choice, ranks_here };
     let launch = Launch {
         job,
         key: job_key,
@@ -345,7 +345,7 @@ mod tests {
             restore: Some(GenerationId { life: Life { counter: 2, nonce: 9 }, epoch: Epoch(5) }),
             auth: AuthLevel::Header,
             bind: "127.0.0.1:0".parse().unwrap(),
-            nic: NicWish { choice: "xdp:eth0".parse().unwrap(), ranks_here: Some(2) },
+            nic: NicRequest { choice: "xdp:eth0".parse().unwrap(), ranks_here: Some(2) },
             encryption: Some(Key([9; 32])),
             disk_bytes_per_s: Some(50_000_000),
             directory: PathBuf::from("/tmp/job"),
@@ -358,7 +358,7 @@ mod tests {
             restore: None,
             auth: AuthLevel::Full,
             bind: "[fe80::1]:4000".parse().unwrap(),
-            nic: NicWish::default(),
+            nic: NicRequest::default(),
             encryption: None,
             disk_bytes_per_s: None,
             directory: PathBuf::new(),

@@ -40,7 +40,6 @@
 mod agent;
 mod capture;
 mod collective;
-pub mod company;
 mod control;
 pub mod error;
 pub mod launch;
@@ -49,6 +48,7 @@ pub mod line;
 mod message;
 pub mod nics;
 mod open;
+pub mod parent_job;
 mod port_section;
 mod region;
 mod requests;

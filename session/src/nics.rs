@@ -7,10 +7,10 @@ use core::time::Duration;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use ckpt_glue::control::{Message, NicWords};
+use ckpt_glue::control::{Message, NicText};
 use drivers::nic::{self, NicError};
 use drivers::udp::{UdpAddress, UdpConfig};
-use drivers::{Driver, DriverError, Errno, NicChoice, NicTaken, NicWish, Operation, RailsError};
+use drivers::{Driver, DriverError, Errno, NicChoice, NicRequest, NicSelection, Operation, RailsError};
 use endpoint::{Endpoint, EndpointError};
 use nix::errno::Errno as System;
 use transport::{PortId, Rank, RawAddress};
@@ -53,7 +53,7 @@ enum Refused {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Moved {
     /// What the first port to say so goes over now; `None`: what it was.
-    pub taken: Option<NicTaken>,
+    pub selection: Option<NicSelection>,
     /// Why a port does not go over what was asked for.
     pub refused: Option<String>,
     /// A rail is dead that cannot go on at its address: what the launcher is to be told.
@@ -61,12 +61,12 @@ pub struct Moved {
 }
 
 impl Moved {
-    const NOTHING: Moved = Moved { taken: None, refused: None, lost: false };
+    const NOTHING: Moved = Moved { selection: None, refused: None, lost: false };
 
     /// Tells whoever runs the program of a rail that had died.
     pub fn complain(&self, rank: Rank) {
-        if let Some(taken) = &self.taken {
-            eprintln!("stillwire: rank {rank}: goes on over {taken}");
+        if let Some(selection) = &self.selection {
+            eprintln!("stillwire: rank {rank}: goes on over {selection}");
         }
         if let Some(refused) = &self.refused {
             eprintln!("stillwire: rank {rank}: the rail that died stays dead: {refused}");
@@ -78,7 +78,7 @@ impl Moved {
 #[derive(Debug)]
 pub struct Nics {
     /// What is asked for, from the start or since a person has said something else.
-    wish: NicWish,
+    request: NicRequest,
     /// Where ports receive whose NIC names no other place.
     bind: IpAddr,
     change: Option<Change>,
@@ -92,29 +92,29 @@ pub struct Nics {
 impl Nics {
     /// As the rank was started.
     #[must_use]
-    pub fn new(wish: NicWish, bind: IpAddr) -> Nics {
-        Nics { wish, bind, change: None, revivals: 0, last: None, due: None }
+    pub fn new(request: NicRequest, bind: IpAddr) -> Nics {
+        Nics { request, bind, change: None, revivals: 0, last: None, due: None }
     }
 
     /// What is asked for now.
     #[must_use]
-    pub fn wish(&self) -> &NicWish {
-        &self.wish
+    pub fn request(&self) -> &NicRequest {
+        &self.request
     }
 
     /// Has the ports go on over another NIC, while they run. One that cannot stays where it is.
     pub fn hand_over(&mut self, endpoints: &[Endpoint], choice: NicChoice) -> Moved {
-        let wish = NicWish { choice, ..self.wish.clone() };
+        let request = NicRequest { choice, ..self.request.clone() };
         let mut moved = Moved::NOTHING;
         for endpoint in endpoints {
-            let (taken, outcome) = hand_over(endpoint, &wish, &self.wish, self.bind);
-            moved.taken = moved.taken.or(taken);
+            let (selection, outcome) = hand_over(endpoint, &request, &self.request, self.bind);
+            moved.selection = moved.selection.or(selection);
             if let Err(refused) = outcome {
                 moved.refused.get_or_insert(refused.to_string());
             }
         }
         if moved.refused.is_none() {
-            self.wish = wish;
+            self.request = request;
         }
         moved
     }
@@ -130,12 +130,15 @@ impl Nics {
     }
 
     /// What a rail is that its helper has left.
-    fn without_helper(&self) -> NicTaken {
-        let nic = match &self.wish.choice {
+    fn without_helper(&self) -> NicSelection {
+        let nic = match &self.request.choice {
             named @ NicChoice::Xdp { .. } => named.to_string(),
             _ => "xdp".to_owned(),
         };
-        NicTaken { nic, remark: "its nic-helper is gone: what comes passes through the kernel".to_owned() }
+        NicSelection {
+            nic,
+            remark: "its nic-helper is gone: what comes passes through the kernel".to_owned(),
+        }
     }
 
     /// Before the next attempt.
@@ -157,14 +160,14 @@ impl Nics {
         for endpoint in endpoints {
             has_died |= endpoint.rail_to_others().is_some_and(|(rail, _)| endpoint.is_rail_dead(rail));
             match revive(endpoint) {
-                Ok(taken) => moved.taken = moved.taken.or(taken),
+                Ok(selection) => moved.selection = moved.selection.or(selection),
                 Err(Refused::Elsewhere { .. }) => is_elsewhere = true,
                 Err(refused) => moved.refused = Some(refused.to_string()),
             }
         }
         let have_lost_helper = endpoints.iter().filter(|endpoint| endpoint.take_lost_helper()).count() > 0;
-        if have_lost_helper && moved.taken.is_none() {
-            moved.taken = Some(self.without_helper());
+        if have_lost_helper && moved.selection.is_none() {
+            moved.selection = Some(self.without_helper());
         }
         // The change that is under way may give it another one.
         moved.lost = is_elsewhere && self.change.is_none();
@@ -180,33 +183,33 @@ impl Nics {
     }
 }
 
-/// Has a port's rail to other hosts go on over `wish`, or as it was. Returns over what it goes, if that may be news.
+/// Has a port's rail to other hosts go on over `request`, or as it was. Returns over what it goes, if that may be news.
 fn hand_over(
     endpoint: &Endpoint,
-    wish: &NicWish,
-    before: &NicWish,
+    request: &NicRequest,
+    before: &NicRequest,
     bind: IpAddr,
-) -> (Option<NicTaken>, Result<(), Refused>) {
-    let (rail, udp) = match in_place(endpoint, &wish.choice, bind) {
+) -> (Option<NicSelection>, Result<(), Refused>) {
+    let (rail, udp) = match in_place(endpoint, &request.choice, bind) {
         Ok(found) => found,
         Err(refused) => return (None, Err(refused)),
     };
     // As far as it can be seen while the rail works.
-    if let Err(refused) = nic::check(wish, udp.bind.ip()).and_then(|()| nic::check_capabilities(wish)) {
+    if let Err(refused) = nic::check(request, udp.bind.ip()).and_then(|()| nic::check_capabilities(request)) {
         return (None, Err(refused.into()));
     }
-    let (taken, failed) = (RefCell::new(None), RefCell::new(None));
-    let open = |wish: &NicWish| -> Result<Box<dyn Driver>, DriverError> {
-        let (rail, nic) = drivers::open_nic(&udp, wish).map_err(|error| {
+    let (selection, failed) = (RefCell::new(None), RefCell::new(None));
+    let open = |request: &NicRequest| -> Result<Box<dyn Driver>, DriverError> {
+        let (rail, nic) = drivers::open_nic(&udp, request).map_err(|error| {
             let short = shortened(&error);
             failed.replace(Some(error));
             short
         })?;
-        taken.replace(Some(nic));
+        selection.replace(Some(nic));
         Ok(rail)
     };
-    let by_udp = NicWish { choice: NicChoice::UDP, ..NicWish::default() };
-    let mut wanted = |_: &RawAddress| open(wish);
+    let by_udp = NicRequest { choice: NicChoice::UDP, ..NicRequest::default() };
+    let mut wanted = |_: &RawAddress| open(request);
     let mut again = |_: &RawAddress| {
         let refused = failed.take();
         let opened = open(before).or_else(|_| open(&by_udp));
@@ -220,25 +223,25 @@ fn hand_over(
         }
         Err(error) => Err(error.into()),
     };
-    (taken.into_inner(), outcome)
+    (selection.into_inner(), outcome)
 }
 
 /// Has a port's rail to other hosts go on over UDP if it has died.
-fn revive(endpoint: &Endpoint) -> Result<Option<NicTaken>, Refused> {
+fn revive(endpoint: &Endpoint) -> Result<Option<NicSelection>, Refused> {
     let Some((rail, address)) = endpoint.rail_to_others().filter(|(rail, _)| endpoint.is_rail_dead(*rail))
     else {
         return Ok(None);
     };
     let udp = udp_at(&address).ok_or(Refused::Elsewhere { nic: NicChoice::UDP.to_string() })?;
-    let by_udp = NicWish { choice: NicChoice::UDP, ..NicWish::default() };
-    let (taken, failed) = (RefCell::new(None), RefCell::new(None));
+    let by_udp = NicRequest { choice: NicChoice::UDP, ..NicRequest::default() };
+    let (selection, failed) = (RefCell::new(None), RefCell::new(None));
     let mut open = |_: &RawAddress| -> Result<Box<dyn Driver>, DriverError> {
         let (rail, nic) = drivers::open_nic(&udp, &by_udp).map_err(|error| {
             let short = shortened(&error);
             failed.replace(Some(short));
             short
         })?;
-        taken.replace(Some(NicTaken { remark: "the rail before it died".to_owned(), ..nic }));
+        selection.replace(Some(NicSelection { remark: "the rail before it died".to_owned(), ..nic }));
         Ok(rail)
     };
     // There was nothing before: what keeps UDP away keeps the rail dead.
@@ -248,7 +251,7 @@ fn revive(endpoint: &Endpoint) -> Result<Option<NicTaken>, Refused> {
         other => Err(other),
     };
     endpoint.hand_over(rail, &mut open, &mut again)?;
-    Ok(taken.into_inner())
+    Ok(selection.into_inner())
 }
 
 /// The address, if it is one of UDP.
@@ -291,7 +294,7 @@ mod tests {
     use super::*;
 
     fn nics() -> Nics {
-        Nics::new(NicWish::default(), "127.0.0.1".parse().expect("an address"))
+        Nics::new(NicRequest::default(), "127.0.0.1".parse().expect("an address"))
     }
 
     /// A port with a rail over UDP that can be killed, and how often it has told of a death.
@@ -341,8 +344,8 @@ mod tests {
         assert_eq!(nics.due(), Some(next));
         drop(holder);
         let moved = nics.revive(&endpoints, next).expect("it goes on");
-        let taken = moved.taken.expect("a NIC").to_string();
-        assert_eq!((taken.as_str(), moved.refused), ("udp (the rail before it died)", None));
+        let selection = moved.selection.expect("a NIC").to_string();
+        assert_eq!((selection.as_str(), moved.refused), ("udp (the rail before it died)", None));
         assert_eq!((endpoint.addresses(), endpoint.is_rail_dead(0), nics.due()), (before, false, None));
         assert_eq!(deaths.load(Ordering::Relaxed), 1, "told once");
     }

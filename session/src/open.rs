@@ -7,9 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ckpt_glue::control::{ControlKey, ControlReader, CutMode, Message, NicWords, PortEntry, Registration};
+use ckpt_glue::control::{ControlKey, ControlReader, CutMode, Message, NicText, PortEntry, Registration};
 use ckpt_glue::enrolment::{Enrolment, Started};
-use drivers::NicTaken;
+use drivers::NicSelection;
 use drivers::udp::UdpConfig;
 use endpoint::{Endpoint, EndpointConfig};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -78,7 +78,7 @@ impl Session {
         writer::start(images, Arc::clone(&agent), directory, launch.disk_bytes_per_s).map_err(failed)?;
         control::start(Arc::clone(&agent), stream, reader).map_err(failed)?;
         agent.send(Message::Running { ranks: 1, counted: 1 });
-        agent.send(Message::Nic { words: NicWords::new(&nic) });
+        agent.send(Message::Nic { words: NicText::new(&nic) });
         let saved = saved.filter(|_| !state.finished);
         let (rank, ranks) = (launch.rank.0, launch.ranks);
         Ok(Session { agent, endpoint, peers, state, saved, restored: is_restored, rank, ranks })
@@ -159,7 +159,7 @@ fn port_config(launch: &Launch) -> PortConfig {
 fn open_endpoint(
     launch: &Launch,
     restored: Option<nic_freeze::Loaded>,
-) -> Result<(Endpoint, NicTaken), SessionError> {
+) -> Result<(Endpoint, NicSelection), SessionError> {
     let opened = drivers::open_rails(&UdpConfig::new(launch.bind), Some(&launch.nic));
     let drivers::Opened { rails, nic } =
         opened.map_err(|source| SessionError::Rails { bind: launch.bind.ip(), source })?;

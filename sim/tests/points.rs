@@ -1,7 +1,7 @@
 //! Native ranks are saved at points that they come to at different times, and none waits for another's cut.
 
 use sim::engine::queue::{MICRO, MILLI};
-use sim::network::Weather;
+use sim::network::NetworkConditions;
 use sim::plan::{self, Action, Floors, Mode, Moment, Plan, Step, When};
 use sim::world::World;
 
@@ -12,8 +12,9 @@ fn counted(seed: u64) -> Plan {
 }
 
 /// Nothing goes wrong: frames only take their time.
-fn in_fair_weather(mut plan: Plan) -> Plan {
-    plan.weather = Weather { jitter_ns: plan.weather.jitter_ns, ..Weather::default() };
+fn in_a_calm_network(mut plan: Plan) -> Plan {
+    plan.conditions =
+        NetworkConditions { jitter_ns: plan.conditions.jitter_ns, ..NetworkConditions::default() };
     plan.steps.retain(|step| matches!(step.action, Action::Checkpoint { .. }));
     plan.floors = Floors::default();
     plan
@@ -38,13 +39,13 @@ fn counted_histories_come_to_their_end() {
     assert!(commits > 80, "{commits}");
 }
 
-/// R2, R4: in fair weather every rank comes to the point, so the generation is committed, unless a rank had passed the
+/// R2, R4: in a calm network every rank comes to the point, so the generation is committed, unless a rank had passed the
 /// point when the command came or the job was over.
 #[test]
-fn in_fair_weather_checkpoints_are_committed() {
+fn in_a_calm_network_checkpoints_are_committed() {
     let (mut begun, mut finishing, mut commits) = (0, 0, 0);
     for seed in 0..100 {
-        let (_, trace) = run(in_fair_weather(counted(seed)));
+        let (_, trace) = run(in_a_calm_network(counted(seed)));
         for reason in ["PointMissed", "Unreceived", "TimedOut"] {
             assert_eq!(lines(&trace, reason), 0, "seed {seed}: {reason}");
         }
@@ -64,8 +65,8 @@ fn in_fair_weather_checkpoints_are_committed() {
 fn loss_keeps_nobody_from_its_point() {
     let mut commits = 0;
     for seed in 0..100 {
-        let mut plan = in_fair_weather(counted(seed));
-        plan.weather.loss = u16::MAX / 20;
+        let mut plan = in_a_calm_network(counted(seed));
+        plan.conditions.loss = u16::MAX / 20;
         let (committed, trace) = run(plan);
         assert_eq!(lines(&trace, "PointMissed") + lines(&trace, "Unreceived"), 0, "seed {seed}");
         commits += committed;
@@ -79,7 +80,7 @@ fn loss_keeps_nobody_from_its_point() {
 fn nobody_waits_for_a_rank_that_is_late() {
     let (mut cut_before, mut committed) = (0, 0);
     for seed in 0..40 {
-        let mut plan = in_fair_weather(counted(seed));
+        let mut plan = in_a_calm_network(counted(seed));
         plan.steps.truncate(1);
         // When the first has cut; in most histories rank 2 has not.
         let when = When::On { moment: Moment::Frozen, nth: 0, after: 0 };

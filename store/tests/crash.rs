@@ -10,7 +10,7 @@ use store::{CommitError, Memory, StorageError, StoreError};
 
 /// What the program was told before the fault.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct Acknowledged {
     created: bool,
     counter: u32,
     committed: Option<GenerationId>,
@@ -19,12 +19,12 @@ struct Told {
 }
 
 /// Three checkpoints, a restart, three more; old generations collected on the way.
-fn work(disk: &mut Memory, told: &mut Told, nonce: u64) -> Result<(), StoreError> {
+fn work(disk: &mut Memory, acknowledged: &mut Acknowledged, nonce: u64) -> Result<(), StoreError> {
     let mut directory = match JobDirectory::create(&mut *disk, &job_file()) {
         Err(StoreError::Storage(StorageError::AlreadyExists { .. })) => JobDirectory::open(&mut *disk)?.0,
         created => {
             let directory = created?;
-            told.created = true;
+            acknowledged.created = true;
             directory
         }
     };
@@ -36,18 +36,18 @@ fn work(disk: &mut Memory, told: &mut Told, nonce: u64) -> Result<(), StoreError
             restore(&mut directory, from)?;
         }
         // Until the decision is durable, nobody was told that what can be seen will last.
-        told.attempted = from.or(told.attempted);
+        acknowledged.attempted = from.or(acknowledged.attempted);
         let life = directory.start_life(nonce + attempt, from)?.life;
-        assert!(life.counter > told.counter, "the counter of a life is never used again");
-        told.counter = life.counter;
-        told.created = true;
-        told.committed = from;
+        assert!(life.counter > acknowledged.counter, "the counter of a life is never used again");
+        acknowledged.counter = life.counter;
+        acknowledged.created = true;
+        acknowledged.committed = from;
         let first = from.map_or(1, |from| from.epoch.0 + 1);
         for epoch in first..first + 3 {
             let id = generation(life, epoch);
-            told.attempted = Some(id);
+            acknowledged.attempted = Some(id);
             checkpoint(&mut directory, id)?;
-            told.committed = Some(id);
+            acknowledged.committed = Some(id);
             directory.collect(life, 1, &[])?;
         }
     }
@@ -55,10 +55,10 @@ fn work(disk: &mut Memory, told: &mut Told, nonce: u64) -> Result<(), StoreError
 }
 
 /// After a fault: the newest committed generation is one that was told, or the one attempted, and is exactly as saved.
-fn check(disk: &mut Memory, told: &Told) {
+fn check(disk: &mut Memory, acknowledged: &Acknowledged) {
     let (mut directory, file) = match JobDirectory::open(&mut *disk) {
         Ok(opened) => opened,
-        Err(StoreError::Storage(StorageError::NotFound { .. })) if !told.created => return,
+        Err(StoreError::Storage(StorageError::NotFound { .. })) if !acknowledged.created => return,
         Err(error) => panic!("the job cannot be opened: {error}"),
     };
     assert_eq!(file, job_file());
@@ -71,8 +71,8 @@ fn check(disk: &mut Memory, told: &Told) {
         }
     }
     assert!(
-        found == told.committed || (found.is_some() && found == told.attempted),
-        "found {found:?}, told {told:?}"
+        found == acknowledged.committed || (found.is_some() && found == acknowledged.attempted),
+        "found {found:?}, told {acknowledged:?}"
     );
     if let Some(found) = found {
         restore(&mut directory, found).unwrap();
@@ -80,12 +80,12 @@ fn check(disk: &mut Memory, told: &Told) {
 }
 
 /// Runs the work with a fault after each number of operations, until one run passes unharmed.
-fn every_operation(fault: Fault, mut after: impl FnMut(u64, &mut Memory, &Told)) -> u64 {
+fn every_operation(fault: Fault, mut after: impl FnMut(u64, &mut Memory, &Acknowledged)) -> u64 {
     for operations in 0.. {
         let mut disk = Memory::new();
         disk.fault_after(operations, fault);
-        let mut told = Told::default();
-        let result = work(&mut disk, &mut told, 1000);
+        let mut acknowledged = Acknowledged::default();
+        let result = work(&mut disk, &mut acknowledged, 1000);
         if disk.clear_fault() {
             assert_eq!(result, Ok(()));
             return operations;
@@ -93,9 +93,9 @@ fn every_operation(fault: Fault, mut after: impl FnMut(u64, &mut Memory, &Told))
         if fault != Fault::Crash {
             // Whoever is told of a failure without a loss of power can rely on it: what failed is never found later.
             assert!(!matches!(result, Err(StoreError::Unsettled { .. })), "{result:?}");
-            told.attempted = None;
+            acknowledged.attempted = None;
         }
-        after(operations, &mut disk, &told);
+        after(operations, &mut disk, &acknowledged);
     }
     unreachable!()
 }
@@ -103,7 +103,7 @@ fn every_operation(fault: Fault, mut after: impl FnMut(u64, &mut Memory, &Told))
 #[test]
 fn a_crash_after_any_operation_leaves_the_newest_committed_generation() {
     let seeds = 12;
-    let operations = every_operation(Fault::Crash, |operations, disk, told| {
+    let operations = every_operation(Fault::Crash, |operations, disk, acknowledged| {
         assert!(disk.is_crashed());
         for seed in 0..seeds {
             let mut disk = disk.clone();
@@ -115,11 +115,11 @@ fn a_crash_after_any_operation_leaves_the_newest_committed_generation() {
                     disk.crash(&mut |bound| random.below(bound));
                 }
             }
-            check(&mut disk, told);
+            check(&mut disk, acknowledged);
             // And the job goes on from there.
-            let mut told = told.clone();
-            work(&mut disk, &mut told, 2000).unwrap();
-            check(&mut disk, &told);
+            let mut acknowledged = acknowledged.clone();
+            work(&mut disk, &mut acknowledged, 2000).unwrap();
+            check(&mut disk, &acknowledged);
         }
     });
     assert!(operations > 150, "only {operations} operations: the work is not what it was");
@@ -127,16 +127,16 @@ fn a_crash_after_any_operation_leaves_the_newest_committed_generation() {
 
 #[test]
 fn a_second_crash_during_recovery_harms_no_more_than_the_first() {
-    every_operation(Fault::Crash, |operations, disk, told| {
+    every_operation(Fault::Crash, |operations, disk, acknowledged| {
         let mut random = Random::new(operations);
         for _ in 0..12 {
-            let (mut disk, mut told) = (disk.clone(), told.clone());
+            let (mut disk, mut acknowledged) = (disk.clone(), acknowledged.clone());
             disk.crash(&mut |bound| random.below(bound));
             for nonce in [2000, 3000] {
                 disk.fault_after(random.below(120), Fault::Crash);
-                let _ = work(&mut disk, &mut told, nonce);
+                let _ = work(&mut disk, &mut acknowledged, nonce);
                 disk.crash(&mut |bound| random.below(bound));
-                check(&mut disk, &told);
+                check(&mut disk, &acknowledged);
             }
         }
     });
@@ -144,17 +144,17 @@ fn a_second_crash_during_recovery_harms_no_more_than_the_first() {
 
 #[test]
 fn a_process_killed_at_any_operation_and_a_later_loss_of_power_harm_nothing_committed() {
-    every_operation(Fault::Crash, |operations, disk, told| {
+    every_operation(Fault::Crash, |operations, disk, acknowledged| {
         disk.restart_process();
-        check(disk, told);
+        check(disk, acknowledged);
         // What the killed process did can be seen, and is not durable when the next one builds on it.
         let mut random = Random::new(operations);
         for _ in 0..12 {
-            let (mut disk, mut told) = (disk.clone(), told.clone());
+            let (mut disk, mut acknowledged) = (disk.clone(), acknowledged.clone());
             disk.fault_after(random.below(60), Fault::Crash);
-            let _ = work(&mut disk, &mut told, 2000);
+            let _ = work(&mut disk, &mut acknowledged, 2000);
             disk.crash(&mut |bound| if random.below(4) == 0 { random.below(bound) } else { 0 });
-            check(&mut disk, &told);
+            check(&mut disk, &acknowledged);
         }
     });
 }
@@ -198,25 +198,25 @@ fn an_image_that_failed_leaves_nothing_behind() {
 
 #[test]
 fn a_full_disk_at_any_operation_harms_nothing_committed() {
-    every_operation(Fault::NoSpace, |_, disk, told| {
-        check(disk, told);
-        let mut told = told.clone();
-        work(disk, &mut told, 2000).unwrap();
-        check(disk, &told);
+    every_operation(Fault::NoSpace, |_, disk, acknowledged| {
+        check(disk, acknowledged);
+        let mut acknowledged = acknowledged.clone();
+        work(disk, &mut acknowledged, 2000).unwrap();
+        check(disk, &acknowledged);
     });
 }
 
 #[test]
 fn a_failing_device_at_any_operation_harms_nothing_committed() {
-    every_operation(Fault::Device, |_, disk, told| {
-        check(disk, told);
+    every_operation(Fault::Device, |_, disk, acknowledged| {
+        check(disk, acknowledged);
         // Power may fail now, or while the job goes on after the fault.
         for operations in [0, 5, 10, 20, 40, 80] {
-            let (mut disk, mut told) = (disk.clone(), told.clone());
+            let (mut disk, mut acknowledged) = (disk.clone(), acknowledged.clone());
             disk.fault_after(operations, Fault::Crash);
-            let _ = work(&mut disk, &mut told, 2000);
+            let _ = work(&mut disk, &mut acknowledged, 2000);
             disk.crash_losing_all();
-            check(&mut disk, &told);
+            check(&mut disk, &acknowledged);
         }
     });
 }
@@ -224,8 +224,8 @@ fn a_failing_device_at_any_operation_harms_nothing_committed() {
 #[test]
 fn a_full_disk_says_how_much_was_wanted_and_leaves_no_half_image() {
     let mut disk = Memory::new();
-    let mut told = Told::default();
-    work(&mut disk, &mut told, 1000).unwrap();
+    let mut acknowledged = Acknowledged::default();
+    work(&mut disk, &mut acknowledged, 1000).unwrap();
     let mut directory = JobDirectory::attach(&mut disk, JOB);
     let life = directory.newest_decision().unwrap().unwrap().life;
     let before = directory.generations().unwrap();
@@ -245,21 +245,21 @@ fn a_full_disk_says_how_much_was_wanted_and_leaves_no_half_image() {
     let after = directory.generations().unwrap();
     assert_eq!(after[..before.len()], before[..]);
     assert_eq!((after[before.len()].images, after[before.len()].half_written), (0, 0));
-    restore(&mut directory, told.committed.unwrap()).unwrap();
+    restore(&mut directory, acknowledged.committed.unwrap()).unwrap();
 }
 
 #[test]
 fn an_older_life_commits_nothing_from_the_decision_on() {
     let mut disk = Memory::new();
-    let mut told = Told::default();
-    work(&mut disk, &mut told, 1000).unwrap();
+    let mut acknowledged = Acknowledged::default();
+    work(&mut disk, &mut acknowledged, 1000).unwrap();
     let mut old = JobDirectory::attach(disk, JOB);
     let old_life = old.newest_decision().unwrap().unwrap().life;
     let late = generation(old_life, 90);
     old.begin_generation(late).unwrap();
     let claims = common::write_images(&mut old, late).unwrap();
 
-    let new_life = old.start_life(5, told.committed).unwrap().life;
+    let new_life = old.start_life(5, acknowledged.committed).unwrap().life;
     let refused = old.commit(&common::request(late, claims)).unwrap_err();
     assert_eq!(
         refused,
@@ -268,5 +268,5 @@ fn an_older_life_commits_nothing_from_the_decision_on() {
     let refused = old.begin_generation(generation(old_life, 91)).unwrap_err();
     assert!(matches!(refused, StoreError::Commit { error: CommitError::Fenced { .. }, .. }));
     let newest = old.newest_committed().unwrap().unwrap().generation;
-    assert_eq!(Some(newest), told.committed);
+    assert_eq!(Some(newest), acknowledged.committed);
 }

@@ -11,7 +11,7 @@ use common::{JOB, generation, job_file, life};
 use store::delta::ContentName;
 use store::image::layout::VERSION;
 use store::image::{Identity, ImageSummary, KindSummary, Section, encode_image, parse_image};
-use store::record::{Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, SinceWhole, Upon};
+use store::record::{BaseCopy, Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, SinceWhole};
 use store::{CommitRecord, Decision, End, ImageDigest, JobFile, Manifest, kinds};
 use transport::{Epoch, Rank};
 
@@ -91,7 +91,7 @@ fn the_records_of_version_1_are_read_and_still_written() {
         copied_unix_ms: 1_795_249_899_999,
         key: Some(0x0123_4567_89ab_cdef),
         manifest: manifest_sum,
-        upon: Some(Upon { generation: generation(life(2, 0xdead_beef), 3), record: 0xfeed }),
+        upon: Some(BaseCopy { generation: generation(life(2, 0xdead_beef), 3), record: 0xfeed }),
         becomes_base: true,
         since_whole: None,
         job_file: file(0x5eed),

@@ -4,7 +4,7 @@ use store::image::layout::{ENTRY_BYTES, ENTRY_FIELDS, Field, HEADER_BYTES, HEADE
 use store::image::seal;
 use store::packets::layout as packets;
 
-use store::protect::changed;
+use store::protect::parity_changes;
 
 const DOCUMENT: &str = include_str!("../../docs/reference/image-format.md");
 
@@ -35,7 +35,7 @@ fn the_tables_are_the_code_s() {
     compare("### Header", HEADER_FIELDS, HEADER_BYTES);
     compare("### Table", ENTRY_FIELDS, ENTRY_BYTES);
     compare("### Seal", seal::SEAL_FIELDS, seal::SEAL_BYTES);
-    compare("### Changed parity", changed::HEADER_FIELDS, changed::HEADER_BYTES);
+    compare("### Changed parity", parity_changes::HEADER_FIELDS, parity_changes::HEADER_BYTES);
     compare("### Packet footer", packets::FOOTER_FIELDS, packets::FOOTER_BYTES);
     compare("### Packet table", packets::ENTRY_FIELDS, packets::ENTRY_BYTES);
 }
@@ -46,8 +46,8 @@ fn magic_and_version_are_the_code_s() {
     assert_eq!(rows[0].3, format!("`{}`", str::from_utf8(&MAGIC).unwrap()));
     assert_eq!(rows[1].3, format!("of this layout: {VERSION}"));
     let rows = table("### Changed parity");
-    assert_eq!(rows[0].3, format!("`{}`", str::from_utf8(&changed::MAGIC).unwrap()));
-    assert_eq!(rows[1].3, format!("of this layout: {}", changed::VERSION));
+    assert_eq!(rows[0].3, format!("`{}`", str::from_utf8(&parity_changes::MAGIC).unwrap()));
+    assert_eq!(rows[1].3, format!("of this layout: {}", parity_changes::VERSION));
     let rows = table("### Packet footer");
     assert_eq!(rows[0].3, format!("`{}`", str::from_utf8(&packets::MAGIC).unwrap()));
     assert_eq!(rows[1].3, format!("of this layout: {}", packets::VERSION));

@@ -9,7 +9,7 @@ use store::protect::ProtectError;
 
 /// What the program was told before the crash.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Acknowledged {
     committed: Option<GenerationId>,
     /// Begun, but not told as committed: may or may not exist.
     attempted: Option<GenerationId>,
@@ -20,7 +20,7 @@ const EPOCHS: u32 = 3;
 /// Three generations in life `counter`, each built upon the one before; the older ones are collected.
 fn work(
     cluster: &mut Cluster,
-    told: &mut Told,
+    acknowledged: &mut Acknowledged,
     counter: u32,
     mut from: Option<GenerationId>,
 ) -> Result<(), ProtectError> {
@@ -28,9 +28,9 @@ fn work(
     let first = from.map_or(1, |from| from.epoch.0 + 1);
     for epoch in first..first + EPOCHS {
         let id = generation(counter, epoch);
-        told.attempted = Some(id);
+        acknowledged.attempted = Some(id);
         let claims = cluster.protect(id, from)?;
-        cluster.commit(id, claims, || told.committed = Some(id))?;
+        cluster.commit(id, claims, || acknowledged.committed = Some(id))?;
         from = Some(id);
         cluster.collect(life(counter), 1)?;
     }
@@ -39,15 +39,18 @@ fn work(
 
 /// Repairs the lost nodes for the newest generation that any node knows as committed; it is the one that was told, or the one
 /// attempted.
-fn recover(cluster: &mut Cluster, told: &Told, lost: &[usize]) -> Option<GenerationId> {
+fn recover(cluster: &mut Cluster, acknowledged: &Acknowledged, lost: &[usize]) -> Option<GenerationId> {
     cluster.replace(lost);
     let committed = cluster.committed();
     let Some(newest) = committed.first() else {
-        assert_eq!(told.committed, None, "nobody knows what was told as committed");
+        assert_eq!(acknowledged.committed, None, "nobody knows what was told as committed");
         return None;
     };
     let found = Some(newest.generation);
-    assert!(found == told.committed || found == told.attempted, "found {found:?}, {told:?}");
+    assert!(
+        found == acknowledged.committed || found == acknowledged.attempted,
+        "found {found:?}, {acknowledged:?}"
+    );
     // Empty nodes learn of the job and its life.
     cluster.start(1, None).unwrap();
     cluster.repair_and_check(newest, lost).unwrap();
@@ -60,19 +63,19 @@ fn every_operation(
     losses: usize,
     step: u64,
     deltas: u32,
-    mut after: impl FnMut(u64, &Cluster, &Told),
+    mut after: impl FnMut(u64, &Cluster, &Acknowledged),
 ) -> u64 {
     for operations in (0..).map(|n| n * step) {
         let mut cluster = Cluster::new(members, losses);
         cluster.deltas = deltas;
-        let mut told = Told::default();
+        let mut acknowledged = Acknowledged::default();
         cluster.fuse.set(Some(operations));
-        let result = work(&mut cluster, &mut told, 1, None);
+        let result = work(&mut cluster, &mut acknowledged, 1, None);
         if cluster.fuse.left().is_some_and(|left| left > 0) {
             assert_eq!(result, Ok(()));
             return operations;
         }
-        after(operations, &cluster, &told);
+        after(operations, &cluster, &acknowledged);
     }
     unreachable!()
 }
@@ -98,12 +101,12 @@ enum Ways {
 }
 
 fn any_crash_and_any_losses(members: usize, losses: usize, step: u64, deltas: u32, ways: Ways) -> u64 {
-    every_operation(members, losses, step, deltas, |operations, cluster, told| {
+    every_operation(members, losses, step, deltas, |operations, cluster, acknowledged| {
         let turn = operations / step % 3;
         for way in (0..3).filter(|way| ways == Ways::All || *way == turn) {
             let crashed = crashed(cluster, operations, way);
             subsets(members, losses, &mut |lost| {
-                recover(&mut crashed.copy(), told, lost);
+                recover(&mut crashed.copy(), acknowledged, lost);
             });
         }
     })
@@ -134,7 +137,7 @@ fn images_over_a_base_come_back_with_it() {
 
 #[test]
 fn after_a_crash_the_job_goes_on_and_loses_nodes_again() {
-    every_operation(4, 2, 1, 0, |operations, cluster, told| {
+    every_operation(4, 2, 1, 0, |operations, cluster, acknowledged| {
         let mut random = Random::new(operations);
         let mut cluster = crashed(cluster, operations, operations % 3);
         let mut two = || {
@@ -142,14 +145,14 @@ fn after_a_crash_the_job_goes_on_and_loses_nodes_again() {
             let second = (first + 1 + usize::try_from(random.below(3)).unwrap()) % 4;
             [first.min(second), first.max(second)]
         };
-        let Some(from) = recover(&mut cluster, told, &two()) else { return };
-        let mut told = Told::default();
-        work(&mut cluster, &mut told, 2, Some(from)).unwrap();
-        assert_eq!(told.committed, Some(generation(2, from.epoch.0 + EPOCHS)));
+        let Some(from) = recover(&mut cluster, acknowledged, &two()) else { return };
+        let mut acknowledged = Acknowledged::default();
+        work(&mut cluster, &mut acknowledged, 2, Some(from)).unwrap();
+        assert_eq!(acknowledged.committed, Some(generation(2, from.epoch.0 + EPOCHS)));
         let lost = two();
         cluster.replace(&lost);
         let newest = cluster.committed().remove(0);
-        assert_eq!(Some(newest.generation), told.committed);
+        assert_eq!(Some(newest.generation), acknowledged.committed);
         cluster.start(2, Some(from)).unwrap();
         cluster.repair_and_check(&newest, &lost).unwrap();
     });
@@ -158,8 +161,8 @@ fn after_a_crash_the_job_goes_on_and_loses_nodes_again() {
 #[test]
 fn a_repair_that_loses_power_at_any_operation_is_done_again() {
     let mut whole = Cluster::new(4, 2);
-    let mut told = Told::default();
-    work(&mut whole, &mut told, 1, None).unwrap();
+    let mut acknowledged = Acknowledged::default();
+    work(&mut whole, &mut acknowledged, 1, None).unwrap();
     let manifest = whole.committed().remove(0);
     let (lost, id) = ([0, 2], manifest.generation);
     for operations in 0.. {

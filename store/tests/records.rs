@@ -8,7 +8,7 @@ use common::{JOB, generation, job_file, life};
 use proptest::prelude::*;
 use store::delta::ContentName;
 use store::image::{ImageSummary, KindSummary};
-use store::record::{Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, SinceWhole, Upon};
+use store::record::{BaseCopy, Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, SinceWhole};
 use store::{
     CheckpointSettings, CommitRecord, Decision, End, ImageDigest, JobFile, Manifest, RecordError,
     checksum::checksum,
@@ -47,7 +47,7 @@ fn copied() -> Copied {
         copied_unix_ms: 2,
         key: Some(8),
         manifest: 5,
-        upon: Some(Upon { generation: generation(life(1, 2), 2), record: 6 }),
+        upon: Some(BaseCopy { generation: generation(life(1, 2), 2), record: 6 }),
         becomes_base: false,
         since_whole: Some(SinceWhole { copies: 3, bytes: 4000 }),
         job_file: file(2),

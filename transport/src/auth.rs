@@ -129,7 +129,7 @@ impl Authenticator {
     }
 
     /// As [`Authenticator::seal`], of a frame whose head is `header` and `body`, from which it has just been written: what has just left the processor's registers in small pieces cannot be
-    /// read in large ones at once. False: that takes the longer way.
+    /// read in large ones at once. False: that takes the slow path.
     #[inline]
     pub(crate) fn seal_short(
         &self,

@@ -25,13 +25,13 @@ pub const EPOCH_STEP_MAX: u32 = 64;
 /// Highest epoch of a rank: one that is not reached by any step of a frame (R3) cannot wrap. Nobody names a higher one, and no image has it.
 pub const EPOCH_MAX: u32 = u32::MAX / 2;
 
-/// Announced but not yet granted sends of one link: bounds the peer's table of unmatched announcements.
+/// Announced but not yet granted sends of one link: bounds the peer's table of unmatched RTS frames.
 pub const ANNOUNCED_MAX: usize = 1024;
 
 /// Messages that wait on one link for window before `send` pushes back.
 pub const PENDING_MESSAGES_MAX: usize = 4096;
 
-/// Payloads that may come in on one link at one time: a peer stops announcing while this many of its grants are unused,
+/// Payloads that may come in on one link at one time: a peer stops announcing while this many of its CTS frames are unused,
 /// may then be granted all it has announced, and has a window of pieces on their way.
 pub const INCOMING_MAX: usize = 2 * ANNOUNCED_MAX + 256;
 const _: () = assert!(INCOMING_MAX as u64 == 2 * ANNOUNCED_MAX as u64 + WINDOW_FRAMES_MAX);

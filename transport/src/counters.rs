@@ -68,6 +68,6 @@ counters! {
     messages_converted,
     /// Messages whose payload was pulled out of the sender's memory (R11).
     messages_pulled,
-    /// Messages that were received the short way: in one go, by a receive that waited.
-    messages_at_once,
+    /// Messages that were received by the fast path: in one go, by a receive that waited.
+    messages_fast,
 }

@@ -71,40 +71,40 @@ pub trait Buffers {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Piece<'a> {
     /// Here.
-    Here(&'a [u8]),
+    InFrame(&'a [u8]),
     /// So many bytes, which lie in their buffer already.
     Placed(usize),
     /// So many bytes, which the shell can bring.
-    Apart(usize),
+    Deferred(usize),
 }
 
 impl<'a> Piece<'a> {
     pub(crate) fn len(self) -> usize {
         match self {
-            Piece::Here(bytes) => bytes.len(),
-            Piece::Placed(bytes) | Piece::Apart(bytes) => bytes,
+            Piece::InFrame(bytes) => bytes.len(),
+            Piece::Placed(bytes) | Piece::Deferred(bytes) => bytes,
         }
     }
 
     /// The bytes of a message that is copied, which are always here.
     pub(crate) fn here(self) -> &'a [u8] {
         match self {
-            Piece::Here(bytes) => bytes,
-            Piece::Placed(_) | Piece::Apart(_) => &[],
+            Piece::InFrame(bytes) => bytes,
+            Piece::Placed(_) | Piece::Deferred(_) => &[],
         }
     }
 
     /// Puts it into its buffer. False: it could not be brought.
     pub(crate) fn store(self, receive: OpId, offset: u64, buffers: &mut impl Buffers) -> bool {
         match self {
-            Piece::Here(bytes) => {
+            Piece::InFrame(bytes) => {
                 if !bytes.is_empty() {
                     buffers.place(receive, offset, bytes);
                 }
                 true
             }
             Piece::Placed(_) => true,
-            Piece::Apart(bytes) => buffers.fetch(receive, offset, bytes),
+            Piece::Deferred(bytes) => buffers.fetch(receive, offset, bytes),
         }
     }
 }
@@ -135,7 +135,7 @@ pub struct Transmit {
     pub announced: Option<Announced>,
 }
 
-/// An announcement whose payload a peer on this host may pull.
+/// An RTS whose payload a peer on this host may pull.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Announced {
     /// The send.

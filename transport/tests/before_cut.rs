@@ -190,7 +190,7 @@ fn a_number_that_is_given_out_again_says_nothing_of_before_the_cut() {
         world.send_user(1, 0, 1, vec![9; 3000]);
         world.send(0, 1, 5, b"numbered in the old life");
     });
-    // Its number goes to the grant of a receive that is posted after the cut, which the peer must not see before its own.
+    // Its number goes to the CTS of a receive that is posted after the cut, which the peer must not see before its own.
     let op = world.receive(0, None, Some(1), 5000);
     world.receive(1, None, Some(5), 100);
     world.run(100 * MS);

@@ -277,7 +277,7 @@ fn messages_that_were_matched_in_order_may_be_complete_in_another() {
     }
 }
 
-/// A buffer of node 1 for several messages, and a long one (its announcement has come, its payload is lost on the way) and a short one into it.
+/// A buffer of node 1 for several messages, and a long one (its RTS has come, its payload is lost on the way) and a short one into it.
 fn half_filled(bytes_max: u64) -> (World, OpId, Vec<u8>, Vec<u8>) {
     let mut world = World::new(2, &config(), 1500);
     let source = Some(world.link(1, 0));

@@ -110,7 +110,7 @@ fn a_short_buffer_pulls_no_more_than_it_takes_and_none_at_all_nothing() {
     assert_eq!((world.sends_done(0), world.received(1).len(), data.get()), (2, 2, 0));
 }
 
-/// R5: pulling is of this process. A port that is frozen in the middle has an ordinary grant to send; it goes on where it was when it thaws, and
+/// R5: pulling is of this process. A port that is frozen in the middle has an ordinary CTS to send; it goes on where it was when it thaws, and
 /// whoever is loaded from its image asks for the payload by frames.
 #[test]
 fn no_image_knows_of_a_payload_that_is_being_pulled() {
@@ -123,7 +123,7 @@ fn no_image_knows_of_a_payload_that_is_being_pulled() {
         let frozen = world.freeze(1);
         let state = frozen.state();
         let link = state.links.iter().find(|link| !link.incoming.is_empty()).expect("a link");
-        assert_eq!(link.control, [Control::Grant { op: link.incoming[0].peer_op, total: BYTES as u64 }]);
+        assert_eq!(link.control, [Control::Cts { op: link.incoming[0].peer_op, total: BYTES as u64 }]);
         assert_eq!(link.incoming[0].received, 0);
         if restarted {
             let life = Life { counter: LIFE.counter + 1, nonce: 5 };

@@ -2,7 +2,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "test data")]
 
 use transport::wire::{
-    Announce, Body, Contact, Data, Eager, Flags, Frame, Grant, HEADER_BYTES, Header, Kind, Malformed, Resync,
+    Body, Contact, Cts, Data, Eager, Flags, Frame, HEADER_BYTES, Header, Kind, Malformed, Resync, Rts,
     Stopped, TAG_BYTES, VERSION,
 };
 use transport::{Epoch, JobTag, Life, LinkIndex, OpId, PortId, Rank, RawAddress, Space};
@@ -33,7 +33,7 @@ fn bodies() -> Vec<Body> {
         Body::Probe,
         Body::Eager(Eager { tag: 1, data: 2, total: 3, space: Space(1) }),
         Body::More,
-        Body::Announce(Announce {
+        Body::Rts(Rts {
             operation: OpId(4),
             tag: 1,
             data: 2,
@@ -41,7 +41,7 @@ fn bodies() -> Vec<Body> {
             space: Space(0),
             place: 5 << 48,
         }),
-        Body::Grant(Grant { operation: OpId(4), total: 9 }),
+        Body::Cts(Cts { operation: OpId(4), total: 9 }),
         Body::Data(Data { operation: OpId(4), offset: 1 << 33 }),
         Body::Close,
         Body::Stopped(Stopped { pause: 6, expected_ns: 1_000_000 }),
@@ -94,11 +94,11 @@ fn golden_bytes() {
         03000000000000000100000000000000
         More
 
-        Announce
+        Rts
         04000000000000000100000000000000
         02000000000000000000000000010000
         0000000000000005
-        Grant
+        Cts
         04000000000000000900000000000000
         Data
         04000000000000000000000002000000

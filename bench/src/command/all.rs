@@ -24,7 +24,7 @@ use crate::rate::{self, RateOptions};
 
 /// What `all` says for itself; the reports are in their files.
 #[derive(Serialize)]
-pub(super) struct Kept {
+pub(super) struct AllReport {
     bench: &'static str,
     #[serde(skip)]
     folder: PathBuf,
@@ -44,7 +44,7 @@ struct Skipped {
     why: String,
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for AllReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.texts.join("\n\n"))?;
         let wrong = self.wrong.iter().map(|bench| format!("\n\n{bench}: WRONG, see its report"));
@@ -52,10 +52,10 @@ impl fmt::Display for Kept {
     }
 }
 
-impl Kept {
-    fn new(out: &Path) -> Result<Kept, BenchError> {
+impl AllReport {
+    fn new(out: &Path) -> Result<AllReport, BenchError> {
         std::fs::create_dir_all(out).map_err(|error| BenchError::Write { path: out.to_owned(), error })?;
-        Ok(Kept {
+        Ok(AllReport {
             bench: "all",
             folder: out.to_owned(),
             out: out.to_string_lossy().into_owned(),
@@ -122,53 +122,55 @@ impl Kept {
 }
 
 /// Every bench with the parameters of the figures that are kept.
-pub(super) fn all(out: &Path, quick: bool) -> Result<Kept, BenchError> {
-    let mut kept = Kept::new(out)?;
+pub(super) fn all(out: &Path, quick: bool) -> Result<AllReport, BenchError> {
+    let mut all_report = AllReport::new(out)?;
     let runs = |full: usize| if quick { 1 } else { full };
     let defaults = LatencyOptions::default();
     let latency = LatencyOptions { pairs: runs(defaults.pairs), runs: runs(defaults.runs), ..defaults };
-    kept.keep("latency", &latency::run(&latency)?)?;
+    all_report.keep("latency", &latency::run(&latency)?)?;
     let defaults = RateOptions::default();
     let rate = RateOptions { pairs: runs(defaults.pairs), runs: runs(defaults.runs), ..defaults };
-    kept.keep("rate", &rate::run(&rate)?)?;
+    all_report.keep("rate", &rate::run(&rate)?)?;
     let defaults = BulkOptions::default();
-    kept.keep("bulk", &bulk::run(&BulkOptions { runs: runs(defaults.runs), ..defaults })?)?;
+    all_report.keep("bulk", &bulk::run(&BulkOptions { runs: runs(defaults.runs), ..defaults })?)?;
     let defaults = LossOptions::default();
     let losses = if quick { 50 } else { defaults.losses };
-    kept.keep("loss", &loss::run(&LossOptions { runs: runs(defaults.runs), losses, ..defaults })?)?;
+    all_report.keep("loss", &loss::run(&LossOptions { runs: runs(defaults.runs), losses, ..defaults })?)?;
     let defaults = ProtocolOptions::default();
-    kept.keep("protocol", &protocol::run(&ProtocolOptions { runs: runs(defaults.runs), ..defaults })?)?;
+    all_report
+        .keep("protocol", &protocol::run(&ProtocolOptions { runs: runs(defaults.runs), ..defaults })?)?;
     let defaults = CheckpointableOptions::default();
     let options = CheckpointableOptions { pairs: runs(defaults.pairs), ..defaults };
-    kept.keep("checkpointable", &checkpointable::run(&options)?)?;
+    all_report.keep("checkpointable", &checkpointable::run(&options)?)?;
     let defaults = ParityOptions::default();
     let bytes = quick.then_some(1 << 20);
     let report = parity::run(&ParityOptions { runs: runs(defaults.runs), bytes, ..defaults })?;
-    kept.keep_drawn("parity", &report, &report.svg())?;
+    all_report.keep_drawn("parity", &report, &report.svg())?;
     for (name, options) in parity::group_figures(quick) {
         let report = parity::run_group(&options)?;
-        kept.keep_drawn(name, &report, &report.svg())?;
+        all_report.keep_drawn(name, &report, &report.svg())?;
     }
     for (name, options) in parity::program_figures(quick) {
         let report = parity::run_programs(&options)?;
-        kept.keep_drawn(name, &report, &report.svg())?;
-        kept.note(name, report.is_right);
+        all_report.keep_drawn(name, &report, &report.svg())?;
+        all_report.note(name, report.is_right);
     }
     let report = freeze::run(&if quick { quick_freeze() } else { FreezeOptions::default() })?;
-    kept.keep_drawn("freeze", &report, &report.svg())?;
+    all_report.keep_drawn("freeze", &report, &report.svg())?;
     let defaults = MovesOptions::default();
-    kept.keep_or_skip("moves", moves::run(&MovesOptions { moves: runs(defaults.moves), ..defaults }))?;
+    all_report
+        .keep_or_skip("moves", moves::run(&MovesOptions { moves: runs(defaults.moves), ..defaults }))?;
     let report = pause::run(&if quick { quick_pause() } else { PauseOptions::default() })?;
-    kept.keep_drawn("pause", &report, &report.svg())?;
+    all_report.keep_drawn("pause", &report, &report.svg())?;
     let report = delta::run(&if quick { quick_delta() } else { DeltaBenchOptions::default() })?;
-    kept.keep_drawn("delta", &report, &report.svg())?;
-    kept.note("delta", report.is_right());
+    all_report.keep_drawn("delta", &report, &report.svg())?;
+    all_report.note("delta", report.is_right());
     let defaults = StoreOptions::default();
     let bytes = if quick { vec![2 << 20] } else { defaults.bytes.clone() };
     let report = packets::run(&StoreOptions { runs: runs(defaults.runs), bytes, ..defaults })?;
-    kept.keep_drawn("store", &report, &report.svg())?;
-    kept.note("store", report.is_right());
-    Ok(kept)
+    all_report.keep_drawn("store", &report, &report.svg())?;
+    all_report.note("store", report.is_right());
+    Ok(all_report)
 }
 
 #[cfg(test)]
@@ -178,24 +180,24 @@ mod tests {
     #[test]
     fn what_this_machine_has_not_is_told_and_the_rest_goes_on() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut kept = Kept::new(folder.path()).expect("a folder");
+        let mut all_report = AllReport::new(folder.path()).expect("a folder");
         let none = |what: &str| Err::<String, _>(BenchError::NoNamespaces { what: what.to_owned() });
-        kept.keep_or_skip("moves", none("no rights")).expect("it is skipped");
-        kept.keep("latency", &"all is well".to_owned()).expect("room for a file");
-        let text = kept.to_string();
+        all_report.keep_or_skip("moves", none("no rights")).expect("it is skipped");
+        all_report.keep("latency", &"all is well".to_owned()).expect("room for a file");
+        let text = all_report.to_string();
         assert!(text.starts_with(
             "moves: skipped: no network namespaces to measure AF_XDP in: no rights; run this as root"
         ));
         assert!(text.ends_with("all is well"));
-        let json = serde_json::to_value(&kept).expect("an object");
+        let json = serde_json::to_value(&all_report).expect("an object");
         assert_eq!(json["benches"], serde_json::json!(["latency"]));
         assert_eq!(json["skipped"][0]["bench"], "moves");
-        assert!(kept.is_right());
+        assert!(all_report.is_right());
         assert!(!folder.path().join("moves.json").exists());
         // What fails although it could be measured is no reason to go on.
         let altered = Err::<String, _>(BenchError::Altered { tag: 7 });
-        assert!(kept.keep_or_skip("moves", altered).is_err());
-        kept.note("delta", false);
-        assert!(!kept.is_right() && kept.to_string().ends_with("delta: WRONG, see its report"));
+        assert!(all_report.keep_or_skip("moves", altered).is_err());
+        all_report.note("delta", false);
+        assert!(!all_report.is_right() && all_report.to_string().ends_with("delta: WRONG, see its report"));
     }
 }

@@ -4,11 +4,11 @@ use clap::Args;
 
 use super::{MESSAGE_MIB_MAX, MESSAGES_MAX, MTU_MAX, PAIRS_MAX, ROUNDS_MAX, RUNS_MAX};
 use crate::bulk::BulkOptions;
-use crate::ground::{Nic, Program};
 use crate::latency::LatencyOptions;
 use crate::moves::MovesOptions;
 use crate::number::number;
 use crate::rate::RateOptions;
+use crate::testbed::{Nic, Program};
 
 /// Over what it is measured.
 #[derive(Args, Clone, Copy, Debug)]

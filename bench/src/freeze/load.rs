@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use crate::error::BenchError;
-use crate::ground::{Seat, Wire};
 use crate::pair::{self, Address, Auth, Watchdog};
+use crate::testbed::{RailSpec, Wire};
 use crate::worker::Parent;
 
 pub(crate) const SENDER: &str = "freeze-sender";
@@ -32,14 +32,14 @@ const MOVING_RECEIVES: usize = 2;
 /// What a sending process has to know.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Sender {
-    pub(super) seat: Seat,
+    pub(super) spec: RailSpec,
     pub(super) port: Address,
 }
 
 /// Sends bursts to the measured port until the process is ended, and takes what moves the other way.
 pub(crate) fn send(parent: &mut Parent) -> Result<(), BenchError> {
-    let Some(Sender { seat, port }) = parent.hear()? else { return Ok(()) };
-    let endpoint = pair::open_on(seat.rail_of_a_peer(Wire::Ours)?, seat.rank, Auth::Header)?;
+    let Some(Sender { spec, port }) = parent.hear()? else { return Ok(()) };
+    let endpoint = pair::open_on(spec.rail_of_a_peer(Wire::Ours)?, spec.rank, Auth::Header)?;
     parent.tell(&Address::of(&endpoint))?;
     let link = endpoint.connect(pair::port_id(0), &[port.raw()])?;
     for _ in 0..MOVING_RECEIVES {
@@ -74,16 +74,16 @@ pub(crate) fn send(parent: &mut Parent) -> Result<(), BenchError> {
 /// Peers that make contact, one after the other.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Crowd {
-    pub(super) seats: Vec<Seat>,
+    pub(super) specs: Vec<RailSpec>,
     pub(super) port: Address,
 }
 
-/// Sends one message from each seat, and falls silent when it is acknowledged.
+/// Sends one message from each rank, and falls silent when it is acknowledged.
 pub(crate) fn crowd(parent: &mut Parent) -> Result<(), BenchError> {
-    let Some(Crowd { seats, port }) = parent.hear()? else { return Ok(()) };
-    for seat in seats {
-        let rail = seat.rail_of_a_peer(Wire::Ours)?;
-        let endpoint = pair::open_without_helper(rail, seat.rank, Auth::Header)?;
+    let Some(Crowd { specs, port }) = parent.hear()? else { return Ok(()) };
+    for spec in specs {
+        let rail = spec.rail_of_a_peer(Wire::Ours)?;
+        let endpoint = pair::open_without_helper(rail, spec.rank, Auth::Header)?;
         let link = endpoint.connect(pair::port_id(0), &[port.raw()])?;
         endpoint.send(link, pair::reported(CONTACT, 0), SendBuffer::Copied(&[7; 8]))?;
         let watchdog = Watchdog::new("the measured port to acknowledge a contact");

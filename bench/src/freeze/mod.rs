@@ -19,10 +19,10 @@ mod report;
 use drivers::Driver;
 
 use crate::error::BenchError;
-use crate::ground::{Ground, Nic, Program, Wire};
 use crate::machine::Machine;
 use crate::pair::Address;
 use crate::progress;
+use crate::testbed::{Nic, Program, Testbed, Wire};
 use crate::worker::Worker;
 pub(crate) use load::{CROWD, SENDER, crowd, send};
 pub(crate) use port::{PORT, measure};
@@ -74,7 +74,7 @@ impl Default for FreezeOptions {
 /// [`BenchError`] if a process, a socket or a message fails.
 pub fn run(options: &FreezeOptions) -> Result<FreezeReport, BenchError> {
     let machine = Machine::here();
-    let ground = Ground::make(options.nic, options.program)?;
+    let testbed = Testbed::make(options.nic, options.program)?;
     // In flight only grows, for what has been announced is not taken back.
     let mut flights = options.flights.clone();
     flights.sort_unstable();
@@ -83,18 +83,18 @@ pub fn run(options: &FreezeOptions) -> Result<FreezeReport, BenchError> {
     let mut rows = Vec::new();
     for &links in &options.links {
         let group = Group { links, silent: 0, samples: options.samples };
-        let mut bed = Bed::make(&group, &ground)?;
+        let mut measured = MeasuredPort::make(&group, &testbed)?;
         for &flight_bytes in &flights {
             progress.step(format_args!("{links} links, {flight_bytes} bytes in flight"));
-            rows.push(bed.row(format!("links-{links}-flight-{flight_bytes}"), &group, flight_bytes)?);
+            rows.push(measured.row(format!("links-{links}-flight-{flight_bytes}"), &group, flight_bytes)?);
         }
     }
     if options.dump_row {
         progress.step(format_args!("{DUMP_ROW}"));
         let group = Group { links: DUMP_LINKS, silent: DUMP_ACTIVE, samples: options.samples };
-        rows.push(Bed::make(&group, &ground)?.row(DUMP_ROW.to_owned(), &group, 0)?);
+        rows.push(MeasuredPort::make(&group, &testbed)?.row(DUMP_ROW.to_owned(), &group, 0)?);
     }
-    Ok(FreezeReport::new(machine, &ground, rows))
+    Ok(FreezeReport::new(machine, &testbed, rows))
 }
 
 /// Rows that one set of processes measures.
@@ -106,21 +106,21 @@ struct Group {
 }
 
 /// A measured port with all its peers.
-struct Bed {
+struct MeasuredPort {
     port: Worker,
     senders: Vec<Worker>,
     /// Nobody reads from them.
     _silent: Vec<Box<dyn Driver>>,
 }
 
-impl Bed {
-    fn make(group: &Group, ground: &Ground) -> Result<Bed, BenchError> {
-        let mut port = ground.on(0, || Worker::start(PORT))?;
-        port.tell(&ground.seat(0, 0))?;
+impl MeasuredPort {
+    fn make(group: &Group, testbed: &Testbed) -> Result<MeasuredPort, BenchError> {
+        let mut port = testbed.on(0, || Worker::start(PORT))?;
+        port.tell(&testbed.rail_spec(0, 0))?;
         let address: Address = port.hear()?;
-        let a_silent_one = || ground.seat(0, 1).rail_of_a_peer(Wire::Ours);
+        let a_silent_one = || testbed.rail_spec(0, 1).rail_of_a_peer(Wire::Ours);
         let silent =
-            ground.on(1, || (0..group.silent).map(|_| a_silent_one()).collect::<Result<Vec<_>, _>>())?;
+            testbed.on(1, || (0..group.silent).map(|_| a_silent_one()).collect::<Result<Vec<_>, _>>())?;
         let senders = group.links.saturating_sub(group.silent).min(SENDERS);
         let contacts = group.links - group.silent - senders;
         let mut rank = 1;
@@ -129,9 +129,9 @@ impl Bed {
             rank - 1
         };
         if contacts > 0 {
-            let mut crowd = ground.on(1, || Worker::start(CROWD))?;
-            let seats = (0..contacts).map(|_| ground.seat(next_rank(), 1)).collect();
-            crowd.tell(&load::Crowd { seats, port: address.clone() })?;
+            let mut crowd = testbed.on(1, || Worker::start(CROWD))?;
+            let specs = (0..contacts).map(|_| testbed.rail_spec(next_rank(), 1)).collect();
+            crowd.tell(&load::Crowd { specs, port: address.clone() })?;
             crowd.hear::<()>()?;
         }
         let mut peers = port::Peers { contacts, ..port::Peers::default() };
@@ -141,14 +141,14 @@ impl Bed {
         let mut workers = Vec::new();
         for _ in 0..senders {
             let rank = next_rank();
-            let mut worker = ground.on(1, || Worker::start(SENDER))?;
-            worker.tell(&load::Sender { seat: ground.seat(rank, 1), port: address.clone() })?;
+            let mut worker = testbed.on(1, || Worker::start(SENDER))?;
+            worker.tell(&load::Sender { spec: testbed.rail_spec(rank, 1), port: address.clone() })?;
             peers.senders.push((rank, worker.hear()?));
             workers.push(worker);
         }
         port.tell(&peers)?;
         port.hear::<()>()?;
-        Ok(Bed { port, senders: workers, _silent: silent })
+        Ok(MeasuredPort { port, senders: workers, _silent: silent })
     }
 
     fn row(&mut self, name: String, group: &Group, flight_bytes: u64) -> Result<FreezeRow, BenchError> {
@@ -158,7 +158,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for MeasuredPort {
     fn drop(&mut self) {
         // They send until they are ended.
         for sender in &mut self.senders {

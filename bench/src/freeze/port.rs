@@ -12,8 +12,8 @@ use transport::{FrozenPort, LinkIndex, OpId, Receive};
 use super::load::{BURST, BURST_MESSAGE_BYTES, CONTACT, HELD, MOVING, MOVING_BYTES_MAX};
 use super::report::Tail;
 use crate::error::BenchError;
-use crate::ground::{Seat, Wire};
 use crate::pair::{self, Address, Auth, Watchdog};
+use crate::testbed::{RailSpec, Wire};
 use crate::worker::Parent;
 
 pub(crate) const PORT: &str = "freeze-port";
@@ -97,8 +97,8 @@ pub(super) struct Figures {
 
 /// Sets up the port, then measures row after row.
 pub(crate) fn measure(parent: &mut Parent) -> Result<(), BenchError> {
-    let Some(seat) = parent.hear::<Seat>()? else { return Ok(()) };
-    let endpoint = pair::open_on(seat.rail(Wire::Ours)?, seat.rank, Auth::Header)?;
+    let Some(spec) = parent.hear::<RailSpec>()? else { return Ok(()) };
+    let endpoint = pair::open_on(spec.rail(Wire::Ours)?, spec.rank, Auth::Header)?;
     parent.tell(&Address::of(&endpoint))?;
     let Some(peers) = parent.hear::<Peers>()? else { return Ok(()) };
     let mut program = Program::start(endpoint, &peers)?;

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::DUMP_ROW;
 use super::port::Figures;
 use crate::chart::{self, Chart, Line, Panel};
-use crate::ground::{Ground, Nic};
 use crate::machine::Machine;
 use crate::report::{self, Bar};
 use crate::statistics::{percentile, sorted};
+use crate::testbed::{Nic, Testbed};
 
 /// Medians that Huo, Ma and Sun report of Myrinet MX, 2006: freeze, dump, thaw, microseconds. Another machine and other work.
 pub const PAPER_US: [f64; 3] = [16.0, 54.0, 8.6];
@@ -163,9 +163,9 @@ pub struct FreezeReport {
 }
 
 impl FreezeReport {
-    pub(super) fn new(machine: Machine, ground: &Ground, rows: Vec<FreezeRow>) -> FreezeReport {
+    pub(super) fn new(machine: Machine, testbed: &Testbed, rows: Vec<FreezeRow>) -> FreezeReport {
         let bars = bars(&rows);
-        FreezeReport { bench: "freeze", machine, nic: ground.nic(), device: ground.device(), rows, bars }
+        FreezeReport { bench: "freeze", machine, nic: testbed.nic(), device: testbed.device(), rows, bars }
     }
 }
 

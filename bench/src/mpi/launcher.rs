@@ -30,8 +30,17 @@ const QUOTED_LINES_MAX: usize = 6;
 const KEPT_LINES_MAX: usize = 1 << 16;
 
 /// Variables that select stacks, and must come from the run alone.
-const SELECTORS: [&str; 9] =
-    ["FI_", "UCX_", "MPIR_", "MPICH_", "PMI_", "PMIX_", "HYDRA_", "STILLWIRE_RAILS", "STILLWIRE_REHEARSE"];
+const SELECTORS: [&str; 9] = [
+    "FI_",
+    "UCX_",
+    "MPIR_",
+    "MPICH_",
+    "PMI_",
+    "PMIX_",
+    "HYDRA_",
+    "STILLWIRE_RAILS",
+    "STILLWIRE_PERIODIC_FREEZE",
+];
 
 /// What MPICH wants to take ours, for peers on the host too.
 const OURS: [(&str, &str); 3] =

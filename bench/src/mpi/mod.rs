@@ -21,7 +21,7 @@ use crate::progress::Steps;
 pub use error::MpiError;
 use figures::{CHECKED, Figures};
 pub(crate) use launcher::{Launch, ROLE, work};
-pub use report::{Left, MpiReport, MpiRow, OperationRow, Standing};
+pub use report::{Left, MpiReport, MpiRow, OperationRow, Ranking};
 pub(crate) use setup::Setup;
 pub use stacks::Reach;
 use stacks::Stack;

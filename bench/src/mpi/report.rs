@@ -48,7 +48,7 @@ pub struct MpiRow {
     pub half_rtt_us_spread: Summary,
     /// By half round trip.
     #[serde(flatten)]
-    pub standing: Standing,
+    pub ranking: Ranking,
     /// Of ours: messages per second, to those of the stack with the most that reaches as far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_ratio_to_best: Option<f64>,
@@ -75,7 +75,7 @@ pub struct OperationRow {
     pub us_spread: Summary,
     /// By its time.
     #[serde(flatten)]
-    pub standing: Standing,
+    pub ranking: Ranking,
 }
 
 /// The result.
@@ -134,7 +134,7 @@ impl Field<'_> {
 
 /// How one of ours stands, as ratios of times; nothing for the others.
 #[derive(Clone, Default, Serialize, Debug)]
-pub struct Standing {
+pub struct Ranking {
     /// To the fastest stack that reaches as far and is not ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_to_best: Option<f64>,
@@ -146,15 +146,15 @@ pub struct Standing {
     pub ratio_to_tcp: Option<f64>,
 }
 
-impl Standing {
-    fn of(field: &Field<'_>, measured: &Measured, kind: Kind, bytes: u64) -> Standing {
+impl Ranking {
+    fn of(field: &Field<'_>, measured: &Measured, kind: Kind, bytes: u64) -> Ranking {
         let stack = measured.stack;
         if !stack.ours {
-            return Standing::default();
+            return Ranking::default();
         }
         let best = field.best(stack.reach, kind, bytes);
         let ratio_to_best = best.and_then(|best| field.ratio(stack.name, best, kind, bytes));
-        Standing { ratio_to_best, best, ratio_to_tcp: field.ratio(stack.name, TCP, kind, bytes) }
+        Ranking { ratio_to_best, best, ratio_to_tcp: field.ratio(stack.name, TCP, kind, bytes) }
     }
 }
 
@@ -244,7 +244,7 @@ fn row(field: &Field<'_>, measured: &Measured, bytes: u64) -> MpiRow {
     let messages_per_s = 1.0 / measured.median(Kind::Stream, bytes);
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
     let gbytes_per_s = messages_per_s * bytes as f64 / 1e9;
-    let rate = Standing::of(field, measured, Kind::Stream, bytes);
+    let rate = Ranking::of(field, measured, Kind::Stream, bytes);
     MpiRow {
         stack: measured.stack.name,
         reach: measured.stack.reach,
@@ -253,7 +253,7 @@ fn row(field: &Field<'_>, measured: &Measured, bytes: u64) -> MpiRow {
         gbytes_per_s,
         messages_per_s,
         half_rtt_us_spread,
-        standing: Standing::of(field, measured, Kind::Pingpong, bytes),
+        ranking: Ranking::of(field, measured, Kind::Pingpong, bytes),
         rate_ratio_to_best: rate.ratio_to_best.map(f64::recip),
         rate_best: rate.best,
         rate_ratio_to_tcp: rate.ratio_to_tcp.map(f64::recip),
@@ -269,7 +269,7 @@ fn operation(field: &Field<'_>, measured: &Measured, kind: Kind, bytes: u64) -> 
         bytes,
         us: us_spread.median,
         us_spread,
-        standing: Standing::of(field, measured, kind, bytes),
+        ranking: Ranking::of(field, measured, kind, bytes),
     }
 }
 
@@ -390,10 +390,10 @@ impl MpiReport {
                 writeln!(f, "{name:>26} {time:>20} {time_tcp:>8} {rate:>20} {rate_tcp:>8}")
             };
             for row in rows {
-                let time = shown(row.standing.ratio_to_best, row.standing.best);
+                let time = shown(row.ranking.ratio_to_best, row.ranking.best);
                 let rate = shown(row.rate_ratio_to_best, row.rate_best);
                 let to_tcp =
-                    [row.standing.ratio_to_tcp, row.rate_ratio_to_tcp].map(|ratio| shown(ratio, None));
+                    [row.ranking.ratio_to_tcp, row.rate_ratio_to_tcp].map(|ratio| shown(ratio, None));
                 let [time_tcp, rate_tcp] = to_tcp;
                 line(length(row.bytes), [time, time_tcp, rate, rate_tcp])?;
             }
@@ -403,8 +403,8 @@ impl MpiReport {
                 line(
                     name,
                     [
-                        shown(row.standing.ratio_to_best, row.standing.best),
-                        shown(row.standing.ratio_to_tcp, None),
+                        shown(row.ranking.ratio_to_best, row.ranking.best),
+                        shown(row.ranking.ratio_to_tcp, None),
                         none(),
                         none(),
                     ],
@@ -465,7 +465,7 @@ mod tests {
         ]);
         let ours = &report.rows[0];
         assert_eq!(
-            (ours.stack, ours.bytes, ours.standing.best, ours.rate_best),
+            (ours.stack, ours.bytes, ours.ranking.best, ours.rate_best),
             (OURS_SHM, 8, Some("ofi-shm"), Some("mpich-shm"))
         );
         let near = |value: Option<f64>, expected: f64| {
@@ -475,11 +475,11 @@ mod tests {
         near(Some(ours.half_rtt_us), 2.0);
         near(Some(ours.messages_per_s), 1e7);
         near(Some(ours.gbytes_per_s), 0.08);
-        near(ours.standing.ratio_to_best, 2.0);
-        near(ours.standing.ratio_to_tcp, 0.25);
+        near(ours.ranking.ratio_to_best, 2.0);
+        near(ours.ranking.ratio_to_tcp, 0.25);
         near(ours.rate_ratio_to_best, 2.0);
         near(ours.rate_ratio_to_tcp, 10.0);
-        assert!(report.rows[1].standing.ratio_to_best.is_none());
+        assert!(report.rows[1].ranking.ratio_to_best.is_none());
         assert_eq!((report.operations.len(), report.operations[0].operation), (4, "put"));
         let met: Vec<(&str, bool)> = report.bars.iter().map(|bar| (bar.name, bar.met)).collect();
         assert_eq!(

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use drivers::fault::{Delay, Faults, Rate};
 use nix::poll::{PollFd, PollFlags, poll};
-use protector::{BareRing, Disk, Event, Limits, Order, Protector, Rail, Settings, Shape, Statistics};
+use protector::{BareRing, Disk, Event, Limits, Protector, Rail, Request, Settings, Shape, Statistics};
 use store::image::Base;
 use store::job::{CommitRequest, ImageClaim};
 use store::protect::{Group, Scheme};
@@ -153,22 +153,22 @@ impl Cluster {
     }
 
     fn open(&self, life: Life) -> Result<(), BenchError> {
-        self.tell(&Order::Open { life });
+        self.tell(&Request::Open { life });
         let mut addresses = Vec::new();
         for (node, state) in self.nodes.iter().enumerate() {
             if let Event::Opened { addresses: own, .. } = state.wait()? {
                 addresses.push((number(node), own));
             }
         }
-        self.tell_and_wait(&Order::Meet { life, addresses })
+        self.tell_and_wait(&Request::Meet { life, addresses })
     }
 
-    fn tell(&self, order: &Order) {
-        self.nodes.iter().for_each(|node| node.protector.tell(order.clone()));
+    fn tell(&self, request: &Request) {
+        self.nodes.iter().for_each(|node| node.protector.tell(request.clone()));
     }
 
-    fn tell_and_wait(&self, order: &Order) -> Result<(), BenchError> {
-        self.tell(order);
+    fn tell_and_wait(&self, request: &Request) -> Result<(), BenchError> {
+        self.tell(request);
         self.nodes.iter().try_for_each(|node| node.wait().map(drop))
     }
 
@@ -205,7 +205,7 @@ impl Cluster {
         let (started, busy) = (Instant::now(), Busy::begin());
         for (node, state) in self.nodes.iter().enumerate() {
             let ranks = vec![Rank(number(node))];
-            state.protector.tell(Order::Protect { generation: id, from, ranks });
+            state.protector.tell(Request::Protect { generation: id, from, ranks });
         }
         let mut statistics = Vec::new();
         for node in &self.nodes {
@@ -243,14 +243,14 @@ impl Cluster {
         self.open(Life { counter: LIFE.counter + 1, nonce: LIFE.nonce + 1 })?;
         let started = Instant::now();
         for node in &self.nodes[..lost] {
-            node.protector.tell(Order::Repair { generation });
+            node.protector.tell(Request::Repair { generation });
         }
         self.nodes[..lost].iter().try_for_each(|node| node.wait().map(drop))?;
         Ok(started.elapsed().as_secs_f64())
     }
 
     pub(super) fn abandon(&self, id: GenerationId) -> Result<(), BenchError> {
-        self.tell_and_wait(&Order::Abandon { generation: id })
+        self.tell_and_wait(&Request::Abandon { generation: id })
     }
 
     /// Commits a generation everywhere, and removes what is not needed any more. Returns how long the latter took, seconds.
@@ -358,7 +358,7 @@ impl Node {
                     return Err(BenchError::Worker { role: "protector", what: "did nothing for 80 s" });
                 }
                 None => {
-                    let mut fds = [PollFd::new(self.protector.bell(), PollFlags::POLLIN)];
+                    let mut fds = [PollFd::new(self.protector.wake_fd(), PollFlags::POLLIN)];
                     poll(&mut fds, 1000u16).map_err(std::io::Error::from)?;
                 }
             }

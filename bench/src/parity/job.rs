@@ -16,9 +16,9 @@ use super::job_report::{JobReport, JobRow};
 use super::launched::{Folder, Job};
 use super::memory::Memory;
 use crate::error::BenchError;
+use crate::interrupt::Interrupt;
 use crate::machine::{Busy, Machine};
 use crate::progress::Steps;
-use crate::stopping::Stopping;
 
 /// How often a second a rank writes to each page that it writes to.
 pub(super) const PASSES: u32 = 4;
@@ -28,7 +28,7 @@ const CHANGED_AFTER: Duration = Duration::from_millis(600);
 
 /// What a job says of a checkpoint.
 #[derive(Deserialize)]
-pub(super) struct Told {
+pub(super) struct CheckpointAnswer {
     milliseconds: u64,
     bytes: u64,
     pause_ns: u64,
@@ -76,14 +76,14 @@ pub(super) struct Series {
 /// [`BenchError`] if a job does not start, or a checkpoint of it comes to nothing.
 pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
     let machine = Machine::here();
-    let stopping = Stopping::notice()?;
+    let interrupt = Interrupt::notice()?;
     let ways =
         options.nodes.iter().flat_map(|nodes| options.shapes.iter().map(move |shape| (*nodes, *shape)));
     let plans: Vec<Plan> = ways.map(|(nodes, shape)| options.plan(nodes, 1, shape)).collect();
     plans.iter().try_for_each(Plan::check)?;
     let memory = Memory::measure();
     let folder = Folder::new(&options.folder)?;
-    let here = Here { folder, stopping };
+    let workspace = Workspace { folder, interrupt };
     let points = plans.len() * options.bytes.len() * options.dirty.len();
     let mut steps = Steps::new("parity", points);
     let mut rows = Vec::new();
@@ -94,9 +94,10 @@ pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
                 steps.step(format_args!("jobs of {nodes} nodes, {mib} MiB each, {percent} % of them change"));
                 // Of a program that is saved again something was there before.
                 let point = Point { bytes: *bytes, dirty: Dirty::Percent(percent) };
-                let measured = measure(plan, &here, point, options);
+                let measured = measure(plan, &workspace, point, options);
                 // What fails in a bench that is being stopped fails because of that.
-                let measured = measured.map_err(|error| here.stopping.check().err().unwrap_or(error))?;
+                let measured =
+                    measured.map_err(|error| workspace.interrupt.check().err().unwrap_or(error))?;
                 let whole = Point { dirty: Dirty::Whole, ..point };
                 for (encrypts, [first, next]) in [false, true].into_iter().zip(measured) {
                     for (which, point, series) in [("first", whole, first), ("next", point, next)] {
@@ -110,15 +111,15 @@ pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
 }
 
 /// Where it is measured, and whether that goes on.
-pub(super) struct Here {
+pub(super) struct Workspace {
     pub(super) folder: Folder,
-    pub(super) stopping: Stopping,
+    pub(super) interrupt: Interrupt,
 }
 
 /// The first checkpoint of each job and the next one; then the same of jobs whose images are encrypted, if that was asked for.
 fn measure(
     plan: &Plan,
-    here: &Here,
+    workspace: &Workspace,
     point: Point,
     options: &GroupOptions,
 ) -> Result<Vec<[Series; 2]>, BenchError> {
@@ -126,7 +127,7 @@ fn measure(
     let kinds = 1 + usize::from(options.encrypt);
     let mut measured: Vec<[Series; 2]> = std::iter::repeat_with(Default::default).take(kinds).collect();
     let mut bare = |measured: &mut Vec<[Series; 2]>| {
-        here.stopping.check()?;
+        workspace.interrupt.check()?;
         let found = cluster.bare(point.bytes as u64)?;
         measured.iter_mut().flatten().for_each(|series| series.bare.push(found));
         Ok::<(), BenchError>(())
@@ -134,10 +135,10 @@ fn measure(
     bare(&mut measured)?;
     for _ in 0..options.runs {
         for (encrypts, series) in [false, true].into_iter().zip(&mut measured) {
-            here.stopping.check()?;
-            let mut job = Job::start(here, plan, point, encrypts)?;
+            workspace.interrupt.check()?;
+            let mut job = Job::start(workspace, plan, point, encrypts)?;
             for series in series {
-                here.stopping.check()?;
+                workspace.interrupt.check()?;
                 std::thread::sleep(CHANGED_AFTER);
                 series.taken.push(checkpoint(&mut job, plan.nodes)?);
             }

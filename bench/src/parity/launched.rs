@@ -12,9 +12,9 @@ use nix::unistd::{Pid, SysconfVar, sysconf};
 
 use super::cluster::Plan;
 use super::group::Point;
-use super::job::{Here, PASSES, Told};
+use super::job::{CheckpointAnswer, PASSES, Workspace};
 use crate::error::BenchError;
-use crate::stopping::Stopping;
+use crate::interrupt::Interrupt;
 
 /// What each rank runs.
 const SOURCE: &str = include_str!("changing.c");
@@ -85,7 +85,7 @@ impl Folder {
 /// One that runs.
 pub(super) struct Job {
     launcher: Child,
-    stopping: Stopping,
+    interrupt: Interrupt,
     lines: Receiver<String>,
     said: Vec<String>,
     stillwire: PathBuf,
@@ -100,7 +100,7 @@ impl Drop for Job {
             let _ = self.launcher.kill();
             let _ = self.launcher.wait();
         }
-        self.stopping.set_below(None);
+        self.interrupt.set_below(None);
         self.places.iter().for_each(|path| remove(path));
     }
 }
@@ -108,7 +108,7 @@ impl Drop for Job {
 impl Job {
     /// With a rank on each node, all of which run.
     pub(super) fn start(
-        Here { folder, stopping }: &Here,
+        Workspace { folder, interrupt }: &Workspace,
         plan: &Plan,
         point: Point,
         encrypts: bool,
@@ -141,7 +141,7 @@ impl Job {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Ctrl-C at a terminal is for the bench, which stops the job then.
         let mut launcher = command.process_group(0).spawn().map_err(BenchError::Start)?;
-        stopping.set_below(Some(launcher.id()));
+        interrupt.set_below(Some(launcher.id()));
         let (to, lines) = channel();
         if let Some(output) = launcher.stdout.take() {
             read(output, to.clone());
@@ -150,8 +150,8 @@ impl Job {
             read(output, to);
         }
         let stillwire = folder.stillwire.clone();
-        let (stopping, said, name) = (stopping.clone(), Vec::new(), String::new());
-        let mut job = Job { launcher, stopping, lines, said, stillwire, name, places };
+        let (interrupt, said, name) = (interrupt.clone(), Vec::new(), String::new());
+        let mut job = Job { launcher, interrupt, lines, said, stillwire, name, places };
         job.come_up(plan.nodes)?;
         Ok(job)
     }
@@ -184,7 +184,7 @@ impl Job {
     }
 
     /// Takes one, and waits until it is committed.
-    pub(super) fn checkpoint(&mut self) -> Result<Told, BenchError> {
+    pub(super) fn checkpoint(&mut self) -> Result<CheckpointAnswer, BenchError> {
         let output = Command::new(&self.stillwire).args(["checkpoint", &self.name, "--json"]).output();
         let output = output.map_err(BenchError::Start)?;
         if output.status.success() {

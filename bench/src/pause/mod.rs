@@ -38,7 +38,7 @@ use crate::statistics::{paired_ratios, percentile, sorted};
 use crate::worker::Worker;
 pub use report::{Overhead, PauseReport, PauseRow};
 pub use sequence::{Sequence, Working};
-use worker::{Answer, Checkpoint, Order, Sample};
+use worker::{Answer, Checkpoint, Sample, WorkerCommand};
 pub(crate) use worker::{RESTORED, ROLE, restore, work};
 
 /// Of what the overhead is measured: the share of memory that the program writes to.
@@ -195,7 +195,7 @@ fn measure(options: &PauseOptions, folder: &Path) -> Result<Found, BenchError> {
 fn begin(bytes: u64, huge: bool, peers: &[Address]) -> Result<Worker, BenchError> {
     let mut worker = Worker::start(ROLE)?;
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    worker.tell(&Order::Begin { bytes, huge, peers: peers.to_vec() })?;
+    worker.tell(&WorkerCommand::Begin { bytes, huge, peers: peers.to_vec() })?;
     match worker.hear()? {
         Answer::Ready => Ok(worker),
         _ => Err(out_of_turn()),
@@ -207,7 +207,7 @@ fn out_of_turn() -> BenchError {
 }
 
 fn sample(worker: &mut Worker, fraction: f64, round: usize) -> Result<Sample, BenchError> {
-    worker.tell(&Order::Sample { fraction, round })?;
+    worker.tell(&WorkerCommand::Sample { fraction, round })?;
     match worker.hear()? {
         Answer::Sampled(sample) => Ok(sample),
         _ => Err(out_of_turn()),
@@ -217,15 +217,15 @@ fn sample(worker: &mut Worker, fraction: f64, round: usize) -> Result<Sample, Be
 /// Saves the process, and starts another one that becomes it. How long that takes, ms.
 fn restart(worker: &mut Worker, fraction: f64, folder: &Path) -> Result<f64, BenchError> {
     let _ = std::fs::remove_file(folder.join("next.unchanged"));
-    worker.tell(&Order::Save { fraction, folder: text(folder) })?;
+    worker.tell(&WorkerCommand::Save { fraction, folder: text(folder) })?;
     let Answer::Saved = worker.hear()? else { return Err(out_of_turn()) };
-    worker.tell(&Order::Touch)?;
+    worker.tell(&WorkerCommand::Touch)?;
     let Answer::Touched { sum: wanted } = worker.hear()? else { return Err(out_of_turn()) };
     let began = Instant::now();
     let mut restored = Worker::start(RESTORED)?;
     restored.tell(&text(folder))?;
     let Answer::Restored = restored.hear()? else { return Err(out_of_turn()) };
-    restored.tell(&Order::Touch)?;
+    restored.tell(&WorkerCommand::Touch)?;
     let Answer::Touched { sum } = restored.hear()? else { return Err(out_of_turn()) };
     let took = began.elapsed();
     if sum != wanted {
@@ -243,7 +243,7 @@ fn cost(
 ) -> Result<Overhead, BenchError> {
     let mut turn = |steps: usize, checkpoint: Checkpoint| {
         let folder = text(folder);
-        worker.tell(&Order::Work { fraction: WORKING_FRACTION, steps, checkpoint, folder })?;
+        worker.tell(&WorkerCommand::Work { fraction: WORKING_FRACTION, steps, checkpoint, folder })?;
         match worker.hear()? {
             #[expect(clippy::cast_precision_loss, reason = "times")]
             Answer::Worked { ns, write_ns } => Ok((ns as f64 / 1e6, write_ns as f64 / 1e6)),

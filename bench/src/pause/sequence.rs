@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::worker::{Answer, Kind, Order};
+use super::worker::{Answer, Kind, WorkerCommand};
 use super::{WORKING_FRACTION, begin, out_of_turn, pages, text};
 use crate::error::BenchError;
 use crate::statistics::{Interval, paired_ratios, percentile, sorted};
@@ -68,7 +68,7 @@ pub struct Sequence {
 }
 
 /// How long a step took, ns, and what the checkpoint was.
-fn turn(worker: &mut Worker, order: &Order) -> Result<(f64, Option<Kind>), BenchError> {
+fn turn(worker: &mut Worker, order: &WorkerCommand) -> Result<(f64, Option<Kind>), BenchError> {
     worker.tell(order)?;
     match worker.hear()? {
         #[expect(clippy::cast_precision_loss, reason = "a time, and some thousand steps")]
@@ -85,7 +85,7 @@ pub(super) fn run(
 ) -> Result<Sequence, BenchError> {
     let mut worker = begin(bytes, huge, &[])?;
     let ms = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
-    let order = |pair, checkpoint| Order::Turn {
+    let order = |pair, checkpoint| WorkerCommand::Turn {
         fraction: WORKING_FRACTION,
         place: if working == Working::Others { pair } else { 0 },
         ms,

@@ -11,7 +11,7 @@ use process::capture::{Captured, Image, Mode, Options, Outcome, Pause, Prepared,
 use process::content::Hashes;
 use process::declared::Declared;
 use process::files::Policy;
-use process::restore::{Below, Ids, Pages};
+use process::restore::{BasePages, Ids, Pages};
 use process::state::{Files, ProcessState, Unchanged, VERSION};
 use process::track::{self, Costs, Extent, Scope, Tracker, Way};
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub(crate) const RESTORED: &str = "pause-restored";
 
 /// What a measured process is told.
 #[derive(Clone, Serialize, Deserialize, Debug)]
-pub(super) enum Order {
+pub(super) enum WorkerCommand {
     /// First of all.
     Begin { bytes: usize, huge: bool, peers: Vec<Address> },
     /// A whole image, then as many writes, then the next image: pauses alone, nothing is written.
@@ -334,7 +334,7 @@ impl Measured {
 
     /// A whole image, and the next one, in files. `true`: this is the process restored from the second.
     fn save(&mut self, fraction: f64, folder: &Path) -> Result<bool, BenchError> {
-        let (whole, next) = (Place::new(folder, "whole"), Place::new(folder, "next"));
+        let (whole, next) = (ImageFiles::new(folder, "whole"), ImageFiles::new(folder, "next"));
         let sink = whole.create()?;
         let is_armed = self.arm(&sink)? > 0;
         let Taking::Captured(captured) = self.take(&sink, Options::default())? else { return Ok(true) };
@@ -381,7 +381,7 @@ impl Measured {
         self.program.left.store(steps, Ordering::Release);
         let mut write_ns = 0;
         if checkpoint != Checkpoint::Nothing {
-            let place = Place::new(folder, "working");
+            let place = ImageFiles::new(folder, "working");
             let sink = place.create()?;
             let (way, options, _) = match checkpoint {
                 Checkpoint::Whole => {
@@ -423,7 +423,7 @@ impl Measured {
         let mut kind = None;
         if checkpoint {
             std::thread::sleep(time / BEFORE);
-            kind = Some(self.checkpoint(&Place::new(folder, "sequence"))?);
+            kind = Some(self.checkpoint(&ImageFiles::new(folder, "sequence"))?);
         }
         std::thread::sleep(time.saturating_sub(began.elapsed()));
         let left = self.program.left.swap(1, Ordering::AcqRel);
@@ -434,7 +434,7 @@ impl Measured {
     }
 
     /// As the agent chooses, written to files.
-    fn checkpoint(&mut self, place: &Place) -> Result<Kind, BenchError> {
+    fn checkpoint(&mut self, place: &ImageFiles) -> Result<Kind, BenchError> {
         let sink = place.create()?;
         let (way, mut options, extent) = self.plan(&sink, self.deltas.is_some())?;
         let content = match (way, &self.hashes) {
@@ -538,14 +538,14 @@ fn lost() -> BenchError {
 }
 
 /// The files of an image, as this bench keeps it.
-struct Place {
+struct ImageFiles {
     folder: PathBuf,
     name: &'static str,
 }
 
-impl Place {
-    fn new(folder: &Path, name: &'static str) -> Place {
-        Place { folder: folder.to_path_buf(), name }
+impl ImageFiles {
+    fn new(folder: &Path, name: &'static str) -> ImageFiles {
+        ImageFiles { folder: folder.to_path_buf(), name }
     }
 
     fn file(&self, part: &str) -> PathBuf {
@@ -585,28 +585,28 @@ impl Place {
 
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
     close_inherited();
-    let Some(Order::Begin { bytes, huge, peers }) = parent.hear()? else { return Ok(()) };
+    let Some(WorkerCommand::Begin { bytes, huge, peers }) = parent.hear()? else { return Ok(()) };
     let mut measured = Measured::begin(bytes, huge, &peers)?;
     parent.tell(&Answer::Ready)?;
     while let Some(order) = parent.hear()? {
         let answer = match order {
-            Order::Begin { .. } => Answer::Ready,
-            Order::Sample { fraction, round } => Answer::Sampled(measured.sample(fraction, round)?),
-            Order::Save { fraction, folder } => {
+            WorkerCommand::Begin { .. } => Answer::Ready,
+            WorkerCommand::Sample { fraction, round } => Answer::Sampled(measured.sample(fraction, round)?),
+            WorkerCommand::Save { fraction, folder } => {
                 if measured.save(fraction, folder.as_ref())? {
                     Answer::Restored
                 } else {
                     Answer::Saved
                 }
             }
-            Order::Work { fraction, steps, checkpoint, folder } => {
+            WorkerCommand::Work { fraction, steps, checkpoint, folder } => {
                 measured.work(fraction, steps, checkpoint, folder.as_ref())?
             }
-            Order::Turn { fraction, place, ms, checkpoint, folder } => {
+            WorkerCommand::Turn { fraction, place, ms, checkpoint, folder } => {
                 let time = Duration::from_millis(ms);
                 measured.turn((fraction, place), time, checkpoint, folder.as_ref())?
             }
-            Order::Touch => Answer::Touched { sum: measured.program.memory.sum() },
+            WorkerCommand::Touch => Answer::Touched { sum: measured.program.memory.sum() },
         };
         parent.tell(&answer)?;
     }
@@ -617,7 +617,7 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
 /// Becomes the process whose images lie in a folder, which answers.
 pub(crate) fn restore(parent: &mut Parent) -> Result<(), BenchError> {
     let Some(folder) = parent.hear::<String>()? else { return Ok(()) };
-    let (whole, next) = (Place::new(folder.as_ref(), "whole"), Place::new(folder.as_ref(), "next"));
+    let (whole, next) = (ImageFiles::new(folder.as_ref(), "whole"), ImageFiles::new(folder.as_ref(), "next"));
     let damaged = |error: process::state::DecodeError| BenchError::Restore(error.to_string());
     let state = next.state()?;
     let files = Files::decode(VERSION, &std::fs::read(next.file("files"))?).map_err(damaged)?;
@@ -630,9 +630,13 @@ pub(crate) fn restore(parent: &mut Parent) -> Result<(), BenchError> {
         Ok::<_, BenchError>((File::open(whole.file("pages"))?, whole.state()?.memory.runs, unchanged.runs))
     });
     let base = base.transpose()?;
-    let below =
-        base.as_ref().map(|(file, runs, unchanged)| Below { file: file.as_fd(), offset: 0, runs, unchanged });
-    let pages = Pages { file: pages.as_fd(), offset: 0, below, are_freed: false };
+    let base_pages = base.as_ref().map(|(file, runs, unchanged)| BasePages {
+        file: file.as_fd(),
+        offset: 0,
+        runs,
+        unchanged,
+    });
+    let pages = Pages { file: pages.as_fd(), offset: 0, base_pages, are_freed: false };
     let handed_in = STANDARD.map(|(name, number)| (name.to_owned(), number));
     let Err(error) =
         process::restore::restore(&state, &files, pages, &handed_in, Policy::default(), Ids::New);

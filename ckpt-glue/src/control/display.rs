@@ -73,7 +73,7 @@ impl fmt::Display for Message {
             }
             Message::PmiState { part, last } => {
                 let more = if *last { "" } else { ", more follow" };
-                write!(f, "pmi-state: {} barriers, {} kept{more}", part.barriers, part.kept.len())
+                write!(f, "pmi-state: {} barriers, {} published{more}", part.barriers, part.published.len())
             }
             Message::Nic { words } => write!(f, "nic {}", words.as_str()),
             Message::HandOver { number, nic } => write!(f, "hand-over {number} to {}", nic.as_str()),

@@ -36,11 +36,11 @@ pub use checkpoint::{
     MessageStates, NoImageReason, Point, PointSummary, Source, closed_port,
 };
 pub use life::{Decision, FaultReport, JobPhase, JobStatus, NewLife, PortEntry, Registration, Watch};
-pub use nic::NicWords;
+pub use nic::NicText;
 pub use stream::{ControlKey, ControlReader, ControlWriter};
 
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
-use crate::pmi::{Answer, Asked, RankState};
+use crate::pmi::{Answer, RankState, Request};
 use wire::wire_enum;
 
 /// A control message with what is the same for all of them.
@@ -246,7 +246,7 @@ pub enum Message {
     /// R -> K: what the rank's program asks the keeper's PMI server.
     PmiRequest {
         /// The request.
-        request: Asked,
+        request: Request,
     },
     /// K -> R that asked.
     PmiAnswer {
@@ -264,28 +264,28 @@ pub enum Message {
     /// R -> K: over which NIC the rank reaches other hosts, for people.
     Nic {
         /// In words.
-        words: NicWords,
+        words: NicText,
     },
     /// C -> R: reach other hosts over this NIC from now on.
     HandOver {
         /// The number of this wish, for the answer.
         number: u64,
         /// The NIC, as a person names it.
-        nic: NicWords,
+        nic: NicText,
     },
     /// R -> C: it does, or why not. Over which it does, it has told before.
     HandedOver {
         /// The number of the wish.
         number: u64,
         /// Why not; empty: it does.
-        refused: NicWords,
+        refused: NicText,
     },
     /// C -> R: open this NIC beside the one that you have, and say where (R29).
     OpenRail {
         /// The number of the change.
         number: u64,
         /// The NIC, as a person names it.
-        nic: NicWords,
+        nic: NicText,
         /// Also if the rail could go on over it at its address.
         anew: bool,
     },
@@ -298,7 +298,7 @@ pub enum Message {
         /// Its ports, and where they are after the change, on the new rail last.
         ports: Vec<PortEntry>,
         /// Why not; empty: it is.
-        refused: NicWords,
+        refused: NicText,
     },
     /// C -> R: where all ports are after the change; several messages for many.
     MeetRails {
@@ -314,7 +314,7 @@ pub enum Message {
         /// The number of the change.
         number: u64,
         /// Why not; empty: so it is.
-        refused: NicWords,
+        refused: NicText,
     },
     /// C -> R: close one of the two. [`Message::HandedOver`] says that the old one is closed.
     ChangeRails {
@@ -326,7 +326,7 @@ pub enum Message {
     /// R -> C: its rail to other hosts has died, and its address with it.
     RailLost {
         /// What of it there was, in words.
-        words: NicWords,
+        words: NicText,
     },
     // --- questions of people -------------------------------------------------------------------------------------------
     /// T -> C: what are you doing?

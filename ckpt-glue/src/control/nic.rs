@@ -11,15 +11,15 @@ use crate::limits::NIC_WORDS_BYTES_MAX;
 
 /// The name of a NIC, or a sentence about one. What is longer than [`NIC_WORDS_BYTES_MAX`] bytes is cut.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct NicWords(String);
+pub struct NicText(String);
 
-impl NicWords {
+impl NicText {
     /// Of whatever can be written.
     #[must_use]
-    pub fn new(words: &impl fmt::Display) -> NicWords {
+    pub fn new(words: &impl fmt::Display) -> NicText {
         let mut text = words.to_string();
         text.truncate(text.floor_char_boundary(NIC_WORDS_BYTES_MAX));
-        NicWords(text)
+        NicText(text)
     }
 
     /// The text.
@@ -29,13 +29,13 @@ impl NicWords {
     }
 }
 
-impl Wire for NicWords {
+impl Wire for NicText {
     const BYTES_MIN: usize = 2;
     fn put(&self, out: &mut Vec<u8>) {
         u16::try_from(self.0.len()).unwrap_or(u16::MAX).put(out);
         out.extend_from_slice(self.0.as_bytes());
     }
-    fn take(from: &mut Reader<'_>) -> Result<NicWords, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<NicText, Malformed> {
         const WHAT: &str = "bytes about a NIC";
         let found = usize::from(u16::take(from)?);
         if found > NIC_WORDS_BYTES_MAX {
@@ -44,6 +44,6 @@ impl Wire for NicWords {
         let text = core::str::from_utf8(from.bytes(WHAT, found)?);
         let text =
             text.map_err(|error| Malformed::Entries { what: WHAT, expected: error.valid_up_to(), found })?;
-        Ok(NicWords(text.to_owned()))
+        Ok(NicText(text.to_owned()))
     }
 }

@@ -40,7 +40,7 @@ pub use member::{Member, Ranks};
 pub use relay::{Relay, Unsavable};
 pub use server::Server;
 pub use spawn::SpawnCommand;
-pub use state::{Answer, Asked, Did, Kept, RankState, Text};
+pub use state::{Answer, Effect, Published, RankState, Request, Text};
 
 /// What happens to the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,7 +59,7 @@ pub enum Input {
         /// Its epoch when it asked.
         epoch: Epoch,
         /// The request.
-        request: Asked,
+        request: Request,
     },
     /// A rank that has been restored tells what it has done in the lives before.
     State {

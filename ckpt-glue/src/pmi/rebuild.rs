@@ -9,7 +9,7 @@ use transport::{Epoch, Instant, Rank};
 use super::line;
 use super::member::{Member, Ranks};
 use super::server::Server;
-use super::state::{Asked, Kept, RankState};
+use super::state::{Published, RankState, Request};
 use super::world::{Phase, Relayed};
 use super::{Broken, Output};
 
@@ -19,7 +19,7 @@ pub(super) struct Gathering {
     states: BTreeMap<Rank, RankState>,
     told: BTreeSet<Rank>,
     /// Requests that came before everybody had told.
-    held: Vec<(Rank, Epoch, Asked)>,
+    held: Vec<(Rank, Epoch, Request)>,
     /// When everybody must have told; `None` until the first has.
     pub(super) until: Option<Instant>,
     since: Option<Instant>,
@@ -27,7 +27,7 @@ pub(super) struct Gathering {
 
 impl Gathering {
     /// A relay has at most a request and an abort without an answer.
-    pub(super) fn hold(&mut self, rank: Rank, epoch: Epoch, request: Asked) {
+    pub(super) fn hold(&mut self, rank: Rank, epoch: Epoch, request: Request) {
         if self.held.iter().filter(|(of, ..)| *of == rank).count() < 2 {
             self.held.push((rank, epoch, request));
         }
@@ -113,14 +113,14 @@ impl Server {
             return self.break_off(Member::of_job(rank), Broken::Contradicts { what });
         }
         // R26
-        let asked = |changing| {
+        let pending = |changing| {
             let states = gathering.states.iter();
             states.filter_map(move |(rank, state)| {
-                let asked = state.asked.clone().filter(|asked| changes(&asked.text.0) == changing)?;
-                Some((*rank, asked))
+                let pending = state.pending.clone().filter(|pending| changes(&pending.text.0) == changing)?;
+                Some((*rank, pending))
             })
         };
-        for (rank, request) in asked(true).chain(asked(false)) {
+        for (rank, request) in pending(true).chain(pending(false)) {
             // What was asked before the cut depends on nothing after it.
             self.on_request(now, rank, Epoch(0), request);
         }
@@ -154,12 +154,14 @@ impl Server {
             let Some(client) = world.client_mut(*rank) else { continue };
             client.barriers = state.barriers;
             client.relayed =
-                Some(Relayed { taken: state.answered, answering: None, kept: state.kept.clone() });
+                Some(Relayed { taken: state.answered, answering: None, published: state.published.clone() });
         }
-        let mut kept: Vec<(&Kept, Rank)> =
-            states.iter().flat_map(|(rank, state)| state.kept.iter().map(|kept| (kept, *rank))).collect();
-        kept.sort_unstable_by_key(|(kept, _)| kept.place);
-        for (Kept { place, text }, rank) in kept {
+        let mut published: Vec<(&Published, Rank)> = states
+            .iter()
+            .flat_map(|(rank, state)| state.published.iter().map(|published| (published, *rank)))
+            .collect();
+        published.sort_unstable_by_key(|(published, _)| published.place);
+        for (Published { place, text }, rank) in published {
             let command = line::whole(&text.0).map_err(|_| (rank, "a request that is none"))?;
             match self.change(Member::of_job(rank), &command) {
                 Ok(Ok(())) => self.place = place + 1,

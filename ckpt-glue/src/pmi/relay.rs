@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 use transport::Epoch;
 
-use super::state::{Answer, Asked, Did, Kept, RankState, Text};
+use super::state::{Answer, Effect, Published, RankState, Request, Text};
 use crate::control::Message;
 use crate::limits::{PMI_KEPT_BYTES_MAX, PMI_LINE_BYTES_MAX, PMI_REQUEST_BYTES_MAX};
 use crate::sabotage::{Rule, Sabotage};
@@ -38,11 +38,11 @@ pub struct Relay {
     /// The program's end is closed, or what it says is no PMI: nothing more is heard.
     deaf: bool,
     state: RankState,
-    kept_bytes: usize,
+    published_bytes: usize,
     /// How much of the state has been told to a new server; `None`: it knows.
     telling: Option<usize>,
     /// Requests that have still to be sent: one, and an abort.
-    unsent: VecDeque<Asked>,
+    unsent: VecDeque<Request>,
     /// An answer that the program has not been given.
     answer: Option<Answer>,
     /// For the program.
@@ -60,7 +60,7 @@ impl Relay {
             looked: 0,
             deaf: false,
             state: RankState::default(),
-            kept_bytes: 0,
+            published_bytes: 0,
             telling: None,
             unsent: VecDeque::new(),
             answer: None,
@@ -87,7 +87,7 @@ impl Relay {
     pub fn poll_message(&mut self) -> Option<Message> {
         if let Some(at) = self.telling {
             let (part, last) = self.state.part(at);
-            self.telling = (!last).then_some(at + part.kept.len());
+            self.telling = (!last).then_some(at + part.published.len());
             return Some(Message::PmiState { part, last });
         }
         let request = self.unsent.pop_front()?;
@@ -97,7 +97,7 @@ impl Relay {
     /// Takes an answer, and returns the epoch to which the rank has to cut before its program may be given it, if it is a higher one (R25).
     pub fn on_answer(&mut self, epoch: Epoch, answer: Answer) -> Option<Epoch> {
         // A server that was told twice answers twice: once counts.
-        if self.state.asked.as_ref().is_none_or(|asked| asked.number != answer.number) {
+        if self.state.pending.as_ref().is_none_or(|pending| pending.number != answer.number) {
             return None;
         }
         let needs = answer.depends;
@@ -112,14 +112,14 @@ impl Relay {
         if self.answer.as_ref().is_none_or(is_ahead) {
             return;
         }
-        let (Some(answer), Some(asked)) = (self.answer.take(), self.state.asked.take()) else { return };
-        self.state.answered = asked.number;
-        match answer.did {
-            Did::Nothing => {}
-            Did::Began { name } => self.state.name = name,
-            Did::Kept { place } => self.keep(Kept { place, text: asked.text }),
-            Did::Met => self.state.barriers += 1,
-            Did::Finished => self.state.finished = true,
+        let (Some(answer), Some(pending)) = (self.answer.take(), self.state.pending.take()) else { return };
+        self.state.answered = pending.number;
+        match answer.effect {
+            Effect::Nothing => {}
+            Effect::Began { name } => self.state.name = name,
+            Effect::Published { place } => self.keep(Published { place, text: pending.text }),
+            Effect::Met => self.state.barriers += 1,
+            Effect::Finished => self.state.finished = true,
         }
         self.to_program.extend_from_slice(&answer.text.0);
         self.listen();
@@ -167,7 +167,7 @@ impl Relay {
     fn listen(&mut self) {
         let Some(length) = self.next_length() else { return };
         let is_abort = self.heard.starts_with(b"cmd=abort");
-        if self.state.asked.is_some() && !is_abort {
+        if self.state.pending.is_some() && !is_abort {
             return;
         }
         let text: Vec<u8> = self.heard.drain(..length).collect();
@@ -179,13 +179,13 @@ impl Relay {
         if text.starts_with(b"mcmd=") {
             self.unsavable = Some(Unsavable::Spawns);
         }
-        let number = match &self.state.asked {
-            Some(asked) => asked.number + 1,
+        let number = match &self.state.pending {
+            Some(pending) => pending.number + 1,
             None => self.state.answered + 1,
         };
-        let asked = Asked { number, text: Text(text) };
-        self.unsent.push_back(asked.clone());
-        self.state.asked = Some(asked);
+        let pending = Request { number, text: Text(text) };
+        self.unsent.push_back(pending.clone());
+        self.state.pending = Some(pending);
     }
 
     /// Bytes of the first request that was heard, if it is whole, or too long to become so.
@@ -204,12 +204,12 @@ impl Relay {
         }
     }
 
-    fn keep(&mut self, kept: Kept) {
-        self.kept_bytes += kept.text.0.len();
-        if self.kept_bytes > PMI_KEPT_BYTES_MAX {
+    fn keep(&mut self, published: Published) {
+        self.published_bytes += published.text.0.len();
+        if self.published_bytes > PMI_KEPT_BYTES_MAX {
             self.unsavable = self.unsavable.or(Some(Unsavable::PutsTooMuch));
             return;
         }
-        self.state.kept.push(kept);
+        self.state.published.push(published);
     }
 }

@@ -12,7 +12,7 @@ use super::line::{self, Command, LineReader, Reply};
 use super::member::{Member, Ranks};
 use super::rebuild::Gathering;
 use super::spawn::{self, Heard, Spawn};
-use super::state::{Answer, Asked, Did, Kept, RankState, Text};
+use super::state::{Answer, Effect, Published, RankState, Request, Text};
 use super::store::{NotKept, Services};
 use super::world::{Asks, Barrier, Origin, Phase, World};
 use super::{Broken, Input, Output, Refused};
@@ -146,8 +146,8 @@ impl Server {
             finished: true,
             barriers: client.barriers,
             answered: relayed.taken,
-            kept: relayed.kept,
-            asked: None,
+            published: relayed.published,
+            pending: None,
         }
     }
 
@@ -234,7 +234,7 @@ impl Server {
     }
 
     /// What a rank asks through its relay.
-    pub(super) fn on_request(&mut self, now: Instant, rank: Rank, epoch: Epoch, request: Asked) {
+    pub(super) fn on_request(&mut self, now: Instant, rank: Rank, epoch: Epoch, request: Request) {
         if let Some(gathering) = &mut self.gathering {
             // It has told its state, and was not answered: this is an abort, or it has told nothing yet.
             gathering.hold(rank, epoch, request);
@@ -350,16 +350,16 @@ impl Server {
     }
 
     fn send(&mut self, member: Member, reply: Reply) {
-        self.answer(member, reply.emit(), Did::Nothing);
+        self.answer(member, reply.emit(), Effect::Nothing);
     }
 
     /// Answers the request that a process waits for.
-    fn answer(&mut self, member: Member, line: String, did: Did) {
+    fn answer(&mut self, member: Member, line: String, effect: Effect) {
         let client = self.worlds.get_mut(&member.world).and_then(|world| world.client_mut(member.rank));
         if let Some(relayed) = client.and_then(|client| client.relayed.as_mut()) {
-            let Some(Asked { number, .. }) = relayed.answering.take() else { return };
+            let Some(Request { number, .. }) = relayed.answering.take() else { return };
             let depends = self.highest;
-            let answer = Answer { number, depends, did, text: Text(line.into_bytes()) };
+            let answer = Answer { number, depends, effect, text: Text(line.into_bytes()) };
             self.outputs.push(Output::Answer { rank: member.rank, answer });
         } else if !line.is_empty() {
             self.outputs.push(Output::Send { member, line });
@@ -380,7 +380,7 @@ impl Server {
             client.begun = true;
         }
         world.note_begun();
-        self.answer(member, reply.emit(), Did::Began { name });
+        self.answer(member, reply.emit(), Effect::Began { name });
         self.outputs.push(Output::Began { member });
     }
 
@@ -395,7 +395,7 @@ impl Server {
         if let Some(client) = world.client_mut(member.rank).filter(|client| client.barriers < passed) {
             // R26: others have been answered in a life before.
             client.barriers += 1;
-            self.answer(member, barrier_out(), Did::Met);
+            self.answer(member, barrier_out(), Effect::Met);
             return Ok(());
         }
         let first = if passed == 0 { self.start_timeout } else { PMI_NEWS_EVERY };
@@ -409,7 +409,7 @@ impl Server {
                 client.barriers += 1;
             }
             for rank in world.ranks() {
-                self.answer(Member { rank, ..member }, barrier_out(), Did::Met);
+                self.answer(Member { rank, ..member }, barrier_out(), Effect::Met);
             }
             return Ok(());
         }
@@ -430,7 +430,7 @@ impl Server {
         let waiting = world.waiting_besides(member.rank);
         // In this order: the process stands still until it has its answer.
         self.outputs.push(Output::Finished { member });
-        self.answer(member, Reply::new("finalize_ack").with("rc", 0).emit(), Did::Finished);
+        self.answer(member, Reply::new("finalize_ack").with("rc", 0).emit(), Effect::Finished);
         if waiting > 0 { Err(Broken::Left { waiting }) } else { Ok(()) }
     }
 
@@ -461,7 +461,7 @@ impl Server {
                     *asks = Asks::Part(spawning);
                 }
                 // Its relay sends the next part then.
-                self.answer(member, String::new(), Did::Nothing);
+                self.answer(member, String::new(), Effect::Nothing);
             }
             Heard::Refused(why) => self.refuse(member, why),
             Heard::Whole(spawn) => {
@@ -538,8 +538,8 @@ impl Server {
             Err(refused) if word == "msg" => reply.with(word, refused),
             Err(refused) => reply.with(word, refused).with("msg", refused),
         };
-        let did = if done.is_ok() { self.note_kept(member) } else { Did::Nothing };
-        self.answer(member, reply.emit(), did);
+        let effect = if done.is_ok() { self.note_published(member) } else { Effect::Nothing };
+        self.answer(member, reply.emit(), effect);
         Ok(())
     }
 
@@ -567,16 +567,16 @@ impl Server {
         Ok(done.map_err(NotKept::word))
     }
 
-    fn note_kept(&mut self, member: Member) -> Did {
+    fn note_published(&mut self, member: Member) -> Effect {
         let place = self.place;
         self.place += 1;
         let client = self.worlds.get_mut(&member.world).and_then(|world| world.client_mut(member.rank));
         if let Some(relayed) = client.and_then(|client| client.relayed.as_mut())
             && let Some(asked) = &relayed.answering
         {
-            relayed.kept.push(Kept { place, text: asked.text.clone() });
+            relayed.published.push(Published { place, text: asked.text.clone() });
         }
-        Did::Kept { place }
+        Effect::Published { place }
     }
 
     fn look_up(&self, command: &Command) -> Result<Reply, Broken> {

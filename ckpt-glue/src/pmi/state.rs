@@ -52,14 +52,14 @@ impl Wire for Text {
 
 /// A request of a rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Asked {
+pub struct Request {
     /// Its number, from 1 on over all lives of the rank.
     pub number: u64,
     /// All its lines.
     pub text: Text,
 }
 
-wire_struct!(Asked, 12, { number, text });
+wire_struct!(Request, 12, { number, text });
 
 /// What the server tells a rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,16 +69,16 @@ pub struct Answer {
     /// R25: the highest epoch of all requests that the server had taken when it answered.
     pub depends: Epoch,
     /// What the request has done.
-    pub did: Did,
+    pub effect: Effect,
     /// For the program: a line, or nothing.
     pub text: Text,
 }
 
-wire_struct!(Answer, 17, { number, depends, did, text });
+wire_struct!(Answer, 17, { number, depends, effect, text });
 
 /// What a request has done, as far as a server of a later life has to know.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Did {
+pub enum Effect {
     /// Nothing that lasts.
     Nothing,
     /// The rank has begun.
@@ -87,7 +87,7 @@ pub enum Did {
         name: Text,
     },
     /// Others see it: a key was put, a service published or taken back.
-    Kept {
+    Published {
         /// Its place in the order of all those.
         place: u64,
     },
@@ -97,20 +97,20 @@ pub enum Did {
     Finished,
 }
 
-wire_enum!(Did, "what a PMI request did", {
-    0 => Nothing {}, 1 => Began { name }, 2 => Kept { place }, 3 => Met {}, 4 => Finished {},
+wire_enum!(Effect, "what a PMI request did", {
+    0 => Nothing {}, 1 => Began { name }, 2 => Published { place }, 3 => Met {}, 4 => Finished {},
 });
 
 /// A request that others see.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Kept {
+pub struct Published {
     /// Its place in the order of all those.
     pub place: u64,
     /// The request.
     pub text: Text,
 }
 
-wire_struct!(Kept, 12, { place, text });
+wire_struct!(Published, 12, { place, text });
 
 /// What a rank has done over PMI: all that a server of a later life has to know of it (R26).
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -124,13 +124,13 @@ pub struct RankState {
     /// Requests that it has been answered.
     pub answered: u64,
     /// Those that others see, in their order.
-    pub kept: Vec<Kept>,
+    pub published: Vec<Published>,
     /// The request that has no answer yet.
-    pub asked: Option<Asked>,
+    pub pending: Option<Request>,
 }
 
 /// Bytes of an entry's head.
-const KEPT_HEAD_BYTES: usize = 12;
+const PUBLISHED_HEAD_BYTES: usize = 12;
 
 impl Wire for RankState {
     const BYTES_MIN: usize = 26;
@@ -139,8 +139,8 @@ impl Wire for RankState {
         self.finished.put(out);
         self.barriers.put(out);
         self.answered.put(out);
-        put_list(&self.kept, out);
-        self.asked.put(out);
+        put_list(&self.published, out);
+        self.pending.put(out);
     }
     fn take(from: &mut Reader<'_>) -> Result<RankState, Malformed> {
         Ok(RankState {
@@ -148,8 +148,8 @@ impl Wire for RankState {
             finished: Wire::take(from)?,
             barriers: Wire::take(from)?,
             answered: Wire::take(from)?,
-            kept: from.list("PMI requests that others see", PMI_PART_ENTRIES_MAX)?,
-            asked: Wire::take(from)?,
+            published: from.list("PMI requests that others see", PMI_PART_ENTRIES_MAX)?,
+            pending: Wire::take(from)?,
         })
     }
 }
@@ -158,23 +158,23 @@ impl RankState {
     /// The next part of it, which has the entries from `at` on, and whether it is the last one.
     pub(super) fn part(&self, at: usize) -> (RankState, bool) {
         let mut bytes = 0;
-        let rest = self.kept.get(at..).unwrap_or_default();
-        let fits = |kept: &&Kept| {
-            bytes += KEPT_HEAD_BYTES + kept.text.0.len();
+        let rest = self.published.get(at..).unwrap_or_default();
+        let fits = |published: &&Published| {
+            bytes += PUBLISHED_HEAD_BYTES + published.text.0.len();
             bytes <= PMI_PART_BYTES_MAX
         };
         let count = rest.iter().take(PMI_PART_ENTRIES_MAX).take_while(fits).count();
         let is_last = count == rest.len();
-        let asked = self.asked.clone().filter(|_| is_last);
-        let kept = rest[..count].to_vec();
-        (RankState { name: self.name.clone(), kept, asked, ..*self }, is_last)
+        let pending = self.pending.clone().filter(|_| is_last);
+        let published = rest[..count].to_vec();
+        (RankState { name: self.name.clone(), published, pending, ..*self }, is_last)
     }
 
     /// Adds the next part.
     pub(super) fn join(&mut self, part: RankState) {
-        let mut kept = core::mem::take(&mut self.kept);
-        kept.extend(part.kept);
-        *self = RankState { kept, ..part };
+        let mut published = core::mem::take(&mut self.published);
+        published.extend(part.published);
+        *self = RankState { published, ..part };
     }
 
     /// The bytes for the image of a rank that has ended.
@@ -186,7 +186,7 @@ impl RankState {
             let (part, is_last) = self.part(at);
             is_last.put(&mut out);
             part.put(&mut out);
-            at += part.kept.len();
+            at += part.published.len();
             if is_last {
                 return out;
             }

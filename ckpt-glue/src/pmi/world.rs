@@ -11,7 +11,7 @@ use transport::{Instant, Rank};
 use super::line::LineReader;
 use super::member::{Member, Ranks};
 use super::spawn::{Spawn, Spawning};
-use super::state::{Asked, Kept};
+use super::state::{Published, Request};
 use super::store::{NotKept, Store};
 use crate::limits::{PMI_SPAWNED_STORE_BYTES_MAX, PMI_STORE_BYTES_MAX};
 
@@ -45,9 +45,9 @@ pub(super) struct Relayed {
     /// Number of the last request that was taken.
     pub(super) taken: u64,
     /// The request that has no answer yet.
-    pub(super) answering: Option<Asked>,
+    pub(super) answering: Option<Request>,
     /// What others see of it.
-    pub(super) kept: Vec<Kept>,
+    pub(super) published: Vec<Published>,
 }
 
 /// Whether a client asks for more processes.

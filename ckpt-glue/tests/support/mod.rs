@@ -157,7 +157,7 @@ impl World {
     }
 
     /// What has been written down since the last call.
-    pub(crate) fn told(&mut self) -> String {
+    pub(crate) fn take_transcript(&mut self) -> String {
         std::mem::take(&mut self.transcript)
     }
 

@@ -5,8 +5,8 @@ use ckpt_glue::control::checkpoint::{
     Point, PointSummary, Source,
 };
 use ckpt_glue::control::life::{FaultReport, JobPhase, JobStatus, NewLife, PortEntry, Registration, Watch};
-use ckpt_glue::control::{Control, Message, NicWords};
-use ckpt_glue::pmi::{Answer, Asked, Did, Kept, RankState, Text};
+use ckpt_glue::control::{Control, Message, NicText};
+use ckpt_glue::pmi::{Answer, Effect, Published, RankState, Request, Text};
 use ckpt_glue::{Decision, ExitStatus, GenerationId, ImageDigest, Layout, NodeIndex, Party};
 use transport::{Epoch, JobId, Life, PortId, Rank, RawAddress};
 
@@ -107,19 +107,19 @@ impl<'a> Numbers<'a> {
         Text(self.some_of(Self::byte))
     }
 
-    fn asked(&mut self) -> Asked {
-        Asked { number: self.long(), text: self.text() }
+    fn asked(&mut self) -> Request {
+        Request { number: self.long(), text: self.text() }
     }
 
     fn answer(&mut self) -> Answer {
-        let did = match self.below(5) {
-            0 => Did::Nothing,
-            1 => Did::Began { name: self.text() },
-            2 => Did::Kept { place: self.long() },
-            3 => Did::Met,
-            _ => Did::Finished,
+        let effect = match self.below(5) {
+            0 => Effect::Nothing,
+            1 => Effect::Began { name: self.text() },
+            2 => Effect::Published { place: self.long() },
+            3 => Effect::Met,
+            _ => Effect::Finished,
         };
-        Answer { number: self.long(), depends: self.epoch(), did, text: self.text() }
+        Answer { number: self.long(), depends: self.epoch(), effect, text: self.text() }
     }
 
     /// What a rank has done over PMI.
@@ -129,8 +129,8 @@ impl<'a> Numbers<'a> {
             finished: self.flag(),
             barriers: self.long(),
             answered: self.long(),
-            kept: self.some_of(|numbers| Kept { place: numbers.long(), text: numbers.text() }),
-            asked: self.some(Self::asked),
+            published: self.some_of(|numbers| Published { place: numbers.long(), text: numbers.text() }),
+            pending: self.some(Self::asked),
         }
     }
 
@@ -294,26 +294,26 @@ impl<'a> Numbers<'a> {
             Message::PmiRequest { request: self.asked() },
             Message::PmiAnswer { answer: self.answer() },
             Message::PmiState { part: self.rank_state(), last: self.flag() },
-            Message::Nic { words: NicWords::new(&"udp (why)") },
-            Message::HandOver { number: self.long(), nic: NicWords::new(&"xdp:eth0") },
-            Message::HandedOver { number: self.long(), refused: NicWords::new(&"no") },
+            Message::Nic { words: NicText::new(&"udp (why)") },
+            Message::HandOver { number: self.long(), nic: NicText::new(&"xdp:eth0") },
+            Message::HandedOver { number: self.long(), refused: NicText::new(&"no") },
             Message::StatusQuery,
             Message::StatusReport { status: self.status() },
-            Message::OpenRail { number: self.long(), nic: NicWords::new(&"verbs"), anew: self.flag() },
+            Message::OpenRail { number: self.long(), nic: NicText::new(&"verbs"), anew: self.flag() },
             Message::RailOpened {
                 number: self.long(),
                 in_place: self.flag(),
                 ports: self.some_of(Self::port_entry),
-                refused: NicWords::default(),
+                refused: NicText::default(),
             },
             Message::MeetRails {
                 number: self.long(),
                 ports: self.some_of(Self::port_entry),
                 last: self.flag(),
             },
-            Message::RailsMet { number: self.long(), refused: NicWords::new(&"no") },
+            Message::RailsMet { number: self.long(), refused: NicText::new(&"no") },
             Message::ChangeRails { number: self.long(), decided: self.flag() },
-            Message::RailLost { words: NicWords::new(&"verbs:rxe0") },
+            Message::RailLost { words: NicText::new(&"verbs:rxe0") },
         ]
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bench::number::number;
 use clap::Args;
-use copies::{Copies, CopyError, Listed, Place, Report, Target, job_parsed, jobs};
+use copies::{Copies, CopyError, CopyLocation, Listed, Report, Target, job_parsed, jobs};
 use serde::Serialize;
 use store::limits::KEEP_MAX;
 use store::packets::Key;
@@ -17,10 +17,10 @@ use store::{Decision, Directory, GenerationId, JobDirectory, JobFile, StorageErr
 use transport::JobId;
 
 use super::files::utc;
+use super::interrupt::{InterruptGuard, is_stopped};
 use super::key::{KeyArgument, key_name};
 use super::news::News;
 use super::run::{lock, setting};
-use super::stopping::{Noticing, is_stopped};
 use super::{print_json, protection, say, tell};
 use crate::arguments::{GenerationArgument, duration_argument};
 use crate::error::CliError;
@@ -44,8 +44,8 @@ pub(crate) struct FlushArguments {
     flush_every: Option<u32>,
     /// Where copies go: a shared directory, which must be there, or s3://BUCKET/PREFIX (region, endpoint and credentials are taken from AWS_REGION,
     /// AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY). Several jobs may have the same
-    #[arg(long, value_name = "PLACE")]
-    flush_to: Option<Place>,
+    #[arg(long, value_name = "LOCATION")]
+    flush_to: Option<CopyLocation>,
     /// Copies that are kept: the newest ones, and what these hang on [default: 2]
     #[arg(long, value_name = "G", value_parser = number::<u32>(1..=u64::from(KEEP_MAX)), requires = "flush_to")]
     flush_keep: Option<u32>,
@@ -91,7 +91,7 @@ impl FlushArguments {
         }
         let flush = Flush {
             every: count(setting::FLUSH_EVERY).unwrap_or(1),
-            to: to.parse().map_err(|error| CliError::Place { error })?,
+            to: to.parse().map_err(|error| CliError::CopyLocation { error })?,
             keep: count(setting::FLUSH_KEEP).unwrap_or(KEEP),
             whole_every: count(setting::FLUSH_WHOLE_EVERY).unwrap_or(WHOLE_EVERY),
             patience: count(setting::FLUSH_PATIENCE_MS)
@@ -116,18 +116,18 @@ pub(crate) fn settings(flush: &Flush) -> Vec<(String, String)> {
 }
 
 /// A place, and the job that its last part names, if it does.
-fn split(place: &Place) -> (Place, Option<JobId>) {
+fn split(place: &CopyLocation) -> (CopyLocation, Option<JobId>) {
     match place {
-        Place::Folder(path) => {
+        CopyLocation::Folder(path) => {
             let named = path.file_name().and_then(|name| name.to_str()).and_then(job_parsed);
             let above = path.parent().filter(|_| named.is_some()).unwrap_or(path);
-            (Place::Folder(above.to_owned()), named)
+            (CopyLocation::Folder(above.to_owned()), named)
         }
-        Place::Objects { bucket, prefix } => {
+        CopyLocation::Objects { bucket, prefix } => {
             let (above, last) = prefix.rsplit_once('/').unwrap_or(("", prefix));
             let named = job_parsed(last);
             let prefix = if named.is_some() { above } else { prefix };
-            (Place::Objects { bucket: bucket.clone(), prefix: prefix.to_owned() }, named)
+            (CopyLocation::Objects { bucket: bucket.clone(), prefix: prefix.to_owned() }, named)
         }
     }
 }
@@ -156,17 +156,17 @@ pub(crate) struct Brought {
 }
 
 /// A place as keepers find it, too, who have working directories of their own.
-fn absolute(place: &Place) -> Result<Place, CliError> {
+fn absolute(place: &CopyLocation) -> Result<CopyLocation, CliError> {
     Ok(match place {
-        Place::Folder(path) => Place::Folder(std::path::absolute(path)?),
-        objects @ Place::Objects { .. } => objects.clone(),
+        CopyLocation::Folder(path) => CopyLocation::Folder(std::path::absolute(path)?),
+        objects @ CopyLocation::Objects { .. } => objects.clone(),
     })
 }
 
 /// Brings a copy into a job's directory, which is made if it does not exist.
 pub(crate) fn bring(
     path: &Path,
-    from: &Place,
+    from: &CopyLocation,
     argument: Option<GenerationArgument>,
     key: Option<Key>,
     quiet: bool,
@@ -225,7 +225,7 @@ enum Brings {
 /// Brings one copy.
 fn bring_copy(
     path: &Path,
-    from: &Place,
+    from: &CopyLocation,
     copies: &Copies<'_>,
     copied: &Copied,
     quiet: bool,
@@ -311,7 +311,7 @@ fn adopt_lives(records: &mut JobDirectory<Directory>, root: &Path, job: JobId) -
         };
         known.push((path.display().to_string(), JobDirectory::attach(storage, job).decisions()?));
     }
-    let joined = joined(known).map_err(|apart| CliError::LivesApart { apart })?;
+    let joined = joined(known).map_err(|divergence| CliError::LivesDiverge { divergence })?;
     Ok(records.adopt_decisions(&joined)?)
 }
 
@@ -334,7 +334,7 @@ fn watched(
     quiet: bool,
     work: impl FnOnce(&Report) -> Result<u32, CopyError> + Send,
 ) -> Result<u32, CliError> {
-    let (report, _noticing) = (Report::default(), Noticing::begin());
+    let (report, _guard) = (Report::default(), InterruptGuard::begin());
     let of = text::bytes(copied.bytes());
     let outcome = std::thread::scope(|scope| {
         let working = scope.spawn(|| work(&report));
@@ -365,14 +365,14 @@ fn watched(
 }
 
 /// Whether a path, or a text that looks like one, is a place of copies and not a job's directory.
-pub(crate) fn place_of(path: &Path) -> Result<Option<Place>, CliError> {
-    if let Some(text) = path.to_str().filter(|text| Place::is_url(text)) {
-        return text.parse().map(Some).map_err(|error| CliError::Place { error });
+pub(crate) fn place_of(path: &Path) -> Result<Option<CopyLocation>, CliError> {
+    if let Some(text) = path.to_str().filter(|text| CopyLocation::is_url(text)) {
+        return text.parse().map(Some).map_err(|error| CliError::CopyLocation { error });
     }
     if path.join("job").exists() {
         return Ok(None);
     }
-    let place = Place::Folder(path.to_owned());
+    let place = CopyLocation::Folder(path.to_owned());
     let (above, named) = split(&place);
     let found = match above.open().and_then(|target| jobs(&*target)) {
         // Whoever wants a job's directory there says what was expected.
@@ -476,7 +476,7 @@ fn print(report: &JobCopies) -> io::Result<()> {
     Ok(())
 }
 
-pub(crate) fn list(place: &Place, json: bool) -> Result<Exit, CliError> {
+pub(crate) fn list(place: &CopyLocation, json: bool) -> Result<Exit, CliError> {
     let (above, named) = split(place);
     let target = above.open()?;
     let mut reports = Vec::new();
@@ -509,7 +509,7 @@ fn is_meant(argument: Option<GenerationArgument>, generation: GenerationId) -> b
 
 /// Checks every byte.
 pub(crate) fn verify(
-    place: &Place,
+    place: &CopyLocation,
     argument: Option<GenerationArgument>,
     key: Option<&Key>,
     json: bool,

@@ -8,6 +8,7 @@ pub(crate) mod env;
 pub(crate) mod files;
 pub(crate) mod hosts;
 pub(crate) mod inspect;
+mod interrupt;
 pub(crate) mod jobs;
 pub(crate) mod key;
 pub(crate) mod mpirun;
@@ -21,7 +22,6 @@ pub(crate) mod repair;
 pub(crate) mod restart;
 pub(crate) mod run;
 pub(crate) mod sim;
-mod stopping;
 pub(crate) mod verify;
 
 pub(crate) use progress::event_words;

@@ -179,16 +179,16 @@ fn warning(plan: &Plan) -> Option<&'static str> {
     }
     match &plan.own_directories {
         _ if plan.nodes.len() == 1 => Some(
-            "warning: one node protects nothing: if the disk with its images is lost, so is every generation. Have copies elsewhere with --flush-to PLACE, or begin the job \
+            "warning: one node protects nothing: if the disk with its images is lost, so is every generation. Have copies elsewhere with --flush-to LOCATION, or begin the job \
              on several hosts (--hosts), which protect each other",
         ),
         Some(own) => (own.scheme == Scheme::None).then_some(
             "warning: images are on their nodes only, and no node protects another one: a node that is lost takes its part of every generation with it. \
-             Have copies elsewhere with --flush-to PLACE, or begin the job without --parity none for nodes to protect each other",
+             Have copies elsewhere with --flush-to LOCATION, or begin the job without --parity none for nodes to protect each other",
         ),
         None => Some(
             "warning: images of all nodes are in the job's directory only: if its disk is lost, or out of reach, so is every generation. \
-             Have copies elsewhere with --flush-to PLACE, or begin the job without --parity none for nodes to protect each other",
+             Have copies elsewhere with --flush-to LOCATION, or begin the job without --parity none for nodes to protect each other",
         ),
     }
 }

@@ -14,7 +14,7 @@ use super::{say, tell};
 use crate::arguments::{NicArgument, RepairArguments, RestartArguments};
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::nodes::{Kept, NodeRepair, Repairs};
+use crate::launch::nodes::{GenerationOutcome, NodeRepair, Repairs};
 use crate::launch::registry::Registration;
 use crate::launch::{self, Purpose};
 use crate::text;
@@ -65,7 +65,7 @@ pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, Cli
         repairs.kept.iter().try_for_each(|kept| say_kept(kept, repairs))?;
         if repairs.chosen.is_none() {
             say!(
-                "no generation is left that can be restored; a copy, if there is one, is brought by `stillwire restart DIR --from PLACE`"
+                "no generation is left that can be restored; a copy, if there is one, is brought by `stillwire restart DIR --from LOCATION`"
             )?;
         }
     }
@@ -73,8 +73,8 @@ pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, Cli
 }
 
 /// What has become of a generation.
-fn say_kept(kept: &Kept, repairs: &Repairs) -> io::Result<()> {
-    let Kept { generation, restorable, protected } = kept;
+fn say_kept(kept: &GenerationOutcome, repairs: &Repairs) -> io::Result<()> {
+    let GenerationOutcome { generation, restorable, protected } = kept;
     let rebuilt: Vec<&NodeRepair> =
         repairs.rebuilt.iter().filter(|rebuilt| rebuilt.generation == *generation).collect();
     let bytes: u64 = rebuilt.iter().map(|rebuilt| rebuilt.received_bytes).sum();

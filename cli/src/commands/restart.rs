@@ -19,7 +19,7 @@ use super::news::News;
 use super::progress::Progress;
 use super::protection;
 use super::run::{
-    Place, Settings, check_bind, job_file, lock, read_saves, read_settings, setting, supervise,
+    RunDirectory, Settings, check_bind, job_file, lock, read_saves, read_settings, setting, supervise,
 };
 use super::tell;
 use crate::arguments::{GenerationArgument, RestartArguments};
@@ -37,7 +37,10 @@ pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, C
 }
 
 /// A job that is there, and its directory, which belongs to this launcher from now on.
-pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<(Plan, Place), CliError> {
+pub(crate) fn prepare(
+    arguments: &RestartArguments,
+    purpose: Purpose,
+) -> Result<(Plan, RunDirectory), CliError> {
     let brought = match &arguments.from {
         Some(from) => {
             let key = arguments.key.key()?;
@@ -165,7 +168,7 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
     if !arguments.quiet {
         protection::announce(&plan, When::GoesOn, purpose == Purpose::Run);
     }
-    Ok((plan, Place { path, temporary: false, _lock: lock }))
+    Ok((plan, RunDirectory { path, temporary: false, _lock: lock }))
 }
 
 /// Over which NIC the job went last, if that was decided while it ran and nobody says otherwise: as long as it is on the hosts that it was on, for what other ones

@@ -66,14 +66,14 @@ pub(crate) mod setting {
 
 /// A job's directory that belongs to this launcher until it ends.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct RunDirectory {
     pub(crate) path: PathBuf,
     /// Removed when the job has ended well, or has committed nothing: nobody asked for checkpoints that outlive it.
     pub(crate) temporary: bool,
     pub(crate) _lock: DirectoryLock,
 }
 
-impl Place {
+impl RunDirectory {
     /// Removes the directory if nobody asked for it and nothing is committed in it.
     fn remove_if_unused(&self) {
         let committed = || -> Result<bool, StoreError> {
@@ -209,7 +209,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         fetch: None,
         purpose: Purpose::Run,
     };
-    let place = make_place(&arguments, &plan)?;
+    let place = make_run_directory(&arguments, &plan)?;
     plan.directory = place.path.clone();
     if let Some(own) = &mut plan.own_directories {
         own.root = place.path.join(&own.root);
@@ -342,7 +342,7 @@ pub(crate) fn equip(program: &mut Program, detected: &Detected, library: &Path, 
 /// Runs a job that has its directory, and says how it ended.
 pub(crate) fn supervise(
     plan: &Plan,
-    place: Place,
+    place: RunDirectory,
     observer: &mut dyn Observer,
     json: bool,
 ) -> Result<Exit, CliError> {
@@ -505,7 +505,7 @@ fn job_config(arguments: &RunArguments) -> JobConfig {
     }
 }
 
-fn make_place(arguments: &RunArguments, plan: &Plan) -> Result<Place, CliError> {
+fn make_run_directory(arguments: &RunArguments, plan: &Plan) -> Result<RunDirectory, CliError> {
     let name = format!("stillwire-{}", &plan.job.to_string()[..8]);
     let (path, temporary) = match &arguments.checkpoint.directory {
         Some(directory) => (directory.clone(), false),
@@ -526,15 +526,15 @@ pub(crate) fn temporary_directory(name: &str) -> Result<PathBuf, CliError> {
 }
 
 /// Makes the directory of a new job, takes it, and writes the job file.
-pub(crate) fn create_job(path: PathBuf, temporary: bool, plan: &Plan) -> Result<Place, CliError> {
+pub(crate) fn create_job(path: PathBuf, temporary: bool, plan: &Plan) -> Result<RunDirectory, CliError> {
     let storage = Directory::create(&path).map_err(|error| match error {
-        StorageError::NotFound { .. } => CliError::NoPlace { path: path.clone() },
+        StorageError::NotFound { .. } => CliError::DirectoryNotMade { path: path.clone() },
         other => other.into(),
     })?;
     let path = path.canonicalize()?;
     let lock = lock(&storage, &path)?;
     match JobDirectory::create(storage, &job_file(plan)) {
-        Ok(_) => Ok(Place { path, temporary, _lock: lock }),
+        Ok(_) => Ok(RunDirectory { path, temporary, _lock: lock }),
         Err(StoreError::Storage(StorageError::AlreadyExists { .. })) => {
             Err(CliError::DirectoryTaken { path })
         }

@@ -41,7 +41,7 @@ With --json there is one object (seed, digest, violations, summary, faults), and
     #[command(long_about = "\
 Reduce a failing history to a small scenario that fails in the same way.
 
-Steps of the plan are taken out, weather and settings are made plain, ranks, nodes, ports, rails and messages fewer, as long \
+Steps of the plan are taken out, network conditions and settings are made plain, ranks, nodes, ports, rails and messages fewer, as long \
 as the judges still find a violation of the same kind. Prints the reduced plan as a scenario, ready to be saved and run by \
 `stillwire sim scenario`; progress goes to standard error. Nearly every history holds, so --seed is one that `sim swarm` \
 reported, or one that `sim sabotage` reported, with the same rule taken out by --without.")]
@@ -127,7 +127,7 @@ Moments: frozen, dumping, saved, committing, decided, restoring. What can be don
   break control of node 1
   rank 2 unsavable for 5ms
   disk full after 12 writes                or: disk error after 12 writes
-  storm loss 20%, delay 1%, for 5ms        any weather
+  storm loss 20%, delay 1%, for 5ms        any network conditions
   stall rank 2 for 5ms
 
 `stillwire sim run --seed N --plan` prints the plan of a seed in this language."

@@ -213,7 +213,7 @@ impl Starting {
         let _ = File::from(self.told).read_to_end(&mut words);
         let mut started = None;
         let mut failed = None;
-        for word in words.chunks_exact(size_of::<Word>()) {
+        for word in words.chunks_exact(size_of::<StartReport>()) {
             let number = |at: usize| {
                 let bytes = word.get(at * 4..at * 4 + 4).and_then(|bytes| bytes.try_into().ok());
                 i32::from_le_bytes(bytes.unwrap_or_default())
@@ -250,7 +250,7 @@ impl Starting {
 }
 
 /// What is told over the pipe: [`FAILED`], the step, the error; or [`STARTED`], the first process and the rank's, or 0 as long as there is none.
-type Word = [i32; 3];
+type StartReport = [i32; 3];
 const FAILED: i32 = 0;
 const STARTED: i32 = 1;
 
@@ -276,8 +276,8 @@ impl Entering {
         })
     }
 
-    fn tell(&self, word: Word) {
-        let mut bytes = [0; size_of::<Word>()];
+    fn tell(&self, word: StartReport) {
+        let mut bytes = [0; size_of::<StartReport>()];
         for (place, number) in bytes.chunks_exact_mut(4).zip(word) {
             place.copy_from_slice(&number.to_le_bytes());
         }

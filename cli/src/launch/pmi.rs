@@ -23,7 +23,7 @@ pub(crate) const LOCAL_RANK_VARIABLE: &str = "MPI_LOCALRANKID";
 
 /// What came over a socket.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct Received {
     pub(crate) bytes: Vec<u8>,
     /// Nothing more will come.
     pub(crate) closed: bool,
@@ -84,18 +84,18 @@ impl PmiLines {
     }
 
     /// Reads what has come, up to a bound: who asks without end must not keep the launcher from others.
-    pub(crate) fn hear(&mut self, member: Member) -> Said {
-        let Some(line) = self.0.get_mut(&member) else { return Said { bytes: Vec::new(), closed: true } };
+    pub(crate) fn hear(&mut self, member: Member) -> Received {
+        let Some(line) = self.0.get_mut(&member) else { return Received { bytes: Vec::new(), closed: true } };
         let mut bytes = vec![0; READ_BYTES];
         loop {
             match line.stream.read(&mut bytes) {
                 Ok(count) => {
                     bytes.truncate(count);
-                    return Said { closed: count == 0, bytes };
+                    return Received { closed: count == 0, bytes };
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    return Said { bytes: Vec::new(), closed: error.kind() != ErrorKind::WouldBlock };
+                    return Received { bytes: Vec::new(), closed: error.kind() != ErrorKind::WouldBlock };
                 }
             }
         }

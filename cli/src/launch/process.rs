@@ -18,8 +18,8 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg, pthread_sigmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{AccessFlags, Pid, access, getpid, getppid};
-use session::company::COMPANY_VARIABLE;
 use session::launch::{Launch, SOCKET_VARIABLE};
+use session::parent_job::PARENT_JOB_VARIABLE;
 use transport::Life;
 
 use super::descriptors::{self, Descriptors};
@@ -123,7 +123,7 @@ pub(crate) struct Group {
 
 /// How a rank gets a pid namespace of its own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Apart<'a> {
+pub(crate) struct PidNamespace<'a> {
     pub(crate) namespaces: &'a Namespaces,
     pub(crate) wanted: Wanted,
 }
@@ -148,7 +148,7 @@ pub(crate) struct Pipes {
 
 /// What came over a rank's connection.
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct Received {
     pub(crate) controls: Vec<Control>,
     /// The connection is of no use any more: the rank closed it, or sent what no rank sends.
     pub(crate) closed: bool,
@@ -157,7 +157,7 @@ pub(crate) struct Heard {
 
 /// Which of how many processes one is to an MPI library, and its end of the socket over which those find each other.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct SpawnSpec {
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
     /// The same among those of its host.
@@ -167,19 +167,19 @@ pub(crate) struct Seat {
     /// Where the provider finds the job's key, as a variable.
     pub(crate) key: Option<(&'static str, PathBuf)>,
     /// What a process that is no rank tells ranks that are saved as whole processes.
-    pub(crate) company: Option<String>,
+    pub(crate) parent_job: Option<String>,
 }
 
 impl Group {
     /// Starts a process that ranks have spawned.
     pub(crate) fn spawn(
         program: &Program,
-        seat: Seat,
+        spec: SpawnSpec,
         descriptors: Descriptors,
     ) -> io::Result<(Group, Pipes)> {
-        let mut command = command(program, &seat);
+        let mut command = command(program, &spec);
         command.env(pmi::SPAWNED_VARIABLE, "1").env_remove(SOCKET_VARIABLE);
-        prepare_child(&mut command, [seat.pmi.as_raw_fd(); 2], descriptors);
+        prepare_child(&mut command, [spec.pmi.as_raw_fd(); 2], descriptors);
         Group::start(&mut command, None)
     }
 
@@ -236,7 +236,7 @@ impl Group {
 }
 
 /// A program with what every process of a job has. It dies with this thread: a launcher that is killed leaves no process.
-fn command(program: &Program, seat: &Seat) -> Command {
+fn command(program: &Program, spec: &SpawnSpec) -> Command {
     let mut command = Command::new(&program.command[0]);
     if let Some(inherited) = &program.inherited {
         command.env_clear().envs(inherited.iter().filter(|(name, _)| !is_foreign(name)).cloned());
@@ -244,23 +244,23 @@ fn command(program: &Program, seat: &Seat) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_foreign(name)) {
         command.env_remove(name);
     }
-    let (rank, ranks) = (seat.rank.to_string(), seat.ranks.to_string());
+    let (rank, ranks) = (spec.rank.to_string(), spec.ranks.to_string());
     command
         .args(&program.command[1..])
         .current_dir(&program.directory)
-        .envs(seat.key.clone())
-        .envs(seat.company.as_ref().map(|company| (COMPANY_VARIABLE, company)))
+        .envs(spec.key.clone())
+        .envs(spec.parent_job.as_ref().map(|parent_job| (PARENT_JOB_VARIABLE, parent_job)))
         .envs(program.environment.iter().map(|(name, value)| (name, value)))
         .env(RANK_VARIABLE, &rank)
         .env(RANKS_VARIABLE, &ranks)
-        .env(pmi::FD_VARIABLE, seat.pmi.as_raw_fd().to_string())
+        .env(pmi::FD_VARIABLE, spec.pmi.as_raw_fd().to_string())
         // Of a rank in which this launcher runs.
         .env_remove(agent::PMI_LAUNCHERS_VARIABLE)
         .env_remove(agent::IDS_VARIABLE)
         .env(pmi::RANK_VARIABLE, &rank)
         .env(pmi::SIZE_VARIABLE, &ranks)
-        .env(pmi::LOCAL_RANK_VARIABLE, seat.local.to_string())
-        .env(pmi::LOCAL_SIZE_VARIABLE, seat.locals.to_string())
+        .env(pmi::LOCAL_RANK_VARIABLE, spec.local.to_string())
+        .env(pmi::LOCAL_SIZE_VARIABLE, spec.locals.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -278,23 +278,25 @@ impl Process {
         pmi: UnixStream,
         key: &KeyFile,
         descriptors: Descriptors,
-        apart: Option<Apart<'_>>,
+        pid_namespace: Option<PidNamespace<'_>>,
     ) -> io::Result<(Process, Pipes)> {
         let (ours, theirs) = UnixStream::pair()?;
         // The record fits the socket's buffer many times over, so nobody has to read for this to return.
         (&ours).write_all(&launch.emit())?;
         ours.set_nonblocking(true)?;
         let (rank, ranks) = (launch.rank.0, launch.ranks);
-        let key_place = if apart.is_some() { key.variable_inside() } else { key.variable() };
-        let seat = Seat { rank, ranks, local, locals, pmi, key: key_place, company: None };
-        let mut command = command(program, &seat);
+        let key_place = if pid_namespace.is_some() { key.variable_inside() } else { key.variable() };
+        let spec = SpawnSpec { rank, ranks, local, locals, pmi, key: key_place, parent_job: None };
+        let mut command = command(program, &spec);
         command.env(SOCKET_VARIABLE, theirs.as_raw_fd().to_string());
-        if apart.is_some_and(|apart| matches!(apart.wanted, Wanted::Saved { .. })) {
+        if pid_namespace.is_some_and(|pid_namespace| matches!(pid_namespace.wanted, Wanted::Saved { .. })) {
             command.env(agent::IDS_VARIABLE, agent::IDS_KEPT);
         }
-        prepare_child(&mut command, [theirs.as_raw_fd(), seat.pmi.as_raw_fd()], descriptors);
-        let put = |apart: Apart<'_>| apart.namespaces.put(&mut command, apart.wanted, key.number());
-        let starting = apart.map(put).transpose()?;
+        prepare_child(&mut command, [theirs.as_raw_fd(), spec.pmi.as_raw_fd()], descriptors);
+        let put = |pid_namespace: PidNamespace<'_>| {
+            pid_namespace.namespaces.put(&mut command, pid_namespace.wanted, key.number())
+        };
+        let starting = pid_namespace.map(put).transpose()?;
         let (group, pipes) = Group::start(&mut command, starting)?;
         let key = ControlKey::new(&launch.key);
         let process = Process {
@@ -340,8 +342,8 @@ impl Process {
     }
 
     /// Reads what has come.
-    pub(crate) fn hear(&mut self) -> Heard {
-        let mut heard = Heard::default();
+    pub(crate) fn hear(&mut self) -> Received {
+        let mut heard = Received::default();
         let mut chunk = vec![0; READ_BYTES];
         loop {
             match self.stream.read(&mut chunk) {

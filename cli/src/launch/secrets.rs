@@ -1,7 +1,7 @@
 //! What of the launcher's environment is its own: neither keepers nor ranks get it, so no image of a whole process holds it, and no other user of the ranks' hosts finds it
 //! in what those print of their environment.
 
-use copies::Place;
+use copies::CopyLocation;
 
 use super::Plan;
 
@@ -15,6 +15,7 @@ const CREDENTIALS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "A
 /// to the program by name (`--env`) it has all the same.
 pub(crate) fn withheld(plan: &Plan) -> impl Iterator<Item = &'static str> {
     let places = plan.flush.iter().map(|flush| &flush.to).chain(plan.fetch.iter().map(|fetch| &fetch.from));
-    let credentials = places.filter(|place| matches!(place, Place::Objects { .. })).flat_map(|_| CREDENTIALS);
+    let credentials =
+        places.filter(|place| matches!(place, CopyLocation::Objects { .. })).flat_map(|_| CREDENTIALS);
     core::iter::once(KEY_VARIABLE).chain(credentials)
 }

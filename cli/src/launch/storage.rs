@@ -38,7 +38,7 @@ pub(crate) enum Task {
         generation: GenerationId,
     },
     /// Make records whole that are damaged or lost, from what nodes have of them.
-    Mend {
+    RepairRecords {
         decisions: Vec<store::Decision>,
         /// Oldest first.
         manifests: Vec<Manifest>,
@@ -106,7 +106,7 @@ pub(crate) enum Done {
         outcome: Result<(Vec<store::Decision>, Option<Life>), StoreError>,
     },
     /// So many decisions, these generations; and what is decided and committed now.
-    Mended(Result<(usize, Vec<GenerationId>, Records), StoreError>),
+    RecordsRepaired(Result<(usize, Vec<GenerationId>, Records), StoreError>),
     Noted,
     /// What all copies of the job file are to say.
     Kept(Result<Box<JobFile>, StoreError>),
@@ -192,7 +192,9 @@ impl Disk {
                 let outcome = passed_over.map(|life| (decisions, life));
                 Done::Adopted { generation, outcome }
             }
-            Task::Mend { decisions, manifests } => Done::Mended(self.mend(&decisions, &manifests)),
+            Task::RepairRecords { decisions, manifests } => {
+                Done::RecordsRepaired(self.repair_records(&decisions, &manifests))
+            }
             Task::Keep(file) => Done::Kept(self.keep(&file).map(|()| file)),
             Task::Restored => {
                 if let Some(restored) = self.restoring.take() {
@@ -247,22 +249,22 @@ impl Disk {
         JobDirectory::renew(storage, &file).map(drop)
     }
 
-    fn mend(
+    fn repair_records(
         &mut self,
         decisions: &[store::Decision],
         manifests: &[Manifest],
     ) -> Result<(usize, Vec<GenerationId>, Records), StoreError> {
-        let (mut lives, mut mended) = (0, Vec::new());
+        let (mut lives, mut repaired) = (0, Vec::new());
         // Which generations count depends on the lives.
         for decision in decisions {
-            lives += usize::from(self.directory.mend_decision(decision)?);
+            lives += usize::from(self.directory.repair_decision(decision)?);
         }
         for manifest in manifests {
-            if self.directory.mend(manifest)? {
-                mended.push(manifest.generation);
+            if self.directory.repair_manifest(manifest)? {
+                repaired.push(manifest.generation);
             }
         }
-        Ok((lives, mended, self.records()?))
+        Ok((lives, repaired, self.records()?))
     }
 
     fn records(&mut self) -> Result<Records, StoreError> {

@@ -24,7 +24,7 @@ use transport::{Epoch, Life, Rank};
 
 use super::flush::wire::{WirePacked, WirePart};
 use super::limits::{LINK_FRAME_BYTES_MAX, READ_BYTES, VERSION_BYTES_MAX};
-use super::nodes::wire::{NodeDone, NodeTask, Refusal, WirePlace};
+use super::nodes::wire::{NodeDone, NodeTask, Refusal, WireMembership};
 use super::version::VERSION;
 
 /// The number under which a control message is sealed that lies in a frame: the order of frames is the stream's matter.
@@ -32,16 +32,16 @@ const NUMBER: u64 = 1;
 
 /// World and rank of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Who(pub(crate) u32, pub(crate) u32);
+pub(crate) struct WireMember(pub(crate) u32, pub(crate) u32);
 
-impl From<Member> for Who {
-    fn from(member: Member) -> Who {
-        Who(member.world, member.rank.0)
+impl From<Member> for WireMember {
+    fn from(member: Member) -> WireMember {
+        WireMember(member.world, member.rank.0)
     }
 }
 
-impl From<Who> for Member {
-    fn from(Who(world, rank): Who) -> Member {
+impl From<WireMember> for Member {
+    fn from(WireMember(world, rank): WireMember) -> Member {
         Member { world, rank: Rank(rank) }
     }
 }
@@ -196,7 +196,7 @@ pub(crate) struct Begin {
     pub(crate) is_mpi: bool,
     pub(crate) saves_processes: bool,
     /// `directory` is the node's own; the job's lies elsewhere.
-    pub(crate) own: Option<WirePlace>,
+    pub(crate) own: Option<WireMembership>,
     /// The job's directory, if this host has it.
     pub(crate) records: OsString,
     /// Restored processes and their threads get the ids that they had.
@@ -230,11 +230,11 @@ pub(crate) enum ToKeeper {
     /// The coordinator's shell speaks for this rank from now on: it hears what the machine tells it.
     SpeakFor { rank: u32 },
     /// The PMI server says this to a process.
-    PmiLine { who: Who, line: String },
+    PmiLine { who: WireMember, line: String },
     /// To [`FromKeeper::Ended`]: how the machine is to see it.
     Judged { rank: u32, life: WireLife, status: WireStatus },
     /// End a process.
-    Kill { who: Who },
+    Kill { who: WireMember },
     /// To [`FromKeeper::ExitedImage`]: with what the rank had done over PMI.
     WriteExited { rank: u32, generation: WireGeneration, record: Vec<u8>, pmi: Vec<u8> },
     /// Start processes that a rank spawns, all or none; answered by [`FromKeeper::WorldStarted`]. `life`: of the ranks that are saved as whole processes.
@@ -242,7 +242,7 @@ pub(crate) enum ToKeeper {
     /// The life of all spawned processes is over, or the job: end them. Nothing more is said of them.
     EndSpawned,
     /// Look what these processes have mapped; no first look at their worlds is due any more. Answered by [`FromKeeper::Found`].
-    Look { worlds: Vec<u32>, members: Vec<Who> },
+    Look { worlds: Vec<u32>, members: Vec<WireMember> },
     /// Processes of an MPI world of this name begin.
     NameWorld { name: String },
     /// Note which files in memory the processes have now.
@@ -277,11 +277,11 @@ pub(crate) enum FromKeeper {
     /// A rank that was restored has no part in PMI to tell of.
     PmiNothing { rank: u32 },
     /// What a process says over PMI.
-    PmiBytes { who: Who, bytes: Vec<u8> },
+    PmiBytes { who: WireMember, bytes: Vec<u8> },
     /// A process does not read what the PMI server answers.
-    PmiUnread { who: Who },
+    PmiUnread { who: WireMember },
     /// A process has printed a line.
-    Line { who: Who, is_error: bool, line: Vec<u8> },
+    Line { who: WireMember, is_error: bool, line: Vec<u8> },
     /// A process of a rank exists.
     Spawned { rank: u32, pid: i32 },
     /// Over which NIC it reaches other hosts, in words.
@@ -299,7 +299,7 @@ pub(crate) enum FromKeeper {
     /// The machine has taken [`ToKeeper::Judged`]: what it says of that has been said before.
     Settled { rank: u32, status: WireStatus },
     /// A spawned process has ended of itself.
-    SpawnedEnded { who: Who, status: WireStatus },
+    SpawnedEnded { who: WireMember, status: WireStatus },
     /// A rank is ended, because of what it sent or did not read.
     Misbehaves { rank: u32, reason: String },
     /// What went wrong with the job's directory.
@@ -311,7 +311,7 @@ pub(crate) enum FromKeeper {
     /// To [`ToKeeper::StartWorld`]: how many processes, or in one word and in a sentence why none.
     WorldStarted { world: u32, outcome: Result<u32, (String, String)> },
     /// To [`ToKeeper::Look`].
-    Found { without_provider: Vec<Who>, shared: Option<(Who, Who, String)> },
+    Found { without_provider: Vec<WireMember>, shared: Option<(WireMember, WireMember, String)> },
     /// Why a rank has not come up, as far as it can be seen.
     Silent { why: Option<String> },
     /// To [`ToKeeper::Drain`].

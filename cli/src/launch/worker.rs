@@ -12,7 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 pub(crate) struct Worker<T, D> {
     tasks: Option<Sender<T>>,
     done: Receiver<D>,
-    bell: Arc<EventFd>,
+    wake: Arc<EventFd>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -20,20 +20,20 @@ pub(crate) struct Worker<T, D> {
 #[derive(Debug)]
 pub(crate) struct Results<D> {
     to: Sender<D>,
-    bell: Arc<EventFd>,
+    wake: Arc<EventFd>,
 }
 
 impl<D> Clone for Results<D> {
     fn clone(&self) -> Results<D> {
-        Results { to: self.to.clone(), bell: Arc::clone(&self.bell) }
+        Results { to: self.to.clone(), wake: Arc::clone(&self.wake) }
     }
 }
 
 impl<D> Results<D> {
     pub(crate) fn tell(&self, done: D) {
-        // Nobody listens any more; full means that it rings already.
+        // Nobody listens any more; full means that it is readable already.
         let _ = self.to.send(done);
-        let _ = self.bell.write(1);
+        let _ = self.wake.write(1);
     }
 }
 
@@ -44,11 +44,11 @@ impl<T: Send + 'static, D: Send + 'static> Worker<T, D> {
     ) -> std::io::Result<Worker<T, D>> {
         let (tasks, waiting) = channel();
         let (to, done) = channel();
-        let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
-        let results = Results { to, bell: Arc::clone(&bell) };
+        let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+        let results = Results { to, wake: Arc::clone(&wake) };
         let run = move || waiting.into_iter().for_each(|task| perform(task, &results));
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
-        Ok(Worker { tasks: Some(tasks), done, bell, thread: Some(thread) })
+        Ok(Worker { tasks: Some(tasks), done, wake, thread: Some(thread) })
     }
 
     pub(crate) fn ask(&self, task: T) {
@@ -59,12 +59,12 @@ impl<T: Send + 'static, D: Send + 'static> Worker<T, D> {
     }
 
     /// Rings when something is done.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
     }
 
     pub(crate) fn next(&self) -> Option<D> {
-        let _ = self.bell.read();
+        let _ = self.wake.read();
         self.done.try_recv().ok()
     }
 

@@ -1,6 +1,6 @@
 //! x86-64.
 
-mod passed_on;
+mod syscall_wrapper;
 
 use std::arch::{asm, naked_asm};
 use std::ffi::c_void;
@@ -204,7 +204,7 @@ impl Frame {
             return None;
         }
         let at_the_call = peek(pc.wrapping_sub(LOAD_BYTES)).ok().and_then(loaded);
-        let number = at_the_call.or_else(|| passed_on::number(self, pc, sp))?;
+        let number = at_the_call.or_else(|| syscall_wrapper::number(self, pc, sp))?;
         Some(Call { number, sp, pc })
     }
 

@@ -76,7 +76,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::sync::atomic::AtomicU64;
 
-    use super::super::write::tests::{Count, Told};
+    use super::super::write::tests::{Count, PaceRecord};
     use super::super::{InUse, Pace as _, write};
     use super::*;
 
@@ -111,14 +111,18 @@ mod tests {
             written: &written,
             cover: Some(&Masked),
             tags_at: 8192 + 130 * 4096,
-            piece_bytes: Some(Told::default().piece_bytes()),
+            piece_bytes: Some(PaceRecord::default().piece_bytes()),
         };
         let mut room = [0; 17 * 4096 + 5];
         let mut in_use = InUse::nothing(&mut room);
-        let mut pace = Told::default();
+        let mut pace = PaceRecord::default();
         write(&runs, target, &mut in_use, &mut sum, None, Some(&mut pace)).expect("room for it");
         assert_eq!(written.load(Ordering::Relaxed), 130 * 4096);
-        assert_eq!((pace.0, pace.1), (130 * 4096, Told::LARGEST), "all of it is held back, piece by piece");
+        assert_eq!(
+            (pace.0, pace.1),
+            (130 * 4096, PaceRecord::LARGEST),
+            "all of it is held back, piece by piece"
+        );
         let mut read = vec![0; 130 * (4096 + COVER_TAG_BYTES)];
         file.read_exact_at(&mut read, 8192).expect("as many bytes, and as many tags");
         let (content, tags) = read.split_at(130 * 4096);

@@ -287,16 +287,16 @@ pub(super) mod tests {
 
     /// Counts what it is told of: all of it, and the largest piece.
     #[derive(Default)]
-    pub(in crate::pages) struct Told(pub(in crate::pages) u64, pub(in crate::pages) u64);
+    pub(in crate::pages) struct PaceRecord(pub(in crate::pages) u64, pub(in crate::pages) u64);
 
-    impl Told {
+    impl PaceRecord {
         /// Of whole pages.
         pub(in crate::pages) const LARGEST: u64 = 12 * 4096;
     }
 
-    impl Pace for Told {
+    impl Pace for PaceRecord {
         fn piece_bytes(&self) -> u64 {
-            Told::LARGEST + 1
+            PaceRecord::LARGEST + 1
         }
 
         fn wait_ns(&mut self, bytes: u64) -> u64 {
@@ -345,14 +345,14 @@ pub(super) mod tests {
         let mut whole = Count(0, 0);
         whole.update(&expected);
         // As fast as it goes, and held back.
-        for piece_bytes in [None, Some(Told::default().piece_bytes())] {
-            let (mut sum, mut pace) = (Count(0, 0), Told::default());
+        for piece_bytes in [None, Some(PaceRecord::default().piece_bytes())] {
+            let (mut sum, mut pace) = (Count(0, 0), PaceRecord::default());
             let target = Target { piece_bytes, ..target };
             file.set_len(0).expect("an empty file");
             write(&runs, target, &mut in_use, &mut sum, None, Some(&mut pace)).expect("room for it");
             assert_eq!(written.load(Ordering::Relaxed), expected.len() as u64);
             assert_eq!(pace.0, expected.len() as u64, "all of it is held back");
-            assert_eq!(pace.1 > Told::LARGEST, piece_bytes.is_none(), "a piece of {} bytes", pace.1);
+            assert_eq!(pace.1 > PaceRecord::LARGEST, piece_bytes.is_none(), "a piece of {} bytes", pace.1);
             let mut read = vec![0; expected.len()];
             file.read_exact_at(&mut read, 8192).expect("as many bytes");
             assert!(read == expected);

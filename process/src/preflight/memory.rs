@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Kept;
+use super::ForkAdvice;
 use crate::files::FileId;
 use crate::maps::{self, Line};
 use crate::pages::{Plan, Saved};
@@ -92,9 +92,9 @@ pub(crate) fn shared_files(maps: &[u8], plan: &Plan) -> Vec<FileId> {
 }
 
 /// Regions that a fork would leave out or empty, of those that are saved.
-pub(super) fn kept(smaps: &Smaps, plan: &Plan) -> Vec<(Range<u64>, Kept)> {
-    const NOT_FORKED: Kept = Kept { keep: libc::MADV_DONTFORK, give: libc::MADV_DOFORK };
-    const WIPED: Kept = Kept { keep: libc::MADV_WIPEONFORK, give: libc::MADV_KEEPONFORK };
+pub(super) fn kept(smaps: &Smaps, plan: &Plan) -> Vec<(Range<u64>, ForkAdvice)> {
+    const NOT_FORKED: ForkAdvice = ForkAdvice { keep: libc::MADV_DONTFORK, give: libc::MADV_DOFORK };
+    const WIPED: ForkAdvice = ForkAdvice { keep: libc::MADV_WIPEONFORK, give: libc::MADV_KEEPONFORK };
     let mut kept = Vec::new();
     // What is left out belongs to others, who had a reason: a child that had a NIC's rings would keep the NIC.
     let is_ignored =

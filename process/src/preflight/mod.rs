@@ -22,7 +22,7 @@ pub(crate) use others::{WRITER, children_of};
 
 /// What a fork does with a region, and what it does while the image is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct ForkAdvice {
     /// As the program wants it.
     pub(crate) keep: i32,
     /// As the image needs it.
@@ -39,7 +39,7 @@ pub(crate) struct Look {
     pub(crate) shared_bytes: u64,
     pub(crate) threads: usize,
     pub(crate) smaps: Smaps,
-    pub(crate) kept: Vec<(Range<u64>, Kept)>,
+    pub(crate) kept: Vec<(Range<u64>, ForkAdvice)>,
     pub(crate) executable: Vec<u8>,
     pub(crate) auxiliary: Vec<u64>,
     pub(crate) machine: Machine,

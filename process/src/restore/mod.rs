@@ -6,6 +6,7 @@
 //! which needs no memory but its table, unmaps everything, maps and fills the old regions, and jumps to the function
 //! that the image names (`resume`), which makes the threads. From then on the process is the old one.
 
+mod failure_message;
 mod gate;
 mod ids;
 mod mutex;
@@ -14,7 +15,6 @@ mod process;
 mod resume;
 mod rseq;
 mod scaffold;
-mod sentence;
 mod space;
 mod table;
 mod vdso;
@@ -37,7 +37,7 @@ use crate::maps;
 use crate::state::memory::{Backing, PageRun, Protection};
 use crate::state::{Files, ProcessState};
 
-use plan::{Calls, FromBelow, Opened};
+use plan::{Calls, FromBase, Opened};
 use scaffold::Scaffold;
 use x86_64::ADDRESSES_END;
 
@@ -134,14 +134,14 @@ pub struct Pages<'a> {
     /// Offset of the section of pages in it.
     pub offset: u64,
     /// The image below, if the capture left out what that one has ([`crate::capture::Mode::Scan`]).
-    pub below: Option<Below<'a>>,
+    pub base_pages: Option<BasePages<'a>>,
     /// The files are memory of nobody else: what has been read of them is freed.
     pub are_freed: bool,
 }
 
 /// An image of all pages, of which another one takes those that have not changed.
 #[derive(Clone, Copy, Debug)]
-pub struct Below<'a> {
+pub struct BasePages<'a> {
     /// Its file.
     pub file: BorrowedFd<'a>,
     /// Offset of the section of pages in it.
@@ -164,8 +164,9 @@ pub fn restore(
 ) -> Result<Infallible, RestoreError> {
     gate::check_machine(&state.machine, &crate::machine())?;
     ids::check(state, ids)?;
-    let below = pages.below.map(|below| plan::below(state, below.runs, below.unchanged));
-    let below = below.transpose().map_err(|what| RestoreError::Inconsistent { what })?;
+    let base_pages =
+        pages.base_pages.map(|base_pages| plan::pieces_of_base(state, base_pages.runs, base_pages.unchanged));
+    let base_pages = base_pages.transpose().map_err(|what| RestoreError::Inconsistent { what })?;
     alone()?;
     block_signals();
     // Looked at before descriptors are made anew: where a file is missing, nothing has been touched yet.
@@ -178,7 +179,7 @@ pub fn restore(
         shared.push(shared_memory(&object.name, object.bytes)?);
     }
     let mut kept: Vec<RawFd> = vec![libc::STDERR_FILENO, pages.file.as_raw_fd()];
-    kept.extend(pages.below.iter().map(|below| below.file.as_raw_fd()));
+    kept.extend(pages.base_pages.iter().map(|base_pages| base_pages.file.as_raw_fd()));
     kept.extend(mapped.iter().flatten().map(AsRawFd::as_raw_fd));
     let numbers: Vec<RawFd> = shared.iter().map(AsRawFd::as_raw_fd).collect();
     let given = Given { handed_in, shared: &numbers, kept: &kept, policy };
@@ -188,7 +189,7 @@ pub fn restore(
     std::mem::forget((mapped, shared));
     let lost = || RestoreError::Inconsistent { what: "descriptors were lost".to_owned() };
     let [reports, pages_fd, mapped @ ..] = &remade.kept[..] else { return Err(lost()) };
-    let (below_fd, mapped) = mapped.split_at_checked(usize::from(below.is_some())).ok_or_else(lost)?;
+    let (base_fd, mapped) = mapped.split_at_checked(usize::from(base_pages.is_some())).ok_or_else(lost)?;
     for warning in &remade.warnings {
         report(*reports, warning);
     }
@@ -197,10 +198,9 @@ pub fn restore(
         files: is_opened.into_iter().map(|is_opened| if is_opened { numbers.next() } else { None }).collect(),
         shared: remade.shared.iter().map(|fd| fd.cast_unsigned()).collect(),
         pages: (pages_fd.cast_unsigned(), pages.offset),
-        below: below
-            .zip(pages.below)
-            .zip(below_fd.first())
-            .map(|((pieces, below), fd)| FromBelow { pages: (fd.cast_unsigned(), below.offset), pieces }),
+        base_pages: base_pages.zip(pages.base_pages).zip(base_fd.first()).map(
+            |((pieces, base_pages), fd)| FromBase { pages: (fd.cast_unsigned(), base_pages.offset), pieces },
+        ),
         populates: populates(),
         are_freed: pages.are_freed,
     };
@@ -233,7 +233,7 @@ fn populates() -> bool {
 }
 
 fn report(fd: RawFd, what: &str) {
-    let text = format!("{}{what}\n", String::from_utf8_lossy(sentence::OPENING));
+    let text = format!("{}{what}\n", String::from_utf8_lossy(failure_message::OPENING));
     // SAFETY: the kernel reads the text. Where it cannot be written there is nobody to hear it.
     unsafe { libc::write(fd, text.as_ptr().cast(), text.len()) };
 }

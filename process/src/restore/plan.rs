@@ -6,7 +6,7 @@ use crate::arch::PAGE_BYTES;
 use crate::state::ProcessState;
 use crate::state::memory::{Advice, Backing, PageRun, Protection, Region};
 
-use super::sentence;
+use super::failure_message;
 use super::table::{Slice, Span, Step};
 use super::x86_64::MAP_VDSO;
 
@@ -35,7 +35,7 @@ pub(super) struct Opened {
     /// The file with the pages, and where they begin.
     pub(super) pages: (u32, u64),
     /// What is read from the image below.
-    pub(super) below: Option<FromBelow>,
+    pub(super) base_pages: Option<FromBase>,
     /// Whether the kernel makes pages on request (`MADV_POPULATE_WRITE`, Linux 5.14).
     pub(super) populates: bool,
     /// What has been read of the files with pages is freed: they are memory.
@@ -44,7 +44,7 @@ pub(super) struct Opened {
 
 /// Pages that are read from the image below.
 #[derive(Clone, Debug)]
-pub(super) struct FromBelow {
+pub(super) struct FromBase {
     /// The file, and where its pages begin.
     pub(super) pages: (u32, u64),
     pub(super) pieces: Vec<Piece>,
@@ -100,7 +100,7 @@ impl Calls {
     pub(super) fn call(&mut self, number: i64, arguments: &[u64], want: u64, what: impl Display) {
         let mut all = [0; 6];
         all.iter_mut().zip(arguments).for_each(|(slot, argument)| *slot = *argument);
-        let text = format!("{}cannot {what}: ", String::from_utf8_lossy(sentence::OPENING));
+        let text = format!("{}cannot {what}: ", String::from_utf8_lossy(failure_message::OPENING));
         let (text, text_bytes) = (self.put(text.as_bytes()), text.len() as u64);
         self.steps.push(Step { number: number.cast_unsigned(), arguments: all, want, text, text_bytes });
     }
@@ -201,7 +201,7 @@ fn cut(state: &ProcessState, start: u64, bytes: u64, offset: u64, pieces: &mut V
 }
 
 /// What is taken from the image below, whose pages are `runs`; or why that cannot be.
-pub(super) fn below(
+pub(super) fn pieces_of_base(
     state: &ProcessState,
     runs: &[PageRun],
     unchanged: &[PageRun],
@@ -224,7 +224,7 @@ pub(super) fn below(
         from = run_end;
         let mut address = run.address;
         while address < run_end {
-            let after = runs.partition_point(|below| below.address <= address);
+            let after = runs.partition_point(|base_pages| base_pages.address <= address);
             let (source, offset) =
                 after.checked_sub(1).and_then(|at| runs.get(at).zip(offsets.get(at))).ok_or_else(lost)?;
             let until = end(source).filter(|end| *end > address).ok_or_else(lost)?.min(run_end);
@@ -257,10 +257,10 @@ pub(super) fn mapped(state: &ProcessState) -> Vec<Span> {
 }
 
 /// Where thread ids may lie: the written memory, with the end of a lock that begins there.
-pub(super) fn written(state: &ProcessState, below: &[Piece]) -> Vec<Span> {
+pub(super) fn written(state: &ProcessState, base_pages: &[Piece]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     let mut pieces = pieces(state);
-    pieces.extend_from_slice(below);
+    pieces.extend_from_slice(base_pages);
     pieces.sort_by_key(|piece| piece.address);
     for piece in pieces {
         let Some(region) = state.memory.regions.get(piece.region) else { continue };
@@ -309,15 +309,15 @@ pub(super) fn memory(calls: &mut Calls, state: &ProcessState, opened: &Opened, k
     let pieces = pieces(state);
     let regions = &state.memory.regions;
     let mut has_pages = vec![false; regions.len()];
-    let below = opened.below.as_ref();
-    for piece in pieces.iter().chain(below.iter().flat_map(|below| &below.pieces)) {
+    let base_pages = opened.base_pages.as_ref();
+    for piece in pieces.iter().chain(base_pages.iter().flat_map(|base_pages| &base_pages.pieces)) {
         has_pages[piece.region] = true;
     }
     for (region, has_pages) in regions.iter().zip(&has_pages) {
         map(calls, state, opened, kernel, region, *has_pages);
     }
-    if let Some(below) = below {
-        read(calls, state, opened, below.pages, &below.pieces);
+    if let Some(base_pages) = base_pages {
+        read(calls, state, opened, base_pages.pages, &base_pages.pieces);
     }
     read(calls, state, opened, opened.pages, &pieces);
     for (region, has_pages) in regions.iter().zip(&has_pages) {

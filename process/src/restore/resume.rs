@@ -13,7 +13,7 @@ use super::x86_64::{
     SET_FS, SET_GS, registers_of, stillwire_clone, stillwire_clone_under_id,
     stillwire_leave_by_signal_return, stillwire_leave_to_agent,
 };
-use super::{STACK_BYTES, sentence, waiter};
+use super::{STACK_BYTES, failure_message, waiter};
 use crate::arch::RESTORED;
 use crate::{stop, sys};
 
@@ -350,7 +350,7 @@ fn say(table: &Table, what: &[u8]) {
     static TOLD: AtomicU64 = AtomicU64::new(0);
     let bit = 1u64 << (what.len() % 64);
     if TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-        for text in [sentence::OPENING, what, b"\n"] {
+        for text in [failure_message::OPENING, what, b"\n"] {
             // SAFETY: the kernel reads the text.
             let _ = unsafe {
                 let arguments = [table.reports as usize, text.as_ptr() as usize, text.len(), 0, 0, 0];
@@ -368,7 +368,7 @@ fn fail(table: &Table, what: &[u8], answer: i64) -> ! {
         *digit = b'0' + (left % 10) as u8;
         left /= 10;
     }
-    for text in [sentence::OPENING, what, b" (errno ", &number, b")\n"] {
+    for text in [failure_message::OPENING, what, b" (errno ", &number, b")\n"] {
         // SAFETY: the kernel reads the text.
         let _ = unsafe {
             let arguments = [table.reports as usize, text.as_ptr() as usize, text.len(), 0, 0, 0];

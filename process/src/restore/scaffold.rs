@@ -47,10 +47,10 @@ impl Scaffold {
         let stacks = base + PAGE_BYTES + redirected_bytes;
         let data = stacks + STACK_BYTES * state.threads.len() as u64;
 
-        let below = opened.below.as_ref().map_or(&[][..], |below| &below.pieces);
-        let below_fd = opened.below.as_ref().map(|below| &below.pages.0);
+        let base_pages = opened.base_pages.as_ref().map_or(&[][..], |base_pages| &base_pages.pieces);
+        let base_fd = opened.base_pages.as_ref().map(|base_pages| &base_pages.pages.0);
         let mut calls = Calls::new(data);
-        let errors = calls.put(&sentence::errors());
+        let errors = calls.put(&failure_message::errors());
         let threads: Vec<ThreadEntry> = (1u64..)
             .zip(&state.threads)
             .map(|(place, thread)| thread_entry(thread, stacks + STACK_BYTES * place))
@@ -70,7 +70,7 @@ impl Scaffold {
             pending: calls.put_all(&pending(state)),
             interval_timers: process::interval_timers(state),
             barriers: state.program.barriers.into(),
-            written: calls.put_all(&plan::written(state, below)),
+            written: calls.put_all(&plan::written(state, base_pages)),
             mapped: calls.put_all(&plan::mapped(state)),
             keeps_ids: (ids == Ids::Kept).into(),
             gives_up_right: rights.is_some().into(),
@@ -80,7 +80,7 @@ impl Scaffold {
         plan::memory(&mut calls, state, opened, &kernel);
         plan::parts(&mut calls, state);
         process::settings(&mut calls, state)?;
-        for fd in opened.files.iter().flatten().chain(&opened.shared).chain([&opened.pages.0]).chain(below_fd)
+        for fd in opened.files.iter().flatten().chain(&opened.shared).chain([&opened.pages.0]).chain(base_fd)
         {
             calls.call(libc::SYS_close, &[u64::from(*fd)], 0, "close a file of the restore");
         }

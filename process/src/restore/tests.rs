@@ -220,7 +220,7 @@ extern "C" fn restorer() {
     let state = std::fs::read(folder.join("state")).expect("a state");
     let state = ProcessState::decode(VERSION, &state).expect("a good state");
     let pages = File::open(folder.join("pages")).expect("pages");
-    let pages = Pages { file: pages.as_fd(), offset: 4096, below: None, are_freed: false };
+    let pages = Pages { file: pages.as_fd(), offset: 4096, base_pages: None, are_freed: false };
     let given: Vec<(String, RawFd)> = (0..3).map(|number| (number.to_string(), number)).collect();
     let error = restore(&state, &standard_files(), pages, &given, Policy::default(), Ids::New);
     let error = error.expect_err("it does not come back");

@@ -33,7 +33,7 @@ impl process::Sum for Sum {
 }
 
 /// The image below, and the pages that it has for this one.
-pub(crate) type Below = Option<(String, Vec<PageRun>)>;
+pub(crate) type BaseSection = Option<(String, Vec<PageRun>)>;
 
 /// Writes what comes after the pages, and the page before them.
 #[allow(dead_code, reason = "only the preloaded library writes")]
@@ -43,17 +43,17 @@ pub(crate) fn finish(
     pages_sum: u64,
     state: &ProcessState,
     files: &Files,
-    below: &Below,
+    base_pages: &BaseSection,
 ) -> io::Result<()> {
-    let below = postcard::to_allocvec(below).map_err(io::Error::other)?;
+    let base_pages = postcard::to_allocvec(base_pages).map_err(io::Error::other)?;
     let (state, files) = (state.encode(), files.encode());
     let mut at = PAGES_OFFSET + pages_bytes;
-    for section in [&state, &files, &below] {
+    for section in [&state, &files, &base_pages] {
         file.write_all_at(section, at)?;
         at += section.len() as u64;
     }
-    let [state, files, below] = [state, files, below].map(|section| section.len() as u64);
-    let words = [MAGIC, pages_bytes, pages_sum, state, files, below];
+    let [state, files, base_pages] = [state, files, base_pages].map(|section| section.len() as u64);
+    let words = [MAGIC, pages_bytes, pages_sum, state, files, base_pages];
     let head: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     file.write_all_at(&head, 0)
 }
@@ -63,7 +63,7 @@ pub(crate) fn finish(
 pub(crate) struct Read {
     pub(crate) state: ProcessState,
     pub(crate) files: Files,
-    pub(crate) below: Below,
+    pub(crate) base_pages: BaseSection,
     pub(crate) pages_bytes: u64,
     pub(crate) pages_sum: u64,
 }
@@ -90,7 +90,7 @@ pub(crate) fn read(file: &File) -> io::Result<Read> {
     Ok(Read {
         state: ProcessState::decode(VERSION, &section(state_bytes)?).map_err(io::Error::other)?,
         files: Files::decode(VERSION, &section(files_bytes)?).map_err(io::Error::other)?,
-        below: postcard::from_bytes(&section(below_bytes)?).map_err(io::Error::other)?,
+        base_pages: postcard::from_bytes(&section(below_bytes)?).map_err(io::Error::other)?,
         pages_bytes,
         pages_sum,
     })

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use drivers::fault::Faults;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use protector::{Event, Limits, Order, Protector, ProtectorError, Rail, Settings, Shape, Statistics};
+use protector::{Event, Limits, Protector, ProtectorError, Rail, Request, Settings, Shape, Statistics};
 use store::image::Base;
 use store::job::{CommitRequest, Depth, GenerationId, ImageClaim};
 use store::limits::PAGE_BYTES;
@@ -201,7 +201,7 @@ impl Cluster {
     pub(crate) fn open(&self, counter: u32) {
         let life = life(counter);
         for node in &self.nodes {
-            node.protector.tell(Order::Open { life });
+            node.protector.tell(Request::Open { life });
         }
         let addresses: Vec<(u32, Vec<u8>)> = (0..)
             .zip(&self.nodes)
@@ -217,7 +217,7 @@ impl Cluster {
             })
             .collect();
         for node in &self.nodes {
-            node.protector.tell(Order::Meet { life, addresses: addresses.clone() });
+            node.protector.tell(Request::Meet { life, addresses: addresses.clone() });
             assert!(matches!(node.wait(), Event::Met { .. }));
         }
     }
@@ -303,7 +303,7 @@ impl Cluster {
 
     pub(crate) fn order_protect(&self, node: usize, id: GenerationId, from: Option<GenerationId>) {
         let ranks = vec![Rank(u32::try_from(node).unwrap())];
-        self.nodes[node].protector.tell(Order::Protect { generation: id, from, ranks });
+        self.nodes[node].protector.tell(Request::Protect { generation: id, from, ranks });
     }
 
     /// Protects and commits a generation everywhere.
@@ -353,7 +353,7 @@ impl Cluster {
     /// Repairs all of these at the same time.
     pub(crate) fn repair(&self, lost: &[usize], id: GenerationId) -> Vec<Result<Repaired, ProtectorError>> {
         for node in lost {
-            self.nodes[*node].protector.tell(Order::Repair { generation: id });
+            self.nodes[*node].protector.tell(Request::Repair { generation: id });
         }
         let repaired = |node: &usize| match self.nodes[*node].wait() {
             Event::Repaired { repaired, .. } => Ok(repaired),
@@ -398,7 +398,7 @@ impl Node {
                 return Some(event);
             }
             let left = deadline.checked_duration_since(Instant::now())?;
-            let mut fds = [PollFd::new(self.protector.bell(), PollFlags::POLLIN)];
+            let mut fds = [PollFd::new(self.protector.wake_fd(), PollFlags::POLLIN)];
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
             poll(&mut fds, timeout).expect("a descriptor that can be polled");
         }

@@ -162,7 +162,7 @@ pub(crate) unsafe fn perform(
 }
 
 /// A number that the processor changes in one step.
-trait Word {
+trait AtomicWord {
     type Bits: Copy + Eq;
     fn load(&self) -> Self::Bits;
     fn replace(&self, old: Self::Bits, new: Self::Bits) -> core::result::Result<Self::Bits, Self::Bits>;
@@ -170,7 +170,7 @@ trait Word {
 
 macro_rules! words {
     ($($atomic:ty = $bits:ty),*) => {$(
-        impl Word for $atomic {
+        impl AtomicWord for $atomic {
             type Bits = $bits;
             fn load(&self) -> $bits {
                 <$atomic>::load(self, Ordering::Acquire)
@@ -189,7 +189,7 @@ words!(AtomicU8 = u8, AtomicU16 = u16, AtomicU32 = u32, AtomicU64 = u64);
 ///
 /// # Safety
 /// `place` is valid and aligned for a `W`; `T` and `W::Bits` are numbers of the same size as `W`.
-unsafe fn update<T: Value, W: Word>(place: *mut u8, apply: impl Fn(T) -> Result<T>) -> Result<T> {
+unsafe fn update<T: Value, W: AtomicWord>(place: *mut u8, apply: impl Fn(T) -> Result<T>) -> Result<T> {
     // SAFETY: as the caller says; an atomic may be shared with others that use it as one.
     let word = unsafe { &*place.cast::<W>() };
     let mut old = word.load();

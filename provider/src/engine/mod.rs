@@ -5,26 +5,26 @@
 //! it, so peers are served while the program computes.
 //!
 //! * `send`, `receive`: messages;
-//! * `remote`: requests to peers' memory, `pieces`: long ones; `service`: peers' requests to ours, `debt`: what is held for them; [`wire`]: how they
+//! * `rma_initiator`: requests to peers' memory, `pieces`: long ones; `rma_target`: peers' requests to ours, `target_credits`: what is held for them; [`wire`]: how they
 //!   are written;
-//! * `report`: what a person is told of peers, `broken`: what becomes of requests to one that nothing reaches any more;
+//! * `report`: what a person is told of peers, `broken_links`: what becomes of requests to one that nothing reaches any more;
 //! * `backlog`: what becomes of completions for which a queue has no room;
-//! * `closing`: what a closing endpoint waits for;
+//! * `shutdown`: what a closing endpoint waits for;
 //! * [`regions`]: the memory that is open to peers; [`sinks`]: queues and counters.
 
 pub(crate) mod arithmetic;
 mod backlog;
-mod broken;
-mod closing;
-mod debt;
+mod broken_links;
 mod pieces;
 mod receive;
 pub(crate) mod regions;
-mod remote;
 mod report;
+mod rma_initiator;
+mod rma_target;
 mod send;
-mod service;
+mod shutdown;
 pub(crate) mod sinks;
+mod target_credits;
 pub(crate) mod wire;
 
 use core::cell::Cell;
@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent::ThisRank;
 use drivers::udp::UdpConfig;
-use drivers::{NicChoice, NicWish};
+use drivers::{NicChoice, NicRequest};
 use endpoint::{Completion, Endpoint, EndpointConfig, Linger};
 use session::launch::Launch;
 use transport::config::PortConfig;
@@ -51,13 +51,13 @@ use crate::boundary::{EINVAL, Errno, Result, complain};
 use crate::identity::{self, Identity, own_ip};
 use crate::keeper::{keeper, this_rank};
 use crate::limits::{COMPLETIONS_PER_ROUND, COPIED_BYTES_MAX, DRAIN_MAX, HELPER_TICK, LINK_COPIED_BYTES_MAX};
-use crate::rehearsal::{self, Rehearsal};
-use receive::Glance;
+use crate::periodic_freeze::{self, PeriodicFreeze};
+use receive::ProbeState;
 pub(crate) use receive::{Inbound, Peek};
 use regions::Regions;
-pub(crate) use remote::{Local, Place};
+pub(crate) use rma_initiator::{AtomicOperands, RemoteAddress};
+use rma_target::RmaTarget;
 pub(crate) use send::Outbound;
-use service::Service;
 use sinks::Sinks;
 
 /// Matching spaces: messages without and with tags, requests to memory, and the payloads that belong to them.
@@ -85,7 +85,7 @@ pub(crate) struct Engine {
     /// How long it stays for its peers when it closes.
     linger: Linger,
     state: Mutex<State>,
-    rehearsal: Mutex<Option<Rehearsal>>,
+    periodic_freeze: Mutex<Option<PeriodicFreeze>>,
 }
 
 /// What an engine needs to start.
@@ -111,14 +111,14 @@ struct State {
     changes: u64,
     /// Messages that were set aside, by the context of the call.
     claims: HashMap<usize, (MessageKey, Envelope)>,
-    glance: Glance,
-    service: Service,
+    probe: ProbeState,
+    rma_target: RmaTarget,
     /// Completions that wait for room in a queue.
     backlog: VecDeque<Completion>,
     /// Completions that are being worked off; kept for its memory.
     batch: VecDeque<Completion>,
     /// Open requests to peers' memory.
-    remote_open: usize,
+    rma_open: usize,
     /// Peers of which a person has been told that they are silent.
     silent: BTreeSet<PortId>,
 }
@@ -127,13 +127,13 @@ struct State {
 enum Request {
     Receive(receive::Posted),
     Send(send::Sending),
-    Remote(remote::Asked),
+    Rma(rma_initiator::PendingRma),
     /// A request that is asked for in pieces.
     Pieces(Box<pieces::Pieces>),
     /// A buffer for requests of peers, by number.
-    Service(usize),
+    TargetBuffer(usize),
     /// A peer's long write into our memory.
-    Landing(service::Landing),
+    Landing(rma_target::Landing),
     /// A payload that belongs to no memory of ours.
     Swallow,
     /// A copy of so many bytes that a peer has asked for.
@@ -146,7 +146,7 @@ impl Engine {
         let Opening { identity, port, place, vector, regions, sinks, directed } = opening;
         let rank = this_rank();
         let taken = Cell::new(None);
-        let open_endpoint = |identity: &Identity, epoch, nic: Option<&NicWish>, ip: IpAddr| {
+        let open_endpoint = |identity: &Identity, epoch, nic: Option<&NicRequest>, ip: IpAddr| {
             let bind = place.unwrap_or(SocketAddr::new(ip, 0));
             let mut config = PortConfig::new(identity.job.tag());
             config.eager_bytes_max = COPIED_BYTES_MAX;
@@ -165,7 +165,8 @@ impl Engine {
                 complain(format_args!("the endpoint cannot be opened: {error}"));
                 Errno(libc::ENOMEM)
             })?;
-            let asked = nic.cloned().or_else(|| NicWish::from_environment().ok()).map(|wish| wish.choice);
+            let asked =
+                nic.cloned().or_else(|| NicRequest::from_environment().ok()).map(|request| request.choice);
             if let Some(asked @ NicChoice::Xdp { .. }) = asked
                 && asked.to_string() != opened.nic.nic
             {
@@ -192,11 +193,11 @@ impl Engine {
             sources: Vec::new(),
             changes: vector.changes(),
             claims: HashMap::new(),
-            glance: Glance::Free,
-            service: Service::new(),
+            probe: ProbeState::Free,
+            rma_target: RmaTarget::new(),
             backlog: VecDeque::new(),
             batch: VecDeque::new(),
-            remote_open: 0,
+            rma_open: 0,
             silent: BTreeSet::new(),
         };
         let engine = Arc::new(Engine {
@@ -208,9 +209,9 @@ impl Engine {
             sinks,
             directed,
             closing: AtomicBool::new(false),
-            linger: closing::linger(),
+            linger: shutdown::linger(),
             state: Mutex::new(state),
-            rehearsal: Mutex::new(None),
+            periodic_freeze: Mutex::new(None),
         });
         engine.open_service(&mut engine.lock())?;
         let weak = Arc::downgrade(&engine);
@@ -223,9 +224,9 @@ impl Engine {
                 });
             }
         });
-        if let Some(settings) = rehearsal::Settings::from_environment() {
-            *engine.rehearsal.lock().unwrap_or_else(PoisonError::into_inner) =
-                Rehearsal::start(&engine, settings);
+        if let Some(settings) = periodic_freeze::Settings::from_environment() {
+            *engine.periodic_freeze.lock().unwrap_or_else(PoisonError::into_inner) =
+                PeriodicFreeze::start(&engine, settings);
         }
         Ok(engine)
     }
@@ -361,8 +362,8 @@ impl Engine {
     fn received(&self, state: &mut State, key: SlabKey, received: receive::Received) {
         match state.requests.get_mut(key) {
             Some(Request::Receive(_)) => self.finish_receive(state, key, received),
-            Some(Request::Remote(_)) => self.read_arrived(state, key, &received),
-            Some(Request::Service(number)) => {
+            Some(Request::Rma(_)) => self.read_arrived(state, key, &received),
+            Some(Request::TargetBuffer(number)) => {
                 let number = *number;
                 self.serve_message(state, key, number, &received);
             }
@@ -375,15 +376,15 @@ impl Engine {
     fn sent(&self, state: &mut State, key: SlabKey, buffer: Option<Vec<u8>>) {
         match state.requests.get(key) {
             Some(Request::Send(_)) => self.finish_send(state, key),
-            Some(Request::Remote(_)) => {
-                remote::payload_out(state, key, false);
-                self.remote_step(state, key, 0);
+            Some(Request::Rma(_)) => {
+                rma_initiator::payload_out(state, key, false);
+                self.rma_step(state, key, 0);
             }
             Some(Request::Served(link, bytes)) => {
                 let (link, bytes) = (*link, *bytes);
                 state.requests.remove(key);
-                state.service.paid(link, bytes);
-                state.service.recycle(buffer.unwrap_or_default());
+                state.rma_target.return_credits(link, bytes);
+                state.rma_target.recycle(buffer.unwrap_or_default());
             }
             _ => {}
         }

@@ -7,7 +7,7 @@
 use transport::LinkIndex;
 use transport::slab::SlabKey;
 
-use super::remote::Ends;
+use super::rma_initiator::Ends;
 use super::wire::{Kind, Record};
 use super::{Engine, Request, State};
 use crate::boundary::{EAGAIN, ENOMEM, Result};
@@ -53,7 +53,7 @@ impl Engine {
         buffer: &Segments,
         ends: Ends,
     ) -> Result<()> {
-        if !self.endpoint.can_send(link, REQUEST_HEAD_BYTES) || !state.service.may_write_long(link) {
+        if !self.endpoint.can_send(link, REQUEST_HEAD_BYTES) || !state.rma_target.may_write_long(link) {
             return Err(EAGAIN);
         }
         let pieces = Pieces { link, record, buffer: buffer.clone(), asked: 0, open: 0, failure: 0, ends };
@@ -91,7 +91,7 @@ impl Engine {
                 pieces.failure = u32::try_from(error.0).unwrap_or(ENOMEM.0 as u32);
             } else if pieces.open == 0 {
                 // No end of a piece will bring us back here.
-                state.service.ask_later(whole);
+                state.rma_target.ask_later(whole);
             }
             break;
         }
@@ -112,7 +112,7 @@ impl Engine {
         {
             let (ends, failure) = (pieces.ends, pieces.failure);
             state.requests.remove(whole);
-            self.remote_ended(state, ends, failure);
+            self.rma_ended(state, ends, failure);
         }
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Peek {
 ///
 /// A message that a look has shown stays visible until something is received, whatever is sent meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Glance {
+pub(super) enum ProbeState {
     /// Looks are real.
     Free,
     /// Something was sent: the next look finds nothing.
@@ -53,39 +53,39 @@ pub(super) enum Glance {
     Shown(bool),
 }
 
-impl Glance {
+impl ProbeState {
     pub(super) fn sent(&mut self) {
         match self {
-            Glance::Free => *self = Glance::Held,
-            Glance::Shown(sent) => *sent = true,
-            Glance::Held | Glance::Due => {}
+            ProbeState::Free => *self = ProbeState::Held,
+            ProbeState::Shown(sent) => *sent = true,
+            ProbeState::Held | ProbeState::Due => {}
         }
     }
 
     /// A look has found a message, which is still there.
     fn shown(&mut self) {
-        if !matches!(self, Glance::Shown(_)) {
-            *self = Glance::Shown(false);
+        if !matches!(self, ProbeState::Shown(_)) {
+            *self = ProbeState::Shown(false);
         }
     }
 
     /// Something is received, perhaps what was shown.
     fn received(&mut self) {
-        if let Glance::Shown(sent) = *self {
-            *self = if sent { Glance::Held } else { Glance::Free };
+        if let ProbeState::Shown(sent) = *self {
+            *self = if sent { ProbeState::Held } else { ProbeState::Free };
         }
     }
 
     /// Takes one look: whether it is real.
     fn is_real(&mut self) -> bool {
         match self {
-            Glance::Shown(_) => true,
-            Glance::Held => {
-                *self = Glance::Due;
+            ProbeState::Shown(_) => true,
+            ProbeState::Held => {
+                *self = ProbeState::Due;
                 false
             }
-            Glance::Free | Glance::Due => {
-                *self = Glance::Free;
+            ProbeState::Free | ProbeState::Due => {
+                *self = ProbeState::Free;
                 true
             }
         }
@@ -131,7 +131,7 @@ impl Engine {
         let mut state = self.lock();
         let source = self.source_link(&mut state, inbound.from)?;
         let (buffer, segments) = below(inbound.buffer)?;
-        state.glance.received();
+        state.probe.received();
         let posted = self.posted(inbound.space, inbound.submit, inbound.buffer, segments, multi);
         let key = state.requests.insert(Request::Receive(posted));
         let receive = transport::Receive {
@@ -223,12 +223,12 @@ impl Engine {
         let source = self.source_link(&mut state, peek.from)?;
         let pattern = Pattern { space: peek.space, source, tag: peek.tag, ignore: peek.ignore };
         let keeps = peek.submit.flags & (flag::CLAIM | flag::DISCARD) == 0;
-        let found = if keeps && source.is_none() && !state.glance.is_real() {
+        let found = if keeps && source.is_none() && !state.probe.is_real() {
             None
         } else if keeps {
-            self.endpoint.peek(&pattern).inspect(|_| state.glance.shown())
+            self.endpoint.peek(&pattern).inspect(|_| state.probe.shown())
         } else {
-            state.glance.received();
+            state.probe.received();
             self.endpoint.claim(&pattern).map(|(key, envelope)| {
                 if peek.submit.flags & flag::CLAIM != 0 {
                     state.claims.insert(peek.submit.context, (key, envelope));
@@ -409,28 +409,28 @@ mod tests {
 
     #[test]
     fn the_first_look_after_a_send_finds_nothing_and_the_next_one_is_real() {
-        let mut glance = Glance::Free;
-        assert!(glance.is_real() && glance.is_real());
-        glance.sent();
-        glance.sent();
-        assert!(!glance.is_real());
+        let mut probe = ProbeState::Free;
+        assert!(probe.is_real() && probe.is_real());
+        probe.sent();
+        probe.sent();
+        assert!(!probe.is_real());
         // A program that sends before each look must see messages all the same.
-        glance.sent();
-        assert!(glance.is_real());
-        glance.sent();
-        assert!(!glance.is_real() && glance.is_real() && glance.is_real());
+        probe.sent();
+        assert!(probe.is_real());
+        probe.sent();
+        assert!(!probe.is_real() && probe.is_real() && probe.is_real());
     }
 
     #[test]
     fn what_was_shown_stays_visible_until_something_is_received() {
-        let mut glance = Glance::Free;
-        glance.shown();
-        glance.sent();
-        assert!(glance.is_real() && glance.is_real());
-        glance.received();
-        assert!(!glance.is_real() && glance.is_real());
-        glance.shown();
-        glance.received();
-        assert!(glance.is_real(), "nothing was sent");
+        let mut probe = ProbeState::Free;
+        probe.shown();
+        probe.sent();
+        assert!(probe.is_real() && probe.is_real());
+        probe.received();
+        assert!(!probe.is_real() && probe.is_real());
+        probe.shown();
+        probe.received();
+        assert!(probe.is_real(), "nothing was sent");
     }
 }

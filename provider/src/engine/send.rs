@@ -38,7 +38,7 @@ const UNTIL_RECEIVED: u64 = flag::TRANSMIT_COMPLETE | flag::DELIVERY_COMPLETE | 
 impl State {
     /// Whether anything that was sent, or asked of a peer, is not complete: a fence waits for it.
     pub(super) fn has_open_transmits(&self) -> bool {
-        self.remote_open > 0 || self.requests.iter().any(|(_, request)| matches!(request, Request::Send(_)))
+        self.rma_open > 0 || self.requests.iter().any(|(_, request)| matches!(request, Request::Send(_)))
     }
 }
 
@@ -92,7 +92,7 @@ impl Engine {
             }
             return Err(error);
         }
-        state.glance.sent();
+        state.probe.sent();
         if early {
             tick(&self.sinks.sends, false);
             if wanted {

@@ -10,7 +10,7 @@ use crate::limits::{ON_THEIR_WAY_LOOK, ON_THEIR_WAY_MAX};
 #[derive(Debug)]
 pub(super) struct Change {
     number: u64,
-    wish: NicWish,
+    request: NicRequest,
     rails: Vec<Beside>,
     /// Where all ports are after the change, on their new rails last.
     places: AddressTable,
@@ -32,22 +32,22 @@ struct Beside {
     endpoint: Endpoint,
     old: usize,
     new: usize,
-    taken: NicTaken,
+    selection: NicSelection,
 }
 
 impl core::fmt::Debug for Beside {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "rail {} beside {}: {}", self.new, self.old, self.taken)
+        write!(f, "rail {} beside {}: {}", self.new, self.old, self.selection)
     }
 }
 
 impl Beside {
-    fn open(endpoint: &Endpoint, wish: &NicWish, bind: IpAddr) -> Result<Beside, Refused> {
+    fn open(endpoint: &Endpoint, request: &NicRequest, bind: IpAddr) -> Result<Beside, Refused> {
         let (old, _) = endpoint.rail_to_others().ok_or(Refused::NoRail)?;
         let udp = UdpConfig::new((bind, 0).into());
-        let (driver, taken) = drivers::open_nic(&udp, wish).map_err(Refused::Beside)?;
+        let (driver, selection) = drivers::open_nic(&udp, request).map_err(Refused::Beside)?;
         let new = endpoint.add_rail(driver)?;
-        Ok(Beside { endpoint: endpoint.clone(), old, new, taken })
+        Ok(Beside { endpoint: endpoint.clone(), old, new, selection })
     }
 
     fn port(&self) -> PortId {
@@ -94,45 +94,45 @@ impl Change {
     }
 }
 
-fn words(refused: Option<&Refused>) -> NicWords {
-    refused.map(NicWords::new).unwrap_or_default()
+fn words(refused: Option<&Refused>) -> NicText {
+    refused.map(NicText::new).unwrap_or_default()
 }
 
 impl Nics {
     /// Opens a NIC beside the one that the ports have, unless they can go on over it where they are.
-    pub fn open_rail(&mut self, endpoints: &[Endpoint], number: u64, nic: &NicWords, anew: bool) -> Message {
+    pub fn open_rail(&mut self, endpoints: &[Endpoint], number: u64, nic: &NicText, anew: bool) -> Message {
         // One that was not ended is of a launcher that has gone on to another.
         self.take_back();
         let opened = nic.as_str().parse().map_err(|unknown: nic::UnknownNic| unknown.to_string());
         let opened = opened.and_then(|choice| {
-            let wish = NicWish { choice, ..self.wish.clone() };
-            let stays = |endpoint| in_place(endpoint, &wish.choice, self.bind).is_ok();
+            let request = NicRequest { choice, ..self.request.clone() };
+            let stays = |endpoint| in_place(endpoint, &request.choice, self.bind).is_ok();
             if !anew && endpoints.iter().all(stays) {
                 return Ok(None);
             }
-            match self.open_beside(endpoints, &wish) {
-                Ok(rails) => Ok(Some((wish, rails))),
+            match self.open_beside(endpoints, &request) {
+                Ok(rails) => Ok(Some((request, rails))),
                 Err(refused) => Err(refused.to_string()),
             }
         });
         let (in_place, ports, refused) = match opened {
-            Ok(None) => (true, Vec::new(), NicWords::default()),
-            Ok(Some((wish, rails))) => {
+            Ok(None) => (true, Vec::new(), NicText::default()),
+            Ok(Some((request, rails))) => {
                 let ports = rails.iter().map(Beside::entry).collect();
                 let places = AddressTable::new();
-                self.change = Some(Change { number, wish, rails, places, step: Step::Waiting });
-                (false, ports, NicWords::default())
+                self.change = Some(Change { number, request, rails, places, step: Step::Waiting });
+                (false, ports, NicText::default())
             }
-            Err(refused) => (false, Vec::new(), NicWords::new(&refused)),
+            Err(refused) => (false, Vec::new(), NicText::new(&refused)),
         };
         Message::RailOpened { number, in_place, ports, refused }
     }
 
-    fn open_beside(&self, endpoints: &[Endpoint], wish: &NicWish) -> Result<Vec<Beside>, Refused> {
-        nic::check(wish, self.bind).and_then(|()| nic::check_capabilities(wish))?;
+    fn open_beside(&self, endpoints: &[Endpoint], request: &NicRequest) -> Result<Vec<Beside>, Refused> {
+        nic::check(request, self.bind).and_then(|()| nic::check_capabilities(request))?;
         let mut rails: Vec<Beside> = Vec::new();
         for endpoint in endpoints {
-            match Beside::open(endpoint, wish, self.bind) {
+            match Beside::open(endpoint, request, self.bind) {
                 Ok(beside) => rails.push(beside),
                 Err(refused) => {
                     rails.iter().for_each(|beside| beside.endpoint.remove_rail(beside.new));
@@ -174,7 +174,7 @@ impl Nics {
             Ok(()) if !change.has_all(endpoints) => Some(Refused::Opened),
             Ok(()) if bytes == 0 => None,
             Ok(()) if is_late => {
-                let nic = change.wish.choice.to_string();
+                let nic = change.request.choice.to_string();
                 Some(Refused::OnTheirWay { bytes, nic, waited: ON_THEIR_WAY_MAX })
             }
             Ok(()) => return None,
@@ -191,7 +191,7 @@ impl Nics {
         let change = self.change.as_mut().filter(|change| change.number == number)?;
         change.step = Step::Closing { until: Instant::now() + ON_THEIR_WAY_MAX };
         // Ports that are opened from now on go over the same.
-        self.wish = change.wish.clone();
+        self.request = change.request.clone();
         Some(&change.places)
     }
 
@@ -199,14 +199,14 @@ impl Nics {
         let mut moved = Moved::NOTHING;
         for beside in &change.rails {
             beside.endpoint.remove_rail(beside.old);
-            moved.taken.get_or_insert(beside.taken.clone());
+            moved.selection.get_or_insert(beside.selection.clone());
         }
         // What was opened between the last look and the decision is where nobody looks for it.
         let refused = match (change.has_all(endpoints), bytes) {
             (false, _) => Some(Refused::Opened),
             (true, 0) => None,
             (true, bytes) => {
-                let nic = change.wish.choice.to_string();
+                let nic = change.request.choice.to_string();
                 Some(Refused::OnTheirWay { bytes, nic, waited: ON_THEIR_WAY_MAX })
             }
         };
@@ -249,7 +249,7 @@ mod tests {
             let switch = rail.switch();
             let config = EndpointConfig { helper: false, ..EndpointConfig::default() };
             let endpoint = Endpoint::open(port, vec![Box::new(rail)], config).expect("an endpoint");
-            let nics = Nics::new(NicWish::default(), "127.0.0.1".parse().expect("an address"));
+            let nics = Nics::new(NicRequest::default(), "127.0.0.1".parse().expect("an address"));
             Side { endpoint, nics, switch, link: LinkIndex(0) }
         }
 
@@ -259,7 +259,7 @@ mod tests {
 
         fn open(&mut self, nic: &str) -> Message {
             let endpoints = self.endpoints();
-            self.nics.open_rail(&endpoints, NUMBER, &NicWords::new(&nic), false)
+            self.nics.open_rail(&endpoints, NUMBER, &NicText::new(&nic), false)
         }
 
         fn opened(&mut self) -> Vec<PortEntry> {
@@ -320,8 +320,8 @@ mod tests {
         }
     }
 
-    fn none() -> NicWords {
-        NicWords::default()
+    fn none() -> NicText {
+        NicText::default()
     }
 
     // R29
@@ -338,7 +338,7 @@ mod tests {
         let endpoints = sides[0].endpoints();
         for wait in [REVIVE_AFTER, REVIVE_AFTER * 3] {
             let moved = sides[0].nics.revive(&endpoints, now + wait).expect("it is due");
-            assert!(moved.lost && moved.taken.is_none() && moved.refused.is_none(), "{moved:?}");
+            assert!(moved.lost && moved.selection.is_none() && moved.refused.is_none(), "{moved:?}");
         }
         let ports: Vec<PortEntry> = sides.iter_mut().flat_map(Side::opened).collect();
         assert!(sides[0].nics.revive(&endpoints, now + REVIVE_AFTER * 7).is_none(), "help is on its way");
@@ -355,8 +355,8 @@ mod tests {
             assert_eq!(places.len(), 2);
             let (moved, answer) = looked(&mut sides, at);
             assert_eq!(answer, Message::HandedOver { number: NUMBER, refused: none() });
-            assert_eq!(moved.taken.map(|taken| taken.to_string()).as_deref(), Some("udp"));
-            assert_eq!(sides[at].nics.wish().choice, NicChoice::UDP);
+            assert_eq!(moved.selection.map(|selection| selection.to_string()).as_deref(), Some("udp"));
+            assert_eq!(sides[at].nics.request().choice, NicChoice::UDP);
             let (rail, address) = sides[at].endpoint.rail_to_others().expect("the new one");
             assert_eq!((rail, Some(&address)), (1, ports[at].rails.last()));
         }
@@ -379,7 +379,7 @@ mod tests {
         assert!(sides[0].nics.change_rails(NUMBER, true).is_none(), "it is over");
         for side in &sides {
             assert_eq!(side.endpoint.addresses().iter().filter(|at| **at != RawAddress::NONE).count(), 1);
-            assert_eq!((side.nics.due(), &side.nics.wish().choice), (None, &NicChoice::Auto));
+            assert_eq!((side.nics.due(), &side.nics.request().choice), (None, &NicChoice::Auto));
         }
         until(&sides, "the message arrives", || sides[1].has(1));
     }

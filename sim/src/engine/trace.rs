@@ -21,7 +21,7 @@ pub const LEGEND: &str = "\
 
 /// Who an event belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Who {
+pub enum Actor {
     /// One rank's process.
     Rank(u32),
     /// The keeper of a node.
@@ -38,16 +38,16 @@ pub enum Who {
     Judge,
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for Actor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Who::Rank(rank) => write!(f, "r{rank}"),
-            Who::Keeper(node) => write!(f, "k{node}"),
-            Who::Coordinator => f.write_str("c"),
-            Who::Network => f.write_str("net"),
-            Who::Disk => f.write_str("disk"),
-            Who::Plan => f.write_str("plan"),
-            Who::Judge => f.write_str("JUDGE"),
+            Actor::Rank(rank) => write!(f, "r{rank}"),
+            Actor::Keeper(node) => write!(f, "k{node}"),
+            Actor::Coordinator => f.write_str("c"),
+            Actor::Network => f.write_str("net"),
+            Actor::Disk => f.write_str("disk"),
+            Actor::Plan => f.write_str("plan"),
+            Actor::Judge => f.write_str("JUDGE"),
         }
     }
 }
@@ -75,7 +75,7 @@ impl Trace {
 
     /// Adds a line. Callers go through [`trace!`](crate::trace), which asks [`is_on`](Trace::is_on) first.
     #[cold]
-    pub fn line(&mut self, now: Nanos, who: Who, what: fmt::Arguments<'_>) {
+    pub fn line(&mut self, now: Nanos, who: Actor, what: fmt::Arguments<'_>) {
         // Writing into a string cannot fail.
         let who = who.to_string();
         let _ = writeln!(self.text, "{:>10}.{:03} {who:<8} {what}", now / 1000, now % 1000);
@@ -111,11 +111,11 @@ mod tests {
     #[test]
     fn a_line_has_time_who_and_what_and_none_is_kept_when_off() {
         let mut on = Trace::new(true);
-        trace!(on, 1_234_567, Who::Rank(2), "cut e={}", 3);
+        trace!(on, 1_234_567, Actor::Rank(2), "cut e={}", 3);
         assert_eq!(on.text(), "      1234.567 r2       cut e=3\n");
         let mut off = Trace::new(false);
         let mut evaluated = false;
-        trace!(off, 0, Who::Plan, "{}", {
+        trace!(off, 0, Actor::Plan, "{}", {
             evaluated = true;
             1
         });

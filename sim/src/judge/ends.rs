@@ -63,15 +63,15 @@ impl EndsJudge {
                 let mut sent = acked;
                 if let Some(queues) = link.queues() {
                     let waits = queues.pending().len() + queues.streams().len() + queues.incoming().len();
-                    let grants = queues.control().filter(|c| !matches!(c, Control::Grant { total: 0, .. }));
-                    if waits + grants.count() > 0 || queues.open().is_some() {
+                    let cts_frames = queues.control().filter(|c| !matches!(c, Control::Cts { total: 0, .. }));
+                    if waits + cts_frames.count() > 0 || queues.open().is_some() {
                         let (port, peer) = (port.id(), link.peer());
                         return Err(left(format!(
                             "something unsent or half received at {port}, from or for {peer}"
                         )));
                     }
-                    // Nobody waits for the grant of an empty message.
-                    let carries = |body: &SentBody| !matches!(body, SentBody::Grant { total: 0, .. });
+                    // Nobody waits for the CTS of an empty message.
+                    let carries = |body: &SentBody| !matches!(body, SentBody::Cts { total: 0, .. });
                     let last = queues.sent().enumerate().filter(|(_, frame)| carries(&frame.body)).last();
                     sent = last.map_or(acked, |(place, _)| acked + place as u64 + 1);
                 }

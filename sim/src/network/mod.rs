@@ -10,7 +10,7 @@ use nic::NicId;
 
 /// How the network treats frames. Chances are parts of [`CHANCE_ONE`](crate::engine::random::CHANCE_ONE).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Weather {
+pub struct NetworkConditions {
     /// Chance that a frame vanishes.
     pub loss: u16,
     /// Chance that a frame arrives twice.
@@ -39,7 +39,7 @@ pub enum Checksum {
 
 /// Who sent a frame, in truth: what judges compare with, not what the frame says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Truth {
+pub struct FrameOrigin {
     /// Number of the sending process: every start of a rank has a new one.
     pub process: u32,
     /// Epoch of the sending rank when the NIC took the frame's description over.
@@ -57,8 +57,8 @@ pub struct InFlight {
     pub from: NicId,
     /// NIC it is for.
     pub to: NicId,
-    /// Its sender in truth.
-    pub truth: Truth,
+    /// Its true sender.
+    pub origin: FrameOrigin,
     bytes: u32,
 }
 
@@ -81,7 +81,7 @@ pub struct Network {
     bytes: Vec<u8>,
     frames: Vec<InFlight>,
     free: Vec<u32>,
-    weather: Weather,
+    conditions: NetworkConditions,
     checksum: Checksum,
     random: Random,
 }
@@ -89,21 +89,26 @@ pub struct Network {
 impl Network {
     /// An empty network for frames of up to `frame_bytes_max` bytes.
     #[must_use]
-    pub fn new(frame_bytes_max: usize, weather: Weather, checksum: Checksum, random: Random) -> Network {
+    pub fn new(
+        frame_bytes_max: usize,
+        conditions: NetworkConditions,
+        checksum: Checksum,
+        random: Random,
+    ) -> Network {
         Network {
             slot_bytes: frame_bytes_max,
             bytes: Vec::new(),
             frames: Vec::new(),
             free: Vec::new(),
-            weather,
+            conditions,
             checksum,
             random,
         }
     }
 
     /// Changes how frames are treated from now on.
-    pub fn set_weather(&mut self, weather: Weather) {
-        self.weather = weather;
+    pub fn set_conditions(&mut self, conditions: NetworkConditions) {
+        self.conditions = conditions;
     }
 
     /// Frames on their way.
@@ -154,24 +159,24 @@ impl Network {
         &mut self,
         from: NicId,
         to: NicId,
-        truth: Truth,
+        origin: FrameOrigin,
         parts: [&[u8]; 2],
         counts: &mut FaultCounts,
         mut arrive: impl FnMut(FrameId, Nanos),
     ) {
-        let weather = self.weather;
-        if self.random.chance(weather.loss) {
+        let conditions = self.conditions;
+        if self.random.chance(conditions.loss) {
             counts.add(Fault::Loss);
             return;
         }
         let bytes = parts[0].len() + parts[1].len();
         debug_assert!(bytes <= self.slot_bytes);
-        let frame = InFlight { from, to, truth, bytes: u32::try_from(bytes).unwrap_or(0) };
+        let frame = InFlight { from, to, origin, bytes: u32::try_from(bytes).unwrap_or(0) };
         let id = self.add(frame);
         let slot = self.bytes_mut(id);
         slot[..parts[0].len()].copy_from_slice(parts[0]);
         slot[parts[0].len()..].copy_from_slice(parts[1]);
-        if self.random.chance(weather.duplication) {
+        if self.random.chance(conditions.duplication) {
             counts.add(Fault::Duplication);
             let copy = self.add(frame);
             let start = index(id.0) * self.slot_bytes;
@@ -179,7 +184,7 @@ impl Network {
             let travel = self.travel(counts);
             arrive(copy, travel);
         }
-        if self.random.chance(weather.corruption) {
+        if self.random.chance(conditions.corruption) {
             counts.add(Fault::Corruption);
             if self.damage(id) {
                 self.remove(id);
@@ -192,13 +197,13 @@ impl Network {
 
     /// Travel time of one copy.
     fn travel(&mut self, counts: &mut FaultCounts) -> Nanos {
-        let weather = self.weather;
-        let mut travel = WIRE_MIN + self.random.below(u64::from(weather.jitter_ns));
-        if self.random.chance(weather.reordering) {
+        let conditions = self.conditions;
+        let mut travel = WIRE_MIN + self.random.below(u64::from(conditions.jitter_ns));
+        if self.random.chance(conditions.reordering) {
             counts.add(Fault::Reordering);
             travel += self.random.between(MICRO, 60 * MICRO);
         }
-        if self.random.chance(weather.delay) {
+        if self.random.chance(conditions.delay) {
             counts.add(Fault::Delay);
             travel += self.random.log_between(200 * MICRO, HOLD_UP_MAX);
         }
@@ -213,7 +218,7 @@ impl Network {
             Checksum::None => u32::MAX,
         };
         let slot = &mut self.frames[index(id.0)];
-        slot.truth.damaged = true;
+        slot.origin.damaged = true;
         let bytes = slot.bytes;
         if bytes == 0 {
             return true;
@@ -249,11 +254,11 @@ mod tests {
     use super::*;
 
     fn deliver(
-        weather: Weather,
+        conditions: NetworkConditions,
         checksum: Checksum,
         frames: usize,
     ) -> (Vec<(Vec<u8>, Nanos)>, FaultCounts, usize) {
-        let mut network = Network::new(64, weather, checksum, Random::new(3));
+        let mut network = Network::new(64, conditions, checksum, Random::new(3));
         let mut counts = FaultCounts::default();
         let mut got = Vec::new();
         for i in 0..frames {
@@ -262,7 +267,7 @@ mod tests {
             network.take(
                 NicId(0),
                 NicId(1),
-                Truth::default(),
+                FrameOrigin::default(),
                 [&head, b"payload"],
                 &mut counts,
                 |id, travel| {
@@ -278,32 +283,36 @@ mod tests {
     }
 
     #[test]
-    fn fair_weather_delivers_everything_whole() {
-        let (got, counts, left) = deliver(Weather::default(), Checksum::None, 100);
+    fn a_calm_network_delivers_everything_whole() {
+        let (got, counts, left) = deliver(NetworkConditions::default(), Checksum::None, 100);
         assert_eq!((got.len(), left), (100, 0));
         assert!(got.iter().all(|(frame, travel)| frame.ends_with(b"payload") && *travel == WIRE_MIN));
         assert_eq!(counts, FaultCounts::default());
     }
 
     #[test]
-    fn each_kind_of_weather_is_counted_as_often_as_it_happens() {
+    fn each_kind_of_fault_is_counted_as_often_as_it_happens() {
         let tenth = u16::MAX / 10;
-        let (got, counts, _) = deliver(Weather { loss: tenth, ..Weather::default() }, Checksum::None, 5000);
+        let (got, counts, _) =
+            deliver(NetworkConditions { loss: tenth, ..NetworkConditions::default() }, Checksum::None, 5000);
         assert_eq!(got.len() as u64, 5000 - counts.of(Fault::Loss));
         assert!((400..600).contains(&counts.of(Fault::Loss)));
-        let (got, counts, _) =
-            deliver(Weather { duplication: tenth, ..Weather::default() }, Checksum::None, 5000);
+        let (got, counts, _) = deliver(
+            NetworkConditions { duplication: tenth, ..NetworkConditions::default() },
+            Checksum::None,
+            5000,
+        );
         assert_eq!(got.len() as u64, 5000 + counts.of(Fault::Duplication));
         assert!((400..600).contains(&counts.of(Fault::Duplication)));
     }
 
     #[test]
     fn damage_arrives_only_where_no_checksum_would_notice() {
-        let weather = Weather { corruption: u16::MAX, ..Weather::default() };
-        assert_eq!(deliver(weather, Checksum::WholeFrame, 200).0, []);
-        let (got, ..) = deliver(weather, Checksum::BehindHead(20), 200);
+        let conditions = NetworkConditions { corruption: u16::MAX, ..NetworkConditions::default() };
+        assert_eq!(deliver(conditions, Checksum::WholeFrame, 200).0, []);
+        let (got, ..) = deliver(conditions, Checksum::BehindHead(20), 200);
         assert!(!got.is_empty() && got.iter().all(|(frame, _)| frame.ends_with(b"payload")));
-        let (got, ..) = deliver(weather, Checksum::None, 200);
+        let (got, ..) = deliver(conditions, Checksum::None, 200);
         assert_eq!(got.len(), 200);
         assert!(got.iter().any(|(frame, _)| frame.len() < 27));
     }

@@ -16,7 +16,7 @@ use core::time::Duration;
 use drivers::{Armed, Caps, Counters, Driver, DriverError, Errno, Operation, Path, Payload, Wake};
 use transport::{AddressId, RawAddress};
 
-use super::Truth;
+use super::FrameOrigin;
 use crate::limits::{NIC_ADDRESSES_MAX, NIC_RECEIVE_FRAMES, NIC_SEND_FRAMES};
 
 /// First bytes of a simulated address: kind and version.
@@ -54,7 +54,7 @@ struct SendSlot {
     leaves: bool,
     frame_bytes: u32,
     payload: Payload,
-    truth: Truth,
+    origin: FrameOrigin,
 }
 
 /// A frame that the NIC has read out of memory.
@@ -67,7 +67,7 @@ pub struct Outbound<'a> {
     /// The gathered part.
     pub payload: &'a [u8],
     /// Who sent it.
-    pub truth: Truth,
+    pub origin: FrameOrigin,
 }
 
 /// One NIC. See the module.
@@ -87,11 +87,11 @@ pub struct SimNic {
     done: u64,
     completed: u64,
     /// Who commits now: judges compare with it what becomes of the frame.
-    sender: Truth,
+    sender: FrameOrigin,
 
     receive_frames: Box<[u8]>,
     receive_bytes: Box<[u32]>,
-    receive_truths: Box<[Truth]>,
+    receive_truths: Box<[FrameOrigin]>,
     arrived: u64,
     taken: u64,
 }
@@ -114,7 +114,7 @@ impl SimNic {
             leaves: false,
             frame_bytes: 0,
             payload: Payload::EMPTY,
-            truth: Truth::default(),
+            origin: FrameOrigin::default(),
         };
         SimNic {
             id,
@@ -137,10 +137,10 @@ impl SimNic {
             read: 0,
             done: 0,
             completed: 0,
-            sender: Truth::default(),
+            sender: FrameOrigin::default(),
             receive_frames: vec![0; NIC_RECEIVE_FRAMES * frame_bytes_max].into_boxed_slice(),
             receive_bytes: vec![0; NIC_RECEIVE_FRAMES].into_boxed_slice(),
-            receive_truths: vec![Truth::default(); NIC_RECEIVE_FRAMES].into_boxed_slice(),
+            receive_truths: vec![FrameOrigin::default(); NIC_RECEIVE_FRAMES].into_boxed_slice(),
             arrived: 0,
             taken: 0,
         }
@@ -187,11 +187,11 @@ impl SimNic {
         while self.read < self.flushed {
             let slot = slot_of(self.read, NIC_SEND_FRAMES);
             self.read += 1;
-            let SendSlot { to, leaves, frame_bytes, truth, .. } = self.slots[slot];
+            let SendSlot { to, leaves, frame_bytes, origin, .. } = self.slots[slot];
             if leaves {
                 let head = self.frame_at(slot, frame_bytes);
                 let payload = self.slots[slot].payload.as_slice();
-                return Some(Outbound { to, head, payload, truth });
+                return Some(Outbound { to, head, payload, origin });
             }
         }
         None
@@ -227,7 +227,7 @@ impl SimNic {
 
     /// Hardware: writes an arriving frame into the next receive buffer. False if the frame was dropped: no buffer is posted,
     /// it is longer than a buffer, or the NIC is dead.
-    pub fn write_arriving(&mut self, frame: &[u8], truth: Truth) -> bool {
+    pub fn write_arriving(&mut self, frame: &[u8], origin: FrameOrigin) -> bool {
         let max = self.caps.frame_bytes_max;
         if self.dead || frame.len() > max || self.arrived - self.taken >= NIC_RECEIVE_FRAMES as u64 {
             self.counters.lost_receive_overflow += u64::from(!self.dead);
@@ -236,19 +236,19 @@ impl SimNic {
         let slot = slot_of(self.arrived, NIC_RECEIVE_FRAMES);
         self.receive_frames[slot * max..slot * max + frame.len()].copy_from_slice(frame);
         self.receive_bytes[slot] = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        self.receive_truths[slot] = truth;
+        self.receive_truths[slot] = origin;
         self.arrived += 1;
         true
     }
 
     /// Who commits frames from now on.
-    pub fn set_sender(&mut self, sender: Truth) {
+    pub fn set_sender(&mut self, sender: FrameOrigin) {
         self.sender = sender;
     }
 
     /// Who sent the frame that [`Driver::receive`] will give out next.
     #[must_use]
-    pub fn next_truth(&self) -> Option<Truth> {
+    pub fn next_origin(&self) -> Option<FrameOrigin> {
         (self.taken < self.arrived).then(|| self.receive_truths[slot_of(self.taken, NIC_RECEIVE_FRAMES)])
     }
 
@@ -336,7 +336,7 @@ impl Driver for SimNic {
         slot.to = peer.unwrap_or(self.id);
         slot.leaves = leaves;
         slot.frame_bytes = u32::try_from(frame_bytes).unwrap_or(u32::MAX);
-        slot.truth = sender;
+        slot.origin = sender;
         slot.payload = if leaves { payload } else { Payload::EMPTY };
         self.staged += 1;
     }
@@ -428,7 +428,7 @@ mod tests {
             let found = addresses(memory);
             mappings.iter().any(|mapping| mapping.start <= found.start && found.end <= mapping.end)
         };
-        assert!(nic.write_arriving(&[7; 64], Truth::default()));
+        assert!(nic.write_arriving(&[7; 64], FrameOrigin::default()));
         assert!(is_inside(nic.lease().expect("all are free")));
         let mut given = 0;
         nic.receive(8, &mut |frame| given += usize::from(is_inside(frame) && frame == [7; 64]))

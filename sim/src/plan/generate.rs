@@ -1,13 +1,13 @@
 //! Drawing a plan from a seed.
 //!
 //! Every kind of fault occurs in more than one history of twenty, most histories have several, and a few have none beyond
-//! the one crash that each must have: what goes wrong in fair weather must be found too.
+//! the one crash that each must have: what goes wrong in a calm network must be found too.
 
 use super::{Action, Auth, Floors, Mode, Moment, Plan, Step, When, Which};
 use crate::engine::queue::{MICRO, MILLI, Nanos};
 use crate::engine::random::Random;
 use crate::limits::{CHECKPOINT_COMMANDS_MIN, FRAMES_DELIVERED_MIN, RANKS_MAX};
-use crate::network::Weather;
+use crate::network::NetworkConditions;
 
 /// Streams of a seed, by purpose.
 const STREAM_PLAN: u64 = 1;
@@ -51,7 +51,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
         congested: random.percent(30),
         pulls: false,
         helper: random.percent(70),
-        weather: weather(random),
+        conditions: conditions(random),
         control_ns_max: random.log_between(2 * MICRO, 120 * MICRO),
         write_ns_max: random.log_between(10 * MICRO, 600 * MICRO),
         // The longer ones are worth a hint (STOPPED).
@@ -80,27 +80,27 @@ fn chance(random: &mut Random, low: u64, high: u64) -> u16 {
     u16::try_from(random.log_between(low, high) * 65_535 / 10_000).unwrap_or(u16::MAX)
 }
 
-fn weather(random: &mut Random) -> Weather {
-    let mut weather = Weather {
+fn conditions(random: &mut Random) -> NetworkConditions {
+    let mut conditions = NetworkConditions {
         jitter_ns: u32::try_from(random.log_between(500, 20_000)).unwrap_or(0),
-        ..Weather::default()
+        ..NetworkConditions::default()
     };
     if random.percent(60) {
-        weather.loss = chance(random, 5, 600);
+        conditions.loss = chance(random, 5, 600);
     }
     if random.percent(50) {
-        weather.duplication = chance(random, 5, 600);
+        conditions.duplication = chance(random, 5, 600);
     }
     if random.percent(50) {
-        weather.reordering = chance(random, 10, 1500);
+        conditions.reordering = chance(random, 10, 1500);
     }
     if random.percent(40) {
-        weather.corruption = chance(random, 5, 400);
+        conditions.corruption = chance(random, 5, 400);
     }
     if random.percent(50) {
-        weather.delay = chance(random, 2, 100);
+        conditions.delay = chance(random, 2, 100);
     }
-    weather
+    conditions
 }
 
 fn at_frames(random: &mut Random) -> When {
@@ -222,10 +222,10 @@ fn troubles(random: &mut Random, plan: &mut Plan) {
     }
     if random.percent(20) {
         let when = at_frames(random);
-        let mut weather = weather(random);
-        weather.loss = weather.loss.max(chance(random, 500, 5000));
+        let mut conditions = conditions(random);
+        conditions.loss = conditions.loss.max(chance(random, 500, 5000));
         let lasts = random.log_between(50 * MICRO, 2 * MILLI);
-        plan.steps.push(Step { when, action: Action::Storm { weather, lasts } });
+        plan.steps.push(Step { when, action: Action::Storm { conditions, lasts } });
     }
     if random.percent(20) {
         let when = at_frames(random);

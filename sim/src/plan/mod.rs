@@ -7,7 +7,7 @@ mod generate;
 pub use generate::generate;
 
 use crate::engine::queue::Nanos;
-use crate::network::Weather;
+use crate::network::NetworkConditions;
 
 /// When something of the plan happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,7 +137,7 @@ pub enum Action {
     /// The network is worse than usual for a while.
     Storm {
         /// How it is.
-        weather: Weather,
+        conditions: NetworkConditions,
         /// For how long.
         lasts: Nanos,
     },
@@ -228,7 +228,7 @@ pub struct Plan {
     /// A helper makes progress while the program computes.
     pub helper: bool,
     /// How the network is when nothing special happens.
-    pub weather: Weather,
+    pub conditions: NetworkConditions,
     /// Longest time of one control message from party to party.
     pub control_ns_max: Nanos,
     /// Longest time of writing an image, and of a commit record.

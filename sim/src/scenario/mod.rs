@@ -8,7 +8,7 @@
 //! expect without 3-higher-epoch-data: higher_epoch
 //! seed 7
 //! ranks 2
-//! weather loss 2.5%, jitter 12us
+//! network loss 2.5%, jitter 12us
 //! at 1200 frames: checkpoint when ready
 //! on frozen #3 after 12us: crash cause
 //! ```
@@ -35,7 +35,7 @@ use serde::Serialize;
 use crate::engine::queue::MICRO;
 use crate::history::{History, RunReport};
 use crate::limits::RANKS_MAX;
-use crate::network::Weather;
+use crate::network::NetworkConditions;
 use crate::plan::{Auth, Floors, Mode, Plan};
 use crate::sabotage::Switch;
 
@@ -69,7 +69,7 @@ pub struct Scenario {
     pub plan: Plan,
 }
 
-/// The plan of a scenario that says nothing: four ranks on two nodes, fair weather, nothing happens.
+/// The plan of a scenario that says nothing: four ranks on two nodes, a calm network, nothing happens.
 #[must_use]
 pub fn plain() -> Plan {
     Plan {
@@ -89,7 +89,7 @@ pub fn plain() -> Plan {
         congested: false,
         pulls: false,
         helper: true,
-        weather: Weather { jitter_ns: 2000, ..Weather::default() },
+        conditions: NetworkConditions { jitter_ns: 2000, ..NetworkConditions::default() },
         control_ns_max: 20 * MICRO,
         write_ns_max: 100 * MICRO,
         pause_ns_max: 20 * MICRO,

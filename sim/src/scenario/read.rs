@@ -5,7 +5,7 @@ use super::words::{ScenarioError, Words};
 use super::{Expectation, Scenario, plain};
 use crate::engine::queue::{Nanos, SECOND};
 use crate::limits::RANKS_MAX;
-use crate::network::Weather;
+use crate::network::NetworkConditions;
 use crate::plan::{Action, Auth, Floors, Mode, Moment, Plan, Step, When, Which};
 
 /// Bytes of a scenario.
@@ -141,7 +141,7 @@ fn setting(plan: &mut Plan, name: &str, words: &mut Words<'_>) -> Result<(), Sce
         "congested" => plan.congested = words.one_of(&YES_OR_NO)?,
         "pulls" => plan.pulls = words.one_of(&YES_OR_NO)?,
         "helper" => plan.helper = words.one_of(&YES_OR_NO)?,
-        "weather" => plan.weather = weather(words)?,
+        "network" => plan.conditions = conditions(words)?,
         "control-time" => plan.control_ns_max = words.duration(TIME_MAX)?,
         "write-time" => plan.write_ns_max = words.duration(TIME_MAX)?,
         "pause-time" => plan.pause_ns_max = words.duration(TIME_MAX)?,
@@ -176,26 +176,26 @@ fn floors(words: &mut Words<'_>) -> Result<Floors, ScenarioError> {
 }
 
 /// Ends at the end of the line, or at a `for`, which stays.
-fn weather(words: &mut Words<'_>) -> Result<Weather, ScenarioError> {
-    let mut weather = Weather::default();
+fn conditions(words: &mut Words<'_>) -> Result<NetworkConditions, ScenarioError> {
+    let mut conditions = NetworkConditions::default();
     if words.has("still") {
         // A storm goes on with the comma before its `for`.
         if words.peek() == Some(",") {
             words.next();
         }
-        return Ok(weather);
+        return Ok(conditions);
     }
     loop {
         let found = words.next();
         match found {
-            Some("loss") => weather.loss = words.percent()?,
-            Some("duplication") => weather.duplication = words.percent()?,
-            Some("reordering") => weather.reordering = words.percent()?,
-            Some("corruption") => weather.corruption = words.percent()?,
-            Some("delay") => weather.delay = words.percent()?,
+            Some("loss") => conditions.loss = words.percent()?,
+            Some("duplication") => conditions.duplication = words.percent()?,
+            Some("reordering") => conditions.reordering = words.percent()?,
+            Some("corruption") => conditions.corruption = words.percent()?,
+            Some("delay") => conditions.delay = words.percent()?,
             Some("jitter") => {
                 let jitter = words.duration(u64::from(u32::MAX))?;
-                weather.jitter_ns = u32::try_from(jitter).unwrap_or(u32::MAX);
+                conditions.jitter_ns = u32::try_from(jitter).unwrap_or(u32::MAX);
             }
             _ => {
                 let kinds = "'still', 'loss', 'duplication', 'reordering', 'corruption', 'delay' or 'jitter'";
@@ -203,7 +203,7 @@ fn weather(words: &mut Words<'_>) -> Result<Weather, ScenarioError> {
             }
         }
         if !words.has(",") || words.peek() == Some("for") {
-            return Ok(weather);
+            return Ok(conditions);
         }
     }
 }
@@ -328,7 +328,7 @@ fn action(words: &mut Words<'_>) -> Result<Action, ScenarioError> {
             words.all("unreadable")?;
             Action::Unreadable { lasts: lasts(words)? }
         }
-        Some("storm") => Action::Storm { weather: weather(words)?, lasts: lasts(words)? },
+        Some("storm") => Action::Storm { conditions: conditions(words)?, lasts: lasts(words)? },
         Some("stall") => {
             words.all("rank")?;
             Action::Stall { rank: rank(words)?, lasts: lasts(words)? }
@@ -341,5 +341,5 @@ const ACTIONS: &str = "what happens ('checkpoint when ready', 'checkpoint at onc
                        'crash other N', 'switch off node N for TIME', 'power loss after N writes for TIME', \
                        'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', 'rails change to frames of N bytes', \
                        'clock of node N jumps TIME', 'break control of node N', 'rank N unsavable for TIME', \
-                       'disk full after N writes', 'disk error after N writes', 'generations unreadable for TIME', 'storm WEATHER, for TIME', \
+                       'disk full after N writes', 'disk error after N writes', 'generations unreadable for TIME', 'storm CONDITIONS, for TIME', \
                        'stall rank N for TIME')";

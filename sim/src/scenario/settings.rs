@@ -48,7 +48,7 @@ pub const SETTINGS: [Setting; 20] = [
     ),
     setting("helper", "yes", "a helper makes progress while the program computes"),
     setting(
-        "weather",
+        "network",
         "jitter 2us",
         "and any of: loss 2.5%, duplication 1%, reordering 1%,\n\
          corruption 1%, delay 0.1%; or only: still",

@@ -26,7 +26,7 @@ fn a_plan_reads_like_this() {
         floors 2000 frames, 3 commands, 1 restarts, crash by 562 frames
         mode counted
         pulls yes
-        weather corruption 1.47%, jitter 20us
+        network corruption 1.47%, jitter 20us
         control-time 41.043us
         write-time 600us
         pause-time 18.281us
@@ -51,7 +51,7 @@ expect without 3-higher-epoch-data: higher_epoch
 seed 18446744073709551615
 ranks 8
 nodes 3
-weather still
+network still
 drift 0 -12 300
 at 1.5ms: checkpoint at once
 at 12 frames: switch off node of other 2 for 1ms
@@ -87,10 +87,10 @@ fn what_is_wrong_is_said_with_its_line() {
         "colour blue",
         "mode sometimes",
         "helper maybe",
-        "weather rain 3%",
-        "weather loss 3",
-        "weather loss 3%, ",
-        "weather loss 3% jitter 1us",
+        "network rain 3%",
+        "network loss 3",
+        "network loss 3%, ",
+        "network loss 3% jitter 1us",
         "drift",
         "drift 1 --2",
         "drift 1 2 3 4 5 6 7 8 9",
@@ -125,13 +125,13 @@ fn what_is_wrong_is_said_with_its_line() {
         "seeds 2 to 3\nseed 2": line 2: expected one line 'seed', found 'seed 2'
         "seeds 3 to 2": line 1: expected the last seed from 3 to 1002, found '2'
         "seeds 0 to 1000": line 1: expected the last seed from 0 to 999, found '1000'
-        "colour blue": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, weather, control-time, write-time, pause-time, drift), found 'colour'
+        "colour blue": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, drift), found 'colour'
         "mode sometimes": line 1: expected 'instant' or 'counted', found 'sometimes'
         "helper maybe": line 1: expected 'yes' or 'no', found 'maybe'
-        "weather rain 3%": line 1: expected 'still', 'loss', 'duplication', 'reordering', 'corruption', 'delay' or 'jitter', found 'rain'
-        "weather loss 3": line 1: expected a chance such as 2.5%, with at most four decimals, found '3'
-        "weather loss 3%, ": line 1: expected 'still', 'loss', 'duplication', 'reordering', 'corruption', 'delay' or 'jitter', found the end of the line
-        "weather loss 3% jitter 1us": line 1: expected the end of the line, found 'jitter'
+        "network rain 3%": line 1: expected 'still', 'loss', 'duplication', 'reordering', 'corruption', 'delay' or 'jitter', found 'rain'
+        "network loss 3": line 1: expected a chance such as 2.5%, with at most four decimals, found '3'
+        "network loss 3%, ": line 1: expected 'still', 'loss', 'duplication', 'reordering', 'corruption', 'delay' or 'jitter', found the end of the line
+        "network loss 3% jitter 1us": line 1: expected the end of the line, found 'jitter'
         "drift": line 1: expected the drift of a clock from -1024 to 1024, found the end of the line
         "drift 1 --2": line 1: expected the drift of a clock from -1024 to 1024, found '--2'
         "drift 1 2 3 4 5 6 7 8 9": line 1: expected the end of the line, found '9'
@@ -144,14 +144,14 @@ fn what_is_wrong_is_said_with_its_line() {
         "on frozen 1: crash cause": line 1: expected the number of the moment, #0 to #65536, found '1'
         "at 1 frames: crash": line 1: expected 'cause' or 'other', found the end of the line
         "at 1 frames: crash rank 8": line 1: expected the number of a rank from 0 to 7, found '8'
-        "at 1 frames: sing": line 1: expected what happens ('checkpoint when ready', 'checkpoint at once', 'crash rank N', 'crash cause', 'crash other N', 'switch off node N for TIME', 'power loss after N writes for TIME', 'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', 'rails change to frames of N bytes', 'clock of node N jumps TIME', 'break control of node N', 'rank N unsavable for TIME', 'disk full after N writes', 'disk error after N writes', 'generations unreadable for TIME', 'storm WEATHER, for TIME', 'stall rank N for TIME'), found 'sing'
+        "at 1 frames: sing": line 1: expected what happens ('checkpoint when ready', 'checkpoint at once', 'crash rank N', 'crash cause', 'crash other N', 'switch off node N for TIME', 'power loss after N writes for TIME', 'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', 'rails change to frames of N bytes', 'clock of node N jumps TIME', 'break control of node N', 'rank N unsavable for TIME', 'disk full after N writes', 'disk error after N writes', 'generations unreadable for TIME', 'storm CONDITIONS, for TIME', 'stall rank N for TIME'), found 'sing'
         "at 1 frames: checkpoint when ready now": line 1: expected the end of the line, found 'now'
         "at 1 frames: power loss after 3 writes": line 1: expected 'for', found the end of the line
         "expect": line 1: expected ':', found the end of the line
         "expect holds": line 1: expected ':', found 'holds'
         "expect without 99-none: holds": line 1: expected the name of a rule, as 'sim sabotage' lists them, found '99-none'
         "expect: Not A Kind": line 1: expected 'holds' or the kind of a violation, found 'Not'
-        "naïve \u{7} line": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, weather, control-time, write-time, pause-time, drift), found 'naïve'
+        "naïve \u{7} line": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, drift), found 'naïve'
     "#]].assert_eq(&errors.concat());
 }
 

@@ -4,7 +4,7 @@ use core::fmt::{self, Display, Formatter};
 
 use super::plain;
 use super::units::{duration, percent, signed_duration};
-use crate::network::Weather;
+use crate::network::NetworkConditions;
 use crate::plan::{Action, Auth, Floors, Mode, Moment, Plan, Step, When, Which};
 
 /// The plan in the language of scenarios; [`super::parse_plan`] reads it back.
@@ -34,7 +34,7 @@ pub fn write_plan(plan: &Plan) -> String {
         congested,
         pulls,
         helper,
-        weather: usual_weather,
+        conditions: usual_conditions,
         control_ns_max,
         write_ns_max,
         pause_ns_max,
@@ -67,7 +67,7 @@ pub fn write_plan(plan: &Plan) -> String {
     for (name, value, usual) in switches {
         line(name, yes_or_no(value).into(), yes_or_no(usual).into());
     }
-    line("weather", weather(&plan.weather), weather(&usual_weather));
+    line("network", conditions(&plan.conditions), conditions(&usual_conditions));
     let times = [
         ("control-time", plan.control_ns_max, control_ns_max),
         ("write-time", plan.write_ns_max, write_ns_max),
@@ -114,8 +114,8 @@ fn drifts(drift: &[i64]) -> String {
     words.join(" ")
 }
 
-fn weather(weather: &Weather) -> String {
-    let Weather { loss, duplication, reordering, corruption, delay, jitter_ns } = *weather;
+fn conditions(conditions: &NetworkConditions) -> String {
+    let NetworkConditions { loss, duplication, reordering, corruption, delay, jitter_ns } = *conditions;
     let chances = [
         ("loss", loss),
         ("duplication", duplication),
@@ -198,8 +198,8 @@ fn write_action(f: &mut Formatter<'_>, action: &Action) -> fmt::Result {
         Action::DiskError { after, full: true } => write!(f, "disk full after {after} writes"),
         Action::DiskError { after, full: false } => write!(f, "disk error after {after} writes"),
         Action::Unreadable { lasts } => write!(f, "generations unreadable for {}", duration(lasts)),
-        Action::Storm { weather: storm, lasts } => {
-            write!(f, "storm {}, for {}", weather(&storm), duration(lasts))
+        Action::Storm { conditions: storm, lasts } => {
+            write!(f, "storm {}, for {}", conditions(&storm), duration(lasts))
         }
         Action::Stall { rank, lasts } => write!(f, "stall rank {rank} for {}", duration(lasts)),
     }

@@ -1,4 +1,4 @@
-//! Reducing a history that fails: fewer steps, fairer weather, a smaller job, while the same kind of violation stays.
+//! Reducing a history that fails: fewer steps, a calmer network, a smaller job, while the same kind of violation stays.
 //!
 //! Steps are taken out by delta debugging (halves first, single ones last), settings are set to the plain ones one at a
 //! time, numbers are halved; all of it again until nothing helps or the budget is used. Every candidate is run, so what

@@ -2,16 +2,16 @@
 
 use super::Shrinker;
 use crate::engine::queue::{MICRO, Nanos};
-use crate::network::Weather;
+use crate::network::NetworkConditions;
 use crate::plan::{Action, Plan, When};
 use crate::scenario::plain;
 
 /// Times shorter than this are not worth a run.
 const TIME_MIN: Nanos = MICRO;
 
-/// The chances of a weather.
-fn chances(weather: &mut Weather) -> [&mut u16; 5] {
-    let Weather { loss, duplication, reordering, corruption, delay, jitter_ns: _ } = weather;
+/// The chances of network conditions.
+fn chances(conditions: &mut NetworkConditions) -> [&mut u16; 5] {
+    let NetworkConditions { loss, duplication, reordering, corruption, delay, jitter_ns: _ } = conditions;
     [loss, duplication, reordering, corruption, delay]
 }
 
@@ -48,11 +48,11 @@ impl Shrinker<'_> {
         let plain = plain();
         self.take_with(|plan| plan.floors = plain.floors);
         self.take_with(|plan| plan.messages_reserved = 0);
-        self.take_with(|plan| plan.weather = plain.weather);
+        self.take_with(|plan| plan.conditions = plain.conditions);
         for kind in 0..5 {
-            self.take_with(|plan| *chances(&mut plan.weather)[kind] = 0);
+            self.take_with(|plan| *chances(&mut plan.conditions)[kind] = 0);
         }
-        self.take_with(|plan| plan.weather.jitter_ns = plain.weather.jitter_ns);
+        self.take_with(|plan| plan.conditions.jitter_ns = plain.conditions.jitter_ns);
         self.take_with(|plan| plan.drift = plain.drift);
         self.take_with(|plan| plan.auth = plain.auth);
         self.take_with(|plan| plan.mode = plain.mode);
@@ -113,8 +113,8 @@ impl Shrinker<'_> {
             {}
             for kind in 0..5 {
                 self.take_with(|plan| {
-                    if let Action::Storm { weather, .. } = &mut plan.steps[step].action {
-                        *chances(weather)[kind] = 0;
+                    if let Action::Storm { conditions, .. } = &mut plan.steps[step].action {
+                        *chances(conditions)[kind] = 0;
                     }
                 });
             }

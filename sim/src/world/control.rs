@@ -7,7 +7,7 @@ use super::World;
 use super::event::{Endpoint, Task};
 use super::process::Process;
 use crate::engine::queue::{MICRO, MILLI, Nanos};
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::trace;
 
 /// One message in so many is held up for long, as when a process is not scheduled.
@@ -118,11 +118,11 @@ impl World {
         }
     }
 
-    pub(crate) fn who(&self, endpoint: Endpoint) -> Who {
+    pub(crate) fn who(&self, endpoint: Endpoint) -> Actor {
         match endpoint {
-            Endpoint::Job(_) => Who::Coordinator,
-            Endpoint::Keeper(keeper) => Who::Keeper(self.keepers[super::at(keeper)].node),
-            Endpoint::Process(process) => Who::Rank(self.processes[super::at(process)].rank),
+            Endpoint::Job(_) => Actor::Coordinator,
+            Endpoint::Keeper(keeper) => Actor::Keeper(self.keepers[super::at(keeper)].node),
+            Endpoint::Process(process) => Actor::Rank(self.processes[super::at(process)].rank),
         }
     }
 

@@ -11,7 +11,7 @@ use super::event::{Endpoint, Event, Task};
 use super::process::NEVER;
 use super::{JOB, World, at};
 use crate::engine::queue::{MICRO, MILLI, Nanos};
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::faults::Fault;
 use crate::judge::bounds::BoundsJudge;
 use crate::judge::{Generation, Violation};
@@ -138,7 +138,7 @@ impl World {
                 Output::Collect { .. } => self.collect(),
                 Output::Event(event) => self.on_job_event(&event),
                 Output::Over(report) => {
-                    trace!(self.trace, self.queue.now(), Who::Coordinator, "over: {:?}", report.ending);
+                    trace!(self.trace, self.queue.now(), Actor::Coordinator, "over: {:?}", report.ending);
                     self.job = None;
                     if report.ending == Ending::Finished {
                         self.over = true;
@@ -163,7 +163,7 @@ impl World {
     }
 
     fn on_job_event(&mut self, event: &JobEvent) {
-        trace!(self.trace, self.queue.now(), Who::Coordinator, "{event:?}");
+        trace!(self.trace, self.queue.now(), Actor::Coordinator, "{event:?}");
         match event {
             JobEvent::Checkpoint(CheckpointEvent::Begun { epoch, .. }) => {
                 self.checkpoints_begun += 1;
@@ -218,7 +218,12 @@ impl World {
             );
         }
         let counter_last = self.newest_counter();
-        trace!(self.trace, self.queue.now(), Who::Plan, "the job is started again after life {counter_last}");
+        trace!(
+            self.trace,
+            self.queue.now(),
+            Actor::Plan,
+            "the job is started again after life {counter_last}"
+        );
         let saved = !self.judges.restored.commits().is_empty();
         self.start_job(if saved { Beginning::Newest } else { Beginning::Fresh }, counter_last);
     }

@@ -14,7 +14,7 @@ use super::coordinator::HEAD_NODE;
 use super::image::Image;
 use super::process::Writing;
 use super::{JOB, World, at};
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::faults::Fault;
 use crate::judge::{Generation, Violation};
 use crate::trace;
@@ -100,20 +100,20 @@ impl World {
         match result {
             Ok(value) => Some(Ok(value)),
             Err(error) if self.directory.storage().is_crashed() => {
-                trace!(self.trace, self.queue.now(), Who::Disk, "power lost: {what}: {error}");
+                trace!(self.trace, self.queue.now(), Actor::Disk, "power lost: {what}: {error}");
                 let down = self.power_down;
                 self.crash_node(HEAD_NODE, down);
                 None
             }
             Err(error @ StoreError::Unsettled { .. }) => {
                 // What is on the disk cannot be known before a restart: this launcher ends.
-                trace!(self.trace, self.queue.now(), Who::Disk, "{what}: {error}");
+                trace!(self.trace, self.queue.now(), Actor::Disk, "{what}: {error}");
                 self.counts.add(Fault::DiskError);
                 self.end_launcher();
                 None
             }
             Err(error) => {
-                trace!(self.trace, self.queue.now(), Who::Disk, "{what}: {error}");
+                trace!(self.trace, self.queue.now(), Actor::Disk, "{what}: {error}");
                 if let StoreError::Storage(StorageError::NoSpace { .. } | StorageError::Device { .. }) = error
                 {
                     self.counts.add(Fault::DiskError);
@@ -226,7 +226,7 @@ impl World {
     fn judge_commit(&mut self, id: store::GenerationId) {
         let stored = |rank: u32| self.images.iter().rfind(|(i, r, _)| *i == id && r.0 == rank);
         let Some(generation) = self.judged(id) else { return };
-        trace!(self.trace, self.queue.now(), Who::Disk, "commit {}.{}", generation.life, generation.epoch);
+        trace!(self.trace, self.queue.now(), Actor::Disk, "commit {}.{}", generation.life, generation.epoch);
         for rank in 0..self.plan.ranks {
             match stored(rank).map(|(_, _, generation)| *generation) {
                 None => self.judges.report(Violation::CommittedWithoutImage { generation, rank }),
@@ -258,7 +258,7 @@ impl World {
         }
         Some(outcome.map(|written| {
             self.life_number += 1;
-            let who = Who::Coordinator;
+            let who = Actor::Coordinator;
             trace!(
                 self.trace,
                 self.queue.now(),

@@ -4,7 +4,7 @@ use ckpt_glue::control::{Decision, ExitedRecord, ImageReport};
 use ckpt_glue::{Control, ExitStatus, GenerationId};
 use transport::{Life, Rank};
 
-use crate::network::{FrameId, Weather};
+use crate::network::{FrameId, NetworkConditions};
 
 /// An event in the queue. Small, because thousands pass through it in each history.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -107,5 +107,5 @@ pub(crate) enum Task {
     /// The rank can be saved again.
     Savable { process: u32 },
     /// The storm is over.
-    Calm { weather: Weather },
+    Calm { conditions: NetworkConditions },
 }

@@ -9,7 +9,7 @@ use super::event::{Endpoint, Event, Task};
 use super::process::NEVER;
 use super::{JOB, World, at};
 use crate::engine::queue::{MICRO, Nanos};
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::judge::bounds::BoundsJudge;
 use crate::trace;
 
@@ -81,7 +81,7 @@ impl World {
                 // No rank of this world speaks PMI.
                 Output::Pmi(_) => {}
                 Output::LeaseOver => {
-                    let who = Who::Keeper(self.keepers[at(number)].node);
+                    let who = Actor::Keeper(self.keepers[at(number)].node);
                     trace!(self.trace, self.queue.now(), who, "lease over: ends its ranks");
                 }
             }
@@ -125,7 +125,7 @@ impl World {
             return;
         }
         let (keeper, rank, life) = (process.keeper, Rank(process.rank), process.life);
-        trace!(self.trace, self.queue.now(), Who::Rank(rank.0), "process {number} ends: {status}");
+        trace!(self.trace, self.queue.now(), Actor::Rank(rank.0), "process {number} ends: {status}");
         self.bury(number);
         let delay = 1 + self.timing.below(REAP_MAX);
         self.task_after(delay, Task::Reaped { keeper, rank, life, status });

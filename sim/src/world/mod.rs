@@ -4,18 +4,18 @@ mod control;
 mod coordinator;
 mod disk;
 mod event;
-mod freezing;
 mod image;
 mod keepers;
+mod port_freeze;
 mod process;
 mod progress;
 mod pull;
 mod rails;
 mod rank;
-mod short;
 mod station;
 mod steps;
 mod tasks;
+mod tx_fast_path;
 mod wire;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -94,9 +94,9 @@ pub struct World {
     trace: Trace,
     counts: FaultCounts,
     /// Frames that left past all queues.
-    frames_short: u64,
-    /// Messages that were received the short way.
-    messages_at_once: u64,
+    frames_fast: u64,
+    /// Messages that were received by the fast path.
+    messages_fast: u64,
     judges: Judges,
     network: Network,
     stations: Vec<Station>,
@@ -193,7 +193,7 @@ impl World {
         let frame_bytes_max = plan.frame_bytes_max;
         let network = Network::new(
             at(plan.longest_frame()),
-            plan.weather,
+            plan.conditions,
             checksum,
             Random::stream(plan.seed, STREAM_NETWORK),
         );
@@ -210,8 +210,8 @@ impl World {
             queue: Queue::default(),
             trace: Trace::new(trace),
             counts: FaultCounts::default(),
-            frames_short: 0,
-            messages_at_once: 0,
+            frames_fast: 0,
+            messages_fast: 0,
             judges,
             network,
             stations: Vec::new(),
@@ -397,7 +397,7 @@ impl World {
         format!(
             "{} frames, {} at once, {} events, {} rounds, {} us, {} commands, {} begun, {} commits, {} crashes, {} lives, {} operator, {} control, {:?}",
             self.frames_delivered,
-            self.frames_short,
+            self.frames_fast,
             self.events,
             self.script.round_count(),
             self.queue.now() / 1000,

@@ -5,10 +5,10 @@ use ckpt_glue::{Enrolment, Message as ControlMessage, Participant};
 use transport::message::{Outgoing, Payload, Receive};
 use transport::{Buffers, FrozenPort, Life, OpId, Port, PortId, Rank, Space};
 
-use super::freezing::Freezing;
 use super::image::Image;
+use super::port_freeze::PortFreeze;
 use super::rails::RankRails;
-use super::short::ShortWay;
+use super::tx_fast_path::TxFastPath;
 
 use crate::engine::queue::Nanos;
 use crate::judge::cut::CutJudge;
@@ -61,7 +61,7 @@ pub(crate) struct Process {
     pub(crate) phase: Phase,
     pub(crate) ports: Vec<Port>,
     /// Its ports while they come to a stand.
-    pub(crate) freezing: Option<Freezing>,
+    pub(crate) freezing: Option<PortFreeze>,
     pub(crate) frozen: Vec<FrozenPort>,
     /// Its NICs, by port and rail.
     pub(crate) stations: Vec<usize>,
@@ -105,7 +105,7 @@ pub(crate) struct PortHost<'a> {
     pub(crate) ports: &'a mut [Port],
     pub(crate) judge: &'a mut CutJudge,
     /// By which messages leave at once.
-    pub(crate) short: ShortWay,
+    pub(crate) fast_path: TxFastPath,
 }
 
 impl PortHost<'_> {
@@ -131,11 +131,11 @@ impl Host for PortHost<'_> {
             Body::Copied(bytes) => Payload::Copied(bytes),
             Body::User(bytes) => Payload::User { bytes },
         };
-        let at_once = match body {
-            Body::Copied(bytes) => self.short.send(port, number, link, &outgoing, bytes),
+        let fast = match body {
+            Body::Copied(bytes) => self.fast_path.send(port, number, link, &outgoing, bytes),
             Body::User(_) => None,
         };
-        let op = match at_once {
+        let op = match fast {
             Some(op) => op,
             None => port.send(link, outgoing, payload).map_err(|_| Refused)?,
         };

@@ -8,12 +8,12 @@ use transport::{Event as PortEvent, Port, RailIndex};
 use super::World;
 use super::event::Event;
 use super::process::{NEVER, Phase, PortHost, Process};
-use super::pull::Place;
-use super::short::ShortWay;
+use super::pull::PayloadAddress;
+use super::tx_fast_path::TxFastPath;
 use crate::engine::queue::{MICRO, Nanos};
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::judge::Violation;
-use crate::network::Truth;
+use crate::network::FrameOrigin;
 use crate::trace;
 use crate::workload::Step;
 use crate::workload::program::Arrival;
@@ -163,7 +163,7 @@ impl World {
     /// Gives waiting frames to the ports. True if some are left for the next turn.
     fn take_frames(&mut self, number: u32) -> bool {
         let World {
-            processes, stations, nodes, judges, queue, frames_delivered, messages_at_once, plan, ..
+            processes, stations, nodes, judges, queue, frames_delivered, messages_fast, plan, ..
         } = self;
         let process = &mut processes[at(number)];
         let local = nodes[at(process.node)].clock.read(queue.now());
@@ -171,7 +171,7 @@ impl World {
             return false;
         }
         let mut more = false;
-        let own = (process.rank, truth_of(process));
+        let own = (process.rank, origin_of(process));
         for (port_number, port) in process.ports.iter_mut().enumerate() {
             let buffers = &mut process.program.receives[port_number];
             port.catch_up();
@@ -183,24 +183,24 @@ impl World {
                     port.set_rail_alive(index, false);
                 }
                 for _ in 0..FRAMES_PER_TURN {
-                    let Some(truth) = station.nic.next_truth() else { break };
-                    let suspicion = Suspicion::of(&truth, process.life_number, process.epoch);
+                    let Some(origin) = station.nic.next_origin() else { break };
+                    let suspicion = Suspicion::of(&origin, process.life_number, process.epoch);
                     if suspicion.is_some() {
                         // What a frame before it acknowledged is none of its effects.
                         port.catch_up();
                     }
                     let before = suspicion.map(|_| Effect::of(port, buffers.placed));
-                    let at_once = port.counters().messages_at_once;
+                    let fast = port.counters().messages_fast;
                     let mut give = |frame: &[u8]| port.handle_frame(local, index, frame, buffers);
                     if station.nic.receive(1, &mut give).is_err() {
                         break;
                     }
                     *frames_delivered += 1;
-                    *messages_at_once += port.counters().messages_at_once - at_once;
+                    *messages_fast += port.counters().messages_fast - fast;
                     if let (Some(suspicion), Some(before)) = (suspicion, before)
                         && !Effect::of(port, buffers.placed).is_one_drop_after(&before)
                     {
-                        judges.report(suspicion.violation(&truth, own));
+                        judges.report(suspicion.violation(&origin, own));
                     }
                 }
                 more |= station.nic.waiting() > 0 && !station.nic.is_dead();
@@ -235,7 +235,7 @@ impl World {
                         trace!(
                             trace,
                             now,
-                            Who::Rank(process.rank),
+                            Actor::Rank(process.rank),
                             "recv {from} tag {tag:#x} {bytes}B op {op:?}"
                         );
                         if !process.program.received(&arrival) {
@@ -252,7 +252,7 @@ impl World {
                     PortEvent::Inconsistent { link, .. } => {
                         judges.report(Violation::Inconsistent { rank: process.rank, link: link.0 });
                     }
-                    other => trace!(trace, now, Who::Rank(process.rank), "port says {other:?}"),
+                    other => trace!(trace, now, Actor::Rank(process.rank), "port says {other:?}"),
                 }
             }
         }
@@ -285,15 +285,15 @@ impl World {
                 return Step::Blocked;
             }
             let now = nodes[at(process.node)].clock.read(queue.now());
-            let short = ShortWay { now, rails: at(plan.rails), frames: Vec::new() };
+            let fast_path = TxFastPath { now, rails: at(plan.rails), frames: Vec::new() };
             let ports = &mut process.ports;
-            let mut host = PortHost { process: number, ports, judge: &mut judges.cut, short };
+            let mut host = PortHost { process: number, ports, judge: &mut judges.cut, fast_path };
             let step = process.program.step(script, &mut host);
-            let frames = host.short.frames;
+            let frames = host.fast_path.frames;
             if self.sabotage.loose_buffers() && step != Step::Ready {
                 process.program.overwrite_sends();
             }
-            self.send_short_frames(number, frames);
+            self.send_fast_frames(number, frames);
             let process = &mut self.processes[at(number)];
             if step == Step::Finished && !process.finished {
                 process.finished = true;
@@ -346,7 +346,7 @@ impl World {
         let World { processes, stations, nodes, queue, plan, .. } = self;
         let process = &mut processes[at(number)];
         let local = nodes[at(process.node)].clock.read(queue.now());
-        let truth = truth_of(process);
+        let origin = origin_of(process);
         let place = &mut stations[station];
         place.report_completions(queue.now());
         let index = RailIndex(u8::try_from(rail).unwrap_or(0));
@@ -366,12 +366,12 @@ impl World {
             let Some(transmit) = port.poll_transmit(local, index, lease) else { return (frames, NEVER) };
             // R4: what could have been said before the sender's cut may be said after it, as it was. Whether it was, the
             // judges of the cut and of order find out.
-            let said = Header::parse(lease).map_or(truth.epoch, |header| header.epoch.0);
-            place.nic.set_sender(Truth { epoch: truth.epoch.min(said), ..truth });
+            let said = Header::parse(lease).map_or(origin.epoch, |header| header.epoch.0);
+            place.nic.set_sender(FrameOrigin { epoch: origin.epoch.min(said), ..origin });
             if let Some(announced) = transmit.announced.filter(|_| plan.pulls)
                 && let Some(frame) = place.nic.lease()
             {
-                let told = Place { process: number, port: port_number, op: announced.op, offset: 0 };
+                let told = PayloadAddress { process: number, port: port_number, op: announced.op, offset: 0 };
                 tell_place(&mut frame[announced.body..], told.bits());
             }
             let payload = match transmit.payload {
@@ -395,8 +395,8 @@ impl World {
     }
 }
 
-pub(super) fn truth_of(process: &Process) -> Truth {
-    Truth { process: process.number, epoch: process.epoch, life: process.life_number, damaged: false }
+pub(super) fn origin_of(process: &Process) -> FrameOrigin {
+    FrameOrigin { process: process.number, epoch: process.epoch, life: process.life_number, damaged: false }
 }
 
 /// Why a frame must have no effect.
@@ -408,23 +408,23 @@ enum Suspicion {
 }
 
 impl Suspicion {
-    fn of(truth: &Truth, life: u32, epoch: u32) -> Option<Suspicion> {
-        if truth.damaged {
+    fn of(origin: &FrameOrigin, life: u32, epoch: u32) -> Option<Suspicion> {
+        if origin.damaged {
             Some(Suspicion::Damaged)
-        } else if truth.life != life {
+        } else if origin.life != life {
             Some(Suspicion::OldLife)
-        } else if truth.epoch > epoch {
+        } else if origin.epoch > epoch {
             Some(Suspicion::HigherEpoch)
         } else {
             None
         }
     }
 
-    fn violation(self, truth: &Truth, (rank, own): (u32, Truth)) -> Violation {
+    fn violation(self, origin: &FrameOrigin, (rank, own): (u32, FrameOrigin)) -> Violation {
         match self {
-            Suspicion::OldLife => Violation::OldLife { rank, frame_life: truth.life, own_life: own.life },
+            Suspicion::OldLife => Violation::OldLife { rank, frame_life: origin.life, own_life: own.life },
             Suspicion::HigherEpoch => {
-                Violation::HigherEpoch { rank, frame_epoch: truth.epoch, own_epoch: own.epoch }
+                Violation::HigherEpoch { rank, frame_epoch: origin.epoch, own_epoch: own.epoch }
             }
             Suspicion::Damaged => Violation::DamagedFrameTaken { rank },
         }

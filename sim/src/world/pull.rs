@@ -4,7 +4,7 @@ use transport::{Buffers as _, OpId};
 
 use super::World;
 use super::process::Phase;
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::judge::Violation;
 use crate::trace;
 
@@ -13,37 +13,42 @@ const REFUSED_ONE_OF: u64 = 24;
 
 /// Where a payload lies: an address in the world.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct PayloadAddress {
     pub(crate) process: u32,
     pub(crate) port: u32,
     pub(crate) op: OpId,
     pub(crate) offset: u64,
 }
 
-impl Place {
+impl PayloadAddress {
     const OFFSET: u32 = 14;
     const OP: u32 = 18;
     const PORT: u32 = 2;
 
     /// Never 0, which tells no place; 0 too for what finds no room.
     pub(crate) fn bits(self) -> u64 {
-        if self.op.0 >> Place::OP != 0 || self.offset >> Place::OFFSET != 0 || self.port >> Place::PORT != 0 {
+        if self.op.0 >> PayloadAddress::OP != 0
+            || self.offset >> PayloadAddress::OFFSET != 0
+            || self.port >> PayloadAddress::PORT != 0
+        {
             return 0;
         }
         let process = u64::from(self.process + 1);
-        ((process << Place::PORT | u64::from(self.port)) << Place::OP | self.op.0) << Place::OFFSET
+        ((process << PayloadAddress::PORT | u64::from(self.port)) << PayloadAddress::OP | self.op.0)
+            << PayloadAddress::OFFSET
             | self.offset
     }
 
-    fn at(bits: u64) -> Option<Place> {
+    fn at(bits: u64) -> Option<PayloadAddress> {
         let low = |bits: u64, width: u32| bits & ((1 << width) - 1);
-        let (op, port) = (bits >> Place::OFFSET, bits >> (Place::OFFSET + Place::OP));
-        let process = u32::try_from(port >> Place::PORT).ok()?.checked_sub(1)?;
-        Some(Place {
+        let (op, port) =
+            (bits >> PayloadAddress::OFFSET, bits >> (PayloadAddress::OFFSET + PayloadAddress::OP));
+        let process = u32::try_from(port >> PayloadAddress::PORT).ok()?.checked_sub(1)?;
+        Some(PayloadAddress {
             process,
-            port: u32::try_from(low(port, Place::PORT)).ok()?,
-            op: OpId(low(op, Place::OP)),
-            offset: low(bits, Place::OFFSET),
+            port: u32::try_from(low(port, PayloadAddress::PORT)).ok()?,
+            op: OpId(low(op, PayloadAddress::OP)),
+            offset: low(bits, PayloadAddress::OFFSET),
         })
     }
 }
@@ -64,7 +69,7 @@ impl World {
             let chance = self.queue.now().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             let Some(pull) = process.ports[port_number].next_pull(1 + chance % 700) else { continue };
             let (rank, node) = (process.rank, process.node);
-            let source = Place::at(pull.place).filter(|_| !chance.is_multiple_of(REFUSED_ONE_OF));
+            let source = PayloadAddress::at(pull.place).filter(|_| !chance.is_multiple_of(REFUSED_ONE_OF));
             let source = source.and_then(|place| Some((place, self.processes.get(of(place.process))?)));
             let source = source.filter(|(_, peer)| peer.is_alive() && peer.node == node);
             let piece = source.map(|(place, peer)| {
@@ -77,7 +82,7 @@ impl World {
             trace!(
                 self.trace,
                 self.queue.now(),
-                Who::Rank(rank),
+                Actor::Rank(rank),
                 "pulls {}B: {}",
                 pull.bytes,
                 piece.is_some()

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use ckpt_glue::control::{JobPhase, Message, NicWords, PortEntry};
+use ckpt_glue::control::{JobPhase, Message, NicText, PortEntry};
 use ckpt_glue::enrolment::AddressTable;
 use ckpt_glue::rails::{Input, Output, RailChange};
 use drivers::Driver as _;
@@ -14,7 +14,7 @@ use super::event::Task;
 use super::process::Phase;
 use super::{World, at};
 use crate::engine::queue::{MICRO, Nanos};
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::faults::Fault;
 use crate::trace;
 
@@ -76,7 +76,7 @@ impl World {
             self.process_of(*rank).is_some_and(|process| self.processes[at(process)].life == life)
         });
         let (ranks, number) = (ranks.collect(), now);
-        let nic = NicWords::new(&frame_bytes_max);
+        let nic = NicText::new(&frame_bytes_max);
         let machine = RailChange::new(Instant::from_nanos(now), number, nic, ranks, self.sabotage.glue());
         self.change = Some(Change { machine, life, frame_bytes_max });
         self.run_change();
@@ -102,7 +102,7 @@ impl World {
                 Output::Decided => self.frame_bytes_max = change.frame_bytes_max,
                 Output::Over { changed, refused } => {
                     let now = self.queue.now();
-                    trace!(self.trace, now, Who::Plan, "change of rails: {changed}, {refused:?}");
+                    trace!(self.trace, now, Actor::Plan, "change of rails: {changed}, {refused:?}");
                     if changed {
                         self.counts.add(Fault::RailsChanged);
                     }
@@ -201,7 +201,7 @@ impl World {
         self.task_after(delay, Task::RailSaid { life, rank, message: Box::new(message) });
     }
 
-    fn open_rail(&mut self, number: u32, change: u64, nic: &NicWords) {
+    fn open_rail(&mut self, number: u32, change: u64, nic: &NicText) {
         let free = 1 - self.processes[at(number)].rails.rail;
         let is_taken = (0..self.plan.ports).any(|port| {
             let station = self.processes[at(number)].stations[at(port * self.plan.rails + free)];
@@ -209,7 +209,7 @@ impl World {
         });
         let refuses = self.timing.below(OPENED_OF) == 0 || is_taken;
         let (Ok(bytes), false) = (nic.as_str().parse::<u32>(), refuses) else {
-            let refused = NicWords::new(&"it has none");
+            let refused = NicText::new(&"it has none");
             let answer = Message::RailOpened { number: change, in_place: false, ports: Vec::new(), refused };
             return self.say(number, answer);
         };
@@ -228,7 +228,7 @@ impl World {
         let rails = &mut self.processes[at(number)].rails;
         (rails.number, rails.step) = (Some(change), None);
         rails.places.clear();
-        let refused = NicWords::default();
+        let refused = NicText::default();
         self.say(number, Message::RailOpened { number: change, in_place: false, ports, refused });
     }
 
@@ -267,7 +267,7 @@ impl World {
         let rails = &mut self.processes[at(number)].rails;
         rails.step = None;
         let change = rails.number.unwrap_or(0);
-        let refused = NicWords::default();
+        let refused = NicText::default();
         match step {
             Step::Meeting => self.say(number, Message::RailsMet { number: change, refused }),
             Step::Closing => {

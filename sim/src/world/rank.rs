@@ -8,14 +8,14 @@ use drivers::Driver as _;
 use transport::{Epoch, Life, Port, PortId, RailIndex, Rank, Restart};
 
 use super::event::{Endpoint, Task};
-use super::freezing::Purpose;
 use super::image::Image;
+use super::port_freeze::Purpose;
 use super::process::{NEVER, Phase, Process, Writing};
 use super::rails::RankRails;
 use super::station::Station;
 use super::{JOB, KEY, World, at};
 use crate::engine::queue::{MICRO, Nanos};
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::judge::{Generation, Violation};
 use crate::network::nic::NicId;
 use crate::plan::{Mode, Moment};
@@ -63,7 +63,7 @@ impl World {
             wake_at: NEVER,
             timer_at: NEVER,
         });
-        trace!(self.trace, self.queue.now(), Who::Rank(rank.0), "process {number} of life {life_number}");
+        trace!(self.trace, self.queue.now(), Actor::Rank(rank.0), "process {number} of life {life_number}");
         let delay = 1 + self.timing.below(RESTORE_MAX);
         self.task_after(delay, Task::Restore { process: number, decision });
         if life_number > 1 {
@@ -167,7 +167,7 @@ impl World {
         let process = &self.processes[at(number)];
         let (rank, life) = (process.rank, process.life_number);
         let generation = from.map(|(generation, _)| generation);
-        trace!(self.trace, self.queue.now(), Who::Rank(rank), "restore {generation:?} in life {life}");
+        trace!(self.trace, self.queue.now(), Actor::Rank(rank), "restore {generation:?} in life {life}");
         let found = self.judges.restored.restored(rank, life, from);
         self.judges.check(found);
         self.judges.order.restored(number, rank, generation);
@@ -384,7 +384,7 @@ impl World {
         if process.phase == Phase::Frozen {
             // It stands still for an older cut: this one takes its place, and the thaw stays.
             let rank = process.rank;
-            trace!(self.trace, self.queue.now(), Who::Rank(rank), "cut {} instead", epoch.0);
+            trace!(self.trace, self.queue.now(), Actor::Rank(rank), "cut {} instead", epoch.0);
             return self.cut(number, epoch);
         }
         let expected = core::time::Duration::from_nanos(pause);
@@ -431,7 +431,7 @@ impl World {
     /// R2: the epoch rises, but there is no image.
     fn raise_epoch(&mut self, number: u32, epoch: Epoch) {
         let process = &mut self.processes[at(number)];
-        trace!(self.trace, self.queue.now(), Who::Rank(process.rank), "raise {} without image", epoch.0);
+        trace!(self.trace, self.queue.now(), Actor::Rank(process.rank), "raise {} without image", epoch.0);
         self.counts.add(crate::faults::Fault::NoImage);
         process.epoch = epoch.0;
         if process.phase == Phase::Frozen {
@@ -458,7 +458,7 @@ impl World {
                 self.judges.report(Violation::WrittenWhileFrozen { rank, epoch: process.epoch });
             }
         }
-        trace!(self.trace, self.queue.now(), Who::Rank(rank), "thaw");
+        trace!(self.trace, self.queue.now(), Actor::Rank(rank), "thaw");
         if let Some(writing) = &process.writing {
             let (epoch, attempt) = (writing.epoch, writing.attempt);
             let delay = self.timing.below(self.plan.write_ns_max);
@@ -489,7 +489,7 @@ impl World {
                 Input::CaptureFailed { epoch: Epoch(epoch), reason: NoImageReason::WriteFailed { errno } }
             }
         };
-        trace!(self.trace, self.queue.now(), Who::Rank(rank.0), "image {epoch}: {input:?}");
+        trace!(self.trace, self.queue.now(), Actor::Rank(rank.0), "image {epoch}: {input:?}");
         if matches!(input, Input::Captured { .. }) {
             self.moment(Moment::Saved, Some(rank.0));
         }
@@ -533,7 +533,7 @@ impl World {
 
     /// The program has gone through all its rounds.
     pub(crate) fn rank_finished(&mut self, number: u32) {
-        trace!(self.trace, self.queue.now(), Who::Rank(self.processes[at(number)].rank), "finished");
+        trace!(self.trace, self.queue.now(), Actor::Rank(self.processes[at(number)].rank), "finished");
         if self.plan.mode == Mode::Counted {
             self.tell_unreceived(number);
         }

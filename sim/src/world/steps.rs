@@ -9,7 +9,7 @@ use super::keepers::KILLED;
 use super::process::Phase;
 use super::{Partition, World, at};
 use crate::engine::queue::{MICRO, MILLI, Nanos};
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::faults::Fault;
 use crate::plan::{Action, Moment, When, Which};
 use crate::trace;
@@ -108,7 +108,7 @@ impl World {
     pub(crate) fn perform_step(&mut self, step: usize, cause: Option<u32>) {
         let Some(action) = self.plan.steps.get(step).map(|step| step.action) else { return };
         let now = self.queue.now();
-        trace!(self.trace, now, Who::Plan, "{action:?} cause {cause:?}");
+        trace!(self.trace, now, Actor::Plan, "{action:?} cause {cause:?}");
         let mut calm_at = now;
         match action {
             Action::Checkpoint { patient } => {
@@ -157,11 +157,11 @@ impl World {
                 calm_at = now + lasts;
                 self.unreadable_until = self.unreadable_until.max(now + lasts);
             }
-            Action::Storm { weather, lasts } => {
+            Action::Storm { conditions, lasts } => {
                 calm_at = now + lasts;
-                self.network.set_weather(weather);
-                let weather = self.plan.weather;
-                self.task_after(lasts, Task::Calm { weather });
+                self.network.set_conditions(conditions);
+                let conditions = self.plan.conditions;
+                self.task_after(lasts, Task::Calm { conditions });
             }
             Action::Stall { rank, lasts } => {
                 if let Some(process) = self.process_of(transport::Rank(rank)) {
@@ -237,7 +237,7 @@ impl World {
         self.crashes += 1;
         self.crash_life = Some(self.life_number);
         self.count_crash_in_recovery();
-        trace!(self.trace, self.queue.now(), Who::Plan, "node {node} loses power for {down} ns");
+        trace!(self.trace, self.queue.now(), Actor::Plan, "node {node} loses power for {down} ns");
         self.nodes[at(node)].up = false;
         let processes = self.processes.iter().filter(|p| p.node == node && p.is_alive());
         for process in processes.map(|p| p.number).collect::<Vec<_>>() {
@@ -298,7 +298,7 @@ impl World {
             return;
         }
         self.nodes[at(node)].up = true;
-        trace!(self.trace, self.queue.now(), Who::Plan, "node {node} is up");
+        trace!(self.trace, self.queue.now(), Actor::Plan, "node {node} is up");
         match &self.job {
             Some(job) => {
                 let number = job.number;

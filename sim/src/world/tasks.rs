@@ -71,7 +71,7 @@ impl World {
             Task::Operator => self.operator_restarts(),
             Task::Ask { until } => self.ask_for_checkpoint(until),
             Task::Savable { process } => self.set_unsavable(process, None),
-            Task::Calm { weather } => self.network.set_weather(weather),
+            Task::Calm { conditions } => self.network.set_conditions(conditions),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::World;
 use super::event::Event;
 use crate::engine::queue::{MICRO, Nanos};
-use crate::engine::trace::Who;
+use crate::engine::trace::Actor;
 use crate::network::FrameId;
 use crate::trace;
 
@@ -36,15 +36,15 @@ impl World {
             trace!(
                 trace,
                 now,
-                Who::Network,
+                Actor::Network,
                 "frame {from:?}>{:?} {}B process {} life {} epoch {}",
                 frame.to,
                 frame.head.len() + frame.payload.len(),
-                frame.truth.process,
-                frame.truth.life,
-                frame.truth.epoch
+                frame.origin.process,
+                frame.origin.life,
+                frame.origin.epoch
             );
-            network.take(from, frame.to, frame.truth, [frame.head, frame.payload], counts, |id, travel| {
+            network.take(from, frame.to, frame.origin, [frame.head, frame.payload], counts, |id, travel| {
                 queue.at(now + travel, Event::Arrive(id));
             });
         }
@@ -59,7 +59,7 @@ impl World {
         let cut_off = self.is_cut_off(usize::try_from(from.0).unwrap_or(usize::MAX), at, now);
         let (frame, bytes) = self.network.frame(id);
         let place = &mut self.stations[at];
-        let written = !cut_off && place.nic.write_arriving(bytes, frame.truth);
+        let written = !cut_off && place.nic.write_arriving(bytes, frame.origin);
         if let (true, true, Some(process)) = (self.sabotage.bypass(), written, place.process) {
             // R11 out: the NIC does not care whether the rank stands still.
             let process = &mut self.processes[super::at(process)];
@@ -71,7 +71,7 @@ impl World {
         trace!(
             self.trace,
             now,
-            Who::Network,
+            Actor::Network,
             "arrive {:?}>{:?}{}",
             from,
             to,

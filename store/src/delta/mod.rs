@@ -29,7 +29,7 @@ pub use error::DeltaError;
 pub use file::{DeltaReader, Facts, MAGIC, TRAILER_BYTES};
 pub use hash::{BlockHash, ContentName, hash};
 pub use places::{Places, Run};
-pub use rules::{Choice, Rules, Standing, Strategy};
+pub use rules::{Choice, Rules, SeriesState, Strategy};
 pub use series::{Adding, Making, Member, Series};
 pub use signature::{MAGIC as SIGNATURE_MAGIC, Signature};
 pub use writer::{DeltaOptions, DeltaSummary, DeltaWriter, Differences};

@@ -33,7 +33,7 @@ impl Default for Rules {
 
 /// The checkpoints that the next one may have to do with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct SeriesState {
     /// The base, by number, and how many files it takes.
     pub base: (u64, u32),
     /// The last full one.
@@ -57,8 +57,8 @@ pub enum Choice {
 impl Rules {
     /// What comes after these.
     #[must_use]
-    pub fn choose(&self, standing: Option<&Standing>) -> Choice {
-        let Some(Standing { base, full, newest }) = standing else { return Choice::Full };
+    pub fn choose(&self, state: Option<&SeriesState>) -> Choice {
+        let Some(SeriesState { base, full, newest }) = state else { return Choice::Full };
         let (base, files) = match self.strategy {
             Strategy::Full => return Choice::Full,
             Strategy::Incremental => *newest,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::chain::{Chain, Layer};
 use super::error::DeltaError;
 use super::file::{DeltaReader, Facts};
-use super::rules::{Choice, Rules, Standing};
+use super::rules::{Choice, Rules, SeriesState};
 use super::signature::Signature;
 use super::writer::{DeltaOptions, DeltaSummary, DeltaWriter, Differences};
 use crate::error::StoreError;
@@ -148,7 +148,7 @@ impl<S: Storage> Series<S> {
     }
 
     /// Where the next checkpoint stands.
-    fn standing(&self) -> Option<Standing> {
+    fn state(&self) -> Option<SeriesState> {
         let count = |number: u64| {
             let files = self.needs(number).ok()?.len();
             Some((number, u32::try_from(files).unwrap_or(u32::MAX)))
@@ -157,7 +157,7 @@ impl<S: Storage> Series<S> {
         let is_base = newest.facts.becomes_base || newest.facts.base.is_none();
         let base = if is_base { *number } else { newest.facts.base_number };
         let full = self.members.values().rev().find(|member| member.facts.base.is_none())?.facts.number;
-        Some(Standing { base: count(base)?, full, newest: count(*number)? })
+        Some(SeriesState { base: count(base)?, full, newest: count(*number)? })
     }
 
     /// The signature of checkpoint `number`: as it was kept, or from the deltas that it needs.
@@ -202,7 +202,7 @@ impl<S: Storage> Series<S> {
         let newest = self.newest();
         let last = newest.max(self.damaged.keys().next_back().copied());
         let number = last.map_or(0, |last| last + 1);
-        let base = match self.rules.choose(self.standing().as_ref()) {
+        let base = match self.rules.choose(self.state().as_ref()) {
             Choice::Full => None,
             Choice::Delta { base } => self.signature(base).ok().map(|signature| (base, signature)),
         };
@@ -285,7 +285,7 @@ impl<S: Storage> Series<S> {
             let _ = self.storage.remove_file(&temporary);
         }
         self.signatures.insert(number, Arc::clone(signature));
-        let wanted = self.standing().map(|standing| [standing.base.0, standing.full, standing.newest.0]);
+        let wanted = self.state().map(|state| [state.base.0, state.full, state.newest.0]);
         let names = self.storage.list(&self.folder).unwrap_or_default();
         let kept = names.iter().filter_map(|entry| entry.name.strip_suffix(SIGNATURE)?.parse().ok());
         for other in kept.chain(self.signatures.keys().copied()).collect::<Vec<u64>>() {

@@ -3,7 +3,7 @@
 use transport::Life;
 
 use super::lives::Lives;
-use super::names::{self, InGeneration};
+use super::names::{self, GenerationEntry};
 use super::{Depth, Generation, GenerationId, GenerationState, JobDirectory};
 use crate::error::{CommitError, StoreError};
 use crate::protect::{self, ProtectError};
@@ -58,7 +58,7 @@ impl<S: Storage> JobDirectory<S> {
             progress();
         }
         // Parity of what is kept must not build upon what goes.
-        protect::kept::fold(self, &report.kept, in_use, progress).map_err(|error| match error {
+        protect::node_parity::fold(self, &report.kept, in_use, progress).map_err(|error| match error {
             ProtectError::Store(error) => error,
             error => StoreError::Parity { error: Box::new(error) },
         })?;
@@ -153,8 +153,8 @@ impl<S: Storage> JobDirectory<S> {
             listed => listed?,
         };
         for entry in entries {
-            match names::in_generation_parsed(&entry.name) {
-                InGeneration::Collected | InGeneration::Other => {}
+            match names::parse_generation_entry(&entry.name) {
+                GenerationEntry::Collected | GenerationEntry::Other => {}
                 _ => {
                     let path = names::in_generation(generation, &entry.name);
                     ignore_absent(self.storage.remove_file(&path))?;
@@ -185,7 +185,7 @@ impl<S: Storage> JobDirectory<S> {
         }
         // One with a higher counter may be a decider at work this instant.
         for leftover in &lives.leftovers {
-            if let names::AtTop::DecisionTemporary(counter) = names::at_top(leftover)
+            if let names::TopLevelEntry::DecisionTemporary(counter) = names::parse_top_level(leftover)
                 && counter <= current.counter
             {
                 ignore_absent(self.storage.remove_file(leftover))?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use transport::Life;
 
-use super::names::{self, AtTop};
+use super::names::{self, TopLevelEntry};
 use super::{GenerationId, GenerationState, JobDirectory};
 use crate::error::{CommitError, RecordError, StoreError};
 use crate::record::{Decision, End};
@@ -133,7 +133,7 @@ impl<S: Storage> JobDirectory<S> {
     }
 
     /// Writes a decision anew, durably, in place of the one with its counter, which cannot be read. False, and nothing is written: there is no such one.
-    pub fn mend_decision(&mut self, decision: &Decision) -> Result<bool, StoreError> {
+    pub fn repair_decision(&mut self, decision: &Decision) -> Result<bool, StoreError> {
         let counter = decision.life.counter;
         let is_damaged = matches!(self.lives()?.decisions.get(&counter), Some(Err(_)));
         if decision.job != self.job || !is_damaged {
@@ -231,22 +231,22 @@ impl<S: Storage> JobDirectory<S> {
             sabotage: self.sabotage,
         };
         for entry in self.storage.list("")? {
-            let counter = match names::at_top(&entry.name) {
-                AtTop::Decision(counter) => {
+            let counter = match names::parse_top_level(&entry.name) {
+                TopLevelEntry::Decision(counter) => {
                     let decision = self.read_decision(counter);
                     lives.decisions.insert(counter, decision);
                     counter
                 }
                 // Nothing ran under a decision that was never published, so it takes no counter.
-                AtTop::DecisionTemporary(_) => {
+                TopLevelEntry::DecisionTemporary(_) => {
                     lives.leftovers.push(entry.name);
                     continue;
                 }
-                AtTop::Life(life) => {
+                TopLevelEntry::Life(life) => {
                     lives.directories.push(life);
                     life.counter
                 }
-                AtTop::Other => continue,
+                TopLevelEntry::Other => continue,
             };
             lives.counter_max = lives.counter_max.max(counter);
         }

@@ -72,7 +72,7 @@ impl GenerationId {
     #[must_use]
     pub fn of_folder(path: &str) -> Option<GenerationId> {
         let (life, epoch) = path.split_once('/')?;
-        let names::AtTop::Life(life) = names::at_top(life) else { return None };
+        let names::TopLevelEntry::Life(life) = names::parse_top_level(life) else { return None };
         names::parse_epoch(epoch).map(|epoch| GenerationId { life, epoch })
     }
 }

@@ -89,7 +89,7 @@ pub(crate) fn in_generation(id: GenerationId, name: &str) -> String {
 
 /// What a name in the job's directory stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AtTop {
+pub(super) enum TopLevelEntry {
     Decision(u32),
     /// Left by a decider that did not come to the end, or is not there yet.
     DecisionTemporary(u32),
@@ -97,14 +97,14 @@ pub(super) enum AtTop {
     Other,
 }
 
-pub(super) fn at_top(name: &str) -> AtTop {
+pub(super) fn parse_top_level(name: &str) -> TopLevelEntry {
     if let Some(rest) = name.strip_prefix("decision-") {
         let (digits, tail) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
-        let Some(counter) = padded(digits) else { return AtTop::Other };
+        let Some(counter) = padded(digits) else { return TopLevelEntry::Other };
         return match tail {
-            "" => AtTop::Decision(counter),
-            _ if tail.ends_with(TEMPORARY) => AtTop::DecisionTemporary(counter),
-            _ => AtTop::Other,
+            "" => TopLevelEntry::Decision(counter),
+            _ if tail.ends_with(TEMPORARY) => TopLevelEntry::DecisionTemporary(counter),
+            _ => TopLevelEntry::Other,
         };
     }
     let parts = name.strip_prefix("life-").and_then(|rest| rest.split_once('-'));
@@ -112,7 +112,7 @@ pub(super) fn at_top(name: &str) -> AtTop {
         let of_name = Life { counter: padded(counter)?, nonce: u64::from_str_radix(nonce, 16).ok()? };
         (life(of_name) == name).then_some(of_name)
     });
-    found.map_or(AtTop::Other, AtTop::Life)
+    found.map_or(TopLevelEntry::Other, TopLevelEntry::Life)
 }
 
 pub(super) fn parse_epoch(name: &str) -> Option<Epoch> {
@@ -121,7 +121,7 @@ pub(super) fn parse_epoch(name: &str) -> Option<Epoch> {
 
 /// What a name in a generation's directory stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum InGeneration {
+pub(super) enum GenerationEntry {
     Image(Rank),
     /// What the image of a rank needs below it.
     Base(Rank),
@@ -135,21 +135,23 @@ pub(super) enum InGeneration {
     Other,
 }
 
-pub(super) fn in_generation_parsed(name: &str) -> InGeneration {
+pub(super) fn parse_generation_entry(name: &str) -> GenerationEntry {
     match name {
-        MANIFEST => InGeneration::Manifest,
-        COMMIT => InGeneration::Commit,
-        COLLECTED => InGeneration::Collected,
-        SUMS | PARITY | PROTECTED => InGeneration::Protection,
-        _ if name.strip_prefix(CONTENT).and_then(padded).is_some() => InGeneration::Protection,
+        MANIFEST => GenerationEntry::Manifest,
+        COMMIT => GenerationEntry::Commit,
+        COLLECTED => GenerationEntry::Collected,
+        SUMS | PARITY | PROTECTED => GenerationEntry::Protection,
+        _ if name.strip_prefix(CONTENT).and_then(padded).is_some() => GenerationEntry::Protection,
         _ => match name.strip_suffix(TEMPORARY) {
-            Some(whole) if in_generation_parsed(whole) != InGeneration::Other => InGeneration::Temporary,
-            Some(_) => InGeneration::Other,
+            Some(whole) if parse_generation_entry(whole) != GenerationEntry::Other => {
+                GenerationEntry::Temporary
+            }
+            Some(_) => GenerationEntry::Other,
             None => {
                 let rest = name.strip_prefix("rank-").unwrap_or_default();
                 let rank = |suffix: &str| rest.strip_suffix(suffix).and_then(padded).map(Rank);
-                let found = rank(IMAGE).map(InGeneration::Image).or(rank(BASE).map(InGeneration::Base));
-                found.unwrap_or(InGeneration::Other)
+                let found = rank(IMAGE).map(GenerationEntry::Image).or(rank(BASE).map(GenerationEntry::Base));
+                found.unwrap_or(GenerationEntry::Other)
             }
         },
     }
@@ -169,16 +171,19 @@ mod tests {
     fn names_are_read_back() {
         for counter in [0, 1, 99_999_999, u32::MAX] {
             let of_name = Life { counter, nonce: 0xdead_beef };
-            assert_eq!(at_top(&life(of_name)), AtTop::Life(of_name));
-            assert_eq!(at_top(&decision(counter)), AtTop::Decision(counter));
-            assert_eq!(at_top(&decision_temporary(of_name)), AtTop::DecisionTemporary(counter));
+            assert_eq!(parse_top_level(&life(of_name)), TopLevelEntry::Life(of_name));
+            assert_eq!(parse_top_level(&decision(counter)), TopLevelEntry::Decision(counter));
+            assert_eq!(
+                parse_top_level(&decision_temporary(of_name)),
+                TopLevelEntry::DecisionTemporary(counter)
+            );
             assert_eq!(parse_epoch(&epoch(Epoch(counter))), Some(Epoch(counter)));
             let name = image(Rank(counter));
-            assert_eq!(in_generation_parsed(&name), InGeneration::Image(Rank(counter)));
-            assert_eq!(in_generation_parsed(&temporary(&name)), InGeneration::Temporary);
-            assert_eq!(in_generation_parsed(&base(Rank(counter))), InGeneration::Base(Rank(counter)));
-            assert_eq!(in_generation_parsed(&content(counter)), InGeneration::Protection);
-            assert_eq!(in_generation_parsed(&temporary(&content(counter))), InGeneration::Temporary);
+            assert_eq!(parse_generation_entry(&name), GenerationEntry::Image(Rank(counter)));
+            assert_eq!(parse_generation_entry(&temporary(&name)), GenerationEntry::Temporary);
+            assert_eq!(parse_generation_entry(&base(Rank(counter))), GenerationEntry::Base(Rank(counter)));
+            assert_eq!(parse_generation_entry(&content(counter)), GenerationEntry::Protection);
+            assert_eq!(parse_generation_entry(&temporary(&content(counter))), GenerationEntry::Temporary);
         }
     }
 
@@ -187,12 +192,12 @@ mod tests {
         for name in
             ["life-1-00", "life-00000001-DEADBEEFDEADBEEF", "decision-1", "decision-00000001x", "notes"]
         {
-            assert_eq!(at_top(name), AtTop::Other, "{name}");
+            assert_eq!(parse_top_level(name), TopLevelEntry::Other, "{name}");
         }
         for name in
             ["rank-1.image", "rank-+0000001.image", "manifest.old", "x.tmp", ".tmp", "content-1", "parity-1"]
         {
-            assert_eq!(in_generation_parsed(name), InGeneration::Other, "{name}");
+            assert_eq!(parse_generation_entry(name), GenerationEntry::Other, "{name}");
         }
         assert_eq!(parse_epoch("epoch-000000001"), None);
     }

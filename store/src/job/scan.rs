@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use transport::{Epoch, Life};
 
 use super::lives::Lives;
-use super::names::{self, InGeneration};
+use super::names::{self, GenerationEntry};
 use super::{GenerationId, JobDirectory};
 use crate::error::{RecordError, StoreError};
 use crate::record::{CommitRecord, Manifest};
@@ -172,15 +172,15 @@ impl<S: Storage> JobDirectory<S> {
         let mut content = Content::default();
         for entry in &entries {
             let EntryKind::File { bytes } = entry.kind else { continue };
-            match names::in_generation_parsed(&entry.name) {
-                InGeneration::Image(_) => content.images += 1,
-                InGeneration::Temporary => content.half_written += 1,
-                InGeneration::Manifest => content.manifest = true,
-                InGeneration::Commit => content.commit = true,
-                InGeneration::Collected => content.collected = true,
-                InGeneration::Protection => content.protected |= entry.name == names::PROTECTED,
-                InGeneration::Base(_) => {}
-                InGeneration::Other => continue,
+            match names::parse_generation_entry(&entry.name) {
+                GenerationEntry::Image(_) => content.images += 1,
+                GenerationEntry::Temporary => content.half_written += 1,
+                GenerationEntry::Manifest => content.manifest = true,
+                GenerationEntry::Commit => content.commit = true,
+                GenerationEntry::Collected => content.collected = true,
+                GenerationEntry::Protection => content.protected |= entry.name == names::PROTECTED,
+                GenerationEntry::Base(_) => {}
+                GenerationEntry::Other => continue,
             }
             content.bytes += bytes;
         }

@@ -68,7 +68,7 @@ impl<S: Storage> JobDirectory<S> {
     /// Makes the records of a generation whole that are damaged or lost here, from a copy that was made after it was committed (R27). False, and nothing is
     /// written: they are whole; or it counts no more, because a later life went on without it, or it is older than what is committed here, and so may have
     /// been collected; or the copy is not the one that was committed.
-    pub fn mend(&mut self, manifest: &Manifest) -> Result<bool, StoreError> {
+    pub fn repair_manifest(&mut self, manifest: &Manifest) -> Result<bool, StoreError> {
         let generation = manifest.generation;
         if manifest.job != self.job || self.manifest(generation).is_ok() {
             return Ok(false);

@@ -3,8 +3,8 @@
 
 use transport::{Epoch, Life};
 
-use super::changed::RECORD_BYTES;
 use super::error::ProtectError;
+use super::parity_changes::RECORD_BYTES;
 use crate::job::GenerationId;
 use crate::storage::{Storage, StorageError, parent_and_name};
 

@@ -133,7 +133,7 @@ pub struct Group {
 
 /// A place in a stripe: a page that somebody has, or parity of such pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum StripePage {
     /// Page of a member's content, in this column of the code.
     Data {
         /// Column.
@@ -226,16 +226,16 @@ impl Group {
 
     /// What `member` has at page `offset` of its unit in stripe `stripe` of cycle `cycle`.
     #[must_use]
-    pub fn place(&self, member: usize, cycle: u64, stripe: usize, offset: u64) -> Place {
+    pub fn place(&self, member: usize, cycle: u64, stripe: usize, offset: u64) -> StripePage {
         let place = (member + stripe) % self.members();
         match place.checked_sub(self.code.data()) {
             None => {
                 let page = cycle * self.data_pages() + place as u64 * self.unit_pages + offset;
-                Place::Data { column: place, page }
+                StripePage::Data { column: place, page }
             }
             Some(row) => {
                 let page = cycle * self.parity_pages() + row as u64 * self.unit_pages + offset;
-                Place::Parity { row, page }
+                StripePage::Parity { row, page }
             }
         }
     }
@@ -281,8 +281,11 @@ mod tests {
                         columns.push(column);
                         let stripe = (group.members() + column - member) % group.members();
                         let (cycle, offset) = (page / group.data_pages(), page % unit);
-                        assert_eq!(group.place(member, cycle, stripe, offset), Place::Data { column, page });
-                        let expected = Place::Parity { row, page: parity_page };
+                        assert_eq!(
+                            group.place(member, cycle, stripe, offset),
+                            StripePage::Data { column, page }
+                        );
+                        let expected = StripePage::Parity { row, page: parity_page };
                         assert_eq!(group.place(holder, cycle, stripe, offset), expected);
                     }
                 }

@@ -13,10 +13,10 @@ use core::ops::Range;
 use parity::{Kernel, Matrix};
 use transport::Rank;
 
-use super::changed::{ChangedWriter, RUN_BYTES, write_file};
 use super::error::ProtectError;
 use super::group::Group;
-use super::kept::{self, Kept};
+use super::node_parity::{self, NodeParity};
+use super::parity_changes::{ParityChangesWriter, RUN_BYTES, write_file};
 use super::placement::{Extent, Piece, place};
 use super::strip::{CHUNK_PAGES, Strip};
 use crate::checksum::checksum;
@@ -232,9 +232,9 @@ impl<S: Storage> Member<S> {
         generation: GenerationId,
         from: Option<GenerationId>,
     ) -> Result<Keeping<S::File>, ProtectError> {
-        let below = from.map(|from| Kept::open(&mut self.directory, from)).transpose()?;
-        let pages = below.as_ref().map_or(0, Kept::pages);
-        let writer = ChangedWriter::begin(self.directory.storage(), generation, from)?;
+        let below = from.map(|from| NodeParity::open(&mut self.directory, from)).transpose()?;
+        let pages = below.as_ref().map_or(0, NodeParity::pages);
+        let writer = ParityChangesWriter::begin(self.directory.storage(), generation, from)?;
         Ok(Keeping { writer, below, pages })
     }
 
@@ -281,7 +281,7 @@ impl<S: Storage> Member<S> {
             })?;
         }
         self.read_sums(generation)?;
-        Kept::open(&mut self.directory, generation)?;
+        NodeParity::open(&mut self.directory, generation)?;
         self.write_protected(generation, from)
     }
 
@@ -305,7 +305,7 @@ impl<S: Storage> Member<S> {
 
     /// How a generation is protected, as this member noted.
     pub fn protected(&mut self, generation: GenerationId) -> Result<Protected, ProtectError> {
-        kept::protected(&mut self.directory, generation)
+        node_parity::protected(&mut self.directory, generation)
     }
 
     /// Gives up what this member had begun to keep for a generation that will not be committed.
@@ -331,8 +331,8 @@ pub(super) fn read_sums_file<S: Storage>(storage: &mut S, path: &str) -> Result<
 /// Parity of a generation that a member is about to keep.
 #[derive(Debug)]
 pub struct Keeping<F> {
-    writer: ChangedWriter<F>,
-    below: Option<Kept>,
+    writer: ParityChangesWriter<F>,
+    below: Option<NodeParity>,
     pages: u64,
 }
 
@@ -421,14 +421,14 @@ fn runs_of(mask: u16) -> impl Iterator<Item = (u64, u64)> {
 pub(super) struct Opened {
     pub(super) content: Content,
     /// By place.
-    index: Vec<Lying>,
+    index: Vec<PageExtent>,
     /// Of each page; `None`: not known yet.
     sums: Vec<Option<u64>>,
 }
 
 /// Where pages lie that follow each other.
 #[derive(Clone, Copy, Debug)]
-struct Lying {
+struct PageExtent {
     place: u64,
     pages: u64,
     file: usize,
@@ -455,7 +455,7 @@ impl Opened {
         let of = |(file, found): (usize, &ContentFile)| {
             let lying = move |at: &Extent| {
                 let (place, pages) = (at.place, at.piece.pages());
-                Lying { place, pages, file, offset: at.piece.offset, bytes: at.piece.bytes }
+                PageExtent { place, pages, file, offset: at.piece.offset, bytes: at.piece.bytes }
             };
             found.extents.iter().map(lying).collect::<Vec<_>>()
         };
@@ -471,7 +471,7 @@ impl Opened {
     }
 
     /// What lies in these pages, by place.
-    fn lying(&self, pages: &Range<u64>) -> impl Iterator<Item = Lying> {
+    fn lying(&self, pages: &Range<u64>) -> impl Iterator<Item = PageExtent> {
         let from = self.index.partition_point(|lying| lying.place + lying.pages <= pages.start);
         let end = pages.end;
         self.index[from..].iter().copied().take_while(move |lying| lying.place < end)
@@ -484,7 +484,7 @@ impl Opened {
         pages: &Range<u64>,
     ) -> Result<Vec<u8>, ProtectError> {
         let mut bytes = vec![0; page_bytes(pages.end - pages.start)];
-        for Lying { place, pages: count, file, offset, bytes: length } in self.lying(pages) {
+        for PageExtent { place, pages: count, file, offset, bytes: length } in self.lying(pages) {
             let (first, last) = (place.max(pages.start), (place + count).min(pages.end));
             let skipped = (first - place) * PAGE_BYTES as u64;
             let wanted = (length - skipped).min((last - first) * PAGE_BYTES as u64);

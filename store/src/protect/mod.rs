@@ -6,18 +6,18 @@
 //!
 //! A generation goes from *local* (images durable on their nodes) over *protected* (every member has sealed what it keeps,
 //! [`Member::seal`]) to *committed*. Parity of a new generation is told as what changes of the old one's, and lies beside it until the old
-//! generation is collected; then it is folded in (`kept::fold`). So at every instant the newest committed generation
+//! generation is collected; then it is folded in (`node_parity::fold`). So at every instant the newest committed generation
 //! survives the loss of any M members, whatever else happens at that instant.
 //!
 //! How strips, records and pages travel between nodes is not decided here: a test moves them by function calls, keepers over the transport.
 
 mod base;
-pub mod changed;
 mod domains;
 mod error;
 mod group;
-pub(crate) mod kept;
 mod member;
+pub(crate) mod node_parity;
+pub mod parity_changes;
 mod placement;
 mod repair;
 mod scrub;
@@ -25,9 +25,9 @@ mod strip;
 
 pub use domains::{Exposed, exposed, scheme_that_survives};
 pub use error::ProtectError;
-pub use group::{Group, GroupError, Place, Scheme};
+pub use group::{Group, GroupError, Scheme, StripePage};
 pub use member::{Changes, Keeping, Member};
 pub use placement::{Extent, Piece, place};
-pub use repair::{Half, Others, Repaired, Served, Told, Wanted};
+pub use repair::{Half, Others, PageAnswer, Repaired, Served, Wanted};
 pub use scrub::{ParityFile, Scrubbed, inspect_changed, inspect_pages, inspect_sums, scrub};
 pub use strip::{CHUNK_PAGES, Strip};

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use parity::Recovery;
 
-use super::changed::{append_zeros, make_directory, replace};
 use super::error::ProtectError;
-use super::group::{Group, Place};
-use super::kept::{self, Kept};
+use super::group::{Group, StripePage};
 use super::member::{Member, Opened, ZERO_PAGE, page_bytes, runs_from};
+use super::node_parity::{self, NodeParity};
+use super::parity_changes::{append_zeros, make_directory, replace};
 use super::placement::Extent;
 use crate::checksum::checksum;
 use crate::error::StoreError;
@@ -21,7 +21,7 @@ use crate::storage::Storage;
 
 /// A page that another member has, or has not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum PageAnswer {
     /// It is zero, and not sent.
     Zero,
     /// Its bytes.
@@ -52,10 +52,10 @@ pub struct Wanted {
 
 impl Wanted {
     /// Places of a member, in the order in which they are told: by cycle, by stripe, by page of its unit.
-    pub fn places<'a>(&'a self, group: &'a Group, member: usize) -> impl Iterator<Item = Place> + 'a {
+    pub fn places<'a>(&'a self, group: &'a Group, member: usize) -> impl Iterator<Item = StripePage> + 'a {
         let stripes = move |cycle| (0..group.members()).map(move |stripe| (cycle, stripe));
         let wanted = move |(cycle, stripe): &(u64, usize)| {
-            matches!(group.place(self.by, *cycle, *stripe, 0), Place::Data { .. })
+            matches!(group.place(self.by, *cycle, *stripe, 0), StripePage::Data { .. })
                 == (self.half == Half::Data)
         };
         let units = self.cycles.clone().flat_map(stripes).filter(wanted);
@@ -77,14 +77,14 @@ pub trait Others {
         asked: &[usize],
         generation: GenerationId,
         wanted: &Wanted,
-    ) -> Vec<Result<Vec<Told>, ProtectError>>;
+    ) -> Vec<Result<Vec<PageAnswer>, ProtectError>>;
 }
 
 /// What a member answers from while another one is repaired. What is wrong with it is known page by page.
 #[derive(Clone, Debug)]
 pub struct Served {
     data: Option<Opened>,
-    parity: Option<Kept>,
+    parity: Option<NodeParity>,
 }
 
 impl Served {
@@ -94,7 +94,7 @@ impl Served {
         generation: GenerationId,
     ) -> Result<Served, ProtectError> {
         let data = unless_damaged(Opened::open(member, generation))?;
-        let parity = unless_damaged(Kept::open(member.directory(), generation))?;
+        let parity = unless_damaged(NodeParity::open(member.directory(), generation))?;
         Ok(Served { data, parity })
     }
 
@@ -103,15 +103,15 @@ impl Served {
         &mut self,
         member: &mut Member<S>,
         wanted: &Wanted,
-    ) -> Result<Vec<Told>, ProtectError> {
+    ) -> Result<Vec<PageAnswer>, ProtectError> {
         let group = member.group().clone();
         let mut told = Vec::new();
         // Pages that follow each other are read together.
         let mut run: Option<(Half, Range<u64>)> = None;
         for place in wanted.places(&group, member.number()) {
             let (half, page) = match place {
-                Place::Data { page, .. } => (Half::Data, page),
-                Place::Parity { page, .. } => (Half::Parity, page),
+                StripePage::Data { page, .. } => (Half::Data, page),
+                StripePage::Parity { page, .. } => (Half::Parity, page),
             };
             match &mut run {
                 Some((same, pages)) if *same == half && pages.end == page => pages.end += 1,
@@ -133,7 +133,7 @@ impl Served {
         member: &mut Member<S>,
         half: Half,
         pages: Range<u64>,
-        told: &mut Vec<Told>,
+        told: &mut Vec<PageAnswer>,
     ) -> Result<(), ProtectError> {
         let read = match (half, &mut self.data, &self.parity) {
             (Half::Data, Some(data), _) => data.read_run(member, pages.clone()),
@@ -142,17 +142,18 @@ impl Served {
                 parity.read(member.directory(), pages.start, &mut bytes).map(|()| bytes)
             }
             _ => {
-                told.extend(pages.map(|_| Told::Damaged));
+                told.extend(pages.map(|_| PageAnswer::Damaged));
                 return Ok(());
             }
         };
         match unless_damaged(read)? {
             Some(bytes) => {
-                let tell =
-                    |page: &[u8]| if *page == ZERO_PAGE { Told::Zero } else { Told::Page(page.to_vec()) };
+                let tell = |page: &[u8]| {
+                    if *page == ZERO_PAGE { PageAnswer::Zero } else { PageAnswer::Page(page.to_vec()) }
+                };
                 told.extend(bytes.chunks_exact(PAGE_BYTES).map(tell));
             }
-            None if pages.end - pages.start == 1 => told.push(Told::Damaged),
+            None if pages.end - pages.start == 1 => told.push(PageAnswer::Damaged),
             // One of them is; the others are as good as ever.
             None => {
                 for page in pages {
@@ -328,11 +329,11 @@ impl<'a, O: Others> Rebuilder<'a, O> {
     /// Asks as many members as are needed, and the others only if something of those is missing.
     fn compute(&mut self, wanted: &Wanted, per_cycle: u64) -> Result<Vec<Rebuilt>, ProtectError> {
         let data = self.group.code().data();
-        let mut told: Vec<Option<Vec<Told>>> = vec![None; self.group.members()];
+        let mut told: Vec<Option<Vec<PageAnswer>>> = vec![None; self.group.members()];
         let mut left: Vec<usize> =
             (0..self.group.members()).filter(|other| self.may_be_asked(*other)).collect();
-        let whole = |told: &Option<Vec<Told>>| {
-            told.as_ref().is_some_and(|told| told.iter().all(|told| *told != Told::Damaged))
+        let whole = |told: &Option<Vec<PageAnswer>>| {
+            told.as_ref().is_some_and(|told| told.iter().all(|told| *told != PageAnswer::Damaged))
         };
         while !left.is_empty() {
             let there = told.iter().filter(|told| whole(told)).count();
@@ -356,25 +357,25 @@ impl<'a, O: Others> Rebuilder<'a, O> {
         let mut computed = vec![Err(Vec::new()); usize::try_from(pages).expect("they fit into memory")];
         let mut places: Vec<_> = (0..group.members()).map(|other| wanted.places(&group, other)).collect();
         for index in 0.. {
-            let here: Vec<Option<Place>> = places.iter_mut().map(Iterator::next).collect();
+            let here: Vec<Option<StripePage>> = places.iter_mut().map(Iterator::next).collect();
             let Some(own) = here[self.member] else { break };
             let (mut present, mut missing): (Vec<(usize, &[u8])>, _) = (Vec::new(), Vec::new());
             for (other, (place, told)) in here.iter().zip(&told).enumerate() {
                 let place = match place {
-                    Some(Place::Data { column, .. }) => *column,
-                    Some(Place::Parity { row, .. }) => data + row,
+                    Some(StripePage::Data { column, .. }) => *column,
+                    Some(StripePage::Parity { row, .. }) => data + row,
                     None => continue,
                 };
                 match told.as_ref().and_then(|told| told.get(index)) {
-                    Some(Told::Page(page)) if page.len() == PAGE_BYTES => present.push((place, page)),
-                    Some(Told::Zero) => present.push((place, &[])),
+                    Some(PageAnswer::Page(page)) if page.len() == PAGE_BYTES => present.push((place, page)),
+                    Some(PageAnswer::Zero) => present.push((place, &[])),
                     _ if other == self.member => {}
                     _ => missing.push(other),
                 }
             }
             let (place, page) = match own {
-                Place::Data { column, page } => (column, page),
-                Place::Parity { row, page } => (data + row, page),
+                StripePage::Data { column, page } => (column, page),
+                StripePage::Parity { row, page } => (data + row, page),
             };
             let slot = &mut computed
                 [usize::try_from(page - wanted.cycles.start * per_cycle).expect("they fit into memory")];
@@ -470,7 +471,7 @@ impl<S: Storage> Member<S> {
         self.repair_parity(generation, pages, &mut rebuilder, &mut done, &mut beyond)?;
         beyond.told()?;
         if unless_damaged(self.protected(generation))?.is_none() {
-            let from = Kept::open(self.directory(), generation)?.from();
+            let from = NodeParity::open(self.directory(), generation)?.from();
             self.write_protected(generation, from)?;
             done.records += 1;
         }
@@ -495,7 +496,7 @@ impl<S: Storage> Member<S> {
                 image.expect_digest(file.digest)?;
             }
             let (mut data, parity) =
-                (Opened::open(self, generation)?, Kept::open(self.directory(), generation)?);
+                (Opened::open(self, generation)?, NodeParity::open(self.directory(), generation)?);
             if every_byte {
                 for pages in runs_from(0, content.pages()) {
                     data.read_run(self, pages)?;
@@ -653,9 +654,9 @@ impl<S: Storage> Member<S> {
         done: &mut Repaired,
         beyond: &mut Beyond,
     ) -> Result<(), ProtectError> {
-        let Some(kept) = unless_damaged(Kept::open(self.directory(), generation))? else {
+        let Some(kept) = unless_damaged(NodeParity::open(self.directory(), generation))? else {
             let pages = self.group().cycles(content_pages) * self.group().parity_pages();
-            let written = kept::write_whole(self.directory(), generation, pages, |_, page| {
+            let written = node_parity::write_whole(self.directory(), generation, pages, |_, page| {
                 rebuilder.parity(page).map(Some)
             });
             if beyond.unless_lost(written, |beyond| beyond.files += 1)?.is_some() {
@@ -675,7 +676,7 @@ impl<S: Storage> Member<S> {
                 }
                 let bytes = rebuilder.parity(page);
                 let Some(bytes) = beyond.unless_lost(bytes, |beyond| beyond.pages += 1)? else { continue };
-                kept.mend(self.directory(), page, &bytes)?;
+                kept.repair_page(self.directory(), page, &bytes)?;
                 done.parity_pages += 1;
             }
         }

@@ -6,10 +6,10 @@ use crate::record::Protected;
 use crate::storage::Storage;
 
 use super::base::pages_named;
-use super::changed::{Changed, HEADER_BYTES, RECORD_BYTES, read_records, record_offset};
 use super::error::ProtectError;
-use super::kept::{self, Kept};
 use super::member::{Opened, page_bytes, read_sums_file, runs_from};
+use super::node_parity::{self, NodeParity};
+use super::parity_changes::{HEADER_BYTES, ParityChanges, RECORD_BYTES, read_records, record_offset};
 use super::{Group, Member};
 
 /// Damages that are told one by one; all are counted.
@@ -51,7 +51,7 @@ pub fn scrub<S: Storage>(
     mut progress: impl FnMut(u64),
 ) -> Result<Option<Scrubbed>, ProtectError> {
     let mut directory = directory;
-    let protected = match kept::protected(&mut directory, generation) {
+    let protected = match node_parity::protected(&mut directory, generation) {
         Err(error) if error.is_absence() => return Ok(None),
         found => found?,
     };
@@ -75,7 +75,7 @@ pub fn scrub<S: Storage>(
             })?;
         }
     }
-    match Kept::open(own.directory(), generation) {
+    match NodeParity::open(own.directory(), generation) {
         Err(error) => scrubbed.note(error)?,
         Ok(parity) => {
             scrubbed.parity_pages = parity.pages();
@@ -127,7 +127,7 @@ pub struct ParityFile {
 
 /// Looks at every byte of a file of changed parity.
 pub fn inspect_changed<S: Storage>(storage: &mut S, path: &str) -> Result<ParityFile, ProtectError> {
-    let changed = Changed::open_file(storage, path)?;
+    let changed = ParityChanges::open_file(storage, path)?;
     let mut damaged = Vec::new();
     let mut page = vec![0; PAGE_BYTES];
     for (index, number) in (0..).zip(&changed.numbers) {

@@ -2,7 +2,7 @@
 
 use transport::JobId;
 
-use super::grammar::{Form, GenerationText, LineReader, Lines, digest, generation, job, sum};
+use super::grammar::{Form, GenerationText, LineReader, RecordWriter, digest, generation, job, sum};
 use crate::checksum::ImageDigest;
 use crate::error::RecordError;
 use crate::job::GenerationId;
@@ -27,7 +27,7 @@ impl CommitRecord {
     /// The record's bytes.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
-        let mut lines = Lines::new(&FORM);
+        let mut lines = RecordWriter::new(&FORM);
         lines.line("job", self.job);
         lines.line("generation", GenerationText(self.generation));
         lines.line("manifest", format_args!("{:016x}", self.manifest));

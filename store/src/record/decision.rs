@@ -2,7 +2,7 @@
 
 use transport::{JobId, Life};
 
-use super::grammar::{Form, GenerationText, LineReader, Lines, generation, job, life};
+use super::grammar::{Form, GenerationText, LineReader, RecordWriter, generation, job, life};
 use crate::error::RecordError;
 use crate::job::GenerationId;
 
@@ -27,7 +27,7 @@ impl Decision {
     /// The record's bytes.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
-        let mut lines = Lines::new(&FORM);
+        let mut lines = RecordWriter::new(&FORM);
         lines.line("job", self.job);
         lines.line("life", self.life);
         match self.from {

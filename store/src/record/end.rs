@@ -2,7 +2,7 @@
 
 use transport::{JobId, Life};
 
-use super::grammar::{Form, LineReader, Lines, decimal, job, life};
+use super::grammar::{Form, LineReader, RecordWriter, decimal, job, life};
 use crate::error::RecordError;
 
 const FORM: Form = Form { what: "end", version: 1 };
@@ -22,7 +22,7 @@ impl End {
     /// The record's bytes.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
-        let mut lines = Lines::new(&FORM);
+        let mut lines = RecordWriter::new(&FORM);
         lines.line("job", self.job);
         lines.line("life", self.life);
         lines.line("ended-unix-ms", self.ended_unix_ms);

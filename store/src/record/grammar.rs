@@ -28,13 +28,13 @@ impl Form {
 }
 
 /// Emits one record.
-pub(super) struct Lines {
+pub(super) struct RecordWriter {
     text: String,
 }
 
-impl Lines {
-    pub(super) fn new(form: &Form) -> Lines {
-        Lines { text: format!("{FIRST_WORD}{} {}\n", form.what, form.version) }
+impl RecordWriter {
+    pub(super) fn new(form: &Form) -> RecordWriter {
+        RecordWriter { text: format!("{FIRST_WORD}{} {}\n", form.what, form.version) }
     }
 
     pub(super) fn line(&mut self, key: &str, value: impl Display) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use transport::JobId;
 
-use super::grammar::{Escaped, Form, LineReader, Lines, decimal, job, unescaped, unescaped_text};
+use super::grammar::{Escaped, Form, LineReader, RecordWriter, decimal, job, unescaped, unescaped_text};
 use crate::error::RecordError;
 use crate::limits::{JOB_FILE_ENTRIES_MAX, KEEP_MAX, RANKS_MAX};
 
@@ -43,7 +43,7 @@ impl JobFile {
     /// The file's bytes.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
-        let mut lines = Lines::new(&FORM);
+        let mut lines = RecordWriter::new(&FORM);
         lines.line("job", self.job);
         lines.line("ranks", self.ranks);
         match self.checkpoint.every_ms {

@@ -3,7 +3,7 @@
 use transport::{JobId, Rank};
 
 use super::grammar::{
-    Escaped, Form, GenerationText, LineReader, Lines, decimal, digest, generation, hexadecimal, job,
+    Escaped, Form, GenerationText, LineReader, RecordWriter, decimal, digest, generation, hexadecimal, job,
     unescaped_text,
 };
 use crate::checksum::{ImageDigest, checksum};
@@ -46,7 +46,7 @@ impl Manifest {
     /// The manifest's bytes.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
-        let mut lines = Lines::new(&FORM);
+        let mut lines = RecordWriter::new(&FORM);
         lines.line("job", self.job);
         lines.line("generation", GenerationText(self.generation));
         lines.line("taken-ms", self.taken_unix_ms);

@@ -14,19 +14,19 @@
 
 mod commit;
 mod content;
-mod copied;
+mod copy_record;
 mod decision;
 mod end;
 mod grammar;
 mod job_file;
 mod manifest;
-mod protected;
+mod protection_record;
 
 pub use commit::CommitRecord;
 pub use content::{Content, ContentFile};
-pub use copied::{Copied, CopiedFile, CopiedImage, CopiedRank, SinceWhole, Upon};
+pub use copy_record::{BaseCopy, Copied, CopiedFile, CopiedImage, CopiedRank, SinceWhole};
 pub use decision::Decision;
 pub use end::End;
 pub use job_file::{CheckpointSettings, JobFile};
 pub use manifest::{Manifest, ManifestImage};
-pub use protected::Protected;
+pub use protection_record::Protected;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use store::image::{Base, ImageReader};
 use store::job::{CommitRequest, Depth, GenerationId, ImageClaim, JobDirectory};
-use store::protect::{Group, Member, Others, ProtectError, Served, Strip, Told, Wanted};
+use store::protect::{Group, Member, Others, PageAnswer, ProtectError, Served, Strip, Wanted};
 use store::record::Content;
 use store::storage::{DirectoryEntry, Fault};
 use store::{CheckpointSettings, JobFile, Manifest, Memory, Section, Storage, StorageError, StoreError};
@@ -472,15 +472,15 @@ impl Calls {
         &mut self,
         asked: usize,
         id: GenerationId,
-        answer: impl FnOnce(&mut Served, &mut Member<Disk>) -> Result<Vec<Told>, ProtectError>,
-    ) -> Result<Vec<Told>, ProtectError> {
+        answer: impl FnOnce(&mut Served, &mut Member<Disk>) -> Result<Vec<PageAnswer>, ProtectError>,
+    ) -> Result<Vec<PageAnswer>, ProtectError> {
         let member = self.members[asked].as_mut().ok_or(lost(asked))?;
         if self.served[asked].as_ref().is_none_or(|(known, _)| *known != id) {
             self.served[asked] = Some((id, Served::open(member, id)?));
         }
         let (_, served) = self.served[asked].as_mut().unwrap();
         let told = answer(served, member)?;
-        self.pages += told.iter().filter(|told| matches!(told, Told::Page(_))).count() as u64;
+        self.pages += told.iter().filter(|told| matches!(told, PageAnswer::Page(_))).count() as u64;
         Ok(told)
     }
 }
@@ -499,7 +499,7 @@ impl Others for Calls {
         asked: &[usize],
         id: GenerationId,
         wanted: &Wanted,
-    ) -> Vec<Result<Vec<Told>, ProtectError>> {
+    ) -> Vec<Result<Vec<PageAnswer>, ProtectError>> {
         asked
             .iter()
             .map(|asked| self.ask(*asked, id, |served, member| served.places(member, wanted)))

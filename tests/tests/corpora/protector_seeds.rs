@@ -1,10 +1,10 @@
 //! Messages of every kind that protectors send.
 
 use protector::Shape;
-use protector::message::{Answer, Message, Part, Question, Strips, Word};
+use protector::message::{Answer, Body, Message, Part, Question, Strips};
 use store::GenerationId;
 use store::limits::PAGE_BYTES;
-use store::protect::{Half, Told, Wanted};
+use store::protect::{Half, PageAnswer, Wanted};
 use transport::{Epoch, Life};
 
 use crate::seeds::Seed;
@@ -16,7 +16,7 @@ pub(crate) fn all() -> Vec<Seed> {
     let from = GenerationId { epoch: Epoch(6), ..GENERATION };
     let wanted = Wanted { by: 2, half: Half::Parity, cycles: 5..8 };
     let record = b"content 1\n".to_vec();
-    let content = |from, shape, changed: &[(u64, u64)]| Word::Content {
+    let content = |from, shape, changed: &[(u64, u64)]| Body::Content {
         from,
         shape,
         pages: 9,
@@ -26,17 +26,23 @@ pub(crate) fn all() -> Vec<Seed> {
     let words = [
         ("content", content(None, Shape::Ring, &[])),
         ("content-upon", content(Some(from), Shape::FanIn, &[(2, 0), (1, 3), (4, 0), (1, 1)])),
-        ("gave-up", Word::GaveUp { reason: "disk full".to_owned() }),
-        ("question-content", Word::Question(Question::Content { of: 1 })),
-        ("question-places", Word::Question(Question::Places(wanted))),
-        ("answer-content", Word::Answer(Answer::Content(record.clone()))),
-        ("answer-places", Word::Answer(Answer::Places(vec![Told::Zero, Told::Damaged, Told::Zero]))),
-        ("answer-pages", Word::Answer(Answer::Places(vec![Told::Zero, Told::Page(vec![7; PAGE_BYTES])]))),
-        ("answer-failed", Word::Answer(Answer::Failed("nothing is known of it".to_owned()))),
-        ("alive", Word::Alive),
+        ("gave-up", Body::GaveUp { reason: "disk full".to_owned() }),
+        ("question-content", Body::Question(Question::Content { of: 1 })),
+        ("question-places", Body::Question(Question::Places(wanted))),
+        ("answer-content", Body::Answer(Answer::Content(record.clone()))),
+        (
+            "answer-places",
+            Body::Answer(Answer::Places(vec![PageAnswer::Zero, PageAnswer::Damaged, PageAnswer::Zero])),
+        ),
+        (
+            "answer-pages",
+            Body::Answer(Answer::Places(vec![PageAnswer::Zero, PageAnswer::Page(vec![7; PAGE_BYTES])])),
+        ),
+        ("answer-failed", Body::Answer(Answer::Failed("nothing is known of it".to_owned()))),
+        ("alive", Body::Alive),
     ];
-    let message = |(name, word): (&str, Word)| {
-        (name.to_owned(), Message { generation: GENERATION, number: 11, word }.emit())
+    let message = |(name, body): (&str, Body)| {
+        (name.to_owned(), Message { generation: GENERATION, number: 11, body }.emit())
     };
     let mut seeds: Vec<Seed> = words.into_iter().map(message).collect();
     let pages = vec![5; 3 * PAGE_BYTES];

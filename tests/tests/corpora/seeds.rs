@@ -4,22 +4,24 @@ use std::collections::BTreeMap;
 
 use ckpt_glue::control::{
     ClosedLink, ClosedPort, CutAt, CutMode, CutStatistics, ExitedRecord, FaultReport, ImageContent,
-    ImageReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, NicWords, NoImageReason, Point,
-    PointSummary, PortEntry, Registration, Source, Watch, stream,
+    ImageReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, NicText, NoImageReason, Point, PointSummary,
+    PortEntry, Registration, Source, Watch, stream,
 };
-use ckpt_glue::pmi::{Answer, Asked, Did, Kept, RankState};
+use ckpt_glue::pmi::{Answer, Effect, Published, RankState, Request};
 use ckpt_glue::{Control, ControlKey, ExitStatus, JobConfig, Layout, NodeIndex, Party};
 use drivers::capture::pcapng::{self, Direction, Packet};
 use store::delta::ContentName;
 use store::image::{ImageSummary, KindSummary, encode_encrypted_image, encode_image};
 use store::protect::{Extent, Piece};
-use store::record::{Content, ContentFile, Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, Upon};
+use store::record::{
+    BaseCopy, Content, ContentFile, Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage,
+};
 use store::{
     CheckpointSettings, CommitRecord, Decision, End, GenerationId, Identity, ImageDigest, JobFile, Manifest,
     Section,
 };
 use transport::wire::{
-    Announce, Body, Contact, Data, Eager, Flags, Frame, Grant, Header, Resync, Stopped, TAG_BYTES,
+    Body, Contact, Cts, Data, Eager, Flags, Frame, Header, Resync, Rts, Stopped, TAG_BYTES,
 };
 use transport::{Epoch, JobId, Life, LinkIndex, OpId, PortId, Rank, RawAddress, Space};
 
@@ -80,15 +82,15 @@ fn pack_seeds() -> Vec<Seed> {
 fn frame_seeds() -> Vec<Seed> {
     let op = OpId(0x1234_5678_9abc);
     let envelope = Eager { tag: 7, data: 8, total: 5, space: Space(1) };
-    let announce = Announce { operation: op, tag: 7, data: 8, total: 1 << 33, space: Space(0), place: 0 };
+    let rts = Rts { operation: op, tag: 7, data: 8, total: 1 << 33, space: Space(0), place: 0 };
     let bodies: [(&str, Body, &[u8]); 11] = [
         ("ack", Body::Ack, b""),
         ("probe", Body::Probe, b""),
         ("eager", Body::Eager(envelope), b"hello"),
         ("eager-first", Body::Eager(Eager { total: 99, ..envelope }), b"hello"),
         ("more", Body::More, b"world"),
-        ("announce", Body::Announce(announce), b""),
-        ("grant", Body::Grant(Grant { operation: op, total: 4096 }), b""),
+        ("rts", Body::Rts(rts), b""),
+        ("cts", Body::Cts(Cts { operation: op, total: 4096 }), b""),
         ("data", Body::Data(Data { operation: op, offset: 1 << 32 }), b"payload"),
         ("close", Body::Close, b""),
         ("stopped", Body::Stopped(Stopped { pause: 2, expected_ns: 5_000_000 }), b""),
@@ -118,8 +120,7 @@ fn port_seeds() -> Vec<Seed> {
     let contact =
         Contact { from: crate::properties::PEER, to: crate::properties::OWN, link: LinkIndex(0), address };
     let eager = |total| Body::Eager(Eager { tag: 7, data: 8, total, space: Space(0) });
-    let announce =
-        Body::Announce(Announce { operation: op, tag: 7, data: 8, total: 100, space: Space(0), place: 0 });
+    let rts = Body::Rts(Rts { operation: op, tag: 7, data: 8, total: 100, space: Space(0), place: 0 });
     let resync = |heard| Body::Resync(Resync { expected: 0, next: 2, heard });
     let conversations: [(&str, &[Said<'_>]); 6] = [
         ("short", &[(eager(5), b"hello"), (eager(5), b"again"), (Body::Ack, b"")]),
@@ -127,13 +128,13 @@ fn port_seeds() -> Vec<Seed> {
         (
             "pulled",
             &[
-                (announce, b""),
+                (rts, b""),
                 (Body::Data(Data { operation: op, offset: 20 }), &[1; 60]),
                 (Body::Data(Data { operation: op, offset: 0 }), &[2; 20]),
                 (Body::Close, b""),
             ],
         ),
-        ("granted", &[(Body::Grant(Grant { operation: OpId(4), total: 100_000 }), b""), (Body::Ack, b"")]),
+        ("granted", &[(Body::Cts(Cts { operation: OpId(4), total: 100_000 }), b""), (Body::Ack, b"")]),
         ("paused", &[(Body::Stopped(Stopped { pause: 1, expected_ns: 2_000_000 }), b""), (Body::Probe, b"")]),
         ("restarted", &[(resync(0), b""), (eager(5), b"hello"), (resync(1), b"")]),
     ];
@@ -242,8 +243,8 @@ fn record_seeds() -> Vec<Seed> {
         blocks_bytes: 300,
         places: file(7),
     };
-    let upon = Upon { generation, record: 8 };
-    let copied = |key, base, upon: Option<Upon>| Copied {
+    let upon = BaseCopy { generation, record: 8 };
+    let copied = |key, base, upon: Option<BaseCopy>| Copied {
         job: JOB,
         generation,
         taken_unix_ms: 1_700_000_000_000,
@@ -314,7 +315,7 @@ auth full
 reserve 300
 floors 200 frames, 3 commands, 1 restarts, crash by 150 frames
 helper no
-weather still
+network still
 drift 0 -12 300
 at 1.5ms: checkpoint at once
 at 2 frames: checkpoint when ready
@@ -369,7 +370,8 @@ fn messages() -> Vec<Message> {
     let port = PortId::of_rank(rank, 0);
     let address = RawAddress::new(&[127, 0, 0, 1, 0x39, 0x30]).expect("6 bytes are an address");
     let ports = vec![PortEntry { port, rails: vec![address, address] }];
-    let answer = Answer { number: 5, depends: epoch, did: Did::Met, text: "cmd=barrier_out rc=0\n".into() };
+    let answer =
+        Answer { number: 5, depends: epoch, effect: Effect::Met, text: "cmd=barrier_out rc=0\n".into() };
     let new_life = NewLife {
         decision: ckpt_glue::Decision { life: LIFE, restore: Some(generation) },
         layout: Layout::even(4, 2, 16).expect("a small layout"),
@@ -426,10 +428,10 @@ fn messages() -> Vec<Message> {
         Message::Ended { ranks: 2, status: ExitStatus::Code(1) },
         Message::StatusQuery,
         Message::StatusReport { status },
-        Message::PmiRequest { request: Asked { number: 5, text: "cmd=barrier_in\n".into() } },
+        Message::PmiRequest { request: Request { number: 5, text: "cmd=barrier_in\n".into() } },
         Message::PmiAnswer { answer },
         Message::PmiState { part: rank_state(), last: true },
-        Message::Nic { words: NicWords::new(&"udp (ranks receive on a loopback address)") },
+        Message::Nic { words: NicText::new(&"udp (ranks receive on a loopback address)") },
     ]
 }
 
@@ -440,7 +442,7 @@ fn rank_state() -> RankState {
         finished: false,
         barriers: 1,
         answered: 4,
-        kept: vec![Kept { place: 2, text: "cmd=put kvsname=stillwire-7 key=k value=v\n".into() }],
-        asked: Some(Asked { number: 5, text: "cmd=barrier_in\n".into() }),
+        published: vec![Published { place: 2, text: "cmd=put kvsname=stillwire-7 key=k value=v\n".into() }],
+        pending: Some(Request { number: 5, text: "cmd=barrier_in\n".into() }),
     }
 }

@@ -33,21 +33,21 @@ trait End: Send {
 
 /// A cache line with a counter, and the frame's bytes behind it.
 #[repr(align(128))]
-struct Lines {
+struct CacheLines {
     count: AtomicU64,
     words: [AtomicU64; 64],
 }
 
-impl Lines {
-    fn new() -> Arc<Lines> {
-        Arc::new(Lines { count: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; 64] })
+impl CacheLines {
+    fn new() -> Arc<CacheLines> {
+        Arc::new(CacheLines { count: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; 64] })
     }
 }
 
 /// Two threads with a counter for each direction.
 struct Bare {
-    own: Arc<Lines>,
-    other: Arc<Lines>,
+    own: Arc<CacheLines>,
+    other: Arc<CacheLines>,
     sent: u64,
     received: u64,
 }
@@ -224,12 +224,12 @@ fn bulk(pull: bool) -> (f64, f64) {
         let (mut left, mut at) = (transfers * BULK_BYTES, 0);
         let start = Instant::now();
         while left > 0 {
-            rail.receive_apart(8, &mut |_, apart| {
-                let Some(apart) = apart else { return };
-                let bytes = apart.bytes();
+            rail.receive_deferred(8, &mut |_, deferred| {
+                let Some(deferred) = deferred else { return };
+                let bytes = deferred.bytes();
                 at = if at + bytes > BULK_BYTES { 0 } else { at };
                 // False: this process stood still for so long that the sender has taken it back.
-                if apart.fetch(&mut user[at..at + bytes]) {
+                if deferred.fetch(&mut user[at..at + bytes]) {
                     at += bytes;
                     left = left.saturating_sub(bytes);
                 }
@@ -278,8 +278,8 @@ fn main() {
     let (frame_bytes, rounds) = (number(0, 120), number(1, 15));
     let frame = vec![1u8; frame_bytes];
     pin(0);
-    let lines = (Lines::new(), Lines::new());
-    let bare = |own: &Arc<Lines>, other: &Arc<Lines>| {
+    let lines = (CacheLines::new(), CacheLines::new());
+    let bare = |own: &Arc<CacheLines>, other: &Arc<CacheLines>| {
         Box::new(Bare { own: own.clone(), other: other.clone(), sent: 0, received: 0 })
     };
     let (a, b) = driven_pair();

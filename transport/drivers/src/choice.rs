@@ -7,7 +7,7 @@ use crate::capture::{CAPTURE_VARIABLE, CaptureDriver, CaptureError};
 use crate::driver::Driver;
 use crate::error::DriverError;
 use crate::fault::{FaultDriver, Faults, FaultsError};
-use crate::nic::{self, NIC_VARIABLE, NicChoice, NicError, NicTaken, NicWish, UnknownNic};
+use crate::nic::{self, NIC_VARIABLE, NicChoice, NicError, NicRequest, NicSelection, UnknownNic};
 use crate::shm::{ShmConfig, ShmDriver};
 use crate::udp::UdpConfig;
 
@@ -22,16 +22,16 @@ pub struct Opened {
     /// The rails; rails within the host come first.
     pub rails: Vec<Box<dyn Driver>>,
     /// The NIC among them.
-    pub nic: NicTaken,
+    pub nic: NicSelection,
 }
 
 /// Opens the rails that the environment asks for, with the NIC that the caller wishes or, without a wish, the environment.
 ///
 /// # Errors
 /// [`RailsError`].
-pub fn open_rails(udp: &UdpConfig, nic: Option<&NicWish>) -> Result<Opened, RailsError> {
+pub fn open_rails(udp: &UdpConfig, nic: Option<&NicRequest>) -> Result<Opened, RailsError> {
     let (choice, wrappers) = (RailChoice::from_environment()?, Wrappers::from_environment()?);
-    let nic = nic.cloned().map_or_else(NicWish::from_environment, Ok)?;
+    let nic = nic.cloned().map_or_else(NicRequest::from_environment, Ok)?;
     let mut opened = choice.open(udp, &nic)?;
     opened.rails = opened.rails.into_iter().map(|rail| wrappers.wrap(rail)).collect::<Result<_, _>>()?;
     Ok(opened)
@@ -41,7 +41,7 @@ pub fn open_rails(udp: &UdpConfig, nic: Option<&NicWish>) -> Result<Opened, Rail
 ///
 /// # Errors
 /// [`RailsError`].
-pub fn open_nic(udp: &UdpConfig, nic: &NicWish) -> Result<(Box<dyn Driver>, NicTaken), RailsError> {
+pub fn open_nic(udp: &UdpConfig, nic: &NicRequest) -> Result<(Box<dyn Driver>, NicSelection), RailsError> {
     RailChoice::from_environment()?.check(&nic.choice)?;
     let wrappers = Wrappers::from_environment()?;
     let (rail, taken) = nic::open(nic, udp)?;
@@ -162,7 +162,7 @@ impl RailChoice {
     ///
     /// # Errors
     /// That of a rail that must be there: the NIC, or with [`RailChoice::Shm`] the segment; a contradiction.
-    pub fn open(self, udp: &UdpConfig, nic: &NicWish) -> Result<Opened, RailsError> {
+    pub fn open(self, udp: &UdpConfig, nic: &NicRequest) -> Result<Opened, RailsError> {
         self.check(&nic.choice)?;
         let mut rails: Vec<Box<dyn Driver>> = Vec::new();
         if matches!(self, RailChoice::Auto | RailChoice::Shm) {
@@ -176,9 +176,9 @@ impl RailChoice {
         }
         if self == RailChoice::Shm {
             let remark = "shared memory alone".to_owned();
-            return Ok(Opened { rails, nic: NicTaken { nic: "none".to_owned(), remark } });
+            return Ok(Opened { rails, nic: NicSelection { nic: "none".to_owned(), remark } });
         }
-        let by_udp = NicWish { choice: NicChoice::UDP, ..NicWish::default() };
+        let by_udp = NicRequest { choice: NicChoice::UDP, ..NicRequest::default() };
         let is_by_udp = self == RailChoice::Udp && !matches!(nic.choice, NicChoice::Udp { .. });
         let (rail, nic) = nic::open_for_port(if is_by_udp { &by_udp } else { nic }, udp)?;
         rails.push(rail);
@@ -218,7 +218,7 @@ mod tests {
         ];
         for (text, kinds, nic) in opens {
             let choice: RailChoice = text.parse().expect("known");
-            let opened = choice.open(&here, &NicWish::default()).expect("memory, /proc and a socket");
+            let opened = choice.open(&here, &NicRequest::default()).expect("memory, /proc and a socket");
             assert_eq!(opened.rails.iter().map(|rail| rail.caps().kind).collect::<Vec<_>>(), kinds);
             assert_eq!(opened.nic.nic, nic);
         }

@@ -87,7 +87,7 @@ pub enum Wake {
 }
 
 /// The payload of a frame that the NIC has not brought yet.
-pub trait Apart {
+pub trait DeferredPayload {
     /// Its length.
     fn bytes(&self) -> usize;
 
@@ -96,7 +96,7 @@ pub trait Apart {
 }
 
 /// Takes a whole frame, or a head and its payload that has not been brought yet.
-pub type EachApart<'a> = dyn FnMut(&[u8], Option<&mut dyn Apart>) + 'a;
+pub type EachFrame<'a> = dyn FnMut(&[u8], Option<&mut dyn DeferredPayload>) + 'a;
 
 /// One opened NIC.
 ///
@@ -145,7 +145,7 @@ pub trait Driver: Send {
 
     /// Hands one short frame over at once, as lease, commit and flush would. False: it cannot go this way, because frames are staged before it,
     /// or for any other reason; nothing has happened then.
-    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
+    fn send_fast(&mut self, to: AddressId, frame: &[u8]) -> bool {
         let _ = (to, frame);
         false
     }
@@ -174,7 +174,11 @@ pub trait Driver: Send {
     ///
     /// # Errors
     /// As `receive`.
-    fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
+    fn receive_deferred(
+        &mut self,
+        frames_max: usize,
+        each: &mut EachFrame<'_>,
+    ) -> Result<usize, DriverError> {
         self.receive(frames_max, &mut |frame| each(frame, None))
     }
 
@@ -272,8 +276,8 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
     fn commit(&mut self, to: AddressId, frame_bytes: usize, payload: Payload) {
         (**self).commit(to, frame_bytes, payload);
     }
-    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
-        (**self).send_short(to, frame)
+    fn send_fast(&mut self, to: AddressId, frame: &[u8]) -> bool {
+        (**self).send_fast(to, frame)
     }
     fn flush(&mut self) -> Result<usize, DriverError> {
         (**self).flush()
@@ -281,8 +285,12 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
     fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
         (**self).receive(frames_max, each)
     }
-    fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
-        (**self).receive_apart(frames_max, each)
+    fn receive_deferred(
+        &mut self,
+        frames_max: usize,
+        each: &mut EachFrame<'_>,
+    ) -> Result<usize, DriverError> {
+        (**self).receive_deferred(frames_max, each)
     }
     fn pull(&mut self, from: AddressId, place: u64, to: &mut [u8]) -> bool {
         (**self).pull(from, place, to)

@@ -99,38 +99,38 @@ impl fmt::Display for NicChoice {
 
 /// A choice, and what else decides.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct NicWish {
+pub struct NicRequest {
     /// What is asked for.
     pub choice: NicChoice,
     /// Ranks on this host; `None`: not known. Without a helper a device serves one AF_XDP rail.
     pub ranks_here: Option<u32>,
 }
 
-impl NicWish {
+impl NicRequest {
     /// What the environment of this process says.
     ///
     /// # Errors
     /// [`UnknownNic`].
-    pub fn from_environment() -> Result<NicWish, UnknownNic> {
+    pub fn from_environment() -> Result<NicRequest, UnknownNic> {
         let choice = match std::env::var_os(NIC_VARIABLE) {
             None => NicChoice::Auto,
             Some(text) => text.to_string_lossy().parse()?,
         };
         let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-        Ok(NicWish { choice, ranks_here: RANKS_HERE_VARIABLES.into_iter().find_map(number) })
+        Ok(NicRequest { choice, ranks_here: RANKS_HERE_VARIABLES.into_iter().find_map(number) })
     }
 }
 
 /// What a port got, for a person.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NicTaken {
+pub struct NicSelection {
     /// The NIC: as [`NicChoice`] writes it, or `none`.
     pub nic: String,
     /// What there is to say of it: how it works, or why it was not another one. May be empty.
     pub remark: String,
 }
 
-impl fmt::Display for NicTaken {
+impl fmt::Display for NicSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.remark.as_str() {
             "" => f.write_str(&self.nic),
@@ -241,19 +241,19 @@ fn hint(error: &DriverError) -> &'static str {
 ///
 /// # Errors
 /// [`NicError`]. [`NicChoice::Auto`] and [`NicChoice::UDP`] have none.
-pub fn check(wish: &NicWish, address: IpAddr) -> Result<(), NicError> {
-    let address = address_for(&wish.choice, address);
-    match &wish.choice {
+pub fn check(request: &NicRequest, address: IpAddr) -> Result<(), NicError> {
+    let address = address_for(&request.choice, address);
+    match &request.choice {
         NicChoice::Auto | NicChoice::Udp { interface: None } => Ok(()),
         NicChoice::Udp { interface: Some(interface) } => {
             nix::net::if_::if_nametoindex(interface.as_str())
                 .map_err(|_| NicError::NoInterface { interface: interface.clone() })?;
-            check_address(&wish.choice, interface, address)
+            check_address(&request.choice, interface, address)
         }
         // Ranks share a device as they like; whether one can be opened is seen by opening it, which disturbs nobody.
         NicChoice::Verbs { device } => open_verbs(device.as_deref(), address).map(drop),
         NicChoice::Xdp { interface } => {
-            let shared = wish.ranks_here.filter(|ranks| *ranks > 1);
+            let shared = request.ranks_here.filter(|ranks| *ranks > 1);
             if let Some(ranks) = shared
                 && !helper::socket_path().exists()
             {
@@ -268,7 +268,7 @@ pub fn check(wish: &NicWish, address: IpAddr) -> Result<(), NicError> {
             if let Some(ranks) = shared.filter(|ranks| *ranks > queues) {
                 return Err(NicError::Queues { interface: interface.clone(), ranks, queues });
             }
-            check_address(&wish.choice, interface, address)
+            check_address(&request.choice, interface, address)
         }
     }
 }
@@ -311,8 +311,8 @@ pub fn address_for(choice: &NicChoice, bind: IpAddr) -> IpAddr {
 }
 
 /// By whose rights ranks open a rail over AF_XDP: a device that several share has its program from the helper.
-fn rights(wish: &NicWish) -> Rights {
-    match wish.ranks_here {
+fn rights(request: &NicRequest) -> Rights {
+    match request.ranks_here {
         Some(2..) => Rights::Helper(helper::socket_path()),
         _ => Rights::OwnOrHelper(helper::socket_path()),
     }
@@ -322,10 +322,10 @@ fn rights(wish: &NicWish) -> Rights {
 ///
 /// # Errors
 /// [`NicError`]. [`NicChoice::Auto`] and UDP need none.
-pub fn check_capabilities(wish: &NicWish) -> Result<(), NicError> {
-    match &wish.choice {
+pub fn check_capabilities(request: &NicRequest) -> Result<(), NicError> {
+    match &request.choice {
         NicChoice::Xdp { interface } => {
-            let held = match (rights(wish), check_xdp_capabilities()) {
+            let held = match (rights(request), check_xdp_capabilities()) {
                 (Rights::OwnOrHelper(path), Err(_)) if path.exists() => helper::probe(&path, interface),
                 (Rights::Helper(path), _) => helper::probe(&path, interface),
                 (_, held) => held,
@@ -343,16 +343,16 @@ pub fn check_capabilities(wish: &NicWish) -> Result<(), NicError> {
 /// # Errors
 /// As [`open`].
 pub(crate) fn open_for_port(
-    wish: &NicWish,
+    request: &NicRequest,
     udp: &UdpConfig,
-) -> Result<(Box<dyn Driver>, NicTaken), NicError> {
-    let NicChoice::Xdp { interface } = &wish.choice else { return open(wish, udp) };
+) -> Result<(Box<dyn Driver>, NicSelection), NicError> {
+    let NicChoice::Xdp { interface } = &request.choice else { return open(request, udp) };
     if !holds_a_rail(interface) {
-        return open(wish, udp);
+        return open(request, udp);
     }
-    let refused = match helper_for(&rights(wish)) {
+    let refused = match helper_for(&rights(request)) {
         Ok(None) => None,
-        _ => match open(wish, udp) {
+        _ => match open(request, udp) {
             Err(NicError::Xdp {
                 source: DriverError::HelperRefused { refusal: refusal @ Refusal::Queues { .. } },
                 ..
@@ -360,14 +360,15 @@ pub(crate) fn open_for_port(
             opened => return opened,
         },
     };
-    let by_udp = NicWish { choice: NicChoice::Udp { interface: Some(interface.clone()) }, ..wish.clone() };
-    let (rail, mut taken) = open(&by_udp, udp)?;
-    taken.remark = format!("not xdp:{interface}: another port of this process has it");
+    let by_udp =
+        NicRequest { choice: NicChoice::Udp { interface: Some(interface.clone()) }, ..request.clone() };
+    let (rail, mut selection) = open(&by_udp, udp)?;
+    selection.remark = format!("not xdp:{interface}: another port of this process has it");
     if let Some(refusal) = refused {
-        taken.remark += &format!(", and {refusal}");
+        selection.remark += &format!(", and {refusal}");
     }
-    tracing::info!(%taken, "a further port");
-    Ok((rail, taken))
+    tracing::info!(%selection, "a further port");
+    Ok((rail, selection))
 }
 
 /// Opens the rail to other hosts.
@@ -379,47 +380,50 @@ pub(crate) fn open_for_port(
 ///
 /// # Errors
 /// [`NicError`]: what was asked for by name is taken or nothing is.
-pub fn open(wish: &NicWish, udp: &UdpConfig) -> Result<(Box<dyn Driver>, NicTaken), NicError> {
-    let ip = address_for(&wish.choice, udp.bind.ip());
+pub fn open(request: &NicRequest, udp: &UdpConfig) -> Result<(Box<dyn Driver>, NicSelection), NicError> {
+    let ip = address_for(&request.choice, udp.bind.ip());
     let udp = &match udp.bind {
         bind if bind.ip() == ip => udp.clone(),
         _ => UdpConfig { bind: SocketAddr::new(ip, 0), ..udp.clone() },
     };
-    let by_udp = |remark: String| -> Result<(Box<dyn Driver>, NicTaken), NicError> {
+    let by_udp = |remark: String| -> Result<(Box<dyn Driver>, NicSelection), NicError> {
         let rail = UdpDriver::open(udp)?;
-        Ok((Box::new(rail), NicTaken { nic: NicChoice::UDP.to_string(), remark }))
+        Ok((Box::new(rail), NicSelection { nic: NicChoice::UDP.to_string(), remark }))
     };
-    match &wish.choice {
+    match &request.choice {
         NicChoice::Udp { interface: None } => by_udp(String::new()),
         NicChoice::Udp { interface: Some(_) } => {
-            check(wish, ip)?;
+            check(request, ip)?;
             let rail = UdpDriver::open(udp)?;
-            Ok((Box::new(rail), NicTaken { nic: wish.choice.to_string(), remark: String::new() }))
+            Ok((Box::new(rail), NicSelection { nic: request.choice.to_string(), remark: String::new() }))
         }
         NicChoice::Auto => {
-            let opened = suitable(wish, udp.bind.ip()).and_then(|interface| {
-                open_xdp(wish, interface, udp.bind, Some(Attach::Native)).map_err(reason)
+            let opened = suitable(request, udp.bind.ip()).and_then(|interface| {
+                open_xdp(request, interface, udp.bind, Some(Attach::Native)).map_err(reason)
             });
             match opened {
-                Ok((rail, taken)) if rail.mode().1 => Ok((Box::new(rail), taken)),
-                Ok((rail, taken)) => {
+                Ok((rail, selection)) if rail.mode().1 => Ok((Box::new(rail), selection)),
+                Ok((rail, selection)) => {
                     // It holds the address.
                     drop(rail);
-                    by_udp(format!("not {}: its driver copies frames, and UDP sends more then", taken.nic))
+                    by_udp(format!(
+                        "not {}: its driver copies frames, and UDP sends more then",
+                        selection.nic
+                    ))
                 }
                 Err(reason) => by_udp(reason),
             }
         }
         NicChoice::Xdp { interface } => {
-            check(wish, udp.bind.ip())?;
-            let (rail, taken) = open_xdp(wish, interface.clone(), udp.bind, None)?;
-            Ok((Box::new(rail), taken))
+            check(request, udp.bind.ip())?;
+            let (rail, selection) = open_xdp(request, interface.clone(), udp.bind, None)?;
+            Ok((Box::new(rail), selection))
         }
         NicChoice::Verbs { device } => {
             let (rail, device) = open_verbs(device.as_deref(), udp.bind.ip())?;
             let pages = if rail.is_on_huge_pages() { "huge" } else { "ordinary" };
             let nic = NicChoice::Verbs { device: Some(device) }.to_string();
-            Ok((Box::new(rail), NicTaken { nic, remark: format!("frames on {pages} pages") }))
+            Ok((Box::new(rail), NicSelection { nic, remark: format!("frames on {pages} pages") }))
         }
     }
 }
@@ -440,14 +444,14 @@ fn reason(error: NicError) -> String {
 }
 
 /// The interface on which AF_XDP costs nobody anything, or why there is none.
-fn suitable(wish: &NicWish, address: IpAddr) -> Result<String, String> {
+fn suitable(request: &NicRequest, address: IpAddr) -> Result<String, String> {
     if address.is_loopback() {
         return Err("ranks receive on a loopback address".to_owned());
     }
     let found = addresses().into_iter().find(|(_, ip)| *ip == address);
     let (interface, _) = found.ok_or_else(|| format!("no interface has {address}"))?;
     let not = |why: String| Err(format!("not xdp:{interface}: {why}"));
-    match wish.ranks_here {
+    match request.ranks_here {
         Some(1) => {}
         Some(ranks) => return not(format!("{ranks} ranks share this host, and a device serves one")),
         None => return not("nobody says that this rank is alone on its host".to_owned()),
@@ -470,17 +474,17 @@ fn open_verbs(device: Option<&str>, address: IpAddr) -> Result<(VerbsDriver, Str
 }
 
 fn open_xdp(
-    wish: &NicWish,
+    request: &NicRequest,
     interface: String,
     bind: SocketAddr,
     attach: Option<Attach>,
-) -> Result<(XdpDriver, NicTaken), NicError> {
-    let ranks = wish.ranks_here.unwrap_or(1).max(1);
+) -> Result<(XdpDriver, NicSelection), NicError> {
+    let ranks = request.ranks_here.unwrap_or(1).max(1);
     let share = usize::try_from(queues(&interface) / ranks).unwrap_or(1).max(1);
     let config = XdpConfig {
         queues_max: Some(share),
         attach,
-        rights: rights(wish),
+        rights: rights(request),
         ..XdpConfig::new(interface.clone(), bind)
     };
     let rail =
@@ -497,7 +501,7 @@ fn open_xdp(
         _ => String::new(),
     };
     let nic = NicChoice::Xdp { interface }.to_string();
-    Ok((rail, NicTaken { nic, remark: format!("{how}, {copies}{queues}{by}") }))
+    Ok((rail, NicSelection { nic, remark: format!("{how}, {copies}{queues}{by}") }))
 }
 
 #[cfg(test)]
@@ -520,9 +524,9 @@ mod tests {
     #[test]
     fn what_cannot_be_had_is_refused_by_name() {
         let refused = |choice: &str, ranks_here| {
-            let wish = NicWish { choice: choice.parse().expect("known"), ranks_here };
+            let request = NicRequest { choice: choice.parse().expect("known"), ranks_here };
             let udp = UdpConfig::new(SocketAddr::from(([127, 0, 0, 2], 0)));
-            open(&wish, &udp).map(|(_, taken)| taken).expect_err("refused").to_string()
+            open(&request, &udp).map(|(_, selection)| selection).expect_err("refused").to_string()
         };
         assert!(refused("verbs:none", None).starts_with("the NIC verbs:none cannot be had: "));
         let words = "the NIC verbs cannot be had: ranks here receive on 127.0.0.2, which no RDMA device has";
@@ -542,12 +546,12 @@ mod tests {
 
     #[test]
     fn by_itself_it_stays_with_udp_where_a_device_would_not_be_its_own() {
-        let taken = |ip: IpAddr, ranks_here| {
-            let wish = NicWish { choice: NicChoice::Auto, ranks_here };
-            open(&wish, &UdpConfig::new(SocketAddr::new(ip, 0))).expect("a socket").1.to_string()
+        let selection = |ip: IpAddr, ranks_here| {
+            let request = NicRequest { choice: NicChoice::Auto, ranks_here };
+            open(&request, &UdpConfig::new(SocketAddr::new(ip, 0))).expect("a socket").1.to_string()
         };
         let here = IpAddr::from([127, 0, 0, 1]);
-        assert_eq!(taken(here, Some(1)), "udp (ranks receive on a loopback address)");
+        assert_eq!(selection(here, Some(1)), "udp (ranks receive on a loopback address)");
         let Some((interface, ip)) = addresses().into_iter().find(|(_, ip)| ip.is_ipv4() && !ip.is_loopback())
         else {
             return;
@@ -558,12 +562,12 @@ mod tests {
         assert_eq!(address_for(&named, here), here);
         let at = address_for(&named, elsewhere);
         assert!(addresses_of(&interface).contains(&at), "{at}");
-        let wish = NicWish { choice: named, ranks_here: None };
-        let (rail, had) = open(&wish, &UdpConfig::new(SocketAddr::new(elsewhere, 0)))
+        let request = NicRequest { choice: named, ranks_here: None };
+        let (rail, had) = open(&request, &UdpConfig::new(SocketAddr::new(elsewhere, 0)))
             .expect("it is an address of this host");
         let address = crate::udp::UdpAddress::try_from(&rail.local_address()).expect("UDP").0;
         assert_eq!((address.ip(), had.to_string()), (at, format!("udp:{interface}")));
         let words = format!("udp (not xdp:{interface}: 2 ranks share this host, and a device serves one)");
-        assert_eq!(taken(ip, Some(2)), words);
+        assert_eq!(selection(ip, Some(2)), words);
     }
 }

@@ -86,13 +86,13 @@ impl<'a> Iterator for Frames<'a> {
 
 /// Frames of a pack, for which there was no room at the receiver's caller yet.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct PendingFrames {
     bytes: Vec<u8>,
     at: usize,
     left: usize,
 }
 
-impl Kept {
+impl PendingFrames {
     /// Keeps them, in the place of none.
     pub(crate) fn keep(&mut self, frames: Frames<'_>) {
         debug_assert_eq!(self.left, 0, "frames are kept already");
@@ -156,12 +156,12 @@ mod tests {
         let mut some = Frames::of(&pack).expect("a pack");
         assert_eq!(some.next(), Some(frames[0]));
         assert!(Frames::again(some.rest()).eq(frames[1..].iter().copied()));
-        let mut kept = Kept::default();
-        kept.keep(some);
+        let mut pending = PendingFrames::default();
+        pending.keep(some);
         for frame in &frames[1..] {
-            assert_eq!(kept.next(), Some(*frame));
+            assert_eq!(pending.next(), Some(*frame));
         }
-        assert!(kept.is_empty() && kept.next().is_none());
+        assert!(pending.is_empty() && pending.next().is_none());
     }
 
     #[test]

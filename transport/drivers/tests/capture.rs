@@ -121,10 +121,10 @@ fn every_way_over_a_rail_stands_in_its_file() {
     let mut came = 0;
     while came < 3 {
         assert!(Instant::now() < until, "{came} frames have come");
-        came += b.receive_apart(8, &mut |_, _| ()).expect("a live rail");
+        came += b.receive_deferred(8, &mut |_, _| ()).expect("a live rail");
         a.flush().expect("a live rail");
-        if came == 2 && a.send_short(to, b"short") {
-            came += b.receive_apart(8, &mut |_, _| ()).expect("a live rail");
+        if came == 2 && a.send_fast(to, b"short") {
+            came += b.receive_deferred(8, &mut |_, _| ()).expect("a live rail");
         }
     }
     drop((a, b));

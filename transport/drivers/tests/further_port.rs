@@ -6,7 +6,7 @@ mod skipped;
 use std::net::SocketAddr;
 use std::process::Command;
 
-use drivers::nic::{NicChoice, NicWish};
+use drivers::nic::{NicChoice, NicRequest};
 use drivers::udp::UdpConfig;
 use drivers::{DriverError, RailsError, open_rails};
 use nix::sched::{CloneFlags, unshare};
@@ -24,14 +24,14 @@ fn test() {
     ip("link set eth1 up");
     let udp = UdpConfig::new(SocketAddr::from(([10, 9, 0, 1], 0)));
     let choice: NicChoice = "xdp:eth0".parse().expect("a choice");
-    let wish = NicWish { choice, ranks_here: Some(1) };
-    let open = || open_rails(&udp, Some(&wish));
+    let request = NicRequest { choice, ranks_here: Some(1) };
+    let open = || open_rails(&udp, Some(&request));
     let first = open().expect("rights and a device");
     assert!(first.nic.to_string().starts_with("xdp:eth0 (native, copying"), "{}", first.nic);
     let second = open().expect("UDP");
     assert_eq!(second.nic.to_string(), "udp:eth0 (not xdp:eth0: another port of this process has it)");
     // What moves a rail under a port takes what was named, or nothing.
-    let moved = drivers::open_nic(&udp, &wish).map(|(_, taken)| taken);
+    let moved = drivers::open_nic(&udp, &request).map(|(_, taken)| taken);
     let Err(RailsError::Nic(error)) = moved else { panic!("{moved:?}") };
     assert!(error.to_string().contains("Device or resource busy"), "{error}");
     // The device is free again, whatever the second port goes over.

@@ -361,20 +361,20 @@ fn what_is_pulled_out_of_a_peers_memory_had_lain_there_while_it_had_its_driver()
 fn short_frames_go_at_once_unless_something_stands_before_them() {
     let (mut a, mut b) = (open(), open());
     let to = a.resolve(&b.local_address()).expect("on this host");
-    assert!(!a.send_short(to, b"who is first claims a ring"), "that takes longer");
+    assert!(!a.send_fast(to, b"who is first claims a ring"), "that takes longer");
     stage(&mut a, to, b"who is first claims a ring", Payload::EMPTY);
     a.flush().expect("a live rail");
-    assert!(a.send_short(to, b"at once"));
-    assert!(!a.send_short(to, &[0; 300]), "more than a slot has room for");
+    assert!(a.send_fast(to, b"at once"));
+    assert!(!a.send_fast(to, &[0; 300]), "more than a slot has room for");
     stage(&mut a, to, b"staged", Payload::EMPTY);
-    assert!(!a.send_short(to, b"it would overtake"));
+    assert!(!a.send_fast(to, b"it would overtake"));
     a.flush().expect("a live rail");
     // An offer is with the receiver until it has been read.
     let large = Arc::new(pattern(1, LARGE));
     stage(&mut a, to, b"head", Payload::shared(&large, 0..LARGE).expect("in range"));
     a.flush().expect("a live rail");
     let offered = a.completed_total() < a.staged_total();
-    assert_eq!(a.send_short(to, b"completions are in order"), !offered);
+    assert_eq!(a.send_fast(to, b"completions are in order"), !offered);
     let mut came = Vec::new();
     let start = Instant::now();
     while came.len() < 4 + usize::from(!offered) {
@@ -384,11 +384,11 @@ fn short_frames_go_at_once_unless_something_stands_before_them() {
     assert_eq!(came[..4], [26, 7, 6, 4 + LARGE]);
     complete(&mut a);
     let mut room = 0;
-    while a.send_short(to, b"until the ring is full") {
+    while a.send_fast(to, b"until the ring is full") {
         room += 1;
         assert!(room <= 256, "a ring without end");
     }
     assert_eq!(room, 256);
     drop(b);
-    assert!(!a.send_short(to, b"to nobody"));
+    assert!(!a.send_fast(to, b"to nobody"));
 }

@@ -110,7 +110,7 @@ pub(crate) struct Link {
     /// Everything that is waiting, in flight, or half received; `None` until there is traffic.
     pub(crate) queues: Option<Box<Queues>>,
     pub(crate) flags: Flags,
-    /// Announced operations without a grant.
+    /// Announced operations without a CTS.
     pub(crate) announced: u16,
 
     /// Copied frames in flight, and bytes below: what counts against the peer's window.
@@ -271,7 +271,7 @@ impl Link {
 }
 
 /// R14: the full number whose low half is `low` and which lies nearest to `near` (half the 32-bit space on either side).
-pub(crate) fn unwrap(near: u64, low: u32) -> u64 {
+pub(crate) fn expand_sequence(near: u64, low: u32) -> u64 {
     #[expect(clippy::cast_possible_truncation, reason = "the low half is what is compared")]
     let ahead = low.wrapping_sub(near as u32).cast_signed();
     near.wrapping_add_signed(i64::from(ahead))
@@ -286,14 +286,14 @@ pub(crate) fn low(number: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{low, unwrap};
+    use super::{expand_sequence, low};
 
     #[test]
     fn numbers_unwrap_to_the_nearest() {
         for near in [0u64, 1, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 0x1_0000_0000, 0x5_ffff_fff0] {
             for ahead in [-5i64, -1, 0, 1, 5, 0x7fff_0000] {
                 let Some(number) = near.checked_add_signed(ahead) else { continue };
-                assert_eq!(unwrap(near, low(number)), number, "near {near:#x} ahead {ahead}");
+                assert_eq!(expand_sequence(near, low(number)), number, "near {near:#x} ahead {ahead}");
             }
         }
     }

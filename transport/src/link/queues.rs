@@ -42,7 +42,7 @@ pub enum Pending {
         sent: u32,
     },
     /// To be announced; the payload is with the user, or owned by the operation.
-    Announce {
+    Rts {
         /// The operation.
         op: OpId,
     },
@@ -52,7 +52,7 @@ pub enum Pending {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Control {
     /// The peer may send the payload of its operation.
-    Grant {
+    Cts {
         /// The peer's operation.
         op: OpId,
         /// Bytes that we take of it.
@@ -90,13 +90,13 @@ pub enum SentBody {
         /// It is the last one.
         last: bool,
     },
-    /// Announcement.
-    Announce {
+    /// RTS.
+    Rts {
         /// Our operation.
         op: OpId,
     },
-    /// Grant.
-    Grant {
+    /// CTS.
+    Cts {
         /// The peer's operation.
         op: OpId,
         /// Bytes that we take of it.
@@ -157,9 +157,9 @@ pub(crate) struct Queues {
     /// Copied message of which fragments are missing.
     pub(crate) open: Option<Open>,
     pub(crate) reorder: Reorder,
-    /// Payloads that are being pulled, in the order of their grants in `control`. In no image, like the next.
+    /// Payloads that are being pulled, in the order of their CTS frames in `control`. In no image, like the next.
     pub(crate) pulls: VecDeque<Pulling>,
-    /// Where the payloads of announcements lie that no receive has matched, as far as the peer has said so.
+    /// Where the payloads of RTS frames lie that no receive has matched, as far as the peer has said so.
     pub(crate) places: VecDeque<(OpId, u64)>,
 }
 

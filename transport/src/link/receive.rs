@@ -8,7 +8,7 @@ use crate::ids::OpId;
 use crate::matching::MessageKey;
 use crate::wire::Body;
 
-/// A payload that the peer announced and one of our receives matched: its grant is sent, pieces come in.
+/// A payload that the peer announced and one of our receives matched: its CTS is sent, pieces come in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Incoming {
     /// The peer's operation.

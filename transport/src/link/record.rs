@@ -32,7 +32,7 @@ pub struct FrameRecord {
     pub tag: U64,
     /// User data beside the payload.
     pub data: U64,
-    /// Bytes of the message; of a grant: those that are taken.
+    /// Bytes of the message; of a CTS: those that are taken.
     pub total: U64,
     /// Comes back with the completion.
     pub context: U64,
@@ -47,10 +47,10 @@ impl FrameRecord {
     pub const EAGER: u8 = 1;
     /// Later fragment.
     pub const MORE: u8 = 2;
-    /// Announcement.
-    pub const ANNOUNCE: u8 = 3;
-    /// Grant.
-    pub const GRANT: u8 = 4;
+    /// RTS.
+    pub const RTS: u8 = 3;
+    /// CTS.
+    pub const CTS: u8 = 4;
     /// Piece of a granted payload.
     pub const DATA: u8 = 5;
     /// End of a direction.
@@ -110,9 +110,9 @@ impl FrameRecord {
                 let offset = U64::new(u64::from(*offset));
                 FrameRecord { flags: record.flags | u8::from(*last), offset, ..record }
             }
-            SentBody::Announce { op } => FrameRecord::of_operation(FrameRecord::ANNOUNCE, *op),
-            SentBody::Grant { op, total } => {
-                let record = FrameRecord::of_operation(FrameRecord::GRANT, *op);
+            SentBody::Rts { op } => FrameRecord::of_operation(FrameRecord::RTS, *op),
+            SentBody::Cts { op, total } => {
+                let record = FrameRecord::of_operation(FrameRecord::CTS, *op);
                 FrameRecord { total: U64::new(*total), ..record }
             }
             SentBody::Data { op, offset } => {
@@ -154,8 +154,8 @@ impl FrameRecord {
                 let offset = u32::try_from(self.offset.get()).ok()?;
                 SentBody::More { envelope: self.envelope(), offset, last }
             }
-            FrameRecord::ANNOUNCE => SentBody::Announce { op },
-            FrameRecord::GRANT => SentBody::Grant { op, total: self.total.get() },
+            FrameRecord::RTS => SentBody::Rts { op },
+            FrameRecord::CTS => SentBody::Cts { op, total: self.total.get() },
             FrameRecord::DATA => SentBody::Data { op, offset: self.offset.get() },
             FrameRecord::CLOSE => SentBody::Close,
             _ => return None,
@@ -203,8 +203,8 @@ mod tests {
             SentBody::Eager { envelope: loud, last: false },
             SentBody::More { envelope, offset: u32::MAX, last: false },
             SentBody::More { envelope: loud, offset: 5, last: true },
-            SentBody::Announce { op },
-            SentBody::Grant { op, total: 1 << 50 },
+            SentBody::Rts { op },
+            SentBody::Cts { op, total: 1 << 50 },
             SentBody::Data { op, offset: 1 << 33 },
             SentBody::Close,
         ];

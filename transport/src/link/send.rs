@@ -18,12 +18,12 @@ pub(crate) enum Action {
     Resync,
     /// The lost frame at this place of `sent`.
     Resend(usize),
-    /// A grant.
+    /// A CTS.
     Control,
     /// The next fragment of the copied message at the head of the queue.
     Copied,
-    /// An announcement; `convert`: of the copied message at the head, for which the peer has no window.
-    Announce { convert: bool },
+    /// An RTS; `convert`: of the copied message at the head, for which the peer has no window.
+    Rts { convert: bool },
     /// The next piece of a granted payload.
     Stream,
     /// The end of our direction.
@@ -113,8 +113,8 @@ impl Link {
 
     fn next_message(&self, front: &Pending, sabotage: Sabotage) -> Action {
         match *front {
-            Pending::Announce { .. } if self.may_announce() => Action::Announce { convert: false },
-            Pending::Announce { .. } => Action::Idle,
+            Pending::Rts { .. } if self.may_announce() => Action::Rts { convert: false },
+            Pending::Rts { .. } => Action::Idle,
             Pending::Copied { envelope, sent, .. } => {
                 let wanted = envelope.total - u64::from(sent);
                 let room = u64::from(self.peer_window_bytes.saturating_sub(self.copied_bytes));
@@ -125,7 +125,7 @@ impl Link {
                     return Action::Copied;
                 }
                 // R17: the peer has no room for unexpected payload; matching must go on all the same.
-                if self.may_announce() { Action::Announce { convert: true } } else { Action::Idle }
+                if self.may_announce() { Action::Rts { convert: true } } else { Action::Idle }
             }
         }
     }

@@ -6,7 +6,8 @@ use crate::slab::SlabKey;
 use super::posted::Posted;
 use super::unexpected::Unexpected;
 use super::{
-    Arrival, Envelope, MatchError, MatcherBounds, Message, MessageKey, Pattern, Placement, Post, Receive,
+    Arrival, Envelope, MatchError, MatcherBounds, Message, MessageKey, Pattern, Placement, PostOutcome,
+    Receive,
 };
 
 /// Matches the messages and receives of one port. `U` is what the caller knows of a waiting message's payload.
@@ -34,18 +35,18 @@ impl<U> Matcher<U> {
     ///
     /// # Errors
     /// [`MatchError::PostedFull`] if it would have to wait (a multi-receive: could have to), and there is no room.
-    pub fn post(&mut self, mut receive: Receive) -> Result<Post<U>, MatchError> {
+    pub fn post(&mut self, mut receive: Receive) -> Result<PostOutcome<U>, MatchError> {
         let full = self.posted.len() >= self.bounds.posted_max;
         if full && receive.multi.is_some() {
             return Err(MatchError::PostedFull { posted_max: self.bounds.posted_max });
         }
         let Some(key) = self.unexpected.find(&receive.pattern) else {
-            return self.append(receive).map(|()| Post::Posted);
+            return self.append(receive).map(|()| PostOutcome::Posted);
         };
         let Some(message) = self.unexpected.remove(key) else { unreachable!("found, but not there") };
         let placement = receive.place(message.envelope.bytes);
         let rest = (!placement.last).then_some(receive);
-        Ok(Post::Matched { key: MessageKey(key), message, placement, rest })
+        Ok(PostOutcome::Matched { key: MessageKey(key), message, placement, rest })
     }
 
     /// Gives an arrived message to the receive posted first among those that take it, or else lets it wait with what

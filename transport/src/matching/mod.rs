@@ -131,7 +131,7 @@ pub struct Message<U> {
 
 /// What became of a receive.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Post<U> {
+pub enum PostOutcome<U> {
     /// It waits.
     Posted,
     /// It took a message that had waited.

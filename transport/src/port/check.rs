@@ -23,7 +23,7 @@ pub const NUMBER_MAX: u64 = 1 << 62;
 
 /// What a contradiction is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum StatePart {
     /// The port as a whole.
     Port,
     /// One link.
@@ -36,14 +36,14 @@ pub enum Place {
     Waiting(MessageKey),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for StatePart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Port => f.write_str("port"),
-            Place::Link(link) => write!(f, "link {}", link.0),
-            Place::Send(op) => write!(f, "send {}", op.0),
-            Place::Receive(op) => write!(f, "receive {}", op.0),
-            Place::Waiting(key) => write!(f, "waiting message {:#x}", key.0.to_bits()),
+            StatePart::Port => f.write_str("port"),
+            StatePart::Link(link) => write!(f, "link {}", link.0),
+            StatePart::Send(op) => write!(f, "send {}", op.0),
+            StatePart::Receive(op) => write!(f, "receive {}", op.0),
+            StatePart::Waiting(key) => write!(f, "waiting message {:#x}", key.0.to_bits()),
         }
     }
 }
@@ -83,7 +83,7 @@ pub enum StateError {
     #[error("{place}: {field} is {found}, but the rest of the state needs {needed}: the state is damaged")]
     Value {
         /// Where.
-        place: Place,
+        place: StatePart,
         /// Which field.
         field: &'static str,
         /// Its value.
@@ -102,7 +102,7 @@ impl StateError {
     }
 }
 
-impl Place {
+impl StatePart {
     pub(super) fn at_most(self, field: &'static str, found: u64, needed: u64) -> Result<(), StateError> {
         if found <= needed { Ok(()) } else { Err(StateError::Value { place: self, field, found, needed }) }
     }
@@ -150,7 +150,7 @@ impl FrozenPort {
 
 impl Port {
     pub(crate) fn check(&self) -> Result<(), StateError> {
-        let port = Place::Port;
+        let port = StatePart::Port;
         port.at_most("next operation", self.next_op, NUMBER_MAX)?;
         port.at_most("pause", self.pause, NUMBER_MAX)?;
         port.at_most("epoch", u64::from(self.epoch.0), EPOCH_MAX.into())?;
@@ -173,7 +173,7 @@ impl Port {
         link: &Link,
         progresses: &mut Progresses,
     ) -> Result<(), StateError> {
-        let place = Place::Link(index);
+        let place = StatePart::Link(index);
         place.at_most("next", link.next, NUMBER_MAX)?;
         place.at_most("expected", link.expected, NUMBER_MAX)?;
         place.at_most("acknowledged", link.acked, link.next)?;
@@ -207,16 +207,12 @@ impl Port {
                 return Err(StateError::Twice { what: "incoming", number: incoming.peer_op.0 });
             }
         }
-        // A grant answers an announcement of the peer, or one it made before it was discarded.
-        StateError::bound(
-            "grants",
-            queues.control.len() as u64,
-            self.config.unexpected_entries_max as u64 * 2,
-        )?;
+        // A CTS answers an RTS of the peer, or one it made before it was discarded.
+        StateError::bound("CTS", queues.control.len() as u64, self.config.unexpected_entries_max as u64 * 2)?;
         queues.open.map_or(Ok(()), |open| self.check_open(index, &open))
     }
 
-    fn check_incoming(&self, place: Place, incoming: &Incoming) -> Result<(), StateError> {
+    fn check_incoming(&self, place: StatePart, incoming: &Incoming) -> Result<(), StateError> {
         let Incoming { op, base, total, granted, received, .. } = *incoming;
         place.operation("operation of a payload", op, self.next_op)?;
         place.at_most("base of a payload", base, NUMBER_MAX)?;
@@ -226,7 +222,7 @@ impl Port {
     }
 
     fn check_open(&self, index: LinkIndex, open: &Open) -> Result<(), StateError> {
-        let place = Place::Link(index);
+        let place = StatePart::Link(index);
         place.at_most("bytes under assembly", open.total, NUMBER_MAX)?;
         place.at_most("bytes assembled", open.received.saturating_add(1), open.total)?;
         match open.target {
@@ -261,7 +257,7 @@ impl Port {
     fn check_sends(&self, progresses: &Progresses) -> Result<(), StateError> {
         let mut ungranted = alloc::vec![0u16; self.links.len()];
         for (op, send) in &self.sends {
-            let place = Place::Send(*op);
+            let place = StatePart::Send(*op);
             let SendOp { link, envelope, owned, granted, acked } = send;
             place.equal("operation", envelope.op.0, op.0)?;
             place.operation("operation", *op, self.next_op)?;
@@ -289,7 +285,7 @@ impl Port {
             }
         }
         for (i, (link, announced)) in self.links.iter().zip(ungranted).enumerate() {
-            let place = Place::Link(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
+            let place = StatePart::Link(LinkIndex(u32::try_from(i).unwrap_or(u32::MAX)));
             place.equal("announced sends", u64::from(link.announced), u64::from(announced))?;
         }
         Ok(())
@@ -303,14 +299,14 @@ impl Port {
             all.chain(self.matcher.claimed().map(|(key, message)| (key, message, true)))
         {
             bytes += self.check_waiting(key, message)?;
-            let place = Place::Waiting(key);
+            let place = StatePart::Waiting(key);
             place.holds("no receive for it", claimed || !self.matcher.is_awaited(&message.envelope))?;
         }
-        Place::Port.equal("bytes of waiting messages", self.unexpected_bytes as u64, bytes)
+        StatePart::Port.equal("bytes of waiting messages", self.unexpected_bytes as u64, bytes)
     }
 
     fn check_posted(&self, receive: &Receive) -> Result<(), StateError> {
-        let place = Place::Receive(receive.op);
+        let place = StatePart::Receive(receive.op);
         place.operation("operation", receive.op, self.next_op)?;
         place.at_most("room", receive.bytes_max, NUMBER_MAX)?;
         if let Some(link) = receive.pattern.source {
@@ -327,7 +323,7 @@ impl Port {
 
     /// Returns the bytes that the message occupies.
     fn check_waiting(&self, key: MessageKey, message: &Message<Arrived>) -> Result<u64, StateError> {
-        let place = Place::Waiting(key);
+        let place = StatePart::Waiting(key);
         let source = message.envelope.source;
         place.at_most("source", u64::from(source.0) + 1, self.links.len() as u64)?;
         place.at_most("length", message.envelope.bytes, NUMBER_MAX)?;
@@ -349,7 +345,7 @@ impl Port {
     }
 
     fn check_event(&self, event: &Event) -> Result<(), StateError> {
-        let place = Place::Port;
+        let place = StatePart::Port;
         match *event {
             Event::Received { op, source, offset, bytes, .. } => {
                 place.operation("operation of a completion", op, self.next_op)?;
@@ -368,7 +364,7 @@ impl Port {
 }
 
 /// What is in flight is counted in three ways.
-fn check_flight(place: Place, link: &Link, queues: &Queues) -> Result<(), StateError> {
+fn check_flight(place: StatePart, link: &Link, queues: &Queues) -> Result<(), StateError> {
     let copied = || queues.frames.iter().filter(|frame| frame.is_copied());
     let bytes = copied().map(|frame| u64::from(frame.bytes.get())).sum();
     place.equal("copied bytes in flight", link.copied_bytes.into(), bytes)?;
@@ -390,7 +386,7 @@ fn check_flight(place: Place, link: &Link, queues: &Queues) -> Result<(), StateE
 struct Walk<'a> {
     port: &'a Port,
     index: LinkIndex,
-    place: Place,
+    place: StatePart,
     progresses: &'a mut Progresses,
     /// Ring offset that the next copied byte has.
     ring: u64,
@@ -406,7 +402,7 @@ impl<'a> Walk<'a> {
         Walk {
             port,
             index,
-            place: Place::Link(index),
+            place: StatePart::Link(index),
             progresses,
             ring,
             message: None,
@@ -418,8 +414,8 @@ impl<'a> Walk<'a> {
     fn frame(&mut self, frame: &FrameRecord, ring: &ByteRing, close_sent: bool) -> Result<(), StateError> {
         let place = self.place;
         let payload = u64::from(frame.bytes.get());
-        let grant = frame.kind == FrameRecord::GRANT;
-        place.holds("no frame but grants behind a close", !self.closed || grant)?;
+        let cts = frame.kind == FrameRecord::CTS;
+        place.holds("no frame but a CTS behind a close", !self.closed || cts)?;
         let unknown =
             StateError::Value { place, field: "kind of a frame", found: frame.kind.into(), needed: 0 };
         match frame.body().ok_or(unknown)? {
@@ -428,7 +424,7 @@ impl<'a> Walk<'a> {
                 place.holds("offset of a later fragment", offset > 0)?;
                 self.fragment(&envelope, offset.into(), payload, last)?;
             }
-            SentBody::Announce { op } => {
+            SentBody::Rts { op } => {
                 let send = self.send(op)?;
                 self.begin(op)?;
                 place.holds("announced but granted", send.granted.is_none())?;
@@ -438,7 +434,7 @@ impl<'a> Walk<'a> {
                 self.ring = self.ring.saturating_add(converted);
             }
             SentBody::Data { op, offset } => self.piece(op, offset, payload)?,
-            SentBody::Grant { .. } => {}
+            SentBody::Cts { .. } => {}
             SentBody::Close => {
                 place.holds("close", close_sent)?;
                 self.closed = true;
@@ -535,7 +531,7 @@ impl<'a> Walk<'a> {
                     self.ring += left;
                     place.at_most("place of a message in the ring", self.ring, queues.copied.end())?;
                 }
-                Pending::Announce { op } => {
+                Pending::Rts { op } => {
                     place.holds("fragments in order", due.is_none())?;
                     self.begin(op)?;
                     let send = self.send(op)?;

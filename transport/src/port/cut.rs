@@ -7,11 +7,11 @@ use crate::port::Port;
 
 impl Port {
     /// A peer that, if this rank cut now, could not receive everything before its own cut: of the messages whose context
-    /// `counts`, one has no number yet, or has been announced and its payload is not numbered to the end; or a grant has no
+    /// `counts`, one has no number yet, or has been announced and its payload is not numbered to the end; or a CTS has no
     /// number. What has one goes on reaching peers after the cut (R4).
     ///
     /// The numbers could be given at the cut instead, without waiting for a window. But then the messages could not be
-    /// announced any more, and grants would stand behind frames for which the peer has no room (R17).
+    /// announced any more, and CTS frames would stand behind frames for which the peer has no room (R17).
     #[must_use]
     pub fn unreceived(&self, counts: impl Fn(u64) -> bool) -> Option<PortId> {
         let queued = self.links.iter().filter(|link| link.peer != self.id && link.holds_unnumbered(&counts));
@@ -29,7 +29,7 @@ impl Port {
 }
 
 impl Link {
-    /// Whether a copied message that `counts`, or a grant, waits for its number, or will get it anew after a resync.
+    /// Whether a copied message that `counts`, or a CTS, waits for its number, or will get it anew after a resync.
     fn holds_unnumbered(&self, counts: impl Fn(u64) -> bool) -> bool {
         let Some(queues) = self.queues.as_ref().filter(|_| !self.flags.contains(Flags::BROKEN)) else {
             return false;
@@ -37,7 +37,7 @@ impl Link {
         let waits = |pending: &Pending| match pending {
             Pending::Copied { envelope, .. } => counts(envelope.context),
             // Among the port's sends.
-            Pending::Announce { .. } => false,
+            Pending::Rts { .. } => false,
         };
         let renumbered = self.flags.contains(Flags::RESYNC) && !queues.sent.is_empty();
         renumbered || !queues.control.is_empty() || queues.pending.iter().any(waits)

@@ -12,7 +12,7 @@ use crate::message::{Buffers, Event, Piece};
 use crate::port::receive::fits;
 use crate::port::{Arrived, Port, received};
 use crate::sabotage::Rule;
-use crate::wire::{Announce, Body, Data, Eager, Grant};
+use crate::wire::{Body, Cts, Data, Eager, Rts};
 
 impl Port {
     /// Performs a numbered frame. False: it could not be counted now and must come again.
@@ -23,16 +23,15 @@ impl Port {
         payload: Piece<'_>,
         buffers: &mut impl Buffers,
     ) -> bool {
-        if self.links[index.0 as usize].flags.contains(Flags::PEER_CLOSED) && !matches!(body, Body::Grant(_))
-        {
+        if self.links[index.0 as usize].flags.contains(Flags::PEER_CLOSED) && !matches!(body, Body::Cts(_)) {
             self.counters.dropped_out_of_turn += 1;
             return true;
         }
         match body {
             Body::Eager(eager) => self.deliver_eager(index, &eager, payload.here(), buffers),
             Body::More => self.deliver_more(index, payload.here(), buffers),
-            Body::Announce(announce) => self.deliver_announce(index, &announce),
-            Body::Grant(grant) => self.deliver_grant(index, &grant),
+            Body::Rts(rts) => self.deliver_rts(index, &rts),
+            Body::Cts(cts) => self.deliver_cts(index, &cts),
             Body::Data(data) => self.deliver_data(index, &data, payload, buffers),
             Body::Close => {
                 let link = &mut self.links[index.0 as usize];
@@ -115,7 +114,7 @@ impl Port {
             if whole {
                 self.tell_received(index, eager, &receive, placement);
             } else if receive.multi.is_some() {
-                self.begin_filling(receive.op);
+                self.begin_multi_recv(receive.op);
             }
             Target::Posted {
                 op: receive.op,
@@ -163,7 +162,7 @@ impl Port {
                     buffers.place(op, base + at, &payload[..stored]);
                 }
                 if whole {
-                    let finished = self.end_filling(op, finished);
+                    let finished = self.end_multi_recv(op, finished);
                     self.events.push_back(Event::Received {
                         op,
                         context,
@@ -200,58 +199,54 @@ impl Port {
         true
     }
 
-    fn deliver_announce(&mut self, index: LinkIndex, announce: &Announce) -> bool {
-        let envelope = Envelope {
-            source: index,
-            space: announce.space,
-            tag: announce.tag,
-            data: announce.data,
-            bytes: announce.total,
-        };
+    fn deliver_rts(&mut self, index: LinkIndex, rts: &Rts) -> bool {
+        let envelope =
+            Envelope { source: index, space: rts.space, tag: rts.tag, data: rts.data, bytes: rts.total };
         if let Some((receive, placement)) = self.matcher.take_receive(&envelope) {
-            self.keep_place(index, announce.operation, announce.place);
+            self.keep_place(index, rts.operation, rts.place);
             let incoming = Incoming {
-                peer_op: announce.operation,
+                peer_op: rts.operation,
                 op: receive.op,
                 context: receive.context,
                 base: placement.offset,
                 finished: placement.last,
-                tag: announce.tag,
-                data: announce.data,
-                total: announce.total,
+                tag: rts.tag,
+                data: rts.data,
+                total: rts.total,
                 granted: placement.bytes,
                 received: 0,
             };
-            self.grant(index, incoming, receive.multi.is_some());
+            self.send_cts(index, incoming, receive.multi.is_some());
             return true;
         }
-        let message = Message { envelope, finished: true, payload: Arrived::Announced(announce.operation) };
+        let message = Message { envelope, finished: true, payload: Arrived::Announced(rts.operation) };
         if self.matcher.hold(message).is_err() {
             self.counters.dropped_no_room += 1;
             return false;
         }
-        self.keep_place(index, announce.operation, announce.place);
+        self.keep_place(index, rts.operation, rts.place);
         self.counters.messages_unexpected += 1;
         true
     }
 
-    fn deliver_grant(&mut self, index: LinkIndex, grant: &Grant) -> bool {
-        let op = grant.operation;
-        let known = self.sends.get_mut(&op).filter(|send| {
-            send.link == index && send.granted.is_none() && grant.total <= send.envelope.total
-        });
+    fn deliver_cts(&mut self, index: LinkIndex, cts: &Cts) -> bool {
+        let op = cts.operation;
+        let known = self
+            .sends
+            .get_mut(&op)
+            .filter(|send| send.link == index && send.granted.is_none() && cts.total <= send.envelope.total);
         let Some(send) = known else {
             self.counters.dropped_nonsense += 1;
             return true;
         };
-        send.granted = Some(grant.total);
+        send.granted = Some(cts.total);
         let link = &mut self.links[index.0 as usize];
         link.announced = link.announced.saturating_sub(1);
-        if grant.total == 0 {
+        if cts.total == 0 {
             self.finish_send(op);
         } else {
             let copied_bytes_max = self.config.link_copied_bytes_max;
-            let stream = Stream { op, offset: 0, end: grant.total };
+            let stream = Stream { op, offset: 0, end: cts.total };
             link.queues(copied_bytes_max).streams.push_back(stream);
         }
         self.make_ready(index);
@@ -289,7 +284,7 @@ impl Port {
         incoming.received += payload.len() as u64;
         if incoming.received >= incoming.granted {
             let mut done = incomings.remove(place);
-            done.finished = self.end_filling(done.op, done.finished);
+            done.finished = self.end_multi_recv(done.op, done.finished);
             self.events.push_back(received(index, &done));
         }
         true

@@ -15,7 +15,7 @@ use crate::link::receive::Target;
 use crate::link::record::FrameRecord;
 use crate::link::{Flags, Link};
 use crate::matching::MessageKey;
-use crate::port::check::{NUMBER_MAX, Place, StateError};
+use crate::port::check::{NUMBER_MAX, StateError, StatePart};
 use crate::port::state::{Arrived, LinkState, PortState, WaitingMessage};
 use crate::port::{FrozenPort, Port};
 
@@ -76,7 +76,7 @@ impl FrozenPort {
         }
         port.events.extend(state.completions);
         let mut frozen = FrozenPort { port, at: None };
-        frozen.recount_filling();
+        frozen.recount_multi_recv();
         frozen.check()?;
         Ok((frozen, claimed))
     }
@@ -115,7 +115,7 @@ impl Port {
         link.peer_epoch = self.epoch;
         link.next = state.next;
         link.acked = state.next.checked_sub(state.sent.len() as u64).ok_or(StateError::Value {
-            place: Place::Link(index),
+            place: StatePart::Link(index),
             field: "unacknowledged frames",
             found: state.sent.len() as u64,
             needed: state.next,
@@ -148,7 +148,7 @@ impl Port {
     }
 
     fn load_queues(&self, link: LinkIndex, state: LinkState, keys: &Keys) -> Result<Queues, StateError> {
-        let place = Place::Link(link);
+        let place = StatePart::Link(link);
         let bytes_max = self.config.link_copied_bytes_max;
         let mut copied = ByteRing::starting_at(bytes_max, state.copied_start);
         place.at_most("place in the ring", state.copied_start, NUMBER_MAX)?;

@@ -4,33 +4,33 @@
 //! [`Port::poll_transmit`] for every rail until it answers `None`, then sleep until [`Port::poll_timeout`] at most. What
 //! each of the three answers may change with any other call, and only then.
 
-mod at_once;
-mod broken;
+mod broken_links;
+mod cache_warmup;
 mod check;
-mod closing;
 mod cut;
+mod deferred_ack;
 mod deliver;
-mod filling;
 mod frozen;
 mod load;
+mod multi_recv;
 pub(crate) mod pull;
-mod put_off;
 mod rails;
 mod receive;
 mod resync;
+mod rx_fast_path;
 #[cfg(feature = "sabotage")]
-mod sabotaged;
-mod short;
+mod sabotage;
+mod shutdown;
 pub mod state;
 mod timeout;
 mod transmit;
-mod warm;
+mod tx_fast_path;
 
-pub use check::{NUMBER_MAX, Place, StateError};
-pub use closing::Unsettled;
-pub use filling::Stopped;
+pub use check::{NUMBER_MAX, StateError, StatePart};
 pub use frozen::{FrozenPort, Reach, Restart};
 pub use load::KeyChange;
+pub use multi_recv::Stopped;
+pub use shutdown::Unsettled;
 pub(crate) use state::SendOp;
 pub use state::{Arrived, Census, FinalCounters};
 
@@ -53,13 +53,13 @@ use crate::link::queues::{Control, Envelope, Pending};
 use crate::link::receive::{Incoming, Target};
 use crate::link::timer::NEVER;
 use crate::link::{Flags, Link, WINDOW_BYTES_INITIAL, WINDOW_FRAMES_INITIAL, congestion};
-use crate::matching::{MatchError, Matcher, MatcherBounds, Message, MessageKey, Pattern, Post};
+use crate::matching::{MatchError, Matcher, MatcherBounds, Message, MessageKey, Pattern, PostOutcome};
 use crate::message::{Buffers, Event, Outgoing, Payload, Receive, SendError};
 use crate::port::rails::Rail;
 use crate::sabotage::Sabotage;
 use crate::time::Instant;
-use filling::Filling;
-use put_off::PutOff;
+use deferred_ack::DeferredAck;
+use multi_recv::MultiRecv;
 
 /// A window of the whole reorder buffer.
 const WINDOW_FRAMES_ADVERTISED: u16 = 256;
@@ -82,7 +82,7 @@ pub struct Port {
     pub(crate) matcher: Matcher<Arrived>,
     pub(crate) sends: Table<OpId, SendOp>,
     /// Receives for several messages, while messages are on their way into them.
-    pub(crate) filling: Table<OpId, Filling>,
+    pub(crate) multi_recv: Table<OpId, MultiRecv>,
     pub(crate) next_op: u64,
     /// Bytes of waiting messages.
     pub(crate) unexpected_bytes: usize,
@@ -112,7 +112,7 @@ pub struct Port {
     pub(crate) acked_total: u64,
     pub(crate) acked_reported: u64,
     /// What the last frame that was taken at once acknowledges, while the port has not looked at it.
-    pub(crate) put_off: Option<PutOff>,
+    pub(crate) deferred_ack: Option<DeferredAck>,
     /// After a thaw: peers that we talk to are told at once that it is over, and in which epoch we are.
     pub(crate) news_due: bool,
 }
@@ -130,7 +130,7 @@ impl Port {
         };
         let bounds = MatcherBounds {
             posted_max: config.posted_max,
-            // Announcements come on top of what the window lets through, and must always find room: a message that a
+            // RTS frames come on top of what the window lets through, and must always find room: a message that a
             // receive waits for may stand behind them. Their bound is the senders', per link.
             unexpected_max: config.unexpected_entries_max.saturating_add(ANNOUNCED_MAX * LINKS_MAX),
         };
@@ -146,7 +146,7 @@ impl Port {
             rails: Vec::new(),
             matcher: Matcher::new(bounds),
             sends: Table::default(),
-            filling: Table::default(),
+            multi_recv: Table::default(),
             next_op: 1,
             unexpected_bytes: 0,
             reorder_bytes: 0,
@@ -163,7 +163,7 @@ impl Port {
             newer_life: None,
             acked_total: 0,
             acked_reported: 0,
-            put_off: None,
+            deferred_ack: None,
             news_due: false,
         }
     }
@@ -304,7 +304,7 @@ impl Port {
                 queues.pending.push_back(Pending::Copied { envelope, start, sent: 0 });
             }
             Payload::User { .. } => {
-                queues.pending.push_back(Pending::Announce { op });
+                queues.pending.push_back(Pending::Rts { op });
                 let send = SendOp { link, envelope, owned: None, granted: None, acked: 0 };
                 self.sends.insert(op, send);
             }
@@ -336,13 +336,13 @@ impl Port {
         };
         loop {
             match self.matcher.post(posted)? {
-                Post::Posted => {
+                PostOutcome::Posted => {
                     if let Some(source) = receive.source.filter(|source| self.is_broken(*source)) {
                         self.fail_one_posted(source, op, receive.context);
                     }
                     break;
                 }
-                Post::Matched { key, message, placement, rest } => {
+                PostOutcome::Matched { key, message, placement, rest } => {
                     let context = receive.context;
                     let target = Target::Posted {
                         op,
@@ -396,7 +396,7 @@ impl Port {
                     });
                 } else {
                     if multi {
-                        self.begin_filling(op);
+                        self.begin_multi_recv(op);
                     }
                     self.redirect(envelope.source, key, target);
                 }
@@ -419,7 +419,7 @@ impl Port {
                     granted: bytes,
                     received: 0,
                 };
-                self.grant(envelope.source, incoming, multi);
+                self.send_cts(envelope.source, incoming, multi);
                 self.release_unexpected(0);
             }
         }
@@ -440,10 +440,10 @@ impl Port {
     }
 
     /// Asks the peer for the payload of an announced message. `multi`: its receive may take others.
-    pub(crate) fn grant(&mut self, source: LinkIndex, mut incoming: Incoming, multi: bool) {
+    pub(crate) fn send_cts(&mut self, source: LinkIndex, mut incoming: Incoming, multi: bool) {
         let copied_bytes_max = self.config.link_copied_bytes_max;
         let queues = self.links[source.0 as usize].queues(copied_bytes_max);
-        queues.control.push_back(Control::Grant { op: incoming.peer_op, total: incoming.granted });
+        queues.control.push_back(Control::Cts { op: incoming.peer_op, total: incoming.granted });
         if incoming.granted == 0 {
             incoming.finished = self.fill_at_once(incoming.op, incoming.finished);
             self.events.push_back(received(source, &incoming));
@@ -451,7 +451,7 @@ impl Port {
             queues.incoming.push(incoming);
             self.begin_pull(source, &incoming);
             if multi {
-                self.begin_filling(incoming.op);
+                self.begin_multi_recv(incoming.op);
             }
         }
         self.make_ready(source);
@@ -465,7 +465,7 @@ impl Port {
     /// Takes back a receive for several messages: it is given no more of them. `None`: it takes none any more.
     pub fn stop(&mut self, op: OpId) -> Option<Stopped> {
         self.matcher.cancel(op)?;
-        Some(self.stop_filling(op))
+        Some(self.stop_multi_recv(op))
     }
 
     /// The envelope of the message that a receive with this pattern would get, which goes on waiting.
@@ -514,7 +514,7 @@ impl Port {
                 let source = message.envelope.source;
                 self.forget_place(source, op);
                 let queues = self.links[source.0 as usize].queues(copied_bytes_max);
-                queues.control.push_back(Control::Grant { op, total: 0 });
+                queues.control.push_back(Control::Cts { op, total: 0 });
                 self.make_ready(source);
                 self.release_unexpected(0);
             }

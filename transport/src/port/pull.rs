@@ -1,10 +1,10 @@
 //! R11: payloads that their receiver pulls out of the sender's memory.
 //!
-//! An announcement that leaves over a rail within the host says where its payload lies, and there it stays as it is until the sender has
-//! the grant. So when a receive has matched, the shell pulls first, piece by piece, and the grant waits for its number. When all is there,
-//! a grant of nothing tells the sender so; if the payload is not to be had, the grant asks for frames, as it would have without all this.
+//! An RTS that leaves over a rail within the host says where its payload lies, and there it stays as it is until the sender has
+//! the CTS. So when a receive has matched, the shell pulls first, piece by piece, and the CTS waits for its number. When all is there,
+//! a CTS of nothing tells the sender so; if the payload is not to be had, the CTS asks for frames, as it would have without all this.
 //!
-//! No image knows of it: a port that is frozen in the middle has a grant without a number, and whoever is loaded from that asks for frames.
+//! No image knows of it: a port that is frozen in the middle has a CTS without a number, and whoever is loaded from that asks for frames.
 
 use crate::ids::{LinkIndex, OpId, RailIndex};
 use crate::link::queues::{Control, Queues};
@@ -25,15 +25,15 @@ pub(crate) struct Pulling {
 }
 
 impl Queues {
-    /// Whether the oldest grant may get its number.
+    /// Whether the oldest CTS may get its number.
     pub(crate) fn control_is_due(&self) -> bool {
         match self.control.front() {
-            Some(Control::Grant { op, .. }) => self.pulls.front().is_none_or(|pull| pull.peer_op != *op),
+            Some(Control::Cts { op, .. }) => self.pulls.front().is_none_or(|pull| pull.peer_op != *op),
             None => false,
         }
     }
 
-    /// Where the payload of an announcement lies, if its sender has said so; for the last time.
+    /// Where the payload of an RTS lies, if its sender has said so; for the last time.
     fn take_place(&mut self, peer_op: OpId) -> Option<u64> {
         let at = self.places.iter().position(|(op, _)| *op == peer_op)?;
         self.places.remove(at).map(|(_, place)| place)
@@ -41,7 +41,7 @@ impl Queues {
 }
 
 impl Port {
-    /// Keeps where the payload of an announcement lies until a receive matches it; 0: not told.
+    /// Keeps where the payload of an RTS lies until a receive matches it; 0: not told.
     pub(crate) fn keep_place(&mut self, index: LinkIndex, peer_op: OpId, place: u64) {
         if place != 0 {
             let copied_bytes_max = self.config.link_copied_bytes_max;
@@ -56,7 +56,7 @@ impl Port {
         }
     }
 
-    /// A receive has matched, and the grant stands in the queue: it waits while the shell pulls.
+    /// A receive has matched, and the CTS stands in the queue: it waits while the shell pulls.
     pub(crate) fn begin_pull(&mut self, index: LinkIndex, incoming: &Incoming) {
         let Some(queues) = &mut self.links[index.0 as usize].queues else { return };
         if let Some(place) = queues.take_place(incoming.peer_op)
@@ -123,20 +123,20 @@ impl Port {
             return;
         }
         let mut incoming = queues.incoming.remove(place);
-        // The sender sends nothing for a grant of nothing, and is done.
+        // The sender sends nothing for a CTS of nothing, and is done.
         for control in &mut queues.control {
-            let Control::Grant { op, total } = control;
+            let Control::Cts { op, total } = control;
             if *op == peer_op {
                 *total = 0;
             }
         }
         self.counters.messages_pulled += 1;
         self.end_pull(index);
-        incoming.finished = self.end_filling(incoming.op, incoming.finished);
+        incoming.finished = self.end_multi_recv(incoming.op, incoming.finished);
         self.events.push_back(received(index, &incoming));
     }
 
-    /// The grant may get its number.
+    /// The CTS may get its number.
     fn end_pull(&mut self, index: LinkIndex) {
         self.pulling.pop_front();
         if let Some(queues) = &mut self.links[index.0 as usize].queues {

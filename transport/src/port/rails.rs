@@ -160,7 +160,7 @@ impl Port {
             frames.map(|(kept, sent)| link.bytes_again(kept, sent)).filter(|bytes| *bytes > other).max()
         };
         // A link whose acknowledgement was put off has nothing on its way.
-        let settled = self.put_off.as_ref().map(|put_off| put_off.link.0 as usize);
+        let settled = self.deferred_ack.as_ref().map(|deferred_ack| deferred_ack.link.0 as usize);
         let links = self.links.iter().enumerate().filter(|(i, _)| Some(*i) != settled);
         links.filter_map(|(_, link)| longest_of(link)).max().unwrap_or(0)
     }

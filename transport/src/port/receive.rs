@@ -7,7 +7,7 @@ use crate::link::receive::Held;
 use crate::link::record::FrameRecord;
 use crate::link::recovery::Sample;
 use crate::link::timer::NEVER;
-use crate::link::{Flags, congestion, unwrap};
+use crate::link::{Flags, congestion, expand_sequence};
 use crate::message::{Buffers, Event, Piece};
 use crate::port::{Port, nanos};
 use crate::sabotage::Rule;
@@ -28,12 +28,12 @@ impl Port {
         self.catch_up();
         self.counters.frames_received += 1;
         if let Some(single) = Single::of(bytes)
-            && self.take_at_once(self.port_time(now), rail, bytes, &single, buffers)
+            && self.receive_fast(self.port_time(now), rail, bytes, &single, buffers)
         {
             return;
         }
         match Frame::parse(bytes) {
-            Ok(frame) => self.handle(now, rail, bytes, &frame, Piece::Here(frame.payload), buffers),
+            Ok(frame) => self.handle(now, rail, bytes, &frame, Piece::InFrame(frame.payload), buffers),
             Err(_) => self.counters.dropped_malformed += 1,
         }
     }
@@ -53,7 +53,7 @@ impl Port {
         self.counters.frames_received += 1;
         match Frame::parse_head(head, payload_bytes) {
             Ok(frame) if frame.payload.is_empty() && matches!(frame.body, Body::Data(_)) => {
-                self.handle(now, rail, head, &frame, Piece::Apart(payload_bytes), buffers);
+                self.handle(now, rail, head, &frame, Piece::Deferred(payload_bytes), buffers);
             }
             _ => self.counters.dropped_malformed += 1,
         }
@@ -124,8 +124,8 @@ impl Port {
         // Numbers go on from life to life.
         let near = self.by_peer.get(&contact.from).map_or(0, |index| self.links[index.0 as usize].expected);
         let context = Context {
-            seq: unwrap(near, frame.header.seq),
-            transmission: unwrap(0, frame.header.transmission),
+            seq: expand_sequence(near, frame.header.seq),
+            transmission: expand_sequence(0, frame.header.transmission),
             from: contact.from,
             to: self.id,
         };
@@ -153,7 +153,10 @@ impl Port {
             let link = &self.links[index.0 as usize];
             (link.expected, link.newest)
         });
-        Numbers { seq: unwrap(expected, header.seq), transmission: unwrap(newest, header.transmission) }
+        Numbers {
+            seq: expand_sequence(expected, header.seq),
+            transmission: expand_sequence(newest, header.transmission),
+        }
     }
 
     /// R3: nothing that a frame of a higher epoch says has any effect before our rank has cut.
@@ -370,7 +373,7 @@ impl Port {
             queues.reorder.hold(ahead, Held { body, payload: alloc::vec::Vec::new(), payload_bytes });
             return;
         }
-        let Piece::Here(payload) = payload else {
+        let Piece::InFrame(payload) = payload else {
             self.counters.dropped_not_fetched += 1;
             return;
         };
@@ -395,7 +398,7 @@ impl Port {
             let Some(held) = queues.reorder.advance() else { return };
             self.reorder_bytes -= held.payload.len();
             let payload = if held.payload.len() == held.payload_bytes {
-                Piece::Here(&held.payload)
+                Piece::InFrame(&held.payload)
             } else {
                 Piece::Placed(held.payload_bytes)
             };
@@ -431,7 +434,7 @@ impl Port {
     /// R16: what the frame acknowledges. False if it acknowledges what was never sent: nothing of it counts then.
     fn acknowledgement(&mut self, index: LinkIndex, header: &Header, numbers: Numbers, now: u64) -> bool {
         let link = &mut self.links[index.0 as usize];
-        let ack = unwrap(link.acked, header.ack);
+        let ack = expand_sequence(link.acked, header.ack);
         if ack > link.next {
             self.counters.dropped_ack_beyond += 1;
             return false;
@@ -441,7 +444,7 @@ impl Port {
             link.peer_window_bytes = header.window_bytes;
             link.peer_window_frames = header.window_frames;
         }
-        let echo = unwrap(link.transmissions, header.echo);
+        let echo = expand_sequence(link.transmissions, header.echo);
         let selective = (ack >= link.acked && newest).then_some(header.selective);
         self.acknowledge(index, ack.max(self.links[index.0 as usize].acked), echo, selective, now);
         true

@@ -3,7 +3,7 @@
 use crate::ids::LinkIndex;
 use crate::link::queues::{Pending, SentBody, Stream};
 use crate::link::timer::NEVER;
-use crate::link::{Flags, unwrap};
+use crate::link::{Flags, expand_sequence};
 use crate::message::Event;
 use crate::port::Port;
 use crate::wire::{Body, Frame};
@@ -25,7 +25,7 @@ impl Port {
     pub(crate) fn finish_resync(&mut self, index: LinkIndex, frame: &Frame<'_>, now: u64) -> bool {
         let peer_expected = match frame.body {
             Body::Resync(resync) => resync.expected,
-            _ => unwrap(self.links[index.0 as usize].acked, frame.header.ack),
+            _ => expand_sequence(self.links[index.0 as usize].acked, frame.header.ack),
         };
         if !self.fits_ours(index, peer_expected) {
             return false;
@@ -65,7 +65,7 @@ impl Port {
             match body {
                 SentBody::Eager { envelope, .. } => queues.queue_again(envelope, start, 0),
                 SentBody::More { envelope, offset, .. } => queues.queue_again(envelope, start, offset),
-                SentBody::Announce { op } => {
+                SentBody::Rts { op } => {
                     link.announced = link.announced.saturating_sub(1);
                     let converted = self.sends.get(&op).filter(|send| send.owned.is_some());
                     match converted.map(|send| send.envelope) {
@@ -74,11 +74,11 @@ impl Port {
                             queues.queue_again(envelope, start - envelope.total, 0);
                             self.sends.remove(&op);
                         }
-                        None => queues.pending.push_front(Pending::Announce { op }),
+                        None => queues.pending.push_front(Pending::Rts { op }),
                     }
                 }
-                SentBody::Grant { op, total } => {
-                    queues.control.push_front(crate::link::queues::Control::Grant { op, total });
+                SentBody::Cts { op, total } => {
+                    queues.control.push_front(crate::link::queues::Control::Cts { op, total });
                 }
                 SentBody::Data { op, offset } => {
                     let end = self.sends.get(&op).and_then(|send| send.granted).unwrap_or(offset);

@@ -74,7 +74,7 @@ pub struct LinkState {
     pub owed: u64,
     /// What has been closed.
     pub ends: Ends,
-    /// Announced operations without a grant.
+    /// Announced operations without a CTS.
     pub announced: u16,
     /// Offset of the oldest byte in the ring.
     pub copied_start: u64,
@@ -84,7 +84,7 @@ pub struct LinkState {
     pub sent: Vec<SentFrame>,
     /// Messages without a number, in order.
     pub pending: Vec<Pending>,
-    /// Grants without a number.
+    /// CTS frames without a number.
     pub control: Vec<Control>,
     /// Granted payloads that have not been numbered to their end.
     pub streams: Vec<Stream>,

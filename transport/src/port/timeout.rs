@@ -16,8 +16,8 @@ impl Port {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let frozen_ns = if CHECKPOINTABLE { self.frozen_ns } else { 0 };
         let deadline = self.deadlines.peek().map(|Reverse((at, _))| *at);
-        let put_off = self.put_off.as_ref().map(|put_off| put_off.now);
-        let at = [deadline, put_off].into_iter().flatten().min()?;
+        let deferred_ack = self.deferred_ack.as_ref().map(|deferred_ack| deferred_ack.now);
+        let at = [deadline, deferred_ack].into_iter().flatten().min()?;
         Some(Instant::from_nanos(at.wrapping_add(frozen_ns)))
     }
 

@@ -175,7 +175,7 @@ impl Port {
             Action::Resend(place) => self.perform_resend(index, place, rail, now, frame),
             Action::Control => self.perform_control(index, rail, now, frame),
             Action::Copied => self.perform_copied(index, rail, now, frame),
-            Action::Announce { convert } => self.perform_announce(index, convert, rail, now, frame),
+            Action::Rts { convert } => self.perform_rts(index, convert, rail, now, frame),
             Action::Stream => self.perform_stream(index, rail, now, frame),
             Action::Close => {
                 self.links[index.0 as usize].flags.insert(Flags::CLOSE_SENT);
@@ -275,10 +275,8 @@ impl Port {
         Some(match kept.body()? {
             SentBody::Eager { envelope, .. } => (eager(&envelope), ring),
             SentBody::More { .. } => (Body::More, ring),
-            SentBody::Announce { op } => (announce(self.sends.get(&op)?), Source::Nothing),
-            SentBody::Grant { op, total } => {
-                (Body::Grant(wire::Grant { operation: op, total }), Source::Nothing)
-            }
+            SentBody::Rts { op } => (rts_of(self.sends.get(&op)?), Source::Nothing),
+            SentBody::Cts { op, total } => (Body::Cts(wire::Cts { operation: op, total }), Source::Nothing),
             SentBody::Data { op, offset } => {
                 debug_assert!(self.sends.get(&op).is_some_and(|send| send.link == index));
                 let payload = UserPayload { op, offset, bytes: kept.bytes.get() };
@@ -297,11 +295,11 @@ impl Port {
     ) -> Option<Transmit> {
         let start = self.ring_end(index);
         let queues = self.links[index.0 as usize].queues.as_mut()?;
-        let Control::Grant { op, total } = queues.control.pop_front()?;
-        let body = Body::Grant(wire::Grant { operation: op, total });
+        let Control::Cts { op, total } = queues.control.pop_front()?;
+        let body = Body::Cts(wire::Cts { operation: op, total });
         Some(self.number(
             index,
-            FrameRecord { total: total.into(), ..FrameRecord::of_operation(FrameRecord::GRANT, op) },
+            FrameRecord { total: total.into(), ..FrameRecord::of_operation(FrameRecord::CTS, op) },
             &body,
             start,
             Source::Nothing,
@@ -348,7 +346,7 @@ impl Port {
         Some(self.number(index, kept, &body, start, source, rail, now, frame))
     }
 
-    fn perform_announce(
+    fn perform_rts(
         &mut self,
         index: LinkIndex,
         convert: bool,
@@ -362,7 +360,7 @@ impl Port {
         link.flags.remove(Flags::STREAM_TURN);
         let queues = link.queues.as_mut()?;
         let op = match queues.pending.pop_front()? {
-            Pending::Announce { op } => op,
+            Pending::Rts { op } => op,
             Pending::Copied { envelope, start: at, .. } => {
                 debug_assert!(convert);
                 let mut owned = vec![0; usize::try_from(envelope.total).unwrap_or(usize::MAX)];
@@ -374,8 +372,8 @@ impl Port {
                 envelope.op
             }
         };
-        let body = announce(self.sends.get(&op)?);
-        let kept = FrameRecord::of_operation(FrameRecord::ANNOUNCE, op);
+        let body = rts_of(self.sends.get(&op)?);
+        let kept = FrameRecord::of_operation(FrameRecord::RTS, op);
         Some(self.number(index, kept, &body, start, Source::Nothing, rail, now, frame))
     }
 
@@ -586,7 +584,7 @@ impl Port {
 
     /// R11: a peer on this host is told where the user's payload lies.
     fn told_where(&self, rail: RailIndex, body: &Body, body_at: usize) -> Option<Announced> {
-        let Body::Announce(wire::Announce { operation: op, .. }) = *body else { return None };
+        let Body::Rts(wire::Rts { operation: op, .. }) = *body else { return None };
         let within_host = self.rails[usize::from(rail.0)].within_host;
         let users = self.sends.get(&op)?.owned.is_none();
         (within_host && users).then_some(Announced { op, body: body_at })
@@ -608,9 +606,9 @@ pub(super) fn eager(envelope: &Envelope) -> Body {
     })
 }
 
-fn announce(send: &SendOp) -> Body {
+fn rts_of(send: &SendOp) -> Body {
     let envelope = &send.envelope;
-    Body::Announce(wire::Announce {
+    Body::Rts(wire::Rts {
         operation: envelope.op,
         tag: envelope.tag,
         data: envelope.data,

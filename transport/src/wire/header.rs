@@ -52,10 +52,10 @@ pub enum Kind {
     Eager = 3,
     /// See [`super::Body::More`].
     More = 4,
-    /// See [`super::Body::Announce`].
-    Announce = 5,
-    /// See [`super::Body::Grant`].
-    Grant = 6,
+    /// See [`super::Body::Rts`].
+    Rts = 5,
+    /// See [`super::Body::Cts`].
+    Cts = 6,
     /// See [`super::Body::Data`].
     Data = 7,
     /// See [`super::Body::Close`].
@@ -77,8 +77,8 @@ impl Kind {
             2 => Kind::Probe,
             3 => Kind::Eager,
             4 => Kind::More,
-            5 => Kind::Announce,
-            6 => Kind::Grant,
+            5 => Kind::Rts,
+            6 => Kind::Cts,
             7 => Kind::Data,
             8 => Kind::Close,
             9 => Kind::Stopped,

@@ -6,23 +6,23 @@
 //!
 //! One file per kind of frame; each has its byte table in the module documentation, and docs/reference/protocol.md repeats them.
 
-mod announce;
 mod contact;
+mod cts;
 mod data;
 mod eager;
-mod grant;
 mod header;
 mod resync;
+mod rts;
 mod single;
 mod stopped;
 
-pub use announce::{Announce, PLACE_END, tell_place};
 pub use contact::Contact;
+pub use cts::Cts;
 pub use data::Data;
 pub use eager::Eager;
-pub use grant::Grant;
 pub use header::{Flags, HEADER_BYTES, Header, Kind, TAG_BYTES, TAG_OFFSET, VERSION};
 pub use resync::Resync;
+pub use rts::{PLACE_END, Rts, tell_place};
 pub(crate) use single::{SINGLE_HEAD_BYTES, Single, emit_single};
 pub use stopped::Stopped;
 
@@ -34,7 +34,7 @@ pub(crate) const EAGER_BYTES: usize = eager::BYTES;
 pub(crate) const DATA_BYTES: usize = data::BYTES;
 
 /// Longest head of a frame: header, contact and the longest body.
-pub const HEAD_BYTES_MAX: usize = HEADER_BYTES + contact::BYTES + announce::BYTES;
+pub const HEAD_BYTES_MAX: usize = HEADER_BYTES + contact::BYTES + rts::BYTES;
 
 /// Why bytes are not a frame of ours. Counted, never reported to the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -99,9 +99,9 @@ pub enum Body {
     /// Next fragment of the copied message that this link has open. Numbered.
     More,
     /// A message whose payload waits for a matching receive. Numbered.
-    Announce(Announce),
+    Rts(Rts),
     /// The receive is there: send the payload. Numbered.
-    Grant(Grant),
+    Cts(Cts),
     /// A piece of a granted payload. Numbered.
     Data(Data),
     /// The sender will send nothing more on this link. Numbered.
@@ -121,8 +121,8 @@ impl Body {
             Body::Probe => Kind::Probe,
             Body::Eager(_) => Kind::Eager,
             Body::More => Kind::More,
-            Body::Announce(_) => Kind::Announce,
-            Body::Grant(_) => Kind::Grant,
+            Body::Rts(_) => Kind::Rts,
+            Body::Cts(_) => Kind::Cts,
             Body::Data(_) => Kind::Data,
             Body::Close => Kind::Close,
             Body::Stopped(_) => Kind::Stopped,
@@ -136,8 +136,8 @@ impl Body {
         match self {
             Body::Ack | Body::Probe | Body::More | Body::Close => 0,
             Body::Eager(body) => body.emit(out),
-            Body::Announce(body) => body.emit(out),
-            Body::Grant(body) => body.emit(out),
+            Body::Rts(body) => body.emit(out),
+            Body::Cts(body) => body.emit(out),
             Body::Data(body) => body.emit(out),
             Body::Stopped(body) => body.emit(out),
             Body::Resync(body) => body.emit(out),
@@ -156,8 +156,8 @@ impl Body {
             Kind::More => (Body::More, 0),
             Kind::Close => (Body::Close, 0),
             Kind::Eager => (Body::Eager(Eager::parse(bytes)?), eager::BYTES),
-            Kind::Announce => (Body::Announce(Announce::parse(bytes)?), announce::BYTES),
-            Kind::Grant => (Body::Grant(Grant::parse(bytes)?), grant::BYTES),
+            Kind::Rts => (Body::Rts(Rts::parse(bytes)?), rts::BYTES),
+            Kind::Cts => (Body::Cts(Cts::parse(bytes)?), cts::BYTES),
             Kind::Data => (Body::Data(Data::parse(bytes)?), data::BYTES),
             Kind::Stopped => (Body::Stopped(Stopped::parse(bytes)?), stopped::BYTES),
             Kind::Resync => (Body::Resync(Resync::parse(bytes)?), resync::BYTES),

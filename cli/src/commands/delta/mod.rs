@@ -19,9 +19,9 @@ use store::packets::{Compression, PacketsError, Sealing};
 use store::storage::DirectoryReader;
 use store::{Directory, StorageError};
 
+use super::interrupt::InterruptGuard;
 use super::key::KeyArgument;
 use super::news::News;
-use super::stopping::Noticing;
 use super::{print_json, say};
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -163,7 +163,7 @@ fn block_bytes(text: &str) -> Result<u32, String> {
 }
 
 pub(crate) fn delta(command: &DeltaCommand, json: bool) -> Result<Exit, CliError> {
-    let _noticing = Noticing::begin();
+    let _guard = InterruptGuard::begin();
     match command {
         DeltaCommand::Sign { file, to, blocks, key } => sign(file, to, *blocks, key, json),
         DeltaCommand::Make { file, to, base, signature, signature_to, blocks, compress, key } => {

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use store::storage::{Appended, DirectoryFile, Operation};
 use store::{Directory, Storage as _, StorageError};
 
-use crate::commands::stopping::is_stopped;
+use crate::commands::interrupt::is_stopped;
 use crate::error::CliError;
 
 /// Err: somebody wants this to end.

@@ -114,10 +114,10 @@ fn header(frame: &Frame<'_>) -> Header {
         Body::Probe => "asks for an acknowledgement".to_owned(),
         Body::Eager(body) => format!("message of {} bytes, tag {:#x}", body.total, body.tag),
         Body::More => "more of the message before".to_owned(),
-        Body::Announce(body) => {
+        Body::Rts(body) => {
             format!("operation {}: {} bytes wait, tag {:#x}", body.operation.0, body.total, body.tag)
         }
-        Body::Grant(body) => format!("operation {}: send {} bytes", body.operation.0, body.total),
+        Body::Cts(body) => format!("operation {}: send {} bytes", body.operation.0, body.total),
         Body::Data(body) => format!("operation {}: bytes from {} on", body.operation.0, body.offset),
         Body::Close => "sends nothing more".to_owned(),
         Body::Stopped(body) => format!("pause {} of about {} us", body.pause, body.expected_ns / 1000),

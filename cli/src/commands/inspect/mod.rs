@@ -39,7 +39,7 @@ enum Inspected {
         lines: Vec<String>,
     },
     Packed(packed::Packed),
-    Protection(protection::Kept),
+    Protection(protection::ProtectionFile),
     Capture(capture::Captured),
 }
 

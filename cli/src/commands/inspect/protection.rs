@@ -5,7 +5,7 @@ use std::io;
 use serde::Serialize;
 use store::describe::FileContent;
 use store::limits::PAGE_BYTES;
-use store::protect::changed::MAGIC;
+use store::protect::parity_changes::MAGIC;
 use store::protect::{ParityFile, ProtectError, inspect_changed, inspect_pages, inspect_sums};
 use store::record::{Content, Protected};
 use store::{Directory, StoreError};
@@ -17,7 +17,7 @@ use crate::text;
 /// What such a file holds.
 #[derive(Debug, Serialize)]
 #[serde(tag = "holds", rename_all = "kebab-case")]
-pub(super) enum Kept {
+pub(super) enum ProtectionFile {
     /// Pages of a node's parity: those that have changed with a generation, or all.
     Parity {
         /// Of a file with all pages its name says it.
@@ -44,17 +44,17 @@ pub(super) enum Kept {
     },
 }
 
-impl Kept {
+impl ProtectionFile {
     pub(super) fn damage(&self) -> Option<&String> {
         match self {
-            Kept::Parity { damage, .. } => damage.as_ref(),
+            ProtectionFile::Parity { damage, .. } => damage.as_ref(),
             _ => None,
         }
     }
 
     pub(super) fn print(&self) -> io::Result<()> {
         match self {
-            Kept::Parity { generation, from, pages, last_page, .. } => {
+            ProtectionFile::Parity { generation, from, pages, last_page, .. } => {
                 let of = generation.as_ref().map_or_else(String::new, |of| format!(" of generation {of}"));
                 let bytes = text::bytes(pages * PAGE_BYTES as u64);
                 say!("parity{of}: {pages} pages, {bytes}, up to page {}", last_page.unwrap_or_default())?;
@@ -66,8 +66,8 @@ impl Kept {
                     (None, None) => say!("all pages; the generation stands in the file's name"),
                 }
             }
-            Kept::Sums { pages } => say!("checksums of {pages} pages of this node's content"),
-            Kept::Content { generation, node, pages, files } => {
+            ProtectionFile::Sums { pages } => say!("checksums of {pages} pages of this node's content"),
+            ProtectionFile::Content { generation, node, pages, files } => {
                 say!("what node {node} has of generation {generation}: {pages} pages")?;
                 say!(
                     "{:<28}  {:>11}  {:>16}  {:>9}  {:>7}  PLACES",
@@ -83,7 +83,7 @@ impl Kept {
                     say!("{name:<28}  {bytes:>11}  {digest}  {pages:>9}  {runs:>7}  {first_place} to {last_place}")
                 })
             }
-            Kept::Protected { generation, from, node, nodes, losses, unit_bytes } => {
+            ProtectionFile::Protected { generation, from, node, nodes, losses, unit_bytes } => {
                 let nodes = nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 say!(
                     "generation {generation} is protected: nodes {nodes} keep parity of each other, {losses} of them may be lost"
@@ -105,13 +105,13 @@ fn failed(error: ProtectError) -> CliError {
     }
 }
 
-fn parity(file: ParityFile) -> Kept {
+fn parity(file: ParityFile) -> ProtectionFile {
     let ParityFile { generation, from, pages, last_page, damaged } = file;
     let damage = damaged
         .first()
         .map(|first| format!("{} pages are damaged, the first is {first}; repair the node", damaged.len()));
     let text = |generation: Option<store::GenerationId>| generation.map(|of| of.to_string());
-    Kept::Parity {
+    ProtectionFile::Parity {
         generation: text(generation),
         from: text(from),
         pages,
@@ -122,11 +122,15 @@ fn parity(file: ParityFile) -> Kept {
 }
 
 /// `None`: it is another kind of file. `head`: its first bytes.
-pub(super) fn inspect(storage: &mut Directory, name: &str, head: &[u8]) -> Result<Option<Kept>, CliError> {
+pub(super) fn inspect(
+    storage: &mut Directory,
+    name: &str,
+    head: &[u8],
+) -> Result<Option<ProtectionFile>, CliError> {
     let kept = match name {
         _ if head.starts_with(&MAGIC) => parity(inspect_changed(storage, name).map_err(failed)?),
         // These two have nothing but content, so their names have to say what they are.
-        "sums" => Kept::Sums { pages: inspect_sums(storage, name).map_err(failed)? },
+        "sums" => ProtectionFile::Sums { pages: inspect_sums(storage, name).map_err(failed)? },
         _ if name.starts_with("pages-") => parity(inspect_pages(storage, name).map_err(failed)?),
         _ => return Ok(None),
     };
@@ -134,11 +138,11 @@ pub(super) fn inspect(storage: &mut Directory, name: &str, head: &[u8]) -> Resul
 }
 
 /// The same for records.
-pub(super) fn inspect_record(name: &str, bytes: &[u8]) -> Result<Option<Kept>, CliError> {
+pub(super) fn inspect_record(name: &str, bytes: &[u8]) -> Result<Option<ProtectionFile>, CliError> {
     let wrong = |error| StoreError::Record { path: name.to_owned(), error };
     if bytes.starts_with(b"stillwire content ") {
         let content = Content::parse(bytes).map_err(wrong)?;
-        return Ok(Some(Kept::Content {
+        return Ok(Some(ProtectionFile::Content {
             generation: content.generation.to_string(),
             node: content.node,
             pages: content.pages(),
@@ -148,7 +152,7 @@ pub(super) fn inspect_record(name: &str, bytes: &[u8]) -> Result<Option<Kept>, C
     if bytes.starts_with(b"stillwire protected ") {
         let Protected { generation, from, member, losses, unit_pages, nodes, .. } =
             Protected::parse(bytes).map_err(wrong)?;
-        return Ok(Some(Kept::Protected {
+        return Ok(Some(ProtectionFile::Protected {
             generation: generation.to_string(),
             from: from.map(|from| from.to_string()),
             node: nodes.get(member).copied().unwrap_or_default(),

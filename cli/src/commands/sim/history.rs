@@ -61,14 +61,14 @@ pub(crate) struct ShrinkArguments {
 }
 
 /// Standard output of a trace: whoever reads it may have seen enough and gone.
-struct Lines<'a> {
+struct TraceOutput<'a> {
     out: io::StdoutLock<'a>,
     gone: bool,
 }
 
-impl Lines<'_> {
-    fn new() -> Lines<'static> {
-        Lines { out: io::stdout().lock(), gone: false }
+impl TraceOutput<'_> {
+    fn new() -> TraceOutput<'static> {
+        TraceOutput { out: io::stdout().lock(), gone: false }
     }
 
     fn write(&mut self, text: &str) -> io::Result<()> {
@@ -83,7 +83,11 @@ impl Lines<'_> {
 }
 
 /// Runs a history to its end and shows its trace on the way; without `lines`, the trace is in the report if `trace`.
-fn run_to_end(history: &mut History, lines: Option<&mut Lines<'_>>, trace: bool) -> io::Result<RunReport> {
+fn run_to_end(
+    history: &mut History,
+    lines: Option<&mut TraceOutput<'_>>,
+    trace: bool,
+) -> io::Result<RunReport> {
     let Some(lines) = lines else {
         while history.step() {}
         let text = history.take_trace();
@@ -113,7 +117,7 @@ pub(super) fn run(arguments: &RunArguments, json: bool) -> Result<Exit, CliError
         if json {
             print_json(&serde_json::json!({ "seed": arguments.seed, "plan": text }))?;
         } else {
-            Lines::new().write(&text)?;
+            TraceOutput::new().write(&text)?;
         }
         return Ok(Exit::Success);
     }
@@ -123,7 +127,7 @@ pub(super) fn run(arguments: &RunArguments, json: bool) -> Result<Exit, CliError
         print_json(&report)?;
         report
     } else {
-        let mut lines = Lines::new();
+        let mut lines = TraceOutput::new();
         lines.write(sim::engine::trace::LEGEND)?;
         lines.write("\n")?;
         let report = run_to_end(&mut history, Some(&mut lines), true)?;
@@ -158,7 +162,7 @@ pub(super) fn scenario(arguments: &ScenarioArguments, json: bool) -> Result<Exit
     let text = read_scenario(&arguments.file)?;
     let scenario =
         parse(&text).map_err(|error| CliError::Scenario { path: arguments.file.clone(), error })?;
-    let mut lines = (!json).then(Lines::new);
+    let mut lines = (!json).then(TraceOutput::new);
     let mut outcomes: Vec<Outcome> = Vec::new();
     for expectation in scenario.expected() {
         let outcome = scenario.check_one(&expectation, arguments.trace, |history| {
@@ -201,7 +205,7 @@ pub(super) fn shrink(arguments: &ShrinkArguments, json: bool) -> Result<Exit, Cl
     }
     let rule = shrunk.without.as_ref().map(|rule| format!(" without rule {rule}")).unwrap_or_default();
     let end = if shrunk.complete { "nothing more helps" } else { "the budget of histories is used" };
-    let mut lines = Lines::new();
+    let mut lines = TraceOutput::new();
     lines.write(&format!(
         "# Reduced from seed {}{rule}: {} steps to {}, in {} histories; {end}.\n",
         shrunk.seed, shrunk.steps_before, shrunk.steps, shrunk.runs

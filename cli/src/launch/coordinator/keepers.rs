@@ -272,7 +272,7 @@ fn begin(plan: &Plan, place: &Node, node: NodeIndex, key: [u8; 16], again: bool)
         provider: plan.provider.clone().map(Into::into),
         is_mpi: plan.is_mpi,
         saves_processes: plan.saves == Saves::Process,
-        own: plan.own_directories.as_ref().map(|own| own.place(node, &plan.job_file)),
+        own: plan.own_directories.as_ref().map(|own| own.membership(node, &plan.job_file)),
         records: plan.directory.clone().into(),
         keeps_ids: plan.keeps_ids,
         encryption: plan

@@ -1,18 +1,18 @@
 //! The coordinator's shell: everything that happens to a job passes through here, one at a time.
 
-mod asked;
-mod committing;
-mod copying;
+mod client_requests;
+mod generation_copies;
+mod keeper_messages;
 mod keepers;
 mod mpi;
 mod nodes;
 mod output;
 mod parts;
-mod rails;
+mod pending_commit;
+mod rail_changes;
 mod records;
 mod settings;
 mod spawned;
-mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,7 +27,7 @@ use ckpt_glue::pmi::Member;
 use ckpt_glue::protocols::CheckpointEvent;
 use ckpt_glue::recovery::Ending;
 use ckpt_glue::sabotage::Sabotage;
-use copies::{Copies, Place};
+use copies::{Copies, CopyLocation};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
@@ -44,12 +44,12 @@ use super::storage::{self, StoreWorker, Task};
 use super::wire::{Sealed, ToKeeper, WirePhase};
 use super::{Outcome, Plan, Verdict, epoll_timeout, take_signals, watch};
 use crate::error::CliError;
-use committing::Committing;
 use keepers::Keepers;
 use mpi::MpiSide;
 use nodes::Nodes;
 use parts::Parts;
-use rails::Wishes;
+use pending_commit::PendingCommit;
+use rail_changes::RailChanges;
 use spawned::Spawned;
 
 /// Where an event of `epoll` comes from.
@@ -89,7 +89,7 @@ struct Shell<'a> {
     next_token: u64,
     signals: SignalFd,
     store: StoreWorker,
-    committing: Committing,
+    pending_commit: PendingCommit,
     flusher: Option<Flusher>,
     /// What the nodes' keepers write of a copy, and the number of the last one.
     parts: Option<Parts>,
@@ -102,7 +102,7 @@ struct Shell<'a> {
     nodes: Option<Nodes>,
     requests: Requests,
     /// Of another NIC.
-    wishes: Wishes,
+    rail_changes: RailChanges,
     /// That hosts have the nodes' directories on one disk.
     has_told_of_sharing: bool,
     /// What the job's file is to say.
@@ -157,8 +157,8 @@ pub(crate) fn run(
 fn leave_sign(plan: &Plan) -> Result<Option<u64>, CliError> {
     let Some(flush) = plan.flush.as_ref().filter(|_| plan.has_images_elsewhere()) else { return Ok(None) };
     match &flush.to {
-        Place::Folder(_) => Ok(Some(Copies::new(&*flush.to.open()?, plan.job, None).leave_sign()?)),
-        Place::Objects { .. } => Ok(None),
+        CopyLocation::Folder(_) => Ok(Some(Copies::new(&*flush.to.open()?, plan.job, None).leave_sign()?)),
+        CopyLocation::Objects { .. } => Ok(None),
     }
 }
 
@@ -210,7 +210,7 @@ impl<'a> Shell<'a> {
             next_token: 0,
             signals,
             store,
-            committing: Committing::default(),
+            pending_commit: PendingCommit::default(),
             copied: None,
             parts: None,
             parts_last: 0,
@@ -218,7 +218,7 @@ impl<'a> Shell<'a> {
             flusher: plan.flush.as_ref().map(|flush| Flusher::start(flush, plan)).transpose()?,
             nodes: plan.own_directories.as_ref().map(|_| Nodes::default()),
             requests,
-            wishes: Wishes::default(),
+            rail_changes: RailChanges::default(),
             has_told_of_sharing: false,
             job_file: JobFile::parse(&plan.job_file).ok(),
             saved: None,
@@ -249,13 +249,13 @@ impl<'a> Shell<'a> {
         self.sources.insert(0, Source::Signals);
         watch(&self.epoll, self.signals.as_fd(), 0)?;
         self.sources.insert(1, Source::Store);
-        watch(&self.epoll, self.store.bell(), 1)?;
+        watch(&self.epoll, self.store.wake_fd(), 1)?;
         self.sources.insert(2, Source::Requests(0));
         watch(&self.epoll, self.requests.listener(), 2)?;
         self.next_token = 3;
         if let Some(flusher) = &self.flusher {
             self.sources.insert(3, Source::Copies);
-            watch(&self.epoll, flusher.bell(), 3)?;
+            watch(&self.epoll, flusher.wake_fd(), 3)?;
             self.next_token = 4;
         }
         Ok(())
@@ -304,7 +304,7 @@ impl<'a> Shell<'a> {
             self.tell_shown();
             self.commit_due(now);
             self.end_rounds(now);
-            self.end_wishes(now);
+            self.end_rail_requests(now);
             self.tell_copying(now);
             if self.over_until.is_some_and(|until| until <= now) {
                 self.over_until = None;
@@ -353,7 +353,7 @@ impl<'a> Shell<'a> {
     fn timeout(&self) -> EpollTimeout {
         let now = self.now();
         let (pmi, look) = self.pmi_due();
-        let machines = [self.job.poll_timeout(), pmi, self.wishes.step_due()];
+        let machines = [self.job.poll_timeout(), pmi, self.rail_changes.step_due()];
         let machines = machines.into_iter().flatten().map(|due| due.since(now));
         let room = self.is_full.then(|| Instant::now() + ROOM_EVERY);
         let nodes = self.nodes.as_ref().and_then(Nodes::due);
@@ -364,12 +364,12 @@ impl<'a> Shell<'a> {
             self.news,
             room,
             look,
-            self.committing.due(),
+            self.pending_commit.due(),
             self.keepers.due(),
             nodes,
             copying,
             self.parts_due(),
-            self.wishes.due(),
+            self.rail_changes.due(),
         ];
         let others = others.into_iter().flatten().map(|due| due.saturating_duration_since(Instant::now()));
         epoll_timeout(machines.chain(others).min())
@@ -439,7 +439,7 @@ impl<'a> Shell<'a> {
                     self.store.ask(Task::Restored);
                     self.keep_settings();
                     self.start_worlds();
-                    self.begin_rebuilding();
+                    self.begin_background_repair();
                 }
                 self.tell(&Notice::Event(&event));
             }

@@ -13,7 +13,7 @@ use transport::{Epoch, Life, PortId, Rank};
 
 use super::super::limits::LOOK_AFTER;
 use super::super::notice::{MpiNotice, Notice};
-use super::super::wire::{Sealed, ToKeeper, Who};
+use super::super::wire::{Sealed, ToKeeper, WireMember};
 use super::super::{Plan, Saves, Verdict};
 use super::Shell;
 
@@ -382,7 +382,7 @@ impl Shell<'_> {
         let root = self.layout.root();
         let ranks = self.processes.iter().map(|(rank, process)| (Member::of_job(*rank), process.node));
         let all = ranks.chain(self.spawned.iter().map(|member| (member, root)));
-        let mut members: BTreeMap<NodeIndex, Vec<Who>> = BTreeMap::new();
+        let mut members: BTreeMap<NodeIndex, Vec<WireMember>> = BTreeMap::new();
         for (member, node) in all.filter(|(member, _)| mpi.server.has_begun(*member) && wanted(*member)) {
             members.entry(node).or_default().push(member.into());
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::names::NodeIndex;
-use copies::{CopyError, Order, Packed};
+use copies::{CopyError, PackRequest, Packed};
 use store::Manifest;
 
 use super::super::flush::wire::{WireCopies, WirePacked, WirePart};
@@ -39,7 +39,7 @@ impl Parts {
 
 impl Shell<'_> {
     /// Asks every node for its part.
-    pub(super) fn ask_parts(&mut self, order: &Order, manifest: Manifest) {
+    pub(super) fn ask_parts(&mut self, order: &PackRequest, manifest: Manifest) {
         let Some(flush) = &self.plan.flush else { return };
         let to = WireCopies::new(&flush.to, flush.key.as_ref());
         self.parts_last += 1;

@@ -39,8 +39,8 @@ impl Shell<'_> {
                 self.tell(&Notice::Store { what: "the list of generations", error: &error.to_string() });
             }
             Done::Decided(decision) => self.decided(&decision),
-            Done::Adopted { generation, outcome } => self.learned(generation, outcome),
-            Done::Mended(outcome) => self.mended(outcome),
+            Done::Adopted { generation, outcome } => self.metadata_synced(generation, outcome),
+            Done::RecordsRepaired(outcome) => self.records_repaired(outcome),
             Done::NotDecided { life, errno, error } => {
                 self.tell(&Notice::Store {
                     what: "the decision about a new life",
@@ -147,7 +147,7 @@ impl Shell<'_> {
                 | Done::FenceFailed(_)
                 | Done::Decided(_)
                 | Done::Adopted { .. }
-                | Done::Mended(_)
+                | Done::RecordsRepaired(_)
                 | Done::NotDecided { .. } => {}
                 Done::Ended(Err(error)) => self.not_ended(&error),
                 Done::Noted | Done::Ended(Ok(())) | Done::Records(_) => {}

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use copies::{CopyError, Order, Packed, Place, Report};
+use copies::{CopyError, CopyLocation, PackRequest, Packed, Report};
 use store::packets::Key;
 use store::{GenerationId, Manifest};
 
@@ -30,7 +30,7 @@ pub(crate) struct Flush {
     /// Every so many generations one is.
     pub(crate) every: u32,
     /// Where copies lie.
-    pub(crate) to: Place,
+    pub(crate) to: CopyLocation,
     /// How many are kept: the newest ones.
     pub(crate) keep: u32,
     /// So many at most hang on one whole copy.
@@ -46,7 +46,7 @@ pub(crate) struct Flush {
 pub(crate) struct Fetch {
     pub(crate) generation: GenerationId,
     /// Where copies lie.
-    pub(crate) from: Place,
+    pub(crate) from: CopyLocation,
     pub(crate) key: Option<Key>,
 }
 
@@ -68,9 +68,9 @@ pub(super) enum Copied {
 
 /// What the thread says.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum CopyEvent {
     /// Others are to pack what they have of this generation, and it waits for [`Flusher::answer`].
-    Asks(Order, Box<Manifest>),
+    Asks(PackRequest, Box<Manifest>),
     Done(Copied),
 }
 
@@ -103,7 +103,7 @@ struct UnderWay {
 /// The thread's other end.
 #[derive(Debug)]
 pub(super) struct Flusher {
-    worker: Worker<(Box<Manifest>, Arc<Report>), Said>,
+    worker: Worker<(Box<Manifest>, Arc<Report>), CopyEvent>,
     /// To the thread, if others pack. Without it nobody does.
     answers: Option<Sender<Answer>>,
     every: u32,
@@ -122,7 +122,7 @@ impl Flusher {
         let copier = Copier::new(flush, plan, by_others.then_some(answered))?;
         type Task = (Box<Manifest>, Arc<Report>);
         let worker = Worker::start("stillwire-copies", move |(manifest, report): Task, results| {
-            results.tell(Said::Done(copier.copy(&manifest, &report, results)));
+            results.tell(CopyEvent::Done(copier.copy(&manifest, &report, results)));
         })?;
         let (every, place, patience) = (flush.every, flush.to.to_string(), flush.patience);
         let answers = by_others.then_some(answers);
@@ -130,8 +130,8 @@ impl Flusher {
     }
 
     /// Rings when the thread has done something.
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.worker.bell()
+    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.worker.wake_fd()
     }
 
     /// A generation is committed. Returns one that is left out for its sake.
@@ -164,11 +164,11 @@ impl Flusher {
     }
 
     /// What the thread has to say; when it has done something, the next copy begins.
-    pub(super) fn next(&mut self) -> Option<Said> {
+    pub(super) fn next(&mut self) -> Option<CopyEvent> {
         let said = self.worker.next()?;
         match &said {
-            Said::Asks(..) => self.under_way.iter_mut().for_each(|copy| copy.asks = true),
-            Said::Done(_) => {
+            CopyEvent::Asks(..) => self.under_way.iter_mut().for_each(|copy| copy.asks = true),
+            CopyEvent::Done(_) => {
                 self.under_way = None;
                 if let Some(manifest) = self.waiting.take() {
                     self.begin(manifest);
@@ -178,7 +178,7 @@ impl Flusher {
         Some(said)
     }
 
-    /// To [`Said::Asks`]: what was written of each rank.
+    /// To [`CopyEvent::Asks`]: what was written of each rank.
     pub(super) fn answer(&mut self, answer: Result<Vec<Packed>, CopyError>) {
         if let Some(copy) = &mut self.under_way {
             (copy.asks, copy.seen.1) = (false, Instant::now());
@@ -260,9 +260,9 @@ impl Flusher {
     fn ends_until(&self, until: Instant) -> bool {
         loop {
             match self.worker.wait_until(until) {
-                Some(Said::Done(_)) => return true,
+                Some(CopyEvent::Done(_)) => return true,
                 // Nobody answers any more, and it hears that.
-                Some(Said::Asks(..)) => {}
+                Some(CopyEvent::Asks(..)) => {}
                 None => return false,
             }
         }

@@ -4,11 +4,11 @@
 
 use core::fmt;
 
-use copies::{CopyError, Environment, Order, Packed, Place, Target};
+use copies::{CopyError, CopyLocation, Environment, PackRequest, Packed, Target};
 use serde::{Deserialize, Serialize};
 use store::delta::{ContentName, Differences};
 use store::packets::Key;
-use store::record::{CopiedFile, CopiedImage, CopiedRank, Upon};
+use store::record::{BaseCopy, CopiedFile, CopiedImage, CopiedRank};
 use store::{GenerationId, ImageDigest};
 
 use super::super::nodes::wire::WireManifest;
@@ -31,18 +31,18 @@ impl fmt::Debug for WireCopies {
 }
 
 impl WireCopies {
-    pub(crate) fn new(place: &Place, key: Option<&Key>) -> WireCopies {
+    pub(crate) fn new(place: &CopyLocation, key: Option<&Key>) -> WireCopies {
         let environment = match place {
-            Place::Folder(_) => Environment::default(),
-            Place::Objects { .. } => Environment::own(),
+            CopyLocation::Folder(_) => Environment::default(),
+            CopyLocation::Objects { .. } => Environment::own(),
         };
         let environment = environment.all().map(|(name, value)| (name.to_owned(), value.to_owned()));
         WireCopies { place: place.to_string(), environment: environment.collect(), key: key.map(|key| key.0) }
     }
 
     pub(crate) fn open(&self) -> Result<Box<dyn Target>, CopyError> {
-        let place = self.place.parse::<Place>();
-        let place = place.unwrap_or_else(|_| Place::Folder(self.place.clone().into()));
+        let place = self.place.parse::<CopyLocation>();
+        let place = place.unwrap_or_else(|_| CopyLocation::Folder(self.place.clone().into()));
         Ok(place.open_with(&Environment::new(self.environment.iter().cloned()))?)
     }
 
@@ -75,21 +75,21 @@ impl WirePart {
         to: WireCopies,
         manifest: WireManifest,
         ranks: Vec<u32>,
-        order: &Order,
+        order: &PackRequest,
     ) -> WirePart {
-        let upon = |upon: &Upon| (convert::to_glue(upon.generation).into(), upon.record);
+        let upon = |upon: &BaseCopy| (convert::to_glue(upon.generation).into(), upon.record);
         let chain = order.chain.iter().map(upon).collect();
         let base = u32::try_from(order.base).unwrap_or(u32::MAX);
         WirePart { number, to, manifest, ranks, sign: order.sign, chain, base }
     }
 
-    pub(crate) fn order(&self) -> Order {
-        let upon = |(generation, record): &(WireGeneration, u64)| Upon {
+    pub(crate) fn order(&self) -> PackRequest {
+        let upon = |(generation, record): &(WireGeneration, u64)| BaseCopy {
             generation: named(*generation),
             record: *record,
         };
         let chain = self.chain.iter().map(upon).collect();
-        Order { sign: self.sign, chain, base: self.base as usize }
+        PackRequest { sign: self.sign, chain, base: self.base as usize }
     }
 }
 

@@ -6,14 +6,14 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use ckpt_glue::names::NodeIndex;
-use copies::{Copies, CopyError, Packed, Place, Report, Work, Written};
+use copies::{Copies, CopyError, CopyLocation, Packed, Report, Work, Written};
 use protector::ImageRuns;
 use store::delta::Rules;
 use store::packets::Key;
 use store::{Directory, ImageReader, JobDirectory, JobFile, Manifest, StoreError};
 use transport::{JobId, Rank};
 
-use super::{Copied, Flush, Said};
+use super::{Copied, CopyEvent, Flush};
 use crate::error::CliError;
 use crate::launch::Plan;
 use crate::launch::limits::COPY_THREADS_MAX;
@@ -70,7 +70,7 @@ pub(super) type Answer = Result<Vec<Packed>, CopyError>;
 pub(super) struct Copier {
     job: JobId,
     job_file: JobFile,
-    place: Place,
+    place: CopyLocation,
     keep: u32,
     whole_every: u32,
     key: Option<Key>,
@@ -110,7 +110,7 @@ impl Copier {
         })
     }
 
-    pub(super) fn copy(&self, manifest: &Manifest, report: &Report, results: &Results<Said>) -> Copied {
+    pub(super) fn copy(&self, manifest: &Manifest, report: &Report, results: &Results<CopyEvent>) -> Copied {
         stand_back();
         let (generation, began) = (manifest.generation, Instant::now());
         match self.try_copy(manifest, report, results) {
@@ -129,7 +129,7 @@ impl Copier {
         &self,
         manifest: &Manifest,
         report: &Report,
-        results: &Results<Said>,
+        results: &Results<CopyEvent>,
     ) -> Result<Written, CopyError> {
         let target = self.place.open()?;
         let copies = Copies::new(&*target, self.job, self.key.clone());
@@ -146,7 +146,7 @@ impl Copier {
             return copies.write(&work, &Directories::of(&self.plan, manifest), report);
         };
         copies.write_by_others(&work, report, |order| {
-            results.tell(Said::Asks(order, Box::new(manifest.clone())));
+            results.tell(CopyEvent::Asks(order, Box::new(manifest.clone())));
             answers.recv().unwrap_or(Err(CopyError::Stopped))
         })
     }

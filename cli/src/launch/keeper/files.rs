@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use transport::Life;
 
 use super::super::mappings;
-use super::super::wire::{FromKeeper, Who};
+use super::super::wire::{FromKeeper, WireMember};
 use super::Shell;
 
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ impl Shell {
     }
 
     /// Messages of an MPI library go over the provider, and not past it.
-    pub(super) fn look_at(&mut self, worlds: Vec<u32>, wanted: &[Who]) {
+    pub(super) fn look_at(&mut self, worlds: Vec<u32>, wanted: &[WireMember]) {
         self.files.looked.extend(worlds);
         let Some(provider) = &self.site.provider else { return };
         let mut members = self.members();

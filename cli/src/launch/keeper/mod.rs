@@ -3,13 +3,13 @@
 //! The machine ([`ckpt_glue::Keeper`]) decides; this carries out, and talks to the coordinator over its standard input and output
 //! ([`wire`](super::wire)). When that link ends, the launcher is gone: everything that runs here is ended at once, and the guard cleans up.
 
-mod copying;
+mod copy_parts;
 mod files;
 mod nodes;
 mod output;
-mod place;
 mod pmi;
 mod ranks;
+mod receive_address;
 mod silent;
 mod spawned;
 
@@ -27,7 +27,7 @@ use ckpt_glue::keeper::{Input, Keeper, Output};
 use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::sabotage::Sabotage;
-use drivers::{NicChoice, NicWish};
+use drivers::{NicChoice, NicRequest};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -49,7 +49,7 @@ use super::secrets::withheld;
 use super::version::VERSION;
 use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, WirePhase};
 use super::{Plan, Saves, image_key, node_name, take_signals, watch};
-use copying::Copying;
+use copy_parts::CopyParts;
 use nodes::OwnDirectory;
 use output::Outputs;
 use spawned::Spawned;
@@ -147,7 +147,7 @@ struct Shell {
     /// The node has a directory of its own.
     own: Option<OwnDirectory>,
     /// A part of a copy has been asked for.
-    copying: Option<Copying>,
+    copy_parts: Option<CopyParts>,
 }
 
 /// Why the keeper's process ends.
@@ -246,7 +246,7 @@ impl Site {
     fn new(begin: &Begin) -> Site {
         let mut environment = begin.environment.clone();
         let below = begin.inherited.clone().unwrap_or_else(|| std::env::vars_os().collect());
-        let ranks_bind = place::of_ranks(begin.bind, &mut environment, below);
+        let ranks_bind = receive_address::of_ranks(begin.bind, &mut environment, below);
         Site {
             job: JobId(begin.job),
             key: begin.key,
@@ -273,7 +273,7 @@ impl Site {
     /// What keeps ranks from being started here, as far as it can be seen before.
     fn problem(&self, share: u32) -> Option<String> {
         let nic = match self.program.check().and_then(|()| Ok(self.program.nic()?)) {
-            Ok(choice) => NicWish { choice, ranks_here: Some(share) },
+            Ok(choice) => NicRequest { choice, ranks_here: Some(share) },
             Err(error) => return Some(error.to_string()),
         };
         if let Err(error) = std::net::UdpSocket::bind((self.bind.ip(), 0)) {
@@ -381,7 +381,7 @@ impl Shell {
             told: BTreeMap::new(),
             silence: silent::Silence::default(),
             own,
-            copying: None,
+            copy_parts: None,
             site,
         })
     }
@@ -593,7 +593,7 @@ impl Shell {
             ToKeeper::ToProcesses { ranks, control } => {
                 let control = control.open(&self.control_key)?;
                 for rank in ranks.into_iter().map(Rank) {
-                    self.note_wish(rank, &control.message);
+                    self.note_nic_request(rank, &control.message);
                     self.send_to_process(rank, &control);
                 }
             }
@@ -669,7 +669,7 @@ impl Shell {
         self.remove_files();
         self.hear_last_outputs();
         self.leave_disk();
-        self.copying = None;
+        self.copy_parts = None;
     }
 }
 

@@ -8,7 +8,7 @@ use ckpt_glue::control::{Control, Decision, ExitedRecord, Message};
 use ckpt_glue::keeper::{Input, RankPhase};
 use ckpt_glue::names::{ExitStatus, GenerationId, ImageDigest, Party};
 use ckpt_glue::pmi::Member;
-use drivers::{NicChoice, NicWish, RailsError};
+use drivers::{NicChoice, NicRequest, RailsError};
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -20,7 +20,7 @@ use transport::Rank;
 
 use super::super::limits::OUTPUT_GRACE;
 use super::super::namespace::Wanted;
-use super::super::process::{Apart, Process};
+use super::super::process::{PidNamespace, Process};
 use super::super::wire::FromKeeper;
 use super::super::{Saves, watch, whole};
 use super::{Shell, Source};
@@ -116,7 +116,10 @@ impl Shell {
             restore: decision.restore.map(convert::to_store),
             auth: site.auth,
             bind: site.ranks_bind,
-            nic: NicWish { choice: self.nic_of(rank).map_err(io::Error::other)?, ranks_here: Some(locals) },
+            nic: NicRequest {
+                choice: self.nic_of(rank).map_err(io::Error::other)?,
+                ranks_here: Some(locals),
+            },
             encryption: site.encryption.clone(),
             // Their images are written at the same time.
             disk_bytes_per_s: site.disk_bytes_per_s.map(|rate| (rate / u64::from(locals.max(1))).max(1)),
@@ -142,10 +145,10 @@ impl Shell {
         };
         let pmi = self.pmi_socket(Member::of_job(rank))?;
         let program = restored.as_ref().unwrap_or(&self.site.program);
-        let apart = self.namespaces.as_ref().map(|namespaces| Apart { namespaces, wanted });
+        let pid_namespace = self.namespaces.as_ref().map(|namespaces| PidNamespace { namespaces, wanted });
         let place = (local, locals);
         let (process, pipes) =
-            Process::spawn(program, &launch, place, pmi, &self.key_file, self.descriptors, apart)?;
+            Process::spawn(program, &launch, place, pmi, &self.key_file, self.descriptors, pid_namespace)?;
         let pid = process.group.pid;
         process.group.pids().for_each(|pid| self.guard.add(pid));
         let token = self.token();
@@ -295,7 +298,7 @@ impl Shell {
     }
 
     /// A rank is told to go over another NIC.
-    pub(super) fn note_wish(&mut self, rank: Rank, message: &Message) {
+    pub(super) fn note_nic_request(&mut self, rank: Rank, message: &Message) {
         if let Message::HandOver { number, nic } = message
             && let Ok(choice) = nic.as_str().parse()
         {

@@ -10,13 +10,13 @@ use ckpt_glue::control::{Control, Message};
 use ckpt_glue::enrolment::AddressTable;
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::pmi::Member;
-use session::company::Company;
+use session::parent_job::ParentJob;
 use transport::{Life, Rank};
 
 use super::super::descriptors;
 use super::super::limits::OUTPUT_GRACE;
 use super::super::node_name;
-use super::super::process::{Group, Program, Seat};
+use super::super::process::{Group, Program, SpawnSpec};
 use super::super::wire::{FromKeeper, WireCommand};
 use super::Shell;
 
@@ -123,17 +123,26 @@ impl Shell {
         life: Option<Life>,
     ) -> io::Result<()> {
         let pmi = self.pmi_socket(member)?;
-        let company = life.map(|life| {
+        let parent_job = life.map(|life| {
             let moved = self.moved.as_ref().filter(|(of, _)| *of == life);
             let moved = moved.map_or_else(AddressTable::new, |(_, ports)| ports.clone());
-            let company = Company { job: self.site.job, life, auth: self.site.auth, moved };
-            company.text().ok_or_else(|| io::Error::other("there are too many restored ports to tell it of"))
+            let parent_job = ParentJob { job: self.site.job, life, auth: self.site.auth, moved };
+            parent_job
+                .text()
+                .ok_or_else(|| io::Error::other("there are too many restored ports to tell it of"))
         });
-        let company = company.transpose()?;
+        let parent_job = parent_job.transpose()?;
         let (local, locals) = (member.rank.0, ranks);
-        let seat =
-            Seat { rank: member.rank.0, ranks, local, locals, pmi, key: self.key_file.variable(), company };
-        let (group, pipes) = Group::spawn(program, seat, self.descriptors)?;
+        let spec = SpawnSpec {
+            rank: member.rank.0,
+            ranks,
+            local,
+            locals,
+            pmi,
+            key: self.key_file.variable(),
+            parent_job,
+        };
+        let (group, pipes) = Group::spawn(program, spec, self.descriptors)?;
         self.guard.add(group.pid);
         self.spawned.processes.insert(member, group);
         self.watch_pipes(member, pipes)

@@ -6,19 +6,19 @@ use store::Decision;
 
 /// Two directories have another decision under one number: the job has gone on twice from there.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Apart {
+pub(crate) struct Divergence {
     pub(crate) one: (String, Decision),
     pub(crate) other: (String, Decision),
 }
 
 /// Every decision that one of them knows, oldest first. Each has a name, by which people are told.
-pub(crate) fn joined(known: Vec<(String, Vec<Decision>)>) -> Result<Vec<Decision>, Box<Apart>> {
+pub(crate) fn joined(known: Vec<(String, Vec<Decision>)>) -> Result<Vec<Decision>, Box<Divergence>> {
     let mut joined: BTreeMap<u32, (String, Decision)> = BTreeMap::new();
     for (name, decisions) in known {
         for decision in decisions {
             let one = joined.entry(decision.life.counter).or_insert_with(|| (name.clone(), decision));
             if one.1 != decision {
-                return Err(Box::new(Apart { one: one.clone(), other: (name, decision) }));
+                return Err(Box::new(Divergence { one: one.clone(), other: (name, decision) }));
             }
         }
     }
@@ -40,7 +40,8 @@ mod tests {
             let decisions = lives.iter().map(|(counter, nonce)| decision(*counter, *nonce)).collect();
             ((*name).to_owned(), decisions)
         });
-        let joined = joined(known.collect()).map_err(|apart| format!("{} {}", apart.one.0, apart.other.0))?;
+        let joined = joined(known.collect())
+            .map_err(|divergence| format!("{} {}", divergence.one.0, divergence.other.0))?;
         Ok(joined.into_iter().map(|decision| decision.life.counter).collect())
     }
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 use store::protect::{Group, GroupError, Scheme};
 
 use super::Node;
-use wire::{WireBudget, WirePlace};
+use wire::{WireBudget, WireMembership};
 
 /// The node of a directory in which no images are looked for.
 pub(crate) const NO_NODE: u32 = u32::MAX;
@@ -51,13 +51,13 @@ impl OwnDirectories {
     }
 
     /// What the keeper of a node is told of this.
-    pub(crate) fn place(&self, node: NodeIndex, job_file: &[u8]) -> WirePlace {
+    pub(crate) fn membership(&self, node: NodeIndex, job_file: &[u8]) -> WireMembership {
         let found = self.groups.iter().find_map(|group| {
             let member = group.nodes().iter().position(|member| *member == node.0)?;
             Some((group.nodes().to_vec(), group.losses(), member))
         });
         let (group, losses, member) = found.unwrap_or_default();
-        WirePlace { group, losses, member, budget: self.budget.clone(), job_file: job_file.to_vec() }
+        WireMembership { group, losses, member, budget: self.budget.clone(), job_file: job_file.to_vec() }
     }
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Repairs {
     #[serde(skip)]
     pub(crate) protected: bool,
     /// What was found of each generation that was looked at, the newest first.
-    pub(crate) kept: Vec<Kept>,
+    pub(crate) kept: Vec<GenerationOutcome>,
     pub(crate) rebuilt: Vec<NodeRepair>,
     pub(crate) lost: Vec<Lost>,
 }
@@ -125,7 +125,7 @@ pub(crate) struct NodeRepair {
 
 /// A committed generation, after what could be done for it.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Kept {
+pub(crate) struct GenerationOutcome {
     pub(crate) generation: String,
     pub(crate) restorable: bool,
     /// Every member of every group keeps what protects it.

@@ -14,7 +14,7 @@ use super::super::wire::{WireGeneration, WireLife};
 
 /// A node's directory of its own, and its part in its group.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct WirePlace {
+pub(crate) struct WireMembership {
     /// Nodes of the group; empty: nothing is protected.
     pub(crate) group: Vec<u32>,
     /// How many of them may be lost.
@@ -48,7 +48,7 @@ impl WireBudget {
     }
 }
 
-impl WirePlace {
+impl WireMembership {
     /// The group, if there is one.
     pub(crate) fn group(&self) -> Option<Group> {
         if self.group.is_empty() { None } else { Group::new(self.group.clone(), self.losses).ok() }

@@ -114,7 +114,7 @@ fn opened() -> Opened {
         files: vec![Some(50)],
         shared: vec![60],
         pages: (70, 8192),
-        below: None,
+        base_pages: None,
         populates: false,
         are_freed: false,
     }
@@ -258,9 +258,9 @@ fn unchanged_pages_come_from_the_image_below_and_the_others_after_them() {
     state.memory.runs = vec![run(0x1003, 1), run(0x2001, 2)];
     let runs = [run(0x1000, 12), run(0x1800, 5), run(0x2000, 2), run(0x2003, 1)];
     let unchanged = [run(0x1001, 2), run(0x1004, 6), run(0x2000, 1), run(0x2003, 1)];
-    let pieces = below(&state, &runs, &unchanged).expect("all is there");
-    let from = FromBelow { pages: (71, 4096), pieces };
-    let opened = Opened { below: Some(from), ..opened() };
+    let pieces = pieces_of_base(&state, &runs, &unchanged).expect("all is there");
+    let from = FromBase { pages: (71, 4096), pieces };
+    let opened = Opened { base_pages: Some(from), ..opened() };
     let mut calls = Calls::new(0x5000_0000);
     memory(&mut calls, &state, &opened, &Kernel::default());
     let reads: Vec<[u64; 3]> = calls
@@ -276,7 +276,8 @@ fn unchanged_pages_come_from_the_image_below_and_the_others_after_them() {
 #[test]
 fn an_image_below_that_does_not_have_the_pages_is_told() {
     let state = state();
-    let damaged = |runs: &[PageRun], unchanged: &[PageRun]| below(&state, runs, unchanged).unwrap_err();
+    let damaged =
+        |runs: &[PageRun], unchanged: &[PageRun]| pieces_of_base(&state, runs, unchanged).unwrap_err();
     let runs = [run(0x106, 2), run(0x109, 2)];
     for unchanged in [run(0x105, 1), run(0x108, 1), run(0x106, 3), run(0x10a, 2), run(0x4000, 1)] {
         let told = damaged(&runs, &[unchanged]);
@@ -287,7 +288,7 @@ fn an_image_below_that_does_not_have_the_pages_is_told() {
     assert!(damaged(&[run(0x106, 6)], &[run(0x108, 1)]).ends_with("are changed and unchanged"));
     let huge = PageRun { address: 0x109 * PAGE, pages: u64::MAX };
     assert!(damaged(&[huge], &[huge]).ends_with("are not in the image below"));
-    assert!(below(&state, &[huge], &[run(0x10a, 1)]).is_err());
+    assert!(pieces_of_base(&state, &[huge], &[run(0x10a, 1)]).is_err());
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use transport::{AddressId, RawAddress};
 
 use crate::counters::Counters;
-use crate::driver::{Armed, Caps, Driver, EachApart, Notice, Path, Wake};
+use crate::driver::{Armed, Caps, Driver, EachFrame, Notice, Path, Wake};
 use crate::error::DriverError;
 use crate::limits::CAPTURE_BYTES_MAX;
 use crate::payload::Payload;
@@ -200,8 +200,8 @@ impl<D: Driver> Driver for CaptureDriver<D> {
         self.inner.commit(to, frame_bytes, payload);
     }
 
-    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
-        let sent = self.inner.send_short(to, frame);
+    fn send_fast(&mut self, to: AddressId, frame: &[u8]) -> bool {
+        let sent = self.inner.send_fast(to, frame);
         if sent {
             let peer = self.peers.get(to.0 as usize).map(String::as_str);
             self.record.packet(Direction::Out, [frame, &[]], 0, peer);
@@ -221,12 +221,16 @@ impl<D: Driver> Driver for CaptureDriver<D> {
         })
     }
 
-    fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
+    fn receive_deferred(
+        &mut self,
+        frames_max: usize,
+        each: &mut EachFrame<'_>,
+    ) -> Result<usize, DriverError> {
         let record = &mut self.record;
-        self.inner.receive_apart(frames_max, &mut |frame, apart| {
-            let fetched_bytes = apart.as_ref().map_or(0, |apart| apart.bytes());
+        self.inner.receive_deferred(frames_max, &mut |frame, deferred| {
+            let fetched_bytes = deferred.as_ref().map_or(0, |deferred| deferred.bytes());
             record.packet(Direction::In, [frame, &[]], fetched_bytes, None);
-            each(frame, apart);
+            each(frame, deferred);
         })
     }
 

@@ -174,17 +174,17 @@ pub(super) fn every_loss_is_counted(fixture: &mut dyn Fixture) {
     assert_eq!(b.counters().bytes_received, came.len() as u64 * 8);
 }
 
-/// One after the other, whichever way they go: a short frame that was refused has not been sent. Those before the first that goes the short way may be overtaken: a
+/// One after the other, whichever way they go: a short frame that was refused has not been sent. Those before the first that takes the fast path may be overtaken: a
 /// driver that has to find the peer first may have them go round about meanwhile.
 pub(super) fn short_frames_keep_their_turn(fixture: &mut dyn Fixture) {
     let (mut a, mut b, to) = pair(fixture);
     let (mut sent, mut direct, mut before) = (Vec::new(), 0, 0);
     let longest = a.path(to).expect("resolved").frame_bytes_max;
-    assert!(!a.send_short(to, &vec![0; longest + 1]), "the path takes no more than {longest} bytes");
+    assert!(!a.send_fast(to, &vec![0; longest + 1]), "the path takes no more than {longest} bytes");
     for i in 0..40u8 {
         let frame = vec![i; 40 + usize::from(i)];
         let staged = a.staged_total();
-        if a.send_short(to, &frame) {
+        if a.send_fast(to, &frame) {
             direct += 1;
             if direct == 1 {
                 before = sent.len();
@@ -196,7 +196,7 @@ pub(super) fn short_frames_keep_their_turn(fixture: &mut dyn Fixture) {
             assert_eq!(a.staged_total(), staged);
             stage(fixture, a.as_mut(), to, &frame, Payload::EMPTY);
             if i % 3 == 0 {
-                assert!(!a.send_short(to, &frame), "a frame is staged before it");
+                assert!(!a.send_fast(to, &frame), "a frame is staged before it");
                 stage(fixture, a.as_mut(), to, &[i; 20], Payload::EMPTY);
                 flush_all(fixture, a.as_mut());
                 sent.push(frame);
@@ -213,14 +213,18 @@ pub(super) fn short_frames_keep_their_turn(fixture: &mut dyn Fixture) {
             came.into_iter().partition(|frame| sent[..before].contains(frame));
         let mut rest = sent[before..].iter();
         let strange = in_turn.iter().find(|frame| !rest.any(|expected| expected == *frame));
-        assert_eq!(strange, None, "out of its turn, doubled or altered; {direct} went the short way");
+        assert_eq!(strange, None, "out of its turn, doubled or altered; {direct} took the fast path");
         let is_doubled = |(i, frame): (usize, &Vec<u8>)| early[..i].contains(frame);
         assert!(!early.iter().enumerate().any(is_doubled), "an early frame came twice");
         let found = (early.len(), in_turn.len());
         if fixture.loses() {
             assert!(found.0 + found.1 > sent.len() / 2, "{found:?} of {} came", sent.len());
         } else {
-            assert_eq!(found, (before, sent.len() - before), "before the first short way, and from it on");
+            assert_eq!(
+                found,
+                (before, sent.len() - before),
+                "before the first on the fast path, and from it on"
+            );
         }
     } else {
         assert!(came.iter().all(|frame| sent.contains(frame)), "a frame that was never sent, or was altered");

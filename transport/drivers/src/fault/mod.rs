@@ -15,7 +15,7 @@
 
 mod alarm;
 mod chance;
-mod held;
+mod held_frames;
 mod spec;
 mod state;
 mod switch;
@@ -36,7 +36,7 @@ use crate::payload::Payload;
 use crate::sleep::wait_readable;
 use alarm::Alarm;
 use chance::Chance;
-use held::{Due, Fate, Held, Moment, fate, take_due};
+use held_frames::{Due, Fate, HeldFrame, Moment, fate, take_due};
 pub use spec::{Delay, Faults, FaultsError, Rate, Side};
 use state::State;
 pub use switch::FaultSwitch;
@@ -72,7 +72,7 @@ pub struct FaultDriver<D> {
     /// What has to happen before each committed frame counts as completed, oldest first.
     outstanding: VecDeque<Done>,
     known: BTreeMap<AddressId, RawAddress>,
-    held_out: VecDeque<Held>,
+    held_out: VecDeque<HeldFrame>,
     /// When the first of the frames held in either direction that go by time is due.
     earliest: Option<Instant>,
     /// `None`: the driver inside can only be polled, or no descriptor was left.
@@ -258,7 +258,7 @@ impl<D: Driver> FaultDriver<D> {
     }
 
     fn hold(&mut self, due: Due, to: AddressId, bytes: Vec<u8>, late: Option<(u64, Payload)>) {
-        self.held_out.push_back(Held { due, to, bytes, late });
+        self.held_out.push_back(HeldFrame { due, to, bytes, late });
         if let Some(due) = due.time()
             && self.earliest.is_none_or(|earliest| due < earliest)
         {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use transport::AddressId;
 
 use super::chance::Chance;
-use super::held::{Due, Fate, Held, Moment, corrupt, fate};
+use super::held_frames::{Due, Fate, HeldFrame, Moment, corrupt, fate};
 use super::spec::{Faults, Side};
 use super::{Clock, Tally};
 use crate::limits::FAULT_HELD_MAX;
@@ -20,7 +20,7 @@ pub(super) struct State {
     pub(super) frames_out: u64,
     pub(super) frames_in: u64,
     pub(super) starve_calls: u64,
-    pub(super) held_in: VecDeque<Held>,
+    pub(super) held_in: VecDeque<HeldFrame>,
     pub(super) tally: Tally,
 }
 
@@ -56,7 +56,7 @@ impl State {
             return Some(frame.into());
         }
         let fate = fate(&self.faults, &mut self.chance);
-        let hold = |due| Held { due, to: AddressId(0), bytes: frame.to_vec(), late: None };
+        let hold = |due| HeldFrame { due, to: AddressId(0), bytes: frame.to_vec(), late: None };
         match fate {
             Fate::Lose => {
                 self.tally.lost += 1;

@@ -26,14 +26,14 @@ pub(super) const EXPECTED: &str =
 
 /// Where a segment is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Place {
+pub(super) struct SegmentAddress {
     pub(super) host: Host,
     pub(super) owner: Process,
     pub(super) descriptor: u32,
     pub(super) serial: u16,
 }
 
-impl Place {
+impl SegmentAddress {
     pub(super) fn encode(&self) -> RawAddress {
         let mut bytes = [0; BYTES];
         bytes[0] = KIND;
@@ -47,7 +47,7 @@ impl Place {
     }
 
     /// `None` if it is not an address of this driver.
-    pub(super) fn decode(address: &RawAddress) -> Option<Place> {
+    pub(super) fn decode(address: &RawAddress) -> Option<SegmentAddress> {
         let bytes: &[u8; BYTES] = address.as_bytes().try_into().ok()?;
         if bytes[..2] != [KIND, VERSION] {
             return None;
@@ -57,7 +57,7 @@ impl Place {
         let (pid, rest) = rest.split_first_chunk()?;
         let (descriptor, rest) = rest.split_first_chunk()?;
         let (serial, _) = rest.split_first_chunk()?;
-        Some(Place {
+        Some(SegmentAddress {
             host: Host(u64::from_le_bytes(*host)),
             owner: Process { pid: u32::from_le_bytes(*pid), start: u32::from_le_bytes(*start) },
             descriptor: u32::from_le_bytes(*descriptor),
@@ -72,13 +72,13 @@ mod tests {
 
     #[test]
     fn an_address_comes_back_as_it_was() {
-        let place = Place {
+        let place = SegmentAddress {
             host: Host(0x0123_4567_89ab_cdef),
             owner: Process { pid: 4_000_000, start: 1 << 31 },
             descriptor: 1023,
             serial: 7,
         };
-        assert_eq!(Place::decode(&place.encode()), Some(place));
-        assert_eq!(Place::decode(&RawAddress::NONE), None);
+        assert_eq!(SegmentAddress::decode(&place.encode()), Some(place));
+        assert_eq!(SegmentAddress::decode(&RawAddress::NONE), None);
     }
 }

@@ -7,13 +7,13 @@ use super::host::is_apart;
 use super::layout::{
     AREA, AREA_BYTES, COPIED, ENTRY_KEY, ENTRY_KEY_ADDRESS, ENTRY_OWNER, ENTRY_PULL, ENTRY_TAKEN,
     HEAD_BYTES_MAX, Kind, OFFERED, PULL_PERMITTED, PULL_REFUSED, SLOT_ADDRESS, SLOT_BODY, SLOT_HEAD,
-    SLOT_LINE_BYTES, SLOT_LONG_BYTES, SLOT_PAYLOAD_BYTES, SLOT_PLACE, SLOT_STATE, SLOTS, TAKEN, Word, entry,
-    slot_at,
+    SLOT_LINE_BYTES, SLOT_LONG_BYTES, SLOT_PAYLOAD_BYTES, SLOT_PLACE, SLOT_STATE, SLOTS, SlotWord, TAKEN,
+    entry, slot_at,
 };
 use super::map::Mapping;
 use super::pull::{Key, pull};
 use crate::counters::Counters;
-use crate::driver::Apart;
+use crate::driver::DeferredPayload;
 
 /// What receiving needs besides the ring.
 pub(super) struct Desk<'a> {
@@ -52,7 +52,7 @@ impl Incoming {
     /// Whether a frame waits.
     pub(super) fn has_frame(&self) -> bool {
         let word = self.map.u64(slot_at(self.next)).load(Ordering::Acquire);
-        Word::decode(word, self.next).is_some()
+        SlotWord::decode(word, self.next).is_some()
     }
 
     /// Gives up to `frames_max` frames to `each`, which answers whether it took them; returns how many.
@@ -69,7 +69,7 @@ impl Incoming {
             }
             let slot = slot_at(self.next);
             let word = self.map.u64(slot).load(Ordering::Acquire);
-            let Some(word) = Word::decode(word, self.next) else { break };
+            let Some(word) = SlotWord::decode(word, self.next) else { break };
             self.next += 1;
             self.look_ahead();
             let taken = word.and_then(|word| {
@@ -124,7 +124,7 @@ impl Incoming {
         &self,
         desk: &mut Desk<'_>,
         slot: usize,
-        word: Word,
+        word: SlotWord,
         each: &mut EachFetch<'_>,
     ) -> Result<Option<usize>, ()> {
         match word.kind {
@@ -178,7 +178,7 @@ pub(super) struct Fetch<'a> {
     malformed: bool,
 }
 
-impl Apart for Fetch<'_> {
+impl DeferredPayload for Fetch<'_> {
     fn bytes(&self) -> usize {
         self.bytes
     }

@@ -128,7 +128,7 @@ pub(super) enum Kind {
 
 /// The word of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Word {
+pub(super) struct SlotWord {
     pub(super) kind: Kind,
     /// The first frame since its sender claimed the ring.
     pub(super) first: bool,
@@ -136,7 +136,7 @@ pub(super) struct Word {
     pub(super) bytes: usize,
 }
 
-impl Word {
+impl SlotWord {
     /// The word for frame `number`.
     pub(super) fn encode(self, number: u64) -> u64 {
         let kind = match self.kind {
@@ -149,7 +149,7 @@ impl Word {
     }
 
     /// `None`: frame `number` has not been written yet. `Err`: somebody writes nonsense.
-    pub(super) fn decode(word: u64, number: u64) -> Option<Result<Word, ()>> {
+    pub(super) fn decode(word: u64, number: u64) -> Option<Result<SlotWord, ()>> {
         if word & 0xffff_ffff != u64::from(lap(number)) {
             return None;
         }
@@ -165,7 +165,11 @@ impl Word {
             Kind::Split => HEAD_BYTES_MAX,
         };
         let bytes = usize::try_from(word >> 48).unwrap_or(usize::MAX);
-        Some(if bytes <= bytes_max { Ok(Word { kind, first: word >> 40 & 1 == 1, bytes }) } else { Err(()) })
+        Some(if bytes <= bytes_max {
+            Ok(SlotWord { kind, first: word >> 40 & 1 == 1, bytes })
+        } else {
+            Err(())
+        })
     }
 }
 
@@ -197,20 +201,20 @@ mod tests {
 
     #[test]
     fn a_word_is_of_one_lap_only() {
-        let word = Word { kind: Kind::Split, first: true, bytes: 96 };
+        let word = SlotWord { kind: Kind::Split, first: true, bytes: 96 };
         let number = 5 * SLOTS as u64 + 3;
         let encoded = word.encode(number);
-        assert_eq!(Word::decode(encoded, number), Some(Ok(word)));
-        assert_eq!(Word::decode(encoded, number + SLOTS as u64), None);
-        assert_eq!(Word::decode(encoded, number - SLOTS as u64), None);
-        assert_eq!(Word::decode(0, 0), None, "fresh memory holds no frame");
+        assert_eq!(SlotWord::decode(encoded, number), Some(Ok(word)));
+        assert_eq!(SlotWord::decode(encoded, number + SLOTS as u64), None);
+        assert_eq!(SlotWord::decode(encoded, number - SLOTS as u64), None);
+        assert_eq!(SlotWord::decode(0, 0), None, "fresh memory holds no frame");
     }
 
     #[test]
     fn lengths_beyond_the_slot_are_nonsense() {
-        let good = Word { kind: Kind::Inline, first: false, bytes: INLINE_BYTES_MAX }.encode(0);
-        assert!(Word::decode(good, 0).is_some_and(|word| word.is_ok()));
-        assert_eq!(Word::decode(good + (1 << 48), 0), Some(Err(())));
-        assert_eq!(Word::decode(good | 0xf << 32, 0), Some(Err(())));
+        let good = SlotWord { kind: Kind::Inline, first: false, bytes: INLINE_BYTES_MAX }.encode(0);
+        assert!(SlotWord::decode(good, 0).is_some_and(|word| word.is_ok()));
+        assert_eq!(SlotWord::decode(good + (1 << 48), 0), Some(Err(())));
+        assert_eq!(SlotWord::decode(good | 0xf << 32, 0), Some(Err(())));
     }
 }

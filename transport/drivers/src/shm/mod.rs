@@ -34,7 +34,7 @@ use std::time::Instant;
 use transport::{AddressId, RawAddress};
 
 use crate::counters::Counters;
-use crate::driver::{Apart, Armed, Caps, Driver, EachApart, Notice, Path, Wake};
+use crate::driver::{Armed, Caps, DeferredPayload, Driver, EachFrame, Notice, Path, Wake};
 use crate::error::DriverError;
 use crate::limits::{
     BURST_FRAMES, SHM_COPIED_AHEAD, SHM_FRAME_BYTES_MAX, SHM_OFFER_BYTES_MIN, SHM_OFFER_PATIENCE,
@@ -405,7 +405,7 @@ impl Driver for ShmDriver {
         }
     }
 
-    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
+    fn send_fast(&mut self, to: AddressId, frame: &[u8]) -> bool {
         if self.staging.len() > 0 || !self.peers.write_short(to, frame) {
             return false;
         }
@@ -428,15 +428,15 @@ impl Driver for ShmDriver {
 
     fn receive(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DriverError> {
         let mut whole = core::mem::take(&mut self.whole);
-        let given = self.look(frames_max, &mut |frame, apart| {
-            let Some(apart) = apart else {
+        let given = self.look(frames_max, &mut |frame, deferred| {
+            let Some(deferred) = deferred else {
                 each(frame);
                 return true;
             };
-            let bytes = frame.len() + apart.bytes();
+            let bytes = frame.len() + deferred.bytes();
             let (head, payload) = whole[..bytes].split_at_mut(frame.len());
             head.copy_from_slice(frame);
-            let fetched = apart.fetch(payload);
+            let fetched = deferred.fetch(payload);
             if fetched {
                 each(&whole[..bytes]);
             }
@@ -446,9 +446,13 @@ impl Driver for ShmDriver {
         Ok(given)
     }
 
-    fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
-        Ok(self.look(frames_max, &mut |frame, apart| {
-            each(frame, apart.map(|apart| apart as &mut dyn Apart));
+    fn receive_deferred(
+        &mut self,
+        frames_max: usize,
+        each: &mut EachFrame<'_>,
+    ) -> Result<usize, DriverError> {
+        Ok(self.look(frames_max, &mut |frame, deferred| {
+            each(frame, deferred.map(|deferred| deferred as &mut dyn DeferredPayload));
             true
         }))
     }

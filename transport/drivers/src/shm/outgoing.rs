@@ -7,8 +7,8 @@ use super::host::{Process, is_alive};
 use super::layout::{
     AREA, AREA_BYTES, COPIED, ENTRY_KEY, ENTRY_KEY_ADDRESS, ENTRY_OWNER, ENTRY_PULL, ENTRY_TAKEN,
     HEAD_BYTES_MAX, INLINE_BYTES_MAX, Kind, OFFERED, PULL_PERMITTED, RINGS_MAX, SLOT_ADDRESS, SLOT_BODY,
-    SLOT_HEAD, SLOT_LINE_BYTES, SLOT_LONG_BYTES, SLOT_PAYLOAD_BYTES, SLOT_PLACE, SLOT_STATE, SLOTS,
-    WITHDRAWN, Word, entry, slot_at,
+    SLOT_HEAD, SLOT_LINE_BYTES, SLOT_LONG_BYTES, SLOT_PAYLOAD_BYTES, SLOT_PLACE, SLOT_STATE, SLOTS, SlotWord,
+    WITHDRAWN, entry, slot_at,
 };
 use super::map::Mapping;
 use super::pull::Key;
@@ -90,7 +90,7 @@ impl Outgoing {
         // A sender before us may have left frames that are not taken yet: go on behind them.
         let left = (taken..taken + SLOTS as u64)
             .take_while(|number| {
-                Word::decode(map.u64(slot_at(*number)).load(Ordering::Acquire), *number).is_some()
+                SlotWord::decode(map.u64(slot_at(*number)).load(Ordering::Acquire), *number).is_some()
             })
             .count() as u64;
         let next = taken + left;
@@ -121,7 +121,7 @@ impl Outgoing {
             self.map.write(AREA + place + head.len(), payload);
             self.set(slot + SLOT_PLACE, place);
             self.set(slot + SLOT_LONG_BYTES, head.len() + payload.len());
-            Some(Word { kind: Kind::Long, first: self.fresh, bytes: 0 })
+            Some(SlotWord { kind: Kind::Long, first: self.fresh, bytes: 0 })
         } else {
             let state = if payload.len() >= self.sender.offer_bytes_min && self.may_offer() && self.is_ahead()
             {
@@ -137,7 +137,7 @@ impl Outgoing {
             self.set(slot + SLOT_PAYLOAD_BYTES, payload.len());
             self.map.u32(slot + SLOT_STATE).store(state, Ordering::Relaxed);
             self.map.write(slot + SLOT_HEAD, head);
-            Some(Word { kind: Kind::Split, first: self.fresh, bytes: head.len() })
+            Some(SlotWord { kind: Kind::Split, first: self.fresh, bytes: head.len() })
         };
         if let Some(word) = word {
             // Release: whoever sees the word sees the frame.
@@ -170,7 +170,7 @@ impl Outgoing {
         self.map.write(slot + SLOT_BODY + beside_word.len(), rest);
         self.map.write(slot + SLOT_BODY + head.len(), payload);
         self.map.write(slot + SLOT_BODY, beside_word);
-        let word = Word { kind: Kind::Inline, first, bytes: head.len() + payload.len() };
+        let word = SlotWord { kind: Kind::Inline, first, bytes: head.len() + payload.len() };
         // Release: whoever sees the word sees the frame.
         self.map.u64(slot).store(word.encode(self.next), Ordering::Release);
     }

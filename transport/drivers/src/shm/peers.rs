@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 
 use transport::{AddressId, RawAddress};
 
-use super::address::{EXPECTED, Place};
+use super::address::{EXPECTED, SegmentAddress};
 use super::host::Host;
 use super::outgoing::{Outcome, Outgoing, Sender};
 use super::pull::{Key, pull};
@@ -31,7 +31,7 @@ pub(super) struct Peers {
 }
 
 struct Peer {
-    place: Place,
+    place: SegmentAddress,
     ring: Option<Outgoing>,
     /// It will never be there again: its place names one segment of one process.
     gone: bool,
@@ -50,7 +50,8 @@ impl Peers {
 
     pub(super) fn resolve(&mut self, address: &RawAddress) -> Result<AddressId, DriverError> {
         let unusable = DriverError::AddressUnusable { address: *address, expected: EXPECTED };
-        let place = Place::decode(address).filter(|place| place.host == self.host).ok_or(unusable)?;
+        let place =
+            SegmentAddress::decode(address).filter(|place| place.host == self.host).ok_or(unusable)?;
         if let Some(known) = self.table.id(address) {
             return Ok(known);
         }

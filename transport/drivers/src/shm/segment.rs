@@ -17,7 +17,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{ftruncate, pipe2};
 
-use super::address::Place;
+use super::address::SegmentAddress;
 use super::barrier;
 use super::host::{Host, Process, is_apart, processes};
 use super::layout::{
@@ -46,7 +46,7 @@ pub(super) struct Inbox {
     pub(super) front: Mapping,
     /// The end that is read, and the one that others open for writing.
     bell: (File, OwnedFd),
-    pub(super) place: Place,
+    pub(super) place: SegmentAddress,
     /// Peers rely on it that barriers are made for them.
     barriers: bool,
 }
@@ -55,7 +55,7 @@ impl Inbox {
     pub(super) fn create() -> Result<Inbox, DriverError> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let system = |error: &std::io::Error| cannot(Operation::FindHost, Errno::from(error));
-        let place = Place {
+        let place = SegmentAddress {
             host: Host::this().map_err(|error| system(&error))?,
             owner: Process::this().map_err(|error| system(&error))?,
             descriptor: 0,
@@ -64,7 +64,7 @@ impl Inbox {
         Inbox::make(place).map_err(|errno| cannot(Operation::CreateSegment, errno))
     }
 
-    fn make(mut place: Place) -> Result<Inbox, Errno> {
+    fn make(mut place: SegmentAddress) -> Result<Inbox, Errno> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = memfd_create(c"stillwire", flags).map_err(errno)?;
         fchmod(file.as_fd(), Mode::S_IRUSR | Mode::S_IWUSR).map_err(errno)?;
@@ -166,7 +166,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn open(place: &Place) -> Result<Outbox, Refused> {
+    pub(super) fn open(place: &SegmentAddress) -> Result<Outbox, Refused> {
         let path = format!("{}/{}/fd/{}", processes(), place.owner.pid, place.descriptor);
         let file = open(&path, libc::O_CLOEXEC | libc::O_NONBLOCK)?;
         let facts = file.metadata().map_err(|_| Refused::Gone)?;
@@ -289,13 +289,13 @@ mod tests {
         let inbox = Inbox::create().expect("a segment");
         let place = inbox.place;
         assert!(Outbox::open(&place).is_ok_and(|outbox| !outbox.is_closed()));
-        let refused = |place: Place| Outbox::open(&place).err();
-        assert_eq!(refused(Place { serial: place.serial ^ 1, ..place }), Some(Refused::Gone));
+        let refused = |place: SegmentAddress| Outbox::open(&place).err();
+        assert_eq!(refused(SegmentAddress { serial: place.serial ^ 1, ..place }), Some(Refused::Gone));
         let owner = Process { start: place.owner.start + 1, ..place.owner };
-        assert_eq!(refused(Place { owner, ..place }), Some(Refused::Gone));
+        assert_eq!(refused(SegmentAddress { owner, ..place }), Some(Refused::Gone));
         // Standard input is no segment, and the last has no such descriptor.
         for descriptor in [0, 1 << 30] {
-            assert_eq!(refused(Place { descriptor, ..place }), Some(Refused::Gone));
+            assert_eq!(refused(SegmentAddress { descriptor, ..place }), Some(Refused::Gone));
         }
         let outbox = Outbox::open(&place).expect("still open");
         drop(inbox);

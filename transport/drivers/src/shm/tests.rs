@@ -3,7 +3,9 @@
 use core::sync::atomic::Ordering;
 
 use super::barrier::REFUSED;
-use super::layout::{ACTIVE, ENTRY_OWNER, ENTRY_TAKEN, RING_BYTES, RINGS_MAX, SLOTS, Word, entry, slot_at};
+use super::layout::{
+    ACTIVE, ENTRY_OWNER, ENTRY_TAKEN, RING_BYTES, RINGS_MAX, SLOTS, SlotWord, entry, slot_at,
+};
 use super::segment::Outbox;
 use super::{QUIET_LOOKS, QUIET_RINGS, ShmConfig, ShmDriver};
 use crate::driver::Driver;
@@ -47,8 +49,8 @@ fn a_sender_that_writes_nonsense_is_only_counted() {
             ring.u32(slot + field).store(value, Ordering::Relaxed);
         }
         outbox.front.u64(entry(0, nonsense.below(12) * 8)).store(nonsense.next(), Ordering::Relaxed);
-        let good =
-            Word { kind: super::layout::Kind::Inline, first: false, bytes: 0 }.encode(number) & 0xffff_ffff;
+        let good = SlotWord { kind: super::layout::Kind::Inline, first: false, bytes: 0 }.encode(number)
+            & 0xffff_ffff;
         let kind = nonsense.next() % 5;
         let word = good | kind << 32 | (nonsense.next() & 1) << 40 | (nonsense.next() % 260) << 48;
         ring.u64(slot).store(word, Ordering::Release);

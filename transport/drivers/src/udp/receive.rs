@@ -212,7 +212,7 @@ impl Incoming {
         }
     }
 
-    /// The short way of a datagram that comes alone: from the kernel straight to `each`.
+    /// The fast path of a datagram that comes alone: from the kernel straight to `each`.
     fn receive_single(
         &mut self,
         fd: BorrowedFd<'_>,

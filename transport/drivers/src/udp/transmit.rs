@@ -87,8 +87,8 @@ impl UdpDriver {
         Ok(usize::try_from(self.counters.frames_sent - before).unwrap_or(usize::MAX))
     }
 
-    /// The short way for what a ping-pong sends: one small frame to a peer with a socket of its own. False: nothing was sent, and
-    /// the long way finds out what to do.
+    /// The fast path for what a ping-pong sends: one small frame to a peer with a socket of its own. False: nothing was sent, and
+    /// the slow path finds out what to do.
     fn flush_only_frame(&mut self) -> bool {
         if self.staging.len() != 1 {
             return false;

@@ -471,7 +471,7 @@ impl Driver for VerbsDriver {
         self.staged.push_back(Staged { slot, to, bytes });
     }
 
-    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
+    fn send_fast(&mut self, to: AddressId, frame: &[u8]) -> bool {
         if !self.staged.is_empty() || !self.queue.is_short(frame.len()) {
             return false;
         }

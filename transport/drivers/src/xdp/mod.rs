@@ -5,7 +5,7 @@
 //! or while a neighbour is not known, which also makes the kernel look for it. The rail's address is the companion's, so rails over UDP
 //! and over AF_XDP reach each other.
 //!
-//! * `aside`: companion, kernel's tables and helper: what is not in the rings;
+//! * `slow_path`: companion, kernel's tables and helper: what is not in the rings;
 //! * `config`: how a rail is opened;
 //! * `device`: what there is to know of a device;
 //! * `rights`: what the kernel asks for;
@@ -13,12 +13,11 @@
 //! * `program`: what runs at the device, and attaching it;
 //! * `open`: all of that, put together;
 //! * `sockets`, `memory`, `rings`: sockets as they are made, the memory of their frames, and both in use;
-//! * `packing`: what waits to be sent, several short frames to a datagram;
+//! * `tx_staging`: what waits to be sent, several short frames to a datagram;
 //! * `headers`: what stands before a frame on the wire;
 //! * `neighbours`: routes and neighbours, asked of the kernel;
 //! * `bare` (feature of that name): the rings alone, to measure against.
 
-mod aside;
 #[cfg(feature = "bare")]
 pub mod bare;
 mod config;
@@ -28,11 +27,12 @@ pub mod helper;
 mod memory;
 pub(crate) mod neighbours;
 mod open;
-mod packing;
 mod program;
 mod rights;
 mod rings;
+mod slow_path;
 mod sockets;
+mod tx_staging;
 
 use core::ops::Range;
 use core::task::Poll;
@@ -45,10 +45,10 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use transport::{AddressId, RawAddress};
 
 use crate::counters::Counters;
-use crate::driver::{Armed, Caps, Driver, EachApart, Notice, Path, Wake};
+use crate::driver::{Armed, Caps, Driver, EachFrame, Notice, Path, Wake};
 use crate::error::{DriverError, Errno, Operation};
 use crate::limits::BURST_FRAMES;
-use crate::pack::{self, Frames, Kept};
+use crate::pack::{self, Frames, PendingFrames};
 use crate::payload::Payload;
 use crate::sleep::wait_readable;
 use crate::udp::{UdpAddress, UdpConfig, UdpDriver};
@@ -58,10 +58,10 @@ use headers::{HEADER_BYTES_MAX, Headers, Mac, frame_of};
 use neighbours::Neighbours;
 pub(crate) use open::helper_for;
 use open::{Hold, Layout, Opened, cannot};
-use packing::{PACK_BYTES, Staged};
 pub use rights::{check_capabilities, file_has_capabilities};
 use rings::Socket;
 pub(crate) use sockets::holds_a_rail;
+use tx_staging::{PACK_BYTES, Staged};
 
 /// Bytes before the first frame in a slot for sending: the headers end there, behind them the head of a pack if it becomes one, and the frame is
 /// aligned.
@@ -113,7 +113,7 @@ pub struct XdpDriver {
     queues: usize,
     neighbours: Neighbours,
     /// Of companion and neighbours; and of the socket too, while it is watched.
-    aside: Epoll,
+    slow_path: Epoll,
     epoll: Epoll,
     /// Looks for which the socket is watched still; 0: it is not.
     watched: u32,
@@ -137,7 +137,7 @@ pub struct XdpDriver {
     /// Bytes of a pack at most: it lies in one chunk at the receiver.
     pack_bytes_max: usize,
     /// What is left of a pack that came.
-    kept: Kept,
+    pending: PendingFrames,
     staged_total: u64,
     /// The kernel has not been told of frames that were taken. That takes memory away from it which it has just written, for which the answer to such a
     /// frame would wait.
@@ -146,7 +146,7 @@ pub struct XdpDriver {
     look_in: u32,
     looks: u32,
     /// The last look found frames at the companion.
-    more_aside: bool,
+    more_slow_path: bool,
     /// The kernel's tables have changed since the socket was last asked whether it still has a device.
     may_be_gone: bool,
     /// To be told.
@@ -195,8 +195,8 @@ impl XdpDriver {
             Neighbours::open(interface).map_err(|errno| cannot((Operation::AskRoutes, errno)))?;
         let waits = |errno| cannot((Operation::Wait, errno));
         let lease = hold.fd().filter(|_| matches!(hold, Hold::Helper(_)));
-        let aside = epoll([companion.fd(), Some(neighbours.fd()), lease]).map_err(waits)?;
-        let epoll = epoll([Some(aside.0.as_fd())]).map_err(waits)?;
+        let slow_path = epoll([companion.fd(), Some(neighbours.fd()), lease]).map_err(waits)?;
+        let epoll = epoll([Some(slow_path.0.as_fd())]).map_err(waits)?;
         let caps = Caps {
             kind: "xdp",
             frame_bytes_max,
@@ -214,7 +214,7 @@ impl XdpDriver {
             socket,
             queues,
             neighbours,
-            aside,
+            slow_path,
             epoll,
             watched: 0,
             companion,
@@ -230,12 +230,12 @@ impl XdpDriver {
             frames_in: vec![0; slots],
             in_parts: layout.frame_chunks > 1,
             pack_bytes_max: layout.chunk_bytes - RECEIVE_HEADROOM - header_bytes,
-            kept: Kept::default(),
+            pending: PendingFrames::default(),
             staged_total: 0,
             untold: false,
             look_in: 0,
             looks: 0,
-            more_aside: false,
+            more_slow_path: false,
             may_be_gone: false,
             helper_gone: false,
         })
@@ -334,7 +334,7 @@ impl XdpDriver {
         self.tell_taken();
         self.collect()?;
         let mut given =
-            if self.kept.is_empty() { 0 } else { self.give_kept(frames_max, &mut |frame| each(frame)) };
+            if self.pending.is_empty() { 0 } else { self.give_pending(frames_max, &mut |frame| each(frame)) };
         let mut taken = 0;
         while given < frames_max {
             let Some((chunk, bytes)) = self.socket.take() else { break };
@@ -352,7 +352,7 @@ impl XdpDriver {
                             self.counters.bytes_received += frame.len() as u64;
                         }
                         if frames.rest().1 > 0 {
-                            self.kept.keep(frames);
+                            self.pending.keep(frames);
                         }
                     }
                     None => self.counters.lost_malformed += 1,
@@ -417,10 +417,10 @@ impl XdpDriver {
 
     /// Gives away frames of a pack that are left, at most `frames_max`.
     #[cold]
-    fn give_kept(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> usize {
+    fn give_pending(&mut self, frames_max: usize, each: &mut dyn FnMut(&[u8])) -> usize {
         let mut given = 0;
         while given < frames_max
-            && let Some(frame) = self.kept.next()
+            && let Some(frame) = self.pending.next()
         {
             each(frame);
             given += 1;
@@ -503,7 +503,7 @@ impl Driver for XdpDriver {
         self.staged.push_back(Staged { slot, to, frame_bytes: bytes, frames: 1, open });
     }
 
-    fn send_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
+    fn send_fast(&mut self, to: AddressId, frame: &[u8]) -> bool {
         let fits = self.path(to).is_some_and(|path| frame.len() <= path.frame_bytes_max);
         if !fits || !self.staged.is_empty() || self.leased.is_some() {
             return false;
@@ -573,7 +573,11 @@ impl Driver for XdpDriver {
         self.receive_each(frames_max, each)
     }
 
-    fn receive_apart(&mut self, frames_max: usize, each: &mut EachApart<'_>) -> Result<usize, DriverError> {
+    fn receive_deferred(
+        &mut self,
+        frames_max: usize,
+        each: &mut EachFrame<'_>,
+    ) -> Result<usize, DriverError> {
         self.receive_each(frames_max, &mut |frame: &[u8]| each(frame, None))
     }
 
@@ -581,7 +585,7 @@ impl Driver for XdpDriver {
         self.look_in > 0
             && !self.untold
             && self.sending == 0
-            && self.kept.is_empty()
+            && self.pending.is_empty()
             && !self.socket.has_frames()
     }
 
@@ -606,7 +610,7 @@ impl Driver for XdpDriver {
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        let own = [self.aside.0.as_fd(), self.epoll.0.as_fd()].into_iter();
+        let own = [self.slow_path.0.as_fd(), self.epoll.0.as_fd()].into_iter();
         let own = own.chain(self.hold.fd()).chain(self.socket.fds()).map(|fd| fd.as_raw_fd());
         let asking = self.neighbours.sockets().map(|socket| socket.as_raw_fd());
         own.chain(asking).chain(self.companion.descriptors()).collect()
@@ -629,7 +633,7 @@ impl Driver for XdpDriver {
             self.watch().map_err(|errno| DriverError::Transient { operation: Operation::Wait, errno })?;
         }
         self.watched = WATCHED_LOOKS;
-        let waits = self.socket.has_frames() || !self.kept.is_empty();
+        let waits = self.socket.has_frames() || !self.pending.is_empty();
         Ok(if waits { Armed::FrameWaiting } else { companion })
     }
 

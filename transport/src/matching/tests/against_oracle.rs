@@ -216,8 +216,8 @@ impl Both {
         let mut waits = Ok(false);
         while let Some(receive) = next.take() {
             match self.matcher.post(receive) {
-                Ok(Post::Posted) => waits = Ok(true),
-                Ok(Post::Matched { key, message, placement, rest }) => {
+                Ok(PostOutcome::Posted) => waits = Ok(true),
+                Ok(PostOutcome::Matched { key, message, placement, rest }) => {
                     assert_eq!(key, self.key_of(message.payload));
                     taken.push((message.payload, placement.offset, placement.bytes));
                     next = rest;

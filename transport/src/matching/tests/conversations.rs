@@ -22,8 +22,8 @@ impl Talk {
         let mut next = Some(receive);
         while let Some(receive) = next.take() {
             match self.matcher.post(receive) {
-                Ok(Post::Posted) => said.push(String::from("waits")),
-                Ok(Post::Matched { message, placement, rest, .. }) => {
+                Ok(PostOutcome::Posted) => said.push(String::from("waits")),
+                Ok(PostOutcome::Matched { message, placement, rest, .. }) => {
                     let Placement { offset, bytes, .. } = placement;
                     said.push(match offset {
                         0 => format!("takes {}", message.payload),
@@ -145,7 +145,7 @@ fn a_message_still_arriving_is_matched_and_known_by_its_key_until_then() {
         panic!("nothing was posted");
     };
     *talk.matcher.payload_mut(key).unwrap() = "two parts";
-    let Ok(Post::Matched { key: taken, message, .. }) = talk.matcher.post(from(1, 0, 5)) else {
+    let Ok(PostOutcome::Matched { key: taken, message, .. }) = talk.matcher.post(from(1, 0, 5)) else {
         panic!("a message waited");
     };
     assert_eq!((taken, message.finished, message.payload), (key, false, "two parts"));

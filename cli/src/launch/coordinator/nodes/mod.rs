@@ -7,12 +7,12 @@
 //!
 //! What counts is what stands in the job's own directory; the nodes' copies of its records are there for the ranks, and for whoever has lost that directory.
 
-mod late;
-mod learning;
-mod mending;
-mod protecting;
-mod rebuilding;
-mod recovering;
+mod background_repair;
+mod late_nodes;
+mod metadata_sync;
+mod protection;
+mod record_repair;
+mod restore_plan;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -31,10 +31,10 @@ use super::super::storage::Records;
 use super::super::wire::ToKeeper;
 use super::Shell;
 use crate::convert;
-use late::Late;
-use protecting::Protecting;
-use rebuilding::Rebuilding;
-use recovering::Recovering;
+use background_repair::BackgroundRepair;
+use late_nodes::LateNodes;
+use protection::PendingProtection;
+use restore_plan::RestorePlan;
 
 /// What the nodes are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,12 +104,12 @@ struct Round {
 pub(super) struct Nodes {
     rounds: Vec<Round>,
     last: u64,
-    recovering: Option<Recovering>,
-    protecting: Option<Protecting>,
-    late: Option<Late>,
+    restore: Option<RestorePlan>,
+    pending_protection: Option<PendingProtection>,
+    late: Option<LateNodes>,
     /// The newest committed generation, if every member of every group keeps what protects it: the next one builds upon it.
     base: Option<GenerationId>,
-    rebuilding: Rebuilding,
+    background_repair: BackgroundRepair,
     repairs: Repairs,
     /// The decision about the newest life, and the nodes that could not write it down: nothing is saved there before they have.
     decision: Option<store::Decision>,
@@ -130,7 +130,7 @@ impl Nodes {
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
-        let repair = self.recovering.as_ref().and_then(Recovering::due);
+        let repair = self.restore.as_ref().and_then(RestorePlan::due);
         self.rounds.iter().filter_map(|round| round.until).chain(repair).min()
     }
 }
@@ -195,10 +195,10 @@ impl Shell<'_> {
         if let Some(until) = &mut round.until {
             *until = (*until).max(Instant::now() + round.limit);
         }
-        if let Some(recovering) = &mut nodes.recovering {
-            recovering.note_brought(bytes);
+        if let Some(restore) = &mut nodes.restore {
+            restore.note_brought(bytes);
         }
-        if let Some(counter) = nodes.recovering.as_ref().map(Recovering::counter) {
+        if let Some(counter) = nodes.restore.as_ref().map(RestorePlan::counter) {
             self.tell_job(job::Input::StoreBusy { counter });
         }
     }
@@ -206,11 +206,11 @@ impl Shell<'_> {
     /// A node's keeper is gone: it answers nothing that it was asked. Before a life begins another one is asked again what there is.
     pub(super) fn lose_node(&mut self, node: NodeIndex) {
         let Some(nodes) = &mut self.nodes else { return };
-        if let Some(recovering) = &mut nodes.recovering {
+        if let Some(restore) = &mut nodes.restore {
             let fetch = nodes.rounds.iter_mut().find(|round| matches!(round.what, What::Fetch(_)));
             let Some(fetch) = fetch else { return self.survey_again() };
             // What the others bring goes on, and all are asked when it is there.
-            recovering.lost_keeper();
+            restore.lost_keeper();
             if fetch.waiting.remove(&node) {
                 fetch.refused.insert(node, gone());
             }
@@ -249,7 +249,7 @@ impl Shell<'_> {
             What::Meet => return self.end_meeting(&round),
             What::Repair(generation) => return self.end_repair(generation, &round),
             What::Fetch(generation) => return self.end_fetch(generation, &round),
-            What::Rebuild(generation) => return self.end_rebuilding(generation, &round),
+            What::Rebuild(generation) => return self.end_background_repair(generation, &round),
             What::Look(generation) => return self.end_look(generation, &round),
             What::Protect(_) => return self.end_protection(&round),
             What::Late(_) => return self.end_late(&round),
@@ -270,9 +270,9 @@ impl Shell<'_> {
             // What waited for it.
             _ => {
                 self.protect();
-                let is_over = self.nodes.as_ref().is_some_and(|nodes| nodes.protecting.is_none());
+                let is_over = self.nodes.as_ref().is_some_and(|nodes| nodes.pending_protection.is_none());
                 if is_over {
-                    self.go_on_rebuilding();
+                    self.resume_background_repair();
                 }
             }
         }
@@ -331,7 +331,7 @@ impl Shell<'_> {
     /// What is not kept has been removed from the job's directory.
     pub(super) fn collected(&mut self, life: Life, kept: &[store::GenerationId]) {
         if let Some(nodes) = &mut self.nodes {
-            nodes.rebuilding.retain(kept);
+            nodes.background_repair.retain(kept);
         }
         let keep = self.plan.keep;
         self.ask_nodes(What::Collect, Some(NODE_ANSWER_MAX), |_| NodeTask::Collect {
@@ -344,10 +344,11 @@ impl Shell<'_> {
     /// A life ends: nothing of it is waited for.
     pub(super) fn end_rounds_of_life(&mut self) {
         let Some(nodes) = &mut self.nodes else { return };
-        nodes.recovering = None;
-        nodes.rebuilding = Rebuilding::default();
-        let protecting = nodes.protecting.take().map(|protecting| protecting.generation);
-        let given_up = protecting.or(nodes.late.take().map(|late| late.generation));
+        nodes.restore = None;
+        nodes.background_repair = BackgroundRepair::default();
+        let pending_protection =
+            nodes.pending_protection.take().map(|pending_protection| pending_protection.generation);
+        let given_up = pending_protection.or(nodes.late.take().map(|late| late.generation));
         for round in core::mem::take(&mut nodes.rounds) {
             if let What::Commit(generation) = round.what {
                 self.tell_job(job::Input::CommitDurable(generation));

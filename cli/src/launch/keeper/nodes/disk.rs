@@ -19,10 +19,10 @@ use super::super::super::flush::Directories;
 use super::super::super::flush::wire::{WireCopies, named};
 use super::super::super::image_key;
 use super::super::super::limits::GENERATIONS_TOLD_MAX;
-use super::super::super::nodes::wire::{Found, Known, NodeDone, NodeTask, Refusal, WirePlace};
+use super::super::super::nodes::wire::{Found, Known, NodeDone, NodeTask, Refusal, WireMembership};
 use super::super::super::worker::Results;
 use super::super::Site;
-use super::super::copying::News;
+use super::super::copy_parts::News;
 use crate::convert;
 
 /// Time between two words of progress.
@@ -30,7 +30,7 @@ const BUSY_EVERY: Duration = Duration::from_secs(1);
 
 /// What the thread says.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum DiskEvent {
     /// It is at it; so many more bytes have come.
     Busy { number: u64, bytes: u64 },
     /// It has done it, or has not.
@@ -42,7 +42,7 @@ pub(super) struct Disk {
     path: PathBuf,
     job: JobId,
     node: u32,
-    place: WirePlace,
+    membership: WireMembership,
     group: Option<Group>,
     /// The key of images, with which they are judged, if they are encrypted.
     key: Option<Key>,
@@ -55,7 +55,7 @@ pub(super) struct Disk {
 /// Says from time to time that there is progress.
 struct Progress<'a> {
     number: u64,
-    results: &'a Results<Said>,
+    results: &'a Results<DiskEvent>,
     told: Instant,
 }
 
@@ -63,7 +63,7 @@ impl Progress<'_> {
     fn made(&mut self) {
         if self.told.elapsed() >= BUSY_EVERY {
             self.told = Instant::now();
-            self.results.tell(Said::Busy { number: self.number, bytes: 0 });
+            self.results.tell(DiskEvent::Busy { number: self.number, bytes: 0 });
         }
     }
 }
@@ -73,19 +73,19 @@ type Job<S = Directory> = JobDirectory<S>;
 impl Disk {
     pub(super) fn new(
         site: &Site,
-        place: WirePlace,
+        membership: WireMembership,
         is_over: Arc<AtomicBool>,
         open: Arc<AtomicUsize>,
     ) -> Disk {
-        let group = place.group();
+        let group = membership.group();
         let (path, key) = (site.directory.clone(), site.encryption.clone());
-        Disk { path, job: site.job, node: site.node.0, place, group, key, is_over, open }
+        Disk { path, job: site.job, node: site.node.0, membership, group, key, is_over, open }
     }
 
-    pub(super) fn perform(&mut self, number: u64, task: NodeTask, results: &Results<Said>) {
+    pub(super) fn perform(&mut self, number: u64, task: NodeTask, results: &Results<DiskEvent>) {
         let mut progress = Progress { number, results, told: Instant::now() };
         let outcome = self.try_perform(task, &mut progress);
-        results.tell(Said::Done { number, outcome });
+        results.tell(DiskEvent::Done { number, outcome });
     }
 
     fn try_perform(&mut self, task: NodeTask, progress: &mut Progress<'_>) -> Result<NodeDone, Refusal> {
@@ -125,7 +125,7 @@ impl Disk {
                 self.open()?.write_decision(&decision.open().map_err(refused)?)?;
             }
             NodeTask::Keep { job_file } => {
-                self.place.job_file = job_file;
+                self.membership.job_file = job_file;
                 let file = self.job_file()?;
                 let storage = Directory::open(&self.path).map_err(StoreError::from)?;
                 if !JobDirectory::open(storage.clone()).is_ok_and(|(_, found)| found == file) {
@@ -176,7 +176,7 @@ impl Disk {
         let (news, number, results) = (News::new(), progress.number, progress.results.clone());
         let is_over = Arc::clone(&self.is_over);
         let report = Report::told_to(move |bytes| {
-            news.add(bytes, |bytes| results.tell(Said::Busy { number, bytes }));
+            news.add(bytes, |bytes| results.tell(DiskEvent::Busy { number, bytes }));
             !is_over.load(Ordering::Relaxed)
         });
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
@@ -192,7 +192,7 @@ impl Disk {
     }
 
     fn job_file(&self) -> Result<JobFile, StoreError> {
-        JobFile::parse(&self.place.job_file).map_err(told)
+        JobFile::parse(&self.membership.job_file).map_err(told)
     }
 
     fn open(&self) -> Result<Job, StoreError> {
@@ -201,7 +201,7 @@ impl Disk {
 
     /// The directory, below the limit of the node's disk, for as long as nobody waits.
     fn behind_the_program(&self) -> Result<Job<protector::Disk>, StoreError> {
-        let limit = self.place.budget.disk_bytes_per_s;
+        let limit = self.membership.budget.disk_bytes_per_s;
         let (is_over, open) = (Arc::clone(&self.is_over), Arc::clone(&self.open));
         // One is this task.
         let is_waited_for = move || is_over.load(Ordering::Relaxed) || open.load(Ordering::Relaxed) > 1;
@@ -248,7 +248,7 @@ impl Disk {
             .unwrap_or_else(|error| Some(Damage { rank: None, error }));
         let (is_held, has_some) = match &self.group {
             Some(group) => {
-                let mut member = Member::new(directory.clone(), group.clone(), self.place.member);
+                let mut member = Member::new(directory.clone(), group.clone(), self.membership.member);
                 // What cannot be read for another reason than damage is as good as lost.
                 let is_held = member.holds(manifest.generation, every_byte).unwrap_or(false);
                 (is_held, is_held || member.has_some(manifest.generation).unwrap_or(false))

@@ -1,7 +1,7 @@
 //! The node's directory of its own, as the keeper's shell sees it: what the coordinator asks for is done by a thread, and answered when it is done.
 
 mod disk;
-mod protecting;
+mod node_protector;
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -13,17 +13,17 @@ use nix::errno::Errno;
 use nix::sys::epoll::Epoll;
 
 use super::super::limits::COPY_GRACE;
-use super::super::nodes::wire::{NodeTask, Refusal, WirePlace};
+use super::super::nodes::wire::{NodeTask, Refusal, WireMembership};
 use super::super::watch;
 use super::super::wire::FromKeeper;
 use super::super::worker::Worker;
 use super::{Shell, Site};
-use disk::{Disk, Said};
-use protecting::NodeProtector;
+use disk::{Disk, DiskEvent};
+use node_protector::NodeProtector;
 
 /// Who works in the directory.
 pub(super) struct OwnDirectory {
-    worker: Worker<(u64, NodeTask), Said>,
+    worker: Worker<(u64, NodeTask), DiskEvent>,
     /// Tasks of the thread that are not done: more than one, and somebody waits for the first.
     open: Arc<AtomicUsize>,
     collecting: Collecting,
@@ -61,25 +61,25 @@ impl Collecting {
 impl OwnDirectory {
     pub(super) fn start(
         site: &Site,
-        place: &WirePlace,
+        membership: &WireMembership,
         epoll: &Epoll,
         (of_disk, of_protector): (u64, u64),
     ) -> io::Result<OwnDirectory> {
         let is_over = Arc::new(AtomicBool::new(false));
         let open = Arc::new(AtomicUsize::new(0));
-        let mut disk = Disk::new(site, place.clone(), Arc::clone(&is_over), Arc::clone(&open));
+        let mut disk = Disk::new(site, membership.clone(), Arc::clone(&is_over), Arc::clone(&open));
         let worker = Worker::start("stillwire-disk", move |(number, task), results| {
             disk.perform(number, task, results);
         })?;
-        watch(epoll, worker.bell().as_fd(), of_disk)?;
-        let start = |group| NodeProtector::start(site, group, &place.budget, epoll, of_protector);
+        watch(epoll, worker.wake_fd().as_fd(), of_disk)?;
+        let start = |group| NodeProtector::start(site, group, &membership.budget, epoll, of_protector);
         Ok(OwnDirectory {
             worker,
             open,
             collecting: Collecting::default(),
             fetching: None,
             is_over,
-            protector: place.group().map(start).transpose()?,
+            protector: membership.group().map(start).transpose()?,
         })
     }
 }
@@ -120,14 +120,14 @@ impl Shell {
     /// The thread has something to say.
     pub(super) fn on_disk(&mut self) {
         while let Some(said) = self.own.as_ref().and_then(|own| own.worker.next()) {
-            self.on_said(said);
+            self.on_disk_event(said);
         }
     }
 
-    fn on_said(&mut self, said: Said) {
+    fn on_disk_event(&mut self, said: DiskEvent) {
         match said {
-            Said::Busy { number, bytes } => self.tell(&FromKeeper::NodeBusy { number, bytes }),
-            Said::Done { number, outcome } => {
+            DiskEvent::Busy { number, bytes } => self.tell(&FromKeeper::NodeBusy { number, bytes }),
+            DiskEvent::Done { number, outcome } => {
                 if let Some(own) = &mut self.own {
                     own.open.fetch_sub(1, Ordering::Relaxed);
                     own.collecting.done(number);
@@ -145,7 +145,7 @@ impl Shell {
             own.is_over.store(true, Ordering::Relaxed);
             let said = if own.fetching.is_some() { own.worker.wait_until(until) } else { own.worker.wait() };
             match said {
-                Some(said) => self.on_said(said),
+                Some(said) => self.on_disk_event(said),
                 None => return own.worker.leave(),
             }
         }

@@ -160,8 +160,8 @@ fn what_a_request_may_carry_is_what_the_device_takes() {
         fake.with(|state| (state.inline_bytes_max, state.inline_bytes_granted) = (most, granted));
         let (mut a, mut b) = (open(), open());
         let to = a.resolve(&b.local_address()).expect("room");
-        assert!(a.send_short(to, &vec![1; short]), "{short}");
-        assert!(!a.send_short(to, &vec![1; short + 1]), "{short}");
+        assert!(a.send_fast(to, &vec![1; short]), "{short}");
+        assert!(!a.send_fast(to, &vec![1; short + 1]), "{short}");
         let mut lengths = Vec::new();
         b.receive(8, &mut |frame| lengths.push(frame.len())).expect("a live rail");
         assert_eq!(lengths, [short]);
@@ -204,10 +204,10 @@ fn a_short_frame_that_the_device_does_not_take_was_not_sent() {
     let (mut a, mut b) = (open(), open());
     let to = a.resolve(&b.local_address()).expect("room");
     fake.with(|state| state.refuse("post_send", 0, libc::ENOMEM));
-    assert!(!a.send_short(to, &[1; 8]));
+    assert!(!a.send_fast(to, &[1; 8]));
     assert_eq!((a.staged_total(), a.counters().frames_sent), (0, 0));
     fake.with(|state| state.refusal = None);
-    assert!(a.send_short(to, &[1; 8]));
+    assert!(a.send_fast(to, &[1; 8]));
     assert_eq!((a.staged_total(), a.completed_total()), (1, 1));
     assert_eq!(b.receive(2, &mut |frame| assert_eq!(frame, [1; 8])), Ok(1));
 }
@@ -232,9 +232,9 @@ fn what_a_short_send_cannot_tell_the_next_call_does() {
     fake.with(|state| state.is_slow = true);
     commit(&mut a, to, 1);
     assert_eq!(a.flush(), Ok(1));
-    assert!(!a.send_short(to, &[1; 8]), "a frame before it has not completed");
+    assert!(!a.send_fast(to, &[1; 8]), "a frame before it has not completed");
     fake.with(|state| state.refuse("poll", 0, 1));
-    assert!(!a.send_short(to, &[1; 8]));
+    assert!(!a.send_fast(to, &[1; 8]));
     fake.with(|state| state.refusal = None);
     let error = dead(Operation::Send, libc::EIO);
     assert_eq!(a.receive(1, &mut |_| ()), Err(error));

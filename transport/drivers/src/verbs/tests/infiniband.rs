@@ -120,7 +120,7 @@ fn frames_come_whole_with_and_without_a_route_header() {
     for bytes in [0, 1, 40, 220] {
         for (rail, to) in [(&mut a, from_a), (&mut c, from_c)] {
             let frame = frame(0x55, bytes);
-            assert!(rail.send_short(to, &frame));
+            assert!(rail.send_fast(to, &frame));
             sent.push(frame);
         }
     }

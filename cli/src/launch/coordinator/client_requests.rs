@@ -1,0 +1,76 @@
+//! What people's commands ask of a running job.
+
+use std::os::fd::AsFd as _;
+use std::time::Instant;
+
+use ckpt_glue::control::Source as Asker;
+use ckpt_glue::job::{self, Event};
+use ckpt_glue::protocols::CheckpointEvent;
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use transport::{Epoch, Rank};
+
+use super::super::requests::Answered;
+use super::super::status::{RankStatus, Saved, Status, state};
+use super::{Shell, Source, WirePhase, watch};
+
+impl Shell<'_> {
+    pub(super) fn on_request(&mut self, token: u64, client: u64) {
+        if client == 0 {
+            while let Some((number, stream)) = self.requests.accept() {
+                let token = self.next_token;
+                self.next_token += 1;
+                if watch(&self.epoll, stream.as_fd(), token).is_ok() {
+                    self.sources.insert(token, Source::Requests(number));
+                }
+            }
+            return;
+        }
+        // What began before this request does not answer it.
+        self.pump();
+        match self.requests.read(client, self.is_never_saved()) {
+            Answered::Wait => {}
+            Answered::Status => self.requests.tell(client, self.status()),
+            Answered::Checkpoint => self.tell_job(job::Input::Request(Asker::Command)),
+            Answered::Rail { rank, nic } => self.request_rail(client, rank.map(Rank), &nic),
+            Answered::Stop => self.stop(),
+            Answered::Gone => {
+                // Closing the descriptor has taken it out of `epoll`.
+                self.sources.remove(&token);
+            }
+        }
+        if let Some((stream, waits)) = self.requests.stream(client) {
+            let mut flags = EpollFlags::EPOLLIN;
+            flags.set(EpollFlags::EPOLLOUT, waits);
+            // Fails only for a descriptor that is being closed.
+            let _ = self.epoll.modify(stream, &mut EpollEvent::new(flags, token));
+        }
+    }
+
+    /// Keeps what is asked later.
+    pub(super) fn note_saved(&mut self, event: &Event) {
+        if let Event::Checkpoint(CheckpointEvent::Committed { images, .. }) = event {
+            self.saved = Some(Saved { at: Instant::now(), images: images.clone() });
+        }
+    }
+
+    fn status(&self) -> Status {
+        let rank = |(rank, (phase, epoch)): (&Rank, &(WirePhase, Epoch))| {
+            let image = self.saved.as_ref().and_then(|saved| {
+                let found = saved.images.binary_search_by_key(rank, |image| image.rank);
+                found.ok().and_then(|at| saved.images.get(at))
+            });
+            let keeper = self.keepers.get(self.node_of(*rank));
+            RankStatus {
+                rank: rank.0,
+                pid: self.processes.get(rank).and_then(|process| u32::try_from(process.pid).ok()),
+                host: keeper.map(|keeper| keeper.host.clone()).unwrap_or_default(),
+                state: state(*phase).to_owned(),
+                nic: self.processes.get(rank).and_then(|process| process.nic.clone()),
+                epoch: epoch.0,
+                pause_ns: image.map(|image| image.statistics.pause_ns()),
+                image_bytes: image.map(|image| image.bytes),
+            }
+        };
+        Status::of(&self.job.status(), self.saved.as_ref(), self.ranks.iter().map(rank).collect())
+    }
+}

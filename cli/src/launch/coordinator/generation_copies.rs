@@ -1,0 +1,120 @@
+//! Copies of generations outside the nodes: when they begin, what is told of them, and how long a job's end waits for one.
+
+use std::time::{Duration, Instant};
+
+use ckpt_glue::job::FinalReport;
+use ckpt_glue::recovery::Ending;
+use nix::sys::epoll::EpollEvent;
+use store::Manifest;
+use transport::Life;
+
+use super::super::epoll_timeout;
+use super::super::flush::{Copied, CopyEvent, Flusher};
+use super::super::limits::{COPY_NEWS_EVERY, EVENTS_PER_ROUND};
+use super::super::notice::{CopyNotice, Notice};
+use super::super::storage::Task;
+use super::Shell;
+
+/// Signals by which a person says that a copy is not to be waited for.
+const STOPS: u32 = 2;
+
+impl Shell<'_> {
+    /// A generation is committed: it is copied if it is its turn.
+    pub(super) fn copy(&mut self, manifest: &Manifest) {
+        let left_out = self.flusher.as_mut().and_then(|flusher| flusher.committed(manifest));
+        if let Some(generation) = left_out {
+            self.tell(&Notice::Copy(CopyNotice::LeftOut { generation }));
+        }
+    }
+
+    /// Has old generations removed, but for those that are being copied.
+    pub(super) fn collect(&mut self, life: Life) {
+        let in_use = self.flusher.as_ref().map(Flusher::in_use).unwrap_or_default();
+        self.store.ask(Task::Collect { life, keep: self.plan.keep, in_use });
+    }
+
+    pub(super) fn on_copies(&mut self) {
+        while let Some(said) = self.flusher.as_mut().and_then(Flusher::next) {
+            let done = match said {
+                CopyEvent::Asks(order, manifest) => {
+                    self.ask_parts(&order, *manifest);
+                    continue;
+                }
+                CopyEvent::Done(done) => done,
+            };
+            match &done {
+                Copied::Written { generation, bytes, new_bytes, took, unremoved } => {
+                    let (generation, bytes, new_bytes, took) = (*generation, *bytes, *new_bytes, *took);
+                    self.copied = Some(generation);
+                    self.tell(&Notice::Copy(CopyNotice::Written { generation, bytes, new_bytes, took }));
+                    if let Some(error) = unremoved {
+                        self.tell(&Notice::Copy(CopyNotice::Unremoved { error }));
+                    }
+                }
+                Copied::Failed { generation, error } => {
+                    self.tell(&Notice::Copy(CopyNotice::Failed { generation: *generation, error }));
+                }
+            }
+        }
+    }
+
+    /// Tells from time to time how far a copy is, and gives up one that makes no progress.
+    pub(super) fn tell_copying(&mut self, now: Instant) {
+        self.give_up_silent_parts(now);
+        if let Some(flusher) = &mut self.flusher
+            && let Some(so_far) = flusher.give_up_silent(now)
+        {
+            let patience = flusher.patience();
+            self.tell(&Notice::Copy(CopyNotice::Silent { so_far, patience }));
+        }
+        let progress = self.flusher.as_mut().and_then(|flusher| flusher.progress(now));
+        if let Some(so_far) = progress {
+            self.tell(&Notice::Copy(CopyNotice::Progress(so_far)));
+        }
+    }
+
+    /// Waits for the copy that is being written; of a job that can go on also for the one that waits. Not for ever, and not if a person wants
+    /// the end for the second time.
+    pub(super) fn finish_copies(&mut self, report: &FinalReport) {
+        self.on_copies();
+        let Some(flusher) = &mut self.flusher else { return };
+        if report.ending == Ending::Finished {
+            flusher.forget_waiting();
+        }
+        let Some(so_far) = flusher.under_way() else { return };
+        self.tell(&Notice::Copy(CopyNotice::Awaited(so_far)));
+        while let Some(so_far) = self.flusher.as_ref().and_then(Flusher::under_way) {
+            let why = if self.stops >= STOPS {
+                "it was asked for"
+            } else if self.flusher.as_ref().is_some_and(Flusher::is_given_up) {
+                "it makes no progress"
+            } else {
+                self.await_copies();
+                continue;
+            };
+            let newest = self.copied;
+            self.tell(&Notice::Copy(CopyNotice::GivenUp { so_far, why, newest }));
+            self.give_up_parts();
+            self.flusher = None;
+            return;
+        }
+    }
+
+    /// Until something happens, or it is time to look.
+    fn await_copies(&mut self) {
+        let limit = COPY_NEWS_EVERY.min(Duration::from_secs(1));
+        let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
+        let before = self.stops;
+        // Fails only for a descriptor that is being closed.
+        let _ = self.keepers.watch_links(&self.epoll);
+        let count = self.epoll.wait(&mut events, epoll_timeout(Some(limit))).unwrap_or(0);
+        for event in &events[..count] {
+            self.on_event(event.data(), event.events());
+        }
+        if self.stops > before && self.stops < STOPS {
+            self.tell(&Notice::Copy(CopyNotice::Again));
+        }
+        self.on_copies();
+        self.tell_copying(Instant::now());
+    }
+}

@@ -1,0 +1,110 @@
+//! Records of the job's directory that are damaged or lost there, while nodes have whole copies of them (R27): these are taken over before a life is decided.
+
+use std::collections::BTreeMap;
+
+use ckpt_glue::names::NodeIndex;
+use store::{Decision, GenerationId, Manifest, StoreError};
+
+use super::super::super::nodes::wire::NodeDone;
+use super::super::super::notice::Notice;
+use super::super::super::storage::{Records, Task};
+use super::super::Shell;
+use super::Round;
+
+impl Shell<'_> {
+    /// True: something is taken over, or just being, and the nodes are asked again when it is.
+    pub(super) fn repair_records(
+        &mut self,
+        round: &Round,
+        ahead: &BTreeMap<NodeIndex, Vec<Decision>>,
+    ) -> bool {
+        let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) else {
+            return false;
+        };
+        if restore.is_repairing_records {
+            return true;
+        }
+        let (mut decisions, mut manifests) = (Agreed::default(), Agreed::default());
+        for decision in ahead.values().flatten() {
+            decisions.note(decision.life.counter, *decision);
+        }
+        for done in round.done.values() {
+            let NodeDone::Surveyed { known, .. } = done else { continue };
+            for decision in known.decisions.iter().filter_map(|decision| decision.open().ok()) {
+                decisions.note(decision.life.counter, decision);
+            }
+            for manifest in known.manifests.iter().filter_map(|manifest| manifest.open().ok()) {
+                manifests.note(manifest.generation, manifest);
+            }
+        }
+        let damaged = &restore.records.damaged_lives;
+        let (lives, generations) = &mut restore.offered;
+        let decisions: Vec<Decision> =
+            decisions.take(|counter| damaged.contains(counter) && lives.insert(*counter));
+        let manifests: Vec<Manifest> = manifests.take(|generation| generations.insert(*generation));
+        if decisions.is_empty() && manifests.is_empty() {
+            return false;
+        }
+        restore.is_repairing_records = true;
+        self.store.ask(Task::RepairRecords { decisions, manifests });
+        true
+    }
+
+    pub(in super::super) fn records_repaired(
+        &mut self,
+        outcome: Result<(usize, Vec<GenerationId>, Records), StoreError>,
+    ) {
+        let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) else {
+            return;
+        };
+        restore.is_repairing_records = false;
+        match outcome {
+            Ok((lives, generations, records)) => {
+                restore.records = records;
+                if lives > 0 {
+                    let words = format!(
+                        "{lives} damaged decisions about lives were written anew from the nodes' copies"
+                    );
+                    self.tell(&Notice::Repair { words: &words });
+                }
+                for generation in generations {
+                    let words = format!(
+                        "generation {generation}: its records were written anew from the nodes' copies"
+                    );
+                    self.tell(&Notice::Repair { words: &words });
+                }
+            }
+            Err(error) => self.tell(&Notice::Store {
+                what: "taking over what nodes have of damaged records",
+                error: &error.to_string(),
+            }),
+        }
+        self.survey();
+    }
+}
+
+/// What nodes say of one thing, unless two contradict each other. In order of the keys.
+struct Agreed<K, V>(BTreeMap<K, Option<V>>);
+
+impl<K, V> Default for Agreed<K, V> {
+    fn default() -> Agreed<K, V> {
+        Agreed(BTreeMap::new())
+    }
+}
+
+impl<K: Ord, V: PartialEq> Agreed<K, V> {
+    fn note(&mut self, key: K, value: V) {
+        match self.0.entry(key) {
+            std::collections::btree_map::Entry::Vacant(vacant) => drop(vacant.insert(Some(value))),
+            std::collections::btree_map::Entry::Occupied(mut found) => {
+                if found.get().as_ref() != Some(&value) {
+                    found.insert(None);
+                }
+            }
+        }
+    }
+
+    fn take(self, mut is_wanted: impl FnMut(&K) -> bool) -> Vec<V> {
+        self.0.into_iter().filter(|(key, _)| is_wanted(key)).filter_map(|(_, value)| value).collect()
+    }
+}

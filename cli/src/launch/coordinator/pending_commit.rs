@@ -1,0 +1,84 @@
+//! Between the last image of a checkpoint and its commit record: what ranks had printed before their cuts is shown first, for it does not come again
+//! after a rollback to it.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use ckpt_glue::control::ImageReport;
+use ckpt_glue::names::{GenerationId, NodeIndex};
+
+use super::super::limits::SHOWN_MAX;
+use super::super::storage::Task;
+use super::super::wire::ToKeeper;
+use super::Shell;
+
+/// A record that is about to be written.
+#[derive(Debug)]
+struct Awaited {
+    number: u64,
+    generation: GenerationId,
+    images: Vec<ImageReport>,
+    /// Keepers that have not handed over what had been printed.
+    nodes: BTreeSet<NodeIndex>,
+    until: Instant,
+}
+
+/// Records that wait for output.
+#[derive(Debug, Default)]
+pub(super) struct PendingCommit {
+    awaited: Vec<Awaited>,
+    last: u64,
+}
+
+impl PendingCommit {
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.awaited.iter().map(|awaited| awaited.until).min()
+    }
+}
+
+impl Shell<'_> {
+    pub(super) fn begin_commit(&mut self, generation: GenerationId, images: Vec<ImageReport>) {
+        self.pending_commit.last += 1;
+        let number = self.pending_commit.last;
+        let mut nodes = BTreeSet::new();
+        // Whoever does not read holds up no checkpoint.
+        if self.observer.takes_lines() {
+            nodes.extend(self.keepers.nodes());
+            self.keepers.tell_all(&ToKeeper::Drain { number });
+        }
+        let until = Instant::now() + SHOWN_MAX;
+        self.pending_commit.awaited.push(Awaited { number, generation, images, nodes, until });
+        self.commit_due(Instant::now());
+    }
+
+    /// A keeper has handed over what had been printed: for this checkpoint, or it is gone.
+    pub(super) fn drained(&mut self, node: NodeIndex, number: Option<u64>) {
+        for awaited in &mut self.pending_commit.awaited {
+            if number.is_none_or(|number| number == awaited.number) {
+                awaited.nodes.remove(&node);
+            }
+        }
+        self.commit_due(Instant::now());
+    }
+
+    /// Writes the records that need not wait any longer, in their order.
+    pub(super) fn commit_due(&mut self, now: Instant) {
+        let ready = |awaited: &Awaited| awaited.nodes.is_empty() || awaited.until <= now;
+        while self.pending_commit.awaited.first().is_some_and(ready) {
+            self.commit_first();
+        }
+    }
+
+    /// A life ends: nothing is waited for.
+    pub(super) fn commit_all(&mut self) {
+        while !self.pending_commit.awaited.is_empty() {
+            self.commit_first();
+        }
+    }
+
+    fn commit_first(&mut self) {
+        let Awaited { generation, images, .. } = self.pending_commit.awaited.remove(0);
+        self.observer.settle(SHOWN_MAX);
+        self.store.ask(Task::Commit { generation, images });
+    }
+}

@@ -1,0 +1,271 @@
+//! The record that makes a copy of a generation exist.
+
+use transport::{JobId, Rank};
+
+use super::grammar::{
+    Form, GenerationText, LineReader, RecordWriter, decimal, digest, generation, hexadecimal, job, sum,
+};
+use crate::checksum::{ImageDigest, checksum};
+use crate::delta::ContentName;
+use crate::error::RecordError;
+use crate::job::GenerationId;
+use crate::limits::RANKS_MAX;
+
+const FORM: Form = Form { what: "copied", version: 1 };
+const NONE: &str = "none";
+const YES: &str = "yes";
+const NO: &str = "no";
+const IMAGE_FORM: &str = "image or base DIGEST BYTES";
+const BLOCKS_FORM: &str = "blocks CONTENT STORED-BYTES";
+const SINCE_FORM: &str = "since-whole COPIES BYTES, of a copy that hangs on another";
+const PLACES_FORM: &str = "places DIGEST BYTES STORED-BYTES FOOTER";
+
+/// What a copy of a generation consists of. It is written last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copied {
+    /// The job.
+    pub job: JobId,
+    /// The generation.
+    pub generation: GenerationId,
+    /// When the generation was committed, in milliseconds since 1970-01-01 UTC.
+    pub taken_unix_ms: u64,
+    /// When it was copied, likewise.
+    pub copied_unix_ms: u64,
+    /// Which key its files are encrypted with ([`crate::packets::Key::id`]).
+    pub key: Option<u64>,
+    /// Checksum of the manifest's bytes.
+    pub manifest: u64,
+    /// The copy that has the blocks which this one has not; none: it is whole.
+    pub upon: Option<BaseCopy>,
+    /// Later copies hang on this one, though it hangs on another itself.
+    pub becomes_base: bool,
+    /// What has been written since the last whole copy; none for a whole one, and in records that were written before there was such a line.
+    pub since_whole: Option<SinceWhole>,
+    /// The job file, packed.
+    pub job_file: CopiedFile,
+    /// What there is of each rank.
+    pub ranks: Vec<CopiedRank>,
+}
+
+/// Another copy of the same job, by its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BaseCopy {
+    /// Its generation.
+    pub generation: GenerationId,
+    /// Checksum of its record ([`Copied::checksum`]).
+    pub record: u64,
+}
+
+/// Copies since a whole one, whether they are still there or not: what hangs on it, directly or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SinceWhole {
+    /// How many, this one included.
+    pub copies: u32,
+    /// Bytes of all their files.
+    pub bytes: u64,
+}
+
+/// What a copy has of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopiedRank {
+    /// The image.
+    pub image: CopiedImage,
+    /// What it needs below it, if it is a delta.
+    pub base: Option<CopiedImage>,
+    /// Names the blocks of both.
+    pub content: ContentName,
+    /// Length of the file with the blocks that the copy below has not.
+    pub blocks_bytes: u64,
+    /// Which block is which part of which file, packed.
+    pub places: CopiedFile,
+}
+
+/// A file of a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopiedImage {
+    /// Names its content.
+    pub digest: ImageDigest,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// A packed file of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopiedFile {
+    /// Checksum of the content.
+    pub digest: ImageDigest,
+    /// Bytes of the content.
+    pub bytes: u64,
+    /// Bytes of the packed file.
+    pub stored_bytes: u64,
+    /// The checksum that ends the packed file: with it, every byte is named.
+    pub footer: u64,
+}
+
+impl Copied {
+    /// The record's bytes.
+    #[must_use]
+    pub fn emit(&self) -> Vec<u8> {
+        let mut lines = RecordWriter::new(&FORM);
+        lines.line("job", self.job);
+        lines.line("generation", GenerationText(self.generation));
+        lines.line("taken-ms", self.taken_unix_ms);
+        lines.line("copied-ms", self.copied_unix_ms);
+        match self.key {
+            Some(key) => lines.line("key", format_args!("{key:016x}")),
+            None => lines.line("key", NONE),
+        }
+        lines.line("manifest", format_args!("{:016x}", self.manifest));
+        match self.upon {
+            Some(BaseCopy { generation, record }) => {
+                lines.line("upon", format_args!("{} {record:016x}", GenerationText(generation)));
+            }
+            None => lines.line("upon", NONE),
+        }
+        lines.line("becomes-base", if self.becomes_base { YES } else { NO });
+        if let Some(SinceWhole { copies, bytes }) = self.since_whole {
+            lines.line("since-whole", format_args!("{copies} {bytes}"));
+        }
+        self.job_file.emit(&mut lines, "job-file");
+        for rank in &self.ranks {
+            rank.image.emit(&mut lines, "image");
+            if let Some(base) = &rank.base {
+                base.emit(&mut lines, "base");
+            }
+            lines.line("blocks", format_args!("{} {}", rank.content, rank.blocks_bytes));
+            rank.places.emit(&mut lines, "places");
+        }
+        lines.finish()
+    }
+
+    /// Reads [`Copied::emit`]'s bytes.
+    pub fn parse(bytes: &[u8]) -> Result<Copied, RecordError> {
+        let mut lines = LineReader::open(&FORM, bytes)?;
+        let mut copied = Copied {
+            job: lines.line("job", "job JOB", job)?,
+            generation: lines.line("generation", "generation LIFE EPOCH", generation)?,
+            taken_unix_ms: lines.line("taken-ms", "taken-ms MILLISECONDS", decimal)?,
+            copied_unix_ms: lines.line("copied-ms", "copied-ms MILLISECONDS", decimal)?,
+            key: lines.line("key", "key none, or KEY", |text| {
+                if text == NONE { Some(None) } else { sum(text).map(Some) }
+            })?,
+            manifest: lines.line("manifest", "manifest CHECKSUM", sum)?,
+            upon: lines.line("upon", "upon none, or LIFE EPOCH CHECKSUM", parse_upon)?,
+            becomes_base: lines.line("becomes-base", "becomes-base yes or no", |text| match text {
+                YES => Some(true),
+                NO => Some(false),
+                _ => None,
+            })?,
+            since_whole: None,
+            job_file: CopiedFile { digest: ImageDigest(0), bytes: 0, stored_bytes: 0, footer: 0 },
+            ranks: Vec::new(),
+        };
+        if let Some(value) = lines.optional("since-whole") {
+            let since = parse_since(value).filter(|_| copied.upon.is_some());
+            copied.since_whole = Some(since.ok_or(lines.line_before(SINCE_FORM))?);
+        }
+        copied.job_file =
+            lines.line("job-file", "job-file DIGEST BYTES STORED-BYTES FOOTER", CopiedFile::parse)?;
+        while let Some(value) = lines.optional("image") {
+            if copied.ranks.len() == RANKS_MAX as usize {
+                let (count, count_max) = (copied.ranks.len() + 1, RANKS_MAX as usize);
+                return Err(RecordError::TooMany { what: "image", count, count_max });
+            }
+            let image = CopiedImage::parse(value).ok_or(lines.line_before(IMAGE_FORM))?;
+            let base = match lines.optional("base") {
+                Some(value) => Some(CopiedImage::parse(value).ok_or(lines.line_before(IMAGE_FORM))?),
+                None => None,
+            };
+            let (content, blocks_bytes) = lines.line("blocks", BLOCKS_FORM, parse_blocks)?;
+            let places = lines.line("places", PLACES_FORM, CopiedFile::parse)?;
+            copied.ranks.push(CopiedRank { image, base, content, blocks_bytes, places });
+        }
+        lines.end()?;
+        Ok(copied)
+    }
+
+    /// Names the record, and with it every byte of the copy.
+    #[must_use]
+    pub fn checksum(&self) -> u64 {
+        checksum(&self.emit())
+    }
+
+    /// What there is of each rank.
+    pub fn by_rank(&self) -> impl Iterator<Item = (Rank, &CopiedRank)> {
+        (0..).map(Rank).zip(&self.ranks)
+    }
+
+    /// Bytes of all images, and of what they need below them.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        sum_of(self.ranks.iter().map(CopiedRank::bytes))
+    }
+
+    /// Bytes of all its files, without those of the copies that it hangs on.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        let ranks = self.ranks.iter().flat_map(|rank| [rank.blocks_bytes, rank.places.stored_bytes]);
+        sum_of(ranks.chain([self.job_file.stored_bytes]))
+    }
+}
+
+/// As large as can be told: what records say is not believed to be small.
+fn sum_of(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
+}
+
+impl CopiedRank {
+    /// Bytes of the image, and of what it needs below it.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.image.bytes.saturating_add(self.base.map_or(0, |base| base.bytes))
+    }
+}
+
+fn parse_upon(text: &str) -> Option<Option<BaseCopy>> {
+    if text == NONE {
+        return Some(None);
+    }
+    let (of, record) = text.rsplit_once(' ')?;
+    Some(Some(BaseCopy { generation: generation(of)?, record: sum(record)? }))
+}
+
+fn parse_since(text: &str) -> Option<SinceWhole> {
+    let (copies, bytes) = text.split_once(' ')?;
+    Some(SinceWhole { copies: decimal(copies)?, bytes: decimal(bytes)? })
+}
+
+fn parse_blocks(text: &str) -> Option<(ContentName, u64)> {
+    let (content, bytes) = text.split_once(' ')?;
+    Some((ContentName(hexadecimal::<32>(content)?), decimal(bytes)?))
+}
+
+impl CopiedImage {
+    fn emit(&self, lines: &mut RecordWriter, key: &str) {
+        lines.line(key, format_args!("{} {}", self.digest, self.bytes));
+    }
+
+    fn parse(text: &str) -> Option<CopiedImage> {
+        let (of, bytes) = text.split_once(' ')?;
+        Some(CopiedImage { digest: digest(of)?, bytes: decimal(bytes)? })
+    }
+}
+
+impl CopiedFile {
+    fn emit(&self, lines: &mut RecordWriter, key: &str) {
+        let CopiedFile { digest, bytes, stored_bytes, footer } = self;
+        lines.line(key, format_args!("{digest} {bytes} {stored_bytes} {footer:016x}"));
+    }
+
+    fn parse(text: &str) -> Option<CopiedFile> {
+        let mut words = text.split(' ');
+        let mut word = || words.next();
+        let file = CopiedFile {
+            digest: digest(word()?)?,
+            bytes: decimal(word()?)?,
+            stored_bytes: decimal(word()?)?,
+            footer: sum(word()?)?,
+        };
+        word().is_none().then_some(file)
+    }
+}
