@@ -5,7 +5,7 @@
 //! that was made after a line `arm`; so do `fork-compared` and `sync-compared`: the last one in the mode `fork-noted` or `sync-noted`. With the path of an image in
 //! `STILLWIRE_PRELOAD_RESTORE` the program becomes the one that was saved, which then says `restored`.
 
-#[path = "../tests/support/container.rs"]
+#[path = "../tests/it/support/container.rs"]
 mod container;
 
 use std::ffi::c_int;

@@ -24,6 +24,26 @@ skip() {
 
 . tests/apt.sh
 
+# test_executables PACKAGE...: the path of each package's integration tests, a line each. They are built with the features of the whole workspace, as ./check
+# has built them already.
+test_executables() {
+    cargo test --locked --workspace --test it --test files --no-run --message-format json 2>"$place/cargo.log" >"$place/cargo.json" ||
+        { cat "$place/cargo.log" >&2; fail "the tests cannot be built"; }
+    python3 - "$place/cargo.json" "$@" <<'END'
+import json, sys
+built = {}
+for line in open(sys.argv[1]):
+    artifact = json.loads(line)
+    if artifact.get("executable") and artifact["target"]["name"] in ("it", "files"):
+        package = artifact["manifest_path"].split("/")[-2]
+        built[package if artifact["target"]["name"] == "it" else "files"] = artifact["executable"]
+missing = [package for package in sys.argv[2:] if package not in built]
+if missing:
+    sys.exit(f"no integration tests of {', '.join(missing)} among those of {', '.join(sorted(built))}")
+print("\n".join(built[package] for package in sys.argv[2:]))
+END
+}
+
 # Names of the packages that installing these would bring.
 closure() {
     apt apt-get install --no-install-recommends --print-uris "$@" | sed -n "s/^'[^']*' \([^_]*\)_.*/\1/p"

@@ -45,12 +45,23 @@ static ALLOCATOR: Guarded = Guarded;
 /// A scenario, by name.
 type Scenario = (&'static str, fn(&Path));
 
+/// Arguments are those of libtest that `cargo test` and nextest give: parts of names, `--exact`, and `--list`.
 fn main() {
     let scenarios: Vec<Scenario> = [named::ALL, ends::ALL, refused::ALL, waiting::ALL].concat();
+    let has = |option: &str| std::env::args().any(|word| word == option);
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    if has("--list") {
+        let listed = scenarios.iter().filter(|_| !has("--ignored"));
+        listed.for_each(|(name, _)| println!("{name}: test"));
+        return;
+    }
+    let exact = has("--exact");
+    let is_wanted = |name: &str| {
+        wanted.is_empty() || wanted.iter().any(|word| if exact { name == word } else { name.contains(word.as_str()) })
+    };
     let mut run = 0;
     for (name, scenario) in scenarios {
-        if !wanted.is_empty() && !wanted.iter().any(|word| name.contains(word.as_str())) {
+        if !is_wanted(name) {
             continue;
         }
         let directory = tempfile::tempdir().expect("a directory for files");

@@ -1,0 +1,257 @@
+//! Control frames: what is written is read, nothing else is, and the bytes do not change by accident.
+
+use crate::support::samples;
+
+use ckpt_glue::control::{ControlKey, stream};
+use ckpt_glue::limits::CONTROL_BYTES_MAX;
+use ckpt_glue::{Control, ControlReader, ControlWriter, Malformed, Message};
+use expect_test::expect;
+use proptest::prelude::*;
+use samples::Numbers;
+
+fn key() -> ControlKey {
+    ControlKey::new(b"0123456789abcdef")
+}
+
+fn frame(control: &Control) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    stream::emit(&key(), 1, control, &mut bytes);
+    bytes
+}
+
+/// Under a right tag, whatever it says.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    stream::seal(&key(), &mut bytes);
+    bytes
+}
+
+fn samples(numbers: &[u64]) -> Vec<Control> {
+    let mut numbers = Numbers::new(numbers);
+    numbers.messages().into_iter().map(|message| numbers.control(message)).collect()
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(numbers in proptest::collection::vec(any::<u64>(), 1..40), number in 1u64..) {
+        for control in samples(&numbers) {
+            let mut bytes = Vec::new();
+            stream::emit(&key(), number, &control, &mut bytes);
+            let (found, parsed) = stream::parse(&key(), &bytes).unwrap();
+            prop_assert_eq!((found, &parsed), (number, &control));
+            let mut again = Vec::new();
+            stream::emit(&key(), found, &parsed, &mut again);
+            prop_assert_eq!(again, bytes);
+        }
+    }
+
+    #[test]
+    fn strangers_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        prop_assert!(stream::parse(&key(), &bytes).is_err());
+        let mut reader = ControlReader::new(key());
+        reader.feed(&bytes);
+        while let Ok(Some(_)) = reader.next() {}
+    }
+
+    /// What a liar with the key could send: any body under a right tag. What is accepted has one encoding.
+    #[test]
+    fn any_body_is_refused_or_means_itself(
+        numbers in proptest::collection::vec(any::<u64>(), 1..20),
+        at in any::<prop::sample::Index>(),
+        value in any::<u8>(),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        for control in samples(&numbers) {
+            let mut bytes = frame(&control);
+            let body = 72 + at.index(bytes.len() - 72);
+            bytes[body] = value;
+            if value % 4 == 0 {
+                bytes.truncate(73 + cut.index(bytes.len() - 72));
+            }
+            let bytes = sealed(bytes);
+            if let Ok((number, parsed)) = stream::parse(&key(), &bytes) {
+                let mut again = Vec::new();
+                stream::emit(&key(), number, &parsed, &mut again);
+                prop_assert_eq!(again, bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_in_pieces_is_the_same_stream(sizes in proptest::collection::vec(1usize..200, 1..60)) {
+        let controls = samples(&[3, 5, 8]);
+        let mut writer = ControlWriter::new(key());
+        let mut bytes = Vec::new();
+        for control in &controls {
+            writer.emit(control, &mut bytes);
+        }
+        let (mut reader, mut found, mut rest) = (ControlReader::new(key()), Vec::new(), bytes.as_slice());
+        for size in sizes.iter().cycle() {
+            let (piece, later) = rest.split_at((*size).min(rest.len()));
+            reader.feed(piece);
+            while let Some(control) = reader.next().unwrap() {
+                found.push(control);
+            }
+            rest = later;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        prop_assert_eq!(found, controls);
+    }
+}
+
+#[test]
+fn damage_is_refused_with_its_reason() {
+    let whole = frame(&samples(&[1, 2, 3])[12]);
+    for bit in 0..whole.len() * 8 {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(stream::parse(&key(), &bytes).is_err(), "bit {bit}");
+    }
+    for length in 0..whole.len() {
+        assert!(
+            matches!(stream::parse(&key(), &whole[..length]), Err(Malformed::Short { .. })),
+            "{length} bytes"
+        );
+    }
+    let error = |bytes: &[u8]| stream::parse(&key(), bytes).unwrap_err();
+    let with = |at: usize, value: u8| {
+        let mut bytes = whole.clone();
+        bytes[at] = value;
+        bytes
+    };
+    let longer = [&whole[..], &[0]].concat();
+    let told = [
+        error(&longer),
+        error(&with(3, 0xff)),
+        error(&with(4, 0)),
+        error(&with(6, 9)),
+        error(&with(20, 0x55)),
+        error(&sealed(with(7, 1))),
+        error(&sealed(with(40, 8))),
+        error(&sealed(with(72, 200))),
+        error(&sealed([&whole[..], &[0]].concat())),
+        stream::parse(&ControlKey::new(&[0; 16]), &whole).unwrap_err(),
+    ];
+    expect![[r#"
+        control frame has 1 bytes behind its last field
+        control frame says it is 4278190170 bytes long; at most 2097152 are expected
+        not a control frame: starts with 0x4c00, expected 0x4c43; is this the right socket?
+        control frame has version 9, this build speaks 1; run the same build on all nodes
+        control frame is not authentic: made with another job's key, or damaged
+        control frame: reserved byte has no variant 1
+        control frame: sender has no variant 8
+        control frame: kind of message has no variant 200
+        control frame has 1 bytes behind its last field
+        control frame is not authentic: made with another job's key, or damaged"#]]
+    .assert_eq(&told.map(|error| error.to_string()).join("\n"));
+}
+
+#[test]
+fn a_replayed_frame_ends_the_connection() {
+    let control = &samples(&[4])[1];
+    let mut bytes = Vec::new();
+    stream::emit(&key(), 7, control, &mut bytes);
+    let mut reader = ControlReader::new(key());
+    reader.feed(&bytes);
+    reader.feed(&bytes);
+    assert_eq!(reader.next(), Ok(Some(control.clone())));
+    assert_eq!(reader.next(), Err(Malformed::Replayed { last: 7, found: 7 }));
+}
+
+#[test]
+fn a_length_beyond_the_bound_is_refused_before_its_bytes_come() {
+    let mut reader = ControlReader::new(key());
+    let found = CONTROL_BYTES_MAX + 1;
+    reader.feed(&u32::try_from(found).unwrap().to_le_bytes());
+    assert_eq!(reader.next(), Err(Malformed::TooLong { expected: CONTROL_BYTES_MAX, found }));
+}
+
+/// When this changes, `VERSION` in `control/stream.rs` has to change with it.
+#[test]
+fn the_bytes_of_every_message() {
+    let mut told = String::from("version 1\n");
+    for control in samples(&[0x0102_0304_0506_0708, 0x1112_1314_1516_1718, 3]) {
+        let bytes = frame(&control);
+        let name = format!("{:?}", control.message);
+        let name = name.split([' ', '{']).next().unwrap();
+        let body: String = bytes[72..].iter().take(24).map(|byte| format!("{byte:02x}")).collect();
+        told.push_str(&format!("{name}: {} bytes, checksum {:08x}, {body}\n", bytes.len(), sum(&bytes)));
+    }
+    expect![[r#"
+        version 1
+        KeeperHello: 77 bytes, checksum 7aa59107, 0102100e0c
+        Fence: 78 bytes, checksum 785e794e, 0244605c5800
+        Fenced: 82 bytes, checksum a1abd74d, 03108070602202e3c200
+        NewLife: 127 bytes, checksum 7c953c5c, 040804201c9088c0b8b0a8a0980001000000040000000000
+        Hello: 98 bytes, checksum 8e208678, 05302e2c2a0c000000000100000060000000000000000000
+        Registered: 81 bytes, checksum 53d83475, 060000000000008001
+        Addresses: 136 bytes, checksum 644ff69e, 0703000000262422302e2c2a280000000018100840383028
+        Start: 82 bytes, checksum 50d93141, 08080604020000000000
+        Running: 81 bytes, checksum 55767484, 094030201082624222
+        Request: 74 bytes, checksum cca0ab7e, 1000
+        PointQuery: 77 bytes, checksum 9ed8f104, 1102820181
+        PointReport: 88 bytes, checksum d5990509, 12151413120000000014100c08000000
+        Cut: 94 bytes, checksum fc7081b1, 134505c5840100030000000000000000000000800100
+        CutSeen: 77 bytes, checksum 26cb0f2f, 1400000000
+        ImageDone: 178 bytes, checksum 0b5f3909, 153028201884038302181716151413121106000000000000
+        Images: 81 bytes, checksum 577dd978, 16201c181400000000
+        NoImage: 86 bytes, checksum e0ee78b9, 173000000000e1c0a00480010000
+        Abandon: 77 bytes, checksum 89d7b77c, 1801080706
+        Committed: 77 bytes, checksum 55f5e6f0, 1922302e2c
+        Fault: 80 bytes, checksum b18ac121, 2000084038300111
+        Heartbeat: 77 bytes, checksum 110a31c7, 214000c281
+        Closed: 86 bytes, checksum 8b7717a0, 3089088c0b8b0a8a090000000000
+        ClosedQuery: 89 bytes, checksum 3ad8c13c, 314844605c5854504c0000180000000000
+        ClosedAnswer: 90 bytes, checksum fa95eba1, 322010807060504030422202e3c2a2826200
+        Finalize: 77 bytes, checksum c176e214, 3301810084
+        FinalizeDone: 73 bytes, checksum 0f610d8e, 34
+        Ended: 79 bytes, checksum f09d8075, 35131211180100
+        PmiRequest: 85 bytes, checksum 4471a6ad, 38989088c0b8b0a8a000000000
+        PmiAnswer: 98 bytes, checksum 1a7be3af, 3900000080010000000403020102c5844404c68545050000
+        PmiState: 112 bytes, checksum 75ddd526, 3a0000000000413121118171615100000000600000000100
+        Nic: 84 bytes, checksum 6ffe0d51, 3c0900756470202877687929
+        HandOver: 91 bytes, checksum 79e0752c, 3d000000000018000008007864703a65746830
+        HandedOver: 85 bytes, checksum 0a0b0dec, 3e504030201080706002006e6f
+        StatusQuery: 73 bytes, checksum 5fd72bad, 40
+        StatusReport: 117 bytes, checksum a4ccc9d5, 410200011615141300000000000006001814100cb0a8a098
+        OpenRail: 89 bytes, checksum 34129e20, 44000000000000000c0500766572627300
+        RailOpened: 151 bytes, checksum cd20ffdc, 45716151413121118100020000008c0b8b0a8a0989080300
+        MeetRails: 86 bytes, checksum 432e159c, 4688c0b8b0a8a098900000000000
+        RailsMet: 85 bytes, checksum 3cf52144, 474404c6854505c58402006e6f
+        ChangeRails: 82 bytes, checksum 5e47488b, 48008001000000000000
+        RailLost: 85 bytes, checksum 0e3996a3, 490a0076657262733a72786530
+    "#]]
+    .assert_eq(&told);
+}
+
+/// FNV-1a, 32 bits: enough to see a change.
+fn sum(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+#[test]
+fn the_head_of_a_frame() {
+    let control = Control {
+        job: transport::JobId(0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100),
+        life: transport::Life { counter: 0x2221_2120, nonce: 0x3736_3534_3332_3130 },
+        epoch: transport::Epoch(0x4342_4140),
+        sender: ckpt_glue::Party::Rank(transport::Rank(0x5352_5150)),
+        message: Message::StatusQuery,
+    };
+    let bytes = frame(&control);
+    let lines: Vec<String> =
+        bytes.chunks(8).map(|row| row.iter().map(|byte| format!("{byte:02x} ")).collect()).collect();
+    expect![[r#"
+        45 00 00 00 43 4c 01 00 
+        00 01 02 03 04 05 06 07 
+        08 09 0a 0b 0c 0d 0e 0f 
+        20 21 21 22 30 31 32 33 
+        34 35 36 37 40 41 42 43 
+        02 50 51 52 53 00 00 00 
+        01 00 00 00 00 00 00 00 
+        f5 58 7d e0 f4 fa 3b b9 
+        2f d6 62 8b 42 0c d4 a3 
+        40 "#]]
+    .assert_eq(&lines.join("\n"));
+}

@@ -1,0 +1,10 @@
+//! The machines of a job: one binary, a module for each behaviour.
+
+mod codec;
+mod conversations;
+mod faults;
+mod histories;
+mod jobfile;
+mod pmi;
+mod sabotage;
+mod support;

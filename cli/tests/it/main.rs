@@ -1,0 +1,50 @@
+//! The launcher and its commands: one binary, a module for each behaviour.
+
+mod badinput;
+mod by_default;
+#[path = "../../../tests/compiled.rs"]
+mod compiled;
+mod copied_hosts;
+mod copies;
+mod damage;
+mod delta;
+mod demo;
+mod destroyed;
+mod doctor;
+mod domains;
+mod encrypted;
+mod env;
+mod ids;
+mod inspect;
+mod limited;
+mod metadata_damage;
+mod missing;
+mod mpi;
+mod mpi_whole;
+mod namespaces;
+mod native;
+mod nic;
+mod node_files;
+mod node_loss_phases;
+mod nodes;
+mod output;
+mod output_replay;
+mod own_directories;
+mod page_damage;
+mod parity_job;
+mod programs;
+mod rail;
+mod record_repair;
+mod requests;
+mod restart;
+mod restart_options;
+mod run;
+mod secrets;
+mod sim;
+#[path = "../../../tests/skipped.rs"]
+mod skipped;
+mod slow;
+mod support;
+mod timelimit;
+mod versions;
+mod whole;

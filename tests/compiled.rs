@@ -1,0 +1,26 @@
+//! C programs of tests: included by path wherever tests compile some.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The program that `source` and these options of the compiler (`CC`, else `cc`) give, in `folder`. It is compiled once for all
+/// test processes: its name ends with a digest of source and options, and it comes into its place by a rename, because a file that is being written cannot be run.
+pub(crate) fn compiled(source: &Path, options: &[&str], folder: &Path) -> PathBuf {
+    let text = std::fs::read(source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
+    let mut digest = DefaultHasher::new();
+    (&text, options).hash(&mut digest);
+    let name = source.file_stem().and_then(|name| name.to_str()).expect("a source has a name");
+    let program = folder.join(format!("{name}-{:016x}", digest.finish()));
+    if program.is_file() {
+        return program;
+    }
+    std::fs::create_dir_all(folder).expect("a folder for programs");
+    let unfinished = folder.join(format!("{name}-{}-{:?}", std::process::id(), std::thread::current().id()));
+    let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    // Libraries stand behind what needs them.
+    let output = cc.arg("-o").arg(&unfinished).arg(source).args(options).output().expect("a C compiler");
+    assert!(output.status.success(), "{}: {}", source.display(), String::from_utf8_lossy(&output.stderr));
+    std::fs::rename(&unfinished, &program).expect("a program comes into its place");
+    program
+}

@@ -1,0 +1,5 @@
+//! The tree as a whole: one binary, a module for each behaviour.
+
+mod corpora;
+mod five_states;
+mod tidy;

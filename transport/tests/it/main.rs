@@ -1,0 +1,16 @@
+//! The protocol: one binary, a module for each behaviour.
+
+mod before_cut;
+mod deferred_payload;
+mod freezing;
+mod hints;
+mod idle;
+mod lives;
+mod messages;
+mod ownership;
+mod pull;
+mod replay;
+mod resync;
+mod tx_fast_path;
+mod wire;
+mod world;
