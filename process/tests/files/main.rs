@@ -57,7 +57,8 @@ fn main() {
     }
     let exact = has("--exact");
     let is_wanted = |name: &str| {
-        wanted.is_empty() || wanted.iter().any(|word| if exact { name == word } else { name.contains(word.as_str()) })
+        wanted.is_empty()
+            || wanted.iter().any(|word| if exact { name == word } else { name.contains(word.as_str()) })
     };
     let mut run = 0;
     for (name, scenario) in scenarios {

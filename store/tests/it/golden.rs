@@ -1,7 +1,7 @@
 //! Files written by version 1 stay readable: a change of format that nobody announced fails here.
 //!
 //! After a change that is meant, raise the version, keep the old file, and add the new one:
-//! `STILLWIRE_WRITE_GOLDEN=1 cargo test -p stillwire-store --test golden` writes files that are missing.
+//! `STILLWIRE_WRITE_GOLDEN=1 cargo test -p stillwire-store --test it golden` writes files that are missing.
 
 use std::path::PathBuf;
 

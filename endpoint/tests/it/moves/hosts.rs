@@ -14,7 +14,6 @@ use endpoint::EndpointConfig;
 use nix::sched::{CloneFlags, setns, unshare};
 use transport::{JobId, JobKey, PortConfig};
 
-
 pub(crate) const KEY: JobKey = JobKey([1; 16]);
 /// Bytes of messages, in turn.
 pub(crate) const LENGTHS: [u64; 6] = [8, 5000, 300_001, 70_000, 1400, 0];

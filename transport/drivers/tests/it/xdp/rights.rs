@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use drivers::DriverError;
 use drivers::xdp::{Rights, XdpConfig, XdpDriver};
 
-
 /// A user who is nobody.
 pub(crate) const NOBODY: u32 = 65534;
 
