@@ -5,6 +5,7 @@ mod broken;
 mod full;
 mod hostile;
 mod jobs;
+mod keys;
 mod logs;
 mod many;
 mod memory;

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use stillwire_fi::abi::*;
 
+use crate::processes::is_child;
+
 /// Longest wait for one completion: what a busy machine may need, many times over.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -15,12 +17,12 @@ pub(crate) const ADDRESS_BYTES: usize = 64;
 pub(crate) const SEND_RECV: u64 = flag::SEND | flag::RECV;
 const SELECTIVE: u64 = flag::SELECTIVE_COMPLETION;
 
-/// Tests of one process share a key of their own, and stay on this host.
+/// Tests of one process share a key of their own, and stay on this host. A child has what its parent gave it.
 fn prepare_environment() {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        if std::env::var_os("STILLWIRE_KEY_FILE").is_none() {
+        if std::env::var_os("STILLWIRE_KEY_FILE").is_none() && !is_child() {
             // SAFETY: before any other thread of this test program reads the environment: all of them come here first.
             unsafe {
                 std::env::set_var("STILLWIRE_KEY_FILE", folder.path().join("key"));
