@@ -707,14 +707,17 @@ fn an_open_mpi_program_is_run_by_its_own_mpirun() {
 #[test]
 fn without_its_mpirun_an_open_mpi_program_is_refused() {
     let (folder, provider) = (linked("libmpi.so.40"), provider());
-    // A mpirun of another library is none.
-    let bin = folder.path().join("bin");
+    // A mpirun of another library is none. Folders above the test's own are not looked into, whatever this machine has installed there.
+    let (bin, deep) = (folder.path().join("bin"), folder.path().join("a/b/c/d"));
     fs::create_dir_all(&bin).unwrap();
+    fs::create_dir_all(&deep).unwrap();
+    fs::rename(folder.path().join("lib"), deep.join("lib")).unwrap();
+    fs::rename(program(&folder), deep.join("prog")).unwrap();
     fs::write(bin.join("mpirun"), "#!/bin/sh\necho HYDRA\n").unwrap();
     fs::set_permissions(bin.join("mpirun"), fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = stillwire(&["run", "-n", "2", "--"]);
     command.env("STILLWIRE_PROVIDER", provider.path()).env("PATH", &bin);
-    let done = done(command.arg(program(&folder)));
+    let done = done(command.arg(deep.join("prog")));
     assert_eq!(done.code, Some(1), "{done:?}");
     done.says(&["uses Open MPI", "libmpi.so.40", "job of one rank", "PATH"]);
 }
