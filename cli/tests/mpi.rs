@@ -12,58 +12,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{ClosedLink, Control, ControlKey, ControlReader, ControlWriter, Message};
 use ckpt_glue::names::Party;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use session::launch::Launch;
+use support::pmi::{BARRIER, END, INIT, cc, client, clients, ends, provider};
 use support::{Done, Running, children, done, runs, stillwire, wait_until};
 use tempfile::TempDir;
 use transport::{Epoch, PortId, Rank};
-
-fn cc(arguments: &[&str]) {
-    let output = Command::new("cc").args(arguments).output().expect("a C compiler");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// The client, compiled once.
-fn client() -> &'static str {
-    static CLIENT: OnceLock<String> = OnceLock::new();
-    CLIENT.get_or_init(|| {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/pmi/client.c");
-        let program = format!("{}/pmi-client-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
-        cc(&["-o", &program, source]);
-        program
-    })
-}
-
-/// A folder with a file that stands for the provider.
-fn provider() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("libstillwire_fi.so"), vec![0; 4096]).unwrap();
-    folder
-}
-
-const INIT: [&str; 2] = ["say:cmd=init pmi_version=1 pmi_subversion=1", "hear:cmd=response_to_init"];
-const BARRIER: [&str; 2] = ["say:cmd=barrier_in", "hear:cmd=barrier_out"];
-const END: [&str; 2] = ["say:cmd=finalize", "hear:cmd=finalize_ack"];
-
-/// Runs clients with these steps after `init`.
-fn clients(provider: &Path, ranks: u32, options: &[&str], steps: &[&[&str]]) -> Command {
-    let mut command = stillwire(&["run", "-n", &ranks.to_string()]);
-    command.env("STILLWIRE_PROVIDER", provider).args(options).args(["--", client()]).args(INIT);
-    for step in steps {
-        command.args(*step);
-    }
-    command
-}
-
-fn ends(ranks: u32, options: &[&str], steps: &[&[&str]]) -> Done {
-    let provider = provider();
-    done(&mut clients(provider.path(), ranks, options, steps))
-}
 
 #[test]
 fn ranks_find_each_other_and_finish() {
@@ -199,43 +157,6 @@ fn a_program_that_fails_passes_its_code_on() {
     let others_go_on = ends(2, &[], &[&["map"], &one, &["sleep:1", "env:PMI_RANK"], &END]);
     assert_eq!((others_go_on.code, others_go_on.stdout.as_str()), (Some(6), "[0] PMI_RANK=0\n"));
     others_go_on.says(&["rank 1 ended with exit code 6"]);
-}
-
-#[test]
-fn ranks_that_leave_out_mpi_finalize_end_well_if_nobody_misses_them() {
-    let all = ends(2, &["--json"], &[&["map"], &BARRIER]);
-    assert_eq!(all.code, Some(0), "{all:?}");
-    let words = "ranks 0, 1 ended with exit code 0 without MPI_Finalize";
-    assert!(all.json()["warnings"][0].as_str().is_some_and(|warning| warning.starts_with(words)), "{all:?}");
-    // One of them does, and others finalize later.
-    let one = ends(3, &[], &[&["map"], &BARRIER, &["only:1", "exit:0", "sleep:1"], &END]);
-    assert_eq!(one.code, Some(0), "{one:?}");
-    one.says(&["rank 1 ended with exit code 0 without MPI_Finalize"]);
-    // Whoever does call it is not named.
-    let none = ends(2, &["--json"], &[&["map"], &BARRIER, &END]);
-    assert_eq!((none.code, &none.json()["warnings"]), (Some(0), &serde_json::json!([])), "{none:?}");
-}
-
-#[test]
-fn a_rank_that_leaves_out_mpi_finalize_and_is_missed_has_died() {
-    let words = "rank 1 ended with exit code 0 without MPI_Finalize, and ranks 0, 2 still ran";
-    let waits: [(&[&str], Duration); 2] = [
-        // Nobody can see what another rank waits for.
-        (&["only:1", "exit:0", "sleep:60"], Duration::from_secs(10)),
-        // At a barrier of PMI it is seen.
-        (&["only:1", "exit:0", "sleep:1", "say:cmd=barrier_in", "hear:x"], Duration::ZERO),
-    ];
-    for (steps, at_least) in waits {
-        let started = Instant::now();
-        let done = ends(3, &[], &[&["map"], &BARRIER, steps]);
-        assert_eq!(done.code, Some(4), "{done:?}");
-        done.says(&[words, "rank 1 died (exit code 0)"]);
-        let took = started.elapsed();
-        assert!(
-            took >= at_least && (at_least != Duration::ZERO || took < Duration::from_secs(9)),
-            "{took:?}"
-        );
-    }
 }
 
 #[test]

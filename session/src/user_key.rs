@@ -231,7 +231,7 @@ impl KeyFile {
             .and_then(|()| getrandom::fill(&mut suffix))
             .map_err(|_| KeyError::Random)?;
         self.make_directory()?;
-        let draft = self.path.with_extension(format!("{:016x}", u64::from_ne_bytes(suffix)));
+        let draft = self.path.with_extension(format!("{:016x}", u64::from_le_bytes(suffix)));
         let written = write_new(&draft, &key);
         // A link appears whole or not at all, and never replaces a file.
         let linked = written.and_then(|()| match fs::hard_link(&draft, &self.path) {

@@ -8,21 +8,7 @@ target=$(mkdir -p "$target" && cd "$target" && pwd)
 place=$target/mpi
 mkdir -p "$place"
 stillwire=$target/release/stillwire
-
-# What a person, a module or a launcher around this has set for MPI programs must not count. A script that goes on inside namespaces has set its own.
-if [ "${1:-}" != inside ]; then
-    steering='^(STILLWIRE_|FI_|PMI|PRTE_|OMPI_|HYDRA_|HYDI_|MPI_LOCAL|MPIR_|MPICH_|I_MPI_|MPI4PY_|PYTHON)'
-    for name in $(compgen -e | grep -E "$steering" | grep -vE '^(STILLWIRE_TEST_.*|STILLWIRE_PROVIDER)$' || true); do
-        unset "$name"
-    done
-    libraries=
-    IFS=: read -ra folders <<<"${LD_LIBRARY_PATH:-}"
-    for folder in "${folders[@]}"; do
-        found=$(ls "$folder"/lib{mpi,mpi_abi,mpich,fabric,ucp}.so* 2>/dev/null || true)
-        [ -n "$found" ] || libraries+=${libraries:+:}$folder
-    done
-    [ -z "${LD_LIBRARY_PATH:-}" ] || export LD_LIBRARY_PATH=$libraries
-fi
+. tests/surroundings.sh
 export STILLWIRE_KEY_FILE=$place/key
 
 fail() {

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod namespaces;
+pub(crate) mod pmi;
 pub(crate) mod programs;
 pub(crate) mod threads;
 pub(crate) mod two_hosts;
@@ -48,7 +49,7 @@ pub(crate) fn stillwire(arguments: &[&str]) -> Command {
     command.args(arguments).stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {
         let starts = |with: &&str| name.as_encoded_bytes().starts_with(with.as_bytes());
-        if STEERING.iter().any(|with| starts(&with)) && !GIVEN.iter().any(|with| starts(&with)) {
+        if STEERING.iter().any(starts) && !GIVEN.iter().any(starts) {
             command.env_remove(&name);
         }
     }

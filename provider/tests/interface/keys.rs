@@ -1,6 +1,5 @@
 //! Processes that no launcher has started share their user's key: all that they have is the provider.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -10,7 +9,7 @@ use std::ptr::{null, null_mut};
 use stillwire_fi::abi::*;
 
 use crate::processes::{Peer, address, at, hear, hex, is_child, say};
-use crate::rig::{Rig, accepted, getinfo};
+use crate::rig::{Rig, accepted, getinfo, steers};
 
 const BYTES: usize = 100_000;
 
@@ -35,19 +34,13 @@ impl User {
     /// A child of this user, without a variable of ours, of libfabric or of a launcher.
     fn command(&self, test: &str) -> Command {
         let mut command = Peer::command(test);
-        for (name, _) in std::env::vars_os().filter(|(name, _)| is_foreign(name)) {
+        for (name, _) in std::env::vars_os().filter(|(name, _)| steers(name)) {
             command.env_remove(name);
         }
         let at = |name| self.folder.path().join(name);
         command.env("HOME", at("home")).env("XDG_RUNTIME_DIR", at("run"));
         command
     }
-}
-
-fn is_foreign(name: &OsStr) -> bool {
-    let name = name.to_string_lossy();
-    let ours = name.starts_with("STILLWIRE_") && !name.starts_with("STILLWIRE_TEST_");
-    ours || ["FI_", "PMI", "MPI_", "OMPI_"].iter().any(|start| name.starts_with(start))
 }
 
 /// One end of an exchange: sends as soon as it knows the other's address, and says whether it received what the other sent.
