@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::FiProvider;
 
-/// `FI_LOG_WARN` and `FI_LOG_CORE`.
+/// `FI_LOG_WARN`, `FI_LOG_INFO` and `FI_LOG_CORE`.
 const WARN: c_int = 0;
+const INFO: c_int = 2;
 const CORE: c_int = 0;
 
 /// As libfabric knows us.
@@ -73,8 +74,8 @@ fn mapped_libfabric() -> Option<CString> {
     CString::new(path).ok()
 }
 
-/// Writes to libfabric's log. False: it is off, or there is none.
-fn logged(what: &str) -> bool {
+/// Writes to libfabric's log. False: it is off for this level, or there is none.
+fn logged(level: c_int, what: &str) -> bool {
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     let provider = PROVIDER.load(Ordering::Acquire);
     let Some(Library { enabled, log }) = LIBRARY.get_or_init(Library::find) else { return false };
@@ -84,10 +85,10 @@ fn logged(what: &str) -> bool {
     }
     // SAFETY: the provider is never freed; the texts are C strings, and the format takes one of them.
     unsafe {
-        if enabled(provider, WARN, CORE) == 0 {
+        if enabled(provider, level, CORE) == 0 {
             return false;
         }
-        log(provider, WARN, CORE, c"stillwire".as_ptr(), 0, c"%s\n".as_ptr(), text.as_ptr());
+        log(provider, level, CORE, c"stillwire".as_ptr(), 0, c"%s\n".as_ptr(), text.as_ptr());
     }
     true
 }
@@ -106,7 +107,7 @@ pub(crate) fn complain(what: core::fmt::Arguments<'_>) {
     let text = named(what);
     tracing::warn!("{text}");
     without_broken_pipe(|| {
-        if !logged(&text) {
+        if !logged(WARN, &text) {
             let line = format!("stillwire: {text}\n");
             // SAFETY: so many bytes of a string. What cannot be written (nobody reads, the disk is full) is not said.
             unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
@@ -118,7 +119,14 @@ pub(crate) fn complain(what: core::fmt::Arguments<'_>) {
 pub(crate) fn note(what: core::fmt::Arguments<'_>) {
     let text = named(what);
     tracing::info!("{text}");
-    without_broken_pipe(|| _ = logged(&text));
+    without_broken_pipe(|| _ = logged(WARN, &text));
+}
+
+/// Logs what explains a set-up in which nothing has failed (`FI_LOG_LEVEL=info`).
+pub(crate) fn inform(what: core::fmt::Arguments<'_>) {
+    let text = named(what);
+    tracing::debug!("{text}");
+    without_broken_pipe(|| _ = logged(INFO, &text));
 }
 
 /// Does something for which this thread gets no `SIGPIPE`, whatever the program does with that signal.

@@ -54,6 +54,7 @@ mod region;
 mod requests;
 mod session;
 mod traffic;
+pub mod user_key;
 mod writer;
 
 pub use error::{RegionError, SessionError, StateError};

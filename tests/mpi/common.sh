@@ -8,6 +8,7 @@ target=$(mkdir -p "$target" && cd "$target" && pwd)
 place=$target/mpi
 mkdir -p "$place"
 stillwire=$target/release/stillwire
+. tests/surroundings.sh
 export STILLWIRE_KEY_FILE=$place/key
 
 fail() {

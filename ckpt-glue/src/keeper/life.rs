@@ -120,6 +120,13 @@ impl Keeper {
         self.count_ended(rank, RankPhase::Spawning, status);
     }
 
+    pub(super) fn on_ports_abandoned(&mut self, rank: Rank, life: Life) {
+        let Some(held) = self.holding().filter(|held| held.life() == life) else { return };
+        if let Some(kept) = held.ranks.get_mut(&rank) {
+            kept.abandon_ports();
+        }
+    }
+
     pub(super) fn on_process_ended(&mut self, rank: Rank, life: Life, status: ExitStatus) {
         let (State::Holding(held) | State::Ending { held, .. }) = &mut self.state else { return };
         let released = held.released;

@@ -53,6 +53,13 @@ pub enum Input {
         /// Content of its image.
         record: ExitedRecord,
     },
+    /// A rank has ended, and no other rank can need its ports: they count as closed, although it has not closed them.
+    PortsAbandoned {
+        /// Its rank.
+        rank: Rank,
+        /// The life it was started in.
+        life: Life,
+    },
     /// A process has ended, for whatever reason, and its status was collected.
     ProcessEnded {
         /// Its rank.
@@ -270,6 +277,7 @@ impl Keeper {
                 self.settle();
             }
             Input::ExitedInImage { rank, record } => self.on_exited_in_image(rank, record),
+            Input::PortsAbandoned { rank, life } => self.on_ports_abandoned(rank, life),
             Input::ProcessEnded { rank, life, status } => self.on_process_ended(rank, life, status),
             Input::ExitedImageDone { rank, generation, digest, bytes } => {
                 let content = self.exited_content(rank);

@@ -101,6 +101,11 @@ impl KeptRank {
         }
     }
 
+    /// Nobody can need its ports any more.
+    pub(crate) fn abandon_ports(&mut self) {
+        self.open_ports.clear();
+    }
+
     /// R12: the final counters of `port` towards `peer`.
     pub(crate) fn closed_link(&self, port: PortId, peer: PortId) -> Option<ClosedLink> {
         self.closed.get(&port)?.iter().find(|link| link.peer == peer).copied()

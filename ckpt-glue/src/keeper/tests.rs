@@ -163,6 +163,25 @@ fn lives_begin_and_end() {
     "#]].assert_eq(&table(&states, &inputs, step, name));
 }
 
+// R12
+#[test]
+fn a_rank_whose_ports_nobody_needs_ends_well_without_closing_them() {
+    let abandoned = |counter| Input::PortsAbandoned { rank: Rank(0), life: life(counter) };
+    let ends_well = ended(0, 1, ExitStatus::Code(0));
+    let phase =
+        |keeper: &Keeper| keeper.ranks().find(|(rank, ..)| *rank == Rank(0)).map(|(_, phase, _)| phase);
+    let mut keeper = up(&[abandoned(1)]);
+    assert_eq!((phase(&keeper), keeper.poll_output()), (Some(RankPhase::Running), None));
+    assert_eq!(step(&mut keeper, &ends_well), Vec::<String>::new());
+    assert_eq!(phase(&keeper), Some(RankPhase::Exited(ExitStatus::Code(0))));
+    // Not with a code of its own, and not in another life.
+    for (before, end) in [(abandoned(1), ended(0, 1, ExitStatus::Code(4))), (abandoned(2), ends_well)] {
+        let mut keeper = up(&[before]);
+        assert!(step(&mut keeper, &end)[0].contains("rank 0 died"));
+        assert_eq!(phase(&keeper), Some(RankPhase::Dead));
+    }
+}
+
 #[test]
 fn messages_pass_through() {
     let rank = |message| from(Party::Rank(Rank(0)), 1, message);

@@ -172,6 +172,12 @@ impl Server {
         (!silent.0.is_empty() && silent.0.len() < world.clients.len()).then_some(silent)
     }
 
+    /// Whether others wait for a process at a barrier of its world.
+    #[must_use]
+    pub fn is_awaited(&self, member: Member) -> bool {
+        self.worlds.get(&member.world).is_some_and(|world| world.waiting_besides(member.rank) > 0)
+    }
+
     fn phase(&self, member: Member) -> Phase {
         let client = self.worlds.get(&member.world).and_then(|world| world.client(member.rank));
         client.map_or(Phase::Gone, |client| client.phase)

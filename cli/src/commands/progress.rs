@@ -79,7 +79,7 @@ impl Progress {
                     &format!("{missing}{of} has not come to a barrier of the launcher for {waited:?}"),
                 );
             }
-            MpiNotice::SharedMemory { words } => self.warn(words),
+            MpiNotice::SharedMemory { words } | MpiNotice::Unfinished { words } => self.warn(words),
             MpiNotice::NoAgent { rank } => self.warn(&format!(
                 "rank {rank} cannot be saved, and so there will be no checkpoints: the library that does it is not in the process that calls \
                  MPI_Init. Is that linked statically, or started by a script that waits for it (`exec` mends that)?"

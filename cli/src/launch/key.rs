@@ -13,8 +13,8 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{Mode, fchmod};
 
-/// Names the file with the key, for the provider. One that a person has set counts: jobs that are to meet need a common key.
-pub(crate) const KEY_FILE_VARIABLE: &str = "STILLWIRE_KEY_FILE";
+/// One that a person has set counts: jobs that are to meet need a common key.
+pub(crate) use session::user_key::KEY_FILE_VARIABLE;
 
 /// The file. It is there as long as this is.
 #[derive(Debug)]

@@ -19,6 +19,10 @@ pub(crate) const PMI_QUEUE_BYTES_MAX: usize = 1 << 20;
 /// job that runs past it has not been over yet.
 pub(crate) const LOOK_AFTER: Duration = Duration::from_secs(1);
 
+/// Longest wait for the other ranks to end after one has ended with exit code 0 without MPI_Finalize: more than they need to return from `main` together,
+/// and than a closing endpoint waits for a silent peer (5 s).
+pub(crate) const UNFINISHED_MAX: Duration = Duration::from_secs(10);
+
 /// Bytes read from one descriptor at once.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 

@@ -93,6 +93,8 @@ pub(crate) enum MpiNotice<'a> {
     Barrier { world: u32, missing: &'a Ranks, waited: Duration },
     /// Two processes share memory of their MPI library.
     SharedMemory { words: &'a str },
+    /// Ranks have ended without MPI_Finalize.
+    Unfinished { words: &'a str },
     /// A checkpoint was asked for, of a program that has none.
     NoCheckpoints,
     /// A rank cannot be saved, because nothing of ours is in it.

@@ -231,6 +231,8 @@ pub(crate) enum ToKeeper {
     SpeakFor { rank: u32 },
     /// The PMI server says this to a process.
     PmiLine { who: WireMember, line: String },
+    /// Before [`ToKeeper::Judged`]: this rank's ports count as closed, because no other rank runs that could need them.
+    Excuse { rank: u32, life: WireLife },
     /// To [`FromKeeper::Ended`]: how the machine is to see it.
     Judged { rank: u32, life: WireLife, status: WireStatus },
     /// End a process.

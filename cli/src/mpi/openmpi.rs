@@ -1,6 +1,6 @@
 //! Open MPI's own launcher, with the provider selected.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -13,15 +13,23 @@ const ANCESTORS_MAX: usize = 5;
 /// The mpirun that belongs to a library: another one's would start every process as a job of its own.
 pub(crate) fn mpirun(mpi: &Mpi) -> Result<PathBuf, CliError> {
     let real = mpi.library.canonicalize().unwrap_or_else(|_| mpi.library.clone());
-    let folders =
-        [&mpi.library, &real].into_iter().flat_map(|path| path.ancestors().skip(1).take(ANCESTORS_MAX));
-    let near = folders.flat_map(|folder| ["bin/mpirun.openmpi", "bin/mpirun"].map(|name| folder.join(name)));
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let far: Vec<PathBuf> = std::env::split_paths(&path)
-        .flat_map(|folder| ["mpirun.openmpi", "mpirun"].map(|name| folder.join(name)))
-        .collect();
-    let found = near.chain(far).find(|file| file.is_file() && is_openmpi(file));
+    let mut candidates = candidates([&mpi.library, &real], &path);
+    let found = candidates.find(|file| file.is_file() && is_openmpi(file));
     found.ok_or_else(|| CliError::NoMpirun { library: mpi.library.clone() })
+}
+
+/// Where the mpirun of a library may be, the likeliest first: above the library, then in `search`, which is a PATH.
+fn candidates(library: [&Path; 2], search: &OsStr) -> impl Iterator<Item = PathBuf> {
+    // The root is above every library. Its /bin belongs to the system and not to a library in somebody's own folder.
+    let above = |path: &Path| {
+        let folders = path.ancestors().skip(1).take(ANCESTORS_MAX).filter(|folder| folder.parent().is_some());
+        folders.map(|folder| folder.join("bin")).collect::<Vec<_>>()
+    };
+    let near = library.map(above).concat();
+    let far: Vec<PathBuf> = std::env::split_paths(search).collect();
+    let folders = near.into_iter().chain(far);
+    folders.flat_map(|folder| ["mpirun.openmpi", "mpirun"].map(|name| folder.join(name)))
 }
 
 fn is_openmpi(file: &Path) -> bool {
@@ -76,6 +84,24 @@ pub(crate) fn untag(line: &[u8]) -> Option<Tagged<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mpirun_is_looked_for_above_the_library_and_then_in_path() {
+        let of = |library: &str, search: &str| {
+            let library = Path::new(library);
+            let found = candidates([library, library], OsStr::new(search));
+            found.filter(|file| file.ends_with("mpirun")).collect::<Vec<_>>()
+        };
+        let debian = of("/usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.40", "");
+        assert!(debian.contains(&"/usr/bin/mpirun".into()), "{debian:?}");
+        let own = of("/opt/mpi/lib/libmpi.so.40", "/elsewhere:/usr/bin");
+        let place = |wanted: &str| own.iter().position(|file| file == Path::new(wanted));
+        let order =
+            ["/opt/mpi/lib/bin/mpirun", "/opt/mpi/bin/mpirun", "/elsewhere/mpirun", "/usr/bin/mpirun"]
+                .map(place);
+        assert!(order.iter().all(Option::is_some) && order.is_sorted(), "{own:?}");
+        assert_eq!(place("/bin/mpirun"), None, "the system's mpirun is not the library's");
+    }
 
     #[test]
     fn tags_are_taken_apart() {

@@ -1,6 +1,7 @@
 //! `stillwire doctor`: what is wrong is found, with what to do. Libraries are small C files with the right names.
 
 use std::fs;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::Command;
 
@@ -192,4 +193,44 @@ fn a_process_that_runs() {
     }
     let gone = doctor(folder.path(), &["--json", "--pid", &good.id().to_string()]);
     assert!(finding(&gone, "process")["found"].as_str().unwrap().contains("cannot be looked into"));
+}
+
+#[test]
+fn the_key_of_programs_without_a_launcher() {
+    let folder = made("stillwire", (2, 5), 0);
+    let place = tempfile::tempdir().unwrap();
+    let (home, runtime) = (place.path().join("home"), place.path().join("run"));
+    let key = runtime.join("stillwire").join("key");
+    let look = |named: Option<&Path>| {
+        let mut command = stillwire(&["doctor", "--json", "./prog"]);
+        command.env("STILLWIRE_PROVIDER", folder.path()).current_dir(folder.path());
+        command.env("HOME", &home).env("XDG_RUNTIME_DIR", &runtime).env_remove("STILLWIRE_KEY_FILE");
+        command.envs(named.map(|named| ("STILLWIRE_KEY_FILE", named)));
+        finding(&done(&mut command), "key")
+    };
+    let says = |finding: &Value, state: &str, words: &[&str]| {
+        assert_eq!(finding["state"], state, "{finding}");
+        let found = finding["found"].as_str().unwrap();
+        assert!(words.iter().all(|words| found.contains(words)), "{finding}");
+    };
+    for directory in [&home, &runtime] {
+        fs::DirBuilder::new().mode(0o700).create(directory).unwrap();
+    }
+    says(&look(None), "ok", &[key.to_str().unwrap(), "does not exist yet"]);
+    assert!(!runtime.join("stillwire").exists(), "looking makes nothing");
+    fs::DirBuilder::new().mode(0o700).create(runtime.join("stillwire")).unwrap();
+    fs::write(&key, [1; 16]).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let exposed = look(None);
+    says(&exposed, "problem", &[key.to_str().unwrap(), "mode 644", "mode 600"]);
+    assert!(exposed["fix"].as_str().unwrap().contains("STILLWIRE_KEY_FILE"), "{exposed}");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let exists = look(None);
+    says(&exists, "ok", &[key.to_str().unwrap(), "of this user on this host"]);
+    assert!(!exists["found"].as_str().unwrap().contains("yet"), "{exists}");
+    says(
+        &look(Some(&home.join("k"))),
+        "ok",
+        &[home.join("k").to_str().unwrap(), "named by STILLWIRE_KEY_FILE"],
+    );
 }

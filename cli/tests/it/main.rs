@@ -46,5 +46,6 @@ mod skipped;
 mod slow;
 mod support;
 mod timelimit;
+mod unfinished;
 mod versions;
 mod whole;

@@ -5,6 +5,7 @@ use transport::{Event, LinkIndex, PortId, Silence};
 
 use super::{Engine, State};
 use crate::abi::ADDR_NOTAVAIL;
+use crate::identity::key_file;
 use crate::log::{complain, note};
 
 impl Engine {
@@ -21,9 +22,11 @@ impl Engine {
             Event::PeerSilent { peer, silence: Silence::Gone, since, .. } => {
                 state.silent.insert(*peer);
                 let strays = self.strangers();
+                let key = key_file().map(|file| format!("the key here is in {}; ", file.display()));
+                let key = key.unwrap_or_default();
                 complain(format_args!(
                     "{} has not answered for {since:.0?}: it has ended, is stopped, cannot be reached, or has another job's key \
-                     ({strays} frames of other jobs were dropped here). What was sent to it is kept",
+                     ({key}{strays} frames of other jobs were dropped here). What was sent to it is kept",
                     self.name(*peer)
                 ));
             }

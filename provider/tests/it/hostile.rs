@@ -418,6 +418,7 @@ fn a_peer_of_another_job_is_not_heard_and_is_told() {
     assert_eq!(peer.hear(), "done");
     let said = peer.errors();
     assert!(said.contains("has not answered") && said.contains("another job's key"), "{said}");
+    assert!(said.contains(&format!("the key here is in {};", key.display())), "{said}");
     assert_eq!(two.poll(), None, "a stranger's message");
     // SAFETY: as above.
     accepted(&[&two], || unsafe { (one.plain().inject)(one.ep, b"a friend".as_ptr().cast(), 8, to_two) });

@@ -18,7 +18,8 @@ struct fi_provider { unsigned version, fi_version; void *context[4]; const char 
 int fi_log_enabled(const struct fi_provider *prov, int level, int subsystem)
 {
     (void)prov;
-    return getenv("LOG_IS_ON") != NULL && level == 0 && subsystem == 0;
+    const char *most = getenv("LOG_LEVEL");
+    return most != NULL && level <= atoi(most) && subsystem == 0;
 }
 void fi_log(const struct fi_provider *prov, int level, int subsystem, const char *func, int line, const char *format, ...)
 {
@@ -33,12 +34,12 @@ void fi_log(const struct fi_provider *prov, int level, int subsystem, const char
 
 /// Does two things wrong: a peer refuses a request, and what is inserted is no address.
 fn clumsy() {
-    let (library, rank, on) = (hear(), hear(), hear());
+    let (library, rank, level) = (hear(), hear(), hear());
     // SAFETY: plain loading of a library of ours; no other thread reads the environment yet.
     unsafe {
         std::env::set_var("PMI_RANK", rank);
-        if on == "on" {
-            std::env::set_var("LOG_IS_ON", "1");
+        if level != "off" {
+            std::env::set_var("LOG_LEVEL", level);
         }
         let path = std::ffi::CString::new(library).unwrap();
         assert!(!libc::dlopen(path.as_ptr(), libc::RTLD_NOW).is_null());
@@ -70,15 +71,16 @@ fn errors_are_told_with_rank_peer_and_reason() {
     std::fs::write(&source, LOG).unwrap();
     let cc = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
     assert!(cc.expect("a C compiler").success());
-    let said = |state: &str| {
-        let key: &Path = &folder.path().join("key");
+    let key: &Path = &folder.path().join("key");
+    let said = |level: &str| {
         let mut peer = Peer::with_key("logs::errors_are_told_with_rank_peer_and_reason", key);
         peer.tell(library.to_str().unwrap());
         peer.tell("17");
-        peer.tell(state);
+        peer.tell(level);
         peer.errors()
     };
-    let on = said("on");
+    // FI_LOG_WARN
+    let on = said("0");
     let refused = on.lines().find(|line| line.contains("has refused")).expect(&on);
     assert!(refused.starts_with("libfabric:stillwire: rank 17, process "), "{on}");
     assert!(
@@ -93,6 +95,12 @@ fn errors_are_told_with_rank_peer_and_reason() {
         !on.contains("stillwire: stillwire") && !on.lines().any(|line| line.starts_with("stillwire:")),
         "twice: {on}"
     );
+    let key_file = format!("key file: {}", key.display());
+    assert!(!on.contains(&key_file), "{on}");
+    // FI_LOG_INFO
+    let all = said("2");
+    let line = all.lines().find(|line| line.contains(&key_file)).expect(&all);
+    assert!(line.starts_with("libfabric:stillwire: rank 17, process "), "{all}");
     let off = said("off");
     assert!(
         !off.contains("libfabric:") && !off.contains("has refused"),

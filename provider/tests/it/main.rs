@@ -8,6 +8,7 @@ mod broken;
 mod full;
 mod hostile;
 mod jobs;
+mod keys;
 mod layout;
 mod logs;
 mod many;

@@ -66,14 +66,15 @@ impl Peer {
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
     }
 
-    fn command(test: &str) -> Command {
+    /// What [`Peer::spawn`] takes.
+    pub(crate) fn command(test: &str) -> Command {
         provider();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", test, "--nocapture", "--test-threads", "1"]).env(CHILD, "1");
         command
     }
 
-    fn spawn(command: &mut Command) -> Peer {
+    pub(crate) fn spawn(command: &mut Command) -> Peer {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         Peer { child, input, output: BufReader::new(output) }

@@ -1,12 +1,15 @@
 //! Opens the library and its objects, and reads completions with a deadline.
 
 use core::ffi::{c_int, c_void};
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use stillwire_fi::abi::*;
+
+use crate::processes::is_child;
 
 /// Longest wait for one completion: what a busy machine may need, many times over.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -15,14 +18,24 @@ pub(crate) const ADDRESS_BYTES: usize = 64;
 pub(crate) const SEND_RECV: u64 = flag::SEND | flag::RECV;
 const SELECTIVE: u64 = flag::SELECTIVE_COMPLETION;
 
-/// Tests of one process share a key of their own, and stay on this host.
+/// Whether a variable would steer the provider, libfabric or an MPI library; tests see none that the machine's user or a launcher has set.
+pub(crate) fn steers(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    let ours = name.starts_with("STILLWIRE_") && !name.starts_with("STILLWIRE_TEST_");
+    ours || ["FI_", "PMI", "MPI_LOCAL", "OMPI_"].iter().any(|start| name.starts_with(start))
+}
+
+/// Tests of one process share a key of their own, and stay on this host. A child has what its parent gave it.
 fn prepare_environment() {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        if std::env::var_os("STILLWIRE_KEY_FILE").is_none() {
+        if !is_child() {
             // SAFETY: before any other thread of this test program reads the environment: all of them come here first.
             unsafe {
+                for (name, _) in std::env::vars_os().filter(|(name, _)| steers(name)) {
+                    std::env::remove_var(name);
+                }
                 std::env::set_var("STILLWIRE_KEY_FILE", folder.path().join("key"));
                 std::env::set_var("STILLWIRE_ADDRESS", "127.0.0.1");
             }

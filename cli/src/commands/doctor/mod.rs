@@ -1,5 +1,6 @@
 //! `stillwire doctor`: what a program would really run over, what the machine allows, and what to do about it.
 
+mod key;
 mod machine;
 pub(crate) mod probe;
 mod process;
@@ -72,6 +73,7 @@ pub(crate) fn doctor(command: Vec<OsString>, json: bool) -> Result<Exit, CliErro
     } else {
         findings.extend(program::look(command, provider.as_deref())?);
     }
+    findings.push(key::look());
     findings.extend(machine::look()?);
     report(findings, json)
 }

@@ -196,6 +196,9 @@ impl Shell<'_> {
             self.note_unrestored(rank, said.unwrap_or_else(|| text::status(status)));
         }
         self.tell(&Notice::Ended { rank, status });
+        if self.hold_unfinished(node, rank, life, status) {
+            return;
+        }
         if status.is_success() && self.has_broken_off(rank) {
             self.speak_for(rank, Message::Fault { report: FaultReport::RankDied { rank, status } });
         }

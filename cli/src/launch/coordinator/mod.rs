@@ -13,6 +13,7 @@ mod rail_changes;
 mod records;
 mod settings;
 mod spawned;
+mod unfinished;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -51,6 +52,7 @@ use parts::Parts;
 use pending_commit::PendingCommit;
 use rail_changes::RailChanges;
 use spawned::Spawned;
+use unfinished::Unfinished;
 
 /// Where an event of `epoll` comes from.
 #[derive(Debug)]
@@ -84,6 +86,7 @@ struct Shell<'a> {
     /// What the keepers have told of each rank.
     ranks: BTreeMap<Rank, (WirePhase, Epoch)>,
     spawned: Spawned,
+    unfinished: Unfinished,
     epoll: Epoll,
     sources: BTreeMap<u64, Source>,
     next_token: u64,
@@ -205,6 +208,7 @@ impl<'a> Shell<'a> {
             processes: BTreeMap::new(),
             ranks: BTreeMap::new(),
             spawned: Spawned::default(),
+            unfinished: Unfinished::default(),
             epoll,
             sources: BTreeMap::new(),
             next_token: 0,
@@ -271,6 +275,7 @@ impl<'a> Shell<'a> {
         let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
         loop {
             self.pump();
+            self.judge_unfinished();
             if let Some(error) = self.unfit.take() {
                 return Err(error);
             }
@@ -370,6 +375,7 @@ impl<'a> Shell<'a> {
             copying,
             self.parts_due(),
             self.rail_changes.due(),
+            self.unfinished.due(),
         ];
         let others = others.into_iter().flatten().map(|due| due.saturating_duration_since(Instant::now()));
         epoll_timeout(machines.chain(others).min())

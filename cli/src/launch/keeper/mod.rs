@@ -600,6 +600,9 @@ impl Shell {
             ToKeeper::Nic { nic } => self.note_nic(&nic),
             ToKeeper::SpeakFor { rank } => drop(self.spoken_for.insert(Rank(rank))),
             ToKeeper::PmiLine { who, line } => self.say_over_pmi(who.into(), &line),
+            ToKeeper::Excuse { rank, life } => {
+                self.tell_keeper(Input::PortsAbandoned { rank: Rank(rank), life: life.into() });
+            }
             ToKeeper::Judged { rank, life, status } => {
                 let rank = Rank(rank);
                 self.unjudged.remove(&rank);

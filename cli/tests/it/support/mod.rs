@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod namespaces;
+pub(crate) mod pmi;
 pub(crate) mod programs;
 pub(crate) mod threads;
 pub(crate) mod two_hosts;
@@ -22,10 +23,52 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The executable under test.
 pub(crate) const STILLWIRE: &str = env!("CARGO_BIN_EXE_stillwire");
 
+/// Variables with which a person or a launcher around the tests would steer them.
+const STEERING: [&str; 13] = [
+    "STILLWIRE_",
+    "FI_",
+    "PMI",
+    "PRTE_",
+    "OMPI_",
+    "HYDRA_",
+    "HYDI_",
+    "MPI_LOCAL",
+    "MPIR_",
+    "MPICH_",
+    "I_MPI_",
+    "MPI4PY_",
+    "PYTHON",
+];
+
+/// What the scripts of this tree set for tests.
+const GIVEN: [&str; 2] = ["STILLWIRE_TEST_", "STILLWIRE_PROVIDER"];
+
+/// The launcher, which sees nothing of what this machine's user has set for jobs.
 pub(crate) fn stillwire(arguments: &[&str]) -> Command {
     let mut command = Command::new(STILLWIRE);
     command.args(arguments).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        let starts = |with: &&str| name.as_encoded_bytes().starts_with(with.as_bytes());
+        if STEERING.iter().any(starts) && !GIVEN.iter().any(starts) {
+            command.env_remove(&name);
+        }
+    }
+    if let Some(search) = std::env::var_os("LD_LIBRARY_PATH") {
+        let others = std::env::split_paths(&search).filter(|folder| !has_mpi(folder));
+        command.env("LD_LIBRARY_PATH", std::env::join_paths(others).expect("parts of a search path"));
+    }
     command
+}
+
+/// Whether a folder of the loader's search path would put this machine's MPI in the place of a test's.
+fn has_mpi(folder: &Path) -> bool {
+    let is_mpi = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        ["libmpi.so", "libmpi_abi.so", "libfabric.so"]
+            .iter()
+            .any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()))
+    };
+    std::fs::read_dir(folder).is_ok_and(|entries| entries.flatten().any(is_mpi))
 }
 
 /// Runs a command to its end.
