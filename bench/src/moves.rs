@@ -24,6 +24,7 @@ use crate::freeze::{PAPER_US, Tail};
 use crate::ground::{Ground, Nic, Program, Seat, Wire};
 use crate::machine::Machine;
 use crate::pair::{self, Watchdog};
+use crate::progress::Steps;
 use crate::report::{self, Bar};
 
 /// A thaw on another driver.
@@ -137,7 +138,9 @@ pub fn run(options: &MovesOptions) -> Result<MovesReport, BenchError> {
     let kinds = &KINDS;
     let mut rows: Vec<(Nic, Nic, Samples)> = Vec::new();
     let mut bed = Bed::new(&ground, kinds[0])?;
+    let steps = Steps::new("moves", options.moves);
     for _ in 0..options.moves {
+        steps.step(format_args!("from each kind of NIC to each"));
         for (from, to) in round(kinds) {
             let row = match rows.iter().position(|row| (row.0, row.1) == (from, to)) {
                 Some(row) => row,

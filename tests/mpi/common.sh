@@ -8,6 +8,7 @@ target=$(mkdir -p "$target" && cd "$target" && pwd)
 place=$target/mpi
 mkdir -p "$place"
 stillwire=$target/release/stillwire
+dev=$target/release/stillwire-dev
 export STILLWIRE_KEY_FILE=$place/key
 
 fail() {
