@@ -19,7 +19,7 @@ pub(crate) mod protection;
 pub(crate) mod repair;
 pub(crate) mod restart;
 pub(crate) mod run;
-mod stopping;
+pub(crate) mod stopping;
 pub(crate) mod verify;
 
 pub(crate) use progress::event_words;
