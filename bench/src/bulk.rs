@@ -19,6 +19,7 @@ use transport::LinkIndex;
 use crate::error::BenchError;
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, Watchdog};
+use crate::progress::Steps;
 use crate::rate::{BATCH, receive_bare, send_bare};
 use crate::statistics::{Summary, paired_ratios};
 use crate::testbed::{MTU, Nic, Program, RailSpec, Testbed, Wire};
@@ -212,10 +213,14 @@ pub fn run(options: &BulkOptions) -> Result<BulkReport, BenchError> {
     let machine = Machine::here();
     let testbed = Testbed::with_mtu(options.nic, options.program, options.mtu)?;
     let mut workers = pair::introduce::<Hello>(testbed.start_two(ROLE)?, &testbed)?;
+    let steps = Steps::new("bulk", options.sizes.len());
     let rows: Vec<BulkRow> = options
         .sizes
         .iter()
-        .map(|&bytes| measure_size(&mut workers, options, bytes))
+        .map(|&bytes| {
+            steps.step(format_args!("messages of {} MiB", bytes >> 20));
+            measure_size(&mut workers, options, bytes)
+        })
         .collect::<Result<_, _>>()?;
     let worst = rows.iter().min_by(|a, b| a.ratio.total_cmp(&b.ratio));
     Ok(BulkReport {

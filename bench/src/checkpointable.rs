@@ -152,7 +152,7 @@ fn compare(
     options: &CheckpointableOptions,
     start: &mut dyn FnMut(&Path) -> Result<PairRun, BenchError>,
 ) -> Result<Cost, BenchError> {
-    let mut progress = progress::Steps::new("checkpointable", options.pairs);
+    let progress = progress::Steps::new("checkpointable", options.pairs);
     let (mut with, mut without, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for i in 0..options.pairs {
         progress.step(format_args!("{figure}"));

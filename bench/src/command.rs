@@ -1,4 +1,4 @@
-//! The benches as commands: one place for their flags, for the program `bench` and for `stillwire bench`.
+//! The benches as commands: one place for their flags, for the program `bench` and for `stillwire-dev bench`.
 
 mod all;
 mod deltas;
@@ -22,13 +22,13 @@ use crate::latency;
 use crate::loss::{self, LossOptions};
 use crate::moves;
 use crate::mpi::{self, MpiOptions};
-use crate::number::number;
 use crate::packets;
 use crate::parity::{self, ParityArguments};
 use crate::pause::{self, PauseOptions, Working};
 use crate::periodic_freeze::{self, PeriodicFreezeOptions};
 use crate::protocol::{self, ProtocolOptions};
 use crate::rate;
+use console::number;
 
 use all::all;
 pub use deltas::{DeltaArguments, StoreArguments};
@@ -163,7 +163,7 @@ without root, is told in its place. Exit code 3 if what one of them ran came to 
         /// The folder, made if it does not exist
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
-        /// A few runs of each: shows that everything works, and no figures to keep
+        /// A few runs of each: some minutes, and rough figures
         #[arg(long)]
         quick: bool,
     },
@@ -184,6 +184,9 @@ pub struct LossArguments {
     /// MiB of one run of the stream
     #[arg(long, default_value_t = LossOptions::default().run_bytes >> 20, value_parser = number::<usize>(1..=STREAM_MIB_MAX))]
     mib: usize,
+    /// Fewer and shorter runs: some seconds, and rough figures
+    #[arg(long, conflicts_with_all = ["runs", "ppm", "losses", "mib"])]
+    quick: bool,
 }
 
 /// What to measure of freezing.
@@ -203,14 +206,14 @@ pub struct FreezeArguments {
     /// Leave out the row that the bar of the dump is about: 1,024 links, 64 of them with 32 unacknowledged frames
     #[arg(long)]
     no_dump_row: bool,
-    /// Fewer freezes, fewer rows: shows that everything works in some ten seconds
+    /// Fewer freezes, fewer rows: some ten seconds, and rough figures
     #[arg(long, conflicts_with_all = ["samples", "links", "kib", "no_dump_row"])]
     quick: bool,
     /// Also draw the rows as a chart
     #[arg(long, value_name = "FILE", conflicts_with = "mpi")]
     svg: Option<PathBuf>,
     /// Freeze the ports of a running MPI program
-    #[arg(long, conflicts_with_all = ["samples", "links", "kib", "no_dump_row", "quick"])]
+    #[arg(long, conflicts_with_all = ["samples", "links", "kib", "no_dump_row"])]
     mpi: bool,
     #[command(flatten)]
     periodic_freeze: PeriodicFreezeArguments,
@@ -227,10 +230,10 @@ pub struct PeriodicFreezeArguments {
     #[arg(long, requires = "mpi", default_value_t = PeriodicFreezeOptions::default().pause_ms, value_parser = number::<u32>(0..=10_000))]
     pause_ms: u32,
     /// Ports are frozen again and again for so long, over all runs; a PROGRAM is run until then
-    #[arg(long, requires = "mpi", default_value_t = PeriodicFreezeOptions::default().seconds, value_parser = number::<u64>(1..=86_400))]
+    #[arg(long, requires = "mpi", conflicts_with = "quick", default_value_t = PeriodicFreezeOptions::default().seconds, value_parser = number::<u64>(1..=86_400))]
     seconds: u64,
     /// Runs with freezes; each has a run without before it and after it
-    #[arg(long, requires = "mpi", default_value_t = PeriodicFreezeOptions::default().pairs, value_parser = number::<u32>(1..=1000))]
+    #[arg(long, requires = "mpi", conflicts_with = "quick", default_value_t = PeriodicFreezeOptions::default().pairs, value_parser = number::<u32>(1..=1000))]
     pairs: u32,
     /// Processes
     #[arg(long, requires = "mpi", default_value_t = PeriodicFreezeOptions::default().ranks, value_parser = number::<u32>(1..=1024))]
@@ -298,20 +301,24 @@ pub struct CheckpointableArguments {
     /// The program `bench`, built with RUSTFLAGS="--cfg uncheckpointable"
     #[arg(long, value_name = "FILE", requires = "with")]
     without: Option<PathBuf>,
+    /// Fewer and shorter runs: some seconds besides what cargo takes, and rough figures
+    #[arg(long, conflicts_with_all = ["pairs", "runs", "rounds", "messages"])]
+    quick: bool,
 }
 
 impl From<&CheckpointableArguments> for CheckpointableOptions {
     fn from(arguments: &CheckpointableArguments) -> CheckpointableOptions {
+        let named = arguments.with.clone().zip(arguments.without.clone());
+        let programs = named.map(|(with, without)| [with, without]);
+        if arguments.quick {
+            return CheckpointableOptions { programs, ..quick_checkpointable() };
+        }
         CheckpointableOptions {
             pairs: arguments.pairs,
             runs: arguments.runs,
             rounds: arguments.rounds,
             messages: arguments.messages,
-            programs: arguments
-                .with
-                .clone()
-                .zip(arguments.without.clone())
-                .map(|(with, without)| [with, without]),
+            programs,
         }
     }
 }
@@ -340,7 +347,7 @@ pub struct MpiArguments {
     /// A run of a stack that takes longer is ended, and the stack left out
     #[arg(long, value_name = "SECONDS", default_value_t = MpiOptions::default().run_seconds_max, value_parser = number::<u64>(1..=800))]
     run_seconds_max: u64,
-    /// Fewer lengths, two short runs of each stack: shows that everything works in about a minute
+    /// Fewer lengths, two short runs of each stack: about a minute, and rough figures
     #[arg(long, conflicts_with_all = ["repetitions", "block_ms"])]
     quick: bool,
     /// Also draw half round trips and bandwidth as a chart
@@ -406,6 +413,9 @@ pub struct PauseArguments {
     /// Where images are written [default: the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
+    /// Few samples of a small process, and no sequence: less than a minute, and rough figures
+    #[arg(long, conflicts_with_all = ["samples", "mib", "ppm", "pages", "turns", "pairs", "writes", "sequence_mib", "interval"])]
+    quick: bool,
     /// Write a chart
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -413,6 +423,10 @@ pub struct PauseArguments {
 
 impl From<&PauseArguments> for PauseOptions {
     fn from(arguments: &PauseArguments) -> PauseOptions {
+        let folder = arguments.folder.clone().unwrap_or_else(std::env::temp_dir);
+        if arguments.quick {
+            return PauseOptions { criu: arguments.criu.clone(), folder, ..quick_pause() };
+        }
         PauseOptions {
             samples: arguments.samples,
             bytes: arguments.mib.iter().map(|mib| mib << 20).collect(),
@@ -427,7 +441,7 @@ impl From<&PauseArguments> for PauseOptions {
                 .collect(),
             sequence_bytes: arguments.sequence_mib << 20,
             interval: Duration::from_secs(arguments.interval),
-            folder: arguments.folder.clone().unwrap_or_else(std::env::temp_dir),
+            folder,
         }
     }
 }
@@ -438,6 +452,9 @@ pub struct ProtocolArguments {
     /// Runs per level of authentication
     #[arg(long, default_value_t = ProtocolOptions::default().runs, value_parser = number::<usize>(1..=RUNS_MAX))]
     runs: usize,
+    /// Fewer and shorter runs: some seconds, and rough figures
+    #[arg(long, conflicts_with_all = ["runs"])]
+    quick: bool,
 }
 
 impl From<&FreezeArguments> for FreezeOptions {
@@ -457,8 +474,24 @@ impl From<&FreezeArguments> for FreezeOptions {
     }
 }
 
+fn quick_loss() -> LossOptions {
+    LossOptions { runs: 1, losses: 50, run_bytes: 32 << 20, ..LossOptions::default() }
+}
+
+fn quick_protocol() -> ProtocolOptions {
+    ProtocolOptions { runs: 3, ..ProtocolOptions::default() }
+}
+
+fn quick_checkpointable() -> CheckpointableOptions {
+    CheckpointableOptions { pairs: 2, runs: 2, ..CheckpointableOptions::default() }
+}
+
 fn quick_pause() -> PauseOptions {
     PauseOptions { samples: 3, bytes: vec![64 << 20], turns: 1, pairs: 0, ..PauseOptions::default() }
+}
+
+fn quick_periodic_freeze(options: PeriodicFreezeOptions) -> PeriodicFreezeOptions {
+    PeriodicFreezeOptions { seconds: 6, pairs: 1, ..options }
 }
 
 fn quick_freeze() -> FreezeOptions {
@@ -476,16 +509,19 @@ impl Bench {
             Bench::Latency(arguments) => Shown::of(&latency::run(&arguments.into())?)?,
             Bench::Rate(arguments) => Shown::of(&rate::run(&arguments.into())?)?,
             Bench::Bulk(arguments) => Shown::of(&bulk::run(&arguments.into())?)?,
-            Bench::Loss(LossArguments { runs, ppm, losses, mib }) => {
+            Bench::Loss(LossArguments { quick: true, .. }) => Shown::of(&loss::run(&quick_loss())?)?,
+            Bench::Loss(LossArguments { runs, ppm, losses, mib, quick: false }) => {
                 let rates_ppm = ppm.clone();
                 let options = LossOptions { runs: *runs, rates_ppm, losses: *losses, run_bytes: mib << 20 };
                 Shown::of(&loss::run(&options)?)?
             }
-            Bench::Freeze(FreezeArguments { mpi: true, periodic_freeze, .. }) => {
+            Bench::Freeze(FreezeArguments { mpi: true, periodic_freeze, quick, .. }) => {
                 if periodic_freeze.handover && periodic_freeze.rails != RailChoice::Auto {
                     return Err(BenchError::OneRail { rails: periodic_freeze.rails.name() });
                 }
-                let report = periodic_freeze::run(&periodic_freeze.into())?;
+                let options = PeriodicFreezeOptions::from(periodic_freeze);
+                let options = if *quick { quick_periodic_freeze(options) } else { options };
+                let report = periodic_freeze::run(&options)?;
                 right = report.problems.is_empty();
                 Shown::of(&report)?
             }
@@ -553,8 +589,9 @@ impl Bench {
                 }
                 Shown::of(&report)?
             }
-            Bench::Protocol(ProtocolArguments { runs }) => {
-                Shown::of(&protocol::run(&ProtocolOptions { runs: *runs, ..ProtocolOptions::default() })?)?
+            Bench::Protocol(ProtocolArguments { runs, quick }) => {
+                let options = ProtocolOptions { runs: *runs, ..ProtocolOptions::default() };
+                Shown::of(&protocol::run(&if *quick { quick_protocol() } else { options })?)?
             }
             Bench::All { out, quick } => {
                 let kept = all(out, *quick)?;
@@ -562,7 +599,28 @@ impl Bench {
                 Shown::of(&kept)?
             }
         };
+        let shown = if self.is_quick() { shown.rough() } else { shown };
         Ok(Outcome { report: if json { shown.json } else { shown.text }, right })
+    }
+
+    /// Whether it is to end soon, and its figures are rough.
+    fn is_quick(&self) -> bool {
+        match self {
+            Bench::Latency(arguments) => arguments.quick,
+            Bench::Rate(arguments) => arguments.quick,
+            Bench::Bulk(arguments) => arguments.quick,
+            Bench::Loss(arguments) => arguments.quick,
+            Bench::Freeze(arguments) => arguments.quick,
+            Bench::Moves(arguments) => arguments.quick,
+            Bench::Pause(arguments) => arguments.quick,
+            Bench::Parity(arguments) => arguments.quick,
+            Bench::Delta(arguments) => arguments.quick,
+            Bench::Store(arguments) => arguments.quick,
+            Bench::Checkpointable(arguments) => arguments.quick,
+            Bench::Mpi(arguments) => arguments.quick,
+            Bench::Protocol(arguments) => arguments.quick,
+            Bench::All { quick, .. } => *quick,
+        }
     }
 }
 
@@ -575,6 +633,10 @@ pub struct Outcome {
     pub right: bool,
 }
 
+/// What a report of few and short runs says of itself.
+const ROUGH: &str =
+    "--quick: few and short runs, so these figures are rough; leave it out for figures to keep";
+
 /// A report in both forms.
 struct Shown {
     text: String,
@@ -584,6 +646,15 @@ struct Shown {
 impl Shown {
     fn of<R: Serialize + Display>(report: &R) -> Result<Shown, BenchError> {
         Ok(Shown { text: report.to_string(), json: serde_json::to_string(report)? })
+    }
+
+    /// A report of few and short runs says so.
+    fn rough(self) -> Shown {
+        let json = match self.json.strip_prefix('{') {
+            Some(keys) => format!("{{\"quick\":true,{keys}"),
+            None => self.json,
+        };
+        Shown { text: format!("{}\n\n{ROUGH}", self.text.trim_end()), json }
     }
 }
 

@@ -125,6 +125,15 @@ pub enum BenchError {
         /// What happened.
         what: String,
     },
+    /// The launcher is missing, which starts the jobs that are measured.
+    #[error(
+        "the launcher {path} is missing, which starts the jobs that are measured; build it beside this program (cargo build --release --package stillwire \
+         --package stillwire-provider), or name it in STILLWIRE_BIN"
+    )]
+    NoLauncher {
+        /// Where it was looked for.
+        path: std::path::PathBuf,
+    },
     /// Somebody wants it to end.
     #[error("it was stopped")]
     Stopped,

@@ -16,6 +16,7 @@ use transport::LinkIndex;
 use crate::error::BenchError;
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, FRAME_BYTES, MESSAGE_BYTES, Watchdog};
+use crate::progress::Steps;
 use crate::statistics::{Summary, paired_ratios, percentile, sorted};
 use crate::testbed::{Nic, Program, RailSpec, Testbed, Wire};
 use crate::worker::{Parent, Worker};
@@ -183,7 +184,9 @@ pub fn run(options: &LatencyOptions) -> Result<LatencyReport, BenchError> {
     let testbed = Testbed::make(options.nic, options.program)?;
     let mut results = [const { Vec::new() }; 3];
     let mut ratios = [const { Vec::new() }; 3];
+    let steps = Steps::new("latency", options.pairs);
     for _ in 0..options.pairs {
+        steps.step(format_args!("a pair of processes"));
         let here = measure_pair(options, &testbed)?;
         for (ratios, side) in ratios.iter_mut().zip(&here) {
             ratios.extend(paired_ratios(&medians(&here[Side::Ours as usize]), &medians(side)));

@@ -20,7 +20,6 @@ pub mod loss;
 mod machine;
 pub mod moves;
 pub mod mpi;
-pub mod number;
 pub mod packets;
 mod pair;
 pub mod parity;

@@ -164,7 +164,7 @@ struct RoundTrips {
 pub fn run(options: &LossOptions) -> Result<LossReport, BenchError> {
     let machine = Machine::here();
     let mut ends = Ends::start()?;
-    let mut progress = progress::Steps::new("loss", options.rates_ppm.len());
+    let progress = progress::Steps::new("loss", options.rates_ppm.len());
     let mut rows = Vec::new();
     for &loss_ppm in &options.rates_ppm {
         progress.step(format_args!("{} % of frames lost", percent(loss_ppm)));

@@ -23,6 +23,7 @@ use crate::error::BenchError;
 use crate::freeze::{PAPER_US, Tail};
 use crate::machine::Machine;
 use crate::pair::{self, Watchdog};
+use crate::progress::Steps;
 use crate::report::{self, Bar};
 use crate::testbed::{Nic, Program, RailSpec, Testbed, Wire};
 
@@ -137,7 +138,9 @@ pub fn run(options: &MovesOptions) -> Result<MovesReport, BenchError> {
     let kinds = &KINDS;
     let mut rows: Vec<(Nic, Nic, Samples)> = Vec::new();
     let mut pair = PortPair::new(&testbed, kinds[0])?;
+    let steps = Steps::new("moves", options.moves);
     for _ in 0..options.moves {
+        steps.step(format_args!("from each kind of NIC to each"));
         for (from, to) in round(kinds) {
             let row = match rows.iter().position(|row| (row.0, row.1) == (from, to)) {
                 Some(row) => row,

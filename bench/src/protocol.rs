@@ -13,6 +13,7 @@ use transport::{AddressId, Buffers, Event, LinkIndex, OpId, Payload, Port, RailI
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::pair;
+use crate::progress::Steps;
 use crate::statistics::Summary;
 
 const RAIL: RailIndex = RailIndex(0);
@@ -100,8 +101,13 @@ impl fmt::Display for ProtocolReport {
 pub fn run(options: &ProtocolOptions) -> Result<ProtocolReport, BenchError> {
     let machine = Machine::here();
     let levels = [("off", AuthLevel::Off), ("header", AuthLevel::Header), ("full", AuthLevel::Full)];
-    let rows = levels.map(|(name, level)| measure(name, level, options));
+    let steps = Steps::new("protocol", levels.len() + 1);
+    let rows = levels.map(|(name, level)| {
+        steps.step(format_args!("authentication: {name}"));
+        measure(name, level, options)
+    });
     let rows = rows.into_iter().collect::<Result<_, _>>()?;
+    steps.step(format_args!("idle links"));
     Ok(ProtocolReport { bench: "protocol", machine, rows, idle: measure_idle(options)? })
 }
 

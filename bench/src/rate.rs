@@ -23,6 +23,7 @@ use transport::{LinkIndex, Port, Receive, SendError};
 use crate::error::BenchError;
 use crate::machine::{self, Machine};
 use crate::pair::{self, Address, Auth, FRAME_BYTES, MESSAGE_BYTES, Watchdog};
+use crate::progress::Steps;
 use crate::statistics::{Summary, paired_ratios};
 use crate::testbed::{Nic, Program, RailSpec, Testbed, Wire};
 use crate::worker::{Parent, Worker};
@@ -198,7 +199,9 @@ pub fn run(options: &RateOptions) -> Result<RateReport, BenchError> {
     let mut results = [const { Vec::new() }; 4];
     let mut ratios = [const { Vec::new() }; 4];
     let sides = Side::all(options.nic);
+    let steps = Steps::new("rate", options.pairs);
     for _ in 0..options.pairs {
+        steps.step(format_args!("a pair of processes"));
         let mut pair = RatePair::start(testbed.start_two(ROLE)?, &testbed)?;
         let mut here = [const { Vec::new() }; 4];
         for side in sides.iter().cycle().take(sides.len() * (options.runs + 1) - 1) {

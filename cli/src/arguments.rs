@@ -6,11 +6,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use agent::CaptureMode;
-use bench::number::number;
 use ckpt_glue::config::OnFault;
 use ckpt_glue::limits::CHECKPOINT_EVERY_MIN;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use console::number;
 use copies::CopyLocation;
 use drivers::{NicChoice, RailChoice};
 use store::GenerationId;
@@ -178,10 +178,12 @@ slow is no reason.")]
     /// Run one of the example programs: is, burst or ring
     #[command(disable_help_flag = true)]
     Example(Passed),
-    /// Simulate jobs under faults: run, swarm, sabotage, scenario, shrink, scale
-    Sim(SimArguments),
-    /// Measure against bare baselines: latency, rate, bulk, loss, freeze, pause, delta, store, checkpointable, protocol, mpi, all
-    Bench(BenchArguments),
+    /// Says where the simulator is
+    #[command(hide = true, disable_help_flag = true)]
+    Sim(Passed),
+    /// Says where the benches are
+    #[command(hide = true, disable_help_flag = true)]
+    Bench(Passed),
 }
 
 /// What this program starts of itself. These are no commands of people: no help lists them, and none is proposed to somebody
@@ -553,18 +555,4 @@ mod tests {
         Arguments::command().debug_assert();
         OwnArguments::command().debug_assert();
     }
-}
-
-/// What to simulate.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct SimArguments {
-    #[command(subcommand)]
-    pub(crate) command: crate::commands::sim::SimCommand,
-}
-
-/// What to measure.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct BenchArguments {
-    #[command(subcommand)]
-    pub(crate) command: bench::command::Bench,
 }

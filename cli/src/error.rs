@@ -229,25 +229,12 @@ pub(crate) enum CliError {
     CheckpointFailed { reason: String },
     #[error("{reason}")]
     NotMoved { reason: String },
-    #[error(
-        "{histories} histories from seed {first_seed} on: the last seed would be above {}, the largest; name a smaller --first-seed, or fewer --histories",
-        u64::MAX
-    )]
-    SeedsUsedUp { histories: u64, first_seed: u64 },
     #[error(transparent)]
     Rails(#[from] drivers::RailsError),
-    #[error("no rule is called {rule}; there are {known}")]
-    NoSuchRule { rule: String, known: String },
-    #[error("{path}: {error}; `stillwire sim scenario --help` explains the language")]
-    Scenario { path: PathBuf, error: sim::scenario::ScenarioError },
-    #[error("{path}: expected a scenario, which is text of at most {expected} bytes, found {found}")]
-    NoScenario { path: PathBuf, expected: usize, found: String },
-    #[error(transparent)]
-    Shrink(#[from] sim::shrink::ShrinkError),
-    #[error(transparent)]
-    Scale(#[from] sim::scale::ScaleError),
-    #[error(transparent)]
-    Bench(#[from] bench::BenchError),
+    #[error(
+        "`{command}` is a command of `stillwire-dev`, the program for developers, which holds the simulator and the benches: in the source tree, cargo run --release --package stillwire-dev -- {command} ..."
+    )]
+    ForDevelopers { command: &'static str },
 }
 
 impl CliError {
@@ -260,15 +247,10 @@ impl CliError {
             | CliError::LimitOfNothing { .. }
             | CliError::DomainsOfNothing
             | CliError::CopyLocation { .. } => Exit::Usage,
-            CliError::Stopped
-            | CliError::BringingStopped { .. }
-            | CliError::Bench(bench::BenchError::Stopped) => Exit::Stopped,
+            CliError::Stopped | CliError::BringingStopped { .. } => Exit::Stopped,
             CliError::Config(_)
-            | CliError::NoSuchRule { .. }
-            | CliError::SeedsUsedUp { .. }
+            | CliError::ForDevelopers { .. }
             | CliError::Rails(_)
-            | CliError::Scale(_)
-            | CliError::Bench(bench::BenchError::OneRail { .. })
             | CliError::Parity(_)
             | CliError::Places { .. }
             | CliError::NodeDirectoryName { .. }

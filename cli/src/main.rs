@@ -21,8 +21,6 @@ use error::CliError;
 use exit::Exit;
 
 fn main() -> ExitCode {
-    // A bench measures between processes, which are this program started again.
-    bench::run_if_worker();
     let is_own = |name: OsString| name.to_str().is_some_and(OwnCommand::has_subcommand);
     if std::env::args_os().nth(1).is_some_and(is_own) {
         return match OwnArguments::try_parse() {
@@ -73,8 +71,7 @@ fn end(result: Result<Exit, CliError>) -> ExitCode {
     }
 }
 
-/// Commands that only print end when nobody reads what they print (`stillwire ls | head`). A job goes on, and so does a
-/// simulation.
+/// Commands that only print end when nobody reads what they print (`stillwire ls | head`). A job goes on.
 fn end_with_reader(command: &Command) {
     if !matches!(command, Command::Ps | Command::Ls(_) | Command::Inspect(_) | Command::Verify(_)) {
         return;
@@ -101,12 +98,8 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
         Command::Env { provider_dir } => commands::env::env(provider_dir, json),
         Command::Delta { command } => commands::delta::delta(&command, json),
         Command::Demo(demo) => demo::demo(&demo, json),
-        Command::Sim(sim) => commands::sim::simulate(sim.command, json),
-        Command::Bench(bench) => {
-            let outcome = bench.command.run(json)?;
-            commands::say!("{}", outcome.report)?;
-            Ok(if outcome.right { Exit::Success } else { Exit::Unverified })
-        }
+        Command::Sim(_) => Err(CliError::ForDevelopers { command: "sim" }),
+        Command::Bench(_) => Err(CliError::ForDevelopers { command: "bench" }),
         Command::NicHelper(helper) => commands::nic_helper::serve(helper, json),
         Command::Example(_) => Ok(Exit::Success),
     }

@@ -6,6 +6,8 @@ use ckpt_glue::names::ExitStatus;
 use ckpt_glue::protocols::{AbandonReason, Plan, RefuseReason, StopReason};
 use nix::errno::Errno;
 
+pub(crate) use console::{bytes, nanos};
+
 pub(crate) fn source(source: Source) -> &'static str {
     match source {
         Source::Timer => "timer",
@@ -124,48 +126,5 @@ pub(crate) fn status(status: ExitStatus) -> String {
             Ok(signal) => signal.as_str().to_owned(),
             Err(_) => format!("signal {number}"),
         },
-    }
-}
-
-/// A number of bytes as people read it.
-pub(crate) fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let (mut tenths, mut unit) = (bytes.saturating_mul(10) / 1024, 0);
-    while tenths >= 10240 && unit + 1 < UNITS.len() {
-        tenths /= 1024;
-        unit += 1;
-    }
-    format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit])
-}
-
-/// Nanoseconds as people read them.
-pub(crate) fn nanos(nanos: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-    let number = nanos as f64;
-    match nanos {
-        0..1_000 => format!("{nanos} ns"),
-        1_000..1_000_000 => format!("{:.1} us", number / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", number / 1e6),
-        _ => format!("{:.2} s", number / 1e9),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_told_in_the_unit_that_fits() {
-        assert_eq!(bytes(1023), "1023 B");
-        assert_eq!(bytes(1536), "1.5 KiB");
-        assert_eq!(bytes(5 << 30), "5.0 GiB");
-        assert_eq!(bytes(u64::MAX >> 4), "1048575.9 TiB");
-        assert_eq!(nanos(999), "999 ns");
-        assert_eq!(nanos(1_500), "1.5 us");
-        assert_eq!(nanos(2_500_000), "2.5 ms");
-        assert_eq!(nanos(12_340_000_000), "12.34 s");
     }
 }

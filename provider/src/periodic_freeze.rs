@@ -2,7 +2,7 @@
 //! if asked for, its links are handed from shared memory to the network or back.
 //!
 //! A periodic freeze is local: the epoch stays as it is, so no peer has to cut too. Now and then the dump is compared with the frozen port, which
-//! finds what a dump would lose. `stillwire bench freeze --mpi` switches it on, and reads the reports.
+//! finds what a dump would lose. `stillwire-dev bench freeze --mpi` switches it on, and reads the reports.
 
 use core::time::Duration;
 use std::collections::VecDeque;

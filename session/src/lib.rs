@@ -64,5 +64,5 @@ pub use session::Session;
 
 const _: () = assert!(
     transport::config::CHECKPOINTABLE,
-    "a program built with --cfg uncheckpointable cannot be saved: only `stillwire bench checkpointable` builds so"
+    "a program built with --cfg uncheckpointable cannot be saved: only `stillwire-dev bench checkpointable` builds so"
 );

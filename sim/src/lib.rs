@@ -17,5 +17,5 @@ pub mod world;
 
 const _: () = assert!(
     transport::config::CHECKPOINTABLE,
-    "a program built with --cfg uncheckpointable cannot be saved: only `stillwire bench checkpointable` builds so"
+    "a program built with --cfg uncheckpointable cannot be saved: only `stillwire-dev bench checkpointable` builds so"
 );

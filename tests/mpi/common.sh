@@ -9,6 +9,7 @@ place=$target/mpi
 mkdir -p "$place"
 stillwire=$target/release/stillwire
 . tests/surroundings.sh
+dev=$target/release/stillwire-dev
 export STILLWIRE_KEY_FILE=$place/key
 
 fail() {

@@ -6,21 +6,23 @@ use std::path::{Path, PathBuf};
 use drivers::DriverError;
 use serde::Serialize;
 
-use super::deltas::quick_delta;
-use super::{Shown, quick_freeze, quick_pause, write};
+use super::deltas::{quick_delta, quick_store};
+use super::messages::{quick_bulk, quick_latency, quick_moves, quick_rate};
+use super::{Shown, quick_checkpointable, quick_freeze, quick_loss, quick_pause, quick_protocol, write};
 use crate::BenchError;
-use crate::bulk::{self, BulkOptions};
-use crate::checkpointable::{self, CheckpointableOptions};
-use crate::delta::{self, DeltaBenchOptions};
-use crate::freeze::{self, FreezeOptions};
-use crate::latency::{self, LatencyOptions};
-use crate::loss::{self, LossOptions};
-use crate::moves::{self, MovesOptions};
-use crate::packets::{self, StoreOptions};
+use crate::bulk;
+use crate::checkpointable;
+use crate::delta;
+use crate::freeze;
+use crate::latency;
+use crate::loss;
+use crate::moves;
+use crate::packets;
 use crate::parity::{self, ParityOptions};
-use crate::pause::{self, PauseOptions};
-use crate::protocol::{self, ProtocolOptions};
-use crate::rate::{self, RateOptions};
+use crate::pause;
+use crate::progress;
+use crate::protocol;
+use crate::rate;
 
 /// What `all` says for itself; the reports are in their files.
 #[derive(Serialize)]
@@ -121,31 +123,42 @@ impl AllReport {
     }
 }
 
+/// Benches that `all` runs, each group of figures about parity counted as one.
+const BENCHES: usize = 13;
+
 /// Every bench with the parameters of the figures that are kept.
 pub(super) fn all(out: &Path, quick: bool) -> Result<AllReport, BenchError> {
     let mut all_report = AllReport::new(out)?;
-    let runs = |full: usize| if quick { 1 } else { full };
-    let defaults = LatencyOptions::default();
-    let latency = LatencyOptions { pairs: runs(defaults.pairs), runs: runs(defaults.runs), ..defaults };
-    all_report.keep("latency", &latency::run(&latency)?)?;
-    let defaults = RateOptions::default();
-    let rate = RateOptions { pairs: runs(defaults.pairs), runs: runs(defaults.runs), ..defaults };
-    all_report.keep("rate", &rate::run(&rate)?)?;
-    let defaults = BulkOptions::default();
-    all_report.keep("bulk", &bulk::run(&BulkOptions { runs: runs(defaults.runs), ..defaults })?)?;
-    let defaults = LossOptions::default();
-    let losses = if quick { 50 } else { defaults.losses };
-    all_report.keep("loss", &loss::run(&LossOptions { runs: runs(defaults.runs), losses, ..defaults })?)?;
-    let defaults = ProtocolOptions::default();
-    all_report
-        .keep("protocol", &protocol::run(&ProtocolOptions { runs: runs(defaults.runs), ..defaults })?)?;
-    let defaults = CheckpointableOptions::default();
-    let options = CheckpointableOptions { pairs: runs(defaults.pairs), ..defaults };
-    all_report.keep("checkpointable", &checkpointable::run(&options)?)?;
-    let defaults = ParityOptions::default();
-    let bytes = quick.then_some(1 << 20);
-    let report = parity::run(&ParityOptions { runs: runs(defaults.runs), bytes, ..defaults })?;
+    let outcome = each(&mut all_report, quick);
+    progress::set_of_all(None);
+    outcome.map(|()| all_report)
+}
+
+fn each(all_report: &mut AllReport, quick: bool) -> Result<(), BenchError> {
+    fn one<Options: Default>(quick: bool, few: fn() -> Options) -> Options {
+        if quick { few() } else { Options::default() }
+    }
+    let mut begun = 0;
+    let mut next = || {
+        begun += 1;
+        progress::set_of_all(Some((begun, BENCHES)));
+    };
+    next();
+    all_report.keep("latency", &latency::run(&one(quick, quick_latency))?)?;
+    next();
+    all_report.keep("rate", &rate::run(&one(quick, quick_rate))?)?;
+    next();
+    all_report.keep("bulk", &bulk::run(&one(quick, quick_bulk))?)?;
+    next();
+    all_report.keep("loss", &loss::run(&one(quick, quick_loss))?)?;
+    next();
+    all_report.keep("protocol", &protocol::run(&one(quick, quick_protocol))?)?;
+    next();
+    all_report.keep("checkpointable", &checkpointable::run(&one(quick, quick_checkpointable))?)?;
+    next();
+    let report = parity::run(&one(quick, ParityOptions::quick))?;
     all_report.keep_drawn("parity", &report, &report.svg())?;
+    next();
     for (name, options) in parity::group_figures(quick) {
         let report = parity::run_group(&options)?;
         all_report.keep_drawn(name, &report, &report.svg())?;
@@ -155,22 +168,23 @@ pub(super) fn all(out: &Path, quick: bool) -> Result<AllReport, BenchError> {
         all_report.keep_drawn(name, &report, &report.svg())?;
         all_report.note(name, report.is_right);
     }
-    let report = freeze::run(&if quick { quick_freeze() } else { FreezeOptions::default() })?;
+    next();
+    let report = freeze::run(&one(quick, quick_freeze))?;
     all_report.keep_drawn("freeze", &report, &report.svg())?;
-    let defaults = MovesOptions::default();
-    all_report
-        .keep_or_skip("moves", moves::run(&MovesOptions { moves: runs(defaults.moves), ..defaults }))?;
-    let report = pause::run(&if quick { quick_pause() } else { PauseOptions::default() })?;
+    next();
+    all_report.keep_or_skip("moves", moves::run(&one(quick, quick_moves)))?;
+    next();
+    let report = pause::run(&one(quick, quick_pause))?;
     all_report.keep_drawn("pause", &report, &report.svg())?;
-    let report = delta::run(&if quick { quick_delta() } else { DeltaBenchOptions::default() })?;
+    next();
+    let report = delta::run(&one(quick, quick_delta))?;
     all_report.keep_drawn("delta", &report, &report.svg())?;
     all_report.note("delta", report.is_right());
-    let defaults = StoreOptions::default();
-    let bytes = if quick { vec![2 << 20] } else { defaults.bytes.clone() };
-    let report = packets::run(&StoreOptions { runs: runs(defaults.runs), bytes, ..defaults })?;
+    next();
+    let report = packets::run(&one(quick, quick_store))?;
     all_report.keep_drawn("store", &report, &report.svg())?;
     all_report.note("store", report.is_right());
-    Ok(all_report)
+    Ok(())
 }
 
 #[cfg(test)]

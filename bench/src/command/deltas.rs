@@ -6,8 +6,8 @@ use clap::Args;
 
 use super::RUNS_MAX;
 use crate::delta::DeltaBenchOptions;
-use crate::number::number;
 use crate::packets::StoreOptions;
+use console::number;
 
 /// Checkpoints of a series, and MiB of one.
 const CHECKPOINTS_MAX: u64 = 1000;
@@ -22,9 +22,9 @@ pub struct DeltaArguments {
     /// Checkpoints of each series after the first
     #[arg(long, default_value_t = DeltaBenchOptions::default().checkpoints, value_parser = number::<usize>(1..=CHECKPOINTS_MAX))]
     checkpoints: usize,
-    /// Small programs and buffers: shows that everything works in some seconds
+    /// Small programs and buffers: some seconds, and rough figures
     #[arg(long, conflicts_with_all = ["runs", "checkpoints"])]
-    quick: bool,
+    pub(super) quick: bool,
     /// Where checkpoints are written [default: the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
@@ -58,6 +58,9 @@ pub struct StoreArguments {
     /// MiB of a checkpoint
     #[arg(long, value_delimiter = ',', default_values_t = StoreOptions::default().bytes.iter().map(|bytes| bytes >> 20), value_parser = number::<usize>(1..=CHECKPOINT_MIB_MAX))]
     mib: Vec<usize>,
+    /// Fewer and shorter runs: some seconds, and rough figures
+    #[arg(long, conflicts_with_all = ["runs", "mib"])]
+    pub(super) quick: bool,
     /// Where checkpoints are written [default: the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
@@ -70,10 +73,14 @@ impl From<&StoreArguments> for StoreOptions {
     fn from(arguments: &StoreArguments) -> StoreOptions {
         let defaults = StoreOptions::default();
         let bytes = arguments.mib.iter().map(|mib| mib << 20).collect();
-        StoreOptions {
-            runs: arguments.runs,
-            bytes,
-            folder: arguments.folder.clone().unwrap_or(defaults.folder),
+        let folder = arguments.folder.clone().unwrap_or(defaults.folder);
+        if arguments.quick {
+            return StoreOptions { folder, ..quick_store() };
         }
+        StoreOptions { runs: arguments.runs, bytes, folder }
     }
+}
+
+pub(super) fn quick_store() -> StoreOptions {
+    StoreOptions { runs: 1, bytes: vec![2 << 20], ..StoreOptions::default() }
 }

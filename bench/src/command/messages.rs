@@ -6,9 +6,9 @@ use super::{MESSAGE_MIB_MAX, MESSAGES_MAX, MTU_MAX, PAIRS_MAX, ROUNDS_MAX, RUNS_
 use crate::bulk::BulkOptions;
 use crate::latency::LatencyOptions;
 use crate::moves::MovesOptions;
-use crate::number::number;
 use crate::rate::RateOptions;
 use crate::testbed::{Nic, Program};
+use console::number;
 
 /// Over what it is measured.
 #[derive(Args, Clone, Copy, Debug)]
@@ -35,13 +35,24 @@ pub struct LatencyArguments {
     /// Round trips per run
     #[arg(long, default_value_t = LatencyOptions::default().rounds, value_parser = number::<usize>(1..=ROUNDS_MAX))]
     rounds: usize,
+    /// Fewer and shorter runs: some seconds, and rough figures
+    #[arg(long, conflicts_with_all = ["pairs", "runs", "rounds"])]
+    pub(super) quick: bool,
 }
 
 impl From<&LatencyArguments> for LatencyOptions {
     fn from(arguments: &LatencyArguments) -> LatencyOptions {
-        let LatencyArguments { nic: NicArguments { nic, attach: program }, pairs, runs, rounds } = *arguments;
+        let LatencyArguments { nic: NicArguments { nic, attach: program }, pairs, runs, rounds, quick } =
+            *arguments;
+        if quick {
+            return LatencyOptions { nic, program, ..quick_latency() };
+        }
         LatencyOptions { nic, program, pairs, runs, rounds }
     }
+}
+
+pub(super) fn quick_latency() -> LatencyOptions {
+    LatencyOptions { pairs: 2, runs: 2, rounds: 1000, ..LatencyOptions::default() }
 }
 
 /// What to measure of the rate of messages.
@@ -58,13 +69,24 @@ pub struct RateArguments {
     /// Messages per run
     #[arg(long, default_value_t = RateOptions::default().messages, value_parser = number::<usize>(1..=MESSAGES_MAX))]
     messages: usize,
+    /// Fewer and shorter runs: some seconds, and rough figures
+    #[arg(long, conflicts_with_all = ["pairs", "runs", "messages"])]
+    pub(super) quick: bool,
 }
 
 impl From<&RateArguments> for RateOptions {
     fn from(arguments: &RateArguments) -> RateOptions {
-        let RateArguments { nic: NicArguments { nic, attach: program }, pairs, runs, messages } = *arguments;
+        let RateArguments { nic: NicArguments { nic, attach: program }, pairs, runs, messages, quick } =
+            *arguments;
+        if quick {
+            return RateOptions { nic, program, ..quick_rate() };
+        }
         RateOptions { nic, program, pairs, runs, messages }
     }
+}
+
+pub(super) fn quick_rate() -> RateOptions {
+    RateOptions { pairs: 2, runs: 2, messages: 20_000, ..RateOptions::default() }
 }
 
 /// What to measure of bulk.
@@ -84,15 +106,25 @@ pub struct BulkArguments {
     /// MTU of the devices that --nic xdp makes
     #[arg(long, default_value_t = BulkOptions::default().mtu, value_parser = number::<u32>(1280..=MTU_MAX))]
     mtu: u32,
+    /// Fewer and shorter runs: some seconds, and rough figures
+    #[arg(long, conflicts_with_all = ["runs", "mib", "run_mib"])]
+    pub(super) quick: bool,
 }
 
 impl From<&BulkArguments> for BulkOptions {
     fn from(arguments: &BulkArguments) -> BulkOptions {
         let NicArguments { nic, attach: program } = arguments.nic;
+        if arguments.quick {
+            return BulkOptions { nic, program, mtu: arguments.mtu, ..quick_bulk() };
+        }
         let sizes = arguments.mib.iter().map(|mib| mib << 20).collect();
         let BulkArguments { runs, mtu, run_mib, .. } = *arguments;
         BulkOptions { nic, program, runs, sizes, run_bytes: run_mib << 20, mtu }
     }
+}
+
+pub(super) fn quick_bulk() -> BulkOptions {
+    BulkOptions { runs: 2, sizes: vec![1 << 20, 4 << 20], run_bytes: 16 << 20, ..BulkOptions::default() }
 }
 
 /// What to measure of moves between NICs.
@@ -104,10 +136,18 @@ pub struct MovesArguments {
     /// Moves of both ports from each kind to each
     #[arg(long, default_value_t = MovesOptions::default().moves, value_parser = number::<usize>(1..=RUNS_MAX))]
     moves: usize,
+    /// Fewer and shorter runs: some seconds, and rough figures
+    #[arg(long, conflicts_with_all = ["moves"])]
+    pub(super) quick: bool,
 }
 
 impl From<&MovesArguments> for MovesOptions {
     fn from(arguments: &MovesArguments) -> MovesOptions {
-        MovesOptions { program: arguments.attach, moves: arguments.moves }
+        let moves = if arguments.quick { quick_moves().moves } else { arguments.moves };
+        MovesOptions { program: arguments.attach, moves }
     }
+}
+
+pub(super) fn quick_moves() -> MovesOptions {
+    MovesOptions { moves: 2, ..MovesOptions::default() }
 }

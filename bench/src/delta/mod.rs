@@ -82,8 +82,8 @@ pub fn run(options: &DeltaBenchOptions) -> Result<DeltaReport, BenchError> {
     pin(0);
     let buffer_bytes =
         (last_level_cache_bytes().unwrap_or(CACHE_BYTES) * options.caches * 5 / 4).max(BUFFER_BYTES_MIN);
-    let mut steps = Steps::new("delta", options.block_bytes.len() + 3);
-    let rates = rates(options, buffer_bytes, &mut steps)?;
+    let steps = Steps::new("delta", options.block_bytes.len() + 3);
+    let rates = rates(options, buffer_bytes, &steps)?;
     steps.step(format_args!("a matrix multiplication, saved {} times in each way", options.checkpoints + 1));
     let mut series = saved(Multiplication::new(options.matrix.0, options.matrix.1, 0), options)?;
     steps.step(format_args!("a relaxation, saved {} times in each way", options.checkpoints + 1));
@@ -91,7 +91,7 @@ pub fn run(options: &DeltaBenchOptions) -> Result<DeltaReport, BenchError> {
     Ok(DeltaReport::new(machine, buffer_bytes, rates, series))
 }
 
-fn rates(options: &DeltaBenchOptions, bytes: usize, steps: &mut Steps) -> Result<Vec<RateRow>, BenchError> {
+fn rates(options: &DeltaBenchOptions, bytes: usize, steps: &Steps) -> Result<Vec<RateRow>, BenchError> {
     let mut state = 1u64;
     let mut words = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

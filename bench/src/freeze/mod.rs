@@ -78,7 +78,7 @@ pub fn run(options: &FreezeOptions) -> Result<FreezeReport, BenchError> {
     // In flight only grows, for what has been announced is not taken back.
     let mut flights = options.flights.clone();
     flights.sort_unstable();
-    let mut progress =
+    let progress =
         progress::Steps::new("freeze", options.links.len() * flights.len() + usize::from(options.dump_row));
     let mut rows = Vec::new();
     for &links in &options.links {

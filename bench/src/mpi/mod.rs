@@ -119,14 +119,14 @@ pub fn run(options: &MpiOptions) -> Result<MpiReport, BenchError> {
         .run()
     };
     let machine = Machine::here();
-    let mut progress = Steps::new("mpi", stacks.len() * (options.repetitions + 1));
+    let progress = Steps::new("mpi", stacks.len() * (options.repetitions + 1));
     let lengths = options.bytes.iter().map(u64::to_string);
     let check: Vec<String> = std::iter::once("check".to_owned()).chain(lengths.clone()).collect();
     let measure = ["measure".to_owned(), options.blocks.to_string(), options.block_us.to_string()];
     let measure: Vec<String> = measure.into_iter().chain(lengths).collect();
     let mut left = Vec::new();
     let mut leave = |stack: &Stack, reason: String| {
-        eprintln!("mpi: {} is left out: {reason}", stack.name);
+        progress.note(format_args!("mpi: {} is left out: {reason}", stack.name));
         left.push(Left { stack: stack.name, reason });
     };
     let mut measured: Vec<Measured> = Vec::new();

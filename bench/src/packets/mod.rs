@@ -114,7 +114,7 @@ fn threads() -> NonZeroUsize {
 /// [`BenchError`].
 pub fn run(options: &StoreOptions) -> Result<StoreReport, BenchError> {
     let machine = Machine::here();
-    let mut steps = Steps::new("store", options.bytes.len() + 2);
+    let steps = Steps::new("store", options.bytes.len() + 2);
     steps.step(format_args!("codecs"));
     let bytes = options.bytes.iter().copied().min().unwrap_or(1 << 20).max(1 << 20);
     let mut codecs = Vec::new();

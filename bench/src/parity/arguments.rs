@@ -10,7 +10,7 @@ use store::protect::Scheme;
 use transport::config::RAILS_MAX;
 
 use super::{Dirty, GroupOptions, ParityOptions, ProgramKind, ProgramOptions};
-use crate::number::{number, positive};
+use console::{number, positive};
 
 /// Most runs of one row.
 const RUNS_MAX: u64 = 100_000;
@@ -78,10 +78,17 @@ pub struct ParityArguments {
     /// Where the nodes' directories are [default: the folder for temporary files]
     #[arg(long, requires = "nodes")]
     folder: Option<PathBuf>,
+    /// One run of each row with small images: some seconds, and rough figures
+    #[arg(long, conflicts_with_all = ["runs", "mib", "checkpoints"])]
+    pub(crate) quick: bool,
     /// Write a chart
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 }
+
+/// MiB of a node's image, and checkpoints of a program, where figures may be rough.
+const QUICK_MIB: usize = 2;
+const QUICK_CHECKPOINTS: usize = 2;
 
 /// Most checkpoints of a program.
 const CHECKPOINTS_MAX: u64 = 1000;
@@ -112,6 +119,9 @@ impl ParityArguments {
     /// Arithmetic alone.
     pub(crate) fn arithmetic(&self) -> ParityOptions {
         let defaults = ParityOptions::default();
+        if self.quick {
+            return ParityOptions { isal: self.isal.clone(), ..ParityOptions::quick() };
+        }
         ParityOptions {
             runs: self.runs.unwrap_or(defaults.runs),
             bytes: self.mib.first().map(|mib| mib << 20),
@@ -124,10 +134,11 @@ impl ParityArguments {
     pub(crate) fn programs(&self) -> Result<Option<ProgramOptions>, protector::NoSuchShape> {
         let defaults = ProgramOptions::default();
         let Some(mut group) = self.group()?.filter(|_| !self.program.is_empty()) else { return Ok(None) };
-        if self.mib.is_empty() {
+        if self.mib.is_empty() && !self.quick {
             group.bytes = defaults.group.bytes;
         }
-        Ok(Some(ProgramOptions { group, programs: self.program.clone(), checkpoints: self.checkpoints }))
+        let checkpoints = if self.quick { QUICK_CHECKPOINTS } else { self.checkpoints };
+        Ok(Some(ProgramOptions { group, programs: self.program.clone(), checkpoints }))
     }
 
     /// Of jobs, if those were asked for.
@@ -148,7 +159,11 @@ impl ParityArguments {
                 name => shapes.push(Some(name.parse()?)),
             }
         }
-        let mib = if self.mib.is_empty() { &[64][..] } else { &self.mib };
+        let mib = match (&self.mib[..], self.quick) {
+            ([], true) => &[QUICK_MIB][..],
+            ([], false) => &[64],
+            (named, _) => named,
+        };
         Ok(Some(GroupOptions {
             nodes: self.nodes.clone(),
             scheme: self.scheme,
@@ -162,7 +177,7 @@ impl ParityArguments {
                 disk_bytes_per_s: self.disk.map(|rate| rate.0),
                 cores: self.budget,
             },
-            runs: self.runs.unwrap_or(3),
+            runs: self.runs.unwrap_or(if self.quick { 1 } else { 3 }),
             encrypt: self.encrypt,
             folder: self.folder.clone().unwrap_or_else(std::env::temp_dir),
         }))

@@ -156,7 +156,7 @@ pub fn run(options: &GroupOptions) -> Result<GroupReport, BenchError> {
     options.plans().try_for_each(|plan| plan.check())?;
     let memory = Memory::measure();
     let each = options.bytes.len() * options.dirty.len();
-    let mut steps = Steps::new("parity", options.plans().count() * each);
+    let steps = Steps::new("parity", options.plans().count() * each);
     let mut rows = Vec::new();
     for plan in options.plans() {
         for bytes in &options.bytes {

@@ -85,7 +85,7 @@ pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
     let folder = Folder::new(&options.folder)?;
     let workspace = Workspace { folder, interrupt };
     let points = plans.len() * options.bytes.len() * options.dirty.len();
-    let mut steps = Steps::new("parity", points);
+    let steps = Steps::new("parity", points);
     let mut rows = Vec::new();
     for plan in &plans {
         for bytes in &options.bytes {

@@ -62,12 +62,21 @@ fn failed(what: String) -> BenchError {
     BenchError::Job { what }
 }
 
+/// Names the launcher, where it is not beside this program.
+const LAUNCHER: &str = "STILLWIRE_BIN";
+
+/// The program `stillwire`, which starts the jobs.
+fn launcher() -> Result<PathBuf, BenchError> {
+    let path = match std::env::var_os(LAUNCHER).filter(|named| !named.is_empty()) {
+        Some(named) => std::path::absolute(named).map_err(BenchError::Start)?,
+        None => std::env::current_exe().map_err(BenchError::Start)?.with_file_name("stillwire"),
+    };
+    if path.is_file() { Ok(path) } else { Err(BenchError::NoLauncher { path }) }
+}
+
 impl Folder {
     pub(super) fn new(parent: &Path) -> Result<Folder, BenchError> {
-        let stillwire = std::env::current_exe().map_err(BenchError::Start)?.with_file_name("stillwire");
-        if !stillwire.is_file() {
-            return Err(failed(format!("there is no {}", stillwire.display())));
-        }
+        let stillwire = launcher()?;
         let path = parent.join(format!("stillwire-bench-job-{}", std::process::id()));
         std::fs::create_dir_all(&path).map_err(|error| BenchError::Write { path: path.clone(), error })?;
         let folder = Folder { program: path.join("changing"), path, stillwire };

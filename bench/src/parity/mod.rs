@@ -28,6 +28,7 @@ use reed_solomon_simd::ReedSolomonEncoder;
 
 use crate::error::BenchError;
 use crate::machine::{self, Busy, Machine};
+use crate::progress::Steps;
 use crate::statistics::{Summary, paired_ratios};
 use isal::{Isal, Tables};
 
@@ -74,6 +75,14 @@ impl Default for ParityOptions {
     }
 }
 
+impl ParityOptions {
+    /// Two runs of each row over a MiB, which caches hold: rough figures.
+    #[must_use]
+    pub fn quick() -> ParityOptions {
+        ParityOptions { runs: 2, bytes: Some(1 << 20), ..ParityOptions::default() }
+    }
+}
+
 /// What one row does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Work {
@@ -109,13 +118,16 @@ pub fn run(options: &ParityOptions) -> Result<ParityReport, BenchError> {
     let bytes = options.bytes.unwrap_or(CACHES * cache_bytes.unwrap_or(CACHE_BYTES_ASSUMED));
     let mut buffers = Buffers::new(bytes);
     let mut rows = Vec::new();
+    let steps = Steps::new("parity", 4 + options.shapes.len());
     let (one, two) = (Code::new(3, 1)?, Code::new(4, 2)?);
     for (work, code) in
         [(Work::Xor, &two), (Work::MultiplyAdd, &two), (Work::Update, &one), (Work::Update, &two)]
     {
+        steps.step(format_args!("{}", work.shape()));
         rows.push(row(options, isal, &mut buffers, work, code)?);
     }
     for (data, parity) in &options.shapes {
+        steps.step(format_args!("encode {data}+{parity}"));
         rows.push(row(options, isal, &mut buffers, Work::Encode, &Code::new(*data, *parity)?)?);
     }
     Ok(ParityReport::new(machine, Kernel::best().name(), cache_bytes, rows))

@@ -79,12 +79,12 @@ pub fn run(options: &ProgramOptions) -> Result<ProgramReport, BenchError> {
     let machine = Machine::here();
     let memory = Memory::measure();
     let runs = options.group.nodes.len() * options.programs.len();
-    let mut steps = Steps::new("parity", runs * options.checkpoints);
+    let steps = Steps::new("parity", runs * options.checkpoints);
     let mut rows = Vec::new();
     let mut repairs = Vec::new();
     for nodes in &options.group.nodes {
         for kind in &options.programs {
-            repairs.push(series(options, &memory, *nodes, *kind, &mut steps, &mut rows)?);
+            repairs.push(series(options, &memory, *nodes, *kind, &steps, &mut rows)?);
         }
     }
     Ok(ProgramReport::new(machine, rows, &repairs))
@@ -116,7 +116,7 @@ fn series(
     memory: &Memory,
     nodes: usize,
     kind: ProgramKind,
-    steps: &mut Steps,
+    steps: &Steps,
     rows: &mut Vec<ProgramRow>,
 ) -> Result<Repair, BenchError> {
     let shape = options.group.shapes.first().copied().flatten();

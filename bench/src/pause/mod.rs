@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::pair::Address;
-use crate::progress;
+use crate::progress::Steps;
 use crate::statistics::{paired_ratios, percentile, sorted};
 use crate::worker::Worker;
 pub use report::{Overhead, PauseReport, PauseRow};
@@ -131,10 +131,29 @@ fn available_bytes() -> u64 {
     kib.map_or(u64::MAX, |kib| kib << 10)
 }
 
-fn measure(options: &PauseOptions, folder: &Path) -> Result<Found, BenchError> {
-    let beds = options.bytes.len() * options.huge.len();
+/// Seconds that the steps take on some machine: an image for each sample, by far most of which are copies of memory; then turns of a known length.
+fn weights(options: &PauseOptions) -> Vec<f64> {
+    const SAMPLE_S: f64 = 0.05;
+    const GIB_S: f64 = 0.5;
+    let mut weights = Vec::new();
+    for &bytes in &options.bytes {
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let gib = bytes as f64 / f64::from(1 << 30);
+        for _ in &options.huge {
+            let samples = count(options.samples) * (SAMPLE_S + GIB_S * gib);
+            weights.extend(options.fractions.iter().map(|_| samples));
+            let turns = if options.turns > 0 { count(6 * options.turns + 2) * TURN_S } else { 0.0 };
+            weights.push(turns + count(options.fractions.len()) * gib);
+        }
+    }
     let sequences = if options.pairs > 0 { options.writes.len() * options.huge.len() } else { 0 };
-    let mut progress = progress::Steps::new("pause", beds * options.fractions.len() + sequences);
+    let turns = sequence::turns(options.pairs);
+    weights.extend(std::iter::repeat_n(count(turns) * options.interval.as_secs_f64(), sequences));
+    weights
+}
+
+fn measure(options: &PauseOptions, folder: &Path) -> Result<Found, BenchError> {
+    let progress = Steps::weighted("pause", weights(options));
     let mut found = Found::default();
     let silent = port::Silent::new()?;
     for &bytes in &options.bytes {
@@ -148,6 +167,7 @@ fn measure(options: &PauseOptions, folder: &Path) -> Result<Found, BenchError> {
                     needed >> 20,
                     available >> 20
                 ));
+                progress.skip(options.fractions.len() + 1);
                 continue;
             }
             let mut worker = begin(bytes, huge, &silent.addresses()?)?;
@@ -157,8 +177,8 @@ fn measure(options: &PauseOptions, folder: &Path) -> Result<Found, BenchError> {
             let for_criu = for_criu.transpose()?;
             let mut sampled = Vec::new();
             for &fraction in &options.fractions {
-                let pages = if huge { "huge" } else { "small" };
-                progress.step(format_args!("{} MiB of {pages} pages, {fraction} written", bytes >> 20));
+                let (mib, percent) = (bytes >> 20, fraction * 100.0);
+                progress.step(format_args!("{mib} MiB of {} pages, {percent} % written", pages(huge)));
                 let mut samples = Vec::new();
                 let mut frozen_ms = Vec::new();
                 for round in 0..options.samples {
@@ -171,6 +191,7 @@ fn measure(options: &PauseOptions, folder: &Path) -> Result<Found, BenchError> {
                 sampled.push((fraction, samples, frozen_ms));
             }
             drop((worker, for_criu));
+            progress.step(format_args!("{} MiB of {} pages, restored", bytes >> 20, pages(huge)));
             let mut worker = begin(bytes, huge, &[])?;
             for (fraction, samples, frozen_ms) in sampled {
                 let restart_ms = restart(&mut worker, fraction, folder)?;

@@ -16,6 +16,11 @@ use crate::worker::Worker;
 /// Turns before the first checkpoint.
 const TURNS_BEFORE: usize = 3;
 
+/// Turns of one sequence, each as long as the interval.
+pub(super) fn turns(pairs: usize) -> usize {
+    TURNS_BEFORE + 2 * pairs + 1
+}
+
 /// Where the program writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Working {

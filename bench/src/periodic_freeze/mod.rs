@@ -108,11 +108,13 @@ pub fn run(options: &PeriodicFreezeOptions) -> Result<PeriodicFreezeReport, Benc
     let machine = Machine::here();
     let mut runs = Runs { verified: true, ..Runs::default() };
     let one = |folder: Option<&Folder>| one_run(options, &setup, &program, folder);
-    eprintln!("freeze --mpi: once without freezes");
+    let progress = Steps::new("freeze --mpi", 1);
+    progress.step(format_args!("once without freezes"));
     let first = one(None).map_err(|reason| MpiError::Program { reason })?;
+    drop(progress);
     runs.plain.push(first.work_seconds);
     let pairs = pairs(options, first.seconds);
-    let mut progress = Steps::new("freeze --mpi", 2 * pairs);
+    let progress = Steps::new("freeze --mpi", 2 * pairs);
     for _ in 0..pairs {
         progress.step(format_args!("frozen every {} ms", options.every_ms));
         let folder = Folder::new(&setup.folder)?;

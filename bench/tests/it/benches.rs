@@ -35,6 +35,24 @@ fn latency() {
     has_numbers(&report, &["half_rtt_us", "bare_half_rtt_us", "ratio"]);
 }
 
+/// The quick form says that its figures are rough, as text and as JSON, and ends in time.
+#[test]
+fn quick_benches_end_soon_and_say_that_they_are_rough() {
+    for bench in
+        ["latency", "rate", "bulk", "loss", "protocol", "store", "parity", "parity --nodes 2", "freeze"]
+    {
+        let began = Instant::now();
+        let words = format!("{bench} --quick");
+        let json = report(&words);
+        assert_eq!(json["quick"], true, "{json}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{bench}: {:?}", began.elapsed());
+    }
+    let output = Command::new(BENCH).args(["protocol", "--quick"]).output().expect("the bench starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("these figures are rough"), "{text}");
+    assert!(report("protocol --runs 1")["quick"].is_null());
+}
+
 #[test]
 fn bulk() {
     let report = report("bulk --runs 1 --mib 1");
@@ -361,6 +379,10 @@ fn sizes_that_measure_nothing_are_refused() {
         ("freeze --quick --samples 9", "cannot be used with"),
         ("freeze --quick --no-dump-row", "cannot be used with"),
         ("mpi --quick --repetitions 3", "cannot be used with"),
+        ("latency --quick --pairs 3", "cannot be used with"),
+        ("pause --quick --mib 64", "cannot be used with"),
+        ("parity --quick --runs 2", "cannot be used with"),
+        ("freeze --mpi --quick --seconds 9", "cannot be used with"),
         ("parity --nodes 2 --budget NaN", "'--budget <BUDGET>': expected a number above 0 and at most 64"),
         ("parity --nodes 2 --budget -1", "'--budget <BUDGET>': expected a number above 0"),
         ("parity --nodes 2 --budget 0", "'--budget <BUDGET>': expected a number above 0"),
@@ -404,9 +426,13 @@ fn an_interrupted_bench_leaves_no_process() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the bench starts");
+    // What takes longer than some seconds says how far it is.
+    let began = Instant::now();
     let mut line = String::new();
     BufReader::new(bench.stderr.take().expect("a pipe")).read_line(&mut line).expect("a line");
-    assert!(line.starts_with("freeze: 1 of "), "{line}");
+    assert!(line.starts_with("freeze: 1 of 2, 8 links, 0 bytes in flight; "), "{line}");
+    assert!(line.ends_with(" s so far, no estimate yet\n"), "{line}");
+    assert!(began.elapsed() >= Duration::from_secs(4), "{:?}", began.elapsed());
     let children = children_of(bench.id());
     assert!(children.len() > 8, "the port and its senders: {children:?}");
     let id = Pid::from_raw(i32::try_from(bench.id()).expect("an id"));

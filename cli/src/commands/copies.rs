@@ -3,11 +3,10 @@
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bench::number::number;
 use clap::Args;
+use console::number;
 use copies::{Copies, CopyError, CopyLocation, Listed, Report, Target, job_parsed, jobs};
 use serde::Serialize;
 use store::limits::KEEP_MAX;
@@ -19,9 +18,8 @@ use transport::JobId;
 use super::files::utc;
 use super::interrupt::{InterruptGuard, is_stopped};
 use super::key::{KeyArgument, key_name};
-use super::news::News;
 use super::run::{lock, setting};
-use super::{print_json, protection, say, tell};
+use super::{print_json, progress_of, protection, say, tell};
 use crate::arguments::{GenerationArgument, duration_argument};
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -338,17 +336,19 @@ fn watched(
     let of = text::bytes(copied.bytes());
     let outcome = std::thread::scope(|scope| {
         let working = scope.spawn(|| work(&report));
-        let (mut news, mut is_told) = (News::new(quiet), false);
+        let what = format!("bringing generation {}", copied.generation);
+        let progress = progress_of(quiet, format_args!("{what}"), copied.bytes());
+        let mut is_told = false;
         while !working.is_finished() {
             if is_stopped() && !is_told {
                 is_told = true;
                 report.stop();
-                tell(format_args!("stopping; once more ends it at once, and what came whole stays as well"));
+                progress.note(format_args!(
+                    "stillwire: stopping; once more ends it at once, and what came whole stays as well"
+                ));
             }
             std::thread::sleep(Duration::from_millis(20));
-            news.are(report.bytes(), |bytes| {
-                format!("bringing generation {}: {bytes} of {of}", copied.generation)
-            });
+            progress.set(report.bytes());
         }
         working.join()
     });
@@ -530,12 +530,10 @@ pub(crate) fn verify(
         if argument.is_some() && meant.is_empty() && report.damaged.is_empty() {
             continue;
         }
-        let news = Mutex::new(News::new(json));
-        let progress = |bytes| {
-            let mut news = news.lock().unwrap_or_else(PoisonError::into_inner);
-            news.add(bytes, |bytes| format!("reading the copies of job {job}: {bytes} so far"));
-        };
-        let found = copies.verify(&meant, threads(), &progress)?;
+        let bytes = meant.iter().map(Copied::bytes).sum();
+        let progress = progress_of(json, format_args!("reading the copies of job {job}"), bytes);
+        let found = copies.verify(&meant, threads(), &|bytes| progress.add(bytes))?;
+        drop(progress);
         report.copies = meant.iter().map(|copy| CopyReport::of(&listed, copy)).collect();
         for (copy, of) in report.copies.iter_mut().zip(&meant) {
             let own = found.iter().filter(|found| found.generation == of.generation);

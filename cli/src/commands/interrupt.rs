@@ -12,13 +12,13 @@ extern "C" fn note(_: i32) {
 
 /// As long as it lives, signals that end a process are only noticed: the first one of each kind. The second one ends it where it stands, for what it waits for may
 /// never come.
-pub(super) struct InterruptGuard {
+pub(crate) struct InterruptGuard {
     before: Vec<(Signal, SigAction)>,
 }
 
 impl InterruptGuard {
     /// Those that a parent had ignored (`nohup`) stay ignored.
-    pub(super) fn begin() -> InterruptGuard {
+    pub(crate) fn begin() -> InterruptGuard {
         let flags = SaFlags::SA_RESTART | SaFlags::SA_RESETHAND;
         let own = SigAction::new(SigHandler::Handler(note), flags, SigSet::empty());
         let mut before = Vec::new();
@@ -48,6 +48,6 @@ fn give_back(signal: Signal, was: &SigAction) {
 }
 
 /// Whether somebody wants this command to end.
-pub(super) fn is_stopped() -> bool {
+pub(crate) fn is_stopped() -> bool {
     STOPPED.load(Ordering::Relaxed)
 }

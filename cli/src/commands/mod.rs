@@ -8,11 +8,10 @@ pub(crate) mod env;
 pub(crate) mod files;
 pub(crate) mod hosts;
 pub(crate) mod inspect;
-mod interrupt;
+pub(crate) mod interrupt;
 pub(crate) mod jobs;
 pub(crate) mod key;
 pub(crate) mod mpirun;
-mod news;
 pub(crate) mod nic_helper;
 mod node_listing;
 mod printer;
@@ -21,7 +20,6 @@ pub(crate) mod protection;
 pub(crate) mod repair;
 pub(crate) mod restart;
 pub(crate) mod run;
-pub(crate) mod sim;
 pub(crate) mod verify;
 
 pub(crate) use progress::event_words;
@@ -31,6 +29,7 @@ use std::fmt;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use console::{Progress, Unit};
 use serde::Serialize;
 
 /// Runs an example program with its own arguments.
@@ -41,6 +40,14 @@ pub(crate) fn example(arguments: Vec<OsString>) -> ExitCode {
 /// One line of ours on standard error, if anybody reads it.
 pub(crate) fn tell(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "stillwire: {line}");
+}
+
+/// The progress of a command that reads or writes so many bytes; 0: nobody knows how many.
+pub(crate) fn progress_of(is_quiet: bool, what: fmt::Arguments<'_>, bytes: u64) -> Progress {
+    if is_quiet {
+        return Progress::silent();
+    }
+    Progress::counted(&format!("stillwire: {what}"), Unit::Bytes, bytes)
 }
 
 /// Prints a line on standard output, which may be a full disk or closed.

@@ -15,13 +15,12 @@ use super::copies;
 use super::domains::When;
 use super::files::utc;
 use super::hosts::HostArguments;
-use super::news::News;
 use super::progress::Progress;
 use super::protection;
 use super::run::{
     RunDirectory, Settings, check_bind, job_file, lock, read_saves, read_settings, setting, supervise,
 };
-use super::tell;
+use super::{progress_of, tell};
 use crate::arguments::{GenerationArgument, RestartArguments};
 use crate::convert;
 use crate::error::CliError;
@@ -55,12 +54,11 @@ pub(crate) fn prepare(
     let encryption = arguments.key.encryption_as_before(&file, purpose == Purpose::Run)?;
     let key = encryption.as_ref().and_then(Encryption::image_key);
     directory = directory.encrypted(key);
-    let mut news = News::new(arguments.quiet);
     let argument = generation.or(arguments.generation);
     let (beginning, mut suspects) = if protection::is_in(&file) {
         choose_on_nodes(&mut directory, argument)?
     } else {
-        choose(&mut directory, argument, &mut news)?
+        choose(&mut directory, argument, arguments.quiet)?
     };
     let newest = beginning_manifest(&mut directory, beginning)?;
     if purpose == Purpose::Run && encryption.is_none() && newest.as_ref().is_some_and(is_encrypted) {
@@ -234,20 +232,24 @@ pub(crate) fn resolve(
 fn choose(
     directory: &mut JobDirectory<Directory>,
     argument: Option<GenerationArgument>,
-    news: &mut News,
+    is_quiet: bool,
 ) -> Result<(Beginning, BTreeSet<GenerationId>), CliError> {
     let Some(argument) = argument else {
         if let Some(end) = directory.end()? {
             return Err(CliError::Finished { at: utc(end.ended_unix_ms) });
         }
         let generations = directory.generations()?;
-        let any = generations.iter().any(|found| found.state == GenerationState::Committed);
-        return if any { newest_whole(directory, news) } else { Err(CliError::NothingToRestart) };
+        let newest = generations.iter().rfind(|found| found.state == GenerationState::Committed);
+        let newest = newest.ok_or(CliError::NothingToRestart)?;
+        return newest_whole(directory, &reading(is_quiet, newest.bytes));
     };
     let generation = resolve(directory, argument)?;
     let damages = match directory.manifest(generation) {
         Ok(manifest) => {
-            let looked_at = |images, bytes| looked_at(news, generation, images, bytes);
+            let generations = directory.generations()?;
+            let found = generations.iter().find(|found| found.id == generation);
+            let progress = reading(is_quiet, found.map_or(0, |found| found.bytes));
+            let looked_at = |images, bytes| looked_at(&progress, generation, images, bytes);
             directory.verify_images(&manifest, Depth::Everything, looked_at)?
         }
         Err(_) => directory.verify(generation, Depth::Records)?,
@@ -286,8 +288,14 @@ fn choose_on_nodes(
     Ok((Beginning::Named(convert::to_glue(generation)), BTreeSet::new()))
 }
 
-fn looked_at(news: &mut News, generation: GenerationId, images: u32, bytes: u64) {
-    news.are(bytes, |bytes| format!("reading generation {generation}: {images} images, {bytes} so far"));
+/// What is restored is read once before, so that no life begins from damaged images.
+fn reading(is_quiet: bool, bytes: u64) -> console::Progress {
+    progress_of(is_quiet, format_args!("reading what is restored"), bytes)
+}
+
+fn looked_at(progress: &console::Progress, generation: GenerationId, images: u32, bytes: u64) {
+    progress.doing(format_args!("generation {generation}, {images} images"));
+    progress.set(bytes);
 }
 
 /// The manifest of what a new life begins from, as the job's own records have it; if that cannot be read, of another one.
@@ -311,9 +319,9 @@ fn is_encrypted(manifest: &Manifest) -> bool {
 
 fn newest_whole(
     directory: &mut JobDirectory<Directory>,
-    news: &mut News,
+    progress: &console::Progress,
 ) -> Result<(Beginning, BTreeSet<GenerationId>), CliError> {
-    let looked_at = |generation, images, bytes| looked_at(news, generation, images, bytes);
+    let looked_at = |generation, images, bytes| looked_at(progress, generation, images, bytes);
     let found = directory.newest_restorable_at(|_| Depth::Everything, looked_at)?;
     match (found.manifest, found.refused.first()) {
         (Some(_), _) => Ok((Beginning::Newest, found.refused.into_iter().map(|(id, _)| id).collect())),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use console::Progress;
 use serde::Serialize;
 use store::describe::{DamageReport, GenerationReport};
 use store::image::ImageKey;
@@ -10,9 +11,8 @@ use store::protect::{ProtectError, Scrubbed, scrub};
 use store::{Directory, JobDirectory, JobFile, Manifest, StorageError, StoreError};
 
 use super::files::print_generation;
-use super::news::News;
 use super::restart::{open_job, resolve};
-use super::{copies, node_listing, print_json, protection, say, tell};
+use super::{copies, node_listing, print_json, progress_of, protection, say, tell};
 use crate::arguments::VerifyArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -78,10 +78,6 @@ impl Protection {
     }
 }
 
-fn read_on(news: &mut News, what: &Generation, bytes: u64) {
-    news.add(bytes, |bytes| format!("reading generation {}: {bytes} so far", what.id));
-}
-
 pub(crate) fn verify(arguments: &VerifyArguments, json: bool) -> Result<Exit, CliError> {
     let VerifyArguments { directory: path, generation, key } = arguments;
     if let Some(place) = copies::place_of(path)? {
@@ -100,12 +96,15 @@ pub(crate) fn verify(arguments: &VerifyArguments, json: bool) -> Result<Exit, Cl
             if !json {
                 tell(format_args!("reading generation {}, {}", found.id, text::bytes(found.bytes)));
             }
+            // Nodes with directories of their own are read for what they have, and again for what they keep of each other.
+            let times = if protection::own_root(&file, path).is_some() { 2 } else { 1 };
+            let bytes = found.bytes.saturating_mul(times);
             generations.push(read(
                 (&mut directory, key.as_ref()),
                 &file,
                 path,
                 &found,
-                &mut News::new(json),
+                &progress_of(json, format_args!("reading generation {}", found.id), bytes),
             )?);
         }
     }
@@ -150,18 +149,18 @@ fn read(
     file: &JobFile,
     path: &Path,
     found: &Generation,
-    news: &mut News,
+    progress: &Progress,
 ) -> Result<VerifiedGeneration, CliError> {
     let mut generation = directory.describe_generation(found, Depth::Records)?;
     let mut nodes = Vec::new();
     // What is wrong with the records has been said.
     if let Ok(manifest) = directory.manifest(found.id) {
         match protection::own_root(file, path) {
-            None => generation.damages.extend(images(directory, found, &manifest, news)?),
+            None => generation.damages.extend(images(directory, &manifest, progress)?),
             Some(root) => {
                 for node in 0..manifest.nodes.len() {
                     let own = root.join(node.to_string());
-                    let (of_node, damages) = read_node((file, key), own, node, found, &manifest, news)?;
+                    let (of_node, damages) = read_node((file, key), own, node, found, &manifest, progress)?;
                     generation.damages.extend(damages);
                     nodes.push(of_node);
                 }
@@ -173,13 +172,12 @@ fn read(
 
 fn images(
     directory: &mut JobDirectory<Directory>,
-    found: &Generation,
     manifest: &Manifest,
-    news: &mut News,
+    progress: &Progress,
 ) -> Result<Vec<DamageReport>, CliError> {
     let mut before = 0;
     let damages = directory.verify_images(manifest, Depth::Everything, |_, bytes| {
-        read_on(news, found, bytes - before);
+        progress.add(bytes - before);
         before = bytes;
     })?;
     Ok(damages.iter().map(DamageReport::of).collect())
@@ -191,7 +189,7 @@ fn read_node(
     node: usize,
     found: &Generation,
     manifest: &Manifest,
-    news: &mut News,
+    progress: &Progress,
 ) -> Result<(VerifiedNode, Vec<DamageReport>), CliError> {
     let name = manifest.nodes[node].clone();
     let is_here = protection::is_here(file) || name == node_name();
@@ -224,14 +222,14 @@ fn read_node(
             return Ok((of_node, vec![DamageReport { rank: None, problem }]));
         }
     };
-    let mut damages = self::images(&mut own, found, manifest, news)?;
+    let mut damages = self::images(&mut own, manifest, progress)?;
     match committed(&mut own, manifest) {
         Ok(committed) => of_node.committed = committed,
         Err(problem) => {
             damages.push(DamageReport { rank: None, problem: format!("node {node}: {problem}") });
         }
     }
-    match scrub(own, found.id, |bytes| read_on(news, found, bytes)) {
+    match scrub(own, found.id, |bytes| progress.add(bytes)) {
         Ok(None) => {}
         Ok(Some(scrubbed)) => {
             let told = scrubbed.damages.iter().map(|error| of_protection(node, error));

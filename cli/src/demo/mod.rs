@@ -16,6 +16,7 @@ use drivers::{RAILS_VARIABLE, RailChoice};
 use transport::config::AuthLevel;
 
 use crate::arguments::DemoArguments;
+use crate::commands::interrupt::{InterruptGuard, is_stopped};
 use crate::commands::print_json;
 use crate::commands::run::{create_job, equip, exit_of, fresh_job, temporary_directory};
 use crate::error::CliError;
@@ -54,11 +55,7 @@ pub(crate) fn demo(arguments: &DemoArguments, json: bool) -> Result<Exit, CliErr
         None => temporary_directory(&name)?,
     };
     let directory = std::path::absolute(&directory)?;
-    let program = if arguments.native {
-        Err("--native asks for it".to_owned())
-    } else {
-        mpi::make(&directory.join("program"))
-    };
+    let program = make_program(arguments, &directory)?;
     let mut plan = match &program {
         Ok(program) => mpi_plan(arguments, job, directory, program)?,
         Err(_) => plan(arguments, job, directory)?,
@@ -100,6 +97,27 @@ pub(crate) fn demo(arguments: &DemoArguments, json: bool) -> Result<Exit, CliErr
         Exit::Success if !shown => Exit::Unverified,
         exit => exit,
     })
+}
+
+/// The MPI program in the directory that the job will have; inside, why there is none. If somebody wants the demo to end meanwhile, nothing is left of it.
+fn make_program(
+    arguments: &DemoArguments,
+    directory: &std::path::Path,
+) -> Result<Result<MpiProgram, String>, CliError> {
+    if arguments.native {
+        return Ok(Err("--native asks for it".to_owned()));
+    }
+    let folder = directory.join("program");
+    let _noticing = InterruptGuard::begin();
+    let program = mpi::make(&folder);
+    if !is_stopped() {
+        return Ok(program);
+    }
+    let made = if arguments.keep_dir.is_none() { directory } else { &folder };
+    if made.exists() {
+        std::fs::remove_dir_all(made)?;
+    }
+    Err(CliError::Stopped)
 }
 
 fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) -> Result<Plan, CliError> {

@@ -4,12 +4,13 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use crate::commands::interrupt::is_stopped;
 use crate::exit::Exit;
 use crate::launch::Program;
 use crate::mpi::program::detect;
@@ -20,6 +21,9 @@ const COMPILER: &str = "mpicc";
 
 /// Longest time for the compiler, and for the rehearsal.
 const STEP_MAX: Duration = Duration::from_secs(20);
+
+/// Longest time that a command may take to end when it is ended.
+const END_MAX: Duration = Duration::from_secs(5);
 
 /// Time limit of the rehearsal, which shows that the program runs and can be saved: the checkpoint comes after half of it.
 const REHEARSAL: &str = "2s";
@@ -97,6 +101,19 @@ fn rehearse(folder: &Path, program: &Path) -> Result<(), String> {
     }
 }
 
+/// Ends a command with its process group: one that starts processes elsewhere gets a moment to end those.
+fn end(child: &mut Child) {
+    let group = Pid::from_raw(child.id().cast_signed());
+    // It has ended, and its group with it, if these fail.
+    let _ = killpg(group, Signal::SIGTERM);
+    let until = Instant::now() + END_MAX;
+    while Instant::now() < until && !matches!(child.try_wait(), Ok(Some(_))) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = killpg(group, Signal::SIGKILL);
+    let _ = child.wait();
+}
+
 /// Runs a command, and returns its exit code and the line of its standard error that tells the most: the first that speaks of an error, else the last.
 fn within(command: &mut Command) -> Result<(Option<i32>, String), String> {
     let name = command.get_program().to_string_lossy().into_owned();
@@ -116,11 +133,13 @@ fn within(command: &mut Command) -> Result<(Option<i32>, String), String> {
     let status = loop {
         match child.try_wait().map_err(|error| format!("{name}: {error}"))? {
             Some(status) => break status,
+            None if is_stopped() => {
+                end(&mut child);
+                return Err(format!("{name} was stopped"));
+            }
             None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
             None => {
-                // It has ended, and its group with it, if this fails.
-                let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
-                let _ = child.wait();
+                end(&mut child);
                 return Err(format!("{name} had not ended after {STEP_MAX:?}"));
             }
         }

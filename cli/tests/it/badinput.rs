@@ -35,20 +35,11 @@ fn command_lines() {
     refused(&["run", "-n", "2", "--on-fault", "panic", "--", "true"], &["restart", "abort"]);
     refused(&["run", "-n", "2", "--env", "NAME", "--", "true"], &["expected NAME=VALUE, found `NAME`"]);
     refused(&["run", "-n", "2", "--bind", "300.1.1.1", "--", "true"], &["IPv4 or IPv6 address", "300.1.1.1"]);
-    refused(
-        &["sim", "swarm", "--histories", "0"],
-        &["'--histories <HISTORIES>': expected a whole number from 1 to"],
-    );
-    refused(
-        &["sim", "swarm", "--threads", "0"],
-        &["'--threads <THREADS>': expected a whole number from 1 to"],
-    );
-    refused(&["sim", "run", "--seed", "x"], &["'--seed <SEED>': expected a whole number from 0 to"]);
-    let last = u64::MAX.to_string();
-    refused(
-        &["sim", "swarm", "--first-seed", &last, "--histories", "3"],
-        &["3 histories from seed", "--first-seed"],
-    );
+    for command in ["sim", "bench"] {
+        let words = format!("`{command}` is a command of `stillwire-dev`");
+        refused(&[command], &[&words, "cargo run --release --package stillwire-dev"]);
+        refused(&[command, "swarm", "--histories", "3", "--json"], &[&words]);
+    }
     let words = ["as `stillwire ls` lists it", "or its epoch alone"];
     refused(&["restart", "here", "--generation", "newest"], &words);
     refused(&["demo", "--class", "Z"], &["S, W, A"]);

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use crate::support::programs::library;
-use crate::support::{Running, done, stillwire};
+use crate::support::{Running, children_of, done, runs, stillwire, wait_until};
 
 fn demo(arguments: &[&str]) {
     let mut command = stillwire(&["demo", "--native", "--json", "--class", "S"]);
@@ -106,4 +106,27 @@ fn an_mpi_that_is_odd_is_no_reason_to_show_nothing() {
          cc -o \"$3\" $d/m.c -Wl,--no-as-needed $d/libmpi.so.12 -Wl,-rpath,$d",
     ));
     assert!(why.contains("its rehearsal ended with exit code 7: "), "{why}");
+}
+
+#[test]
+fn a_demo_that_is_ended_before_its_job_runs_leaves_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let begun = folder.path().join("begun");
+    let mpicc = folder.path().join("mpicc");
+    let script = format!("#!/bin/sh\ntouch {}\nexec sleep 600\n", begun.display());
+    std::fs::write(&mpicc, script).expect("a file");
+    std::fs::set_permissions(&mpicc, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").expect("a path"));
+    let temporary = folder.path().join("temporary");
+    std::fs::create_dir(&temporary).expect("a folder");
+    let mut command = stillwire(&["demo", "--json"]);
+    command.env("PATH", path).env("STILLWIRE_PROVIDER", library()).env("TMPDIR", &temporary);
+    let demo = Running::start(command);
+    wait_until("the compiler runs", || begun.exists());
+    let compiler = children_of(demo.pid());
+    demo.signal("INT");
+    let done = demo.finish();
+    assert_eq!((done.code, done.stdout.as_str()), (Some(130), ""), "{done:?}");
+    assert_eq!(std::fs::read_dir(&temporary).expect("a folder").count(), 0, "{done:?}");
+    assert!(compiler.len() == 1 && !runs(compiler[0]), "{compiler:?}");
 }

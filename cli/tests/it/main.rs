@@ -31,7 +31,6 @@ mod output;
 mod output_replay;
 mod own_directories;
 mod page_damage;
-mod parity_job;
 mod programs;
 mod rail;
 mod record_repair;
@@ -40,7 +39,6 @@ mod restart;
 mod restart_options;
 mod run;
 mod secrets;
-mod sim;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
 mod slow;

@@ -19,7 +19,7 @@ use crate::scenario::{Expectation, Scenario};
 pub enum ShrinkError {
     /// There is nothing to keep.
     #[error(
-        "the history of seed {seed}{} breaks no property, so there is nothing to reduce; `stillwire sim swarm` and `sim sabotage` name seeds that do",
+        "the history of seed {seed}{} breaks no property, so there is nothing to reduce; `stillwire-dev sim swarm` and `sim sabotage` name seeds that do",
         without.as_ref().map(|rule| format!(" without rule {rule}")).unwrap_or_default()
     )]
     DoesNotFail {

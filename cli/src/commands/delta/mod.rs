@@ -7,11 +7,11 @@ use std::fs::File;
 use std::io::Read as _;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use bench::number::number;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use console::number;
 use serde::Serialize;
 use store::delta::{Chain, DeltaError, DeltaOptions, DeltaWriter, Layer, Signature};
 use store::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
@@ -21,8 +21,7 @@ use store::{Directory, StorageError};
 
 use super::interrupt::InterruptGuard;
 use super::key::KeyArgument;
-use super::news::News;
-use super::{print_json, say};
+use super::{print_json, progress_of, say};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::text;
@@ -205,7 +204,7 @@ impl Input {
         what: &'static str,
         mut take: impl FnMut(u64, &[u8]) -> Result<(), CliError>,
     ) -> Result<(), CliError> {
-        let mut news = News::new(false);
+        let progress = progress_of(false, format_args!("{what} {}", self.path.display()), self.bytes);
         let mut buffer = vec![0; READ_BYTES.max(block_bytes as usize)];
         let mut place = 0;
         loop {
@@ -228,7 +227,7 @@ impl Input {
                 take(place, block)?;
                 place += 1;
             }
-            news.add(filled as u64, |bytes| format!("{what}: {bytes} so far"));
+            progress.add(filled as u64);
             go_on()?;
             if filled < buffer.len() {
                 return Ok(());
@@ -455,17 +454,17 @@ fn restore(
     let shared = output.shared()?;
     let content_bytes = chain.newest().content_bytes();
     shared.set_length(content_bytes)?;
-    let news = Mutex::new(News::new(false));
+    let progress = progress_of(false, format_args!("restoring {}", to.display()), content_bytes);
     let block_bytes = u64::from(chain.newest().block_bytes());
     let restored = chain.restore(threads, |place, blocks| {
         if go_on().is_err() {
             return Err(DeltaError::Packets(PacketsError::Storage(StorageError::Crashed)));
         }
         shared.write(place * block_bytes, blocks)?;
-        let mut news = news.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        news.add(blocks.len() as u64, |bytes| format!("restoring: {bytes} so far"));
+        progress.add(blocks.len() as u64);
         Ok(())
     });
+    drop(progress);
     go_on()?;
     let content = restored.map_err(failed(newest))?.to_string();
     output.finish()?;

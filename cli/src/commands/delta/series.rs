@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use console::number;
 use serde::Serialize;
 use store::Directory;
 use store::delta::{DeltaError, Making, Rules, Series, Strategy};
@@ -13,7 +14,6 @@ use crate::commands::{print_json, say, tell};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::text;
-use bench::number::number;
 
 /// How bases are chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -96,6 +96,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("stillwire-examples", &["stillwire-session"]),
+    // Numbers in arguments, sizes in words, progress on a terminal: knows nothing of the project.
+    ("stillwire-console", &[]),
     // All that is pure, and the driver trait, which the simulated NIC implements.
     (
         "stillwire-sim",
@@ -112,6 +114,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "stillwire-bench",
         &[
+            "stillwire-console",
             "stillwire-drivers",
             "stillwire-endpoint",
             "stillwire-nic-freeze",
@@ -128,12 +131,31 @@ const ARROWS: &[(&str, &[&str])] = &[
         "stillwire",
         &[
             "stillwire-agent",
-            "stillwire-bench",
             "stillwire-ckpt-glue",
+            "stillwire-console",
             "stillwire-copies",
             "stillwire-drivers",
             "stillwire-endpoint",
             "stillwire-examples",
+            "stillwire-nic-freeze",
+            "stillwire-parity",
+            "stillwire-process",
+            "stillwire-protector",
+            "stillwire-session",
+            "stillwire-store",
+            "stillwire-tag",
+            "stillwire-transport",
+        ],
+    ),
+    // The program for developers, and nobody else, knows the simulator and the benches.
+    (
+        "stillwire-dev",
+        &[
+            "stillwire-bench",
+            "stillwire-ckpt-glue",
+            "stillwire-console",
+            "stillwire-drivers",
+            "stillwire-endpoint",
             "stillwire-nic-freeze",
             "stillwire-parity",
             "stillwire-process",
@@ -218,7 +240,8 @@ fn dependency_fault(name: &str, allowed: &[&str], dependency: &Value) -> Option<
     let for_tests = dependency["kind"] == "dev";
     let own = ARROWS.iter().any(|(crate_name, _)| *crate_name == target);
     // Tests of a crate may use what its users use, but no test pulls the simulator, the benches or the tool below them.
-    let below_tests = for_tests && !["stillwire-sim", "stillwire-bench", "stillwire"].contains(&target);
+    let below_tests =
+        for_tests && !["stillwire-sim", "stillwire-bench", "stillwire-dev", "stillwire"].contains(&target);
     if own {
         let fine = allowed.contains(&target) || below_tests;
         return (!fine)
@@ -256,6 +279,8 @@ mod tests {
             ("stillwire-nic-freeze", "stillwire-ckpt-glue"),
             ("stillwire-session", "stillwire-sim"),
             ("stillwire-bench", "stillwire-sim"),
+            ("stillwire", "stillwire-sim"),
+            ("stillwire", "stillwire-bench"),
             ("stillwire-sim", "stillwire-session"),
         ] {
             assert_eq!(fault_of(name, target, Value::Null, true).len(), 1, "{name} -> {target}");

@@ -1,4 +1,4 @@
-//! The bench of real jobs' checkpoints, which starts this executable.
+//! The bench of real jobs' checkpoints, which starts the launcher.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -7,8 +7,38 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use crate::support::programs::library;
-use crate::support::{children, children_of, done, runs, signal, stillwire, wait_until};
+use crate::support::{children_of, descendants, dev, done, launcher, library, runs, signal, wait_until};
+
+/// The bench, with the launcher beside it and the provider.
+fn bench(arguments: &[&str]) -> Command {
+    launcher();
+    let mut command = dev(&["bench", "parity", "--job"]);
+    command.args(arguments).env("STILLWIRE_PROVIDER", library());
+    command
+}
+
+#[test]
+fn a_launcher_that_is_missing_is_named_with_what_to_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let nowhere = folder.path().join("no-launcher");
+    let mut command = bench(&["--nodes", "2", "--quick"]);
+    let missing = done(command.env("STILLWIRE_BIN", &nowhere));
+    assert_eq!(missing.code, Some(1), "{missing:?}");
+    let path = nowhere.display().to_string();
+    missing.says(&[&path, "cargo build --release --package stillwire", "name it in STILLWIRE_BIN"]);
+    // A program in a folder of its own has no launcher beside it.
+    let alone = folder.path().join("stillwire-dev");
+    std::fs::copy(crate::support::DEV, &alone).expect("a file");
+    let options =
+        ["bench", "parity", "--job", "--nodes", "2", "--mib", "1", "--runs", "1", "--json", "--folder"];
+    let mut command = Command::new(&alone);
+    command.args(options).arg(folder.path()).env_remove("STILLWIRE_BIN");
+    done(&mut command).says(&[&folder.path().join("stillwire").display().to_string()]);
+    // It takes the one that is named.
+    let measured = done(command.env("STILLWIRE_BIN", launcher()).env("STILLWIRE_PROVIDER", library()));
+    assert_eq!(measured.code, Some(0), "{measured:?}");
+    assert_eq!(measured.json()["rows"].as_array().map(Vec::len), Some(2), "{measured:?}");
+}
 
 #[test]
 fn checkpoints_of_jobs_are_measured_from_the_order_to_the_commit() {
@@ -21,9 +51,8 @@ fn checkpoints_of_jobs_are_measured_from_the_order_to_the_commit() {
     let place = folder.path().display().to_string();
     let drawn = svg.display().to_string();
     let limits = ["--link", "20MB/s", "--disk", "40MB/s"];
-    let mut bench =
-        stillwire(&["bench", "parity", "--job", "--nodes", "2,3", "--mib", "4", "--runs", "1", "--json"]);
-    bench.args(limits).args(["--folder", &place, "--svg", &drawn]).env("STILLWIRE_PROVIDER", library());
+    let mut bench = bench(&["--nodes", "2,3", "--mib", "4", "--runs", "1", "--json"]);
+    bench.args(limits).args(["--folder", &place, "--svg", &drawn]);
     let measured = done(&mut bench);
     assert_eq!(measured.code, Some(0), "{measured:?}");
     let report = measured.json();
@@ -60,9 +89,9 @@ fn checkpoints_of_jobs_are_measured_from_the_order_to_the_commit() {
 fn every_shape_that_is_named_is_measured() {
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path().display().to_string();
-    let mut bench = stillwire(&["bench", "parity", "--job", "--nodes", "3", "--mib", "1", "--runs", "1"]);
+    let mut bench = bench(&["--nodes", "3", "--mib", "1", "--runs", "1"]);
     bench.args(["--shape", "ring,fan-in", "--folder", &place, "--json"]);
-    let measured = done(bench.env("STILLWIRE_PROVIDER", library()));
+    let measured = done(&mut bench);
     assert_eq!(measured.code, Some(0), "{measured:?}");
     let report = measured.json();
     let shapes: Vec<&str> =
@@ -80,8 +109,8 @@ fn encrypted_images_are_measured_beside_plain_ones() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path().display().to_string();
-    let mut bench = stillwire(&["bench", "parity", "--job", "--encrypt", "--nodes", "2", "--mib", "64"]);
-    bench.args(["--runs", "1", "--folder", &place, "--json"]).env("STILLWIRE_PROVIDER", library());
+    let mut bench = bench(&["--encrypt", "--nodes", "2", "--mib", "64"]);
+    bench.args(["--runs", "1", "--folder", &place, "--json"]);
     let report = done(&mut bench).json();
     let rows = report["rows"].as_array().expect("rows");
     let encrypted: Vec<Option<bool>> = rows.iter().map(|row| row["encrypted"].as_bool()).collect();
@@ -93,8 +122,8 @@ fn encrypted_images_are_measured_beside_plain_ones() {
 
 /// A bench whose job runs, in a folder of its own; and the job's launcher.
 fn measuring(folder: &Path) -> (Child, u32) {
-    let mut bench = stillwire(&["bench", "parity", "--job", "--nodes", "2", "--mib", "1", "--runs", "1000"]);
-    bench.arg("--folder").arg(folder).env("STILLWIRE_PROVIDER", library());
+    let mut bench = bench(&["--nodes", "2", "--mib", "1", "--runs", "1000"]);
+    bench.arg("--folder").arg(folder);
     // As a shell at a terminal starts it.
     let bench = bench.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
     let bench = bench.spawn().expect("the executable starts");
@@ -124,7 +153,7 @@ fn a_bench_that_is_stopped_or_fails_leaves_nothing() {
     ] {
         let folder = tempfile::tempdir().expect("a folder");
         let (bench, launcher) = measuring(folder.path());
-        let below = [children(launcher), vec![launcher]].concat();
+        let below = [descendants(launcher), vec![launcher]].concat();
         match to {
             To::Terminal => {
                 let group = Pid::from_raw(i32::try_from(bench.id()).expect("a small number"));

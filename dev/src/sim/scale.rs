@@ -1,15 +1,14 @@
-//! `stillwire sim scale`: how control messages and time grow with the ranks.
+//! `stillwire-dev sim scale`: how control messages and time grow with the ranks.
 
 use std::io::{self, Write as _};
 
-use bench::number::number;
 use clap::Args;
-use sim::scale::{EVENTS_RANKS_MAX, Markers, Report, Row, Settings, Taken, costs};
+use console::{Progress, bytes, nanos, number};
+use sim::scale::{Markers, Report, Row, Settings, Taken, costs};
 
-use crate::commands::print_json;
-use crate::error::CliError;
+use crate::error::DevError;
 use crate::exit::Exit;
-use crate::text::{bytes, nanos};
+use crate::print_json;
 
 /// Arguments of `sim scale`.
 #[derive(Args, Clone, Debug)]
@@ -45,20 +44,22 @@ from the times at which the ranks begin; the column `markers` says which. 65,536
 
 The last lines give the power of the ranks with which messages grow, fitted to the counted numbers.";
 
-pub(super) fn scale(arguments: &ScaleArguments, json: bool) -> Result<Exit, CliError> {
+pub(super) fn scale(arguments: &ScaleArguments, json: bool) -> Result<Exit, DevError> {
     let settings = Settings {
         ranks: arguments.ranks,
         ranks_per_node: arguments.ranks_per_node,
         fan_out: arguments.fan_out,
         checkpoints: arguments.checkpoints,
     };
-    let mut progress = |row: &Row| {
-        // In text the rows come when all are known; a large job takes a while.
-        if row.ranks > EVENTS_RANKS_MAX {
-            eprintln!("stillwire: {} ranks done", row.ranks);
-        }
-    };
-    let report = sim::scale::scale(settings, &mut progress)?;
+    // Nearly all of the time goes into the markers of the flush, one from each rank to each.
+    let sizes = (4..32)
+        .map(|power| f64::from(1u32 << power))
+        .take_while(|size| *size < f64::from(2 * arguments.ranks));
+    let progress = Progress::weighted("sim scale", sizes.map(|ranks| ranks * ranks));
+    progress.step(format_args!("a job of 16 ranks"));
+    let mut done = |row: &Row| progress.step(format_args!("a job of more than {} ranks", row.ranks));
+    let report = sim::scale::scale(settings, &mut done)?;
+    drop(progress);
     if json {
         print_json(&report)?;
     } else {

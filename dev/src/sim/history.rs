@@ -3,20 +3,16 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use bench::number::number;
 use clap::Args;
+use console::{Progress, Unit, number};
 use sim::history::{History, RunReport, plan_of};
 use sim::scenario::{Outcome, TEXT_BYTES_MAX, parse, write_plan};
 
 use super::{switch_named, verdict};
-use crate::commands::print_json;
-use crate::error::CliError;
+use crate::error::DevError;
 use crate::exit::Exit;
-
-/// Time between two lines of progress.
-const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+use crate::print_json;
 
 /// Arguments of `sim run`.
 #[derive(Args, Clone, Debug)]
@@ -109,7 +105,7 @@ fn outcome_lines(run: &RunReport) -> String {
     format!("{violations}seed {}: {}\ndigest {}\n", run.seed, run.summary, run.digest)
 }
 
-pub(super) fn run(arguments: &RunArguments, json: bool) -> Result<Exit, CliError> {
+pub(super) fn run(arguments: &RunArguments, json: bool) -> Result<Exit, DevError> {
     let without = arguments.without.as_deref().map(switch_named).transpose()?;
     let plan = plan_of(arguments.seed);
     if arguments.plan {
@@ -138,16 +134,12 @@ pub(super) fn run(arguments: &RunArguments, json: bool) -> Result<Exit, CliError
 }
 
 /// Reads a file that should be a scenario, and not more of it than one can have.
-fn read_scenario(path: &Path) -> Result<String, CliError> {
-    let failed = |error| CliError::File {
-        path: path.to_owned(),
-        error,
-        expected: "a scenario, as `sim run --plan` and `sim shrink` print them",
-    };
+fn read_scenario(path: &Path) -> Result<String, DevError> {
+    let failed = |error| DevError::File { path: path.to_owned(), error };
     let mut bytes = Vec::new();
     let bound = TEXT_BYTES_MAX as u64 + 1;
     File::open(path).map_err(failed)?.take(bound).read_to_end(&mut bytes).map_err(failed)?;
-    let wrong = |found: &str| CliError::NoScenario {
+    let wrong = |found: &str| DevError::NoScenario {
         path: path.to_owned(),
         expected: TEXT_BYTES_MAX,
         found: found.to_owned(),
@@ -158,10 +150,10 @@ fn read_scenario(path: &Path) -> Result<String, CliError> {
     String::from_utf8(bytes).map_err(|_| wrong("bytes that are no text"))
 }
 
-pub(super) fn scenario(arguments: &ScenarioArguments, json: bool) -> Result<Exit, CliError> {
+pub(super) fn scenario(arguments: &ScenarioArguments, json: bool) -> Result<Exit, DevError> {
     let text = read_scenario(&arguments.file)?;
     let scenario =
-        parse(&text).map_err(|error| CliError::Scenario { path: arguments.file.clone(), error })?;
+        parse(&text).map_err(|error| DevError::Scenario { path: arguments.file.clone(), error })?;
     let mut lines = (!json).then(TraceOutput::new);
     let mut outcomes: Vec<Outcome> = Vec::new();
     for expectation in scenario.expected() {
@@ -185,20 +177,17 @@ pub(super) fn scenario(arguments: &ScenarioArguments, json: bool) -> Result<Exit
     Ok(verdict(fine))
 }
 
-pub(super) fn shrink(arguments: &ShrinkArguments, json: bool) -> Result<Exit, CliError> {
+pub(super) fn shrink(arguments: &ShrinkArguments, json: bool) -> Result<Exit, DevError> {
     let without = arguments.without.as_deref().map(switch_named).transpose()?;
-    let mut shown = Instant::now();
+    // It ends as soon as nothing more helps: `runs` is the most.
+    let shown = Progress::counted("sim shrink, at most", Unit::Things("histories"), arguments.runs.into());
     let mut progress = |progress: sim::shrink::Progress| {
-        if shown.elapsed() >= PROGRESS_EVERY {
-            shown = Instant::now();
-            eprintln!(
-                "stillwire: {} of at most {} histories, {} steps left",
-                progress.runs, arguments.runs, progress.steps
-            );
-        }
+        shown.set(progress.runs.into());
+        shown.doing(format_args!("{} steps are left of the plan", progress.steps));
     };
     let shrunk =
         sim::shrink::shrink(plan_of(arguments.seed), without.as_ref(), arguments.runs, &mut progress)?;
+    drop(shown);
     if json {
         print_json(&shrunk)?;
         return Ok(Exit::Success);

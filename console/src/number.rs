@@ -2,9 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-/// Reads a whole number of `range`; whatever else is given is told the range.
+/// Returns a parser of whole numbers in `range`; its error names the range.
 ///
-/// Ranges lie within those of `T`: a number that `T` cannot hold is refused like one outside.
+/// A number that `T` cannot hold is rejected like one outside the range.
 pub fn number<T: TryFrom<u64> + 'static>(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
@@ -16,7 +16,7 @@ pub fn number<T: TryFrom<u64> + 'static>(
     }
 }
 
-/// Reads a number above 0 and at most `most`; whatever else is given, such as NaN, is told that.
+/// Returns a parser of numbers above 0 and at most `most`, NaN excluded; its error names both bounds.
 pub fn positive(most: f64) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
     move |text| {
         let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= most);

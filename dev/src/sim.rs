@@ -1,4 +1,4 @@
-//! `stillwire sim`: the protocol under faults, deterministically.
+//! `stillwire-dev sim`: the protocol under faults, deterministically.
 
 mod history;
 mod scale;
@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use bench::number::number;
 use clap::Subcommand;
+use console::{Progress, Unit, number};
 use sim::sabotage::{self, Switch};
 use sim::scenario::{SETTINGS, Setting};
 use sim::swarm::{Sum, SwarmReport};
 
-use crate::commands::print_json;
-use crate::error::CliError;
+use crate::error::DevError;
 use crate::exit::Exit;
+use crate::print_json;
 
 /// Threads of a swarm: more than any machine has cores for.
 const THREADS_MAX: u64 = 1024;
@@ -43,7 +43,7 @@ Reduce a failing history to a small scenario that fails in the same way.
 
 Steps of the plan are taken out, network conditions and settings are made plain, ranks, nodes, ports, rails and messages fewer, as long \
 as the judges still find a violation of the same kind. Prints the reduced plan as a scenario, ready to be saved and run by \
-`stillwire sim scenario`; progress goes to standard error. Nearly every history holds, so --seed is one that `sim swarm` \
+`stillwire-dev sim scenario`; progress goes to standard error. Nearly every history holds, so --seed is one that `sim swarm` \
 reported, or one that `sim sabotage` reported, with the same rule taken out by --without.")]
     Shrink(history::ShrinkArguments),
     /// Count the control messages of a checkpoint, and their time, beside a coordinator that flushes
@@ -72,7 +72,7 @@ reported, or one that `sim sabotage` reported, with the same rule taken out by -
     },
 }
 
-pub(crate) fn simulate(command: SimCommand, json: bool) -> Result<Exit, CliError> {
+pub(crate) fn simulate(command: SimCommand, json: bool) -> Result<Exit, DevError> {
     match command {
         SimCommand::Run(arguments) => history::run(&arguments, json),
         SimCommand::Scenario(arguments) => history::scenario(&arguments, json),
@@ -130,7 +130,7 @@ Moments: frozen, dumping, saved, committing, decided, restoring. What can be don
   storm loss 20%, delay 1%, for 5ms        any network conditions
   stall rank 2 for 5ms
 
-`stillwire sim run --seed N --plan` prints the plan of a seed in this language."
+`stillwire-dev sim run --seed N --plan` prints the plan of a seed in this language."
     )
 }
 
@@ -149,24 +149,25 @@ fn setting_help(setting: &Setting) -> String {
 }
 
 fn verdict(fine: bool) -> Exit {
-    if fine { Exit::Success } else { Exit::Unverified }
+    if fine { Exit::Success } else { Exit::Wrong }
 }
 
 /// The switch of a rule that somebody named.
-fn switch_named(rule: &str) -> Result<Switch, CliError> {
+fn switch_named(rule: &str) -> Result<Switch, DevError> {
     Switch::named(rule).ok_or_else(|| {
         let names: Vec<&str> = sabotage::switches().iter().map(|switch| switch.name).collect();
-        CliError::NoSuchRule { rule: rule.to_owned(), known: names.join(", ") }
+        DevError::NoSuchRule { rule: rule.to_owned(), known: names.join(", ") }
     })
 }
 
-fn run_swarm(histories: u64, first_seed: u64, threads: usize, json: bool) -> Result<Exit, CliError> {
+fn run_swarm(histories: u64, first_seed: u64, threads: usize, json: bool) -> Result<Exit, DevError> {
     if first_seed.checked_add(histories - 1).is_none() {
-        return Err(CliError::SeedsUsedUp { histories, first_seed });
+        return Err(DevError::SeedsUsedUp { histories, first_seed });
     }
     let begun = Instant::now();
     let next = AtomicU64::new(0);
     let total = Mutex::new(Sum::default());
+    let progress = Progress::counted("sim swarm", Unit::Things("histories"), histories);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -177,14 +178,13 @@ fn run_swarm(histories: u64, first_seed: u64, threads: usize, json: bool) -> Res
                         break;
                     }
                     sum.run(first_seed + i);
-                    if i > 0 && i.is_multiple_of(1000) {
-                        eprintln!("stillwire: {i} of {histories} histories");
-                    }
+                    progress.add(1);
                 }
                 total.lock().unwrap_or_else(PoisonError::into_inner).join(sum);
             });
         }
     });
+    drop(progress);
     let sum = total.into_inner().unwrap_or_else(PoisonError::into_inner);
     let report = sum.report(first_seed, threads, begun.elapsed().as_secs_f64());
     if json {
@@ -222,27 +222,28 @@ fn print_swarm(report: &SwarmReport) -> io::Result<()> {
     writeln!(out, "{} violations; digest {}", report.violations, report.digest)
 }
 
-fn run_sabotage(rule: Option<&str>, histories: u64, json: bool) -> Result<Exit, CliError> {
+fn run_sabotage(rule: Option<&str>, histories: u64, json: bool) -> Result<Exit, DevError> {
     let wanted = match rule {
         Some(rule) => vec![switch_named(rule)?],
         None => sabotage::switches(),
     };
     let (next, reports) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let progress = Progress::counted("sim sabotage", Unit::Things("rules"), wanted.len() as u64);
     std::thread::scope(|scope| {
         for _ in 0..cores().min(wanted.len()) {
             scope.spawn(|| {
                 while let Some(switch) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let report = sabotage::hunt(switch, histories);
                     let outcome = if report.found { "noticed" } else { "NOT NOTICED" };
-                    eprintln!(
-                        "stillwire: {} {outcome} after {} histories",
-                        report.rule, report.after_histories
-                    );
+                    let (rule, after) = (&report.rule, report.after_histories);
+                    progress.note(format_args!("stillwire-dev: {rule} {outcome} after {after} histories"));
+                    progress.add(1);
                     reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
                 }
             });
         }
     });
+    drop(progress);
     let mut reports = reports.into_inner().unwrap_or_else(PoisonError::into_inner);
     reports.sort_by_key(|report| wanted.iter().position(|switch| switch.name == report.rule));
     let fine = reports.iter().all(|report| report.found);

@@ -1,13 +1,13 @@
-//! `stillwire sim` as a person uses it: histories that repeat, scenarios in files, reductions, and what is said of bad input.
+//! `stillwire-dev sim` as a person uses it: histories that repeat, scenarios in files, reductions, and what is said of bad input.
 
 use std::fs;
 use std::process::Stdio;
 
-use crate::support::{Done, Place, done, stillwire};
+use crate::support::{Done, dev, done, refused};
 use serde_json::Value;
 
 fn sim(arguments: &[&str]) -> Done {
-    done(&mut stillwire(&[&["sim"], arguments].concat()))
+    done(&mut dev(&[&["sim"], arguments].concat()))
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn the_trace_is_in_the_object_only_if_asked_for() {
 
 #[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
-    let mut command = stillwire(&["sim", "run", "--seed", "3"]);
+    let mut command = dev(&["sim", "run", "--seed", "3"]);
     let mut child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the executable starts");
     drop(child.stdout.take());
@@ -67,8 +67,8 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 
 #[test]
 fn the_plan_of_a_seed_is_a_scenario_with_the_same_history() {
-    let place = Place::new();
-    let file = place.folder.path().join("seed.scenario");
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("seed.scenario");
     fs::write(&file, sim(&["run", "--seed", "3", "--plan"]).stdout).expect("a temporary file");
     let run = sim(&["scenario", &file.to_string_lossy(), "--json"]).json();
     assert_eq!(run["as_expected"], true);
@@ -77,8 +77,8 @@ fn the_plan_of_a_seed_is_a_scenario_with_the_same_history() {
 
 #[test]
 fn a_scenario_that_comes_out_otherwise_is_a_wrong_result() {
-    let place = Place::new();
-    let file = place.folder.path().join("wrong.scenario");
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("wrong.scenario");
     fs::write(&file, "expect: lost\nseed 1\nmessages 50\n").expect("a temporary file");
     let run = sim(&["scenario", &file.to_string_lossy()]);
     assert_eq!(run.code, Some(3), "{}", run.stderr);
@@ -87,8 +87,8 @@ fn a_scenario_that_comes_out_otherwise_is_a_wrong_result() {
 
 #[test]
 fn bad_scenarios_are_refused_with_their_line() {
-    let place = Place::new();
-    let file = place.folder.path().join("bad.scenario");
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("bad.scenario");
     let path = file.to_string_lossy();
     fs::write(&file, "seed 1\n\nat 12 frames: sing\n").expect("a temporary file");
     let refused = sim(&["scenario", &path]);
@@ -98,7 +98,7 @@ fn bad_scenarios_are_refused_with_their_line() {
     sim(&["scenario", &path]).says(&["expected", "65536 bytes", "no text"]);
     fs::write(&file, vec![b'#'; 65_537]).expect("a temporary file");
     sim(&["scenario", &path]).says(&["65536 bytes, found more"]);
-    let missing = place.folder.path().join("none");
+    let missing = folder.path().join("none");
     sim(&["scenario", &missing.to_string_lossy()]).says(&["none: No such file"]);
 }
 
@@ -112,8 +112,8 @@ fn a_failing_history_is_reduced_to_a_scenario_that_bites() {
     let seed = report["seed"].to_string();
     let shrunk = sim(&["shrink", "--seed", &seed, "--without", RULE, "--runs", "100"]);
     assert_eq!(shrunk.code, Some(0), "{}", shrunk.stderr);
-    let place = Place::new();
-    let file = place.folder.path().join("reduced.scenario");
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("reduced.scenario");
     fs::write(&file, &shrunk.stdout).expect("a temporary file");
     let run = sim(&["scenario", &file.to_string_lossy(), "--json"]);
     assert_eq!((run.code, run.json()["as_expected"].clone()), (Some(0), Value::Bool(true)));
@@ -147,4 +147,22 @@ fn jobs_that_cannot_be_are_refused() {
     few.says(&["expected 16 to 131072 ranks, found 3"]);
     sim(&["scale", "--ranks", "65536", "--ranks-per-node", "2"]).says(&["at most 4096 nodes, found 32768"]);
     sim(&["scale", "--ranks", "64", "--fan-out", "0"]).says(&["0"]);
+}
+
+#[test]
+fn numbers_that_cannot_be_are_refused() {
+    refused(
+        &["sim", "swarm", "--histories", "0"],
+        &["'--histories <HISTORIES>': expected a whole number from 1 to"],
+    );
+    refused(
+        &["sim", "swarm", "--threads", "0"],
+        &["'--threads <THREADS>': expected a whole number from 1 to"],
+    );
+    refused(&["sim", "run", "--seed", "x"], &["'--seed <SEED>': expected a whole number from 0 to"]);
+    let last = u64::MAX.to_string();
+    refused(
+        &["sim", "swarm", "--first-seed", &last, "--histories", "3"],
+        &["3 histories from seed", "--first-seed"],
+    );
 }
