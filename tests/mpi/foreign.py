@@ -25,12 +25,20 @@ TOLERANCE = 1e-6
 def values_of(program, text):
     """The last of each: a part that ran again has printed some before."""
     values = {}
-    for name, pattern in program["values"].items():
+    if "rows" in program:
+        values["rows"] = sorted({" ".join(" ".join(row).split()) for row in re.findall(program["rows"], text)})
+        if len(values["rows"]) != program["row_count"]:
+            raise Failure(f"it has printed {len(values['rows'])} different rows, expected {program['row_count']}:\n{text[-3000:]}")
+    for name, pattern in program.get("values", {}).items():
         found = re.findall(pattern, text)
         if not found:
             raise Failure(f"it has printed no {name}:\n{text[-3000:]}")
         values[name] = float(found[-1])
     return values
+
+
+def shown(values):
+    return ", ".join(f"{len(value)} {name}" if name == "rows" else f"{name} {value}" for name, value in values.items())
 
 
 def undisturbed(options, program):
@@ -87,7 +95,8 @@ def one(options, program, dice):
         job.finish()
         found = values_of(program, job.text())
         for name, value in program["expected"].items():
-            if abs(found[name] - value) > TOLERANCE:
+            differs = found[name] != value if name == "rows" else abs(found[name] - value) > TOLERANCE
+            if differs:
                 raise Failure(f"{name} {found[name]}, undisturbed {value}")
         if (again := job.text().count("all ranks run again")) < KILLS:
             raise Failure(f"it ran again {again} times after {KILLS} kills")
@@ -105,7 +114,7 @@ def one(options, program, dice):
         os.rename(directory, kept)
         raise Failure(f"{program['name']}: {failure}; see {kept}/output") from None
     finally:
-        os.environ.pop("ROUNDS_OF", None)
+        del os.environ["ROUNDS_OF"]
     shutil.rmtree(directory)
     return found
 
@@ -125,13 +134,13 @@ def main():
     print(f"seed {options.seed}", flush=True)
     for program in programs:
         program["expected"], program["seconds"] = undisturbed(options, program)
-        print(f"{program['name']}, undisturbed: {program['seconds']:.1f} s, {program['expected']}", flush=True)
+        print(f"{program['name']}, undisturbed: {program['seconds']:.1f} s, {shown(program['expected'])}", flush=True)
     kills, failures = 0, 0
     for _ in range(options.rounds):
         for program in programs:
             try:
                 found = one(options, program, dice)
-                print(f"{program['name']}, killed {KILLS} times: {found}", flush=True)
+                print(f"{program['name']}, killed {KILLS} times: {shown(found)}", flush=True)
                 kills += KILLS
             except Failure as failure:
                 failures += 1
